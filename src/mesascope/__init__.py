@@ -1,0 +1,1 @@
+"""mesascope: an instrument for the learning algorithms inside neural networks."""

@@ -1,0 +1,97 @@
+"""The errors that mesascope raises, and the checks that word them.
+
+Every message is one sentence: the argument, the rule, the value received, the remedy.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable
+from typing import NoReturn
+
+__all__ = [
+    "ArgumentError",
+    "ArgumentTypeError",
+    "MesascopeError",
+    "NumericalError",
+    "RunDirectoryError",
+    "refuse",
+    "require_choice",
+    "require_count",
+    "require_number",
+]
+
+
+class MesascopeError(Exception):
+    """Base of every error that a person can act on; the command line prints it as one sentence."""
+
+
+class ArgumentError(MesascopeError, ValueError):
+    """An argument of the right type has a value that breaks a rule."""
+
+
+class ArgumentTypeError(MesascopeError, TypeError):
+    """An argument has the wrong type."""
+
+
+class NumericalError(MesascopeError, ArithmeticError):
+    """A computation broke down: a loss diverged, a prediction is not finite, a factorisation failed."""
+
+
+class RunDirectoryError(MesascopeError):
+    """A run directory is missing, damaged, or written by a newer version."""
+
+
+def refuse(argument: str, rule: str, value: object, remedy: str) -> NoReturn:
+    """Raise `ArgumentError` for ``value``.
+
+    >>> refuse("d_out", "be at least 1", 0, "pass the number of targets")
+    Traceback (most recent call last):
+    mesascope.errors.ArgumentError: d_out must be at least 1, but is 0: pass the number of targets.
+    """
+    raise ArgumentError(f"{argument} must {rule}, but is {value!r}: {remedy}.")
+
+
+def require_count(argument: str, value: object, *, least: int = 1) -> None:
+    """Refuse anything but an integer of at least ``least``."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ArgumentTypeError(
+            f"{argument} must be an integer, but is {value!r} ({type(value).__name__}): pass a whole number."
+        )
+    if value < least:
+        refuse(argument, f"be at least {least}", value, "pass a larger whole number")
+
+
+def require_number(
+    argument: str, value: object, *, above: float = -math.inf, least: float = -math.inf, most: float = math.inf
+) -> None:
+    """Refuse anything but a finite number in (above, inf) and [least, most]."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ArgumentTypeError(
+            f"{argument} must be a number, but is {value!r} ({type(value).__name__}): pass a float."
+        )
+    if not math.isfinite(value):
+        refuse(argument, "be finite", value, "pass a finite number")
+    if value <= above:
+        refuse(argument, f"be greater than {above:g}", value, "pass a larger number")
+    if value < least:
+        refuse(argument, f"be at least {least:g}", value, "pass a larger number")
+    if value > most:
+        refuse(argument, f"be at most {most:g}", value, "pass a smaller number")
+
+
+def require_choice(argument: str, value: object, choices: Iterable[str]) -> None:
+    """Refuse a value that is not among ``choices``, and name the nearest one that is.
+
+    >>> require_choice("x", "unifrom", ["uniform", "normal"])
+    Traceback (most recent call last):
+    mesascope.errors.ArgumentError: x must be one of 'normal', 'uniform', but is 'unifrom': did you mean 'uniform'?
+    """
+    known = sorted(choices)
+    if value in known:
+        return
+    nearest = difflib.get_close_matches(str(value), known, n=1, cutoff=0.0)
+    listed = ", ".join(repr(choice) for choice in known)
+    hint = f": did you mean {nearest[0]!r}?" if nearest else "."
+    raise ArgumentError(f"{argument} must be one of {listed}, but is {value!r}{hint}")

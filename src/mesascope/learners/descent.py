@@ -1,0 +1,135 @@
+"""Gradient descent on the context's squared error, plain and with curvature correction (GD++)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from mesascope.errors import refuse, require_count, require_number
+from mesascope.shapes import Float, Tensor
+from mesascope.tasks import Context, check_shapes
+
+__all__ = ["GradientDescent", "GradientDescentPlusPlus"]
+
+
+class GradientDescentPlusPlus(nn.Module):
+    """``steps`` steps of GD++: a gradient step on the targets and a curvature step on the inputs, at once.
+
+    With X ``(n, dx)`` the current inputs, r = y - W_0 x the current residuals and G = sum_i r_i x_i^T, each step does
+
+        y_j <- y_j - (eta/n) G x_j - gamma W_0 X^T X x_j,     x_j <- x_j - gamma X^T X x_j
+
+    for context and queries alike, and the prediction is W_0 x_q - y_q, where a query starts from y_q = 0. The loss
+    descended is 1/(2n) sum_i |W x_i - y_i|^2. gamma multiplies the *unnormalised* Gram matrix, as in the seed.
+
+    Args:
+        steps: number of steps; 0 predicts W_0 x_q.
+        eta: step size, one number or one a step. A parameter, so that the training loop and `tune` can fit it.
+        gamma: preconditioner, likewise. The last step's has no effect on the prediction.
+        w0: initial weights ``(dy, dx)``; zero if None.
+        token_clip: clip every entry of every token (x, y) to [-token_clip, token_clip] after each step.
+
+    Source: ICML paper, section 3 and appendix A.10 (eq. 23); token clip, appendix A.12.
+    """
+
+    def __init__(
+        self,
+        steps: int,
+        eta: float | Sequence[float],
+        gamma: float | Sequence[float],
+        w0: Float[Tensor, "dy dx"] | None = None,
+        token_clip: float | None = None,
+    ) -> None:
+        super().__init__()
+        require_count("steps", steps, least=0)
+        if token_clip is not None:
+            require_number("token_clip", token_clip, above=0)
+        self.steps = steps
+        self.token_clip = token_clip
+        self.eta = _step_sizes("eta", eta, steps)
+        self.gamma: nn.Parameter | None = _step_sizes("gamma", gamma, steps)
+        self.register_buffer("w0", w0)
+
+    def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
+        return self._predictions(context, xq)[-1]
+
+    def trajectory(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "k *batch m dy"]:
+        """Predictions after 0, 1, ..., ``steps`` steps."""
+        return torch.stack(self._predictions(context, xq))
+
+    def repeated(self, steps: int, damping: float = 1.0) -> GradientDescentPlusPlus:
+        """The same rule applied ``steps`` times with both step sizes times ``damping``; needs one step size for all."""
+        if self.eta.ndim:
+            refuse("eta", "be one number for a rule to be repeated", self.eta.tolist(), "pass a scalar eta")
+        sizes = {"eta": damping * self.eta.item()}
+        if self.gamma is not None:
+            sizes["gamma"] = damping * self.gamma.item()
+        return type(self)(steps, **sizes, w0=self.w0, token_clip=self.token_clip)
+
+    def _predictions(self, context: Context, xq: Tensor) -> list[Tensor]:
+        check_shapes(context, xq)
+        (x, y), n = context, max(context.x.shape[-2], 1)
+        w0 = y.new_zeros(y.shape[-1], x.shape[-1]) if self.w0 is None else self.w0.to(x)
+        yq = y.new_zeros((*xq.shape[:-1], y.shape[-1]))
+        predictions = [xq @ w0.mT - yq]
+        for step in range(self.steps):
+            move = -(y - x @ w0.mT).mT @ x * (_at(self.eta, step).to(x) / n)  # (dy, dx): what is added to y is move x
+            last = step == self.steps - 1
+            if self.gamma is None or (last and self.token_clip is None):
+                yq, y = yq + xq @ move.mT, y if last else y + x @ move.mT
+            else:
+                bend = x.mT @ x * -_at(self.gamma, step).to(x)
+                move = move + w0 @ bend
+                yq, y = yq + xq @ move.mT, y + x @ move.mT
+                xq, x = xq + xq @ bend, x + x @ bend
+            if self.token_clip is not None:
+                x, y, xq, yq = (part.clamp(-self.token_clip, self.token_clip) for part in (x, y, xq, yq))
+            predictions.append(xq @ w0.mT - yq)
+        return predictions
+
+    def extra_repr(self) -> str:
+        sizes = "" if self.gamma is None else f", gamma={_shown(self.gamma)}"
+        return f"steps={self.steps}, eta={_shown(self.eta)}{sizes}"
+
+
+class GradientDescent(GradientDescentPlusPlus):
+    """``steps`` steps of gradient descent on 1/(2n) sum_i |W x_i - y_i|^2 from W_0: eq. 3 of the ICML paper.
+
+    W <- W + (eta/n) sum_i (y_i - W x_i) x_i^T; the prediction is W x_q. Arguments as in `GradientDescentPlusPlus`,
+    without gamma.
+
+    >>> x, y = torch.eye(2), torch.tensor([[1.0], [2.0]])
+    >>> GradientDescent(steps=1, eta=0.5)(Context(x, y), x)
+    tensor([[0.2500],
+            [0.5000]], grad_fn=<SubBackward0>)
+    """
+
+    def __init__(
+        self,
+        steps: int,
+        eta: float | Sequence[float],
+        w0: Float[Tensor, "dy dx"] | None = None,
+        token_clip: float | None = None,
+    ) -> None:
+        super().__init__(steps, eta, 0.0, w0, token_clip)
+        self.gamma = None
+
+
+def _step_sizes(name: str, value: float | Sequence[float], steps: int) -> nn.Parameter:
+    """A float64 parameter: a number, or one a step."""
+    sizes = torch.as_tensor(value, dtype=torch.float64).detach().clone()
+    if sizes.ndim > 1 or (sizes.ndim == 1 and len(sizes) != steps):
+        refuse(name, f"be one number or {steps}, one a step", value, "match it to steps")
+    if not torch.isfinite(sizes).all():
+        refuse(name, "be finite", value, "pass finite step sizes")
+    return nn.Parameter(sizes)
+
+
+def _at(sizes: Tensor, step: int) -> Tensor:
+    return sizes if sizes.ndim == 0 else sizes[step]
+
+
+def _shown(sizes: Tensor) -> str:
+    return f"{sizes.item():.6g}" if sizes.ndim == 0 else "[" + ", ".join(f"{size:.6g}" for size in sizes.tolist()) + "]"

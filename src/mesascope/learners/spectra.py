@@ -1,0 +1,132 @@
+"""Losses of descent learners from the spectrum of the context alone, and closed forms for one step.
+
+With C = X^T X / N and its eigenvalues lambda, the answer's error after k steps is w^T r(C) x_q for a filter r, so that
+the mean squared error over teachers and queries needs no task at all: only eigenvalues.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import NamedTuple
+
+import torch
+
+from mesascope.errors import refuse, require_choice, require_count
+from mesascope.learners.descent import GradientDescentPlusPlus
+from mesascope.learners.tuning import Tuned, minimise_mean, named_measurements
+from mesascope.measurement import Measurement
+from mesascope.shapes import Float, Tensor
+from mesascope.streams import stream
+from mesascope.tasks import LinearRegression
+
+__all__ = ["Optimum", "gram_spectra", "one_step_optimum", "spectral_mse", "tune_spectral"]
+
+# Variance and kurtosis E z^4 / (E z^2)^2 of the centred laws of `LinearRegression`.
+_MOMENTS = {"uniform": (1 / 3, 9 / 5), "normal": (1.0, 3.0), "laplace": (2.0, 6.0)}
+
+
+class Optimum(NamedTuple):
+    """The best step size of one gradient step from zero, and its mean squared error."""
+
+    eta: float
+    mse: float
+
+
+def one_step_optimum(family: LinearRegression) -> Optimum:
+    """Closed-form optimum of one gradient step from zero, for inputs with independent centred coordinates.
+
+    With s^2 the variance and K the kurtosis of a coordinate, teachers of variance w^2 and label noise sigma^2,
+
+        eta* = N w^2 / (w^2 s^2 (N + d + K - 2) + sigma^2),    mse* = w^2 s^2 d (1 - eta* s^2).
+
+    Without noise no linear self-attention layer, whatever its weights and heads, has a lower error.
+
+    >>> optimum = one_step_optimum(LinearRegression(x_scale=0.5))
+    >>> f"{optimum.eta:.6f} {optimum.mse / 2:.6f}"
+    '6.060606 0.206229'
+    """
+    variance, kurtosis = _centred_moments(family)
+    n, d, teacher = family.n_context, family.d_in, family.w_scale**2
+    eta = n * teacher / (teacher * variance * (n + d + kurtosis - 2) + family.noise**2)
+    return Optimum(eta, teacher * variance * d * (1 - eta * variance))
+
+
+def gram_spectra(
+    family: LinearRegression, contexts: int, generator: torch.Generator
+) -> Float[Tensor, "contexts d"]:
+    """Eigenvalues of X^T X / N over fresh contexts, ascending, in float64."""
+    x = family.sample(contexts, generator).context.x.double()
+    return torch.linalg.eigvalsh(x.mT @ x / family.n_context)
+
+
+def spectral_mse(
+    spectra: Float[Tensor, "contexts d"], learner: GradientDescentPlusPlus, family: LinearRegression
+) -> Float[Tensor, " contexts"]:
+    """Mean squared error of a descent learner for each context, averaged over teachers, noise and queries.
+
+    With g = r = 1 before the first step and c = lambda g^2, each step does r <- r (1 - eta c) and g <- g (1 - N gamma c);
+
+        mse = s^2 sum_j [ w^2 r(lambda_j)^2 + (sigma^2 / N) (1 - r(lambda_j))^2 / lambda_j ].
+
+    Holds for w0 = 0, no token clip, and queries with independent centred coordinates of variance s^2.
+    """
+    if learner.w0 is not None or learner.token_clip is not None:
+        refuse("learner", "start from zero weights and clip nothing for its spectral loss", learner, "use `tune`")
+    variance, _ = _centred_moments(family)
+    stretch, residual = torch.ones_like(spectra), torch.ones_like(spectra)
+    etas = learner.eta.expand(learner.steps)
+    gammas = torch.zeros_like(etas) if learner.gamma is None else learner.gamma.expand(learner.steps)
+    for eta, gamma in zip(etas, gammas, strict=True):
+        current = spectra * stretch.square()
+        residual = residual * (1 - eta * current)
+        stretch = stretch * (1 - family.n_context * gamma * current)
+    mse = family.w_scale**2 * residual.square().sum(-1)
+    if family.noise:
+        # (1 - r)^2 / lambda has the limit 0 where lambda is 0: such directions see no label.
+        gain = (1 - residual).square() / spectra.clamp_min(torch.finfo(spectra.dtype).tiny)
+        gain = torch.where(spectra > 0, gain, torch.zeros_like(gain))
+        mse = mse + family.noise**2 / family.n_context * gain.sum(-1)
+    return variance * mse
+
+
+def tune_spectral(
+    learner: GradientDescentPlusPlus, family: LinearRegression, *, contexts: int = 10_000, seed: int = 0
+) -> Tuned:
+    """`tune` from eigenvalues alone, on the same stream: a hundred times cheaper, and less noisy for equal draws."""
+    require_count("contexts", contexts, least=2)
+    spectra = gram_spectra(family, contexts, stream(seed, "tune"))
+    tuned = copy.deepcopy(learner).cpu()
+
+    def losses(values: dict[str, Tensor]) -> Tensor:
+        return torch.func.functional_call(_SpectralLoss(tuned, family), _prefixed(values), (spectra,))
+
+    start = {name: value.detach() for name, value in tuned.named_parameters()}
+    best, errors, per_context = minimise_mean(losses, start)
+    with torch.no_grad():
+        for name, parameter in tuned.named_parameters():
+            parameter.copy_(best[name])
+    return Tuned(tuned, named_measurements(best, errors, contexts), Measurement.of(per_context))
+
+
+class _SpectralLoss(torch.nn.Module):
+    """`spectral_mse` as a module, so that its step sizes can be swapped for others."""
+
+    def __init__(self, learner: GradientDescentPlusPlus, family: LinearRegression) -> None:
+        super().__init__()
+        self.learner, self.family = learner, family
+
+    def forward(self, spectra: Tensor) -> Tensor:
+        return spectral_mse(spectra, self.learner, self.family)
+
+
+def _prefixed(values: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {f"learner.{name}": value for name, value in values.items()}
+
+
+def _centred_moments(family: LinearRegression) -> tuple[float, float]:
+    """Variance and kurtosis of one input coordinate."""
+    require_choice("family.x", family.x, _MOMENTS)
+    if family.covariance is not None:
+        refuse("family.covariance", "be None for a closed form", family.covariance, "use `tune`")
+    variance, kurtosis = _MOMENTS[family.x]
+    return variance * family.x_scale**2, kurtosis

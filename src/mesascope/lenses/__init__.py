@@ -1,0 +1,29 @@
+"""Lenses: from weights, derivatives and predictions to the algorithm behind them.
+
+Each declares the access it needs - *prediction*, *gradient* or *network* - and refuses a learner that gives less.
+"""
+
+from mesascope.lenses.access import access_of, per_task_errors
+from mesascope.lenses.alignment import Agreement, Alignment, agreement, alignment
+from mesascope.lenses.comparison import Comparison, compare
+from mesascope.lenses.sweep import SweepPoint, rollout, sweep, trajectory_errors
+from mesascope.lenses.weights import WeightReading, interpolate, rescaled_products, weights
+
+__all__ = [
+    "Agreement",
+    "Alignment",
+    "Comparison",
+    "SweepPoint",
+    "WeightReading",
+    "access_of",
+    "agreement",
+    "alignment",
+    "compare",
+    "interpolate",
+    "per_task_errors",
+    "rescaled_products",
+    "rollout",
+    "sweep",
+    "trajectory_errors",
+    "weights",
+]

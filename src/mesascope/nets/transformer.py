@@ -1,0 +1,246 @@
+"""The transformer of the in-context regression studies."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from mesascope.errors import refuse, require_choice, require_count, require_number
+from mesascope.nets.gram import LinearLayer, run_linear_layers
+from mesascope.ops import linear_attention, softmax_attention
+from mesascope.shapes import Float, Tensor
+from mesascope.streams import stream
+
+__all__ = ["ATTENTIONS", "Products", "Tokens", "Transformer", "TransformerConfig"]
+
+ATTENTIONS = {"linear": linear_attention, "softmax": softmax_attention}
+
+
+class Tokens(NamedTuple):
+    """Context tokens ``(*batch, n, width)`` and query tokens ``(*batch, m, width)``."""
+
+    context: Float[Tensor, "*batch n width"]
+    query: Float[Tensor, "*batch m width"]
+
+
+class Products(NamedTuple):
+    """A layer's weight products, ``(heads, width, width)``: W_KQ = W_K^T W_Q and W_PV = P W_V."""
+
+    w_kq: Float[Tensor, "heads width width"]
+    w_pv: Float[Tensor, "heads width width"]
+
+
+@dataclass(frozen=True)
+class TransformerConfig:
+    """A transformer without biases, embedding or read-out.
+
+    Args:
+        width: of a token.
+        n_layers: layers, or loops of the one layer where ``shared``.
+        n_heads: heads of each layer.
+        key_size: of keys, queries and values of one head; ``width`` if None.
+        attention: ``"linear"`` or ``"softmax"``, for all layers or one name a layer.
+        shared: all layers share their weights (looped).
+        mlp: hidden width of each layer's GELU MLP as a multiple of ``width``; no MLP if None.
+        layer_norm: normalise what attention and MLP read; for all layers or one flag a layer.
+        token_clip: clip every entry of every token to [-token_clip, token_clip] after each layer.
+        damping: factor on what each layer adds to a token (appendix A.6 of the ICML paper).
+        init_scale: initial weights are normal with variance init_scale / n_layers / fan-in, cut at two deviations.
+    """
+
+    width: int
+    n_layers: int = 1
+    n_heads: int = 1
+    key_size: int | None = None
+    attention: str | tuple[str, ...] = "linear"
+    shared: bool = False
+    mlp: int | None = None
+    layer_norm: bool | tuple[bool, ...] = False
+    token_clip: float | None = None
+    damping: float = 1.0
+    init_scale: float = 0.002
+
+    def __post_init__(self) -> None:
+        for name in ("width", "n_layers", "n_heads"):
+            require_count(name, getattr(self, name))
+        for name in ("key_size", "mlp"):
+            if getattr(self, name) is not None:
+                require_count(name, getattr(self, name))
+        if self.token_clip is not None:
+            require_number("token_clip", self.token_clip, above=0)
+        require_number("damping", self.damping)
+        require_number("init_scale", self.init_scale, above=0)
+        for name in ("attention", "layer_norm"):
+            value = getattr(self, name)
+            if isinstance(value, list | tuple):
+                object.__setattr__(self, name, tuple(value))
+                if len(value) != self.n_layers:
+                    refuse(name, f"be one value or {self.n_layers}, one a layer", value, "match it to n_layers")
+                if self.shared and len(set(value)) > 1:
+                    refuse(name, "be the same for all layers that share weights", value, "pass one value")
+        for attention in self.attentions:
+            require_choice("attention", attention, ATTENTIONS)
+
+    @property
+    def attentions(self) -> tuple[str, ...]:
+        """The attention of each layer."""
+        return (self.attention,) * self.n_layers if isinstance(self.attention, str) else self.attention
+
+    @property
+    def layer_norms(self) -> tuple[bool, ...]:
+        """Whether each layer normalises what it reads."""
+        return (self.layer_norm,) * self.n_layers if isinstance(self.layer_norm, bool) else self.layer_norm
+
+    @property
+    def purely_linear(self) -> bool:
+        """Whether the context is seen only through its Gram matrix."""
+        plain = self.mlp is None and self.token_clip is None and not any(self.layer_norms)
+        return plain and set(self.attentions) == {"linear"}
+
+
+class Attention(nn.Module):
+    """The weights of one attention layer: W_K, W_Q, W_V ``(heads, key, width)`` and P ``(heads, width, key)``."""
+
+    def __init__(self, width: int, n_heads: int, key_size: int, variance: float, generator: torch.Generator) -> None:
+        super().__init__()
+        inwards, outwards = (n_heads, key_size, width), (n_heads, width, key_size)
+        self.w_k = _initial(inwards, variance / width, generator)
+        self.w_q = _initial(inwards, variance / width, generator)
+        self.w_v = _initial(inwards, variance / width, generator)
+        self.p = _initial(outwards, variance / (n_heads * key_size), generator)
+
+    def products(self) -> Products:
+        return Products(self.w_k.mT @ self.w_q, self.p @ self.w_v)
+
+    def forward(self, tokens: Tensor, context: Tensor, attention: str) -> Tensor:
+        """What attention to ``context`` adds to ``tokens``, summed over heads."""
+        if attention == "linear":
+            # Keys and values of full width through the products: no wider than the context, and half the projections.
+            w_kq, w_pv = self.products()
+            q, k, v = tokens.unsqueeze(-3), _project(context, w_kq.mT), _project(context, w_pv)
+            return linear_attention(q.expand(*k.shape[:-2], *q.shape[-2:]), k, v).sum(-3)
+        q, k, v = _project(tokens, self.w_q), _project(context, self.w_k), _project(context, self.w_v)
+        heads = softmax_attention(q, k, v)
+        return (heads @ self.p.mT).sum(-3)
+
+
+class MLP(nn.Module):
+    """GELU multi-layer perceptron without biases, tokens in and tokens out."""
+
+    def __init__(self, width: int, hidden: int, variance: float, generator: torch.Generator) -> None:
+        super().__init__()
+        self.w_in = _initial((hidden, width), variance / width, generator)
+        self.w_out = _initial((width, hidden), variance / hidden, generator)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return functional.gelu(tokens @ self.w_in.mT) @ self.w_out.mT
+
+
+class Layer(nn.Module):
+    """One layer: attention, and an MLP where there is one."""
+
+    def __init__(self, config: TransformerConfig, norm: bool, generator: torch.Generator) -> None:
+        super().__init__()
+        width, variance = config.width, config.init_scale / config.n_layers
+        self.attention = Attention(width, config.n_heads, config.key_size or width, variance, generator)
+        self.mlp = MLP(width, config.mlp * width, variance, generator) if config.mlp else None
+        self.norm = nn.LayerNorm(width) if norm else nn.Identity()
+        self.mlp_norm = nn.LayerNorm(width) if norm and config.mlp else nn.Identity()
+
+    def forward(self, tokens: Tensor, context: Tensor, attention: str, damping: float) -> Tensor:
+        tokens = tokens + damping * self.attention(self.norm(tokens), self.norm(context), attention)
+        if self.mlp is not None:
+            tokens = tokens + damping * self.mlp(self.mlp_norm(tokens))
+        return tokens
+
+
+class Transformer(nn.Module):
+    """A transformer whose keys and values come from context tokens only, so that any number of queries share a pass.
+
+    Each layer does e <- e + damping * sum_h P_h Attention(W_Q e, W_K E, W_V E) for context and query tokens e alike,
+    with E the context tokens: eqs. 1 and 6 of the ICML paper.
+
+    Nets that are linear throughout are evaluated through the context's Gram matrix (`mesascope.nets.gram`), which
+    gives the same numbers to rounding at a cost that does not grow with the context.
+
+    Args:
+        config: the architecture.
+        generator: of the initial weights; the stream ``init`` of seed 0 if None.
+    """
+
+    def __init__(self, config: TransformerConfig, generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        self.config = config
+        generator = generator or stream(0, "init")
+        own = 1 if config.shared else config.n_layers
+        self.layers = nn.ModuleList(Layer(config, norm, generator) for norm in config.layer_norms[:own])
+
+    def forward(self, context: Float[Tensor, "*batch n width"], query: Float[Tensor, "*batch m width"]) -> Tensor:
+        """Query tokens ``(*batch, m, width)`` after the last layer."""
+        return self.query_tokens(context, query)[-1]
+
+    def query_tokens(self, context: Tensor, query: Tensor) -> list[Tensor]:
+        """Query tokens after each layer."""
+        if self.config.purely_linear:
+            return run_linear_layers(context, query, self._linear_layers())
+        return [tokens.query for tokens in self._token_form(context, query, last_context=False)]
+
+    def tokens(self, context: Tensor, query: Tensor) -> list[Tokens]:
+        """Context and query tokens before the first layer and after each layer, ``n_layers + 1`` pairs."""
+        return [Tokens(context, query), *self._token_form(context, query, last_context=True)]
+
+    def products(self) -> list[Products]:
+        """W_KQ and W_PV of each layer (looped layers repeat theirs)."""
+        return [layer.attention.products() for layer in self._unrolled()]
+
+    def repeated(self, n_layers: int, damping: float = 1.0) -> Transformer:
+        """The one layer (of a one-layer or a looped net) applied ``n_layers`` times; shares this net's weights."""
+        if len(self.layers) > 1:
+            refuse("n_layers", "be 1, or shared, for a layer to be repeated", len(self.layers), "pass a looped net")
+        first = {name: getattr(self.config, name + "s")[0] for name in ("attention", "layer_norm")}
+        config = dataclasses.replace(self.config, n_layers=n_layers, shared=True, damping=damping, **first)
+        looped = Transformer(config)
+        looped.layers = self.layers
+        return looped
+
+    def _token_form(self, context: Tensor, query: Tensor, *, last_context: bool) -> list[Tokens]:
+        """Tokens after each layer; the last layer's context tokens are left as they were unless asked for."""
+        states, config = [], self.config
+        for index, (layer, attention) in enumerate(zip(self._unrolled(), config.attentions, strict=True)):
+            moves_context = last_context or index < config.n_layers - 1
+            query, context = (
+                layer(query, context, attention, config.damping),
+                layer(context, context, attention, config.damping) if moves_context else context,
+            )
+            if config.token_clip is not None:
+                query, context = (part.clamp(-config.token_clip, config.token_clip) for part in (query, context))
+            states.append(Tokens(context, query))
+        return states
+
+    def _unrolled(self) -> list[Layer]:
+        return list(self.layers) * (self.config.n_layers if self.config.shared else 1)  # type: ignore[arg-type]
+
+    def _linear_layers(self) -> list[LinearLayer]:
+        own = [layer.attention.products() for layer in self.layers]  # type: ignore[operator,union-attr]
+        layers = [LinearLayer(w_kq, self.config.damping * w_pv) for w_kq, w_pv in own]
+        return layers * (self.config.n_layers if self.config.shared else 1)
+
+
+def _initial(shape: tuple[int, ...], variance: float, generator: torch.Generator) -> nn.Parameter:
+    """Normal numbers cut at two standard deviations, scaled so that ``variance`` is theirs after the cut."""
+    weights = torch.empty(shape, device=generator.device)
+    nn.init.trunc_normal_(weights, std=1.0, a=-2.0, b=2.0, generator=generator)
+    return nn.Parameter(weights * (math.sqrt(variance) / 0.8796256610342398))
+
+
+def _project(tokens: Float[Tensor, "*batch rows width"], weights: Float[Tensor, "heads out width"]) -> Tensor:
+    """``(*batch, heads, rows, out)``: every token through every head's matrix, as one product."""
+    heads, out, width = weights.shape
+    flat = tokens.reshape(-1, width) @ weights.reshape(heads * out, width).mT
+    return flat.view(*tokens.shape[:-1], heads, out).movedim(-2, -3)

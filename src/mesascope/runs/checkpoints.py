@@ -1,0 +1,95 @@
+"""Checkpoints of one training: tensors by name in safetensors, and a manifest beside them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+
+from mesascope.errors import RunDirectoryError
+from mesascope.runs.directory import SCHEMA
+from mesascope.runs.files import read_json, write_aside, write_json
+
+__all__ = ["TrainingCheckpoints", "training_key"]
+
+
+def training_key(config: Mapping[str, Any]) -> str:
+    """The hash by which two trainings are one."""
+    return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:16]
+
+
+class TrainingCheckpoints:
+    """The newest checkpoint in checkpoints/<training>/<step>/, written aside and renamed.
+
+    Args:
+        folder: checkpoints/<training> of a run directory.
+        config: of the training; a checkpoint of another is refused.
+        device: where tensors are loaded to.
+    """
+
+    def __init__(self, folder: Path, config: Mapping[str, Any], device: torch.device | str = "cpu") -> None:
+        self.folder, self.config, self.device = folder, dict(config), device
+
+    def save(self, step: int, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Keep ``tensors`` as the checkpoint of ``step``, then remove the one before it."""
+        content = safetensors.torch.save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
+        aside = self.folder / f".{step}.aside"
+        shutil.rmtree(aside, ignore_errors=True)
+        manifest = {
+            "schema": SCHEMA,
+            "step": step,
+            "key": training_key(self.config),
+            "config": self.config,
+            "versions": {"torch": torch.__version__, "safetensors": safetensors.__version__},
+            "sha256": hashlib.sha256(content).hexdigest(),
+        }
+        try:
+            write_aside(aside / "weights.safetensors", content)
+            write_json(aside / "manifest.json", manifest)
+            if not (self.folder / str(step)).exists():
+                os.rename(aside, self.folder / str(step))
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+        for older in self._steps()[:-1]:
+            shutil.rmtree(self.folder / str(older))
+
+    def load(self) -> tuple[int, dict[str, torch.Tensor]] | None:
+        """The newest checkpoint's step and tensors, None if there is none."""
+        steps = self._steps()
+        if not steps:
+            return None
+        folder = self.folder / str(steps[-1])
+        manifest = read_json(folder / "manifest.json")
+        if not isinstance(manifest, dict) or manifest.get("schema", SCHEMA + 1) > SCHEMA:
+            raise RunDirectoryError(
+                f"{folder} must be of schema {SCHEMA} or older, but its manifest is not: install a newer mesascope."
+            )
+        if manifest.get("key") != training_key(self.config):
+            raise RunDirectoryError(
+                f"{folder} must hold the training that is asked for, but was made with another configuration: start a "
+                "new run, or restore config.json."
+            )
+        try:
+            content = (folder / "weights.safetensors").read_bytes()
+        except FileNotFoundError:
+            content = b""
+        if hashlib.sha256(content).hexdigest() != manifest.get("sha256"):
+            raise RunDirectoryError(
+                f"{folder / 'weights.safetensors'} must have the checksum in its manifest, but is missing or damaged: "
+                f"delete {self.folder} and --resume the run to train again."
+            )
+        tensors = safetensors.torch.load(content)
+        return int(manifest["step"]), {name: tensor.to(self.device) for name, tensor in tensors.items()}
+
+    def _steps(self) -> list[int]:
+        if not self.folder.is_dir():
+            return []
+        return sorted(int(path.name) for path in self.folder.iterdir() if path.name.isdigit())

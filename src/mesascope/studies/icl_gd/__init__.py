@@ -1,0 +1,1 @@
+"""Studies of the ICML paper: in-context learning as gradient descent."""

@@ -1,0 +1,149 @@
+"""The figures of the one-step study, from its arrays alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from mesascope.reports import COLOURS, STYLE
+
+__all__ = ["draw"]
+
+_Arrays = Mapping[str, np.ndarray]
+
+
+def draw(results: Mapping[str, _Arrays]) -> dict[str, Figure]:
+    """One figure a panel group of the paper; the name of each is the name of its arrays."""
+    with matplotlib.rc_context(STYLE):
+        return {
+            "loss": _loss(results["loss"]),
+            "alignment": _alignment(results["loss"]),
+            "dimensions": _dimensions(results["dimensions"]),
+            "input-scale": _scales(results["input-scale"], "x_scale", "input scale"),
+            "teacher-scale": _scales(results["teacher-scale"], "w_scale", "teacher scale"),
+            "other-inputs": _other_inputs(results["other-inputs"]),
+            "rollouts": _rollouts(results["rollouts"]),
+            "weights": _weights(results["weights"]),
+        }
+
+
+def _loss(run: _Arrays) -> Figure:
+    figure = Figure(figsize=(6, 3.2))
+    axes = figure.subplots()
+    _band(axes, run["step"], run["mse"] / 2, "trained", "trained layer")
+    axes.axhline(float(run["gd_mse"].mean()) / 2, color=COLOURS["gd"], label="one step of gradient descent")
+    axes.axhline(float(run["limit"]) / 2, color=COLOURS["limit"], ls=":", label="limit of any linear attention layer")
+    axes.set(title="Loss while training", xlabel="training step", ylabel="half mean squared error")
+    axes.legend()
+    return figure
+
+
+def _alignment(run: _Arrays) -> Figure:
+    figure = Figure(figsize=(9, 2.8))
+    panels = {
+        "sensitivity_cosine": "cosine of sensitivities",
+        "sensitivity_difference": "difference of sensitivities",
+        "prediction_difference": "difference of predictions",
+    }
+    for axes, (key, label) in zip(figure.subplots(1, 3), panels.items(), strict=True):
+        _band(axes, run["step"], run[key], "trained", "trained to GD")
+        axes.set(title=label.capitalize(), xlabel="training step")
+        if key == "sensitivity_cosine":
+            axes.set_ylim(None, 1.02)
+        else:
+            axes.set_yscale("log")
+    return figure
+
+
+def _dimensions(size: _Arrays) -> Figure:
+    figure = Figure(figsize=(9, 3.2))
+    left, right = figure.subplots(1, 2)
+    left.plot(size["size"], size["limit"] / 2, color=COLOURS["limit"], ls=":", label="limit")
+    left.plot(size["size"], size["gd"] / 2, "o", color=COLOURS["gd"], ms=9, mfc="none", label="gradient descent")
+    for key, marker, label in (("trained", "x", "trained layers"), ("interpolated", "+", "interpolated")):
+        left.plot(size["size"], size[key] / 2, marker, color=COLOURS[key], ms=7)
+        left.plot([], [], marker, color=COLOURS[key], label=label)
+    left.set(title="Loss by size", xlabel="N = d", ylabel="half mean squared error", xticks=size["size"])
+    left.legend()
+    offset = (size["eta"] - size["eta_optimum"]) / size["eta_optimum"] * 100
+    bars = size["eta_stderr"] / size["eta_optimum"] * 100
+    right.axhline(0, color=COLOURS["limit"], ls=":")
+    right.errorbar(size["size"], offset, bars, fmt="o", color=COLOURS["gd"], capsize=3)
+    right.set(
+        title="Tuned step size against the closed form (bars: one standard error)",
+        xlabel="N = d",
+        ylabel="difference, %",
+        xticks=size["size"],
+    )
+    return figure
+
+
+def _scales(swept: _Arrays, field: str, label: str) -> Figure:
+    figure = Figure(figsize=(9, 3))
+    left, right = figure.subplots(1, 2)
+    scale = swept[field]
+    _band(left, scale, swept["trained"] / 2, "trained", "trained layers")
+    left.plot(scale, swept["gd"] / 2, "o", color=COLOURS["gd"], mfc="none", label="gradient descent")
+    left.set(title=f"Loss by {label}", xlabel=label, ylabel="half mean squared error", yscale="log")
+    left.legend()
+    _ratio(right, scale, swept["ratio"])
+    right.set(title="Loss ratio, each seed", xlabel=label, ylabel="trained / gradient descent")
+    return figure
+
+
+def _other_inputs(swept: _Arrays) -> Figure:
+    laws = list(dict.fromkeys(swept["x"].tolist()))
+    figure = Figure(figsize=(9, 3))
+    for axes, law in zip(figure.subplots(1, len(laws), sharey=True), laws, strict=True):
+        chosen = swept["x"] == law
+        _ratio(axes, swept["x_scale"][chosen], swept["ratio"][:, chosen])
+        axes.set(title=f"{law} inputs", xlabel="input scale")
+        if law == laws[0]:
+            axes.set_ylabel("loss ratio, trained / gradient descent")
+    return figure
+
+
+def _rollouts(roll: _Arrays) -> Figure:
+    count = len(roll["damping"])
+    figure = Figure(figsize=(9, 2.8))
+    for index, axes in enumerate(figure.subplots(1, count)):
+        steps = np.arange(roll["gd"].shape[1])
+        _band(axes, steps, roll["trained"][:, index] / 2, "trained", "trained layers")
+        axes.plot(steps, roll["gd"][index] / 2, color=COLOURS["gd"], ls="--", label="gradient descent")
+        axes.set(title=f"damping {roll['damping'][index]:g}", xlabel="applications", yscale="log")
+        if index == 0:
+            axes.set_ylabel("half mean squared error")
+            axes.legend()
+    return figure
+
+
+def _weights(read: _Arrays) -> Figure:
+    figure = Figure(figsize=(9, 2.6))
+    panels = (
+        ("$W_{KQ}$ trained (seed 0)", read["w_kq"][0]),
+        ("$W_{KQ}$ construction", read["construction_kq"]),
+        ("$W_{PV}$ trained (seed 0)", read["w_pv"][0]),
+        ("$W_{PV}$ construction", read["construction_pv"]),
+    )
+    for axes, (title, matrix) in zip(figure.subplots(1, 4), panels, strict=True):
+        image = axes.imshow(matrix, cmap="RdBu", vmin=-1, vmax=1)
+        axes.set_title(title)
+        axes.grid(False)
+        axes.set(xticks=[], yticks=[])
+    figure.colorbar(image, ax=figure.axes, shrink=0.8)
+    return figure
+
+
+def _band(axes: Axes, x: np.ndarray, runs: np.ndarray, role: str, label: str) -> None:
+    """The mean over seeds, and the range that they span."""
+    axes.plot(x, runs.mean(0), color=COLOURS[role], label=label)
+    axes.fill_between(x, runs.min(0), runs.max(0), color=COLOURS[role], alpha=0.2, lw=0)
+
+
+def _ratio(axes: Axes, x: np.ndarray, ratios: np.ndarray) -> None:
+    axes.axhline(1.0, color=COLOURS["gd"], lw=1)
+    axes.plot(x, ratios.T, ".-", color=COLOURS["trained"], lw=0.8, alpha=0.7)

@@ -1,0 +1,54 @@
+"""Random numbers of the shapes and laws that tasks need, drawn from an explicit generator."""
+
+from __future__ import annotations
+
+import torch
+
+from mesascope.shapes import Tensor
+
+__all__ = ["INPUT_LAWS", "exponential", "laplace", "mixture", "normal", "symmetric_uniform"]
+
+
+def symmetric_uniform(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """U(-1, 1) in float32, never exactly 0.
+
+    On CPU the generator is called once for every two numbers and its 64 bits are split, which takes 60 % of the time
+    of ``Tensor.uniform_`` and keeps float32's full resolution; random numbers dominate the training of one layer.
+    """
+    if generator.device.type != "cpu":
+        return torch.rand(shape, generator=generator, device=generator.device).mul_(2).sub_(1 - 2**-25)
+    count = torch.Size(shape).numel()
+    bits = torch.empty((count + 1) // 2, dtype=torch.int64).random_(-(2**63), None, generator=generator)
+    return bits.view(torch.int32)[:count].to(torch.float32).add_(0.5).mul_(2**-31).view(shape)
+
+
+def normal(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """N(0, 1)."""
+    return torch.randn(shape, generator=generator, device=generator.device)
+
+
+def exponential(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """The exponential law of rate 1 (mean 1, variance 1), by inverting its distribution function."""
+    return symmetric_uniform(shape, generator).abs_().log_().neg_()
+
+
+def laplace(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """The Laplace law of scale 1 (mean 0, variance 2): an exponential with a random sign."""
+    uniform = symmetric_uniform(shape, generator)
+    return uniform.abs().log_().neg_().mul_(uniform.sign_())
+
+
+def mixture(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """One of normal, exponential and Laplace for each task (the first axis), with equal chance."""
+    laws = torch.stack([law(shape, generator) for law in (normal, exponential, laplace)])
+    choice = torch.randint(3, shape[:1], generator=generator, device=generator.device)
+    return laws[choice, torch.arange(shape[0], device=generator.device)]
+
+
+INPUT_LAWS = {
+    "uniform": symmetric_uniform,
+    "normal": normal,
+    "exponential": exponential,
+    "laplace": laplace,
+    "mixture": mixture,
+}

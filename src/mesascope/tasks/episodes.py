@@ -1,0 +1,89 @@
+"""What a learner learns from and is asked: contexts, queries and episodes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import torch
+
+from mesascope.errors import ArgumentError
+from mesascope.shapes import Float, Tensor
+
+__all__ = ["Context", "Episode", "Family", "Learner", "check_episode", "check_shapes"]
+
+
+class Context(NamedTuple):
+    """The pairs to learn from: inputs ``x (*batch, n, dx)`` and targets ``y (*batch, n, dy)``."""
+
+    x: Float[Tensor, "*batch n dx"]
+    y: Float[Tensor, "*batch n dy"]
+
+
+class Episode(NamedTuple):
+    """A batch of tasks: a context, queries ``xq (*batch, m, dx)`` and their answers ``yq (*batch, m, dy)``."""
+
+    context: Context
+    xq: Float[Tensor, "*batch m dx"]
+    yq: Float[Tensor, "*batch m dy"]
+
+    def to(self, target: torch.dtype | torch.device) -> Episode:
+        """The same episode with every tensor moved to a dtype or a device."""
+        return self.map(lambda tensor: tensor.to(target))
+
+    def map(self, function) -> Episode:
+        """Apply ``function`` to each of the four tensors."""
+        return Episode(Context(function(self.context.x), function(self.context.y)), function(self.xq), function(self.yq))
+
+    def part(self, start: int, stop: int) -> Episode:
+        """The tasks from ``start`` up to ``stop`` along the first axis."""
+        return self.map(lambda tensor: tensor[start:stop])
+
+
+class Learner(Protocol):
+    """Any map from a context and queries to predictions ``(*batch, m, dy)``; leading axes are free."""
+
+    def __call__(self, context: Context, xq: Tensor) -> Tensor: ...
+
+
+class Family(Protocol):
+    """A distribution over tasks."""
+
+    def sample(self, batch: int, generator: torch.Generator) -> Episode: ...
+
+
+def check_shapes(context: Context, xq: Tensor) -> None:
+    """Refuse a context and queries whose shapes disagree. Costs no pass over the data."""
+    x, y = context
+    if x.ndim < 2 or y.ndim != x.ndim or xq.ndim != x.ndim:
+        raise ArgumentError(
+            f"context and xq must be (*batch, n, dx), (*batch, n, dy) and (*batch, m, dx), but x is {tuple(x.shape)}, "
+            f"y {tuple(y.shape)} and xq {tuple(xq.shape)}: add the missing axes, with dy = 1 for a single target."
+        )
+    if x.shape[:-1] != y.shape[:-1]:
+        raise ArgumentError(
+            f"context.y must have one row for each row of context.x, but x is {tuple(x.shape)} and y "
+            f"{tuple(y.shape)}: pass as many targets as inputs."
+        )
+    if xq.shape[-1] != x.shape[-1] or xq.shape[:-2] != x.shape[:-2]:
+        raise ArgumentError(
+            f"xq must agree with context.x in its leading axes and in its last one, but xq is {tuple(xq.shape)} and x "
+            f"{tuple(x.shape)}: pass queries (*batch, m, {x.shape[-1]})."
+        )
+
+
+def check_episode(episode: Episode) -> None:
+    """Refuse an episode whose shapes disagree or that holds a number which is not finite."""
+    check_shapes(episode.context, episode.xq)
+    if episode.yq.shape[:-1] != episode.xq.shape[:-1] or episode.yq.shape[-1] != episode.context.y.shape[-1]:
+        raise ArgumentError(
+            f"yq must have one answer of context.y's width for each query, but yq is {tuple(episode.yq.shape)} and xq "
+            f"{tuple(episode.xq.shape)}: pass answers (*batch, m, {episode.context.y.shape[-1]})."
+        )
+    named = {"context.x": episode.context.x, "context.y": episode.context.y, "xq": episode.xq, "yq": episode.yq}
+    for name, tensor in named.items():
+        bad = int((~torch.isfinite(tensor)).sum())
+        if bad:
+            raise ArgumentError(
+                f"{name} must be finite, but has {bad} values that are not in {tensor.numel()}: "
+                "remove or impute them before comparing learners."
+            )

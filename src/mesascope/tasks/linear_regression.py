@@ -1,0 +1,123 @@
+"""Linear regression: the family of the seeds' first experiments."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from mesascope.errors import refuse, require_choice, require_count, require_number
+from mesascope.shapes import Float, Tensor
+from mesascope.streams import stream
+from mesascope.tasks.draws import INPUT_LAWS, normal
+from mesascope.tasks.episodes import Context, Episode
+
+__all__ = ["LinearRegression"]
+
+
+@dataclass(frozen=True)
+class LinearRegression:
+    """Linear teachers, one a task: context targets y = W x + noise * eps, answers yq = W xq without noise.
+
+    W ``(d_out, d_in)`` has independent N(0, w_scale^2) entries, eps is standard normal, and the inputs of context and
+    queries are independent draws z of the law ``x``, times ``x_scale``, times the Cholesky factor of ``covariance``:
+
+    ============= ==========================================  ==================
+    ``x``         one coordinate of z                         variance, kurtosis
+    ============= ==========================================  ==================
+    uniform       U(-1, 1)                                    1/3, 9/5
+    normal        N(0, 1)                                     1, 3
+    exponential   rate 1, mean 1 (not centred)                1, 9
+    laplace       scale 1                                     2, 6
+    mixture       one of the last three, drawn for each task
+    ============= ==========================================  ==================
+
+    Args:
+        n_context: pairs in a context (N).
+        d_in, d_out: widths of x and y.
+        x_scale, w_scale, noise: the scales above. The seed's text has x_scale 1, the code behind its figures 0.5.
+        covariance: ``(d_in, d_in)``, positive definite, or its diagonal ``(d_in,)``; identity if None.
+        pool: draw from a fixed set of this many tasks (drawn once from a stream of their own) in place of fresh ones;
+            a batch of exactly ``pool`` is the whole set in order.
+        n_query: queries a task (m).
+
+    Source: von Oswald et al. (ICML 2023), section 3; the other laws, appendix A.2; ``pool``, appendix A.12.
+
+    >>> episode = LinearRegression(n_context=4, d_in=3).sample(2, stream(0, "doc"))
+    >>> [tuple(t.shape) for t in (episode.context.x, episode.context.y, episode.xq, episode.yq)]
+    [(2, 4, 3), (2, 4, 1), (2, 1, 3), (2, 1, 1)]
+    """
+
+    n_context: int = 10
+    d_in: int = 10
+    d_out: int = 1
+    x: Literal["uniform", "normal", "exponential", "laplace", "mixture"] = "uniform"
+    x_scale: float = 1.0
+    w_scale: float = 1.0
+    noise: float = 0.0
+    covariance: tuple | None = None
+    pool: int | None = None
+    n_query: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("n_context", "d_in", "d_out", "n_query"):
+            require_count(name, getattr(self, name))
+        if self.pool is not None:
+            require_count("pool", self.pool)
+        require_choice("x", self.x, INPUT_LAWS)
+        for name in ("x_scale", "w_scale"):
+            require_number(name, getattr(self, name), above=0)
+        require_number("noise", self.noise, least=0)
+        if self.covariance is not None:
+            object.__setattr__(self, "covariance", _nested_tuple(self.covariance))
+            _ = self._factor
+
+    @functools.cached_property
+    def _factor(self) -> Float[Tensor, "d d"]:
+        """The Cholesky factor of the covariance."""
+        matrix = torch.tensor(self.covariance, dtype=torch.float64)
+        if matrix.ndim == 1:
+            matrix = torch.diag(matrix)
+        if matrix.shape != (self.d_in, self.d_in):
+            refuse("covariance", f"have shape ({self.d_in}, {self.d_in})", tuple(matrix.shape), "match it to d_in")
+        factor, info = torch.linalg.cholesky_ex(matrix)
+        if info or not torch.isfinite(factor).all() or not torch.allclose(matrix, matrix.mT):
+            refuse("covariance", "be symmetric and positive definite", self.covariance, "add to its diagonal")
+        return factor
+
+    @functools.cached_property
+    def _pool(self) -> Episode:
+        return dataclasses.replace(self, pool=None).sample(self.pool or 0, stream(0, "pool"))
+
+    def sample(self, batch: int, generator: torch.Generator) -> Episode:
+        """Draw ``batch`` tasks on the generator's device, in float32."""
+        require_count("batch", batch, least=0)
+        if self.pool is not None:
+            return self._sample_pool(batch, generator)
+        rows = self.n_context + self.n_query
+        inputs = INPUT_LAWS[self.x]((batch, rows, self.d_in), generator).mul_(self.x_scale)
+        if self.covariance is not None:
+            inputs = inputs @ self._factor.to(inputs).mT
+        teacher = normal((batch, self.d_out, self.d_in), generator).mul_(self.w_scale)
+        targets = inputs @ teacher.mT
+        sizes = [self.n_context, self.n_query]
+        (x, xq), (y, yq) = inputs.split(sizes, dim=1), targets.split(sizes, dim=1)
+        if self.noise:
+            y = y + self.noise * normal(tuple(y.shape), generator)
+        return Episode(Context(x, y), xq, yq)
+
+    def _sample_pool(self, batch: int, generator: torch.Generator) -> Episode:
+        pool = self._pool.to(generator.device)
+        if batch == self.pool:
+            return pool
+        index = torch.randint(self.pool or 0, (batch,), generator=generator, device=generator.device)
+        return pool.map(lambda tensor: tensor[index])
+
+
+def _nested_tuple(values) -> tuple:
+    """Numbers of a tensor, an array or nested sequences as nested tuples, which a frozen family can hold."""
+    values = values.tolist() if hasattr(values, "tolist") else values
+    return tuple(_nested_tuple(row) if isinstance(row, list | tuple) else float(row) for row in values)

@@ -1,0 +1,66 @@
+"""What a person sees while something takes more than a few seconds."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from mesascope.shapes import Float, Tensor
+
+__all__ = ["ProgressBar"]
+
+
+class ProgressBar:
+    """An observer of `fit`: a bar with loss and time left on a terminal, a line every few seconds elsewhere.
+
+    Args:
+        name: of what is trained.
+        steps: of the whole training.
+        every: seconds between two lines, or a tenth of that between two updates of the bar.
+    """
+
+    def __init__(self, name: str, steps: int, *, every: float = 5.0) -> None:
+        self.name, self.steps, self.every = name, steps, every
+        self._first: tuple[int, float] | None = None
+        self._shown = time.monotonic()
+        self._bar = _bar() if sys.stderr.isatty() else None
+        self._task = None
+
+    def __enter__(self) -> ProgressBar:
+        if self._bar is not None:
+            self._bar.start()
+            self._task = self._bar.add_task(self.name, total=self.steps, loss="")
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def __call__(self, step: int, losses: Float[Tensor, " members"]) -> None:
+        now = time.monotonic()
+        self._first = self._first or (step, now)
+        due = self.every / 10 if self._bar is not None else self.every
+        if now - self._shown < due and step < self.steps:
+            return
+        self._shown = now
+        loss = f"loss {losses.nanmean().item():.4g}"
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, completed=step, loss=loss)
+            return
+        first, start = self._first
+        left = (now - start) / max(step - first, 1) * (self.steps - step)
+        print(f"{self.name}: step {step}/{self.steps}, {loss}, {left:.0f} s left", file=sys.stderr, flush=True)
+
+
+def _bar() -> Progress:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed}/{task.total}"),
+        TextColumn("{task.fields[loss]}"),
+        TimeRemainingColumn(),
+    )
+    return Progress(*columns, console=Console(stderr=True))
