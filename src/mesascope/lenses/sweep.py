@@ -92,9 +92,10 @@ def rollout(learner: Learner, steps: int, damping: float = 1.0) -> Learner:
 def trajectory_errors(learner: Learner, episodes: Episode) -> Tensor:
     """Squared error of each task after 0, 1, ... steps of a learner with a trajectory, ``(steps + 1, tasks)``.
 
-    Diverging roll-outs may overflow to inf, which is what divergence means here.
+    A roll-out that diverges overflows, and what is then not a number counts as an infinite error.
     """
     check_episode(episodes)
     with torch.no_grad():
         predictions = learner.trajectory(episodes.context, episodes.xq)  # type: ignore[attr-defined]
-    return (predictions - episodes.yq).double().square().flatten(2).mean(2)
+    errors = (predictions - episodes.yq).double().square().flatten(2).mean(2)
+    return torch.where(errors.isnan(), torch.inf, errors)

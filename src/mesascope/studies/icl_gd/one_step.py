@@ -11,6 +11,7 @@ query's zero target) starts, and therefore ends, small enough for the whole matr
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -38,7 +39,7 @@ INPUT_SCALES = (0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0)
 TEACHER_SCALES = (0.5, 1.0, 2.0, 3.0, 4.0, 5.0)
 OTHER_LAWS = ("normal", "exponential", "laplace")
 OTHER_SCALES = (0.25, 0.5, 1.0)
-DAMPINGS = (1.0, 0.75, 0.5, 0.25)
+DAMPINGS = (1.0, 0.75, 0.5)
 ROLLOUT_STEPS = 50
 
 
@@ -48,7 +49,7 @@ class OneStep:
 
     steps: int = 1500
     """Training steps of the main networks (N = d = 10)."""
-    size_steps: int = 300
+    size_steps: int = 500
     """Training steps of the networks of the other sizes N = d."""
     batch: int = 2048
     """Tasks a training step and seed."""
@@ -200,21 +201,26 @@ def _sweep(
 
 
 def _rollouts(nets: Sequence[InContextRegressor], gd: GradientDescent, few: Episode) -> dict[str, np.ndarray]:
-    """Mean loss after each of 50 applications, ``(dampings, steps + 1)`` and for each seed; in float64."""
+    """Loss after each of 50 applications, in float64: its mean over all tasks, and over the stable ones.
+
+    Damped gradient descent is stable on a context if damping * eta * lambda_max < 2. On the few others any rule of this
+    step size diverges, and their losses alone decide the mean over all tasks after some tens of steps.
+    """
     exact = few.to(torch.float64)
-
-    def curve(learner, damping: float) -> np.ndarray:
-        return trajectory_errors(rollout(learner, ROLLOUT_STEPS, damping), exact).mean(1).cpu().numpy()
-
-    doubled = [net.double() for net in nets]
-    arrays = {
+    gram = exact.context.x.mT @ exact.context.x / exact.context.x.shape[-2]
+    top = torch.linalg.eigvalsh(gram)[:, -1] * gd.eta.item()
+    learners = [gd, *(copy.deepcopy(net).double() for net in nets)]
+    curves, stable_curves = [], []
+    for damping in DAMPINGS:
+        errors = [trajectory_errors(rollout(learner, ROLLOUT_STEPS, damping), exact) for learner in learners]
+        curves.append([error.mean(1).cpu().numpy() for error in errors])
+        stable_curves.append([error[:, damping * top < 2].mean(1).cpu().numpy() for error in errors])
+    return {
         "damping": np.array(DAMPINGS),
-        "gd": np.array([curve(gd, damping) for damping in DAMPINGS]),
-        "trained": np.array([[curve(net, damping) for damping in DAMPINGS] for net in doubled]),
+        "stable_share": np.array([float((damping * top < 2).double().mean()) for damping in DAMPINGS]),
+        "all": np.array(curves),  # (dampings, 1 + seeds, steps + 1), gradient descent first
+        "stable": np.array(stable_curves),
     }
-    for net in nets:
-        net.float()
-    return arrays
 
 
 def _weights(nets: Sequence[InContextRegressor], construction: InContextRegressor) -> dict[str, np.ndarray]:
@@ -236,9 +242,8 @@ def judge(results: Results) -> dict[str, Measurement]:
     main, size, roll = results["comparison"], results["dimensions"], results["rollouts"]
     n = main["mse_a_n"]
     below = (main["mse_a_value"] - results["loss"]["limit"]) / main["mse_a_stderr"]
-    damped = list(roll["damping"]).index(0.75)
-    together, free = (np.array([*roll["trained"][:, index], roll["gd"][index]]) for index in (damped, 0))
-    apart = np.abs(together[:-1] / together[-1] - 1)
+    together, free = roll["stable"][DAMPINGS.index(0.75)], roll["all"][DAMPINGS.index(1.0)]
+    apart = np.abs(together[1:] / together[0] - 1)
     return {
         "loss-matches-gd": largest(100 * (main["mse_ratio_value"] - 1), 100 * main["mse_ratio_stderr"], n),
         "not-below-limit": smallest(below, n=n),
@@ -254,7 +259,7 @@ def judge(results: Results) -> dict[str, Measurement]:
         "weights": largest(100 * results["weights"]["off_diagonal"]),
         "rollout-together": largest(100 * apart.max(axis=1)),
         "rollout-lowers": largest(np.diff(together, axis=1).max(axis=1)),
-        "undamped-diverges": smallest(free[:, -1] / free[:, 0]),
+        "undamped-diverges": smallest(np.log10(np.minimum(free[:, -1] / free[:, 0], 1e300))),
         "eta-optimum": largest(np.abs(size["eta"] - size["eta_optimum"]) / size["eta_stderr"]),
         "limit-monte-carlo": largest(np.abs(size["gd"] - size["limit"]) / size["gd_stderr"]),
     }
@@ -341,21 +346,22 @@ CLAIMS = (
     ),
     Claim(
         "rollout-together",
-        "difference of trained and GD losses over 50 steps at damping 0.75, % (worst seed and step)",
+        "difference of trained and GD losses over 50 steps at damping 0.75, on contexts where damped GD is stable, % "
+        "(worst seed and step)",
         "ICML paper, Fig. 1 right",
         _same(Bound(high=5.0)),
     ),
     Claim(
         "rollout-lowers",
-        "largest change of loss from one of these steps to the next (worst of trained and GD)",
+        "largest change of that loss from one step to the next (worst of trained and GD)",
         "ICML paper, Fig. 1 right",
         _same(Bound(high=0.0)),
     ),
     Claim(
         "undamped-diverges",
-        "loss after 50 undamped steps over the loss before them (lowest of trained and GD)",
+        "log10 of the loss after 50 undamped steps over the loss before them (lowest of trained and GD)",
         "ICML paper, Fig. 10 left",
-        _same(Bound(low=1.0)),
+        _same(Bound(low=0.0)),
     ),
     Claim(
         "eta-optimum",

@@ -109,15 +109,24 @@ def _other_inputs(swept: _Arrays) -> Figure:
 
 def _rollouts(roll: _Arrays) -> Figure:
     count = len(roll["damping"])
-    figure = Figure(figsize=(9, 2.8))
-    for index, axes in enumerate(figure.subplots(1, count)):
-        steps = np.arange(roll["gd"].shape[1])
-        _band(axes, steps, roll["trained"][:, index] / 2, "trained", "trained layers")
-        axes.plot(steps, roll["gd"][index] / 2, color=COLOURS["gd"], ls="--", label="gradient descent")
-        axes.set(title=f"damping {roll['damping'][index]:g}", xlabel="applications", yscale="log")
+    figure = Figure(figsize=(9, 3))
+    for index, axes in enumerate(figure.subplots(1, count, sharey=True)):
+        steps = np.arange(roll["all"].shape[-1])
+        for key, width in (("stable", 1.6), ("all", 0.7)):
+            losses = np.clip(roll[key][index] / 2, None, 1e3)
+            named = key == "stable"
+            axes.plot(steps, losses[1:].T, color=COLOURS["trained"], lw=width, alpha=0.6)
+            axes.plot([], [], color=COLOURS["trained"], label="trained layers" if named else None)
+            axes.plot(steps, losses[0], color=COLOURS["gd"], ls="--", lw=width, label="gradient descent" if named else None)
+        share = 100 * roll["stable_share"][index]
+        title = f"damping {roll['damping'][index]:g} (GD stable on {share:.4g} % of contexts)"
+        axes.set(title=title, xlabel="applications", yscale="log", ylim=(0.03, 30))
+        axes.title.set_fontsize(8)
         if index == 0:
             axes.set_ylabel("half mean squared error")
-            axes.legend()
+            axes.plot([], [], color="black", lw=1.6, label="stable contexts")
+            axes.plot([], [], color="black", lw=0.7, label="all contexts")
+            axes.legend(loc="upper right")
     return figure
 
 

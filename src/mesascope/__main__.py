@@ -1,0 +1,7 @@
+"""``python -m mesascope``."""
+
+import sys
+
+from mesascope.cli import main
+
+sys.exit(main())
