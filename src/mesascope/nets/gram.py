@@ -105,7 +105,7 @@ def _apply(layers: Sequence[LinearLayer], tokens: Tensor, context: _Context, tra
     layer, before = layers[-1], layers[:-1]
     moved = tokens
     for w_kq, w_pv in zip(layer.w_kq, layer.w_pv, strict=True):
-        first, second = (w_pv, w_kq.mT) if transposed else (w_kq.mT, w_pv.mT)
+        first, second = (w_pv, w_kq) if transposed else (w_kq.mT, w_pv.mT)
         moved = moved + _rows_times(_times_gram(before, _rows_times(tokens, first), context), second)
     return moved
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from mesascope.errors import ArgumentError
 
 __all__ = ["Bound", "Claim", "Measured", "judge"]
 
 
+@runtime_checkable
 class Measured(Protocol):
     """What a claim is judged by; `mesascope.measurement.Measurement` is one."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 
@@ -39,12 +39,14 @@ class Episode(NamedTuple):
         return self.map(lambda tensor: tensor[start:stop])
 
 
+@runtime_checkable
 class Learner(Protocol):
     """Any map from a context and queries to predictions ``(*batch, m, dy)``; leading axes are free."""
 
     def __call__(self, context: Context, xq: Tensor) -> Tensor: ...
 
 
+@runtime_checkable
 class Family(Protocol):
     """A distribution over tasks."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -58,7 +59,7 @@ class LinearRegression:
     x_scale: float = 1.0
     w_scale: float = 1.0
     noise: float = 0.0
-    covariance: tuple | None = None
+    covariance: Sequence | Tensor | None = None
     pool: int | None = None
     n_query: int = 1
 

@@ -1,10 +1,10 @@
 """Training: one loop, ensembles of seeds, schedules."""
 
 from mesascope.training.ensemble import Ensemble
-from mesascope.training.fit import Checkpoints, Observer, Training, fit
+from mesascope.training.loop import Checkpoints, Observer, Training, fit
 from mesascope.training.progress import ProgressBar
 from mesascope.training.schedules import SCHEDULES, schedule_factor
-from mesascope.training.train import half_mse, train
+from mesascope.training.family import half_mse, train
 
 __all__ = [
     "SCHEDULES",

@@ -4,8 +4,8 @@ ICML paper: Figures 1 (right), 2, 6a, 9 (left) and 10. Tasks are noiseless linea
 U(-0.5, 0.5), as in the authors' code. The trained layer is compared with gradient descent at the closed-form best step
 size, on fresh tasks that both see.
 
-Two settings differ from the authors': the learning rate decays and weights are averaged, which removes the noise that
-Adam leaves; and initial weights are ten times smaller, so that the column of W_KQ that no prediction reads (it meets the
+Two settings differ from the authors'. The learning rate decays and weights are averaged, which removes the noise that
+Adam leaves. And initial weights are ten times smaller, so that the column of W_KQ that no prediction reads (it meets the
 query's zero target) starts, and therefore ends, small enough for the whole matrix to be held to the construction.
 """
 
@@ -49,11 +49,11 @@ class OneStep:
 
     steps: int = 1500
     """Training steps of the main networks (N = d = 10)."""
-    size_steps: int = 500
+    size_steps: int = 600
     """Training steps of the networks of the other sizes N = d."""
     batch: int = 2048
     """Tasks a training step and seed."""
-    learning_rate: float = 5e-3
+    learning_rate: float = 2e-3
     """Largest learning rate."""
     clip: float | None = None
     """Bound on the norm of each seed's gradient."""
@@ -101,8 +101,6 @@ def _train(lab: Lab, settings: OneStep, size: int, gd: GradientDescent) -> Ensem
         steps=settings.steps if size == 10 else settings.size_steps,
         batch=settings.batch,
         learning_rate=settings.learning_rate,
-        schedule="linear",
-        decay_from=0.5,
         clip=settings.clip,
         average=4.0,
     )

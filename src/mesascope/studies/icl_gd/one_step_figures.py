@@ -74,7 +74,7 @@ def _dimensions(size: _Arrays) -> Figure:
     right.axhline(0, color=COLOURS["limit"], ls=":")
     right.errorbar(size["size"], offset, bars, fmt="o", color=COLOURS["gd"], capsize=3)
     right.set(
-        title="Tuned step size against the closed form (bars: one standard error)",
+        title="Tuned step size less the closed form (bars: 1 s.e.)",
         xlabel="N = d",
         ylabel="difference, %",
         xticks=size["size"],

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 
@@ -28,7 +28,7 @@ class Training:
         batch: tasks a step and member.
         learning_rate, schedule, decay_from: constant up to the share ``decay_from`` of all steps, then to 0 along
             ``"linear"`` or ``"cosine"``; ``"constant"`` ignores ``decay_from``.
-        optimizer, betas, weight_decay: `torch.optim.Adam` or `AdamW`.
+        optimizer, betas, eps, weight_decay: `torch.optim.Adam` or `AdamW`.
         clip: bound on the norm of each member's gradient; none if None.
         average: the result is the mean of the weights over all steps, step t weighted by about t^average, so that
             the last 1/(average + 1) of the training counts most (polynomial-decay averaging); the last weights if None.
@@ -42,6 +42,7 @@ class Training:
     decay_from: float = 0.5
     optimizer: Literal["adam", "adamw"] = "adam"
     betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
     weight_decay: float = 0.0
     clip: float | None = None
     average: float | None = None
@@ -55,6 +56,7 @@ class Training:
         require_choice("schedule", self.schedule, SCHEDULES)
         require_choice("optimizer", self.optimizer, _OPTIMIZERS)
         require_number("decay_from", self.decay_from, least=0, most=1)
+        require_number("eps", self.eps, above=0)
         require_number("weight_decay", self.weight_decay, least=0)
         if self.average is not None:
             require_number("average", self.average, least=0)
@@ -63,6 +65,7 @@ class Training:
         object.__setattr__(self, "betas", tuple(self.betas))
 
 
+@runtime_checkable
 class Checkpoints(Protocol):
     """Where a training's tensors are kept between sessions."""
 
@@ -70,6 +73,7 @@ class Checkpoints(Protocol):
     def load(self) -> tuple[int, dict[str, Tensor]] | None: ...
 
 
+@runtime_checkable
 class Observer(Protocol):
     """Told of every step's losses, so as to show progress."""
 
@@ -140,6 +144,7 @@ class _State:
             weights,
             lr=training.learning_rate,
             betas=training.betas,
+            eps=training.eps,
             weight_decay=training.weight_decay,
             fused=all(weight.is_floating_point() for weight in weights),
         )

@@ -11,7 +11,7 @@ from mesascope.shapes import Float, Tensor
 from mesascope.streams import stream
 from mesascope.tasks import Context, Episode, Family
 from mesascope.training.ensemble import Ensemble
-from mesascope.training.fit import Checkpoints, Observer, Training, fit
+from mesascope.training.loop import Checkpoints, Observer, Training, fit
 
 __all__ = ["half_mse", "train"]
 

@@ -1,0 +1,198 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.linear_model import Ridge
+
+from mesascope.errors import ArgumentError, NumericalError
+from mesascope.learners import (
+    GradientDescent,
+    GradientDescentPlusPlus,
+    LeastSquares,
+    Mean,
+    Zero,
+    gram_spectra,
+    one_step_optimum,
+    spectral_mse,
+    tune,
+    tune_spectral,
+)
+from mesascope.streams import stream
+from mesascope.tasks import LinearRegression
+
+
+def draw(n=7, d=4, out=2, m=3, batch=5, **kwargs):
+    return LinearRegression(n, d, out, n_query=m, **kwargs).sample(batch, stream(0, "learners")).to(torch.float64)
+
+
+@settings(max_examples=25, deadline=None)
+@given(steps=st.integers(0, 4), n=st.integers(1, 6), d=st.integers(1, 4), out=st.integers(1, 3))
+def test_gradient_descent_follows_autograd(steps, n, d, out):
+    """The learner against gradients of the stated loss, from any initial weights."""
+    episode = draw(n, d, out, batch=2)
+    w0 = torch.randn(out, d, dtype=torch.float64, generator=stream(1, "w0"))
+    learner = GradientDescent(steps, eta=0.7, w0=w0)
+    w = w0.expand(2, out, d).clone()
+    for _ in range(steps):
+        w = w.detach().requires_grad_()
+        loss = (episode.context.x @ w.mT - episode.context.y).square().sum() / (2 * n)
+        w = w - 0.7 * torch.autograd.grad(loss, w)[0]
+    torch.testing.assert_close(learner(episode.context, episode.xq), episode.xq @ w.mT, rtol=1e-12, atol=1e-12)
+
+
+def test_gradient_descent_plus_plus_without_curvature_is_gradient_descent():
+    episode = draw()
+    plain, bent = GradientDescent(3, [0.1, 0.2, 0.3]), GradientDescentPlusPlus(3, [0.1, 0.2, 0.3], 0.0)
+    torch.testing.assert_close(bent(episode.context, episode.xq), plain(episode.context, episode.xq))
+
+
+def test_gradient_descent_plus_plus_descends_on_transformed_inputs():
+    """Two steps: the second is a plain step on inputs (I - gamma X^T X) x and the targets that the first left."""
+    episode = draw(out=1)
+    eta, gamma, n = 0.6, 0.05, 7
+    x, y = episode.context
+    learner = GradientDescentPlusPlus(2, eta, gamma)
+    w1 = eta / n * y.mT @ x
+    shrink = torch.eye(4, dtype=x.dtype) - gamma * x.mT @ x
+    x2, y2 = x @ shrink, y - x @ w1.mT
+    w2 = eta / n * y2.mT @ x2
+    expected = episode.xq @ w1.mT + episode.xq @ shrink @ w2.mT
+    torch.testing.assert_close(learner(episode.context, episode.xq), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_last_gamma_does_not_matter():
+    episode = draw()
+    one, other = (GradientDescentPlusPlus(2, 0.5, [0.03, last]) for last in (0.0, 0.9))
+    torch.testing.assert_close(one(episode.context, episode.xq), other(episode.context, episode.xq))
+
+
+def test_token_clip_bounds_predictions_and_is_idle_when_wide():
+    episode = draw(x_scale=10.0)
+    wild, held = GradientDescent(8, 1.0), GradientDescent(8, 1.0, token_clip=10.0)
+    assert wild(episode.context, episode.xq).abs().max() > 1e3
+    assert held(episode.context, episode.xq).abs().max() <= 10
+    calm = draw()
+    wide = GradientDescentPlusPlus(3, 0.3, 0.01, token_clip=1e6)
+    free = GradientDescentPlusPlus(3, 0.3, 0.01)
+    torch.testing.assert_close(wide(calm.context, calm.xq), free(calm.context, calm.xq), rtol=1e-12, atol=1e-12)
+
+
+def test_trajectory_ends_at_the_prediction_and_repeats_scale_the_step():
+    episode = draw()
+    learner = GradientDescent(1, 0.4)
+    path = learner.repeated(5, damping=0.5).trajectory(episode.context, episode.xq)
+    assert path.shape == (6, 5, 3, 2)
+    torch.testing.assert_close(path[-1], GradientDescent(5, 0.2)(episode.context, episode.xq))
+    with pytest.raises(ArgumentError, match="eta must be one number"):
+        GradientDescent(2, [0.1, 0.2]).repeated(3)
+
+
+@pytest.mark.parametrize("n", [3, 12])
+@pytest.mark.parametrize("ridge", [0.01, 1.0, 100.0])
+def test_ridge_is_scikit_learns(n, ridge):
+    episode = draw(n=n, d=6)
+    ours = LeastSquares(ridge)(episode.context, episode.xq)
+    for task in range(5):
+        model = Ridge(alpha=ridge, fit_intercept=False).fit(episode.context.x[task], episode.context.y[task])
+        torch.testing.assert_close(ours[task], torch.as_tensor(model.predict(episode.xq[task])), rtol=1e-8, atol=1e-8)
+
+
+def test_least_squares_is_minimum_norm_and_the_limit_of_ridge():
+    episode = draw(n=3, d=6)
+    plain = LeastSquares()(episode.context, episode.xq)
+    torch.testing.assert_close(LeastSquares(1e-10)(episode.context, episode.xq), plain, rtol=1e-6, atol=1e-6)
+    fitted = LeastSquares()(episode.context, episode.context.x)
+    torch.testing.assert_close(fitted, episode.context.y, rtol=1e-9, atol=1e-9)
+
+
+def test_least_squares_survives_repeated_and_empty_contexts():
+    episode = draw(n=3, d=6)
+    context = episode.context._replace(x=torch.ones_like(episode.context.x))
+    assert torch.isfinite(LeastSquares()(context, episode.xq)).all()
+    empty = episode.context._replace(x=episode.context.x[:, :0], y=episode.context.y[:, :0])
+    for learner in (LeastSquares(), LeastSquares(1.0), Zero(), Mean(), GradientDescent(2, 0.1)):
+        assert (learner(empty, episode.xq) == 0).all()
+
+
+def test_a_broken_factorisation_says_so():
+    episode = draw(n=8, d=4)
+    context = episode.context._replace(x=torch.ones_like(episode.context.x) * 1e8)
+    with pytest.raises(NumericalError, match="factorisation .* must succeed, but broke down in 5 of 5 contexts"):
+        LeastSquares(1e-12)(context, episode.xq)
+
+
+@pytest.mark.parametrize("size", [5, 10, 20])
+@pytest.mark.parametrize(("law", "noise"), [("uniform", 0.0), ("normal", 0.0), ("laplace", 0.3), ("uniform", 0.5)])
+def test_one_step_optimum_is_monte_carlos(size, law, noise):
+    family = LinearRegression(n_context=size, d_in=size, x=law, x_scale=0.7, noise=noise)
+    optimum = one_step_optimum(family)
+    tuned = tune(GradientDescent(1, optimum.eta / 2), family, tasks=40_000)
+    eta = tuned.step_sizes["eta"][0]
+    assert abs(eta.value - optimum.eta) < 4 * eta.stderr
+    assert abs(tuned.mse.value - optimum.mse) < 4 * tuned.mse.stderr
+
+
+def test_published_values_of_the_one_step_optimum():
+    wide, narrow = one_step_optimum(LinearRegression()), one_step_optimum(LinearRegression(x_scale=0.5))
+    assert wide == pytest.approx((1.515152, 1.649832), abs=1e-6)
+    assert narrow == pytest.approx((6.060606, 0.412458), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    "learner",
+    [GradientDescent(1, 4.0), GradientDescent(3, [4.0, 5.0, 6.0]), GradientDescentPlusPlus(2, 8.0, 0.1)],
+    ids=str,
+)
+@pytest.mark.parametrize("noise", [0.0, 0.3])
+def test_spectral_loss_is_the_sampled_loss(learner, noise):
+    family = LinearRegression(x_scale=0.5, noise=noise)
+    episode = family.sample(40_000, stream(3, "spectral")).to(torch.float64)
+    with torch.no_grad():
+        sampled = (learner(episode.context, episode.xq) - episode.yq).square().mean((-2, -1))
+        x = episode.context.x
+        exact = spectral_mse(torch.linalg.eigvalsh(x.mT @ x / 10), learner, family)
+    gap = (sampled - exact).mean().item()
+    assert abs(gap) < 4 * (sampled - exact).std().item() / 200
+
+
+@pytest.mark.parametrize("learner", [GradientDescent(2, 4.0), GradientDescentPlusPlus(2, 8.0, 0.1)], ids=str)
+def test_tuning_from_spectra_agrees_with_tuning_on_tasks(learner):
+    family = LinearRegression(x_scale=0.5)
+    on_tasks, on_spectra = tune(learner, family, tasks=20_000), tune_spectral(learner, family, contexts=20_000, seed=1)
+    for name, sizes in on_tasks.step_sizes.items():
+        for one, other in zip(sizes, on_spectra.step_sizes[name], strict=True):
+            assert abs(one.value - other.value) < 4 * (one.stderr**2 + other.stderr**2) ** 0.5
+    assert on_spectra.mse.stderr < on_tasks.mse.stderr / 4
+
+
+def test_tuning_leaves_the_learner_alone_and_uses_its_own_stream():
+    learner, family = GradientDescent(1, 1.0), LinearRegression()
+    first, second = tune(learner, family, tasks=500), tune(learner, family, tasks=500, seed=1)
+    assert learner.eta.item() == 1.0
+    assert first.step_sizes["eta"][0].value != second.step_sizes["eta"][0].value
+    assert first.learner.eta.item() == first.step_sizes["eta"][0].value
+
+
+def test_spectra_are_sorted_and_positive():
+    spectra = gram_spectra(LinearRegression(n_context=30, d_in=4), 50, stream(0, "s"))
+    assert spectra.shape == (50, 4)
+    assert (spectra.diff(dim=1) >= 0).all()
+    assert (spectra > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: GradientDescent(2, [0.1]), "eta must be one number or 2, one a step"),
+        (lambda: GradientDescent(-1, 0.1), "steps must be at least 0"),
+        (lambda: GradientDescent(1, float("nan")), "eta must be finite"),
+        (lambda: GradientDescent(1, 0.1, token_clip=0.0), "token_clip must be greater than 0"),
+        (lambda: LeastSquares(-1.0), "ridge must be at least 0"),
+        (lambda: tune(Zero(), LinearRegression()), "learner must have parameters to tune"),
+        (lambda: one_step_optimum(LinearRegression(x="exponential")), "family.x must be one of"),
+        (lambda: one_step_optimum(LinearRegression(d_in=2, covariance=[1.0, 2.0])), "family.covariance must be None"),
+    ],
+)
+def test_wrong_arguments_are_refused_in_a_sentence(call, message):
+    with pytest.raises(ArgumentError, match=message):
+        call()

@@ -1,0 +1,215 @@
+import math
+
+import pytest
+import torch
+
+from mesascope.constructions import gradient_descent, gradient_descent_plus_plus
+from mesascope.errors import ArgumentError, ArgumentTypeError, NumericalError
+from mesascope.learners import GradientDescent, LeastSquares, Mean, Zero
+from mesascope.lenses import (
+    access_of,
+    agreement,
+    alignment,
+    compare,
+    interpolate,
+    rescaled_products,
+    rollout,
+    sweep,
+    trajectory_errors,
+    weights,
+)
+from mesascope.measurement import Measurement
+from mesascope.nets import InContextRegressor, Transformer, TransformerConfig
+from mesascope.streams import stream
+from mesascope.tasks import Context, Episode, LinearRegression
+
+FAMILY = LinearRegression(n_context=8, d_in=3, d_out=2, n_query=2)
+
+
+@pytest.fixture
+def episodes():
+    return FAMILY.sample(50, stream(0, "lenses"))
+
+
+def numpy_mean(context, xq):
+    """A learner outside torch."""
+    return torch.as_tensor(context.y.numpy().mean(-2, keepdims=True) + 0 * xq.numpy()[..., :1])
+
+
+def test_measurement_of_known_numbers():
+    measured = Measurement.of(torch.tensor([1.0, 2.0, 3.0, 4.0]))
+    assert measured.value == 2.5
+    assert measured.stderr == pytest.approx(math.sqrt(5 / 3) / 2)
+    assert math.isnan(Measurement.of(torch.ones(1)).stderr)
+
+
+def test_ratio_cancels_what_tasks_share():
+    shared = torch.rand(4000, generator=stream(0, "r")).double() + 0.1
+    ratio = Measurement.ratio(1.5 * shared, shared)
+    assert ratio.value == pytest.approx(1.5)
+    assert ratio.stderr == pytest.approx(0.0, abs=1e-12)
+
+
+def test_ratio_error_covers_the_truth_as_often_as_it_should():
+    generator, inside = stream(0, "cover"), 0
+    for _ in range(300):
+        below = torch.rand(200, generator=generator).double() + 0.5
+        above = 2 * below + torch.randn(200, generator=generator).double()
+        measured = Measurement.ratio(above, below)
+        inside += abs(measured.value - 2.0) < 2 * measured.stderr
+    assert 0.9 < inside / 300 < 0.99
+
+
+def test_alignment_with_itself_is_perfect(episodes):
+    learner = GradientDescent(2, 0.7)
+    same = alignment(learner, learner, episodes)
+    assert same.prediction_difference.value == 0
+    assert same.sensitivity_cosine.value == pytest.approx(1.0)
+    assert same.sensitivity_difference.value == 0
+    assert same.mse_ratio.value == 1
+    assert same.mse_ratio.n == 50
+
+
+def test_alignment_by_hand(episodes):
+    """GD's model is W = eta Y^T X / n, so everything is known for two step sizes of opposite sign."""
+    a, b = GradientDescent(1, 1.0), GradientDescent(1, -0.5)
+    seen = alignment(a, b, episodes)
+    model = episodes.context.y.mT @ episodes.context.x / 8
+    assert seen.sensitivity_cosine.value == pytest.approx(-1.0)
+    assert seen.sensitivity_difference.value == pytest.approx(1.5 * model.flatten(1).norm(dim=1).mean().item(), rel=1e-5)
+    gap = 1.5 * (episodes.xq @ model.mT).norm(dim=-1).mean().item()
+    assert seen.prediction_difference.value == pytest.approx(gap, rel=1e-5)
+    error = (episodes.xq @ model.mT - episodes.yq).square().mean().item()
+    assert seen.mse_a.value == pytest.approx(error, rel=1e-5)
+
+
+def test_zero_sensitivities_have_a_defined_cosine(episodes):
+    assert alignment(Zero(), Zero(), episodes).sensitivity_cosine.value == 1.0
+    assert alignment(Zero(), GradientDescent(1, 0.5), episodes).sensitivity_cosine.value == 0.0
+
+
+def test_parts_do_not_change_the_answer(episodes, monkeypatch):
+    whole = alignment(GradientDescent(1, 0.5), LeastSquares(), episodes)
+    monkeypatch.setattr("mesascope.lenses.access._PART", 7)
+    parts = alignment(GradientDescent(1, 0.5), LeastSquares(), episodes)
+    assert parts.sensitivity_cosine.value == pytest.approx(whole.sensitivity_cosine.value)
+    assert parts.mse_ratio.stderr == pytest.approx(whole.mse_ratio.stderr)
+
+
+def test_access_is_told_apart(episodes):
+    net = InContextRegressor(Transformer(TransformerConfig(5)), d_out=2)
+    assert access_of(net, episodes) == "network"
+    assert access_of(GradientDescent(1, 0.5), episodes) == "gradient"
+    assert access_of(numpy_mean, episodes) == "prediction"
+
+
+def test_lenses_refuse_learners_that_give_less_than_they_need(episodes):
+    with pytest.raises(ArgumentError, match="sensitivities must come from a learner that torch can differentiate"):
+        alignment(numpy_mean, Mean(), episodes)
+    with pytest.raises(ArgumentTypeError, match="weights must be given a network"):
+        weights(Mean())
+    with pytest.raises(ArgumentTypeError, match="rollout must be given a learner with a rule to repeat"):
+        rollout(Mean(), 3)
+    assert agreement(numpy_mean, Mean(), episodes).prediction_difference.value == pytest.approx(0, abs=1e-6)
+
+
+def test_predictions_of_the_wrong_shape_or_not_finite_are_refused(episodes):
+    with pytest.raises(ArgumentError, match="a learner must return predictions"):
+        agreement(lambda context, xq: xq[..., 0], Mean(), episodes)
+    with pytest.raises(NumericalError, match="predictions must be finite, but 200 of 200"):
+        agreement(lambda context, xq: xq[..., :2] * math.nan, Mean(), episodes)
+
+
+def test_nan_in_the_users_data_is_refused(episodes):
+    broken = Episode(Context(episodes.context.x, episodes.context.y * math.nan), episodes.xq, episodes.yq)
+    with pytest.raises(ArgumentError, match=r"context.y must be finite"):
+        alignment(Zero(), Mean(), broken)
+
+
+def test_interpolation_undoes_the_scale_of_each_product():
+    built = gradient_descent(3, 2, 0.5, 8).network
+    scaled = gradient_descent(3, 2, 0.5, 8).network
+    with torch.no_grad():
+        attention = scaled.transformer.layers[0].attention
+        attention.w_q.mul_(7.0)
+        attention.p.div_(7.0)
+    for t in (0.0, 0.3, 1.0):
+        middle = interpolate(built, scaled, t)
+        torch.testing.assert_close(middle.products()[0].w_kq, built.products()[0].w_kq)
+        torch.testing.assert_close(middle.products()[0].w_pv, built.products()[0].w_pv)
+
+
+def test_interpolation_ends_at_its_ends(episodes):
+    a = gradient_descent_plus_plus(3, 2, 0.5, 0.01, 8, steps=2).network.float()
+    b = gradient_descent_plus_plus(3, 2, 0.2, 0.03, 8, steps=2).network.float()
+    for t, end in ((0.0, a), (1.0, b)):
+        torch.testing.assert_close(interpolate(a, b, t)(*episodes[:2]), end(*episodes[:2]), rtol=1e-5, atol=1e-6)
+
+
+def test_interpolation_refuses_what_is_not_linear():
+    net = InContextRegressor(Transformer(TransformerConfig(5, attention="softmax", init_scale=1.0)), d_out=2)
+    with pytest.raises(ArgumentError, match="interpolate must be given purely linear attention networks"):
+        interpolate(net, net)
+
+
+def test_weights_of_a_construction_are_at_distance_zero():
+    network = gradient_descent(3, 2, 0.5, 8).network
+    reading = weights(network, network)[0][0]
+    assert reading.off_diagonal == 0
+    assert reading.distance_kq == 0
+    assert reading.distance_pv == 0
+
+
+def test_weights_measure_a_known_disturbance():
+    network, other = (gradient_descent(3, 1, 0.5, 8).network for _ in range(2))
+    with torch.no_grad():
+        other.transformer.layers[0].attention.w_q[0, 0, 2] = 0.25
+    reading = weights(other, network)[0][0]
+    assert reading.off_diagonal == pytest.approx(0.25)
+    assert reading.distance_kq == pytest.approx(0.25 / math.sqrt(3))
+    with pytest.raises(ArgumentError, match="construction must have the network's depth and width"):
+        weights(other, gradient_descent(4, 1, 0.5, 8).network)
+
+
+def test_weights_that_cannot_be_rescaled_say_so():
+    network = gradient_descent(3, 1, 0.5, 8).network
+    with torch.no_grad():
+        network.transformer.layers[0].attention.w_q.zero_()
+    with pytest.raises(NumericalError, match="mean diagonal of W_KQ must not be 0"):
+        rescaled_products(network)
+
+
+def test_sweep_sees_the_same_draws_everywhere():
+    points = sweep({"gd": GradientDescent(1, 0.5), "zero": Zero()}, FAMILY, {"w_scale": [1.0, 3.0]}, tasks=200)
+    assert [point.setting for point in points] == [{"w_scale": 1.0}, {"w_scale": 3.0}]
+    assert points[1].mse["zero"].value == pytest.approx(9 * points[0].mse["zero"].value, rel=1e-5)
+    assert points[0].ratio["gd"].value == 1.0
+    assert points[0].ratio["zero"].value == pytest.approx(points[1].ratio["zero"].value, rel=1e-5)
+    with pytest.raises(ArgumentError, match="did you mean 'x_scale'"):
+        sweep({"zero": Zero()}, FAMILY, {"xscale": [1.0]})
+
+
+def test_rollout_of_a_construction_is_damped_descent(episodes):
+    network, algorithm = gradient_descent(3, 2, 0.5, 8)
+    exact = episodes.to(torch.float64)
+    for learner in (network, algorithm):
+        errors = trajectory_errors(rollout(learner, 6, damping=0.75), exact)
+        expected = trajectory_errors(GradientDescent(6, 0.375), exact)
+        torch.testing.assert_close(errors, expected, rtol=1e-10, atol=1e-12)
+
+
+def test_a_roll_out_that_diverges_has_infinite_error(episodes):
+    errors = trajectory_errors(rollout(GradientDescent(1, 1e30), 40), episodes)
+    assert errors[-1].isinf().all()
+
+
+def test_compare_pairs_any_learners():
+    table = compare(GradientDescent(1, 1.0), {"numpy": numpy_mean, "least squares": LeastSquares()}, FAMILY, tasks=300)
+    text = str(table)
+    assert text.splitlines()[0].split()[0] == "learner"
+    assert "sensitivity cosine" in text
+    assert not hasattr(table.rows["numpy"], "sensitivity_cosine")
+    assert table.rows["least squares"].sensitivity_cosine.value > 0.5
+    assert table.rows["numpy"].mse_a == table.rows["least squares"].mse_a
+    with pytest.raises(ArgumentError, match="others must name at least one learner"):
+        compare(Zero(), {}, FAMILY)
