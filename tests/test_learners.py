@@ -117,7 +117,7 @@ def test_least_squares_survives_repeated_and_empty_contexts():
 def test_a_broken_factorisation_says_so():
     episode = draw(n=8, d=4)
     context = episode.context._replace(x=torch.ones_like(episode.context.x) * 1e8)
-    with pytest.raises(NumericalError, match="factorisation .* must succeed, but broke down in 5 of 5 contexts"):
+    with pytest.raises(NumericalError, match=r"factorisation .* must succeed, but broke down in 5 of 5 contexts"):
         LeastSquares(1e-12)(context, episode.xq)
 
 

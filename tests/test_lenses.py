@@ -76,7 +76,9 @@ def test_alignment_by_hand(episodes):
     seen = alignment(a, b, episodes)
     model = episodes.context.y.mT @ episodes.context.x / 8
     assert seen.sensitivity_cosine.value == pytest.approx(-1.0)
-    assert seen.sensitivity_difference.value == pytest.approx(1.5 * model.flatten(1).norm(dim=1).mean().item(), rel=1e-5)
+    assert seen.sensitivity_difference.value == pytest.approx(
+        1.5 * model.flatten(1).norm(dim=1).mean().item(), rel=1e-5
+    )
     gap = 1.5 * (episodes.xq @ model.mT).norm(dim=-1).mean().item()
     assert seen.prediction_difference.value == pytest.approx(gap, rel=1e-5)
     error = (episodes.xq @ model.mT - episodes.yq).square().mean().item()

@@ -20,9 +20,7 @@ def normal(*shape):
 
 
 @settings(max_examples=40, deadline=None)
-@given(
-    m=st.integers(0, 7), n=st.integers(0, 9), dk=st.integers(1, 5), dv=st.integers(1, 5), batch=st.integers(0, 3)
-)
+@given(m=st.integers(0, 7), n=st.integers(0, 9), dk=st.integers(1, 5), dv=st.integers(1, 5), batch=st.integers(0, 3))
 def test_attention_equals_its_slow_reference(m, n, dk, dv, batch):
     q, k, v = normal(batch, 2, m, dk), normal(batch, 2, n, dk), normal(batch, 2, n, dv)
     torch.testing.assert_close(linear_attention(q, k, v), linear_attention_reference(q, k, v))
@@ -83,7 +81,9 @@ def test_softmax_layer_is_the_paper_equation():
     net = random_net(attention="softmax", key_size=3)
     attention = net.layers[0].attention
     context, query = normal(2, 6, 5), normal(2, 2, 5)
-    q, k, v = (tokens @ w[0].mT for tokens, w in ((query, attention.w_q), (context, attention.w_k), (context, attention.w_v)))
+    q, k, v = (
+        tokens @ w[0].mT for tokens, w in ((query, attention.w_q), (context, attention.w_k), (context, attention.w_v))
+    )
     expected = query + softmax_attention_reference(q, k, v) @ attention.p[0].mT
     torch.testing.assert_close(net(context, query), expected)
 

@@ -12,9 +12,7 @@ from mesascope.tasks.draws import INPUT_LAWS, symmetric_uniform
 
 
 @settings(max_examples=30, deadline=None)
-@given(
-    n=st.integers(1, 6), d=st.integers(1, 5), out=st.integers(1, 3), m=st.integers(1, 4), batch=st.integers(0, 5)
-)
+@given(n=st.integers(1, 6), d=st.integers(1, 5), out=st.integers(1, 3), m=st.integers(1, 4), batch=st.integers(0, 5))
 def test_shapes_are_those_asked_for(n, d, out, m, batch):
     episode = LinearRegression(n, d, out, n_query=m).sample(batch, stream(0, "t"))
     assert episode.context.x.shape == (batch, n, d)

@@ -1,7 +1,7 @@
 """mesascope: an instrument for the learning algorithms inside neural networks.
 
-The most used names are here; the rest is in `mesascope.tasks`, `learners`, `nets`, `constructions`, `training`, `lenses`
-and `studies`. Names load on first use, so that reading a run directory does not import torch.
+The most used names are here; the rest is in `mesascope.tasks`, `learners`, `nets`, `constructions`, `training`,
+`lenses` and `studies`. Names load on first use, so that reading a run directory does not import torch.
 """
 
 from __future__ import annotations

@@ -250,7 +250,9 @@ def _print_verdicts(records: Sequence[Any]) -> None:
     from mesascope.reports import print_claims
 
     print_claims(records, Console(width=None if sys.stdout.isatty() else 120))
-    counts = {verdict: sum(record["verdict"] == verdict for record in records) for verdict in ("holds", "fails", "undecided")}
+    counts = {
+        verdict: sum(record["verdict"] == verdict for record in records) for verdict in ("holds", "fails", "undecided")
+    }
     print(f"{len(records)} claims: " + ", ".join(f"{count} {verdict}" for verdict, count in counts.items()))
 
 

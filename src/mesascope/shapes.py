@@ -6,7 +6,14 @@ at run time (through jaxtyping's import hook), and a user's program pays nothing
 
 from __future__ import annotations
 
-from jaxtyping import Float, Int
+from typing import TYPE_CHECKING
+
 from torch import Tensor
 
-__all__ = ["Float", "Int", "Tensor"]
+if TYPE_CHECKING:
+    # A type checker cannot read shapes: to it, Float[Tensor, "n d"] is a Tensor.
+    from typing import Annotated as Float
+else:
+    from jaxtyping import Float
+
+__all__ = ["Float", "Tensor"]

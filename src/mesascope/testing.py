@@ -47,8 +47,12 @@ def check_learner(
     with torch.no_grad():
         answer = learner(context, xq)
         expected = (*xq.shape[:-1], context.y.shape[-1])
-        _require(tuple(answer.shape) == expected, f"predictions must have shape {expected}, but have {tuple(answer.shape)}")
-        _require(answer.dtype == xq.dtype, f"predictions must have the queries' dtype {xq.dtype}, but have {answer.dtype}")
+        _require(
+            tuple(answer.shape) == expected, f"predictions must have shape {expected}, but have {tuple(answer.shape)}"
+        )
+        _require(
+            answer.dtype == xq.dtype, f"predictions must have the queries' dtype {xq.dtype}, but have {answer.dtype}"
+        )
         _require(bool(torch.isfinite(answer).all()), "predictions must be finite for finite inputs")
         scale = tolerance * max(float(answer.abs().max()), 1e-6)
 
@@ -88,7 +92,9 @@ def check_family(family: Family) -> None:
     _require(all(t.shape[0] == 8 for t in (x, y, xq, yq)), "a family must draw as many tasks as it is asked for")
     _require(x.shape[:2] == y.shape[:2], "a context must have one target for each input")
     _require(xq.shape[:2] == yq.shape[:2] and xq.shape[1] >= 1, "an episode must have one answer for each query")
-    _require(xq.shape[2] == x.shape[2] and yq.shape[2] == y.shape[2], "queries and answers must be as wide as the context's")
+    _require(
+        xq.shape[2] == x.shape[2] and yq.shape[2] == y.shape[2], "queries and answers must be as wide as the context's"
+    )
     _require(all(bool(torch.isfinite(t).all()) for t in (x, y, xq, yq)), "a family must draw finite numbers")
     _require(_equal(first, again), "the same generator must give the same episode")
     _require(not _equal(first, other), "generators of other seeds must give other episodes")

@@ -58,8 +58,8 @@ def gradient_descent_plus_plus(
 ) -> Construction:
     """Appendix A.10, stacked: layers that take a gradient step and a curvature step x <- x - gamma X^T X x at once.
 
-    W_PV = [[-gamma I, 0], [(eta/N - gamma) W_0, -(eta/N) I]]. The term in gamma W_0, which the paper's eq. 23 lacks, keeps
-    each token's residual y - W_0 x in step with its moving input; it vanishes for W_0 = 0.
+    W_PV = [[-gamma I, 0], [(eta/N - gamma) W_0, -(eta/N) I]]. The term in gamma W_0, which the paper's eq. 23 lacks,
+    keeps each token's residual y - W_0 x in step with its moving input; it vanishes for W_0 = 0.
     """
     _check(d_in, d_out, n_context, steps, w0)
     algorithm = GradientDescentPlusPlus(steps, eta, gamma, w0)

@@ -34,6 +34,8 @@ class GradientDescentPlusPlus(nn.Module):
     Source: ICML paper, section 3 and appendix A.10 (eq. 23); token clip, appendix A.12.
     """
 
+    w0: Tensor | None
+
     def __init__(
         self,
         steps: int,

@@ -51,9 +51,7 @@ def one_step_optimum(family: LinearRegression) -> Optimum:
     return Optimum(eta, teacher * variance * d * (1 - eta * variance))
 
 
-def gram_spectra(
-    family: LinearRegression, contexts: int, generator: torch.Generator
-) -> Float[Tensor, "contexts d"]:
+def gram_spectra(family: LinearRegression, contexts: int, generator: torch.Generator) -> Float[Tensor, "contexts d"]:
     """Eigenvalues of X^T X / N over fresh contexts, ascending, in float64."""
     x = family.sample(contexts, generator).context.x.double()
     return torch.linalg.eigvalsh(x.mT @ x / family.n_context)
@@ -64,7 +62,7 @@ def spectral_mse(
 ) -> Float[Tensor, " contexts"]:
     """Mean squared error of a descent learner for each context, averaged over teachers, noise and queries.
 
-    With g = r = 1 before the first step and c = lambda g^2, each step does r <- r (1 - eta c) and g <- g (1 - N gamma c);
+    With g = r = 1 before the first step and c = lambda g^2, a step does r <- r (1 - eta c) and g <- g (1 - N gamma c);
 
         mse = s^2 sum_j [ w^2 r(lambda_j)^2 + (sigma^2 / N) (1 - r(lambda_j))^2 / lambda_j ].
 

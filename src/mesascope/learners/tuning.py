@@ -65,14 +65,11 @@ def tune(learner: nn.Module, family: Family, *, tasks: int = 10_000, seed: int =
     return Tuned(tuned, named_measurements(best, errors, tasks), Measurement.of(losses))
 
 
-def named_measurements(
-    values: dict[str, Tensor], errors: dict[str, Tensor], n: int
-) -> dict[str, list[Measurement]]:
+def named_measurements(values: dict[str, Tensor], errors: dict[str, Tensor], n: int) -> dict[str, list[Measurement]]:
     """Values and standard errors of equal shapes as lists of Measurements."""
     return {
         name: [
-            Measurement(v, e, n)
-            for v, e in zip(value.flatten().tolist(), errors[name].flatten().tolist(), strict=True)
+            Measurement(v, e, n) for v, e in zip(value.flatten().tolist(), errors[name].flatten().tolist(), strict=True)
         ]
         for name, value in values.items()
     }
@@ -93,7 +90,9 @@ def minimise_mean(
 
     flat = torch.cat([value.flatten() for value in start.values()]).requires_grad_()
     if not math.isfinite(flat_losses(flat).mean().item()):
-        raise NumericalError(f"the loss must be finite where tuning starts, but is not at {start}: start from smaller values.")
+        raise NumericalError(
+            f"the loss must be finite where tuning starts, but is not at {start}: start from smaller values."
+        )
     optimizer = torch.optim.LBFGS(
         [flat], max_iter=500, tolerance_grad=1e-12, tolerance_change=1e-15, line_search_fn="strong_wolfe"
     )
@@ -107,7 +106,9 @@ def minimise_mean(
     optimizer.step(closure)  # type: ignore[arg-type]
     flat = flat.detach()
     if not torch.isfinite(flat).all():
-        raise NumericalError(f"tuning must end at finite values, but reached {flat.tolist()}: start from smaller values.")
+        raise NumericalError(
+            f"tuning must end at finite values, but reached {flat.tolist()}: start from smaller values."
+        )
 
     def mean_gradient(point: Tensor) -> Tensor:
         return torch.func.grad(lambda p: flat_losses(p).mean())(point)

@@ -43,8 +43,8 @@ def require_network(lens: str, learner: object) -> InContextRegressor:
     """Refuse a learner whose weights cannot be read."""
     if not isinstance(learner, InContextRegressor):
         raise ArgumentTypeError(
-            f"{lens} must be given a network (an InContextRegressor), but is given {type(learner).__name__}: use a lens "
-            "that needs predictions only, such as alignment or sweep."
+            f"{lens} must be given a network (an InContextRegressor), but is given {type(learner).__name__}: use a "
+            "lens that needs predictions only, such as alignment or sweep."
         )
     return learner
 
@@ -93,8 +93,8 @@ def _parts(episode: Episode) -> Iterator[Episode]:
 def _checked(learner: Learner, prediction: Tensor, part: Episode) -> Tensor:
     if prediction.shape != part.yq.shape:
         raise ArgumentError(
-            f"a learner must return predictions (*batch, m, dy) = {tuple(part.yq.shape)}, but {_name(learner)} returned "
-            f"{tuple(prediction.shape)}: reshape its output."
+            f"a learner must return predictions (*batch, m, dy) = {tuple(part.yq.shape)}, but {_name(learner)} "
+            f"returned {tuple(prediction.shape)}: reshape its output."
         )
     bad = int((~torch.isfinite(prediction)).sum())
     if bad:
@@ -106,4 +106,6 @@ def _checked(learner: Learner, prediction: Tensor, part: Episode) -> Tensor:
 
 
 def _name(learner: object) -> str:
-    return str(learner) if isinstance(learner, torch.nn.Module) else getattr(learner, "__name__", type(learner).__name__)
+    return (
+        str(learner) if isinstance(learner, torch.nn.Module) else getattr(learner, "__name__", type(learner).__name__)
+    )

@@ -85,7 +85,9 @@ def _compare_sensitivities(sa: Tensor, sb: Tensor) -> dict[str, Tensor]:
     sa, sb = sa.flatten(-2).double(), sb.flatten(-2).double()
     lengths = sa.norm(dim=-1), sb.norm(dim=-1)
     product = lengths[0] * lengths[1]
-    cosine = torch.where(product > 0, (sa * sb).sum(-1) / product.clamp_min(1e-300), (lengths[0] == lengths[1]).double())
+    cosine = torch.where(
+        product > 0, (sa * sb).sum(-1) / product.clamp_min(1e-300), (lengths[0] == lengths[1]).double()
+    )
     return {"cosine": cosine.mean(-1), "sensitivity": (sa - sb).norm(dim=-1).mean(-1)}
 
 

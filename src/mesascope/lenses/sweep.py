@@ -51,7 +51,9 @@ def sweep(
     """
     require_count("tasks", tasks, least=2)
     if not learners or not over:
-        raise ArgumentError(f"learners and over must not be empty, but are {dict(learners)} and {dict(over)}: name some.")
+        raise ArgumentError(
+            f"learners and over must not be empty, but are {dict(learners)} and {dict(over)}: name some."
+        )
     if not (dataclasses.is_dataclass(family) and not isinstance(family, type)):
         raise ArgumentTypeError(f"family must be a dataclass to sweep its fields, but is {family!r}: write it as one.")
     fields = [field.name for field in dataclasses.fields(family)]

@@ -58,7 +58,7 @@ def weights(network: Learner, construction: Learner | None = None) -> list[list[
 
 
 def rescaled_products(network: InContextRegressor) -> list[Products]:
-    """W_KQ / beta and W_PV * beta of each layer, with beta the mean of W_KQ's diagonal over the inputs: appendix A.3."""
+    """W_KQ / beta and W_PV * beta of each layer, beta the mean of W_KQ's diagonal over the inputs: appendix A.3."""
     rescaled = []
     for index, (w_kq, w_pv) in enumerate(network.products()):
         inputs = w_kq.shape[-1] - network.d_out

@@ -1,20 +1,20 @@
 """Linear self-attention layers evaluated through the context's Gram matrix.
 
-A layer e <- e + sum_h W_PV,h (sum_i e_i e_i^T) W_KQ,h e sees the context only through C = sum_i e_i e_i^T. It maps every
-token by T = I + sum_h W_PV,h C W_KQ,h, and C to T C T^T. So a whole net costs the same for 10 context tokens as for
-1000, and no gradient runs through the context.
+A layer e <- e + sum_h W_PV,h (sum_i e_i e_i^T) W_KQ,h e sees the context only through C = sum_i e_i e_i^T. It maps
+every token by T = I + sum_h W_PV,h C W_KQ,h, and C to T C T^T. So a whole net costs the same for 10 context tokens as
+for 1000, and no gradient runs through the context.
 
-Two ways to apply a layer follow from it. `_advance` forms T and the next C, at four products of width x width matrices a
-task. `_Layers` applies layers to query tokens by nested products with the first C alone: layer l (counting from 0)
-costs 3^l products with a vector. Matrices win early in a deep net, vectors in its last layers.
+Two ways to apply a layer follow. `_advance` forms T and the next C, at four products of width x width matrices a task.
+`_apply` applies layers to query tokens by nested products with the first C alone: layer l (counting from 0) costs 3^l
+products with a vector. Matrices win early in a deep net, vectors in its last layers.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from torch.nn import functional
 
 from mesascope.shapes import Float, Tensor
@@ -92,10 +92,9 @@ class _Context:
 def _advance(layer: LinearLayer, query: Tensor, context: _Context) -> tuple[Tensor, _Context]:
     """The query tokens and the context's Gram matrix after a layer."""
     gram = context.matrix()
-    move = sum(  # the transpose of sum_h W_PV C W_KQ, so that tokens are rows
-        _rows_times(_rows_times(gram, w_kq).mT, w_pv.mT)
-        for w_kq, w_pv in zip(layer.w_kq, layer.w_pv, strict=True)
-    )
+    # Each head's PV C KQ, transposed so that tokens are rows.
+    moves = [_rows_times(_rows_times(gram, kq).mT, pv.mT) for kq, pv in zip(layer.w_kq, layer.w_pv, strict=True)]
+    move = functools.reduce(torch.add, moves)
     half = gram + gram @ move
     return query + query @ move, _Context.of_gram(half + move.mT @ half)
 

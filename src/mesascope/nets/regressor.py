@@ -32,6 +32,8 @@ class InContextRegressor(nn.Module):
     torch.Size([2, 1, 1])
     """
 
+    w0: Tensor | None
+
     def __init__(
         self,
         transformer: Transformer,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from typing import Any
 
 import matplotlib
 from matplotlib.figure import Figure
@@ -19,7 +20,7 @@ COLOURS = {
     "other": "#E69F00",
 }
 
-STYLE = {
+STYLE: dict[Any, Any] = {
     "figure.dpi": 100,
     "savefig.dpi": 200,
     "font.size": 9,

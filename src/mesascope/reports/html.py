@@ -57,7 +57,9 @@ def write_report(run: RunDirectory) -> Path:
 
 
 def _verdicts(claims: list[dict[str, Any]] | None) -> str:
-    counts = {verdict: sum(c["verdict"] == verdict for c in claims or []) for verdict in ("holds", "fails", "undecided")}
+    counts = {
+        verdict: sum(c["verdict"] == verdict for c in claims or []) for verdict in ("holds", "fails", "undecided")
+    }
     said = [f'<span class="{verdict}">{count} {verdict}</span>' for verdict, count in counts.items() if count]
     return f"<p>Of {len(claims)} claims: {', '.join(said)}.</p>" if claims else ""
 
@@ -89,7 +91,4 @@ def _made(run: RunDirectory) -> str:
     times = run.times()
     seconds = sum(times.values())
     rows = "".join(f'<tr><td>{escape(stage)}</td><td class="number">{t:.1f} s</td></tr>' for stage, t in times.items())
-    return (
-        f"<details><summary>{seconds:.0f} s of trainings and measurements</summary>"
-        f"<table>{rows}</table></details>"
-    )
+    return f"<details><summary>{seconds:.0f} s of trainings and measurements</summary><table>{rows}</table></details>"

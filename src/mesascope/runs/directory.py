@@ -106,7 +106,7 @@ class RunDirectory:
         if not path.exists():
             return None
         try:
-            with np.load(path, allow_pickle=False) as archive:
+            with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as archive:
                 return {key: archive[key] for key in archive.files}
         except (ValueError, OSError, zipfile.BadZipFile, KeyError) as error:
             raise RunDirectoryError(

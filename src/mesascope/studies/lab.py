@@ -12,13 +12,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from mesascope.errors import MesascopeError
 from mesascope.runs import RunDirectory
 from mesascope.runs.checkpoints import TrainingCheckpoints, training_key
 from mesascope.tasks import FAMILIES, Family
-from mesascope.training import Ensemble, ProgressBar, Training, train
+from mesascope.training import Ensemble, Module, ProgressBar, Training, train
 
 __all__ = ["Lab"]
 
@@ -40,14 +39,14 @@ class Lab:
     def train(
         self,
         name: str,
-        make: Callable[[torch.Generator], nn.Module],
+        make: Callable[[torch.Generator], Module],
         family: Family,
         training: Training,
         *,
         learner: Mapping[str, Any],
         seeds: Sequence[int] | None = None,
         evaluate: Callable[[Ensemble], Sequence[Mapping[str, float]]] | None = None,
-    ) -> Ensemble:
+    ) -> Ensemble[Module]:
         """Train ``make``'s learner on ``family``, one member a seed, or load it where that was done already.
 
         Two calls with one configuration share one training.
@@ -115,7 +114,9 @@ def _described(family: Family) -> dict[str, Any]:
     """A family by its registered name and fields."""
     names = [name for name, kind in FAMILIES.items() if type(family) is kind]
     if not names or not dataclasses.is_dataclass(family):
-        raise MesascopeError(f"a study's family must be registered in tasks.FAMILIES, but {family!r} is not: register it.")
+        raise MesascopeError(
+            f"a study's family must be registered in tasks.FAMILIES, but {family!r} is not: register it."
+        )
     return {"name": names[0], **dataclasses.asdict(family)}
 
 

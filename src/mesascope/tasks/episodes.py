@@ -32,7 +32,9 @@ class Episode(NamedTuple):
 
     def map(self, function) -> Episode:
         """Apply ``function`` to each of the four tensors."""
-        return Episode(Context(function(self.context.x), function(self.context.y)), function(self.xq), function(self.yq))
+        return Episode(
+            Context(function(self.context.x), function(self.context.y)), function(self.xq), function(self.yq)
+        )
 
     def part(self, start: int, stop: int) -> Episode:
         """The tasks from ``start`` up to ``stop`` along the first axis."""

@@ -1,15 +1,16 @@
 """Training: one loop, ensembles of seeds, schedules."""
 
-from mesascope.training.ensemble import Ensemble
+from mesascope.training.ensemble import Ensemble, Module
+from mesascope.training.family import half_mse, train
 from mesascope.training.loop import Checkpoints, Observer, Training, fit
 from mesascope.training.progress import ProgressBar
 from mesascope.training.schedules import SCHEDULES, schedule_factor
-from mesascope.training.family import half_mse, train
 
 __all__ = [
     "SCHEDULES",
     "Checkpoints",
     "Ensemble",
+    "Module",
     "Observer",
     "ProgressBar",
     "Training",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from typing import Generic, TypeVar
 
 import torch
 from torch import nn
@@ -15,8 +16,10 @@ from mesascope.tasks import Context
 
 __all__ = ["Ensemble"]
 
+Module = TypeVar("Module", bound=nn.Module)
 
-class Ensemble:
+
+class Ensemble(Generic[Module]):
     """A learner whose first axis is the member: ``ensemble(context, xq)`` with x ``(members, *batch, n, dx)``.
 
     One small model leaves any machine idle, several at once do not. Works for any torch module that `torch.func.vmap`
@@ -26,7 +29,7 @@ class Ensemble:
         members: modules of one architecture.
     """
 
-    def __init__(self, members: Sequence[nn.Module]) -> None:
+    def __init__(self, members: Sequence[Module]) -> None:
         if not members:
             raise ArgumentError("members must hold at least one module, but is empty: pass one a seed.")
         self._template = copy.deepcopy(members[0])
@@ -34,7 +37,9 @@ class Ensemble:
         self.weights = {name: weight.detach().clone().requires_grad_() for name, weight in weights.items()}
         self.buffers = {name: buffer.detach().clone() for name, buffer in buffers.items()}
         if not self.weights:
-            raise ArgumentError(f"members must have parameters to train, but {members[0]} has none: pass another module.")
+            raise ArgumentError(
+                f"members must have parameters to train, but {members[0]} has none: pass another module."
+            )
 
     def __len__(self) -> int:
         return next(iter(self.weights.values())).shape[0]
@@ -47,24 +52,24 @@ class Ensemble:
             return self._call(weights, buffers, Context(context.x[0], context.y[0]), xq[0]).unsqueeze(0)
         return vmap(self._call)(self.weights, self.buffers, context, xq)
 
-    def member(self, index: int) -> nn.Module:
+    def member(self, index: int) -> Module:
         """A copy of member ``index`` as an ordinary module."""
         module = copy.deepcopy(self._template)
         state = {name: tensor[index].detach() for name, tensor in (self.weights | self.buffers).items()}
         module.load_state_dict(state, strict=False)
         return module.to(next(iter(self.weights.values())).device)
 
-    def members(self) -> list[nn.Module]:
+    def members(self) -> list[Module]:
         """Copies of all members."""
         return [self.member(index) for index in range(len(self))]
 
-    def with_weights(self, weights: dict[str, Tensor]) -> Ensemble:
+    def with_weights(self, weights: dict[str, Tensor]) -> Ensemble[Module]:
         """The same ensemble with other weights, which it holds without a copy."""
         other = copy.copy(self)
         other.weights = weights
         return other
 
-    def to(self, device: torch.device | str) -> Ensemble:
+    def to(self, device: torch.device | str) -> Ensemble[Module]:
         """Move all weights to ``device``, in place."""
         self.weights = {name: w.detach().to(device).requires_grad_() for name, w in self.weights.items()}
         self.buffers = {name: buffer.to(device) for name, buffer in self.buffers.items()}

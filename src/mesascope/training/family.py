@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
-from torch import nn
 
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import stream
 from mesascope.tasks import Context, Episode, Family
-from mesascope.training.ensemble import Ensemble
+from mesascope.training.ensemble import Ensemble, Module
 from mesascope.training.loop import Checkpoints, Observer, Training, fit
 
 __all__ = ["half_mse", "train"]
@@ -23,7 +22,7 @@ def half_mse(ensemble: Ensemble, episode: Episode) -> Float[Tensor, " members"]:
 
 
 def train(
-    make: Callable[[torch.Generator], nn.Module],
+    make: Callable[[torch.Generator], Module],
     family: Family,
     training: Training | None = None,
     seeds: Sequence[int] = (0,),
@@ -32,7 +31,7 @@ def train(
     evaluate: Callable[[int, Ensemble], None] | None = None,
     checkpoints: Checkpoints | None = None,
     observe: Observer | None = None,
-) -> Ensemble:
+) -> Ensemble[Module]:
     """Train one learner a seed on fresh tasks of ``family``, all at once, by `half_mse`.
 
     Args:
@@ -56,12 +55,12 @@ def train(
         drawn = [family.sample(training.batch, stream(seed, "train", index, device)) for seed in seeds]
         return stack_episodes(drawn)
 
-    return fit(
-        ensemble, half_mse, batches, training, evaluate=evaluate, checkpoints=checkpoints, observe=observe
-    )
+    return fit(ensemble, half_mse, batches, training, evaluate=evaluate, checkpoints=checkpoints, observe=observe)
 
 
 def stack_episodes(episodes: Sequence[Episode]) -> Episode:
     """Episodes of equal shape along a new first axis."""
-    stacked = [torch.stack(parts) for parts in zip(*((e.context.x, e.context.y, e.xq, e.yq) for e in episodes), strict=True)]
+    stacked = [
+        torch.stack(parts) for parts in zip(*((e.context.x, e.context.y, e.xq, e.yq) for e in episodes), strict=True)
+    ]
     return Episode(Context(stacked[0], stacked[1]), stacked[2], stacked[3])

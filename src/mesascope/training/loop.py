@@ -13,7 +13,7 @@ import torch
 
 from mesascope.errors import ArgumentError, NumericalError, require_choice, require_count, require_number
 from mesascope.shapes import Float, Tensor
-from mesascope.training.ensemble import Ensemble
+from mesascope.training.ensemble import Ensemble, Module
 from mesascope.training.schedules import SCHEDULES, schedule_factor
 
 __all__ = ["Checkpoints", "Observer", "Training", "fit"]
@@ -84,15 +84,15 @@ _OPTIMIZERS = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 
 
 def fit(
-    ensemble: Ensemble,
-    step: Callable[[Ensemble, Any], Float[Tensor, " members"]],
+    ensemble: Ensemble[Module],
+    step: Callable[[Ensemble[Module], Any], Float[Tensor, " members"]],
     batches: Callable[[int], Any],
     training: Training,
     *,
     evaluate: Callable[[int, Ensemble], None] | None = None,
     checkpoints: Checkpoints | None = None,
     observe: Observer | None = None,
-) -> Ensemble:
+) -> Ensemble[Module]:
     """Train every member of ``ensemble`` at once, in place, and return it.
 
     Each step takes the gradient of ``step(ensemble, batch)``, one loss a member, clips it member by member, and
@@ -157,7 +157,7 @@ class _State:
         self.diverged = torch.zeros(len(ensemble), dtype=torch.int64, device=weights[0].device)
         self.frozen: dict[str, Tensor] = {}
 
-    def update(self, losses: Float[Tensor, " members"]) -> None:
+    def update(self, losses: Tensor) -> None:
         """One optimiser step from one loss a member."""
         if losses.shape != self.diverged.shape:
             raise ArgumentError(
@@ -167,7 +167,9 @@ class _State:
         self.optimizer.zero_grad()
         losses.sum().backward()
         gradients = [w.grad for w in self.ensemble.weights.values() if w.grad is not None]
-        norms = torch.stack([gradient.flatten(1).norm(dim=1) for gradient in gradients]).norm(dim=0)
+        norms = torch.stack([gradient.reshape(len(self.ensemble), -1).norm(dim=1) for gradient in gradients]).norm(
+            dim=0
+        )
         self._note_divergence(losses.detach(), norms)
         if self.training.clip is not None:
             self._scale(gradients, (self.training.clip / norms.clamp_min(1e-30)).clamp_max(1.0))
@@ -199,7 +201,9 @@ class _State:
         with torch.no_grad():
             for name, weight in self.ensemble.weights.items():
                 weight.copy_(tensors[f"weights/{name}"])
-                keys = [key.split("/")[1] for key in tensors if key.startswith("optimizer/") and key.endswith(f"/{name}")]
+                keys = [
+                    key.split("/")[1] for key in tensors if key.startswith("optimizer/") and key.endswith(f"/{name}")
+                ]
                 # Fused optimisers count steps on the weights' device.
                 moments = {key: tensors[f"optimizer/{key}/{name}"].to(weight.device) for key in keys}
                 self.optimizer.state[weight].update(moments)

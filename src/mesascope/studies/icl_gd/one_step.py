@@ -5,8 +5,8 @@ U(-0.5, 0.5), as in the authors' code. The trained layer is compared with gradie
 size, on fresh tasks that both see.
 
 Two settings differ from the authors'. The learning rate decays and weights are averaged, which removes the noise that
-Adam leaves. And initial weights are ten times smaller, so that the column of W_KQ that no prediction reads (it meets the
-query's zero target) starts, and therefore ends, small enough for the whole matrix to be held to the construction.
+Adam leaves. And initial weights are ten times smaller, so that the column of W_KQ that no prediction reads (it meets
+the query's zero target) starts, and therefore ends, small enough for the whole matrix to be held to the construction.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import numpy as np
 import torch
 
 from mesascope.constructions import gradient_descent
+from mesascope.errors import require_count
 from mesascope.learners import GradientDescent, one_step_optimum, tune
 from mesascope.lenses import agreement, alignment, interpolate, rollout, sweep, trajectory_errors, weights
-from mesascope.measurement import Measurement
 from mesascope.nets import InContextRegressor, Transformer, TransformerConfig
-from mesascope.runs import Bound, Claim
 from mesascope.streams import stream
-from mesascope.studies.evidence import arrays_of, largest, smallest
+from mesascope.studies.evidence import arrays_of
+from mesascope.studies.icl_gd.one_step_claims import CLAIMS, judge
 from mesascope.studies.icl_gd.one_step_figures import draw
 from mesascope.studies.lab import Lab
 from mesascope.studies.study import Results, Study
@@ -64,13 +64,20 @@ class OneStep:
     sweep_tasks: int = 10_000
     """Tasks of each point of a sweep, a roll-out, and an evaluation while training."""
 
+    def __post_init__(self) -> None:
+        for size in (5, 10):
+            _training(self, size)
+        _family(self, 10)
+        require_count("tasks", self.tasks, least=2)
+        require_count("sweep_tasks", self.sweep_tasks, least=2)
+
 
 def measure(lab: Lab, settings: OneStep) -> Results:
     """Train and compare; every array behind the claims and the figures."""
     family = _family(settings, 10)
     optimum = one_step_optimum(family)
     gd = GradientDescent(1, optimum.eta)
-    construction = gradient_descent(10, 1, optimum.eta, 10).network
+    construction = gradient_descent(10, 1, optimum.eta, 10).network.float()
     nets = _train(lab, settings, 10, gd).members()
     fresh = family.sample(settings.tasks, stream(lab.seed, "eval", 0, lab.device))
     few = fresh.part(0, settings.sweep_tasks)
@@ -80,7 +87,9 @@ def measure(lab: Lab, settings: OneStep) -> Results:
         "interpolation": lab.stage("interpolation", lambda: _interpolation(nets, construction, fresh)),
         "dimensions": lab.stage("dimensions", lambda: _dimensions(lab, settings)),
         "input-scale": lab.stage("input-scale", lambda: _sweep(lab, settings, nets, gd, {"x_scale": INPUT_SCALES})),
-        "teacher-scale": lab.stage("teacher-scale", lambda: _sweep(lab, settings, nets, gd, {"w_scale": TEACHER_SCALES})),
+        "teacher-scale": lab.stage(
+            "teacher-scale", lambda: _sweep(lab, settings, nets, gd, {"w_scale": TEACHER_SCALES})
+        ),
         "other-inputs": lab.stage(
             "other-inputs", lambda: _sweep(lab, settings, nets, gd, {"x": OTHER_LAWS, "x_scale": OTHER_SCALES})
         ),
@@ -93,20 +102,24 @@ def _family(settings: OneStep, size: int) -> LinearRegression:
     return LinearRegression(n_context=size, d_in=size, x_scale=settings.x_scale)
 
 
-def _train(lab: Lab, settings: OneStep, size: int, gd: GradientDescent) -> Ensemble:
-    """One linear self-attention layer a seed, compared with gradient descent as it trains."""
-    family = _family(settings, size)
-    config = TransformerConfig(width=size + 1, init_scale=2e-5)
-    training = Training(
+def _training(settings: OneStep, size: int) -> Training:
+    return Training(
         steps=settings.steps if size == 10 else settings.size_steps,
         batch=settings.batch,
         learning_rate=settings.learning_rate,
         clip=settings.clip,
         average=4.0,
     )
+
+
+def _train(lab: Lab, settings: OneStep, size: int, gd: GradientDescent) -> Ensemble[InContextRegressor]:
+    """One linear self-attention layer a seed, compared with gradient descent as it trains."""
+    family = _family(settings, size)
+    config = TransformerConfig(width=size + 1, init_scale=2e-5)
+    training = _training(settings, size)
     watched = family.sample(settings.sweep_tasks, stream(lab.seed, "watch", 0, lab.device))
 
-    def evaluate(ensemble: Ensemble) -> list[dict[str, float]]:
+    def evaluate(ensemble: Ensemble[InContextRegressor]) -> list[dict[str, float]]:
         return [_watch(net, gd, watched) for net in ensemble.members()]
 
     return lab.train(
@@ -147,8 +160,8 @@ def _interpolation(
     """Loss halfway between each trained network and the construction, over the loss at either end."""
     ratios = []
     for net in nets:
-        middle = interpolate(net, construction.to(torch.float32), 0.5)
-        ratios += [agreement(middle, end, fresh).mse_ratio for end in (net, construction.to(torch.float32))]
+        middle = interpolate(net, construction, 0.5)
+        ratios += [agreement(middle, end, fresh).mse_ratio for end in (net, construction)]
     return arrays_of(ratios)
 
 
@@ -158,7 +171,7 @@ def _dimensions(lab: Lab, settings: OneStep) -> dict[str, np.ndarray]:
     for size in SIZES:
         family, optimum = _family(settings, size), one_step_optimum(_family(settings, size))
         gd = GradientDescent(1, optimum.eta)
-        construction = gradient_descent(size, 1, optimum.eta, size).network.to(torch.float32)
+        construction = gradient_descent(size, 1, optimum.eta, size).network.float()
         fresh = family.sample(settings.tasks, stream(lab.seed, "eval", size, lab.device))
         nets = _train(lab, settings, size, gd).members()
         pairs = [agreement(net, gd, fresh) for net in nets]
@@ -234,146 +247,6 @@ def _weights(nets: Sequence[InContextRegressor], construction: InContextRegresso
         "diagonal_spread": np.array([reading.diagonal_spread for reading in readings]),
     }
 
-
-def judge(results: Results) -> dict[str, Measurement]:
-    """One Measurement a claim."""
-    main, size, roll = results["comparison"], results["dimensions"], results["rollouts"]
-    n = main["mse_a_n"]
-    below = (main["mse_a_value"] - results["loss"]["limit"]) / main["mse_a_stderr"]
-    together, free = roll["stable"][DAMPINGS.index(0.75)], roll["all"][DAMPINGS.index(1.0)]
-    apart = np.abs(together[1:] / together[0] - 1)
-    return {
-        "loss-matches-gd": largest(100 * (main["mse_ratio_value"] - 1), 100 * main["mse_ratio_stderr"], n),
-        "not-below-limit": smallest(below, n=n),
-        "prediction-difference": largest(
-            main["prediction_difference_value"], main["prediction_difference_stderr"], n
-        ),
-        "sensitivity-cosine": smallest(main["sensitivity_cosine_value"], main["sensitivity_cosine_stderr"], n),
-        "interpolation": _worst_percent(results["interpolation"]),
-        "dimensions": largest(100 * (size["ratio"] - 1), 100 * size["ratio_stderr"], n[0]),
-        "input-scale": _worst_ratio(results["input-scale"]),
-        "teacher-scale": _worst_ratio(results["teacher-scale"]),
-        "other-inputs": _worst_ratio(results["other-inputs"]),
-        "weights": largest(100 * results["weights"]["off_diagonal"]),
-        "rollout-together": largest(100 * apart.max(axis=1)),
-        "rollout-lowers": largest(np.diff(together, axis=1).max(axis=1)),
-        "undamped-diverges": smallest(np.log10(np.minimum(free[:, -1] / free[:, 0], 1e300))),
-        "eta-optimum": largest(np.abs(size["eta"] - size["eta_optimum"]) / size["eta_stderr"]),
-        "limit-monte-carlo": largest(np.abs(size["gd"] - size["limit"]) / size["gd_stderr"]),
-    }
-
-
-def _worst_percent(ratios: dict) -> Measurement:
-    return largest(100 * (ratios["value"] - 1), 100 * ratios["stderr"], ratios["n"])
-
-
-def _worst_ratio(swept: dict) -> Measurement:
-    """The distance from 1 of the ratio farthest from it, where gradient descent's own loss is finite."""
-    finite = np.isfinite(swept["gd"])
-    distance = np.abs(swept["ratio"] - 1)[:, finite]
-    return largest(distance, swept["ratio_stderr"][:, finite], int(swept["tasks"]))
-
-
-def _same(bound: Bound) -> dict[str, Bound]:
-    return {"quick": bound, "paper": bound}
-
-
-CLAIMS = (
-    Claim(
-        "loss-matches-gd",
-        "excess of the trained loss over gradient descent's at the best step size, % (worst seed, paired)",
-        "ICML paper, Fig. 2 left",
-        _same(Bound(high=0.1)),
-    ),
-    Claim(
-        "not-below-limit",
-        "trained loss minus the limit of any linear self-attention layer, in standard errors (lowest seed)",
-        "derived: one-step limit",
-        _same(Bound(low=-3.0)),
-    ),
-    Claim(
-        "prediction-difference",
-        "mean |prediction - gradient descent's| (worst seed)",
-        "ICML paper, Fig. 2 centre left",
-        {"quick": Bound(high=0.009), "paper": Bound(high=0.006)},
-        reference=0.0184,
-    ),
-    Claim(
-        "sensitivity-cosine",
-        "mean cosine of dy/dx_q with gradient descent's (worst seed)",
-        "ICML paper, Fig. 2 centre left",
-        _same(Bound(low=0.9998)),
-        reference=0.9995,
-    ),
-    Claim(
-        "interpolation",
-        "excess loss halfway between trained weights and construction over either end, % (worst seed)",
-        "ICML paper, Fig. 2 and appendix A.3",
-        _same(Bound(high=0.2)),
-    ),
-    Claim(
-        "dimensions",
-        "excess of the trained loss over gradient descent's for N = d in 5, 10, 15, 20, % (worst seed and size)",
-        "ICML paper, Fig. 2 centre right",
-        {"quick": Bound(high=2.0), "paper": Bound(high=0.2)},
-    ),
-    Claim(
-        "input-scale",
-        "distance from 1 of the loss ratio trained / GD for input scales 0.25 to 1 (worst seed and scale)",
-        "ICML paper, Fig. 6a left",
-        _same(Bound(high=0.05)),
-    ),
-    Claim(
-        "teacher-scale",
-        "distance from 1 of the loss ratio trained / GD for teacher scales 0.5 to 5 (worst seed and scale)",
-        "ICML paper, Fig. 6a centre left",
-        _same(Bound(high=0.05)),
-    ),
-    Claim(
-        "other-inputs",
-        "distance from 1 of the loss ratio trained / GD on normal, exponential and Laplace inputs (worst)",
-        "ICML paper, Fig. 6a right",
-        _same(Bound(high=0.1)),
-    ),
-    Claim(
-        "weights",
-        "largest off-diagonal entry of W_KQ after rescaling, % of the mean diagonal (worst seed)",
-        "ICML paper, Fig. 9 left",
-        _same(Bound(high=1.5)),
-        reference=3.0,
-    ),
-    Claim(
-        "rollout-together",
-        "difference of trained and GD losses over 50 steps at damping 0.75, on contexts where damped GD is stable, % "
-        "(worst seed and step)",
-        "ICML paper, Fig. 1 right",
-        _same(Bound(high=5.0)),
-    ),
-    Claim(
-        "rollout-lowers",
-        "largest change of that loss from one step to the next (worst of trained and GD)",
-        "ICML paper, Fig. 1 right",
-        _same(Bound(high=0.0)),
-    ),
-    Claim(
-        "undamped-diverges",
-        "log10 of the loss after 50 undamped steps over the loss before them (lowest of trained and GD)",
-        "ICML paper, Fig. 10 left",
-        _same(Bound(low=0.0)),
-    ),
-    Claim(
-        "eta-optimum",
-        "distance of the tuned step size from the closed form, in its standard errors (worst of four sizes)",
-        "derived: one-step optimum",
-        _same(Bound(high=3.0)),
-    ),
-    Claim(
-        "limit-monte-carlo",
-        "distance of gradient descent's loss from the closed form, in its standard errors (worst of four sizes)",
-        "derived: one-step optimum",
-        _same(Bound(high=3.0)),
-    ),
-)
 
 STUDY = Study(
     name="one-step",

@@ -117,7 +117,9 @@ def _rollouts(roll: _Arrays) -> Figure:
             named = key == "stable"
             axes.plot(steps, losses[1:].T, color=COLOURS["trained"], lw=width, alpha=0.6)
             axes.plot([], [], color=COLOURS["trained"], label="trained layers" if named else None)
-            axes.plot(steps, losses[0], color=COLOURS["gd"], ls="--", lw=width, label="gradient descent" if named else None)
+            axes.plot(
+                steps, losses[0], color=COLOURS["gd"], ls="--", lw=width, label="gradient descent" if named else None
+            )
         share = 100 * roll["stable_share"][index]
         title = f"damping {roll['damping'][index]:g} (GD stable on {share:.4g} % of contexts)"
         axes.set(title=title, xlabel="applications", yscale="log", ylim=(0.03, 30))

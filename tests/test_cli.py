@@ -1,0 +1,176 @@
+"""The command line as a person uses it: in a process of its own, down to SIGKILL."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from mesascope.cli import main
+
+TINY = [
+    "--steps",
+    "60",
+    "--size-steps",
+    "20",
+    "--batch",
+    "64",
+    "--tasks",
+    "300",
+    "--sweep-tasks",
+    "200",
+    "--seeds",
+    "2",
+]
+
+
+def mesascope(*arguments, cwd=None, **kwargs):
+    command = [sys.executable, "-m", "mesascope", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=240, **kwargs)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """One uninterrupted tiny run."""
+    path = tmp_path_factory.mktemp("runs") / "whole"
+    done = mesascope("run", "one-step", *TINY, "--out", path)
+    assert done.returncode == 0, done.stderr
+    return path, done
+
+
+def contents(path):
+    """All files of a run that results depend on, by relative name."""
+    apart = {"config.json", "timing.json", "report.html"}
+    files = (file for file in path.rglob("*") if file.is_file())
+    return {str(file.relative_to(path)): file.read_bytes() for file in files if file.name not in apart}
+
+
+def test_a_run_leaves_everything_it_promises(finished):
+    path, done = finished
+    assert "15 claims:" in done.stdout
+    assert str(path / "report.html") in done.stdout
+    claims = json.loads((path / "claims.json").read_text())
+    assert {"id", "statement", "source", "value", "stderr", "n", "reference", "bound", "verdict"} == set(claims[0])
+    assert {claim["verdict"] for claim in claims} <= {"holds", "fails", "undecided"}
+    config = json.loads((path / "config.json").read_text())
+    assert config["settings"]["steps"] == 60
+    assert (path / "metrics.jsonl").read_text().count("\n") == 4  # two seeds, at the first and the last step
+    assert {file.suffix for file in (path / "figures").iterdir()} == {".svg", ".png"}
+    assert (path / "checkpoints" / "size-10" / "60" / "weights.safetensors").exists()
+    assert not list(path.rglob("*.aside*"))
+
+
+def test_a_network_that_cannot_have_converged_fails_its_claims(finished):
+    verdicts = {claim["id"]: claim["verdict"] for claim in json.loads((finished[0] / "claims.json").read_text())}
+    assert verdicts["loss-matches-gd"] == "fails"
+    assert verdicts["weights"] == "fails"
+
+
+@pytest.mark.parametrize("attempt", range(3))
+def test_a_killed_run_resumes_to_the_same_bytes(finished, tmp_path, attempt):
+    """SIGKILL at random moments, several times in a row, then --resume to the end."""
+    path, chance = tmp_path / "killed", random.Random(attempt)
+    arguments = ["run", "one-step", *TINY, "--out", str(path)]
+    for _ in range(3):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "mesascope", *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        while not (path / "config.json").exists() and process.poll() is None:
+            time.sleep(0.02)
+        time.sleep(chance.uniform(0.0, 4.0))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        arguments = ["run", "one-step", "--resume", str(path)]
+    done = mesascope(*arguments)
+    assert done.returncode == 0, done.stderr
+    assert contents(path) == contents(finished[0])
+
+
+def test_resuming_a_finished_run_changes_nothing(finished):
+    before = contents(finished[0])
+    assert mesascope("run", "one-step", "--resume", finished[0]).returncode == 0
+    assert contents(finished[0]) == before
+
+
+def test_report_and_ledger_read_the_run(finished, tmp_path):
+    path, _ = finished
+    assert mesascope("report", path).stdout.strip() == str(path / "report.html")
+    rows = json.loads(mesascope("ledger", path.parent, "--json").stdout)
+    assert len(rows) == 15
+    assert rows[0]["study"] == "one-step"
+    assert mesascope("ledger", cwd=tmp_path).stdout.count("not yet run") == 15
+
+
+def test_list_and_help():
+    assert "one-step: Does one trained linear self-attention layer" in mesascope("list").stdout
+    assert "run STUDY" in mesascope("--help").stdout
+    shown = mesascope("run", "one-step", "--help")
+    assert shown.returncode == 0
+    assert "--learning-rate" in shown.stdout
+    assert mesascope("--version").stdout.startswith("mesascope 0.")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["rum"], "command must be one of"),
+        (["run"], "run must be given a study"),
+        (["run", "one-stepp"], "did you mean 'one-step'?"),
+        (["run", "one-step", "--stepz", "3"], "did you mean --steps?"),
+        (["run", "one-step", "--steps", "many"], "--steps"),
+        (["run", "one-step", "--preset", "qick"], "did you mean 'quick'?"),
+        (["run", "one-step", "--seeds", "0"], "seeds must be at least 1"),
+        (["run", "one-step", "--batch", "-5"], "batch must be at least 1"),
+        (["run", "one-step", "--tasks", "1"], "tasks must be at least 2"),
+        (["run", "one-step", "--x-scale", "0"], "x_scale must be greater than 0"),
+        (["run", "one-step", "--learning-rate", "nan"], "learning_rate must be finite"),
+        (["run", "one-step", "--resume", "nowhere"], "a run directory must exist"),
+        (["run", "one-step", "--resume", "nowhere", "--steps", "3"], "--steps"),
+        (["report", "nowhere"], "a run directory must exist"),
+        (["ledger", "nowhere"], "a folder of runs must exist"),
+        (["list", "--all"], "--all"),
+    ],
+)
+def test_mistakes_are_answered_by_one_sentence_and_exit_code_2(arguments, sentence, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    said = capsys.readouterr().err
+    assert sentence in said
+    assert said.startswith("mesascope: ")
+    assert said.count("\n") == 1
+    assert not list(tmp_path.iterdir()), "a refused command leaves nothing behind"
+
+
+def test_a_device_that_is_not_there_is_refused(tmp_path):
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a CUDA device")
+    done = mesascope("run", "one-step", "--device", "cuda", cwd=tmp_path)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "torch finds no CUDA device" in done.stderr
+
+
+def test_a_process_exits_with_code_2_and_no_traceback():
+    done = mesascope("run", "one-step", "--seeds", "0")
+    assert done.returncode == 2
+    assert done.stderr == "mesascope: seeds must be at least 1, but is 0: pass a larger whole number.\n"
+
+
+def test_a_damaged_run_is_refused_with_its_file(finished, tmp_path):
+    path = tmp_path / "damaged"
+    path.mkdir()
+    (path / "config.json").write_text((finished[0] / "config.json").read_text()[:-20])
+    done = mesascope("run", "one-step", "--resume", path)
+    assert done.returncode == 2
+    assert "config.json must hold JSON, but is damaged" in done.stderr
+
+
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    done = mesascope("run", "one-step", "--out", tmp_path / "file" / "run")
+    assert done.returncode == 2
+    assert len(done.stderr.strip().splitlines()) == 1

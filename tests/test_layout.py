@@ -1,0 +1,89 @@
+"""Who may import whom, and what importing mesascope does not load."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import mesascope
+
+SOURCE = Path(mesascope.__file__).parent
+
+# From the ground up: each may import itself and whatever stands before it, but for those named in APART.
+ORDER = [
+    "errors",
+    "shapes",
+    "streams",
+    "measurement",
+    "ops",
+    "tasks",
+    "learners",
+    "nets",
+    "constructions",
+    "runs",
+    "training",
+    "lenses",
+    "reports",
+    "studies",
+    "testing",
+    "cli",
+    "__main__",
+]
+APART = {
+    "ops": {"tasks", "measurement"},
+    "runs": {"streams", "measurement", "ops", "tasks", "learners", "nets", "constructions"},
+    "reports": {
+        "streams",
+        "measurement",
+        "shapes",
+        "ops",
+        "tasks",
+        "learners",
+        "nets",
+        "constructions",
+        "training",
+        "lenses",
+    },
+}
+MOST_LINES = 400
+
+
+def test_imports_point_towards_the_ground():
+    for file in SOURCE.rglob("*.py"):
+        part = file.relative_to(SOURCE).parts[0].removesuffix(".py")
+        if part == "__init__":
+            continue
+        allowed = set(ORDER[: ORDER.index(part) + 1]) - APART.get(part, set())
+        for node in ast.walk(ast.parse(file.read_text())):
+            modules = []
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("mesascope."):
+                modules = [node.module]
+            elif isinstance(node, ast.Import):
+                modules = [alias.name for alias in node.names if alias.name.startswith("mesascope.")]
+            for module in modules:
+                assert module.split(".")[1] in allowed, f"{file.relative_to(SOURCE)} must not import {module}"
+
+
+def test_modules_stay_short():
+    for file in SOURCE.rglob("*.py"):
+        assert file.read_text().count("\n") <= MOST_LINES, f"{file.relative_to(SOURCE)} is too long"
+
+
+def loaded_by(statement):
+    code = f"import sys; {statement}; print(' '.join(sorted({{m.split('.')[0] for m in sys.modules}})))"
+    return set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
+
+
+def test_reading_a_run_loads_no_torch():
+    assert "torch" not in loaded_by("import mesascope, mesascope.reports, mesascope.runs")
+
+
+def test_importing_everything_loads_no_optional_package():
+    optional = {"hypothesis", "pytest", "beartype", "tokenizers", "transformers", "openai", "pandas"}
+    assert not loaded_by("import mesascope.cli, mesascope.studies, mesascope.testing") & optional
+
+
+def test_every_public_name_is_there():
+    for name in mesascope.__all__:
+        assert getattr(mesascope, name) is not None
+    assert set(mesascope.__all__) <= set(dir(mesascope))
