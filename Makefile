@@ -1,0 +1,33 @@
+# make demo, make test and make bench set up .venv on first use.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test lint bench
+
+demo: .venv/installed
+	$(BIN)/mesascope run one-step --preset quick
+
+test: .venv/installed-dev
+	$(BIN)/python -m pytest
+
+lint: .venv/installed-dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/python -m pytest --doctest-modules src/mesascope
+	$(BIN)/python -m pytest --doctest-glob='*.md' README.md
+
+bench: .venv/installed
+	$(BIN)/python benchmarks/training.py
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+.venv/installed: .venv/bin/python pyproject.toml constraints.txt
+	$(BIN)/pip install --quiet --constraint constraints.txt torch
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable .
+	touch $@
+
+.venv/installed-dev: .venv/installed
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
