@@ -15,7 +15,6 @@ lint: .venv/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/python -m pytest --doctest-modules src/mesascope
-	$(BIN)/python -m pytest --doctest-glob='*.md' README.md
 
 bench: .venv/installed
 	$(BIN)/python benchmarks/training.py

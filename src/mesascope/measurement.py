@@ -14,8 +14,8 @@ __all__ = ["Measurement"]
 class Measurement:
     """A mean over ``n`` independent tasks, with its standard error.
 
-    >>> f"{Measurement(0.41250, 0.00080, 100_000)}"
-    '0.4125 ± 0.00080'
+    >>> print(Measurement(0.41250, 0.0008, 100_000), Measurement(2.193e8, 1.3e8, 100), sep="; ")
+    0.41250 ± 0.0008; 2.19e+08 ± 1e+08
     """
 
     value: float
@@ -38,11 +38,8 @@ class Measurement:
         spread = cls.of(above - value * below)
         return cls(value, spread.stderr / abs(float(below.mean())), spread.n)
 
-    def __format__(self, spec: str) -> str:
-        return f"{self.value:{spec or '.4g'}} ± {self.stderr:.2g}" if spec else f"{self.value:.4g} ± {self._error()}"
-
-    def _error(self) -> str:
-        """The standard error to two significant digits."""
-        if not math.isfinite(self.stderr) or self.stderr == 0:
-            return f"{self.stderr:g}"
-        return f"{self.stderr:.{max(0, 1 - math.floor(math.log10(self.stderr)))}f}"
+    def __str__(self) -> str:
+        if not math.isfinite(self.stderr) or not 1e-3 <= abs(self.value) < 1e5:
+            return f"{self.value:.3g} ± {self.stderr:.1g}"
+        digits = max(0, 1 - math.floor(math.log10(self.stderr))) if self.stderr else 4
+        return f"{self.value:.{min(digits, 6)}f} ± {self.stderr:.1g}"

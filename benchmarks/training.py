@@ -1,0 +1,167 @@
+"""Speed of training and evaluating linear self-attention nets, with accuracy beside it.
+
+Each case runs in a process of its own; cases that are compared take turns, so that what else the machine does hits all.
+Writes benchmarks/results/training.json and prints a table. Takes about six minutes on two cores.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import resource
+import statistics
+import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from multiprocessing import get_context
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from mesascope.learners import GradientDescent
+from mesascope.lenses import alignment
+from mesascope.nets import InContextRegressor, Transformer, TransformerConfig
+from mesascope.streams import stream
+from mesascope.tasks import LinearRegression
+from mesascope.training import Training, train
+
+RESULTS = Path(__file__).parent / "results" / "training.json"
+ROUNDS = 5
+# Milliseconds a step of one seed of the original JAX code on two cores, as measured for the same nets and batch.
+ORIGINAL = {1: 10.4, 2: 15.6, 5: 59.6}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One training to time: linear layers (2 are shared, more are separate), batch 2048."""
+
+    layers: int = 1
+    seeds: int = 5
+    n: int = 10
+    d: int = 10
+    token_clip: float | None = None
+
+
+def step_time(case: Case) -> dict[str, float]:
+    """Milliseconds of one optimiser step of all seeds, its data included, and the process's peak memory."""
+    torch.set_num_threads(2)
+    config = TransformerConfig(
+        width=case.d + 1, n_layers=case.layers, shared=case.layers == 2, token_clip=case.token_clip
+    )
+    family = LinearRegression(case.n, case.d, x_scale=0.5)
+    clock: list[float] = []
+    warm = 10
+    steps = warm + (40 if case.layers < 5 and case.n * case.d * case.seeds <= 1000 else 12)
+    train(
+        lambda generator: InContextRegressor(Transformer(config, generator)),
+        family,
+        Training(steps=steps, learning_rate=1e-3, clip=1.0),
+        seeds=range(case.seeds),
+        observe=lambda step, losses: clock.append(time.perf_counter()),
+    )
+    gaps = [after - before for before, after in zip(clock[warm:], clock[warm + 1 :], strict=False)]
+    return {"ms": 1e3 * statistics.median(gaps), "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+
+
+def forms(layers: int) -> dict[str, float]:
+    """Forward and backward of one net on 10,240 tasks: tokens against the form that the net chooses."""
+    torch.set_num_threads(2)
+    net = Transformer(TransformerConfig(11, n_layers=layers, shared=layers == 2, init_scale=0.1), stream(0, "init"))
+    episode = LinearRegression(x_scale=0.5).sample(10_240, stream(0, "bench"))
+    context, query = InContextRegressor(net)._tokens(episode.context, episode.xq)
+    calls = {
+        "tokens": lambda: net._token_form(context, query, last_context=False)[-1].query,
+        "chosen": lambda: net(context, query),
+    }
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    gradients = {}
+    for _ in range(8):
+        for name, call in calls.items():
+            net.zero_grad()
+            start = time.perf_counter()
+            call().square().mean().backward()
+            times[name].append(time.perf_counter() - start)
+            gradients[name] = torch.cat([w.grad.flatten() for w in net.parameters() if w.grad is not None])
+    gap = (gradients["chosen"] - gradients["tokens"]).abs().max() / gradients["tokens"].abs().max()
+    return {f"{name}_ms": 1e3 * statistics.median(t[2:]) for name, t in times.items()} | {"gradient_gap": float(gap)}
+
+
+def evaluation() -> dict[str, float]:
+    """Seconds of the paired comparison of one net with gradient descent on 100,000 tasks."""
+    torch.set_num_threads(2)
+    episodes = LinearRegression(x_scale=0.5).sample(100_000, stream(0, "bench"))
+    net, gd = InContextRegressor(Transformer(TransformerConfig(11))), GradientDescent(1, 6.06)
+    alignment(net, gd, episodes.part(0, 10_000))
+    start = time.perf_counter()
+    alignment(net, gd, episodes)
+    return {"seconds": time.perf_counter() - start}
+
+
+def alone(function, *arguments):
+    """Run in a fresh process."""
+    with ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(function, *arguments).result()
+
+
+def main() -> None:
+    depth = [Case(1), Case(2), Case(5), Case(5, token_clip=10.0)]
+    growth = {
+        "N": [Case(n=n) for n in (10, 100, 1000)],
+        "d": [Case(d=d) for d in (5, 10, 20, 50, 100)],
+        "seeds": [Case(seeds=s) for s in (1, 2, 5, 10, 20)],
+    }
+    rounds = [[alone(step_time, case) for case in depth] for _ in range(ROUNDS)]
+    rows = []
+    for index, case in enumerate(depth):
+        times = sorted(one[index]["ms"] for one in rounds)
+        per_seed = statistics.median(times) / case.seeds
+        rows.append(
+            asdict(case)
+            | {"ms_step": times, "ms_seed": per_seed, "original_ms": ORIGINAL[case.layers]}
+            | {"ratio": ORIGINAL[case.layers] / per_seed, "peak_mib": rounds[0][index]["peak_mib"]}
+        )
+    results = {
+        "machine": f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}",
+        "training": rows,
+        "forms": {str(layers): alone(forms, layers) for layers in (1, 2, 5)},
+        "evaluation_100k": alone(evaluation),
+        "growth": {name: [asdict(case) | alone(step_time, case) for case in cases] for name, cases in growth.items()},
+    }
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps(results, indent=2) + "\n")
+    show(results)
+
+
+def show(results: dict) -> None:
+    console = Console(width=110)
+    table = Table(title="one training step, five seeds, batch 2048, N = d = 10", title_justify="left")
+    for column in (
+        "layers",
+        "token clip",
+        "ms a step",
+        "ms a step and seed",
+        "original, one seed",
+        "times faster",
+        "MiB",
+    ):
+        table.add_column(column)
+    for row in results["training"]:
+        low, high = row["ms_step"][0], row["ms_step"][-1]
+        cells = (f"{low:.1f} .. {high:.1f}", f"{row['ms_seed']:.2f}", f"{row['original_ms']}", f"{row['ratio']:.1f}")
+        table.add_row(str(row["layers"]), str(row["token_clip"] or "-"), *cells, f"{row['peak_mib']:.0f}")
+    console.print(table)
+    for layers, form in results["forms"].items():
+        ratio = form["tokens_ms"] / form["chosen_ms"]
+        said = f"chosen form {ratio:.1f} times faster than tokens, gradients {form['gradient_gap']:.0e} apart"
+        console.print(f"{layers} layers: {said}")
+    console.print(f"paired comparison on 100,000 tasks: {results['evaluation_100k']['seconds']:.2f} s")
+    for name, cases in results["growth"].items():
+        key = {"N": "n", "d": "d", "seeds": "seeds"}[name]
+        console.print(f"ms a step by {name}: " + ", ".join(f"{case[key]}: {case['ms']:.1f}" for case in cases))
+    console.print(f"written: {RESULTS}")
+
+
+if __name__ == "__main__":
+    main()
