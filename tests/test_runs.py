@@ -124,7 +124,9 @@ def test_a_bound_that_excludes_nothing_is_refused():
 
 
 def test_reports_show_claims_figures_and_escape_text(run):
-    run.save_figure("plot", {"svg": b'<?xml version="1.0"?><svg viewBox="0 0 1 1"></svg>', "png": b""})
+    run.save_figure(
+        "plot", "What <it> shows.", {"svg": b'<?xml version="1.0"?><svg viewBox="0 0 1 1"></svg>', "png": b""}
+    )
     run.save_results("plot", {"v": np.ones(2)})
     unfinished = write_report(run).read_text()
     assert "has not finished" in unfinished
@@ -134,6 +136,7 @@ def test_reports_show_claims_figures_and_escape_text(run):
     assert "a statement with &lt;b&gt;" in html
     assert '<svg viewBox="0 0 1 1">' in html
     assert 'download="plot.npz"' in html
+    assert "What &lt;it&gt; shows." in html
     assert "http" not in html.replace("http://www.w3.org", "")
 
 

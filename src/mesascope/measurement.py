@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from mesascope.shapes import Float, Tensor
+from mesascope.text import number_text
 
 __all__ = ["Measurement"]
 
@@ -15,7 +16,7 @@ class Measurement:
     """A mean over ``n`` independent tasks, with its standard error.
 
     >>> print(Measurement(0.41250, 0.0008, 100_000), Measurement(2.193e8, 1.3e8, 100), sep="; ")
-    0.41250 ± 0.0008; 2.19e+08 ± 1e+08
+    0.41250 ± 0.0008; 2.2e+08 ± 1e+08
     """
 
     value: float
@@ -39,7 +40,4 @@ class Measurement:
         return cls(value, spread.stderr / abs(float(below.mean())), spread.n)
 
     def __str__(self) -> str:
-        if not math.isfinite(self.stderr) or not 1e-3 <= abs(self.value) < 1e5:
-            return f"{self.value:.3g} ± {self.stderr:.1g}"
-        digits = max(0, 1 - math.floor(math.log10(self.stderr))) if self.stderr else 4
-        return f"{self.value:.{min(digits, 6)}f} ± {self.stderr:.1g}"
+        return number_text(self.value, self.stderr)

@@ -45,7 +45,8 @@ def run_linear_layers(
     ]
     nested = _nested_layers(len(layers), query.shape[-2], query.shape[-1])
     queries = []
-    state = _Context(context, sum(3**depth for depth in range(nested)) * query.shape[-2] + 4 * (len(layers) > nested))
+    products = query.shape[-2] * sum(3**depth for depth in range(nested))
+    state = _Context.of_tokens(context, products)
     for layer in layers[: len(layers) - nested]:
         query, state = _advance(layer, query, state)
         queries.append(query)
@@ -64,36 +65,37 @@ def _nested_layers(n_layers: int, m: int, width: int) -> int:
     return nested
 
 
+@dataclass(frozen=True)
 class _Context:
-    """Products with sum_i e_i e_i^T: through the tokens, or through the Gram matrix where it pays to form it."""
+    """C = sum_i e_i e_i^T of the context at some layer, as tokens, as a matrix, or both; after a layer, as a matrix."""
 
-    def __init__(self, tokens: Tensor, products: int) -> None:
-        n, width = tokens.shape[-2:]
-        # Multiplications: 2 n width a product through tokens; width^2 a product and n width^2 once through the Gram
-        # matrix, where the latter, a product of matrices, takes a quarter of the time each (measured on CPU).
-        through_gram = width * products + n * width / 4 < 2 * n * products
-        self.tokens = tokens
-        self.gram = tokens.mT @ tokens if through_gram else None
-        self.advanced = False
+    tokens: Tensor | None
+    gram: Tensor | None
 
     @classmethod
-    def of_gram(cls, gram: Tensor) -> _Context:
-        context = cls.__new__(cls)
-        context.gram = gram
-        context.advanced = True
-        return context
+    def of_tokens(cls, tokens: Tensor, products: int) -> _Context:
+        """The context before the first layer; its matrix is formed where that pays for so many products."""
+        n, width = tokens.shape[-2:]
+        # Multiplications: 2 n width a product through tokens; width^2 a product and n width^2 once through the matrix,
+        # where the latter, a product of matrices, takes a quarter of the time each (measured on CPU).
+        through_gram = width * products + n * width / 4 < 2 * n * products
+        return cls(tokens, tokens.mT @ tokens if through_gram else None)
 
     def times(self, vectors: Tensor) -> Tensor:
         """C v for each row v; C is symmetric."""
-        if self.advanced and vectors.shape[-2] == 1:
-            # The gradient of a product with one vector is an outer product, which batched products are slow at.
+        if self.gram is None:
+            assert self.tokens is not None
+            return (vectors @ self.tokens.mT) @ self.tokens
+        if self.tokens is None and vectors.shape[-2] == 1:
+            # This matrix has a gradient, and batched products are slow at the outer products that make it up.
             return (vectors.mT * self.gram).sum(-2, keepdim=True)
-        if self.gram is not None:
-            return vectors @ self.gram
-        return (vectors @ self.tokens.mT) @ self.tokens
+        return vectors @ self.gram
 
     def matrix(self) -> Tensor:
-        return self.tokens.mT @ self.tokens if self.gram is None else self.gram
+        if self.gram is None:
+            assert self.tokens is not None
+            return self.tokens.mT @ self.tokens
+        return self.gram
 
 
 def _advance(layer: LinearLayer, query: Tensor, context: _Context) -> tuple[Tensor, _Context]:
@@ -103,7 +105,7 @@ def _advance(layer: LinearLayer, query: Tensor, context: _Context) -> tuple[Tens
     moves = [_rows_times(_rows_times(gram, kq).mT, pv.mT) for kq, pv in zip(layer.w_kq, layer.w_pv, strict=True)]
     move = functools.reduce(torch.add, moves)
     half = gram + gram @ move
-    return query + query @ move, _Context.of_gram(half + move.mT @ half)
+    return query + query @ move, _Context(None, half + move.mT @ half)
 
 
 def _apply(layers: Sequence[LinearLayer], tokens: Tensor, context: _Context, transposed: bool = False) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -118,16 +119,24 @@ class Attention(nn.Module):
     def products(self) -> Products:
         return Products(self.w_k.mT @ self.w_q, self.p @ self.w_v)
 
-    def forward(self, tokens: Tensor, context: Tensor, attention: str) -> Tensor:
-        """What attention to ``context`` adds to ``tokens``, summed over heads."""
+    def read(self, context: Tensor, attention: str, damping: float) -> tuple[Tensor, Tensor]:
+        """Keys and damped values of the context tokens, each ``(*batch, heads, n, size)``.
+
+        Linear attention takes them of full width through the products, which leaves queries and outputs as they are.
+        """
         if attention == "linear":
-            # Keys and values of full width through the products: no wider than the context, and half the projections.
             w_kq, w_pv = self.products()
-            q, k, v = tokens.unsqueeze(-3), _project(context, w_kq.mT), _project(context, w_pv)
-            return linear_attention(q.expand(*k.shape[:-2], *q.shape[-2:]), k, v).sum(-3)
-        q, k, v = _project(tokens, self.w_q), _project(context, self.w_k), _project(context, self.w_v)
-        heads = softmax_attention(q, k, v)
-        return (heads @ self.p.mT).sum(-3)
+            return _project(context, w_kq.mT), _project(context, damping * w_pv)
+        return _project(context, self.w_k), _project(context, damping * self.w_v)
+
+    def forward(self, tokens: Tensor, keys: Tensor, values: Tensor, attention: str) -> Tensor:
+        """What attention to those keys and values adds to ``tokens``, summed over heads."""
+        if attention == "linear":
+            queries = tokens.unsqueeze(-3).expand(*keys.shape[:-2], *tokens.shape[-2:])
+            heads = linear_attention(queries, keys, values)
+        else:
+            heads = softmax_attention(_project(tokens, self.w_q), keys, values) @ self.p.mT
+        return functools.reduce(torch.add, heads.unbind(-3))
 
 
 class MLP(nn.Module):
@@ -138,8 +147,8 @@ class MLP(nn.Module):
         self.w_in = _initial((hidden, width), variance / width, generator)
         self.w_out = _initial((width, hidden), variance / hidden, generator)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        return functional.gelu(tokens @ self.w_in.mT) @ self.w_out.mT
+    def forward(self, tokens: Tensor, damping: float) -> Tensor:
+        return functional.gelu(tokens @ self.w_in.mT) @ (damping * self.w_out).mT
 
 
 class Layer(nn.Module):
@@ -153,11 +162,15 @@ class Layer(nn.Module):
         self.norm = nn.LayerNorm(width) if norm else nn.Identity()
         self.mlp_norm = nn.LayerNorm(width) if norm and config.mlp else nn.Identity()
 
-    def forward(self, tokens: Tensor, context: Tensor, attention: str, damping: float) -> Tensor:
-        tokens = tokens + damping * self.attention(self.norm(tokens), self.norm(context), attention)
-        if self.mlp is not None:
-            tokens = tokens + damping * self.mlp(self.mlp_norm(tokens))
-        return tokens
+    def forward(self, tokens: Tokens, attention: str, damping: float, moves_context: bool) -> Tokens:
+        """Query tokens after the layer, and context tokens too where they are to move."""
+        keys, values = self.attention.read(self.norm(tokens.context), attention, damping)
+
+        def move(part: Tensor) -> Tensor:
+            part = part + self.attention(self.norm(part), keys, values, attention)
+            return part if self.mlp is None else part + self.mlp(self.mlp_norm(part), damping)
+
+        return Tokens(move(tokens.context) if moves_context else tokens.context, move(tokens.query))
 
 
 class Transformer(nn.Module):
@@ -211,16 +224,12 @@ class Transformer(nn.Module):
 
     def _token_form(self, context: Tensor, query: Tensor, *, last_context: bool) -> list[Tokens]:
         """Tokens after each layer; the last layer's context tokens are left as they were unless asked for."""
-        states, config = [], self.config
+        states, tokens, config = [], Tokens(context, query), self.config
         for index, (layer, attention) in enumerate(zip(self._unrolled(), config.attentions, strict=True)):
-            moves_context = last_context or index < config.n_layers - 1
-            query, context = (
-                layer(query, context, attention, config.damping),
-                layer(context, context, attention, config.damping) if moves_context else context,
-            )
+            tokens = layer(tokens, attention, config.damping, last_context or index < config.n_layers - 1)
             if config.token_clip is not None:
-                query, context = (part.clamp(-config.token_clip, config.token_clip) for part in (query, context))
-            states.append(Tokens(context, query))
+                tokens = Tokens(*(part.clamp(-config.token_clip, config.token_clip) for part in tokens))
+            states.append(tokens)
         return states
 
     def _unrolled(self) -> list[Layer]:

@@ -15,7 +15,8 @@ __all__ = ["write_report"]
 
 _CSS = """
 :root { color-scheme: light; }
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #1b1b1f; }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem;
+  color: #1b1b1f; }
 h1 { font-size: 1.5rem; margin-bottom: .2rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
 .question { font-size: 1.1rem; margin-top: 0; } .muted { color: #666; }
 table { border-collapse: collapse; width: 100%; font-size: .9rem; }
@@ -23,7 +24,8 @@ th, td { text-align: left; padding: .4rem .6rem; border-bottom: 1px solid #ddd; 
 td.number { white-space: nowrap; font-variant-numeric: tabular-nums; }
 .verdict { font-weight: 600; white-space: nowrap; } .holds { color: #1a7f37; } .fails { color: #c0232c; }
 .undecided { color: #9a6700; }
-figure { margin: 1.5rem 0; } figure svg { width: 100%; height: auto; } figcaption { font-size: .85rem; color: #666; }
+figure { margin: 1.5rem 0; } figure svg { max-width: 100%; height: auto; }
+figcaption { font-size: .85rem; color: #666; }
 code, pre { background: #f4f4f6; border-radius: 4px; padding: .1rem .3rem; font-size: .85rem; }
 pre { padding: .7rem; overflow-x: auto; }
 """
@@ -41,7 +43,7 @@ def write_report(run: RunDirectory) -> Path:
         "<h2>Claims</h2>",
         _claims_table(claims) if claims else "<p>This run has not finished: continue it with --resume.</p>",
         "<h2>Figures</h2>",
-        *(_figure(run, name, svg) for name, svg in run.figures().items()),
+        *(_figure(run, name, caption) for name, caption in run.captions().items()),
         "<h2>How it was made</h2>",
         f"<pre>{escape(config.get('command', ''))}</pre>",
         _made(run),
@@ -77,14 +79,15 @@ def _claims_table(claims: list[dict[str, Any]]) -> str:
     return f"<table>{head}{''.join(rows)}</table>"
 
 
-def _figure(run: RunDirectory, name: str, svg: str) -> str:
+def _figure(run: RunDirectory, name: str, caption: str) -> str:
+    svg = run.figure_svg(name)
     drawing = svg[svg.index("<svg") :]
     data = run.path / "results" / f"{name}.npz"
     link = ""
     if data.exists():
         encoded = base64.b64encode(data.read_bytes()).decode()
-        link = f' - <a download="{name}.npz" href="data:application/octet-stream;base64,{encoded}">data (.npz)</a>'
-    return f"<figure>{drawing}<figcaption>{escape(name)}{link}</figcaption></figure>"
+        link = f' <a download="{name}.npz" href="data:application/octet-stream;base64,{encoded}">data (.npz)</a>'
+    return f"<figure>{drawing}<figcaption>{escape(caption)}{link}</figcaption></figure>"
 
 
 def _made(run: RunDirectory) -> str:

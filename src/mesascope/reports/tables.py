@@ -8,6 +8,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from mesascope.text import number_text
+
 __all__ = ["ledger_rows", "measured_text", "print_claims", "print_ledger"]
 
 _VERDICT_STYLE = {"holds": "green", "fails": "bold red", "undecided": "yellow", "not yet run": "dim"}
@@ -18,7 +20,7 @@ def measured_text(record: Mapping[str, Any]) -> str:
     value, stderr = record.get("value"), record.get("stderr")
     if value is None:
         return "not finite" if "n" in record else "-"
-    return f"{value:.4g} ± {stderr:.1g}" if stderr else f"{value:.4g}"
+    return number_text(value, stderr or 0.0)
 
 
 def print_claims(records: Sequence[Mapping[str, Any]], console: Console) -> None:

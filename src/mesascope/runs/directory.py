@@ -120,14 +120,24 @@ class RunDirectory:
         """The claims judged, None if the run has not come that far."""
         return read_json(self.path / "claims.json") if (self.path / "claims.json").exists() else None
 
-    def save_figure(self, name: str, content: Mapping[str, bytes]) -> None:
+    def save_figure(self, name: str, caption: str, content: Mapping[str, bytes]) -> None:
         """Keep a figure: ``content`` maps a suffix (svg, png) to its bytes."""
         for suffix, data in content.items():
             write_aside(self.path / "figures" / f"{name}.{suffix}", data)
+        write_json(self.path / "figures" / "captions.json", self.captions() | {name: caption})
 
-    def figures(self) -> dict[str, str]:
-        """The SVG text of each figure, in the order of their names."""
-        return {path.stem: path.read_text(encoding="utf-8") for path in sorted((self.path / "figures").glob("*.svg"))}
+    def captions(self) -> dict[str, str]:
+        """The caption of each figure, in the order in which they were first saved."""
+        path = self.path / "figures" / "captions.json"
+        return read_json(path) if path.exists() else {}
+
+    def figure_svg(self, name: str) -> str:
+        try:
+            return (self.path / "figures" / f"{name}.svg").read_text(encoding="utf-8")
+        except FileNotFoundError:
+            raise RunDirectoryError(
+                f"{self.path / 'figures' / name}.svg must exist, but is missing: --resume the run to draw it again."
+            ) from None
 
     def add_time(self, stage: str, seconds: float) -> None:
         """Add to the wall time of a stage in timing.json, which no result depends on."""

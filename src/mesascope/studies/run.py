@@ -71,7 +71,7 @@ def run_study(study: Study, settings: Any, directory: RunDirectory) -> Sequence[
     measured = study.judge(results)
     records = [judge(claim, directory.config["preset"], measured[claim.id]) for claim in study.claims]
     for name, figure in study.draw(results).items():
-        directory.save_figure(name, figure_files(figure))
+        directory.save_figure(name, str(figure.get_label()), figure_files(figure))
     directory.save_claims(records)
     write_report(directory)
     return records

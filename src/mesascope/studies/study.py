@@ -30,7 +30,7 @@ class Study:
         claims: what it must show.
         measure: trains and measures in a `Lab`; returns every array that claims and figures need, stage by stage.
         judge: one Measurement a claim, from those arrays alone.
-        draw: one figure a panel, from those arrays alone; a key is the figure's file name, its title the caption.
+        draw: one figure a panel, from those arrays alone; a key is the figure's file name, its label the caption.
     """
 
     name: str

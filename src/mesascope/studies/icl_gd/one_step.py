@@ -82,7 +82,7 @@ def measure(lab: Lab, settings: OneStep) -> Results:
     fresh = family.sample(settings.tasks, stream(lab.seed, "eval", 0, lab.device))
     few = fresh.part(0, settings.sweep_tasks)
     return {
-        "loss": lab.stage("loss", lambda: {**lab.curves("size-10"), "limit": np.array(optimum.mse)}),
+        "training": lab.stage("training", lambda: {**lab.curves("size-10"), "limit": np.array(optimum.mse)}),
         "comparison": lab.stage("comparison", lambda: _comparison(nets, gd, fresh)),
         "interpolation": lab.stage("interpolation", lambda: _interpolation(nets, construction, fresh)),
         "dimensions": lab.stage("dimensions", lambda: _dimensions(lab, settings)),

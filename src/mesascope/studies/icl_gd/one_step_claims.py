@@ -119,7 +119,7 @@ def judge(results: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, Measurem
     """One Measurement a claim."""
     main, size, roll = results["comparison"], results["dimensions"], results["rollouts"]
     n = main["mse_a_n"]
-    below = (main["mse_a_value"] - results["loss"]["limit"]) / main["mse_a_stderr"]
+    below = (main["mse_a_value"] - results["training"]["limit"]) / main["mse_a_stderr"]
     dampings = roll["damping"].tolist()
     together, free = roll["stable"][dampings.index(0.75)], roll["all"][dampings.index(1.0)]
     apart = np.abs(together[1:] / together[0] - 1)

@@ -15,13 +15,26 @@ __all__ = ["draw"]
 
 _Arrays = Mapping[str, np.ndarray]
 
+CAPTIONS = {
+    "training": "The trained layers on held-out tasks while training; line and band: mean and range over seeds. "
+    "Paper: Fig. 2, first two columns.",
+    "dimensions": "Left: trained, interpolated and constructed layers for each size. Right: step sizes "
+    "tuned on their own tasks. Paper: Fig. 2 centre right.",
+    "input-scale": "Inputs scaled away from the 0.5 of training. Paper: Fig. 6a left.",
+    "teacher-scale": "Teachers scaled away from the 1 of training. Paper: Fig. 6a centre left.",
+    "other-inputs": "Input laws never seen in training, one line a seed. Paper: Fig. 6a right.",
+    "rollouts": "The layer and the gradient step applied again and again. Thick: contexts where damped gradient "
+    "descent is stable; thin: all contexts. Paper: Figs. 1 right and 10.",
+    "weights": "Weight products of one trained layer, rescaled as in appendix A.3, beside the construction. "
+    "Paper: Fig. 9 left.",
+}
+
 
 def draw(results: Mapping[str, _Arrays]) -> dict[str, Figure]:
     """One figure a panel group of the paper; the name of each is the name of its arrays."""
     with matplotlib.rc_context(STYLE):
-        return {
-            "loss": _loss(results["loss"]),
-            "alignment": _alignment(results["loss"]),
+        figures = {
+            "training": _training(results["training"]),
             "dimensions": _dimensions(results["dimensions"]),
             "input-scale": _scales(results["input-scale"], "x_scale", "input scale"),
             "teacher-scale": _scales(results["teacher-scale"], "w_scale", "teacher scale"),
@@ -29,29 +42,27 @@ def draw(results: Mapping[str, _Arrays]) -> dict[str, Figure]:
             "rollouts": _rollouts(results["rollouts"]),
             "weights": _weights(results["weights"]),
         }
+    for name, figure in figures.items():
+        figure.set_label(CAPTIONS[name])
+    return figures
 
 
-def _loss(run: _Arrays) -> Figure:
-    figure = Figure(figsize=(6, 3.2))
-    axes = figure.subplots()
-    _band(axes, run["step"], run["mse"] / 2, "trained", "trained layer")
-    axes.axhline(float(run["gd_mse"].mean()) / 2, color=COLOURS["gd"], label="one step of gradient descent")
-    axes.axhline(float(run["limit"]) / 2, color=COLOURS["limit"], ls=":", label="limit of any linear attention layer")
-    axes.set(title="Loss while training", xlabel="training step", ylabel="half mean squared error")
-    axes.legend()
-    return figure
-
-
-def _alignment(run: _Arrays) -> Figure:
-    figure = Figure(figsize=(9, 2.8))
-    panels = {
+def _training(run: _Arrays) -> Figure:
+    figure = Figure(figsize=(9, 5.2))
+    panels = figure.subplots(2, 2).ravel()
+    _band(panels[0], run["step"], run["mse"] / 2, "trained", "trained layer")
+    panels[0].axhline(float(run["gd_mse"].mean()) / 2, color=COLOURS["gd"], label="one step of gradient descent")
+    panels[0].axhline(float(run["limit"]) / 2, color=COLOURS["limit"], ls=":", label="limit of linear attention")
+    panels[0].set(title="Loss", xlabel="training step", ylabel="half mean squared error")
+    panels[0].legend()
+    alignments = {
         "sensitivity_cosine": "cosine of sensitivities",
         "sensitivity_difference": "difference of sensitivities",
         "prediction_difference": "difference of predictions",
     }
-    for axes, (key, label) in zip(figure.subplots(1, 3), panels.items(), strict=True):
+    for axes, (key, label) in zip(panels[1:], alignments.items(), strict=True):
         _band(axes, run["step"], run[key], "trained", "trained to GD")
-        axes.set(title=label.capitalize(), xlabel="training step")
+        axes.set(title=f"To gradient descent: {label}", xlabel="training step")
         if key == "sensitivity_cosine":
             axes.set_ylim(None, 1.02)
         else:
@@ -158,3 +169,4 @@ def _band(axes: Axes, x: np.ndarray, runs: np.ndarray, role: str, label: str) ->
 def _ratio(axes: Axes, x: np.ndarray, ratios: np.ndarray) -> None:
     axes.axhline(1.0, color=COLOURS["gd"], lw=1)
     axes.plot(x, ratios.T, ".-", color=COLOURS["trained"], lw=0.8, alpha=0.7)
+    axes.ticklabel_format(axis="y", useOffset=False)
