@@ -58,7 +58,11 @@ def test_a_run_leaves_everything_it_promises(finished):
     config = json.loads((path / "config.json").read_text())
     assert config["settings"]["steps"] == 60
     assert (path / "metrics.jsonl").read_text().count("\n") == 4  # two seeds, at the first and the last step
-    assert {file.suffix for file in (path / "figures").iterdir()} == {".svg", ".png"}
+    captions = json.loads((path / "figures" / "captions.json").read_text())
+    assert {f"{name}{suffix}" for name in captions for suffix in (".svg", ".png")} | {"captions.json"} == {
+        file.name for file in (path / "figures").iterdir()
+    }
+    assert all(captions.values())
     assert (path / "checkpoints" / "size-10" / "60" / "weights.safetensors").exists()
     assert not list(path.rglob("*.aside*"))
 

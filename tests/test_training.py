@@ -140,7 +140,8 @@ def exploding_losses(ensemble, index):
 def test_a_member_that_diverges_is_frozen_and_the_others_train_on():
     plan = Training(steps=6, learning_rate=0.1, schedule="constant", batch=1, optimizer="adamw", weight_decay=0.1)
     memory = Memory()
-    pair = fit(Ensemble([Exploding(3), Exploding(99)]), exploding_losses, lambda i: i, plan, checkpoints=memory)
+    with pytest.warns(UserWarning, match=r"members \[0\] diverged at step 4"):
+        pair = fit(Ensemble([Exploding(3), Exploding(99)]), exploding_losses, lambda i: i, plan, checkpoints=memory)
     short = fit(Ensemble([Exploding(99)]), exploding_losses, lambda i: i, dataclasses.replace(plan, steps=3))
     whole = fit(Ensemble([Exploding(99)]), exploding_losses, lambda i: i, plan)
     assert torch.equal(pair.weights["weight"][0], short.weights["weight"][0])
@@ -151,7 +152,10 @@ def test_a_member_that_diverges_is_frozen_and_the_others_train_on():
 def test_training_stops_with_a_sentence_when_every_member_has_diverged():
     plan = Training(steps=9, learning_rate=0.1, batch=1, checkpoint_every=2)
     memory = Memory()
-    with pytest.raises(NumericalError, match=r"the last of 2 members diverged at step 5 .* lower the learning rate"):
+    with (
+        pytest.warns(UserWarning, match=r"members \[0\] diverged at step 4"),
+        pytest.raises(NumericalError, match=r"the last of 2 members diverged at step 5 .* lower the learning rate"),
+    ):
         fit(Ensemble([Exploding(3), Exploding(4)]), exploding_losses, lambda i: i, plan, checkpoints=memory)
     assert max(memory.saved) == 4
     assert all(torch.isfinite(tensor).all() for tensor in memory.saved[4].values())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -97,7 +98,8 @@ def fit(
     Each step takes the gradient of ``step(ensemble, batch)``, one loss a member, clips it member by member, and
     hands it to the optimiser. Nothing couples the members: each ends as it would alone, up to rounding.
 
-    A member whose loss or gradient stops being finite keeps its last finite weights while the others train on.
+    A member whose loss or gradient stops being finite keeps its last finite weights, with a warning, while the others
+    train on.
 
     Args:
         ensemble: the state.
@@ -216,12 +218,19 @@ class _State:
         healthy = torch.isfinite(losses) & torch.isfinite(norms)
         if bool(healthy.all()):
             return
-        self.diverged[~healthy & (self.diverged == 0)] = self.done + 1
+        new = ~healthy & (self.diverged == 0)
+        self.diverged[new] = self.done + 1
         if bool((self.diverged > 0).all()):
             raise NumericalError(
                 f"the training loss must stay finite, but the last of {len(self.ensemble)} members diverged at step "
                 f"{self.done + 1} (losses {losses.tolist()}, gradient norms {norms.tolist()}): lower the learning rate "
                 "or set clip or token_clip."
+            )
+        if bool(new.any()):
+            members = new.nonzero().flatten().tolist()
+            warnings.warn(
+                f"members {members} diverged at step {self.done + 1} and keep their weights; the others train on.",
+                stacklevel=2,
             )
         self._freeze()
 
