@@ -14,12 +14,16 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_type_hints
 
 import tyro
 from rich.console import Console
 
 from mesascope.errors import ArgumentError, MesascopeError, require_choice
+
+if TYPE_CHECKING:
+    from mesascope.runs import RunDirectory
+    from mesascope.studies import Study
 
 __all__ = ["main"]
 
@@ -114,7 +118,7 @@ def _list(arguments: list[str]) -> int:
 
 def _run(arguments: list[str]) -> int:
     """run STUDY: train, measure, judge and report (run STUDY --help lists its flags)."""
-    from mesascope.studies import STUDIES, new_run, resume_run, run_study
+    from mesascope.studies import STUDIES, run_study
 
     if not arguments or arguments[0].startswith("-"):
         raise ArgumentError(
@@ -122,38 +126,52 @@ def _run(arguments: list[str]) -> int:
             f"{arguments[0] if arguments else 'none'}: see mesascope list."
         )
     require_choice("study", arguments[0], STUDIES)
-    study, rest = STUDIES[arguments[0]], arguments[1:]
-    if any(argument.split("=")[0] == "--resume" for argument in rest):
-        options = _parse(ResumeOptions, rest, f"mesascope run {study.name}")
-        found, settings, directory = resume_run(STUDIES, options.resume)
-        if found.name != study.name:
-            raise ArgumentError(
-                f"--resume must name a run of {study.name}, but {options.resume} is one of {found.name}: "
-                f"mesascope run {found.name} --resume {options.resume}."
-            )
-        _device(directory.config["device"])
-    else:
-        preset = _peek(rest, "--preset", "quick")
-        require_choice("--preset", preset, study.presets)
-        kind = _options_of(study.presets[preset])
-        options = _parse(kind, rest, f"mesascope run {study.name}")
-        fields = {field.name for field in dataclasses.fields(study.presets[preset])}
-        settings = dataclasses.replace(study.presets[preset], **{name: getattr(options, name) for name in fields})
-        directory = new_run(
-            study,
-            options.preset,
-            settings,
-            seed=options.seed,
-            seeds=options.seeds,
-            device=_device(options.device),
-            out=options.out,
-            command=shlex.join(["mesascope", "run", *arguments]),
-        )
+    study, flags = STUDIES[arguments[0]], arguments[1:]
+    begun = any(flag.split("=")[0] == "--resume" for flag in flags)
+    settings, directory = _go_on(study, flags) if begun else _start(study, flags)
     print(f"{study.question}\nrun directory: {directory.path}", flush=True)
     records = run_study(study, settings, directory)
     _print_verdicts(records)
     print(f"report: {(directory.path / 'report.html').resolve()}")
     return 0
+
+
+def _start(study: Study, flags: list[str]) -> tuple[Any, RunDirectory]:
+    """Settings from the preset and the flags, and a new run directory."""
+    from mesascope.studies import new_run
+
+    preset = _peek(flags, "--preset", "quick")
+    require_choice("--preset", preset, study.presets)
+    base = study.presets[preset]
+    options = _parse(_options_of(base), flags, f"mesascope run {study.name}")
+    own = {field.name: getattr(options, field.name) for field in dataclasses.fields(base)}
+    settings = dataclasses.replace(base, **own)
+    directory = new_run(
+        study,
+        options.preset,
+        settings,
+        seed=options.seed,
+        seeds=options.seeds,
+        device=_device(options.device),
+        out=options.out,
+        command=shlex.join(["mesascope", "run", study.name, *flags]),
+    )
+    return settings, directory
+
+
+def _go_on(study: Study, flags: list[str]) -> tuple[Any, RunDirectory]:
+    """Settings and directory of a run begun earlier."""
+    from mesascope.studies import STUDIES, resume_run
+
+    path = _parse(ResumeOptions, flags, f"mesascope run {study.name}").resume
+    found, settings, directory = resume_run(STUDIES, path)
+    if found.name != study.name:
+        raise ArgumentError(
+            f"--resume must name a run of {study.name}, but {path} is one of {found.name}: "
+            f"mesascope run {found.name} --resume {path}."
+        )
+    _device(directory.config["device"])
+    return settings, directory
 
 
 def _report(arguments: list[str]) -> int:

@@ -16,7 +16,7 @@ def symmetric_uniform(shape: tuple[int, ...], generator: torch.Generator) -> Ten
     of ``Tensor.uniform_`` and keeps float32's full resolution; random numbers dominate the training of one layer.
     """
     if generator.device.type != "cpu":
-        return torch.rand(shape, generator=generator, device=generator.device).mul_(2).sub_(1 - 2**-25)
+        return torch.rand(shape, generator=generator, device=generator.device).sub_(0.5).mul_(2).add_(2**-25)
     count = torch.Size(shape).numel()
     bits = torch.empty((count + 1) // 2, dtype=torch.int64).random_(-(2**63), None, generator=generator)
     return bits.view(torch.int32)[:count].to(torch.float32).add_(0.5).mul_(2**-31).view(shape)

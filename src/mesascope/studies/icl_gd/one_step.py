@@ -77,7 +77,7 @@ def measure(lab: Lab, settings: OneStep) -> Results:
     family = _family(settings, 10)
     optimum = one_step_optimum(family)
     gd = GradientDescent(1, optimum.eta)
-    construction = gradient_descent(10, 1, optimum.eta, 10).network.float()
+    construction = gradient_descent(10, 1, optimum.eta, 10).network.float().to(lab.device)
     nets = _train(lab, settings, 10, gd).members()
     fresh = family.sample(settings.tasks, stream(lab.seed, "eval", 0, lab.device))
     few = fresh.part(0, settings.sweep_tasks)
@@ -171,7 +171,7 @@ def _dimensions(lab: Lab, settings: OneStep) -> dict[str, np.ndarray]:
     for size in SIZES:
         family, optimum = _family(settings, size), one_step_optimum(_family(settings, size))
         gd = GradientDescent(1, optimum.eta)
-        construction = gradient_descent(size, 1, optimum.eta, size).network.float()
+        construction = gradient_descent(size, 1, optimum.eta, size).network.float().to(lab.device)
         fresh = family.sample(settings.tasks, stream(lab.seed, "eval", size, lab.device))
         nets = _train(lab, settings, size, gd).members()
         pairs = [agreement(net, gd, fresh) for net in nets]
@@ -241,8 +241,8 @@ def _weights(nets: Sequence[InContextRegressor], construction: InContextRegresso
     return {
         "w_kq": np.stack([reading.w_kq.cpu().numpy() for reading in readings]),
         "w_pv": np.stack([reading.w_pv.cpu().numpy() for reading in readings]),
-        "construction_kq": built.w_kq.numpy(),
-        "construction_pv": built.w_pv.numpy(),
+        "construction_kq": built.w_kq.cpu().numpy(),
+        "construction_pv": built.w_pv.cpu().numpy(),
         "off_diagonal": np.array([reading.off_diagonal for reading in readings]),
         "diagonal_spread": np.array([reading.diagonal_spread for reading in readings]),
     }
