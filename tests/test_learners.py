@@ -180,6 +180,13 @@ def test_spectra_are_sorted_and_positive():
     assert (spectra > 0).all()
 
 
+def test_initial_weights_of_another_width_are_refused():
+    episode = draw(out=1)
+    learner = GradientDescent(1, 0.5, w0=torch.ones(4, 4, dtype=torch.float64))
+    with pytest.raises(ArgumentError, match=r"w0 must have shape \(1, 4\), but is \(4, 4\)"):
+        learner(episode.context, episode.xq)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [

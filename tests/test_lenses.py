@@ -122,6 +122,11 @@ def test_predictions_of_the_wrong_shape_or_not_finite_are_refused(episodes):
         agreement(lambda context, xq: xq[..., :2] * math.nan, Mean(), episodes)
 
 
+def test_what_is_not_a_learner_is_refused(episodes):
+    with pytest.raises(ArgumentTypeError, match=r"a learner must return a torch tensor, but .* returned ndarray"):
+        agreement(lambda context, xq: numpy_mean(context, xq).numpy(), Mean(), episodes)
+
+
 def test_nan_in_the_users_data_is_refused(episodes):
     broken = Episode(Context(episodes.context.x, episodes.context.y * math.nan), episodes.xq, episodes.yq)
     with pytest.raises(ArgumentError, match=r"context.y must be finite"):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from mesascope.errors import ArgumentError, ArgumentTypeError
 from mesascope.streams import stream
-from mesascope.tasks import Context, Episode, LinearRegression, check_episode, check_shapes
+from mesascope.tasks import Context, Episode, LinearRegression, check_episode, check_inputs
 from mesascope.tasks.draws import INPUT_LAWS, symmetric_uniform
 
 
@@ -109,7 +109,7 @@ def test_errors_are_also_the_builtin_ones():
 
 def test_shapes_that_disagree_are_refused():
     x, y, xq = torch.ones(2, 5, 3), torch.ones(2, 5, 1), torch.ones(2, 1, 3)
-    check_shapes(Context(x, y), xq)
+    check_inputs(Context(x, y), xq)
     for context, query in (
         (Context(x, y[:, :4]), xq),
         (Context(x, y[..., 0]), xq),
@@ -117,7 +117,16 @@ def test_shapes_that_disagree_are_refused():
         (Context(x, y), xq[:1]),
     ):
         with pytest.raises(ArgumentError, match="must"):
-            check_shapes(context, query)
+            check_inputs(context, query)
+
+
+@pytest.mark.parametrize("change", ["x", "y", "xq"])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float64])
+def test_dtypes_that_disagree_are_refused(change, dtype):
+    tensors = {"x": torch.ones(2, 5, 3), "y": torch.ones(2, 5, 1), "xq": torch.ones(2, 1, 3)}
+    tensors[change] = tensors[change].to(dtype)
+    with pytest.raises(ArgumentTypeError, match="context and xq must share one floating-point dtype"):
+        check_inputs(Context(tensors["x"], tensors["y"]), tensors["xq"])
 
 
 def test_nan_in_user_data_is_refused_with_its_place():

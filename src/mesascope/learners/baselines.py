@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from mesascope.shapes import Float, Tensor
-from mesascope.tasks import Context, check_shapes
+from mesascope.tasks import Context, check_inputs
 
 __all__ = ["Mean", "Zero"]
 
@@ -14,7 +14,7 @@ class Zero(nn.Module):
     """Predicts 0 for every query."""
 
     def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
-        check_shapes(context, xq)
+        check_inputs(context, xq)
         return 0 * xq[..., :1].expand(*xq.shape[:-1], context.y.shape[-1])
 
 
@@ -22,6 +22,6 @@ class Mean(nn.Module):
     """Predicts the mean of the context's targets for every query (0 for an empty context)."""
 
     def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
-        check_shapes(context, xq)
+        check_inputs(context, xq)
         mean = context.y.sum(-2, keepdim=True) / max(context.y.shape[-2], 1)
         return mean + Zero()(context, xq)

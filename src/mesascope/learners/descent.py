@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from mesascope.errors import refuse, require_count, require_number
+from mesascope.errors import ArgumentTypeError, refuse, require_count, require_number
 from mesascope.shapes import Float, Tensor
-from mesascope.tasks import Context, check_shapes
+from mesascope.tasks import Context, check_inputs
 
 __all__ = ["GradientDescent", "GradientDescentPlusPlus"]
 
@@ -71,8 +71,10 @@ class GradientDescentPlusPlus(nn.Module):
         return type(self)(steps, **sizes, w0=self.w0, token_clip=self.token_clip)
 
     def _predictions(self, context: Context, xq: Tensor) -> list[Tensor]:
-        check_shapes(context, xq)
+        check_inputs(context, xq)
         (x, y), n = context, max(context.x.shape[-2], 1)
+        if self.w0 is not None and self.w0.shape != (y.shape[-1], x.shape[-1]):
+            refuse("w0", f"have shape ({y.shape[-1]}, {x.shape[-1]})", tuple(self.w0.shape), "match it to (dy, dx)")
         w0 = y.new_zeros(y.shape[-1], x.shape[-1]) if self.w0 is None else self.w0.to(x)
         yq = y.new_zeros((*xq.shape[:-1], y.shape[-1]))
         predictions = [xq @ w0.mT - yq]
@@ -121,7 +123,10 @@ class GradientDescent(GradientDescentPlusPlus):
 
 def _step_sizes(name: str, value: float | Sequence[float], steps: int) -> nn.Parameter:
     """A float64 parameter: a number, or one a step."""
-    sizes = torch.as_tensor(value, dtype=torch.float64).detach().clone()
+    try:
+        sizes = torch.as_tensor(value, dtype=torch.float64).detach().clone()
+    except (TypeError, ValueError, RuntimeError):
+        raise ArgumentTypeError(f"{name} must be a number or one a step, but is {value!r}: pass floats.") from None
     if sizes.ndim > 1 or (sizes.ndim == 1 and len(sizes) != steps):
         refuse(name, f"be one number or {steps}, one a step", value, "match it to steps")
     if not torch.isfinite(sizes).all():

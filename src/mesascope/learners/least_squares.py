@@ -7,7 +7,7 @@ from torch import nn
 
 from mesascope.errors import NumericalError, require_number
 from mesascope.shapes import Float, Tensor
-from mesascope.tasks import Context, check_shapes
+from mesascope.tasks import Context, check_inputs
 
 __all__ = ["LeastSquares"]
 
@@ -33,7 +33,7 @@ class LeastSquares(nn.Module):
         self.ridge = ridge
 
     def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
-        check_shapes(context, xq)
+        check_inputs(context, xq)
         x, y = context
         if x.shape[-2] == 0:
             return xq @ y.new_zeros(x.shape[-1], y.shape[-1])

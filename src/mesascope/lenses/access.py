@@ -25,10 +25,15 @@ def access_of(learner: Learner, episode: Episode) -> Access:
     differentiated by the queries, else *prediction*."""
     if isinstance(learner, InContextRegressor):
         return "network"
+    if not callable(learner):
+        raise ArgumentTypeError(
+            f"a learner must be callable as learner(context, xq), but is {learner!r}: pass a module or a function."
+        )
     xq = episode.xq[:1].detach().clone().requires_grad_()
     try:
         prediction = learner(episode.part(0, 1).context, xq)
-        return "gradient" if prediction.requires_grad and _depends(prediction, xq) else "prediction"
+        differentiable = isinstance(prediction, Tensor) and prediction.requires_grad and _depends(prediction, xq)
+        return "gradient" if differentiable else "prediction"
     except RuntimeError as error:
         if "requires grad" in str(error):  # what `Tensor.numpy` says to a learner outside torch
             return "prediction"
@@ -90,7 +95,12 @@ def _parts(episode: Episode) -> Iterator[Episode]:
         yield episode.part(start, min(start + _PART, tasks))
 
 
-def _checked(learner: Learner, prediction: Tensor, part: Episode) -> Tensor:
+def _checked(learner: Learner, prediction: object, part: Episode) -> Tensor:
+    if not isinstance(prediction, Tensor):
+        raise ArgumentTypeError(
+            f"a learner must return a torch tensor, but {_name(learner)} returned {type(prediction).__name__}: wrap it "
+            "in torch.as_tensor."
+        )
     if prediction.shape != part.yq.shape:
         raise ArgumentError(
             f"a learner must return predictions (*batch, m, dy) = {tuple(part.yq.shape)}, but {_name(learner)} "

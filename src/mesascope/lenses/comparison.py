@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from mesascope.errors import ArgumentError, require_count
+from mesascope.errors import ArgumentError, ArgumentTypeError, require_count
 from mesascope.lenses.access import access_of
 from mesascope.lenses.alignment import Agreement, Alignment, agreement, alignment
 from mesascope.streams import stream
@@ -68,8 +68,12 @@ def compare(
     True
     """
     require_count("tasks", tasks, least=2)
-    if not others:
-        raise ArgumentError("others must name at least one learner, but is empty: pass {'name': learner}.")
+    if not isinstance(others, Mapping) or not others:
+        raise ArgumentError(f"others must name at least one learner, but is {others!r}: pass {{'name': learner}}.")
+    if not isinstance(family, Family):
+        raise ArgumentTypeError(
+            f"family must have a method sample(batch, generator), but is {family!r}: pass LinearRegression(), say."
+        )
     episodes = family.sample(tasks, stream(seed, "compare", device=device))
     rows = {name: _row(learner, other, episodes) for name, other in others.items()}
     return Comparison(_label(learner), rows)

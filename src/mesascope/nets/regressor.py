@@ -9,7 +9,7 @@ from mesascope.errors import refuse, require_choice, require_count
 from mesascope.nets.tokens import LAYOUTS
 from mesascope.nets.transformer import Products, Tokens, Transformer
 from mesascope.shapes import Float, Tensor
-from mesascope.tasks import Context, check_shapes
+from mesascope.tasks import Context, check_inputs
 
 __all__ = ["InContextRegressor"]
 
@@ -44,6 +44,9 @@ class InContextRegressor(nn.Module):
         super().__init__()
         require_choice("layout", layout, LAYOUTS)
         require_count("d_out", d_out)
+        d_in = transformer.config.width - d_out
+        if w0 is not None and w0.shape != (d_out, d_in):
+            refuse("w0", f"have shape ({d_out}, {d_in})", tuple(w0.shape), "match it to (d_out, d_in)")
         self.transformer = transformer
         self.layout = layout
         self.d_out = d_out
@@ -70,7 +73,7 @@ class InContextRegressor(nn.Module):
         return InContextRegressor(self.transformer.repeated(steps, damping), self.layout, self.d_out, self.w0)
 
     def _tokens(self, context: Context, xq: Tensor) -> tuple[Tensor, Tensor]:
-        check_shapes(context, xq)
+        check_inputs(context, xq)
         if context.y.shape[-1] != self.d_out:
             refuse("context.y", f"have width {self.d_out}", context.y.shape[-1], "build the net with this d_out")
         tokens, query = LAYOUTS[self.layout](context, xq)
@@ -85,4 +88,4 @@ class InContextRegressor(nn.Module):
 
     def _read(self, tokens: Tensor) -> Tensor:
         x, y = tokens[..., : -self.d_out], tokens[..., -self.d_out :]
-        return -y if self.w0 is None else x[..., : self.w0.shape[-1]] @ self.w0.mT - y
+        return -y if self.w0 is None else x @ self.w0.mT - y

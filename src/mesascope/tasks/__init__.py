@@ -1,6 +1,6 @@
 """Task families: distributions over tasks, and the episodes they draw."""
 
-from mesascope.tasks.episodes import Context, Episode, Family, Learner, check_episode, check_shapes
+from mesascope.tasks.episodes import Context, Episode, Family, Learner, check_episode, check_inputs
 from mesascope.tasks.linear_regression import LinearRegression
 
 __all__ = [
@@ -11,7 +11,7 @@ __all__ = [
     "Learner",
     "LinearRegression",
     "check_episode",
-    "check_shapes",
+    "check_inputs",
 ]
 
 FAMILIES = {"linear-regression": LinearRegression}

@@ -6,10 +6,10 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 
-from mesascope.errors import ArgumentError
+from mesascope.errors import ArgumentError, ArgumentTypeError
 from mesascope.shapes import Float, Tensor
 
-__all__ = ["Context", "Episode", "Family", "Learner", "check_episode", "check_shapes"]
+__all__ = ["Context", "Episode", "Family", "Learner", "check_episode", "check_inputs"]
 
 
 class Context(NamedTuple):
@@ -55,9 +55,14 @@ class Family(Protocol):
     def sample(self, batch: int, generator: torch.Generator) -> Episode: ...
 
 
-def check_shapes(context: Context, xq: Tensor) -> None:
-    """Refuse a context and queries whose shapes disagree. Costs no pass over the data."""
+def check_inputs(context: Context, xq: Tensor) -> None:
+    """Refuse a context and queries whose shapes or dtypes disagree. Costs no pass over the data."""
     x, y = context
+    if not x.is_floating_point() or y.dtype != x.dtype or xq.dtype != x.dtype:
+        raise ArgumentTypeError(
+            f"context and xq must share one floating-point dtype, but x is {x.dtype}, y {y.dtype} and xq {xq.dtype}: "
+            "convert them, with .float() say."
+        )
     if x.ndim < 2 or y.ndim != x.ndim or xq.ndim != x.ndim:
         raise ArgumentError(
             f"context and xq must be (*batch, n, dx), (*batch, n, dy) and (*batch, m, dx), but x is {tuple(x.shape)}, "
@@ -77,7 +82,7 @@ def check_shapes(context: Context, xq: Tensor) -> None:
 
 def check_episode(episode: Episode) -> None:
     """Refuse an episode whose shapes disagree or that holds a number which is not finite."""
-    check_shapes(episode.context, episode.xq)
+    check_inputs(episode.context, episode.xq)
     if episode.yq.shape[:-1] != episode.xq.shape[:-1] or episode.yq.shape[-1] != episode.context.y.shape[-1]:
         raise ArgumentError(
             f"yq must have one answer of context.y's width for each query, but yq is {tuple(episode.yq.shape)} and xq "
