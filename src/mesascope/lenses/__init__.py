@@ -7,12 +7,13 @@ from mesascope.lenses.access import access_of, per_task_errors
 from mesascope.lenses.alignment import Agreement, Alignment, agreement, alignment
 from mesascope.lenses.comparison import Comparison, compare
 from mesascope.lenses.sweep import SweepPoint, rollout, sweep, trajectory_errors
-from mesascope.lenses.weights import WeightReading, interpolate, rescaled_products, weights
+from mesascope.lenses.weights import StepSizes, WeightReading, interpolate, rescaled_products, step_sizes, weights
 
 __all__ = [
     "Agreement",
     "Alignment",
     "Comparison",
+    "StepSizes",
     "SweepPoint",
     "WeightReading",
     "access_of",
@@ -23,6 +24,7 @@ __all__ = [
     "per_task_errors",
     "rescaled_products",
     "rollout",
+    "step_sizes",
     "sweep",
     "trajectory_errors",
     "weights",

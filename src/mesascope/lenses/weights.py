@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -13,7 +14,14 @@ from mesascope.nets import InContextRegressor, Products
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Learner
 
-__all__ = ["WeightReading", "interpolate", "rescaled_products", "weights"]
+__all__ = ["StepSizes", "WeightReading", "interpolate", "rescaled_products", "step_sizes", "weights"]
+
+
+class StepSizes(NamedTuple):
+    """eta and gamma of each layer, ``(n_layers,)``, in the units of `GradientDescentPlusPlus`."""
+
+    eta: Float[Tensor, " n_layers"]
+    gamma: Float[Tensor, " n_layers"]
 
 
 @dataclass(frozen=True)
@@ -70,6 +78,20 @@ def rescaled_products(network: InContextRegressor) -> list[Products]:
             )
         rescaled.append(Products(w_kq.detach() / beta, w_pv.detach() * beta))
     return rescaled
+
+
+def step_sizes(network: Learner, n_context: int) -> StepSizes:
+    """The GD++ step sizes that a network's weights spell on contexts of ``n_context`` pairs. Needs *network*.
+
+    With products rescaled as in `rescaled_products` and summed over heads, gamma is minus the mean of W_PV's diagonal
+    over the inputs and eta minus n_context times its mean over the targets, as the construction has them.
+
+    Source: ICML paper, section 3 and appendix A.10.
+    """
+    net = require_network("step_sizes", network)
+    diagonals = torch.stack([layer.w_pv.diagonal(dim1=-2, dim2=-1).sum(0) for layer in rescaled_products(net)])
+    inputs, targets = diagonals[:, : -net.d_out], diagonals[:, -net.d_out :]
+    return StepSizes(-n_context * targets.mean(1), -inputs.mean(1))
 
 
 def interpolate(a: Learner, b: Learner, t: float = 0.5) -> InContextRegressor:

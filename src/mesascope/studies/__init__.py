@@ -1,9 +1,19 @@
 """Studies: the seeds' questions, answered by runs."""
 
-from mesascope.studies.icl_gd import one_step
+from mesascope.studies.icl_gd import finite_tasks, layernorm, one_step, softmax, two_steps, weights
 from mesascope.studies.run import new_run, resume_run, run_study
 from mesascope.studies.study import Study
 
 __all__ = ["STUDIES", "Study", "new_run", "resume_run", "run_study"]
 
-STUDIES: dict[str, Study] = {study.name: study for study in (one_step.STUDY,)}
+STUDIES: dict[str, Study] = {
+    study.name: study
+    for study in (
+        one_step.STUDY,
+        two_steps.STUDY,
+        weights.STUDY,
+        softmax.STUDY,
+        layernorm.STUDY,
+        finite_tasks.STUDY,
+    )
+}

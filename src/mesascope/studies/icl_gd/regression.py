@@ -1,0 +1,199 @@
+"""What the studies of linear regression share: their tasks, trainings and comparisons."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from mesascope.errors import require_count
+from mesascope.lenses import agreement, alignment, interpolate, sweep
+from mesascope.lenses.access import per_task_errors
+from mesascope.measurement import Measurement
+from mesascope.nets import InContextRegressor, Transformer, TransformerConfig
+from mesascope.streams import stream
+from mesascope.studies.evidence import arrays_of
+from mesascope.studies.lab import Lab
+from mesascope.tasks import Episode, Family, Learner, LinearRegression
+from mesascope.training import Ensemble, Module, Training
+
+__all__ = ["QUANTILES", "Regression", "comparison", "contrast", "halfway", "scales", "train_nets", "watch"]
+
+Arrays = dict[str, np.ndarray]
+
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+INPUT_SCALES = (0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0)
+
+
+@dataclass(frozen=True)
+class Regression:
+    """Settings of a study of linear regression: noiseless tasks with N = d = 10, and how networks train on them."""
+
+    steps: int = 1500
+    """Training steps."""
+    batch: int = 2048
+    """Tasks a training step and seed."""
+    learning_rate: float = 2e-3
+    """Largest learning rate."""
+    decay_from: float = 0.3
+    """Share of the steps after which the learning rate falls linearly to 0."""
+    clip: float | None = None
+    """Bound on the norm of each seed's gradient."""
+    init_scale: float = 0.002
+    """Variance of the initial weights, times depth and fan-in."""
+    x_scale: float = 0.5
+    """Inputs are drawn from U(-x_scale, x_scale)."""
+    tasks: int = 100_000
+    """Fresh tasks that trained networks and algorithms are compared on."""
+    sweep_tasks: int = 10_000
+    """Tasks of each point of a sweep, and of an evaluation while training."""
+
+    def __post_init__(self) -> None:
+        _ = self.training, self.family
+        require_count("tasks", self.tasks, least=2)
+        require_count("sweep_tasks", self.sweep_tasks, least=2)
+
+    @property
+    def family(self) -> LinearRegression:
+        return LinearRegression(x_scale=self.x_scale)
+
+    @property
+    def training(self) -> Training:
+        """Decay and averaging remove the noise that Adam leaves; some fifty evaluations, whatever the length."""
+        return Training(
+            steps=self.steps,
+            batch=self.batch,
+            learning_rate=self.learning_rate,
+            decay_from=self.decay_from,
+            clip=self.clip,
+            average=4.0,
+            evaluate_every=max(self.steps // 50, 1),
+        )
+
+
+def train_nets(
+    lab: Lab,
+    name: str,
+    config: TransformerConfig,
+    family: Family,
+    training: Training,
+    evaluate: Callable[[InContextRegressor], Mapping[str, float]] | None = None,
+    seeds: Sequence[int] | None = None,
+) -> list[InContextRegressor]:
+    """One network of ``config`` a seed, trained on ``family``; ``evaluate`` gives what to log of one of them."""
+    log = None if evaluate is None else _each(evaluate)
+    return lab.train(
+        name,
+        lambda generator: InContextRegressor(Transformer(config, generator)),
+        family,
+        training,
+        learner={"name": "in-context-regressor", "layout": "concatenated", "transformer": config},
+        seeds=seeds,
+        evaluate=log,
+    ).members()
+
+
+def watch(references: Mapping[str, Learner], episodes: Episode) -> Callable[[Module], dict[str, float]]:
+    """What to log while training: the loss, and alignment with each reference, on the same tasks every time."""
+
+    def look(net: Module) -> dict[str, float]:
+        row: dict[str, float] = {}
+        for name, reference in references.items():
+            seen = alignment(net, reference, episodes)
+            row |= {"mse": seen.mse_a.value, f"{name}_mse": seen.mse_b.value}
+            for field in ("prediction_difference", "sensitivity_cosine", "sensitivity_difference"):
+                row[f"{name}_{field}"] = getattr(seen, field).value
+        return row
+
+    return look
+
+
+def comparison(nets: Sequence[Learner], references: Mapping[str, Learner], fresh: Episode) -> Arrays:
+    """Networks and references on the same fresh tasks: one row a network, and quantiles over tasks of each error."""
+    arrays: Arrays = {"quantile": np.array(QUANTILES), "tasks": np.array(fresh.xq.shape[0])}
+    fields = ("mse_b", "mse_ratio", "prediction_difference", "sensitivity_cosine", "sensitivity_difference")
+    for name, reference in references.items():
+        seen = [alignment(net, reference, fresh) for net in nets]
+        arrays |= {
+            f"{name}_{field}_{key}": array
+            for field in fields
+            for key, array in arrays_of([getattr(one, field) for one in seen]).items()
+        }
+        arrays |= {f"mse_{key}": array for key, array in arrays_of([one.mse_a for one in seen]).items()}
+        arrays[f"{name}_quantiles"] = _quantiles(per_task_errors(reference, fresh))
+    arrays["quantiles"] = np.stack([_quantiles(per_task_errors(net, fresh)) for net in nets])
+    return arrays
+
+
+def scales(
+    lab: Lab,
+    settings: Regression,
+    nets: Sequence[Learner],
+    references: Mapping[str, Learner],
+    over: Mapping[str, Sequence],
+) -> Arrays:
+    """Losses away from the training tasks, and each network's ratio to each reference, paired."""
+    arrays: Arrays = {"tasks": np.array(settings.sweep_tasks)}
+    trained = {f"seed {index}": net for index, net in enumerate(nets)}
+    for name, reference in references.items():
+        points = sweep(
+            {name: reference, **trained},
+            settings.family,
+            over,
+            tasks=settings.sweep_tasks,
+            seed=lab.seed,
+            device=lab.device,
+        )
+        arrays |= {
+            name: np.array([point.mse[name].value for point in points]),
+            "trained": np.array([[point.mse[seed].value for point in points] for seed in trained]),
+            f"{name}_ratio": np.array([[point.ratio[seed].value for point in points] for seed in trained]),
+            f"{name}_ratio_stderr": np.array([[point.ratio[seed].stderr for point in points] for seed in trained]),
+        }
+        arrays |= {field: np.array([point.setting[field] for point in points]) for field in over}
+    return arrays
+
+
+def contrast(
+    lab: Lab,
+    settings: Regression,
+    name: str,
+    config: TransformerConfig,
+    references: Mapping[str, Learner],
+    training: Training | None = None,
+) -> tuple[list[InContextRegressor], dict[str, Arrays]]:
+    """Train networks and compare them with references: while training, on fresh tasks, and on inputs of other scales.
+
+    Returns the networks, and the stages ``name``, ``name-comparison`` and ``name-input-scale``.
+    """
+    family = settings.family
+    watched = family.sample(settings.sweep_tasks, stream(lab.seed, "watch", 0, lab.device))
+    nets = train_nets(lab, name, config, family, training or settings.training, watch(references, watched))
+    fresh = family.sample(settings.tasks, stream(lab.seed, "eval", 0, lab.device))
+    over = {"x_scale": [2 * settings.x_scale * scale for scale in INPUT_SCALES]}
+    stages = {
+        name: lambda: lab.curves(name),
+        f"{name}-comparison": lambda: comparison(nets, references, fresh),
+        f"{name}-input-scale": lambda: scales(lab, settings, nets, references, over),
+    }
+    return nets, {stage: lab.stage(stage, compute) for stage, compute in stages.items()}
+
+
+def halfway(nets: Sequence[InContextRegressor], others: Sequence[InContextRegressor], fresh: Episode) -> Arrays:
+    """Loss halfway between each network and its other, over the loss at either end: (nets, 2)."""
+    ratios: list[Measurement] = []
+    for net, other in zip(nets, others, strict=True):
+        middle = interpolate(net, other, 0.5)
+        ratios += [agreement(middle, end, fresh).mse_ratio for end in (net, other)]
+    return {key: array.reshape(-1, 2) for key, array in arrays_of(ratios).items()}
+
+
+def _each(evaluate: Callable[[InContextRegressor], Mapping[str, float]]) -> Callable[[Ensemble], list]:
+    return lambda ensemble: [evaluate(net) for net in ensemble.members()]
+
+
+def _quantiles(errors: torch.Tensor) -> np.ndarray:
+    points = torch.tensor(QUANTILES, dtype=torch.float64, device=errors.device)
+    return torch.quantile(errors.double(), points).cpu().numpy()

@@ -1,0 +1,132 @@
+"""Does softmax self-attention run a step of gradient descent, and what does a second head add?
+
+ICML paper: Figure 12. One softmax layer with one head and with two is compared with one step of gradient descent.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from mesascope.learners import GradientDescent, one_step_optimum
+from mesascope.measurement import Measurement
+from mesascope.nets import TransformerConfig
+from mesascope.runs import Bound, Claim
+from mesascope.studies.evidence import both, excess_percent, largest, smallest
+from mesascope.studies.icl_gd.panels import captioned, contrast_figures
+from mesascope.studies.icl_gd.regression import Regression, contrast
+from mesascope.studies.lab import Lab
+from mesascope.studies.study import Results, Study
+
+__all__ = ["STUDY"]
+
+NETS = {"one-head": 1, "two-heads": 2}
+
+
+@dataclass(frozen=True)
+class Softmax(Regression):
+    """Settings of the study; two heads may train by a rate and from a scale of their own."""
+
+    two_heads_learning_rate: float = 1e-2
+    """Largest learning rate of the layer with two heads."""
+    two_heads_init_scale: float = 0.2
+    """Its init_scale: heads that start farther apart part sooner."""
+
+
+CLAIMS = (
+    Claim(
+        "one-head-loss",
+        "excess of the one-head loss over one gradient step's, % (best seed, paired)",
+        "ICML paper, Fig. 12a left",
+        both(Bound(low=30.0)),
+        reference=40.1,
+    ),
+    Claim(
+        "two-heads-loss",
+        "excess of the two-head loss over one gradient step's, % (worst seed, paired)",
+        "ICML paper, Fig. 12b left",
+        both(Bound(high=10.0)),
+        reference=6.1,
+    ),
+    Claim(
+        "one-head-cosine",
+        "distance of the one-head cosine with gradient descent from 0.72 (worst seed)",
+        "ICML paper, Fig. 12a centre",
+        both(Bound(high=0.04)),
+        reference=0.0,
+    ),
+    Claim(
+        "two-heads-cosine",
+        "mean cosine of dy/dx_q of two heads with gradient descent's (worst seed)",
+        "ICML paper, Fig. 12b centre",
+        both(Bound(low=0.96)),
+        reference=0.965,
+    ),
+    Claim(
+        "similar-curves",
+        "distance from 1 of (loss over that at the training scale) two heads / gradient descent, input scales 0.25 to "
+        "1 (worst seed and scale)",
+        "ICML paper, Fig. 12b right",
+        both(Bound(high=0.25)),
+    ),
+)
+
+
+def measure(lab: Lab, settings: Softmax) -> Results:
+    """Train and compare."""
+    gd = GradientDescent(1, one_step_optimum(settings.family).eta)
+    results: dict = {}
+    for name, heads in NETS.items():
+        scale, rate = settings.init_scale, settings.learning_rate
+        if heads == 2:
+            scale, rate = settings.two_heads_init_scale, settings.two_heads_learning_rate
+        config = TransformerConfig(width=11, n_heads=heads, attention="softmax", init_scale=scale)
+        training = dataclasses.replace(settings.training, learning_rate=rate)
+        results |= contrast(lab, settings, name, config, {"gd": gd}, training)[1]
+    return results
+
+
+def judge(results: Results) -> dict[str, Measurement]:
+    """One Measurement a claim."""
+    one, two = (results[f"{name}-comparison"] for name in NETS)
+    swept = results["two-heads-input-scale"]
+    start = swept["x_scale"].tolist().index(0.5)
+    shape = np.abs(swept["gd_ratio"] / swept["gd_ratio"][:, start, None] - 1)
+    cosine = np.abs(one["gd_sensitivity_cosine_value"] - 0.72)
+    excess = 100 * (one["gd_mse_ratio_value"] - 1)
+    return {
+        "one-head-loss": smallest(excess, 100 * one["gd_mse_ratio_stderr"], one["gd_mse_ratio_n"]),
+        "two-heads-loss": excess_percent(two, "gd_mse_ratio"),
+        "one-head-cosine": largest(cosine, one["gd_sensitivity_cosine_stderr"], one["gd_sensitivity_cosine_n"]),
+        "two-heads-cosine": smallest(*(two[f"gd_sensitivity_cosine_{key}"] for key in ("value", "stderr", "n"))),
+        "similar-curves": largest(shape, swept["gd_ratio_stderr"], int(swept["tasks"])),
+    }
+
+
+def draw(results: Results) -> dict[str, Figure]:
+    """The paper's panels."""
+    figures: dict = {}
+    for name in NETS:
+        title = f"softmax layer, {name.replace('-', ' ')}"
+        figures |= contrast_figures(results, name, title, ["gd"], source="Paper: Fig. 12")
+    return captioned(figures)
+
+
+STUDY = Study(
+    name="softmax",
+    question="Does softmax self-attention run a step of gradient descent, and what does a second head add?",
+    source="von Oswald et al., Transformers learn in-context by gradient descent (ICML 2023): Fig. 12",
+    presets={
+        "quick": Softmax(steps=1000, batch=1024, learning_rate=4e-3),
+        "paper": Softmax(
+            steps=5000, learning_rate=1e-3, clip=0.001, two_heads_learning_rate=1e-3, two_heads_init_scale=0.002
+        ),
+    },
+    claims=CLAIMS,
+    measure=measure,
+    judge=judge,
+    draw=draw,
+)
