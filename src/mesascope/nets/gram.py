@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from mesascope.shapes import Float, Tensor
 
-__all__ = ["LinearLayer", "run_linear_layers"]
+__all__ = ["LinearLayer", "rows_times", "run_linear_layers"]
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def _advance(layer: LinearLayer, query: Tensor, context: _Context) -> tuple[Tens
     """The query tokens and the context's Gram matrix after a layer."""
     gram = context.matrix()
     # Each head's PV C KQ, transposed so that tokens are rows.
-    moves = [_rows_times(_rows_times(gram, kq).mT, pv.mT) for kq, pv in zip(layer.w_kq, layer.w_pv, strict=True)]
+    moves = [rows_times(rows_times(gram, kq).mT, pv.mT) for kq, pv in zip(layer.w_kq, layer.w_pv, strict=True)]
     move = functools.reduce(torch.add, moves)
     half = gram + gram @ move
     return query + query @ move, _Context(None, half + move.mT @ half)
@@ -114,7 +114,7 @@ def _apply(layers: Sequence[LinearLayer], tokens: Tensor, context: _Context, tra
     moved = tokens
     for w_kq, w_pv in zip(layer.w_kq, layer.w_pv, strict=True):
         first, second = (w_pv, w_kq) if transposed else (w_kq.mT, w_pv.mT)
-        moved = moved + _rows_times(_times_gram(before, _rows_times(tokens, first), context), second)
+        moved = moved + rows_times(_times_gram(before, rows_times(tokens, first), context), second)
     return moved
 
 
@@ -126,6 +126,6 @@ def _times_gram(before: Sequence[LinearLayer], vectors: Tensor, context: _Contex
     return _apply(before, _times_gram(before[:-1], inner, context), context)
 
 
-def _rows_times(rows: Tensor, matrix: Tensor) -> Tensor:
+def rows_times(rows: Tensor, matrix: Tensor) -> Tensor:
     """rows @ matrix as one product of two matrices, which `torch.func.vmap` keeps as one a member."""
     return (rows.reshape(-1, rows.shape[-1]) @ matrix).view(*rows.shape[:-1], matrix.shape[-1])

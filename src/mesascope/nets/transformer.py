@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -13,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 from mesascope.errors import refuse, require_choice, require_count, require_number
-from mesascope.nets.gram import LinearLayer, run_linear_layers
+from mesascope.nets.gram import LinearLayer, rows_times, run_linear_layers
 from mesascope.ops import linear_attention, softmax_attention
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import stream
@@ -119,24 +118,25 @@ class Attention(nn.Module):
     def products(self) -> Products:
         return Products(self.w_k.mT @ self.w_q, self.p @ self.w_v)
 
-    def read(self, context: Tensor, attention: str, damping: float) -> tuple[Tensor, Tensor]:
-        """Keys and damped values of the context tokens, each ``(*batch, heads, n, size)``.
+    def forward(
+        self,
+        rows: Float[Tensor, "*batch m width"],
+        context: Float[Tensor, "*batch n width"],
+        attention: str,
+        damping: float,
+    ) -> Float[Tensor, "*batch m width"]:
+        """What attention to the context adds to ``rows``, summed over heads.
 
-        Linear attention takes them of full width through the products, which leaves queries and outputs as they are.
+        Through the products, keys and values are the context's own tokens: only the rows that ask are projected.
         """
-        if attention == "linear":
-            w_kq, w_pv = self.products()
-            return _project(context, w_kq.mT), _project(context, damping * w_pv)
-        return _project(context, self.w_k), _project(context, damping * self.w_v)
-
-    def forward(self, tokens: Tensor, keys: Tensor, values: Tensor, attention: str) -> Tensor:
-        """What attention to those keys and values adds to ``tokens``, summed over heads."""
-        if attention == "linear":
-            queries = tokens.unsqueeze(-3).expand(*keys.shape[:-2], *tokens.shape[-2:])
-            heads = linear_attention(queries, keys, values)
-        else:
-            heads = softmax_attention(_project(tokens, self.w_q), keys, values) @ self.p.mT
-        return functools.reduce(torch.add, heads.unbind(-3))
+        w_kq, w_pv = self.products()
+        heads, width, _ = w_kq.shape
+        if attention == "softmax":
+            w_kq = w_kq * math.sqrt(width / self.w_k.shape[-2])  # the scale is that of keys, not of tokens
+        queries = rows_times(rows, w_kq.reshape(-1, width).mT)
+        mixed = ATTENTIONS[attention](queries.reshape(*rows.shape[:-2], -1, width), context, context)
+        outwards = (damping * w_pv).mT.reshape(-1, width)
+        return rows_times(mixed.reshape(*rows.shape[:-1], heads * width), outwards)
 
 
 class MLP(nn.Module):
@@ -162,15 +162,12 @@ class Layer(nn.Module):
         self.norm = nn.LayerNorm(width) if norm else nn.Identity()
         self.mlp_norm = nn.LayerNorm(width) if norm and config.mlp else nn.Identity()
 
-    def forward(self, tokens: Tokens, attention: str, damping: float, moves_context: bool) -> Tokens:
-        """Query tokens after the layer, and context tokens too where they are to move."""
-        keys, values = self.attention.read(self.norm(tokens.context), attention, damping)
-
-        def move(part: Tensor) -> Tensor:
-            part = part + self.attention(self.norm(part), keys, values, attention)
-            return part if self.mlp is None else part + self.mlp(self.mlp_norm(part), damping)
-
-        return Tokens(move(tokens.context) if moves_context else tokens.context, move(tokens.query))
+    def forward(self, rows: Tensor, n: int, attention: str, damping: float, moves_context: bool) -> Tensor:
+        """Rows of context (the first n) and queries after the layer; the queries alone where the context stays."""
+        normed = self.norm(rows)
+        context, moved = normed[..., :n, :], slice(0 if moves_context else n, None)
+        rows = rows[..., moved, :] + self.attention(normed[..., moved, :], context, attention, damping)
+        return rows if self.mlp is None else rows + self.mlp(self.mlp_norm(rows), damping)
 
 
 class Transformer(nn.Module):
@@ -202,11 +199,14 @@ class Transformer(nn.Module):
         """Query tokens after each layer."""
         if self.config.purely_linear:
             return run_linear_layers(context, query, self._linear_layers())
-        return [tokens.query for tokens in self._token_form(context, query, last_context=False)]
+        m = query.shape[-2]
+        return [rows[..., rows.shape[-2] - m :, :] for rows in self._token_form(context, query, last_context=False)]
 
     def tokens(self, context: Tensor, query: Tensor) -> list[Tokens]:
         """Context and query tokens before the first layer and after each layer, ``n_layers + 1`` pairs."""
-        return [Tokens(context, query), *self._token_form(context, query, last_context=True)]
+        rows = self._token_form(context, query, last_context=True)
+        n = context.shape[-2]
+        return [Tokens(context, query), *(Tokens(part[..., :n, :], part[..., n:, :]) for part in rows)]
 
     def products(self) -> list[Products]:
         """W_KQ and W_PV of each layer (looped layers repeat theirs)."""
@@ -222,14 +222,15 @@ class Transformer(nn.Module):
         looped.layers = self.layers
         return looped
 
-    def _token_form(self, context: Tensor, query: Tensor, *, last_context: bool) -> list[Tokens]:
-        """Tokens after each layer; the last layer's context tokens are left as they were unless asked for."""
-        states, tokens, config = [], Tokens(context, query), self.config
+    def _token_form(self, context: Tensor, query: Tensor, *, last_context: bool) -> list[Tensor]:
+        """Rows of context and queries after each layer; after the last, of queries alone unless asked for all."""
+        states, config = [], self.config
+        rows, n = torch.cat([context, query], dim=-2), context.shape[-2]
         for index, (layer, attention) in enumerate(zip(self._unrolled(), config.attentions, strict=True)):
-            tokens = layer(tokens, attention, config.damping, last_context or index < config.n_layers - 1)
+            rows = layer(rows, n, attention, config.damping, last_context or index < config.n_layers - 1)
             if config.token_clip is not None:
-                tokens = Tokens(*(part.clamp(-config.token_clip, config.token_clip) for part in tokens))
-            states.append(tokens)
+                rows = rows.clamp(-config.token_clip, config.token_clip)
+            states.append(rows)
         return states
 
     def _unrolled(self) -> list[Layer]:
@@ -246,10 +247,3 @@ def _initial(shape: tuple[int, ...], variance: float, generator: torch.Generator
     weights = torch.empty(shape, device=generator.device)
     nn.init.trunc_normal_(weights, std=1.0, a=-2.0, b=2.0, generator=generator)
     return nn.Parameter(weights * (math.sqrt(variance) / 0.8796256610342398))
-
-
-def _project(tokens: Float[Tensor, "*batch rows width"], weights: Float[Tensor, "heads out width"]) -> Tensor:
-    """``(*batch, heads, rows, out)``: every token through every head's matrix, as one product."""
-    heads, out, width = weights.shape
-    flat = tokens.reshape(-1, width) @ weights.reshape(heads * out, width).mT
-    return flat.view(*tokens.shape[:-1], heads, out).movedim(-2, -3)
