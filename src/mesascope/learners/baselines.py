@@ -7,7 +7,7 @@ from torch import nn
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
 
-__all__ = ["Mean", "Zero"]
+__all__ = ["Averaging", "Mean", "Zero"]
 
 
 class Zero(nn.Module):
@@ -25,3 +25,15 @@ class Mean(nn.Module):
         check_inputs(context, xq)
         mean = context.y.sum(-2, keepdim=True) / max(context.y.shape[-2], 1)
         return mean + Zero()(context, xq)
+
+
+class Averaging(nn.Module):
+    """The weights W = (1/n) sum_i y_i x_i^T: least squares if the inputs' covariance were the identity.
+
+    Equal to one gradient step from 0 with step size 1. Source: Garg et al., What can transformers learn in-context?
+    (2022).
+    """
+
+    def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
+        check_inputs(context, xq)
+        return xq @ (context.x.mT @ context.y) / max(context.x.shape[-2], 1)

@@ -19,7 +19,15 @@ from mesascope.shapes import Float, Tensor
 from mesascope.streams import stream
 from mesascope.tasks import LinearRegression
 
-__all__ = ["Optimum", "gram_spectra", "one_step_optimum", "spectral_mse", "tune_spectral"]
+__all__ = [
+    "Optimum",
+    "Preconditioner",
+    "gram_spectra",
+    "one_step_optimum",
+    "one_step_preconditioner",
+    "spectral_mse",
+    "tune_spectral",
+]
 
 # Variance and kurtosis E z^4 / (E z^2)^2 of the centred laws of `LinearRegression`.
 _MOMENTS = {"uniform": (1 / 3, 9 / 5), "normal": (1.0, 3.0), "laplace": (2.0, 6.0)}
@@ -49,6 +57,36 @@ def one_step_optimum(family: LinearRegression) -> Optimum:
     n, d, teacher = family.n_context, family.d_in, family.w_scale**2
     eta = n * teacher / (teacher * variance * (n + d + kurtosis - 2) + family.noise**2)
     return Optimum(eta, teacher * variance * d * (1 - eta * variance))
+
+
+class Preconditioner(NamedTuple):
+    """The best matrix of one preconditioned gradient step from zero, and its mean squared error."""
+
+    matrix: Float[Tensor, "d d"]
+    mse: float
+
+
+def one_step_preconditioner(family: LinearRegression) -> Preconditioner:
+    """Closed-form optimum of one preconditioned gradient step from zero, for normal inputs of any covariance.
+
+    With S the covariance, teachers of variance w^2 and label noise sigma^2,
+
+        M* = ((1 + 1/N) S + (tr S / N + sigma^2 / (N w^2)) I)^-1,    mse* = w^2 (tr S - tr(S M* S)).
+
+    Without noise no linear self-attention layer, whatever its weights and heads, has a lower error.
+
+    >>> optimum = one_step_preconditioner(LinearRegression(x="normal", covariance=[1.0] * 10))
+    >>> f"{optimum.matrix[0, 0]:.6f} {one_step_optimum(LinearRegression(x='normal')).eta:.6f}"
+    '0.476190 0.476190'
+    """
+    if family.x != "normal":
+        refuse("family.x", "be 'normal' for the closed form", family.x, "use `tune`")
+    covariance, n = family.covariance_matrix, family.n_context
+    identity = torch.eye(family.d_in, dtype=torch.float64)
+    shrinkage = (covariance.trace() + family.noise**2 / family.w_scale**2) / n
+    matrix = torch.linalg.inv((1 + 1 / n) * covariance + shrinkage * identity)
+    mse = family.w_scale**2 * (covariance.trace() - (covariance @ matrix @ covariance).trace())
+    return Preconditioner(matrix, float(mse))
 
 
 def gram_spectra(family: LinearRegression, contexts: int, generator: torch.Generator) -> Float[Tensor, "contexts d"]:

@@ -89,6 +89,13 @@ class LinearRegression:
             refuse("covariance", "be symmetric and positive definite", self.covariance, "add to its diagonal")
         return factor
 
+    @property
+    def covariance_matrix(self) -> Float[Tensor, "d d"]:
+        """The covariance times x_scale^2, in float64: that of the inputs where their law has variance 1."""
+        if self.covariance is None:
+            return self.x_scale**2 * torch.eye(self.d_in, dtype=torch.float64)
+        return self.x_scale**2 * self._factor @ self._factor.mT
+
     @functools.cached_property
     def _pool(self) -> Episode:
         return dataclasses.replace(self, pool=None).sample(self.pool or 0, stream(0, "pool"))

@@ -1,0 +1,105 @@
+"""Learners that compare a query with the context's inputs: smoothing, neighbours, and descent on features."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import nn
+
+from mesascope.errors import refuse, require_choice, require_count, require_number
+from mesascope.learners.descent import GradientDescent
+from mesascope.shapes import Float, Tensor
+from mesascope.tasks import Context, check_inputs
+
+__all__ = ["KERNELS", "KernelGradientDescent", "KernelSmoother", "NearestNeighbours"]
+
+# The logarithm of each kernel k(x_q, x_i), from both inputs and the bandwidth h: (*batch, m, n).
+KERNELS: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {
+    "gaussian": lambda xq, x, h: -torch.cdist(xq, x).square() / (2 * h * h),
+    "laplace": lambda xq, x, h: -torch.cdist(xq, x) / h,
+    "exponential": lambda xq, x, h: xq @ x.mT / h,
+}
+
+
+class KernelSmoother(nn.Module):
+    """Nadaraya-Watson: the mean of the context's targets, weighted by k(x_q, x_i) / sum_j k(x_q, x_j).
+
+    ============  =========================  =======================================
+    ``kernel``    k(x_q, x_i)
+    ============  =========================  =======================================
+    gaussian      exp(-|x_q - x_i|^2 / 2h^2)
+    laplace       exp(-|x_q - x_i| / h)
+    exponential   exp(x_q . x_i / h)         softmax attention; h = sqrt(d) is usual
+    ============  =========================  =======================================
+
+    Predicts 0 from an empty context. Source: ICML paper, appendix A.8.
+    """
+
+    def __init__(self, kernel: str = "gaussian", bandwidth: float = 1.0) -> None:
+        super().__init__()
+        require_choice("kernel", kernel, KERNELS)
+        require_number("bandwidth", bandwidth, above=0)
+        self.kernel, self.bandwidth = kernel, bandwidth
+
+    def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
+        check_inputs(context, xq)
+        return torch.softmax(KERNELS[self.kernel](xq, context.x, self.bandwidth), dim=-1) @ context.y
+
+    def extra_repr(self) -> str:
+        return f"kernel={self.kernel!r}, bandwidth={self.bandwidth:g}"
+
+
+class NearestNeighbours(nn.Module):
+    """The mean of the targets of the ``k`` inputs nearest to the query, by Euclidean distance."""
+
+    def __init__(self, k: int = 3) -> None:
+        super().__init__()
+        require_count("k", k)
+        self.k = k
+
+    def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
+        check_inputs(context, xq)
+        n = context.x.shape[-2]
+        if n < self.k:
+            refuse("context", f"have at least k = {self.k} pairs", n, "use a smaller k")
+        nearest = torch.cdist(xq, context.x).topk(self.k, dim=-1, largest=False).indices
+        chosen = torch.zeros(*xq.shape[:-1], n, dtype=xq.dtype, device=xq.device).scatter(-1, nearest, 1 / self.k)
+        return chosen @ context.y
+
+    def extra_repr(self) -> str:
+        return f"k={self.k}"
+
+
+class KernelGradientDescent(nn.Module):
+    """``steps`` steps of gradient descent on 1/(2n) sum_i |W m(x_i) - y_i|^2 from W = 0, for features m.
+
+    One step predicts (eta/n) sum_i y_i k(x_i, x_q) with the kernel k(x, x') = m(x) . m(x').
+
+    Args:
+        features: m, a module or function from ``(*batch, rows, dx)`` to ``(*batch, rows, df)``, row by row. The
+            parameters of a module train with the step sizes.
+        steps, eta: as in `GradientDescent`.
+
+    Source: ICML paper, Proposition 2 and appendix A.8.
+
+    >>> x, y = torch.tensor([[1.0], [2.0]]), torch.tensor([[1.0], [4.0]])
+    >>> KernelGradientDescent(torch.square, steps=1, eta=0.1)(Context(x, y), x).squeeze(-1).detach()
+    tensor([0.8500, 3.4000])
+    """
+
+    def __init__(self, features: Callable[[Tensor], Tensor], steps: int, eta: float | Sequence[float]) -> None:
+        super().__init__()
+        self.features = features
+        self.descent = GradientDescent(steps, eta)
+
+    def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
+        return self.descent(*self._featured(context, xq))
+
+    def trajectory(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "k *batch m dy"]:
+        """Predictions after 0, 1, ..., ``steps`` steps."""
+        return self.descent.trajectory(*self._featured(context, xq))
+
+    def _featured(self, context: Context, xq: Tensor) -> tuple[Context, Tensor]:
+        check_inputs(context, xq)
+        return Context(self.features(context.x), context.y), self.features(xq)

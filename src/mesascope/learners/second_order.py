@@ -1,0 +1,95 @@
+"""Descent with a fixed preconditioner, and Newton's iteration towards the inverse."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from mesascope.errors import refuse, require_count
+from mesascope.shapes import Float, Tensor
+from mesascope.tasks import Context, check_inputs
+
+__all__ = ["Newton", "PreconditionedGradientDescent"]
+
+
+class PreconditionedGradientDescent(nn.Module):
+    """``steps`` steps W <- W + (1/n) sum_i (y_i - W x_i) x_i^T M from W = 0, for one matrix M for all tasks.
+
+    With M = eta I this is gradient descent. One step is all that one linear self-attention layer can do;
+    `one_step_preconditioner` gives the best M for Gaussian inputs.
+
+    Args:
+        matrix: M ``(dx, dx)``, a parameter; kept in float64.
+        steps: number of steps.
+
+    Source: Ahn et al., Transformers learn to implement preconditioned gradient descent (2023).
+    """
+
+    def __init__(self, matrix: Float[Tensor, "dx dx"], steps: int = 1) -> None:
+        super().__init__()
+        require_count("steps", steps, least=0)
+        if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not bool(torch.isfinite(matrix).all()):
+            refuse("matrix", "be square and finite", tuple(matrix.shape), "pass one (dx, dx)")
+        self.steps = steps
+        self.matrix = nn.Parameter(matrix.detach().double().clone())
+
+    def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
+        return self.trajectory(context, xq)[-1]
+
+    def trajectory(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "k *batch m dy"]:
+        """Predictions after 0, 1, ..., ``steps`` steps."""
+        check_inputs(context, xq)
+        (x, y), n = context, max(context.x.shape[-2], 1)
+        if x.shape[-1] != self.matrix.shape[0]:
+            refuse("context.x", f"have the matrix' width {self.matrix.shape[0]}", x.shape[-1], "match them")
+        matrix = self.matrix.to(x) / n
+        predictions = [xq @ x.new_zeros(x.shape[-1], y.shape[-1])]
+        residual = y
+        for _ in range(self.steps):
+            move = matrix.mT @ (x.mT @ residual)  # (dx, dy): what is added to W^T
+            residual = residual - x @ move
+            predictions.append(predictions[-1] + xq @ move)
+        return torch.stack(predictions)
+
+    def extra_repr(self) -> str:
+        return f"width={self.matrix.shape[0]}, steps={self.steps}"
+
+
+class Newton(nn.Module):
+    """Least squares by ``steps`` Newton steps towards the inverse of S = X^T X: W^T = M_k X^T Y.
+
+    M_0 = S / |S|_1^2 and M_{k+1} = 2 M_k - M_k S M_k. The residual filter of an eigenvalue s of S is
+    (1 - s^2 / |S|_1^2)^(2^k): each step squares it, where a gradient step multiplies. Directions without data stay at
+    0, so the limit is the minimum-norm solution.
+
+    Source: Fu et al., Transformers learn to achieve second-order convergence rates for in-context linear regression
+    (2024). Their scale of M_0 is 2 / |S|_2^2, at which the largest eigenvalue's residual never shrinks; |S|_1 >= |S|_2.
+
+    >>> x, y = torch.tensor([[1.0, 0.0], [0.0, 2.0]]), torch.tensor([[1.0], [4.0]])
+    >>> Newton(steps=8)(Context(x, y), torch.eye(2)).squeeze(-1)
+    tensor([1.0000, 2.0000])
+    """
+
+    def __init__(self, steps: int) -> None:
+        super().__init__()
+        require_count("steps", steps, least=0)
+        self.steps = steps
+
+    def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
+        return self.trajectory(context, xq)[-1]
+
+    def trajectory(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "k *batch m dy"]:
+        """Predictions after 0, 1, ..., ``steps`` steps; after none M_0 already predicts."""
+        check_inputs(context, xq)
+        x, y = context
+        gram, correlation = x.mT @ x, x.mT @ y
+        scale = gram.abs().sum(-1, keepdim=True).amax(-2, keepdim=True).square()
+        inverse = gram / torch.where(scale > 0, scale, torch.ones_like(scale))
+        predictions = [xq @ (inverse @ correlation)]
+        for _ in range(self.steps):
+            inverse = 2 * inverse - inverse @ gram @ inverse
+            predictions.append(xq @ (inverse @ correlation))
+        return torch.stack(predictions)
+
+    def extra_repr(self) -> str:
+        return f"steps={self.steps}"

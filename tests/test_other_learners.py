@@ -1,0 +1,191 @@
+"""Kernel, second-order, sparse and Bayesian learners against independent computations."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.linear_model import Lasso as ReferenceLasso
+from sklearn.neighbors import KNeighborsRegressor
+
+from mesascope.errors import ArgumentError, NumericalError
+from mesascope.learners import (
+    Averaging,
+    BayesPool,
+    GradientDescent,
+    KernelGradientDescent,
+    KernelSmoother,
+    Lasso,
+    LeastSquares,
+    NearestNeighbours,
+    Newton,
+    PreconditionedGradientDescent,
+    one_step_preconditioner,
+    tune,
+)
+from mesascope.lenses import per_task_errors
+from mesascope.measurement import Measurement
+from mesascope.streams import stream
+from mesascope.tasks import Context, LinearRegression
+
+
+def episode(n=12, d=4, d_out=2, noise=0.3, tasks=5):
+    family = LinearRegression(n, d, d_out, noise=noise, n_query=3)
+    return family.sample(tasks, stream(0, "learners")).to(torch.float64)
+
+
+def test_preconditioned_descent_with_a_multiple_of_the_identity_is_gradient_descent():
+    tasks = episode()
+    torch.testing.assert_close(
+        PreconditionedGradientDescent(0.7 * torch.eye(4), steps=3).trajectory(tasks.context, tasks.xq),
+        GradientDescent(3, 0.7).trajectory(tasks.context, tasks.xq),
+    )
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.7])
+@pytest.mark.parametrize("w_scale", [1.0, 2.0])
+def test_the_best_preconditioner_is_the_closed_form(noise, w_scale):
+    mixing = torch.randn(4, 4, generator=stream(0, "covariance"), dtype=torch.float64)
+    covariance = mixing @ mixing.mT / 4 + 0.1 * torch.eye(4)
+    family = LinearRegression(8, 4, x="normal", covariance=covariance, noise=noise, w_scale=w_scale, x_scale=0.8)
+    optimum = one_step_preconditioner(family)
+    tuned = tune(PreconditionedGradientDescent(torch.eye(4)), family, tasks=40_000)
+    for entry, best in zip(tuned.step_sizes["matrix"], optimum.matrix.flatten().tolist(), strict=True):
+        assert abs(entry.value - best) < 4 * entry.stderr
+    fresh = family.sample(100_000, stream(1, "fresh"))
+    loss = Measurement.of(per_task_errors(PreconditionedGradientDescent(optimum.matrix), fresh))
+    assert abs(loss.value - optimum.mse) < 3 * loss.stderr
+
+
+def test_newton_squares_the_residual_at_each_step_and_ends_at_least_squares():
+    tasks = episode(n=20)
+    exact = LeastSquares()(tasks.context, tasks.xq)
+    gram = tasks.context.x.mT @ tasks.context.x
+    gaps = []
+    for steps in range(16):
+        gaps.append(float((Newton(steps)(tasks.context, tasks.xq) - exact).abs().max()))
+        scale = gram.abs().sum(-1).amax(-1).square()
+        values, vectors = torch.linalg.eigh(gram)
+        kept = 1 - (1 - values.square() / scale[:, None]) ** (2**steps)
+        inverse = vectors @ torch.diag_embed(kept / values) @ vectors.mT
+        expected = tasks.xq @ inverse @ tasks.context.x.mT @ tasks.context.y
+        torch.testing.assert_close(Newton(steps)(tasks.context, tasks.xq), expected, rtol=1e-8, atol=1e-8)
+    assert gaps[-1] < 1e-9 < gaps[5]
+
+
+def test_newton_ends_at_the_minimum_norm_solution_of_a_singular_context():
+    tasks = episode(n=3)
+    exact = LeastSquares()(tasks.context, tasks.xq)
+    torch.testing.assert_close(Newton(25)(tasks.context, tasks.xq), exact, rtol=1e-4, atol=1e-6)
+    empty = Context(tasks.context.x * 0, tasks.context.y)
+    assert not Newton(3)(empty, tasks.xq).any()
+
+
+@pytest.mark.parametrize("n", [3, 12])
+@pytest.mark.parametrize("alpha", [0.01, 0.1, 10.0])
+def test_lasso_agrees_with_scikit_learn(alpha, n):
+    tasks = episode(n=n)
+    ours = Lasso(alpha)(tasks.context, tasks.xq)
+    for t in range(5):
+        x, y, xq = (part[t].numpy() for part in (*tasks.context, tasks.xq))
+        reference = ReferenceLasso(alpha, fit_intercept=False, tol=1e-14, max_iter=100_000)
+        expected = np.stack([reference.fit(x, y[:, j]).predict(xq) for j in range(2)], axis=-1)
+        np.testing.assert_allclose(ours[t], expected, atol=1e-6)
+
+
+def test_lasso_says_when_it_does_not_converge(monkeypatch):
+    monkeypatch.setattr("mesascope.learners.sparse._MOST_SWEEPS", 2)
+    tasks = episode()
+    with pytest.raises(NumericalError, match="must converge within 2 sweeps"):
+        Lasso(1e-6)(tasks.context, tasks.xq)
+
+
+@pytest.mark.parametrize("k", [1, 4, 12])
+def test_neighbours_agree_with_scikit_learn(k):
+    tasks = episode()
+    ours = NearestNeighbours(k)(tasks.context, tasks.xq)
+    for t in range(5):
+        x, y, xq = (part[t].numpy() for part in (*tasks.context, tasks.xq))
+        np.testing.assert_allclose(ours[t], KNeighborsRegressor(k).fit(x, y).predict(xq))
+
+
+def test_more_neighbours_than_pairs_are_refused():
+    tasks = episode()
+    with pytest.raises(ArgumentError, match="at least k = 13 pairs, but is 12"):
+        NearestNeighbours(13)(tasks.context, tasks.xq)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "weight"),
+    [
+        ("gaussian", lambda a, b: np.exp(-((a - b) ** 2).sum() / (2 * 0.7**2))),
+        ("laplace", lambda a, b: np.exp(-np.sqrt(((a - b) ** 2).sum()) / 0.7)),
+        ("exponential", lambda a, b: np.exp(a @ b / 0.7)),
+    ],
+)
+def test_smoothing_is_a_weighted_mean(kernel, weight):
+    tasks = episode()
+    ours = KernelSmoother(kernel, 0.7)(tasks.context, tasks.xq)
+    for t in range(5):
+        x, y, xq = (part[t].numpy() for part in (*tasks.context, tasks.xq))
+        weights = np.array([[weight(q, row) for row in x] for q in xq])
+        np.testing.assert_allclose(ours[t], weights @ y / weights.sum(1, keepdims=True), rtol=1e-5)
+
+
+def test_a_query_far_from_every_example_gets_a_finite_answer():
+    tasks = episode()
+    assert torch.isfinite(KernelSmoother("gaussian", 0.01)(tasks.context, 1e3 * tasks.xq)).all()
+
+
+def test_kernel_descent_is_descent_on_features():
+    tasks = episode()
+    context = Context(tasks.context.x.sin(), tasks.context.y)
+    torch.testing.assert_close(
+        KernelGradientDescent(torch.sin, 4, 0.3)(tasks.context, tasks.xq),
+        GradientDescent(4, 0.3)(context, tasks.xq.sin()),
+    )
+
+
+@pytest.mark.parametrize("noise", [0.05, 0.5, 5.0])
+def test_the_pool_posterior_is_bayes_rule(noise):
+    tasks = episode()
+    pool = torch.randn(6, 2, 4, generator=stream(0, "pool"), dtype=torch.float64)
+    ours = BayesPool(pool, noise)(tasks.context, tasks.xq)
+    for t in range(5):
+        x, y, xq = tasks.context.x[t], tasks.context.y[t], tasks.xq[t]
+        likelihood = torch.stack([-(y - x @ w.mT).square().sum() / (2 * noise**2) for w in pool])
+        posterior = (likelihood - likelihood.logsumexp(0)).exp()
+        torch.testing.assert_close(ours[t], sum(p * xq @ w.mT for p, w in zip(posterior, pool, strict=True)))
+
+
+def test_a_pool_of_other_widths_is_refused():
+    tasks = episode()
+    with pytest.raises(ArgumentError, match="have widths"):
+        BayesPool(torch.ones(3, 1, 4), 1.0)(tasks.context, tasks.xq)
+
+
+def test_averaging_is_one_unit_step():
+    tasks = episode()
+    torch.testing.assert_close(
+        Averaging()(tasks.context, tasks.xq), GradientDescent(1, 1.0)(tasks.context, tasks.xq).detach()
+    )
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 5), st.integers(1, 4), st.integers(1, 3), st.integers(0, 3))
+def test_learners_take_any_sizes(n, d, d_out, m):
+    context = Context(torch.randn(2, n, d), torch.randn(2, n, d_out))
+    xq = torch.randn(2, m, d)
+    learners = [
+        PreconditionedGradientDescent(torch.eye(d)),
+        Newton(3),
+        Lasso(0.1),
+        KernelSmoother(),
+        KernelGradientDescent(torch.tanh, 2, 0.1),
+        BayesPool(torch.randn(4, d_out, d), 0.5),
+        Averaging(),
+    ]
+    for learner in learners:
+        answer = learner(context, xq)
+        assert answer.shape == (2, m, d_out)
+        assert torch.isfinite(answer).all()
