@@ -8,13 +8,15 @@ from typing import NamedTuple
 
 import torch
 from torch import nn
+from torch.nn import functional
 
 from mesascope.errors import refuse, require_count
-from mesascope.learners import GradientDescent, GradientDescentPlusPlus
-from mesascope.nets import InContextRegressor, Products, Transformer, TransformerConfig
+from mesascope.learners import GradientDescent, GradientDescentPlusPlus, KernelGradientDescent
+from mesascope.nets import MLP, Embedding, InContextRegressor, Products, Transformer, TransformerConfig
 from mesascope.shapes import Float, Tensor
+from mesascope.streams import stream
 
-__all__ = ["Construction", "gradient_descent", "gradient_descent_plus_plus", "with_products"]
+__all__ = ["Construction", "gradient_descent", "gradient_descent_plus_plus", "kernel_gradient_descent", "with_products"]
 
 
 class Construction(NamedTuple):
@@ -67,6 +69,41 @@ def gradient_descent_plus_plus(
     return Construction(_network(d_in, d_out, n_context, steps, w0, algorithm.eta, algorithm.gamma), algorithm)
 
 
+def kernel_gradient_descent(
+    mlp: MLP, d_out: int, eta: float | Sequence[float], n_context: int, steps: int = 1
+) -> Construction:
+    """Proposition 2: a residual MLP on the inputs, then layers that descend on the features m(x) = x + MLP(x).
+
+    The MLP's weights are padded with zeros, so that it reads and changes only the inputs' part of a token; the
+    attention layers are those of `gradient_descent`. The algorithm descends 1/(2N) sum_i |W m(x_i) - y_i|^2: one layer
+    is a step of regression with the kernel m(x) . m(x'), as in eq. 13 of the ICML paper, and each further one a step
+    more. ``mlp`` maps inputs ``(*batch, rows, d_in)`` to the same shape; it is copied.
+    """
+    hidden, d_in = mlp.w_in.shape
+    network = gradient_descent(d_in, d_out, eta, n_context, steps).network
+    width = d_in + d_out
+    embedding = Embedding(width, width, project=False)
+    own = MLP(d_in, hidden, 1.0, stream(0, "init"))
+    own.load_state_dict(mlp.state_dict())
+    own = own.double()
+    with torch.no_grad():
+        embedding.mlp.w_in = nn.Parameter(functional.pad(own.w_in, (0, d_out)))
+        embedding.mlp.w_out = nn.Parameter(functional.pad(own.w_out, (0, 0, 0, d_out)))
+    network.embedding = embedding
+    return Construction(network, KernelGradientDescent(_Residual(own), steps, eta))
+
+
+class _Residual(nn.Module):
+    """x + MLP(x)."""
+
+    def __init__(self, mlp: MLP) -> None:
+        super().__init__()
+        self.mlp = mlp
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.mlp(x)
+
+
 def with_products(network: InContextRegressor, products: Sequence[Products]) -> InContextRegressor:
     """A network of the same architecture whose layers have exactly these W_KQ and W_PV, at full key size.
 
@@ -81,7 +118,7 @@ def with_products(network: InContextRegressor, products: Sequence[Products]) -> 
             attention = layer.attention
             for weight, value in (("w_k", identity), ("p", identity), ("w_q", w_kq), ("w_v", w_pv)):
                 getattr(attention, weight).copy_(value)
-    return InContextRegressor(new, network.layout, network.d_out, network.w0)
+    return InContextRegressor(new, network.layout, network.d_out, network.w0, network.embedding)
 
 
 def _network(

@@ -4,6 +4,7 @@ import torch
 
 from mesascope.learners.baselines import Averaging, Mean, Zero
 from mesascope.learners.bayes import BayesPool
+from mesascope.learners.centred import Centred
 from mesascope.learners.descent import GradientDescent, GradientDescentPlusPlus
 from mesascope.learners.kernels import KERNELS, KernelGradientDescent, KernelSmoother, NearestNeighbours
 from mesascope.learners.least_squares import LeastSquares
@@ -25,6 +26,7 @@ __all__ = [
     "LEARNERS",
     "Averaging",
     "BayesPool",
+    "Centred",
     "GradientDescent",
     "GradientDescentPlusPlus",
     "KernelGradientDescent",
@@ -60,6 +62,7 @@ LEARNERS = {
     "kernel-gradient-descent": lambda: KernelGradientDescent(torch.tanh, steps=3, eta=0.3),
     "nearest-neighbours": NearestNeighbours,
     "bayes-pool": lambda: BayesPool(torch.eye(3).unsqueeze(1), noise=0.5),
+    "centred": lambda: Centred(GradientDescent(steps=3, eta=0.3)),
     "averaging": Averaging,
     "mean": Mean,
     "zero": Zero,

@@ -6,7 +6,8 @@ import torch
 from torch import nn
 
 from mesascope.errors import refuse, require_choice, require_count
-from mesascope.nets.tokens import LAYOUTS
+from mesascope.nets.embedding import Embedding
+from mesascope.nets.tokens import LAYOUTS, Layout
 from mesascope.nets.transformer import Products, Tokens, Transformer
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
@@ -21,10 +22,11 @@ class InContextRegressor(nn.Module):
     entries, as in section 2 of the ICML paper.
 
     Args:
-        transformer: over tokens of the layout's width.
-        layout: how pairs become tokens; see `mesascope.nets.tokens`.
+        transformer: over tokens of the layout's width, or the embedding's.
+        layout: how pairs become tokens: a name in `LAYOUTS`, or a layout of `mesascope.nets.tokens`.
         d_out: width of a target.
         w0: read-out of the inputs ``(d_out, d_in)``, the initial weights of the learner that a construction runs.
+        embedding: what tokens pass through before the transformer.
 
     >>> from mesascope.nets import TransformerConfig
     >>> learner = InContextRegressor(Transformer(TransformerConfig(width=4)))
@@ -37,18 +39,22 @@ class InContextRegressor(nn.Module):
     def __init__(
         self,
         transformer: Transformer,
-        layout: str = "concatenated",
+        layout: str | Layout = "concatenated",
         d_out: int = 1,
         w0: Float[Tensor, "d_out d_in"] | None = None,
+        embedding: Embedding | None = None,
     ) -> None:
         super().__init__()
-        require_choice("layout", layout, LAYOUTS)
+        if isinstance(layout, str):
+            require_choice("layout", layout, LAYOUTS)
+            layout = LAYOUTS[layout]
         require_count("d_out", d_out)
         d_in = transformer.config.width - d_out
         if w0 is not None and w0.shape != (d_out, d_in):
             refuse("w0", f"have shape ({d_out}, {d_in})", tuple(w0.shape), "match it to (d_out, d_in)")
         self.transformer = transformer
         self.layout = layout
+        self.embedding = embedding
         self.d_out = d_out
         self.register_buffer("w0", w0)
 
@@ -70,19 +76,22 @@ class InContextRegressor(nn.Module):
 
     def repeated(self, steps: int, damping: float = 1.0) -> InContextRegressor:
         """The learner whose one layer is applied ``steps`` times, what it adds multiplied by ``damping``."""
-        return InContextRegressor(self.transformer.repeated(steps, damping), self.layout, self.d_out, self.w0)
+        looped = self.transformer.repeated(steps, damping)
+        return InContextRegressor(looped, self.layout, self.d_out, self.w0, self.embedding)
 
     def _tokens(self, context: Context, xq: Tensor) -> tuple[Tensor, Tensor]:
         check_inputs(context, xq)
         if context.y.shape[-1] != self.d_out:
             refuse("context.y", f"have width {self.d_out}", context.y.shape[-1], "build the net with this d_out")
-        tokens, query = LAYOUTS[self.layout](context, xq)
+        tokens, query = self.layout(context, xq)
+        if self.embedding is not None:
+            return self.embedding(tokens), self.embedding(query)
         if tokens.shape[-1] != self.transformer.config.width:
             refuse(
                 "context",
                 f"give tokens of the transformer's width {self.transformer.config.width}",
                 tokens.shape[-1],
-                "set TransformerConfig.width to d_in + d_out",
+                "set TransformerConfig.width to the layout's width(d_in, d_out)",
             )
         return tokens, query
 

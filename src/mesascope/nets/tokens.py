@@ -2,24 +2,94 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
+from torch.nn import functional
 
+from mesascope.errors import refuse, require_choice, require_count
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context
 
-__all__ = ["LAYOUTS", "Layout", "concatenated"]
-
-Layout = Callable[[Context, Tensor], tuple[Tensor, Tensor]]
+__all__ = ["LAYOUTS", "Alternating", "Concatenated", "Layout"]
 
 
-def concatenated(
-    context: Context, xq: Float[Tensor, "*batch m dx"]
-) -> tuple[Float[Tensor, "*batch n width"], Float[Tensor, "*batch m width"]]:
+@runtime_checkable
+class Layout(Protocol):
+    """From a context and queries to tokens of both, ``(*batch, rows, width)`` and ``(*batch, m, width)``."""
+
+    def width(self, d_in: int, d_out: int) -> int: ...
+    def __call__(self, context: Context, xq: Tensor) -> tuple[Tensor, Tensor]: ...
+
+
+@dataclass(frozen=True)
+class Concatenated:
     """Context tokens (x_i, y_i) and query tokens (x_q, 0), of width dx + dy: section 3 of the ICML paper."""
-    blank = xq.new_zeros((*xq.shape[:-1], context.y.shape[-1]))
-    return torch.cat([context.x, context.y], dim=-1), torch.cat([xq, blank], dim=-1)
+
+    def width(self, d_in: int, d_out: int) -> int:
+        return d_in + d_out
+
+    def __call__(
+        self, context: Context, xq: Float[Tensor, "*batch m dx"]
+    ) -> tuple[Float[Tensor, "*batch n width"], Float[Tensor, "*batch m width"]]:
+        blank = xq.new_zeros((*xq.shape[:-1], context.y.shape[-1]))
+        return torch.cat([context.x, context.y], dim=-1), torch.cat([xq, blank], dim=-1)
 
 
-LAYOUTS: dict[str, Layout] = {"concatenated": concatenated}
+@dataclass(frozen=True)
+class Alternating:
+    """Tokens x_1, y_1, ..., x_n, y_n and the query, each beside its position: section 4 of the ICML paper.
+
+    A token is (data, position): data is x padded by zeros to max(dx, dy), or zeros and then y. Positions count back
+    from the query, which is 0, so that every query of a task has the same and a shorter context the last ones.
+
+    Args:
+        positions: ``"sinusoidal"``, entries sin and cos of p / 10000^(2i/size) in turn, or ``"one-hot"``.
+        size: width of a position.
+        start: begin with a token of zero data, which softmax attention may attend to for nothing.
+    """
+
+    positions: Literal["sinusoidal", "one-hot"] = "sinusoidal"
+    size: int = 10
+    start: bool = False
+
+    def __post_init__(self) -> None:
+        require_choice("positions", self.positions, _POSITIONS)
+        require_count("size", self.size)
+
+    def width(self, d_in: int, d_out: int) -> int:
+        return max(d_in, d_out) + self.size
+
+    def __call__(
+        self, context: Context, xq: Float[Tensor, "*batch m dx"]
+    ) -> tuple[Float[Tensor, "*batch rows width"], Float[Tensor, "*batch m width"]]:
+        (x, y), data = context, max(context.x.shape[-1], context.y.shape[-1])
+        padded = functional.pad(x, (0, data - x.shape[-1])), functional.pad(y, (data - y.shape[-1], 0))
+        tokens = torch.stack(padded, dim=-2).flatten(-3, -2)
+        if self.start:
+            tokens = functional.pad(tokens, (0, 0, 1, 0))
+        rows = tokens.shape[-2]
+        positions = _POSITIONS[self.positions](rows + 1, self.size).to(tokens)
+        back = positions[1:].flip(0).expand(*tokens.shape[:-1], -1)
+        query = functional.pad(xq, (0, data - xq.shape[-1]))
+        here = positions[0].expand(*xq.shape[:-1], -1)
+        return torch.cat([tokens, back], dim=-1), torch.cat([query, here], dim=-1)
+
+
+def _sinusoidal(count: int, size: int) -> Float[Tensor, "count size"]:
+    pairs = (size + 1) // 2
+    rates = 10_000.0 ** (-torch.arange(pairs, dtype=torch.float64) * 2 / size)
+    angles = torch.arange(count, dtype=torch.float64)[:, None] * rates
+    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)[:, :size]
+
+
+def _one_hot(count: int, size: int) -> Float[Tensor, "count size"]:
+    if count > size:
+        refuse("size", f"be at least {count}, one entry for each token", size, "make positions wider")
+    return torch.eye(count, size, dtype=torch.float64)
+
+
+_POSITIONS = {"sinusoidal": _sinusoidal, "one-hot": _one_hot}
+
+LAYOUTS: dict[str, Layout] = {"concatenated": Concatenated(), "alternating": Alternating()}

@@ -17,7 +17,7 @@ from mesascope.ops import linear_attention, softmax_attention
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import stream
 
-__all__ = ["ATTENTIONS", "Products", "Tokens", "Transformer", "TransformerConfig"]
+__all__ = ["ATTENTIONS", "MLP", "Products", "Tokens", "Transformer", "TransformerConfig", "initial_weights"]
 
 ATTENTIONS = {"linear": linear_attention, "softmax": softmax_attention}
 
@@ -110,10 +110,10 @@ class Attention(nn.Module):
     def __init__(self, width: int, n_heads: int, key_size: int, variance: float, generator: torch.Generator) -> None:
         super().__init__()
         inwards, outwards = (n_heads, key_size, width), (n_heads, width, key_size)
-        self.w_k = _initial(inwards, variance / width, generator)
-        self.w_q = _initial(inwards, variance / width, generator)
-        self.w_v = _initial(inwards, variance / width, generator)
-        self.p = _initial(outwards, variance / (n_heads * key_size), generator)
+        self.w_k = initial_weights(inwards, variance / width, generator)
+        self.w_q = initial_weights(inwards, variance / width, generator)
+        self.w_v = initial_weights(inwards, variance / width, generator)
+        self.p = initial_weights(outwards, variance / (n_heads * key_size), generator)
 
     def products(self) -> Products:
         return Products(self.w_k.mT @ self.w_q, self.p @ self.w_v)
@@ -144,11 +144,11 @@ class MLP(nn.Module):
 
     def __init__(self, width: int, hidden: int, variance: float, generator: torch.Generator) -> None:
         super().__init__()
-        self.w_in = _initial((hidden, width), variance / width, generator)
-        self.w_out = _initial((width, hidden), variance / hidden, generator)
+        self.w_in = initial_weights((hidden, width), variance / width, generator)
+        self.w_out = initial_weights((width, hidden), variance / hidden, generator)
 
-    def forward(self, tokens: Tensor, damping: float) -> Tensor:
-        return functional.gelu(tokens @ self.w_in.mT) @ (damping * self.w_out).mT
+    def forward(self, tokens: Tensor, damping: float = 1.0) -> Tensor:
+        return rows_times(functional.gelu(rows_times(tokens, self.w_in.mT)), (damping * self.w_out).mT)
 
 
 class Layer(nn.Module):
@@ -242,7 +242,7 @@ class Transformer(nn.Module):
         return layers * (self.config.n_layers if self.config.shared else 1)
 
 
-def _initial(shape: tuple[int, ...], variance: float, generator: torch.Generator) -> nn.Parameter:
+def initial_weights(shape: tuple[int, ...], variance: float, generator: torch.Generator) -> nn.Parameter:
     """Normal numbers cut at two standard deviations, scaled so that ``variance`` is theirs after the cut."""
     weights = torch.empty(shape, device=generator.device)
     nn.init.trunc_normal_(weights, std=1.0, a=-2.0, b=2.0, generator=generator)

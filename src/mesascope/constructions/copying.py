@@ -1,0 +1,80 @@
+"""Proposition 3: from alternating tokens to concatenated ones, and on to gradient descent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from mesascope.constructions.descent import Construction, with_products
+from mesascope.errors import require_choice, require_count
+from mesascope.learners import GradientDescent
+from mesascope.nets import ATTENTIONS, Alternating, InContextRegressor, Products, Transformer, TransformerConfig
+from mesascope.shapes import Float, Tensor
+
+__all__ = ["copy_tokens"]
+
+# Softmax attention at this difference of scores is exact: exp(-800) is 0 in float64.
+_SHARP = 800.0
+
+
+def copy_tokens(
+    d_in: int, d_out: int, eta: float | Sequence[float], n_context: int, steps: int = 1, attention: str = "linear"
+) -> Construction:
+    """Proposition 3 followed by Proposition 1: gradient descent from tokens x_1, y_1, x_2, y_2, ..., x_q.
+
+    The first layer has two heads. In the first, the token of x_j attends to the next one, by position, writes its
+    target y_j into its own last entries and removes its own position, which leaves (x_j, 0, y_j). In the second, the
+    token of y_j attends to itself and subtracts itself. What is left are the concatenated tokens and zeros, on which
+    ``steps`` further layers descend. Positions are one-hot and wide enough to leave the last d_out entries to the
+    targets; the query keeps its own, which no later layer reads.
+
+    With ``"softmax"`` the sequence begins with a token of zero data. Without one, no softmax layer can do both: its
+    weights sum to 1, so a token's update is a sum over heads of means of data, whose coefficients add up to one matrix
+    for every token; but the tokens of x need it to be the copy, and those of y minus the identity.
+
+    Source: ICML paper, Proposition 3 and appendix A.5, which leaves the second head as a sketch.
+    """
+    for name, value in (("d_in", d_in), ("d_out", d_out), ("n_context", n_context), ("steps", steps)):
+        require_count(name, value)
+    require_choice("attention", attention, ATTENTIONS)
+    algorithm = GradientDescent(steps, eta)
+    layout = Alternating("one-hot", size=2 * n_context + 2 + d_out, start=attention == "softmax")
+    width = layout.width(d_in, d_out)
+    config = TransformerConfig(
+        width, n_layers=steps + 1, n_heads=2, attention=(attention, *("linear",) * steps), key_size=width
+    )
+    blank = InContextRegressor(Transformer(config).double(), layout, d_out)
+    copying = _copying(width, max(d_in, d_out), d_out, n_context, attention)
+    rates = (algorithm.eta.detach() / n_context).expand(steps)
+    return Construction(
+        with_products(blank, [copying, *(_descent(width, d_in, d_out, rate) for rate in rates)]), algorithm
+    )
+
+
+def _copying(width: int, data: int, d_out: int, n_context: int, attention: str) -> Products:
+    """Heads that copy the next token's target, and that subtract the tokens of targets."""
+    w_kq, w_pv = torch.zeros(2, 2, width, width, dtype=torch.float64)
+    start = 2 * n_context + 1
+    targets = torch.arange(1, start, 2)  # positions of y_N, ..., y_1, counted back from the query
+    inputs = targets + 1
+    w_kq[0, data + targets, data + inputs] = 1.0
+    w_kq[1, data + targets, data + targets] = 1.0
+    w_pv[0, -d_out:, data - d_out : data] = torch.eye(d_out, dtype=torch.float64)
+    w_pv[0, data + inputs, data + targets] = -1.0
+    w_pv[1, :data, :data].fill_diagonal_(-1.0)
+    w_pv[1, data + targets, data + targets] = -1.0
+    if attention == "softmax":  # whoever has nothing to attend to attends to the start
+        idle = [[0, start, *targets.tolist()], [0, start, *inputs.tolist()]]
+        for head, positions in enumerate(idle):
+            w_kq[head, data + start, data + torch.tensor(positions)] = 1.0
+        w_kq = _SHARP * width**0.5 * w_kq
+    return Products(w_kq, w_pv)
+
+
+def _descent(width: int, d_in: int, d_out: int, rate: Float[Tensor, ""]) -> Products:
+    """One step of gradient descent, by the first of two heads."""
+    w_kq, w_pv = torch.zeros(2, 2, width, width, dtype=torch.float64)
+    w_kq[0, :d_in, :d_in].fill_diagonal_(1.0)
+    w_pv[0, -d_out:, -d_out:].fill_diagonal_(-rate.item())
+    return Products(w_kq, w_pv)

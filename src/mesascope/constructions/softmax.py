@@ -1,0 +1,44 @@
+"""Gradient descent by two softmax heads that cancel each other's even terms."""
+
+from __future__ import annotations
+
+import torch
+
+from mesascope.constructions.descent import Construction, with_products
+from mesascope.errors import require_count, require_number
+from mesascope.learners import Centred, GradientDescent
+from mesascope.nets import InContextRegressor, Products, Transformer, TransformerConfig
+
+__all__ = ["softmax_gradient_descent"]
+
+
+def softmax_gradient_descent(d_in: int, d_out: int, eta: float, steps: int = 1, scale: float = 1e-3) -> Construction:
+    """Appendix A.9: two softmax heads whose difference takes a gradient step, up to an error of order scale^2.
+
+    Heads with W_KQ = +-scale I on the inputs and W_PV = -+eta / (2 scale) on the targets. With z_i = x_i . x_q,
+
+        softmax_i(s z) - softmax_i(-s z) = (2 s / N) (z_i - mean z) + O(s^3),
+
+    so that the prediction is eta/N sum_i y_i (x_i - mean x) . x_q (1 + O(s^2)): gradient descent on *centred* inputs.
+    The mean comes from the denominators, which the paper's expansion (eqs. 18 to 21) leaves out; no scale removes it.
+    Works for any number of pairs. ``algorithm`` is the limit.
+
+    >>> from mesascope.tasks import Context
+    >>> network, algorithm = softmax_gradient_descent(d_in=2, d_out=1, eta=0.5)
+    >>> x = torch.eye(2, dtype=torch.float64)
+    >>> difference = network(Context(x, x[:, :1]), x) - algorithm(Context(x, x[:, :1]), x)
+    >>> bool(difference.abs().max() < 1e-6)
+    True
+    """
+    for name, value in (("d_in", d_in), ("d_out", d_out), ("steps", steps)):
+        require_count(name, value)
+    require_number("eta", eta)
+    require_number("scale", scale, above=0)
+    width = d_in + d_out
+    config = TransformerConfig(width, n_layers=steps, n_heads=2, attention="softmax", shared=True)
+    blank = InContextRegressor(Transformer(config).double(), d_out=d_out)
+    w_kq, w_pv = torch.zeros(2, 2, width, width, dtype=torch.float64)
+    for head, sign in enumerate((1.0, -1.0)):
+        w_kq[head, :d_in, :d_in].fill_diagonal_(sign * scale * width**0.5)  # softmax divides by the root of the width
+        w_pv[head, d_in:, d_in:].fill_diagonal_(-sign * eta / (2 * scale))
+    return Construction(with_products(blank, [Products(w_kq, w_pv)]), Centred(GradientDescent(steps, eta)))

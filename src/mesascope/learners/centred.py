@@ -1,0 +1,34 @@
+"""A learner that sees its context's inputs without their mean."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from mesascope.shapes import Float, Tensor
+from mesascope.tasks import Context, check_inputs
+
+__all__ = ["Centred"]
+
+
+class Centred(nn.Module):
+    """``learner`` on a context whose inputs have had their mean subtracted; queries stay as they are.
+
+    With gradient descent this is what softmax attention with two heads of opposite sign computes for small scores: the
+    softmax' denominator subtracts the mean.
+    """
+
+    def __init__(self, learner: nn.Module) -> None:
+        super().__init__()
+        self.learner = learner
+
+    def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
+        return self.learner(self._centred(context, xq), xq)
+
+    def trajectory(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "k *batch m dy"]:
+        """Predictions after 0, 1, ... steps of a learner that has steps."""
+        return self.learner.trajectory(self._centred(context, xq), xq)  # type: ignore[operator]
+
+    def _centred(self, context: Context, xq: Tensor) -> Context:
+        check_inputs(context, xq)
+        mean = context.x.sum(-2, keepdim=True) / max(context.x.shape[-2], 1)
+        return Context(context.x - mean, context.y)
