@@ -15,9 +15,10 @@ COLOURS = {
     "trained": "#0072B2",
     "gd": "#D55E00",
     "gd++": "#CC79A7",
+    "centred": "#E69F00",
     "interpolated": "#009E73",
     "limit": "#555555",
-    "other": "#E69F00",
+    "other": "#56B4E9",
 }
 
 STYLE: dict[Any, Any] = {

@@ -15,7 +15,7 @@ __all__ = ["band", "captioned", "contrast_figures", "heat_maps", "ratios"]
 
 Arrays = Mapping[str, np.ndarray]
 
-NAMES = {"gd": "gradient descent", "gd++": "GD++"}
+NAMES = {"gd": "gradient descent", "gd++": "GD++", "centred": "centred descent"}
 
 
 def captioned(figures: Mapping[str, tuple[Figure, str]]) -> dict[str, Figure]:
