@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from mesascope.errors import ArgumentError, ArgumentTypeError
 from mesascope.streams import stream
-from mesascope.tasks import Context, Episode, LinearRegression, check_episode, check_inputs
+from mesascope.tasks import Context, Episode, LinearRegression, SineWaves, check_episode, check_inputs
 from mesascope.tasks.draws import INPUT_LAWS, symmetric_uniform
 
 
@@ -135,3 +135,25 @@ def test_nan_in_user_data_is_refused_with_its_place():
     y[1, 2] = math.nan
     with pytest.raises(ArgumentError, match=r"context.y must be finite, but has 1 values that are not"):
         check_episode(Episode(Context(episode.context.x, y), episode.xq, episode.yq))
+
+
+def test_sine_waves_draw_amplitude_and_phase_apart():
+    """Recovered from the tasks themselves: uniform, and uncorrelated."""
+    family = SineWaves(n_context=2, n_query=1)
+    (x, y), _, _ = family.sample(50_000, stream(0, "sines")).to(torch.float64)
+    basis = torch.cat([x.sin(), x.cos()], dim=-1)
+    usable = torch.linalg.cond(basis) < 100
+    parts = torch.linalg.solve(basis[usable], y[usable]).squeeze(-1)  # a cos p, a sin p
+    amplitude, phase = parts.norm(dim=-1), torch.atan2(parts[:, 1], parts[:, 0])
+    for drawn, (low, high) in ((amplitude, family.amplitude), (phase, family.phase)):
+        assert low - 1e-3 < float(drawn.min()) and float(drawn.max()) < high + 1e-3
+        assert abs(float(drawn.mean()) - (low + high) / 2) < 0.02
+        assert abs(float(drawn.std()) - (high - low) / 12**0.5) < 0.02
+    assert abs(float(torch.corrcoef(torch.stack([amplitude, phase]))[0, 1])) < 0.02
+    assert float(x.abs().max()) <= 5.0
+
+
+@pytest.mark.parametrize("wrong", [{"amplitude": (2.0, 1.0)}, {"phase": (0.0, float("inf"))}, {"x_scale": 0.0}])
+def test_sine_waves_refuse_what_they_cannot_draw(wrong):
+    with pytest.raises(ArgumentError, match=next(iter(wrong))):
+        SineWaves(**wrong)

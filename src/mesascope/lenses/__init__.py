@@ -6,6 +6,7 @@ Each declares the access it needs - *prediction*, *gradient* or *network* - and 
 from mesascope.lenses.access import access_of, per_task_errors
 from mesascope.lenses.alignment import Agreement, Alignment, agreement, alignment
 from mesascope.lenses.comparison import Comparison, compare
+from mesascope.lenses.flow import token_sensitivity
 from mesascope.lenses.sweep import SweepPoint, rollout, sweep, trajectory_errors
 from mesascope.lenses.weights import StepSizes, WeightReading, interpolate, rescaled_products, step_sizes, weights
 
@@ -26,6 +27,7 @@ __all__ = [
     "rollout",
     "step_sizes",
     "sweep",
+    "token_sensitivity",
     "trajectory_errors",
     "weights",
 ]

@@ -2,6 +2,7 @@
 
 from mesascope.tasks.episodes import Context, Episode, Family, Learner, check_episode, check_inputs
 from mesascope.tasks.linear_regression import LinearRegression
+from mesascope.tasks.sine_waves import SineWaves
 
 __all__ = [
     "FAMILIES",
@@ -10,8 +11,9 @@ __all__ = [
     "Family",
     "Learner",
     "LinearRegression",
+    "SineWaves",
     "check_episode",
     "check_inputs",
 ]
 
-FAMILIES = {"linear-regression": LinearRegression}
+FAMILIES = {"linear-regression": LinearRegression, "sine-waves": SineWaves}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,7 +13,7 @@ from mesascope.errors import require_count
 from mesascope.lenses import agreement, alignment, interpolate, sweep
 from mesascope.lenses.access import per_task_errors
 from mesascope.measurement import Measurement
-from mesascope.nets import InContextRegressor, Transformer, TransformerConfig
+from mesascope.nets import LAYOUTS, InContextRegressor, Layout, Transformer, TransformerConfig
 from mesascope.streams import stream
 from mesascope.studies.evidence import arrays_of
 from mesascope.studies.lab import Lab
@@ -80,16 +81,18 @@ def train_nets(
     family: Family,
     training: Training,
     evaluate: Callable[[InContextRegressor], Mapping[str, float]] | None = None,
+    *,
+    layout: Layout = LAYOUTS["concatenated"],
     seeds: Sequence[int] | None = None,
 ) -> list[InContextRegressor]:
     """One network of ``config`` a seed, trained on ``family``; ``evaluate`` gives what to log of one of them."""
     log = None if evaluate is None else _each(evaluate)
     return lab.train(
         name,
-        lambda generator: InContextRegressor(Transformer(config, generator)),
+        lambda generator: InContextRegressor(Transformer(config, generator), layout),
         family,
         training,
-        learner={"name": "in-context-regressor", "layout": "concatenated", "transformer": config},
+        learner={"name": "in-context-regressor", "layout": _described(layout), "transformer": config},
         seeds=seeds,
         evaluate=log,
     ).members()
@@ -188,6 +191,11 @@ def halfway(nets: Sequence[InContextRegressor], others: Sequence[InContextRegres
         middle = interpolate(net, other, 0.5)
         ratios += [agreement(middle, end, fresh).mse_ratio for end in (net, other)]
     return {key: array.reshape(-1, 2) for key, array in arrays_of(ratios).items()}
+
+
+def _described(layout: Layout) -> dict:
+    names = [name for name, known in LAYOUTS.items() if type(known) is type(layout)]
+    return {"name": names[0], **dataclasses.asdict(layout)}  # type: ignore[call-overload]
 
 
 def _each(evaluate: Callable[[InContextRegressor], Mapping[str, float]]) -> Callable[[Ensemble], list]:

@@ -1,0 +1,64 @@
+"""Sine waves: a family of nonlinear regression tasks."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from mesascope.errors import refuse, require_count, require_number
+from mesascope.shapes import Tensor
+from mesascope.tasks.draws import symmetric_uniform
+from mesascope.tasks.episodes import Context, Episode
+
+__all__ = ["SineWaves"]
+
+
+@dataclass(frozen=True)
+class SineWaves:
+    """Targets y = a sin(x + p): an amplitude a ~ U(amplitude) and a phase p ~ U(phase) of each task, drawn apart.
+
+    Inputs are x ~ U(-x_scale, x_scale), for context and queries alike; x and y have width 1, and there is no noise.
+
+    Source: ICML paper, appendix A.7, after Finn et al. (2017).
+
+    >>> from mesascope.streams import stream
+    >>> episode = SineWaves(n_context=4).sample(2, stream(0, "doc"))
+    >>> [tuple(t.shape) for t in (episode.context.x, episode.context.y, episode.xq, episode.yq)]
+    [(2, 4, 1), (2, 4, 1), (2, 1, 1), (2, 1, 1)]
+    """
+
+    n_context: int = 10
+    amplitude: tuple[float, float] = (0.1, 5.0)
+    phase: tuple[float, float] = (0.0, math.pi)
+    x_scale: float = 5.0
+    n_query: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("n_context", "n_query"):
+            require_count(name, getattr(self, name))
+        require_number("x_scale", self.x_scale, above=0)
+        for name in ("amplitude", "phase"):
+            value = getattr(self, name)
+            if len(value) != 2 or not -math.inf < value[0] <= value[1] < math.inf:
+                refuse(name, "be a finite (low, high)", value, "pass two numbers in order")
+            object.__setattr__(self, name, tuple(value))
+
+    def sample(self, batch: int, generator: torch.Generator) -> Episode:
+        """Draw ``batch`` tasks on the generator's device, in float32."""
+        require_count("batch", batch, least=0)
+        x = symmetric_uniform((batch, self.n_context + self.n_query, 1), generator).mul_(self.x_scale)
+        amplitude, phase = (
+            _between(bounds, symmetric_uniform((batch, 1, 1), generator)) for bounds in (self.amplitude, self.phase)
+        )
+        y = amplitude * torch.sin(x + phase)
+        sizes = [self.n_context, self.n_query]
+        (context_x, xq), (context_y, yq) = x.split(sizes, dim=1), y.split(sizes, dim=1)
+        return Episode(Context(context_x, context_y), xq, yq)
+
+
+def _between(bounds: tuple[float, float], uniform: Tensor) -> Tensor:
+    """U(-1, 1) stretched to the bounds."""
+    low, high = bounds
+    return (low + high) / 2 + (high - low) / 2 * uniform
