@@ -146,7 +146,8 @@ def test_sine_waves_draw_amplitude_and_phase_apart():
     parts = torch.linalg.solve(basis[usable], y[usable]).squeeze(-1)  # a cos p, a sin p
     amplitude, phase = parts.norm(dim=-1), torch.atan2(parts[:, 1], parts[:, 0])
     for drawn, (low, high) in ((amplitude, family.amplitude), (phase, family.phase)):
-        assert low - 1e-3 < float(drawn.min()) and float(drawn.max()) < high + 1e-3
+        assert low - 1e-3 < float(drawn.min())
+        assert float(drawn.max()) < high + 1e-3
         assert abs(float(drawn.mean()) - (low + high) / 2) < 0.02
         assert abs(float(drawn.std()) - (high - low) / 12**0.5) < 0.02
     assert abs(float(torch.corrcoef(torch.stack([amplitude, phase]))[0, 1])) < 0.02
