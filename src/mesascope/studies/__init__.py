@@ -1,6 +1,6 @@
 """Studies: the seeds' questions, answered by runs."""
 
-from mesascope.studies.icl_gd import copying, finite_tasks, layernorm, one_step, softmax, two_steps, weights
+from mesascope.studies.icl_gd import copying, finite_tasks, layernorm, one_step, sine, softmax, two_steps, weights
 from mesascope.studies.run import new_run, resume_run, run_study
 from mesascope.studies.study import Study
 
@@ -15,6 +15,7 @@ STUDIES: dict[str, Study] = {
         softmax.STUDY,
         layernorm.STUDY,
         finite_tasks.STUDY,
+        sine.STUDY,
         copying.STUDY,
     )
 }
