@@ -1,6 +1,16 @@
 """Studies: the seeds' questions, answered by runs."""
 
-from mesascope.studies.icl_gd import copying, finite_tasks, layernorm, one_step, sine, softmax, two_steps, weights
+from mesascope.studies.icl_gd import (
+    copying,
+    curvature,
+    finite_tasks,
+    layernorm,
+    one_step,
+    sine,
+    softmax,
+    two_steps,
+    weights,
+)
 from mesascope.studies.run import new_run, resume_run, run_study
 from mesascope.studies.study import Study
 
@@ -14,6 +24,7 @@ STUDIES: dict[str, Study] = {
         weights.STUDY,
         softmax.STUDY,
         layernorm.STUDY,
+        curvature.STUDY,
         finite_tasks.STUDY,
         sine.STUDY,
         copying.STUDY,
