@@ -70,6 +70,8 @@ class LedgerOptions:
     """Folders of runs, or folders of such folders; ./runs if none is given."""
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Print JSON in place of a table."""
+    markdown: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Print a Markdown page in place of a table."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -186,17 +188,18 @@ def _report(arguments: list[str]) -> int:
 
 def _ledger(arguments: list[str]) -> int:
     """ledger [DIR...]: every claim of every study with its newest verdict."""
-    from mesascope.reports import ledger_rows, print_ledger
+    from mesascope.reports import ledger_markdown, ledger_rows, print_ledger
     from mesascope.runs import find_runs
     from mesascope.studies import STUDIES
 
     options = _parse(LedgerOptions, arguments, "mesascope ledger")
     folders = options.directories or tuple(path for path in (Path("runs"),) if path.is_dir())
-    runs = [(run.config, str(run.path), run.claims() or []) for run in find_runs(folders)]
     claims = {name: [claim.id for claim in study.claims] for name, study in STUDIES.items()}
-    rows = ledger_rows(claims, runs)
+    rows = ledger_rows(claims, find_runs(folders))
     if options.json:
         print(json.dumps(rows, indent=2, allow_nan=False))
+    elif options.markdown:
+        print(ledger_markdown(rows), end="")
     else:
         print_ledger(rows, Console())
     return 0

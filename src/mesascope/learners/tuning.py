@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import torch
 from torch import nn
@@ -19,16 +20,19 @@ from mesascope.tasks import Family
 __all__ = ["Tuned", "minimise_mean", "named_measurements", "tune"]
 
 
+Module = TypeVar("Module", bound=nn.Module)
+
+
 @dataclass(frozen=True)
-class Tuned:
+class Tuned(Generic[Module]):
     """A tuned learner; each of its step sizes with a standard error (one Measurement a step); its loss where tuned."""
 
-    learner: nn.Module
+    learner: Module
     step_sizes: dict[str, list[Measurement]]
     mse: Measurement
 
 
-def tune(learner: nn.Module, family: Family, *, tasks: int = 10_000, seed: int = 0) -> Tuned:
+def tune(learner: Module, family: Family, *, tasks: int = 10_000, seed: int = 0) -> Tuned[Module]:
     """Minimise the mean squared error over all parameters of ``learner``, on ``tasks`` tasks of the `tune` stream.
 
     The minimum is found by L-BFGS in float64, starting from the learner's values. The standard errors are those of an

@@ -2,12 +2,13 @@
 
 from mesascope.reports.figures import COLOURS, STYLE, figure_files
 from mesascope.reports.html import write_report
-from mesascope.reports.tables import ledger_rows, measured_text, print_claims, print_ledger
+from mesascope.reports.tables import ledger_markdown, ledger_rows, measured_text, print_claims, print_ledger
 
 __all__ = [
     "COLOURS",
     "STYLE",
     "figure_files",
+    "ledger_markdown",
     "ledger_rows",
     "measured_text",
     "print_claims",

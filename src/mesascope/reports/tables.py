@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from mesascope.runs import RunDirectory
 from mesascope.text import number_text
 
-__all__ = ["ledger_rows", "measured_text", "print_claims", "print_ledger"]
+__all__ = ["ledger_markdown", "ledger_rows", "measured_text", "print_claims", "print_ledger"]
 
 _VERDICT_STYLE = {"holds": "green", "fails": "bold red", "undecided": "yellow", "not yet run": "dim"}
 
@@ -40,24 +42,53 @@ def print_claims(records: Sequence[Mapping[str, Any]], console: Console) -> None
     console.print(table)
 
 
-def ledger_rows(
-    claims: Mapping[str, Sequence[str]], runs: Sequence[tuple[Mapping[str, Any], str, Sequence[Mapping[str, Any]]]]
-) -> list[dict[str, Any]]:
-    """The newest record of every claim of every study.
+def ledger_rows(claims: Mapping[str, Sequence[str]], runs: Sequence[RunDirectory]) -> list[dict[str, Any]]:
+    """The newest record of every claim of every study, with the run that it comes from.
 
     Args:
         claims: claim ids of each study.
-        runs: (config, path, claim records) of each finished run, oldest first.
+        runs: oldest first; unfinished ones have no claims.
     """
     newest: dict[tuple[str, str], dict[str, Any]] = {}
-    for config, path, records in runs:
-        for record in records:
-            newest[config["study"], record["id"]] = {**record, "preset": config["preset"], "run": path}
+    for run in runs:
+        made = {
+            "preset": run.config["preset"],
+            "run": str(run.path),
+            "command": run.config.get("command", ""),
+            "machine": run.config.get("machine", ""),
+            "seconds": sum(run.times().values()),
+        }
+        for record in run.claims() or []:
+            newest[run.config["study"], record["id"]] = {**record, **made}
     return [
         {"study": study, "id": claim, "verdict": "not yet run", **newest.get((study, claim), {})}
         for study, ids in claims.items()
         for claim in ids
     ]
+
+
+def ledger_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The ledger as a Markdown page: one table a study, one row a claim, and how its run was made."""
+    counts = Counter(row["verdict"] for row in rows)
+    said = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+    parts = ["# Ledger of claims", f"{len(rows)} claims: {said}. Written by `mesascope ledger DIR --markdown`."]
+    for study in dict.fromkeys(row["study"] for row in rows):
+        own = [row for row in rows if row["study"] == study]
+        parts.append(f"## {study}")
+        made = {row["run"]: row for row in own if "run" in row}
+        parts += [
+            f"`{row['command']}`: [{run}](../{run}/report.html), {row['machine']}, {row['seconds'] / 60:.1f} minutes."
+            for run, row in made.items()
+        ]
+        lines = ["| claim | paper | measured | bound | verdict |", "|---|---|---|---|---|"]
+        for row in own:
+            statement = row.get("statement", "").replace("|", "\\|")
+            reference = "" if row.get("reference") is None else f"{row['reference']:g}"
+            verdict = row["verdict"] if row["verdict"] == "holds" else f"**{row['verdict']}**"
+            cells = (f"{row['id']}: {statement}", reference, measured_text(row), row.get("bound", ""), verdict)
+            lines.append(f"| {' | '.join(cells)} |")
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts) + "\n"
 
 
 def print_ledger(rows: Sequence[Mapping[str, Any]], console: Console) -> None:

@@ -96,9 +96,9 @@ def measure(lab: Lab, settings: Regression) -> Results:
     for size in SIZES:
         family = dataclasses.replace(settings.family, n_context=size)
         nets = train_nets(lab, f"pairs-{size}", config, family, settings.training)
-        gammas.append([float(step_sizes(net, size).gamma[0]) for net in nets])
+        gammas.append([step_sizes(net, size).gamma[0].item() for net in nets])
         start = GradientDescentPlusPlus(2, 5.0, 2.0 / size)
-        optimal.append(float(tune_spectral(start, family, seed=lab.seed).learner.gamma))
+        optimal.append(tune_spectral(start, family, seed=lab.seed).learner.gamma.item())
     observed = {"gamma": np.array(gammas), "gd++_gamma": np.array(optimal)}
     return {
         "spectra": lab.stage("spectra", lambda: _spectra(lab, settings)),
@@ -155,7 +155,7 @@ def judge(results: Results) -> dict[str, Measurement]:
         "singular-at-ten": largest(low[0], n=CONTEXTS),
         "gamma-observed": largest(100 * np.abs(gamma / PAPER_GAMMA[:, None] - 1)),
         "gamma-optimal": largest(100 * np.abs(gamma / read["gd++_gamma"][:, None] - 1)),
-        "gamma-condition-number": Measurement(float(over[np.abs(np.log(over)).argmax()]), 0.0, CONTEXTS * REPEATS),
+        "gamma-condition-number": Measurement(float(over[np.abs(over - 1).argmax()]), 0.0, CONTEXTS * REPEATS),
         "inside-roots": largest(high.mean(axis=1)[:, None] * gamma),
         "better-conditioned": largest(better, n=CONTEXTS),
     }

@@ -18,7 +18,7 @@ from mesascope.streams import stream
 from mesascope.studies.evidence import arrays_of
 from mesascope.studies.lab import Lab
 from mesascope.tasks import Episode, Family, Learner, LinearRegression
-from mesascope.training import Ensemble, Module, Training
+from mesascope.training import Ensemble, Training
 
 __all__ = ["QUANTILES", "Regression", "comparison", "contrast", "halfway", "scales", "train_nets", "watch"]
 
@@ -98,10 +98,10 @@ def train_nets(
     ).members()
 
 
-def watch(references: Mapping[str, Learner], episodes: Episode) -> Callable[[Module], dict[str, float]]:
+def watch(references: Mapping[str, Learner], episodes: Episode) -> Callable[[torch.nn.Module], dict[str, float]]:
     """What to log while training: the loss, and alignment with each reference, on the same tasks every time."""
 
-    def look(net: Module) -> dict[str, float]:
+    def look(net: torch.nn.Module) -> dict[str, float]:
         row: dict[str, float] = {}
         for name, reference in references.items():
             seen = alignment(net, reference, episodes)

@@ -67,7 +67,7 @@ class Sine:
     """Tasks a training step and seed."""
     learning_rate: float = 1e-3
     """Largest learning rate of the transformer."""
-    control_learning_rate: float = 3e-4
+    control_learning_rate: float = 1e-3
     """Largest learning rate of the control."""
     clip: float = 100.0
     """Bound on the norm of each seed's gradient."""

@@ -98,15 +98,15 @@ def measure(lab: Lab, settings: Regression) -> Results:
     gd = tune_spectral(GradientDescent(2, 1.0), settings.family, seed=lab.seed).learner
     config = TransformerConfig(width=11, n_layers=2, shared=True, init_scale=settings.init_scale)
     nets, results = contrast(lab, settings, "looped", config, {"gd": gd, "gd++": tied})
-    eta, gamma = float(tied.eta), float(tied.gamma)
+    eta, gamma = tied.eta.item(), tied.gamma.item()
     construction = gradient_descent_plus_plus(10, 1, eta, gamma, 10, steps=2).network.float().to(lab.device)
     fresh = settings.family.sample(settings.tasks, stream(lab.seed, "eval", 0, lab.device))
 
     def read() -> dict[str, np.ndarray]:
         sizes = [step_sizes(net, 10) for net in nets]
         return {
-            "eta": np.array([float(size.eta[0]) for size in sizes]),
-            "gamma": np.array([float(size.gamma[0]) for size in sizes]),
+            "eta": np.array([size.eta[0].item() for size in sizes]),
+            "gamma": np.array([size.gamma[0].item() for size in sizes]),
             "gd++_eta": np.array(eta),
             "gd++_gamma": np.array(gamma),
         }

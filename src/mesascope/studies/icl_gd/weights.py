@@ -87,7 +87,7 @@ def measure(lab: Lab, settings: Softmax) -> Results:
     tied = tune_spectral(GradientDescentPlusPlus(3, 1.0, 0.01), settings.family, seed=lab.seed).learner
     built = {
         "one-layer": gradient_descent(D, 1, optimum.eta, D).network,
-        "three-looped": gradient_descent_plus_plus(D, 1, float(tied.eta), float(tied.gamma), D, steps=3).network,
+        "three-looped": gradient_descent_plus_plus(D, 1, tied.eta.item(), tied.gamma.item(), D, steps=3).network,
     }
     return results | {
         f"{name}-construction": lab.stage(f"{name}-construction", lambda net=net: _products([net]))
