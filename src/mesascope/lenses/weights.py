@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -97,14 +98,21 @@ def step_sizes(network: Learner, n_context: int) -> StepSizes:
 def interpolate(a: Learner, b: Learner, t: float = 0.5) -> InContextRegressor:
     """The network whose rescaled products are (1 - t) a's + t b's: linear mode connectivity. Needs *network*.
 
-    Both networks are first rescaled as in appendix A.3 of the ICML paper, which leaves what they compute as it is.
+    Both networks are first rescaled, layer by layer, as in appendix A.3 of the ICML paper, which leaves what they
+    compute as it is, be their layers looped or separate and their tokens clipped or not.
     """
     require_number("t", t)
     first, second = require_network("interpolate", a), require_network("interpolate", b)
-    if first.transformer.config.purely_linear is False or second.transformer.config.purely_linear is False:
+    configs = [net.transformer.config for net in (first, second)]
+    if not all(dataclasses.replace(config, token_clip=None).purely_linear for config in configs):
         raise ArgumentError(
-            "interpolate must be given purely linear attention networks, but one has softmax, an MLP, LayerNorm or a "
-            "token clip: compare their predictions with alignment."
+            "interpolate must be given linear attention networks, but one has softmax, an MLP or LayerNorm: compare "
+            "their predictions with alignment."
+        )
+    if configs[0].token_clip != configs[1].token_clip:
+        raise ArgumentError(
+            f"interpolate must be given networks of one token_clip, but they have {configs[0].token_clip} and "
+            f"{configs[1].token_clip}: build the second with the first's, by with_products."
         )
     pairs = zip(rescaled_products(first), rescaled_products(second), strict=True)
     dtype = torch.promote_types(first.products()[0].w_kq.dtype, torch.float32)

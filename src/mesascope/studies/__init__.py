@@ -3,6 +3,7 @@
 from mesascope.studies.icl_gd import (
     copying,
     curvature,
+    deep,
     finite_tasks,
     layernorm,
     one_step,
@@ -21,6 +22,7 @@ STUDIES: dict[str, Study] = {
     for study in (
         one_step.STUDY,
         two_steps.STUDY,
+        deep.STUDY,
         weights.STUDY,
         softmax.STUDY,
         layernorm.STUDY,

@@ -13,7 +13,7 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from mesascope.learners import GradientDescentPlusPlus, gram_spectra, tune_spectral
+from mesascope.learners import gram_spectra
 from mesascope.lenses import step_sizes
 from mesascope.measurement import Measurement
 from mesascope.nets import TransformerConfig
@@ -22,7 +22,7 @@ from mesascope.runs import Bound, Claim
 from mesascope.streams import stream
 from mesascope.studies.evidence import both, largest
 from mesascope.studies.icl_gd.panels import captioned
-from mesascope.studies.icl_gd.regression import Regression, train_nets
+from mesascope.studies.icl_gd.regression import Regression, tied_gd_plus_plus, train_nets
 from mesascope.studies.lab import Lab
 from mesascope.studies.study import Results, Study
 
@@ -97,8 +97,7 @@ def measure(lab: Lab, settings: Regression) -> Results:
         family = dataclasses.replace(settings.family, n_context=size)
         nets = train_nets(lab, f"pairs-{size}", config, family, settings.training)
         gammas.append([step_sizes(net, size).gamma[0].item() for net in nets])
-        start = GradientDescentPlusPlus(2, 5.0, 2.0 / size)
-        optimal.append(tune_spectral(start, family, seed=lab.seed).learner.gamma.item())
+        optimal.append(tied_gd_plus_plus(family, 2, lab.seed).gamma)
     observed = {"gamma": np.array(gammas), "gd++_gamma": np.array(optimal)}
     return {
         "spectra": lab.stage("spectra", lambda: _spectra(lab, settings)),
@@ -126,7 +125,7 @@ def _spectra(lab: Lab, settings: Regression) -> dict[str, np.ndarray]:
     }
 
 
-def transformed(eigenvalue: np.ndarray, gamma: np.ndarray) -> np.ndarray:
+def transformed(eigenvalue: np.ndarray, gamma: np.ndarray | float) -> np.ndarray:
     """What one step of GD++ makes of an eigenvalue: eq. 25."""
     return eigenvalue * (1 - gamma * eigenvalue) ** 2
 

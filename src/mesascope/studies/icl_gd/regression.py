@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from mesascope.errors import require_count
+from mesascope.learners import GradientDescentPlusPlus, tune_spectral
 from mesascope.lenses import agreement, alignment, interpolate, sweep
 from mesascope.lenses.access import per_task_errors
 from mesascope.measurement import Measurement
@@ -20,7 +22,18 @@ from mesascope.studies.lab import Lab
 from mesascope.tasks import Episode, Family, Learner, LinearRegression
 from mesascope.training import Ensemble, Training
 
-__all__ = ["QUANTILES", "Regression", "comparison", "contrast", "halfway", "scales", "train_nets", "watch"]
+__all__ = [
+    "QUANTILES",
+    "Regression",
+    "Tied",
+    "comparison",
+    "contrast",
+    "halfway",
+    "scales",
+    "tied_gd_plus_plus",
+    "train_nets",
+    "watch",
+]
 
 Arrays = dict[str, np.ndarray]
 
@@ -74,6 +87,22 @@ class Regression:
         )
 
 
+class Tied(NamedTuple):
+    """GD++ with the one eta and the one gamma that are best for all its steps."""
+
+    learner: GradientDescentPlusPlus
+    eta: float
+    gamma: float
+
+
+def tied_gd_plus_plus(family: LinearRegression, steps: int, seed: int) -> Tied:
+    """Tied GD++ tuned from spectra, starting where it is stable for any number of context pairs."""
+    start = GradientDescentPlusPlus(steps, 3.0, 0.3 / family.n_context)
+    tuned = tune_spectral(start, family, seed=seed).step_sizes
+    (eta,), (gamma,) = ([size.value for size in tuned[name]] for name in ("eta", "gamma"))
+    return Tied(GradientDescentPlusPlus(steps, eta, gamma), eta, gamma)
+
+
 def train_nets(
     lab: Lab,
     name: str,
@@ -113,20 +142,30 @@ def watch(references: Mapping[str, Learner], episodes: Episode) -> Callable[[tor
     return look
 
 
-def comparison(nets: Sequence[Learner], references: Mapping[str, Learner], fresh: Episode) -> Arrays:
-    """Networks and references on the same fresh tasks: one row a network, and quantiles over tasks of each error."""
+def comparison(
+    nets: Sequence[Learner], references: Mapping[str, Learner | Sequence[Learner]], fresh: Episode
+) -> Arrays:
+    """Networks and references on the same fresh tasks: one row a network, and quantiles over tasks of each error.
+
+    A reference is one learner for all networks, or a sequence of one each.
+    """
     arrays: Arrays = {"quantile": np.array(QUANTILES), "tasks": np.array(fresh.xq.shape[0])}
     fields = ("mse_b", "mse_ratio", "prediction_difference", "sensitivity_cosine", "sensitivity_difference")
     for name, reference in references.items():
-        seen = [alignment(net, reference, fresh) for net in nets]
+        each = reference if isinstance(reference, Sequence) else [reference] * len(nets)
+        seen = [alignment(net, other, fresh) for net, other in zip(nets, each, strict=True)]
         arrays |= {
             f"{name}_{field}_{key}": array
             for field in fields
             for key, array in arrays_of([getattr(one, field) for one in seen]).items()
         }
         arrays |= {f"mse_{key}": array for key, array in arrays_of([one.mse_a for one in seen]).items()}
-        arrays[f"{name}_quantiles"] = _quantiles(per_task_errors(reference, fresh))
-    arrays["quantiles"] = np.stack([_quantiles(per_task_errors(net, fresh)) for net in nets])
+        if not isinstance(reference, Sequence):
+            errors = per_task_errors(reference, fresh)
+            arrays |= {f"{name}_quantiles": _quantiles(errors), f"{name}_median_stderr": _median_stderr(errors)}
+    spread = [per_task_errors(net, fresh) for net in nets]
+    arrays["quantiles"] = np.stack([_quantiles(errors) for errors in spread])
+    arrays["median_stderr"] = np.stack([_median_stderr(errors) for errors in spread])
     return arrays
 
 
@@ -200,6 +239,13 @@ def _described(layout: Layout) -> dict:
 
 def _each(evaluate: Callable[[InContextRegressor], Mapping[str, float]]) -> Callable[[Ensemble], list]:
     return lambda ensemble: [evaluate(net) for net in ensemble.members()]
+
+
+def _median_stderr(errors: torch.Tensor) -> np.ndarray:
+    """Half the distance between the order statistics one standard deviation of their rank around the median."""
+    reach = 0.5 / len(errors) ** 0.5
+    low, high = torch.quantile(errors.double(), torch.tensor([0.5 - reach, 0.5 + reach]).to(errors.device).double())
+    return np.array(float(high - low) / 2)
 
 
 def _quantiles(errors: torch.Tensor) -> np.ndarray:

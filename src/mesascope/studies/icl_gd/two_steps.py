@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from mesascope.constructions import gradient_descent_plus_plus
-from mesascope.learners import GradientDescent, GradientDescentPlusPlus, tune_spectral
+from mesascope.learners import GradientDescent, tune_spectral
 from mesascope.lenses import step_sizes
 from mesascope.measurement import Measurement
 from mesascope.nets import TransformerConfig
@@ -18,7 +18,7 @@ from mesascope.runs import Bound, Claim
 from mesascope.streams import stream
 from mesascope.studies.evidence import both, excess_percent, largest, smallest
 from mesascope.studies.icl_gd.panels import captioned, contrast_figures
-from mesascope.studies.icl_gd.regression import Regression, contrast, halfway
+from mesascope.studies.icl_gd.regression import Regression, contrast, halfway, tied_gd_plus_plus
 from mesascope.studies.lab import Lab
 from mesascope.studies.study import Results, Study
 
@@ -94,11 +94,10 @@ CLAIMS = (
 
 def measure(lab: Lab, settings: Regression) -> Results:
     """Train and compare."""
-    tied = tune_spectral(GradientDescentPlusPlus(2, 1.0, 0.01), settings.family, seed=lab.seed).learner
+    tied, eta, gamma = tied_gd_plus_plus(settings.family, 2, lab.seed)
     gd = tune_spectral(GradientDescent(2, 1.0), settings.family, seed=lab.seed).learner
     config = TransformerConfig(width=11, n_layers=2, shared=True, init_scale=settings.init_scale)
     nets, results = contrast(lab, settings, "looped", config, {"gd": gd, "gd++": tied})
-    eta, gamma = tied.eta.item(), tied.gamma.item()
     construction = gradient_descent_plus_plus(10, 1, eta, gamma, 10, steps=2).network.float().to(lab.device)
     fresh = settings.family.sample(settings.tasks, stream(lab.seed, "eval", 0, lab.device))
 

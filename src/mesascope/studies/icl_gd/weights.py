@@ -15,14 +15,14 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from mesascope.constructions import gradient_descent, gradient_descent_plus_plus
-from mesascope.learners import GradientDescentPlusPlus, one_step_optimum, tune_spectral
+from mesascope.learners import one_step_optimum
 from mesascope.lenses import rescaled_products
 from mesascope.measurement import Measurement
 from mesascope.nets import InContextRegressor, TransformerConfig
 from mesascope.runs import Bound, Claim
 from mesascope.studies.evidence import both, largest
 from mesascope.studies.icl_gd.panels import captioned, heat_maps
-from mesascope.studies.icl_gd.regression import train_nets
+from mesascope.studies.icl_gd.regression import tied_gd_plus_plus, train_nets
 from mesascope.studies.icl_gd.softmax import Softmax
 from mesascope.studies.lab import Lab
 from mesascope.studies.study import Results, Study
@@ -84,10 +84,10 @@ def measure(lab: Lab, settings: Softmax) -> Results:
         read = _heads if name == "two-heads" else _products
         results[name] = lab.stage(name, lambda nets=nets, read=read: read(nets))
     optimum = one_step_optimum(settings.family)
-    tied = tune_spectral(GradientDescentPlusPlus(3, 1.0, 0.01), settings.family, seed=lab.seed).learner
+    _, eta, gamma = tied_gd_plus_plus(settings.family, 3, lab.seed)
     built = {
         "one-layer": gradient_descent(D, 1, optimum.eta, D).network,
-        "three-looped": gradient_descent_plus_plus(D, 1, tied.eta.item(), tied.gamma.item(), D, steps=3).network,
+        "three-looped": gradient_descent_plus_plus(D, 1, eta, gamma, D, steps=3).network,
     }
     return results | {
         f"{name}-construction": lab.stage(f"{name}-construction", lambda net=net: _products([net]))
