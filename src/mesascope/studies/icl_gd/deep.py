@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 
 from mesascope.constructions import gradient_descent_plus_plus, with_products
 from mesascope.errors import require_count, require_number
-from mesascope.learners import GradientDescent, GradientDescentPlusPlus, tune, tune_spectral
+from mesascope.learners import GradientDescentPlusPlus
 from mesascope.lenses import agreement, interpolate, step_sizes
 from mesascope.measurement import Measurement
 from mesascope.nets import InContextRegressor, TransformerConfig
@@ -28,7 +28,14 @@ from mesascope.runs import Bound, Claim
 from mesascope.streams import stream
 from mesascope.studies.evidence import arrays_of, both, excess_percent, largest, smallest
 from mesascope.studies.icl_gd.panels import captioned, contrast_figures
-from mesascope.studies.icl_gd.regression import QUANTILES, Regression, comparison, contrast, tied_gd_plus_plus
+from mesascope.studies.icl_gd.regression import (
+    QUANTILES,
+    Regression,
+    comparison,
+    contrast,
+    tied_gd_plus_plus,
+    untied_descents,
+)
 from mesascope.studies.lab import Lab
 from mesascope.studies.study import Results, Study
 from mesascope.tasks import Episode
@@ -113,11 +120,9 @@ def measure(lab: Lab, settings: Deep) -> Results:
     """Train both kinds of network, and compare."""
     family = settings.family
     fresh = family.sample(settings.tasks, stream(lab.seed, "eval", 0, lab.device))
-    tuned = lab.stage("tuned", lambda: _tuned(lab, settings))
-    gd = GradientDescent(SEPARATE, tuned["gd_eta"].tolist(), token_clip=CLIP)
-    plus = GradientDescentPlusPlus(SEPARATE, tuned["eta"].tolist(), tuned["gamma"].tolist(), token_clip=CLIP)
+    references, tuned = untied_descents(lab, family, SEPARATE, CLIP, settings.tune_tasks)
     config = TransformerConfig(width=D + 1, n_layers=SEPARATE, token_clip=CLIP, init_scale=settings.init_scale)
-    nets, results = contrast(lab, settings, "separate", config, {"gd": gd, "gd++": plus})
+    nets, results = contrast(lab, settings, "separate", config, references)
     own = [_own(net) for net in nets]
 
     tied = tied_gd_plus_plus(family, LOOPED, lab.seed)
@@ -131,19 +136,9 @@ def measure(lab: Lab, settings: Deep) -> Results:
         **results,
         **looped,
         "own": lab.stage("own", lambda: comparison(nets, {"own": own}, fresh)),
-        "interpolation": lab.stage("interpolation", lambda: _paths(nets, own, plus, fresh)),
+        "interpolation": lab.stage("interpolation", lambda: _paths(nets, own, references["gd++"], fresh)),
         "tuned": tuned,
     }
-
-
-def _tuned(lab: Lab, settings: Deep) -> dict[str, np.ndarray]:
-    """Step sizes of gradient descent from spectra, and of GD++ from tasks with clipped tokens, starting tied."""
-    gd = tune_spectral(GradientDescent(SEPARATE, [1.0 + step for step in range(SEPARATE)]), settings.family)
-    tied = tied_gd_plus_plus(settings.family, SEPARATE, lab.seed)
-    start = GradientDescentPlusPlus(SEPARATE, [tied.eta] * SEPARATE, [tied.gamma] * SEPARATE, token_clip=CLIP)
-    plus = tune(start, settings.family, tasks=settings.tune_tasks, seed=lab.seed)
-    sizes = {"gd_eta": gd.step_sizes["eta"], "eta": plus.step_sizes["eta"], "gamma": plus.step_sizes["gamma"]}
-    return {name: np.array([size.value for size in values]) for name, values in sizes.items()}
 
 
 def _own(net: InContextRegressor) -> GradientDescentPlusPlus:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from mesascope.errors import require_count
-from mesascope.learners import GradientDescentPlusPlus, tune_spectral
+from mesascope.learners import GradientDescent, GradientDescentPlusPlus, tune, tune_spectral
 from mesascope.lenses import agreement, alignment, interpolate, sweep
 from mesascope.lenses.access import per_task_errors
 from mesascope.measurement import Measurement
@@ -32,6 +32,7 @@ __all__ = [
     "scales",
     "tied_gd_plus_plus",
     "train_nets",
+    "untied_descents",
     "watch",
 ]
 
@@ -96,11 +97,37 @@ class Tied(NamedTuple):
 
 
 def tied_gd_plus_plus(family: LinearRegression, steps: int, seed: int) -> Tied:
-    """Tied GD++ tuned from spectra, starting where it is stable for any number of context pairs."""
-    start = GradientDescentPlusPlus(steps, 3.0, 0.3 / family.n_context)
-    tuned = tune_spectral(start, family, seed=seed).step_sizes
-    (eta,), (gamma,) = ([size.value for size in tuned[name]] for name in ("eta", "gamma"))
+    """Tied GD++ tuned from spectra; each depth from the optimum of the one before, where it cannot explode."""
+    eta, gamma = 3.0, 0.3 / family.n_context
+    for depth in range(min(2, steps), steps + 1):
+        tuned = tune_spectral(GradientDescentPlusPlus(depth, eta, gamma), family, seed=seed).step_sizes
+        (eta,), (gamma,) = ([size.value for size in tuned[name]] for name in ("eta", "gamma"))
     return Tied(GradientDescentPlusPlus(steps, eta, gamma), eta, gamma)
+
+
+def untied_descents(
+    lab: Lab, family: LinearRegression, steps: int, token_clip: float, tasks: int
+) -> tuple[dict[str, GradientDescentPlusPlus], Arrays]:
+    """Gradient descent and GD++ with tuned sizes for every step and clipped tokens, and those sizes: stage ``tuned``.
+
+    Gradient descent is tuned from spectra; GD++ on ``tasks`` tasks with the clip in place, from its tied optimum.
+    """
+
+    def tuned() -> Arrays:
+        gd = tune_spectral(GradientDescent(steps, [1.0 + step for step in range(steps)]), family, seed=lab.seed)
+        _, eta, gamma = tied_gd_plus_plus(family, steps, lab.seed)
+        start = GradientDescentPlusPlus(steps, [eta] * steps, [gamma] * steps, token_clip=token_clip)
+        plus = tune(start, family, tasks=tasks, seed=lab.seed).step_sizes
+        sizes = {"gd_eta": gd.step_sizes["eta"], "eta": plus["eta"], "gamma": plus["gamma"]}
+        return {name: np.array([size.value for size in values]) for name, values in sizes.items()}
+
+    sizes = lab.stage("tuned", tuned)
+    gd_eta, eta, gamma = (sizes[name].tolist() for name in ("gd_eta", "eta", "gamma"))
+    learners = {
+        "gd": GradientDescent(steps, gd_eta, token_clip=token_clip),
+        "gd++": GradientDescentPlusPlus(steps, eta, gamma, token_clip=token_clip),
+    }
+    return learners, sizes
 
 
 def train_nets(
