@@ -60,7 +60,7 @@ def test_a_run_leaves_everything_it_promises(finished):
     assert {claim["verdict"] for claim in claims} <= {"holds", "fails", "undecided"}
     config = json.loads((path / "config.json").read_text())
     assert config["settings"]["steps"] == 60
-    assert (path / "metrics.jsonl").read_text().count("\n") == 4  # two seeds, at the first and the last step
+    assert (path / "metrics.jsonl").read_text().count("\n") == 2 * 4  # two seeds, every 20 steps
     captions = json.loads((path / "figures" / "captions.json").read_text())
     assert {f"{name}{suffix}" for name in captions for suffix in (".svg", ".png")} | {"captions.json"} == {
         file.name for file in (path / "figures").iterdir()

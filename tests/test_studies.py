@@ -11,7 +11,8 @@ from mesascope.studies import STUDIES, new_run, run_study
 
 TINY = {
     "steps": 6,
-    "size_steps": 4,
+    "looped_steps": 4,
+    "tune_tasks": 100,
     "batch": 32,
     "tasks": 200,
     "sweep_tasks": 60,

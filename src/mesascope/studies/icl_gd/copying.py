@@ -69,7 +69,7 @@ def measure(lab: Lab, settings: Regression) -> Results:
     """Train with either first layer, and watch what the first layer reads."""
     family = settings.family
     gd = GradientDescent(1, one_step_optimum(family).eta)
-    two = tune_spectral(GradientDescent(2, 1.0), family, seed=lab.seed).learner
+    two = tune_spectral(GradientDescent(2, 1.0), family, contexts=settings.tune_tasks, seed=lab.seed).learner
     fresh = family.sample(settings.tasks, stream(lab.seed, "eval", 0, lab.device))
     watched = family.sample(settings.sweep_tasks, stream(lab.seed, "watch", 0, lab.device))
     aligned, probed = watch({"gd": gd, "zero": Zero()}, watched), watched.part(0, PROBED)

@@ -97,7 +97,7 @@ def measure(lab: Lab, settings: Regression) -> Results:
         family = dataclasses.replace(settings.family, n_context=size)
         nets = train_nets(lab, f"pairs-{size}", config, family, settings.training)
         gammas.append([step_sizes(net, size).gamma[0].item() for net in nets])
-        optimal.append(tied_gd_plus_plus(family, 2, lab.seed).gamma)
+        optimal.append(tied_gd_plus_plus(family, 2, settings.tune_tasks, lab.seed).gamma)
     observed = {"gamma": np.array(gammas), "gd++_gamma": np.array(optimal)}
     return {
         "spectra": lab.stage("spectra", lambda: _spectra(lab, settings)),

@@ -106,14 +106,11 @@ class Deep(Regression):
     """Training steps of the ten looped layers."""
     looped_learning_rate: float = 4e-3
     """Their largest learning rate."""
-    tune_tasks: int = 5000
-    """Tasks that five steps of GD++ are tuned on."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_count("looped_steps", self.looped_steps)
         require_number("looped_learning_rate", self.looped_learning_rate, above=0)
-        require_count("tune_tasks", self.tune_tasks, least=2)
 
 
 def measure(lab: Lab, settings: Deep) -> Results:
@@ -125,7 +122,7 @@ def measure(lab: Lab, settings: Deep) -> Results:
     nets, results = contrast(lab, settings, "separate", config, references)
     own = [_own(net) for net in nets]
 
-    tied = tied_gd_plus_plus(family, LOOPED, lab.seed)
+    tied = tied_gd_plus_plus(family, LOOPED, settings.tune_tasks, lab.seed)
     clipped = GradientDescentPlusPlus(LOOPED, tied.eta, tied.gamma, token_clip=CLIP)
     config = dataclasses.replace(config, n_layers=LOOPED, shared=True)
     training = dataclasses.replace(
@@ -261,7 +258,7 @@ STUDY = Study(
             looped_steps=300,
             tune_tasks=500,
         ),
-        "paper": Deep(steps=10_000, learning_rate=8e-3, clip=0.001, init_scale=0.02, sweep_tasks=5000),
+        "paper": Deep(steps=10_000, learning_rate=8e-3, clip=0.001, init_scale=0.02, sweep_tasks=5000, tune_tasks=5000),
     },
     claims=CLAIMS,
     measure=measure,

@@ -58,14 +58,11 @@ class Blocks(Regression):
     """Blocks of the network, and steps of the references."""
     heads: int = 4
     """Heads of each block."""
-    tune_tasks: int = 2000
-    """Tasks that GD++ is tuned on."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_count("blocks", self.blocks)
         require_count("heads", self.heads)
-        require_count("tune_tasks", self.tune_tasks, least=2)
 
 
 def measure(lab: Lab, settings: Blocks) -> Results:
@@ -110,16 +107,19 @@ STUDY = Study(
     source="von Oswald et al., Transformers learn in-context by gradient descent (ICML 2023): Fig. 8",
     presets={
         "quick": Blocks(
-            blocks=6,
-            steps=300,
+            blocks=4,
+            steps=400,
             batch=256,
+            learning_rate=8e-3,
             clip=0.001,
             init_scale=0.2,
             tasks=10_000,
             sweep_tasks=500,
-            tune_tasks=500,
+            tune_tasks=1000,
         ),
-        "paper": Blocks(steps=5000, batch=512, clip=0.001, init_scale=0.2, tasks=50_000, sweep_tasks=2000),
+        "paper": Blocks(
+            steps=5000, batch=512, learning_rate=4e-3, clip=0.001, init_scale=0.2, sweep_tasks=2000, tune_tasks=2000
+        ),
     },
     claims=CLAIMS,
     measure=measure,

@@ -77,8 +77,10 @@ def measure(lab: Lab, settings: Regression) -> Results:
     family = settings.family
     one = {"gd": GradientDescent(1, one_step_optimum(family).eta)}
     two = {
-        "gd": tune_spectral(GradientDescent(2, 1.0), family, seed=lab.seed).learner,
-        "gd++": tune_spectral(GradientDescentPlusPlus(2, [2.0, 1.0], 0.01), family, seed=lab.seed).learner,
+        "gd": tune_spectral(GradientDescent(2, 1.0), family, contexts=settings.tune_tasks, seed=lab.seed).learner,
+        "gd++": tune_spectral(
+            GradientDescentPlusPlus(2, [2.0, 1.0], 0.01), family, contexts=settings.tune_tasks, seed=lab.seed
+        ).learner,
     }
     results: dict = {}
     for name, references in (("one-layer", one), ("two-layers", two)):

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import matplotlib
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mesascope.reports import COLOURS, STYLE
+from mesascope.studies.icl_gd.panels import band, heat_maps, ratios
 
 __all__ = ["draw"]
 
@@ -50,7 +50,7 @@ def draw(results: Mapping[str, _Arrays]) -> dict[str, Figure]:
 def _training(run: _Arrays) -> Figure:
     figure = Figure(figsize=(9, 5.2))
     panels = figure.subplots(2, 2).ravel()
-    _band(panels[0], run["step"], run["mse"] / 2, "trained", "trained layer")
+    band(panels[0], run["step"], run["mse"] / 2, "trained", "trained layer")
     panels[0].axhline(float(run["gd_mse"].mean()) / 2, color=COLOURS["gd"], label="one step of gradient descent")
     panels[0].axhline(float(run["limit"]) / 2, color=COLOURS["limit"], ls=":", label="limit of linear attention")
     panels[0].set(title="Loss", xlabel="training step", ylabel="half mean squared error")
@@ -61,7 +61,7 @@ def _training(run: _Arrays) -> Figure:
         "prediction_difference": "difference of predictions",
     }
     for axes, (key, label) in zip(panels[1:], alignments.items(), strict=True):
-        _band(axes, run["step"], run[key], "trained", "trained to GD")
+        band(axes, run["step"], run[f"gd_{key}"], "trained", "trained to GD")
         axes.set(title=f"To gradient descent: {label}", xlabel="training step")
         if key == "sensitivity_cosine":
             axes.set_ylim(None, 1.02)
@@ -97,11 +97,11 @@ def _scales(swept: _Arrays, field: str, label: str) -> Figure:
     figure = Figure(figsize=(9, 3))
     left, right = figure.subplots(1, 2)
     scale = swept[field]
-    _band(left, scale, swept["trained"] / 2, "trained", "trained layers")
+    band(left, scale, swept["trained"] / 2, "trained", "trained layers")
     left.plot(scale, swept["gd"] / 2, "o", color=COLOURS["gd"], mfc="none", label="gradient descent")
     left.set(title=f"Loss by {label}", xlabel=label, ylabel="half mean squared error", yscale="log")
     left.legend()
-    _ratio(right, scale, swept["ratio"])
+    ratios(right, scale, swept["gd_ratio"])
     right.set(title="Loss ratio, each seed", xlabel=label, ylabel="trained / gradient descent")
     return figure
 
@@ -111,7 +111,7 @@ def _other_inputs(swept: _Arrays) -> Figure:
     figure = Figure(figsize=(9, 3))
     for axes, law in zip(figure.subplots(1, len(laws), sharey=True), laws, strict=True):
         chosen = swept["x"] == law
-        _ratio(axes, swept["x_scale"][chosen], swept["ratio"][:, chosen])
+        ratios(axes, swept["x_scale"][chosen], swept["gd_ratio"][:, chosen])
         axes.set(title=f"{law} inputs", xlabel="input scale")
         if law == laws[0]:
             axes.set_ylabel("loss ratio, trained / gradient descent")
@@ -144,29 +144,12 @@ def _rollouts(roll: _Arrays) -> Figure:
 
 
 def _weights(read: _Arrays) -> Figure:
-    figure = Figure(figsize=(9, 2.6))
-    panels = (
-        ("$W_{KQ}$ trained (seed 0)", read["w_kq"][0]),
-        ("$W_{KQ}$ construction", read["construction_kq"]),
-        ("$W_{PV}$ trained (seed 0)", read["w_pv"][0]),
-        ("$W_{PV}$ construction", read["construction_pv"]),
+    return heat_maps(
+        [
+            ("$W_{KQ}$ trained (seed 0)", read["w_kq"][0]),
+            ("$W_{KQ}$ construction", read["construction_kq"]),
+            ("$W_{PV}$ trained (seed 0)", read["w_pv"][0]),
+            ("$W_{PV}$ construction", read["construction_pv"]),
+        ],
+        1.0,
     )
-    for axes, (title, matrix) in zip(figure.subplots(1, 4), panels, strict=True):
-        image = axes.imshow(matrix, cmap="RdBu", vmin=-1, vmax=1)
-        axes.set_title(title)
-        axes.grid(False)
-        axes.set(xticks=[], yticks=[])
-    figure.colorbar(image, ax=figure.axes, shrink=0.8)
-    return figure
-
-
-def _band(axes: Axes, x: np.ndarray, runs: np.ndarray, role: str, label: str) -> None:
-    """The mean over seeds, and the range that they span."""
-    axes.plot(x, runs.mean(0), color=COLOURS[role], label=label)
-    axes.fill_between(x, runs.min(0), runs.max(0), color=COLOURS[role], alpha=0.2, lw=0)
-
-
-def _ratio(axes: Axes, x: np.ndarray, ratios: np.ndarray) -> None:
-    axes.axhline(1.0, color=COLOURS["gd"], lw=1)
-    axes.plot(x, ratios.T, ".-", color=COLOURS["trained"], lw=0.8, alpha=0.7)
-    axes.ticklabel_format(axis="y", useOffset=False)

@@ -24,6 +24,7 @@ from mesascope.training import Ensemble, Training
 
 __all__ = [
     "QUANTILES",
+    "Evaluate",
     "Regression",
     "Tied",
     "comparison",
@@ -37,6 +38,9 @@ __all__ = [
 ]
 
 Arrays = dict[str, np.ndarray]
+
+# What to log of one network while training.
+Evaluate = Callable[[InContextRegressor], Mapping[str, float]]
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 INPUT_SCALES = (0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0)
@@ -64,9 +68,12 @@ class Regression:
     """Fresh tasks that trained networks and algorithms are compared on."""
     sweep_tasks: int = 10_000
     """Tasks of each point of a sweep, and of an evaluation while training."""
+    tune_tasks: int = 10_000
+    """Tasks that step sizes of the references are tuned on."""
 
     def __post_init__(self) -> None:
         _ = self.training, self.family
+        require_count("tune_tasks", self.tune_tasks, least=2)
         require_count("tasks", self.tasks, least=2)
         require_count("sweep_tasks", self.sweep_tasks, least=2)
 
@@ -84,7 +91,7 @@ class Regression:
             decay_from=self.decay_from,
             clip=self.clip,
             average=4.0,
-            evaluate_every=max(self.steps // 50, 1),
+            evaluate_every=max(self.steps // 50, 20),
         )
 
 
@@ -96,11 +103,11 @@ class Tied(NamedTuple):
     gamma: float
 
 
-def tied_gd_plus_plus(family: LinearRegression, steps: int, seed: int) -> Tied:
+def tied_gd_plus_plus(family: LinearRegression, steps: int, tasks: int, seed: int) -> Tied:
     """Tied GD++ tuned from spectra; each depth from the optimum of the one before, where it cannot explode."""
     eta, gamma = 3.0, 0.3 / family.n_context
     for depth in range(min(2, steps), steps + 1):
-        tuned = tune_spectral(GradientDescentPlusPlus(depth, eta, gamma), family, seed=seed).step_sizes
+        tuned = tune_spectral(GradientDescentPlusPlus(depth, eta, gamma), family, contexts=tasks, seed=seed).step_sizes
         (eta,), (gamma,) = ([size.value for size in tuned[name]] for name in ("eta", "gamma"))
     return Tied(GradientDescentPlusPlus(steps, eta, gamma), eta, gamma)
 
@@ -110,12 +117,14 @@ def untied_descents(
 ) -> tuple[dict[str, GradientDescentPlusPlus], Arrays]:
     """Gradient descent and GD++ with tuned sizes for every step and clipped tokens, and those sizes: stage ``tuned``.
 
-    Gradient descent is tuned from spectra; GD++ on ``tasks`` tasks with the clip in place, from its tied optimum.
+    Gradient descent is tuned from spectra; GD++ from its tied optimum, with the clip in place.
     """
 
     def tuned() -> Arrays:
-        gd = tune_spectral(GradientDescent(steps, [1.0 + step for step in range(steps)]), family, seed=lab.seed)
-        _, eta, gamma = tied_gd_plus_plus(family, steps, lab.seed)
+        gd = tune_spectral(
+            GradientDescent(steps, [1.0 + step for step in range(steps)]), family, contexts=tasks, seed=lab.seed
+        )
+        _, eta, gamma = tied_gd_plus_plus(family, steps, tasks, lab.seed)
         start = GradientDescentPlusPlus(steps, [eta] * steps, [gamma] * steps, token_clip=token_clip)
         plus = tune(start, family, tasks=tasks, seed=lab.seed).step_sizes
         sizes = {"gd_eta": gd.step_sizes["eta"], "eta": plus["eta"], "gamma": plus["gamma"]}
@@ -136,7 +145,7 @@ def train_nets(
     config: TransformerConfig,
     family: Family,
     training: Training,
-    evaluate: Callable[[InContextRegressor], Mapping[str, float]] | None = None,
+    evaluate: Evaluate | None = None,
     *,
     layout: Layout = LAYOUTS["concatenated"],
     seeds: Sequence[int] | None = None,
@@ -264,7 +273,7 @@ def _described(layout: Layout) -> dict:
     return {"name": names[0], **dataclasses.asdict(layout)}  # type: ignore[call-overload]
 
 
-def _each(evaluate: Callable[[InContextRegressor], Mapping[str, float]]) -> Callable[[Ensemble], list]:
+def _each(evaluate: Evaluate) -> Callable[[Ensemble], list]:
     return lambda ensemble: [evaluate(net) for net in ensemble.members()]
 
 

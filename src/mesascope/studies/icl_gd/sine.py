@@ -88,7 +88,7 @@ class Sine:
             learning_rate=learning_rate,
             clip=self.clip,
             average=4.0,
-            evaluate_every=max(self.steps // 50, 1),
+            evaluate_every=max(self.steps // 50, 20),
         )
 
 

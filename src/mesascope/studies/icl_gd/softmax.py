@@ -89,7 +89,9 @@ def measure(lab: Lab, settings: Softmax) -> Results:
     """Train and compare."""
     references = {
         "gd": GradientDescent(1, one_step_optimum(settings.family).eta),
-        "centred": tune(Centred(GradientDescent(1, 6.0)), settings.family, seed=lab.seed).learner,
+        "centred": tune(
+            Centred(GradientDescent(1, 6.0)), settings.family, tasks=settings.tune_tasks, seed=lab.seed
+        ).learner,
     }
     results: dict = {}
     for name, heads in NETS.items():

@@ -94,8 +94,8 @@ CLAIMS = (
 
 def measure(lab: Lab, settings: Regression) -> Results:
     """Train and compare."""
-    tied, eta, gamma = tied_gd_plus_plus(settings.family, 2, lab.seed)
-    gd = tune_spectral(GradientDescent(2, 1.0), settings.family, seed=lab.seed).learner
+    tied, eta, gamma = tied_gd_plus_plus(settings.family, 2, settings.tune_tasks, lab.seed)
+    gd = tune_spectral(GradientDescent(2, 1.0), settings.family, contexts=settings.tune_tasks, seed=lab.seed).learner
     config = TransformerConfig(width=11, n_layers=2, shared=True, init_scale=settings.init_scale)
     nets, results = contrast(lab, settings, "looped", config, {"gd": gd, "gd++": tied})
     construction = gradient_descent_plus_plus(10, 1, eta, gamma, 10, steps=2).network.float().to(lab.device)

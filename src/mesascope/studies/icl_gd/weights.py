@@ -84,7 +84,7 @@ def measure(lab: Lab, settings: Softmax) -> Results:
         read = _heads if name == "two-heads" else _products
         results[name] = lab.stage(name, lambda nets=nets, read=read: read(nets))
     optimum = one_step_optimum(settings.family)
-    _, eta, gamma = tied_gd_plus_plus(settings.family, 3, lab.seed)
+    _, eta, gamma = tied_gd_plus_plus(settings.family, 3, settings.tune_tasks, lab.seed)
     built = {
         "one-layer": gradient_descent(D, 1, optimum.eta, D).network,
         "three-looped": gradient_descent_plus_plus(D, 1, eta, gamma, D, steps=3).network,
