@@ -3,8 +3,9 @@
 ICML paper: Figure 12. One softmax layer with one head and with two is compared with one step of gradient descent,
 and with one on centred inputs: the softmax' denominators, which the paper's expansion leaves out, subtract the mean.
 
-Two settings are not the authors'. One head trains at 3e-3: at 1e-3 some seeds stay for 5,000 steps on a plateau, where
-they predict 0. Two heads of the quick preset start farther apart and train faster.
+Settings are not all the authors'. Batches hold 512 tasks: with 2048, less noise, four of five seeds of one head stay for
+thousands of steps on a plateau where they predict 0. Learning rates are higher, and decay. Two heads of the quick preset
+start farther apart and train faster.
 """
 
 from __future__ import annotations
@@ -140,9 +141,9 @@ STUDY = Study(
         "quick": Softmax(steps=1500, batch=512, learning_rate=3e-3),
         "paper": Softmax(
             steps=5000,
+            batch=512,
             learning_rate=3e-3,
-            decay_from=0.9,
-            two_heads_learning_rate=1e-3,
+            two_heads_learning_rate=2e-3,
             two_heads_init_scale=0.002,
         ),
     },
