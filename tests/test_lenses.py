@@ -3,9 +3,9 @@ import math
 import pytest
 import torch
 
-from mesascope.constructions import gradient_descent, gradient_descent_plus_plus
+from mesascope.constructions import gradient_descent, gradient_descent_plus_plus, with_products
 from mesascope.errors import ArgumentError, ArgumentTypeError, NumericalError
-from mesascope.learners import GradientDescent, LeastSquares, Mean, Zero
+from mesascope.learners import GradientDescent, GradientDescentPlusPlus, LeastSquares, Mean, Zero
 from mesascope.lenses import (
     access_of,
     agreement,
@@ -153,9 +153,26 @@ def test_interpolation_ends_at_its_ends(episodes):
         torch.testing.assert_close(interpolate(a, b, t)(*episodes[:2]), end(*episodes[:2]), rtol=1e-5, atol=1e-6)
 
 
+def test_separate_clipped_layers_are_rescaled_one_by_one(episodes):
+    eta, gamma = [0.5, 0.9], [0.01, 0.02]
+    built = gradient_descent_plus_plus(3, 2, eta, gamma, 8, steps=2).network
+    clipped = InContextRegressor(Transformer(TransformerConfig(5, n_layers=2, token_clip=0.3)).double(), d_out=2)
+    a, b = (with_products(clipped, built.products()) for _ in range(2))
+    with torch.no_grad():
+        for factor, layer in zip((3.0, 0.2), b.transformer.layers, strict=True):
+            layer.attention.w_q.mul_(factor)
+            layer.attention.p.div_(factor)
+    exact = episodes.to(torch.float64)
+    expected = GradientDescentPlusPlus(2, eta, gamma, token_clip=0.3)(*exact[:2])
+    for t in (0.0, 0.5, 1.0):
+        torch.testing.assert_close(interpolate(a, b, t)(*exact[:2]), expected, rtol=1e-10, atol=1e-12)
+    with pytest.raises(ArgumentError, match=r"networks of one token_clip, but they have 0.3 and None"):
+        interpolate(a, built)
+
+
 def test_interpolation_refuses_what_is_not_linear():
     net = InContextRegressor(Transformer(TransformerConfig(5, attention="softmax", init_scale=1.0)), d_out=2)
-    with pytest.raises(ArgumentError, match="interpolate must be given purely linear attention networks"):
+    with pytest.raises(ArgumentError, match="interpolate must be given linear attention networks"):
         interpolate(net, net)
 
 

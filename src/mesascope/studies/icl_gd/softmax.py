@@ -3,9 +3,9 @@
 ICML paper: Figure 12. One softmax layer with one head and with two is compared with one step of gradient descent,
 and with one on centred inputs: the softmax' denominators, which the paper's expansion leaves out, subtract the mean.
 
-Settings are not all the authors'. Batches hold 512 tasks: with 2048, less noise, four of five seeds of one head stay for
-thousands of steps on a plateau where they predict 0. Learning rates are higher, and decay. Two heads of the quick preset
-start farther apart and train faster.
+Settings are not all the authors'. Batches hold 512 tasks: with 2048, whose gradients are less noisy, four of five seeds
+of one head stay for thousands of steps on a plateau where they predict 0. Learning rates are higher, and decay. Two
+heads of the quick preset start farther apart and train faster.
 """
 
 from __future__ import annotations
