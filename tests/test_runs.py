@@ -1,3 +1,4 @@
+import dataclasses
 import errno
 import json
 
@@ -144,15 +145,16 @@ def test_the_ledger_shows_the_newest_verdict_and_what_was_never_run(tmp_path):
     for index, value in enumerate((2.0, 0.5)):
         run = RunDirectory.create(tmp_path / f"run{index}", {**CONFIG, "created": f"2026-01-0{index + 1}"})
         run.save_claims([judge(CLAIM, "quick", Measurement(value, 0.0, 9))])
-    rows = ledger_rows({"one-step": ["c", "d"], "two": ["e"]}, find_runs([tmp_path]))
+    other = dataclasses.replace(CLAIM, id="d")
+    rows = ledger_rows({"one-step": [CLAIM, other], "two": [CLAIM]}, find_runs([tmp_path]))
     assert [(row["study"], row["id"], row["verdict"]) for row in rows] == [
         ("one-step", "c", "holds"),
         ("one-step", "d", "not yet run"),
-        ("two", "e", "not yet run"),
+        ("two", "c", "not yet run"),
     ]
     assert rows[0]["value"] == 0.5
     page = ledger_markdown(rows)
     assert "3 claims: 1 holds, 2 not yet run" in page
     assert f"[{tmp_path / 'run1'}]" in page
     assert "0 minutes" in page
-    assert page.count("| c: ") == 1
+    assert page.count("| c: a statement") == 2

@@ -194,7 +194,7 @@ def _ledger(arguments: list[str]) -> int:
 
     options = _parse(LedgerOptions, arguments, "mesascope ledger")
     folders = options.directories or tuple(path for path in (Path("runs"),) if path.is_dir())
-    claims = {name: [claim.id for claim in study.claims] for name, study in STUDIES.items()}
+    claims = {name: study.claims for name, study in STUDIES.items()}
     rows = ledger_rows(claims, find_runs(folders))
     if options.json:
         print(json.dumps(rows, indent=2, allow_nan=False))

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from mesascope.runs import RunDirectory
+from mesascope.runs import Claim, RunDirectory
 from mesascope.text import number_text
 
 __all__ = ["ledger_markdown", "ledger_rows", "measured_text", "print_claims", "print_ledger"]
@@ -42,11 +42,11 @@ def print_claims(records: Sequence[Mapping[str, Any]], console: Console) -> None
     console.print(table)
 
 
-def ledger_rows(claims: Mapping[str, Sequence[str]], runs: Sequence[RunDirectory]) -> list[dict[str, Any]]:
+def ledger_rows(claims: Mapping[str, Sequence[Claim]], runs: Sequence[RunDirectory]) -> list[dict[str, Any]]:
     """The newest record of every claim of every study, with the run that it comes from.
 
     Args:
-        claims: claim ids of each study.
+        claims: those of each study.
         runs: oldest first; unfinished ones have no claims.
     """
     newest: dict[tuple[str, str], dict[str, Any]] = {}
@@ -61,9 +61,10 @@ def ledger_rows(claims: Mapping[str, Sequence[str]], runs: Sequence[RunDirectory
         for record in run.claims() or []:
             newest[run.config["study"], record["id"]] = {**record, **made}
     return [
-        {"study": study, "id": claim, "verdict": "not yet run", **newest.get((study, claim), {})}
-        for study, ids in claims.items()
-        for claim in ids
+        {"study": study, "id": claim.id, "statement": claim.statement, "verdict": "not yet run"}
+        | newest.get((study, claim.id), {})
+        for study, own in claims.items()
+        for claim in own
     ]
 
 
@@ -82,7 +83,7 @@ def ledger_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
         ]
         lines = ["| claim | paper | measured | bound | verdict |", "|---|---|---|---|---|"]
         for row in own:
-            statement = row.get("statement", "").replace("|", "\\|")
+            statement = row["statement"].replace("|", "\\|")
             reference = "" if row.get("reference") is None else f"{row['reference']:g}"
             verdict = row["verdict"] if row["verdict"] == "holds" else f"**{row['verdict']}**"
             cells = (f"{row['id']}: {statement}", reference, measured_text(row), row.get("bound", ""), verdict)

@@ -44,7 +44,7 @@ def new_run(
         "created": created.isoformat(timespec="seconds"),
         "versions": {name: _version(name) for name in ("mesascope", "torch", "numpy")},
         "python": platform.python_version(),
-        "machine": f"{platform.machine()}, {torch.get_num_threads()} threads",
+        "machine": f"{platform.machine()}, threads: {torch.get_num_threads()}",
         "git": _commit(),
     }
     return RunDirectory.create(path, config)

@@ -165,7 +165,7 @@ def judge(results: Results) -> dict[str, Measurement]:
 def _grokking(run: Mapping[str, np.ndarray]) -> tuple[float, float, float]:
     """The seed whose test loss rises most: that rise in %, its later excess in %, and how late it falls."""
     limit = float(run["limit"])
-    seen = [_rise(step=run["step"], test=test, train=train, limit=limit) for test, train in _pairs(run)]
+    seen = [rise_and_fall(step=run["step"], test=test, train=train, limit=limit) for test, train in _pairs(run)]
     return max(seen)
 
 
@@ -173,7 +173,12 @@ def _pairs(run: Mapping[str, np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarr
     return zip(run["mse"], run["train_mse"], strict=True)
 
 
-def _rise(step: np.ndarray, test: np.ndarray, train: np.ndarray, limit: float) -> tuple[float, float, float]:
+def rise_and_fall(step: np.ndarray, test: np.ndarray, train: np.ndarray, limit: float) -> tuple[float, float, float]:
+    """Largest rise of a test loss on its plateau, its least excess over ``limit`` after it, and how late it falls.
+
+    The first two in %; the last is the step at which half of the fall is done over that at which the training loss had
+    fallen by a tenth, NaN where either never happens.
+    """
     low = np.minimum.accumulate(test)
     plateau = low > (low[0] + limit) / 2  # before the test loss is half way down
     peak = int(np.argmax(np.where(plateau, test / low, 0)))
