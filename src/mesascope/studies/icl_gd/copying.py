@@ -73,7 +73,7 @@ def measure(lab: Lab, settings: Regression) -> Results:
     fresh = family.sample(settings.tasks, stream(lab.seed, "eval", 0, lab.device))
     watched = family.sample(settings.sweep_tasks, stream(lab.seed, "watch", 0, lab.device))
     aligned, probed = watch({"gd": gd, "zero": Zero()}, watched), watched.part(0, PROBED)
-    training = dataclasses.replace(settings.training, evaluate_every=max(settings.steps // 25, 1))
+    training = dataclasses.replace(settings.training, evaluate_every=max(settings.steps // 100, 20))
     results: dict = {}
     for first in FIRST_LAYERS:
         config = TransformerConfig(
@@ -130,7 +130,7 @@ def _panels(run: Mapping[str, np.ndarray], first: str) -> Figure:
         loss.plot(run["step"], run["mse"].T / 2, color=COLOURS["trained"], lw=0.8, alpha=0.7)
         loss.plot([], [], color=COLOURS["trained"], label=f"{first}, then linear (each seed)")
         loss.axhline(float(run["gd_mse"].mean()) / 2, color=COLOURS["gd"], label="one step of gradient descent")
-        loss.set(title="Loss", xlabel="training step", ylabel="half mean squared error")
+        loss.set(title="Loss", xlabel="training step", ylabel="half mean squared error", yscale="log")
         roles = {"own": ("limit", "itself"), "next": ("trained", "the next token"), "others": ("gd", "each other")}
         for key, (role, label) in roles.items():
             band(reads, run["step"], run[key], role, label)

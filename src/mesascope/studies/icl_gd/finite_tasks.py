@@ -109,7 +109,7 @@ def draw(results: Results) -> dict[str, Figure]:
                 axes.fill_between(run["step"], runs.min(0), runs.max(0), color=shade, alpha=0.2, lw=0)
         loss.axhline(float(run["gd_mse"].mean()) / 2, color=COLOURS["gd"], label="gradient descent")
         cosine.set(title="Cosine of sensitivities to gradient descent", xlabel="training step", ylim=(None, 1.02))
-        loss.set(title="Loss on fresh tasks", xlabel="training step", ylabel="half mean squared error")
+        loss.set(title="Loss on fresh tasks", xlabel="training step", ylabel="half mean squared error", yscale="log")
         for axes in (cosine, loss):
             axes.legend()
     caption = "Layers trained on fixed sets of tasks, on fresh tasks; band: range over seeds. Paper: Fig. 16."
