@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 
 from mesascope.constructions import gradient_descent_plus_plus, with_products
 from mesascope.errors import require_count, require_number
-from mesascope.learners import GradientDescentPlusPlus
+from mesascope.learners import GradientDescentPlusPlus, tune
 from mesascope.lenses import agreement, interpolate, step_sizes
 from mesascope.measurement import Measurement
 from mesascope.nets import InContextRegressor, TransformerConfig
@@ -122,8 +122,8 @@ def measure(lab: Lab, settings: Deep) -> Results:
     nets, results = contrast(lab, settings, "separate", config, references)
     own = [_own(net) for net in nets]
 
-    tied = tied_gd_plus_plus(family, LOOPED, settings.tune_tasks, lab.seed)
-    clipped = GradientDescentPlusPlus(LOOPED, tied.eta, tied.gamma, token_clip=CLIP)
+    tied = lab.stage("tied", lambda: _tied(lab, settings))
+    clipped = GradientDescentPlusPlus(LOOPED, tied["eta"].item(), tied["gamma"].item(), token_clip=CLIP)
     config = dataclasses.replace(config, n_layers=LOOPED, shared=True)
     training = dataclasses.replace(
         settings, steps=settings.looped_steps, learning_rate=settings.looped_learning_rate
@@ -135,7 +135,20 @@ def measure(lab: Lab, settings: Deep) -> Results:
         "own": lab.stage("own", lambda: comparison(nets, {"own": own}, fresh)),
         "interpolation": lab.stage("interpolation", lambda: _paths(nets, own, references["gd++"], fresh)),
         "tuned": tuned,
+        "tied": tied,
     }
+
+
+def _tied(lab: Lab, settings: Deep) -> dict[str, np.ndarray]:
+    """Step sizes of ten tied GD++ steps with clipped tokens.
+
+    They are tuned from the optimum of three steps without clip; that of ten explodes once its tokens are clipped.
+    """
+    family, tasks = settings.family, settings.tune_tasks
+    start = tied_gd_plus_plus(family, 3, tasks, lab.seed)
+    clipped = GradientDescentPlusPlus(LOOPED, start.eta, start.gamma, token_clip=CLIP)
+    tuned = tune(clipped, family, tasks=tasks, seed=lab.seed).step_sizes
+    return {name: np.array(size.value) for name, (size,) in tuned.items()}
 
 
 def _own(net: InContextRegressor) -> GradientDescentPlusPlus:
