@@ -22,6 +22,7 @@ TINY = {
     "sweep_tasks": 60,
     "watch_tasks": 60,
     "members": 2,
+    "grok_members": 2,
     "grok_steps": 4,
 }
 

@@ -78,10 +78,14 @@ class PhaseTransitions(Regression):
 
     members: int = 10
     """Seeds of one head and of two, whatever --seeds says."""
-    grok_steps: int = 1500
+    grok_members: int = 5
+    """Seeds of the block."""
+    grok_steps: int = 1100
     """Training steps of the block on its fixed tasks."""
     grok_learning_rate: float = 3e-3
     """Its learning rate."""
+    grok_weight_decay: float = 0.08
+    """Its weight decay."""
     grok_mlp: int = 16
     """Hidden width of its MLP as a multiple of a token's."""
     grok_init_scale: float = 1.0
@@ -89,8 +93,9 @@ class PhaseTransitions(Regression):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("members", "grok_steps", "grok_mlp"):
+        for name in ("members", "grok_members", "grok_steps", "grok_mlp"):
             require_count(name, getattr(self, name), least=2)
+        require_number("grok_weight_decay", self.grok_weight_decay, least=0)
         for name in ("grok_learning_rate", "grok_init_scale"):
             require_number(name, getattr(self, name), above=0)
 
@@ -108,7 +113,7 @@ def measure(lab: Lab, settings: PhaseTransitions) -> Results:
     def look(net: InContextRegressor) -> dict[str, float]:
         return {"mse": float(per_task_errors(net, watched).mean())}
 
-    seeds = [lab.seed + index for index in range(settings.members)]
+    seeds = range(lab.seed, lab.seed + settings.members)
     for name, heads in HEADS.items():
         config = TransformerConfig(width=11, n_heads=heads, init_scale=settings.init_scale)
         train_nets(lab, name, config, family, settings.training, look, seeds=seeds)
@@ -117,7 +122,13 @@ def measure(lab: Lab, settings: PhaseTransitions) -> Results:
     seen = fixed.sample(POOL, stream(lab.seed, "pool", 0, lab.device))
     config = TransformerConfig(width=11, mlp=settings.grok_mlp, init_scale=settings.grok_init_scale)
     training = dataclasses.replace(
-        settings.training, steps=settings.grok_steps, batch=POOL, learning_rate=settings.grok_learning_rate, clip=None
+        settings.training,
+        steps=settings.grok_steps,
+        batch=POOL,
+        learning_rate=settings.grok_learning_rate,
+        optimizer="adamw",
+        weight_decay=settings.grok_weight_decay,
+        clip=None,
     )
     train_nets(
         lab,
@@ -126,6 +137,7 @@ def measure(lab: Lab, settings: PhaseTransitions) -> Results:
         fixed,
         training,
         lambda net: {**look(net), "train_mse": float(per_task_errors(net, seen).mean())},
+        seeds=range(lab.seed, lab.seed + settings.grok_members),
     )
     limit = np.array(one_step_optimum(family).mse)
     return {
@@ -227,7 +239,9 @@ STUDY = Study(
     question="When does a layer discover gradient descent, and can one block grok it?",
     source="von Oswald et al., Transformers learn in-context by gradient descent (ICML 2023): Fig. 15",
     presets={
-        "quick": PhaseTransitions(steps=2500, batch=512, learning_rate=1e-3, clip=0.001, sweep_tasks=1000),
+        "quick": PhaseTransitions(
+            steps=1500, batch=512, learning_rate=1e-3, clip=0.001, sweep_tasks=1000, grok_members=2
+        ),
         "paper": PhaseTransitions(steps=5000, learning_rate=1e-3, clip=0.001, sweep_tasks=2000),
     },
     claims=CLAIMS,
