@@ -145,7 +145,17 @@ STUDY = Study(
     question="Does a network with alternating tokens first learn to copy, and then to descend?",
     source="von Oswald et al., Transformers learn in-context by gradient descent (ICML 2023): Fig. 5",
     presets={
-        "quick": Regression(steps=1800, batch=512, learning_rate=6e-3, decay_from=0.5, clip=1.0, init_scale=1.0),
+        "quick": Regression(
+            steps=1600,
+            batch=512,
+            learning_rate=6e-3,
+            decay_from=0.5,
+            clip=1.0,
+            init_scale=1.0,
+            tasks=20_000,
+            sweep_tasks=500,
+            tune_tasks=2000,
+        ),
         "paper": Regression(steps=10_000, learning_rate=1e-3, decay_from=0.5, clip=10.0, init_scale=1.0),
     },
     claims=CLAIMS,

@@ -203,7 +203,7 @@ STUDY = Study(
     question="Does GD++ flatten the curvature of the tasks it is trained on?",
     source="von Oswald et al., Transformers learn in-context by gradient descent (ICML 2023): Fig. 13",
     presets={
-        "quick": Regression(steps=1000, batch=512, learning_rate=5e-3, clip=0.001, init_scale=0.02),
+        "quick": Regression(steps=1500, batch=512, learning_rate=8e-3, clip=0.001, init_scale=0.005, tune_tasks=2000),
         "paper": Regression(steps=5000, learning_rate=1e-3, clip=0.001),
     },
     claims=CLAIMS,

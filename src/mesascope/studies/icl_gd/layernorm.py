@@ -125,7 +125,16 @@ STUDY = Study(
     question="What does LayerNorm cost a layer that would run gradient descent?",
     source="von Oswald et al., Transformers learn in-context by gradient descent (ICML 2023): Fig. 14",
     presets={
-        "quick": Regression(steps=400, batch=512, learning_rate=5e-3, clip=0.001, init_scale=0.02),
+        "quick": Regression(
+            steps=800,
+            batch=512,
+            learning_rate=8e-3,
+            clip=0.001,
+            init_scale=0.02,
+            tasks=20_000,
+            sweep_tasks=1000,
+            tune_tasks=2000,
+        ),
         "paper": Regression(steps=5000, learning_rate=1e-3, clip=0.001),
     },
     claims=CLAIMS,

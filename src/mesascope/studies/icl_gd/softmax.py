@@ -138,7 +138,13 @@ STUDY = Study(
     question="Does softmax self-attention run a step of gradient descent, and what does a second head add?",
     source="von Oswald et al., Transformers learn in-context by gradient descent (ICML 2023): Fig. 12",
     presets={
-        "quick": Softmax(steps=1500, batch=512, learning_rate=3e-3),
+        "quick": Softmax(
+            steps=1500,
+            batch=512,
+            learning_rate=3e-3,
+            two_heads_learning_rate=4e-3,
+            two_heads_init_scale=0.02,
+        ),
         "paper": Softmax(
             steps=5000,
             batch=512,
