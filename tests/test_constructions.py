@@ -99,6 +99,18 @@ def test_a_kernel_construction_leaves_the_mlp_passed_in_as_it_was():
     assert algorithm(tasks.context, tasks.xq).dtype == torch.float64
 
 
+def test_a_kernel_construction_takes_biases():
+    mlp = MLP(3, 6, 1.0, stream(0, "init"), bias=True)
+    with torch.no_grad():
+        for bias in (mlp.b_in, mlp.b_out):
+            bias.copy_(torch.randn(bias.shape, generator=stream(0, "biases")))
+    network, algorithm = kernel_gradient_descent(mlp, 1, 0.1, 6, steps=2)
+    plain, _ = kernel_gradient_descent(MLP(3, 6, 1.0, stream(0, "init")), 1, 0.1, 6, steps=2)
+    tasks = episode()
+    assert gap(network, algorithm, tasks) < 1e-12
+    assert gap(network, plain, tasks) > 0.1
+
+
 def test_descent_behind_an_embedding_is_the_net_with_the_constructed_layer():
     """The control of the sine study: same embedding, gradient descent in place of attention."""
     tasks = episode(d=1)

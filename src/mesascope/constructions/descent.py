@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -74,23 +75,27 @@ def kernel_gradient_descent(
 ) -> Construction:
     """Proposition 2: a residual MLP on the inputs, then layers that descend on the features m(x) = x + MLP(x).
 
-    The MLP's weights are padded with zeros, so that it reads and changes only the inputs' part of a token; the
-    attention layers are those of `gradient_descent`. The algorithm descends 1/(2N) sum_i |W m(x_i) - y_i|^2: one layer
-    is a step of regression with the kernel m(x) . m(x'), as in eq. 13 of the ICML paper, and each further one a step
-    more. ``mlp`` maps inputs ``(*batch, rows, d_in)`` to the same shape; it is copied.
+    The MLP is padded with zeros, so that it reads and changes only the inputs' part of a token; the attention layers
+    are those of `gradient_descent`. The algorithm descends 1/(2N) sum_i |W m(x_i) - y_i|^2: one layer is a step of
+    regression with the kernel m(x) . m(x'), as in eq. 13 of the ICML paper, and each further one a step more. ``mlp``
+    maps inputs ``(*batch, rows, d_in)`` to the same shape; it is copied.
     """
-    hidden, d_in = mlp.w_in.shape
+    d_in = mlp.w_in.shape[1]
     network = gradient_descent(d_in, d_out, eta, n_context, steps).network
     width = d_in + d_out
-    embedding = Embedding(width, width, project=False)
-    own = MLP(d_in, hidden, 1.0, stream(0, "init"))
-    own.load_state_dict(mlp.state_dict())
-    own = own.double()
-    with torch.no_grad():
-        embedding.mlp.w_in = nn.Parameter(functional.pad(own.w_in, (0, d_out)))
-        embedding.mlp.w_out = nn.Parameter(functional.pad(own.w_out, (0, 0, 0, d_out)))
-    network.embedding = embedding
+    own = copy.deepcopy(mlp).double()
+    network.embedding = Embedding(width, width, project=False)
+    network.embedding.mlp = _padded(own, d_out)
     return Construction(network, KernelGradientDescent(_Residual(own), steps, eta))
+
+
+def _padded(mlp: MLP, d_out: int) -> MLP:
+    """The MLP on the first entries of tokens with ``d_out`` entries more, which it neither reads nor changes."""
+    hidden, d_in = mlp.w_in.shape
+    pads = {"w_in": (0, d_out), "w_out": (0, 0, 0, d_out), "b_in": (0, 0), "b_out": (0, d_out)}
+    wide = MLP(d_in + d_out, hidden, 1.0, stream(0, "init"), bias=mlp.b_in is not None).to(mlp.w_in.dtype)
+    wide.load_state_dict({name: functional.pad(value, pads[name]) for name, value in mlp.state_dict().items()})
+    return wide
 
 
 class _Residual(nn.Module):

@@ -21,6 +21,8 @@ __all__ = ["EmbeddedDescent", "Embedding"]
 class Embedding(nn.Module):
     """Tokens through a linear map without bias, then through a residual GELU MLP: e <- W e, e <- e + MLP(e).
 
+    The MLP has biases: without them every feature would vanish at the origin.
+
     Args:
         d_token: width of the tokens.
         width: width of what they become; ``d_token`` with ``project=False``.
@@ -48,7 +50,7 @@ class Embedding(nn.Module):
         require_number("init_scale", init_scale, above=0)
         generator = generator or stream(0, "init")
         self.w_in = initial_weights((width, d_token), init_scale / d_token, generator) if project else None
-        self.mlp = MLP(width, mlp * width, init_scale, generator)
+        self.mlp = MLP(width, mlp * width, init_scale, generator, bias=True)
 
     def forward(self, tokens: Float[Tensor, "*batch rows d_token"]) -> Float[Tensor, "*batch rows width"]:
         embedded = tokens if self.w_in is None else tokens @ self.w_in.mT

@@ -140,15 +140,22 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
-    """GELU multi-layer perceptron without biases, tokens in and tokens out."""
+    """GELU multi-layer perceptron, tokens in and tokens out; its biases, where it has them, start at zero."""
 
-    def __init__(self, width: int, hidden: int, variance: float, generator: torch.Generator) -> None:
+    def __init__(
+        self, width: int, hidden: int, variance: float, generator: torch.Generator, *, bias: bool = False
+    ) -> None:
         super().__init__()
         self.w_in = initial_weights((hidden, width), variance / width, generator)
         self.w_out = initial_weights((width, hidden), variance / hidden, generator)
+        self.b_in = nn.Parameter(torch.zeros(hidden)) if bias else None
+        self.b_out = nn.Parameter(torch.zeros(width)) if bias else None
 
     def forward(self, tokens: Tensor, damping: float = 1.0) -> Tensor:
-        return rows_times(functional.gelu(rows_times(tokens, self.w_in.mT)), (damping * self.w_out).mT)
+        hidden = rows_times(tokens, self.w_in.mT)
+        hidden = functional.gelu(hidden if self.b_in is None else hidden + self.b_in)
+        moved = rows_times(hidden, (damping * self.w_out).mT)
+        return moved if self.b_out is None else moved + damping * self.b_out
 
 
 class Layer(nn.Module):
