@@ -40,9 +40,10 @@ POOL = 8192
 CLAIMS = (
     Claim(
         "spread-shrinks",
-        "standard deviation over seeds of the step at which half the loss falls below 0.25: one head's over two heads'",
+        "log2 of a ratio: standard deviation over seeds of the step at which half the loss falls below 0.25, of one head "
+        "over that of two (1.58 is three times)",
         "ICML paper, Fig. 15 left and centre",
-        both(Bound(low=3.0)),
+        both(Bound(low=np.log2(3.0).item())),
     ),
     Claim(
         "two-heads-arrive",
@@ -162,11 +163,11 @@ def judge(results: Results) -> dict[str, Measurement]:
     crossing = {name: results["transitions"][f"{name}-crossing"] for name in HEADS}
     one, two = (crossing[name].std(ddof=1) for name in HEADS)
     count = len(crossing["one-head"])
-    # Relative standard error of a ratio of two standard deviations of `count` numbers each.
-    ratio = one / max(two, 1e-300)
+    # The standard error is that of the logarithm of a ratio of two normal samples' standard deviations.
+    ratio = np.log2(one / max(two, 1e-300))
     rise, fall, delay = _grokking(results["grokking"])
     return {
-        "spread-shrinks": Measurement(float(ratio), float(ratio / np.sqrt(count - 1)), count),
+        "spread-shrinks": Measurement(float(ratio), float(1 / (np.log(2) * np.sqrt(count - 1))), count),
         "two-heads-arrive": Measurement(float(crossing["two-heads"].max() / crossing["one-head"].max()), 0.0, count),
         "test-rises": smallest(np.array([rise])),
         "test-falls": largest(np.array([fall])),
