@@ -40,8 +40,8 @@ POOL = 8192
 CLAIMS = (
     Claim(
         "spread-shrinks",
-        "log2 of a ratio: standard deviation over seeds of the step at which half the loss falls below 0.25, of one head "
-        "over that of two (1.58 is three times)",
+        "log2 of a ratio: standard deviation over seeds of the step at which half the loss falls below 0.25, of one "
+        "head over that of two (1.58 is three times)",
         "ICML paper, Fig. 15 left and centre",
         both(Bound(low=np.log2(3.0).item())),
     ),
@@ -161,10 +161,10 @@ def _transitions(lab: Lab) -> dict[str, np.ndarray]:
 def judge(results: Results) -> dict[str, Measurement]:
     """One Measurement a claim."""
     crossing = {name: results["transitions"][f"{name}-crossing"] for name in HEADS}
-    one, two = (crossing[name].std(ddof=1) for name in HEADS)
+    one, two = (max(crossing[name].std(ddof=1), 1.0) for name in HEADS)
     count = len(crossing["one-head"])
     # The standard error is that of the logarithm of a ratio of two normal samples' standard deviations.
-    ratio = np.log2(one / max(two, 1e-300))
+    ratio = np.log2(one / two)
     rise, fall, delay = _grokking(results["grokking"])
     return {
         "spread-shrinks": Measurement(float(ratio), float(1 / (np.log(2) * np.sqrt(count - 1))), count),
