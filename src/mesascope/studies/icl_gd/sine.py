@@ -8,13 +8,14 @@ gradient descent in place of the attention layer; its step size is learned too.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import matplotlib
 import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from mesascope.errors import require_count
+from mesascope.errors import require_count, require_number
 from mesascope.lenses import alignment
 from mesascope.lenses.access import per_task_errors
 from mesascope.measurement import Measurement
@@ -71,6 +72,8 @@ class Sine:
     """Largest learning rate of the control."""
     clip: float = 100.0
     """Bound on the norm of each seed's gradient."""
+    init_scale: float = 0.2
+    """Variance of all initial weights, times fan-in."""
     tasks: int = 100_000
     """Fresh tasks that both are compared on."""
     watch_tasks: int = 5_000
@@ -80,6 +83,7 @@ class Sine:
         _ = self.training(self.learning_rate), self.training(self.control_learning_rate)
         for name in ("tasks", "watch_tasks"):
             require_count(name, getattr(self, name), least=2)
+        require_number("init_scale", self.init_scale, above=0)
 
     def training(self, learning_rate: float) -> Training:
         return Training(
@@ -88,6 +92,7 @@ class Sine:
             learning_rate=learning_rate,
             clip=self.clip,
             average=4.0,
+            decay_from=0.3,
             evaluate_every=max(self.steps // 50, 20),
         )
 
@@ -105,9 +110,16 @@ def measure(lab: Lab, settings: Sine) -> Results:
         ("transformer", _transformer, settings.learning_rate),
         ("control", _control, settings.control_learning_rate),
     ):
-        learner = {"name": name, "width": WIDTH, "mlp": MLP}
-        training = settings.training(rate)
-        trained[name] = lab.train(name, make, family, training, learner=learner, evaluate=evaluate).members()
+        learner = {"name": name, "width": WIDTH, "mlp": MLP, "init_scale": settings.init_scale}
+        ensemble = lab.train(
+            name,
+            partial(make, init_scale=settings.init_scale),
+            family,
+            settings.training(rate),
+            learner=learner,
+            evaluate=evaluate,
+        )
+        trained[name] = ensemble.members()
     nets, controls = trained["transformer"], trained["control"]
     fresh = family.sample(settings.tasks, stream(lab.seed, "eval", 0, lab.device))
     return {
@@ -117,14 +129,14 @@ def measure(lab: Lab, settings: Sine) -> Results:
     }
 
 
-def _transformer(generator: torch.Generator) -> InContextRegressor:
-    embedding = Embedding(2, WIDTH, MLP, generator=generator)
-    config = TransformerConfig(WIDTH, init_scale=0.1)
-    return InContextRegressor(Transformer(config, generator), embedding=embedding)
+def _transformer(generator: torch.Generator, init_scale: float) -> InContextRegressor:
+    embedding = Embedding(2, WIDTH, MLP, init_scale, generator)
+    transformer = Transformer(TransformerConfig(WIDTH, init_scale=init_scale), generator)
+    return InContextRegressor(transformer, embedding=embedding)
 
 
-def _control(generator: torch.Generator) -> EmbeddedDescent:
-    return EmbeddedDescent(Embedding(2, WIDTH, MLP, generator=generator), steps=1, eta=0.1)
+def _control(generator: torch.Generator, init_scale: float) -> EmbeddedDescent:
+    return EmbeddedDescent(Embedding(2, WIDTH, MLP, init_scale, generator), steps=1, eta=0.1)
 
 
 def _curves(lab: Lab) -> dict[str, np.ndarray]:
