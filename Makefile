@@ -1,11 +1,14 @@
-# make demo, make test and make bench set up .venv on first use.
+# make demo, make studies, make test and make bench set up .venv on first use.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint bench
+.PHONY: demo studies test lint bench
 
 demo: .venv/installed
 	$(BIN)/mesascope run one-step --preset quick
+
+studies: .venv/installed
+	for study in two-steps softmax layernorm finite-tasks deep-mlp; do $(BIN)/mesascope run $$study || exit 1; done
 
 test: .venv/installed-dev
 	$(BIN)/python -m pytest
