@@ -106,11 +106,14 @@ class Deep(Regression):
     """Training steps of the ten looped layers."""
     looped_learning_rate: float = 4e-3
     """Their largest learning rate."""
+    looped_init_scale: float = 0.02
+    """Their init_scale."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_count("looped_steps", self.looped_steps)
-        require_number("looped_learning_rate", self.looped_learning_rate, above=0)
+        for name in ("looped_learning_rate", "looped_init_scale"):
+            require_number(name, getattr(self, name), above=0)
 
 
 def measure(lab: Lab, settings: Deep) -> Results:
@@ -124,7 +127,7 @@ def measure(lab: Lab, settings: Deep) -> Results:
 
     tied = lab.stage("tied", lambda: _tied(lab, settings))
     clipped = GradientDescentPlusPlus(LOOPED, tied["eta"].item(), tied["gamma"].item(), token_clip=CLIP)
-    config = dataclasses.replace(config, n_layers=LOOPED, shared=True)
+    config = dataclasses.replace(config, n_layers=LOOPED, shared=True, init_scale=settings.looped_init_scale)
     training = dataclasses.replace(
         settings, steps=settings.looped_steps, learning_rate=settings.looped_learning_rate
     ).training
@@ -265,13 +268,13 @@ STUDY = Study(
             batch=512,
             learning_rate=8e-3,
             clip=0.001,
-            init_scale=0.02,
+            init_scale=3.0,
             tasks=10_000,
             sweep_tasks=500,
             looped_steps=300,
             tune_tasks=500,
         ),
-        "paper": Deep(steps=10_000, learning_rate=8e-3, clip=0.001, init_scale=0.02, sweep_tasks=5000, tune_tasks=5000),
+        "paper": Deep(steps=6000, learning_rate=8e-3, clip=0.001, init_scale=3.0, sweep_tasks=5000, tune_tasks=5000),
     },
     claims=CLAIMS,
     measure=measure,

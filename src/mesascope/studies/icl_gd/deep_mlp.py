@@ -118,7 +118,7 @@ STUDY = Study(
             tune_tasks=1000,
         ),
         "paper": Blocks(
-            steps=5000, batch=512, learning_rate=4e-3, clip=0.001, init_scale=0.2, sweep_tasks=2000, tune_tasks=2000
+            steps=2500, batch=512, learning_rate=3e-3, clip=0.001, init_scale=0.2, sweep_tasks=2000, tune_tasks=2000
         ),
     },
     claims=CLAIMS,
