@@ -130,7 +130,8 @@ def _panels(run: Mapping[str, np.ndarray], first: str) -> Figure:
         loss.plot(run["step"], run["mse"].T / 2, color=COLOURS["trained"], lw=0.8, alpha=0.7)
         loss.plot([], [], color=COLOURS["trained"], label=f"{first}, then linear (each seed)")
         loss.axhline(float(run["gd_mse"].mean()) / 2, color=COLOURS["gd"], label="one step of gradient descent")
-        loss.set(title="Loss", xlabel="training step", ylabel="half mean squared error", yscale="log")
+        top = 0.6 * float(run["zero_mse"].mean())  # the plateau, where predictions are zero, and a fifth more
+        loss.set(title="Loss", xlabel="training step", ylabel="half mean squared error", ylim=(0, top))
         roles = {"own": ("limit", "itself"), "next": ("trained", "the next token"), "others": ("gd", "each other")}
         for key, (role, label) in roles.items():
             band(reads, run["step"], run[key], role, label)
