@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from itertools import combinations
 
 import matplotlib
 import numpy as np
@@ -16,7 +17,7 @@ import torch
 from matplotlib.figure import Figure
 
 from mesascope.errors import require_count, require_number
-from mesascope.lenses import alignment
+from mesascope.lenses import agreement, alignment
 from mesascope.lenses.access import per_task_errors
 from mesascope.measurement import Measurement
 from mesascope.nets import EmbeddedDescent, Embedding, InContextRegressor, Transformer, TransformerConfig
@@ -72,7 +73,7 @@ class Sine:
     """Largest learning rate of the control."""
     clip: float = 100.0
     """Bound on the norm of each seed's gradient."""
-    init_scale: float = 0.2
+    init_scale: float = 0.002
     """Variance of all initial weights, times fan-in."""
     tasks: int = 100_000
     """Fresh tasks that both are compared on."""
@@ -145,7 +146,7 @@ def _curves(lab: Lab) -> dict[str, np.ndarray]:
 
 
 def _comparison(nets: list, controls: list, fresh: Episode) -> dict[str, np.ndarray]:
-    """Each network beside the control of its seed, on the same fresh tasks."""
+    """Each network beside the control of its seed, and controls of different seeds, on the same fresh tasks."""
     seen = [alignment(net, control, fresh) for net, control in zip(nets, controls, strict=True)]
     fields = ("mse_a", "mse_b", "mse_ratio", "prediction_difference", "sensitivity_cosine", "sensitivity_difference")
     arrays = {
@@ -153,6 +154,8 @@ def _comparison(nets: list, controls: list, fresh: Episode) -> dict[str, np.ndar
         for field in fields
         for key, array in arrays_of([getattr(one, field) for one in seen]).items()
     }
+    pairs = [agreement(one, other, fresh).prediction_difference for one, other in combinations(controls, 2)]
+    arrays |= {f"between_controls_{key}": array for key, array in arrays_of(pairs).items()}
     return arrays | {"deviation": np.array(float(fresh.yq.double().std()))}
 
 
