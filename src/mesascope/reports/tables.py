@@ -78,7 +78,7 @@ def ledger_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
         parts.append(f"## {study}")
         made = {row["run"]: row for row in own if "run" in row}
         parts += [
-            f"`{row['command']}`: [{run}](../{run}/report.html), {row['machine']}, {row['seconds'] / 60:.1f} minutes."
+            f"`{row['command']}`: [{run}](../{run}), {row['machine']}, {row['seconds'] / 60:.1f} minutes."
             for run, row in made.items()
         ]
         lines = ["| claim | paper | measured | bound | verdict |", "|---|---|---|---|---|"]
