@@ -215,7 +215,7 @@ STUDY = Study(
     question="Does a transformer regress sine waves by gradient descent on learned features?",
     source="von Oswald et al., Transformers learn in-context by gradient descent (ICML 2023): Fig. 4",
     presets={
-        "quick": Sine(steps=1200, batch=256, learning_rate=2e-3, control_learning_rate=2e-3),
+        "quick": Sine(steps=1000, batch=256, learning_rate=4e-3, control_learning_rate=4e-3, init_scale=0.2),
         "paper": Sine(),
     },
     claims=CLAIMS,
