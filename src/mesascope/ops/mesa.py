@@ -1,0 +1,250 @@
+"""The mesa-layer: attention that solves a least-squares problem at every token.
+
+    W_t = argmin_W 1/2 sum_{i<=t} g_t/g_i beta_i |v_i - W k_i|^2 + 1/2 tr(W diag(r_t) W^T),    y_t = W_t q_t,
+
+with g_t the product of the forget factors up to t. Through H_t = sum_{i<=t} g_t/g_i beta_i k_i k_i^T and a like G_t
+of v k^T, y_t = G_t (H_t + diag(r_t))^{-1} q_t. The regulariser decays with the rest, r_t = g_t ridge (thesis, eqs. 3.12
+to 3.15), or it does not, r_t = ridge (MesaNet).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+from mesascope.errors import ArgumentError, refuse, require_choice, require_count
+from mesascope.ops import mesa_chunks, mesa_products, mesa_steps
+from mesascope.ops.mesa_products import Solver
+from mesascope.shapes import Float, Tensor
+
+__all__ = ["MESA_METHODS", "MesaInfo", "MesaState", "mesa_attention", "mesa_step"]
+
+MESA_METHODS = ("chunk", "scan", "solve", "cg", "neumann", "chebyshev")
+
+_CHUNK = 64
+_SHORT = 8
+# Decay of a chunk beyond which it is cut: rounding grows in proportion to exp(decay).
+_MOST_DECAY = 4.0
+
+
+class MesaState(NamedTuple):
+    """What a sequence leaves behind: H with the decayed ridge in it (without where the ridge does not decay), and G."""
+
+    H: Float[Tensor, "*batch heads dk dk"]
+    G: Float[Tensor, "*batch heads dv dk"]
+
+
+class MesaInfo(NamedTuple):
+    """What an iterative method did: products with H, and the largest |H x - q| / |q| of every head."""
+
+    iterations: int
+    residual: Float[Tensor, "*batch heads"]
+
+
+class _Sequence(NamedTuple):
+    """Arguments in one working form: batch and heads as one axis, heads in turn; what ``beta`` and padding say done."""
+
+    q: Float[Tensor, "rows t dk"]
+    k: Float[Tensor, "rows t dk"]
+    v: Float[Tensor, "rows t dv"]
+    log_forget: Float[Tensor, "rows t"]
+
+
+def mesa_attention(
+    q: Float[Tensor, "*batch heads t dk"],
+    k: Float[Tensor, "*batch heads t dk"],
+    v: Float[Tensor, "*batch heads t dv"],
+    *,
+    ridge: Float[Tensor, " heads"] | Float[Tensor, "heads dk"],
+    log_forget: Float[Tensor, "*batch heads t"] | None = None,
+    beta: Float[Tensor, "*batch heads t"] | None = None,
+    ridge_decays: bool = True,
+    method: str = "auto",
+    chunk: int | None = None,
+    state: MesaState | None = None,
+    return_state: bool = False,
+    return_info: bool = False,
+    lengths: Tensor | None = None,
+    tolerance: float | None = None,
+    iterations: int | None = None,
+) -> Any:
+    """y_t = G_t (H_t + diag(r_t))^{-1} q_t for every t of a sequence.
+
+    Args:
+        q, k, v: float32 or float64; bfloat16 and float16 are computed in float32.
+        ridge: 1/lambda > 0, of each head or of each head and key dimension.
+        log_forget: logarithm of the forget factors, at most 0; None forgets nothing.
+        beta: how strongly each pair counts, in (0, 1]; None is 1.
+        ridge_decays: whether the regulariser is forgotten with the rest.
+        method: one of `MESA_METHODS`, or ``"auto"``: ``"scan"`` up to 8 tokens, else ``"chunk"``; ``"cg"`` for a ridge
+            that does not decay, which only it, the series and ``"solve"`` can take.
+
+            ``"chunk"``: exact, parallel in time. 6 T (C d + d^2) multiplications and T/C factorisations.
+            ``"scan"``: the thesis' recurrence. T steps of O(d^2); its rounding errors add up.
+            ``"solve"``: a dense solve a token, O(T d^3): the definition, to test the others against.
+            ``"cg"``: conjugate gradients, preconditioned by the chunk's factor, to ``tolerance``.
+            ``"neumann"``, ``"chebyshev"``: ``iterations`` terms of a series, for H of small condition number:
+            4 T C d multiplications a term, no factorisation, derivatives through every term.
+        chunk: tokens of a chunk; 64 if None. Chunks that forget much are cut further, to keep their digits.
+        state: that of the tokens before, as an earlier call returned it. A decaying ridge is part of it.
+        return_state, return_info: whether to return a `MesaState` and a `MesaInfo` too, in this order.
+        lengths: tokens of each sequence ``(*batch,)`` that are not padding; outputs beyond are 0.
+        tolerance: of conjugate gradients, relative to |q|; eight units of rounding if None.
+        iterations: at most so many of conjugate gradients, 2 dk + 50 if None; terms of a series, 30 if None.
+
+    Raises:
+        NumericalError: H_t is singular to the precision at hand. Forgetting forgets a decaying regulariser too.
+
+    Source: thesis, sections 3.4 and 3.7.1.
+
+    >>> q, k, v = torch.eye(2)[None], torch.eye(2)[None], torch.tensor([[[3.0], [5.0]]])
+    >>> mesa_attention(q, k, v, ridge=torch.tensor([0.5]))
+    tensor([[[2.0000],
+             [3.3333]]])
+    """
+    _check(q, k, v, ridge, log_forget, beta, state)
+    require_choice("method", method, ("auto", *MESA_METHODS))
+    require_count("chunk", _CHUNK if chunk is None else chunk)
+    if method == "auto":
+        method = "cg" if not ridge_decays else "scan" if q.shape[-2] <= _SHORT else "chunk"
+    if not ridge_decays and method in ("chunk", "scan"):
+        raise ArgumentError(f"method must be 'cg' where ridge_decays=False, but is {method!r}: pass method='cg'.")
+    sequence = _sequence(q, k, v, log_forget, beta, lengths)
+    regulariser, H, G = _start(ridge, state, sequence, q.shape[:-3], ridge_decays)
+    heads, size, residual, count = q.shape[-3], chunk or _CHUNK, None, 0
+    if method == "chunk":
+        y, H, G = mesa_chunks.exact(*sequence, H, G, _fitting(sequence.log_forget, size), heads)
+    elif method == "scan":
+        y, H, G = mesa_steps.scan(*sequence, H, G)
+    elif method == "solve":
+        y, H, G = mesa_steps.solve(*sequence, H, G, regulariser)
+    else:
+        solver = Solver(method, tolerance, iterations, heads)
+        y, H, G, residual, count = mesa_products.iterated(*sequence, H, G, regulariser, size, solver)
+    outputs: list[Any] = [y.reshape(v.shape).to(v.dtype)]
+    if return_state:
+        outputs.append(MesaState(*(part.reshape(*q.shape[:-2], *part.shape[1:]) for part in (H, G))))
+    if return_info:
+        rows = y.new_zeros(y.shape[0]) if residual is None else residual
+        outputs.append(MesaInfo(count, rows.reshape(q.shape[:-2])))
+    return tuple(outputs) if len(outputs) > 1 else outputs[0]
+
+
+def mesa_step(
+    q: Float[Tensor, "*batch heads dk"],
+    k: Float[Tensor, "*batch heads dk"],
+    v: Float[Tensor, "*batch heads dv"],
+    state: MesaState | None,
+    *,
+    ridge: Float[Tensor, " heads"] | Float[Tensor, "heads dk"],
+    log_forget: Float[Tensor, "*batch heads"] | None = None,
+    beta: Float[Tensor, "*batch heads"] | None = None,
+    ridge_decays: bool = True,
+) -> tuple[Float[Tensor, "*batch heads dv"], MesaState]:
+    """One token of `mesa_attention`, and the state after it: decoding in memory that does not grow with time."""
+    y, after = mesa_attention(
+        *(part[..., None, :] for part in (q, k, v)),
+        ridge=ridge,
+        log_forget=None if log_forget is None else log_forget[..., None],
+        beta=None if beta is None else beta[..., None],
+        ridge_decays=ridge_decays,
+        method="solve",
+        state=state,
+        return_state=True,
+    )
+    return y.squeeze(-2), after
+
+
+def _sequence(
+    q: Tensor, k: Tensor, v: Tensor, log_forget: Tensor | None, beta: Tensor | None, lengths: Tensor | None
+) -> _Sequence:
+    dtype = torch.promote_types(torch.promote_types(q.dtype, v.dtype), torch.float32)
+    q, k, v = (tensor.to(dtype) for tensor in (q, k, v))
+    gate = q.new_zeros(q.shape[:-1]) if log_forget is None else log_forget.to(dtype)
+    if beta is not None:
+        root = beta.to(dtype).sqrt()[..., None]
+        k, v = k * root, v * root
+    if lengths is not None:
+        real = torch.arange(q.shape[-2], device=q.device) < lengths[..., None, None]
+        q, k, v = (torch.where(real[..., None], tensor, 0) for tensor in (q, k, v))
+        gate = torch.where(real, gate, 0)
+    return _Sequence(q.flatten(0, -3), k.flatten(0, -3), v.flatten(0, -3), gate.flatten(0, -2))
+
+
+def _start(
+    ridge: Tensor, state: MesaState | None, sequence: _Sequence, batch: torch.Size, ridge_decays: bool
+) -> tuple[Float[Tensor, "rows dk"], Float[Tensor, "rows dk dk"], Float[Tensor, "rows dv dk"]]:
+    """The regulariser that stands beside H at every token, and the states to start from."""
+    q, v = sequence.q, sequence.v
+    dk, dv = q.shape[-1], v.shape[-1]
+    wide = ridge.to(q.dtype) if ridge.dim() == 2 else ridge.to(q.dtype)[:, None].expand(-1, dk)
+    rows = wide.expand(*batch, *wide.shape).reshape(-1, dk)
+    beside = torch.zeros_like(rows) if ridge_decays else rows
+    if state is not None:
+        return beside, state.H.to(q.dtype).flatten(0, -3), state.G.to(q.dtype).flatten(0, -3)
+    H = torch.diag_embed(rows if ridge_decays else torch.zeros_like(rows))
+    return beside, H, v.new_zeros(rows.shape[0], dv, dk)
+
+
+def _fitting(log_forget: Float[Tensor, "rows t"], size: int) -> int:
+    """The largest chunk, of ``size`` or a half of it and so on, in which nothing is forgotten by more than e^4."""
+    while size > 1:
+        decay = -mesa_chunks.cut(log_forget[..., None], size).sum(-2)
+        if decay.numel() == 0 or _largest(decay) <= _MOST_DECAY:
+            break
+        size = (size + 1) // 2
+    return size
+
+
+def _check(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    ridge: Tensor,
+    log_forget: Tensor | None,
+    beta: Tensor | None,
+    state: MesaState | None,
+) -> None:
+    """Shapes, and values wherever a tensor has any to show."""
+    heads, _, dk = q.shape[-3:]
+    expected = {
+        "k": (k, q.shape),
+        "v": (v, (*q.shape[:-1], v.shape[-1])),
+        "ridge": (ridge, (heads,) if ridge.dim() == 1 else (heads, dk)),
+        "log_forget": (log_forget, q.shape[:-1]),
+        "beta": (beta, q.shape[:-1]),
+        "state.H": (state and state.H, (*q.shape[:-2], dk, dk)),
+        "state.G": (state and state.G, (*q.shape[:-2], v.shape[-1], dk)),
+    }
+    for name, (tensor, shape) in expected.items():
+        if tensor is not None and tensor.shape != torch.Size(shape):
+            refuse(name, f"have shape {tuple(shape)} beside q {tuple(q.shape)}", tuple(tensor.shape), "reshape it")
+    if ridge.numel() and not _largest(-ridge) < 0:
+        refuse("ridge", "be greater than 0", _largest(-ridge) * -1, "pass 1/lambda, or a floor under a learned ridge")
+    if log_forget is not None and log_forget.numel() and not _largest(log_forget) <= 0:
+        refuse("log_forget", "be at most 0", _largest(log_forget), "pass the logarithm of a factor in (0, 1]")
+
+
+class _Show(torch.autograd.Function):
+    """Hand a tensor's largest value to a function, through whatever `torch.func` transforms surround it."""
+
+    @staticmethod
+    def forward(tensor: Tensor, take: Callable[[float], None]) -> Tensor:
+        take(float(tensor.max()))
+        return tensor.new_zeros(())
+
+    @staticmethod
+    def setup_context(ctx, inputs, output) -> None:
+        ctx.mark_non_differentiable(output)
+
+    @staticmethod
+    def vmap(info, in_dims, tensor: Tensor, take: Callable[[float], None]):
+        return _Show.apply(tensor, take), None
+
+
+def _largest(tensor: Tensor) -> float:
+    seen: list[float] = []
+    _Show.apply(tensor.detach(), seen.append)
+    return seen[0]

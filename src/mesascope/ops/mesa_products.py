@@ -1,0 +1,214 @@
+"""The mesa-layer by products with A_t = H_t + diag(ridge) alone: conjugate gradients, Neumann and Chebyshev series.
+
+For all t of a chunk that starts from H_0, with g_t the product of its forget factors,
+
+    A_t x_t = g_t H_0 x_t + sum_{i<=t} (g_t/g_i) k_i (k_i . x_t) + ridge x_t,
+
+which is two matrix products a chunk. No factor g_t/g_i exceeds 1, so that any forgetting is safe. Tokens are rows,
+``(batch, chunks, size, d)``.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from mesascope.errors import NumericalError
+from mesascope.ops.mesa_chunks import chunks_of, cut, factorise, fold, substitute
+from mesascope.shapes import Float, Tensor
+
+__all__ = ["Solver", "iterated"]
+
+# Decay beyond which the preconditioner forgets no more.
+_MOST_DECAY = 4.0
+
+
+class Normal(NamedTuple):
+    """What A_t is made of."""
+
+    keys: Float[Tensor, "batch chunks size dk"]
+    log_decay: Float[Tensor, "batch chunks size 1"]
+    H: Float[Tensor, "batch chunks dk dk"]
+    ridge: Float[Tensor, "batch 1 1 dk"]
+
+    @property
+    def weights(self) -> Float[Tensor, "batch chunks size size"]:
+        """g_t / g_i for i <= t, else 0."""
+        difference = self.log_decay - self.log_decay.mT
+        return torch.tril(torch.tril(difference).exp())
+
+    def grown(self, x: Tensor, weights: Tensor) -> Float[Tensor, "batch chunks size dk"]:
+        """H_t x_t."""
+        return self.log_decay.exp() * (x @ self.H) + (weights * (x @ self.keys.mT)) @ self.keys
+
+    def times(self, x: Tensor, weights: Tensor) -> Float[Tensor, "batch chunks size dk"]:
+        """A_t x_t."""
+        return self.grown(x, weights) + self.ridge * x
+
+    @property
+    def bound(self) -> Float[Tensor, "batch chunks size 1"]:
+        """An upper bound of A_t's largest eigenvalue: the trace of H_t, and the largest ridge."""
+        start = self.H.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
+        own = self.weights @ self.keys.square().sum(-1, keepdim=True)
+        return self.log_decay.exp() * start + own + self.ridge.amax(-1, keepdim=True)
+
+
+class Solver(NamedTuple):
+    """Which method, how exact, how long at most, and the number of heads that errors count in."""
+
+    method: str
+    tolerance: float | None
+    iterations: int | None
+    heads: int
+
+
+def iterated(
+    q: Float[Tensor, "batch t dk"],
+    k: Float[Tensor, "batch t dk"],
+    v: Float[Tensor, "batch t dv"],
+    log_forget: Float[Tensor, "batch t"],
+    H: Float[Tensor, "batch dk dk"],
+    G: Float[Tensor, "batch dv dk"],
+    ridge: Float[Tensor, "batch dk"],
+    size: int,
+    solver: Solver,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, int]:
+    """Outputs, last state, the largest residual of every row of the batch, and the number of products with A."""
+    chunks = chunks_of(k, v, log_forget, H, G, size)
+    normal = Normal(chunks.keys, chunks.log_decay, chunks.H, ridge[:, None, None, :])
+    targets = cut(q, size)
+    if solver.method == "cg":
+        tolerance = 8 * torch.finfo(q.dtype).eps if solver.tolerance is None else solver.tolerance
+        most = 2 * q.shape[-1] + 50 if solver.iterations is None else solver.iterations
+        x, residual, count = conjugate_gradients(normal, targets, tolerance, most, solver.heads)
+    else:
+        count = 30 if solver.iterations is None else solver.iterations
+        if solver.method == "neumann":
+            x = neumann(normal, targets, count)
+        else:
+            x = chebyshev(normal, targets, count, _floor(H, normal))
+        residual = _relative(targets - normal.times(x, normal.weights), targets).detach()
+    y = normal.log_decay.exp() * (x @ chunks.G) + (normal.weights * (x @ chunks.keys.mT)) @ chunks.values
+    y = y.flatten(1, 2)[:, : q.shape[1]]
+    return y, chunks.last_H, chunks.last_G, residual.flatten(1).amax(1), int(count)
+
+
+def neumann(normal: Normal, q: Tensor, terms: int) -> Float[Tensor, "batch chunks size dk"]:
+    """x = sum_{j<=terms} (I - A/c)^j q / c, with c the bound of A's largest eigenvalue.
+
+    Its error falls as (1 - smallest eigenvalue / c)^terms. Source: thesis, section 3.7.2.3.
+    """
+    weights, bound = normal.weights, normal.bound
+    x = scaled = q / bound
+    for _ in range(terms):
+        x = scaled + x - normal.times(x, weights) / bound
+    return x
+
+
+def chebyshev(normal: Normal, q: Tensor, terms: int, smallest: Tensor) -> Float[Tensor, "batch chunks size dk"]:
+    """The Chebyshev semi-iteration for eigenvalues between ``smallest`` and the bound.
+
+    Its error falls as ((sqrt(r) - 1) / (sqrt(r) + 1))^terms, with r the bound over ``smallest``.
+    """
+    weights, bound = normal.weights, normal.bound
+    centre, radius = (bound + smallest) / 2, (bound - smallest) / 2
+    rho = radius / centre
+    x = step = q / centre
+    for _ in range(terms):
+        pace = 1 / (2 * centre - rho * radius)
+        step = pace * radius * rho * step + 2 * pace * (q - normal.times(x, weights))
+        x, rho = x + step, pace * radius
+    return x
+
+
+def _floor(H: Tensor, normal: Normal) -> Float[Tensor, "batch chunks size 1"]:
+    """A lower bound of A_t's smallest eigenvalue: what the first state keeps of its own, and the smallest ridge."""
+    whole = normal.log_decay[..., -1:, :]
+    kept = (whole.cumsum(1) - whole + normal.log_decay).exp()
+    return kept * torch.linalg.eigvalsh(H)[:, None, None, :1] + normal.ridge.amin(-1, keepdim=True)
+
+
+def conjugate_gradients(
+    normal: Normal, q: Tensor, tolerance: float, iterations: int, heads: int
+) -> tuple[Float[Tensor, "batch chunks size dk"], Float[Tensor, "batch chunks size"], Tensor]:
+    """x with |A x - q| <= tolerance |q|, those relative residuals, and how many iterations it took.
+
+    Preconditioned by the factor of a chunk's A without, or with less, forgetting: exact where nothing is forgotten.
+
+    Raises:
+        NumericalError: the tolerance was not reached in ``iterations``.
+    """
+    return _Conjugate.apply(q, *normal, tolerance, iterations, heads)
+
+
+class _Conjugate(torch.autograd.Function):
+    """x_t = A_t^{-1} q_t by conjugate gradients, and derivatives by as many systems again.
+
+    They follow from the equation, not from the iteration: grad q = u = A^{-1} grad x and grad A_t = -u_t x_t^T.
+    """
+
+    @staticmethod
+    def forward(q, keys, log_decay, H, ridge, tolerance, iterations, heads):
+        return _iterate(Normal(keys, log_decay, H, ridge), q, tolerance, iterations, heads)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output) -> None:
+        _, *normal, ctx.tolerance, ctx.iterations, ctx.heads = inputs
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.save_for_backward(output[0], *normal)
+
+    @staticmethod
+    def backward(ctx, grad_x: Tensor, *_):
+        x, *parts = ctx.saved_tensors
+        normal = Normal(*parts)
+        u = _Conjugate.apply(grad_x, *normal, ctx.tolerance, ctx.iterations, ctx.heads)[0]
+        weights = normal.weights
+        scores, other = (weights * (rows @ normal.keys.mT) for rows in (x, u))
+        grad_keys = -(scores.mT @ u + other.mT @ x)
+        as_query = -(u * normal.grown(x, weights)).sum(-1, keepdim=True)
+        as_key = -0.5 * (normal.keys * grad_keys).sum(-1, keepdim=True)
+        outer = (normal.log_decay.exp() * u).mT @ x
+        grad_ridge = -(u * x).sum((1, 2), keepdim=True)
+        return u, grad_keys, as_query + as_key, -0.5 * (outer + outer.mT), grad_ridge, None, None, None
+
+    @staticmethod
+    def vmap(info, in_dims, *inputs):
+        """The mapped axis becomes part of the batch, whose heads still come in turn."""
+        outputs = _Conjugate.apply(*fold(info.batch_size, in_dims[:5], inputs[:5]), *inputs[5:])
+        x, residual, count = outputs
+        split = (info.batch_size, -1)
+        return (x.unflatten(0, split), residual.unflatten(0, split), count), (0, 0, None)
+
+
+def _iterate(normal: Normal, q: Tensor, tolerance: float, iterations: int, heads: int) -> tuple[Tensor, Tensor, Tensor]:
+    weights = normal.weights
+    scale = (-0.5 * normal.log_decay.clamp(min=-_MOST_DECAY)).exp()
+    factor = factorise(scale * normal.keys, normal.H + torch.diag_embed(normal.ridge.squeeze(1)), heads)
+    x, residual = torch.zeros_like(q), q
+    direction = better = substitute(factor, residual)
+    energy = _dot(residual, better)
+    for count in range(iterations + 1):
+        relative = _relative(residual, q)
+        if (relative <= tolerance).all():
+            return x, relative, torch.tensor(count)
+        image = normal.times(direction, weights)
+        along = _dot(direction, image)
+        step = torch.where(along > 0, energy / along.where(along > 0, 1), 0)
+        x, residual = x + step * direction, residual - step * image
+        better = substitute(factor, residual)
+        before, energy = energy, _dot(residual, better)
+        direction = better + energy / before.where(before > 0, 1) * direction
+    raise NumericalError(
+        f"the relative residual must reach {tolerance:g}, but is {float(relative.max()):.2g} after {iterations} "
+        "iterations of conjugate gradients: use a larger tolerance, ridge or number of iterations, or float64."
+    )
+
+
+def _relative(residual: Tensor, q: Tensor) -> Float[Tensor, "batch chunks size"]:
+    size = q.norm(dim=-1)
+    return residual.norm(dim=-1) / size.where(size > 0, 1)
+
+
+def _dot(a: Tensor, b: Tensor) -> Tensor:
+    return (a * b).sum(-1, keepdim=True)

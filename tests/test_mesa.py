@@ -1,0 +1,254 @@
+"""The mesa-layer: every method beside a dense solve at every token, and its derivatives."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.func import grad, hessian, jacfwd, jacrev, vmap
+from torch.nn.functional import logsigmoid, normalize
+
+from mesascope.errors import ArgumentError, NumericalError
+from mesascope.ops import MesaState, mesa_attention, mesa_step
+from mesascope.streams import stream
+
+EXACT = ["chunk", "cg"]
+
+
+def draw(*shape, name="x", dtype=torch.float64):
+    return torch.randn(*shape, generator=stream(0, name), dtype=dtype)
+
+
+def problem(t=37, dk=5, dv=4, heads=3, batch=(2,), forget=3.0, dtype=torch.float64):
+    """Queries, keys, values and all that regulates them."""
+    shape = (*batch, heads, t)
+    return {
+        "q": draw(*shape, dk, name="q", dtype=dtype),
+        "k": draw(*shape, dk, name="k", dtype=dtype),
+        "v": draw(*shape, dv, name="v", dtype=dtype),
+        "ridge": draw(heads, dk, name="ridge", dtype=dtype).exp(),
+        "log_forget": logsigmoid(draw(*shape, name="forget", dtype=dtype) + forget),
+        "beta": torch.sigmoid(draw(*shape, name="beta", dtype=dtype)),
+    }
+
+
+def attend(inputs, **options):
+    return mesa_attention(**inputs, **options)
+
+
+def gap(a, b):
+    return float((a - b).detach().abs().max() / b.detach().abs().max().clamp(min=1e-300))
+
+
+def with_gradients(inputs, **options):
+    """Outputs, states, and the gradients of one number made of all of them."""
+    leaves = {name: tensor.detach().clone().requires_grad_() for name, tensor in inputs.items()}
+    y, state = attend(leaves, return_state=True, **options)
+    cotangents = [draw(*part.shape, name=f"cotangent-{n}", dtype=part.dtype) for n, part in enumerate((y, *state))]
+    cotangents[1] = cotangents[1] + cotangents[1].mT  # H is symmetric, and so must be what is asked of it
+    total = sum((part * cotangent).sum() for part, cotangent in zip((y, *state), cotangents, strict=True))
+    return [y, *state, *torch.autograd.grad(total, list(leaves.values()))]
+
+
+@pytest.mark.parametrize("method", EXACT)
+@pytest.mark.parametrize("t", [1, 2, 8, 37, 130])
+@pytest.mark.parametrize("forget", [0.0, 3.0, 30.0])
+def test_outputs_states_and_gradients_are_those_of_dense_solves(method, t, forget):
+    inputs = problem(t, forget=forget)
+    for got, expected in zip(
+        with_gradients(inputs, method=method), with_gradients(inputs, method="solve"), strict=True
+    ):
+        assert gap(got, expected) < 1e-10
+
+
+@pytest.mark.parametrize("method", ["scan", "chebyshev", "neumann"])
+def test_the_recurrence_and_long_series_agree_with_dense_solves(method):
+    inputs = problem(t=20, dk=3)
+    inputs["ridge"] = inputs["ridge"] + 1
+    got = with_gradients(inputs, method=method, iterations=2000 if method == "neumann" else 150)
+    for one, expected in zip(got, with_gradients(inputs, method="solve"), strict=True):
+        assert gap(one, expected) < 1e-10
+
+
+@pytest.mark.parametrize("forget", [-14.0, 0.0, 3.0, 30.0])
+def test_a_ridge_that_does_not_decay_bears_any_forgetting(forget):
+    inputs = problem(130, forget=forget)
+    got = with_gradients(inputs, ridge_decays=False, method="cg")
+    for one, expected in zip(got, with_gradients(inputs, ridge_decays=False, method="solve"), strict=True):
+        assert gap(one, expected) < 1e-9
+
+
+@pytest.mark.parametrize("method", ["neumann", "chebyshev"])
+def test_series_converge_and_say_how_far(method):
+    inputs = problem()
+    exact = attend(inputs, method="solve")
+    gaps, residuals = [], []
+    for iterations in (5, 20, 80):
+        y, info = attend(inputs, method=method, iterations=iterations, return_info=True)
+        gaps.append(gap(y, exact))
+        residuals.append(float(info.residual.max()))
+        assert info.iterations == iterations
+    assert gaps[0] > gaps[1] > gaps[2]
+    assert residuals[0] > residuals[1] > residuals[2]
+
+
+def test_conjugate_gradients_need_one_step_where_nothing_is_forgotten():
+    inputs = problem(forget=40.0)
+    _, info = attend(inputs, method="cg", ridge_decays=False, tolerance=1e-8, return_info=True)
+    assert info.iterations <= 1
+    assert float(info.residual.max()) <= 1e-8
+
+
+def test_conjugate_gradients_that_do_not_arrive_say_so():
+    with pytest.raises(NumericalError, match=r"residual must reach 1e-12, but is .* after 1 iterations"):
+        attend(problem(forget=0.0), method="cg", ridge_decays=False, tolerance=1e-12, iterations=1)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    t=st.integers(0, 20),
+    dk=st.integers(1, 7),
+    dv=st.integers(1, 5),
+    heads=st.integers(1, 3),
+    batch=st.lists(st.integers(0, 2), max_size=2),
+    chunk=st.integers(1, 9),
+)
+def test_any_shape_and_chunk_gives_the_same(t, dk, dv, heads, batch, chunk):
+    inputs = problem(t, dk, dv, heads, tuple(batch))
+    y, state = attend(inputs, method="chunk", chunk=chunk, return_state=True)
+    expected, last = attend(inputs, method="solve", return_state=True)
+    assert y.shape == expected.shape
+    torch.testing.assert_close(y, expected, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(state.H, last.H, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(state.G, last.G, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("method", ["chunk", "scan", "solve", "cg"])
+def test_without_forgetting_it_is_ridge_regression_on_the_past(method):
+    inputs = problem()
+    y = mesa_attention(inputs["q"], inputs["k"], inputs["v"], ridge=inputs["ridge"], method=method)
+    k, v = inputs["k"][0, 1, :20], inputs["v"][0, 1, :20]
+    w = torch.linalg.solve(k.mT @ k + torch.diag(inputs["ridge"][1]), k.mT @ v)
+    torch.testing.assert_close(y[0, 1, 19], inputs["q"][0, 1, 19] @ w, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("split", [1, 7, 36])
+def test_a_prompt_in_chunks_goes_on_token_by_token(split):
+    inputs = problem()
+    whole, last = attend(inputs, return_state=True)
+    ridge = inputs.pop("ridge")
+    prompt = {name: tensor[:, :, :split] for name, tensor in inputs.items()}
+    y, state = mesa_attention(**prompt, ridge=ridge, return_state=True)
+    torch.testing.assert_close(y, whole[:, :, :split], rtol=1e-9, atol=1e-10)
+    for t in range(split, 37):
+        token = {name: tensor[:, :, t] for name, tensor in inputs.items()}
+        y, state = mesa_step(**token, state=state, ridge=ridge)
+        torch.testing.assert_close(y, whole[:, :, t], rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close(state.H, last.H, rtol=1e-10, atol=1e-10)
+
+
+def test_padding_is_neither_read_nor_answered():
+    inputs = problem()
+    lengths = torch.tensor([20, 37])
+    y, state = attend(inputs, lengths=lengths, return_state=True)
+    short = {name: tensor if name == "ridge" else tensor[:1, :, :20] for name, tensor in inputs.items()}
+    expected, last = attend(short, return_state=True)
+    torch.testing.assert_close(y[:1, :, :20], expected, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(state.H[:1], last.H, rtol=1e-10, atol=1e-10)
+    assert not y[0, :, 20:].any()
+
+
+@pytest.mark.parametrize("options", [{"method": "chunk"}, {"method": "cg", "ridge_decays": False}])
+def test_first_and_second_derivatives_face_finite_differences(options):
+    inputs = problem(t=5, dk=3, dv=2, heads=1, batch=())
+    names = list(inputs)
+
+    def function(*tensors):
+        y, state = attend(dict(zip(names, tensors, strict=True)), chunk=2, return_state=True, **options)
+        return y, (state.H + state.H.mT), state.G
+
+    # log_forget stands away from 0, its bound, so that differences may be taken on both sides.
+    inputs["log_forget"] = inputs["log_forget"] - 0.1
+    leaves = [tensor.requires_grad_() for tensor in inputs.values()]
+    assert torch.autograd.gradcheck(function, leaves)
+    assert torch.autograd.gradgradcheck(function, leaves)
+
+
+def test_functional_transforms_agree():
+    inputs = problem(t=11, dk=3, dv=2, heads=2, batch=())
+
+    def function(k):
+        return mesa_attention(**{**inputs, "k": k}, method="chunk", chunk=4)
+
+    def number(k):
+        return function(k).square().sum()
+
+    torch.testing.assert_close(jacfwd(function)(inputs["k"]), jacrev(function)(inputs["k"]), rtol=1e-9, atol=1e-9)
+    several = torch.stack([inputs["k"], 2 * inputs["k"]])
+    expected = torch.stack([grad(number)(k) for k in several])
+    torch.testing.assert_close(vmap(grad(number))(several), expected, rtol=1e-9, atol=1e-9)
+    curvature = hessian(number)(inputs["k"])
+    torch.testing.assert_close(curvature, curvature.permute(3, 4, 5, 0, 1, 2), rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("ridge", [1e-4, 1.0, 1e4])
+@pytest.mark.parametrize("keys", ["zero", "repeated", "unit"])
+def test_extreme_ridges_and_keys(ridge, keys):
+    inputs = problem(forget=30.0)
+    if keys == "zero":
+        inputs["k"] = torch.zeros_like(inputs["k"])
+    if keys == "repeated":
+        inputs["k"] = inputs["k"][:, :, :1].expand_as(inputs["k"])
+    if keys == "unit":
+        inputs["k"] = normalize(inputs["k"], dim=-1)
+    inputs["ridge"] = torch.full((3,), ridge, dtype=torch.float64)
+    torch.testing.assert_close(attend(inputs, method="chunk"), attend(inputs, method="solve"), rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("factor", [0.5, 0.1])
+def test_strong_forgetting_is_as_accurate_as_dense_solves(factor):
+    inputs = problem()
+    inputs["log_forget"] = torch.full_like(inputs["log_forget"], factor).log()
+    exact = attend(inputs, method="solve")
+    assert gap(attend(inputs, method="chunk"), exact) < 1e-8
+    rough = {name: tensor.float() for name, tensor in inputs.items()}
+    assert gap(attend(rough, method="chunk"), exact) < 3 * gap(attend(rough, method="solve"), exact)
+
+
+def test_forgetting_the_regulariser_ends_in_an_error_that_names_the_remedy():
+    inputs = problem(dtype=torch.float32)
+    inputs["log_forget"] = torch.full_like(inputs["log_forget"], 1e-3).log()
+    with pytest.raises(NumericalError, match=r"singular to torch.float32 in head 0, chunk \d+ .* ridge_decays=False"):
+        attend(inputs, method="chunk")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_computed_in_single(dtype):
+    inputs = problem(dtype=torch.float32)
+    rough = {name: tensor.to(dtype) for name, tensor in inputs.items()}
+    y, state = attend(rough, return_state=True)
+    assert y.dtype == dtype
+    assert state.H.dtype == torch.float32
+    same = attend({name: tensor.float() for name, tensor in rough.items()})
+    torch.testing.assert_close(y, same.to(dtype))
+
+
+def test_strided_inputs():
+    inputs = problem()
+    turned = {name: tensor.transpose(-1, -2).contiguous().transpose(-1, -2) for name, tensor in inputs.items()}
+    torch.testing.assert_close(attend(turned), attend(inputs))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"ridge": torch.tensor([1.0, 0.0, 1.0])}, "ridge must be greater than 0, but is 0.0"),
+        ({"log_forget": torch.ones(2, 3, 37)}, "log_forget must be at most 0, but is 1.0"),
+        ({"method": "chunks"}, "did you mean 'chunk'"),
+        ({"chunk": 0}, "chunk must be at least 1"),
+        ({"state": MesaState(torch.ones(2, 3, 4, 4), torch.ones(2, 3, 4, 5))}, "state.H must have shape"),
+        ({"ridge_decays": False, "method": "chunk"}, "method must be 'cg'"),
+    ],
+)
+def test_bad_arguments_are_refused_in_a_sentence(change, message):
+    with pytest.raises(ArgumentError, match=message):
+        mesa_attention(**{**problem(dtype=torch.float32), **change})
