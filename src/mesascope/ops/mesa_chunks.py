@@ -78,8 +78,8 @@ def chunks_of(
     whole = log_decay[..., -1:, :]
     own = ((whole - log_decay).exp() * keys).mT @ torch.cat([keys, values], -1)
     states = [torch.cat([H, G.mT], -1)]
-    for n, decay in enumerate(whole.exp().unbind(1)):
-        states.append(torch.addcmul(own[:, n], decay, states[-1]))
+    for added, decay in zip(own.unbind(1), whole.exp().unbind(1), strict=True):
+        states.append(torch.addcmul(added, decay, states[-1]))
     starts, last, dk = torch.stack(states[:-1], 1), states[-1], k.shape[-1]
     return Chunks(keys, values, log_decay, starts[..., :dk], starts[..., dk:], last[..., :dk], last[..., dk:].mT)
 
