@@ -21,6 +21,7 @@ lint: .venv/installed-dev
 
 bench: .venv/installed
 	$(BIN)/python benchmarks/training.py
+	$(BIN)/python benchmarks/mesa.py
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
