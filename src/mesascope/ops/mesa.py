@@ -17,6 +17,7 @@ import torch
 from mesascope.errors import ArgumentError, refuse, require_choice, require_count
 from mesascope.ops import mesa_chunks, mesa_products, mesa_steps
 from mesascope.ops.mesa_products import Solver
+from mesascope.ops.mesa_steps import Problem
 from mesascope.shapes import Float, Tensor
 
 __all__ = ["MESA_METHODS", "MesaInfo", "MesaState", "mesa_attention", "mesa_step"]
@@ -25,8 +26,6 @@ MESA_METHODS = ("chunk", "scan", "solve", "cg", "neumann", "chebyshev")
 
 _CHUNK = 64
 _SHORT = 8
-# Decay of a chunk beyond which it is cut: rounding grows in proportion to exp(decay).
-_MOST_DECAY = 4.0
 
 
 class MesaState(NamedTuple):
@@ -41,15 +40,6 @@ class MesaInfo(NamedTuple):
 
     iterations: int
     residual: Float[Tensor, "*batch heads"]
-
-
-class _Sequence(NamedTuple):
-    """Arguments in one working form: batch and heads as one axis, heads in turn; what ``beta`` and padding say done."""
-
-    q: Float[Tensor, "rows t dk"]
-    k: Float[Tensor, "rows t dk"]
-    v: Float[Tensor, "rows t dv"]
-    log_forget: Float[Tensor, "rows t"]
 
 
 def mesa_attention(
@@ -111,24 +101,23 @@ def mesa_attention(
         method = "cg" if not ridge_decays else "scan" if q.shape[-2] <= _SHORT else "chunk"
     if not ridge_decays and method in ("chunk", "scan"):
         raise ArgumentError(f"method must be 'cg' where ridge_decays=False, but is {method!r}: pass method='cg'.")
-    sequence = _sequence(q, k, v, log_forget, beta, lengths)
-    regulariser, H, G = _start(ridge, state, sequence, q.shape[:-3], ridge_decays)
-    heads, size, residual, count = q.shape[-3], chunk or _CHUNK, None, 0
+    problem, regulariser = _problem(q, k, v, log_forget, beta, lengths, ridge, state, ridge_decays)
+    heads, size, residual, count = q.shape[-3], chunk or _CHUNK, problem.q.new_zeros(problem.q.shape[0]), 0
     if method == "chunk":
-        y, H, G = mesa_chunks.exact(*sequence, H, G, _fitting(sequence.log_forget, size), heads)
+        solution = mesa_chunks.exact(problem, _fitting(problem.log_forget, size), heads)
     elif method == "scan":
-        y, H, G = mesa_steps.scan(*sequence, H, G)
+        solution = mesa_steps.scan(problem)
     elif method == "solve":
-        y, H, G = mesa_steps.solve(*sequence, H, G, regulariser)
+        solution = mesa_steps.solve(problem, regulariser)
     else:
         solver = Solver(method, tolerance, iterations, heads)
-        y, H, G, residual, count = mesa_products.iterated(*sequence, H, G, regulariser, size, solver)
+        solution, residual, count = mesa_products.iterated(problem, regulariser, size, solver)
+    y, *parts = solution
     outputs: list[Any] = [y.reshape(v.shape).to(v.dtype)]
     if return_state:
-        outputs.append(MesaState(*(part.reshape(*q.shape[:-2], *part.shape[1:]) for part in (H, G))))
+        outputs.append(MesaState(*(part.reshape(*q.shape[:-2], *part.shape[1:]) for part in parts)))
     if return_info:
-        rows = y.new_zeros(y.shape[0]) if residual is None else residual
-        outputs.append(MesaInfo(count, rows.reshape(q.shape[:-2])))
+        outputs.append(MesaInfo(count, residual.reshape(q.shape[:-2])))
     return tuple(outputs) if len(outputs) > 1 else outputs[0]
 
 
@@ -157,9 +146,18 @@ def mesa_step(
     return y.squeeze(-2), after
 
 
-def _sequence(
-    q: Tensor, k: Tensor, v: Tensor, log_forget: Tensor | None, beta: Tensor | None, lengths: Tensor | None
-) -> _Sequence:
+def _problem(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    log_forget: Tensor | None,
+    beta: Tensor | None,
+    lengths: Tensor | None,
+    ridge: Tensor,
+    state: MesaState | None,
+    ridge_decays: bool,
+) -> tuple[Problem, Float[Tensor, "rows dk"]]:
+    """The working form, in which what ``beta`` and padding say is done, and the ridge that stands beside every H."""
     dtype = torch.promote_types(torch.promote_types(q.dtype, v.dtype), torch.float32)
     q, k, v = (tensor.to(dtype) for tensor in (q, k, v))
     gate = q.new_zeros(q.shape[:-1]) if log_forget is None else log_forget.to(dtype)
@@ -170,29 +168,22 @@ def _sequence(
         real = torch.arange(q.shape[-2], device=q.device) < lengths[..., None, None]
         q, k, v = (torch.where(real[..., None], tensor, 0) for tensor in (q, k, v))
         gate = torch.where(real, gate, 0)
-    return _Sequence(q.flatten(0, -3), k.flatten(0, -3), v.flatten(0, -3), gate.flatten(0, -2))
-
-
-def _start(
-    ridge: Tensor, state: MesaState | None, sequence: _Sequence, batch: torch.Size, ridge_decays: bool
-) -> tuple[Float[Tensor, "rows dk"], Float[Tensor, "rows dk dk"], Float[Tensor, "rows dv dk"]]:
-    """The regulariser that stands beside H at every token, and the states to start from."""
-    q, v = sequence.q, sequence.v
     dk, dv = q.shape[-1], v.shape[-1]
-    wide = ridge.to(q.dtype) if ridge.dim() == 2 else ridge.to(q.dtype)[:, None].expand(-1, dk)
-    rows = wide.expand(*batch, *wide.shape).reshape(-1, dk)
-    beside = torch.zeros_like(rows) if ridge_decays else rows
-    if state is not None:
-        return beside, state.H.to(q.dtype).flatten(0, -3), state.G.to(q.dtype).flatten(0, -3)
-    H = torch.diag_embed(rows if ridge_decays else torch.zeros_like(rows))
-    return beside, H, v.new_zeros(rows.shape[0], dv, dk)
+    wide = ridge.to(dtype) if ridge.dim() == 2 else ridge.to(dtype)[:, None].expand(-1, dk)
+    rows = wide.expand(*q.shape[:-3], *wide.shape).reshape(-1, dk)
+    within, beside = (rows, torch.zeros_like(rows)) if ridge_decays else (torch.zeros_like(rows), rows)
+    if state is None:
+        H, G = torch.diag_embed(within), v.new_zeros(rows.shape[0], dv, dk)
+    else:
+        H, G = (part.to(dtype).flatten(0, -3) for part in state)
+    return Problem(q.flatten(0, -3), k.flatten(0, -3), v.flatten(0, -3), gate.flatten(0, -2), H, G), beside
 
 
 def _fitting(log_forget: Float[Tensor, "rows t"], size: int) -> int:
     """The largest chunk, of ``size`` or a half of it and so on, in which nothing is forgotten by more than e^4."""
     while size > 1:
         decay = -mesa_chunks.cut(log_forget[..., None], size).sum(-2)
-        if decay.numel() == 0 or _largest(decay) <= _MOST_DECAY:
+        if decay.numel() == 0 or _largest(decay) <= mesa_chunks.MOST_DECAY:
             break
         size = (size + 1) // 2
     return size

@@ -13,8 +13,8 @@ blocks of R factorise the leading blocks of I + K^T P K, and so with Q = [q_1 ..
 where mask keeps the rows i <= t of column t. Everything but two factorisations is products; what rounding the explicit
 inverses add, one correction by the residual takes away.
 
-The states at the starts of chunks are a decayed prefix sum, in which
-nothing is inverted and so no error grows; given them, all chunks run at once.
+The states at the starts of chunks are a decayed prefix sum, in which nothing is inverted and so no error grows; given
+them, all chunks run at once.
 
 Tokens are rows here, ``(batch, chunks, size, d)``, so that the products above stand transposed; G too is kept as its
 transpose, ``(batch, chunks, dk, dv)``.
@@ -30,11 +30,13 @@ import torch
 from torch.nn import functional
 
 from mesascope.errors import NumericalError
+from mesascope.ops.mesa_steps import Problem, Solution
 from mesascope.shapes import Float, Tensor
 
-__all__ = ["Chunks", "Factor", "chunks_of", "cut", "exact", "factorise", "fold", "substitute"]
+__all__ = ["MOST_DECAY", "Chunks", "Factor", "chunks_of", "cut", "exact", "factorise", "fold", "substitute"]
 
-
+# Decay up to which keys may be scaled by its inverse: rounding grows in proportion to exp(decay).
+MOST_DECAY = 4.0
 # Condition numbers below it cost so few digits that a correction would add none.
 _BENIGN = 30.0
 
@@ -65,15 +67,9 @@ def cut(sequence: Float[Tensor, "batch t d"], size: int) -> Float[Tensor, "batch
     return functional.pad(sequence, (0, 0, 0, count * size - sequence.shape[1])).unflatten(1, (count, size))
 
 
-def chunks_of(
-    k: Float[Tensor, "batch t dk"],
-    v: Float[Tensor, "batch t dv"],
-    log_forget: Float[Tensor, "batch t"],
-    H: Float[Tensor, "batch dk dk"],
-    G: Float[Tensor, "batch dv dk"],
-    size: int,
-) -> Chunks:
+def chunks_of(problem: Problem, size: int) -> Chunks:
     """Cut keys and values, and carry the states from chunk to chunk."""
+    _, k, v, log_forget, H, G = problem
     keys, values, log_decay = cut(k, size), cut(v, size), cut(log_forget[..., None], size).cumsum(-2)
     whole = log_decay[..., -1:, :]
     own = ((whole - log_decay).exp() * keys).mT @ torch.cat([keys, values], -1)
@@ -84,23 +80,14 @@ def chunks_of(
     return Chunks(keys, values, log_decay, starts[..., :dk], starts[..., dk:], last[..., :dk], last[..., dk:].mT)
 
 
-def exact(
-    q: Float[Tensor, "batch t dk"],
-    k: Float[Tensor, "batch t dk"],
-    v: Float[Tensor, "batch t dv"],
-    log_forget: Float[Tensor, "batch t"],
-    H: Float[Tensor, "batch dk dk"],
-    G: Float[Tensor, "batch dv dk"],
-    size: int,
-    heads: int,
-) -> tuple[Float[Tensor, "batch t dv"], Float[Tensor, "batch dk dk"], Float[Tensor, "batch dv dk"]]:
+def exact(problem: Problem, size: int, heads: int) -> Solution:
     """Outputs and last state. Cost 6 T (C d + d^2) products and T / C factorisations; memory O(T (d + C + d^2 / C))."""
-    chunks = chunks_of(k, v, log_forget, H, G, size)
+    chunks = chunks_of(problem, size)
     scale = (-0.5 * chunks.log_decay).exp()
     keys = scale * chunks.keys
-    x = _Solve.apply(cut(q, size), keys, chunks.H, heads)[0]
+    x = _Solve.apply(cut(problem.q, size), keys, chunks.H, heads)[0]
     y = x @ chunks.G + torch.tril(x @ keys.mT) @ (scale * chunks.values)
-    return y.flatten(1, 2)[:, : q.shape[1]], chunks.last_H, chunks.last_G
+    return Solution(y.flatten(1, 2)[:, : problem.q.shape[1]], chunks.last_H, chunks.last_G)
 
 
 class _Solve(torch.autograd.Function):

@@ -15,13 +15,11 @@ from typing import NamedTuple
 import torch
 
 from mesascope.errors import NumericalError
-from mesascope.ops.mesa_chunks import chunks_of, cut, factorise, fold, substitute
+from mesascope.ops.mesa_chunks import MOST_DECAY, chunks_of, cut, factorise, fold, substitute
+from mesascope.ops.mesa_steps import Problem, Solution
 from mesascope.shapes import Float, Tensor
 
 __all__ = ["Solver", "iterated"]
-
-# Decay beyond which the preconditioner forgets no more.
-_MOST_DECAY = 4.0
 
 
 class Normal(NamedTuple):
@@ -46,11 +44,10 @@ class Normal(NamedTuple):
         """A_t x_t."""
         return self.grown(x, weights) + self.ridge * x
 
-    @property
-    def bound(self) -> Float[Tensor, "batch chunks size 1"]:
+    def bound(self, weights: Tensor) -> Float[Tensor, "batch chunks size 1"]:
         """An upper bound of A_t's largest eigenvalue: the trace of H_t, and the largest ridge."""
         start = self.H.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
-        own = self.weights @ self.keys.square().sum(-1, keepdim=True)
+        own = weights @ self.keys.square().sum(-1, keepdim=True)
         return self.log_decay.exp() * start + own + self.ridge.amax(-1, keepdim=True)
 
 
@@ -64,20 +61,13 @@ class Solver(NamedTuple):
 
 
 def iterated(
-    q: Float[Tensor, "batch t dk"],
-    k: Float[Tensor, "batch t dk"],
-    v: Float[Tensor, "batch t dv"],
-    log_forget: Float[Tensor, "batch t"],
-    H: Float[Tensor, "batch dk dk"],
-    G: Float[Tensor, "batch dv dk"],
-    ridge: Float[Tensor, "batch dk"],
-    size: int,
-    solver: Solver,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, int]:
-    """Outputs, last state, the largest residual of every row of the batch, and the number of products with A."""
-    chunks = chunks_of(k, v, log_forget, H, G, size)
+    problem: Problem, ridge: Float[Tensor, "batch dk"], size: int, solver: Solver
+) -> tuple[Solution, Float[Tensor, " batch"], int]:
+    """The solution, the largest residual of every row of the batch, and the number of products with A."""
+    chunks = chunks_of(problem, size)
     normal = Normal(chunks.keys, chunks.log_decay, chunks.H, ridge[:, None, None, :])
-    targets = cut(q, size)
+    q = problem.q
+    targets, weights = cut(q, size), normal.weights
     if solver.method == "cg":
         tolerance = 8 * torch.finfo(q.dtype).eps if solver.tolerance is None else solver.tolerance
         most = 2 * q.shape[-1] + 50 if solver.iterations is None else solver.iterations
@@ -85,33 +75,35 @@ def iterated(
     else:
         count = 30 if solver.iterations is None else solver.iterations
         if solver.method == "neumann":
-            x = neumann(normal, targets, count)
+            x = neumann(normal, weights, targets, count)
         else:
-            x = chebyshev(normal, targets, count, _floor(H, normal))
-        residual = _relative(targets - normal.times(x, normal.weights), targets).detach()
-    y = normal.log_decay.exp() * (x @ chunks.G) + (normal.weights * (x @ chunks.keys.mT)) @ chunks.values
-    y = y.flatten(1, 2)[:, : q.shape[1]]
-    return y, chunks.last_H, chunks.last_G, residual.flatten(1).amax(1), int(count)
+            x = chebyshev(normal, weights, targets, count, _floor(problem.H, normal))
+        residual = _relative(targets - normal.times(x, weights), targets).detach()
+    y = normal.log_decay.exp() * (x @ chunks.G) + (weights * (x @ chunks.keys.mT)) @ chunks.values
+    solution = Solution(y.flatten(1, 2)[:, : q.shape[1]], chunks.last_H, chunks.last_G)
+    return solution, residual.flatten(1).amax(1), int(count)
 
 
-def neumann(normal: Normal, q: Tensor, terms: int) -> Float[Tensor, "batch chunks size dk"]:
+def neumann(normal: Normal, weights: Tensor, q: Tensor, terms: int) -> Float[Tensor, "batch chunks size dk"]:
     """x = sum_{j<=terms} (I - A/c)^j q / c, with c the bound of A's largest eigenvalue.
 
     Its error falls as (1 - smallest eigenvalue / c)^terms. Source: thesis, section 3.7.2.3.
     """
-    weights, bound = normal.weights, normal.bound
+    bound = normal.bound(weights)
     x = scaled = q / bound
     for _ in range(terms):
         x = scaled + x - normal.times(x, weights) / bound
     return x
 
 
-def chebyshev(normal: Normal, q: Tensor, terms: int, smallest: Tensor) -> Float[Tensor, "batch chunks size dk"]:
+def chebyshev(
+    normal: Normal, weights: Tensor, q: Tensor, terms: int, smallest: Tensor
+) -> Float[Tensor, "batch chunks size dk"]:
     """The Chebyshev semi-iteration for eigenvalues between ``smallest`` and the bound.
 
     Its error falls as ((sqrt(r) - 1) / (sqrt(r) + 1))^terms, with r the bound over ``smallest``.
     """
-    weights, bound = normal.weights, normal.bound
+    bound = normal.bound(weights)
     centre, radius = (bound + smallest) / 2, (bound - smallest) / 2
     rho = radius / centre
     x = step = q / centre
@@ -183,7 +175,7 @@ class _Conjugate(torch.autograd.Function):
 
 def _iterate(normal: Normal, q: Tensor, tolerance: float, iterations: int, heads: int) -> tuple[Tensor, Tensor, Tensor]:
     weights = normal.weights
-    scale = (-0.5 * normal.log_decay.clamp(min=-_MOST_DECAY)).exp()
+    scale = (-0.5 * normal.log_decay.clamp(min=-MOST_DECAY)).exp()
     factor = factorise(scale * normal.keys, normal.H + torch.diag_embed(normal.ridge.squeeze(1)), heads)
     x, residual = torch.zeros_like(q), q
     direction = better = substitute(factor, residual)

@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 
 from mesascope.shapes import Float, Tensor
 
-__all__ = ["grow", "scan", "solve"]
+__all__ = ["Problem", "Solution", "grow", "scan", "solve"]
+
+
+class Problem(NamedTuple):
+    """A sequence and the states to start from, batch and heads as one axis, heads in turn."""
+
+    q: Float[Tensor, "batch t dk"]
+    k: Float[Tensor, "batch t dk"]
+    v: Float[Tensor, "batch t dv"]
+    log_forget: Float[Tensor, "batch t"]
+    H: Float[Tensor, "batch dk dk"]
+    G: Float[Tensor, "batch dv dk"]
+
+
+class Solution(NamedTuple):
+    """Outputs, and the states after the last token."""
+
+    y: Float[Tensor, "batch t dv"]
+    H: Float[Tensor, "batch dk dk"]
+    G: Float[Tensor, "batch dv dk"]
 
 
 def grow(
@@ -21,36 +42,23 @@ def grow(
     return forget * H + k[:, :, None] * k[:, None, :], forget * G + v[:, :, None] * k[:, None, :]
 
 
-def solve(
-    q: Float[Tensor, "batch t dk"],
-    k: Float[Tensor, "batch t dk"],
-    v: Float[Tensor, "batch t dv"],
-    log_forget: Float[Tensor, "batch t"],
-    H: Float[Tensor, "batch dk dk"],
-    G: Float[Tensor, "batch dv dk"],
-    ridge: Float[Tensor, "batch dk"],
-) -> tuple[Float[Tensor, "batch t dv"], Float[Tensor, "batch dk dk"], Float[Tensor, "batch dv dk"]]:
+def solve(problem: Problem, ridge: Float[Tensor, "batch dk"]) -> Solution:
     """y_t = G_t (H_t + diag(ridge))^{-1} q_t by a dense solve at every t: the definition, at O(T d^3)."""
+    q, k, v, log_forget, H, G = problem
     rows = []
     for t in range(q.shape[1]):
         H, G = grow(H, G, k[:, t], v[:, t], log_forget[:, t])
         x = torch.linalg.solve(H + torch.diag_embed(ridge), q[:, t])
         rows.append((G @ x[..., None]).squeeze(-1))
-    return _stacked(rows, v), H, G
+    return Solution(_stacked(rows, v), H, G)
 
 
-def scan(
-    q: Float[Tensor, "batch t dk"],
-    k: Float[Tensor, "batch t dk"],
-    v: Float[Tensor, "batch t dv"],
-    log_forget: Float[Tensor, "batch t"],
-    H: Float[Tensor, "batch dk dk"],
-    G: Float[Tensor, "batch dv dk"],
-) -> tuple[Float[Tensor, "batch t dv"], Float[Tensor, "batch dk dk"], Float[Tensor, "batch dv dk"]]:
+def scan(problem: Problem) -> Solution:
     """Recursive least squares: R_t = (R_{t-1} - R k k^T R / (gamma + k^T R k)) / gamma, O(T d^2) and one inverse of H.
 
     Source: thesis, eq. 3.19. Rounding errors of R add up over time, and derivatives go back through every step.
     """
+    q, k, v, log_forget, H, G = problem
     rows, R = [], torch.linalg.inv(H)
     for t in range(q.shape[1]):
         forget = log_forget[:, t].exp()[:, None, None]
@@ -58,7 +66,7 @@ def scan(
         R = (R - Rk * Rk.mT / (forget + (k[:, t, :, None] * Rk).sum(-2, keepdim=True))) / forget
         H, G = grow(H, G, k[:, t], v[:, t], log_forget[:, t])
         rows.append((G @ (R @ q[:, t, :, None])).squeeze(-1))
-    return _stacked(rows, v), H, G
+    return Solution(_stacked(rows, v), H, G)
 
 
 def _stacked(rows: list[Tensor], v: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ its attention finds gradient descent.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import matplotlib
@@ -177,13 +177,8 @@ def judge(results: Results) -> dict[str, Measurement]:
 
 def _grokking(run: Mapping[str, np.ndarray]) -> tuple[float, float, float]:
     """The seed whose test loss rises most: that rise in %, its later excess in %, and how late it falls."""
-    limit = float(run["limit"])
-    seen = [rise_and_fall(step=run["step"], test=test, train=train, limit=limit) for test, train in _pairs(run)]
-    return max(seen)
-
-
-def _pairs(run: Mapping[str, np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    return zip(run["mse"], run["train_mse"], strict=True)
+    pairs = zip(run["mse"], run["train_mse"], strict=True)
+    return max(rise_and_fall(run["step"], test, train, float(run["limit"])) for test, train in pairs)
 
 
 def rise_and_fall(step: np.ndarray, test: np.ndarray, train: np.ndarray, limit: float) -> tuple[float, float, float]:
