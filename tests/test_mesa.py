@@ -1,5 +1,8 @@
 """The mesa-layer: every method beside a dense solve at every token, and its derivatives."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -8,7 +11,7 @@ from torch.func import grad, hessian, jacfwd, jacrev, vmap
 from torch.nn.functional import logsigmoid, normalize
 
 from mesascope.errors import ArgumentError, NumericalError
-from mesascope.ops import MesaState, mesa_attention, mesa_step
+from mesascope.ops import MESA_METHODS, MesaState, mesa_attention, mesa_step
 from mesascope.streams import stream
 
 EXACT = ["chunk", "cg"]
@@ -46,7 +49,7 @@ def with_gradients(inputs, **options):
     cotangents = [draw(*part.shape, name=f"cotangent-{n}", dtype=part.dtype) for n, part in enumerate((y, *state))]
     cotangents[1] = cotangents[1] + cotangents[1].mT  # H is symmetric, and so must be what is asked of it
     total = sum((part * cotangent).sum() for part, cotangent in zip((y, *state), cotangents, strict=True))
-    return [y, *state, *torch.autograd.grad(total, list(leaves.values()))]
+    return [y, *state, *torch.autograd.grad(total, list(leaves.values()), materialize_grads=True)]
 
 
 @pytest.mark.parametrize("method", EXACT)
@@ -114,12 +117,21 @@ def test_conjugate_gradients_that_do_not_arrive_say_so():
 )
 def test_any_shape_and_chunk_gives_the_same(t, dk, dv, heads, batch, chunk):
     inputs = problem(t, dk, dv, heads, tuple(batch))
-    y, state = attend(inputs, method="chunk", chunk=chunk, return_state=True)
+    got = with_gradients(inputs, method="chunk", chunk=chunk)
+    for one, expected in zip(got, with_gradients(inputs, method="solve"), strict=True):
+        assert one.shape == expected.shape
+        assert one.numel() == 0 or gap(one, expected) < 1e-10
+
+
+@pytest.mark.parametrize("method", MESA_METHODS)
+@pytest.mark.parametrize(("t", "batch"), [(0, (2,)), (1, ()), (5, (0,)), (5, (2, 1))])
+def test_every_method_takes_no_token_and_no_sequence(method, t, batch):
+    inputs = problem(t, dk=3, heads=2, batch=batch)
+    inputs["ridge"] = inputs["ridge"] + 3  # for the series
+    y, state = attend(inputs, method=method, iterations=200, tolerance=1e-12, return_state=True)
     expected, last = attend(inputs, method="solve", return_state=True)
-    assert y.shape == expected.shape
-    torch.testing.assert_close(y, expected, rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(state.H, last.H, rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(state.G, last.G, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(y, expected, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(state.H, last.H)
 
 
 @pytest.mark.parametrize("method", ["chunk", "scan", "solve", "cg"])
@@ -157,7 +169,26 @@ def test_padding_is_neither_read_nor_answered():
     assert not y[0, :, 20:].any()
 
 
-@pytest.mark.parametrize("options", [{"method": "chunk"}, {"method": "cg", "ridge_decays": False}])
+def test_a_fixed_number_of_conjugate_gradients_is_taken_whatever_they_reach():
+    inputs = problem(forget=0.0)
+    y, info = attend(inputs, method="cg", ridge_decays=False, tolerance=0.0, iterations=3, return_info=True)
+    assert info.iterations == 3
+    exact = attend(inputs, method="solve", ridge_decays=False)
+    assert 1e-10 < gap(y, exact) < 0.1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"method": "chunk"},
+        {"method": "cg"},
+        {"method": "cg", "ridge_decays": False},
+        {"method": "scan"},
+        {"method": "solve"},
+        {"method": "neumann", "iterations": 3},
+        {"method": "chebyshev", "iterations": 3},
+    ],
+)
 def test_first_and_second_derivatives_face_finite_differences(options):
     inputs = problem(t=5, dk=3, dv=2, heads=1, batch=())
     names = list(inputs)
@@ -214,6 +245,67 @@ def test_strong_forgetting_is_as_accurate_as_dense_solves(factor):
     assert gap(attend(rough, method="chunk"), exact) < 3 * gap(attend(rough, method="solve"), exact)
 
 
+@pytest.mark.parametrize("forget", [1.0, 0.97])
+@pytest.mark.parametrize("ridge", [1e-2, 1e-4, 1e-5, 1e-6, 1e-7])
+def test_in_single_precision_it_is_as_accurate_as_dense_solves_or_says_why_not(ridge, forget):
+    inputs = problem(130, dk=16, dv=16)
+    for name in "qk":
+        inputs[name] = normalize(inputs[name], dim=-1)
+    inputs["ridge"] = torch.full((3,), ridge, dtype=torch.float64)
+    inputs["log_forget"] = torch.full_like(inputs["log_forget"], forget).log()
+    inputs["beta"] = torch.ones_like(inputs["beta"])
+    rough = {name: tensor.float() for name, tensor in inputs.items()}
+    exact = attend({name: tensor.double() for name, tensor in rough.items()}, method="solve")
+    try:
+        y = attend(rough, method="chunk")
+    except NumericalError:
+        assert ridge < 1e-5
+    else:
+        assert gap(y, exact) < 3 * gap(attend(rough, method="solve"), exact)
+
+
+def test_a_recurrence_that_would_lose_all_digits_refuses():
+    inputs = problem(dtype=torch.float32)
+    inputs["ridge"] = torch.full((3,), 1e-9)
+    with pytest.raises(NumericalError, match=r"a token must not shrink R by more than 8.4e.05.* use method='chunk'"):
+        attend(inputs, method="scan")
+
+
+COMPILED = """
+import torch
+from mesascope.errors import NumericalError
+from mesascope.ops import mesa_attention
+
+
+def function(q, k, v, ridge, log_forget):
+    return mesa_attention(q, k, v, ridge=ridge, log_forget=log_forget, method="chunk", chunk=16)
+
+
+torch.manual_seed(0)
+shapes = [(2, 3, 70, 5), (2, 3, 70, 5), (2, 3, 70, 4), (3,), (2, 3, 70)]
+leaves = [torch.randn(shape, dtype=torch.float64) for shape in shapes]
+leaves[3], leaves[4] = leaves[3].exp(), -0.1 * leaves[4].sigmoid()
+leaves = [leaf.requires_grad_() for leaf in leaves]
+compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+got, expected = compiled(*leaves), function(*leaves)
+torch.testing.assert_close(got, expected)
+cotangent = torch.randn(got.shape, dtype=torch.float64)
+ours, theirs = (torch.autograd.grad(y, leaves, cotangent) for y in (got, expected))
+torch.testing.assert_close(ours, theirs)
+try:
+    compiled(*leaves[:4], leaves[4] - 1)
+except NumericalError as error:
+    print(error)
+"""
+
+
+def test_compiled_it_is_one_graph_with_the_same_numbers_and_errors():
+    """In a process of its own: the tests' run-time checks of shapes are nothing that torch could compile."""
+    done = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "log_forget must not add up to less than -4 in a chunk under torch.compile" in done.stdout
+
+
 def test_forgetting_the_regulariser_ends_in_an_error_that_names_the_remedy():
     inputs = problem(dtype=torch.float32)
     inputs["log_forget"] = torch.full_like(inputs["log_forget"], 1e-3).log()
@@ -243,6 +335,12 @@ def test_strided_inputs():
     [
         ({"ridge": torch.tensor([1.0, 0.0, 1.0])}, "ridge must be greater than 0, but is 0.0"),
         ({"log_forget": torch.ones(2, 3, 37)}, "log_forget must be at most 0, but is 1.0"),
+        ({"beta": torch.zeros(2, 3, 37)}, "beta must be greater than 0, but is 0.0"),
+        ({"beta": torch.full((2, 3, 37), 1.5)}, "beta must be at most 1, but is 1.5"),
+        ({"q": torch.full((2, 3, 37, 5), torch.nan)}, "q must be finite, but is nan"),
+        ({"v": torch.full((2, 3, 37, 4), torch.inf)}, "v must be finite, but is inf"),
+        ({"lengths": torch.tensor([37])}, r"lengths must have shape \(2,\) beside q"),
+        ({"lengths": torch.tensor([-1, 37])}, "lengths must be at least 0, but is -1.0"),
         ({"method": "chunks"}, "did you mean 'chunk'"),
         ({"chunk": 0}, "chunk must be at least 1"),
         ({"state": MesaState(torch.ones(2, 3, 4, 4), torch.ones(2, 3, 4, 5))}, "state.H must have shape"),

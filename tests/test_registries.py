@@ -3,13 +3,25 @@
 import pytest
 import torch
 
-from mesascope.constructions import CONSTRUCTIONS
-from mesascope.learners import LEARNERS
-from mesascope.nets import ATTENTIONS, LAYOUTS, InContextRegressor, Transformer, TransformerConfig
+from mesascope.constructions import CONSTRUCTIONS, SEQUENCE_CONSTRUCTIONS
+from mesascope.learners import LEARNERS, PREDICTORS
+from mesascope.nets import (
+    ATTENTIONS,
+    CAUSAL_ATTENTIONS,
+    LAYOUTS,
+    AttentionConfig,
+    CausalTransformer,
+    CausalTransformerConfig,
+    InContextRegressor,
+    SequencePredictor,
+    Transformer,
+    TransformerConfig,
+)
 from mesascope.streams import stream
 from mesascope.studies import STUDIES
-from mesascope.tasks import FAMILIES, LinearRegression
-from mesascope.testing import check_family, check_learner
+from mesascope.tasks import FAMILIES, SEQUENCES, LinearDynamics, LinearRegression
+from mesascope.testing import check_family, check_learner, check_predictor
+from mesascope.training import Ensemble, half_mse
 
 
 @pytest.mark.parametrize("name", LEARNERS)
@@ -17,9 +29,19 @@ def test_learners_keep_the_contract(name):
     check_learner(LEARNERS[name]())
 
 
-@pytest.mark.parametrize("name", FAMILIES)
-def test_families_keep_the_contract(name):
-    check_family(FAMILIES[name]())
+@pytest.mark.parametrize("name", PREDICTORS)
+def test_predictors_keep_the_contract(name):
+    check_predictor(PREDICTORS[name]())
+
+
+@pytest.mark.parametrize("family", [*FAMILIES.values(), *SEQUENCES.values()])
+def test_families_keep_the_contract(family):
+    check_family(family())
+
+
+@pytest.mark.parametrize("extra", [{"dynamics": "contracting"}, {"start": "uniform"}, {"clip": 0.5}, {"noise": 0.0}])
+def test_linear_dynamics_keeps_the_contract_in_all_its_variants(extra):
+    check_family(LinearDynamics(d=3, length=5, **extra))
 
 
 @pytest.mark.parametrize("x", ["uniform", "normal", "exponential", "laplace", "mixture"])
@@ -46,6 +68,53 @@ def test_nets_keep_the_contract(attention, layout, extra):
     config = TransformerConfig(width=LAYOUTS[layout].width(3, 1), attention=attention, init_scale=1.0, **extra)
     ordered = layout != "concatenated"
     check_learner(InContextRegressor(Transformer(config, stream(0, "init")), layout), permutation_invariant=not ordered)
+
+
+CAUSAL_VARIANTS = [
+    {},
+    {"n_heads": 2, "key_size": 5, "value_size": 2},
+    {"normalise": True, "forget": True, "beta": True},
+    {"normalise": False, "init_scale": 0.1},
+    {"dpfp": 2},
+    {"convolution": 3},
+    {"positions": 4, "window": 3},
+    {"ridge_per_dimension": True, "ridge_decays": False, "forget": True},
+    {"output_norm": True, "output_gate": True},
+]
+
+
+@pytest.mark.parametrize("attention", CAUSAL_ATTENTIONS)
+@pytest.mark.parametrize("extra", CAUSAL_VARIANTS)
+def test_causal_layers_keep_the_contract_alone_and_as_an_ensemble(attention, extra):
+    config = CausalTransformerConfig(AttentionConfig(8, **extra), (attention, attention), mlp=2, layer_norm=True)
+    nets = [SequencePredictor(CausalTransformer(config, stream(seed, "init")), 3) for seed in range(2)]
+    check_predictor(nets[0])
+    ensemble, sequence = Ensemble(nets), LinearDynamics(d=3, length=7).sample(4, stream(0, "ensemble"))
+    both = ensemble(sequence.expand(2, *sequence.shape))
+    for net, answer in zip(nets, both, strict=True):
+        torch.testing.assert_close(answer, net(sequence), rtol=1e-4, atol=1e-4)
+    half_mse(ensemble, sequence.expand(2, *sequence.shape)).sum().backward()
+    for name, weight in ensemble.weights.items():
+        assert weight.grad is not None, name
+        assert torch.isfinite(weight.grad).all(), name
+        if "ridge" not in name or attention == "mesa":
+            assert weight.grad.any(), f"{name} must matter"
+
+
+@pytest.mark.parametrize("name", SEQUENCE_CONSTRUCTIONS)
+@pytest.mark.parametrize("d", [1, 3, 10])
+@pytest.mark.parametrize("steps", [1, 2, 5])
+@pytest.mark.parametrize("start", [False, True])
+def test_sequence_constructions_equal_their_algorithms(name, d, steps, start):
+    w0 = torch.randn(d, d, dtype=torch.float64, generator=stream(0, "w0")) / d**0.5 if start else None
+    network, algorithm = SEQUENCE_CONSTRUCTIONS[name](d, steps, w0)
+    sequence = LinearDynamics(d, 30).sample(5, stream(1, name)).double()
+    with torch.no_grad():
+        expected = algorithm(sequence)
+        torch.testing.assert_close(network(sequence), expected, rtol=1e-12, atol=1e-12)
+    check_predictor(network.float(), LinearDynamics(d, 12))
+    blind = sequence @ (torch.zeros_like(sequence[0, :1].mT) if w0 is None else w0.mT)
+    assert float((expected - blind).abs().max()) > 1e-2, "an algorithm that does nothing shows nothing"
 
 
 @pytest.mark.parametrize("name", CONSTRUCTIONS)

@@ -1,4 +1,4 @@
-"""Explicit learning algorithms, each a torch module called as ``learner(context, xq)``."""
+"""Explicit learning algorithms, each a torch module called as ``learner(context, xq)`` or ``predictor(sequence)``."""
 
 import torch
 
@@ -9,6 +9,12 @@ from mesascope.learners.descent import GradientDescent, GradientDescentPlusPlus
 from mesascope.learners.kernels import KERNELS, KernelGradientDescent, KernelSmoother, NearestNeighbours
 from mesascope.learners.least_squares import LeastSquares
 from mesascope.learners.second_order import Newton, PreconditionedGradientDescent
+from mesascope.learners.sequences import (
+    ChebyshevLeastSquares,
+    NeumannLeastSquares,
+    OnlineGradientDescent,
+    RecursiveLeastSquares,
+)
 from mesascope.learners.sparse import Lasso
 from mesascope.learners.spectra import (
     Optimum,
@@ -24,9 +30,11 @@ from mesascope.learners.tuning import Tuned, tune
 __all__ = [
     "KERNELS",
     "LEARNERS",
+    "PREDICTORS",
     "Averaging",
     "BayesPool",
     "Centred",
+    "ChebyshevLeastSquares",
     "GradientDescent",
     "GradientDescentPlusPlus",
     "KernelGradientDescent",
@@ -35,10 +43,13 @@ __all__ = [
     "LeastSquares",
     "Mean",
     "NearestNeighbours",
+    "NeumannLeastSquares",
     "Newton",
+    "OnlineGradientDescent",
     "Optimum",
     "PreconditionedGradientDescent",
     "Preconditioner",
+    "RecursiveLeastSquares",
     "Tuned",
     "Zero",
     "gram_spectra",
@@ -66,4 +77,13 @@ LEARNERS = {
     "averaging": Averaging,
     "mean": Mean,
     "zero": Zero,
+}
+
+# The same for predictors, whose sequences have 12 elements of three entries of order 1.
+PREDICTORS = {
+    "online-gradient-descent": lambda: OnlineGradientDescent(steps=3, eta=0.03),
+    "recursive-least-squares": lambda: RecursiveLeastSquares(ridge=0.1),
+    "recursive-least-squares-with-forgetting": lambda: RecursiveLeastSquares(ridge=0.1, forget=0.9),
+    "neumann-least-squares": lambda: NeumannLeastSquares(terms=20, bound=100.0),
+    "chebyshev-least-squares": lambda: ChebyshevLeastSquares.inverse(terms=10, bound=100.0),
 }

@@ -11,7 +11,7 @@ from mesascope.errors import ArgumentTypeError, refuse, require_count, require_n
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
 
-__all__ = ["GradientDescent", "GradientDescentPlusPlus"]
+__all__ = ["GradientDescent", "GradientDescentPlusPlus", "size_at", "step_sizes"]
 
 
 class GradientDescentPlusPlus(nn.Module):
@@ -50,8 +50,8 @@ class GradientDescentPlusPlus(nn.Module):
             require_number("token_clip", token_clip, above=0)
         self.steps = steps
         self.token_clip = token_clip
-        self.eta = _step_sizes("eta", eta, steps)
-        self.gamma: nn.Parameter | None = _step_sizes("gamma", gamma, steps)
+        self.eta = step_sizes("eta", eta, steps)
+        self.gamma: nn.Parameter | None = step_sizes("gamma", gamma, steps)
         self.register_buffer("w0", w0)
 
     def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
@@ -79,12 +79,14 @@ class GradientDescentPlusPlus(nn.Module):
         yq = y.new_zeros((*xq.shape[:-1], y.shape[-1]))
         predictions = [xq @ w0.mT - yq]
         for step in range(self.steps):
-            move = -(y - x @ w0.mT).mT @ x * (_at(self.eta, step).to(x) / n)  # (dy, dx): what is added to y is move x
+            move = (
+                -(y - x @ w0.mT).mT @ x * (size_at(self.eta, step).to(x) / n)
+            )  # (dy, dx): what is added to y is move x
             last = step == self.steps - 1
             if self.gamma is None or (last and self.token_clip is None):
                 yq, y = yq + xq @ move.mT, y if last else y + x @ move.mT
             else:
-                bend = x.mT @ x * -_at(self.gamma, step).to(x)
+                bend = x.mT @ x * -size_at(self.gamma, step).to(x)
                 move = move + w0 @ bend
                 yq, y = yq + xq @ move.mT, y + x @ move.mT
                 xq, x = xq + xq @ bend, x + x @ bend
@@ -121,7 +123,7 @@ class GradientDescent(GradientDescentPlusPlus):
         self.gamma = None
 
 
-def _step_sizes(name: str, value: float | Sequence[float], steps: int) -> nn.Parameter:
+def step_sizes(name: str, value: float | Sequence[float], steps: int) -> nn.Parameter:
     """A float64 parameter: a number, or one a step."""
     try:
         sizes = torch.as_tensor(value, dtype=torch.float64).detach().clone()
@@ -134,7 +136,7 @@ def _step_sizes(name: str, value: float | Sequence[float], steps: int) -> nn.Par
     return nn.Parameter(sizes)
 
 
-def _at(sizes: Tensor, step: int) -> Tensor:
+def size_at(sizes: Tensor, step: int) -> Tensor:
     return sizes if sizes.ndim == 0 else sizes[step]
 
 

@@ -12,7 +12,7 @@ from mesascope.errors import refuse, require_choice, require_count
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context
 
-__all__ = ["LAYOUTS", "Alternating", "Concatenated", "Layout"]
+__all__ = ["LAYOUTS", "Alternating", "Concatenated", "Layout", "sinusoidal"]
 
 
 @runtime_checkable
@@ -70,26 +70,26 @@ class Alternating:
         if self.start:
             tokens = functional.pad(tokens, (0, 0, 1, 0))
         rows = tokens.shape[-2]
-        positions = _POSITIONS[self.positions](rows + 1, self.size).to(tokens)
+        positions = _POSITIONS[self.positions](torch.arange(rows + 1), self.size).to(tokens)
         back = positions[1:].flip(0).expand(*tokens.shape[:-1], -1)
         query = functional.pad(xq, (0, data - xq.shape[-1]))
         here = positions[0].expand(*xq.shape[:-1], -1)
         return torch.cat([tokens, back], dim=-1), torch.cat([query, here], dim=-1)
 
 
-def _sinusoidal(count: int, size: int) -> Float[Tensor, "count size"]:
-    pairs = (size + 1) // 2
-    rates = 10_000.0 ** (-torch.arange(pairs, dtype=torch.float64) * 2 / size)
-    angles = torch.arange(count, dtype=torch.float64)[:, None] * rates
+def sinusoidal(positions: Tensor, size: int) -> Float[Tensor, "count size"]:
+    """Entries sin and cos of p / 10000^(2i/size) in turn, in float64."""
+    pairs = torch.arange((size + 1) // 2, dtype=torch.float64, device=positions.device)
+    angles = positions[:, None] * 10_000.0 ** (-pairs * 2 / size)
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)[:, :size]
 
 
-def _one_hot(count: int, size: int) -> Float[Tensor, "count size"]:
-    if count > size:
-        refuse("size", f"be at least {count}, one entry for each token", size, "make positions wider")
-    return torch.eye(count, size, dtype=torch.float64)
+def _one_hot(positions: Tensor, size: int) -> Float[Tensor, "count size"]:
+    if len(positions) > size:
+        refuse("size", f"be at least {len(positions)}, one entry for each token", size, "make positions wider")
+    return torch.eye(size, dtype=torch.float64, device=positions.device)[positions]
 
 
-_POSITIONS = {"sinusoidal": _sinusoidal, "one-hot": _one_hot}
+_POSITIONS = {"sinusoidal": sinusoidal, "one-hot": _one_hot}
 
 LAYOUTS: dict[str, Layout] = {"concatenated": Concatenated(), "alternating": Alternating()}

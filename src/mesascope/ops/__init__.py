@@ -6,11 +6,25 @@ from mesascope.ops.attention import (
     softmax_attention,
     softmax_attention_reference,
 )
+from mesascope.ops.causal_softmax import (
+    SoftmaxState,
+    causal_softmax_attention,
+    causal_softmax_attention_reference,
+    dpfp,
+)
+from mesascope.ops.fast_weights import causal_linear_attention, delta_attention, fast_weights_reference
 from mesascope.ops.mesa import MESA_METHODS, MesaState, mesa_attention, mesa_step
 
 __all__ = [
     "MESA_METHODS",
     "MesaState",
+    "SoftmaxState",
+    "causal_linear_attention",
+    "causal_softmax_attention",
+    "causal_softmax_attention_reference",
+    "delta_attention",
+    "dpfp",
+    "fast_weights_reference",
     "linear_attention",
     "linear_attention_reference",
     "mesa_attention",

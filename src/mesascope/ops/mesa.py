@@ -9,15 +9,19 @@ to 3.15), or it does not, r_t = ridge (MesaNet).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
 
 from mesascope.errors import ArgumentError, refuse, require_choice, require_count
 from mesascope.ops import mesa_chunks, mesa_products, mesa_steps
+from mesascope.ops.chunks import cut
 from mesascope.ops.mesa_products import Solver
+from mesascope.ops.mesa_solve import MOST_DECAY
 from mesascope.ops.mesa_steps import Problem
+from mesascope.ops.reading import read
 from mesascope.shapes import Float, Tensor
 
 __all__ = ["MESA_METHODS", "MesaInfo", "MesaState", "mesa_attention", "mesa_step"]
@@ -25,7 +29,7 @@ __all__ = ["MESA_METHODS", "MesaInfo", "MesaState", "mesa_attention", "mesa_step
 MESA_METHODS = ("chunk", "scan", "solve", "cg", "neumann", "chebyshev")
 
 _CHUNK = 64
-_SHORT = 8
+_SHORT = 3
 
 
 class MesaState(NamedTuple):
@@ -68,11 +72,11 @@ def mesa_attention(
         log_forget: logarithm of the forget factors, at most 0; None forgets nothing.
         beta: how strongly each pair counts, in (0, 1]; None is 1.
         ridge_decays: whether the regulariser is forgotten with the rest.
-        method: one of `MESA_METHODS`, or ``"auto"``: ``"scan"`` up to 8 tokens, else ``"chunk"``; ``"cg"`` for a ridge
-            that does not decay, which only it, the series and ``"solve"`` can take.
+        method: one of `MESA_METHODS`, or ``"auto"``: ``"solve"`` for up to 3 tokens, then ``"chunk"``, or ``"cg"`` for
+            a ridge that does not decay, which only it, the series and ``"solve"`` can take.
 
             ``"chunk"``: exact, parallel in time. 6 T (C d + d^2) multiplications and T/C factorisations.
-            ``"scan"``: the thesis' recurrence. T steps of O(d^2); its rounding errors add up.
+            ``"scan"``: the thesis' recurrence. T steps of O(d^2); its rounding errors add up, and are 1/ridge as large.
             ``"solve"``: a dense solve a token, O(T d^3): the definition, to test the others against.
             ``"cg"``: conjugate gradients, preconditioned by the chunk's factor, to ``tolerance``.
             ``"neumann"``, ``"chebyshev"``: ``iterations`` terms of a series, for H of small condition number:
@@ -81,11 +85,13 @@ def mesa_attention(
         state: that of the tokens before, as an earlier call returned it. A decaying ridge is part of it.
         return_state, return_info: whether to return a `MesaState` and a `MesaInfo` too, in this order.
         lengths: tokens of each sequence ``(*batch,)`` that are not padding; outputs beyond are 0.
-        tolerance: of conjugate gradients, relative to |q|; eight units of rounding if None.
+        tolerance: of conjugate gradients, relative to |q|; eight units of rounding if None; 0 takes all ``iterations``.
         iterations: at most so many of conjugate gradients, 2 dk + 50 if None; terms of a series, 30 if None.
 
     Raises:
         NumericalError: H_t is singular to the precision at hand. Forgetting forgets a decaying regulariser too.
+
+    `torch.compile` takes ``"chunk"`` in one graph, with ``chunk`` as it is and without the checks of values.
 
     Source: thesis, sections 3.4 and 3.7.1.
 
@@ -94,15 +100,18 @@ def mesa_attention(
     tensor([[[2.0000],
              [3.3333]]])
     """
-    _check(q, k, v, ridge, log_forget, beta, state)
+    _require_shapes(q, k, v, ridge, log_forget, beta, state, lengths)
+    before = {} if state is None else {"state.H": state.H, "state.G": state.G}
+    _require_values({"q": q, "k": k, "v": v, **before}, ridge, log_forget, beta, lengths)
     require_choice("method", method, ("auto", *MESA_METHODS))
     require_count("chunk", _CHUNK if chunk is None else chunk)
     if method == "auto":
-        method = "cg" if not ridge_decays else "scan" if q.shape[-2] <= _SHORT else "chunk"
+        method = _method(q.shape[-2], ridge_decays)
     if not ridge_decays and method in ("chunk", "scan"):
         raise ArgumentError(f"method must be 'cg' where ridge_decays=False, but is {method!r}: pass method='cg'.")
     problem, regulariser = _problem(q, k, v, log_forget, beta, lengths, ridge, state, ridge_decays)
-    heads, size, residual, count = q.shape[-3], chunk or _CHUNK, problem.q.new_zeros(problem.q.shape[0]), 0
+    heads, residual, count = q.shape[-3], problem.q.new_zeros(problem.q.shape[0]), 0
+    size = min(chunk or _CHUNK, 4 * math.ceil(q.shape[-2] / 4) or 1)  # products of odd sizes are slow
     if method == "chunk":
         solution = mesa_chunks.exact(problem, _fitting(problem.log_forget, size), heads)
     elif method == "scan":
@@ -139,11 +148,17 @@ def mesa_step(
         log_forget=None if log_forget is None else log_forget[..., None],
         beta=None if beta is None else beta[..., None],
         ridge_decays=ridge_decays,
-        method="solve",
         state=state,
         return_state=True,
     )
     return y.squeeze(-2), after
+
+
+def _method(t: int, ridge_decays: bool) -> str:
+    """What ``"auto"`` stands for."""
+    if t <= _SHORT:
+        return "solve"
+    return "chunk" if ridge_decays else "cg"
 
 
 def _problem(
@@ -181,15 +196,15 @@ def _problem(
 
 def _fitting(log_forget: Float[Tensor, "rows t"], size: int) -> int:
     """The largest chunk, of ``size`` or a half of it and so on, in which nothing is forgotten by more than e^4."""
-    while size > 1:
-        decay = -mesa_chunks.cut(log_forget[..., None], size).sum(-2)
-        if decay.numel() == 0 or _largest(decay) <= mesa_chunks.MOST_DECAY:
+    while size > 1 and log_forget.numel() and not torch.compiler.is_compiling():
+        decay = -cut(log_forget[..., None], size).sum(-2).amin()
+        if all(row[0] <= MOST_DECAY for row in read(decay[None])):
             break
         size = (size + 1) // 2
     return size
 
 
-def _check(
+def _require_shapes(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -197,8 +212,8 @@ def _check(
     log_forget: Tensor | None,
     beta: Tensor | None,
     state: MesaState | None,
+    lengths: Tensor | None,
 ) -> None:
-    """Shapes, and values wherever a tensor has any to show."""
     heads, _, dk = q.shape[-3:]
     expected = {
         "k": (k, q.shape),
@@ -208,34 +223,51 @@ def _check(
         "beta": (beta, q.shape[:-1]),
         "state.H": (state and state.H, (*q.shape[:-2], dk, dk)),
         "state.G": (state and state.G, (*q.shape[:-2], v.shape[-1], dk)),
+        "lengths": (lengths, q.shape[:-3]),
     }
     for name, (tensor, shape) in expected.items():
         if tensor is not None and tensor.shape != torch.Size(shape):
             refuse(name, f"have shape {tuple(shape)} beside q {tuple(q.shape)}", tuple(tensor.shape), "reshape it")
-    if ridge.numel() and not _largest(-ridge) < 0:
-        refuse("ridge", "be greater than 0", _largest(-ridge) * -1, "pass 1/lambda, or a floor under a learned ridge")
-    if log_forget is not None and log_forget.numel() and not _largest(log_forget) <= 0:
-        refuse("log_forget", "be at most 0", _largest(log_forget), "pass the logarithm of a factor in (0, 1]")
 
 
-class _Show(torch.autograd.Function):
-    """Hand a tensor's largest value to a function, through whatever `torch.func` transforms surround it."""
+class _Rule(NamedTuple):
+    """What one number read off a tensor must satisfy."""
 
-    @staticmethod
-    def forward(tensor: Tensor, take: Callable[[float], None]) -> Tensor:
-        take(float(tensor.max()))
-        return tensor.new_zeros(())
-
-    @staticmethod
-    def setup_context(ctx, inputs, output) -> None:
-        ctx.mark_non_differentiable(output)
-
-    @staticmethod
-    def vmap(info, in_dims, tensor: Tensor, take: Callable[[float], None]):
-        return _Show.apply(tensor, take), None
+    name: str
+    number: Float[Tensor, ""]
+    holds: Callable[[float], bool]
+    says: str
+    remedy: str
 
 
-def _largest(tensor: Tensor) -> float:
-    seen: list[float] = []
-    _Show.apply(tensor.detach(), seen.append)
-    return seen[0]
+def _require_values(
+    named: Mapping[str, Tensor | None],
+    ridge: Tensor,
+    log_forget: Tensor | None,
+    beta: Tensor | None,
+    lengths: Tensor | None,
+) -> None:
+    """Refuse values out of range, by one reading of them all; a graph that is being compiled shows none."""
+    if torch.compiler.is_compiling():
+        return
+    positive = "pass 1/lambda, or a floor under a learned ridge"
+    gate, strength = "pass the logarithm of a factor in (0, 1]", "pass strengths in (0, 1]"
+    rules = [
+        _Rule(name, tensor.sum(dtype=torch.float32), math.isfinite, "be finite", "look for the overflow before it")
+        for name, tensor in named.items()
+        if tensor is not None
+    ]
+    if ridge.numel():
+        rules.append(_Rule("ridge", ridge.min(), lambda x: 0 < x < math.inf, "be greater than 0", positive))
+    if log_forget is not None and log_forget.numel():
+        rules.append(_Rule("log_forget", log_forget.min(), math.isfinite, "be finite", gate))
+        rules.append(_Rule("log_forget", log_forget.max(), lambda x: x <= 0, "be at most 0", gate))
+    if beta is not None and beta.numel():
+        rules.append(_Rule("beta", beta.min(), lambda x: x > 0, "be greater than 0", strength))
+        rules.append(_Rule("beta", beta.max(), lambda x: x <= 1, "be at most 1", strength))
+    if lengths is not None and lengths.numel():
+        rules.append(_Rule("lengths", lengths.min(), lambda x: x >= 0, "be at least 0", "pass counts of tokens"))
+    for row in read(torch.stack([rule.number.float() for rule in rules])):
+        for rule, number in zip(rules, row, strict=True):
+            if not rule.holds(number):
+                refuse(rule.name, rule.says, number, rule.remedy)

@@ -15,7 +15,9 @@ from typing import NamedTuple
 import torch
 
 from mesascope.errors import NumericalError
-from mesascope.ops.mesa_chunks import MOST_DECAY, chunks_of, cut, factorise, fold, substitute
+from mesascope.ops.chunks import cut, decay_weights
+from mesascope.ops.mesa_chunks import chunks_of
+from mesascope.ops.mesa_solve import MOST_DECAY, factorise, fold, require_definite, substitute
 from mesascope.ops.mesa_steps import Problem, Solution
 from mesascope.shapes import Float, Tensor
 
@@ -29,12 +31,6 @@ class Normal(NamedTuple):
     log_decay: Float[Tensor, "batch chunks size 1"]
     H: Float[Tensor, "batch chunks dk dk"]
     ridge: Float[Tensor, "batch 1 1 dk"]
-
-    @property
-    def weights(self) -> Float[Tensor, "batch chunks size size"]:
-        """g_t / g_i for i <= t, else 0."""
-        difference = self.log_decay - self.log_decay.mT
-        return torch.tril(torch.tril(difference).exp())
 
     def grown(self, x: Tensor, weights: Tensor) -> Float[Tensor, "batch chunks size dk"]:
         """H_t x_t."""
@@ -67,7 +63,7 @@ def iterated(
     chunks = chunks_of(problem, size)
     normal = Normal(chunks.keys, chunks.log_decay, chunks.H, ridge[:, None, None, :])
     q = problem.q
-    targets, weights = cut(q, size), normal.weights
+    targets, weights = cut(q, size), decay_weights(normal.log_decay)
     if solver.method == "cg":
         tolerance = 8 * torch.finfo(q.dtype).eps if solver.tolerance is None else solver.tolerance
         most = 2 * q.shape[-1] + 50 if solver.iterations is None else solver.iterations
@@ -155,7 +151,7 @@ class _Conjugate(torch.autograd.Function):
         x, *parts = ctx.saved_tensors
         normal = Normal(*parts)
         u = _Conjugate.apply(grad_x, *normal, ctx.tolerance, ctx.iterations, ctx.heads)[0]
-        weights = normal.weights
+        weights = decay_weights(normal.log_decay)
         scores, other = (weights * (rows @ normal.keys.mT) for rows in (x, u))
         grad_keys = -(scores.mT @ u + other.mT @ x)
         as_query = -(u * normal.grown(x, weights)).sum(-1, keepdim=True)
@@ -174,9 +170,10 @@ class _Conjugate(torch.autograd.Function):
 
 
 def _iterate(normal: Normal, q: Tensor, tolerance: float, iterations: int, heads: int) -> tuple[Tensor, Tensor, Tensor]:
-    weights = normal.weights
+    weights = decay_weights(normal.log_decay)
     scale = (-0.5 * normal.log_decay.clamp(min=-MOST_DECAY)).exp()
-    factor = factorise(scale * normal.keys, normal.H + torch.diag_embed(normal.ridge.squeeze(1)), heads)
+    factor = factorise(scale * normal.keys, normal.H + torch.diag_embed(normal.ridge.squeeze(1)))
+    require_definite(factor, torch.finfo(q.dtype).max, heads, q.dtype)
     x, residual = torch.zeros_like(q), q
     direction = better = substitute(factor, residual)
     energy = _dot(residual, better)
@@ -191,6 +188,8 @@ def _iterate(normal: Normal, q: Tensor, tolerance: float, iterations: int, heads
         better = substitute(factor, residual)
         before, energy = energy, _dot(residual, better)
         direction = better + energy / before.where(before > 0, 1) * direction
+    if tolerance == 0:
+        return x, relative, torch.tensor(iterations)
     raise NumericalError(
         f"the relative residual must reach {tolerance:g}, but is {float(relative.max()):.2g} after {iterations} "
         "iterations of conjugate gradients: use a larger tolerance, ridge or number of iterations, or float64."

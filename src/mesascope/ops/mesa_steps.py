@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import torch
 
+from mesascope.errors import NumericalError
+from mesascope.ops.reading import read
 from mesascope.shapes import Float, Tensor
 
 __all__ = ["Problem", "Solution", "grow", "scan", "solve"]
@@ -59,14 +61,29 @@ def scan(problem: Problem) -> Solution:
     Source: thesis, eq. 3.19. Rounding errors of R add up over time, and derivatives go back through every step.
     """
     q, k, v, log_forget, H, G = problem
-    rows, R = [], torch.linalg.inv(H)
+    rows, growths, R = [], [], torch.linalg.inv(H)
     for t in range(q.shape[1]):
         forget = log_forget[:, t].exp()[:, None, None]
         Rk = R @ k[:, t, :, None]
-        R = (R - Rk * Rk.mT / (forget + (k[:, t, :, None] * Rk).sum(-2, keepdim=True))) / forget
+        growth = forget + (k[:, t, :, None] * Rk).sum(-2, keepdim=True)
+        R = (R - Rk * Rk.mT / growth) / forget
         H, G = grow(H, G, k[:, t], v[:, t], log_forget[:, t])
         rows.append((G @ (R @ q[:, t, :, None])).squeeze(-1))
+        growths.append(growth / forget)
+    _require_digits(growths)
     return Solution(_stacked(rows, v), H, G)
+
+
+def _require_digits(growths: list[Float[Tensor, "batch 1 1"]]) -> None:
+    """Each update rounds R relative to what it was before, of which 1/growth is left in the direction of its key."""
+    if growths and growths[0].numel() and not torch.compiler.is_compiling():
+        most = 0.1 / torch.finfo(growths[0].dtype).eps
+        for (growth,) in read(torch.stack(growths).amax()[None]):
+            if not growth <= most:
+                raise NumericalError(
+                    f"a token must not shrink R by more than {most:.2g}, or the recurrence has no digits left, but one "
+                    f"does by {growth:.2g}: use method='chunk', a larger ridge, shorter keys or float64."
+                )
 
 
 def _stacked(rows: list[Tensor], v: Tensor) -> Tensor:

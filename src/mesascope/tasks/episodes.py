@@ -1,4 +1,4 @@
-"""What a learner learns from and is asked: contexts, queries and episodes."""
+"""What a learner learns from and is asked: contexts, queries, episodes and sequences."""
 
 from __future__ import annotations
 
@@ -9,7 +9,17 @@ import torch
 from mesascope.errors import ArgumentError, ArgumentTypeError
 from mesascope.shapes import Float, Tensor
 
-__all__ = ["Context", "Episode", "Family", "Learner", "check_episode", "check_inputs"]
+__all__ = [
+    "Context",
+    "Episode",
+    "Family",
+    "Learner",
+    "Predictor",
+    "SequenceFamily",
+    "check_episode",
+    "check_inputs",
+    "check_sequence",
+]
 
 
 class Context(NamedTuple):
@@ -53,6 +63,36 @@ class Family(Protocol):
     """A distribution over tasks."""
 
     def sample(self, batch: int, generator: torch.Generator) -> Episode: ...
+
+
+@runtime_checkable
+class Predictor(Protocol):
+    """Any map from a sequence ``(*batch, t, d)`` to predictions of each next element, of the same shape.
+
+    A prediction depends on the elements up to its own, never on later ones.
+    """
+
+    def __call__(self, sequence: Tensor) -> Tensor: ...
+
+
+@runtime_checkable
+class SequenceFamily(Protocol):
+    """A distribution over tasks that show themselves one element after another, ``(batch, t, d)``."""
+
+    def sample(self, batch: int, generator: torch.Generator) -> Tensor: ...
+
+
+def check_sequence(sequence: Tensor) -> None:
+    """Refuse what is no sequence of numbers ``(*batch, t, d)``."""
+    if not sequence.is_floating_point():
+        raise ArgumentTypeError(
+            f"sequence must be of a floating-point dtype, but is {sequence.dtype}: convert it, with .float() say."
+        )
+    if sequence.ndim < 2:
+        raise ArgumentError(
+            f"sequence must be (*batch, t, d), but is {tuple(sequence.shape)}: add the missing axes, with d = 1 for "
+            "single numbers."
+        )
 
 
 def check_inputs(context: Context, xq: Tensor) -> None:

@@ -20,7 +20,9 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 class Ensemble(Generic[Module]):
-    """A learner whose first axis is the member: ``ensemble(context, xq)`` with x ``(members, *batch, n, dx)``.
+    """A learner or predictor whose first axis is the member.
+
+    ``ensemble(context, xq)`` takes x ``(members, *batch, n, dx)``, ``ensemble(sequence)`` ``(members, *batch, t, d)``.
 
     One small model leaves any machine idle, several at once do not. Works for any torch module that `torch.func.vmap`
     can run; the modules passed in are copied.
@@ -44,13 +46,12 @@ class Ensemble(Generic[Module]):
     def __len__(self) -> int:
         return next(iter(self.weights.values())).shape[0]
 
-    def __call__(
-        self, context: Context, xq: Float[Tensor, "members *batch m dx"]
-    ) -> Float[Tensor, "members *batch m dy"]:
+    def __call__(self, *inputs: Context | Tensor) -> Float[Tensor, "members *batch m dy"]:
         if len(self) == 1:  # no vmap for one member: anything a module does is allowed, and shapes stay what they are
             weights, buffers = ({name: t[0] for name, t in part.items()} for part in (self.weights, self.buffers))
-            return self._call(weights, buffers, Context(context.x[0], context.y[0]), xq[0]).unsqueeze(0)
-        return vmap(self._call)(self.weights, self.buffers, context, xq)
+            own = [Context(part.x[0], part.y[0]) if isinstance(part, Context) else part[0] for part in inputs]
+            return self._call(weights, buffers, *own).unsqueeze(0)
+        return vmap(self._call)(self.weights, self.buffers, *inputs)
 
     def member(self, index: int) -> Module:
         """A copy of member ``index`` as an ordinary module."""
@@ -76,5 +77,5 @@ class Ensemble(Generic[Module]):
         self._template.to(device)
         return self
 
-    def _call(self, weights: dict, buffers: dict, context: Context, xq: Tensor) -> Tensor:
-        return functional_call(self._template, (weights, buffers), (context, xq))
+    def _call(self, weights: dict, buffers: dict, *inputs: Context | Tensor) -> Tensor:
+        return functional_call(self._template, (weights, buffers), inputs)

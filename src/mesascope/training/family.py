@@ -1,4 +1,4 @@
-"""Training an ensemble of learners on a task family."""
+"""Training an ensemble of learners on a task family, or of predictors on a family of sequences."""
 
 from __future__ import annotations
 
@@ -8,22 +8,29 @@ import torch
 
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import stream
-from mesascope.tasks import Context, Episode, Family
+from mesascope.tasks import Context, Episode, Family, SequenceFamily
 from mesascope.training.ensemble import Ensemble, Module
 from mesascope.training.loop import Checkpoints, Observer, Training, fit
 
 __all__ = ["half_mse", "train"]
 
 
-def half_mse(ensemble: Ensemble, episode: Episode) -> Float[Tensor, " members"]:
-    """Half the mean squared error of each member: the training loss of the ICML paper's code."""
-    prediction = ensemble(episode.context, episode.xq)
-    return 0.5 * (prediction - episode.yq).square().flatten(1).mean(1)
+def half_mse(ensemble: Ensemble, tasks: Episode | Tensor) -> Float[Tensor, " members"]:
+    """Half the mean squared error of each member, of its answers or of its predictions of each next element.
+
+    The training loss of the ICML paper's code. That of the thesis, eq. 3.11, sums over an element's entries and so is
+    d times as large for sequences.
+    """
+    if isinstance(tasks, Episode):
+        prediction, answer = ensemble(tasks.context, tasks.xq), tasks.yq
+    else:
+        prediction, answer = ensemble(tasks[..., :-1, :]), tasks[..., 1:, :]
+    return 0.5 * (prediction - answer).square().flatten(1).mean(1)
 
 
 def train(
     make: Callable[[torch.Generator], Module],
-    family: Family,
+    family: Family | SequenceFamily,
     training: Training | None = None,
     seeds: Sequence[int] = (0,),
     *,
@@ -32,10 +39,10 @@ def train(
     checkpoints: Checkpoints | None = None,
     observe: Observer | None = None,
 ) -> Ensemble[Module]:
-    """Train one learner a seed on fresh tasks of ``family``, all at once, by `half_mse`.
+    """Train one learner or predictor a seed on fresh tasks of ``family``, all at once, by `half_mse`.
 
     Args:
-        make: builds a learner from the generator of its initial weights (stream ``init`` of its seed).
+        make: builds one from the generator of its initial weights (stream ``init`` of its seed).
         family: each seed draws its own tasks (step i from stream ``train`` of that seed).
         training: see `Training`.
         seeds: one member each.
@@ -51,16 +58,16 @@ def train(
     training = training or Training()
     ensemble = Ensemble([make(stream(seed, "init")) for seed in seeds]).to(device)
 
-    def batches(index: int) -> Episode:
-        drawn = [family.sample(training.batch, stream(seed, "train", index, device)) for seed in seeds]
-        return stack_episodes(drawn)
+    def batches(index: int) -> Episode | Tensor:
+        return stacked([family.sample(training.batch, stream(seed, "train", index, device)) for seed in seeds])
 
     return fit(ensemble, half_mse, batches, training, evaluate=evaluate, checkpoints=checkpoints, observe=observe)
 
 
-def stack_episodes(episodes: Sequence[Episode]) -> Episode:
-    """Episodes of equal shape along a new first axis."""
-    stacked = [
-        torch.stack(parts) for parts in zip(*((e.context.x, e.context.y, e.xq, e.yq) for e in episodes), strict=True)
-    ]
-    return Episode(Context(stacked[0], stacked[1]), stacked[2], stacked[3])
+def stacked(draws: Sequence[Episode | Tensor]) -> Episode | Tensor:
+    """Episodes or sequences of equal shape along a new first axis."""
+    episodes = [draw for draw in draws if isinstance(draw, Episode)]
+    if not episodes:
+        return torch.stack([draw for draw in draws if isinstance(draw, Tensor)])
+    x, y, xq, yq = (torch.stack(parts) for parts in zip(*((*e.context, e.xq, e.yq) for e in episodes), strict=True))
+    return Episode(Context(x, y), xq, yq)

@@ -1,0 +1,166 @@
+"""Thesis ch. 3: causal layers that learn a linear model of a sequence and predict its next element."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from mesascope.errors import refuse, require_count, require_number
+from mesascope.learners import NeumannLeastSquares, OnlineGradientDescent, RecursiveLeastSquares
+from mesascope.nets import (
+    AttentionConfig,
+    CausalTransformer,
+    CausalTransformerConfig,
+    MesaAttention,
+    Products,
+    SequencePredictor,
+)
+from mesascope.shapes import Float, Tensor
+
+__all__ = [
+    "SequenceConstruction",
+    "mesa_gradient_descent",
+    "mesa_least_squares",
+    "neumann_preconditioning",
+    "online_gradient_descent",
+]
+
+
+class SequenceConstruction(NamedTuple):
+    """A network and the algorithm that it equals, both predictors."""
+
+    network: SequencePredictor
+    algorithm: nn.Module
+
+
+def mesa_gradient_descent(d: int, eta: float, w0: Float[Tensor, "d d"] | None = None) -> SequenceConstruction:
+    """One linear layer on tokens (-W_0 s_t, s_t, s_{t-1}) that takes one gradient step on all pairs up to t.
+
+    W_KQ has I where the key's s_{i-1} meets the query's s_t, and W_PV writes -eta (s_i - W_0 s_{i-1}) into the first
+    channel. Weights are float64, and both predictors agree to rounding.
+
+    Source: thesis, eq. 3.5.
+
+    >>> network, algorithm = mesa_gradient_descent(d=1, eta=0.5)
+    >>> network.transformer.products()[0].w_pv[0].tolist()
+    [[-0.0, -0.5, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
+    """
+    _check(d, w0)
+    algorithm = OnlineGradientDescent(1, eta, w0)
+    rate = algorithm.eta.item()
+    step = Products(_blocks(1, 3, d, {(0, 2, 1): 1.0}), _blocks(1, 3, d, _residual(0, 0, 1, 2, rate, w0)))
+    return SequenceConstruction(_linear(d, ("blank", "now", "before"), [step], w0), algorithm)
+
+
+def online_gradient_descent(
+    d: int, eta: float | Sequence[float], steps: int, w0: Float[Tensor, "d d"] | None = None
+) -> SequenceConstruction:
+    """``steps`` linear layers of two heads on tokens (-W_0 s_t, s_t, s_t, s_{t-1}): online gradient descent.
+
+    The first head moves the prediction, in the first channel, by what the step adds to W s_t; the second moves the
+    target, in the second channel, by what it adds to W s_{t-1}.
+
+    Source: thesis, section 3.7.3.2.
+    """
+    _check(d, w0)
+    require_count("steps", steps)
+    algorithm = OnlineGradientDescent(steps, eta, w0)
+    w_kq = _blocks(2, 4, d, {(0, 3, 2): 1.0, (1, 3, 3): 1.0})
+    layers = []
+    for rate in algorithm.eta.detach().expand(steps).tolist():
+        moves = {**_residual(0, 0, 1, 3, rate, w0), **_residual(1, 1, 1, 3, rate, w0)}
+        layers.append(Products(w_kq, _blocks(2, 4, d, moves)))
+    return SequenceConstruction(_linear(d, ("blank", "now", "now", "before"), layers, w0), algorithm)
+
+
+def neumann_preconditioning(d: int, terms: int, bound: float, ridge: float = 1.0) -> SequenceConstruction:
+    """``terms`` linear layers that approximate A_t^{-1} s_t by a Neumann series, and one that takes a gradient step.
+
+    Tokens are (0, x_t, s_t, s_{t-1}) with x_t = s_t at first, and c is the ``bound``. Attention takes
+    sum_i s_{i-1} (s_{i-1} . x_t) / (c - ridge) from x_t, and the MLP behind it adds s_t - ridge/c x_t, which together
+    are x_t <- s_t + (I - A_t/c) x_t. The MLP is linear exactly, because gelu(z) - gelu(-z) = z. The last layer asks
+    with x_t in place of s_t, at step size 1/c.
+
+    Source: thesis, eq. 3.57, which leaves the terms without attention to the reader.
+    """
+    algorithm = NeumannLeastSquares(terms, bound, ridge)
+    _check(d, None)
+    w_kq = _blocks(1, 4, d, {(0, 3, 1): 1.0})
+    series = Products(w_kq, _blocks(1, 4, d, {(0, 1, 3): -1 / (bound - ridge)}))
+    step = Products(w_kq, _blocks(1, 4, d, {(0, 0, 2): -1 / bound}))
+    network = _linear(d, ("blank", "now", "now", "before"), [series] * terms + [step], None, mlp=2)
+    addition = _blocks(1, 4, d, {(0, 1, 1): -ridge / bound, (0, 1, 2): 1.0})[0]
+    identity = torch.eye(4 * d, dtype=torch.float64)
+    with torch.no_grad():
+        for index, layer in enumerate(network.transformer.layers):
+            move = addition if index < terms else torch.zeros_like(addition)
+            layer.mlp.w_in.copy_(torch.cat([move, -move]))  # type: ignore[union-attr]
+            layer.mlp.w_out.copy_(torch.cat([identity, -identity], 1))  # type: ignore[union-attr]
+    return SequenceConstruction(network, algorithm)
+
+
+def mesa_least_squares(d: int, ridge: float) -> SequenceConstruction:
+    """One mesa layer on tokens (0, s_t, s_{t-1}) whose weights make it solve the autoregressive problem at every t.
+
+    Keys are s_{t-1}, values and queries s_t, and the output is written into the first channel with a minus sign.
+
+    Source: thesis, section 3.4.
+    """
+    _check(d, None)
+    require_number("ridge", ridge, above=0)
+    heads = AttentionConfig(3 * d, 1, key_size=d, normalise=False, ridge=ridge, ridge_floor=ridge / 2)
+    transformer = CausalTransformer(CausalTransformerConfig(heads, ("mesa",))).double()
+    attention = transformer.layers[0].attention
+    assert isinstance(attention, MesaAttention)
+    with torch.no_grad():
+        for weight, channel in ((attention.w_k, 2), (attention.w_q, 1), (attention.w_v, 1)):
+            weight.zero_()
+            weight[0, :, channel * d : (channel + 1) * d].fill_diagonal_(1.0)
+        attention.p.zero_()
+        attention.p[0, :d].fill_diagonal_(-1.0)
+        attention.ridge = ridge
+    return SequenceConstruction(
+        SequencePredictor(transformer, d, ("blank", "now", "before")), RecursiveLeastSquares(ridge)
+    )
+
+
+def _linear(
+    d: int, channels: tuple[str, ...], layers: Sequence[Products], w0: Tensor | None, mlp: int | None = None
+) -> SequencePredictor:
+    """Linear layers with exactly these products: W_K = P = I, W_Q = W_KQ and W_V = W_PV."""
+    heads, width, _ = layers[0].w_kq.shape
+    config = AttentionConfig(width, heads, key_size=width)
+    transformer = CausalTransformer(CausalTransformerConfig(config, ("linear",) * len(layers), mlp=mlp)).double()
+    with torch.no_grad():
+        for layer, (w_kq, w_pv) in zip(transformer.layers, layers, strict=True):
+            identity = torch.eye(width, dtype=torch.float64).expand_as(w_kq)
+            for name, value in (("w_k", identity), ("p", identity), ("w_q", w_kq), ("w_v", w_pv)):
+                getattr(layer.attention, name).copy_(value)
+    return SequencePredictor(transformer, d, channels, None if w0 is None else w0.double())
+
+
+def _blocks(
+    heads: int, channels: int, d: int, entries: Mapping[tuple[int, int, int], float | Tensor]
+) -> Float[Tensor, "heads width width"]:
+    """Matrices of d x d blocks, zero but for entries at (head, row, column): a multiple of I, or a matrix."""
+    blocks = torch.zeros(heads, channels, channels, d, d, dtype=torch.float64)
+    for place, value in entries.items():
+        blocks[place] = value if isinstance(value, Tensor) else value * torch.eye(d, dtype=torch.float64)
+    return blocks.transpose(2, 3).reshape(heads, channels * d, channels * d)
+
+
+def _residual(
+    head: int, row: int, target: int, before: int, rate: float, w0: Tensor | None
+) -> dict[tuple[int, int, int], float | Tensor]:
+    """Blocks that write -rate (target - W_0 before) into channel ``row``."""
+    start = {} if w0 is None else {(head, row, before): rate * w0.double()}
+    return {(head, row, target): -rate, **start}
+
+
+def _check(d: int, w0: Tensor | None) -> None:
+    require_count("d", d)
+    if w0 is not None and w0.shape != (d, d):
+        refuse("w0", f"have shape ({d}, {d})", tuple(w0.shape), "pass initial weights (d, d)")

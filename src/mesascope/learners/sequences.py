@@ -1,0 +1,204 @@
+"""Algorithms that predict the next element of a sequence from a linear model of it, each a predictor.
+
+Up to t an element s_i and the one before it, s_{i-1}, are a pair to learn from (s_0 = 0 teaches nothing), and the
+model W_t that was learned from them predicts s_{t+1} as W_t s_t. With A_t = sum_{i<=t} s_{i-1} s_{i-1}^T + ridge I, the
+best is W_t = sum_{i<=t} s_i s_{i-1}^T A_t^{-1}.
+
+Source: thesis, sections 3.3 and 3.7.3.2.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from mesascope.errors import require_count, require_number
+from mesascope.learners.descent import size_at, step_sizes
+from mesascope.ops import causal_linear_attention, mesa_attention
+from mesascope.shapes import Float, Tensor
+from mesascope.tasks import check_sequence
+
+__all__ = ["ChebyshevLeastSquares", "NeumannLeastSquares", "OnlineGradientDescent", "RecursiveLeastSquares"]
+
+
+class OnlineGradientDescent(nn.Module):
+    """What ``steps`` causal layers of gradient descent compute from W_0.
+
+    From p_t = W_0 s_t and residuals r_t = s_t - W_0 s_{t-1}, each step does for all t at once
+
+        p_t <- p_t + eta sum_{i<=t} r_i (s_{i-1} . s_t),    r_t <- r_t - eta sum_{i<=t} r_i (s_{i-1} . s_{t-1}).
+
+    One step is gradient descent on 1/2 sum_{i<=t} |s_i - W s_{i-1}|^2. Further ones are not: each residual moves with
+    what was known at its own time.
+
+    Args:
+        steps: number of steps; 0 predicts W_0 s_t.
+        eta: step size, one number or one a step; a parameter. It multiplies a sum over pairs.
+        w0: initial weights ``(d, d)``; zero if None.
+
+    Source: thesis, eq. 3.5 and section 3.7.3.2.
+
+    >>> OnlineGradientDescent(1, eta=0.5)(torch.tensor([[1.0], [2.0], [4.0]])).squeeze(-1).tolist()
+    [0.0, 2.0, 20.0]
+    """
+
+    w0: Tensor | None
+
+    def __init__(self, steps: int, eta: float | Sequence[float], w0: Float[Tensor, "d d"] | None = None) -> None:
+        super().__init__()
+        require_count("steps", steps, least=0)
+        self.steps = steps
+        self.eta = step_sizes("eta", eta, steps)
+        self.register_buffer("w0", w0)
+
+    def forward(self, sequence: Float[Tensor, "*batch t d"]) -> Float[Tensor, "*batch t d"]:
+        return self.trajectory(sequence)[-1]
+
+    def trajectory(self, sequence: Float[Tensor, "*batch t d"]) -> Float[Tensor, "k *batch t d"]:
+        """Predictions after 0, 1, ..., ``steps`` steps."""
+        before, width = _before(sequence), sequence.shape[-1]
+        w0 = sequence.new_zeros(width, width) if self.w0 is None else self.w0.to(sequence)
+        predictions, residual = [sequence @ w0.mT], sequence - before @ w0.mT
+        for step in range(self.steps):
+            eta = size_at(self.eta, step).to(sequence)
+            predictions.append(predictions[-1] + eta * _through_pairs(sequence, before, residual))
+            residual = residual - eta * _through_pairs(before, before, residual)
+        return torch.stack(predictions)
+
+
+class RecursiveLeastSquares(nn.Module):
+    """The W_t that minimises 1/2 sum_{i<=t} forget^(t-i) |s_i - W s_{i-1}|^2 + forget^t ridge/2 |W|^2, at every t.
+
+    Args:
+        ridge: 1/lambda, greater than 0. The best is noise^2 over the variance of W's entries.
+        forget: factor by which all that was is forgotten at each element; 1 forgets nothing.
+
+    Raises:
+        NumericalError: the problem is singular to the precision at hand.
+
+    Source: thesis, eqs. 3.8 and 3.9; with forgetting, section 3.7.1.
+
+    >>> RecursiveLeastSquares(ridge=1e-9)(torch.tensor([[1.0], [2.0], [4.0]])).squeeze(-1)
+    tensor([0., 4., 8.])
+    """
+
+    def __init__(self, ridge: float, forget: float = 1.0) -> None:
+        super().__init__()
+        require_number("ridge", ridge, above=0)
+        require_number("forget", forget, above=0, most=1)
+        self.ridge, self.forget = ridge, forget
+
+    def forward(self, sequence: Float[Tensor, "*batch t d"]) -> Float[Tensor, "*batch t d"]:
+        before = _before(sequence)
+        q, k, v = (part.unsqueeze(-3) for part in (sequence, before, sequence))
+        gate = None if self.forget == 1 else torch.full_like(q[..., 0], math.log(self.forget))
+        return mesa_attention(q, k, v, ridge=q.new_full((1,), self.ridge), log_forget=gate).squeeze(-3)
+
+    def extra_repr(self) -> str:
+        return f"ridge={self.ridge:g}, forget={self.forget:g}"
+
+
+class NeumannLeastSquares(nn.Module):
+    """Least squares through ``terms`` steps of a Neumann series: W_t s_t = 1/c sum_i s_i (s_{i-1} . x_t).
+
+    From x_t = s_t, each step does x_t <- s_t + (I - A_t/c) x_t, whose limit is c A_t^{-1} s_t. The error falls as
+    (1 - ridge/c)^terms, or faster; it grows where c is below half of A_t's largest eigenvalue.
+
+    Args:
+        terms: number of steps; 0 is one step of gradient descent, of size 1/c.
+        bound: c, an upper bound of the eigenvalues of every A_t.
+        ridge: 1/lambda, at least 0.
+
+    Source: thesis, eqs. 3.44 to 3.51 and 3.57.
+    """
+
+    def __init__(self, terms: int, bound: float, ridge: float = 1.0) -> None:
+        super().__init__()
+        require_count("terms", terms, least=0)
+        require_number("ridge", ridge, least=0)
+        require_number("bound", bound, above=ridge)
+        self.terms, self.bound, self.ridge = terms, bound, ridge
+
+    def forward(self, sequence: Float[Tensor, "*batch t d"]) -> Float[Tensor, "*batch t d"]:
+        return self.trajectory(sequence)[-1]
+
+    def trajectory(self, sequence: Float[Tensor, "*batch t d"]) -> Float[Tensor, "k *batch t d"]:
+        """Predictions after 0, 1, ..., ``terms`` steps."""
+        before = _before(sequence)
+        x, predictions = sequence, [_through_pairs(sequence, before, sequence)]
+        for _ in range(self.terms):
+            x = sequence + x - (_through_pairs(x, before, before) + self.ridge * x) / self.bound
+            predictions.append(_through_pairs(x, before, sequence))
+        return torch.stack(predictions) / self.bound
+
+    def extra_repr(self) -> str:
+        return f"terms={self.terms}, bound={self.bound:g}, ridge={self.ridge:g}"
+
+
+class ChebyshevLeastSquares(nn.Module):
+    """Least squares through a polynomial of A_t: W_t s_t = sum_i s_i (s_{i-1} . x_t), x_t = sum_j c_j T_j(B_t) s_t.
+
+    T_j are Chebyshev polynomials and B_t = (2 A_t - bound - ridge) / (bound - ridge), whose eigenvalues lie in [-1, 1].
+
+    Args:
+        coefficients: c_j, a parameter; see `inverse` for those that approximate A_t^{-1}.
+        bound: an upper bound of the eigenvalues of every A_t.
+        ridge: 1/lambda, at least 0.
+
+    Source: the six-step series that the paper behind thesis ch. 3 takes for the inverse.
+    """
+
+    def __init__(self, coefficients: Sequence[float], bound: float, ridge: float = 1.0) -> None:
+        super().__init__()
+        require_number("ridge", ridge, least=0)
+        require_number("bound", bound, above=ridge)
+        require_count("len(coefficients)", len(coefficients))
+        for coefficient in coefficients:
+            require_number("coefficients", coefficient)
+        self.coefficients = nn.Parameter(torch.tensor(coefficients, dtype=torch.float64))
+        self.bound, self.ridge = bound, ridge
+
+    @classmethod
+    def inverse(cls, terms: int, bound: float, ridge: float = 1.0) -> ChebyshevLeastSquares:
+        """With the Chebyshev series of 1/a on [ridge, bound] up to T_terms, whose error is below 2 rho^terms / ridge.
+
+        c_j = (2 - [j = 0]) (-rho)^j / sqrt(ridge bound) with rho = (sqrt(bound) - sqrt(ridge)) / (sqrt(bound) +
+        sqrt(ridge)).
+        """
+        require_count("terms", terms, least=0)
+        require_number("ridge", ridge, above=0)
+        require_number("bound", bound, above=ridge)
+        rho = (math.sqrt(bound) - math.sqrt(ridge)) / (math.sqrt(bound) + math.sqrt(ridge))
+        scale = 1 / math.sqrt(ridge * bound)
+        return cls([scale, *(2 * scale * (-rho) ** j for j in range(1, terms + 1))], bound, ridge)
+
+    def forward(self, sequence: Float[Tensor, "*batch t d"]) -> Float[Tensor, "*batch t d"]:
+        before = _before(sequence)
+        centre, radius = (self.bound + self.ridge) / 2, (self.bound - self.ridge) / 2
+        polynomial, last = sequence, torch.zeros_like(sequence)
+        coefficients = self.coefficients.to(sequence)
+        x = coefficients[0] * polynomial
+        for j, coefficient in enumerate(coefficients[1:]):
+            image = _through_pairs(polynomial, before, before) + (self.ridge - centre) * polynomial
+            polynomial, last = (2 if j else 1) / radius * image - last, polynomial
+            x = x + coefficient * polynomial
+        return _through_pairs(x, before, sequence)
+
+    def extra_repr(self) -> str:
+        return f"coefficients={self.coefficients.tolist()}, bound={self.bound:g}, ridge={self.ridge:g}"
+
+
+def _before(sequence: Float[Tensor, "*batch t d"]) -> Float[Tensor, "*batch t d"]:
+    """The element before each, zero before the first."""
+    check_sequence(sequence)
+    return functional.pad(sequence, (0, 0, 1, 0))[..., :-1, :]
+
+
+def _through_pairs(query: Tensor, before: Tensor, values: Tensor) -> Float[Tensor, "*batch t d"]:
+    """sum_{i<=t} values_i (s_{i-1} . query_t)."""
+    q, k, v = (part.unsqueeze(-3) for part in (query, before, values))
+    return causal_linear_attention(q, k, v).squeeze(-3)

@@ -1,0 +1,335 @@
+"""Causal attention layers over sequences: softmax, linear, delta and mesa, with one signature and one way to decode."""
+
+from __future__ import annotations
+
+import functools
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from mesascope.errors import refuse, require_count, require_number
+from mesascope.nets.gram import rows_times
+from mesascope.nets.tokens import sinusoidal
+from mesascope.nets.transformer import Products, initial_weights
+from mesascope.ops import (
+    MesaState,
+    SoftmaxState,
+    causal_linear_attention,
+    causal_softmax_attention,
+    delta_attention,
+    dpfp,
+    mesa_attention,
+)
+from mesascope.shapes import Float, Tensor
+from mesascope.streams import stream
+
+__all__ = [
+    "CAUSAL_ATTENTIONS",
+    "AttentionConfig",
+    "AttentionState",
+    "CausalAttention",
+    "DeltaAttention",
+    "LinearAttention",
+    "MesaAttention",
+    "SoftmaxAttention",
+]
+
+# MesaNet's bound on the forget factor of a pair that counts fully.
+_CAP = 0.9975
+
+
+@dataclass(frozen=True)
+class AttentionConfig:
+    """The heads of a causal attention layer, of whatever kind.
+
+    Args:
+        width: of a token.
+        n_heads: number of heads.
+        key_size: of keys and queries of a head; ``width / n_heads`` if None.
+        value_size: of values of a head; ``key_size`` if None.
+        normalise: divide keys and queries by their L2 norm. If None, the mesa and delta layers do, the others do not.
+            Softmax attention then scales scores by sqrt(key_size), at which those of random vectors have variance 1.
+        dpfp: nu of the DPFP features of keys and queries, 2 nu key_size of them; 0 for none.
+        convolution: taps of a causal convolution over time of each entry of keys and queries, followed by SiLU; 0 for
+            none.
+        positions: width of the sinusoidal position that keys and queries read beside the token; 0 for none.
+        window: last tokens that softmax attention sees, which bounds its memory in decoding; all if None.
+        forget: whether forget factors sigmoid(w . e + b) are learned, a head and token. They start near
+            1 - 1/horizon, with horizons of 10 to 1000 tokens over the heads.
+        beta: whether input strengths sigmoid(w . e + b) are learned, a head and token; where both are, forget factors
+            are multiplied by 1 - (1 - 0.9975) beta^2, MesaNet's cap. If None, the delta layer's are, its step sizes.
+        ridge: 1/lambda at the start, of mesa layers.
+        ridge_floor: lower bound of the learned ridge.
+        ridge_per_dimension: learn one ridge a key dimension, as MesaNet does, in place of one a head.
+        ridge_decays: whether the regulariser is forgotten with the rest, as in the thesis, or not, as in MesaNet.
+        output_norm: normalise each head's output by its root mean square, with a learned scale.
+        output_gate: multiply it by SiLU(w . e), entry by entry.
+        init_scale: initial weights are normal with variance init_scale / fan-in, cut at two deviations.
+
+    Source: thesis, sections 3.4, 3.5.3 and 3.7.1; MesaNet (von Oswald et al. 2025).
+    """
+
+    width: int
+    n_heads: int = 4
+    key_size: int | None = None
+    value_size: int | None = None
+    normalise: bool | None = None
+    dpfp: int = 0
+    convolution: int = 0
+    positions: int = 0
+    window: int | None = None
+    forget: bool = False
+    beta: bool | None = None
+    ridge: float = 1.0
+    ridge_floor: float = 1e-3
+    ridge_per_dimension: bool = False
+    ridge_decays: bool = True
+    output_norm: bool = False
+    output_gate: bool = False
+    init_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("width", "n_heads", "key_size", "value_size", "window"):
+            if getattr(self, name) is not None:
+                require_count(name, getattr(self, name))
+        for name in ("dpfp", "convolution", "positions"):
+            require_count(name, getattr(self, name), least=0)
+        for name in ("ridge_floor", "init_scale"):
+            require_number(name, getattr(self, name), above=0)
+        require_number("ridge", self.ridge, above=self.ridge_floor)
+        if self.key_size is None and self.width % self.n_heads:
+            refuse("key_size", "be given where n_heads does not divide width", None, "pass key_size")
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """Sizes of a head's keys, values and the features of its keys."""
+        key = self.key_size or self.width // self.n_heads
+        return key, self.value_size or key, 2 * self.dpfp * key if self.dpfp else key
+
+
+class AttentionState(NamedTuple):
+    """What a layer keeps of the tokens before: how many, the last inputs of its convolution, and its memory."""
+
+    position: int
+    recent: Float[Tensor, "two *batch heads taps dk"]
+    memory: Any
+
+
+class CausalAttention(nn.Module, ABC):
+    """What a layer of heads adds to each token: sum_h P_h y_h,t, where y_h,t attends to tokens up to t.
+
+    Keys, queries and values are W_K e, W_Q e and W_V e, with weights ``(heads, key, width)`` and ``(heads, value,
+    width)``, and P is ``(heads, width, value)``. The layer is called with a sequence of tokens; `init_state` and `step`
+    decode one token at a time, to the same numbers, and any split of a sequence between the two gives them too.
+
+    Args:
+        config: the heads.
+        generator: of the initial weights; the stream ``init`` of seed 0 if None.
+    """
+
+    normalises: ClassVar[bool] = False
+    learns_beta: ClassVar[bool] = False
+
+    def __init__(self, config: AttentionConfig, generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        self.config = config
+        generator = generator or stream(0, "init")
+        (key, value, _), heads, width = config.sizes, config.n_heads, config.width
+        variance, read = config.init_scale, width + config.positions
+        self.w_k = initial_weights((heads, key, read), variance / read, generator)
+        self.w_q = initial_weights((heads, key, read), variance / read, generator)
+        self.w_v = initial_weights((heads, value, width), variance / width, generator)
+        self.p = initial_weights((heads, width, value), variance / (heads * value), generator)
+        self.normalise = self.normalises if config.normalise is None else config.normalise
+        self.convolution = (
+            initial_weights((2, heads, key, config.convolution), 1 / config.convolution, generator)
+            if config.convolution
+            else None
+        )
+        horizons = torch.logspace(1, 3, heads)
+        self.w_forget = nn.Parameter(torch.zeros(heads, width)) if config.forget else None
+        self.b_forget = nn.Parameter((horizons - 1).log()) if config.forget else None
+        beta = self.learns_beta if config.beta is None else config.beta
+        self.w_beta = nn.Parameter(torch.zeros(heads, width)) if beta else None
+        self.b_beta = nn.Parameter(torch.zeros(heads)) if beta else None
+        self.norm = nn.Parameter(torch.ones(heads, value)) if config.output_norm else None
+        self.w_gate = initial_weights((heads, value, width), 1 / width, generator) if config.output_gate else None
+
+    @abstractmethod
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, log_forget: Tensor | None, beta: Tensor | None, memory: Any
+    ) -> tuple[Float[Tensor, "*batch heads t dv"], Any]:
+        """What every head reads at every t, and the memory after the last."""
+
+    @abstractmethod
+    def init_memory(self, *batch: int) -> Any:
+        """The memory before the first token."""
+
+    def init_state(self, *batch: int) -> AttentionState:
+        """The state before the first token, for tokens ``(*batch, width)``."""
+        key, taps = self.config.sizes[0], max(self.config.convolution - 1, 0)
+        recent = self.p.new_zeros((2, *batch, self.config.n_heads, taps, key))
+        return AttentionState(0, recent, self.init_memory(*batch))
+
+    def step(
+        self, token: Float[Tensor, "*batch width"], state: AttentionState
+    ) -> tuple[Float[Tensor, "*batch width"], AttentionState]:
+        """What is added to one token, and the state after it."""
+        moved, state = self.advance(token[..., None, :], state)
+        return moved.squeeze(-2), state
+
+    def forward(self, tokens: Float[Tensor, "*batch t width"]) -> Float[Tensor, "*batch t width"]:
+        return self.advance(tokens, self.init_state(*tokens.shape[:-2]))[0]
+
+    def advance(
+        self, tokens: Float[Tensor, "*batch t width"], state: AttentionState
+    ) -> tuple[Float[Tensor, "*batch t width"], AttentionState]:
+        """What is added to each token of a sequence that goes on from ``state``, and the state after it."""
+        placed, t = tokens, tokens.shape[-2]
+        if self.config.positions:
+            times = torch.arange(state.position, state.position + t, device=tokens.device)
+            places = sinusoidal(times, self.config.positions).to(tokens)
+            placed = torch.cat([tokens, places.expand(*tokens.shape[:-1], -1)], -1)
+        both = torch.stack([_heads(placed, self.w_q), _heads(placed, self.w_k)])
+        both, recent = self._convolved(both, state.recent)
+        if self.config.dpfp:
+            both = dpfp(both, self.config.dpfp)
+        q, k = functional.normalize(both, dim=-1) if self.normalise else both
+        y, memory = self.attend(q, k, _heads(tokens, self.w_v), *self._gates(tokens), state.memory)
+        if self.norm is not None:
+            y = functional.rms_norm(y, y.shape[-1:]) * self.norm[:, None, :]
+        if self.w_gate is not None:
+            y = y * functional.silu(_heads(tokens, self.w_gate))
+        moved = rows_times(y.transpose(-3, -2).flatten(-2), self.p.mT.flatten(0, 1))
+        return moved, AttentionState(state.position + t, recent, memory)
+
+    def products(self) -> Products:
+        """W_KQ = W_K^T W_Q and W_PV = P W_V."""
+        return Products(self.w_k.mT @ self.w_q, self.p @ self.w_v)
+
+    def extra_repr(self) -> str:
+        return str(self.config)
+
+    def _convolved(self, both: Tensor, recent: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries and keys through their convolutions over time, and the last inputs of these."""
+        if self.convolution is None:
+            return both, recent
+        taps, t = self.convolution.shape[-1], both.shape[-2]
+        row = torch.cat([recent, both], -2)
+        kernel = self.convolution.reshape(2, *(1,) * (both.ndim - 4), *self.convolution.shape[1:])
+        lagged = (kernel[..., None, :, lag] * row[..., taps - 1 - lag :, :][..., :t, :] for lag in range(taps))
+        return functional.silu(functools.reduce(torch.add, lagged)), row[..., t:, :]
+
+    def _gates(self, tokens: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """log gamma and beta, each ``(*batch, heads, t)``."""
+        log_forget = beta = None
+        if self.w_beta is not None and self.b_beta is not None:
+            beta = torch.sigmoid(rows_times(tokens, self.w_beta.mT) + self.b_beta).mT
+        if self.w_forget is not None and self.b_forget is not None:
+            log_forget = functional.logsigmoid(rows_times(tokens, self.w_forget.mT) + self.b_forget).mT
+            if beta is not None:
+                log_forget = log_forget + torch.log1p(-(1 - _CAP) * beta.square())
+        return log_forget, beta
+
+
+class SoftmaxAttention(CausalAttention):
+    """y_t = sum_i softmax_i(q_t . k_i / sqrt(key_size)) v_i, where forget factors and strengths multiply the weights.
+
+    Decoding keeps the last ``window`` keys and values, or all.
+    """
+
+    def attend(self, q, k, v, log_forget, beta, memory):
+        scale = q.shape[-1] ** 0.5 if self.normalise else None
+        return causal_softmax_attention(
+            q, k, v, scale=scale, log_forget=log_forget, beta=beta, window=self.config.window, state=memory,
+            return_state=True,
+        )  # fmt: skip
+
+    def init_memory(self, *batch: int) -> SoftmaxState:
+        _, value, features = self.config.sizes
+        empty = (*batch, self.config.n_heads, 0)
+        return SoftmaxState(*(self.p.new_zeros(shape) for shape in ((*empty, features), (*empty, value), empty)))
+
+
+class LinearAttention(CausalAttention):
+    """y_t = G_t q_t with G_t = gamma_t G_{t-1} + beta_t v_t k_t^T. Decoding keeps G."""
+
+    def attend(self, q, k, v, log_forget, beta, memory):
+        return causal_linear_attention(q, k, v, log_forget=log_forget, beta=beta, state=memory, return_state=True)
+
+    def init_memory(self, *batch: int) -> Float[Tensor, "*batch heads dv dk"]:
+        _, value, features = self.config.sizes
+        return self.p.new_zeros((*batch, self.config.n_heads, value, features))
+
+
+class DeltaAttention(LinearAttention):
+    """DeltaNet: G_t = gamma_t G_{t-1} + beta_t (v_t - gamma_t G_{t-1} k_t) k_t^T, gated where ``forget`` is set.
+
+    Source: Schlag, Irie and Schmidhuber (2021); Yang, Kautz and Hatamizadeh (2024).
+    """
+
+    normalises = True
+    learns_beta = True
+
+    def attend(self, q, k, v, log_forget, beta, memory):
+        return delta_attention(q, k, v, log_forget=log_forget, beta=beta, state=memory, return_state=True)
+
+
+class MesaAttention(CausalAttention):
+    """The mesa-layer: y_t = W_t q_t with W_t the ridge regression of values on keys up to t. Decoding keeps H and G.
+
+    See `mesascope.ops.mesa_attention`. The ridge is ridge_floor + softplus(a), with ``a`` learned.
+
+    >>> layer = MesaAttention(AttentionConfig(width=8, n_heads=2))
+    >>> layer(torch.ones(3, 5, 8)).shape
+    torch.Size([3, 5, 8])
+    """
+
+    normalises = True
+
+    def __init__(self, config: AttentionConfig, generator: torch.Generator | None = None) -> None:
+        super().__init__(config, generator)
+        shape = (config.n_heads, config.sizes[2]) if config.ridge_per_dimension else (config.n_heads,)
+        self.ridge_above = nn.Parameter(torch.empty(shape))
+        self.ridge = config.ridge
+
+    @property
+    def ridge(self) -> Tensor:
+        """1/lambda of every head, or of every head and key dimension."""
+        return self.config.ridge_floor + functional.softplus(self.ridge_above)
+
+    @ridge.setter
+    def ridge(self, value: float) -> None:
+        require_number("ridge", value, above=self.config.ridge_floor)
+        above = value - self.config.ridge_floor
+        with torch.no_grad():
+            self.ridge_above.fill_(above + math.log(-math.expm1(-above)))
+
+    def attend(self, q, k, v, log_forget, beta, memory):
+        return mesa_attention(
+            q, k, v, ridge=self.ridge, log_forget=log_forget, beta=beta, ridge_decays=self.config.ridge_decays,
+            state=memory, return_state=True,
+        )  # fmt: skip
+
+    def init_memory(self, *batch: int) -> MesaState | None:
+        """None, which lets the op begin with the ridge."""
+        return None
+
+
+CAUSAL_ATTENTIONS = {
+    "softmax": SoftmaxAttention,
+    "linear": LinearAttention,
+    "delta": DeltaAttention,
+    "mesa": MesaAttention,
+}
+
+
+def _heads(tokens: Float[Tensor, "*batch t width"], weights: Float[Tensor, "heads d width"]) -> Tensor:
+    """Tokens through every head's matrix, ``(*batch, heads, t, d)``."""
+    heads, d, width = weights.shape
+    return rows_times(tokens, weights.reshape(-1, width).mT).unflatten(-1, (heads, d)).transpose(-3, -2)

@@ -1,0 +1,95 @@
+"""Causal softmax attention with forgetting, a window and a cache, and the DPFP features of linear attention."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+
+from mesascope.errors import require_count
+from mesascope.shapes import Float, Tensor
+
+__all__ = ["SoftmaxState", "causal_softmax_attention", "causal_softmax_attention_reference", "dpfp"]
+
+
+class SoftmaxState(NamedTuple):
+    """Keys and values of the tokens before, and what is added to their scores."""
+
+    k: Float[Tensor, "*batch heads n dk"]
+    v: Float[Tensor, "*batch heads n dv"]
+    bias: Float[Tensor, "*batch heads n"]
+
+
+def causal_softmax_attention(
+    q: Float[Tensor, "*batch heads t dk"],
+    k: Float[Tensor, "*batch heads t dk"],
+    v: Float[Tensor, "*batch heads t dv"],
+    *,
+    scale: float | None = None,
+    log_forget: Float[Tensor, "*batch heads t"] | None = None,
+    beta: Float[Tensor, "*batch heads t"] | None = None,
+    window: int | None = None,
+    state: SoftmaxState | None = None,
+    return_state: bool = False,
+) -> Any:
+    """y_t = sum_i w_ti v_i / sum_i w_ti with w_ti = beta_i (g_t/g_i) exp(scale q_t . k_i), for t - window < i <= t.
+
+    Args:
+        scale: 1 / sqrt(dk) if None.
+        log_forget: logarithm of the forget factors, whose product up to t is g_t; None forgets nothing.
+        beta: how strongly each pair counts; None is 1.
+        window: tokens that are seen, its own included; all if None.
+        state: of the tokens before. It holds the last ``window - 1`` of them.
+        return_state: whether to return the state after the last token too.
+
+    Forgetting as the thesis notes at the end of section 3.7.1.2. Plain products rather than PyTorch's fused kernel,
+    which has neither second derivatives on CPU nor a rule for `torch.func.vmap`; memory O(T (T + n)).
+    """
+    if window is not None:
+        require_count("window", window)
+    bias = q.new_zeros(q.shape[:-1]) if beta is None else beta.log()
+    if log_forget is not None:
+        decay = log_forget.cumsum(-1)
+        bias = bias - decay
+    if state is not None:
+        k, v, bias = (
+            torch.cat([old, new], dim) for old, new, dim in zip(state, (k, v, bias), (-2, -2, -1), strict=True)
+        )
+    t, n = q.shape[-2], k.shape[-2]
+    age = torch.arange(n - t, n, device=q.device)[:, None] - torch.arange(n, device=q.device)
+    unseen = age < 0 if window is None else (age < 0) | (age >= window)
+    scores = (q @ k.mT) * (q.shape[-1] ** -0.5 if scale is None else scale) + bias[..., None, :]
+    y = torch.softmax(scores.masked_fill(unseen, -torch.inf), -1) @ v
+    if not return_state:
+        return y
+    if log_forget is not None and t:  # from here on, decay counts from the last token
+        bias = bias + decay[..., -1:]
+    first = 0 if window is None else max(n - window + 1, 0)
+    return y, SoftmaxState(k[..., first:, :], v[..., first:, :], bias[..., first:])
+
+
+def causal_softmax_attention_reference(
+    q: Tensor, k: Tensor, v: Tensor, log_forget: Tensor, beta: Tensor, window: int | None = None
+) -> Tensor:
+    """`causal_softmax_attention` by its definition, one token at a time."""
+    rows = []
+    for t in range(q.shape[-2]):
+        seen = slice(0 if window is None else max(t - window + 1, 0), t + 1)
+        forgotten = log_forget[..., : t + 1].flip(-1).cumsum(-1).flip(-1) - log_forget[..., : t + 1]
+        weights = beta[..., seen] * forgotten[..., seen].exp()
+        weights = weights * ((k[..., seen, :] @ q[..., t, :, None]).squeeze(-1) / q.shape[-1] ** 0.5).exp()
+        rows.append((weights[..., None] * v[..., seen, :]).sum(-2) / weights.sum(-1, keepdim=True))
+    return torch.stack(rows, -2) if rows else v
+
+
+def dpfp(x: Float[Tensor, "*batch d"], nu: int) -> Float[Tensor, "*batch features"]:
+    """Deterministic parameter-free projection to 2 d nu features: r_i r_{i-j} for j = 1 ... nu, with r = relu([x, -x]).
+
+    Source: Schlag, Irie and Schmidhuber (2021); thesis, section 3.5.3.
+
+    >>> dpfp(torch.tensor([1.0, -2.0]), 1)
+    tensor([2., 0., 0., 0.])
+    """
+    require_count("nu", nu)
+    positive = torch.relu(torch.cat([x, -x], -1))
+    return torch.cat([positive * positive.roll(shift, -1) for shift in range(1, nu + 1)], -1)

@@ -1,0 +1,134 @@
+"""Fast weights: causal attention whose memory is one matrix a head, written by an additive or by a delta rule.
+
+    linear   G_t = gamma_t G_{t-1} + beta_t v_t k_t^T
+    delta    G_t = gamma_t G_{t-1} + beta_t (v_t - gamma_t G_{t-1} k_t) k_t^T                y_t = G_t q_t
+
+In a chunk that starts from G_0, with g_t the product of its forget factors, both are
+
+    G_t = g_t G_0 + sum_{i<=t} (g_t/g_i) u_i k_i^T,
+
+with u_i = beta_i v_i for the linear rule. For the delta rule, u_i + beta_i sum_{j<i} (g_i/g_j) (k_j . k_i) u_j =
+beta_i (v_i - g_i G_0 k_i): a triangular system a chunk. No ratio g_t/g_i exceeds 1, so that any forgetting is safe.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from mesascope.errors import require_count
+from mesascope.ops.chunks import cut, decay_weights
+from mesascope.shapes import Float, Tensor
+
+__all__ = ["causal_linear_attention", "delta_attention", "fast_weights_reference"]
+
+
+def causal_linear_attention(
+    q: Float[Tensor, "*batch heads t dk"],
+    k: Float[Tensor, "*batch heads t dk"],
+    v: Float[Tensor, "*batch heads t dv"],
+    *,
+    log_forget: Float[Tensor, "*batch heads t"] | None = None,
+    beta: Float[Tensor, "*batch heads t"] | None = None,
+    chunk: int = 64,
+    state: Float[Tensor, "*batch heads dv dk"] | None = None,
+    return_state: bool = False,
+) -> Any:
+    """y_t = G_t q_t with G_t = gamma_t G_{t-1} + beta_t v_t k_t^T, in chunks of time.
+
+    Args:
+        log_forget: logarithm of the forget factors gamma, at most 0; None forgets nothing.
+        beta: how strongly each pair counts; None is 1.
+        chunk: tokens of a chunk. Cost 2 T (C + d) d multiplications.
+        state: G of the tokens before; zero if None.
+        return_state: whether to return G after the last token too.
+
+    Source: thesis, eq. 3.2, and section 3.7.1 for forgetting.
+
+    >>> q = k = torch.eye(2)[None]
+    >>> causal_linear_attention(q, k, torch.tensor([[[3.0], [5.0]]]))
+    tensor([[[3.],
+             [5.]]])
+    """
+    return _fast_weights(q, k, v, log_forget, beta, chunk, state, return_state, delta=False)
+
+
+def delta_attention(
+    q: Float[Tensor, "*batch heads t dk"],
+    k: Float[Tensor, "*batch heads t dk"],
+    v: Float[Tensor, "*batch heads t dv"],
+    *,
+    log_forget: Float[Tensor, "*batch heads t"] | None = None,
+    beta: Float[Tensor, "*batch heads t"] | None = None,
+    chunk: int = 64,
+    state: Float[Tensor, "*batch heads dv dk"] | None = None,
+    return_state: bool = False,
+) -> Any:
+    """y_t = G_t q_t with G_t = gamma_t G_{t-1} + beta_t (v_t - gamma_t G_{t-1} k_t) k_t^T, in chunks of time.
+
+    Each token takes one gradient step, of size beta_t, on 1/2 |v_t - G k_t|^2. For |k_t| = 1 it is stable for beta_t in
+    [0, 2], and with beta_t = 1 replaces what was stored under k_t. Arguments as in `causal_linear_attention`.
+
+    Source: Schlag, Irie and Schmidhuber (2021); with forgetting Yang, Kautz and Hatamizadeh (2024).
+
+    >>> k = torch.tensor([[[1.0, 0.0], [1.0, 0.0]]])
+    >>> delta_attention(k, k, torch.tensor([[[3.0], [5.0]]]))
+    tensor([[[3.],
+             [5.]]])
+    """
+    return _fast_weights(q, k, v, log_forget, beta, chunk, state, return_state, delta=True)
+
+
+def fast_weights_reference(
+    q: Tensor, k: Tensor, v: Tensor, log_forget: Tensor, beta: Tensor, state: Tensor, *, delta: bool
+) -> tuple[Tensor, Tensor]:
+    """Either rule by its definition, one token at a time: outputs and G after the last token."""
+    rows, G = [], state
+    for t in range(q.shape[-2]):
+        G = log_forget[..., t, None, None].exp() * G
+        written = v[..., t, :] - (G @ k[..., t, :, None]).squeeze(-1) if delta else v[..., t, :]
+        G = G + beta[..., t, None, None] * written[..., :, None] * k[..., t, None, :]
+        rows.append((G @ q[..., t, :, None]).squeeze(-1))
+    return (torch.stack(rows, -2) if rows else v), G
+
+
+def _fast_weights(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    log_forget: Tensor | None,
+    beta: Tensor | None,
+    chunk: int,
+    state: Tensor | None,
+    return_state: bool,
+    *,
+    delta: bool,
+) -> Any:
+    require_count("chunk", chunk)
+    t, dk, dv = q.shape[-2], q.shape[-1], v.shape[-1]
+    size = min(chunk, max(t, 1))
+    gate = q.new_zeros(q.shape[:-1]) if log_forget is None else log_forget
+    strength = q.new_ones(q.shape[:-1]) if beta is None else beta
+    queries, keys, values, gates, strengths = (
+        cut(part.flatten(0, -3), size) for part in (q, k, v, gate[..., None], strength[..., None])
+    )
+    log_decay = gates.cumsum(-2)
+    weights, decay = decay_weights(log_decay), log_decay.exp()
+    written, against = strengths * values, None
+    if delta:
+        system = strengths * weights * (keys @ keys.mT)  # the solver reads what stands below the diagonal
+        both = torch.cat([written, strengths * decay * keys], -1)
+        solved = torch.linalg.solve_triangular(system, both, upper=False, unitriangular=True)
+        written, against = solved.split((dv, dk), -1)
+    G = q.new_zeros(keys.shape[0], dv, dk) if state is None else state.flatten(0, -3)
+    whole, to_end = decay[:, :, -1:], (log_decay[:, :, -1:] - log_decay).exp() * keys
+    starts, additions = [], []
+    for n in range(keys.shape[1]):
+        added = written[:, n] if against is None else written[:, n] - against[:, n] @ G.mT
+        starts.append(G)
+        additions.append(added)
+        G = whole[:, n] * G + added.mT @ to_end[:, n]
+    y = decay * (queries @ torch.stack(starts, 1).mT) + (weights * (queries @ keys.mT)) @ torch.stack(additions, 1)
+    y = y.flatten(1, 2)[:, :t].reshape(v.shape)
+    return (y, G.reshape(*q.shape[:-2], dv, dk)) if return_state else y

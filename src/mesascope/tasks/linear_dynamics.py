@@ -1,0 +1,79 @@
+"""Linear dynamics: sequences whose next element is a linear map of the last."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from mesascope.errors import require_choice, require_count, require_number
+from mesascope.shapes import Float, Tensor
+from mesascope.tasks.draws import normal, symmetric_uniform
+
+__all__ = ["LinearDynamics"]
+
+_STARTS = {"normal": normal, "uniform": symmetric_uniform}
+
+
+@dataclass(frozen=True)
+class LinearDynamics:
+    """Fully observed linear systems, one a task: s_{t+1} = W s_t + noise * eps, with eps standard normal.
+
+    W ``(d, d)`` is a random orthogonal matrix Q, uniform on the orthogonal group, or a contraction Q^T diag(a) Q with
+    eigenvalues a ~ U(0.3, 0.9) that differ from task to task.
+
+    Args:
+        d: width of an element.
+        length: elements of a sequence (T).
+        noise: standard deviation of what is added at each step.
+        dynamics: ``"orthogonal"`` or ``"contracting"``.
+        start: law of s_1: ``"normal"``, N(0, I), as in the text of the seed, or ``"uniform"``, U(-1, 1), as in the code
+            behind its figures.
+        clip: clip every entry of every element to [-clip, clip] before the next is drawn.
+
+    Source: thesis, section 3.5.1; clip and contraction, the ablations of its code.
+
+    >>> from mesascope.streams import stream
+    >>> LinearDynamics(d=3, length=5).sample(2, stream(0, "doc")).shape
+    torch.Size([2, 5, 3])
+    """
+
+    d: int = 10
+    length: int = 50
+    noise: float = 0.01
+    dynamics: Literal["orthogonal", "contracting"] = "orthogonal"
+    start: Literal["normal", "uniform"] = "normal"
+    clip: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("d", "length"):
+            require_count(name, getattr(self, name))
+        require_number("noise", self.noise, least=0)
+        require_choice("dynamics", self.dynamics, ("orthogonal", "contracting"))
+        require_choice("start", self.start, _STARTS)
+        if self.clip is not None:
+            require_number("clip", self.clip, above=0)
+
+    def sample(self, batch: int, generator: torch.Generator) -> Float[Tensor, "batch t d"]:
+        """Draw ``batch`` sequences on the generator's device, in float32."""
+        require_count("batch", batch, least=0)
+        matrix = self._matrices(batch, generator)
+        element = self._bounded(_STARTS[self.start]((batch, self.d), generator))
+        noise = self.noise * normal((self.length, batch, self.d), generator)
+        sequence = [element]
+        for added in noise[1:]:
+            element = self._bounded((matrix @ element[..., None]).squeeze(-1) + added)
+            sequence.append(element)
+        return torch.stack(sequence, 1)
+
+    def _matrices(self, batch: int, generator: torch.Generator) -> Float[Tensor, "batch d d"]:
+        q, r = torch.linalg.qr(normal((batch, self.d, self.d), generator))
+        q = q * r.diagonal(dim1=-2, dim2=-1).sign()[:, None, :]  # without these signs Q is not uniform
+        if self.dynamics == "orthogonal":
+            return q
+        eigenvalues = 0.6 + 0.3 * symmetric_uniform((batch, self.d), generator)
+        return q.mT @ (eigenvalues[..., None] * q)
+
+    def _bounded(self, element: Tensor) -> Tensor:
+        return element if self.clip is None else element.clamp(-self.clip, self.clip)

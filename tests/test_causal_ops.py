@@ -1,0 +1,123 @@
+"""Causal linear, delta and softmax attention beside their definitions, token by token."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn.functional import logsigmoid, normalize
+
+from mesascope.errors import ArgumentError
+from mesascope.ops import (
+    causal_linear_attention,
+    causal_softmax_attention,
+    causal_softmax_attention_reference,
+    delta_attention,
+    dpfp,
+    fast_weights_reference,
+)
+from mesascope.streams import stream
+
+RULES = {"linear": causal_linear_attention, "delta": delta_attention}
+
+
+def draw(*shape, name):
+    return torch.randn(*shape, generator=stream(0, name), dtype=torch.float64)
+
+
+def inputs(t=11, dk=4, dv=3, heads=2, batch=(2,), forget=2.0):
+    shape = (*batch, heads, t)
+    return {
+        "q": draw(*shape, dk, name="q"),
+        "k": normalize(draw(*shape, dk, name="k"), dim=-1),
+        "v": draw(*shape, dv, name="v"),
+        "log_forget": logsigmoid(draw(*shape, name="forget") + forget),
+        "beta": torch.sigmoid(draw(*shape, name="beta")),
+    }
+
+
+def at(named, times):
+    """The tokens at some times."""
+    return {name: part[..., times, :] if name in "qkv" else part[..., times] for name, part in named.items()}
+
+
+@pytest.mark.parametrize("rule", RULES)
+@settings(deadline=None, max_examples=30)
+@given(
+    t=st.integers(0, 20),
+    dk=st.integers(1, 6),
+    dv=st.integers(1, 5),
+    batch=st.lists(st.integers(0, 2), max_size=2),
+    chunk=st.integers(1, 9),
+    forget=st.sampled_from([-40.0, 0.0, 3.0, 40.0]),
+)
+def test_fast_weights_in_chunks_equal_their_rule(rule, t, dk, dv, batch, chunk, forget):
+    named = inputs(t, dk, dv, 2, tuple(batch), forget)
+    start = draw(*batch, 2, dv, dk, name="start")
+    y, last = RULES[rule](**named, chunk=chunk, state=start, return_state=True)
+    expected, end = fast_weights_reference(**named, state=start, delta=rule == "delta")
+    torch.testing.assert_close(y, expected, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(last, end, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_derivatives_of_fast_weights_face_finite_differences(rule):
+    named = inputs(t=5, dk=2, dv=2, heads=1, batch=())
+    leaves = [part.requires_grad_() for part in named.values()]
+
+    def function(*tensors):
+        return RULES[rule](**dict(zip(named, tensors, strict=True)), chunk=2, return_state=True)
+
+    assert torch.autograd.gradcheck(function, leaves)
+    assert torch.autograd.gradgradcheck(function, leaves)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_without_gates_every_pair_counts_fully(rule):
+    named = inputs()
+    ones = {**named, "log_forget": torch.zeros(2, 2, 11).double(), "beta": torch.ones(2, 2, 11).double()}
+    torch.testing.assert_close(RULES[rule](*(named[name] for name in "qkv")), RULES[rule](**ones))
+
+
+def test_the_delta_rule_replaces_what_was_stored():
+    k = torch.eye(3, dtype=torch.float64)[None, [0, 1, 0]]
+    v = draw(1, 3, 2, name="v")
+    _, G = delta_attention(k, k, v, return_state=True)
+    torch.testing.assert_close(G[0, :, 0], v[0, 2])
+    torch.testing.assert_close(G[0, :, 1], v[0, 1])
+
+
+@pytest.mark.parametrize("window", [None, 1, 3, 50])
+@pytest.mark.parametrize("t", [0, 1, 11])
+def test_causal_softmax_is_its_definition(window, t):
+    named = inputs(t)
+    expected = causal_softmax_attention_reference(**named, window=window)
+    torch.testing.assert_close(causal_softmax_attention(**named, window=window), expected)
+
+
+@pytest.mark.parametrize("window", [None, 1, 3])
+@pytest.mark.parametrize("split", [0, 1, 5, 11])
+def test_a_cache_goes_on_where_a_prompt_ended_and_holds_no_more_than_the_window(window, split):
+    named = inputs()
+    whole = causal_softmax_attention(**named, window=window)
+    start = at(named, slice(0, split))
+    y, state = causal_softmax_attention(**start, window=window, return_state=True)
+    torch.testing.assert_close(y, whole[..., :split, :])
+    for t in range(split, 11):
+        y, state = causal_softmax_attention(**at(named, [t]), window=window, state=state, return_state=True)
+        torch.testing.assert_close(y[..., 0, :], whole[..., t, :])
+    assert state.k.shape[-2] == (11 if window is None else window - 1)
+
+
+def test_a_window_of_no_token_is_refused():
+    with pytest.raises(ArgumentError, match="window must be at least 1"):
+        causal_softmax_attention(**inputs(), window=0)
+
+
+def test_dpfp_multiplies_neighbours():
+    x = draw(5, 4, name="x")
+    features = dpfp(x, 3)
+    positive = torch.cat([x, -x], -1).relu()
+    assert features.shape == (5, 24)
+    for shift in (1, 2, 3):
+        for i in range(8):
+            torch.testing.assert_close(features[:, 8 * (shift - 1) + i], positive[:, i] * positive[:, i - shift])

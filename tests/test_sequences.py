@@ -1,0 +1,341 @@
+"""Sequences: their family, the algorithms that predict them, causal layers and how they decode."""
+
+import pytest
+import torch
+
+from mesascope.constructions import mesa_least_squares, neumann_preconditioning, online_gradient_descent
+from mesascope.errors import ArgumentError, ArgumentTypeError
+from mesascope.learners import (
+    ChebyshevLeastSquares,
+    GradientDescent,
+    LeastSquares,
+    NeumannLeastSquares,
+    OnlineGradientDescent,
+    RecursiveLeastSquares,
+)
+from mesascope.nets import (
+    CAUSAL_ATTENTIONS,
+    AttentionConfig,
+    CausalTransformer,
+    CausalTransformerConfig,
+    MesaAttention,
+    SequencePredictor,
+    SoftmaxAttention,
+)
+from mesascope.streams import stream
+from mesascope.tasks import Context, LinearDynamics, check_sequence
+from mesascope.testing import check_predictor
+from mesascope.training import Training, train
+
+D = 3
+
+
+def sequences(length=12, count=4, **family):
+    return LinearDynamics(D, length, **family).sample(count, stream(0, "sequences")).double()
+
+
+def pairs(s, t):
+    """What is known at t, counted from 0, as a context, and what is asked."""
+    return Context(s[:, :t], s[:, 1 : t + 1]), s[:, t : t + 1]
+
+
+# The family
+
+
+def test_orthogonal_dynamics_keep_lengths_and_angles():
+    s = sequences(noise=0.0)
+    torch.testing.assert_close(s.norm(dim=-1), s[:, :1].norm(dim=-1).expand(-1, 12), rtol=1e-5, atol=0)
+    inner = (s[:, 1:] * s[:, :-1]).sum(-1)
+    torch.testing.assert_close(inner, inner[:, :1].expand(-1, 11), rtol=1e-4, atol=1e-4)
+
+
+def test_orthogonal_matrices_are_uniform():
+    """The first two moments of an entry of a uniformly random orthogonal matrix: 0 and 1/d."""
+    q = LinearDynamics(D)._matrices(20_000, stream(0, "haar"))
+    assert q.mean(0).abs().max() < 0.02
+    torch.testing.assert_close(q.square().mean(0), torch.full((D, D), 1 / D), rtol=0, atol=0.01)
+    assert (torch.linalg.det(q) > 0).float().mean().item() == pytest.approx(0.5, abs=0.02)
+
+
+def test_contractions_have_the_eigenvalues_stated():
+    eigenvalues = torch.linalg.eigvalsh(LinearDynamics(D, dynamics="contracting")._matrices(500, stream(0, "haar")))
+    assert eigenvalues.min() > 0.3
+    assert eigenvalues.max() < 0.9
+
+
+def test_one_linear_map_makes_each_sequence_but_for_the_noise():
+    s = LinearDynamics(D, 30, noise=0.1).sample(2000, stream(0, "noise")).double()
+    x, y = s[:, :-1], s[:, 1:]
+    residual = y - x @ torch.linalg.lstsq(x, y).solution
+    assert residual.square().sum().item() / (2000 * D * (29 - D)) == pytest.approx(0.01, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"d": 0}, "d must be at least 1"),
+        ({"noise": -1.0}, "noise must be at least 0"),
+        ({"clip": 0.0}, "clip must be greater than 0"),
+    ],
+)
+def test_bad_families_are_refused_in_a_sentence(change, message):
+    with pytest.raises(ArgumentError, match=message):
+        LinearDynamics(**change)
+
+
+# The algorithms
+
+
+def test_recursive_least_squares_is_ridge_regression_on_the_past():
+    s = sequences()
+    predictions = RecursiveLeastSquares(ridge=0.3)(s)
+    for t in range(1, 12):
+        torch.testing.assert_close(predictions[:, t : t + 1], LeastSquares(ridge=0.3)(*pairs(s, t)))
+
+
+def test_forgetting_weights_the_past_and_the_regulariser():
+    s, forget = sequences(), 0.8
+    predictions = RecursiveLeastSquares(0.3, forget)(s)
+    for t in (3, 11):
+        (x, y), xq = pairs(s, t)
+        # Pair n of the first t, (s_{n-1}, s_n), is t - n old, and the ridge t + 1 elements.
+        root = forget ** (0.5 * torch.arange(t - 1, -1, -1.0, dtype=torch.float64))[:, None]
+        expected = LeastSquares(0.3 * forget ** (t + 1))(Context(root * x, root * y), xq)
+        torch.testing.assert_close(predictions[:, t : t + 1], expected)
+
+
+def test_one_step_is_gradient_descent_on_the_past():
+    s, w0 = sequences(), torch.randn(D, D, dtype=torch.float64, generator=stream(0, "w0"))
+    predictions = OnlineGradientDescent(1, 0.05, w0)(s)
+    for t in range(1, 12):
+        expected = GradientDescent(1, 0.05 * t, w0)(*pairs(s, t))
+        torch.testing.assert_close(predictions[:, t : t + 1], expected)
+
+
+def test_several_steps_move_each_target_with_what_its_own_time_knew():
+    """The recursion of thesis 3.7.3.2 in plain loops, and that it is not gradient descent."""
+    s, eta = sequences(count=1)[0], 0.05
+    before = torch.cat([torch.zeros(1, D).double(), s[:-1]])
+    residual, prediction = s.clone(), torch.zeros_like(s)
+    for _ in range(3):
+        model = [sum(torch.outer(residual[i], before[i]) for i in range(t + 1)) for t in range(12)]
+        prediction = torch.stack([prediction[t] + eta * model[t] @ s[t] for t in range(12)])
+        residual = torch.stack([residual[t] - eta * model[t] @ before[t] for t in range(12)])
+    torch.testing.assert_close(OnlineGradientDescent(3, eta)(s), prediction)
+    plain = GradientDescent(3, eta * 11)(*(pairs(s[None], 11)))
+    assert (plain - prediction[None, -1:]).abs().max() > 0.01
+
+
+def test_series_converge_to_least_squares_at_their_rates():
+    s = sequences()
+    exact, bound, ridge = RecursiveLeastSquares(1.0)(s), 60.0, 1.0
+
+    def gap(predictor):
+        return float((predictor(s) - exact).detach().abs().max())
+
+    assert gap(NeumannLeastSquares(400, bound, ridge)) < 3 * (1 - ridge / bound) ** 400 * gap(
+        NeumannLeastSquares(0, bound, ridge)
+    )
+    rho = (bound**0.5 - 1) / (bound**0.5 + 1)
+    gaps = [gap(ChebyshevLeastSquares.inverse(terms, bound, ridge)) for terms in (10, 30)]
+    assert gaps[1] < gaps[0] * rho**20 * 5
+    assert gap(ChebyshevLeastSquares.inverse(150, bound, ridge)) < 1e-12
+    assert gaps[1] < gap(NeumannLeastSquares(30, bound)) / 50
+
+
+def test_trajectories_end_at_the_prediction_and_begin_before_the_first_step():
+    s = sequences()
+    for predictor, start in (
+        (OnlineGradientDescent(3, 0.05), torch.zeros_like(s)),
+        (NeumannLeastSquares(3, 60.0), None),
+    ):
+        path = predictor.trajectory(s)
+        assert path.shape == (4, *s.shape)
+        torch.testing.assert_close(path[-1], predictor(s))
+        first = start if start is not None else OnlineGradientDescent(1, 1 / 60)(s)
+        torch.testing.assert_close(path[0], first)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: OnlineGradientDescent(2, [0.1]), "eta must be one number or 2"),
+        (lambda: RecursiveLeastSquares(0.0), "ridge must be greater than 0"),
+        (lambda: RecursiveLeastSquares(1.0, 1.5), "forget must be at most 1"),
+        (lambda: NeumannLeastSquares(3, 0.5), "bound must be greater than 1"),
+        (lambda: ChebyshevLeastSquares([], 10.0), r"len\(coefficients\) must be at least 1"),
+        (lambda: check_sequence(torch.ones(3)), r"sequence must be \(\*batch, t, d\), but is \(3,\)"),
+    ],
+)
+def test_bad_arguments_are_refused_in_a_sentence(call, message):
+    with pytest.raises(ArgumentError, match=message):
+        call()
+
+
+def test_integers_are_no_sequence():
+    with pytest.raises(ArgumentTypeError, match=r"sequence must be of a floating-point dtype, but is torch\.int64"):
+        check_sequence(torch.ones(2, 3, dtype=torch.int64))
+
+
+# The constructions
+
+
+def test_the_constructed_mesa_layer_solves_the_problem_at_every_t():
+    s = sequences()
+    predictions = mesa_least_squares(D, 0.3).network(s)
+    for t in range(1, 12):
+        expected = LeastSquares(ridge=0.3)(*pairs(s, t))
+        torch.testing.assert_close(predictions[:, t : t + 1].detach(), expected, rtol=1e-10, atol=1e-12)
+
+
+def test_constructed_tokens_hold_the_series_after_each_layer():
+    """What a probe for preconditioned inputs would find: thesis, eq. 3.57."""
+    s, bound = sequences(), 60.0
+    network = neumann_preconditioning(D, 5, bound).network
+    before = torch.cat([torch.zeros(4, 1, D).double(), s[:, :-1]], 1)
+    a = torch.eye(D) + (before[..., None] * before[..., None, :]).cumsum(1)
+    x = s
+    tokens = network.transformer.tokens(torch.cat([torch.zeros_like(s), s, s, before], -1))
+    for after in tokens[1:-1]:
+        x = s + x - (a @ x[..., None]).squeeze(-1) / bound
+        torch.testing.assert_close(after[..., D : 2 * D].detach(), x)
+
+
+def test_layers_of_a_construction_tell_the_steps_of_its_algorithm():
+    network, algorithm = online_gradient_descent(D, 0.05, 3)
+    s = sequences()
+    torch.testing.assert_close(network.trajectory(s), algorithm.trajectory(s), rtol=1e-12, atol=1e-12)
+
+
+# Causal layers
+
+
+def predictor(*attention, width=12, **heads):
+    config = CausalTransformerConfig(AttentionConfig(width, n_heads=2, **heads), attention)
+    return SequencePredictor(CausalTransformer(config, stream(0, "init")), D).double()
+
+
+@pytest.mark.parametrize("attention", CAUSAL_ATTENTIONS)
+@pytest.mark.parametrize("heads", [{}, {"convolution": 3, "forget": True, "beta": True}, {"positions": 6, "window": 4}])
+def test_any_split_into_prompt_and_steps_gives_the_same(attention, heads):
+    net, s = predictor("softmax", attention, **heads), sequences()
+    with torch.no_grad():
+        whole = net(s)
+        for split in (0, 1, 5, 12):
+            first, state = net.advance(s[:, :split], net.init_state(4))
+            second, state = net.advance(s[:, split:-1], state) if split < 12 else (s[:, :0], state)
+            last, _ = net.step(s[:, -1], state) if split < 12 else (whole[:, -1], state)
+            both = torch.cat([first, second], 1)[:, :11]
+            torch.testing.assert_close(both, whole[:, :11], rtol=1e-9, atol=1e-9)
+            torch.testing.assert_close(last, whole[:, -1], rtol=1e-9, atol=1e-9)
+
+
+def kept_numbers(state):
+    if isinstance(state, torch.Tensor):
+        return state.numel()
+    return sum(kept_numbers(part) for part in state if not isinstance(part, int) and part is not None)
+
+
+@pytest.mark.parametrize("attention", ["linear", "delta", "mesa"])
+def test_decoding_keeps_as_much_after_a_hundred_elements_as_after_ten(attention):
+    net, s = predictor("softmax", attention, window=4, convolution=3), sequences(length=100)
+    with torch.no_grad():
+        sizes = [kept_numbers(net.advance(s[:, :t], net.init_state(4))[1]) for t in (10, 100)]
+    assert sizes[0] == sizes[1]
+
+
+def test_empty_and_single_sequences():
+    for attention in CAUSAL_ATTENTIONS:
+        net = predictor(attention)
+        assert net(torch.zeros(2, 0, D).double()).shape == (2, 0, D)
+        assert net(torch.zeros(0, 5, D).double()).shape == (0, 5, D)
+        assert net(sequences()[0]).shape == (12, D)
+
+
+def test_heads_compute_what_their_weights_say():
+    """One linear layer against W_KQ and W_PV, token by token."""
+    layer = CAUSAL_ATTENTIONS["linear"](AttentionConfig(6, 2), stream(0, "init")).double()
+    e = torch.randn(7, 6, dtype=torch.float64, generator=stream(0, "tokens"))
+    w_kq, w_pv = layer.products()
+    for t in range(7):
+        gram = e[: t + 1].mT @ e[: t + 1]
+        expected = sum(pv @ gram @ kq @ e[t] for kq, pv in zip(w_kq, w_pv, strict=True))
+        torch.testing.assert_close(layer(e)[t], expected)
+
+
+def test_scores_of_normalised_softmax_attention_do_not_depend_on_lengths():
+    layer = SoftmaxAttention(AttentionConfig(6, 2, normalise=True), stream(0, "init")).double()
+    e = torch.randn(7, 6, dtype=torch.float64, generator=stream(0, "tokens"))
+    before = layer(e)
+    with torch.no_grad():
+        layer.w_k.mul_(3.0)
+    torch.testing.assert_close(layer(e), before)
+
+
+def test_the_learned_ridge_starts_where_asked_and_stays_above_its_floor():
+    layer = MesaAttention(AttentionConfig(6, 2, ridge=1e-2, ridge_floor=1e-3)).double()
+    layer.ridge = 1e-2
+    torch.testing.assert_close(layer.ridge, torch.full((2,), 1e-2, dtype=torch.float64), rtol=1e-12, atol=0)
+    with torch.no_grad():
+        layer.ridge_above.fill_(-1e3)
+    assert float(layer.ridge.detach().min()) >= 1e-3
+
+
+def test_forget_factors_start_at_horizons_from_ten_to_a_thousand_tokens_and_keep_the_cap():
+    layer = MesaAttention(AttentionConfig(6, 3, forget=True, beta=True)).double()
+    log_forget, beta = layer._gates(torch.zeros(1, 6).double())
+    horizons = torch.tensor([10.0, 100.0, 1000.0], dtype=torch.float64)
+    expected = (1 - 1 / horizons) * (1 - 0.0025 * 0.25)
+    torch.testing.assert_close(log_forget.exp().squeeze(-1), expected, rtol=1e-6, atol=0)
+    torch.testing.assert_close(beta.squeeze(-1), torch.full((3,), 0.5, dtype=torch.float64))
+
+
+def test_a_predictor_that_looks_ahead_fails_the_contract():
+    with pytest.raises(AssertionError, match=r"later elements|how many elements follow"):
+        check_predictor(lambda s: s.mean(-2, keepdim=True).expand_as(s))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: AttentionConfig(0), "width must be at least 1"),
+        (lambda: AttentionConfig(5, n_heads=2), "key_size must be given"),
+        (lambda: AttentionConfig(4, ridge=1e-4), "ridge must be greater than 0.001"),
+        (lambda: AttentionConfig(4, dpfp=-1), "dpfp must be at least 0"),
+        (lambda: CausalTransformerConfig(AttentionConfig(4), ()), "attention must name at least one layer"),
+        (lambda: CausalTransformerConfig(AttentionConfig(4), ("meza",)), "did you mean 'mesa'"),
+        (lambda: predictor("mesa")(torch.ones(2, 5, 4)), "sequence must have width 3, but is 4"),
+        (
+            lambda: SequencePredictor(predictor("linear").transformer, D, ("blank", "now")),
+            "transformer must have width 6, 3 a channel, but is 12",
+        ),
+        (lambda: SequencePredictor(predictor("linear").transformer, D, ("bank",)), "did you mean 'blank'"),
+        (
+            lambda: SequencePredictor(predictor("linear").transformer, D, w0=torch.eye(D)),
+            r"w0 must be \(3, 3\), for tokens of channels",
+        ),
+    ],
+)
+def test_wrong_configurations_are_refused_in_a_sentence(call, message):
+    with pytest.raises(ArgumentError, match=message):
+        call()
+
+
+def test_training_a_mesa_layer_on_constructed_tokens_finds_least_squares():
+    """The thesis' single mesa layer, small: from random weights to within 10 % of ridge regression's loss."""
+    family = LinearDynamics(D, 20, noise=0.1)
+
+    def make(generator):
+        heads = AttentionConfig(3 * D, 1, key_size=D, init_scale=0.3, normalise=False)
+        config = CausalTransformerConfig(heads, ("mesa",))
+        return SequencePredictor(CausalTransformer(config, generator), D, ("blank", "now", "before"))
+
+    trained = train(make, family, Training(steps=300, batch=64, learning_rate=0.05), seeds=[0]).member(0)
+    s = family.sample(1000, stream(0, "eval"))
+
+    def loss(predict):
+        with torch.no_grad():
+            return float((predict(s[:, :-1]) - s[:, 1:]).square().mean())
+
+    assert loss(trained) < 1.1 * loss(RecursiveLeastSquares(0.03))
+    assert loss(RecursiveLeastSquares(0.03)) < 0.7 * loss(OnlineGradientDescent(1, 0.02))
