@@ -174,7 +174,7 @@ def test_a_fixed_number_of_conjugate_gradients_is_taken_whatever_they_reach():
     y, info = attend(inputs, method="cg", ridge_decays=False, tolerance=0.0, iterations=3, return_info=True)
     assert info.iterations == 3
     exact = attend(inputs, method="solve", ridge_decays=False)
-    assert 1e-10 < gap(y, exact) < 0.1
+    assert 1e-10 < gap(y, exact) < 0.3
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The README's Python examples run as they stand and print what it says they print."""
+"""The Python examples of README and docs run as they stand and print what is said they print."""
 
 import contextlib
 import io
@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-README = (Path(__file__).parent.parent / "README.md").read_text()
-EXAMPLES = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", README, flags=re.DOTALL)
+ROOT = Path(__file__).parent.parent
+PAGES = "".join(path.read_text() for path in (ROOT / "README.md", ROOT / "docs" / "mesa-layer.md"))
+EXAMPLES = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGES, flags=re.DOTALL)
 
 
 def words(text):
@@ -20,12 +21,12 @@ def words(text):
 
 
 def test_there_are_examples():
-    assert len(EXAMPLES) == README.count("```python")
+    assert len(EXAMPLES) == PAGES.count("```python")
     assert len(EXAMPLES) >= 3
 
 
 @pytest.mark.parametrize(("code", "shown"), EXAMPLES, ids=[code.split("\n")[-2][:40] for code, _ in EXAMPLES])
-def test_an_example_prints_what_the_readme_shows(code, shown):
+def test_an_example_prints_what_its_page_shows(code, shown):
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(compile(code, "README.md", "exec"), {})

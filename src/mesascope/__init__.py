@@ -11,36 +11,77 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mesascope.constructions import gradient_descent, gradient_descent_plus_plus
-    from mesascope.learners import GradientDescent, GradientDescentPlusPlus, LeastSquares, Mean, Zero, tune
+    from mesascope.learners import (
+        GradientDescent,
+        GradientDescentPlusPlus,
+        LeastSquares,
+        Mean,
+        OnlineGradientDescent,
+        RecursiveLeastSquares,
+        Zero,
+        tune,
+    )
     from mesascope.lenses import alignment, compare, interpolate, rollout, sweep, weights
     from mesascope.measurement import Measurement
-    from mesascope.nets import InContextRegressor, Transformer, TransformerConfig
-    from mesascope.tasks import Context, Episode, LinearRegression
+    from mesascope.nets import (
+        AttentionConfig,
+        CausalTransformer,
+        CausalTransformerConfig,
+        InContextRegressor,
+        SequencePredictor,
+        Transformer,
+        TransformerConfig,
+    )
+    from mesascope.tasks import Context, Episode, LinearDynamics, LinearRegression
     from mesascope.training import Training, train
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "constructions": ("gradient_descent", "gradient_descent_plus_plus"),
-    "learners": ("GradientDescent", "GradientDescentPlusPlus", "LeastSquares", "Mean", "Zero", "tune"),
+    "learners": (
+        "GradientDescent",
+        "GradientDescentPlusPlus",
+        "LeastSquares",
+        "Mean",
+        "OnlineGradientDescent",
+        "RecursiveLeastSquares",
+        "Zero",
+        "tune",
+    ),
     "lenses": ("alignment", "compare", "interpolate", "rollout", "sweep", "weights"),
     "measurement": ("Measurement",),
-    "nets": ("InContextRegressor", "Transformer", "TransformerConfig"),
-    "tasks": ("Context", "Episode", "LinearRegression"),
+    "nets": (
+        "AttentionConfig",
+        "CausalTransformer",
+        "CausalTransformerConfig",
+        "InContextRegressor",
+        "SequencePredictor",
+        "Transformer",
+        "TransformerConfig",
+    ),
+    "tasks": ("Context", "Episode", "LinearDynamics", "LinearRegression"),
     "training": ("Training", "train"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "AttentionConfig",
+    "CausalTransformer",
+    "CausalTransformerConfig",
     "Context",
     "Episode",
     "GradientDescent",
     "GradientDescentPlusPlus",
     "InContextRegressor",
     "LeastSquares",
+    "LinearDynamics",
     "LinearRegression",
     "Mean",
     "Measurement",
+    "OnlineGradientDescent",
+    "RecursiveLeastSquares",
+    "SequencePredictor",
     "Training",
     "Transformer",
     "TransformerConfig",

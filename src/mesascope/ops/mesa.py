@@ -81,7 +81,8 @@ def mesa_attention(
             ``"cg"``: conjugate gradients, preconditioned by the chunk's factor, to ``tolerance``.
             ``"neumann"``, ``"chebyshev"``: ``iterations`` terms of a series, for H of small condition number:
             4 T C d multiplications a term, no factorisation, derivatives through every term.
-        chunk: tokens of a chunk; 64 if None. Chunks that forget much are cut further, to keep their digits.
+        chunk: tokens of a chunk; if None 64, or 32 for keys of less than 64 entries. Chunks that forget much are cut
+            further, to keep their digits.
         state: that of the tokens before, as an earlier call returned it. A decaying ridge is part of it.
         return_state, return_info: whether to return a `MesaState` and a `MesaInfo` too, in this order.
         lengths: tokens of each sequence ``(*batch,)`` that are not padding; outputs beyond are 0.
@@ -111,7 +112,8 @@ def mesa_attention(
         raise ArgumentError(f"method must be 'cg' where ridge_decays=False, but is {method!r}: pass method='cg'.")
     problem, regulariser = _problem(q, k, v, log_forget, beta, lengths, ridge, state, ridge_decays)
     heads, residual, count = q.shape[-3], problem.q.new_zeros(problem.q.shape[0]), 0
-    size = min(chunk or _CHUNK, 4 * math.ceil(q.shape[-2] / 4) or 1)  # products of odd sizes are slow
+    size = chunk or (_CHUNK if q.shape[-1] >= _CHUNK else _CHUNK // 2)
+    size = min(size, 4 * math.ceil(q.shape[-2] / 4) or 1)  # products of odd sizes are slow
     if method == "chunk":
         solution = mesa_chunks.exact(problem, _fitting(problem.log_forget, size), heads)
     elif method == "scan":
