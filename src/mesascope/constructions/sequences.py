@@ -46,7 +46,7 @@ def mesa_gradient_descent(d: int, eta: float, w0: Float[Tensor, "d d"] | None = 
 
     >>> network, algorithm = mesa_gradient_descent(d=1, eta=0.5)
     >>> network.transformer.products()[0].w_pv[0].tolist()
-    [[-0.0, -0.5, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
+    [[0.0, -0.5, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
     """
     _check(d, w0)
     algorithm = OnlineGradientDescent(1, eta, w0)

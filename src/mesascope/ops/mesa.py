@@ -101,9 +101,10 @@ def mesa_attention(
     tensor([[[2.0000],
              [3.3333]]])
     """
-    _require_shapes(q, k, v, ridge, log_forget, beta, state, lengths)
-    before = {} if state is None else {"state.H": state.H, "state.G": state.G}
-    _require_values({"q": q, "k": k, "v": v, **before}, ridge, log_forget, beta, lengths)
+    arguments = {"q": q, "k": k, "v": v, "ridge": ridge, "log_forget": log_forget, "beta": beta, "lengths": lengths}
+    arguments |= {"state.H": state and state.H, "state.G": state and state.G}
+    _require_shapes(q, v, ridge, arguments)
+    _require_values(arguments, q.shape[-2])
     require_choice("method", method, ("auto", *MESA_METHODS))
     require_count("chunk", _CHUNK if chunk is None else chunk)
     if method == "auto":
@@ -208,68 +209,44 @@ def _fitting(log_forget: Float[Tensor, "rows t"], size: int) -> int:
 
 def _require_shapes(
     q: Tensor,
-    k: Tensor,
     v: Tensor,
     ridge: Tensor,
-    log_forget: Tensor | None,
-    beta: Tensor | None,
-    state: MesaState | None,
-    lengths: Tensor | None,
+    arguments: Mapping[str, Tensor | None],
 ) -> None:
     heads, _, dk = q.shape[-3:]
     expected = {
-        "k": (k, q.shape),
-        "v": (v, (*q.shape[:-1], v.shape[-1])),
-        "ridge": (ridge, (heads,) if ridge.dim() == 1 else (heads, dk)),
-        "log_forget": (log_forget, q.shape[:-1]),
-        "beta": (beta, q.shape[:-1]),
-        "state.H": (state and state.H, (*q.shape[:-2], dk, dk)),
-        "state.G": (state and state.G, (*q.shape[:-2], v.shape[-1], dk)),
-        "lengths": (lengths, q.shape[:-3]),
+        "k": q.shape,
+        "v": (*q.shape[:-1], v.shape[-1]),
+        "ridge": (heads,) if ridge.dim() == 1 else (heads, dk),
+        "log_forget": q.shape[:-1],
+        "beta": q.shape[:-1],
+        "lengths": q.shape[:-3],
+        "state.H": (*q.shape[:-2], dk, dk),
+        "state.G": (*q.shape[:-2], v.shape[-1], dk),
     }
-    for name, (tensor, shape) in expected.items():
+    for name, shape in expected.items():
+        tensor = arguments[name]
         if tensor is not None and tensor.shape != torch.Size(shape):
             refuse(name, f"have shape {tuple(shape)} beside q {tuple(q.shape)}", tuple(tensor.shape), "reshape it")
 
 
-class _Rule(NamedTuple):
-    """What one number read off a tensor must satisfy."""
-
-    name: str
-    number: Float[Tensor, ""]
-    holds: Callable[[float], bool]
-    says: str
-    remedy: str
-
-
-def _require_values(
-    named: Mapping[str, Tensor | None],
-    ridge: Tensor,
-    log_forget: Tensor | None,
-    beta: Tensor | None,
-    lengths: Tensor | None,
-) -> None:
+def _require_values(arguments: Mapping[str, Tensor | None], tokens: int) -> None:
     """Refuse values out of range, by one reading of them all; a graph that is being compiled shows none."""
     if torch.compiler.is_compiling():
         return
-    positive = "pass 1/lambda, or a floor under a learned ridge"
-    gate, strength = "pass the logarithm of a factor in (0, 1]", "pass strengths in (0, 1]"
-    rules = [
-        _Rule(name, tensor.sum(dtype=torch.float32), math.isfinite, "be finite", "look for the overflow before it")
-        for name, tensor in named.items()
-        if tensor is not None
-    ]
-    if ridge.numel():
-        rules.append(_Rule("ridge", ridge.min(), lambda x: 0 < x < math.inf, "be greater than 0", positive))
-    if log_forget is not None and log_forget.numel():
-        rules.append(_Rule("log_forget", log_forget.min(), math.isfinite, "be finite", gate))
-        rules.append(_Rule("log_forget", log_forget.max(), lambda x: x <= 0, "be at most 0", gate))
-    if beta is not None and beta.numel():
-        rules.append(_Rule("beta", beta.min(), lambda x: x > 0, "be greater than 0", strength))
-        rules.append(_Rule("beta", beta.max(), lambda x: x <= 1, "be at most 1", strength))
-    if lengths is not None and lengths.numel():
-        rules.append(_Rule("lengths", lengths.min(), lambda x: x >= 0, "be at least 0", "pass counts of tokens"))
-    for row in read(torch.stack([rule.number.float() for rule in rules])):
-        for rule, number in zip(rules, row, strict=True):
-            if not rule.holds(number):
-                refuse(rule.name, rule.says, number, rule.remedy)
+    rules: dict[str, tuple[Callable[[float], bool], str, str]] = {
+        "ridge": (lambda x: 0 < x < math.inf, "be greater than 0", "pass 1/lambda, or a floor under a learned ridge"),
+        "log_forget": (lambda x: -math.inf < x <= 0, "be at most 0", "pass the logarithm of a factor in (0, 1]"),
+        "beta": (lambda x: 0 < x <= 1, "lie in (0, 1]", "pass input strengths, 1 for full"),
+        "lengths": (lambda x: 0 <= x <= tokens, f"lie in [0, {tokens}]", "pass counts of tokens"),
+    }
+    finite = (math.isfinite, "be finite", "look for an overflow before it")
+    given = {name: tensor for name, tensor in arguments.items() if tensor is not None and tensor.numel()}
+    if given:
+        extremes = torch.stack([number.float() for tensor in given.values() for number in tensor.aminmax()])
+        for row in read(extremes):
+            for name, *numbers in zip(given, row[::2], row[1::2], strict=True):
+                holds, rule, remedy = rules.get(name, finite)
+                for number in numbers:
+                    if not holds(number):
+                        refuse(name, rule, number, remedy)
