@@ -2,7 +2,8 @@
 
 Methods that are compared take turns within one process; times are the fastest of several, forward and backward, with
 freed memory kept and denormal numbers as zero, as suits a training. Peaks of memory are those of processes of their
-own, above the inputs. Writes benchmarks/results/mesa.json and prints tables. Takes about five minutes on two cores.
+own, above the inputs. Writes benchmarks/results/mesa.json and a figure, and prints tables. Takes about four minutes on
+two cores.
 """
 
 from __future__ import annotations
@@ -17,12 +18,15 @@ from functools import cache, partial
 from pathlib import Path
 
 import torch
+from matplotlib import rc_context
+from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 from torch.nn.functional import normalize, scaled_dot_product_attention
 
 from mesascope.ops import MesaState, mesa_attention, mesa_step
+from mesascope.reports.figures import COLOURS, STYLE, figure_files
 from mesascope.streams import stream
 from mesascope.training import keep_freed_memory
 
@@ -185,6 +189,27 @@ def show(title: str, rows: list[dict], console: Console) -> None:
     console.print(table)
 
 
+def draw(rows: list[dict]) -> Figure:
+    """Time and memory over the length of the sequence."""
+    figure = Figure(figsize=(7.5, 3.1))
+    time_axes, memory_axes = figure.subplots(1, 2)
+    looks = {
+        "chunk": ("mesa-layer, in chunks", "trained"),
+        "softmax": ("softmax, PyTorch's kernel", "limit"),
+        "recurrence": ("mesa-layer, recurrence", "gd"),
+        "30 cg": ("mesa-layer, 30 CG steps", "gd++"),
+    }
+    for name, (label, colour) in looks.items():
+        for axes, key in ((time_axes, name), (memory_axes, f"{name} MiB")):
+            points = [(row["t"], row[key]) for row in rows if key in row]
+            if points:
+                axes.loglog(*zip(*points, strict=True), "o-", ms=3, color=COLOURS[colour], label=label)
+    time_axes.set(xlabel="tokens", ylabel="ms, forward and backward")
+    memory_axes.set(xlabel="tokens", ylabel="MiB beyond the inputs")
+    figure.legend(*time_axes.get_legend_handles_labels(), loc="outside upper center", ncols=4)
+    return figure
+
+
 def main() -> None:
     keep_freed_memory()
     torch.set_flush_denormal(True)
@@ -197,6 +222,10 @@ def main() -> None:
     }
     machine = {"machine": platform.machine(), "threads": torch.get_num_threads(), "torch": torch.__version__}
     RESULTS.write_text(json.dumps({**machine, **results}, indent=1) + "\n")
+    with rc_context(STYLE):
+        figure = draw(results["ms forward and backward, and memory, by length"])
+    for suffix, content in figure_files(figure).items():
+        RESULTS.with_suffix(f".{suffix}").write_bytes(content)
     for title, rows in results.items():
         show(title, rows, Console(width=120))
 

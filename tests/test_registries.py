@@ -10,7 +10,6 @@ from mesascope.nets import (
     CAUSAL_ATTENTIONS,
     LAYOUTS,
     AttentionConfig,
-    CausalTransformer,
     CausalTransformerConfig,
     InContextRegressor,
     SequencePredictor,
@@ -87,7 +86,7 @@ CAUSAL_VARIANTS = [
 @pytest.mark.parametrize("extra", CAUSAL_VARIANTS)
 def test_causal_layers_keep_the_contract_alone_and_as_an_ensemble(attention, extra):
     config = CausalTransformerConfig(AttentionConfig(8, **extra), (attention, attention), mlp=2, layer_norm=True)
-    nets = [SequencePredictor(CausalTransformer(config, stream(seed, "init")), 3) for seed in range(2)]
+    nets = [SequencePredictor(config, 3, generator=stream(seed, "init")) for seed in range(2)]
     check_predictor(nets[0])
     ensemble, sequence = Ensemble(nets), LinearDynamics(d=3, length=7).sample(4, stream(0, "ensemble"))
     both = ensemble(sequence.expand(2, *sequence.shape))

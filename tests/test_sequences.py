@@ -16,7 +16,6 @@ from mesascope.learners import (
 from mesascope.nets import (
     CAUSAL_ATTENTIONS,
     AttentionConfig,
-    CausalTransformer,
     CausalTransformerConfig,
     MesaAttention,
     SequencePredictor,
@@ -210,9 +209,12 @@ def test_layers_of_a_construction_tell_the_steps_of_its_algorithm():
 # Causal layers
 
 
+WIDE = CausalTransformerConfig(AttentionConfig(12), ("linear",))
+
+
 def predictor(*attention, width=12, **heads):
     config = CausalTransformerConfig(AttentionConfig(width, n_heads=2, **heads), attention)
-    return SequencePredictor(CausalTransformer(config, stream(0, "init")), D).double()
+    return SequencePredictor(config, D).double()
 
 
 @pytest.mark.parametrize("attention", CAUSAL_ATTENTIONS)
@@ -306,12 +308,12 @@ def test_a_predictor_that_looks_ahead_fails_the_contract():
         (lambda: CausalTransformerConfig(AttentionConfig(4), ("meza",)), "did you mean 'mesa'"),
         (lambda: predictor("mesa")(torch.ones(2, 5, 4)), "sequence must have width 3, but is 4"),
         (
-            lambda: SequencePredictor(predictor("linear").transformer, D, ("blank", "now")),
-            "transformer must have width 6, 3 a channel, but is 12",
+            lambda: SequencePredictor(WIDE, D, ("blank", "now")),
+            "config must have width 6, 3 a channel, but is 12",
         ),
-        (lambda: SequencePredictor(predictor("linear").transformer, D, ("bank",)), "did you mean 'blank'"),
+        (lambda: SequencePredictor(WIDE, D, ("bank",)), "did you mean 'blank'"),
         (
-            lambda: SequencePredictor(predictor("linear").transformer, D, w0=torch.eye(D)),
+            lambda: SequencePredictor(WIDE, D, w0=torch.eye(D)),
             r"w0 must be \(3, 3\), for tokens of channels",
         ),
     ],
@@ -328,7 +330,7 @@ def test_training_a_mesa_layer_on_constructed_tokens_finds_least_squares():
     def make(generator):
         heads = AttentionConfig(3 * D, 1, key_size=D, init_scale=0.3, normalise=False)
         config = CausalTransformerConfig(heads, ("mesa",))
-        return SequencePredictor(CausalTransformer(config, generator), D, ("blank", "now", "before"))
+        return SequencePredictor(config, D, ("blank", "now", "before"), generator=generator)
 
     trained = train(make, family, Training(steps=300, batch=64, learning_rate=0.05), seeds=[0]).member(0)
     s = family.sample(1000, stream(0, "eval"))

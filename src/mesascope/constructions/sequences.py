@@ -12,7 +12,6 @@ from mesascope.errors import refuse, require_count, require_number
 from mesascope.learners import NeumannLeastSquares, OnlineGradientDescent, RecursiveLeastSquares
 from mesascope.nets import (
     AttentionConfig,
-    CausalTransformer,
     CausalTransformerConfig,
     MesaAttention,
     Products,
@@ -112,8 +111,8 @@ def mesa_least_squares(d: int, ridge: float) -> SequenceConstruction:
     _check(d, None)
     require_number("ridge", ridge, above=0)
     heads = AttentionConfig(3 * d, 1, key_size=d, normalise=False, ridge=ridge, ridge_floor=ridge / 2)
-    transformer = CausalTransformer(CausalTransformerConfig(heads, ("mesa",))).double()
-    attention = transformer.layers[0].attention
+    network = SequencePredictor(CausalTransformerConfig(heads, ("mesa",)), d, ("blank", "now", "before")).double()
+    attention = network.transformer.layers[0].attention
     assert isinstance(attention, MesaAttention)
     with torch.no_grad():
         for weight, channel in ((attention.w_k, 2), (attention.w_q, 1), (attention.w_v, 1)):
@@ -122,9 +121,7 @@ def mesa_least_squares(d: int, ridge: float) -> SequenceConstruction:
         attention.p.zero_()
         attention.p[0, :d].fill_diagonal_(-1.0)
         attention.ridge = ridge
-    return SequenceConstruction(
-        SequencePredictor(transformer, d, ("blank", "now", "before")), RecursiveLeastSquares(ridge)
-    )
+    return SequenceConstruction(network, RecursiveLeastSquares(ridge))
 
 
 def _linear(
@@ -132,14 +129,14 @@ def _linear(
 ) -> SequencePredictor:
     """Linear layers with exactly these products: W_K = P = I, W_Q = W_KQ and W_V = W_PV."""
     heads, width, _ = layers[0].w_kq.shape
-    config = AttentionConfig(width, heads, key_size=width)
-    transformer = CausalTransformer(CausalTransformerConfig(config, ("linear",) * len(layers), mlp=mlp)).double()
+    config = CausalTransformerConfig(AttentionConfig(width, heads, key_size=width), ("linear",) * len(layers), mlp=mlp)
+    network = SequencePredictor(config, d, channels, w0).double()
     with torch.no_grad():
-        for layer, (w_kq, w_pv) in zip(transformer.layers, layers, strict=True):
+        for layer, (w_kq, w_pv) in zip(network.transformer.layers, layers, strict=True):
             identity = torch.eye(width, dtype=torch.float64).expand_as(w_kq)
             for name, value in (("w_k", identity), ("p", identity), ("w_q", w_kq), ("w_v", w_pv)):
                 getattr(layer.attention, name).copy_(value)
-    return SequencePredictor(transformer, d, channels, None if w0 is None else w0.double())
+    return network
 
 
 def _blocks(

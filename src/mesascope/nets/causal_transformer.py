@@ -143,20 +143,25 @@ class SequencePredictor(nn.Module):
     `init_state` and `step` decode element by element, to the same numbers.
 
     Args:
-        transformer: over tokens of any width, or of ``len(channels) * d``.
+        config: of the transformer, whose width is that of raw tokens, or ``len(channels) * d``.
         d: width of an element.
         channels: names in `CHANNELS`; raw tokens if None.
         w0: initial weights ``(d, d)`` of the regression that a construction runs; zero if None.
-        generator: of W_in and W_out; the stream ``embedding`` of seed 0 if None.
+        generator: of the initial weights; the stream ``init`` of seed 0 if None.
 
     Source: thesis, sections 3.3 and 3.5.1.
+
+    >>> net = SequencePredictor(CausalTransformerConfig(AttentionConfig(width=8), ("softmax", "mesa")), d=3)
+    >>> prediction, state = net.step(torch.ones(2, 3), net.init_state(2))
+    >>> prediction.shape
+    torch.Size([2, 3])
     """
 
     w0: Tensor | None
 
     def __init__(
         self,
-        transformer: CausalTransformer,
+        config: CausalTransformerConfig,
         d: int,
         channels: Sequence[str] | None = None,
         w0: Float[Tensor, "d d"] | None = None,
@@ -164,16 +169,16 @@ class SequencePredictor(nn.Module):
     ) -> None:
         super().__init__()
         require_count("d", d)
-        width = transformer.config.heads.width
+        width = config.heads.width
         for channel in channels or ():
             require_choice("channels", channel, CHANNELS)
         if channels is not None and width != len(channels) * d:
-            refuse("transformer", f"have width {len(channels) * d}, {d} a channel", width, "set AttentionConfig.width")
+            refuse("config", f"have width {len(channels) * d}, {d} a channel", width, "set AttentionConfig.width")
         if w0 is not None and (channels is None or w0.shape != (d, d)):
             refuse("w0", f"be ({d}, {d}), for tokens of channels", tuple(w0.shape), "pass channels, or leave w0 out")
-        self.transformer, self.d = transformer, d
+        generator = generator or stream(0, "init")
+        self.transformer, self.d = CausalTransformer(config, generator), d
         self.channels = None if channels is None else tuple(channels)
-        generator = generator or stream(0, "embedding")
         self.w_in = initial_weights((width, d), 1 / d, generator) if channels is None else None
         self.w_out = initial_weights((d, width), 1 / width, generator) if channels is None else None
         self.register_buffer("w0", w0)
