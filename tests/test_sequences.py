@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from mesascope.constructions import mesa_least_squares, neumann_preconditioning, online_gradient_descent
-from mesascope.errors import ArgumentError, ArgumentTypeError
+from mesascope.errors import ArgumentError, ArgumentTypeError, NumericalError
 from mesascope.learners import (
     ChebyshevLeastSquares,
     GradientDescent,
@@ -161,7 +161,7 @@ def test_trajectories_end_at_the_prediction_and_begin_before_the_first_step():
         (lambda: OnlineGradientDescent(2, [0.1]), "eta must be one number or 2"),
         (lambda: RecursiveLeastSquares(0.0), "ridge must be greater than 0"),
         (lambda: RecursiveLeastSquares(1.0, 1.5), "forget must be at most 1"),
-        (lambda: NeumannLeastSquares(3, 0.5), "bound must be greater than 1"),
+        (lambda: NeumannLeastSquares(3, 0.5), "bound must be greater than ridge = 1, but is 0.5"),
         (lambda: ChebyshevLeastSquares([], 10.0), r"len\(coefficients\) must be at least 1"),
         (lambda: check_sequence(torch.ones(3)), r"sequence must be \(\*batch, t, d\), but is \(3,\)"),
     ],
@@ -169,6 +169,20 @@ def test_trajectories_end_at_the_prediction_and_begin_before_the_first_step():
 def test_bad_arguments_are_refused_in_a_sentence(call, message):
     with pytest.raises(ArgumentError, match=message):
         call()
+
+
+@pytest.mark.parametrize(
+    ("diverging", "message"),
+    [
+        (lambda: OnlineGradientDescent(300, 10.0), "predictions must be finite, .* use a smaller eta"),
+        (lambda: NeumannLeastSquares(300, 1.5), "predictions must be finite, .* use a bound above"),
+        (lambda: ChebyshevLeastSquares.inverse(300, 1.5), "predictions must be finite, .* use a bound above"),
+        (lambda: OnlineGradientDescent(1, 0.1, torch.ones(2, 2)), r"w0 must have shape \(3, 3\), but is \(2, 2\)"),
+    ],
+)
+def test_what_diverges_or_does_not_fit_says_so(diverging, message):
+    with pytest.raises((NumericalError, ArgumentError), match=message):
+        diverging()(sequences())
 
 
 def test_integers_are_no_sequence():
@@ -301,12 +315,23 @@ def test_a_predictor_that_looks_ahead_fails_the_contract():
     ("call", "message"),
     [
         (lambda: AttentionConfig(0), "width must be at least 1"),
-        (lambda: AttentionConfig(5, n_heads=2), "key_size must be given"),
-        (lambda: AttentionConfig(4, ridge=1e-4), "ridge must be greater than 0.001"),
+        (
+            lambda: AttentionConfig(5, n_heads=2),
+            "key_size must be given, as n_heads = 2 does not divide width, but is 5",
+        ),
+        (lambda: AttentionConfig(4, ridge=1e-4), "ridge must be greater than ridge_floor = 0.001, but is 0.0001"),
         (lambda: AttentionConfig(4, dpfp=-1), "dpfp must be at least 0"),
-        (lambda: CausalTransformerConfig(AttentionConfig(4), ()), "attention must name at least one layer"),
+        (lambda: CausalTransformerConfig(AttentionConfig(4), ()), "attention must be a tuple of one name a layer"),
         (lambda: CausalTransformerConfig(AttentionConfig(4), ("meza",)), "did you mean 'mesa'"),
         (lambda: predictor("mesa")(torch.ones(2, 5, 4)), "sequence must have width 3, but is 4"),
+        (lambda: predictor("mesa")(torch.ones(2, 5, 3)), r"sequence must have the network's dtype torch\.float64"),
+        (lambda: predictor("mesa").transformer(torch.ones(2, 5, 3)), r"tokens must have shape \(\*batch, t, 12\)"),
+        (lambda: predictor("mesa").transformer(torch.ones(2, 5, 12)), "tokens must have the weights' dtype"),
+        (
+            lambda: predictor("mesa").step(torch.ones(2, D).double(), predictor("mesa").init_state(3)),
+            r"state must be of batch \(2,\), but is \(3,\): begin with init_state",
+        ),
+        (lambda: SequencePredictor(WIDE, D, ()), "channels must be a tuple of names"),
         (
             lambda: SequencePredictor(WIDE, D, ("blank", "now")),
             "config must have width 6, 3 a channel, but is 12",
@@ -314,7 +339,7 @@ def test_a_predictor_that_looks_ahead_fails_the_contract():
         (lambda: SequencePredictor(WIDE, D, ("bank",)), "did you mean 'blank'"),
         (
             lambda: SequencePredictor(WIDE, D, w0=torch.eye(D)),
-            r"w0 must be \(3, 3\), for tokens of channels",
+            "w0 must be None for raw tokens",
         ),
     ],
 )

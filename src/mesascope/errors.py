@@ -19,6 +19,7 @@ __all__ = [
     "refuse",
     "require_choice",
     "require_count",
+    "require_instance",
     "require_number",
 ]
 
@@ -61,6 +62,18 @@ def require_count(argument: str, value: object, *, least: int = 1) -> None:
         )
     if value < least:
         refuse(argument, f"be at least {least}", value, "pass a larger whole number")
+
+
+def require_instance(argument: str, value: object, kind: type) -> None:
+    """Refuse anything but an instance of ``kind``.
+
+    >>> require_instance("config", 8, dict)
+    Traceback (most recent call last):
+    mesascope.errors.ArgumentTypeError: config must be of type dict, but is 8 (int): pass one.
+    """
+    if not isinstance(value, kind):
+        shown = f"{value!r} ({type(value).__name__})" if len(repr(value)) < 80 else f"of type {type(value).__name__}"
+        raise ArgumentTypeError(f"{argument} must be of type {kind.__name__}, but is {shown}: pass one.")
 
 
 def require_number(

@@ -102,6 +102,7 @@ def check_predictor(
     before, half = sequence.clone(), sequence.shape[1] // 2
     with torch.no_grad():
         answer = predictor(sequence)
+        _require(isinstance(answer, Tensor), f"predictions must be a tensor, but are {type(answer).__name__}")
         shape = tuple(sequence.shape)
         _require(tuple(answer.shape) == shape, f"predictions must have shape {shape}, but have {tuple(answer.shape)}")
         _require(
@@ -118,6 +119,9 @@ def check_predictor(
         same(predictor(changed)[:, :half], answer[:, :half], "predictions must not depend on later elements")
         if leading_axes:
             same(predictor(sequence.unflatten(0, (2, 3))).flatten(0, 1), answer, "leading axes must be free")
+        _require(
+            hasattr(predictor, "step") == hasattr(predictor, "init_state"), "init_state and step must come together"
+        )
         if hasattr(predictor, "step"):
             state, decoded = predictor.init_state(6), []  # type: ignore[attr-defined]
             for element in sequence.unbind(1):

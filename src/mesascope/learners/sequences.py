@@ -16,13 +16,16 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from mesascope.errors import require_count, require_number
+from mesascope.errors import NumericalError, refuse, require_count, require_instance, require_number
 from mesascope.learners.descent import size_at, step_sizes
 from mesascope.ops import causal_linear_attention, mesa_attention
+from mesascope.ops.reading import read
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import check_sequence
 
 __all__ = ["ChebyshevLeastSquares", "NeumannLeastSquares", "OnlineGradientDescent", "RecursiveLeastSquares"]
+
+_RAISE = "use a bound above the eigenvalues of every A_t, of which the sum of |s_i|^2 and the ridge is one"
 
 
 class OnlineGradientDescent(nn.Module):
@@ -61,13 +64,15 @@ class OnlineGradientDescent(nn.Module):
     def trajectory(self, sequence: Float[Tensor, "*batch t d"]) -> Float[Tensor, "k *batch t d"]:
         """Predictions after 0, 1, ..., ``steps`` steps."""
         before, width = _before(sequence), sequence.shape[-1]
+        if self.w0 is not None and self.w0.shape != (width, width):
+            refuse("w0", f"have shape ({width}, {width})", tuple(self.w0.shape), "match it to the elements' width")
         w0 = sequence.new_zeros(width, width) if self.w0 is None else self.w0.to(sequence)
         predictions, residual = [sequence @ w0.mT], sequence - before @ w0.mT
         for step in range(self.steps):
             eta = size_at(self.eta, step).to(sequence)
             predictions.append(predictions[-1] + eta * _through_pairs(sequence, before, residual))
             residual = residual - eta * _through_pairs(before, before, residual)
-        return torch.stack(predictions)
+        return _finite(torch.stack(predictions), "use a smaller eta")
 
 
 class RecursiveLeastSquares(nn.Module):
@@ -119,8 +124,7 @@ class NeumannLeastSquares(nn.Module):
     def __init__(self, terms: int, bound: float, ridge: float = 1.0) -> None:
         super().__init__()
         require_count("terms", terms, least=0)
-        require_number("ridge", ridge, least=0)
-        require_number("bound", bound, above=ridge)
+        _check_interval(ridge, bound)
         self.terms, self.bound, self.ridge = terms, bound, ridge
 
     def forward(self, sequence: Float[Tensor, "*batch t d"]) -> Float[Tensor, "*batch t d"]:
@@ -133,7 +137,7 @@ class NeumannLeastSquares(nn.Module):
         for _ in range(self.terms):
             x = sequence + x - (_through_pairs(x, before, before) + self.ridge * x) / self.bound
             predictions.append(_through_pairs(x, before, sequence))
-        return torch.stack(predictions) / self.bound
+        return _finite(torch.stack(predictions) / self.bound, _RAISE)
 
     def extra_repr(self) -> str:
         return f"terms={self.terms}, bound={self.bound:g}, ridge={self.ridge:g}"
@@ -154,8 +158,8 @@ class ChebyshevLeastSquares(nn.Module):
 
     def __init__(self, coefficients: Sequence[float], bound: float, ridge: float = 1.0) -> None:
         super().__init__()
-        require_number("ridge", ridge, least=0)
-        require_number("bound", bound, above=ridge)
+        require_instance("coefficients", coefficients, Sequence)
+        _check_interval(ridge, bound)
         require_count("len(coefficients)", len(coefficients))
         for coefficient in coefficients:
             require_number("coefficients", coefficient)
@@ -171,7 +175,7 @@ class ChebyshevLeastSquares(nn.Module):
         """
         require_count("terms", terms, least=0)
         require_number("ridge", ridge, above=0)
-        require_number("bound", bound, above=ridge)
+        _check_interval(ridge, bound)
         rho = (math.sqrt(bound) - math.sqrt(ridge)) / (math.sqrt(bound) + math.sqrt(ridge))
         scale = 1 / math.sqrt(ridge * bound)
         return cls([scale, *(2 * scale * (-rho) ** j for j in range(1, terms + 1))], bound, ridge)
@@ -186,16 +190,31 @@ class ChebyshevLeastSquares(nn.Module):
             image = _through_pairs(polynomial, before, before) + (self.ridge - centre) * polynomial
             polynomial, last = (2 if j else 1) / radius * image - last, polynomial
             x = x + coefficient * polynomial
-        return _through_pairs(x, before, sequence)
+        return _finite(_through_pairs(x, before, sequence), _RAISE)
 
     def extra_repr(self) -> str:
         return f"coefficients={self.coefficients.tolist()}, bound={self.bound:g}, ridge={self.ridge:g}"
+
+
+def _check_interval(ridge: float, bound: float) -> None:
+    require_number("ridge", ridge, least=0)
+    require_number("bound", bound)
+    if bound <= ridge:
+        refuse("bound", f"be greater than ridge = {ridge:g}", bound, "pass an upper bound of A_t's eigenvalues")
 
 
 def _before(sequence: Float[Tensor, "*batch t d"]) -> Float[Tensor, "*batch t d"]:
     """The element before each, zero before the first."""
     check_sequence(sequence)
     return functional.pad(sequence, (0, 0, 1, 0))[..., :-1, :]
+
+
+def _finite(predictions: Tensor, remedy: str) -> Tensor:
+    """The predictions, unless the algorithm has diverged on some sequence."""
+    for low, high in read(torch.stack(predictions.aminmax())) if predictions.numel() else []:
+        if not math.isfinite(low + high):
+            raise NumericalError(f"predictions must be finite, but lie in [{low:.3g}, {high:.3g}]: {remedy}.")
+    return predictions
 
 
 def _through_pairs(query: Tensor, before: Tensor, values: Tensor) -> Float[Tensor, "*batch t d"]:

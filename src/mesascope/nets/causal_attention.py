@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from mesascope.errors import refuse, require_count, require_number
+from mesascope.errors import refuse, require_count, require_instance, require_number
 from mesascope.nets.gram import rows_times
 from mesascope.nets.tokens import sinusoidal
 from mesascope.nets.transformer import Products, initial_weights
@@ -58,7 +58,8 @@ class AttentionConfig:
         convolution: taps of a causal convolution over time of each entry of keys and queries, followed by SiLU; 0 for
             none.
         positions: width of the sinusoidal position that keys and queries read beside the token; 0 for none.
-        window: last tokens that softmax attention sees, which bounds its memory in decoding; all if None.
+        window: last tokens that softmax attention sees, which bounds its memory in decoding; all if None. Other kinds
+            take no notice of it, as no kind but mesa does of the ridge.
         forget: whether forget factors sigmoid(w . e + b) are learned, a head and token. They start near
             1 - 1/horizon, with horizons of 10 to 1000 tokens over the heads.
         beta: whether input strengths sigmoid(w . e + b) are learned, a head and token; where both are, forget factors
@@ -95,15 +96,21 @@ class AttentionConfig:
 
     def __post_init__(self) -> None:
         for name in ("width", "n_heads", "key_size", "value_size", "window"):
-            if getattr(self, name) is not None:
+            if getattr(self, name) is not None or name in ("width", "n_heads"):
                 require_count(name, getattr(self, name))
         for name in ("dpfp", "convolution", "positions"):
             require_count(name, getattr(self, name), least=0)
         for name in ("ridge_floor", "init_scale"):
             require_number(name, getattr(self, name), above=0)
-        require_number("ridge", self.ridge, above=self.ridge_floor)
+        require_number("ridge", self.ridge)
+        if self.ridge <= self.ridge_floor:
+            refuse(
+                "ridge", f"be greater than ridge_floor = {self.ridge_floor:g}", self.ridge, "raise it, or lower that"
+            )
         if self.key_size is None and self.width % self.n_heads:
-            refuse("key_size", "be given where n_heads does not divide width", None, "pass key_size")
+            refuse(
+                "key_size", f"be given, as n_heads = {self.n_heads} does not divide width", self.width, "pass key_size"
+            )
 
     @property
     def sizes(self) -> tuple[int, int, int]:
@@ -137,6 +144,7 @@ class CausalAttention(nn.Module, ABC):
 
     def __init__(self, config: AttentionConfig, generator: torch.Generator | None = None) -> None:
         super().__init__()
+        require_instance("config", config, AttentionConfig)
         self.config = config
         generator = generator or stream(0, "init")
         (key, value, _), heads, width = config.sizes, config.n_heads, config.width
@@ -190,6 +198,7 @@ class CausalAttention(nn.Module, ABC):
         self, tokens: Float[Tensor, "*batch t width"], state: AttentionState
     ) -> tuple[Float[Tensor, "*batch t width"], AttentionState]:
         """What is added to each token of a sequence that goes on from ``state``, and the state after it."""
+        self._check(tokens, state)
         placed, t = tokens, tokens.shape[-2]
         if self.config.positions:
             times = torch.arange(state.position, state.position + t, device=tokens.device)
@@ -214,6 +223,21 @@ class CausalAttention(nn.Module, ABC):
 
     def extra_repr(self) -> str:
         return str(self.config)
+
+    def _check(self, tokens: Tensor, state: AttentionState) -> None:
+        if tokens.ndim < 2 or tokens.shape[-1] != self.config.width:
+            refuse(
+                "tokens",
+                f"have shape (*batch, t, {self.config.width})",
+                tuple(tokens.shape),
+                "match the config's width",
+            )
+        if tokens.dtype != self.p.dtype:
+            refuse("tokens", f"have the weights' dtype {self.p.dtype}", tokens.dtype, "convert them, or the layer")
+        require_instance("state", state, AttentionState)
+        if state.recent.shape[1:-3] != tokens.shape[:-2]:
+            batch = tuple(tokens.shape[:-2])
+            refuse("state", f"be of batch {batch}", tuple(state.recent.shape[1:-3]), "begin with init_state(*batch)")
 
     def _convolved(self, both: Tensor, recent: Tensor) -> tuple[Tensor, Tensor]:
         """Queries and keys through their convolutions over time, and the last inputs of these."""

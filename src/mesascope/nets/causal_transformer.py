@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from mesascope.errors import refuse, require_choice, require_count, require_number
+from mesascope.errors import refuse, require_choice, require_count, require_instance, require_number
 from mesascope.nets.causal_attention import CAUSAL_ATTENTIONS, AttentionConfig, AttentionState, CausalAttention
 from mesascope.nets.gram import rows_times
 from mesascope.nets.transformer import MLP, Products, initial_weights
@@ -43,9 +43,10 @@ class CausalTransformerConfig:
     token_clip: float | None = None
 
     def __post_init__(self) -> None:
+        require_instance("heads", self.heads, AttentionConfig)
+        if isinstance(self.attention, str) or not self.attention:
+            refuse("attention", "be a tuple of one name a layer", self.attention, "pass ('softmax', 'mesa') say")
         object.__setattr__(self, "attention", tuple(self.attention))
-        if not self.attention:
-            refuse("attention", "name at least one layer", self.attention, "pass ('softmax', 'mesa') say")
         for name in self.attention:
             require_choice("attention", name, CAUSAL_ATTENTIONS)
         if self.mlp is not None:
@@ -88,6 +89,7 @@ class CausalTransformer(nn.Module):
 
     def __init__(self, config: CausalTransformerConfig, generator: torch.Generator | None = None) -> None:
         super().__init__()
+        require_instance("config", config, CausalTransformerConfig)
         self.config = config
         generator = generator or stream(0, "init")
         rest = dataclasses.replace(config.heads, positions=0)
@@ -109,6 +111,13 @@ class CausalTransformer(nn.Module):
     def init_state(self, *batch: int) -> tuple[AttentionState, ...]:
         """The state of every layer before the first token."""
         return tuple(layer.attention.init_state(*batch) for layer in self.layers)  # type: ignore[operator,union-attr]
+
+    def step(
+        self, token: Float[Tensor, "*batch width"], state: Sequence[AttentionState]
+    ) -> tuple[Float[Tensor, "*batch width"], tuple[AttentionState, ...]]:
+        """One token after the last layer, and the state after it."""
+        tokens, state = self.advance(token[..., None, :], state)
+        return tokens.squeeze(-2), state
 
     def advance(
         self, tokens: Float[Tensor, "*batch t width"], state: Sequence[AttentionState]
@@ -168,14 +177,19 @@ class SequencePredictor(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
+        require_instance("config", config, CausalTransformerConfig)
         require_count("d", d)
         width = config.heads.width
+        if isinstance(channels, str) or (channels is not None and not channels):
+            refuse("channels", "be a tuple of names", channels, "pass ('blank', 'now', 'before') say")
         for channel in channels or ():
             require_choice("channels", channel, CHANNELS)
         if channels is not None and width != len(channels) * d:
             refuse("config", f"have width {len(channels) * d}, {d} a channel", width, "set AttentionConfig.width")
-        if w0 is not None and (channels is None or w0.shape != (d, d)):
-            refuse("w0", f"be ({d}, {d}), for tokens of channels", tuple(w0.shape), "pass channels, or leave w0 out")
+        if w0 is not None and channels is None:
+            refuse("w0", "be None for raw tokens", tuple(w0.shape), "pass channels, or leave w0 out")
+        if w0 is not None and w0.shape != (d, d):
+            refuse("w0", f"have shape ({d}, {d})", tuple(w0.shape), "match it to d")
         generator = generator or stream(0, "init")
         self.transformer, self.d = CausalTransformer(config, generator), d
         self.channels = None if channels is None else tuple(channels)
@@ -201,7 +215,8 @@ class SequencePredictor(nn.Module):
     def advance(
         self, sequence: Float[Tensor, "*batch t d"], state: PredictorState
     ) -> tuple[Float[Tensor, "*batch t d"], PredictorState]:
-        """Predictions along a sequence that goes on from ``state``, and the state after it."""
+        """Predictions along a sequence that goes on from ``state``, and the state after it: how a prompt is read."""
+        require_instance("state", state, PredictorState)
         before = self._before(sequence, state.last)
         tokens, layers = self.transformer.advance(self._embedded(sequence, before), state.layers)
         last = torch.cat([state.last[..., None, :], sequence], -2)[..., -1, :]
@@ -216,6 +231,11 @@ class SequencePredictor(nn.Module):
         check_sequence(sequence)
         if sequence.shape[-1] != self.d:
             refuse("sequence", f"have width {self.d}", sequence.shape[-1], "build the net with this d")
+        if sequence.dtype != last.dtype:
+            refuse("sequence", f"have the network's dtype {last.dtype}", sequence.dtype, "convert it, or the network")
+        if sequence.shape[:-2] != last.shape[:-1]:
+            batch = tuple(sequence.shape[:-2])
+            refuse("state", f"be of batch {batch}", tuple(last.shape[:-1]), "begin with init_state(*batch)")
         return torch.cat([last[..., None, :], sequence[..., :-1, :]], -2)[..., : sequence.shape[-2], :]
 
     def _embedded(self, sequence: Tensor, before: Tensor) -> Tensor:

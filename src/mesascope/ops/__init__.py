@@ -13,10 +13,11 @@ from mesascope.ops.causal_softmax import (
     dpfp,
 )
 from mesascope.ops.fast_weights import causal_linear_attention, delta_attention, fast_weights_reference
-from mesascope.ops.mesa import MESA_METHODS, MesaState, mesa_attention, mesa_step
+from mesascope.ops.mesa import MESA_METHODS, MesaInfo, MesaState, mesa_attention, mesa_step
 
 __all__ = [
     "MESA_METHODS",
+    "MesaInfo",
     "MesaState",
     "SoftmaxState",
     "causal_linear_attention",

@@ -10,14 +10,14 @@ to 3.15), or it does not, r_t = ridge (MesaNet).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
 
-from mesascope.errors import ArgumentError, refuse, require_choice, require_count
+from mesascope.errors import ArgumentError, require_choice, require_instance, require_number
 from mesascope.ops import mesa_chunks, mesa_products, mesa_steps
 from mesascope.ops.chunks import cut
+from mesascope.ops.mesa_checks import require_options, require_shapes, require_tensors, require_values
 from mesascope.ops.mesa_products import Solver
 from mesascope.ops.mesa_solve import MOST_DECAY
 from mesascope.ops.mesa_steps import Problem
@@ -51,7 +51,7 @@ def mesa_attention(
     k: Float[Tensor, "*batch heads t dk"],
     v: Float[Tensor, "*batch heads t dv"],
     *,
-    ridge: Float[Tensor, " heads"] | Float[Tensor, "heads dk"],
+    ridge: float | Float[Tensor, "*ridges"],
     log_forget: Float[Tensor, "*batch heads t"] | None = None,
     beta: Float[Tensor, "*batch heads t"] | None = None,
     ridge_decays: bool = True,
@@ -67,8 +67,8 @@ def mesa_attention(
     """y_t = G_t (H_t + diag(r_t))^{-1} q_t for every t of a sequence.
 
     Args:
-        q, k, v: float32 or float64; bfloat16 and float16 are computed in float32.
-        ridge: 1/lambda > 0, of each head or of each head and key dimension.
+        q, k, v: of one dtype, which is the output's; bfloat16 and float16 are computed in float32.
+        ridge: 1/lambda > 0, one number, ``(heads,)`` or ``(heads, dk)``.
         log_forget: logarithm of the forget factors, at most 0; None forgets nothing.
         beta: how strongly each pair counts, in (0, 1]; None is 1.
         ridge_decays: whether the regulariser is forgotten with the rest.
@@ -83,11 +83,14 @@ def mesa_attention(
             4 T C d multiplications a term, no factorisation, derivatives through every term.
         chunk: tokens of a chunk; if None 64, or 32 for keys of less than 64 entries. Chunks that forget much are cut
             further, to keep their digits.
-        state: that of the tokens before, as an earlier call returned it. A decaying ridge is part of it.
+        state: that of the tokens before, as an earlier call of the same ``ridge_decays`` returned it. What is left of a
+            decaying ridge is part of it, and ``ridge`` then has no effect.
         return_state, return_info: whether to return a `MesaState` and a `MesaInfo` too, in this order.
         lengths: tokens of each sequence ``(*batch,)`` that are not padding; outputs beyond are 0.
-        tolerance: of conjugate gradients, relative to |q|; eight units of rounding if None; 0 takes all ``iterations``.
-        iterations: at most so many of conjugate gradients, 2 dk + 50 if None; terms of a series, 30 if None.
+        tolerance: of conjugate gradients alone, relative to |q|; eight units of rounding if None; 0 takes all
+            ``iterations``.
+        iterations: at most so many of conjugate gradients, 2 dk + 50 if None, or terms of a series, 30 if None; how far
+            these came only ``return_info`` tells.
 
     Raises:
         NumericalError: H_t is singular to the precision at hand. Forgetting forgets a decaying regulariser too.
@@ -101,17 +104,21 @@ def mesa_attention(
     tensor([[[2.0000],
              [3.3333]]])
     """
-    arguments = {"q": q, "k": k, "v": v, "ridge": ridge, "log_forget": log_forget, "beta": beta, "lengths": lengths}
-    arguments |= {"state.H": state and state.H, "state.G": state and state.G}
-    _require_shapes(q, v, ridge, arguments)
-    _require_values(arguments, q.shape[-2])
-    require_choice("method", method, ("auto", *MESA_METHODS))
-    require_count("chunk", _CHUNK if chunk is None else chunk)
-    if method == "auto":
-        method = _method(q.shape[-2], ridge_decays)
-    if not ridge_decays and method in ("chunk", "scan"):
-        raise ArgumentError(f"method must be 'cg' where ridge_decays=False, but is {method!r}: pass method='cg'.")
+    rest = {"log_forget": log_forget, "beta": beta, "lengths": lengths}
+    require_tensors({"q": q, "k": k, "v": v, **rest})
+    if state is not None:
+        require_instance("state", state, MesaState)
+        rest |= {"state.H": state.H, "state.G": state.G}
+    if not isinstance(ridge, Tensor):
+        require_number("ridge", ridge, above=0)
+        ridge = torch.tensor(ridge, device=q.device)
+    if ridge.dim() == 0:
+        ridge = ridge.expand(q.shape[-3])
+    require_shapes(q, {"k": k, "v": v, "ridge": ridge, **rest})
+    method = _method(method, q.shape[-2], ridge_decays)
+    require_options(method, chunk, tolerance, iterations)
     problem, regulariser = _problem(q, k, v, log_forget, beta, lengths, ridge, state, ridge_decays)
+    require_values({"ridge": ridge, **rest, "q": problem.q, "k": problem.k, "v": problem.v}, q.shape[-2])
     heads, residual, count = q.shape[-3], problem.q.new_zeros(problem.q.shape[0]), 0
     size = chunk or (_CHUNK if q.shape[-1] >= _CHUNK else _CHUNK // 2)
     size = min(size, 4 * math.ceil(q.shape[-2] / 4) or 1)  # products of odd sizes are slow
@@ -120,7 +127,7 @@ def mesa_attention(
     elif method == "scan":
         solution = mesa_steps.scan(problem)
     elif method == "solve":
-        solution = mesa_steps.solve(problem, regulariser)
+        solution = mesa_steps.solve(problem, regulariser, heads)
     else:
         solver = Solver(method, tolerance, iterations, heads)
         solution, residual, count = mesa_products.iterated(problem, regulariser, size, solver)
@@ -139,7 +146,7 @@ def mesa_step(
     v: Float[Tensor, "*batch heads dv"],
     state: MesaState | None,
     *,
-    ridge: Float[Tensor, " heads"] | Float[Tensor, "heads dk"],
+    ridge: float | Float[Tensor, "*ridges"],
     log_forget: Float[Tensor, "*batch heads"] | None = None,
     beta: Float[Tensor, "*batch heads"] | None = None,
     ridge_decays: bool = True,
@@ -157,11 +164,16 @@ def mesa_step(
     return y.squeeze(-2), after
 
 
-def _method(t: int, ridge_decays: bool) -> str:
-    """What ``"auto"`` stands for."""
-    if t <= _SHORT:
-        return "solve"
-    return "chunk" if ridge_decays else "cg"
+def _method(method: str, t: int, ridge_decays: bool) -> str:
+    """The method, where ``"auto"`` is resolved."""
+    require_choice("method", method, ("auto", *MESA_METHODS))
+    if method == "auto":
+        return "solve" if t <= _SHORT else "chunk" if ridge_decays else "cg"
+    if not ridge_decays and method in ("chunk", "scan"):
+        raise ArgumentError(
+            f"method must be 'cg', 'solve' or a series where ridge_decays=False, but is {method!r}: pass 'cg'."
+        )
+    return method
 
 
 def _problem(
@@ -205,48 +217,3 @@ def _fitting(log_forget: Float[Tensor, "rows t"], size: int) -> int:
             break
         size = (size + 1) // 2
     return size
-
-
-def _require_shapes(
-    q: Tensor,
-    v: Tensor,
-    ridge: Tensor,
-    arguments: Mapping[str, Tensor | None],
-) -> None:
-    heads, _, dk = q.shape[-3:]
-    expected = {
-        "k": q.shape,
-        "v": (*q.shape[:-1], v.shape[-1]),
-        "ridge": (heads,) if ridge.dim() == 1 else (heads, dk),
-        "log_forget": q.shape[:-1],
-        "beta": q.shape[:-1],
-        "lengths": q.shape[:-3],
-        "state.H": (*q.shape[:-2], dk, dk),
-        "state.G": (*q.shape[:-2], v.shape[-1], dk),
-    }
-    for name, shape in expected.items():
-        tensor = arguments[name]
-        if tensor is not None and tensor.shape != torch.Size(shape):
-            refuse(name, f"have shape {tuple(shape)} beside q {tuple(q.shape)}", tuple(tensor.shape), "reshape it")
-
-
-def _require_values(arguments: Mapping[str, Tensor | None], tokens: int) -> None:
-    """Refuse values out of range, by one reading of them all; a graph that is being compiled shows none."""
-    if torch.compiler.is_compiling():
-        return
-    rules: dict[str, tuple[Callable[[float], bool], str, str]] = {
-        "ridge": (lambda x: 0 < x < math.inf, "be greater than 0", "pass 1/lambda, or a floor under a learned ridge"),
-        "log_forget": (lambda x: -math.inf < x <= 0, "be at most 0", "pass the logarithm of a factor in (0, 1]"),
-        "beta": (lambda x: 0 < x <= 1, "lie in (0, 1]", "pass input strengths, 1 for full"),
-        "lengths": (lambda x: 0 <= x <= tokens, f"lie in [0, {tokens}]", "pass counts of tokens"),
-    }
-    finite = (math.isfinite, "be finite", "look for an overflow before it")
-    given = {name: tensor for name, tensor in arguments.items() if tensor is not None and tensor.numel()}
-    if given:
-        extremes = torch.stack([number.float() for tensor in given.values() for number in tensor.aminmax()])
-        for row in read(extremes):
-            for name, *numbers in zip(given, row[::2], row[1::2], strict=True):
-                holds, rule, remedy = rules.get(name, finite)
-                for number in numbers:
-                    if not holds(number):
-                        refuse(name, rule, number, remedy)

@@ -17,7 +17,7 @@ import torch
 from mesascope.errors import NumericalError
 from mesascope.ops.chunks import cut, decay_weights
 from mesascope.ops.mesa_chunks import chunks_of
-from mesascope.ops.mesa_solve import MOST_DECAY, factorise, fold, require_definite, substitute
+from mesascope.ops.mesa_solve import MOST_DECAY, factorise, fold, refuse_singular, substitute
 from mesascope.ops.mesa_steps import Problem, Solution
 from mesascope.shapes import Float, Tensor
 
@@ -173,7 +173,8 @@ def _iterate(normal: Normal, q: Tensor, tolerance: float, iterations: int, heads
     weights = decay_weights(normal.log_decay)
     scale = (-0.5 * normal.log_decay.clamp(min=-MOST_DECAY)).exp()
     factor = factorise(scale * normal.keys, normal.H + torch.diag_embed(normal.ridge.squeeze(1)))
-    require_definite(factor, torch.finfo(q.dtype).max, heads, q.dtype)
+    if factor.condition.numel() and not float(factor.condition.max()) < torch.inf:
+        refuse_singular(factor.condition, heads, q.shape[2], q.dtype)
     x, residual = torch.zeros_like(q), q
     direction = better = substitute(factor, residual)
     energy = _dot(residual, better)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import torch
 
@@ -15,7 +15,16 @@ from mesascope.errors import NumericalError
 from mesascope.ops.chunks import causal
 from mesascope.shapes import Float, Tensor
 
-__all__ = ["MOST_DECAY", "Factor", "factorise", "fold", "require_definite", "solve_chunks", "substitute"]
+__all__ = [
+    "MOST_DECAY",
+    "Factor",
+    "condition_seen",
+    "factorise",
+    "fold",
+    "refuse_singular",
+    "solve_chunks",
+    "substitute",
+]
 
 # Decay up to which keys may be scaled by its inverse: rounding grows in proportion to exp(decay).
 MOST_DECAY = 4.0
@@ -179,16 +188,15 @@ def substitute(factor: Factor, rows: Tensor) -> Tensor:
     return rows @ factor.start - weights @ factor.keys
 
 
-def require_definite(factor: Factor, limit: float, heads: int, dtype: torch.dtype) -> None:
-    """Raise where a condition number exceeds ``limit``, naming the worst."""
-    if factor.condition.numel() and float(factor.condition.max()) > limit:
-        row, chunk = divmod(int(factor.condition.argmax()), factor.condition.shape[1])
-        first, size = chunk * factor.keys.shape[-2], factor.keys.shape[-2]
-        raise NumericalError(
-            f"H must stay positive definite, but is singular to {dtype} in head {row % heads}, chunk {chunk} "
-            f"(tokens {first} to {first + size - 1}): use a larger ridge, forget less, ridge_decays=False, shorter "
-            "keys or float64."
-        )
+def refuse_singular(condition: Tensor, heads: int, size: int, dtype: torch.dtype) -> NoReturn:
+    """Raise an error that names where the largest condition number stands."""
+    row, chunk = divmod(int(condition.argmax()), condition.shape[1])
+    where = f"token {chunk}" if size == 1 else f"chunk {chunk} (tokens {chunk * size} to {(chunk + 1) * size - 1})"
+    wider = "" if dtype == torch.float64 else ", or float64"
+    raise NumericalError(
+        f"H must stay positive definite, but is singular to {dtype} in head {row % heads}, {where}: use a larger "
+        f"ridge, less forgetting, ridge_decays=False, shorter keys{wider}."
+    )
 
 
 def _solved(factor: Factor, keys: Tensor, H: Tensor, rows: Tensor, heads: int, dtype: torch.dtype) -> Tensor:
@@ -203,9 +211,21 @@ def _solved(factor: Factor, keys: Tensor, H: Tensor, rows: Tensor, heads: int, d
         return x
     step = substitute(factor, rows - x @ H - causal(x @ keys.mT) @ keys)
     if worst < math.inf and bool((step.norm(dim=-1) <= _LARGE * x.norm(dim=-1)).all()):
-        require_definite(factor, 1 / torch.finfo(dtype).eps, heads, dtype)
-        return x + step
+        x = x + step
+        seen = condition_seen(x, rows, H.diagonal(dim1=-2, dim2=-1)[..., None, :] + keys.square().cumsum(-2))
+        if not float(seen.max()) <= 1 / torch.finfo(dtype).eps:
+            refuse_singular(seen.amax(-1), heads, keys.shape[-2], dtype)
+        return x
     if rows.dtype == torch.float64:
-        require_definite(factor, 0.0, heads, dtype)
+        refuse_singular(factor.condition, heads, keys.shape[-2], dtype)
     keys, H, rows = keys.double(), H.double(), rows.double()
     return _solved(factorise(keys, H), keys, H, rows, heads, dtype).to(dtype)
+
+
+def condition_seen(x: Tensor, q: Tensor, diagonal: Tensor) -> Tensor:
+    """A lower bound of H_t's condition number: |x| |H| / |q| with x = H^{-1} q and |H| from H's diagonal.
+
+    What follows multiplies x with keys, and loses digits in proportion to it.
+    """
+    size = q.norm(dim=-1)
+    return x.norm(dim=-1) * diagonal.amax(-1) / size.where(size > 0, 1)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 
 from mesascope.errors import NumericalError
+from mesascope.ops.mesa_solve import condition_seen, refuse_singular
 from mesascope.ops.reading import read
 from mesascope.shapes import Float, Tensor
 
@@ -44,15 +45,32 @@ def grow(
     return forget * H + k[:, :, None] * k[:, None, :], forget * G + v[:, :, None] * k[:, None, :]
 
 
-def solve(problem: Problem, ridge: Float[Tensor, "batch dk"]) -> Solution:
-    """y_t = G_t (H_t + diag(ridge))^{-1} q_t by a dense solve at every t: the definition, at O(T d^3)."""
+def solve(problem: Problem, ridge: Float[Tensor, "batch dk"], heads: int) -> Solution:
+    """y_t = G_t (H_t + diag(ridge))^{-1} q_t by a dense solve at every t: the definition, at O(T d^3).
+
+    Raises:
+        NumericalError: H_t is singular to the precision at hand; ``heads`` is what the error counts in.
+    """
     q, k, v, log_forget, H, G = problem
-    rows = []
+    rows, conditions = [], []
     for t in range(q.shape[1]):
         H, G = grow(H, G, k[:, t], v[:, t], log_forget[:, t])
-        x = torch.linalg.solve(H + torch.diag_embed(ridge), q[:, t])
+        whole = H + torch.diag_embed(ridge)
+        x, failed = torch.linalg.solve_ex(whole, q[:, t])
+        seen = condition_seen(x, q[:, t], whole.diagonal(dim1=-2, dim2=-1))
+        conditions.append(seen.detach().masked_fill(failed != 0, torch.inf))
         rows.append((G @ x[..., None]).squeeze(-1))
+    if conditions and q.shape[0] and not torch.compiler.is_compiling():
+        _require_definite(torch.stack(conditions, 1), heads)
     return Solution(_stacked(rows, v), H, G)
+
+
+def _require_definite(conditions: Float[Tensor, "batch t"], heads: int) -> None:
+    limit = 1 / torch.finfo(conditions.dtype).eps
+    if all(worst <= limit for (worst,) in read(conditions.amax()[None])):
+        return
+    for numbers in read(conditions.flatten()):
+        refuse_singular(torch.tensor(numbers).view(conditions.shape), heads, 1, conditions.dtype)
 
 
 def scan(problem: Problem) -> Solution:

@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 
-from mesascope.errors import ArgumentError, ArgumentTypeError
+from mesascope.errors import ArgumentError, ArgumentTypeError, require_instance
 from mesascope.shapes import Float, Tensor
 
 __all__ = [
@@ -84,6 +84,7 @@ class SequenceFamily(Protocol):
 
 def check_sequence(sequence: Tensor) -> None:
     """Refuse what is no sequence of numbers ``(*batch, t, d)``."""
+    require_instance("sequence", sequence, Tensor)
     if not sequence.is_floating_point():
         raise ArgumentTypeError(
             f"sequence must be of a floating-point dtype, but is {sequence.dtype}: convert it, with .float() say."

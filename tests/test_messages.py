@@ -1,0 +1,55 @@
+"""Wrong types and shapes end in a sentence too where nothing but mesascope checks them, as in a user's process."""
+
+import subprocess
+import sys
+
+import pytest
+
+PREAMBLE = """
+import torch
+from mesascope.errors import MesascopeError
+from mesascope.learners import ChebyshevLeastSquares, RecursiveLeastSquares
+from mesascope.nets import AttentionConfig, CausalTransformer, CausalTransformerConfig, MesaAttention, SequencePredictor
+from mesascope.ops import mesa_attention
+q, k, v = torch.randn(3, 2, 4, 12, 8)
+heads = AttentionConfig(8)
+predictor = SequencePredictor(CausalTransformerConfig(heads), 3)
+"""
+CALLS = {
+    "mesa_attention(q, k, v, ridge=None)": "ridge must be a number, but is None",
+    "mesa_attention(q, k, v, ridge=[1.0])": "ridge must be a number, but is [1.0] (list)",
+    "mesa_attention(q, k, v, ridge=1.0, log_forget=-0.1)": "log_forget must be of type Tensor, but is -0.1 (float)",
+    "mesa_attention(q[0, 0], k[0, 0], v[0, 0], ridge=1.0)": "q must have shape (*batch, heads, t, dk) with dk > 0",
+    "mesa_attention(q, k[:, :, :5], v, ridge=1.0)": "k must have shape (2, 4, 12, 8) beside q (2, 4, 12, 8), but is (2,",
+    "mesa_attention(q.long(), k.long(), v.long(), ridge=1.0)": "q, k and v must share one floating-point dtype",
+    "mesa_attention(q + 0j, k + 0j, v + 0j, ridge=1.0)": "q, k and v must share one floating-point dtype",
+    "mesa_attention(q, k, v, ridge=1.0, state=(q, k))": "state must be of type MesaState",
+    "mesa_attention(q, k, v, ridge=1.0, lengths=[3, 4])": "lengths must be of type Tensor, but is [3, 4] (list)",
+    "mesa_attention(q, k, v, ridge=1.0, method='cg', iterations=2.5)": "iterations must be an integer, but is 2.5",
+    "MesaAttention(8)": "config must be of type AttentionConfig, but is 8 (int)",
+    "MesaAttention(heads)(torch.ones(2, 5, 7))": "tokens must have shape (*batch, t, 8), but is (2, 5, 7)",
+    "AttentionConfig(None)": "width must be an integer, but is None",
+    "CausalTransformer(heads)": "config must be of type CausalTransformerConfig",
+    "CausalTransformerConfig(8)": "heads must be of type AttentionConfig, but is 8 (int)",
+    "CausalTransformerConfig(heads, 'mesa')": "attention must be a tuple of one name a layer, but is 'mesa'",
+    "SequencePredictor(heads, 3)": "config must be of type CausalTransformerConfig",
+    "predictor.step(torch.ones(2, 5, 3), predictor.init_state(2))": "state must be of batch (2, 5), but is (2,)",
+    "predictor.step(torch.ones(2, 3), None)": "state must be of type PredictorState, but is None",
+    "RecursiveLeastSquares(1.0)([1.0, 2.0])": "sequence must be of type Tensor, but is [1.0, 2.0] (list)",
+    "ChebyshevLeastSquares(None, 3.0)": "coefficients must be of type Sequence, but is None",
+}
+
+
+@pytest.fixture(scope="module")
+def printed():
+    attempts = [f"try:\n    {call}\n    print()\nexcept MesascopeError as error:\n    print(error)" for call in CALLS]
+    program = PREAMBLE + "\n".join(attempts)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return dict(zip(CALLS, done.stdout.splitlines(), strict=True))
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_wrong_call_ends_in_a_sentence(call, printed):
+    assert printed[call].startswith(CALLS[call])
+    assert printed[call].endswith(".")
