@@ -20,7 +20,7 @@ CALLS = {
     "mesa_attention(q, k, v, ridge=[1.0])": "ridge must be a number, but is [1.0] (list)",
     "mesa_attention(q, k, v, ridge=1.0, log_forget=-0.1)": "log_forget must be of type Tensor, but is -0.1 (float)",
     "mesa_attention(q[0, 0], k[0, 0], v[0, 0], ridge=1.0)": "q must have shape (*batch, heads, t, dk) with dk > 0",
-    "mesa_attention(q, k[:, :, :5], v, ridge=1.0)": "k must have shape (2, 4, 12, 8) beside q (2, 4, 12, 8), but is (2,",
+    "mesa_attention(q, k[:, :, :5], v, ridge=1.0)": "k must have shape (2, 4, 12, 8) beside q (2, 4, 12, 8)",
     "mesa_attention(q.long(), k.long(), v.long(), ridge=1.0)": "q, k and v must share one floating-point dtype",
     "mesa_attention(q + 0j, k + 0j, v + 0j, ridge=1.0)": "q, k and v must share one floating-point dtype",
     "mesa_attention(q, k, v, ridge=1.0, state=(q, k))": "state must be of type MesaState",
