@@ -336,6 +336,13 @@ def test_half_precision_is_computed_in_single(dtype):
     torch.testing.assert_close(y, same.to(dtype))
 
 
+def test_autocast_leaves_it_as_precise_as_it_was():
+    inputs = problem(dtype=torch.float32)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = attend(inputs)
+    torch.testing.assert_close(y, attend(inputs), rtol=0, atol=0)
+
+
 def test_strided_inputs():
     inputs = problem()
     turned = {name: tensor.transpose(-1, -2).contiguous().transpose(-1, -2) for name, tensor in inputs.items()}

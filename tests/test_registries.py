@@ -100,6 +100,24 @@ def test_causal_layers_keep_the_contract_alone_and_as_an_ensemble(attention, ext
             assert weight.grad.any(), f"{name} must matter"
 
 
+@pytest.mark.parametrize("attention", CAUSAL_ATTENTIONS)
+@pytest.mark.parametrize("extra", [{}, {"convolution": 3, "forget": True, "beta": True, "output_norm": True}])
+def test_causal_layers_take_half_precision_and_autocast(attention, extra):
+    layer = CAUSAL_ATTENTIONS[attention](AttentionConfig(8, **extra), stream(0, "init"))
+    tokens = torch.randn(2, 20, 8, generator=stream(0, "tokens"))
+    expected = layer(tokens)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        mixed = layer(tokens)
+    half = layer.bfloat16()
+    state, steps = half.init_state(2), []
+    for token in tokens.bfloat16().unbind(1):
+        moved, state = half.step(token, state)
+        steps.append(moved)
+    for rough in (mixed, half(tokens.bfloat16()), torch.stack(steps, 1)):
+        assert rough.dtype == torch.bfloat16
+        assert (rough - expected).norm() < 0.05 * expected.norm()
+
+
 @pytest.mark.parametrize("name", SEQUENCE_CONSTRUCTIONS)
 @pytest.mark.parametrize("d", [1, 3, 10])
 @pytest.mark.parametrize("steps", [1, 2, 5])

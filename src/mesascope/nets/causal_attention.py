@@ -209,7 +209,8 @@ class CausalAttention(nn.Module, ABC):
         if self.config.dpfp:
             both = dpfp(both, self.config.dpfp)
         q, k = functional.normalize(both, dim=-1) if self.normalise else both
-        y, memory = self.attend(q, k, _heads(tokens, self.w_v), *self._gates(tokens), state.memory)
+        v = _heads(tokens, self.w_v).to(q.dtype)  # autocast may leave them different
+        y, memory = self.attend(q, k, v, *self._gates(tokens), state.memory)
         if self.norm is not None:
             y = functional.rms_norm(y, y.shape[-1:]) * self.norm[:, None, :]
         if self.w_gate is not None:

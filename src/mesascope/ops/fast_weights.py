@@ -38,6 +38,7 @@ def causal_linear_attention(
     """y_t = G_t q_t with G_t = gamma_t G_{t-1} + beta_t v_t k_t^T, in chunks of time.
 
     Args:
+        q, k, v: bfloat16 and float16 are computed in float32.
         log_forget: logarithm of the forget factors gamma, at most 0; None forgets nothing.
         beta: how strongly each pair counts; None is 1.
         chunk: tokens of a chunk. Cost 2 T (C + d) d multiplications.
@@ -106,6 +107,24 @@ def _fast_weights(
     delta: bool,
 ) -> Any:
     require_count("chunk", chunk)
+    with torch.autocast(q.device.type, enabled=False):
+        dtype = torch.promote_types(q.dtype, torch.float32)
+        gates = (None if part is None else part.to(dtype) for part in (log_forget, beta, state))
+        y, G = _in_chunks(q.to(dtype), k.to(dtype), v.to(dtype), *gates, chunk=chunk, delta=delta)
+    return (y.to(v.dtype), G) if return_state else y.to(v.dtype)
+
+
+def _in_chunks(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    log_forget: Tensor | None,
+    beta: Tensor | None,
+    state: Tensor | None,
+    *,
+    chunk: int,
+    delta: bool,
+) -> tuple[Tensor, Tensor]:
     t, dk, dv = q.shape[-2], q.shape[-1], v.shape[-1]
     size = min(chunk, max(t, 1))
     gate = q.new_zeros(q.shape[:-1]) if log_forget is None else log_forget
@@ -130,5 +149,4 @@ def _fast_weights(
         additions.append(added)
         G = whole[:, n] * G + added.mT @ to_end[:, n]
     y = decay * (queries @ torch.stack(starts, 1).mT) + (weights * (queries @ keys.mT)) @ torch.stack(additions, 1)
-    y = y.flatten(1, 2)[:, :t].reshape(v.shape)
-    return (y, G.reshape(*q.shape[:-2], dv, dk)) if return_state else y
+    return y.flatten(1, 2)[:, :t].reshape(v.shape), G.reshape(*q.shape[:-2], dv, dk)

@@ -20,7 +20,7 @@ from mesascope.ops.chunks import cut
 from mesascope.ops.mesa_checks import require_options, require_shapes, require_tensors, require_values
 from mesascope.ops.mesa_products import Solver
 from mesascope.ops.mesa_solve import MOST_DECAY
-from mesascope.ops.mesa_steps import Problem
+from mesascope.ops.mesa_steps import Problem, Solution
 from mesascope.ops.reading import read
 from mesascope.shapes import Float, Tensor
 
@@ -67,7 +67,8 @@ def mesa_attention(
     """y_t = G_t (H_t + diag(r_t))^{-1} q_t for every t of a sequence.
 
     Args:
-        q, k, v: of one dtype, which is the output's; bfloat16 and float16 are computed in float32.
+        q, k, v: of one dtype, which is the output's; bfloat16 and float16 are computed in float32, as is everything
+            under `torch.autocast`.
         ridge: 1/lambda > 0, one number, ``(heads,)`` or ``(heads, dk)``.
         log_forget: logarithm of the forget factors, at most 0; None forgets nothing.
         beta: how strongly each pair counts, in (0, 1]; None is 1.
@@ -119,18 +120,9 @@ def mesa_attention(
     require_options(method, chunk, tolerance, iterations)
     problem, regulariser = _problem(q, k, v, log_forget, beta, lengths, ridge, state, ridge_decays)
     require_values({"ridge": ridge, **rest, "q": problem.q, "k": problem.k, "v": problem.v}, q.shape[-2])
-    heads, residual, count = q.shape[-3], problem.q.new_zeros(problem.q.shape[0]), 0
-    size = chunk or (_CHUNK if q.shape[-1] >= _CHUNK else _CHUNK // 2)
-    size = min(size, 4 * math.ceil(q.shape[-2] / 4) or 1)  # products of odd sizes are slow
-    if method == "chunk":
-        solution = mesa_chunks.exact(problem, _fitting(problem.log_forget, size), heads)
-    elif method == "scan":
-        solution = mesa_steps.scan(problem)
-    elif method == "solve":
-        solution = mesa_steps.solve(problem, regulariser, heads)
-    else:
-        solver = Solver(method, tolerance, iterations, heads)
-        solution, residual, count = mesa_products.iterated(problem, regulariser, size, solver)
+    solver = Solver(method, tolerance, iterations, q.shape[-3])
+    with torch.autocast(q.device.type, enabled=False):
+        solution, residual, count = _solution(problem, regulariser, chunk, solver)
     y, *parts = solution
     outputs: list[Any] = [y.reshape(v.shape).to(v.dtype)]
     if return_state:
@@ -162,6 +154,24 @@ def mesa_step(
         return_state=True,
     )
     return y.squeeze(-2), after
+
+
+def _solution(
+    problem: Problem, regulariser: Float[Tensor, "rows dk"], chunk: int | None, solver: Solver
+) -> tuple[Solution, Float[Tensor, " rows"], int]:
+    """By whichever method; residuals and products are those of iterations."""
+    (_, t, dk), heads = problem.q.shape, solver.heads
+    size = chunk or (_CHUNK if dk >= _CHUNK else _CHUNK // 2)
+    size = min(size, 4 * math.ceil(t / 4) or 1)  # products of odd sizes are slow
+    if solver.method in ("cg", "neumann", "chebyshev"):
+        return mesa_products.iterated(problem, regulariser, size, solver)
+    if solver.method == "chunk":
+        solution = mesa_chunks.exact(problem, _fitting(problem.log_forget, size), heads)
+    elif solver.method == "scan":
+        solution = mesa_steps.scan(problem)
+    else:
+        solution = mesa_steps.solve(problem, regulariser, heads)
+    return solution, problem.q.new_zeros(problem.q.shape[0]), 0
 
 
 def _method(method: str, t: int, ridge_decays: bool) -> str:
