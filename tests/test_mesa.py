@@ -284,6 +284,7 @@ def test_a_recurrence_that_would_lose_all_digits_refuses():
 COMPILED = """
 import torch
 from mesascope.errors import NumericalError
+from mesascope.nets import CAUSAL_ATTENTIONS, AttentionConfig
 from mesascope.ops import mesa_attention
 
 
@@ -302,6 +303,10 @@ torch.testing.assert_close(got, expected)
 cotangent = torch.randn(got.shape, dtype=torch.float64)
 ours, theirs = (torch.autograd.grad(y, leaves, cotangent) for y in (got, expected))
 torch.testing.assert_close(ours, theirs)
+tokens = torch.randn(2, 40, 16)
+for attention in CAUSAL_ATTENTIONS.values():
+    layer = attention(AttentionConfig(16, 2, forget=True, beta=True, convolution=3))
+    torch.testing.assert_close(torch.compile(layer, fullgraph=True, backend="aot_eager")(tokens), layer(tokens))
 try:
     compiled(*leaves[:4], leaves[4] - 1)
 except NumericalError as error:
@@ -309,7 +314,7 @@ except NumericalError as error:
 """
 
 
-def test_compiled_it_is_one_graph_with_the_same_numbers_and_errors():
+def test_compiled_it_is_one_graph_with_the_same_numbers_and_errors_and_so_are_layers():
     """In a process of its own: the tests' run-time checks of shapes are nothing that torch could compile."""
     done = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
