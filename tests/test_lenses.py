@@ -5,7 +5,15 @@ import torch
 
 from mesascope.constructions import gradient_descent, gradient_descent_plus_plus, with_products
 from mesascope.errors import ArgumentError, ArgumentTypeError, NumericalError
-from mesascope.learners import GradientDescent, GradientDescentPlusPlus, LeastSquares, Mean, Zero
+from mesascope.learners import (
+    GradientDescent,
+    GradientDescentPlusPlus,
+    LeastSquares,
+    Mean,
+    OnlineGradientDescent,
+    RecursiveLeastSquares,
+    Zero,
+)
 from mesascope.lenses import (
     access_of,
     agreement,
@@ -21,7 +29,7 @@ from mesascope.lenses import (
 from mesascope.measurement import Measurement
 from mesascope.nets import InContextRegressor, Transformer, TransformerConfig
 from mesascope.streams import stream
-from mesascope.tasks import Context, Episode, LinearRegression
+from mesascope.tasks import Context, Episode, LinearDynamics, LinearRegression
 
 FAMILY = LinearRegression(n_context=8, d_in=3, d_out=2, n_query=2)
 
@@ -237,3 +245,39 @@ def test_compare_pairs_any_learners():
     assert table.rows["numpy"].mse_a == table.rows["least squares"].mse_a
     with pytest.raises(ArgumentError, match="others must name at least one learner"):
         compare(Zero(), {}, FAMILY)
+
+
+def test_predictors_are_compared_on_sequences():
+    family = LinearDynamics(d=3, length=12)
+    table = compare(OnlineGradientDescent(1, 0.03), {"least squares": RecursiveLeastSquares(0.01)}, family, tasks=200)
+    s = family.sample(200, stream(0, "compare"))
+    with torch.no_grad():
+        a, b = (one(s[:, :-1]) for one in (OnlineGradientDescent(1, 0.03), RecursiveLeastSquares(0.01)))
+    row = table.rows["least squares"]
+    assert row.mse_a.value == pytest.approx(float((a - s[:, 1:]).square().mean()), rel=1e-5)
+    assert row.mse_b.value == pytest.approx(float((b - s[:, 1:]).square().mean()), rel=1e-5)
+    assert row.prediction_difference.value == pytest.approx(float((a - b).norm(dim=-1).mean()), rel=1e-5)
+    assert "sensitivity" not in str(table)
+    assert row.mse_ratio.value > 1
+
+
+@pytest.mark.parametrize(
+    ("learner", "family", "message"),
+    [
+        (
+            LeastSquares(),
+            LinearDynamics(),
+            r"a learner must take what the family draws, here \(sequence\), but LeastSq",
+        ),
+        (RecursiveLeastSquares(1.0), FAMILY, r"a learner must take what the family draws, here \(context, xq\)"),
+    ],
+)
+def test_learners_and_predictors_are_not_mixed_up(learner, family, message):
+    with pytest.raises(ArgumentTypeError, match=message):
+        compare(learner, {"same": learner}, family, tasks=10)
+
+
+def test_sequences_that_are_not_finite_or_too_short_are_refused():
+    for bad in (torch.full((4, 5, 2), torch.nan), torch.zeros(4, 1, 2)):
+        with pytest.raises(ArgumentError, match="sequences must be finite numbers"):
+            agreement(RecursiveLeastSquares(1.0), RecursiveLeastSquares(1.0), bad)

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Literal
 
 import torch
 
-from mesascope.errors import ArgumentError, ArgumentTypeError, NumericalError
+from mesascope.errors import ArgumentError, ArgumentTypeError, NumericalError, refuse
 from mesascope.nets import InContextRegressor
 from mesascope.shapes import Float, Tensor
-from mesascope.tasks import Episode, Learner
+from mesascope.tasks import Context, Episode, Learner, Predictor, check_episode, check_sequence
 
-__all__ = ["Access", "access_of", "per_task_errors", "predictions", "require_network", "sensitivities"]
+__all__ = [
+    "Access",
+    "Tasks",
+    "access_of",
+    "check_tasks",
+    "per_task_errors",
+    "predictions",
+    "require_network",
+    "sensitivities",
+]
+
+# What a family draws: episodes, or sequences (tasks, t, d).
+Tasks = Episode | Tensor
 
 Access = Literal["prediction", "gradient", "network"]
 
@@ -20,18 +32,21 @@ Access = Literal["prediction", "gradient", "network"]
 _PART = 10_000
 
 
-def access_of(learner: Learner, episode: Episode) -> Access:
+def access_of(learner: Learner | Predictor, tasks: Tasks) -> Access:
     """The most that ``learner`` gives: *network* if its weights can be read, *gradient* if its predictions can be
-    differentiated by the queries, else *prediction*."""
+    differentiated by the queries, else *prediction*, which is all that lenses ask of a predictor of sequences."""
     if isinstance(learner, InContextRegressor):
         return "network"
     if not callable(learner):
         raise ArgumentTypeError(
             f"a learner must be callable as learner(context, xq), but is {learner!r}: pass a module or a function."
         )
+    if isinstance(tasks, Tensor):
+        return "prediction"
+    episode = tasks
     xq = episode.xq[:1].detach().clone().requires_grad_()
     try:
-        prediction = learner(episode.part(0, 1).context, xq)
+        prediction = _called(learner, episode.part(0, 1).context, xq)
         differentiable = isinstance(prediction, Tensor) and prediction.requires_grad and _depends(prediction, xq)
         return "gradient" if differentiable else "prediction"
     except RuntimeError as error:
@@ -54,30 +69,51 @@ def require_network(lens: str, learner: object) -> InContextRegressor:
     return learner
 
 
-def predictions(learner: Learner, episode: Episode) -> Iterator[tuple[Episode, Float[Tensor, "part m dy"]]]:
-    """Parts of the episode and the learner's finite predictions for them, without gradients."""
-    for part in _parts(episode):
+def predictions(
+    learner: Learner | Predictor, tasks: Tasks
+) -> Iterator[tuple[Float[Tensor, "part m dy"], Float[Tensor, "part m dy"]]]:
+    """For parts of the tasks, the answers and the learner's finite predictions of them, without gradients.
+
+    The answers of sequences are their elements from the second on.
+    """
+    for start in range(0, len(tasks.xq if isinstance(tasks, Episode) else tasks), _PART):
         with torch.no_grad():
-            prediction = learner(part.context, part.xq)
-        yield part, _checked(learner, prediction, part)
+            if isinstance(tasks, Episode):
+                part = tasks.part(start, start + _PART)
+                answers, prediction = part.yq, _called(learner, part.context, part.xq)
+            else:
+                sequences = tasks[start : start + _PART]
+                answers, prediction = sequences[:, 1:], _called(learner, sequences[:, :-1])
+        yield answers, _checked(learner, prediction, answers)
 
 
-def per_task_errors(learner: Learner, episode: Episode) -> Float[Tensor, " tasks"]:
-    """Squared error of each task, averaged over its queries and outputs."""
-    errors = [(p - part.yq).square().flatten(1).mean(1) for part, p in predictions(learner, episode)]
+def per_task_errors(learner: Learner | Predictor, tasks: Tasks) -> Float[Tensor, " tasks"]:
+    """Squared error of each task, averaged over its queries, or times, and outputs."""
+    errors = [(p - answers).square().flatten(1).mean(1) for answers, p in predictions(learner, tasks)]
     return torch.cat(errors)
+
+
+def check_tasks(tasks: Tasks) -> None:
+    """Refuse episodes or sequences whose shapes disagree, or that hold a number which is not finite."""
+    if isinstance(tasks, Episode):
+        check_episode(tasks)
+        return
+    check_sequence(tasks)
+    if tasks.ndim != 3 or tasks.shape[1] < 2 or not bool(torch.isfinite(tasks).all()):
+        refuse("sequences", "be finite numbers (tasks, t, d) with t > 1", tuple(tasks.shape), "draw longer ones, say")
 
 
 def sensitivities(
     learner: Learner, episode: Episode
-) -> Iterator[tuple[Episode, Float[Tensor, "part m dy"], Float[Tensor, "part m dy dx"]]]:
-    """Parts of the episode, predictions for them, and dy/dx_q of each query, by one backward pass an output."""
+) -> Iterator[tuple[Float[Tensor, "part m dy"], Float[Tensor, "part m dy"], Float[Tensor, "part m dy dx"]]]:
+    """For parts of the episode, answers, predictions and dy/dx_q of each query, by one backward pass an output."""
     if access_of(learner, episode) == "prediction":
         raise ArgumentError(
             f"sensitivities must come from a learner that torch can differentiate by xq, but {_name(learner)} cannot "
             "be: use lenses that need predictions only, or write the learner in torch."
         )
-    for part in _parts(episode):
+    for start in range(0, len(episode.xq), _PART):
+        part = episode.part(start, start + _PART)
         xq = part.xq.detach().clone().requires_grad_()
         with torch.enable_grad():
             prediction = learner(part.context, xq)
@@ -86,24 +122,31 @@ def sensitivities(
                 torch.autograd.grad(prediction[..., j].sum(), xq, retain_graph=j < outputs - 1)[0]
                 for j in range(outputs)
             ]
-        yield part, _checked(learner, prediction.detach(), part), torch.stack(rows, dim=-2)
+        yield part.yq, _checked(learner, prediction.detach(), part.yq), torch.stack(rows, dim=-2)
 
 
-def _parts(episode: Episode) -> Iterator[Episode]:
-    tasks = episode.xq.shape[0]
-    for start in range(0, tasks, _PART):
-        yield episode.part(start, min(start + _PART, tasks))
+def _called(learner: Callable, *inputs: Context | Tensor) -> object:
+    try:
+        return learner(*inputs)
+    except TypeError as error:
+        if "positional argument" not in str(error):
+            raise
+        drawn = "(sequence)" if len(inputs) == 1 else "(context, xq)"
+        raise ArgumentTypeError(
+            f"a learner must take what the family draws, here {drawn}, but {_name(learner)} does not: choose a family of "
+            "episodes for learners, of sequences for predictors."
+        ) from error
 
 
-def _checked(learner: Learner, prediction: object, part: Episode) -> Tensor:
+def _checked(learner: Learner | Predictor, prediction: object, answers: Tensor) -> Tensor:
     if not isinstance(prediction, Tensor):
         raise ArgumentTypeError(
             f"a learner must return a torch tensor, but {_name(learner)} returned {type(prediction).__name__}: wrap it "
             "in torch.as_tensor."
         )
-    if prediction.shape != part.yq.shape:
+    if prediction.shape != answers.shape:
         raise ArgumentError(
-            f"a learner must return predictions (*batch, m, dy) = {tuple(part.yq.shape)}, but {_name(learner)} "
+            f"a learner must return predictions of the answers' shape {tuple(answers.shape)}, but {_name(learner)} "
             f"returned {tuple(prediction.shape)}: reshape its output."
         )
     bad = int((~torch.isfinite(prediction)).sum())

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import torch
 
-from mesascope.lenses.access import predictions, sensitivities
+from mesascope.lenses.access import Tasks, check_tasks, predictions, sensitivities
 from mesascope.measurement import Measurement
 from mesascope.shapes import Tensor
-from mesascope.tasks import Episode, Learner, check_episode
+from mesascope.tasks import Episode, Learner, Predictor
 
 __all__ = ["Agreement", "Alignment", "agreement", "alignment"]
 
@@ -37,11 +37,11 @@ class Alignment(Agreement):
     sensitivity_difference: Measurement
 
 
-def agreement(a: Learner, b: Learner, episodes: Episode) -> Agreement:
-    """Compare the predictions of two learners. Needs *prediction*."""
-    check_episode(episodes)
-    pairs = zip(predictions(a, episodes), predictions(b, episodes), strict=True)
-    samples = [_compare_predictions(ya, yb, part) for (part, ya), (_, yb) in pairs]
+def agreement(a: Learner | Predictor, b: Learner | Predictor, tasks: Tasks) -> Agreement:
+    """Compare the predictions of two learners on episodes, or of two predictors on sequences. Needs *prediction*."""
+    check_tasks(tasks)
+    pairs = zip(predictions(a, tasks), predictions(b, tasks), strict=True)
+    samples = [_compare_predictions(ya, yb, answers) for (answers, ya), (_, yb) in pairs]
     return Agreement(**_agreement_fields(_concatenated(samples)))
 
 
@@ -59,10 +59,11 @@ def alignment(a: Learner, b: Learner, episodes: Episode) -> Alignment:
     >>> f"{same.sensitivity_cosine.value:.3f}"
     '1.000'
     """
-    check_episode(episodes)
+    check_tasks(episodes)
     pairs = zip(sensitivities(a, episodes), sensitivities(b, episodes), strict=True)
     samples = [
-        _compare_predictions(ya, yb, part) | _compare_sensitivities(sa, sb) for (part, ya, sa), (_, yb, sb) in pairs
+        _compare_predictions(ya, yb, answers) | _compare_sensitivities(sa, sb)
+        for (answers, ya, sa), (_, yb, sb) in pairs
     ]
     joined = _concatenated(samples)
     return Alignment(
@@ -72,12 +73,12 @@ def alignment(a: Learner, b: Learner, episodes: Episode) -> Alignment:
     )
 
 
-def _compare_predictions(ya: Tensor, yb: Tensor, part: Episode) -> dict[str, Tensor]:
+def _compare_predictions(ya: Tensor, yb: Tensor, answers: Tensor) -> dict[str, Tensor]:
     """One number a task: distance of predictions, and both squared errors."""
     return {
         "distance": (ya - yb).norm(dim=-1).mean(-1),
-        "a": (ya - part.yq).square().flatten(1).mean(1),
-        "b": (yb - part.yq).square().flatten(1).mean(1),
+        "a": (ya - answers).square().flatten(1).mean(1),
+        "b": (yb - answers).square().flatten(1).mean(1),
     }
 
 

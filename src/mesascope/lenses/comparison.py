@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 
 from mesascope.errors import ArgumentError, ArgumentTypeError, require_count
-from mesascope.lenses.access import access_of
+from mesascope.lenses.access import Tasks, access_of
 from mesascope.lenses.alignment import Agreement, Alignment, agreement, alignment
 from mesascope.streams import stream
-from mesascope.tasks import Episode, Family, Learner
+from mesascope.tasks import Family, Learner, Predictor, SequenceFamily
 
 __all__ = ["Comparison", "compare"]
 
@@ -32,20 +32,18 @@ class Comparison:
     rows: dict[str, Agreement]
 
     def __str__(self) -> str:
-        return "\n".join(_aligned([["learner", *_COLUMNS.values()], *self._cells()]))
-
-    def _cells(self) -> list[list[str]]:
+        shown = [field for field in _COLUMNS if any(hasattr(row, field) for row in self.rows.values())]
         own = next(iter(self.rows.values())).mse_a
-        lines = [[self.learner, f"{own}", *[""] * (len(_COLUMNS) - 1)]]
+        lines = [["learner", *(_COLUMNS[field] for field in shown)], [self.learner, f"{own}", *[""] * (len(shown) - 1)]]
         for name, row in self.rows.items():
-            lines.append([name, *(f"{getattr(row, field)}" if hasattr(row, field) else "-" for field in _COLUMNS)])
-        return lines
+            lines.append([name, *(f"{getattr(row, field)}" if hasattr(row, field) else "-" for field in shown)])
+        return "\n".join(_aligned(lines))
 
 
 def compare(
-    learner: Learner,
-    others: Mapping[str, Learner],
-    family: Family,
+    learner: Learner | Predictor,
+    others: Mapping[str, Learner] | Mapping[str, Predictor],
+    family: Family | SequenceFamily,
     *,
     tasks: int = 10_000,
     seed: int = 0,
@@ -54,8 +52,9 @@ def compare(
     """Compare ``learner`` with each of ``others`` on the same ``tasks`` fresh tasks of ``family``.
 
     Any callable ``(context, xq) -> prediction`` is a learner, a torch module of your own included. Sensitivities are
-    compared where torch can differentiate both learners by the queries. All numbers carry the standard error over
-    tasks; ``loss ratio`` is the mean squared error of ``learner`` over the other's, paired.
+    compared where torch can differentiate both learners by the queries. On a family of sequences, predictors
+    ``sequence -> predictions`` are compared, over all times. All numbers carry the standard error over tasks; ``loss
+    ratio`` is the mean squared error of ``learner`` over the other's, paired.
 
     Raises:
         ArgumentError: no others, shapes that disagree, numbers that are not finite.
@@ -70,21 +69,22 @@ def compare(
     require_count("tasks", tasks, least=2)
     if not isinstance(others, Mapping) or not others:
         raise ArgumentError(f"others must name at least one learner, but is {others!r}: pass {{'name': learner}}.")
-    if not isinstance(family, Family):
+    if not hasattr(family, "sample"):
         raise ArgumentTypeError(
             f"family must have a method sample(batch, generator), but is {family!r}: pass LinearRegression(), say."
         )
-    episodes = family.sample(tasks, stream(seed, "compare", device=device))
-    rows = {name: _row(learner, other, episodes) for name, other in others.items()}
+    drawn = family.sample(tasks, stream(seed, "compare", device=device))
+    rows = {name: _row(learner, other, drawn) for name, other in others.items()}
     return Comparison(_label(learner), rows)
 
 
-def _row(learner: Learner, other: Learner, episodes: Episode) -> Agreement | Alignment:
-    differentiable = all(access_of(one, episodes) != "prediction" for one in (learner, other))
-    return (alignment if differentiable else agreement)(learner, other, episodes)
+def _row(learner: Learner | Predictor, other: Learner | Predictor, tasks: Tasks) -> Agreement | Alignment:
+    if all(access_of(one, tasks) != "prediction" for one in (learner, other)):
+        return alignment(learner, other, tasks)  # type: ignore[arg-type]
+    return agreement(learner, other, tasks)
 
 
-def _label(learner: Learner) -> str:
+def _label(learner: object) -> str:
     return getattr(learner, "__name__", type(learner).__name__)
 
 
