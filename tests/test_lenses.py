@@ -264,12 +264,8 @@ def test_predictors_are_compared_on_sequences():
 @pytest.mark.parametrize(
     ("learner", "family", "message"),
     [
-        (
-            LeastSquares(),
-            LinearDynamics(),
-            r"a learner must take what the family draws, here \(sequence\), but LeastSq",
-        ),
-        (RecursiveLeastSquares(1.0), FAMILY, r"a learner must take what the family draws, here \(context, xq\)"),
+        (numpy_mean, LinearDynamics(), r"a learner must take what the family draws, here \(sequence\), but numpy_mean"),
+        (lambda sequence: sequence, FAMILY, r"a learner must take what the family draws, here \(context, xq\)"),
     ],
 )
 def test_learners_and_predictors_are_not_mixed_up(learner, family, message):

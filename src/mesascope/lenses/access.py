@@ -133,8 +133,8 @@ def _called(learner: Callable, *inputs: Context | Tensor) -> object:
             raise
         drawn = "(sequence)" if len(inputs) == 1 else "(context, xq)"
         raise ArgumentTypeError(
-            f"a learner must take what the family draws, here {drawn}, but {_name(learner)} does not: choose a family of "
-            "episodes for learners, of sequences for predictors."
+            f"a learner must take what the family draws, here {drawn}, but {_name(learner)} does not: choose a family "
+            "of episodes for learners, of sequences for predictors."
         ) from error
 
 
