@@ -107,13 +107,15 @@ def mesa_attention(
     """
     rest = {"log_forget": log_forget, "beta": beta, "lengths": lengths}
     require_tensors({"q": q, "k": k, "v": v, **rest})
-    before = {} if state is None else _parts(state)
+    if state is not None:
+        require_instance("state", state, MesaState)
+        rest |= {"state.H": state.H, "state.G": state.G}
     if not isinstance(ridge, Tensor):
         require_number("ridge", ridge, above=0)
         ridge = torch.tensor(ridge, device=q.device)
     if ridge.dim() == 0:
         ridge = ridge.expand(q.shape[-3])
-    require_shapes(q, {"k": k, "v": v, "ridge": ridge, **rest, **before})
+    require_shapes(q, {"k": k, "v": v, "ridge": ridge, **rest})
     method = _method(method, q.shape[-2], ridge_decays)
     require_options(method, chunk, tolerance, iterations)
     problem, regulariser = _problem(q, k, v, log_forget, beta, lengths, ridge, state, ridge_decays)
@@ -152,11 +154,6 @@ def mesa_step(
         return_state=True,
     )
     return y.squeeze(-2), after
-
-
-def _parts(state: MesaState) -> dict[str, Tensor]:
-    require_instance("state", state, MesaState)
-    return {"state.H": state.H, "state.G": state.G}
 
 
 def _solution(
