@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from mesascope.errors import require_count
+from mesascope.errors import refuse, require_count
+from mesascope.ops.checks import require_shapes, require_tensors, require_values
 from mesascope.shapes import Float, Tensor
 
 __all__ = ["SoftmaxState", "causal_softmax_attention", "causal_softmax_attention_reference", "dpfp"]
@@ -42,14 +43,21 @@ def causal_softmax_attention(
         state: of the tokens before. It holds the last ``window - 1`` of them.
         return_state: whether to return the state after the last token too.
 
-    Forgetting as the thesis notes at the end of section 3.7.1.2. Plain products rather than PyTorch's fused kernel,
-    which has neither second derivatives on CPU nor a rule for `torch.func.vmap`; memory O(T (T + n)).
+    Forget factors multiply weights, as in the Forgetting Transformer (Lin et al. 2025); the thesis (section 3.7.1.2)
+    notes that they may multiply scores, which would give what is forgotten the weight of a score of 0. Plain products
+    rather than PyTorch's fused kernel, which has neither second derivatives on CPU nor a rule for `torch.func.vmap`;
+    memory O(T (T + n)). For bfloat16 and float16 weights are computed in float32.
     """
     if window is not None:
         require_count("window", window)
-    bias = q.new_zeros(q.shape[:-1]) if beta is None else beta.log()
-    if log_forget is not None:
-        decay = log_forget.cumsum(-1)
+    arguments = {"q": q, "k": k, "v": v, "log_forget": log_forget, "beta": beta}
+    require_tensors(arguments)
+    require_shapes(q, arguments)
+    require_values(arguments, q.shape[-2])
+    wide = torch.promote_types(q.dtype, torch.float32)
+    bias = q.new_zeros(q.shape[:-1], dtype=wide) if beta is None else beta.to(wide).log()
+    decay = None if log_forget is None else log_forget.to(wide).cumsum(-1)
+    if decay is not None:
         bias = bias - decay
     if state is not None:
         k, v, bias = (
@@ -58,14 +66,16 @@ def causal_softmax_attention(
     t, n = q.shape[-2], k.shape[-2]
     age = torch.arange(n - t, n, device=q.device)[:, None] - torch.arange(n, device=q.device)
     unseen = age < 0 if window is None else (age < 0) | (age >= window)
-    scores = (q @ k.mT) * (q.shape[-1] ** -0.5 if scale is None else scale) + bias[..., None, :]
-    y = torch.softmax(scores.masked_fill(unseen, -torch.inf), -1) @ v
+    scores = (q @ k.mT).to(wide) * (q.shape[-1] ** -0.5 if scale is None else scale) + bias[..., None, :]
+    y = torch.softmax(scores.masked_fill(unseen, -torch.inf), -1).to(v.dtype) @ v
     if not return_state:
         return y
-    if log_forget is not None and t:  # from here on, decay counts from the last token
+    if decay is not None and t:  # from here on, decay counts from the last token
         bias = bias + decay[..., -1:]
     first = 0 if window is None else max(n - window + 1, 0)
-    return y, SoftmaxState(k[..., first:, :], v[..., first:, :], bias[..., first:])
+    kept = (k[..., first:, :], v[..., first:, :], bias[..., first:])
+    # Copies, lest a window hold on to the memory of the whole prompt.
+    return y, SoftmaxState(*(part.clone() if first else part for part in kept))
 
 
 def causal_softmax_attention_reference(
@@ -91,5 +101,7 @@ def dpfp(x: Float[Tensor, "*batch d"], nu: int) -> Float[Tensor, "*batch feature
     tensor([2., 0., 0., 0.])
     """
     require_count("nu", nu)
+    if nu >= 2 * x.shape[-1]:
+        refuse("nu", f"be less than twice the width {x.shape[-1]}, or features repeat", nu, "pass fewer")
     positive = torch.relu(torch.cat([x, -x], -1))
     return torch.cat([positive * positive.roll(shift, -1) for shift in range(1, nu + 1)], -1)

@@ -13,12 +13,15 @@ beta_i (v_i - g_i G_0 k_i): a triangular system a chunk. No ratio g_t/g_i exceed
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 
-from mesascope.errors import require_count
+from mesascope.errors import NumericalError, require_count
+from mesascope.ops.checks import require_shapes, require_tensors, require_values
 from mesascope.ops.chunks import cut, decay_weights
+from mesascope.ops.reading import read
 from mesascope.shapes import Float, Tensor
 
 __all__ = ["causal_linear_attention", "delta_attention", "fast_weights_reference"]
@@ -40,7 +43,7 @@ def causal_linear_attention(
     Args:
         q, k, v: bfloat16 and float16 are computed in float32.
         log_forget: logarithm of the forget factors gamma, at most 0; None forgets nothing.
-        beta: how strongly each pair counts; None is 1.
+        beta: how strongly each pair counts, in (0, 1]; None is 1.
         chunk: tokens of a chunk. Cost 2 T (C + d) d multiplications.
         state: G of the tokens before; zero if None.
         return_state: whether to return G after the last token too.
@@ -68,8 +71,12 @@ def delta_attention(
 ) -> Any:
     """y_t = G_t q_t with G_t = gamma_t G_{t-1} + beta_t (v_t - gamma_t G_{t-1} k_t) k_t^T, in chunks of time.
 
-    Each token takes one gradient step, of size beta_t, on 1/2 |v_t - G k_t|^2. For |k_t| = 1 it is stable for beta_t in
-    [0, 2], and with beta_t = 1 replaces what was stored under k_t. Arguments as in `causal_linear_attention`.
+    Each token takes one gradient step, of size beta_t, on 1/2 |v_t - G k_t|^2. With |k_t| = 1 it is stable, and at
+    beta_t = 1 replaces what was stored under k_t. Arguments as in `causal_linear_attention`. Cost 3 T (C + d) d
+    multiplications and a triangular system a chunk.
+
+    Raises:
+        NumericalError: the rule has diverged, as it may for longer keys.
 
     Source: Schlag, Irie and Schmidhuber (2021); with forgetting Yang, Kautz and Hatamizadeh (2024).
 
@@ -107,10 +114,22 @@ def _fast_weights(
     delta: bool,
 ) -> Any:
     require_count("chunk", chunk)
+    arguments = {"q": q, "k": k, "v": v, "log_forget": log_forget, "beta": beta, "state": state}
+    require_tensors(arguments)
+    require_shapes(q, arguments)
+    require_values(arguments, q.shape[-2])
     with torch.autocast(q.device.type, enabled=False):
         dtype = torch.promote_types(q.dtype, torch.float32)
         gates = (None if part is None else part.to(dtype) for part in (log_forget, beta, state))
         y, G = _in_chunks(q.to(dtype), k.to(dtype), v.to(dtype), *gates, chunk=chunk, delta=delta)
+    if y.numel() and not torch.compiler.is_compiling():
+        extremes = read(torch.stack(y.aminmax()).double())
+        if not any(math.isfinite(low + high) for low, high in extremes):
+            low, high = extremes[0]
+            raise NumericalError(
+                f"outputs must be finite, but lie in [{low:.3g}, {high:.3g}]: normalise keys, or use smaller beta or "
+                "more forgetting."
+            )
     return (y.to(v.dtype), G) if return_state else y.to(v.dtype)
 
 

@@ -10,14 +10,15 @@ to 3.15), or it does not, r_t = ridge (MesaNet).
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
 
-from mesascope.errors import ArgumentError, require_choice, require_instance, require_number
+from mesascope.errors import ArgumentError, refuse, require_choice, require_count, require_instance, require_number
 from mesascope.ops import mesa_chunks, mesa_products, mesa_steps
+from mesascope.ops.checks import require_shapes, require_tensors, require_values
 from mesascope.ops.chunks import cut
-from mesascope.ops.mesa_checks import require_options, require_shapes, require_tensors, require_values
 from mesascope.ops.mesa_products import Solver
 from mesascope.ops.mesa_solve import MOST_DECAY
 from mesascope.ops.mesa_steps import Problem, Solution
@@ -76,25 +77,27 @@ def mesa_attention(
         method: one of `MESA_METHODS`, or ``"auto"``: ``"solve"`` for up to 3 tokens, then ``"chunk"``, or ``"cg"`` for
             a ridge that does not decay, which only it, the series and ``"solve"`` can take.
 
-            ``"chunk"``: exact, parallel in time. 6 T (C d + d^2) multiplications and T/C factorisations.
+            ``"chunk"``: exact, parallel in time. 6 T (C d + d^2) multiplications, two thirds more where it corrects,
+            and 2 T/C factorisations.
             ``"scan"``: the thesis' recurrence. T steps of O(d^2); its rounding errors add up, and are 1/ridge as large.
             ``"solve"``: a dense solve a token, O(T d^3): the definition, to test the others against.
             ``"cg"``: conjugate gradients, preconditioned by the chunk's factor, to ``tolerance``.
             ``"neumann"``, ``"chebyshev"``: ``iterations`` terms of a series, for H of small condition number:
-            4 T C d multiplications a term, no factorisation, derivatives through every term.
+            T d (2 C + d) multiplications a term, no factorisation, derivatives through every term.
         chunk: tokens of a chunk; if None 64, or 32 for keys of less than 64 entries. Chunks that forget much are cut
             further, to keep their digits.
         state: that of the tokens before, as an earlier call of the same ``ridge_decays`` returned it. What is left of a
             decaying ridge is part of it, and ``ridge`` then has no effect.
         return_state, return_info: whether to return a `MesaState` and a `MesaInfo` too, in this order.
         lengths: tokens of each sequence ``(*batch,)`` that are not padding; outputs beyond are 0.
-        tolerance: of conjugate gradients alone, relative to |q|; eight units of rounding if None; 0 takes all
-            ``iterations``.
+        tolerance: of conjugate gradients alone, on their recurrence's residual relative to |q|; eight units of rounding
+            if None; 0 takes all ``iterations``.
         iterations: at most so many of conjugate gradients, 2 dk + 50 if None, or terms of a series, 30 if None; how far
             these came only ``return_info`` tells.
 
     Raises:
-        NumericalError: H_t is singular to the precision at hand. Forgetting forgets a decaying regulariser too.
+        NumericalError: H_t is singular to the precision at hand. Forgetting forgets a decaying regulariser too. Under
+            `torch.func.vmap`, so that the others may go on, what is wrong with one member becomes NaN in its own part.
 
     `torch.compile` takes ``"chunk"`` in one graph, with ``chunk`` as it is and without the checks of values.
 
@@ -106,21 +109,26 @@ def mesa_attention(
              [3.3333]]])
     """
     rest = {"log_forget": log_forget, "beta": beta, "lengths": lengths}
-    require_tensors({"q": q, "k": k, "v": v, **rest})
+    require_instance("q", q, Tensor)
     if state is not None:
         require_instance("state", state, MesaState)
         rest |= {"state.H": state.H, "state.G": state.G}
     if not isinstance(ridge, Tensor):
         require_number("ridge", ridge, above=0)
-        ridge = torch.tensor(ridge, device=q.device)
+        ridge = torch.tensor(ridge, dtype=torch.promote_types(q.dtype, torch.float32), device=q.device)
+    require_tensors({"q": q, "k": k, "v": v, "ridge": ridge, **rest})
     if ridge.dim() == 0:
         ridge = ridge.expand(q.shape[-3])
     require_shapes(q, {"k": k, "v": v, "ridge": ridge, **rest})
-    method = _method(method, q.shape[-2], ridge_decays)
-    require_options(method, chunk, tolerance, iterations)
-    problem, regulariser = _problem(q, k, v, log_forget, beta, lengths, ridge, state, ridge_decays)
-    require_values({"ridge": ridge, **rest, "q": problem.q, "k": problem.k, "v": problem.v}, q.shape[-2])
-    solver = Solver(method, tolerance, iterations, q.shape[-3])
+    method = _method(method, q.shape[-2], ridge_decays, tolerance, iterations, chunk)
+    if lengths is not None:
+        rest |= dict(
+            zip(("q", "k", "v", "log_forget", "beta"), _masked(lengths, q, k, v, log_forget, beta), strict=True)
+        )
+    arguments = {"ridge": ridge, "q": q, "k": k, "v": v} | rest
+    require_values(arguments, q.shape[-2])
+    problem, regulariser = _problem(arguments, state, ridge_decays)
+    solver = Solver(method, tolerance, iterations, q.shape[-3], stateless=state is None)
     with torch.autocast(q.device.type, enabled=False):
         solution, residual, count = _solution(problem, regulariser, chunk, solver)
     y, *parts = solution
@@ -174,40 +182,50 @@ def _solution(
     return solution, problem.q.new_zeros(problem.q.shape[0]), 0
 
 
-def _method(method: str, t: int, ridge_decays: bool) -> str:
-    """The method, where ``"auto"`` is resolved."""
+def _method(
+    method: str, t: int, ridge_decays: bool, tolerance: float | None, iterations: int | None, chunk: int | None
+) -> str:
+    """The method, where ``"auto"`` is resolved, and options that it has no use for are refused."""
     require_choice("method", method, ("auto", *MESA_METHODS))
+    if chunk is not None:
+        require_count("chunk", chunk)
     if method == "auto":
-        return "solve" if t <= _SHORT else "chunk" if ridge_decays else "cg"
+        of_cg = tolerance is not None or iterations is not None
+        method = "cg" if of_cg else "solve" if t <= _SHORT else "chunk" if ridge_decays else "cg"
     if not ridge_decays and method in ("chunk", "scan"):
         raise ArgumentError(
             f"method must be 'cg', 'solve' or a series where ridge_decays=False, but is {method!r}: pass 'cg'."
         )
+    if tolerance is not None:
+        require_number("tolerance", tolerance, least=0)
+        if method != "cg":
+            refuse("tolerance", f"be None for method {method!r}", tolerance, "leave it out, or pass method='cg'")
+    if iterations is not None:
+        require_count("iterations", iterations, least=0)
+        if method not in ("cg", "neumann", "chebyshev"):
+            refuse("iterations", f"be None for method {method!r}", iterations, "leave it out, or pass method='cg'")
     return method
 
 
+def _masked(lengths: Tensor, q: Tensor, k: Tensor, v: Tensor, *gates: Tensor | None) -> list[Tensor | None]:
+    """Padding as tokens that neither add nor forget anything, whatever stands there."""
+    real = torch.arange(q.shape[-2], device=q.device) < lengths[..., None, None]
+    log_forget, beta = (None if gate is None else torch.where(real, gate, n) for n, gate in enumerate(gates))
+    return [*(torch.where(real[..., None], tensor, 0) for tensor in (q, k, v)), log_forget, beta]
+
+
 def _problem(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    log_forget: Tensor | None,
-    beta: Tensor | None,
-    lengths: Tensor | None,
-    ridge: Tensor,
-    state: MesaState | None,
-    ridge_decays: bool,
+    arguments: Mapping[str, Any], state: MesaState | None, ridge_decays: bool
 ) -> tuple[Problem, Float[Tensor, "rows dk"]]:
-    """The working form, in which what ``beta`` and padding say is done, and the ridge that stands beside every H."""
-    dtype = torch.promote_types(torch.promote_types(q.dtype, v.dtype), torch.float32)
+    """The working form, in which what ``beta`` says is done, and the ridge that stands beside every H."""
+    q, k, v, ridge = (arguments[name] for name in ("q", "k", "v", "ridge"))
+    gate, beta = arguments["log_forget"], arguments["beta"]
+    dtype = torch.promote_types(q.dtype, torch.float32)
     q, k, v = (tensor.to(dtype) for tensor in (q, k, v))
-    gate = q.new_zeros(q.shape[:-1]) if log_forget is None else log_forget.to(dtype)
+    gate = q.new_zeros(q.shape[:-1]) if gate is None else gate.to(dtype)
     if beta is not None:
         root = beta.to(dtype).sqrt()[..., None]
         k, v = k * root, v * root
-    if lengths is not None:
-        real = torch.arange(q.shape[-2], device=q.device) < lengths[..., None, None]
-        q, k, v = (torch.where(real[..., None], tensor, 0) for tensor in (q, k, v))
-        gate = torch.where(real, gate, 0)
     dk, dv = q.shape[-1], v.shape[-1]
     wide = ridge.to(dtype) if ridge.dim() == 2 else ridge.to(dtype)[:, None].expand(-1, dk)
     rows = wide.expand(*q.shape[:-3], *wide.shape).reshape(-1, dk)
@@ -223,7 +241,7 @@ def _fitting(log_forget: Float[Tensor, "rows t"], size: int) -> int:
     """The largest chunk, of ``size`` or a half of it and so on, in which nothing is forgotten by more than e^4."""
     while size > 1 and log_forget.numel() and not torch.compiler.is_compiling():
         decay = -cut(log_forget[..., None], size).sum(-2).amin()
-        if all(row[0] <= MOST_DECAY for row in read(decay[None])):
+        if not any(row[0] > MOST_DECAY for row in read(decay[None])):
             break
         size = (size + 1) // 2
     return size

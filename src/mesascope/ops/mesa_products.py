@@ -4,7 +4,7 @@ For all t of a chunk that starts from H_0, with g_t the product of its forget fa
 
     A_t x_t = g_t H_0 x_t + sum_{i<=t} (g_t/g_i) k_i (k_i . x_t) + ridge x_t,
 
-which is two matrix products a chunk. No factor g_t/g_i exceeds 1, so that any forgetting is safe. Tokens are rows,
+which is three matrix products a chunk. No factor g_t/g_i exceeds 1, so that any forgetting is safe. Tokens are rows,
 ``(batch, chunks, size, d)``.
 """
 
@@ -48,12 +48,13 @@ class Normal(NamedTuple):
 
 
 class Solver(NamedTuple):
-    """Which method, how exact, how long at most, and the number of heads that errors count in."""
+    """Which method, how exact, how long at most, the number of heads that errors count in, and whether H is a ridge."""
 
     method: str
     tolerance: float | None
     iterations: int | None
     heads: int
+    stateless: bool
 
 
 def iterated(
@@ -67,14 +68,14 @@ def iterated(
     if solver.method == "cg":
         tolerance = 8 * torch.finfo(q.dtype).eps if solver.tolerance is None else solver.tolerance
         most = 2 * q.shape[-1] + 50 if solver.iterations is None else solver.iterations
-        x, residual, count = conjugate_gradients(normal, targets, tolerance, most, solver.heads)
+        x, count = _Conjugate.apply(targets, *normal, tolerance, most, solver.heads, True)
     else:
         count = 30 if solver.iterations is None else solver.iterations
         if solver.method == "neumann":
             x = neumann(normal, weights, targets, count)
         else:
-            x = chebyshev(normal, weights, targets, count, _floor(problem.H, normal))
-        residual = _relative(targets - normal.times(x, weights), targets).detach()
+            x = chebyshev(normal, weights, targets, count, _floor(problem.H, normal, solver.stateless))
+    residual = _relative(targets - normal.times(x.detach(), weights), targets).detach()
     y = normal.log_decay.exp() * (x @ chunks.G) + (weights * (x @ chunks.keys.mT)) @ chunks.values
     solution = Solution(y.flatten(1, 2)[:, : q.shape[1]], chunks.last_H, chunks.last_G)
     return solution, residual.flatten(1).amax(1), int(count)
@@ -110,47 +111,40 @@ def chebyshev(
     return x
 
 
-def _floor(H: Tensor, normal: Normal) -> Float[Tensor, "batch chunks size 1"]:
-    """A lower bound of A_t's smallest eigenvalue: what the first state keeps of its own, and the smallest ridge."""
+def _floor(H: Tensor, normal: Normal, stateless: bool) -> Float[Tensor, "batch chunks size 1"]:
+    """A lower bound of A_t's smallest eigenvalue: what the first state keeps of its own, and the smallest ridge.
+
+    Without a state H is diagonal, the ridge. With one its eigenvalues count as constants in derivatives: theirs do not
+    exist where two are equal.
+    """
+    smallest = H.diagonal(dim1=-2, dim2=-1).amin(-1) if stateless else torch.linalg.eigvalsh(H.detach())[:, 0]
     whole = normal.log_decay[..., -1:, :]
     kept = (whole.cumsum(1) - whole + normal.log_decay).exp()
-    return kept * torch.linalg.eigvalsh(H)[:, None, None, :1] + normal.ridge.amin(-1, keepdim=True)
-
-
-def conjugate_gradients(
-    normal: Normal, q: Tensor, tolerance: float, iterations: int, heads: int
-) -> tuple[Float[Tensor, "batch chunks size dk"], Float[Tensor, "batch chunks size"], Tensor]:
-    """x with |A x - q| <= tolerance |q|, those relative residuals, and how many iterations it took.
-
-    Preconditioned by the factor of a chunk's A without, or with less, forgetting: exact where nothing is forgotten.
-
-    Raises:
-        NumericalError: the tolerance was not reached in ``iterations``.
-    """
-    return _Conjugate.apply(q, *normal, tolerance, iterations, heads)
+    return kept * smallest[:, None, None, None] + normal.ridge.amin(-1, keepdim=True)
 
 
 class _Conjugate(torch.autograd.Function):
-    """x_t = A_t^{-1} q_t by conjugate gradients, and derivatives by as many systems again.
+    """x_t = A_t^{-1} q_t by conjugate gradients, how many of them, and derivatives by as many systems again.
 
     They follow from the equation, not from the iteration: grad q = u = A^{-1} grad x and grad A_t = -u_t x_t^T.
     """
 
     @staticmethod
-    def forward(q, keys, log_decay, H, ridge, tolerance, iterations, heads):
-        return _iterate(Normal(keys, log_decay, H, ridge), q, tolerance, iterations, heads)
+    def forward(q, keys, log_decay, H, ridge, tolerance, iterations, heads, strict):
+        return _iterate(Normal(keys, log_decay, H, ridge), q, tolerance, iterations, heads, strict)
 
     @staticmethod
     def setup_context(ctx, inputs, output) -> None:
-        _, *normal, ctx.tolerance, ctx.iterations, ctx.heads = inputs
-        ctx.mark_non_differentiable(*output[1:])
+        _, *normal, ctx.tolerance, ctx.iterations, ctx.heads, ctx.strict = inputs
+        ctx.mark_non_differentiable(output[1])
         ctx.save_for_backward(output[0], *normal)
+        ctx.save_for_forward(output[0], *normal)
 
     @staticmethod
     def backward(ctx, grad_x: Tensor, *_):
         x, *parts = ctx.saved_tensors
         normal = Normal(*parts)
-        u = _Conjugate.apply(grad_x, *normal, ctx.tolerance, ctx.iterations, ctx.heads)[0]
+        u = _Conjugate.apply(grad_x, *normal, ctx.tolerance, ctx.iterations, ctx.heads, ctx.strict)[0]
         weights = decay_weights(normal.log_decay)
         scores, other = (weights * (rows @ normal.keys.mT) for rows in (x, u))
         grad_keys = -(scores.mT @ u + other.mT @ x)
@@ -158,43 +152,66 @@ class _Conjugate(torch.autograd.Function):
         as_key = -0.5 * (normal.keys * grad_keys).sum(-1, keepdim=True)
         outer = (normal.log_decay.exp() * u).mT @ x
         grad_ridge = -(u * x).sum((1, 2), keepdim=True)
-        return u, grad_keys, as_query + as_key, -0.5 * (outer + outer.mT), grad_ridge, None, None, None
+        return u, grad_keys, as_query + as_key, -0.5 * (outer + outer.mT), grad_ridge, None, None, None, None
+
+    @staticmethod
+    def jvp(ctx, q, keys, log_decay, H, ridge, *_):
+        x, *parts = ctx.saved_tensors
+        normal = Normal(*parts)
+        weights = decay_weights(normal.log_decay)
+        change = torch.zeros_like(x) if q is None else q
+        if keys is not None:
+            change = change - (weights * (x @ keys.mT)) @ normal.keys - (weights * (x @ normal.keys.mT)) @ keys
+        if log_decay is not None:
+            turned = weights * (log_decay - log_decay.mT)
+            moved = log_decay * normal.log_decay.exp() * (x @ normal.H) + (turned * (x @ normal.keys.mT)) @ normal.keys
+            change = change - moved
+        if H is not None:
+            change = change - normal.log_decay.exp() * (x @ H.mT)
+        if ridge is not None:
+            change = change - ridge * x
+        return _Conjugate.apply(change, *normal, ctx.tolerance, ctx.iterations, ctx.heads, ctx.strict)[0], None
 
     @staticmethod
     def vmap(info, in_dims, *inputs):
         """The mapped axis becomes part of the batch, whose heads still come in turn."""
-        outputs = _Conjugate.apply(*fold(info.batch_size, in_dims[:5], inputs[:5]), *inputs[5:])
-        x, residual, count = outputs
-        split = (info.batch_size, -1)
-        return (x.unflatten(0, split), residual.unflatten(0, split), count), (0, 0, None)
+        x, count = _Conjugate.apply(*fold(info.batch_size, in_dims[:5], inputs[:5]), *inputs[5:8], False)
+        return (x.unflatten(0, (info.batch_size, -1)), count), (0, None)
 
 
-def _iterate(normal: Normal, q: Tensor, tolerance: float, iterations: int, heads: int) -> tuple[Tensor, Tensor, Tensor]:
+def _iterate(
+    normal: Normal, q: Tensor, tolerance: float, iterations: int, heads: int, strict: bool
+) -> tuple[Tensor, Tensor]:
+    """x with |A x - q| <= tolerance |q| by the recurrence's residual, and how many iterations that took.
+
+    Preconditioned by the factor of a chunk's A without, or with less, forgetting: exact where nothing is forgotten.
+    What does not arrive is refused, or NaN where not ``strict``; any result will do for a tolerance of 0.
+    """
     weights = decay_weights(normal.log_decay)
     scale = (-0.5 * normal.log_decay.clamp(min=-MOST_DECAY)).exp()
     factor = factorise(scale * normal.keys, normal.H + torch.diag_embed(normal.ridge.squeeze(1)))
-    if factor.condition.numel() and not float(factor.condition.max()) < torch.inf:
+    if strict and factor.condition.numel() and not float(factor.condition.max()) < torch.inf:
         refuse_singular(factor.condition, heads, q.shape[2], q.dtype)
-    x, residual = torch.zeros_like(q), q
-    direction = better = substitute(factor, residual)
-    energy = _dot(residual, better)
-    for count in range(iterations + 1):
-        relative = _relative(residual, q)
-        if (relative <= tolerance).all():
-            return x, relative, torch.tensor(count)
-        image = normal.times(direction, weights)
-        along = _dot(direction, image)
-        step = torch.where(along > 0, energy / along.where(along > 0, 1), 0)
-        x, residual = x + step * direction, residual - step * image
+    x, residual, direction, energy = torch.zeros_like(q), q, torch.zeros_like(q), q.new_ones(())
+    relative, count = _relative(residual, q), 0
+    while count < iterations and bool((relative > tolerance).any()):
         better = substitute(factor, residual)
         before, energy = energy, _dot(residual, better)
         direction = better + energy / before.where(before > 0, 1) * direction
-    if tolerance == 0:
-        return x, relative, torch.tensor(iterations)
-    raise NumericalError(
-        f"the relative residual must reach {tolerance:g}, but is {float(relative.max()):.2g} after {iterations} "
-        "iterations of conjugate gradients: use a larger tolerance, ridge or number of iterations, or float64."
-    )
+        image = normal.times(direction, weights)
+        along = _dot(direction, image)
+        step = torch.where(along > 0, energy / along.where(along > 0, 1), 0)
+        x, residual, count = x + step * direction, residual - step * image, count + 1
+        relative = _relative(residual, q)
+    failed = ~(relative <= tolerance)
+    if tolerance > 0 and bool(failed.any()):
+        if strict:
+            raise NumericalError(
+                f"the relative residual must reach {tolerance:g}, but is {float(relative.max()):.2g} after {count} "
+                "iterations of conjugate gradients: use a larger tolerance, ridge or number of iterations, or float64."
+            )
+        x = x.masked_fill(failed[..., None], torch.nan)
+    return x, torch.tensor(count)
 
 
 def _relative(residual: Tensor, q: Tensor) -> Float[Tensor, "batch chunks size"]:

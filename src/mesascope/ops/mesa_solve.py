@@ -5,7 +5,6 @@ See `mesascope.ops.mesa_chunks` for the equations. Tokens are rows, ``(batch, ch
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple, NoReturn
 
@@ -62,7 +61,7 @@ def solve_chunks(
     """
     if torch.compiler.is_compiling():
         return _compiled(q, keys, H, log_decay.detach(), heads)
-    return _Solve.apply(q, keys, H, heads)[0]
+    return _Solve.apply(q, keys, H, heads, True)[0]
 
 
 class _Solve(torch.autograd.Function):
@@ -77,13 +76,13 @@ class _Solve(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(q: Tensor, keys: Tensor, H: Tensor, heads: int) -> tuple[Tensor, ...]:
+    def forward(q: Tensor, keys: Tensor, H: Tensor, heads: int, strict: bool) -> tuple[Tensor, ...]:
         factor = factorise(keys, H)
-        return _solved(factor, keys, H, q, heads, q.dtype), *factor
+        return _solved(factor, keys, H, q, heads, q.dtype, strict), *factor
 
     @staticmethod
     def setup_context(ctx, inputs, output) -> None:
-        _, keys, H, ctx.heads = inputs
+        _, keys, H, ctx.heads, ctx.strict = inputs
         x, *factor = output
         ctx.mark_non_differentiable(*factor)
         ctx.save_for_backward(x, keys, H, *factor)
@@ -93,25 +92,25 @@ class _Solve(torch.autograd.Function):
     def backward(ctx, grad_x: Tensor, *_):
         x, keys, H, *factor = ctx.saved_tensors
         if torch.is_grad_enabled():
-            u = _Solve.apply(grad_x, keys, H, ctx.heads)[0]
+            u = _Solve.apply(grad_x, keys, H, ctx.heads, ctx.strict)[0]
         else:
-            u = _solved(Factor(*factor), keys, H, grad_x, ctx.heads, grad_x.dtype)
-        return *_gradients(x, u, keys), None
+            u = _solved(Factor(*factor), keys, H, grad_x, ctx.heads, grad_x.dtype, ctx.strict)
+        return *_gradients(x, u, keys), None, None
 
     @staticmethod
-    def jvp(ctx, q: Tensor | None, keys: Tensor | None, H: Tensor | None, _):
+    def jvp(ctx, q: Tensor | None, keys: Tensor | None, H: Tensor | None, *_):
         x, own, start = ctx.saved_tensors
         change = torch.zeros_like(x) if q is None else q
         if H is not None:
             change = change - x @ H.mT
         if keys is not None:
             change = change - causal(x @ own.mT) @ keys - causal(x @ keys.mT) @ own
-        return _Solve.apply(change, own, start, ctx.heads)[0], *(None for _ in Factor._fields)
+        return _Solve.apply(change, own, start, ctx.heads, ctx.strict)[0], *(None for _ in Factor._fields)
 
     @staticmethod
-    def vmap(info, in_dims, q: Tensor, keys: Tensor, H: Tensor, heads: int):
+    def vmap(info, in_dims, q: Tensor, keys: Tensor, H: Tensor, heads: int, strict: bool):
         """The mapped axis becomes part of the batch, whose heads still come in turn."""
-        outputs = _Solve.apply(*fold(info.batch_size, in_dims, (q, keys, H)), heads)
+        outputs = _Solve.apply(*fold(info.batch_size, in_dims, (q, keys, H)), heads, False)
         return tuple(output.unflatten(0, (info.batch_size, -1)) for output in outputs), (0,) * len(outputs)
 
 
@@ -134,7 +133,7 @@ def _compiled(q, keys, H, log_decay, heads):
             f"log_forget must not add up to less than {-MOST_DECAY:g} in a chunk under torch.compile, but does to "
             f"{float(log_decay.min()):.3g}: pass a smaller chunk, or leave mesa_attention out of the compiled function."
         )
-    return _solved(factorise(keys, H), keys, H, q, heads, q.dtype).contiguous()
+    return _solved(factorise(keys, H), keys, H, q, heads, q.dtype, strict=True).contiguous()
 
 
 @_compiled.register_fake
@@ -199,27 +198,32 @@ def refuse_singular(condition: Tensor, heads: int, size: int, dtype: torch.dtype
     )
 
 
-def _solved(factor: Factor, keys: Tensor, H: Tensor, rows: Tensor, heads: int, dtype: torch.dtype) -> Tensor:
+def _solved(
+    factor: Factor, keys: Tensor, H: Tensor, rows: Tensor, heads: int, dtype: torch.dtype, strict: bool
+) -> Tensor:
     """A solution, with one correction by its residual where rounding would tell.
 
-    Without it, the gradient of keys loses a thousand times as many digits at a condition number of 3,000. Where the
-    correction is so large that another would tell too, everything is done again in float64.
+    Without it, the gradient of keys loses a thousand times as many digits at a condition number of 3,000. Where a
+    correction is so large that another would tell too, everything is done again in float64. What is singular to
+    ``dtype`` is refused, or NaN where not ``strict``.
     """
     x = substitute(factor, rows)
-    worst = float(torch.maximum(factor.condition, factor.growth).max()) if factor.condition.numel() else 0.0
-    if worst < _BENIGN:
+    if not factor.condition.numel() or float(torch.maximum(factor.condition, factor.growth).max()) < _BENIGN:
         return x
-    step = substitute(factor, rows - x @ H - causal(x @ keys.mT) @ keys)
-    if worst < math.inf and bool((step.norm(dim=-1) <= _LARGE * x.norm(dim=-1)).all()):
-        x = x + step
-        seen = condition_seen(x, rows, H.diagonal(dim1=-2, dim2=-1)[..., None, :] + keys.square().cumsum(-2))
-        if not float(seen.max()) <= 1 / torch.finfo(dtype).eps:
-            refuse_singular(seen.amax(-1), heads, keys.shape[-2], dtype)
-        return x
-    if rows.dtype == torch.float64:
-        refuse_singular(factor.condition, heads, keys.shape[-2], dtype)
-    keys, H, rows = keys.double(), H.double(), rows.double()
-    return _solved(factorise(keys, H), keys, H, rows, heads, dtype).to(dtype)
+    correction = substitute(factor, rows - x @ H - causal(x @ keys.mT) @ keys)
+    settled = (correction.norm(dim=-1) <= _LARGE * x.norm(dim=-1)).all(-1) & (factor.condition < torch.inf)
+    if rows.dtype != torch.float64 and not bool(settled.all()):
+        keys, H, rows = keys.double(), H.double(), rows.double()
+        return _solved(factorise(keys, H), keys, H, rows, heads, dtype, strict).to(dtype)
+    x = x + correction
+    diagonal = H.diagonal(dim1=-2, dim2=-1)[..., None, :] + keys.square().cumsum(-2)
+    condition = condition_seen(x, rows, diagonal).amax(-1).masked_fill(~settled, torch.inf)
+    singular = ~(condition <= 1 / torch.finfo(dtype).eps)
+    if bool(singular.any()):
+        if strict:
+            refuse_singular(condition, heads, keys.shape[-2], dtype)
+        x = x.masked_fill(singular[..., None, None], torch.nan)
+    return x
 
 
 def condition_seen(x: Tensor, q: Tensor, diagonal: Tensor) -> Tensor:

@@ -52,24 +52,23 @@ def solve(problem: Problem, ridge: Float[Tensor, "batch dk"], heads: int) -> Sol
         NumericalError: H_t is singular to the precision at hand; ``heads`` is what the error counts in.
     """
     q, k, v, log_forget, H, G = problem
-    rows, conditions = [], []
+    rows, conditions, limit = [], [], 1 / torch.finfo(q.dtype).eps
     for t in range(q.shape[1]):
         H, G = grow(H, G, k[:, t], v[:, t], log_forget[:, t])
         whole = H + torch.diag_embed(ridge)
         x, failed = torch.linalg.solve_ex(whole, q[:, t])
-        seen = condition_seen(x, q[:, t], whole.diagonal(dim1=-2, dim2=-1))
-        conditions.append(seen.detach().masked_fill(failed != 0, torch.inf))
-        rows.append((G @ x[..., None]).squeeze(-1))
+        seen = condition_seen(x, q[:, t], whole.diagonal(dim1=-2, dim2=-1)).detach().masked_fill(failed != 0, torch.inf)
+        rows.append((G @ x.masked_fill(~(seen <= limit)[:, None], torch.nan)[..., None]).squeeze(-1))
+        conditions.append(seen)
     if conditions and q.shape[0] and not torch.compiler.is_compiling():
-        _require_definite(torch.stack(conditions, 1), heads)
+        _require_definite(torch.stack(conditions, 1), limit, heads)
     return Solution(_stacked(rows, v), H, G)
 
 
-def _require_definite(conditions: Float[Tensor, "batch t"], heads: int) -> None:
-    limit = 1 / torch.finfo(conditions.dtype).eps
-    if all(worst <= limit for (worst,) in read(conditions.amax()[None])):
-        return
-    for numbers in read(conditions.flatten()):
+def _require_definite(conditions: Float[Tensor, "batch t"], limit: float, heads: int) -> None:
+    """Refused under `torch.func.vmap` only where every member is singular."""
+    if not any(worst <= limit for (worst,) in read(conditions.amax()[None])):
+        numbers = read(conditions.flatten())[0]
         refuse_singular(torch.tensor(numbers).view(conditions.shape), heads, 1, conditions.dtype)
 
 
@@ -79,29 +78,29 @@ def scan(problem: Problem) -> Solution:
     Source: thesis, eq. 3.19. Rounding errors of R add up over time, and derivatives go back through every step.
     """
     q, k, v, log_forget, H, G = problem
-    rows, growths, R = [], [], torch.linalg.inv(H)
+    rows, growths, R, most = [], [], torch.linalg.inv_ex(H).inverse, 0.1 / torch.finfo(q.dtype).eps
     for t in range(q.shape[1]):
         forget = log_forget[:, t].exp()[:, None, None]
         Rk = R @ k[:, t, :, None]
         growth = forget + (k[:, t, :, None] * Rk).sum(-2, keepdim=True)
-        R = (R - Rk * Rk.mT / growth) / forget
+        lost = ~(growth <= most * forget)
+        R = ((R - Rk * Rk.mT / growth) / forget).masked_fill(lost, torch.nan)
         H, G = grow(H, G, k[:, t], v[:, t], log_forget[:, t])
         rows.append((G @ (R @ q[:, t, :, None])).squeeze(-1))
         growths.append(growth / forget)
-    _require_digits(growths)
+    _require_digits(growths, most)
     return Solution(_stacked(rows, v), H, G)
 
 
-def _require_digits(growths: list[Float[Tensor, "batch 1 1"]]) -> None:
+def _require_digits(growths: list[Float[Tensor, "batch 1 1"]], most: float) -> None:
     """Each update rounds R relative to what it was before, of which 1/growth is left in the direction of its key."""
     if growths and growths[0].numel() and not torch.compiler.is_compiling():
-        most = 0.1 / torch.finfo(growths[0].dtype).eps
-        for (growth,) in read(torch.stack(growths).amax()[None]):
-            if not growth <= most:
-                raise NumericalError(
-                    f"a token must not shrink R by more than {most:.2g}, or the recurrence has no digits left, but one "
-                    f"does by {growth:.2g}: use method='chunk', a larger ridge, shorter keys or float64."
-                )
+        seen = [growth for (growth,) in read(torch.stack(growths).amax()[None])]
+        if not any(growth <= most for growth in seen):
+            raise NumericalError(
+                f"a token must not shrink R by more than {most:.2g}, or the recurrence has no digits left, but one "
+                f"does by {seen[0]:.2g}: use method='chunk', a larger ridge, shorter keys or float64."
+            )
 
 
 def _stacked(rows: list[Tensor], v: Tensor) -> Tensor:

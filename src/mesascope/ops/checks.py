@@ -1,4 +1,4 @@
-"""What `mesa_attention` refuses: options that do nothing, wrong types, shapes and values."""
+"""What causal attention refuses: wrong types, shapes and values."""
 
 from __future__ import annotations
 
@@ -7,24 +7,11 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from mesascope.errors import ArgumentTypeError, refuse, require_count, require_instance, require_number
+from mesascope.errors import ArgumentTypeError, refuse, require_instance
 from mesascope.ops.reading import read
 from mesascope.shapes import Tensor
 
-__all__ = ["require_options", "require_shapes", "require_tensors", "require_values"]
-
-
-def require_options(method: str, chunk: int | None, tolerance: float | None, iterations: int | None) -> None:
-    if chunk is not None:
-        require_count("chunk", chunk)
-    if tolerance is not None:
-        require_number("tolerance", tolerance, least=0)
-        if method != "cg":
-            refuse("tolerance", f"be None for method {method!r}", tolerance, "leave it out, or pass method='cg'")
-    if iterations is not None:
-        require_count("iterations", iterations, least=0)
-        if method not in ("cg", "neumann", "chebyshev"):
-            refuse("iterations", f"be None for method {method!r}", iterations, "leave it out, or pass method='cg'")
+__all__ = ["require_shapes", "require_tensors", "require_values"]
 
 
 def require_tensors(arguments: Mapping[str, Tensor | None]) -> None:
@@ -38,7 +25,10 @@ def require_tensors(arguments: Mapping[str, Tensor | None]) -> None:
         )
     if q.ndim < 3 or q.shape[-1] == 0:
         refuse("q", "have shape (*batch, heads, t, dk) with dk > 0", tuple(q.shape), "add the missing axes")
-    lengths = arguments["lengths"]
+    for name, tensor in arguments.items():
+        if tensor is not None and tensor.device != q.device:
+            refuse(name, f"be on q's device {q.device}", tensor.device, "move it there")
+    lengths = arguments.get("lengths")
     if lengths is not None and lengths.dtype not in (torch.int32, torch.int64):
         raise ArgumentTypeError(f"lengths must be integers, but are {lengths.dtype}: pass counts of tokens.")
 
@@ -47,12 +37,14 @@ def require_shapes(q: Tensor, arguments: Mapping[str, Tensor | None]) -> None:
     (*batch, heads, t, dk), v = q.shape, arguments["v"]
     dv = v.shape[-1] if v is not None and v.ndim else 1
     known: dict[str, list[tuple[int, ...]]] = {
+        "q": [tuple(q.shape)],
         "k": [(*batch, heads, t, dk)],
         "v": [(*batch, heads, t, dv)],
         "ridge": [(heads,), (heads, dk)],
         "log_forget": [(*batch, heads, t)],
         "beta": [(*batch, heads, t)],
         "lengths": [tuple(batch)],
+        "state": [(*batch, heads, dv, dk)],
         "state.H": [(*batch, heads, dk, dk)],
         "state.G": [(*batch, heads, dv, dk)],
     }
@@ -65,8 +57,13 @@ def require_shapes(q: Tensor, arguments: Mapping[str, Tensor | None]) -> None:
 
 
 def require_values(arguments: Mapping[str, Tensor | None], tokens: int) -> None:
-    """Refuse values out of range, by one reading of them all; a graph that is being compiled shows none."""
-    if torch.compiler.is_compiling():
+    """Refuse values out of range, by one reading of them all; a graph that is being compiled shows none.
+
+    Under `torch.func.vmap` a member's values are refused only where every member's would be: one that has diverged must
+    not stop the others.
+    """
+    given = {name: tensor for name, tensor in arguments.items() if tensor is not None and tensor.numel()}
+    if not given or torch.compiler.is_compiling():
         return
     rules: dict[str, tuple[Callable[[float], bool], str, str]] = {
         "ridge": (lambda x: 0 < x < math.inf, "be positive and finite", "pass 1/lambda, or put a floor under it"),
@@ -75,12 +72,15 @@ def require_values(arguments: Mapping[str, Tensor | None], tokens: int) -> None:
         "lengths": (lambda x: 0 <= x <= tokens, f"lie in [0, {tokens}]", "pass counts of tokens"),
     }
     finite = (math.isfinite, "be finite", "look for an overflow before it")
-    given = {name: tensor for name, tensor in arguments.items() if tensor is not None and tensor.numel()}
-    if given:
-        extremes = torch.stack([number.float() for tensor in given.values() for number in tensor.aminmax()])
-        for row in read(extremes):
-            for name, *numbers in zip(given, row[::2], row[1::2], strict=True):
-                holds, rule, remedy = rules.get(name, finite)
-                for number in numbers:
-                    if not holds(number):
-                        refuse(name, rule, number, remedy)
+    numbers = torch.stack([number.double() for tensor in given.values() for number in tensor.aminmax()])
+    names = [name for name in given for _ in range(2)]
+    offences = []
+    for row in read(numbers):
+        broken = [
+            (name, number) for name, number in zip(names, row, strict=True) if not rules.get(name, finite)[0](number)
+        ]
+        offences.append(broken)
+    if all(offences):
+        name, number = offences[0][0]
+        _, rule, remedy = rules.get(name, finite)
+        refuse(name, rule, number, remedy)
