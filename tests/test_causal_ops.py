@@ -4,9 +4,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jaxtyping import TypeCheckError
 from torch.nn.functional import logsigmoid, normalize
 
-from mesascope.errors import ArgumentError
+from mesascope.errors import ArgumentError, ArgumentTypeError, NumericalError
 from mesascope.ops import (
     causal_linear_attention,
     causal_softmax_attention,
@@ -106,6 +107,45 @@ def test_a_cache_goes_on_where_a_prompt_ended_and_holds_no_more_than_the_window(
         y, state = causal_softmax_attention(**at(named, [t]), window=window, state=state, return_state=True)
         torch.testing.assert_close(y[..., 0, :], whole[..., t, :])
     assert state.k.shape[-2] == (11 if window is None else window - 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("forget", [-0.05, -1.0, -5.0])
+def test_forgetting_in_half_precision_is_as_exact_as_its_inputs(dtype, forget):
+    """A sum of a thousand gates in bfloat16 would be off by more than a gate."""
+    shape = (1, 1, 1024)
+    named = {name: draw(*shape, 8, name=name).to(dtype) for name in "qkv"}
+    named["log_forget"] = torch.full(shape, forget, dtype=torch.float64).to(dtype)
+    wide = {name: part.double() for name, part in named.items()}
+    for attention in (causal_softmax_attention, causal_linear_attention):
+        rough, expected = attention(**named), attention(**wide)
+        assert (rough - expected).norm() < 0.01 * expected.norm()
+
+
+@pytest.mark.parametrize("attention", [causal_softmax_attention, *RULES.values()])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"beta": torch.ones(2, 2, 1)}, r"beta must have shape \(2, 2, 11\) beside q"),
+        ({"log_forget": torch.ones(2, 2, 11)}, "log_forget must be finite and at most 0, but is 1.0"),
+        ({"q": torch.full((2, 2, 11, 4), torch.nan).double()}, "q must be finite, but is nan"),
+        ({"v": torch.zeros(2, 2, 11, 3)}, "q, k and v must share one floating-point dtype"),
+    ],
+)
+def test_bad_arguments_are_refused_in_a_sentence(attention, change, message):
+    with pytest.raises((ArgumentError, ArgumentTypeError, TypeCheckError), match=message + "|Type-check error"):
+        attention(**{**inputs(), **change})
+
+
+def test_a_delta_rule_that_diverges_says_so():
+    k = 3 * draw(1, 300, 16, name="k")
+    with pytest.raises(NumericalError, match="outputs must be finite, .* normalise keys"):
+        delta_attention(k, k, k)
+
+
+def test_features_that_would_repeat_are_refused():
+    with pytest.raises(ArgumentError, match=r"nu must be less than twice the width 2"):
+        dpfp(torch.ones(3, 2), 4)
 
 
 def test_a_window_of_no_token_is_refused():

@@ -96,26 +96,28 @@ def test_causal_layers_keep_the_contract_alone_and_as_an_ensemble(attention, ext
     for name, weight in ensemble.weights.items():
         assert weight.grad is not None, name
         assert torch.isfinite(weight.grad).all(), name
-        if "ridge" not in name or attention == "mesa":
-            assert weight.grad.any(), f"{name} must matter"
+        assert weight.grad.any(), f"{name} must matter"
 
 
 @pytest.mark.parametrize("attention", CAUSAL_ATTENTIONS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("extra", [{}, {"convolution": 3, "forget": True, "beta": True, "output_norm": True}])
-def test_causal_layers_take_half_precision_and_autocast(attention, extra):
+def test_causal_layers_take_half_precision_and_autocast(attention, extra, dtype):
     layer = CAUSAL_ATTENTIONS[attention](AttentionConfig(8, **extra), stream(0, "init"))
-    tokens = torch.randn(2, 20, 8, generator=stream(0, "tokens"))
+    tokens = torch.randn(2, 300, 8, generator=stream(0, "tokens"))
+    tokens[:, 5] = 0.0
     expected = layer(tokens)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.autocast("cpu", dtype=dtype):
         mixed = layer(tokens)
-    half = layer.bfloat16()
+    half = layer.to(dtype)
     state, steps = half.init_state(2), []
-    for token in tokens.bfloat16().unbind(1):
+    for token in tokens[:, :40].to(dtype).unbind(1):
         moved, state = half.step(token, state)
         steps.append(moved)
-    for rough in (mixed, half(tokens.bfloat16()), torch.stack(steps, 1)):
-        assert rough.dtype == torch.bfloat16
-        assert (rough - expected).norm() < 0.05 * expected.norm()
+    for rough in (mixed, half(tokens.to(dtype)), torch.stack(steps, 1)):
+        assert rough.dtype == dtype
+        same = expected[:, : rough.shape[1]]
+        assert (rough - same).norm() < 0.05 * same.norm()
 
 
 @pytest.mark.parametrize("name", SEQUENCE_CONSTRUCTIONS)

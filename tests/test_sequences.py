@@ -24,7 +24,7 @@ from mesascope.nets import (
 from mesascope.streams import stream
 from mesascope.tasks import Context, LinearDynamics, check_sequence
 from mesascope.testing import check_predictor
-from mesascope.training import Training, train
+from mesascope.training import Ensemble, Training, fit, half_mse, train
 
 D = 3
 
@@ -136,6 +136,11 @@ def test_series_converge_to_least_squares_at_their_rates():
         NeumannLeastSquares(0, bound, ridge)
     )
     rho = (bound**0.5 - 1) / (bound**0.5 + 1)
+    a = torch.linspace(1, bound, 5001, dtype=torch.float64)
+    coefficients = ChebyshevLeastSquares.inverse(7, bound).coefficients.detach()
+    angles = ((2 * a - bound - 1) / (bound - 1)).clamp(-1, 1).acos()
+    series = sum(c * (j * angles).cos() for j, c in enumerate(coefficients))
+    assert float((series - 1 / a).abs().max()) == pytest.approx((1 - bound**-0.5) * rho**7, rel=1e-6)
     gaps = [gap(ChebyshevLeastSquares.inverse(terms, bound, ridge)) for terms in (10, 30)]
     assert gaps[1] < gaps[0] * rho**20 * 5
     assert gap(ChebyshevLeastSquares.inverse(150, bound, ridge)) < 1e-12
@@ -174,9 +179,13 @@ def test_bad_arguments_are_refused_in_a_sentence(call, message):
 @pytest.mark.parametrize(
     ("diverging", "message"),
     [
-        (lambda: OnlineGradientDescent(300, 10.0), "predictions must be finite, .* use a smaller eta"),
-        (lambda: NeumannLeastSquares(300, 1.5), "predictions must be finite, .* use a bound above"),
-        (lambda: ChebyshevLeastSquares.inverse(300, 1.5), "predictions must be finite, .* use a bound above"),
+        (lambda: OnlineGradientDescent(300, 10.0), "the iteration must stay finite, but diverged: use a smaller eta"),
+        (lambda: NeumannLeastSquares(300, 1.5), "the iteration must stay finite, but diverged: use a bound above"),
+        (
+            lambda: ChebyshevLeastSquares.inverse(300, 1.5),
+            "the iteration must stay finite, but diverged: use a bound above",
+        ),
+        (lambda: lambda s: RecursiveLeastSquares(1.0)(s / 0), "sequence must be finite"),
         (lambda: OnlineGradientDescent(1, 0.1, torch.ones(2, 2)), r"w0 must have shape \(3, 3\), but is \(2, 2\)"),
     ],
 )
@@ -234,29 +243,29 @@ def predictor(*attention, width=12, **heads):
 @pytest.mark.parametrize("attention", CAUSAL_ATTENTIONS)
 @pytest.mark.parametrize("heads", [{}, {"convolution": 3, "forget": True, "beta": True}, {"positions": 6, "window": 4}])
 def test_any_split_into_prompt_and_steps_gives_the_same(attention, heads):
-    net, s = predictor("softmax", attention, **heads), sequences()
+    net, s = predictor("softmax", attention, **heads), sequences(length=75)
     with torch.no_grad():
         whole = net(s)
-        for split in (0, 1, 5, 12):
+        for split in (0, 1, 5, 40, 74):
             first, state = net.advance(s[:, :split], net.init_state(4))
-            second, state = net.advance(s[:, split:-1], state) if split < 12 else (s[:, :0], state)
-            last, _ = net.step(s[:, -1], state) if split < 12 else (whole[:, -1], state)
-            both = torch.cat([first, second], 1)[:, :11]
-            torch.testing.assert_close(both, whole[:, :11], rtol=1e-9, atol=1e-9)
-            torch.testing.assert_close(last, whole[:, -1], rtol=1e-9, atol=1e-9)
+            second, state = net.advance(s[:, split:-1], state)
+            last, _ = net.step(s[:, -1], state)
+            told = torch.cat([first, second, last[:, None]], 1)
+            torch.testing.assert_close(told, whole, rtol=1e-9, atol=1e-9)
 
 
-def kept_numbers(state):
+def kept_bytes(state):
+    """Memory, not entries: a view of a few may hold on to many."""
     if isinstance(state, torch.Tensor):
-        return state.numel()
-    return sum(kept_numbers(part) for part in state if not isinstance(part, int) and part is not None)
+        return state.untyped_storage().nbytes()
+    return sum(kept_bytes(part) for part in state if not isinstance(part, int) and part is not None)
 
 
 @pytest.mark.parametrize("attention", ["linear", "delta", "mesa"])
 def test_decoding_keeps_as_much_after_a_hundred_elements_as_after_ten(attention):
     net, s = predictor("softmax", attention, window=4, convolution=3), sequences(length=100)
     with torch.no_grad():
-        sizes = [kept_numbers(net.advance(s[:, :t], net.init_state(4))[1]) for t in (10, 100)]
+        sizes = [kept_bytes(net.advance(s[:, :t], net.init_state(4))[1]) for t in (10, 100)]
     assert sizes[0] == sizes[1]
 
 
@@ -307,8 +316,13 @@ def test_forget_factors_start_at_horizons_from_ten_to_a_thousand_tokens_and_keep
 
 
 def test_a_predictor_that_looks_ahead_fails_the_contract():
-    with pytest.raises(AssertionError, match=r"later elements|how many elements follow"):
-        check_predictor(lambda s: s.mean(-2, keepdim=True).expand_as(s))
+    def means_of_blocks(s, size=6):
+        parts = s.split(size, -2)
+        return torch.cat([part.mean(-2, keepdim=True).expand_as(part) for part in parts], -2)
+
+    for blind in (lambda s: s.mean(-2, keepdim=True).expand_as(s), means_of_blocks):
+        with pytest.raises(AssertionError, match=r"later elements|how many elements follow"):
+            check_predictor(blind)
 
 
 @pytest.mark.parametrize(
@@ -321,6 +335,12 @@ def test_a_predictor_that_looks_ahead_fails_the_contract():
         ),
         (lambda: AttentionConfig(4, ridge=1e-4), "ridge must be greater than ridge_floor = 0.001, but is 0.0001"),
         (lambda: AttentionConfig(4, dpfp=-1), "dpfp must be at least 0"),
+        (lambda: AttentionConfig(8, dpfp=4), "dpfp must be less than 4 for key_size 2, but is 4"),
+        (lambda: AttentionConfig(4, dpfp=1), "dpfp must be less than 1 for key_size 1, but is 1"),
+        (
+            lambda: predictor("mesa").transformer.advance(torch.ones(1, 12).double(), ()),
+            "state must be of 1 layers, but is 0",
+        ),
         (lambda: CausalTransformerConfig(AttentionConfig(4), ()), "attention must be a tuple of one name a layer"),
         (lambda: CausalTransformerConfig(AttentionConfig(4), ("meza",)), "did you mean 'mesa'"),
         (lambda: predictor("mesa")(torch.ones(2, 5, 4)), "sequence must have width 3, but is 4"),
@@ -366,3 +386,30 @@ def test_training_a_mesa_layer_on_constructed_tokens_finds_least_squares():
 
     assert loss(trained) < 1.1 * loss(RecursiveLeastSquares(0.03))
     assert loss(RecursiveLeastSquares(0.03)) < 0.7 * loss(OnlineGradientDescent(1, 0.02))
+
+
+def test_a_mesa_member_that_diverges_lets_the_others_train_on():
+    """An infinite weight and, apart from it, a ridge that single precision cannot bear."""
+    family, plan = LinearDynamics(D, 12), Training(steps=4, batch=8, learning_rate=0.01)
+
+    def make(generator, broken):
+        net = SequencePredictor(CausalTransformerConfig(AttentionConfig(6, 2), ("mesa",)), D, generator=generator)
+        if broken == "infinite":
+            net.w_in.data[0, 0] = torch.inf
+        if broken == "singular":
+            net.transformer.layers[0].attention.config = AttentionConfig(6, 2, ridge_floor=1e-12)
+            net.transformer.layers[0].attention.ridge_above.data.fill_(-1e3)
+        return net
+
+    def batches(step):
+        return torch.stack([family.sample(8, stream(0, "train", step))] * 2)
+
+    for broken in ("infinite", "singular"):
+        nets = [make(stream(0, "init"), broken), make(stream(1, "init"), None)]
+        if broken == "singular":  # one config for all members, as their ridges are parameters
+            nets[1].transformer.layers[0].attention.config = nets[0].transformer.layers[0].attention.config
+        alone = fit(Ensemble(nets[1:]), half_mse, lambda step: batches(step)[:1], plan)
+        with pytest.warns(UserWarning, match=r"members \[0\] diverged at step 1"):
+            pair = fit(Ensemble(nets), half_mse, batches, plan)
+        for name, weight in alone.weights.items():
+            torch.testing.assert_close(pair.weights[name][1], weight[0], rtol=1e-4, atol=1e-5)

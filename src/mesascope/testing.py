@@ -99,7 +99,8 @@ def check_predictor(
     >>> check_predictor(RecursiveLeastSquares(ridge=0.1))
     """
     sequence = (family or LinearDynamics(d=3, length=12)).sample(6, stream(0, "check"))
-    before, half = sequence.clone(), sequence.shape[1] // 2
+    before, length = sequence.clone(), sequence.shape[1]
+    _require(length > 1, "a family must draw sequences of at least 2 elements")
     with torch.no_grad():
         answer = predictor(sequence)
         _require(isinstance(answer, Tensor), f"predictions must be a tensor, but are {type(answer).__name__}")
@@ -114,11 +115,13 @@ def check_predictor(
         same(predictor(sequence), answer, "the same call must give the same prediction")
         _require(torch.equal(sequence, before), "a predictor must leave its inputs as they are")
         same(predictor(sequence[:3]), answer[:3], "a sequence's predictions must not depend on the others in the batch")
-        same(predictor(sequence[:, :half]), answer[:, :half], "predictions must not depend on how many elements follow")
-        changed = torch.cat([sequence[:, :half], sequence[:, half:].flip(1)], 1)
-        same(predictor(changed)[:, :half], answer[:, :half], "predictions must not depend on later elements")
+        for t in range(1, length):
+            same(predictor(sequence[:, :t]), answer[:, :t], "predictions must not depend on how many elements follow")
+            changed = torch.cat([sequence[:, :t], -sequence[:, t:]], 1)
+            same(predictor(changed)[:, :t], answer[:, :t], "predictions must not depend on later elements")
         if leading_axes:
             same(predictor(sequence.unflatten(0, (2, 3))).flatten(0, 1), answer, "leading axes must be free")
+            same(predictor(sequence[0]), answer[0], "leading axes must be free")
         _require(
             hasattr(predictor, "step") == hasattr(predictor, "init_state"), "init_state and step must come together"
         )

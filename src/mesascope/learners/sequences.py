@@ -9,14 +9,15 @@ Source: thesis, sections 3.3 and 3.7.3.2.
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import nn
 from torch.nn import functional
 
-from mesascope.errors import NumericalError, refuse, require_count, require_instance, require_number
+from mesascope.errors import ArgumentError, NumericalError, refuse, require_count, require_instance, require_number
 from mesascope.learners.descent import size_at, step_sizes
 from mesascope.ops import causal_linear_attention, mesa_attention
 from mesascope.ops.reading import read
@@ -68,11 +69,12 @@ class OnlineGradientDescent(nn.Module):
             refuse("w0", f"have shape ({width}, {width})", tuple(self.w0.shape), "match it to the elements' width")
         w0 = sequence.new_zeros(width, width) if self.w0 is None else self.w0.to(sequence)
         predictions, residual = [sequence @ w0.mT], sequence - before @ w0.mT
-        for step in range(self.steps):
-            eta = size_at(self.eta, step).to(sequence)
-            predictions.append(predictions[-1] + eta * _through_pairs(sequence, before, residual))
-            residual = residual - eta * _through_pairs(before, before, residual)
-        return _finite(torch.stack(predictions), "use a smaller eta")
+        with _diverging("use a smaller eta"):
+            for step in range(self.steps):
+                eta = size_at(self.eta, step).to(sequence)
+                predictions.append(predictions[-1] + eta * _through_pairs(sequence, before, residual))
+                residual = residual - eta * _through_pairs(before, before, residual)
+        return torch.stack(predictions)
 
 
 class RecursiveLeastSquares(nn.Module):
@@ -101,7 +103,7 @@ class RecursiveLeastSquares(nn.Module):
         before = _before(sequence)
         q, k, v = (part.unsqueeze(-3) for part in (sequence, before, sequence))
         gate = None if self.forget == 1 else torch.full_like(q[..., 0], math.log(self.forget))
-        return mesa_attention(q, k, v, ridge=q.new_full((1,), self.ridge), log_forget=gate).squeeze(-3)
+        return mesa_attention(q, k, v, ridge=self.ridge, log_forget=gate).squeeze(-3)
 
     def extra_repr(self) -> str:
         return f"ridge={self.ridge:g}, forget={self.forget:g}"
@@ -134,10 +136,11 @@ class NeumannLeastSquares(nn.Module):
         """Predictions after 0, 1, ..., ``terms`` steps."""
         before = _before(sequence)
         x, predictions = sequence, [_through_pairs(sequence, before, sequence)]
-        for _ in range(self.terms):
-            x = sequence + x - (_through_pairs(x, before, before) + self.ridge * x) / self.bound
-            predictions.append(_through_pairs(x, before, sequence))
-        return _finite(torch.stack(predictions) / self.bound, _RAISE)
+        with _diverging(_RAISE):
+            for _ in range(self.terms):
+                x = sequence + x - (_through_pairs(x, before, before) + self.ridge * x) / self.bound
+                predictions.append(_through_pairs(x, before, sequence))
+        return torch.stack(predictions) / self.bound
 
     def extra_repr(self) -> str:
         return f"terms={self.terms}, bound={self.bound:g}, ridge={self.ridge:g}"
@@ -168,7 +171,9 @@ class ChebyshevLeastSquares(nn.Module):
 
     @classmethod
     def inverse(cls, terms: int, bound: float, ridge: float = 1.0) -> ChebyshevLeastSquares:
-        """With the Chebyshev series of 1/a on [ridge, bound] up to T_terms, whose error is below 2 rho^terms / ridge.
+        """With the Chebyshev series of 1/a on [ridge, bound] up to T_terms.
+
+        Its largest error, at a = ridge, is (1 - sqrt(ridge / bound)) rho^terms / ridge.
 
         c_j = (2 - [j = 0]) (-rho)^j / sqrt(ridge bound) with rho = (sqrt(bound) - sqrt(ridge)) / (sqrt(bound) +
         sqrt(ridge)).
@@ -186,11 +191,12 @@ class ChebyshevLeastSquares(nn.Module):
         polynomial, last = sequence, torch.zeros_like(sequence)
         coefficients = self.coefficients.to(sequence)
         x = coefficients[0] * polynomial
-        for j, coefficient in enumerate(coefficients[1:]):
-            image = _through_pairs(polynomial, before, before) + (self.ridge - centre) * polynomial
-            polynomial, last = (2 if j else 1) / radius * image - last, polynomial
-            x = x + coefficient * polynomial
-        return _finite(_through_pairs(x, before, sequence), _RAISE)
+        with _diverging(_RAISE):
+            for j, coefficient in enumerate(coefficients[1:]):
+                image = _through_pairs(polynomial, before, before) + (self.ridge - centre) * polynomial
+                polynomial, last = (2 if j else 1) / radius * image - last, polynomial
+                x = x + coefficient * polynomial
+            return _through_pairs(x, before, sequence)
 
     def extra_repr(self) -> str:
         return f"coefficients={self.coefficients.tolist()}, bound={self.bound:g}, ridge={self.ridge:g}"
@@ -206,15 +212,19 @@ def _check_interval(ridge: float, bound: float) -> None:
 def _before(sequence: Float[Tensor, "*batch t d"]) -> Float[Tensor, "*batch t d"]:
     """The element before each, zero before the first."""
     check_sequence(sequence)
+    extremes = read(torch.stack(sequence.aminmax()).double()) if sequence.numel() else [[0.0, 0.0]]
+    if not any(math.isfinite(low + high) for low, high in extremes):
+        refuse("sequence", "be finite", extremes[0][0], "look for an overflow or a missing value before it")
     return functional.pad(sequence, (0, 0, 1, 0))[..., :-1, :]
 
 
-def _finite(predictions: Tensor, remedy: str) -> Tensor:
-    """The predictions, unless the algorithm has diverged on some sequence."""
-    for low, high in read(torch.stack(predictions.aminmax())) if predictions.numel() else []:
-        if not math.isfinite(low + high):
-            raise NumericalError(f"predictions must be finite, but lie in [{low:.3g}, {high:.3g}]: {remedy}.")
-    return predictions
+@contextlib.contextmanager
+def _diverging(remedy: str) -> Iterator[None]:
+    """Name an overflow on the way for what it is."""
+    try:
+        yield
+    except (ArgumentError, NumericalError) as error:
+        raise NumericalError(f"the iteration must stay finite, but diverged: {remedy}.") from error
 
 
 def _through_pairs(query: Tensor, before: Tensor, values: Tensor) -> Float[Tensor, "*batch t d"]:

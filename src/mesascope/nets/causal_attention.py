@@ -41,6 +41,8 @@ __all__ = [
 
 # MesaNet's bound on the forget factor of a pair that counts fully.
 _CAP = 0.9975
+# What is left of an input strength that underflows, so that its logarithm exists.
+_WEAKEST = 1e-30
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,8 @@ class AttentionConfig:
         key_size: of keys and queries of a head; ``width / n_heads`` if None.
         value_size: of values of a head; ``key_size`` if None.
         normalise: divide keys and queries by their L2 norm. If None, the mesa and delta layers do, the others do not.
-            Softmax attention then scales scores by sqrt(key_size), at which those of random vectors have variance 1.
+            Softmax attention then scales scores by the root of their width, at which those of random vectors have
+            variance 1.
         dpfp: nu of the DPFP features of keys and queries, 2 nu key_size of them; 0 for none.
         convolution: taps of a causal convolution over time of each entry of keys and queries, followed by SiLU; 0 for
             none.
@@ -61,7 +64,8 @@ class AttentionConfig:
         window: last tokens that softmax attention sees, which bounds its memory in decoding; all if None. Other kinds
             take no notice of it, as no kind but mesa does of the ridge.
         forget: whether forget factors sigmoid(w . e + b) are learned, a head and token. They start near
-            1 - 1/horizon, with horizons of 10 to 1000 tokens over the heads.
+            1 - 1/horizon, with horizons of 10 to 1000 tokens over the heads. A mesa layer whose ridge decays then
+            forgets it: on hundreds of tokens that hardly vary H becomes singular; `ridge_decays=False` is the remedy.
         beta: whether input strengths sigmoid(w . e + b) are learned, a head and token; where both are, forget factors
             are multiplied by 1 - (1 - 0.9975) beta^2, MesaNet's cap. If None, the delta layer's are, its step sizes.
         ridge: 1/lambda at the start, of mesa layers.
@@ -107,6 +111,9 @@ class AttentionConfig:
             refuse(
                 "ridge", f"be greater than ridge_floor = {self.ridge_floor:g}", self.ridge, "raise it, or lower that"
             )
+        key = self.key_size or max(self.width // self.n_heads, 1)
+        if self.dpfp >= 2 * key or (self.dpfp and key == 1):
+            refuse("dpfp", f"be less than {2 * key if key > 1 else 1} for key_size {key}", self.dpfp, "widen the keys")
         if self.key_size is None and self.width % self.n_heads:
             refuse(
                 "key_size", f"be given, as n_heads = {self.n_heads} does not divide width", self.width, "pass key_size"
@@ -130,8 +137,9 @@ class AttentionState(NamedTuple):
 class CausalAttention(nn.Module, ABC):
     """What a layer of heads adds to each token: sum_h P_h y_h,t, where y_h,t attends to tokens up to t.
 
-    Keys, queries and values are W_K e, W_Q e and W_V e, with weights ``(heads, key, width)`` and ``(heads, value,
-    width)``, and P is ``(heads, width, value)``. The layer is called with a sequence of tokens; `init_state` and `step`
+    Keys, queries and values are W_K e, W_Q e and W_V e, with weights ``(heads, key, width + positions)`` twice and
+    ``(heads, value, width)``, and P is ``(heads, width, value)``. The layer is called with a sequence of tokens;
+    `init_state` and `step`
     decode one token at a time, to the same numbers, and any split of a sequence between the two gives them too.
 
     Args:
@@ -208,7 +216,7 @@ class CausalAttention(nn.Module, ABC):
         both, recent = self._convolved(both, state.recent)
         if self.config.dpfp:
             both = dpfp(both, self.config.dpfp)
-        q, k = functional.normalize(both, dim=-1) if self.normalise else both
+        q, k = _normalised(both) if self.normalise else both
         v = _heads(tokens, self.w_v).to(q.dtype)  # autocast may leave them different
         y, memory = self.attend(q, k, v, *self._gates(tokens), state.memory)
         if self.norm is not None:
@@ -219,7 +227,10 @@ class CausalAttention(nn.Module, ABC):
         return moved, AttentionState(state.position + t, recent, memory)
 
     def products(self) -> Products:
-        """W_KQ = W_K^T W_Q and W_PV = P W_V."""
+        """W_KQ = W_K^T W_Q, over tokens and their positions, and W_PV = P W_V.
+
+        They are all that a layer computes with unless it normalises, convolves or makes features of keys and queries.
+        """
         return Products(self.w_k.mT @ self.w_q, self.p @ self.w_v)
 
     def extra_repr(self) -> str:
@@ -248,22 +259,23 @@ class CausalAttention(nn.Module, ABC):
         row = torch.cat([recent, both], -2)
         kernel = self.convolution.reshape(2, *(1,) * (both.ndim - 4), *self.convolution.shape[1:])
         lagged = (kernel[..., None, :, lag] * row[..., taps - 1 - lag :, :][..., :t, :] for lag in range(taps))
-        return functional.silu(functools.reduce(torch.add, lagged)), row[..., t:, :]
+        # A copy, lest the last few inputs hold on to the memory of the whole prompt.
+        return functional.silu(functools.reduce(torch.add, lagged)), row[..., t:, :].clone()
 
     def _gates(self, tokens: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        """log gamma and beta, each ``(*batch, heads, t)``."""
+        """log gamma and beta, each ``(*batch, heads, t)``, in float32 at least: half precision has them 0 too soon."""
         log_forget = beta = None
         if self.w_beta is not None and self.b_beta is not None:
-            beta = torch.sigmoid(rows_times(tokens, self.w_beta.mT) + self.b_beta).mT
+            beta = torch.sigmoid(_wide(rows_times(tokens, self.w_beta.mT) + self.b_beta)).clamp_min(_WEAKEST).mT
         if self.w_forget is not None and self.b_forget is not None:
-            log_forget = functional.logsigmoid(rows_times(tokens, self.w_forget.mT) + self.b_forget).mT
+            log_forget = functional.logsigmoid(_wide(rows_times(tokens, self.w_forget.mT) + self.b_forget)).mT
             if beta is not None:
                 log_forget = log_forget + torch.log1p(-(1 - _CAP) * beta.square())
         return log_forget, beta
 
 
 class SoftmaxAttention(CausalAttention):
-    """y_t = sum_i softmax_i(q_t . k_i / sqrt(key_size)) v_i, where forget factors and strengths multiply the weights.
+    """y_t = sum_i softmax_i(q_t . k_i / sqrt(width of k)) v_i, where forget factors and strengths multiply the weights.
 
     Decoding keeps the last ``window`` keys and values, or all.
     """
@@ -352,6 +364,16 @@ CAUSAL_ATTENTIONS = {
     "delta": DeltaAttention,
     "mesa": MesaAttention,
 }
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    """In float32 at least."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+
+def _normalised(vectors: Tensor) -> Tensor:
+    """Vectors over their norms, and zero for zero, which float16 would not tell from its smallest numbers."""
+    return functional.normalize(_wide(vectors), dim=-1).to(vectors.dtype)
 
 
 def _heads(tokens: Float[Tensor, "*batch t width"], weights: Float[Tensor, "heads d width"]) -> Tensor:

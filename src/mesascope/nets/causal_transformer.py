@@ -105,7 +105,7 @@ class CausalTransformer(nn.Module):
         return [tokens, *(after for after, _ in self._layer_by_layer(tokens, self.init_state(*tokens.shape[:-2])))]
 
     def products(self) -> list[Products]:
-        """W_KQ and W_PV of each layer, each ``(heads, width, width)``."""
+        """W_KQ and W_PV of each layer, ``(heads, width, width)``, but for positions in the first layer's W_KQ."""
         return [layer.attention.products() for layer in self.layers]  # type: ignore[operator,union-attr]
 
     def init_state(self, *batch: int) -> tuple[AttentionState, ...]:
@@ -128,6 +128,8 @@ class CausalTransformer(nn.Module):
 
     def _layer_by_layer(self, tokens: Tensor, state: Sequence[AttentionState]) -> list[tuple[Tensor, AttentionState]]:
         steps, clip = [], self.config.token_clip
+        if len(state) != len(self.layers):
+            refuse("state", f"be of {len(self.layers)} layers", len(state), "begin with init_state(*batch)")
         for layer, before in zip(self.layers, state, strict=True):
             tokens, after = layer.advance(tokens, before)  # type: ignore[operator]
             tokens = tokens if clip is None else tokens.clamp(-clip, clip)
@@ -219,7 +221,7 @@ class SequencePredictor(nn.Module):
         require_instance("state", state, PredictorState)
         before = self._before(sequence, state.last)
         tokens, layers = self.transformer.advance(self._embedded(sequence, before), state.layers)
-        last = torch.cat([state.last[..., None, :], sequence], -2)[..., -1, :]
+        last = sequence[..., -1, :].clone() if sequence.shape[-2] else state.last
         return self._read(tokens), PredictorState(last, layers)
 
     def trajectory(self, sequence: Float[Tensor, "*batch t d"]) -> Float[Tensor, "k *batch t d"]:
@@ -241,7 +243,7 @@ class SequencePredictor(nn.Module):
     def _embedded(self, sequence: Tensor, before: Tensor) -> Tensor:
         if self.w_in is not None:
             return rows_times(sequence, self.w_in.mT)
-        blank = torch.zeros_like(sequence) if self.w0 is None else -rows_times(sequence, self.w0.mT)
+        blank = torch.zeros_like(sequence) if self.w0 is None else -rows_times(sequence, self.w0.to(sequence).mT)
         parts = {"blank": blank, "now": sequence, "before": before}
         return torch.cat([parts[channel] for channel in self.channels or ()], -1)
 

@@ -60,9 +60,9 @@ class LinearDynamics:
         require_count("batch", batch, least=0)
         matrix = self._matrices(batch, generator)
         element = self._bounded(_STARTS[self.start]((batch, self.d), generator))
-        noise = self.noise * normal((self.length, batch, self.d), generator)
+        noise = self.noise * normal((self.length - 1, batch, self.d), generator)
         sequence = [element]
-        for added in noise[1:]:
+        for added in noise:
             element = self._bounded((matrix @ element[..., None]).squeeze(-1) + added)
             sequence.append(element)
         return torch.stack(sequence, 1)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from mesascope.errors import refuse
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import stream
 from mesascope.tasks import Context, Episode, Family, SequenceFamily
@@ -18,12 +19,14 @@ __all__ = ["half_mse", "train"]
 def half_mse(ensemble: Ensemble, tasks: Episode | Tensor) -> Float[Tensor, " members"]:
     """Half the mean squared error of each member, of its answers or of its predictions of each next element.
 
-    The training loss of the ICML paper's code. That of the thesis, eq. 3.11, sums over an element's entries and so is
-    d times as large for sequences.
+    The training loss of the ICML paper's code. That of the thesis, eq. 3.11, sums over times and entries and so is
+    (T - 1) d times as large for sequences.
     """
     if isinstance(tasks, Episode):
         prediction, answer = ensemble(tasks.context, tasks.xq), tasks.yq
     else:
+        if tasks.shape[-2] < 2:
+            refuse("tasks", "have sequences of at least 2 elements", tuple(tasks.shape), "draw longer ones")
         prediction, answer = ensemble(tasks[..., :-1, :]), tasks[..., 1:, :]
     return 0.5 * (prediction - answer).square().flatten(1).mean(1)
 
