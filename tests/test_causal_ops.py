@@ -139,7 +139,7 @@ def test_bad_arguments_are_refused_in_a_sentence(attention, change, message):
 
 def test_a_delta_rule_that_diverges_says_so():
     k = 3 * draw(1, 300, 16, name="k")
-    with pytest.raises(NumericalError, match="outputs must be finite, .* normalise keys"):
+    with pytest.raises(NumericalError, match=r"outputs must be finite, .* normalise keys"):
         delta_attention(k, k, k)
 
 

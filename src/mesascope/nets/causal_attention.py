@@ -138,9 +138,8 @@ class CausalAttention(nn.Module, ABC):
     """What a layer of heads adds to each token: sum_h P_h y_h,t, where y_h,t attends to tokens up to t.
 
     Keys, queries and values are W_K e, W_Q e and W_V e, with weights ``(heads, key, width + positions)`` twice and
-    ``(heads, value, width)``, and P is ``(heads, width, value)``. The layer is called with a sequence of tokens;
-    `init_state` and `step`
-    decode one token at a time, to the same numbers, and any split of a sequence between the two gives them too.
+    ``(heads, value, width)``, and P is ``(heads, width, value)``. The layer is called with a sequence of tokens.
+    `init_state` and `step` decode one token at a time, to the same numbers, and `advance` a part of a sequence.
 
     Args:
         config: the heads.
