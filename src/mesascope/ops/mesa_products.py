@@ -17,7 +17,7 @@ import torch
 from mesascope.errors import NumericalError
 from mesascope.ops.chunks import cut, decay_weights
 from mesascope.ops.mesa_chunks import chunks_of
-from mesascope.ops.mesa_solve import MOST_DECAY, factorise, fold, refuse_singular, substitute
+from mesascope.ops.mesa_solve import MOST_DECAY, condition_seen, factorise, fold, refuse_singular, substitute
 from mesascope.ops.mesa_steps import Problem, Solution
 from mesascope.shapes import Float, Tensor
 
@@ -39,6 +39,12 @@ class Normal(NamedTuple):
     def times(self, x: Tensor, weights: Tensor) -> Float[Tensor, "batch chunks size dk"]:
         """A_t x_t."""
         return self.grown(x, weights) + self.ridge * x
+
+    @property
+    def diagonal(self) -> Float[Tensor, "batch chunks size dk"]:
+        """That of A_t."""
+        own = decay_weights(self.log_decay) @ self.keys.square()
+        return self.log_decay.exp() * self.H.diagonal(dim1=-2, dim2=-1)[:, :, None] + own + self.ridge
 
     def bound(self, weights: Tensor) -> Float[Tensor, "batch chunks size 1"]:
         """An upper bound of A_t's largest eigenvalue: the trace of H_t, and the largest ridge."""
@@ -184,14 +190,37 @@ def _iterate(
 ) -> tuple[Tensor, Tensor]:
     """x with |A x - q| <= tolerance |q| by the recurrence's residual, and how many iterations that took.
 
+    What does not arrive starts again in float64. What does not arrive there, or has a condition number beyond the
+    precision of ``q``, is refused, or NaN where not ``strict``; any result will do for a tolerance of 0.
+    """
+    x, relative, count = _recurrence(normal, q, tolerance, iterations)
+    failed = ~(relative <= tolerance) & (tolerance > 0)
+    if q.dtype != torch.float64 and bool(failed.any()):
+        wide = Normal(*(part.double() for part in normal))
+        x, relative, more = _recurrence(wide, q.double(), tolerance, iterations)
+        x, failed, count = x.to(q.dtype), ~(relative <= tolerance), count + more
+    if tolerance > 0:
+        condition = condition_seen(x, q, normal.diagonal)
+        singular = ~(condition <= 1 / torch.finfo(q.dtype).eps)
+        if strict and bool(singular.any()):
+            refuse_singular(condition.amax(-1), heads, q.shape[2], q.dtype)
+        if strict and bool(failed.any()):
+            raise NumericalError(
+                f"the relative residual must reach {tolerance:g}, but is {float(relative.max()):.2g} after {count} "
+                "iterations of conjugate gradients: use a larger tolerance, ridge or number of iterations, or float64."
+            )
+        x = x.masked_fill((singular | failed)[..., None], torch.nan)
+    return x, torch.tensor(count)
+
+
+def _recurrence(normal: Normal, q: Tensor, tolerance: float, iterations: int) -> tuple[Tensor, Tensor, int]:
+    """x, the recurrence's relative residual and the number of iterations.
+
     Preconditioned by the factor of a chunk's A without, or with less, forgetting: exact where nothing is forgotten.
-    What does not arrive is refused, or NaN where not ``strict``; any result will do for a tolerance of 0.
     """
     weights = decay_weights(normal.log_decay)
     scale = (-0.5 * normal.log_decay.clamp(min=-MOST_DECAY)).exp()
     factor = factorise(scale * normal.keys, normal.H + torch.diag_embed(normal.ridge.squeeze(1)))
-    if strict and factor.condition.numel() and not float(factor.condition.max()) < torch.inf:
-        refuse_singular(factor.condition, heads, q.shape[2], q.dtype)
     x, residual, direction, energy = torch.zeros_like(q), q, torch.zeros_like(q), q.new_ones(())
     relative, count = _relative(residual, q), 0
     while count < iterations and bool((relative > tolerance).any()):
@@ -203,15 +232,7 @@ def _iterate(
         step = torch.where(along > 0, energy / along.where(along > 0, 1), 0)
         x, residual, count = x + step * direction, residual - step * image, count + 1
         relative = _relative(residual, q)
-    failed = ~(relative <= tolerance)
-    if tolerance > 0 and bool(failed.any()):
-        if strict:
-            raise NumericalError(
-                f"the relative residual must reach {tolerance:g}, but is {float(relative.max()):.2g} after {count} "
-                "iterations of conjugate gradients: use a larger tolerance, ridge or number of iterations, or float64."
-            )
-        x = x.masked_fill(failed[..., None], torch.nan)
-    return x, torch.tensor(count)
+    return x, relative, count
 
 
 def _relative(residual: Tensor, q: Tensor) -> Float[Tensor, "batch chunks size"]:
