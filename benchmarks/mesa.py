@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from matplotlib import rc_context
@@ -69,7 +70,7 @@ def cotangent(shape: torch.Size) -> Tensor:
     return torch.randn(shape, generator=stream(0, "cotangent"))
 
 
-def milliseconds(cases: dict[str, Callable[[], object]], rounds: int = 4) -> dict[str, float]:
+def milliseconds(cases: dict[Any, Callable[[], object]], rounds: int = 4) -> dict[Any, float]:
     """The fastest of several calls of each case, in turns."""
     fastest = dict.fromkeys(cases, float("inf"))
     for _ in range(rounds):
@@ -152,24 +153,29 @@ def by_width(widths: Sequence[int], chunks: Sequence[int]) -> list[dict]:
     return rows
 
 
+@torch.no_grad()
 def decoding(positions: Sequence[int]) -> list[dict]:
     """Microseconds of one token of all heads, and bytes of what is kept, after so many tokens."""
-    rows = []
+    token = {name: part[:, :, 0] for name, part in inputs(1).items() if name != "ridge"}
+    ridge, states, caches = inputs(1)["ridge"], {}, {}
     for t in positions:
-        with torch.no_grad():
-            leaves = inputs(t)
-            _, state = mesa_attention(**leaves, return_state=True)
-            token = {name: leaves[name][:, :, 0] for name in ("q", "k", "v", "log_forget")}
-            cache = [leaves[name] for name in "kv"]
-            mesa = partial(mesa_step, **token, state=state, ridge=leaves["ridge"])
-            attend = partial(scaled_dot_product_attention, token["q"][:, :, None], *cache)
-            # One after the other: a cache of hundreds of megabytes would push the mesa-layer's state out of the CPU's.
-            times = milliseconds({"mesa": mesa}, rounds=100) | milliseconds({"softmax": attend}, rounds=30)
-        rows.append(
-            {"t": t, **{name: 1e3 * value for name, value in times.items()}}
-            | {"mesa bytes": size(state), "softmax bytes": size(cache)}
-        )
-    return rows
+        leaves = inputs(t)
+        states[t] = mesa_attention(**leaves, return_state=True)[1]
+        caches[t] = [leaves[name] for name in "kv"]
+    steps = {t: partial(mesa_step, **token, state=state, ridge=ridge) for t, state in states.items()}
+    attends = {t: partial(scaled_dot_product_attention, token["q"][:, :, None], *cache) for t, cache in caches.items()}
+    # One after the other: a cache of hundreds of megabytes would push the mesa-layer's states out of the CPU's.
+    mesa, softmax = milliseconds(steps, rounds=100), milliseconds(attends, rounds=30)
+    return [
+        {
+            "t": t,
+            "mesa": 1e3 * mesa[t],
+            "softmax": 1e3 * softmax[t],
+            "mesa bytes": size(states[t]),
+            "softmax bytes": size(caches[t]),
+        }
+        for t in positions
+    ]
 
 
 def size(kept: MesaState | list[Tensor]) -> int:
