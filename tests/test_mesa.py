@@ -449,8 +449,7 @@ def test_bad_arguments_are_refused_in_a_sentence(change, message):
 
 def test_one_number_is_a_ridge_for_all_heads():
     inputs = problem()
-    same = {**inputs, "ridge": torch.full((3,), 0.5, dtype=torch.float64)}
-    same["ridge"] = torch.full((3,), 0.1, dtype=torch.float64)
+    same = {**inputs, "ridge": torch.full((3,), 0.1, dtype=torch.float64)}
     for ridge in (0.1, torch.tensor(0.1, dtype=torch.float64)):
         torch.testing.assert_close(attend({**inputs, "ridge": ridge}), attend(same), rtol=1e-14, atol=1e-14)
 

@@ -17,7 +17,14 @@ from mesascope.nets import MLP, Embedding, InContextRegressor, Products, Transfo
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import stream
 
-__all__ = ["Construction", "gradient_descent", "gradient_descent_plus_plus", "kernel_gradient_descent", "with_products"]
+__all__ = [
+    "Construction",
+    "gradient_descent",
+    "gradient_descent_plus_plus",
+    "kernel_gradient_descent",
+    "set_products",
+    "with_products",
+]
 
 
 class Construction(NamedTuple):
@@ -117,13 +124,18 @@ def with_products(network: InContextRegressor, products: Sequence[Products]) -> 
     old = network.transformer
     config = dataclasses.replace(old.config, key_size=old.config.width)
     new = Transformer(config).to(products[0].w_kq)
-    with torch.no_grad():
-        for layer, (w_kq, w_pv) in zip(new.layers, products, strict=False):
-            identity = torch.eye(config.width).to(w_kq).expand_as(w_kq)
-            attention = layer.attention
-            for weight, value in (("w_k", identity), ("p", identity), ("w_q", w_kq), ("w_v", w_pv)):
-                getattr(attention, weight).copy_(value)
+    for layer, own in zip(new.layers, products, strict=False):
+        set_products(layer.attention, own)  # type: ignore[arg-type]
     return InContextRegressor(new, network.layout, network.d_out, network.w0, network.embedding)
+
+
+def set_products(attention: nn.Module, products: Products) -> None:
+    """Give an attention layer of full key size exactly these: W_K = P = I, W_Q = W_KQ and W_V = W_PV."""
+    w_kq, w_pv = products
+    identity = torch.eye(w_kq.shape[-1]).to(w_kq).expand_as(w_kq)
+    with torch.no_grad():
+        for weight, value in (("w_k", identity), ("p", identity), ("w_q", w_kq), ("w_v", w_pv)):
+            getattr(attention, weight).copy_(value)
 
 
 def _network(

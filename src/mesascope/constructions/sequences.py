@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
+from mesascope.constructions.descent import set_products
 from mesascope.errors import refuse, require_count, require_number
 from mesascope.learners import NeumannLeastSquares, OnlineGradientDescent, RecursiveLeastSquares
 from mesascope.nets import (
@@ -127,15 +128,12 @@ def mesa_least_squares(d: int, ridge: float) -> SequenceConstruction:
 def _linear(
     d: int, channels: tuple[str, ...], layers: Sequence[Products], w0: Tensor | None, mlp: int | None = None
 ) -> SequencePredictor:
-    """Linear layers with exactly these products: W_K = P = I, W_Q = W_KQ and W_V = W_PV."""
+    """Linear layers with exactly these products."""
     heads, width, _ = layers[0].w_kq.shape
     config = CausalTransformerConfig(AttentionConfig(width, heads, key_size=width), ("linear",) * len(layers), mlp=mlp)
     network = SequencePredictor(config, d, channels, w0).double()
-    with torch.no_grad():
-        for layer, (w_kq, w_pv) in zip(network.transformer.layers, layers, strict=True):
-            identity = torch.eye(width, dtype=torch.float64).expand_as(w_kq)
-            for name, value in (("w_k", identity), ("p", identity), ("w_q", w_kq), ("w_v", w_pv)):
-                getattr(layer.attention, name).copy_(value)
+    for layer, products in zip(network.transformer.layers, layers, strict=True):
+        set_products(layer.attention, products)  # type: ignore[arg-type]
     return network
 
 

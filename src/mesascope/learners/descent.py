@@ -79,9 +79,8 @@ class GradientDescentPlusPlus(nn.Module):
         yq = y.new_zeros((*xq.shape[:-1], y.shape[-1]))
         predictions = [xq @ w0.mT - yq]
         for step in range(self.steps):
-            move = (
-                -(y - x @ w0.mT).mT @ x * (size_at(self.eta, step).to(x) / n)
-            )  # (dy, dx): what is added to y is move x
+            # (dy, dx): what is added to y is move x
+            move = -(y - x @ w0.mT).mT @ x * (size_at(self.eta, step).to(x) / n)
             last = step == self.steps - 1
             if self.gamma is None or (last and self.token_clip is None):
                 yq, y = yq + xq @ move.mT, y if last else y + x @ move.mT

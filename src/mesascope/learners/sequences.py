@@ -20,7 +20,7 @@ from torch.nn import functional
 from mesascope.errors import ArgumentError, NumericalError, refuse, require_count, require_instance, require_number
 from mesascope.learners.descent import size_at, step_sizes
 from mesascope.ops import causal_linear_attention, mesa_attention
-from mesascope.ops.reading import read
+from mesascope.ops.checks import require_values
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import check_sequence
 
@@ -212,9 +212,7 @@ def _check_interval(ridge: float, bound: float) -> None:
 def _before(sequence: Float[Tensor, "*batch t d"]) -> Float[Tensor, "*batch t d"]:
     """The element before each, zero before the first."""
     check_sequence(sequence)
-    extremes = read(torch.stack(sequence.aminmax()).double()) if sequence.numel() else [[0.0, 0.0]]
-    if not any(math.isfinite(low + high) for low, high in extremes):
-        refuse("sequence", "be finite", extremes[0][0], "look for an overflow or a missing value before it")
+    require_values({"sequence": sequence}, sequence.shape[-2])
     return functional.pad(sequence, (0, 0, 1, 0))[..., :-1, :]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -76,14 +76,9 @@ def predictions(
 
     The answers of sequences are their elements from the second on.
     """
-    for start in range(0, len(tasks.xq if isinstance(tasks, Episode) else tasks), _PART):
+    for answers, inputs in _parts(tasks):
         with torch.no_grad():
-            if isinstance(tasks, Episode):
-                part = tasks.part(start, start + _PART)
-                answers, prediction = part.yq, _called(learner, part.context, part.xq)
-            else:
-                sequences = tasks[start : start + _PART]
-                answers, prediction = sequences[:, 1:], _called(learner, sequences[:, :-1])
+            prediction = _called(learner, *inputs)
         yield answers, _checked(learner, prediction, answers)
 
 
@@ -112,17 +107,27 @@ def sensitivities(
             f"sensitivities must come from a learner that torch can differentiate by xq, but {_name(learner)} cannot "
             "be: use lenses that need predictions only, or write the learner in torch."
         )
-    for start in range(0, len(episode.xq), _PART):
-        part = episode.part(start, start + _PART)
-        xq = part.xq.detach().clone().requires_grad_()
+    for answers, (context, queries) in _parts(episode):
+        xq = queries.detach().clone().requires_grad_()
         with torch.enable_grad():
-            prediction = learner(part.context, xq)
+            prediction = learner(context, xq)
             outputs = prediction.shape[-1]
             rows = [
                 torch.autograd.grad(prediction[..., j].sum(), xq, retain_graph=j < outputs - 1)[0]
                 for j in range(outputs)
             ]
-        yield part.yq, _checked(learner, prediction.detach(), part.yq), torch.stack(rows, dim=-2)
+        yield answers, _checked(learner, prediction.detach(), answers), torch.stack(rows, dim=-2)
+
+
+def _parts(tasks: Tasks) -> Iterator[tuple[Tensor, tuple[Any, ...]]]:
+    """Answers of parts of the tasks, and what a learner is called with for them."""
+    if isinstance(tasks, Episode):
+        for start in range(0, len(tasks.xq), _PART):
+            part = tasks.part(start, start + _PART)
+            yield part.yq, (part.context, part.xq)
+    else:
+        for part in tasks.split(_PART):
+            yield part[:, 1:], (part[:, :-1],)
 
 
 def _called(learner: Callable, *inputs: Context | Tensor) -> object:

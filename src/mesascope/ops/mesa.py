@@ -108,25 +108,8 @@ def mesa_attention(
     tensor([[[2.0000],
              [3.3333]]])
     """
-    rest = {"log_forget": log_forget, "beta": beta, "lengths": lengths}
-    require_instance("q", q, Tensor)
-    if state is not None:
-        require_instance("state", state, MesaState)
-        rest |= {"state.H": state.H, "state.G": state.G}
-    if not isinstance(ridge, Tensor):
-        require_number("ridge", ridge, above=0)
-        ridge = torch.tensor(ridge, dtype=torch.promote_types(q.dtype, torch.float32), device=q.device)
-    require_tensors({"q": q, "k": k, "v": v, "ridge": ridge, **rest})
-    if ridge.dim() == 0:
-        ridge = ridge.expand(q.shape[-3])
-    require_shapes(q, {"k": k, "v": v, "ridge": ridge, **rest})
+    arguments = _arguments(q, k, v, ridge, log_forget, beta, lengths, state)
     method = _method(method, q.shape[-2], ridge_decays, tolerance, iterations, chunk)
-    if lengths is not None:
-        rest |= dict(
-            zip(("q", "k", "v", "log_forget", "beta"), _masked(lengths, q, k, v, log_forget, beta), strict=True)
-        )
-    arguments = {"ridge": ridge, "q": q, "k": k, "v": v} | rest
-    require_values(arguments, q.shape[-2])
     problem, regulariser = _problem(arguments, state, ridge_decays)
     solver = Solver(method, tolerance, iterations, q.shape[-3], stateless=state is None)
     with torch.autocast(q.device.type, enabled=False):
@@ -162,6 +145,35 @@ def mesa_step(
         return_state=True,
     )
     return y.squeeze(-2), after
+
+
+def _arguments(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    ridge: float | Tensor,
+    log_forget: Tensor | None,
+    beta: Tensor | None,
+    lengths: Tensor | None,
+    state: MesaState | None,
+) -> dict[str, Tensor | None]:
+    """Everything by name, checked: the ridge as a tensor, and padding as tokens that neither add nor forget."""
+    require_instance("q", q, Tensor)
+    if not isinstance(ridge, Tensor):
+        require_number("ridge", ridge, above=0)
+        ridge = torch.tensor(ridge, dtype=torch.promote_types(q.dtype, torch.float32), device=q.device)
+    arguments = {"ridge": ridge, "log_forget": log_forget, "beta": beta, "lengths": lengths, "q": q, "k": k, "v": v}
+    if state is not None:
+        require_instance("state", state, MesaState)
+        arguments |= {"state.H": state.H, "state.G": state.G}
+    require_tensors(arguments)
+    if ridge.dim() == 0:
+        arguments["ridge"] = ridge.expand(q.shape[-3])
+    require_shapes(q, arguments)
+    if lengths is not None:
+        arguments |= _masked(lengths, q, k, v, log_forget, beta)
+    require_values(arguments, q.shape[-2])
+    return arguments
 
 
 def _solution(
@@ -207,11 +219,14 @@ def _method(
     return method
 
 
-def _masked(lengths: Tensor, q: Tensor, k: Tensor, v: Tensor, *gates: Tensor | None) -> list[Tensor | None]:
-    """Padding as tokens that neither add nor forget anything, whatever stands there."""
+def _masked(
+    lengths: Tensor, q: Tensor, k: Tensor, v: Tensor, log_forget: Tensor | None, beta: Tensor | None
+) -> dict[str, Tensor | None]:
+    """What stands in padding, whatever that is, as zeros, and as gates that forget nothing."""
     real = torch.arange(q.shape[-2], device=q.device) < lengths[..., None, None]
-    log_forget, beta = (None if gate is None else torch.where(real, gate, n) for n, gate in enumerate(gates))
-    return [*(torch.where(real[..., None], tensor, 0) for tensor in (q, k, v)), log_forget, beta]
+    tokens = {name: torch.where(real[..., None], part, 0) for name, part in (("q", q), ("k", k), ("v", v))}
+    gates = (("log_forget", log_forget, 0), ("beta", beta, 1))
+    return tokens | {name: None if gate is None else torch.where(real, gate, idle) for name, gate, idle in gates}
 
 
 def _problem(

@@ -60,7 +60,7 @@ def chunks_of(problem: Problem, size: int) -> Chunks:
 
 
 def exact(problem: Problem, size: int, heads: int) -> Solution:
-    """Outputs and last state. Cost 6 T (C d + d^2) products and T / C factorisations; memory O(T (d + C + d^2 / C))."""
+    """Outputs and last state: 6 T (C d + d^2) multiplications, 2 T / C factorisations, memory O(T (d + C + d^2/C))."""
     chunks = chunks_of(problem, size)
     scale = (-0.5 * chunks.log_decay).exp()
     keys = scale * chunks.keys

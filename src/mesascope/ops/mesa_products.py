@@ -40,11 +40,10 @@ class Normal(NamedTuple):
         """A_t x_t."""
         return self.grown(x, weights) + self.ridge * x
 
-    @property
-    def diagonal(self) -> Float[Tensor, "batch chunks size dk"]:
+    def diagonal(self, weights: Tensor) -> Float[Tensor, "batch chunks size dk"]:
         """That of A_t."""
-        own = decay_weights(self.log_decay) @ self.keys.square()
-        return self.log_decay.exp() * self.H.diagonal(dim1=-2, dim2=-1)[:, :, None] + own + self.ridge
+        start = self.H.diagonal(dim1=-2, dim2=-1)[:, :, None]
+        return self.log_decay.exp() * start + weights @ self.keys.square() + self.ridge
 
     def bound(self, weights: Tensor) -> Float[Tensor, "batch chunks size 1"]:
         """An upper bound of A_t's largest eigenvalue: the trace of H_t, and the largest ridge."""
@@ -193,14 +192,15 @@ def _iterate(
     What does not arrive starts again in float64. What does not arrive there, or has a condition number beyond the
     precision of ``q``, is refused, or NaN where not ``strict``; any result will do for a tolerance of 0.
     """
-    x, relative, count = _recurrence(normal, q, tolerance, iterations)
+    weights = decay_weights(normal.log_decay)
+    x, relative, count = _recurrence(normal, weights, q, tolerance, iterations)
     failed = ~(relative <= tolerance) & (tolerance > 0)
     if q.dtype != torch.float64 and bool(failed.any()):
         wide = Normal(*(part.double() for part in normal))
-        x, relative, more = _recurrence(wide, q.double(), tolerance, iterations)
+        x, relative, more = _recurrence(wide, decay_weights(wide.log_decay), q.double(), tolerance, iterations)
         x, failed, count = x.to(q.dtype), ~(relative <= tolerance), count + more
     if tolerance > 0:
-        condition = condition_seen(x, q, normal.diagonal)
+        condition = condition_seen(x, q, normal.diagonal(weights))
         singular = ~(condition <= 1 / torch.finfo(q.dtype).eps)
         if strict and bool(singular.any()):
             refuse_singular(condition.amax(-1), heads, q.shape[2], q.dtype)
@@ -213,12 +213,13 @@ def _iterate(
     return x, torch.tensor(count)
 
 
-def _recurrence(normal: Normal, q: Tensor, tolerance: float, iterations: int) -> tuple[Tensor, Tensor, int]:
+def _recurrence(
+    normal: Normal, weights: Tensor, q: Tensor, tolerance: float, iterations: int
+) -> tuple[Tensor, Tensor, int]:
     """x, the recurrence's relative residual and the number of iterations.
 
     Preconditioned by the factor of a chunk's A without, or with less, forgetting: exact where nothing is forgotten.
     """
-    weights = decay_weights(normal.log_decay)
     scale = (-0.5 * normal.log_decay.clamp(min=-MOST_DECAY)).exp()
     factor = factorise(scale * normal.keys, normal.H + torch.diag_embed(normal.ridge.squeeze(1)))
     x, residual, direction, energy = torch.zeros_like(q), q, torch.zeros_like(q), q.new_ones(())

@@ -1,4 +1,4 @@
-"""The mesa-layer a token at a time: the definition, the thesis' recurrence, and one step of decoding."""
+"""The mesa-layer a token at a time: the definition, and the thesis' recurrence."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mesascope.ops.mesa_solve import condition_seen, refuse_singular
 from mesascope.ops.reading import read
 from mesascope.shapes import Float, Tensor
 
-__all__ = ["Problem", "Solution", "grow", "scan", "solve"]
+__all__ = ["Problem", "Solution", "scan", "solve"]
 
 
 class Problem(NamedTuple):
@@ -33,7 +33,7 @@ class Solution(NamedTuple):
     G: Float[Tensor, "batch dv dk"]
 
 
-def grow(
+def _grow(
     H: Float[Tensor, "batch dk dk"],
     G: Float[Tensor, "batch dv dk"],
     k: Float[Tensor, "batch dk"],
@@ -54,7 +54,7 @@ def solve(problem: Problem, ridge: Float[Tensor, "batch dk"], heads: int) -> Sol
     q, k, v, log_forget, H, G = problem
     rows, conditions, limit = [], [], 1 / torch.finfo(q.dtype).eps
     for t in range(q.shape[1]):
-        H, G = grow(H, G, k[:, t], v[:, t], log_forget[:, t])
+        H, G = _grow(H, G, k[:, t], v[:, t], log_forget[:, t])
         whole = H + torch.diag_embed(ridge)
         x, failed = torch.linalg.solve_ex(whole, q[:, t])
         seen = condition_seen(x, q[:, t], whole.diagonal(dim1=-2, dim2=-1)).detach().masked_fill(failed != 0, torch.inf)
@@ -85,7 +85,7 @@ def scan(problem: Problem) -> Solution:
         growth = forget + (k[:, t, :, None] * Rk).sum(-2, keepdim=True)
         lost = ~(growth <= most * forget)
         R = ((R - Rk * Rk.mT / growth) / forget).masked_fill(lost, torch.nan)
-        H, G = grow(H, G, k[:, t], v[:, t], log_forget[:, t])
+        H, G = _grow(H, G, k[:, t], v[:, t], log_forget[:, t])
         rows.append((G @ (R @ q[:, t, :, None])).squeeze(-1))
         growths.append(growth / forget)
     _require_digits(growths, most)
