@@ -12,6 +12,7 @@ SOURCE = Path(mesascope.__file__).parent
 # From the ground up: each may import itself and whatever stands before it, but for those named in APART.
 ORDER = [
     "errors",
+    "records",
     "text",
     "shapes",
     "streams",
@@ -88,3 +89,16 @@ def test_every_public_name_is_there():
     for name in mesascope.__all__:
         assert getattr(mesascope, name) is not None
     assert set(mesascope.__all__) <= set(dir(mesascope))
+
+
+def test_no_public_name_is_a_module_beside_it():
+    """Such a name would mean the function or the module, depending on what was imported before."""
+    for stub in SOURCE.rglob("__init__.pyi"):
+        modules = {path.stem for path in stub.parent.glob("*.py")} | {path.name for path in stub.parent.iterdir()}
+        names = {
+            alias.name
+            for node in ast.parse(stub.read_text()).body
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+        }
+        assert not names & modules, stub

@@ -5,8 +5,7 @@ import sys
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch.func import grad, hessian, jacfwd, jacrev, vmap
 from torch.nn.functional import logsigmoid, normalize
 

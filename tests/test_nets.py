@@ -1,7 +1,6 @@
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from mesascope.errors import ArgumentError
 from mesascope.nets import InContextRegressor, Transformer, TransformerConfig

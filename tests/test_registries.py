@@ -3,8 +3,6 @@
 import pytest
 import torch
 
-from mesascope.constructions import CONSTRUCTIONS, SEQUENCE_CONSTRUCTIONS
-from mesascope.learners import LEARNERS, PREDICTORS
 from mesascope.nets import (
     ATTENTIONS,
     CAUSAL_ATTENTIONS,
@@ -18,24 +16,29 @@ from mesascope.nets import (
 )
 from mesascope.streams import stream
 from mesascope.studies import STUDIES
-from mesascope.tasks import FAMILIES, SEQUENCES, LinearDynamics, LinearRegression
-from mesascope.testing import check_family, check_learner, check_predictor
+from mesascope.tasks import LinearDynamics, LinearRegression
+from mesascope.testing import check_family, check_learner, check_predictor, examples
 from mesascope.training import Ensemble, half_mse
 
 
-@pytest.mark.parametrize("name", LEARNERS)
-def test_learners_keep_the_contract(name):
-    check_learner(LEARNERS[name]())
+def each(kind, *left_out):
+    """All examples of a kind as test parameters."""
+    return [pytest.param(build, id=name) for name, build in examples(kind) if name not in left_out]
 
 
-@pytest.mark.parametrize("name", PREDICTORS)
-def test_predictors_keep_the_contract(name):
-    check_predictor(PREDICTORS[name]())
+@pytest.mark.parametrize("build", each("learner"))
+def test_learners_keep_the_contract(build):
+    check_learner(build())
 
 
-@pytest.mark.parametrize("family", [*FAMILIES.values(), *SEQUENCES.values()])
-def test_families_keep_the_contract(family):
-    check_family(family())
+@pytest.mark.parametrize("build", each("predictor"))
+def test_predictors_keep_the_contract(build):
+    check_predictor(build())
+
+
+@pytest.mark.parametrize("build", each("family"))
+def test_families_keep_the_contract(build):
+    check_family(build())
 
 
 @pytest.mark.parametrize("extra", [{"dynamics": "contracting"}, {"start": "uniform"}, {"clip": 0.5}, {"noise": 0.0}])
@@ -120,14 +123,14 @@ def test_causal_layers_take_half_precision_and_autocast(attention, extra, dtype)
         assert (rough - same).norm() < 0.05 * same.norm()
 
 
-@pytest.mark.parametrize("name", SEQUENCE_CONSTRUCTIONS)
+@pytest.mark.parametrize("build", each("sequence-construction"))
 @pytest.mark.parametrize("d", [1, 3, 10])
 @pytest.mark.parametrize("steps", [1, 2, 5])
 @pytest.mark.parametrize("start", [False, True])
-def test_sequence_constructions_equal_their_algorithms(name, d, steps, start):
+def test_sequence_constructions_equal_their_algorithms(build, d, steps, start):
     w0 = torch.randn(d, d, dtype=torch.float64, generator=stream(0, "w0")) / d**0.5 if start else None
-    network, algorithm = SEQUENCE_CONSTRUCTIONS[name](d, steps, w0)
-    sequence = LinearDynamics(d, 30).sample(5, stream(1, name)).double()
+    network, algorithm = build(d, steps, w0)
+    sequence = LinearDynamics(d, 30).sample(5, stream(1, "constructions")).double()
     with torch.no_grad():
         expected = algorithm(sequence)
         torch.testing.assert_close(network(sequence), expected, rtol=1e-12, atol=1e-12)
@@ -136,15 +139,15 @@ def test_sequence_constructions_equal_their_algorithms(name, d, steps, start):
     assert float((expected - blind).abs().max()) > 1e-2, "an algorithm that does nothing shows nothing"
 
 
-@pytest.mark.parametrize("name", CONSTRUCTIONS)
+@pytest.mark.parametrize("build", each("construction", "softmax-gradient-descent"))
 @pytest.mark.parametrize(("d_in", "d_out", "n_context"), [(1, 1, 1), (3, 2, 7), (10, 1, 10), (4, 5, 2), (6, 1, 40)])
 @pytest.mark.parametrize("steps", [1, 2, 5])
 @pytest.mark.parametrize("start", [False, True])
-def test_constructions_equal_their_algorithms(name, d_in, d_out, n_context, steps, start):
+def test_constructions_equal_their_algorithms(build, d_in, d_out, n_context, steps, start):
     w0 = torch.randn(d_out, d_in, dtype=torch.float64, generator=stream(0, "w0")) if start else None
-    network, algorithm = CONSTRUCTIONS[name](d_in, d_out, n_context, steps, w0)
+    network, algorithm = build(d_in, d_out, n_context, steps, w0)
     family = LinearRegression(n_context, d_in, d_out, n_query=5)
-    episode = family.sample(9, stream(1, name)).to(torch.float64)
+    episode = family.sample(9, stream(1, "constructions")).to(torch.float64)
     with torch.no_grad():
         expected = algorithm.trajectory(episode.context, episode.xq)
         # The layers that come before the first step predict what no step does.

@@ -10,6 +10,7 @@ from mesascope.constructions.descent import Construction, with_products
 from mesascope.errors import require_choice, require_count
 from mesascope.learners import GradientDescent
 from mesascope.nets import ATTENTIONS, Alternating, InContextRegressor, Products, Transformer, TransformerConfig
+from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 
 __all__ = ["copy_tokens"]
@@ -18,6 +19,7 @@ __all__ = ["copy_tokens"]
 _SHARP = 800.0
 
 
+@register("construction", "copy-tokens")
 def copy_tokens(
     d_in: int, d_out: int, eta: float | Sequence[float], n_context: int, steps: int = 1, attention: str = "linear"
 ) -> Construction:

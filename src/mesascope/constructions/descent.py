@@ -14,6 +14,7 @@ from torch.nn import functional
 from mesascope.errors import refuse, require_count
 from mesascope.learners import GradientDescent, GradientDescentPlusPlus, KernelGradientDescent
 from mesascope.nets import MLP, Embedding, InContextRegressor, Products, Transformer, TransformerConfig
+from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import stream
 
@@ -34,6 +35,7 @@ class Construction(NamedTuple):
     algorithm: nn.Module
 
 
+@register("construction", "gradient-descent")
 def gradient_descent(
     d_in: int,
     d_out: int,
@@ -57,6 +59,7 @@ def gradient_descent(
     return Construction(_network(d_in, d_out, n_context, steps, w0, algorithm.eta, torch.zeros(())), algorithm)
 
 
+@register("construction", "gradient-descent-plus-plus")
 def gradient_descent_plus_plus(
     d_in: int,
     d_out: int,
@@ -77,6 +80,7 @@ def gradient_descent_plus_plus(
     return Construction(_network(d_in, d_out, n_context, steps, w0, algorithm.eta, algorithm.gamma), algorithm)
 
 
+@register("construction", "kernel-gradient-descent")
 def kernel_gradient_descent(
     mlp: MLP, d_out: int, eta: float | Sequence[float], n_context: int, steps: int = 1
 ) -> Construction:

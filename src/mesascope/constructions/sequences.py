@@ -18,6 +18,7 @@ from mesascope.nets import (
     Products,
     SequencePredictor,
 )
+from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 
 __all__ = [
@@ -36,6 +37,7 @@ class SequenceConstruction(NamedTuple):
     algorithm: nn.Module
 
 
+@register("sequence-construction", "mesa-gradient-descent")
 def mesa_gradient_descent(d: int, eta: float, w0: Float[Tensor, "d d"] | None = None) -> SequenceConstruction:
     """One linear layer on tokens (-W_0 s_t, s_t, s_{t-1}) that takes one gradient step on all pairs up to t.
 
@@ -55,6 +57,7 @@ def mesa_gradient_descent(d: int, eta: float, w0: Float[Tensor, "d d"] | None = 
     return SequenceConstruction(_linear(d, ("blank", "now", "before"), [step], w0), algorithm)
 
 
+@register("sequence-construction", "online-gradient-descent")
 def online_gradient_descent(
     d: int, eta: float | Sequence[float], steps: int, w0: Float[Tensor, "d d"] | None = None
 ) -> SequenceConstruction:
@@ -76,6 +79,7 @@ def online_gradient_descent(
     return SequenceConstruction(_linear(d, ("blank", "now", "now", "before"), layers, w0), algorithm)
 
 
+@register("sequence-construction", "neumann-preconditioning")
 def neumann_preconditioning(d: int, terms: int, bound: float, ridge: float = 1.0) -> SequenceConstruction:
     """``terms`` linear layers that approximate A_t^{-1} s_t by a Neumann series, and one that takes a gradient step.
 
@@ -102,6 +106,7 @@ def neumann_preconditioning(d: int, terms: int, bound: float, ridge: float = 1.0
     return SequenceConstruction(network, algorithm)
 
 
+@register("sequence-construction", "mesa-least-squares")
 def mesa_least_squares(d: int, ridge: float) -> SequenceConstruction:
     """One mesa layer on tokens (0, s_t, s_{t-1}) whose weights make it solve the autoregressive problem at every t.
 

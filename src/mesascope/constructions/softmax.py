@@ -8,10 +8,12 @@ from mesascope.constructions.descent import Construction, with_products
 from mesascope.errors import require_count, require_number
 from mesascope.learners import Centred, GradientDescent
 from mesascope.nets import InContextRegressor, Products, Transformer, TransformerConfig
+from mesascope.records import register
 
 __all__ = ["softmax_gradient_descent"]
 
 
+@register("construction", "softmax-gradient-descent")
 def softmax_gradient_descent(d_in: int, d_out: int, eta: float, steps: int = 1, scale: float = 1e-3) -> Construction:
     """Appendix A.9: two softmax heads whose difference takes a gradient step, up to an error of order scale^2.
 

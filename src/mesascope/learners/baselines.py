@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from torch import nn
 
+from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
 
 __all__ = ["Averaging", "Mean", "Zero"]
 
 
+@register("learner", "zero")
 class Zero(nn.Module):
     """Predicts 0 for every query."""
 
@@ -18,6 +20,7 @@ class Zero(nn.Module):
         return 0 * xq[..., :1].expand(*xq.shape[:-1], context.y.shape[-1])
 
 
+@register("learner", "mean")
 class Mean(nn.Module):
     """Predicts the mean of the context's targets for every query (0 for an empty context)."""
 
@@ -27,6 +30,7 @@ class Mean(nn.Module):
         return mean + Zero()(context, xq)
 
 
+@register("learner", "averaging")
 class Averaging(nn.Module):
     """The weights W = (1/n) sum_i y_i x_i^T: least squares if the inputs' covariance were the identity.
 

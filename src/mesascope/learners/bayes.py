@@ -6,12 +6,14 @@ import torch
 from torch import nn
 
 from mesascope.errors import refuse, require_number
+from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
 
 __all__ = ["BayesPool"]
 
 
+@register("learner", "bayes-pool")
 class BayesPool(nn.Module):
     """The posterior mean where the teacher is one of a known pool, each as likely, and labels carry Gaussian noise.
 

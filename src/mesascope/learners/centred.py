@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from torch import nn
 
+from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
 
 __all__ = ["Centred"]
 
 
+@register("learner", "centred")
 class Centred(nn.Module):
     """``learner`` on a context whose inputs have had their mean subtracted; queries stay as they are.
 

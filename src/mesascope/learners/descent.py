@@ -8,12 +8,14 @@ import torch
 from torch import nn
 
 from mesascope.errors import ArgumentTypeError, refuse, require_count, require_number
+from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
 
 __all__ = ["GradientDescent", "GradientDescentPlusPlus", "size_at", "step_sizes"]
 
 
+@register("learner", "gradient-descent-plus-plus")
 class GradientDescentPlusPlus(nn.Module):
     """``steps`` steps of GD++: a gradient step on the targets and a curvature step on the inputs, at once.
 
@@ -99,6 +101,7 @@ class GradientDescentPlusPlus(nn.Module):
         return f"steps={self.steps}, eta={_shown(self.eta)}{sizes}"
 
 
+@register("learner", "gradient-descent")
 class GradientDescent(GradientDescentPlusPlus):
     """``steps`` steps of gradient descent on 1/(2n) sum_i |W x_i - y_i|^2 from W_0: eq. 3 of the ICML paper.
 

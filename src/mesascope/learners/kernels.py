@@ -9,6 +9,7 @@ from torch import nn
 
 from mesascope.errors import refuse, require_choice, require_count, require_number
 from mesascope.learners.descent import GradientDescent
+from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
 
@@ -22,6 +23,7 @@ KERNELS: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {
 }
 
 
+@register("learner", "kernel-smoother")
 class KernelSmoother(nn.Module):
     """Nadaraya-Watson: the mean of the context's targets, weighted by k(x_q, x_i) / sum_j k(x_q, x_j).
 
@@ -50,6 +52,7 @@ class KernelSmoother(nn.Module):
         return f"kernel={self.kernel!r}, bandwidth={self.bandwidth:g}"
 
 
+@register("learner", "nearest-neighbours")
 class NearestNeighbours(nn.Module):
     """The mean of the targets of the ``k`` inputs nearest to the query, by Euclidean distance."""
 
@@ -71,6 +74,7 @@ class NearestNeighbours(nn.Module):
         return f"k={self.k}"
 
 
+@register("learner", "kernel-gradient-descent")
 class KernelGradientDescent(nn.Module):
     """``steps`` steps of gradient descent on 1/(2n) sum_i |W m(x_i) - y_i|^2 from W = 0, for features m.
 

@@ -6,12 +6,14 @@ import torch
 from torch import nn
 
 from mesascope.errors import NumericalError, require_number
+from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
 
 __all__ = ["LeastSquares"]
 
 
+@register("learner", "least-squares")
 class LeastSquares(nn.Module):
     """The weights that minimise sum_i |W x_i - y_i|^2 + ridge |W|^2.
 

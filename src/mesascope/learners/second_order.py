@@ -6,12 +6,14 @@ import torch
 from torch import nn
 
 from mesascope.errors import refuse, require_count
+from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
 
 __all__ = ["Newton", "PreconditionedGradientDescent"]
 
 
+@register("learner", "preconditioned-gradient-descent")
 class PreconditionedGradientDescent(nn.Module):
     """``steps`` steps W <- W + (1/n) sum_i (y_i - W x_i) x_i^T M from W = 0, for one matrix M for all tasks.
 
@@ -55,6 +57,7 @@ class PreconditionedGradientDescent(nn.Module):
         return f"width={self.matrix.shape[0]}, steps={self.steps}"
 
 
+@register("learner", "newton")
 class Newton(nn.Module):
     """Least squares by ``steps`` Newton steps towards the inverse of S = X^T X: W^T = M_k X^T Y.
 

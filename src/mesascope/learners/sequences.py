@@ -21,6 +21,7 @@ from mesascope.errors import ArgumentError, NumericalError, refuse, require_coun
 from mesascope.learners.descent import size_at, step_sizes
 from mesascope.ops import causal_linear_attention, mesa_attention
 from mesascope.ops.checks import require_values
+from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import check_sequence
 
@@ -29,6 +30,7 @@ __all__ = ["ChebyshevLeastSquares", "NeumannLeastSquares", "OnlineGradientDescen
 _RAISE = "use a bound above the eigenvalues of every A_t, of which the sum of |s_i|^2 and the ridge is one"
 
 
+@register("predictor", "online-gradient-descent")
 class OnlineGradientDescent(nn.Module):
     """What ``steps`` causal layers of gradient descent compute from W_0.
 
@@ -77,6 +79,7 @@ class OnlineGradientDescent(nn.Module):
         return torch.stack(predictions)
 
 
+@register("predictor", "recursive-least-squares")
 class RecursiveLeastSquares(nn.Module):
     """The W_t that minimises 1/2 sum_{i<=t} forget^(t-i) |s_i - W s_{i-1}|^2 + forget^t ridge/2 |W|^2, at every t.
 
@@ -109,6 +112,7 @@ class RecursiveLeastSquares(nn.Module):
         return f"ridge={self.ridge:g}, forget={self.forget:g}"
 
 
+@register("predictor", "neumann-least-squares")
 class NeumannLeastSquares(nn.Module):
     """Least squares through ``terms`` steps of a Neumann series: W_t s_t = 1/c sum_i s_i (s_{i-1} . x_t).
 
@@ -146,6 +150,7 @@ class NeumannLeastSquares(nn.Module):
         return f"terms={self.terms}, bound={self.bound:g}, ridge={self.ridge:g}"
 
 
+@register("predictor", "chebyshev-least-squares")
 class ChebyshevLeastSquares(nn.Module):
     """Least squares through a polynomial of A_t: W_t s_t = sum_i s_i (s_{i-1} . x_t), x_t = sum_j c_j T_j(B_t) s_t.
 

@@ -7,6 +7,7 @@ from torch import nn
 from torch.nn import functional
 
 from mesascope.errors import NumericalError, require_number
+from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
 
@@ -15,6 +16,7 @@ __all__ = ["Lasso"]
 _MOST_SWEEPS = 10_000
 
 
+@register("learner", "lasso")
 class Lasso(nn.Module):
     """The weights that minimise 1/(2n) |Y - X W^T|^2 + alpha |W|_1, one target at a time, without intercept.
 

@@ -9,7 +9,7 @@ import torch
 
 from mesascope.errors import ArgumentError, ArgumentTypeError, require_count
 from mesascope.lenses.access import Tasks, access_of
-from mesascope.lenses.alignment import Agreement, Alignment, agreement, alignment
+from mesascope.lenses.pairs import Agreement, Alignment, agreement, alignment
 from mesascope.streams import stream
 from mesascope.tasks import Family, Learner, Predictor, SequenceFamily
 

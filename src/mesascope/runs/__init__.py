@@ -1,6 +1,5 @@
 """Everything on disk about a run. `mesascope.runs.checkpoints` alone imports torch, and is imported by its name."""
 
-from mesascope.runs.claims import Bound, Claim, judge
-from mesascope.runs.directory import SCHEMA, RunDirectory, find_runs
+import lazy_loader
 
-__all__ = ["SCHEMA", "Bound", "Claim", "RunDirectory", "find_runs", "judge"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

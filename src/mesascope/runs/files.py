@@ -37,7 +37,9 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_bytes())
     except FileNotFoundError:
-        raise RunDirectoryError(f"{path} must exist in a run directory, but does not: pass the folder of a run.") from None
+        raise RunDirectoryError(
+            f"{path} must exist in a run directory, but does not: pass the folder of a run."
+        ) from None
     except ValueError as error:
         raise RunDirectoryError(
             f"{path} must hold JSON, but is damaged ({error}): restore it, or start a new run."

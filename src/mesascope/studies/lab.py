@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from mesascope.errors import MesascopeError
+from mesascope.records import to_record
 from mesascope.runs import RunDirectory
 from mesascope.runs.checkpoints import TrainingCheckpoints, training_key
-from mesascope.tasks import FAMILIES, Family
+from mesascope.tasks import Family
 from mesascope.training import Ensemble, Module, ProgressBar, Training, train
 
 __all__ = ["Lab"]
@@ -57,7 +57,7 @@ class Lab:
             evaluate: numbers to log while training, one mapping a member.
         """
         seeds = list(seeds or self.seeds)
-        config = _plain({"learner": learner, "family": _described(family), "training": training, "seeds": seeds})
+        config = _plain({"learner": learner, "family": to_record(family), "training": training, "seeds": seeds})
         key = training_key(config)
         if key not in self._trained:
             with self._timed(f"train {name}"):
@@ -108,16 +108,6 @@ class Lab:
             yield
         finally:
             self.directory.add_time(stage, time.monotonic() - start)
-
-
-def _described(family: Family) -> dict[str, Any]:
-    """A family by its registered name and fields."""
-    names = [name for name, kind in FAMILIES.items() if type(family) is kind]
-    if not names or not dataclasses.is_dataclass(family):
-        raise MesascopeError(
-            f"a study's family must be registered in tasks.FAMILIES, but {family!r} is not: register it."
-        )
-    return {"name": names[0], **dataclasses.asdict(family)}
 
 
 def _plain(value: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 
 from mesascope.errors import require_choice, require_count, require_number
+from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks.draws import normal, symmetric_uniform
 
@@ -16,6 +17,7 @@ __all__ = ["LinearDynamics"]
 _STARTS = {"normal": normal, "uniform": symmetric_uniform}
 
 
+@register("family", "linear-dynamics")
 @dataclass(frozen=True)
 class LinearDynamics:
     """Fully observed linear systems, one a task: s_{t+1} = W s_t + noise * eps, with eps standard normal.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
 from mesascope.errors import refuse, require_choice, require_count, require_number
+from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import stream
 from mesascope.tasks.draws import INPUT_LAWS, normal
@@ -19,6 +19,7 @@ from mesascope.tasks.episodes import Context, Episode
 __all__ = ["LinearRegression"]
 
 
+@register("family", "linear-regression")
 @dataclass(frozen=True)
 class LinearRegression:
     """Linear teachers, one a task: context targets y = W x + noise * eps, answers yq = W xq without noise.
@@ -59,7 +60,7 @@ class LinearRegression:
     x_scale: float = 1.0
     w_scale: float = 1.0
     noise: float = 0.0
-    covariance: Sequence | Tensor | None = None
+    covariance: Any = None
     pool: int | None = None
     n_query: int = 1
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from mesascope.errors import refuse, require_count, require_number
+from mesascope.records import register
 from mesascope.shapes import Tensor
 from mesascope.tasks.draws import symmetric_uniform
 from mesascope.tasks.episodes import Context, Episode
@@ -15,6 +16,7 @@ from mesascope.tasks.episodes import Context, Episode
 __all__ = ["SineWaves"]
 
 
+@register("family", "sine-waves")
 @dataclass(frozen=True)
 class SineWaves:
     """Targets y = a sin(x + p): an amplitude a ~ U(amplitude) and a phase p ~ U(phase) of each task, drawn apart.

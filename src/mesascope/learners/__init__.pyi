@@ -1,0 +1,29 @@
+from .baselines import Averaging as Averaging, Mean as Mean, Zero as Zero
+from .bayes import BayesPool as BayesPool
+from .centred import Centred as Centred
+from .descent import GradientDescent as GradientDescent, GradientDescentPlusPlus as GradientDescentPlusPlus
+from .kernels import (
+    KERNELS as KERNELS,
+    KernelGradientDescent as KernelGradientDescent,
+    KernelSmoother as KernelSmoother,
+    NearestNeighbours as NearestNeighbours,
+)
+from .least_squares import LeastSquares as LeastSquares
+from .second_order import Newton as Newton, PreconditionedGradientDescent as PreconditionedGradientDescent
+from .sequences import (
+    ChebyshevLeastSquares as ChebyshevLeastSquares,
+    NeumannLeastSquares as NeumannLeastSquares,
+    OnlineGradientDescent as OnlineGradientDescent,
+    RecursiveLeastSquares as RecursiveLeastSquares,
+)
+from .sparse import Lasso as Lasso
+from .spectra import (
+    Optimum as Optimum,
+    Preconditioner as Preconditioner,
+    gram_spectra as gram_spectra,
+    one_step_optimum as one_step_optimum,
+    one_step_preconditioner as one_step_preconditioner,
+    spectral_mse as spectral_mse,
+    tune_spectral as tune_spectral,
+)
+from .tuning import Tuned as Tuned, tune as tune

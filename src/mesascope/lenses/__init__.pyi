@@ -1,0 +1,13 @@
+from .access import access_of as access_of, per_task_errors as per_task_errors
+from .comparison import Comparison as Comparison, compare as compare
+from .flow import token_sensitivity as token_sensitivity
+from .pairs import Agreement as Agreement, Alignment as Alignment, agreement as agreement, alignment as alignment
+from .reading import (
+    StepSizes as StepSizes,
+    WeightReading as WeightReading,
+    interpolate as interpolate,
+    rescaled_products as rescaled_products,
+    step_sizes as step_sizes,
+    weights as weights,
+)
+from .sweeps import SweepPoint as SweepPoint, rollout as rollout, sweep as sweep, trajectory_errors as trajectory_errors

@@ -1,0 +1,194 @@
+"""Names and records: what is registered under which name, and configs as JSON.
+
+`register` puts a class or builder under a name of its kind. A config is a frozen dataclass; `to_record` writes it as
+JSON, keyed by registered names and never by class paths, and `from_record` is its inverse.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping
+from types import MappingProxyType, ModuleType
+from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
+
+import msgspec
+
+from mesascope.errors import ArgumentError, ArgumentTypeError, require_choice
+
+__all__ = ["Registered", "facts", "from_record", "name_of", "register", "registered", "to_record"]
+
+_T = TypeVar("_T")
+
+# Where mesascope's own entries of a kind are registered, when these packages are imported.
+_HOMES = {
+    "family": "tasks",
+    "learner": "learners",
+    "predictor": "learners",
+    "net": "nets",
+    "layout": "nets",
+    "attention": "nets",
+    "construction": "constructions",
+    "sequence-construction": "constructions",
+    "lens": "lenses",
+    "study": "studies",
+}
+
+
+class Registered(NamedTuple):
+    """What `register` keeps: the class or builder, and what else was said of it."""
+
+    target: Any
+    facts: Mapping[str, Any]
+
+
+_REGISTRY: dict[str, dict[str, Registered]] = {}
+
+
+def register(kind: str, name: str, **facts: Any) -> Callable[[_T], _T]:
+    """A decorator that puts a class or builder under ``name``, with ``facts`` about it (the ranges of its parameters).
+
+    >>> @register("family", "doc-example")
+    ... @dataclasses.dataclass(frozen=True)
+    ... class Example:
+    ...     size: int = 3
+    >>> to_record(Example(4))
+    {'kind': 'family', 'name': 'doc-example', 'size': 4}
+    >>> from_record({"kind": "family", "name": "doc-example", "sise": 4})
+    Traceback (most recent call last):
+    mesascope.errors.ArgumentError: a record of doc-example has the unknown key 'sise': did you mean 'size'?
+    """
+    require_choice("kind", kind, _HOMES)
+
+    def put(target: _T) -> _T:
+        entries = _REGISTRY.setdefault(kind, {})
+        held = entries.get(name)
+        if held is not None and _place(held.target) != _place(target):
+            raise ArgumentError(
+                f"name must be free, but {kind} {name!r} is {_place(held.target)} already: choose another name."
+            )
+        entries[name] = Registered(target, MappingProxyType(dict(facts)))
+        return target
+
+    return put
+
+
+def registered(kind: str) -> dict[str, Any]:
+    """All of a kind by name, in the order of registration."""
+    return {name: entry.target for name, entry in _entries(kind).items()}
+
+
+def facts(kind: str, name: str) -> Mapping[str, Any]:
+    """What was said of one entry when it was registered."""
+    entries = _entries(kind)
+    require_choice(kind, name, entries)
+    return entries[name].facts
+
+
+def name_of(kind: str, target: object) -> str:
+    """The name that a class or builder is registered under."""
+    for name, entry in _entries(kind).items():
+        if entry.target is target:
+            return name
+    raise ArgumentError(
+        f"{kind} must be registered to have a record, but {_place(target)} is not: put "
+        f'@register("{kind}", NAME) above it.'
+    )
+
+
+def to_record(config: Any) -> Any:
+    """A config as JSON has it: fields by name, and ``kind`` and ``name`` where its class is registered."""
+    if dataclasses.is_dataclass(config) and not isinstance(config, type):
+        own = {field.name: to_record(getattr(config, field.name)) for field in dataclasses.fields(config) if field.init}
+        found = _identity(type(config))
+        return {"kind": found[0], "name": found[1], **own} if found else own
+    if isinstance(config, Mapping):
+        return {str(key): to_record(value) for key, value in config.items()}
+    if isinstance(config, list | tuple):
+        return [to_record(value) for value in config]
+    if config is None or isinstance(config, bool | int | float | str):
+        return config
+    raise ArgumentTypeError(
+        f"a config must be made of dataclasses, numbers, strings, lists and mappings, but holds {config!r} "
+        f"({type(config).__name__}): store what it is built from."
+    )
+
+
+def from_record(record: Any, expected: Any = None) -> Any:
+    """The config that ``record`` describes: a registered class by its name, or the dataclass ``expected``.
+
+    Raises:
+        ArgumentError: an unknown kind, name or key (the nearest known one is named), or a value of the wrong type.
+    """
+    if isinstance(record, Mapping) and "kind" in record:
+        require_choice("kind", record["kind"], _HOMES)
+        known = registered(record["kind"])
+        require_choice(record["kind"], record.get("name", ""), known)
+        own = {key: value for key, value in record.items() if key not in ("kind", "name")}
+        return _built(known[record["name"]], own, record["name"])
+    if expected is None:
+        raise ArgumentError(f"a record must have the keys kind and name, but is {record!r}: see mesascope.records.")
+    return _value(record, expected, "the record")
+
+
+def _built(target: Any, record: Mapping[str, Any], name: str) -> Any:
+    hints = _hints(target)
+    for key in record:
+        if key not in hints:
+            nearest = difflib.get_close_matches(str(key), hints, n=1, cutoff=0.0)
+            hint = f": did you mean {nearest[0]!r}?" if nearest else f": remove it, as {name} has no fields."
+            raise ArgumentError(f"a record of {name} has the unknown key {key!r}{hint}")
+    values = {key: _value(value, hints[key], f"{name}.{key}") for key, value in record.items()}
+    try:
+        return target(**values)
+    except TypeError as error:
+        raise ArgumentError(f"a record of {name} must hold what it is built from, but does not: {error}.") from None
+
+
+def _value(value: Any, hint: Any, place: str) -> Any:
+    if isinstance(value, Mapping) and "kind" in value:
+        return from_record(value)
+    for one in (hint, *get_args(hint)):
+        if dataclasses.is_dataclass(one) and isinstance(value, Mapping):
+            return _built(one, value, one.__name__)  # type: ignore[union-attr]
+    try:
+        return msgspec.convert(value, hint)
+    except msgspec.ValidationError as error:
+        said = str(error).split(" - at")[0].replace("`", "")
+        raise ArgumentTypeError(
+            f"{place} must be of its declared type, but is {value!r} ({said}): correct it."
+        ) from None
+
+
+@functools.cache
+def _hints(target: Any) -> dict[str, Any]:
+    hints = get_type_hints(target)
+    return {field.name: hints[field.name] for field in dataclasses.fields(target) if field.init}
+
+
+def _identity(target: type) -> tuple[str, str] | None:
+    for kind, entries in _REGISTRY.items():
+        for name, entry in entries.items():
+            if entry.target is target:
+                return kind, name
+    return None
+
+
+def _entries(kind: str) -> Mapping[str, Registered]:
+    require_choice("kind", kind, _HOMES)
+    _import_all(_HOMES[kind])
+    return _REGISTRY.get(kind, {})
+
+
+@functools.cache
+def _import_all(package: str) -> None:
+    home: ModuleType = importlib.import_module(f"mesascope.{package}")
+    for module in pkgutil.walk_packages(home.__path__, f"{home.__name__}."):
+        importlib.import_module(module.name)
+
+
+def _place(target: object) -> str:
+    return f"{getattr(target, '__module__', '?')}.{getattr(target, '__qualname__', repr(target))}"

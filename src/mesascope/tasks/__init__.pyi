@@ -1,0 +1,14 @@
+from .episodes import (
+    Context as Context,
+    Episode as Episode,
+    Family as Family,
+    Learner as Learner,
+    Predictor as Predictor,
+    SequenceFamily as SequenceFamily,
+    check_episode as check_episode,
+    check_inputs as check_inputs,
+    check_sequence as check_sequence,
+)
+from .linear_dynamics import LinearDynamics as LinearDynamics
+from .linear_regression import LinearRegression as LinearRegression
+from .sine_waves import SineWaves as SineWaves
