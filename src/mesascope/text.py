@@ -1,10 +1,10 @@
-"""How numbers are said."""
+"""Numbers as text."""
 
 from __future__ import annotations
 
 import math
 
-__all__ = ["number_text"]
+__all__ = ["interval_text", "number_text"]
 
 
 def number_text(value: float, stderr: float) -> str:
@@ -19,3 +19,18 @@ def number_text(value: float, stderr: float) -> str:
     if not 1e-4 <= abs(value) < 1e5 or decimals > 9:
         return f"{value:.2g} ± {stderr:.1g}"
     return f"{value:.{max(decimals, 0)}f} ± {stderr:.1g}"
+
+
+def interval_text(value: float, low: float, high: float) -> str:
+    """A value and its interval, to the digits that tell the ends apart.
+
+    >>> interval_text(1.000271, 1.00012, 1.00041), interval_text(5.0, 5.0, 5.0), interval_text(0.123456, -3.2, 4.1)
+    ('1.00027 [1.00012, 1.00041]', '5', '0.1 [-3.2, 4.1]')
+    """
+    width = high - low
+    if not math.isfinite(width) or width <= 0:
+        return f"{value:.4g}"
+    decimals = 1 - math.floor(math.log10(width))
+    if decimals > 9 or not 1e-4 <= max(abs(low), abs(high)) < 1e6:
+        return f"{value:.3g} [{low:.3g}, {high:.3g}]"
+    return f"{value:.{max(decimals, 0)}f} [{low:.{max(decimals, 0)}f}, {high:.{max(decimals, 0)}f}]"

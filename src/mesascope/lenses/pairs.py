@@ -62,7 +62,7 @@ def alignment(a: Learner, b: Learner, episodes: Episode) -> Alignment:
     check_tasks(episodes)
     pairs = zip(sensitivities(a, episodes), sensitivities(b, episodes), strict=True)
     samples = [
-        _compare_predictions(ya, yb, answers) | _compare_sensitivities(sa, sb)
+        _compare_predictions(ya, yb, answers) | compare_sensitivities(sa, sb)
         for (answers, ya, sa), (_, yb, sb) in pairs
     ]
     joined = _concatenated(samples)
@@ -82,7 +82,7 @@ def _compare_predictions(ya: Tensor, yb: Tensor, answers: Tensor) -> dict[str, T
     }
 
 
-def _compare_sensitivities(sa: Tensor, sb: Tensor) -> dict[str, Tensor]:
+def compare_sensitivities(sa: Tensor, sb: Tensor) -> dict[str, Tensor]:
     sa, sb = sa.flatten(-2).double(), sb.flatten(-2).double()
     lengths = sa.norm(dim=-1), sb.norm(dim=-1)
     product = lengths[0] * lengths[1]

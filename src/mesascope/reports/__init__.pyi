@@ -1,9 +1,16 @@
-from .figures import COLOURS as COLOURS, STYLE as STYLE, figure_files as figure_files
+from .figures import draw_figures as draw_figures, figure_files as figure_files
 from .html import write_report as write_report
+from .panels import (
+    Figure as Figure,
+    Histogram as Histogram,
+    Level as Level,
+    Line as Line,
+    Lines as Lines,
+    Matrices as Matrices,
+)
 from .tables import (
+    counts_text as counts_text,
     ledger_markdown as ledger_markdown,
-    ledger_rows as ledger_rows,
-    measured_text as measured_text,
     print_claims as print_claims,
     print_ledger as print_ledger,
 )

@@ -1,25 +1,18 @@
-"""The look of mesascope's figures, and their files."""
+"""From declared figures to files."""
 
 from __future__ import annotations
 
 import io
+import math
+from collections.abc import Sequence
 from typing import Any
 
-import matplotlib
-from matplotlib.figure import Figure
+import numpy as np
 
-__all__ = ["COLOURS", "STYLE", "figure_files"]
+from mesascope.reports.panels import Figure, Matrices
+from mesascope.runs import Run
 
-# Colour-blind safe (Okabe-Ito), one colour for each role in every figure.
-COLOURS = {
-    "trained": "#0072B2",
-    "gd": "#D55E00",
-    "gd++": "#CC79A7",
-    "centred": "#E69F00",
-    "interpolated": "#009E73",
-    "limit": "#555555",
-    "other": "#56B4E9",
-}
+__all__ = ["draw_figures", "figure_files"]
 
 STYLE: dict[Any, Any] = {
     "figure.dpi": 100,
@@ -29,6 +22,7 @@ STYLE: dict[Any, Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
+    "axes.formatter.useoffset": False,
     "grid.alpha": 0.25,
     "grid.linewidth": 0.6,
     "legend.frameon": False,
@@ -40,12 +34,52 @@ STYLE: dict[Any, Any] = {
 }
 
 
-def figure_files(figure: Figure) -> dict[str, bytes]:
-    """SVG and PNG of a figure, the same bytes for the same figure."""
+def draw_figures(run: Run, figures: Sequence[Figure]) -> None:
+    """Draw figures from a run's results into its folder."""
+    for figure in figures:
+        run.save_figure(figure.name, figure.caption, figure_files(figure, run.results))
+
+
+def figure_files(figure: Figure, results: Any) -> dict[str, bytes]:
+    """SVG and PNG of a figure, the same bytes for the same results."""
+    import matplotlib
+    from matplotlib.figure import Figure as Canvas
+
     files = {}
     with matplotlib.rc_context(STYLE):
+        canvas = Canvas()
+        draw = _draw_matrices if isinstance(figure.panels, Matrices) else _draw_panels
+        draw(canvas, figure, results)
         for suffix, metadata in (("svg", {"Date": None}), ("png", {"Software": None})):
             buffer = io.BytesIO()
-            figure.savefig(buffer, format=suffix, metadata=metadata)
+            canvas.savefig(buffer, format=suffix, metadata=metadata)
             files[suffix] = buffer.getvalue()
     return files
+
+
+def _draw_panels(canvas: Any, figure: Figure, results: Any) -> None:
+    assert isinstance(figure.panels, tuple)
+    columns = min(figure.columns, len(figure.panels))
+    rows = math.ceil(len(figure.panels) / columns)
+    canvas.set_size_inches(figure.size or (5 if columns == 1 else 9.5, 2.9 * rows))
+    places = canvas.subplots(rows, columns, squeeze=False, sharey=figure.share_y).ravel()
+    for panel, axes in zip(figure.panels, places, strict=False):
+        panel.draw(axes, results)
+        if figure.share_y and axes is not places[0]:
+            axes.set_ylabel("")
+    for axes in places[len(figure.panels) :]:
+        axes.remove()
+
+
+def _draw_matrices(canvas: Any, figure: Figure, results: Any) -> None:
+    assert isinstance(figure.panels, Matrices)
+    shown = figure.panels.read(results)
+    limit = figure.panels.bound or max(float(np.abs(matrix).max()) for matrix in shown.values())
+    canvas.set_size_inches(figure.size or (9, 2.6))
+    image = None
+    for axes, (title, matrix) in zip(canvas.subplots(1, len(shown), squeeze=False)[0], shown.items(), strict=True):
+        image = axes.imshow(matrix, cmap="RdBu", vmin=-limit, vmax=limit)
+        axes.set_title(title)
+        axes.grid(False)
+        axes.set(xticks=[], yticks=[])
+    canvas.colorbar(image, ax=canvas.axes, shrink=0.8)

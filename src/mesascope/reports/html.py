@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from mesascope.reports.tables import measured_text
-from mesascope.runs import RunDirectory
+from mesascope.reports.tables import bound_text, counts_text, measured_text
+from mesascope.runs import Run
 
 __all__ = ["write_report"]
 
@@ -22,7 +23,7 @@ h1 { font-size: 1.5rem; margin-bottom: .2rem; } h2 { font-size: 1.1rem; margin-t
 table { border-collapse: collapse; width: 100%; font-size: .9rem; }
 th, td { text-align: left; padding: .4rem .6rem; border-bottom: 1px solid #ddd; vertical-align: top; }
 td.number { white-space: nowrap; font-variant-numeric: tabular-nums; }
-.verdict { font-weight: 600; white-space: nowrap; } .holds { color: #1a7f37; } .fails { color: #c0232c; }
+.verdict { font-weight: 600; } .reason { font-weight: 400; font-size: .8rem; } .holds { color: #1a7f37; } .fails { color: #c0232c; }
 .undecided { color: #9a6700; }
 figure { margin: 1.5rem 0; } figure svg { max-width: 100%; height: auto; }
 figcaption { font-size: .85rem; color: #666; }
@@ -31,22 +32,24 @@ pre { padding: .7rem; overflow-x: auto; }
 """
 
 
-def write_report(run: RunDirectory) -> Path:
+def write_report(run: Run) -> Path:
     """Write report.html from what the run directory holds; an unfinished run says so."""
-    config, claims = run.config, run.claims()
-    title = f"{config['study']} ({config['preset']})"
+    config, claims = run.config, run.claims
+    title = f"{config.get('study', config['kind'])} ({config.get('preset', config['id'][:8])})"
     parts = [
         f"<h1>{escape(title)}</h1>",
         f'<p class="question">{escape(config.get("question", ""))}</p>',
         f'<p class="muted">{escape(config.get("source", ""))}</p>',
-        _verdicts(claims),
+        *(f'<p class="muted">Differs from the paper: {escape(one)}</p>' for one in config.get("deviations", [])),
+        f"<p>{len(claims)} claims: {escape(counts_text(claims))}. Intervals are at 99.9 %.</p>" if claims else "",
         "<h2>Claims</h2>",
         _claims_table(claims) if claims else "<p>This run has not finished: continue it with --resume.</p>",
         "<h2>Figures</h2>",
-        *(_figure(run, name, caption) for name, caption in run.captions().items()),
+        *(_figure(run, name, caption) for name, caption in run.captions.items()),
         "<h2>How it was made</h2>",
         f"<pre>{escape(config.get('command', ''))}</pre>",
         _made(run),
+        _data(run),
         f"<details><summary>Configuration</summary><pre>{escape(json.dumps(config, indent=2))}</pre></details>",
     ]
     html = (
@@ -58,40 +61,35 @@ def write_report(run: RunDirectory) -> Path:
     return run.write_report(html)
 
 
-def _verdicts(claims: list[dict[str, Any]] | None) -> str:
-    counts = {
-        verdict: sum(c["verdict"] == verdict for c in claims or []) for verdict in ("holds", "fails", "undecided")
-    }
-    said = [f'<span class="{verdict}">{count} {verdict}</span>' for verdict, count in counts.items() if count]
-    return f"<p>Of {len(claims)} claims: {', '.join(said)}.</p>" if claims else ""
-
-
-def _claims_table(claims: list[dict[str, Any]]) -> str:
+def _claims_table(claims: Sequence[Mapping[str, Any]]) -> str:
     rows = []
     for claim in claims:
-        reference = "" if claim["reference"] is None else f"{claim['reference']:g}"
+        over = f"{claim['n']} {claim['over']}"
         rows.append(
-            f"<tr><td>{escape(claim['statement'])}<br><span class='muted'>{escape(claim['source'])}</span></td>"
-            f'<td class="number">{escape(measured_text(claim))}</td><td class="number">{escape(claim["bound"])}</td>'
-            f'<td class="number">{reference}</td><td class="verdict {claim["verdict"]}">{claim["verdict"]}</td></tr>'
+            f"<tr><td>{escape(claim['sentence'])}<br><span class='muted'>{escape(claim['source'])}</span></td>"
+            f"<td>{escape(measured_text(claim))}<br><span class='muted'>{escape(claim['measures'])}; {over}</span></td>"
+            f'<td class="number">{escape(bound_text(claim))}</td><td>{escape(claim["reported"] or "")}</td>'
+            f'<td class="verdict {claim["verdict"]}">{claim["verdict"]}'
+            f"<br><span class='muted reason'>{escape(claim['reason'])}</span></td></tr>"
         )
-    head = "<tr><th>claim</th><th>measured</th><th>bound</th><th>paper</th><th>verdict</th></tr>"
+    head = "<tr><th>claim</th><th>measured</th><th>bound (set by)</th><th>reported</th><th>verdict</th></tr>"
     return f"<table>{head}{''.join(rows)}</table>"
 
 
-def _figure(run: RunDirectory, name: str, caption: str) -> str:
+def _figure(run: Run, name: str, caption: str) -> str:
     svg = run.figure_svg(name)
-    drawing = svg[svg.index("<svg") :]
-    data = run.path / "results" / f"{name}.npz"
-    link = ""
-    if data.exists():
-        encoded = base64.b64encode(data.read_bytes()).decode()
-        link = f' <a download="{name}.npz" href="data:application/octet-stream;base64,{encoded}">data (.npz)</a>'
-    return f"<figure>{drawing}<figcaption>{escape(caption)}{link}</figcaption></figure>"
+    return f"<figure>{svg[svg.index('<svg') :]}<figcaption>{escape(caption)}</figcaption></figure>"
 
 
-def _made(run: RunDirectory) -> str:
-    times = run.times()
-    seconds = sum(times.values())
-    rows = "".join(f'<tr><td>{escape(stage)}</td><td class="number">{t:.1f} s</td></tr>' for stage, t in times.items())
-    return f"<details><summary>{seconds:.0f} s of trainings and measurements</summary><table>{rows}</table></details>"
+def _made(run: Run) -> str:
+    rows = "".join(f'<tr><td>{escape(s)}</td><td class="number">{t:.1f} s</td></tr>' for s, t in run.times.items())
+    total = sum(run.times.values())
+    return f"<details><summary>{total:.0f} s of trainings and measurements</summary><table>{rows}</table></details>"
+
+
+def _data(run: Run) -> str:
+    links = []
+    for name in run.results:
+        encoded = base64.b64encode((run.path / "results" / f"{name}.npz").read_bytes()).decode()
+        links.append(f'<a download="{name}.npz" href="data:application/octet-stream;base64,{encoded}">{name}</a>')
+    return f"<details><summary>The arrays behind claims and figures (.npz)</summary>{', '.join(links)}</details>"

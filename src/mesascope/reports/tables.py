@@ -1,4 +1,4 @@
-"""Claims as tables for a terminal, and the ledger over all runs."""
+"""Claims as tables for a terminal, and the ledger as a page."""
 
 from __future__ import annotations
 
@@ -7,100 +7,106 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.markup import escape
+from rich.table import Table as RichTable
 
-from mesascope.runs import Claim, RunDirectory
-from mesascope.text import number_text
+from mesascope.text import interval_text
 
-__all__ = ["ledger_markdown", "ledger_rows", "measured_text", "print_claims", "print_ledger"]
+__all__ = ["bound_text", "counts_text", "ledger_markdown", "measured_text", "print_claims", "print_ledger"]
 
 _VERDICT_STYLE = {"holds": "green", "fails": "bold red", "undecided": "yellow", "not yet run": "dim"}
 
 
 def measured_text(record: Mapping[str, Any]) -> str:
-    """A claim's value with its standard error, as short as it can be said."""
-    value, stderr = record.get("value"), record.get("stderr")
+    """A claim's value with its interval, in as few digits as it takes."""
+    value, low, high = (record.get(key) for key in ("value", "low", "high"))
     if value is None:
-        return "not finite" if "n" in record else "-"
-    return number_text(value, stderr or 0.0)
+        return "-"
+    return interval_text(value, value if low is None else low, value if high is None else high)
+
+
+def bound_text(record: Mapping[str, Any]) -> str:
+    """A claim's bound, and who set it."""
+    return f"{record['bound']} ({record['bound_by']})" if "bound" in record else ""
+
+
+def counts_text(records: Sequence[Mapping[str, Any]]) -> str:
+    """How many hold, fail, are undecided."""
+    counts = Counter(record["verdict"] for record in records)
+    return ", ".join(f"{counts[verdict]} {verdict}" for verdict in _VERDICT_STYLE if counts[verdict])
 
 
 def print_claims(records: Sequence[Mapping[str, Any]], console: Console) -> None:
     """One row a claim."""
-    table = Table(title="claims", title_justify="left", show_lines=False, pad_edge=False)
-    for column in ("claim", "measured", "bound", "paper", "verdict"):
-        table.add_column(column, overflow="fold", no_wrap=column in ("measured", "bound", "verdict"))
+    table = RichTable(title="claims", title_justify="left", pad_edge=False)
+    for column in ("claim", "measured, 99.9 %", "bound", "reported", "verdict"):
+        table.add_column(column, overflow="fold", no_wrap=column == "bound")
     for record in records:
-        reference = record["reference"]
         table.add_row(
-            f"{record['id']}: {record['statement']}",
+            f"{record['id']}: {escape(record['sentence'])}\n[dim]{escape(record['measures'])}[/]",
             measured_text(record),
             record["bound"],
-            "" if reference is None else f"{reference:g}",
-            _styled(record["verdict"]),
+            record["reported"] or "",
+            _styled(record),
         )
     console.print(table)
 
 
-def ledger_rows(claims: Mapping[str, Sequence[Claim]], runs: Sequence[RunDirectory]) -> list[dict[str, Any]]:
-    """The newest record of every claim of every study, with the run that it comes from.
-
-    Args:
-        claims: those of each study.
-        runs: oldest first; unfinished ones have no claims.
-    """
-    newest: dict[tuple[str, str], dict[str, Any]] = {}
-    for run in runs:
-        made = {
-            "preset": run.config["preset"],
-            "run": str(run.path),
-            "command": run.config.get("command", ""),
-            "machine": run.config.get("machine", ""),
-            "seconds": sum(run.times().values()),
-        }
-        for record in run.claims() or []:
-            newest[run.config["study"], record["id"]] = {**record, **made}
-    return [
-        {"study": study, "id": claim.id, "statement": claim.statement, "verdict": "not yet run"}
-        | newest.get((study, claim.id), {})
-        for study, own in claims.items()
-        for claim in own
-    ]
-
-
 def ledger_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The ledger as a Markdown page: one table a study, one row a claim, and how its run was made."""
-    counts = Counter(row["verdict"] for row in rows)
-    said = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
-    parts = ["# Ledger of claims", f"{len(rows)} claims: {said}. Written by `mesascope ledger DIR --markdown`."]
+    """The ledger as a Markdown page: one table a run, one row a claim, and how the run was made."""
+    parts = [
+        "# Ledger of claims",
+        f"{len(rows)} claims: {counts_text(rows)}. Judged from the arrays of each run by `mesascope ledger DIR "
+        "--markdown`. Intervals are at 99.9 %; *n* counts what each claim is about: seeds, unless another word stands "
+        "there. Bounds are ours, unless the paper's name stands beside one.",
+    ]
     for study in dict.fromkeys(row["study"] for row in rows):
-        own = [row for row in rows if row["study"] == study]
         parts.append(f"## {study}")
-        made = {row["run"]: row for row in own if "run" in row}
-        parts += [
-            f"`{row['command']}`: [{run}](../{run}), {row['machine']}, {row['seconds'] / 60:.1f} minutes."
-            for run, row in made.items()
-        ]
-        lines = ["| claim | paper | measured | bound | verdict |", "|---|---|---|---|---|"]
-        for row in own:
-            statement = row["statement"].replace("|", "\\|")
-            reference = "" if row.get("reference") is None else f"{row['reference']:g}"
-            verdict = row["verdict"] if row["verdict"] == "holds" else f"**{row['verdict']}**"
-            cells = (f"{row['id']}: {statement}", reference, measured_text(row), row.get("bound", ""), verdict)
-            lines.append(f"| {' | '.join(cells)} |")
-        parts.append("\n".join(lines))
+        own = [row for row in rows if row["study"] == study]
+        for run in dict.fromkeys(row.get("run") for row in own):
+            parts += _run_markdown([row for row in own if row.get("run") == run])
     return "\n\n".join(parts) + "\n"
 
 
+def _run_markdown(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    first, parts = rows[0], []
+    if "run" in first:
+        parts.append(
+            f"**{_preset_text(first)}** `{first['command']}`: [{first['run']}](../{first['run']}), {first['machine']}, "
+            f"{first['seconds'] / 60:.1f} minutes."
+        )
+        parts += [f"Differs from the paper: {' '.join(first['deviations'])}"] if first["deviations"] else []
+    lines = ["| claim | reported | measured | n | bound | verdict |", "|---|---|---|---|---|---|"]
+    for row in rows:
+        sentence = f"{row['id']}: {row['sentence']}" + (f" ({row['measures']})" if "measures" in row else "")
+        over = "" if row.get("over", "seeds") == "seeds" else f" {row['over']}"
+        bound = row.get("bound", "") + (" (paper)" if row.get("bound_by") == "paper" else "")
+        cells = (sentence, row.get("reported") or "", measured_text(row), f"{row.get('n', '')}{over}", bound)
+        verdict = row["verdict"] if row["verdict"] == "holds" else f"**{row['verdict']}**"
+        because = f": {row['reason']}" if row.get("reason") else ""
+        lines.append(f"| {' | '.join(map(_cell, cells))} | {verdict}{_cell(because)} |")
+    return [*parts, "\n".join(lines)]
+
+
 def print_ledger(rows: Sequence[Mapping[str, Any]], console: Console) -> None:
-    table = Table(pad_edge=False)
-    for column in ("study", "claim", "measured", "bound", "verdict", "preset", "run"):
+    table = RichTable(pad_edge=False)
+    for column in ("study", "claim", "reported", "measured, 99.9 %", "n", "bound", "verdict", "settings", "run"):
         table.add_column(column, overflow="fold")
     for row in rows:
-        cells = (row["study"], row["id"], measured_text(row), row.get("bound", ""), _styled(row["verdict"]))
-        table.add_row(*cells, row.get("preset", ""), row.get("run", ""))
+        cells = (row["study"], row["id"], row.get("reported") or "", measured_text(row), str(row.get("n", "")))
+        table.add_row(*cells, bound_text(row), _styled(row), _preset_text(row), row.get("run", ""))
     console.print(table)
 
 
-def _styled(verdict: str) -> str:
-    return f"[{_VERDICT_STYLE.get(verdict, '')}]{verdict}[/]"
+def _preset_text(row: Mapping[str, Any]) -> str:
+    changed = row.get("changed")
+    return row.get("preset", "") + (f", but {'; '.join(changed)}" if changed else "")
+
+
+def _styled(record: Mapping[str, Any]) -> str:
+    reason = f"\n[dim]{escape(record['reason'])}[/]" if record.get("reason") else ""
+    return f"[{_VERDICT_STYLE[record['verdict']]}]{record['verdict']}[/]{reason}"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")

@@ -1,2 +1,3 @@
-from .claims import Bound as Bound, Claim as Claim, judge as judge
-from .directory import SCHEMA as SCHEMA, RunDirectory as RunDirectory, find_runs as find_runs
+from .finding import find_runs as find_runs, newest_run as newest_run, open_run as open_run
+from .results import Results as Results
+from .run import SCHEMA as SCHEMA, Run as Run

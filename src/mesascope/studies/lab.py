@@ -2,104 +2,111 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import torch
 
+from mesascope.evidence import Arrays, Stage
 from mesascope.records import to_record
-from mesascope.runs import RunDirectory
-from mesascope.runs.checkpoints import TrainingCheckpoints, training_key
-from mesascope.tasks import Family
-from mesascope.training import Ensemble, Module, ProgressBar, Training, train
+from mesascope.runs import Run
+from mesascope.runs.checkpoints import TrainingCheckpoints
+from mesascope.runs.results import record_hash
+from mesascope.streams import stream
+from mesascope.tasks import Episode, Family
+from mesascope.training import Ensemble, ProgressBar, Training, train
 
 __all__ = ["Lab"]
 
+# What to log of one network while training.
+Watch = Callable[[Any], Mapping[str, float]]
+
 
 class Lab:
-    """What a study uses of a run: its seeds, its device, `train` and `stage`.
+    """What a study uses of a run: its seeds, its device, `train`, `stage` and `draw`.
 
     Whatever was finished before an interruption is loaded, and what was not goes on from its last checkpoint, so that
     a study is written as if it ran in one go.
     """
 
-    def __init__(self, directory: RunDirectory) -> None:
-        self.directory = directory
-        self.seed: int = directory.config["seed"]
-        self.seeds: list[int] = [self.seed + index for index in range(directory.config["seeds"])]
-        self.device = torch.device(directory.config["device"])
+    def __init__(self, run: Run, seeds: int) -> None:
+        self.run = run
+        self.seed: int = run.config["seed"]
+        self.seeds = [self.seed + index for index in range(seeds)]
+        self.device = torch.device(run.config["device"])
         self._trained: dict[str, Ensemble] = {}
+
+    def draw(self, family: Family, tasks: int, name: str) -> Episode:
+        """Fresh tasks for a use of this name: each name has tasks of its own, and so has each seed of a run."""
+        return family.sample(tasks, self.stream(name))
+
+    def stream(self, name: str, step: int = 0) -> torch.Generator:
+        """The generator of a use of this name."""
+        return stream(self.seed, name, step, self.device)
 
     def train(
         self,
         name: str,
-        make: Callable[[torch.Generator], Module],
+        network: Any,
         family: Family,
         training: Training,
         *,
-        learner: Mapping[str, Any],
         seeds: Sequence[int] | None = None,
-        evaluate: Callable[[Ensemble], Sequence[Mapping[str, float]]] | None = None,
-    ) -> Ensemble[Module]:
-        """Train ``make``'s learner on ``family``, one member a seed, or load it where that was done already.
+        watch: Watch | None = None,
+    ) -> list[Any]:
+        """The networks of ``network.build`` trained on ``family``, one a seed, or loaded where that was done already.
 
-        Two calls with one configuration share one training.
+        What they are built from, the family, the training and the seeds are the training's identity: two calls with
+        equal ones share a training.
 
         Args:
             name: of the training, in metrics and checkpoints.
-            learner: what ``make`` makes, as JSON: with family, training and seeds it is the training's identity.
-            evaluate: numbers to log while training, one mapping a member.
+            network: the registered config of the networks.
+            watch: numbers to log of each network while training; stage ``name`` holds them by seed and step.
         """
         seeds = list(seeds or self.seeds)
-        config = _plain({"learner": learner, "family": to_record(family), "training": training, "seeds": seeds})
-        key = training_key(config)
+        identity = {"network": network, "family": family, "training": training, "seeds": seeds}
+        record = to_record(identity)
+        key = record_hash(record)
         if key not in self._trained:
             with self._timed(f"train {name}"):
-                self._trained[key] = self._train(name, make, family, training, config, seeds, evaluate)
-        return self._trained[key]
+                self._trained[key] = self._train(name, network, family, training, record, seeds, watch)
+        if watch is not None:
+            self.stage(name, lambda: self.run.curves(name))
+        return self._trained[key].members()
 
-    def stage(self, name: str, compute: Callable[[], Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
-        """The arrays of ``results/<name>.npz``, computed where they are not there yet."""
-        saved = self.directory.results(name)
-        if saved is None:
+    def stage(self, name: str, compute: Callable[[], Stage | Mapping[str, Any]]) -> Stage:
+        """The arrays of ``name``, computed where they are missing, or were computed by other code or settings.
+
+        A mapping stands for `Arrays` whose first axis is the seed, and numbers.
+        """
+        results = self.run.results
+        if not results.is_current(name):
             print(f"measuring: {name}", file=sys.stderr, flush=True)
             with self._timed(name):
-                self.directory.save_results(name, compute())
-            saved = self.directory.results(name)
-            assert saved is not None
-        return saved
+                found = compute()
+                results.save(name, found if isinstance(found, Stage) else by_seed(found))
+        return results[name]
 
-    def curves(self, training: str) -> dict[str, np.ndarray]:
-        """What was logged of a training: ``step (k,)``, and each number as ``(members, k)``."""
-        rows = self.directory.metrics(training)
-        steps = sorted({row["step"] for row in rows})
-        seeds = sorted({row["seed"] for row in rows})
-        keys = [key for key in (rows[0] if rows else {}) if key not in ("training", "step", "seed")]
-        by_place = {(row["seed"], row["step"]): row for row in rows}
-        curves = {key: np.array([[by_place[s, t][key] for t in steps] for s in seeds]) for key in keys}
-        return {"step": np.array(steps), **curves}
-
-    def _train(self, name, make, family, training, config, seeds, evaluate) -> Ensemble:
-        checkpoints = TrainingCheckpoints(self.directory.path / "checkpoints" / name, config, self.device)
+    def _train(self, name, network, family, training, record, seeds, watch) -> Ensemble:
+        checkpoints = TrainingCheckpoints(self.run.path / "checkpoints" / name, record, self.device)
         found = checkpoints.load()
-        self.directory.rewind_metrics(name, found[0] if found else -1)
+        self.run.rewind_metrics(name, found[0] if found else -1)
 
         def log(step: int, ensemble: Ensemble) -> None:
-            numbers = evaluate(ensemble) if evaluate else []
-            self.directory.append_metrics(
+            numbers = [watch(member) for member in ensemble.members()] if watch else []
+            self.run.append_metrics(
                 {"training": name, "step": step, "seed": seed, **row} for seed, row in zip(seeds, numbers, strict=False)
             )
 
         with ProgressBar(f"training {name}", training.steps) as bar:
             return train(
-                make, family, training, seeds, device=self.device, evaluate=log, checkpoints=checkpoints, observe=bar
-            )
+                network.build, family, training, seeds, device=self.device, evaluate=log, checkpoints=checkpoints,
+                observe=bar,
+            )  # fmt: skip
 
     @contextmanager
     def _timed(self, stage: str) -> Iterator[None]:
@@ -107,9 +114,13 @@ class Lab:
         try:
             yield
         finally:
-            self.directory.add_time(stage, time.monotonic() - start)
+            self.run.add_time(stage, time.monotonic() - start)
 
 
-def _plain(value: Any) -> Any:
-    """Dataclasses, tuples and mappings as JSON has them."""
-    return json.loads(json.dumps(value, default=dataclasses.asdict))
+def by_seed(arrays: Mapping[str, Any]) -> Arrays:
+    """Arrays whose first axis is the seed; further axes are numbered."""
+    import numpy as np
+
+    named = {name: np.asarray(array) for name, array in arrays.items()}
+    axes = {name: " ".join(("seed", "row", "column", "entry")[: array.ndim]) for name, array in named.items()}
+    return Arrays(named, **axes)

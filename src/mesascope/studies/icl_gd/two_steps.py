@@ -7,159 +7,123 @@ step size) and with two tied steps of GD++ (one eta, one gamma), both tuned from
 from __future__ import annotations
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from mesascope.constructions import gradient_descent_plus_plus
-from mesascope.learners import GradientDescent, tune_spectral
-from mesascope.lenses import step_sizes
-from mesascope.measurement import Measurement
-from mesascope.nets import TransformerConfig
-from mesascope.runs import Bound, Claim
-from mesascope.streams import stream
-from mesascope.studies.evidence import both, excess_percent, largest, smallest
-from mesascope.studies.icl_gd.panels import captioned, contrast_figures
-from mesascope.studies.icl_gd.regression import Regression, contrast, halfway, tied_gd_plus_plus
+from mesascope import constructions, learners, lenses
+from mesascope.evidence import Claim, Reported, above, printed, two_sided
+from mesascope.records import register
+from mesascope.studies.icl_gd.regression import Regression, contrast, halfway, network, plan, predicted
+from mesascope.studies.icl_gd.shared_claims import as_predicted, converged, midpoint, no_better_descent
+from mesascope.studies.icl_gd.shared_figures import contrast_figures
 from mesascope.studies.lab import Lab
-from mesascope.studies.study import Results, Study
+from mesascope.studies.study import Study
 
-__all__ = ["STUDY"]
+PREMISES = ("converged", "gd++-at-its-optimum", "references-as-predicted")
 
 CLAIMS = (
+    converged("looped"),
+    no_better_descent("looped-comparison", "gd++", "GD++", id="gd++-at-its-optimum"),
+    as_predicted(("gd", "gd++"), comparison="looped-comparison"),
     Claim(
-        "beats-gd",
-        "how far the trained loss is below two tuned gradient steps', % (worst seed, paired)",
-        "ICML paper, Fig. 3a left",
-        both(Bound(low=20.0)),
-        reference=28.4,
+        "beats-gd", "two looped layers lose about 29 % less than two steps of gradient descent",
+        "loss of trained / of gradient descent", printed("Fig. 3a left"),
+        lambda r: r["looped-comparison"].ratio("trained", "gd"), two_sided(0.05, around=0.71), premises=PREMISES,
+        reported=Reported(0.716, "authors' code, 1 run"),
     ),
     Claim(
-        "loss-matches-gd++",
-        "distance of the trained loss from tied GD++'s, % (worst seed, paired)",
-        "ICML paper, Fig. 3a left",
-        both(Bound(high=3.0)),
-        reference=1.9,
+        "loss-matches-gd++", "each loss is within 3 % of that of two tied steps of GD++",
+        "loss of trained / of GD++", printed("Fig. 3a left"),
+        lambda r: r["looped-comparison"].ratio("trained", "gd++"), two_sided(0.03), premises=PREMISES,
+        reported=Reported(1.019, "authors' code, 1 run"),
     ),
     Claim(
-        "sensitivity-cosine",
-        "mean cosine of dy/dx_q with tied GD++'s (worst seed)",
-        "ICML paper, Fig. 3a centre right",
-        both(Bound(low=0.997)),
-        reference=0.9974,
+        "sensitivity-cosine", "each network's sensitivities have a cosine above 0.997 with GD++'s",
+        "mean cosine of dy/dx_q with GD++'s", printed("Fig. 3a centre right"),
+        lambda r: r["looped-comparison"]["cosine", "trained", "gd++"], above(0.997), premises=PREMISES,
+        reported=Reported(0.9974, "authors' code, 1 run"),
     ),
     Claim(
-        "gd-early",
-        "cosine to gradient descent less cosine to GD++ where the former peaks (worst seed)",
-        "ICML paper, Fig. 3a centre",
-        both(Bound(low=0.0)),
+        "gd-early", "early in training networks are nearer to gradient descent than to GD++",
+        "cosine to gradient descent less cosine to GD++, where the former peaks", printed("Fig. 3a centre"),
+        lambda r: _peak(r["looped"]), above(0.0), quantifier="mean", premises=PREMISES,
     ),
     Claim(
-        "gd++-late",
-        "cosine to GD++ less cosine to gradient descent at the end of training (worst seed)",
-        "ICML paper, Fig. 3a centre",
-        both(Bound(low=0.0)),
-        reference=0.045,
+        "gd++-late", "at the end of training networks are nearer to GD++",
+        "cosine to GD++ less cosine to gradient descent", printed("Fig. 3a centre"),
+        lambda r: _cosine_gain(r["looped-comparison"]), above(0.02),
+        premises=PREMISES, reported=Reported(0.045, "authors' code, 1 run"),
     ),
     Claim(
-        "eta-read",
-        "distance of the eta in the weights from tuned GD++'s, % (worst seed)",
-        "ICML paper, section 3",
-        both(Bound(high=5.0)),
+        "eta-read", "the step size in the weights is within 5 % of tuned GD++'s", "eta read / eta tuned",
+        printed("section 3"), lambda r: r["step-sizes"]["eta"] / r["step-sizes"]["gd++ eta"], two_sided(0.05),
+        quantifier="mean", premises=PREMISES,
     ),
     Claim(
-        "gamma-read",
-        "distance of the gamma in the weights from tuned GD++'s, % (worst seed)",
-        "ICML paper, section 3 and appendix A.10",
-        both(Bound(high=5.0)),
+        "gamma-read", "the gamma in the weights is within 5 % of tuned GD++'s", "gamma read / gamma tuned",
+        printed("section 3, appendix A.10"), lambda r: r["step-sizes"]["gamma"] / r["step-sizes"]["gd++ gamma"],
+        two_sided(0.05), quantifier="mean", premises=PREMISES,
+    ),
+    midpoint("interpolation"),
+    Claim(
+        "interpolation", "halfway between trained weights and construction the loss is within 3 % of either end's",
+        "loss at the midpoint / at either end", printed("Fig. 3a left"),
+        lambda r: np.stack([r["interpolation"].ratio("middle", end) for end in ("trained", "other")], axis=1),
+        two_sided(0.03), premises=(*PREMISES, "midpoint"),
     ),
     Claim(
-        "interpolation",
-        "excess loss halfway between trained weights and construction over either end, % (worst seed)",
-        "ICML paper, Fig. 3a left",
-        both(Bound(high=3.0)),
+        "input-scale", "for input scales up to 1.25 times those of training, losses stay within a quarter of GD++'s",
+        "loss of trained / of GD++, at each scale", printed("Figs. 3a right, 6b"),
+        lambda r: _near(r["looped-input-scale"]).ratio("trained", "gd++"), two_sided(0.25), premises=PREMISES,
     ),
-    Claim(
-        "input-scale-low",
-        "lowest loss ratio trained / GD++ for input scales up to 1.25 times training's (worst seed and scale)",
-        "ICML paper, Figs. 3a right and 6b",
-        both(Bound(low=0.8)),
-    ),
-    Claim(
-        "input-scale-high",
-        "highest loss ratio trained / GD++ for input scales up to 1.25 times training's (worst seed and scale)",
-        "ICML paper, Figs. 3a right and 6b",
-        both(Bound(high=1.25)),
-    ),
-)
+)  # fmt: skip
 
 
-def measure(lab: Lab, settings: Regression) -> Results:
+def measure(lab: Lab, settings: Regression) -> None:
     """Train and compare."""
-    tied, eta, gamma = tied_gd_plus_plus(settings.family, 2, settings.tune_tasks, lab.seed)
-    gd = tune_spectral(GradientDescent(2, 1.0), settings.family, contexts=settings.tune_tasks, seed=lab.seed).learner
-    config = TransformerConfig(width=11, n_layers=2, shared=True, init_scale=settings.init_scale)
-    nets, results = contrast(lab, settings, "looped", config, {"gd": gd, "gd++": tied})
-    construction = gradient_descent_plus_plus(10, 1, eta, gamma, 10, steps=2).network.float().to(lab.device)
-    fresh = settings.family.sample(settings.tasks, stream(lab.seed, "eval", 0, lab.device))
-
-    def read() -> dict[str, np.ndarray]:
-        sizes = [step_sizes(net, 10) for net in nets]
-        return {
-            "eta": np.array([size.eta[0].item() for size in sizes]),
-            "gamma": np.array([size.gamma[0].item() for size in sizes]),
-            "gd++_eta": np.array(eta),
-            "gd++_gamma": np.array(gamma),
-        }
-
-    return {
-        **results,
-        "step-sizes": lab.stage("step-sizes", read),
-        "interpolation": lab.stage("interpolation", lambda: halfway(nets, [construction] * len(nets), fresh)),
-    }
+    family, tasks = settings.family(), settings.tune_tasks
+    plus = learners.tune_spectral(learners.GradientDescentPlusPlus(2, 3.0, 0.03), family, contexts=tasks, seed=lab.seed)
+    gd = learners.tune_spectral(learners.GradientDescent(2, 3.0), family, contexts=tasks, seed=lab.seed)
+    references = {"gd": gd.learner, "gd++": plus.learner}
+    config = network(settings, n_layers=2, shared=True)
+    nets = contrast(lab, settings, "looped", config, references, own=2)
+    eta, gamma = plus.learner.eta.item(), plus.learner.gamma.item()
+    built = constructions.gradient_descent_plus_plus(10, 1, eta, gamma, 10, steps=2).network.float().to(lab.device)
+    fresh = lab.draw(family, settings.tasks, "eval")
+    lab.stage("interpolation", lambda: halfway(nets, [built] * len(nets), fresh))
+    lab.stage("predicted", lambda: predicted(references, family, lab, tasks))
+    lab.stage("step-sizes", lambda: _step_sizes(nets, eta, gamma))
 
 
-def judge(results: Results) -> dict[str, Measurement]:
-    """One Measurement a claim."""
-    run, main, read, swept = (
-        results[name] for name in ("looped", "looped-comparison", "step-sizes", "looped-input-scale")
+def _step_sizes(nets, eta: float, gamma: float) -> dict[str, list[float]]:
+    read = [lenses.step_sizes(net, 10) for net in nets]
+    sizes = {"eta": [one.eta[0].item() for one in read], "gamma": [one.gamma[0].item() for one in read]}
+    return sizes | {"gd++ eta": [eta] * len(nets), "gd++ gamma": [gamma] * len(nets)}
+
+
+def _cosine_gain(main):
+    return main["cosine", "trained", "gd++"] - main["cosine", "trained", "gd"]
+
+
+def _peak(run) -> np.ndarray:
+    to_gd, to_plus = run["gd cosine"], run["gd++ cosine"]
+    return np.take_along_axis(to_gd - to_plus, to_gd.argmax(axis=1)[:, None], axis=1)[:, 0]
+
+
+def _near(swept):
+    return swept.where(swept.cases["x_scale"] <= 1.25 * 0.5)
+
+
+STUDY = register("study", "two-steps")(
+    Study(
+        name="two-steps",
+        question="Do two looped linear self-attention layers run two steps of GD++?",
+        source="von Oswald et al., Transformers learn in-context by gradient descent (ICML 2023): Figs. 3 left, 6b",
+        presets={
+            "quick": Regression(plan(1500, 4e-3, clip=0.001), init_scale=0.02),
+            "paper": Regression(plan(5000, 1e-3, clip=0.001)),
+        },
+        measure=measure,
+        claims=CLAIMS,
+        figures=contrast_figures("looped", "two looped layers", ("gd", "gd++"), "Paper: Figs. 3a and 6b"),
+        deviations=("The learning rate decays and weights are averaged, which removes the noise that Adam leaves.",),
     )
-    to_gd, to_pp = run["gd_sensitivity_cosine"], run["gd++_sensitivity_cosine"]
-    peak = to_gd.argmax(axis=1)[:, None]
-    seeds_peak = np.take_along_axis(to_gd - to_pp, peak, axis=1)
-    near = swept["x_scale"] <= 1.25 * 0.5
-    ratio, stderr = (swept[f"gd++_ratio{suffix}"][:, near] for suffix in ("", "_stderr"))
-    between = results["interpolation"]
-    return {
-        "beats-gd": smallest(
-            100 * (1 - main["gd_mse_ratio_value"]), 100 * main["gd_mse_ratio_stderr"], main["gd_mse_ratio_n"]
-        ),
-        "loss-matches-gd++": excess_percent(main, "gd++_mse_ratio", sign=0),
-        "sensitivity-cosine": smallest(*(main[f"gd++_sensitivity_cosine_{key}"] for key in ("value", "stderr", "n"))),
-        "gd-early": smallest(seeds_peak),
-        "gd++-late": smallest((to_pp - to_gd)[:, -1]),
-        "eta-read": largest(100 * np.abs(read["eta"] / read["gd++_eta"] - 1)),
-        "gamma-read": largest(100 * np.abs(read["gamma"] / read["gd++_gamma"] - 1)),
-        "interpolation": largest(100 * (between["value"] - 1), 100 * between["stderr"], between["n"]),
-        "input-scale-low": smallest(ratio, stderr, int(swept["tasks"])),
-        "input-scale-high": largest(ratio, stderr, int(swept["tasks"])),
-    }
-
-
-def draw(results: Results) -> dict[str, Figure]:
-    """The paper's panels."""
-    source = "Paper: Figs. 3a and 6b"
-    return captioned(contrast_figures(results, "looped", "two looped layers", ["gd", "gd++"], source=source))
-
-
-STUDY = Study(
-    name="two-steps",
-    question="Do two looped linear self-attention layers run two steps of GD++?",
-    source="von Oswald et al., Transformers learn in-context by gradient descent (ICML 2023): Figs. 3 left, 6b",
-    presets={
-        "quick": Regression(learning_rate=4e-3, clip=0.001, init_scale=0.02),
-        "paper": Regression(steps=5000, learning_rate=1e-3, clip=0.001),
-    },
-    claims=CLAIMS,
-    measure=measure,
-    judge=judge,
-    draw=draw,
 )

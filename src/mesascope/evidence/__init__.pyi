@@ -1,0 +1,14 @@
+from .claims import (
+    Bound as Bound,
+    Claim as Claim,
+    Reported as Reported,
+    Source as Source,
+    above as above,
+    below as below,
+    derived as derived,
+    ours as ours,
+    printed as printed,
+    two_sided as two_sided,
+)
+from .estimates import Arrays as Arrays, Estimates as Estimates, Stage as Stage
+from .judging import LEVEL as LEVEL, judge as judge, judge_all as judge_all

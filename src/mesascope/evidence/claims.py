@@ -1,0 +1,148 @@
+"""Claims: sentences that can be false, with where their samples come from and what would make them false."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from mesascope.errors import ArgumentError, require_choice, require_count
+
+__all__ = ["Bound", "Claim", "Reported", "Source", "above", "below", "derived", "ours", "printed", "two_sided"]
+
+QUANTIFIERS = ("every", "mean", "median", "share", "bootstrap", "exact")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a sentence stands: ``printed`` in a paper, ``derived`` from it, or ``ours``."""
+
+    kind: Literal["printed", "derived", "ours"]
+    where: str
+
+    def __str__(self) -> str:
+        return self.where if self.kind == "printed" else f"{self.kind}: {self.where}"
+
+
+def printed(where: str) -> Source:
+    """A sentence that the paper prints, at this place."""
+    return Source("printed", where)
+
+
+def derived(where: str) -> Source:
+    """A sentence that follows from the paper, by this argument."""
+    return Source("derived", where)
+
+
+def ours(where: str) -> Source:
+    """A sentence of ours, for this reason."""
+    return Source("ours", where)
+
+
+@dataclass(frozen=True)
+class Reported:
+    """A value that somebody else reports: ``printed``, or ``authors' code, n runs``."""
+
+    value: float
+    origin: str = "printed"
+
+    def __str__(self) -> str:
+        return f"{self.value:g} ({self.origin})"
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The values that a claim allows, from ``low`` to ``high``, and who set them.
+
+    >>> print(two_sided(0.05), below(3, by="paper"), above(0.99))
+    in [0.95, 1.05] < 3 > 0.99
+    """
+
+    low: float = -math.inf
+    high: float = math.inf
+    by: Literal["us", "paper"] = "us"
+
+    def __post_init__(self) -> None:
+        if not self.low < self.high or (math.isinf(self.low) and math.isinf(self.high)):
+            raise ArgumentError(f"a bound must exclude something, but is [{self.low}, {self.high}]: set low or high.")
+
+    def __str__(self) -> str:
+        if math.isinf(self.low):
+            return f"< {self.high:g}"
+        if math.isinf(self.high):
+            return f"> {self.low:g}"
+        return f"in [{self.low:g}, {self.high:g}]"
+
+    def side(self, low: float, high: float) -> Literal["inside", "outside", "across"]:
+        """Where an interval lies."""
+        if self.low < low and high < self.high:
+            return "inside"
+        return "outside" if high <= self.low or low >= self.high else "across"
+
+
+def two_sided(margin: float, around: float = 1.0, by: Literal["us", "paper"] = "us") -> Bound:
+    """Within ``margin`` of ``around``."""
+    return Bound(around - margin, around + margin, by)
+
+
+def below(high: float, by: Literal["us", "paper"] = "us") -> Bound:
+    """Less than ``high``."""
+    return Bound(high=high, by=by)
+
+
+def above(low: float, by: Literal["us", "paper"] = "us") -> Bound:
+    """Greater than ``low``."""
+    return Bound(low=low, by=by)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence that can be false.
+
+    Args:
+        id: unique within its study.
+        sentence: what is claimed.
+        measures: the number that its reading gives, in words.
+        source: where the sentence stands.
+        reading: takes the samples from the results of a run: ``(replicates,)`` or ``(replicates, cases)``, with errors
+            of measurement (`Estimates` gives them) or plain numbers. For ``bootstrap``, a tuple of samples.
+        over: what the replicates are: seeds, pools, contexts, draws, sizes or algorithms.
+        quantifier: ``every`` replicate is within the bound (each needs an error of measurement); or their ``mean``,
+            ``median``, or the ``share`` of them for which the reading is true is; ``bootstrap`` is ``statistic`` of
+            the samples; ``exact`` numbers have no error, and ``exact_because`` says why. Every case must be.
+        bounds: for every preset, or one a preset.
+        at_least: replicates without which nothing is decided.
+        premises: ids of claims without which this one means nothing.
+        reported: the paper's value.
+        about: ``training``, or ``algorithms`` alone: only these may hold where networks have hardly been trained.
+        statistic: of the samples, for ``bootstrap``.
+        exact_because: for ``exact``.
+    """
+
+    id: str
+    sentence: str
+    measures: str
+    source: Source
+    reading: Callable[[Mapping[str, Any]], Any]
+    bounds: Bound | Mapping[str, Bound]
+    over: Literal["seeds", "pools", "contexts", "draws", "sizes", "algorithms"] = "seeds"
+    quantifier: Literal["every", "mean", "median", "share", "bootstrap", "exact"] = "every"
+    at_least: int = 5
+    premises: tuple[str, ...] = ()
+    reported: Reported | None = None
+    about: Literal["training", "algorithms"] = "training"
+    statistic: Callable[..., float] | None = None
+    exact_because: str = ""
+
+    def __post_init__(self) -> None:
+        require_choice("quantifier", self.quantifier, QUANTIFIERS)
+        require_count("at_least", self.at_least)
+        if (self.quantifier == "bootstrap") != (self.statistic is not None):
+            raise ArgumentError(f"claim {self.id} must have a statistic if and only if it is bootstrapped: correct it.")
+        if (self.quantifier == "exact") != bool(self.exact_because):
+            raise ArgumentError(f"claim {self.id} must say why it is exact if and only if it is: set exact_because.")
+
+    def bound(self, preset: str) -> Bound:
+        """The bound of a preset."""
+        return self.bounds if isinstance(self.bounds, Bound) else self.bounds[preset]

@@ -1,0 +1,201 @@
+"""What a run measured: means over shared tasks with their joint errors, and plain arrays with named axes."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mesascope.errors import ArgumentError, require_choice
+from mesascope.evidence.tables import Table
+
+__all__ = ["Arrays", "Estimates", "Stage"]
+
+
+class Arrays(Mapping[str, np.ndarray]):
+    """Arrays by name, each with a name for each of its axes.
+
+    >>> read = Arrays({"eta": np.array([5.9, 6.0])}, eta="seed")
+    >>> read.table()
+    seed  eta
+    0     5.9
+    1     6
+    """
+
+    def __init__(self, arrays: Mapping[str, Any], /, **axes: str) -> None:
+        self._arrays = {name: np.asarray(array) for name, array in arrays.items()}
+        self.axes = {name: tuple(axes.get(name, "").split()) for name in self._arrays}
+        for name, array in self._arrays.items():
+            if len(self.axes[name]) != array.ndim:
+                raise ArgumentError(
+                    f"{name} must have a name for each axis, but has shape {array.shape} and axes {self.axes[name]}: "
+                    f'pass {name}="seed step", say.'
+                )
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        require_choice("the array", name, self._arrays)
+        return self._arrays[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays)
+
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+    def __repr__(self) -> str:
+        shapes = (f"{name} ({' x '.join(self.axes[name]) or 'a number'})" for name in self)
+        return f"Arrays of {', '.join(shapes)}"
+
+    def table(self) -> Table:
+        """One row for each place on the axes that most arrays have."""
+        axes = max(self.axes.values(), key=len, default=())
+        shared = [name for name in self if set(self.axes[name]) <= set(axes)]
+        sizes = {axis: self[name].shape[i] for name in shared for i, axis in enumerate(self.axes[name])}
+        rows = []
+        for place in itertools.product(*(range(sizes[axis]) for axis in axes)):
+            at = dict(zip(axes, place, strict=True))
+            values = {name: self[name][tuple(at[axis] for axis in self.axes[name])].item() for name in shared}
+            rows.append({**{axis: index for axis, index in at.items() if axis not in values}, **values})
+        return Table(rows)
+
+    def to_arrays(self) -> dict[str, np.ndarray]:
+        """What an .npz holds of it."""
+        return {"axes": np.array(json.dumps({name: " ".join(axes) for name, axes in self.axes.items()})), **self}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> Arrays:
+        """The inverse of `to_arrays`."""
+        return cls({name: array for name, array in arrays.items() if name != "axes"}, **json.loads(str(arrays["axes"])))
+
+
+class Estimates:
+    """Means over the same ``n`` tasks, with the covariance of these means, so that whatever they share cancels.
+
+    A quantity has a name of words, such as ``("mse", "trained")``, and one column a replicate. Where there are cases
+    (the points of a sweep), each has tasks of its own.
+
+    Args:
+        names: of each column; equal names are replicates, in their order.
+        mean: ``(columns,)``, or ``(cases, columns)``.
+        covariance: ``(columns, columns)``, or one a case.
+        n: tasks behind each mean.
+        cases: what distinguishes them, each ``(cases,)``.
+
+    >>> rng = np.random.default_rng(0)
+    >>> task = rng.normal(5.0, 1.0, 10_000)
+    >>> both = Estimates.of({("mse", "trained"): [1.1 * task], ("mse", "gd"): [task + rng.normal(0, 0.01, 10_000)]})
+    >>> print(both["mse", "gd"][0], both.ratio("trained", "gd")[0])
+    5.006+/-0.010 1.099993+/-0.000022
+    """
+
+    def __init__(
+        self,
+        names: Sequence[tuple[str, ...]],
+        mean: np.ndarray,
+        covariance: np.ndarray,
+        n: int,
+        cases: Mapping[str, np.ndarray] | None = None,
+    ) -> None:
+        self.names, self.n, self.cases = [tuple(name) for name in names], int(n), dict(cases or {})
+        self.mean, self.covariance = np.asarray(mean), np.asarray(covariance)
+
+    @classmethod
+    def of(cls, tasks: Mapping[tuple[str, ...], Sequence[np.ndarray]]) -> Estimates:
+        """From one number a task: for each quantity, one array ``(n,)`` a replicate."""
+        names = [name for name, replicates in tasks.items() for _ in replicates]
+        columns = np.stack([np.asarray(one, dtype=np.float64) for replicates in tasks.values() for one in replicates])
+        n = columns.shape[1]
+        with np.errstate(invalid="ignore", over="ignore"):
+            return cls(names, columns.mean(1), np.atleast_2d(np.cov(columns)) / n, n)
+
+    @classmethod
+    def over(cls, cases: Mapping[str, Sequence[Any]], points: Sequence[Estimates]) -> Estimates:
+        """One Estimates of all points of a sweep."""
+        mean, covariance = (np.stack([getattr(point, part) for point in points]) for part in ("mean", "covariance"))
+        return cls(points[0].names, mean, covariance, points[0].n, {k: np.asarray(v) for k, v in cases.items()})
+
+    def __getitem__(self, name: tuple[str, ...]) -> np.ndarray:
+        """Numbers with errors, ``(replicates,)`` or ``(replicates, cases)``; arithmetic keeps what they share."""
+        columns = [index for index, known in enumerate(self.names) if known == tuple(name)]
+        if not columns:
+            require_choice("the quantity", " ".join(name), {" ".join(known) for known in self.names})
+        return self._values[columns]
+
+    def ratio(self, above: str, below: str, quantity: str = "mse") -> np.ndarray:
+        """``quantity`` of ``above`` over that of ``below``: replicate by replicate, or all over the only one."""
+        return self[quantity, above] / self[quantity, below]
+
+    def difference(self, one: str, other: str, quantity: str = "mse") -> np.ndarray:
+        """``quantity`` of ``one`` less that of ``other``."""
+        return self[quantity, one] - self[quantity, other]
+
+    def where(self, chosen: np.ndarray) -> Estimates:
+        """The cases for which ``chosen`` is true."""
+        cases = {name: values[chosen] for name, values in self.cases.items()}
+        return Estimates(self.names, self.mean[chosen], self.covariance[chosen], self.n, cases)
+
+    def __repr__(self) -> str:
+        return f"Estimates of {', '.join(dict.fromkeys(' '.join(name) for name in self.names))} over {self.n} tasks"
+
+    def table(self) -> Table:
+        """One row for each quantity, replicate and case, with its standard error."""
+        rows, seen = [], dict.fromkeys(self.names, -1)
+        for column, name in enumerate(self.names):
+            seen[name] += 1
+            for case in range(len(self.mean)) if self.cases else (None,):
+                at = (column,) if case is None else (case, column)
+                spread = self.covariance[(*at, column)]
+                rows.append(
+                    {
+                        "quantity": name[0],
+                        "of": " ".join(name[1:]),
+                        "replicate": seen[name],
+                        **{key: values[case].item() for key, values in self.cases.items()},
+                        "value": float(self.mean[at]),
+                        "stderr": float(np.sqrt(max(spread, 0.0))),
+                        "n": self.n,
+                    }
+                )
+        return Table(rows)
+
+    def to_arrays(self) -> dict[str, np.ndarray]:
+        """What an .npz holds of it."""
+        named = {f"case {name}": values for name, values in self.cases.items()}
+        own = {"names": np.array([" ".join(name) for name in self.names]), "n": np.array(self.n)}
+        return own | {"mean": self.mean, "covariance": self.covariance} | named
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> Estimates:
+        """The inverse of `to_arrays`."""
+        cases = {key.removeprefix("case "): values for key, values in arrays.items() if key.startswith("case ")}
+        names = [tuple(str(name).split(" ")) for name in arrays["names"]]
+        return cls(names, arrays["mean"], arrays["covariance"], int(arrays["n"]), cases)
+
+    @functools.cached_property
+    def _values(self) -> np.ndarray:
+        """All columns as numbers with correlated errors, ``(columns,)`` or ``(columns, cases)``."""
+        if not self.cases:
+            return _correlated(self.mean, self.covariance)
+        points = zip(self.mean, self.covariance, strict=True)
+        return np.stack([_correlated(mean, covariance) for mean, covariance in points], axis=1)
+
+
+# What a stage of a run keeps.
+Stage = Arrays | Estimates
+
+
+def _correlated(mean: np.ndarray, covariance: np.ndarray) -> np.ndarray:
+    """Numbers with these means and covariances; a mean that is not finite, or whose error is not, has error nan."""
+    from uncertainties import correlated_values, ufloat
+
+    values = np.empty(len(mean), dtype=object)
+    finite = np.isfinite(mean) & np.isfinite(np.diagonal(covariance))
+    if finite.any():
+        values[finite] = correlated_values(mean[finite], covariance[np.ix_(finite, finite)])
+    for index in np.flatnonzero(~finite):
+        values[index] = ufloat(float(mean[index]), float("nan"))
+    return values

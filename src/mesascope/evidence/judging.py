@@ -1,0 +1,236 @@
+"""Verdicts: an interval at 99.9 %, and on which side of the bound it lies."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mesascope.errors import RunDirectoryError
+from mesascope.evidence.claims import Claim
+from mesascope.evidence.tables import Table
+
+__all__ = ["LEVEL", "judge", "judge_all"]
+
+# Of each claim's interval: of 200 true claims, less than one in five ledgers holds a false verdict.
+LEVEL = 0.999
+RESAMPLES = 9_999
+
+
+class _Undecided(Exception):
+    """Why a claim cannot be judged."""
+
+
+class _Interval(NamedTuple):
+    value: float
+    low: float
+    high: float
+
+
+class _Samples(NamedTuple):
+    """A reading: values and their errors of measurement, and both as one, ``(replicates, cases)`` each."""
+
+    values: np.ndarray
+    errors: np.ndarray
+    numbers: np.ndarray
+
+
+def judge_all(claims: Iterable[Claim], preset: str, results: Mapping[str, Any]) -> Table:
+    """One record a claim, premises first whatever their order."""
+    known = {claim.id: claim for claim in claims}
+    records: dict[str, dict[str, Any]] = {}
+
+    def judged(name: str) -> dict[str, Any]:
+        if name not in records:
+            records[name] = judge(known[name], preset, results, {p: judged(p) for p in known[name].premises})
+        return records[name]
+
+    return Table(judged(name) for name in known)
+
+
+def judge(
+    claim: Claim, preset: str, results: Mapping[str, Any], premises: Mapping[str, Mapping[str, Any]] | None = None
+) -> dict[str, Any]:
+    """The record of a claim: its interval, and whether it holds, fails or is undecided, with the reason.
+
+    Args:
+        results: stages by name, as a run has them.
+        premises: the records of the claims that this one rests on.
+    """
+    bound, value, n = claim.bound(preset), _Interval(math.nan, math.nan, math.nan), 0
+    reason = ""
+    try:
+        read = _read(claim, results)
+        n = len(read[0].values)
+        verdict, value = _decide(claim, preset, read)
+        if verdict == "undecided":
+            reason = "its interval crosses the bound"
+        broken = [name for name, record in (premises or {}).items() if record["verdict"] != "holds"]
+        if broken:
+            verdict, reason = "undecided", f"its premise {broken[0]} {_said(premises[broken[0]]['verdict'])}"  # type: ignore[index]
+    except _Undecided as why:
+        verdict, reason = "undecided", str(why)
+    return {
+        "id": claim.id,
+        "sentence": claim.sentence,
+        "measures": claim.measures,
+        "source": str(claim.source),
+        "about": claim.about,
+        "quantifier": claim.quantifier,
+        "over": claim.over,
+        "n": n,
+        "at_least": claim.at_least,
+        "premises": list(claim.premises),
+        "value": _finite(value.value),
+        "low": _finite(value.low),
+        "high": _finite(value.high),
+        "bound": str(bound),
+        "bound_low": _finite(bound.low),
+        "bound_high": _finite(bound.high),
+        "bound_by": bound.by,
+        "reported": None if claim.reported is None else str(claim.reported),
+        "verdict": verdict,
+        "reason": reason,
+    }
+
+
+def _decide(claim: Claim, preset: str, read: tuple[_Samples, ...]) -> tuple[str, _Interval]:
+    """The verdict, and the interval of the case nearest to failing."""
+    bound, count = claim.bound(preset), len(read[0].values)
+    if count < claim.at_least:
+        raise _Undecided(f"it needs {claim.at_least} {claim.over}, and has {count}")
+    for sample in read:
+        if np.isnan(sample.values).any():
+            raise _Undecided(f"{int(np.isnan(sample.values).sum())} of {sample.values.size} numbers are not numbers")
+        if (
+            claim.quantifier not in ("exact", "share")
+            and len(sample.values) > 1
+            and (np.ptp(sample.values, 0) == 0).all()
+        ):
+            raise _Undecided(f"all {claim.over} are the same")
+    intervals = _INTERVALS[claim.quantifier](claim, read)
+    sides = [bound.side(one.low, one.high) for one in intervals]
+    worst = min(intervals, key=lambda one: min(one.low - bound.low, bound.high - one.high))
+    if all(side == "inside" for side in sides):
+        return "holds", worst
+    if any(side == "outside" for side in sides):
+        return "fails", next(one for one, side in zip(intervals, sides, strict=True) if side == "outside")
+    return "undecided", worst
+
+
+def _every(claim: Claim, read: tuple[_Samples, ...]) -> list[_Interval]:
+    """One interval a replicate and case, corrected for their number."""
+    from scipy.stats import norm
+
+    (samples,) = read
+    errors = np.where(np.isinf(samples.values), 0.0, samples.errors)
+    if not (np.isfinite(errors) & ((errors > 0) | np.isinf(samples.values))).all():
+        raise _Undecided("its numbers carry no error of measurement")
+    reach = float(norm.isf((1 - LEVEL) / 2 / samples.values.size))
+    pairs = zip(samples.values.ravel(), errors.ravel(), strict=True)
+    return [_Interval(value, value - reach * error, value + reach * error) for value, error in pairs]
+
+
+def _mean(claim: Claim, read: tuple[_Samples, ...]) -> list[_Interval]:
+    """t over the replicates, the mean's error of measurement added."""
+    from scipy.stats import t
+
+    (samples,) = read
+    count, cases = samples.values.shape
+    if count < 2:
+        raise _Undecided(f"one of {claim.over} shows no spread")
+    measured = np.array([_stderr(column.mean()) for column in samples.numbers.T])
+    with np.errstate(invalid="ignore"):
+        spread = samples.values.var(0, ddof=1) / count + np.nan_to_num(measured) ** 2
+    reach = float(t.isf((1 - LEVEL) / 2 / cases, count - 1)) * np.sqrt(spread)
+    return [_Interval(m, m - r, m + r) for m, r in zip(samples.values.mean(0), reach, strict=True)]
+
+
+def _median(claim: Claim, read: tuple[_Samples, ...]) -> list[_Interval]:
+    """Order statistics over the replicates, their largest error of measurement added."""
+    from scipy.stats import binom, norm
+
+    (samples,) = read
+    count, cases = samples.values.shape
+    tail = (1 - LEVEL) / 2 / cases
+    rank = int(binom.ppf(tail, count, 0.5)) - 1
+    while rank >= 0 and binom.cdf(rank, count, 0.5) > tail:
+        rank -= 1
+    if rank < 0:
+        raise _Undecided(f"the median of {count} {claim.over} has no interval at {LEVEL:.1%}")
+    ordered = np.sort(samples.values, axis=0)
+    reach = float(norm.isf(tail)) * np.nan_to_num(samples.errors).max(0)
+    ends = zip(np.median(ordered, axis=0), ordered[rank] - reach, ordered[-1 - rank] + reach, strict=True)
+    return [_Interval(*end) for end in ends]
+
+
+def _share(claim: Claim, read: tuple[_Samples, ...]) -> list[_Interval]:
+    """Clopper and Pearson's interval of the share of replicates for which the reading is true."""
+    from scipy.stats import binomtest
+
+    (samples,) = read
+    intervals = []
+    for column in samples.values.T:
+        found = binomtest(int(column.astype(bool).sum()), len(column))
+        interval = found.proportion_ci(confidence_level=1 - (1 - LEVEL) / samples.values.shape[1], method="exact")
+        intervals.append(_Interval(float(found.statistic), float(interval.low), float(interval.high)))
+    return intervals
+
+
+def _bootstrap(claim: Claim, read: tuple[_Samples, ...]) -> list[_Interval]:
+    """Percentiles of the statistic over samples drawn anew from each of the samples."""
+    from scipy.stats import bootstrap
+
+    assert claim.statistic is not None
+    statistic, rows = claim.statistic, tuple(sample.values[:, 0] for sample in read)
+    with np.errstate(all="ignore"):
+        found = bootstrap(
+            rows, statistic, vectorized=False, n_resamples=RESAMPLES, confidence_level=LEVEL, method="percentile",
+            rng=np.random.default_rng(0),
+        ).confidence_interval  # fmt: skip
+    if not (math.isfinite(found.low) and math.isfinite(found.high)):
+        raise _Undecided("the statistic is not finite on some samples drawn anew")
+    return [_Interval(float(statistic(*rows)), float(found.low), float(found.high))]
+
+
+def _exact(claim: Claim, read: tuple[_Samples, ...]) -> list[_Interval]:
+    return [_Interval(value, value, value) for value in read[0].values.ravel()]
+
+
+_INTERVALS = {
+    "every": _every, "mean": _mean, "median": _median, "share": _share, "bootstrap": _bootstrap, "exact": _exact,
+}  # fmt: skip
+
+
+def _read(claim: Claim, results: Mapping[str, Any]) -> tuple[_Samples, ...]:
+    try:
+        read = claim.reading(results)
+    except (KeyError, RunDirectoryError) as error:
+        raise _Undecided(str(error.args[0]).rstrip(".")) from None
+    return tuple(_samples(one) for one in (read if isinstance(read, tuple) else (read,)))
+
+
+def _samples(read: Any) -> _Samples:
+    numbers = np.asarray(read)
+    numbers = numbers.reshape(len(numbers), -1) if numbers.ndim else numbers.reshape(1, 1)
+    if numbers.dtype != object:
+        return _Samples(numbers.astype(float), np.zeros(numbers.shape), numbers.astype(float))
+    values, errors = (
+        np.array([part(one) for one in numbers.ravel()], dtype=float).reshape(numbers.shape)
+        for part in (lambda one: getattr(one, "nominal_value", one), _stderr)
+    )
+    return _Samples(values, errors, numbers)
+
+
+def _stderr(number: Any) -> float:
+    return float(getattr(number, "std_dev", 0.0))
+
+
+def _said(verdict: str) -> str:
+    return "is undecided" if verdict == "undecided" else verdict
+
+
+def _finite(number: float) -> float | None:
+    return float(number) if math.isfinite(number) else None

@@ -1,0 +1,151 @@
+"""Many learners measured on the same episodes, with the joint error of all the means."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from mesascope.errors import ArgumentError, require_choice, require_count
+from mesascope.evidence import Estimates
+from mesascope.lenses import access
+from mesascope.lenses.pairs import compare_sensitivities
+from mesascope.shapes import Tensor
+from mesascope.streams import stream
+from mesascope.tasks import Episode, Family, Learner
+
+__all__ = ["joint_sweep", "measure_together"]
+
+# Step of the difference quotients that derivatives are checked by, in units of a query's root mean square.
+_STEP = 0.05
+
+
+class _Seen(NamedTuple):
+    """What one learner does on all episodes: predictions and sensitivities, and its squared error a task."""
+
+    prediction: Tensor
+    sensitivity: Tensor
+    error: Tensor
+
+
+def measure_together(groups: Mapping[str, Sequence[Learner]], against: Sequence[str], episodes: Episode) -> Estimates:
+    """Errors of learners, and how they agree with references, on the same tasks. Needs *gradient*.
+
+    For each group: ``("mse", group)``, the mean squared error; ``("median", group)``, the median over tasks of it;
+    ``("derivative", group)`` and ``("derivative-error", group)``, the mean size of the change of the prediction along a
+    random direction of the query and how far the derivative is from it. For each group and each other one in
+    ``against``: ``("cosine", group, other)`` and ``("sensitivity-difference", group, other)`` of the sensitivities
+    dy/dx_q, and ``("prediction-difference", group, other)``, each member with the other's member of its place, or with
+    its only one.
+
+    Args:
+        groups: learners by name, one a replicate.
+        against: names of the groups that the others are compared with.
+    """
+    for name in against:
+        require_choice("against", name, groups)
+    seen = {name: [_seen(learner, episodes) for learner in learners] for name, learners in groups.items()}
+    tasks: dict[tuple[str, ...], list[np.ndarray]] = {}
+    for name, members in seen.items():
+        tasks["mse", name] = [_numbers(member.error) for member in members]
+        tasks["median", name] = [_median(member.error) for member in members]
+        pairs = zip(groups[name], members, strict=True)
+        checked = [_derivative(learner, member, episodes) for learner, member in pairs]
+        tasks["derivative", name] = [size for size, _ in checked]
+        tasks["derivative-error", name] = [error for _, error in checked]
+    for name, other in itertools.product(seen, against):
+        if name != other:
+            for quantity, columns in _agreement(seen[name], _one_each(seen[other], len(seen[name]), other)).items():
+                tasks[quantity, name, other] = columns
+    return Estimates.of(tasks)
+
+
+def joint_sweep(
+    groups: Mapping[str, Sequence[Learner]],
+    family: Family,
+    over: Mapping[str, Sequence[Any]],
+    *,
+    tasks: int = 10_000,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+) -> Estimates:
+    """``("mse", group)`` on the families that ``family`` becomes when the fields in ``over`` take each of their values.
+
+    Needs *prediction*. Several fields give every combination; each is a case with the same underlying draws.
+    """
+    require_count("tasks", tasks, least=2)
+    for name in over:
+        require_choice("over", name, [field.name for field in dataclasses.fields(family)])  # type: ignore[arg-type]
+    places = list(itertools.product(*over.values()))
+    points = []
+    for place in places:
+        changed = dataclasses.replace(family, **dict(zip(over, place, strict=True)))  # type: ignore[type-var]
+        episodes = changed.sample(tasks, stream(seed, "sweep", device=device))
+        points.append(
+            Estimates.of(
+                {
+                    ("mse", name): [_numbers(access.per_task_errors(learner, episodes)) for learner in learners]
+                    for name, learners in groups.items()
+                }
+            )
+        )
+    return Estimates.over(dict(zip(over, zip(*places, strict=True), strict=True)), points)
+
+
+def _seen(learner: Learner, episodes: Episode) -> _Seen:
+    parts = [
+        (prediction, sensitivity, (prediction - answers).square().flatten(1).mean(1))
+        for answers, prediction, sensitivity in access.sensitivities(learner, episodes)
+    ]
+    return _Seen(*(torch.cat(column) for column in zip(*parts, strict=True)))
+
+
+def _derivative(learner: Learner, seen: _Seen, episodes: Episode) -> tuple[np.ndarray, np.ndarray]:
+    """|dy| of each task along one random direction by a difference quotient, and its distance from the sensitivity's."""
+    generator = stream(0, "directions", device=episodes.xq.device)
+    direction = torch.randn(episodes.xq.shape, generator=generator, device=episodes.xq.device)
+    step = _STEP * episodes.xq.square().mean().sqrt()
+    sides = [episodes._replace(xq=episodes.xq + sign * step * direction) for sign in (1, -1)]
+    high, low = (torch.cat([p for _, p in access.predictions(learner, side)]) for side in sides)
+    quotient = (high - low) / (2 * step)
+    slope = torch.einsum("tmyx,tmx->tmy", seen.sensitivity, direction)
+    return tuple(_numbers(part.norm(dim=-1).mean(-1)) for part in (quotient, quotient - slope))  # type: ignore[return-value]
+
+
+def _agreement(members: Sequence[_Seen], others: Sequence[_Seen]) -> dict[str, list[np.ndarray]]:
+    columns: dict[str, list[np.ndarray]] = {"prediction-difference": [], "cosine": [], "sensitivity-difference": []}
+    for one, other in zip(members, others, strict=True):
+        columns["prediction-difference"].append(_numbers((one.prediction - other.prediction).norm(dim=-1).mean(-1)))
+        compared = compare_sensitivities(one.sensitivity, other.sensitivity)
+        columns["cosine"].append(_numbers(compared["cosine"]))
+        columns["sensitivity-difference"].append(_numbers(compared["sensitivity"]))
+    return columns
+
+
+def _one_each(others: Sequence[_Seen], count: int, name: str) -> Sequence[_Seen]:
+    if len(others) not in (1, count):
+        raise ArgumentError(
+            f"{name} must have one member, or as many as the group that it is compared with, {count}, but has "
+            f"{len(others)}: build one for each."
+        )
+    return list(others) * (count if len(others) == 1 else 1)
+
+
+def _median(errors: Tensor) -> np.ndarray:
+    """Numbers whose mean is the median, and whose spread over tasks gives its error: m + (1/2 - [e < m]) / density.
+
+    The density at the median comes from the order statistics around it.
+    """
+    values = _numbers(errors)
+    reach = 0.5 * len(values) ** (-1 / 3)
+    low, median, high = np.quantile(values, [max(0.5 - reach, 0.0), 0.5, min(0.5 + reach, 1.0)])
+    below = values < median
+    return median + (below.mean() - below) * (high - low) / (2 * reach)
+
+
+def _numbers(tensor: Tensor) -> np.ndarray:
+    return tensor.detach().double().cpu().numpy()

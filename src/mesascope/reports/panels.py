@@ -1,0 +1,151 @@
+"""Declared figures: panels of lines, matrices and histograms, read from the results of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Figure", "Histogram", "Level", "Line", "Lines", "Matrices"]
+
+Results = Mapping[str, Any]
+
+# Colour-blind safe (Okabe-Ito), one colour for each role in every figure; further roles take shades of viridis.
+COLOURS = {
+    "trained": "#0072B2",
+    "gd": "#D55E00",
+    "gd++": "#CC79A7",
+    "centred": "#E69F00",
+    "interpolated": "#009E73",
+    "limit": "#555555",
+    "other": "#56B4E9",
+}
+
+
+@dataclass(frozen=True)
+class Line:
+    """A curve ``y (points,)``, or one a replicate, ``(replicates, points)``, over ``x``.
+
+    Args:
+        role: what it shows, which gives its colour; a number from 0 to 1 is a shade.
+        each: draw every replicate; their mean and range if False.
+        marks: matplotlib's format, such as ``"o"`` for points alone.
+        error: half the length of error bars.
+    """
+
+    x: Any
+    y: Any
+    role: str | float
+    label: str | None = None
+    each: bool = False
+    marks: str = "-"
+    width: float = 1.5
+    error: Any = None
+
+
+@dataclass(frozen=True)
+class Level:
+    """A horizontal line."""
+
+    y: float
+    role: str
+    label: str | None = None
+    dotted: bool = False
+
+
+@dataclass(frozen=True)
+class Lines:
+    """A panel of curves.
+
+    Args:
+        read: takes the lines and levels from the results.
+        log: axes on a logarithmic scale: ``""``, ``"x"``, ``"y"`` or ``"xy"``.
+        limits: matplotlib's settings of the axes, such as ``{"ylim": (0, 1)}``.
+    """
+
+    title: str
+    x: str
+    y: str
+    read: Callable[[Results], Sequence[Line | Level]]
+    log: str = ""
+    limits: Mapping[str, Any] = field(default_factory=dict)
+
+    def draw(self, axes: Any, results: Results) -> None:
+        for item in self.read(results):
+            if isinstance(item, Level):
+                axes.axhline(item.y, color=COLOURS[item.role], ls=":" if item.dotted else "-", lw=1, label=item.label)
+            else:
+                _draw_line(axes, item)
+        scales = {f"{axis}scale": "log" for axis in self.log}
+        axes.set(title=self.title, xlabel=self.x, ylabel=self.y, **scales, **self.limits)
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend()
+
+
+@dataclass(frozen=True)
+class Matrices:
+    """Panels of matrices side by side on one colour scale, from -bound to bound; the largest |entry| if None."""
+
+    read: Callable[[Results], Mapping[str, np.ndarray]]
+    bound: float | None = None
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """A panel of histograms: label to values, on a logarithmic axis."""
+
+    title: str
+    x: str
+    y: str
+    read: Callable[[Results], Mapping[str, np.ndarray]]
+    bins: np.ndarray
+
+    def draw(self, axes: Any, results: Results) -> None:
+        for label, values in self.read(results).items():
+            axes.hist(np.clip(values, self.bins[0], self.bins[-1]), bins=self.bins, histtype="step", label=label)
+        axes.set(title=self.title, xlabel=self.x, ylabel=self.y, xscale="log")
+        axes.legend()
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure of a study.
+
+    Args:
+        name: of its files.
+        caption: one or more sentences.
+        panels: in reading order, ``columns`` a row; or matrices alone.
+        size: width and height in inches; of a row of panels where None.
+        share_y: one y axis for all panels.
+    """
+
+    name: str
+    caption: str
+    panels: tuple[Lines | Histogram, ...] | Matrices
+    columns: int = 3
+    size: tuple[float, float] | None = None
+    share_y: bool = False
+
+
+def _draw_line(axes: Any, line: Line) -> None:
+    y = np.asarray(line.y)
+    if line.error is not None:
+        axes.errorbar(line.x, y, line.error, fmt=line.marks, color=_colour(line.role), capsize=3, label=line.label)
+    elif y.ndim == 1:
+        axes.plot(line.x, y, line.marks, color=_colour(line.role), lw=line.width, label=line.label)
+    elif line.each:
+        axes.plot(line.x, y.T, line.marks, color=_colour(line.role), lw=0.8, alpha=0.7)
+        axes.plot([], [], line.marks, color=_colour(line.role), label=line.label)
+    else:
+        axes.plot(line.x, y.mean(0), line.marks, color=_colour(line.role), lw=line.width, label=line.label)
+        axes.fill_between(line.x, y.min(0), y.max(0), color=_colour(line.role), alpha=0.2, lw=0)
+
+
+def _colour(role: str | float) -> Any:
+    if isinstance(role, str):
+        return COLOURS[role]
+    import matplotlib
+
+    return matplotlib.colormaps["viridis"](0.1 + 0.75 * role)

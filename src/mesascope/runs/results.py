@@ -1,0 +1,97 @@
+"""The arrays of a run, stage by stage, each with a hash of what it was computed from."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import mesascope
+from mesascope.errors import RunDirectoryError
+from mesascope.evidence import Arrays, Estimates, Stage
+from mesascope.runs.files import arrays_bytes, read_arrays, read_json, write_aside, write_json
+
+__all__ = ["Results", "code_hash", "record_hash"]
+
+# What decides the numbers of a stage; how they are judged, reported and typed in may change without them.
+_CODE = ("streams.py", "ops", "tasks", "learners", "nets", "constructions", "training", "lenses", "studies")
+
+
+class Results(Mapping[str, Stage]):
+    """The stages of a run by name, read from results/<name>.npz when they are asked for.
+
+    results/index.json holds, for each, its checksum and hashes of the settings and of the code that it was computed
+    by: a file of another run, or a damaged one, is refused.
+
+    Args:
+        folder: results/ of a run.
+        settings: what the stages are computed from, as JSON.
+    """
+
+    def __init__(self, folder: Path, settings: Any) -> None:
+        self.folder, self.settings = folder, record_hash(settings)
+        self._read: dict[str, Stage] = {}
+
+    def __getitem__(self, name: str) -> Stage:
+        if name not in self._read:
+            self._read[name] = self._load(name)
+        return self._read[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._index())
+
+    def __len__(self) -> int:
+        return len(self._index())
+
+    def __repr__(self) -> str:
+        return "\n".join(f"{name}: {self[name]!r}" for name in self)
+
+    def save(self, name: str, stage: Stage) -> None:
+        """Keep a stage."""
+        content = arrays_bytes({"type": type(stage).__name__, **stage.to_arrays()})  # type: ignore[dict-item]
+        entry = {"sha256": hashlib.sha256(content).hexdigest(), "settings": self.settings, "code": code_hash()}
+        write_aside(self.folder / f"{name}.npz", content)
+        write_json(self.folder / "index.json", self._index() | {name: entry})
+        self._read.pop(name, None)
+
+    def is_current(self, name: str) -> bool:
+        """Whether the stage is there, and was computed from these settings by this code."""
+        entry = self._index().get(name, {})
+        return (entry.get("settings"), entry.get("code")) == (self.settings, code_hash())
+
+    def _index(self) -> dict[str, dict[str, str]]:
+        return read_json(self.folder / "index.json", missing={})
+
+    def _load(self, name: str) -> Stage:
+        path, entry = self.folder / f"{name}.npz", self._index().get(name)
+        if entry is None or not path.exists():
+            raise RunDirectoryError(f"{path} must exist, but is missing: --resume the run to measure it.")
+        content = path.read_bytes()
+        if hashlib.sha256(content).hexdigest() != entry["sha256"] or entry["settings"] != self.settings:
+            raise RunDirectoryError(
+                f"{path} must be what this run measured, but is damaged or of another run: delete it and --resume the "
+                "run."
+            )
+        arrays = read_arrays(content)
+        kind = Estimates if str(arrays.pop("type")) == "Estimates" else Arrays
+        return kind.from_arrays(arrays)
+
+
+def record_hash(record: Any) -> str:
+    """The hash by which two records are one."""
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:16]
+
+
+@functools.cache
+def code_hash() -> str:
+    """A hash of mesascope's own code that decides a measurement, and of torch's version."""
+    root = Path(mesascope.__file__).parent
+    digest = hashlib.sha256(version("torch").encode())
+    for part in _CODE:
+        for path in sorted((root / part).rglob("*.py")) if (root / part).is_dir() else [root / part]:
+            digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:16]

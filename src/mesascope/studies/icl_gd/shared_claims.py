@@ -1,0 +1,96 @@
+"""Claims that several studies of linear regression share: premises, mostly."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mesascope.evidence import Bound, Claim, above, below, ours, two_sided
+
+__all__ = ["as_predicted", "converged", "derivatives", "late_share", "midpoint", "no_better_descent"]
+
+
+def converged(training: str = "training", *, id: str = "converged", most: float = 0.01, at_least: int = 5) -> Claim:
+    """Without it, how a trained network compares with anything says little."""
+    return Claim(
+        id,
+        "training has converged: its last fifth changes the loss by less than "
+        f"{most:.0%} of the fall over the whole training",
+        "mean over seeds of |change in the last fifth| / |fall|",
+        ours("premise"),
+        lambda r: late_share(r[training]),
+        below(most),
+        quantifier="mean",
+        at_least=at_least,
+    )
+
+
+def late_share(curves: Any) -> np.ndarray:
+    """Of the fall of each seed's loss, the share made in the last fifth of the steps; 1 where nothing falls."""
+    step, loss = curves["step"], curves["mse"]
+    before = np.flatnonzero(step <= 0.8 * step[-1])[-1]
+    fall, late = loss[:, 0] - loss[:, -1], loss[:, before] - loss[:, -1]
+    return np.abs(late) / np.maximum(fall, 1e-30)
+
+
+def no_better_descent(stage: str, reference: str, what: str, *, id: str, tolerance: float = 0.02) -> Claim:
+    """A reference at a poor local optimum would flatter every network; the networks' own step sizes are a witness."""
+    return Claim(
+        id,
+        f"no network's own step sizes, read from its weights, make better {what} than the tuned ones",
+        f"loss of {what} with each network's step sizes / with tuned ones",
+        ours("premise"),
+        lambda r: r[stage].ratio("own", reference),
+        above(1 - tolerance),
+        about="algorithms",
+    )
+
+
+def derivatives(stage: str, *, id: str = "derivatives") -> Claim:
+    """Sensitivities taken at another query, or of another task, would not predict how predictions change."""
+    return Claim(
+        id,
+        "sensitivities are the derivatives of the predictions at the same queries",
+        "mean |difference quotient - sensitivity along it| / mean |difference quotient|",
+        ours("premise"),
+        lambda r: r[stage]["derivative-error", "trained"] / r[stage]["derivative", "trained"],
+        below(0.05),
+        about="algorithms",
+    )
+
+
+def midpoint(stage: str, *, id: str = "midpoint") -> Claim:
+    """A path that never leaves one end would have the loss of that end."""
+    return Claim(
+        id,
+        "the network halfway between two others differs from each by about half of what these differ",
+        "mean difference of predictions, midpoint to either end / end to end",
+        ours("premise"),
+        lambda r: np.stack(
+            [
+                r[stage]["prediction-difference", "middle", end] / r[stage]["prediction-difference", "trained", "other"]
+                for end in ("trained", "other")
+            ],
+            axis=1,
+        ),
+        Bound(0.3, 0.7),
+    )
+
+
+def as_predicted(
+    references: Sequence[str], *, comparison: str = "comparison", id: str = "references-as-predicted"
+) -> Claim:
+    """An algorithm whose code does not do what its formula says would lose something else."""
+    return Claim(
+        id,
+        "the references lose on fresh tasks what theory says of their step sizes",
+        "loss of each reference / its expectation over teachers and queries, from spectra of other contexts",
+        ours("premise"),
+        lambda r: np.concatenate([r[comparison]["mse", key] / r["predicted"]["mse", key] for key in references]),
+        two_sided(0.03),
+        over="algorithms",
+        at_least=len(references),
+        about="algorithms",
+    )

@@ -1,0 +1,90 @@
+"""Figures that several studies of linear regression share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mesascope.reports import Figure, Level, Line, Lines
+
+__all__ = ["HALF_MSE", "NAMES", "contrast_figures", "products", "ratio_lines", "scaled", "values"]
+
+NAMES = {"gd": "gradient descent", "gd++": "GD++", "centred": "centred descent"}
+HALF_MSE = "half mean squared error"
+
+
+def contrast_figures(
+    name: str, title: str, references: Sequence[str], source: str, log: str = ""
+) -> tuple[Figure, ...]:
+    """The two figures of a `contrast`: while training, and on inputs of other scales."""
+    return (
+        Figure(
+            name,
+            f"{title} on held-out tasks while training; line and band: mean and range over seeds. {source}.",
+            (
+                Lines("Loss", "training step", HALF_MSE, lambda r: _losses(r[name], title, references), log),
+                Lines("Cosine of sensitivities", "training step", "cosine", lambda r: _to(r[name], references, "cosine")),
+                Lines(
+                    "Difference of predictions", "training step", "mean distance",
+                    lambda r: _to(r[name], references, "prediction-difference"), "y",
+                ),
+            ),
+        ),
+        Figure(
+            f"{name}-input-scale",
+            f"{title} and references where inputs are scaled away from those of training. {source}.",
+            (
+                Lines(
+                    "Loss by input scale", "input scale", HALF_MSE,
+                    lambda r: scaled(r[f"{name}-input-scale"], "x_scale", title, references), "y",
+                ),
+                Lines(
+                    "Loss ratio, each seed", "input scale", "trained / reference",
+                    lambda r: ratio_lines(r[f"{name}-input-scale"], "x_scale", references), "y",
+                ),
+            ),
+            columns=2,
+        ),
+    )  # fmt: skip
+
+
+def values(numbers: Any) -> np.ndarray:
+    """Numbers with errors, without them."""
+    return np.vectorize(lambda number: getattr(number, "nominal_value", number), otypes=[float])(numbers)
+
+
+def scaled(swept: Any, case: str, title: str, references: Sequence[str]) -> list[Line]:
+    """Losses over a case of a sweep."""
+    x = swept.cases[case]
+    lines = [Line(x, values(swept["mse", "trained"]) / 2, "trained", title)]
+    return lines + [Line(x, values(swept["mse", key])[0] / 2, key, NAMES[key], marks="o") for key in references]
+
+
+def ratio_lines(swept: Any, case: str, references: Sequence[str]) -> list[Line | Level]:
+    """Each seed's loss over each reference's, beside the ratio 1."""
+    x = swept.cases[case]
+    ratios = [(key, values(swept.ratio("trained", key))) for key in references]
+    return [
+        Level(1.0, "limit"),
+        *(Line(x, ratio, key, f"to {NAMES[key]}", each=True, marks=".-") for key, ratio in ratios),
+    ]
+
+
+def products(r: Any, trained: str, built: str) -> dict[str, np.ndarray]:
+    """The first seed's weight products beside the construction's, for `Matrices`."""
+    return {
+        f"$W_{{{index}}}$ {kind}": r[stage][key][0]
+        for key, index in (("w_kq", "KQ"), ("w_pv", "PV"))
+        for kind, stage in (("trained (first seed)", trained), ("construction", built))
+    }
+
+
+def _losses(run: Any, title: str, references: Sequence[str]) -> list[Line | Level]:
+    levels = [Level(float(run[f"{key} mse"].mean()) / 2, key, NAMES[key]) for key in references]
+    return [Line(run["step"], run["mse"] / 2, "trained", title), *levels]
+
+
+def _to(run: Any, references: Sequence[str], quantity: str) -> list[Line]:
+    return [Line(run["step"], run[f"{key} {quantity}"], key, f"to {NAMES[key]}") for key in references]
