@@ -32,7 +32,6 @@ _HOMES = {
     "layout": "nets",
     "attention": "nets",
     "construction": "constructions",
-    "sequence-construction": "constructions",
     "lens": "lenses",
     "study": "studies",
 }

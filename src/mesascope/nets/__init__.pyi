@@ -1,6 +1,5 @@
+from .attention_config import AttentionConfig as AttentionConfig
 from .causal_attention import (
-    CAUSAL_ATTENTIONS as CAUSAL_ATTENTIONS,
-    AttentionConfig as AttentionConfig,
     AttentionState as AttentionState,
     CausalAttention as CausalAttention,
     DeltaAttention as DeltaAttention,
@@ -11,17 +10,22 @@ from .causal_attention import (
 from .causal_transformer import (
     CausalTransformer as CausalTransformer,
     CausalTransformerConfig as CausalTransformerConfig,
+)
+from .embedding import (
+    EmbeddedDescent as EmbeddedDescent,
+    EmbeddedDescentConfig as EmbeddedDescentConfig,
+    Embedding as Embedding,
+    EmbeddingConfig as EmbeddingConfig,
+)
+from .layers import MLP as MLP, Products as Products, set_products as set_products
+from .predictor import (
     PredictorState as PredictorState,
     SequencePredictor as SequencePredictor,
+    SequencePredictorConfig as SequencePredictorConfig,
 )
-from .embedding import EmbeddedDescent as EmbeddedDescent, Embedding as Embedding
-from .regressor import InContextRegressor as InContextRegressor
-from .tokens import LAYOUTS as LAYOUTS, Alternating as Alternating, Concatenated as Concatenated, Layout as Layout
-from .transformer import (
-    ATTENTIONS as ATTENTIONS,
-    MLP as MLP,
-    Products as Products,
-    Tokens as Tokens,
-    Transformer as Transformer,
-    TransformerConfig as TransformerConfig,
+from .regressor import (
+    InContextRegressor as InContextRegressor,
+    InContextRegressorConfig as InContextRegressorConfig,
 )
+from .tokens import Alternating as Alternating, Concatenated as Concatenated, Layout as Layout
+from .transformer import Tokens as Tokens, Transformer as Transformer, TransformerConfig as TransformerConfig

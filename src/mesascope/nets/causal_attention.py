@@ -5,17 +5,17 @@ from __future__ import annotations
 import functools
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import nn
 from torch.nn import functional
 
-from mesascope.errors import refuse, require_count, require_instance, require_number
+from mesascope.errors import refuse, require_instance, require_number
+from mesascope.nets.attention_config import AttentionConfig
 from mesascope.nets.gram import rows_times
+from mesascope.nets.layers import Products, head_weights, initial_weights, products_of
 from mesascope.nets.tokens import sinusoidal
-from mesascope.nets.transformer import Products, initial_weights
 from mesascope.ops import (
     MesaState,
     SoftmaxState,
@@ -23,14 +23,14 @@ from mesascope.ops import (
     causal_softmax_attention,
     delta_attention,
     dpfp,
+    linear_attention,
     mesa_attention,
+    softmax_attention,
 )
+from mesascope.records import register
 from mesascope.shapes import Float, Tensor
-from mesascope.streams import stream
 
 __all__ = [
-    "CAUSAL_ATTENTIONS",
-    "AttentionConfig",
     "AttentionState",
     "CausalAttention",
     "DeltaAttention",
@@ -43,87 +43,6 @@ __all__ = [
 _CAP = 0.9975
 # What is left of an input strength that underflows, so that its logarithm exists.
 _WEAKEST = 1e-30
-
-
-@dataclass(frozen=True)
-class AttentionConfig:
-    """The heads of a causal attention layer, of whatever kind.
-
-    Args:
-        width: of a token.
-        n_heads: number of heads.
-        key_size: of keys and queries of a head; ``width / n_heads`` if None.
-        value_size: of values of a head; ``key_size`` if None.
-        normalise: divide keys and queries by their L2 norm. If None, the mesa and delta layers do, the others do not.
-            Softmax attention then scales scores by the root of their width, at which those of random vectors have
-            variance 1.
-        dpfp: nu of the DPFP features of keys and queries, 2 nu key_size of them; 0 for none.
-        convolution: taps of a causal convolution over time of each entry of keys and queries, followed by SiLU; 0 for
-            none.
-        positions: width of the sinusoidal position that keys and queries read beside the token; 0 for none.
-        window: last tokens that softmax attention sees, which bounds its memory in decoding; all if None. Other kinds
-            take no notice of it, as no kind but mesa does of the ridge.
-        forget: whether forget factors sigmoid(w . e + b) are learned, a head and token. They start near
-            1 - 1/horizon, with horizons of 10 to 1000 tokens over the heads. A mesa layer whose ridge decays then
-            forgets it: on hundreds of tokens that hardly vary H becomes singular; `ridge_decays=False` is the remedy.
-        beta: whether input strengths sigmoid(w . e + b) are learned, a head and token; where both are, forget factors
-            are multiplied by 1 - (1 - 0.9975) beta^2, MesaNet's cap. If None, the delta layer's are, its step sizes.
-        ridge: 1/lambda at the start, of mesa layers.
-        ridge_floor: lower bound of the learned ridge.
-        ridge_per_dimension: learn one ridge a key dimension, as MesaNet does, in place of one a head.
-        ridge_decays: whether the regulariser is forgotten with the rest, as in the thesis, or not, as in MesaNet.
-        output_norm: normalise each head's output by its root mean square, with a learned scale.
-        output_gate: multiply it by SiLU(w . e), entry by entry.
-        init_scale: initial weights are normal with variance init_scale / fan-in, cut at two deviations.
-
-    Source: thesis, sections 3.4, 3.5.3 and 3.7.1; MesaNet (von Oswald et al. 2025).
-    """
-
-    width: int
-    n_heads: int = 4
-    key_size: int | None = None
-    value_size: int | None = None
-    normalise: bool | None = None
-    dpfp: int = 0
-    convolution: int = 0
-    positions: int = 0
-    window: int | None = None
-    forget: bool = False
-    beta: bool | None = None
-    ridge: float = 1.0
-    ridge_floor: float = 1e-3
-    ridge_per_dimension: bool = False
-    ridge_decays: bool = True
-    output_norm: bool = False
-    output_gate: bool = False
-    init_scale: float = 1.0
-
-    def __post_init__(self) -> None:
-        for name in ("width", "n_heads", "key_size", "value_size", "window"):
-            if getattr(self, name) is not None or name in ("width", "n_heads"):
-                require_count(name, getattr(self, name))
-        for name in ("dpfp", "convolution", "positions"):
-            require_count(name, getattr(self, name), least=0)
-        for name in ("ridge_floor", "init_scale"):
-            require_number(name, getattr(self, name), above=0)
-        require_number("ridge", self.ridge)
-        if self.ridge <= self.ridge_floor:
-            refuse(
-                "ridge", f"be greater than ridge_floor = {self.ridge_floor:g}", self.ridge, "raise it, or lower that"
-            )
-        key = self.key_size or max(self.width // self.n_heads, 1)
-        if self.dpfp >= 2 * key or (self.dpfp and key == 1):
-            refuse("dpfp", f"be less than {2 * key if key > 1 else 1} for key_size {key}", self.dpfp, "widen the keys")
-        if self.key_size is None and self.width % self.n_heads:
-            refuse(
-                "key_size", f"be given, as n_heads = {self.n_heads} does not divide width", self.width, "pass key_size"
-            )
-
-    @property
-    def sizes(self) -> tuple[int, int, int]:
-        """Sizes of a head's keys, values and the features of its keys."""
-        key = self.key_size or self.width // self.n_heads
-        return key, self.value_size or key, 2 * self.dpfp * key if self.dpfp else key
 
 
 class AttentionState(NamedTuple):
@@ -143,7 +62,7 @@ class CausalAttention(nn.Module, ABC):
 
     Args:
         config: the heads.
-        generator: of the initial weights; the stream ``init`` of seed 0 if None.
+        generator: of the initial weights; torch's global one if None.
     """
 
     normalises: ClassVar[bool] = False
@@ -153,13 +72,9 @@ class CausalAttention(nn.Module, ABC):
         super().__init__()
         require_instance("config", config, AttentionConfig)
         self.config = config
-        generator = generator or stream(0, "init")
-        (key, value, _), heads, width = config.sizes, config.n_heads, config.width
-        variance, read = config.init_scale, width + config.positions
-        self.w_k = initial_weights((heads, key, read), variance / read, generator)
-        self.w_q = initial_weights((heads, key, read), variance / read, generator)
-        self.w_v = initial_weights((heads, value, width), variance / width, generator)
-        self.p = initial_weights((heads, width, value), variance / (heads * value), generator)
+        (key, value, _), heads, width, positions = config.sizes, config.n_heads, config.width, config.positions
+        weights = head_weights(heads, width, key, value, config.init_scale, generator, positions)
+        self.w_k, self.w_q, self.w_v, self.p = weights
         self.normalise = self.normalises if config.normalise is None else config.normalise
         self.convolution = (
             initial_weights((2, heads, key, config.convolution), 1 / config.convolution, generator)
@@ -230,7 +145,7 @@ class CausalAttention(nn.Module, ABC):
 
         They are all that a layer computes with unless it normalises, convolves or makes features of keys and queries.
         """
-        return Products(self.w_k.mT @ self.w_q, self.p @ self.w_v)
+        return products_of(self)
 
     def extra_repr(self) -> str:
         return str(self.config)
@@ -273,6 +188,7 @@ class CausalAttention(nn.Module, ABC):
         return log_forget, beta
 
 
+@register("attention", "softmax", over_context=softmax_attention)
 class SoftmaxAttention(CausalAttention):
     """y_t = sum_i softmax_i(q_t . k_i / sqrt(width of k)) v_i, where forget factors and strengths multiply the weights.
 
@@ -292,6 +208,7 @@ class SoftmaxAttention(CausalAttention):
         return SoftmaxState(*(self.p.new_zeros(shape) for shape in ((*empty, features), (*empty, value), empty)))
 
 
+@register("attention", "linear", over_context=linear_attention)
 class LinearAttention(CausalAttention):
     """y_t = G_t q_t with G_t = gamma_t G_{t-1} + beta_t v_t k_t^T. Decoding keeps G."""
 
@@ -303,6 +220,7 @@ class LinearAttention(CausalAttention):
         return self.p.new_zeros((*batch, self.config.n_heads, value, features))
 
 
+@register("attention", "delta")
 class DeltaAttention(LinearAttention):
     """DeltaNet: G_t = gamma_t G_{t-1} + beta_t (v_t - gamma_t G_{t-1} k_t) k_t^T, gated where ``forget`` is set.
 
@@ -316,6 +234,7 @@ class DeltaAttention(LinearAttention):
         return delta_attention(q, k, v, log_forget=log_forget, beta=beta, state=memory, return_state=True)
 
 
+@register("attention", "mesa")
 class MesaAttention(CausalAttention):
     """The mesa-layer: y_t = W_t q_t with W_t the ridge regression of values on keys up to t. Decoding keeps H and G.
 
@@ -355,14 +274,6 @@ class MesaAttention(CausalAttention):
     def init_memory(self, *batch: int) -> MesaState | None:
         """None, which lets the op begin with the ridge."""
         return None
-
-
-CAUSAL_ATTENTIONS = {
-    "softmax": SoftmaxAttention,
-    "linear": LinearAttention,
-    "delta": DeltaAttention,
-    "mesa": MesaAttention,
-}
 
 
 def _wide(tensor: Tensor) -> Tensor:

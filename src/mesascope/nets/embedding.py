@@ -2,20 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import nn
 
-from mesascope.errors import require_count, require_number
+from mesascope.errors import refuse, require_count, require_instance, require_number
 from mesascope.learners import GradientDescent
-from mesascope.nets.tokens import LAYOUTS
-from mesascope.nets.transformer import MLP, initial_weights
+from mesascope.nets.layers import MLP, initial_weights
+from mesascope.nets.tokens import Concatenated
+from mesascope.records import register
 from mesascope.shapes import Float, Tensor
-from mesascope.streams import stream
 from mesascope.tasks import Context, check_inputs
 
-__all__ = ["EmbeddedDescent", "Embedding"]
+__all__ = ["EmbeddedDescent", "EmbeddedDescentConfig", "Embedding", "EmbeddingConfig"]
+
+
+@dataclass(frozen=True)
+class EmbeddingConfig:
+    """What an `Embedding` is built from.
+
+    Args:
+        d_token: width of the tokens.
+        width: width of what they become; ``d_token`` with ``project=False``.
+        mlp: hidden width of the MLP as a multiple of ``width``.
+        init_scale: initial weights are normal with variance init_scale / fan-in, cut at two deviations.
+        project: False leaves out the linear map.
+    """
+
+    d_token: int
+    width: int
+    mlp: int = 4
+    init_scale: float = 1.0
+    project: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("d_token", "width", "mlp"):
+            require_count(name, getattr(self, name))
+        require_number("init_scale", self.init_scale, above=0)
+        if not self.project and self.width != self.d_token:
+            refuse("width", f"be d_token = {self.d_token} without a linear map", self.width, "pass project=True")
 
 
 class Embedding(nn.Module):
@@ -24,37 +50,51 @@ class Embedding(nn.Module):
     The MLP has biases: without them every feature would vanish at the origin.
 
     Args:
-        d_token: width of the tokens.
-        width: width of what they become; ``d_token`` with ``project=False``.
-        mlp: hidden width of the MLP as a multiple of ``width``.
-        init_scale: initial weights are normal with variance init_scale / fan-in, cut at two deviations.
-        generator: of the initial weights; the stream ``init`` of seed 0 if None.
-        project: False leaves out the linear map.
+        config: what it is built from.
+        generator: of the initial weights; torch's global one if None.
 
     Source: ICML paper, appendix A.7.
     """
 
-    def __init__(
-        self,
-        d_token: int,
-        width: int,
-        mlp: int = 4,
-        init_scale: float = 1.0,
-        generator: torch.Generator | None = None,
-        *,
-        project: bool = True,
-    ) -> None:
+    def __init__(self, config: EmbeddingConfig, generator: torch.Generator | None = None) -> None:
         super().__init__()
-        for name, value in (("d_token", d_token), ("width", width), ("mlp", mlp)):
-            require_count(name, value)
-        require_number("init_scale", init_scale, above=0)
-        generator = generator or stream(0, "init")
-        self.w_in = initial_weights((width, d_token), init_scale / d_token, generator) if project else None
-        self.mlp = MLP(width, mlp * width, init_scale, generator, bias=True)
+        require_instance("config", config, EmbeddingConfig)
+        self.config, width, scale = config, config.width, config.init_scale
+        shape = (width, config.d_token)
+        self.w_in = initial_weights(shape, scale / config.d_token, generator) if config.project else None
+        self.mlp = MLP(width, config.mlp * width, scale, generator, bias=True)
 
     def forward(self, tokens: Float[Tensor, "*batch rows d_token"]) -> Float[Tensor, "*batch rows width"]:
         embedded = tokens if self.w_in is None else tokens @ self.w_in.mT
         return embedded + self.mlp(embedded)
+
+
+@register("net", "embedded-descent")
+@dataclass(frozen=True)
+class EmbeddedDescentConfig:
+    """What an `EmbeddedDescent` is built from.
+
+    Args:
+        embedding: of tokens (x, y).
+        steps: number of steps.
+        eta: step size at the start, one number or one a step; it is a parameter.
+        d_out: width of a target.
+    """
+
+    embedding: EmbeddingConfig
+    steps: int = 1
+    eta: float | tuple[float, ...] = 0.1
+    d_out: int = 1
+
+    def __post_init__(self) -> None:
+        require_instance("embedding", self.embedding, EmbeddingConfig)
+        require_count("d_out", self.d_out)
+        if isinstance(self.eta, list | tuple):
+            object.__setattr__(self, "eta", tuple(self.eta))
+
+    def build(self, generator: torch.Generator | None = None) -> EmbeddedDescent:
+        """The network, its initial weights from ``generator``."""
+        return EmbeddedDescent(self, generator)
 
 
 class EmbeddedDescent(nn.Module):
@@ -63,13 +103,19 @@ class EmbeddedDescent(nn.Module):
     Tokens (x, y), and (x_q, 0) for queries, become (h, t), with t the last ``d_out`` entries. From W = 0, ``steps``
     steps descend 1/(2n) sum_i |W h_i - t_i|^2; the prediction is W h_q - t_q.
 
+    Args:
+        config: what it is built from.
+        generator: of the initial weights; torch's global one if None.
+
     Source: ICML paper, section 3 (sine waves) and appendix A.7.
     """
 
-    def __init__(self, embedding: Embedding, steps: int, eta: float | Sequence[float], d_out: int = 1) -> None:
+    def __init__(self, config: EmbeddedDescentConfig, generator: torch.Generator | None = None) -> None:
         super().__init__()
-        require_count("d_out", d_out)
-        self.embedding, self.descent, self.d_out = embedding, GradientDescent(steps, eta), d_out
+        require_instance("config", config, EmbeddedDescentConfig)
+        self.config = config
+        self.embedding = Embedding(config.embedding, generator)
+        self.descent = GradientDescent(config.steps, config.eta)
 
     def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
         return self.trajectory(context, xq)[-1]
@@ -77,6 +123,6 @@ class EmbeddedDescent(nn.Module):
     def trajectory(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "k *batch m dy"]:
         """Predictions after 0, 1, ..., ``steps`` steps."""
         check_inputs(context, xq)
-        tokens, query = (self.embedding(part) for part in LAYOUTS["concatenated"](context, xq))
-        (h, t), (hq, tq) = (part.tensor_split((-self.d_out,), dim=-1) for part in (tokens, query))
+        tokens, query = (self.embedding(part) for part in Concatenated()(context, xq))
+        (h, t), (hq, tq) = (part.tensor_split((-self.config.d_out,), dim=-1) for part in (tokens, query))
         return self.descent.trajectory(Context(h, t), hq) - tq

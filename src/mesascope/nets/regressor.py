@@ -2,17 +2,56 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
 import torch
 from torch import nn
 
-from mesascope.errors import refuse, require_choice, require_count
-from mesascope.nets.embedding import Embedding
-from mesascope.nets.tokens import LAYOUTS, Layout
-from mesascope.nets.transformer import Products, Tokens, Transformer
+from mesascope.errors import refuse, require_count, require_instance
+from mesascope.nets.embedding import Embedding, EmbeddingConfig
+from mesascope.nets.layers import Products
+from mesascope.nets.tokens import Concatenated, Layout
+from mesascope.nets.transformer import Tokens, Transformer, TransformerConfig
+from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
 
-__all__ = ["InContextRegressor"]
+__all__ = ["InContextRegressor", "InContextRegressorConfig"]
+
+
+@register("net", "in-context-regressor")
+@dataclass(frozen=True)
+class InContextRegressorConfig:
+    """What an `InContextRegressor` is built from.
+
+    Args:
+        transformer: over tokens of the layout's width, or the embedding's.
+        layout: how pairs become tokens.
+        d_out: width of a target.
+        embedding: what tokens pass through before the transformer; nothing if None.
+    """
+
+    transformer: TransformerConfig
+    layout: Layout = field(default_factory=Concatenated)
+    d_out: int = 1
+    embedding: EmbeddingConfig | None = None
+
+    def __post_init__(self) -> None:
+        require_instance("transformer", self.transformer, TransformerConfig)
+        require_instance("layout", self.layout, Layout)
+        require_count("d_out", self.d_out)
+        if self.embedding is None:
+            return
+        require_instance("embedding", self.embedding, EmbeddingConfig)
+        width = self.transformer.width
+        if self.embedding.width != width:
+            refuse("embedding", f"have the transformer's width {width}", self.embedding.width, "pass the same width")
+
+    def build(self, generator: torch.Generator | None = None) -> InContextRegressor:
+        """The network, its initial weights from ``generator``."""
+        return InContextRegressor(self, generator)
 
 
 class InContextRegressor(nn.Module):
@@ -22,14 +61,11 @@ class InContextRegressor(nn.Module):
     entries, as in section 2 of the ICML paper.
 
     Args:
-        transformer: over tokens of the layout's width, or the embedding's.
-        layout: how pairs become tokens: a name in `LAYOUTS`, or a layout of `mesascope.nets.tokens`.
-        d_out: width of a target.
+        config: what it is built from.
+        generator: of the initial weights; torch's global one if None.
         w0: read-out of the inputs ``(d_out, d_in)``, the initial weights of the learner that a construction runs.
-        embedding: what tokens pass through before the transformer.
 
-    >>> from mesascope.nets import TransformerConfig
-    >>> learner = InContextRegressor(Transformer(TransformerConfig(width=4)))
+    >>> learner = InContextRegressorConfig(TransformerConfig(width=4)).build()
     >>> learner(Context(torch.ones(2, 5, 3), torch.ones(2, 5, 1)), torch.ones(2, 1, 3)).shape
     torch.Size([2, 1, 1])
     """
@@ -38,25 +74,25 @@ class InContextRegressor(nn.Module):
 
     def __init__(
         self,
-        transformer: Transformer,
-        layout: str | Layout = "concatenated",
-        d_out: int = 1,
+        config: InContextRegressorConfig,
+        generator: torch.Generator | None = None,
         w0: Float[Tensor, "d_out d_in"] | None = None,
-        embedding: Embedding | None = None,
     ) -> None:
         super().__init__()
-        if isinstance(layout, str):
-            require_choice("layout", layout, LAYOUTS)
-            layout = LAYOUTS[layout]
-        require_count("d_out", d_out)
-        d_in = transformer.config.width - d_out
-        if w0 is not None and w0.shape != (d_out, d_in):
-            refuse("w0", f"have shape ({d_out}, {d_in})", tuple(w0.shape), "match it to (d_out, d_in)")
-        self.transformer = transformer
-        self.layout = layout
+        require_instance("config", config, InContextRegressorConfig)
+        d_in = config.transformer.width - config.d_out
+        if w0 is not None and w0.shape != (config.d_out, d_in):
+            refuse("w0", f"have shape ({config.d_out}, {d_in})", tuple(w0.shape), "match it to (d_out, d_in)")
+        self.config = config
+        embedding = None if config.embedding is None else Embedding(config.embedding, generator)
+        self.transformer = Transformer(config.transformer, generator)
         self.embedding = embedding
-        self.d_out = d_out
         self.register_buffer("w0", w0)
+
+    @property
+    def d_out(self) -> int:
+        """Width of a target, which a token ends with."""
+        return self.config.d_out
 
     def forward(self, context: Context, xq: Float[Tensor, "*batch m d_in"]) -> Float[Tensor, "*batch m d_out"]:
         return self._read(self.transformer(*self._tokens(context, xq)))
@@ -68,22 +104,36 @@ class InContextRegressor(nn.Module):
 
     def tokens(self, context: Context, xq: Tensor) -> list[Tokens]:
         """Tokens before the first layer and after each."""
-        return self.transformer.tokens(*self._tokens(context, xq))
+        return self.tokens_from(Tokens(*self._tokens(context, xq)))
+
+    def tokens_from(self, start: Tokens) -> list[Tokens]:
+        """``start`` in place of the tokens before the first layer, and what they are after each."""
+        return self.transformer.tokens(*start)
 
     def products(self) -> list[Products]:
         """W_KQ and W_PV of each layer, each ``(heads, width, width)``."""
         return self.transformer.products()
 
+    def with_products(self, products: Sequence[Products]) -> InContextRegressor:
+        """A network of this architecture whose layers have exactly these products; see `Transformer.with_products`."""
+        return self._around(self.transformer.with_products(products))
+
     def repeated(self, steps: int, damping: float = 1.0) -> InContextRegressor:
         """The learner whose one layer is applied ``steps`` times, what it adds multiplied by ``damping``."""
-        looped = self.transformer.repeated(steps, damping)
-        return InContextRegressor(looped, self.layout, self.d_out, self.w0, self.embedding)
+        return self._around(self.transformer.repeated(steps, damping))
+
+    def _around(self, transformer: Transformer) -> InContextRegressor:
+        """This network with another transformer inside; all else is shared."""
+        config = dataclasses.replace(self.config, transformer=transformer.config)
+        other = InContextRegressor(config, torch.Generator(), self.w0)
+        other.transformer, other.embedding = transformer, self.embedding
+        return other
 
     def _tokens(self, context: Context, xq: Tensor) -> tuple[Tensor, Tensor]:
         check_inputs(context, xq)
         if context.y.shape[-1] != self.d_out:
             refuse("context.y", f"have width {self.d_out}", context.y.shape[-1], "build the net with this d_out")
-        tokens, query = self.layout(context, xq)
+        tokens, query = self.config.layout(context, xq)
         if self.embedding is not None:
             return self.embedding(tokens), self.embedding(query)
         if tokens.shape[-1] != self.transformer.config.width:

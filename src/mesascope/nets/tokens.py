@@ -9,10 +9,11 @@ import torch
 from torch.nn import functional
 
 from mesascope.errors import refuse, require_choice, require_count
+from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context
 
-__all__ = ["LAYOUTS", "Alternating", "Concatenated", "Layout", "sinusoidal"]
+__all__ = ["Alternating", "Concatenated", "Layout", "alternated", "sinusoidal"]
 
 
 @runtime_checkable
@@ -23,6 +24,7 @@ class Layout(Protocol):
     def __call__(self, context: Context, xq: Tensor) -> tuple[Tensor, Tensor]: ...
 
 
+@register("layout", "concatenated")
 @dataclass(frozen=True)
 class Concatenated:
     """Context tokens (x_i, y_i) and query tokens (x_q, 0), of width dx + dy: section 3 of the ICML paper."""
@@ -37,6 +39,7 @@ class Concatenated:
         return torch.cat([context.x, context.y], dim=-1), torch.cat([xq, blank], dim=-1)
 
 
+@register("layout", "alternating")
 @dataclass(frozen=True)
 class Alternating:
     """Tokens x_1, y_1, ..., x_n, y_n and the query, each beside its position: section 4 of the ICML paper.
@@ -64,17 +67,23 @@ class Alternating:
     def __call__(
         self, context: Context, xq: Float[Tensor, "*batch m dx"]
     ) -> tuple[Float[Tensor, "*batch rows width"], Float[Tensor, "*batch m width"]]:
-        (x, y), data = context, max(context.x.shape[-1], context.y.shape[-1])
-        padded = functional.pad(x, (0, data - x.shape[-1])), functional.pad(y, (data - y.shape[-1], 0))
-        tokens = torch.stack(padded, dim=-2).flatten(-3, -2)
+        tokens, query = alternated(context, xq)
         if self.start:
             tokens = functional.pad(tokens, (0, 0, 1, 0))
         rows = tokens.shape[-2]
         positions = _POSITIONS[self.positions](torch.arange(rows + 1), self.size).to(tokens)
         back = positions[1:].flip(0).expand(*tokens.shape[:-1], -1)
-        query = functional.pad(xq, (0, data - xq.shape[-1]))
         here = positions[0].expand(*xq.shape[:-1], -1)
         return torch.cat([tokens, back], dim=-1), torch.cat([query, here], dim=-1)
+
+
+def alternated(
+    context: Context, xq: Float[Tensor, "*batch m dx"]
+) -> tuple[Float[Tensor, "*batch rows data"], Float[Tensor, "*batch m data"]]:
+    """x_1, y_1, ..., x_n, y_n and the queries, all of width max(dx, dy): x and then zeros, or zeros and then y."""
+    (x, y), data = context, max(context.x.shape[-1], context.y.shape[-1])
+    padded = functional.pad(x, (0, data - x.shape[-1])), functional.pad(y, (data - y.shape[-1], 0))
+    return torch.stack(padded, dim=-2).flatten(-3, -2), functional.pad(xq, (0, data - xq.shape[-1]))
 
 
 def sinusoidal(positions: Tensor, size: int) -> Float[Tensor, "count size"]:
@@ -91,5 +100,3 @@ def _one_hot(positions: Tensor, size: int) -> Float[Tensor, "count size"]:
 
 
 _POSITIONS = {"sinusoidal": sinusoidal, "one-hot": _one_hot}
-
-LAYOUTS: dict[str, Layout] = {"concatenated": Concatenated(), "alternating": Alternating()}

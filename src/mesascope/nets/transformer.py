@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import nn
-from torch.nn import functional
 
-from mesascope.errors import refuse, require_choice, require_count, require_number
+from mesascope.errors import refuse, require_number
 from mesascope.nets.gram import LinearLayer, rows_times, run_linear_layers
-from mesascope.ops import linear_attention, softmax_attention
+from mesascope.nets.layers import (
+    Layer,
+    Products,
+    check_heads,
+    check_layers,
+    each_layer,
+    head_weights,
+    key_size_of,
+    products_of,
+    set_products,
+)
+from mesascope.records import facts, registered
 from mesascope.shapes import Float, Tensor
-from mesascope.streams import stream
 
-__all__ = ["ATTENTIONS", "MLP", "Products", "Tokens", "Transformer", "TransformerConfig", "initial_weights"]
-
-ATTENTIONS = {"linear": linear_attention, "softmax": softmax_attention}
+__all__ = ["Tokens", "Transformer", "TransformerConfig"]
 
 
 class Tokens(NamedTuple):
@@ -27,13 +35,6 @@ class Tokens(NamedTuple):
 
     context: Float[Tensor, "*batch n width"]
     query: Float[Tensor, "*batch m width"]
-
-
-class Products(NamedTuple):
-    """A layer's weight products, ``(heads, width, width)``: W_KQ = W_K^T W_Q and W_PV = P W_V."""
-
-    w_kq: Float[Tensor, "heads width width"]
-    w_pv: Float[Tensor, "heads width width"]
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,8 @@ class TransformerConfig:
         width: of a token.
         n_layers: layers, or loops of the one layer where ``shared``.
         n_heads: heads of each layer.
-        key_size: of keys, queries and values of one head; ``width`` if None.
-        attention: ``"linear"`` or ``"softmax"``, for all layers or one name a layer.
+        key_size: of keys, queries and values of a head; ``width / n_heads`` if None.
+        attention: ``"linear"`` or ``"softmax"``; for all layers or one name a layer.
         shared: all layers share their weights (looped).
         mlp: hidden width of each layer's GELU MLP as a multiple of ``width``; no MLP if None.
         layer_norm: normalise what attention and MLP read; for all layers or one flag a layer.
@@ -64,38 +65,26 @@ class TransformerConfig:
     layer_norm: bool | tuple[bool, ...] = False
     token_clip: float | None = None
     damping: float = 1.0
-    init_scale: float = 0.002
+    init_scale: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("width", "n_layers", "n_heads"):
-            require_count(name, getattr(self, name))
-        for name in ("key_size", "mlp"):
-            if getattr(self, name) is not None:
-                require_count(name, getattr(self, name))
-        if self.token_clip is not None:
-            require_number("token_clip", self.token_clip, above=0)
+        check_heads(self)
+        check_layers(self, _attentions())
         require_number("damping", self.damping)
-        require_number("init_scale", self.init_scale, above=0)
         for name in ("attention", "layer_norm"):
             value = getattr(self, name)
-            if isinstance(value, list | tuple):
-                object.__setattr__(self, name, tuple(value))
-                if len(value) != self.n_layers:
-                    refuse(name, f"be one value or {self.n_layers}, one a layer", value, "match it to n_layers")
-                if self.shared and len(set(value)) > 1:
-                    refuse(name, "be the same for all layers that share weights", value, "pass one value")
-        for attention in self.attentions:
-            require_choice("attention", attention, ATTENTIONS)
+            if self.shared and len(set(each_layer(value, self.n_layers))) > 1:
+                refuse(name, "be the same for all layers that share weights", value, "pass one value")
 
     @property
     def attentions(self) -> tuple[str, ...]:
         """The attention of each layer."""
-        return (self.attention,) * self.n_layers if isinstance(self.attention, str) else self.attention
+        return each_layer(self.attention, self.n_layers)
 
     @property
     def layer_norms(self) -> tuple[bool, ...]:
         """Whether each layer normalises what it reads."""
-        return (self.layer_norm,) * self.n_layers if isinstance(self.layer_norm, bool) else self.layer_norm
+        return each_layer(self.layer_norm, self.n_layers)
 
     @property
     def purely_linear(self) -> bool:
@@ -105,25 +94,21 @@ class TransformerConfig:
 
 
 class Attention(nn.Module):
-    """The weights of one attention layer: W_K, W_Q, W_V ``(heads, key, width)`` and P ``(heads, width, key)``."""
+    """Heads that look at a context: W_K, W_Q, W_V ``(heads, key, width)`` and P ``(heads, width, key)``."""
 
-    def __init__(self, width: int, n_heads: int, key_size: int, variance: float, generator: torch.Generator) -> None:
+    def __init__(self, config: TransformerConfig, kind: str, generator: torch.Generator | None) -> None:
         super().__init__()
-        inwards, outwards = (n_heads, key_size, width), (n_heads, width, key_size)
-        self.w_k = initial_weights(inwards, variance / width, generator)
-        self.w_q = initial_weights(inwards, variance / width, generator)
-        self.w_v = initial_weights(inwards, variance / width, generator)
-        self.p = initial_weights(outwards, variance / (n_heads * key_size), generator)
+        key, scale = key_size_of(config), config.init_scale / config.n_layers
+        self.w_k, self.w_q, self.w_v, self.p = head_weights(config.n_heads, config.width, key, key, scale, generator)
+        self.attend = _attentions()[kind]
+        # Softmax divides by the root of the width of what it is given: tokens here, where it should be keys.
+        self.sharpness = math.sqrt(config.width / key) if kind == "softmax" else 1.0
 
     def products(self) -> Products:
-        return Products(self.w_k.mT @ self.w_q, self.p @ self.w_v)
+        return products_of(self)
 
     def forward(
-        self,
-        rows: Float[Tensor, "*batch m width"],
-        context: Float[Tensor, "*batch n width"],
-        attention: str,
-        damping: float,
+        self, rows: Float[Tensor, "*batch m width"], context: Float[Tensor, "*batch n width"], damping: float
     ) -> Float[Tensor, "*batch m width"]:
         """What attention to the context adds to ``rows``, summed over heads.
 
@@ -131,50 +116,10 @@ class Attention(nn.Module):
         """
         w_kq, w_pv = self.products()
         heads, width, _ = w_kq.shape
-        if attention == "softmax":
-            w_kq = w_kq * math.sqrt(width / self.w_k.shape[-2])  # the scale is that of keys, not of tokens
-        queries = rows_times(rows, w_kq.reshape(-1, width).mT)
-        mixed = ATTENTIONS[attention](queries.reshape(*rows.shape[:-2], -1, width), context, context)
+        queries = rows_times(rows, (self.sharpness * w_kq).reshape(-1, width).mT)
+        mixed = self.attend(queries.reshape(*rows.shape[:-2], -1, width), context, context)
         outwards = (damping * w_pv).mT.reshape(-1, width)
         return rows_times(mixed.reshape(*rows.shape[:-1], heads * width), outwards)
-
-
-class MLP(nn.Module):
-    """GELU multi-layer perceptron, tokens in and tokens out; its biases, where it has them, start at zero."""
-
-    def __init__(
-        self, width: int, hidden: int, variance: float, generator: torch.Generator, *, bias: bool = False
-    ) -> None:
-        super().__init__()
-        self.w_in = initial_weights((hidden, width), variance / width, generator)
-        self.w_out = initial_weights((width, hidden), variance / hidden, generator)
-        self.b_in = nn.Parameter(torch.zeros(hidden)) if bias else None
-        self.b_out = nn.Parameter(torch.zeros(width)) if bias else None
-
-    def forward(self, tokens: Tensor, damping: float = 1.0) -> Tensor:
-        hidden = rows_times(tokens, self.w_in.mT)
-        hidden = functional.gelu(hidden if self.b_in is None else hidden + self.b_in)
-        moved = rows_times(hidden, (damping * self.w_out).mT)
-        return moved if self.b_out is None else moved + damping * self.b_out
-
-
-class Layer(nn.Module):
-    """One layer: attention, and an MLP where there is one."""
-
-    def __init__(self, config: TransformerConfig, norm: bool, generator: torch.Generator) -> None:
-        super().__init__()
-        width, variance = config.width, config.init_scale / config.n_layers
-        self.attention = Attention(width, config.n_heads, config.key_size or width, variance, generator)
-        self.mlp = MLP(width, config.mlp * width, variance, generator) if config.mlp else None
-        self.norm = nn.LayerNorm(width) if norm else nn.Identity()
-        self.mlp_norm = nn.LayerNorm(width) if norm and config.mlp else nn.Identity()
-
-    def forward(self, rows: Tensor, n: int, attention: str, damping: float, moves_context: bool) -> Tensor:
-        """Rows of context (the first n) and queries after the layer; the queries alone where the context stays."""
-        normed = self.norm(rows)
-        context, moved = normed[..., :n, :], slice(0 if moves_context else n, None)
-        rows = rows[..., moved, :] + self.attention(normed[..., moved, :], context, attention, damping)
-        return rows if self.mlp is None else rows + self.mlp(self.mlp_norm(rows), damping)
 
 
 class Transformer(nn.Module):
@@ -188,15 +133,15 @@ class Transformer(nn.Module):
 
     Args:
         config: the architecture.
-        generator: of the initial weights; the stream ``init`` of seed 0 if None.
+        generator: of the initial weights; torch's global one if None.
     """
 
     def __init__(self, config: TransformerConfig, generator: torch.Generator | None = None) -> None:
         super().__init__()
         self.config = config
-        generator = generator or stream(0, "init")
         own = 1 if config.shared else config.n_layers
-        self.layers = nn.ModuleList(Layer(config, norm, generator) for norm in config.layer_norms[:own])
+        kinds = zip(config.attentions[:own], config.layer_norms[:own], strict=True)
+        self.layers = nn.ModuleList(self._layer(kind, norm, generator) for kind, norm in kinds)
 
     def forward(self, context: Float[Tensor, "*batch n width"], query: Float[Tensor, "*batch m width"]) -> Tensor:
         """Query tokens ``(*batch, m, width)`` after the last layer."""
@@ -219,22 +164,46 @@ class Transformer(nn.Module):
         """W_KQ and W_PV of each layer (looped layers repeat theirs)."""
         return [layer.attention.products() for layer in self._unrolled()]
 
+    def with_products(self, products: Sequence[Products]) -> Transformer:
+        """A transformer of this architecture whose layers have exactly these W_KQ and W_PV, at full key size.
+
+        W_K = P = I, W_Q = W_KQ and W_V = W_PV; MLPs and norms are copied. Looped layers take the first.
+        """
+        if len(products) not in (self.config.n_layers, len(self.layers)):
+            refuse("products", f"be of {len(self.layers)} layers", len(products), "pass one pair a layer")
+        config = dataclasses.replace(self.config, key_size=self.config.width)
+        # A generator of its own, as these weights are thrown away.
+        other = Transformer(config, torch.Generator()).to(products[0].w_kq)
+        rest = {name: weight for name, weight in self.state_dict().items() if ".attention." not in name}
+        other.load_state_dict(rest, strict=False)
+        for layer, own in zip(other.layers, products, strict=False):
+            set_products(layer.attention, own)  # type: ignore[arg-type]
+        return other
+
     def repeated(self, n_layers: int, damping: float = 1.0) -> Transformer:
         """The one layer (of a one-layer or a looped net) applied ``n_layers`` times; shares this net's weights."""
         if len(self.layers) > 1:
             refuse("n_layers", "be 1, or shared, for a layer to be repeated", len(self.layers), "pass a looped net")
         first = {name: getattr(self.config, name + "s")[0] for name in ("attention", "layer_norm")}
         config = dataclasses.replace(self.config, n_layers=n_layers, shared=True, damping=damping, **first)
-        looped = Transformer(config)
+        looped = Transformer(config, torch.Generator())
         looped.layers = self.layers
         return looped
+
+    def _layer(self, attention: str, layer_norm: bool, generator: torch.Generator | None) -> Layer:
+        config = self.config
+        heads, scale = Attention(config, attention, generator), config.init_scale / config.n_layers
+        return Layer(heads, config.width, config.mlp, layer_norm, scale, generator)
 
     def _token_form(self, context: Tensor, query: Tensor, *, last_context: bool) -> list[Tensor]:
         """Rows of context and queries after each layer; after the last, of queries alone unless asked for all."""
         states, config = [], self.config
         rows, n = torch.cat([context, query], dim=-2), context.shape[-2]
-        for index, (layer, attention) in enumerate(zip(self._unrolled(), config.attentions, strict=True)):
-            rows = layer(rows, n, attention, config.damping, last_context or index < config.n_layers - 1)
+        for index, layer in enumerate(self._unrolled()):
+            normed = layer.norm(rows)
+            asking = slice(0 if last_context or index < config.n_layers - 1 else n, None)
+            moved = layer.attention(normed[..., asking, :], normed[..., :n, :], config.damping)
+            rows = layer.add(rows[..., asking, :], moved, config.damping)
             if config.token_clip is not None:
                 rows = rows.clamp(-config.token_clip, config.token_clip)
             states.append(rows)
@@ -249,8 +218,7 @@ class Transformer(nn.Module):
         return layers * (self.config.n_layers if self.config.shared else 1)
 
 
-def initial_weights(shape: tuple[int, ...], variance: float, generator: torch.Generator) -> nn.Parameter:
-    """Normal numbers cut at two standard deviations, scaled so that ``variance`` is theirs after the cut."""
-    weights = torch.empty(shape, device=generator.device)
-    nn.init.trunc_normal_(weights, std=1.0, a=-2.0, b=2.0, generator=generator)
-    return nn.Parameter(weights * (math.sqrt(variance) / 0.8796256610342398))
+def _attentions() -> dict[str, Callable]:
+    """Attention of queries to a context, under the names of the layers that are registered with one."""
+    kinds = {name: facts("attention", name) for name in registered("attention")}
+    return {name: known["over_context"] for name, known in kinds.items() if "over_context" in known}

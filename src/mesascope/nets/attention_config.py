@@ -1,0 +1,88 @@
+"""What a causal attention layer of any kind is built from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mesascope.errors import refuse, require_count, require_number
+from mesascope.nets.layers import check_heads, key_size_of
+
+__all__ = ["AttentionConfig"]
+
+
+@dataclass(frozen=True)
+class AttentionConfig:
+    """The heads of a causal attention layer, of whatever kind.
+
+    Args:
+        width: of a token.
+        n_heads: number of heads.
+        key_size: of keys and queries of a head; ``width / n_heads`` if None.
+        value_size: of values of a head; ``key_size`` if None.
+        normalise: divide keys and queries by their L2 norm. If None, the mesa and delta layers do, the others do not.
+            Softmax attention then scales scores by the root of their width, at which those of random vectors have
+            variance 1.
+        dpfp: nu of the DPFP features of keys and queries, 2 nu key_size of them; 0 for none.
+        convolution: taps of a causal convolution over time of each entry of keys and queries, followed by SiLU; 0 for
+            none.
+        positions: width of the sinusoidal position that keys and queries read beside the token; 0 for none.
+        window: last tokens that softmax attention sees, which bounds its memory in decoding; all if None. Other kinds
+            take no notice of it, as no kind but mesa does of the ridge.
+        forget: whether forget factors sigmoid(w . e + b) are learned, a head and token. They start near
+            1 - 1/horizon, with horizons of 10 to 1000 tokens over the heads. A mesa layer whose ridge decays then
+            forgets it: on hundreds of tokens that hardly vary H becomes singular; `ridge_decays=False` is the remedy.
+        beta: whether input strengths sigmoid(w . e + b) are learned, a head and token; where both are, forget factors
+            are multiplied by 1 - (1 - 0.9975) beta^2, MesaNet's cap. If None, the delta layer's are, its step sizes.
+        ridge: 1/lambda at the start, of mesa layers.
+        ridge_floor: lower bound of the learned ridge.
+        ridge_per_dimension: learn one ridge a key dimension, as MesaNet does, in place of one a head.
+        ridge_decays: whether the regulariser is forgotten with the rest, as in the thesis, or not, as in MesaNet.
+        output_norm: normalise each head's output by its root mean square, with a learned scale.
+        output_gate: multiply it by SiLU(w . e), entry by entry.
+        init_scale: initial weights are normal with variance init_scale / n_layers / fan-in, cut at two deviations;
+            a layer by itself is one of one.
+
+    Source: thesis, sections 3.4, 3.5.3 and 3.7.1; MesaNet (von Oswald et al. 2025).
+    """
+
+    width: int
+    n_heads: int = 1
+    key_size: int | None = None
+    value_size: int | None = None
+    normalise: bool | None = None
+    dpfp: int = 0
+    convolution: int = 0
+    positions: int = 0
+    window: int | None = None
+    forget: bool = False
+    beta: bool | None = None
+    ridge: float = 1.0
+    ridge_floor: float = 1e-3
+    ridge_per_dimension: bool = False
+    ridge_decays: bool = True
+    output_norm: bool = False
+    output_gate: bool = False
+    init_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_heads(self)
+        for name in ("value_size", "window"):
+            if getattr(self, name) is not None:
+                require_count(name, getattr(self, name))
+        for name in ("dpfp", "convolution", "positions"):
+            require_count(name, getattr(self, name), least=0)
+        require_number("ridge_floor", self.ridge_floor, above=0)
+        require_number("ridge", self.ridge)
+        if self.ridge <= self.ridge_floor:
+            refuse(
+                "ridge", f"be greater than ridge_floor = {self.ridge_floor:g}", self.ridge, "raise it, or lower that"
+            )
+        key = key_size_of(self)
+        if self.dpfp >= 2 * key or (self.dpfp and key == 1):
+            refuse("dpfp", f"be less than {2 * key if key > 1 else 1} for key_size {key}", self.dpfp, "widen the keys")
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """Sizes of a head's keys, values and the features of its keys."""
+        key = key_size_of(self)
+        return key, self.value_size or key, 2 * self.dpfp * key if self.dpfp else key

@@ -1,0 +1,174 @@
+"""What both transformers are made of: the fields that their configs share, the weights of heads, MLPs, and layers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from mesascope.errors import refuse, require_choice, require_count, require_number
+from mesascope.nets.gram import rows_times
+from mesascope.shapes import Float, Tensor
+
+__all__ = [
+    "MLP",
+    "Layer",
+    "Products",
+    "check_heads",
+    "check_layers",
+    "each_layer",
+    "head_weights",
+    "initial_weights",
+    "key_size_of",
+    "products_of",
+    "set_products",
+]
+
+
+class Products(NamedTuple):
+    """A layer's weight products, ``(heads, width, width)``: W_KQ = W_K^T W_Q and W_PV = P W_V."""
+
+    w_kq: Float[Tensor, "heads width width"]
+    w_pv: Float[Tensor, "heads width width"]
+
+
+def check_heads(config: Any) -> None:
+    """Refuse a config whose ``width``, ``n_heads``, ``key_size`` or ``init_scale`` breaks its rule."""
+    for name in ("width", "n_heads"):
+        require_count(name, getattr(config, name))
+    require_number("init_scale", config.init_scale, above=0)
+    if config.key_size is not None:
+        require_count("key_size", config.key_size)
+    elif config.width % config.n_heads:
+        rule = f"be given, as n_heads = {config.n_heads} does not divide width = {config.width}"
+        refuse("key_size", rule, None, "pass key_size")
+
+
+def check_layers(config: Any, attentions: Iterable[str]) -> None:
+    """Refuse a config whose ``n_layers``, ``attention``, ``mlp``, ``layer_norm`` or ``token_clip`` breaks its rule."""
+    require_count("n_layers", config.n_layers)
+    if config.mlp is not None:
+        require_count("mlp", config.mlp)
+    if config.token_clip is not None:
+        require_number("token_clip", config.token_clip, above=0)
+    for name in ("attention", "layer_norm"):
+        value = getattr(config, name)
+        if isinstance(value, list | tuple):
+            object.__setattr__(config, name, tuple(value))
+            if len(value) != config.n_layers:
+                refuse(name, f"be one value or {config.n_layers}, one a layer", value, "match it to n_layers")
+    known = list(attentions)
+    for attention in each_layer(config.attention, config.n_layers):
+        require_choice("attention", attention, known)
+
+
+def each_layer(value: Any, n_layers: int) -> tuple[Any, ...]:
+    """One value a layer, of a field that holds one for all layers or a tuple of one each."""
+    return value if isinstance(value, tuple) else (value,) * n_layers
+
+
+def key_size_of(config: Any) -> int:
+    """Width of a head's keys and queries: ``width / n_heads`` unless ``key_size`` says otherwise."""
+    return config.key_size or config.width // config.n_heads
+
+
+def initial_weights(shape: tuple[int, ...], variance: float, generator: torch.Generator | None = None) -> nn.Parameter:
+    """Normal numbers cut at two standard deviations, scaled so that ``variance`` is theirs after the cut."""
+    weights = torch.empty(shape, device=None if generator is None else generator.device)
+    nn.init.trunc_normal_(weights, std=1.0, a=-2.0, b=2.0, generator=generator)
+    return nn.Parameter(weights * (math.sqrt(variance) / 0.8796256610342398))
+
+
+def head_weights(
+    n_heads: int,
+    width: int,
+    key: int,
+    value: int,
+    scale: float,
+    generator: torch.Generator | None,
+    positions: int = 0,
+) -> tuple[nn.Parameter, nn.Parameter, nn.Parameter, nn.Parameter]:
+    """W_K and W_Q ``(heads, key, width + positions)``, W_V ``(heads, value, width)`` and P ``(heads, width, value)``.
+
+    Each entry has variance ``scale`` over its fan-in.
+    """
+    read = width + positions
+    return (
+        initial_weights((n_heads, key, read), scale / read, generator),
+        initial_weights((n_heads, key, read), scale / read, generator),
+        initial_weights((n_heads, value, width), scale / width, generator),
+        initial_weights((n_heads, width, value), scale / (n_heads * value), generator),
+    )
+
+
+def products_of(attention: nn.Module) -> Products:
+    """W_KQ = W_K^T W_Q and W_PV = P W_V of a layer of heads."""
+    w_k, w_q, w_v, p = (getattr(attention, name) for name in ("w_k", "w_q", "w_v", "p"))
+    return Products(w_k.mT @ w_q, p @ w_v)
+
+
+def set_products(attention: nn.Module, products: Products) -> None:
+    """Give a layer of heads exactly these: W_K = P = I, W_Q = W_KQ and W_V = W_PV; its keys must be wide as tokens."""
+    w_kq, w_pv = products
+    if tuple(attention.w_k.shape) != tuple(w_kq.shape):  # type: ignore[union-attr]
+        refuse("products", f"have shape {tuple(attention.w_k.shape)}", tuple(w_kq.shape), "match heads and key_size")  # type: ignore[union-attr]
+    identity = torch.eye(w_kq.shape[-1]).to(w_kq).expand_as(w_kq)
+    with torch.no_grad():
+        for weight, value in (("w_k", identity), ("p", identity), ("w_q", w_kq), ("w_v", w_pv)):
+            getattr(attention, weight).copy_(value)
+
+
+class MLP(nn.Module):
+    """GELU multi-layer perceptron, tokens in and tokens out; its biases, where it has them, start at zero."""
+
+    def __init__(
+        self, width: int, hidden: int, scale: float, generator: torch.Generator | None = None, *, bias: bool = False
+    ) -> None:
+        super().__init__()
+        self.w_in = initial_weights((hidden, width), scale / width, generator)
+        self.w_out = initial_weights((width, hidden), scale / hidden, generator)
+        self.b_in = nn.Parameter(torch.zeros(hidden)) if bias else None
+        self.b_out = nn.Parameter(torch.zeros(width)) if bias else None
+
+    def forward(self, tokens: Tensor, damping: float = 1.0) -> Tensor:
+        hidden = rows_times(tokens, self.w_in.mT)
+        hidden = functional.gelu(hidden if self.b_in is None else hidden + self.b_in)
+        moved = rows_times(hidden, (damping * self.w_out).mT)
+        return moved if self.b_out is None else moved + damping * self.b_out
+
+
+class Layer(nn.Module):
+    """Attention and, where there is one, an MLP, each added to the tokens and each behind a LayerNorm or none.
+
+    Args:
+        attention: of either transformer, which calls it: one looks at a context, the other keeps a state.
+        width: of a token.
+        mlp: hidden width of the MLP as a multiple of ``width``; no MLP if None.
+        layer_norm: normalise what attention and MLP read.
+        scale: initial weights of the MLP have variance scale / fan-in.
+        generator: of these weights.
+    """
+
+    def __init__(
+        self,
+        attention: nn.Module,
+        width: int,
+        mlp: int | None,
+        layer_norm: bool,
+        scale: float,
+        generator: torch.Generator | None,
+    ) -> None:
+        super().__init__()
+        self.attention = attention
+        self.mlp = MLP(width, mlp * width, scale, generator) if mlp else None
+        self.norm = nn.LayerNorm(width) if layer_norm else nn.Identity()
+        self.mlp_norm = nn.LayerNorm(width) if layer_norm and mlp else nn.Identity()
+
+    def add(self, tokens: Tensor, moved: Tensor, damping: float = 1.0) -> Tensor:
+        """Tokens after the layer, from those before it and what attention, damped already, adds to them."""
+        tokens = tokens + moved
+        return tokens if self.mlp is None else tokens + self.mlp(self.mlp_norm(tokens), damping)

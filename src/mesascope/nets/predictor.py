@@ -1,0 +1,160 @@
+"""A causal transformer as a predictor: sequences to tokens, tokens to the next elements."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from mesascope.errors import refuse, require_choice, require_count, require_instance
+from mesascope.nets.causal_attention import AttentionState
+from mesascope.nets.causal_transformer import CausalTransformer, CausalTransformerConfig
+from mesascope.nets.gram import rows_times
+from mesascope.nets.layers import initial_weights
+from mesascope.records import register
+from mesascope.shapes import Float, Tensor
+from mesascope.tasks import check_sequence
+
+__all__ = ["CHANNELS", "PredictorState", "SequencePredictor", "SequencePredictorConfig"]
+
+# What a channel of a token can begin with: -W_0 s_t, where the prediction grows, s_t, or s_{t-1}.
+CHANNELS = ("blank", "now", "before")
+
+
+@register("net", "sequence-predictor")
+@dataclass(frozen=True)
+class SequencePredictorConfig:
+    """What a `SequencePredictor` is built from.
+
+    Args:
+        transformer: its width is that of raw tokens, or ``len(channels) * d``.
+        d: width of an element.
+        channels: names in `CHANNELS`; raw tokens if None.
+    """
+
+    transformer: CausalTransformerConfig
+    d: int
+    channels: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        require_instance("transformer", self.transformer, CausalTransformerConfig)
+        require_count("d", self.d)
+        if self.channels is None:
+            return
+        if isinstance(self.channels, str) or not self.channels:
+            refuse("channels", "be a tuple of names", self.channels, "pass ('blank', 'now', 'before') say")
+        object.__setattr__(self, "channels", tuple(self.channels))
+        for channel in self.channels:
+            require_choice("channels", channel, CHANNELS)
+        width, needed = self.transformer.heads.width, len(self.channels) * self.d
+        if width != needed:
+            refuse("transformer", f"have width {needed}, {self.d} a channel", width, "set AttentionConfig.width")
+
+    def build(self, generator: torch.Generator | None = None) -> SequencePredictor:
+        """The network, its initial weights from ``generator``."""
+        return SequencePredictor(self, generator)
+
+
+class PredictorState(NamedTuple):
+    """What decoding keeps: the last element, and the state of every layer."""
+
+    last: Float[Tensor, "*batch d"]
+    layers: tuple[AttentionState, ...]
+
+
+class SequencePredictor(nn.Module):
+    """A causal transformer that predicts: ``predictor(sequence)`` gives each next element, ``(*batch, t, d)``.
+
+    Raw tokens are W_in s_t and predictions W_out e_t, both learned. Tokens of ``channels`` are put together from s_t
+    and the element before it (zero at the start) with nothing to learn, and the prediction is minus the first channel,
+    which begins at -W_0 s_t: (blank, now, before) and (blank, now, now, before) in the thesis.
+
+    `init_state` and `step` decode element by element, to the same numbers.
+
+    Args:
+        config: what it is built from.
+        generator: of the initial weights; torch's global one if None.
+        w0: initial weights ``(d, d)`` of the regression that a construction runs; zero if None.
+
+    Source: thesis, sections 3.3 and 3.5.1.
+
+    >>> transformer = CausalTransformerConfig(AttentionConfig(width=8), 2, ("softmax", "mesa"))
+    >>> net = SequencePredictorConfig(transformer, d=3).build()
+    >>> prediction, state = net.step(torch.ones(2, 3), net.init_state(2))
+    >>> prediction.shape
+    torch.Size([2, 3])
+    """
+
+    w0: Tensor | None
+
+    def __init__(
+        self,
+        config: SequencePredictorConfig,
+        generator: torch.Generator | None = None,
+        w0: Float[Tensor, "d d"] | None = None,
+    ) -> None:
+        super().__init__()
+        require_instance("config", config, SequencePredictorConfig)
+        self.config, d, width = config, config.d, config.transformer.heads.width
+        if w0 is not None and config.channels is None:
+            refuse("w0", "be None for raw tokens", tuple(w0.shape), "pass channels, or leave w0 out")
+        if w0 is not None and w0.shape != (d, d):
+            refuse("w0", f"have shape ({d}, {d})", tuple(w0.shape), "match it to d")
+        self.transformer = CausalTransformer(config.transformer, generator)
+        raw = config.channels is None
+        self.w_in = initial_weights((width, d), 1 / d, generator) if raw else None
+        self.w_out = initial_weights((d, width), 1 / width, generator) if raw else None
+        self.register_buffer("w0", w0)
+
+    def forward(self, sequence: Float[Tensor, "*batch t d"]) -> Float[Tensor, "*batch t d"]:
+        return self.advance(sequence, self.init_state(*sequence.shape[:-2]))[0]
+
+    def init_state(self, *batch: int) -> PredictorState:
+        """The state before the first element."""
+        weight = next(self.parameters())
+        return PredictorState(weight.new_zeros((*batch, self.config.d)), self.transformer.init_state(*batch))
+
+    def step(
+        self, element: Float[Tensor, "*batch d"], state: PredictorState
+    ) -> tuple[Float[Tensor, "*batch d"], PredictorState]:
+        """The prediction of what follows one element, and the state after it."""
+        prediction, state = self.advance(element[..., None, :], state)
+        return prediction.squeeze(-2), state
+
+    def advance(
+        self, sequence: Float[Tensor, "*batch t d"], state: PredictorState
+    ) -> tuple[Float[Tensor, "*batch t d"], PredictorState]:
+        """Predictions along a sequence that goes on from ``state``, and the state after it: how a prompt is read."""
+        require_instance("state", state, PredictorState)
+        before = self._before(sequence, state.last)
+        tokens, layers = self.transformer.advance(self._embedded(sequence, before), state.layers)
+        last = sequence[..., -1, :].clone() if sequence.shape[-2] else state.last
+        return self._read(tokens), PredictorState(last, layers)
+
+    def trajectory(self, sequence: Float[Tensor, "*batch t d"]) -> Float[Tensor, "k *batch t d"]:
+        """Predictions read before the first layer and after each layer."""
+        before = self._before(sequence, self.init_state(*sequence.shape[:-2]).last)
+        return torch.stack([self._read(tokens) for tokens in self.transformer.tokens(self._embedded(sequence, before))])
+
+    def _before(self, sequence: Tensor, last: Tensor) -> Tensor:
+        check_sequence(sequence)
+        if sequence.shape[-1] != self.config.d:
+            refuse("sequence", f"have width {self.config.d}", sequence.shape[-1], "build the net with this d")
+        if sequence.dtype != last.dtype:
+            refuse("sequence", f"have the network's dtype {last.dtype}", sequence.dtype, "convert it, or the network")
+        if sequence.shape[:-2] != last.shape[:-1]:
+            batch = tuple(sequence.shape[:-2])
+            refuse("state", f"be of batch {batch}", tuple(last.shape[:-1]), "begin with init_state(*batch)")
+        return torch.cat([last[..., None, :], sequence[..., :-1, :]], -2)[..., : sequence.shape[-2], :]
+
+    def _embedded(self, sequence: Tensor, before: Tensor) -> Tensor:
+        if self.w_in is not None:
+            return rows_times(sequence, self.w_in.mT)
+        blank = torch.zeros_like(sequence) if self.w0 is None else -rows_times(sequence, self.w0.to(sequence).mT)
+        parts = {"blank": blank, "now": sequence, "before": before}
+        return torch.cat([parts[channel] for channel in self.config.channels or ()], -1)
+
+    def _read(self, tokens: Tensor) -> Tensor:
+        return -tokens[..., : self.config.d] if self.w_out is None else rows_times(tokens, self.w_out.mT)
