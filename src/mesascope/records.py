@@ -33,7 +33,7 @@ _HOMES = {
     "attention": "nets",
     "construction": "constructions",
     "lens": "lenses",
-    "study": "studies",
+    "study": "studies.icl_gd",
 }
 
 

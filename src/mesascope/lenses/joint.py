@@ -40,7 +40,7 @@ def measure_together(groups: Mapping[str, Sequence[Learner]], against: Sequence[
     random direction of the query and how far the derivative is from it. For each group and each other one in
     ``against``: ``("cosine", group, other)`` and ``("sensitivity-difference", group, other)`` of the sensitivities
     dy/dx_q, and ``("prediction-difference", group, other)``, each member with the other's member of its place, or with
-    its only one.
+    the only one.
 
     Args:
         groups: learners by name, one a replicate.
@@ -53,13 +53,14 @@ def measure_together(groups: Mapping[str, Sequence[Learner]], against: Sequence[
     for name, members in seen.items():
         tasks["mse", name] = [_numbers(member.error) for member in members]
         tasks["median", name] = [_median(member.error) for member in members]
-        pairs = zip(groups[name], members, strict=True)
-        checked = [_derivative(learner, member, episodes) for learner, member in pairs]
+        own = zip(groups[name], members, strict=True)
+        checked = [_derivative(learner, member, episodes) for learner, member in own]
         tasks["derivative", name] = [size for size, _ in checked]
         tasks["derivative-error", name] = [error for _, error in checked]
     for name, other in itertools.product(seen, against):
         if name != other:
-            for quantity, columns in _agreement(seen[name], _one_each(seen[other], len(seen[name]), other)).items():
+            pairs = _pairs(seen[name], seen[other], f"{name} and {other}")
+            for quantity, columns in _agreement(pairs).items():
                 tasks[quantity, name, other] = columns
     return Estimates.of(tasks)
 
@@ -105,7 +106,7 @@ def _seen(learner: Learner, episodes: Episode) -> _Seen:
 
 
 def _derivative(learner: Learner, seen: _Seen, episodes: Episode) -> tuple[np.ndarray, np.ndarray]:
-    """|dy| of each task along one random direction by a difference quotient, and its distance from the sensitivity's."""
+    """Along one random direction: |dy| of each task by a difference quotient, and its distance from the derivative."""
     generator = stream(0, "directions", device=episodes.xq.device)
     direction = torch.randn(episodes.xq.shape, generator=generator, device=episodes.xq.device)
     step = _STEP * episodes.xq.square().mean().sqrt()
@@ -116,9 +117,9 @@ def _derivative(learner: Learner, seen: _Seen, episodes: Episode) -> tuple[np.nd
     return tuple(_numbers(part.norm(dim=-1).mean(-1)) for part in (quotient, quotient - slope))  # type: ignore[return-value]
 
 
-def _agreement(members: Sequence[_Seen], others: Sequence[_Seen]) -> dict[str, list[np.ndarray]]:
+def _agreement(pairs: Sequence[tuple[_Seen, _Seen]]) -> dict[str, list[np.ndarray]]:
     columns: dict[str, list[np.ndarray]] = {"prediction-difference": [], "cosine": [], "sensitivity-difference": []}
-    for one, other in zip(members, others, strict=True):
+    for one, other in pairs:
         columns["prediction-difference"].append(_numbers((one.prediction - other.prediction).norm(dim=-1).mean(-1)))
         compared = compare_sensitivities(one.sensitivity, other.sensitivity)
         columns["cosine"].append(_numbers(compared["cosine"]))
@@ -126,13 +127,15 @@ def _agreement(members: Sequence[_Seen], others: Sequence[_Seen]) -> dict[str, l
     return columns
 
 
-def _one_each(others: Sequence[_Seen], count: int, name: str) -> Sequence[_Seen]:
-    if len(others) not in (1, count):
+def _pairs(members: Sequence[_Seen], others: Sequence[_Seen], names: str) -> list[tuple[_Seen, _Seen]]:
+    """Each with the one of its place, or with the only one."""
+    count = max(len(members), len(others))
+    if {len(members), len(others)} - {1, count}:
         raise ArgumentError(
-            f"{name} must have one member, or as many as the group that it is compared with, {count}, but has "
-            f"{len(others)}: build one for each."
+            f"groups must have as many members as the groups that they are compared with, or one, but {names} have "
+            f"{len(members)} and {len(others)}: build one for each."
         )
-    return list(others) * (count if len(others) == 1 else 1)
+    return list(zip(*(list(part) * (count // len(part)) for part in (members, others)), strict=True))
 
 
 def _median(errors: Tensor) -> np.ndarray:

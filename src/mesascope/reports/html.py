@@ -23,7 +23,8 @@ h1 { font-size: 1.5rem; margin-bottom: .2rem; } h2 { font-size: 1.1rem; margin-t
 table { border-collapse: collapse; width: 100%; font-size: .9rem; }
 th, td { text-align: left; padding: .4rem .6rem; border-bottom: 1px solid #ddd; vertical-align: top; }
 td.number { white-space: nowrap; font-variant-numeric: tabular-nums; }
-.verdict { font-weight: 600; } .reason { font-weight: 400; font-size: .8rem; } .holds { color: #1a7f37; } .fails { color: #c0232c; }
+.verdict { font-weight: 600; } .reason { font-weight: 400; font-size: .8rem; } .holds { color: #1a7f37; }
+.fails { color: #c0232c; }
 .undecided { color: #9a6700; }
 figure { margin: 1.5rem 0; } figure svg { max-width: 100%; height: auto; }
 figcaption { font-size: .85rem; color: #666; }

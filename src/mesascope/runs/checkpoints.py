@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
 from collections.abc import Mapping
@@ -14,16 +13,13 @@ import safetensors
 import safetensors.torch
 import torch
 
-from mesascope.errors import RunDirectoryError
-from mesascope.runs.directory import SCHEMA
-from mesascope.runs.files import read_json, write_aside, write_json
+from mesascope.errors import RunDirectoryError, require_choice
+from mesascope.records import from_record
+from mesascope.runs.files import read_json, sync, write_aside, write_json
+from mesascope.runs.results import record_hash
+from mesascope.runs.run import SCHEMA
 
-__all__ = ["TrainingCheckpoints", "training_key"]
-
-
-def training_key(config: Mapping[str, Any]) -> str:
-    """The hash by which two trainings are one."""
-    return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:16]
+__all__ = ["TrainingCheckpoints", "trained_network"]
 
 
 class TrainingCheckpoints:
@@ -31,7 +27,7 @@ class TrainingCheckpoints:
 
     Args:
         folder: checkpoints/<training> of a run directory.
-        config: of the training; a checkpoint of another is refused.
+        config: the record of the training; a checkpoint of another is refused.
         device: where tensors are loaded to.
     """
 
@@ -46,7 +42,7 @@ class TrainingCheckpoints:
         manifest = {
             "schema": SCHEMA,
             "step": step,
-            "key": training_key(self.config),
+            "key": record_hash(self.config),
             "config": self.config,
             "versions": {"torch": torch.__version__, "safetensors": safetensors.__version__},
             "sha256": hashlib.sha256(content).hexdigest(),
@@ -56,6 +52,7 @@ class TrainingCheckpoints:
             write_json(aside / "manifest.json", manifest)
             if not (self.folder / str(step)).exists():
                 os.rename(aside, self.folder / str(step))
+                sync(self.folder)
         finally:
             shutil.rmtree(aside, ignore_errors=True)
         for older in self._steps()[:-1]:
@@ -72,7 +69,7 @@ class TrainingCheckpoints:
             raise RunDirectoryError(
                 f"{folder} must be of schema {SCHEMA} or older, but its manifest is not: install a newer mesascope."
             )
-        if manifest.get("key") != training_key(self.config):
+        if manifest.get("key") != record_hash(self.config):
             raise RunDirectoryError(
                 f"{folder} must hold the training that is asked for, but was made with another configuration: start a "
                 "new run, or restore config.json."
@@ -93,3 +90,32 @@ class TrainingCheckpoints:
         if not self.folder.is_dir():
             return []
         return sorted(int(path.name) for path in self.folder.iterdir() if path.name.isdigit())
+
+
+def trained_network(checkpoints: Path, training: str, seed: int) -> torch.nn.Module:
+    """The network of a seed, built from the record in the newest checkpoint and given what training left.
+
+    Raises:
+        RunDirectoryError: the run holds no checkpoints of this training.
+        ArgumentError: no such training or seed.
+    """
+    from mesascope.training import result_tensors
+
+    if not checkpoints.is_dir():
+        raise RunDirectoryError(
+            f"{checkpoints} must hold the run's trained networks, but does not exist (published runs leave them out): "
+            "run the command in config.json to train them again."
+        )
+    require_choice("training", training, [path.name for path in checkpoints.iterdir() if path.is_dir()])
+    steps = sorted(int(path.name) for path in (checkpoints / training).iterdir() if path.name.isdigit())
+    if not steps:
+        raise RunDirectoryError(f"{checkpoints / training} must hold a checkpoint, but is empty: --resume the run.")
+    config = read_json(checkpoints / training / str(steps[-1]) / "manifest.json")["config"]
+    found = TrainingCheckpoints(checkpoints / training, config).load()
+    assert found is not None
+    require_choice("seed", str(seed), map(str, config["seeds"]))
+    member = config["seeds"].index(seed)
+    network = from_record(config["network"]).build(torch.Generator())
+    state = {name: tensor[member] for name, tensor in result_tensors(found[1]).items()}
+    network.load_state_dict(state)
+    return network.eval().requires_grad_(False)

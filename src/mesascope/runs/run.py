@@ -78,8 +78,8 @@ class Run:
                 yield
         except Timeout:
             raise RunDirectoryError(
-                f"{self.path} must be written by one process at a time, but another one is at it: wait for that one, or "
-                "choose another --out."
+                f"{self.path} must be written by one process at a time, but another one is at it: wait for that one, "
+                "or choose another --out."
             ) from None
 
     @property

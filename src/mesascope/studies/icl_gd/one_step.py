@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,10 +19,12 @@ from mesascope.evidence import Arrays, Estimates
 from mesascope.records import register
 from mesascope.studies.icl_gd.one_step_claims import CLAIMS
 from mesascope.studies.icl_gd.one_step_figures import FIGURES
-from mesascope.studies.icl_gd.regression import INPUT_SCALES, Regression, halfway, network, plan, sweep, watch
-from mesascope.studies.lab import Lab
+from mesascope.studies.icl_gd.regression import INPUT_SCALES, PAPER, Regression, halfway, network, plan, sweep, watch
 from mesascope.studies.study import Study
 from mesascope.training import Training
+
+if TYPE_CHECKING:
+    from mesascope.studies.lab import Lab
 
 SIZES = (5, 10, 15, 20)
 SWEEPS = {
@@ -38,7 +40,7 @@ APPLICATIONS = 50
 class OneStep(Regression):
     """Settings of the study."""
 
-    sizes: Training = plan(600, 2e-3, decay_from=0.5)
+    sizes: Training = field(default_factory=lambda: plan(600, 2e-3, decay_from=0.5))
     """How the networks of the other sizes N = d train."""
 
 
@@ -151,7 +153,7 @@ STUDY = register("study", "one-step")(
     Study(
         name="one-step",
         question="Does one trained linear self-attention layer run one step of gradient descent?",
-        source="von Oswald et al., Transformers learn in-context by gradient descent (ICML 2023): Figs. 1, 2, 6a, 9, 10",
+        source=f"{PAPER}: Figs. 1, 2, 6a, 9 and 10",
         presets={
             "quick": OneStep(plan(1500, 2e-3, decay_from=0.5), init_scale=2e-5),
             "paper": OneStep(

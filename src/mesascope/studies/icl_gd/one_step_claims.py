@@ -75,8 +75,8 @@ CLAIMS = (
         premises=(*PREMISES, "midpoint"),
     ),
     Claim(
-        "dimensions", "for N = d in 5, 10, 15 and 20 each trained loss is within 0.5 % (paper preset: 0.1 %) of gradient "
-        "descent's", "loss of trained / of gradient descent, for each size", printed("Fig. 2 centre right"),
+        "dimensions", "for N = d in 5, 10, 15 and 20 each trained loss is within 0.5 % (paper preset: 0.1 %) of "
+        "gradient descent's", "loss of trained / of gradient descent, for each size", printed("Fig. 2 centre right"),
         lambda r: _sizes(r, "trained", "gd"), {"quick": two_sided(0.005), "paper": two_sided(0.001)}, premises=PREMISES,
     ),
     Claim(

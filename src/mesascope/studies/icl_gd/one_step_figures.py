@@ -126,7 +126,7 @@ FIGURES = (
     ),
     Figure(
         "weights",
-        "Weight products of one trained layer, rescaled as in appendix A.3, beside the construction. Paper: Fig. 9 left.",
+        "Weight products of one trained layer, rescaled as in appendix A.3, beside the construction. Paper: Fig. 9.",
         Matrices(lambda r: products(r, "weights", "construction"), 1.0),
     ),
 )

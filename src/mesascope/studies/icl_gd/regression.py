@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "INPUT_SCALES",
+    "PAPER",
     "Regression",
     "contrast",
     "halfway",
@@ -26,6 +27,8 @@ __all__ = [
     "sweep",
     "watch",
 ]
+
+PAPER = "von Oswald et al., Transformers learn in-context by gradient descent (ICML 2023)"
 
 # Of the inputs, relative to those of training.
 INPUT_SCALES = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)
@@ -158,7 +161,7 @@ def halfway(
     fresh: tasks.Episode,
     references: Mapping[str, Sequence[Any]] | None = None,
 ) -> Estimates:
-    """Networks, those at the other end, the networks halfway between their weights, and references, on the same tasks."""
+    """Networks, those at the other end, the networks halfway between, and references, on the same tasks."""
     middles = [lenses.interpolate(net, other, 0.5) for net, other in zip(trained, others, strict=True)]
     groups = {"trained": trained, "other": others, "middle": middles, **(references or {})}
     return lenses.measure_together(groups, ["trained", "other", *(references or {})], fresh)

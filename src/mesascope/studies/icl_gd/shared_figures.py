@@ -25,7 +25,7 @@ def contrast_figures(
             f"{title} on held-out tasks while training; line and band: mean and range over seeds. {source}.",
             (
                 Lines("Loss", "training step", HALF_MSE, lambda r: _losses(r[name], title, references), log),
-                Lines("Cosine of sensitivities", "training step", "cosine", lambda r: _to(r[name], references, "cosine")),
+                Lines("Cosine", "training step", "cosine of sensitivities", lambda r: _to(r[name], references)),
                 Lines(
                     "Difference of predictions", "training step", "mean distance",
                     lambda r: _to(r[name], references, "prediction-difference"), "y",
@@ -86,5 +86,5 @@ def _losses(run: Any, title: str, references: Sequence[str]) -> list[Line | Leve
     return [Line(run["step"], run["mse"] / 2, "trained", title), *levels]
 
 
-def _to(run: Any, references: Sequence[str], quantity: str) -> list[Line]:
+def _to(run: Any, references: Sequence[str], quantity: str = "cosine") -> list[Line]:
     return [Line(run["step"], run[f"{key} {quantity}"], key, f"to {NAMES[key]}") for key in references]

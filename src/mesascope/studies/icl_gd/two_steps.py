@@ -6,16 +6,20 @@ step size) and with two tied steps of GD++ (one eta, one gamma), both tuned from
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from mesascope import constructions, learners, lenses
 from mesascope.evidence import Claim, Reported, above, printed, two_sided
 from mesascope.records import register
-from mesascope.studies.icl_gd.regression import Regression, contrast, halfway, network, plan, predicted
+from mesascope.studies.icl_gd.regression import PAPER, Regression, contrast, halfway, network, plan, predicted
 from mesascope.studies.icl_gd.shared_claims import as_predicted, converged, midpoint, no_better_descent
 from mesascope.studies.icl_gd.shared_figures import contrast_figures
-from mesascope.studies.lab import Lab
 from mesascope.studies.study import Study
+
+if TYPE_CHECKING:
+    from mesascope.studies.lab import Lab
 
 PREMISES = ("converged", "gd++-at-its-optimum", "references-as-predicted")
 
@@ -116,7 +120,7 @@ STUDY = register("study", "two-steps")(
     Study(
         name="two-steps",
         question="Do two looped linear self-attention layers run two steps of GD++?",
-        source="von Oswald et al., Transformers learn in-context by gradient descent (ICML 2023): Figs. 3 left, 6b",
+        source=f"{PAPER}: Figs. 3 left and 6b",
         presets={
             "quick": Regression(plan(1500, 4e-3, clip=0.001), init_scale=0.02),
             "paper": Regression(plan(5000, 1e-3, clip=0.001)),

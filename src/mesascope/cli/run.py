@@ -1,0 +1,133 @@
+"""``mesascope run``."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union
+
+import tyro
+
+from mesascope.errors import ArgumentError
+from mesascope.records import registered
+
+__all__ = ["RunStudy", "run_command"]
+
+
+@dataclass(frozen=True)
+class RunStudy:
+    """Train, measure, judge and report.
+
+    Its settings are those of the preset; the flags below change them one by one.
+    """
+
+    study: tyro.conf.Suppress[str]
+    settings: Annotated[Any, tyro.conf.arg(name="")]
+    preset: Literal["quick", "paper"] = "quick"
+    """Settings to start from: quick reaches most claims in a minute or so, paper follows the paper's numbers."""
+    seed: int = 0
+    """The first seed; every random draw follows from it."""
+    out: Path | None = None
+    """Folder of the run; runs/<study>-<preset>-<time> if not given."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to compute; auto takes a GPU if there is one."""
+    resume: Path | None = None
+    """Folder of a run to continue; everything else is read from its config.json."""
+
+    def __call__(self) -> None:
+        from mesascope.studies import new_run, resume_run, run_study
+        from mesascope.training import keep_freed_memory
+
+        keep_freed_memory()
+        study, settings = registered("study")[self.study], self.settings
+        if self.resume is None:
+            run = new_run(
+                study, self.preset, settings, seed=self.seed, device=_device(self.device), out=self.out,
+                command=shlex.join(["mesascope", *sys.argv[1:]]),
+            )  # fmt: skip
+        else:
+            found, settings, run = resume_run(self.resume)
+            if found.name != self.study:
+                raise ArgumentError(
+                    f"--resume must name a run of {self.study}, but {self.resume} is one of {found.name}: "
+                    f"mesascope run {found.name} --resume {self.resume}."
+                )
+            _device(run.config["device"])
+        print(f"{study.question}\nrun directory: {run.path}", flush=True)
+        _print_verdicts(run_study(study, settings, run))
+        print(f"report: {(run.path / 'report.html').resolve()}")
+
+
+@dataclass(frozen=True)
+class Run:
+    """Run a study: train, measure, judge its claims and write a report."""
+
+    run: Annotated[Any, tyro.conf.arg(name="")]
+
+    def __call__(self) -> None:
+        self.run()
+
+
+def run_command(arguments: Sequence[str]) -> Any:
+    """The type of the command: one subcommand a study, whose flags default to the preset that is asked for."""
+    import dataclasses
+
+    preset = _preset(arguments)
+    kinds = []
+    for study in registered("study").values():
+        settings = study.presets[preset]
+        fields = [
+            ("study", tyro.conf.Suppress[str], study.name),
+            ("settings", Annotated[type(settings), tyro.conf.arg(name="")], settings),
+        ]
+        kind = dataclasses.make_dataclass("Run", fields, bases=(RunStudy,), frozen=True)
+        kind.__doc__ = f"{study.question}\n\n{RunStudy.__doc__}"
+        kinds.append(Annotated[kind, tyro.conf.subcommand(study.name, description=study.question)])
+    one = dataclasses.make_dataclass(
+        "Run",
+        [("run", Annotated[Union.__getitem__(tuple(kinds)), tyro.conf.arg(name="")])],
+        bases=(Run,),
+        frozen=True,
+    )
+    one.__doc__ = Run.__doc__
+    return one
+
+
+@dataclass(frozen=True)
+class _Preset:
+    preset: Literal["quick", "paper"] = "quick"
+
+
+def _preset(arguments: Sequence[str]) -> str:
+    """The preset, which decides the defaults of the other flags; a wrong one is refused when those are parsed."""
+    try:
+        found, _ = tyro.cli(
+            _Preset, args=list(arguments), return_unknown_args=True, add_help=False, console_outputs=False
+        )
+        return found.preset
+    except SystemExit:
+        return "quick"
+
+
+def _device(name: str) -> str:
+    """The device asked for, refused if it is not there."""
+    import torch
+
+    there = torch.cuda.is_available()
+    if name == "auto":
+        return "cuda" if there else "cpu"
+    if name.startswith("cuda") and not there:
+        raise ArgumentError("--device must be there, but torch finds no CUDA device: use --device cpu.")
+    return name
+
+
+def _print_verdicts(records: Sequence[Any]) -> None:
+    from rich.console import Console
+
+    from mesascope.reports import counts_text, print_claims
+
+    print_claims(records, Console(width=None if sys.stdout.isatty() else 120))
+    print(f"{len(records)} claims: {counts_text(records)}")
