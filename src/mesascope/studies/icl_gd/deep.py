@@ -17,7 +17,7 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from mesascope.constructions import gradient_descent_plus_plus, with_products
+from mesascope.constructions import gradient_descent_plus_plus
 from mesascope.errors import require_count, require_number
 from mesascope.learners import GradientDescentPlusPlus, tune
 from mesascope.lenses import agreement, interpolate, step_sizes
@@ -186,9 +186,8 @@ def _as_network(net: InContextRegressor, algorithm: GradientDescentPlusPlus) -> 
     """The construction of ``algorithm`` in an architecture like ``net``'s, clip included."""
     assert algorithm.gamma is not None
     built = gradient_descent_plus_plus(D, 1, algorithm.eta.tolist(), algorithm.gamma.tolist(), D, SEPARATE).network
-    return with_products(
-        net, [type(layer)(*(part.to(net.products()[0].w_kq) for part in layer)) for layer in built.products()]
-    )
+    like = net.products()[0].w_kq
+    return net.with_products([type(layer)(*(part.to(like) for part in layer)) for layer in built.products()])
 
 
 def judge(results: Results) -> dict[str, Measurement]:

@@ -72,6 +72,7 @@ def measure(lab: Lab, settings: Blocks) -> Results:
         width=11,
         n_layers=settings.blocks,
         n_heads=settings.heads,
+        key_size=11,
         mlp=4,
         token_clip=CLIP,
         init_scale=settings.init_scale,

@@ -116,7 +116,7 @@ def measure(lab: Lab, settings: PhaseTransitions) -> Results:
 
     seeds = range(lab.seed, lab.seed + settings.members)
     for name, heads in HEADS.items():
-        config = TransformerConfig(width=11, n_heads=heads, init_scale=settings.init_scale)
+        config = TransformerConfig(width=11, n_heads=heads, key_size=11, init_scale=settings.init_scale)
         train_nets(lab, name, config, family, settings.training, look, seeds=seeds)
 
     fixed = dataclasses.replace(family, pool=POOL)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -15,7 +14,8 @@ from mesascope.learners import GradientDescent, GradientDescentPlusPlus, tune, t
 from mesascope.lenses import agreement, alignment, interpolate, sweep
 from mesascope.lenses.access import per_task_errors
 from mesascope.measurement import Measurement
-from mesascope.nets import LAYOUTS, InContextRegressor, Layout, Transformer, TransformerConfig
+from mesascope.nets import Concatenated, InContextRegressor, InContextRegressorConfig, Layout, TransformerConfig
+from mesascope.records import to_record
 from mesascope.streams import stream
 from mesascope.studies.evidence import arrays_of
 from mesascope.studies.lab import Lab
@@ -147,20 +147,13 @@ def train_nets(
     training: Training,
     evaluate: Evaluate | None = None,
     *,
-    layout: Layout = LAYOUTS["concatenated"],
+    layout: Layout | None = None,
     seeds: Sequence[int] | None = None,
 ) -> list[InContextRegressor]:
     """One network of ``config`` a seed, trained on ``family``; ``evaluate`` gives what to log of one of them."""
+    net = InContextRegressorConfig(config, layout or Concatenated())
     log = None if evaluate is None else _each(evaluate)
-    return lab.train(
-        name,
-        lambda generator: InContextRegressor(Transformer(config, generator), layout),
-        family,
-        training,
-        learner={"name": "in-context-regressor", "layout": _described(layout), "transformer": config},
-        seeds=seeds,
-        evaluate=log,
-    ).members()
+    return lab.train(name, net.build, family, training, learner=to_record(net), seeds=seeds, evaluate=log).members()
 
 
 def watch(references: Mapping[str, Learner], episodes: Episode) -> Callable[[torch.nn.Module], dict[str, float]]:
@@ -266,11 +259,6 @@ def halfway(nets: Sequence[InContextRegressor], others: Sequence[InContextRegres
         middle = interpolate(net, other, 0.5)
         ratios += [agreement(middle, end, fresh).mse_ratio for end in (net, other)]
     return {key: array.reshape(-1, 2) for key, array in arrays_of(ratios).items()}
-
-
-def _described(layout: Layout) -> dict:
-    names = [name for name, known in LAYOUTS.items() if type(known) is type(layout)]
-    return {"name": names[0], **dataclasses.asdict(layout)}  # type: ignore[call-overload]
 
 
 def _each(evaluate: Evaluate) -> Callable[[Ensemble], list]:

@@ -8,7 +8,6 @@ gradient descent in place of the attention layer; its step size is learned too.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from itertools import combinations
 
 import matplotlib
@@ -20,7 +19,15 @@ from mesascope.errors import require_count, require_number
 from mesascope.lenses import agreement, alignment
 from mesascope.lenses.access import per_task_errors
 from mesascope.measurement import Measurement
-from mesascope.nets import EmbeddedDescent, Embedding, InContextRegressor, Transformer, TransformerConfig
+from mesascope.nets import (
+    EmbeddedDescent,
+    EmbeddedDescentConfig,
+    EmbeddingConfig,
+    InContextRegressor,
+    InContextRegressorConfig,
+    TransformerConfig,
+)
+from mesascope.records import to_record
 from mesascope.reports import COLOURS, STYLE
 from mesascope.runs import Bound, Claim
 from mesascope.streams import stream
@@ -106,20 +113,15 @@ def measure(lab: Lab, settings: Sine) -> Results:
     def evaluate(ensemble: Ensemble) -> list[dict[str, float]]:
         return [{"mse": float(per_task_errors(member, watched).mean())} for member in ensemble.members()]
 
+    embedding = EmbeddingConfig(2, WIDTH, MLP, settings.init_scale)
+    transformer = TransformerConfig(WIDTH, init_scale=settings.init_scale)
     trained = {}
-    for name, make, rate in (
-        ("transformer", _transformer, settings.learning_rate),
-        ("control", _control, settings.control_learning_rate),
+    for name, config, rate in (
+        ("transformer", InContextRegressorConfig(transformer, embedding=embedding), settings.learning_rate),
+        ("control", EmbeddedDescentConfig(embedding, steps=1, eta=0.1), settings.control_learning_rate),
     ):
-        learner = {"name": name, "width": WIDTH, "mlp": MLP, "init_scale": settings.init_scale}
-        ensemble = lab.train(
-            name,
-            partial(make, init_scale=settings.init_scale),
-            family,
-            settings.training(rate),
-            learner=learner,
-            evaluate=evaluate,
-        )
+        training, record = settings.training(rate), to_record(config)
+        ensemble = lab.train(name, config.build, family, training, learner=record, evaluate=evaluate)
         trained[name] = ensemble.members()
     nets, controls = trained["transformer"], trained["control"]
     fresh = family.sample(settings.tasks, stream(lab.seed, "eval", 0, lab.device))
@@ -128,16 +130,6 @@ def measure(lab: Lab, settings: Sine) -> Results:
         "comparison": lab.stage("comparison", lambda: _comparison(nets, controls, fresh)),
         "functions": lab.stage("functions", lambda: _functions(nets[0], controls[0], fresh.part(0, SHOWN))),
     }
-
-
-def _transformer(generator: torch.Generator, init_scale: float) -> InContextRegressor:
-    embedding = Embedding(2, WIDTH, MLP, init_scale, generator)
-    transformer = Transformer(TransformerConfig(WIDTH, init_scale=init_scale), generator)
-    return InContextRegressor(transformer, embedding=embedding)
-
-
-def _control(generator: torch.Generator, init_scale: float) -> EmbeddedDescent:
-    return EmbeddedDescent(Embedding(2, WIDTH, MLP, init_scale, generator), steps=1, eta=0.1)
 
 
 def _curves(lab: Lab) -> dict[str, np.ndarray]:

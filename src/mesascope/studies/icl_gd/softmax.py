@@ -99,7 +99,7 @@ def measure(lab: Lab, settings: Softmax) -> Results:
         scale, rate = settings.init_scale, settings.learning_rate
         if heads == 2:
             scale, rate = settings.two_heads_init_scale, settings.two_heads_learning_rate
-        config = TransformerConfig(width=11, n_heads=heads, attention="softmax", init_scale=scale)
+        config = TransformerConfig(width=11, n_heads=heads, key_size=11, attention="softmax", init_scale=scale)
         training = dataclasses.replace(settings.training, learning_rate=rate)
         results |= contrast(lab, settings, name, config, references, training)[1]
     return results

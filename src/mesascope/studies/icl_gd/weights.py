@@ -32,7 +32,7 @@ __all__ = ["STUDY"]
 NETS = {
     "one-layer": TransformerConfig(width=11),
     "three-looped": TransformerConfig(width=11, n_layers=3, shared=True),
-    "two-heads": TransformerConfig(width=11, n_heads=2, attention="softmax"),
+    "two-heads": TransformerConfig(width=11, n_heads=2, key_size=11, attention="softmax"),
 }
 D = 10
 
