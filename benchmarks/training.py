@@ -23,7 +23,13 @@ from rich.table import Table
 
 from mesascope.learners import GradientDescent
 from mesascope.lenses import alignment
-from mesascope.nets import EmbeddedDescent, Embedding, InContextRegressor, Transformer, TransformerConfig
+from mesascope.nets import (
+    Alternating,
+    EmbeddedDescentConfig,
+    EmbeddingConfig,
+    InContextRegressorConfig,
+    TransformerConfig,
+)
 from mesascope.streams import stream
 from mesascope.tasks import Family, LinearRegression, SineWaves
 from mesascope.training import Training, train
@@ -49,31 +55,31 @@ class Case:
 def linear(case: Case) -> tuple[Callable[[torch.Generator], torch.nn.Module], Family]:
     """The learner and the tasks of a case of linear layers."""
     config = TransformerConfig(
-        width=case.d + 1, n_layers=case.layers, shared=case.layers == 2, token_clip=case.token_clip
+        width=case.d + 1,
+        n_layers=case.layers,
+        shared=case.layers == 2,
+        token_clip=case.token_clip,
+        init_scale=0.002,
     )
     family = LinearRegression(case.n, case.d, x_scale=0.5)
-    return lambda generator: InContextRegressor(Transformer(config, generator)), family
+    return InContextRegressorConfig(config).build, family
 
 
 def copying() -> tuple[Callable[[torch.Generator], torch.nn.Module], Family]:
     """Softmax, then linear, on alternating tokens of 10 numbers and 10 of position."""
-    config = TransformerConfig(20, n_layers=2, attention=("softmax", "linear"))
-    return lambda generator: InContextRegressor(Transformer(config, generator), "alternating"), LinearRegression()
+    config = TransformerConfig(20, n_layers=2, attention=("softmax", "linear"), init_scale=0.002)
+    return InContextRegressorConfig(config, Alternating()).build, LinearRegression()
 
 
 def sine() -> tuple[Callable[[torch.Generator], torch.nn.Module], Family]:
     """An embedding and its MLP before one linear layer."""
-    config = TransformerConfig(40)
-
-    def make(generator: torch.Generator) -> InContextRegressor:
-        return InContextRegressor(Transformer(config, generator), embedding=Embedding(2, 40, 4, generator=generator))
-
-    return make, SineWaves()
+    config = TransformerConfig(40, init_scale=0.002)
+    return InContextRegressorConfig(config, embedding=EmbeddingConfig(2, 40)).build, SineWaves()
 
 
 def control() -> tuple[Callable[[torch.Generator], torch.nn.Module], Family]:
     """The same embedding and MLP before one gradient step."""
-    return lambda generator: EmbeddedDescent(Embedding(2, 40, 4, generator=generator), 1, 0.1), SineWaves()
+    return EmbeddedDescentConfig(EmbeddingConfig(2, 40)).build, SineWaves()
 
 
 STUDIES = {"copying": copying, "sine": sine, "control": control}
@@ -105,9 +111,11 @@ def step_time(case: Case | str) -> dict[str, float]:
 def forms(layers: int) -> dict[str, float]:
     """Forward and backward of one net on 10,240 tasks: tokens against the form that the net chooses."""
     torch.set_num_threads(2)
-    net = Transformer(TransformerConfig(11, n_layers=layers, shared=layers == 2, init_scale=0.1), stream(0, "init"))
+    config = TransformerConfig(11, n_layers=layers, shared=layers == 2, init_scale=0.1)
+    learner = InContextRegressorConfig(config).build(stream(0, "init"))
+    net = learner.transformer
     episode = LinearRegression(x_scale=0.5).sample(10_240, stream(0, "bench"))
-    context, query = InContextRegressor(net)._tokens(episode.context, episode.xq)
+    context, query = learner._tokens(episode.context, episode.xq)
     calls = {
         "tokens": lambda: net._token_form(context, query, last_context=False)[-1],
         "chosen": lambda: net(context, query),
@@ -129,7 +137,7 @@ def evaluation() -> dict[str, float]:
     """Seconds of the paired comparison of one net with gradient descent on 100,000 tasks."""
     torch.set_num_threads(2)
     episodes = LinearRegression(x_scale=0.5).sample(100_000, stream(0, "bench"))
-    net, gd = InContextRegressor(Transformer(TransformerConfig(11))), GradientDescent(1, 6.06)
+    net, gd = InContextRegressorConfig(TransformerConfig(11)).build(stream(0, "init")), GradientDescent(1, 6.06)
     alignment(net, gd, episodes.part(0, 10_000))
     start = time.perf_counter()
     alignment(net, gd, episodes)

@@ -22,6 +22,7 @@ ORDER = [
     "learners",
     "nets",
     "constructions",
+    "adapters",
     "runs",
     "training",
     "lenses",
@@ -33,7 +34,7 @@ ORDER = [
 ]
 APART = {
     "ops": {"tasks", "measurement"},
-    "runs": {"streams", "measurement", "ops", "tasks", "learners", "nets", "constructions"},
+    "runs": {"streams", "measurement", "ops", "tasks", "learners", "nets", "constructions", "adapters"},
     "reports": {
         "streams",
         "measurement",
@@ -43,6 +44,7 @@ APART = {
         "learners",
         "nets",
         "constructions",
+        "adapters",
         "training",
         "lenses",
     },

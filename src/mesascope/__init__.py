@@ -1,8 +1,8 @@
 """mesascope: an instrument for the learning algorithms inside neural networks.
 
-The most used names are here; the rest is in `mesascope.tasks`, `learners`, `nets`, `constructions`, `training`,
-`lenses` and `studies`. Names load on first use (each package lists its own in an ``__init__.pyi``), so that the command
-line answers at once and reading a run directory imports no torch.
+The most used names are here; the rest is in `mesascope.tasks`, `learners`, `nets`, `constructions`, `adapters`,
+`training`, `lenses` and `studies`. Names load on first use (each package lists its own in an ``__init__.pyi``), so that
+the command line answers at once and reading a run directory imports no torch.
 """
 
 import lazy_loader

@@ -26,7 +26,9 @@ from .nets import (
     CausalTransformer as CausalTransformer,
     CausalTransformerConfig as CausalTransformerConfig,
     InContextRegressor as InContextRegressor,
+    InContextRegressorConfig as InContextRegressorConfig,
     SequencePredictor as SequencePredictor,
+    SequencePredictorConfig as SequencePredictorConfig,
     Transformer as Transformer,
     TransformerConfig as TransformerConfig,
 )

@@ -1,13 +1,11 @@
 from .copying import copy_tokens as copy_tokens
 from .descent import (
-    Construction as Construction,
     gradient_descent as gradient_descent,
     gradient_descent_plus_plus as gradient_descent_plus_plus,
     kernel_gradient_descent as kernel_gradient_descent,
-    with_products as with_products,
 )
+from .pairs import Construction as Construction
 from .sequences import (
-    SequenceConstruction as SequenceConstruction,
     mesa_gradient_descent as mesa_gradient_descent,
     mesa_least_squares as mesa_least_squares,
     neumann_preconditioning as neumann_preconditioning,

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import torch
 
-from mesascope.constructions.descent import Construction, with_products
+from mesascope.constructions.pairs import Construction
 from mesascope.errors import require_choice, require_count
 from mesascope.learners import GradientDescent
-from mesascope.nets import ATTENTIONS, Alternating, InContextRegressor, Products, Transformer, TransformerConfig
+from mesascope.nets import Alternating, InContextRegressor, InContextRegressorConfig, Products, TransformerConfig
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 
@@ -19,7 +19,7 @@ __all__ = ["copy_tokens"]
 _SHARP = 800.0
 
 
-@register("construction", "copy-tokens")
+@register("construction", "copy-tokens", of="learner")
 def copy_tokens(
     d_in: int, d_out: int, eta: float | Sequence[float], n_context: int, steps: int = 1, attention: str = "linear"
 ) -> Construction:
@@ -39,19 +39,18 @@ def copy_tokens(
     """
     for name, value in (("d_in", d_in), ("d_out", d_out), ("n_context", n_context), ("steps", steps)):
         require_count(name, value)
-    require_choice("attention", attention, ATTENTIONS)
+    require_choice("attention", attention, ("linear", "softmax"))
     algorithm = GradientDescent(steps, eta)
     layout = Alternating("one-hot", size=2 * n_context + 2 + d_out, start=attention == "softmax")
     width = layout.width(d_in, d_out)
-    config = TransformerConfig(
-        width, n_layers=steps + 1, n_heads=2, attention=(attention, *("linear",) * steps), key_size=width
-    )
-    blank = InContextRegressor(Transformer(config).double(), layout, d_out)
+    kinds = (attention, *("linear",) * steps)
+    transformer = TransformerConfig(width, n_layers=steps + 1, n_heads=2, key_size=width, attention=kinds)
+    config = InContextRegressorConfig(transformer, layout, d_out)
+    blank = InContextRegressor(config, torch.Generator()).double()
     copying = _copying(width, max(d_in, d_out), d_out, n_context, attention)
     rates = (algorithm.eta.detach() / n_context).expand(steps)
-    return Construction(
-        with_products(blank, [copying, *(_descent(width, d_in, d_out, rate) for rate in rates)]), algorithm
-    )
+    layers = [copying, *(_descent(width, d_in, d_out, rate) for rate in rates)]
+    return Construction(blank.with_products(layers), algorithm)
 
 
 def _copying(width: int, data: int, d_out: int, n_context: int, attention: str) -> Products:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import torch
-from torch import nn
 
-from mesascope.constructions.descent import set_products
+from mesascope.constructions.pairs import Construction
 from mesascope.errors import refuse, require_count, require_number
 from mesascope.learners import NeumannLeastSquares, OnlineGradientDescent, RecursiveLeastSquares
 from mesascope.nets import (
@@ -17,12 +15,13 @@ from mesascope.nets import (
     MesaAttention,
     Products,
     SequencePredictor,
+    SequencePredictorConfig,
+    set_products,
 )
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 
 __all__ = [
-    "SequenceConstruction",
     "mesa_gradient_descent",
     "mesa_least_squares",
     "neumann_preconditioning",
@@ -30,15 +29,8 @@ __all__ = [
 ]
 
 
-class SequenceConstruction(NamedTuple):
-    """A network and the algorithm that it equals, both predictors."""
-
-    network: SequencePredictor
-    algorithm: nn.Module
-
-
-@register("sequence-construction", "mesa-gradient-descent")
-def mesa_gradient_descent(d: int, eta: float, w0: Float[Tensor, "d d"] | None = None) -> SequenceConstruction:
+@register("construction", "mesa-gradient-descent", of="predictor")
+def mesa_gradient_descent(d: int, eta: float, w0: Float[Tensor, "d d"] | None = None) -> Construction:
     """One linear layer on tokens (-W_0 s_t, s_t, s_{t-1}) that takes one gradient step on all pairs up to t.
 
     W_KQ has I where the key's s_{i-1} meets the query's s_t, and W_PV writes -eta (s_i - W_0 s_{i-1}) into the first
@@ -54,13 +46,13 @@ def mesa_gradient_descent(d: int, eta: float, w0: Float[Tensor, "d d"] | None = 
     algorithm = OnlineGradientDescent(1, eta, w0)
     rate = algorithm.eta.item()
     step = Products(_blocks(1, 3, d, {(0, 2, 1): 1.0}), _blocks(1, 3, d, _residual(0, 0, 1, 2, rate, w0)))
-    return SequenceConstruction(_linear(d, ("blank", "now", "before"), [step], w0), algorithm)
+    return Construction(_linear(d, ("blank", "now", "before"), [step], w0), algorithm)
 
 
-@register("sequence-construction", "online-gradient-descent")
+@register("construction", "online-gradient-descent", of="predictor")
 def online_gradient_descent(
     d: int, eta: float | Sequence[float], steps: int, w0: Float[Tensor, "d d"] | None = None
-) -> SequenceConstruction:
+) -> Construction:
     """``steps`` linear layers of two heads on tokens (-W_0 s_t, s_t, s_t, s_{t-1}): online gradient descent.
 
     The first head moves the prediction, in the first channel, by what the step adds to W s_t; the second moves the
@@ -76,11 +68,11 @@ def online_gradient_descent(
     for rate in algorithm.eta.detach().expand(steps).tolist():
         moves = {**_residual(0, 0, 1, 3, rate, w0), **_residual(1, 1, 1, 3, rate, w0)}
         layers.append(Products(w_kq, _blocks(2, 4, d, moves)))
-    return SequenceConstruction(_linear(d, ("blank", "now", "now", "before"), layers, w0), algorithm)
+    return Construction(_linear(d, ("blank", "now", "now", "before"), layers, w0), algorithm)
 
 
-@register("sequence-construction", "neumann-preconditioning")
-def neumann_preconditioning(d: int, terms: int, bound: float, ridge: float = 1.0) -> SequenceConstruction:
+@register("construction", "neumann-preconditioning", of="predictor")
+def neumann_preconditioning(d: int, terms: int, bound: float, ridge: float = 1.0) -> Construction:
     """``terms`` linear layers that approximate A_t^{-1} s_t by a Neumann series, and one that takes a gradient step.
 
     Tokens are (0, x_t, s_t, s_{t-1}) with x_t = s_t at first, and c is the ``bound``. Attention takes
@@ -103,11 +95,11 @@ def neumann_preconditioning(d: int, terms: int, bound: float, ridge: float = 1.0
             move = addition if index < terms else torch.zeros_like(addition)
             layer.mlp.w_in.copy_(torch.cat([move, -move]))  # type: ignore[union-attr]
             layer.mlp.w_out.copy_(torch.cat([identity, -identity], 1))  # type: ignore[union-attr]
-    return SequenceConstruction(network, algorithm)
+    return Construction(network, algorithm)
 
 
-@register("sequence-construction", "mesa-least-squares")
-def mesa_least_squares(d: int, ridge: float) -> SequenceConstruction:
+@register("construction", "mesa-least-squares", of="predictor")
+def mesa_least_squares(d: int, ridge: float) -> Construction:
     """One mesa layer on tokens (0, s_t, s_{t-1}) whose weights make it solve the autoregressive problem at every t.
 
     Keys are s_{t-1}, values and queries s_t, and the output is written into the first channel with a minus sign.
@@ -117,7 +109,9 @@ def mesa_least_squares(d: int, ridge: float) -> SequenceConstruction:
     _check(d, None)
     require_number("ridge", ridge, above=0)
     heads = AttentionConfig(3 * d, 1, key_size=d, normalise=False, ridge=ridge, ridge_floor=ridge / 2)
-    network = SequencePredictor(CausalTransformerConfig(heads, ("mesa",)), d, ("blank", "now", "before")).double()
+    transformer = CausalTransformerConfig(heads, attention="mesa")
+    config = SequencePredictorConfig(transformer, d, ("blank", "now", "before"))
+    network = SequencePredictor(config, torch.Generator()).double()
     attention = network.transformer.layers[0].attention
     assert isinstance(attention, MesaAttention)
     with torch.no_grad():
@@ -127,7 +121,7 @@ def mesa_least_squares(d: int, ridge: float) -> SequenceConstruction:
         attention.p.zero_()
         attention.p[0, :d].fill_diagonal_(-1.0)
         attention.ridge = ridge
-    return SequenceConstruction(network, RecursiveLeastSquares(ridge))
+    return Construction(network, RecursiveLeastSquares(ridge))
 
 
 def _linear(
@@ -135,8 +129,9 @@ def _linear(
 ) -> SequencePredictor:
     """Linear layers with exactly these products."""
     heads, width, _ = layers[0].w_kq.shape
-    config = CausalTransformerConfig(AttentionConfig(width, heads, key_size=width), ("linear",) * len(layers), mlp=mlp)
-    network = SequencePredictor(config, d, channels, w0).double()
+    transformer = CausalTransformerConfig(AttentionConfig(width, heads, key_size=width), len(layers), mlp=mlp)
+    config = SequencePredictorConfig(transformer, d, channels)
+    network = SequencePredictor(config, torch.Generator(), w0).double()
     for layer, products in zip(network.transformer.layers, layers, strict=True):
         set_products(layer.attention, products)  # type: ignore[arg-type]
     return network

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import torch
 
-from mesascope.constructions.descent import Construction, with_products
+from mesascope.constructions.pairs import Construction
 from mesascope.errors import require_count, require_number
 from mesascope.learners import Centred, GradientDescent
-from mesascope.nets import InContextRegressor, Products, Transformer, TransformerConfig
+from mesascope.nets import InContextRegressor, InContextRegressorConfig, Products, TransformerConfig
 from mesascope.records import register
 
 __all__ = ["softmax_gradient_descent"]
 
 
-@register("construction", "softmax-gradient-descent")
+@register("construction", "softmax-gradient-descent", of="learner", exact=False)
 def softmax_gradient_descent(d_in: int, d_out: int, eta: float, steps: int = 1, scale: float = 1e-3) -> Construction:
     """Appendix A.9: two softmax heads whose difference takes a gradient step, up to an error of order scale^2.
 
@@ -37,10 +37,11 @@ def softmax_gradient_descent(d_in: int, d_out: int, eta: float, steps: int = 1, 
     require_number("eta", eta)
     require_number("scale", scale, above=0)
     width = d_in + d_out
-    config = TransformerConfig(width, n_layers=steps, n_heads=2, attention="softmax", shared=True)
-    blank = InContextRegressor(Transformer(config).double(), d_out=d_out)
+    transformer = TransformerConfig(width, n_layers=steps, n_heads=2, key_size=width, attention="softmax", shared=True)
+    config = InContextRegressorConfig(transformer, d_out=d_out)
+    blank = InContextRegressor(config, torch.Generator()).double()
     w_kq, w_pv = torch.zeros(2, 2, width, width, dtype=torch.float64)
     for head, sign in enumerate((1.0, -1.0)):
         w_kq[head, :d_in, :d_in].fill_diagonal_(sign * scale * width**0.5)  # softmax divides by the root of the width
         w_pv[head, d_in:, d_in:].fill_diagonal_(-sign * eta / (2 * scale))
-    return Construction(with_products(blank, [Products(w_kq, w_pv)]), Centred(GradientDescent(steps, eta)))
+    return Construction(blank.with_products([Products(w_kq, w_pv)]), Centred(GradientDescent(steps, eta)))

@@ -1,6 +1,7 @@
 """Lenses: from weights, derivatives and predictions to the algorithm behind them.
 
-Each declares the access it needs - *prediction*, *gradient* or *network* - and refuses a learner that gives less.
+Each is registered with what it needs of a learner - *prediction*, *gradient*, *products*, *tokens*, *rule* or
+*trajectory* - and refuses one that gives less. Modules are called in evaluation mode and left as they were.
 """
 
 import lazy_loader

@@ -1,7 +1,15 @@
-from .access import access_of as access_of, per_task_errors as per_task_errors
+from .access import per_task_errors as per_task_errors
 from .comparison import Comparison as Comparison, compare as compare
 from .flow import token_sensitivity as token_sensitivity
 from .joint import joint_sweep as joint_sweep, measure_together as measure_together
+from .needs import (
+    Access as Access,
+    HasProducts as HasProducts,
+    HasRule as HasRule,
+    HasTokens as HasTokens,
+    HasTrajectory as HasTrajectory,
+    access_of as access_of,
+)
 from .pairs import Agreement as Agreement, Alignment as Alignment, agreement as agreement, alignment as alignment
 from .reading import (
     StepSizes as StepSizes,

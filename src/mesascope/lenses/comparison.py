@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 
 from mesascope.errors import ArgumentError, ArgumentTypeError, require_count
-from mesascope.lenses.access import Tasks, access_of
+from mesascope.lenses.needs import Tasks, access_of, require_access
 from mesascope.lenses.pairs import Agreement, Alignment, agreement, alignment
+from mesascope.records import register
 from mesascope.streams import stream
 from mesascope.tasks import Family, Learner, Predictor, SequenceFamily
 
@@ -40,6 +41,7 @@ class Comparison:
         return "\n".join(_aligned(lines))
 
 
+@register("lens", "compare", needs="prediction")
 def compare(
     learner: Learner | Predictor,
     others: Mapping[str, Learner] | Mapping[str, Predictor],
@@ -51,10 +53,10 @@ def compare(
 ) -> Comparison:
     """Compare ``learner`` with each of ``others`` on the same ``tasks`` fresh tasks of ``family``.
 
-    Any callable ``(context, xq) -> prediction`` is a learner, a torch module of your own included. Sensitivities are
-    compared where torch can differentiate both learners by the queries. On a family of sequences, predictors
-    ``sequence -> predictions`` are compared, over all times. All numbers carry the standard error over tasks; ``loss
-    ratio`` is the mean squared error of ``learner`` over the other's, paired.
+    Needs *prediction*: any callable ``(context, xq) -> prediction`` is a learner, a torch module of your own included.
+    Sensitivities are compared where torch can differentiate both learners by the queries. On a family of sequences,
+    predictors ``sequence -> predictions`` are compared, over all times. All numbers carry the standard error over
+    tasks; ``loss ratio`` is the mean squared error of ``learner`` over the other's, paired.
 
     Raises:
         ArgumentError: no others, shapes that disagree, numbers that are not finite.
@@ -73,13 +75,15 @@ def compare(
         raise ArgumentTypeError(
             f"family must have a method sample(batch, generator), but is {family!r}: pass LinearRegression(), say."
         )
+    for one in (learner, *others.values()):
+        require_access("compare", one)
     drawn = family.sample(tasks, stream(seed, "compare", device=device))
     rows = {name: _row(learner, other, drawn) for name, other in others.items()}
     return Comparison(_label(learner), rows)
 
 
 def _row(learner: Learner | Predictor, other: Learner | Predictor, tasks: Tasks) -> Agreement | Alignment:
-    if all(access_of(one, tasks) != "prediction" for one in (learner, other)):
+    if all("gradient" in access_of(one, tasks) for one in (learner, other)):
         return alignment(learner, other, tasks)  # type: ignore[arg-type]
     return agreement(learner, other, tasks)
 

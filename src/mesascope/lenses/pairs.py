@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 import torch
 
-from mesascope.lenses.access import Tasks, check_tasks, predictions, sensitivities
+from mesascope.lenses.access import check_tasks, predictions, sensitivities
+from mesascope.lenses.needs import Tasks, require_access
 from mesascope.measurement import Measurement
+from mesascope.records import register
 from mesascope.shapes import Tensor
 from mesascope.tasks import Episode, Learner, Predictor
 
@@ -37,14 +39,18 @@ class Alignment(Agreement):
     sensitivity_difference: Measurement
 
 
+@register("lens", "agreement", needs="prediction")
 def agreement(a: Learner | Predictor, b: Learner | Predictor, tasks: Tasks) -> Agreement:
     """Compare the predictions of two learners on episodes, or of two predictors on sequences. Needs *prediction*."""
     check_tasks(tasks)
+    for learner in (a, b):
+        require_access("agreement", learner)
     pairs = zip(predictions(a, tasks), predictions(b, tasks), strict=True)
     samples = [_compare_predictions(ya, yb, answers) for (answers, ya), (_, yb) in pairs]
     return Agreement(**_agreement_fields(_concatenated(samples)))
 
 
+@register("lens", "alignment", needs="gradient")
 def alignment(a: Learner, b: Learner, episodes: Episode) -> Alignment:
     """Compare the predictions and sensitivities of two learners. Needs *gradient*.
 
@@ -60,6 +66,8 @@ def alignment(a: Learner, b: Learner, episodes: Episode) -> Alignment:
     '1.000'
     """
     check_tasks(episodes)
+    for learner in (a, b):
+        require_access("alignment", learner, episodes)
     pairs = zip(sensitivities(a, episodes), sensitivities(b, episodes), strict=True)
     samples = [
         _compare_predictions(ya, yb, answers) | compare_sensitivities(sa, sb)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
-from mesascope.constructions import with_products
 from mesascope.errors import ArgumentError, NumericalError, require_number
-from mesascope.lenses.access import require_network
-from mesascope.nets import InContextRegressor, Products
+from mesascope.lenses.needs import HasProducts, require_access
+from mesascope.nets import Products
+from mesascope.records import register
 from mesascope.shapes import Float, Tensor
-from mesascope.tasks import Learner
 
 __all__ = ["StepSizes", "WeightReading", "interpolate", "rescaled_products", "step_sizes", "weights"]
 
@@ -45,14 +43,14 @@ class WeightReading:
     distance_pv: float
 
 
-def weights(network: Learner, construction: Learner | None = None) -> list[list[WeightReading]]:
-    """Read every layer and head of a network, beside those of a construction of its depth. Needs *network*.
+@register("lens", "weights", needs="products")
+def weights(network: HasProducts, construction: HasProducts | None = None) -> list[list[WeightReading]]:
+    """Read every layer and head of a network, beside those of a construction of its depth. Needs *products*.
 
     Source: ICML paper, appendices A.3 and A.4.
     """
-    net = require_network("weights", network)
-    layers = rescaled_products(net)
-    others = rescaled_products(require_network("weights", construction)) if construction is not None else layers
+    layers = rescaled_products(require_access("weights", network))
+    others = layers if construction is None else rescaled_products(require_access("weights", construction))
     if len(layers) != len(others) or layers[0].w_kq.shape[-1] != others[0].w_kq.shape[-1]:
         raise ArgumentError(
             f"construction must have the network's depth and width, but they have {len(others)} layers of width "
@@ -62,12 +60,17 @@ def weights(network: Learner, construction: Learner | None = None) -> list[list[
     for layer, other in zip(layers, others, strict=True):
         heads = range(layer.w_kq.shape[0])
         target = (other.w_kq[0], other.w_pv[0]) if construction is not None else None
-        readings.append([_read(layer.w_kq[h], layer.w_pv[h], net.d_out, target) for h in heads])
+        readings.append([_read(layer.w_kq[h], layer.w_pv[h], network.d_out, target) for h in heads])
     return readings
 
 
-def rescaled_products(network: InContextRegressor) -> list[Products]:
-    """W_KQ / beta and W_PV * beta of each layer, beta the mean of W_KQ's diagonal over the inputs: appendix A.3."""
+@register("lens", "rescaled_products", needs="products")
+def rescaled_products(network: HasProducts) -> list[Products]:
+    """W_KQ / beta and W_PV * beta of each layer, beta the mean of W_KQ's diagonal over the inputs: appendix A.3.
+
+    Needs *products*.
+    """
+    require_access("rescaled_products", network)
     rescaled = []
     for index, (w_kq, w_pv) in enumerate(network.products()):
         inputs = w_kq.shape[-1] - network.d_out
@@ -81,48 +84,51 @@ def rescaled_products(network: InContextRegressor) -> list[Products]:
     return rescaled
 
 
-def step_sizes(network: Learner, n_context: int) -> StepSizes:
-    """The GD++ step sizes that a network's weights spell on contexts of ``n_context`` pairs. Needs *network*.
+@register("lens", "step_sizes", needs="products")
+def step_sizes(network: HasProducts, n_context: int) -> StepSizes:
+    """The GD++ step sizes that a network's weights spell on contexts of ``n_context`` pairs. Needs *products*.
 
     With products rescaled as in `rescaled_products` and summed over heads, gamma is minus the mean of W_PV's diagonal
     over the inputs and eta minus n_context times its mean over the targets, as the construction has them.
 
     Source: ICML paper, section 3 and appendix A.10.
     """
-    net = require_network("step_sizes", network)
-    diagonals = torch.stack([layer.w_pv.diagonal(dim1=-2, dim2=-1).sum(0) for layer in rescaled_products(net)])
-    inputs, targets = diagonals[:, : -net.d_out], diagonals[:, -net.d_out :]
+    require_access("step_sizes", network)
+    diagonals = torch.stack([layer.w_pv.diagonal(dim1=-2, dim2=-1).sum(0) for layer in rescaled_products(network)])
+    inputs, targets = diagonals[:, : -network.d_out], diagonals[:, -network.d_out :]
     return StepSizes(-n_context * targets.mean(1), -inputs.mean(1))
 
 
-def interpolate(a: Learner, b: Learner, t: float = 0.5) -> InContextRegressor:
-    """The network whose rescaled products are (1 - t) a's + t b's: linear mode connectivity. Needs *network*.
+@register("lens", "interpolate", needs="products")
+def interpolate(a: HasProducts, b: HasProducts, t: float = 0.5) -> Any:
+    """The network whose rescaled products are (1 - t) a's + t b's: linear mode connectivity. Needs *products*.
 
     Both networks are first rescaled, layer by layer, as in appendix A.3 of the ICML paper, which leaves what they
-    compute as it is, be their layers looped or separate and their tokens clipped or not.
+    compute as it is, be their layers looped or separate and their tokens clipped or not. The result is
+    ``a.with_products`` of the mixture.
     """
     require_number("t", t)
-    first, second = require_network("interpolate", a), require_network("interpolate", b)
-    configs = [net.transformer.config for net in (first, second)]
-    if not all(dataclasses.replace(config, token_clip=None).purely_linear for config in configs):
+    for network in (a, b):
+        require_access("interpolate", network)
+    if not (a.linear and b.linear):
         raise ArgumentError(
             "interpolate must be given linear attention networks, but one has softmax, an MLP or LayerNorm: compare "
             "their predictions with alignment."
         )
-    if configs[0].token_clip != configs[1].token_clip:
+    if a.token_clip != b.token_clip:
         raise ArgumentError(
-            f"interpolate must be given networks of one token_clip, but they have {configs[0].token_clip} and "
-            f"{configs[1].token_clip}: build the second with the first's, by with_products."
+            f"interpolate must be given networks of one token_clip, but they have {a.token_clip} and {b.token_clip}: "
+            "build the second as with_products of the first."
         )
-    pairs = zip(rescaled_products(first), rescaled_products(second), strict=True)
-    dtype = torch.promote_types(first.products()[0].w_kq.dtype, torch.float32)
+    pairs = zip(rescaled_products(a), rescaled_products(b), strict=True)
+    dtype = torch.promote_types(a.products()[0].w_kq.dtype, torch.float32)
     mixed = [
         Products(
             torch.lerp(pa.w_kq.to(dtype), pb.w_kq.to(dtype), t), torch.lerp(pa.w_pv.to(dtype), pb.w_pv.to(dtype), t)
         )
         for pa, pb in pairs
     ]
-    return with_products(first, mixed)
+    return a.with_products(mixed)
 
 
 def _read(w_kq: Tensor, w_pv: Tensor, d_out: int, target: tuple[Tensor, Tensor] | None) -> WeightReading:

@@ -12,7 +12,9 @@ import torch
 
 from mesascope.errors import ArgumentError, ArgumentTypeError, require_choice, require_count, require_number
 from mesascope.lenses.access import per_task_errors
+from mesascope.lenses.needs import HasRule, HasTrajectory, evaluating, require_access
 from mesascope.measurement import Measurement
+from mesascope.records import register
 from mesascope.shapes import Tensor
 from mesascope.streams import stream
 from mesascope.tasks import Episode, Family, Learner, check_episode
@@ -29,6 +31,7 @@ class SweepPoint:
     ratio: dict[str, Measurement]
 
 
+@register("lens", "sweep", needs="prediction")
 def sweep(
     learners: Mapping[str, Learner],
     family: Family,
@@ -56,6 +59,8 @@ def sweep(
         )
     if not (dataclasses.is_dataclass(family) and not isinstance(family, type)):
         raise ArgumentTypeError(f"family must be a dataclass to sweep its fields, but is {family!r}: write it as one.")
+    for learner in learners.values():
+        require_access("sweep", learner)
     fields = [field.name for field in dataclasses.fields(family)]
     for name in over:
         require_choice("over", name, fields)
@@ -75,29 +80,27 @@ def sweep(
     return points
 
 
-def rollout(learner: Learner, steps: int, damping: float = 1.0) -> Learner:
+@register("lens", "rollout", needs="rule")
+def rollout(learner: HasRule, steps: int, damping: float = 1.0) -> Any:
     """The learner whose rule is applied ``steps`` times, each change multiplied by ``damping``: appendix A.6.
 
-    Needs a learner with one rule: a network of one layer (or one looped layer), or descent with one step size. What
-    it predicts after each step is its ``trajectory(context, xq)``.
+    Needs *rule*: a learner that does one thing, as a network of one layer (or one looped layer) or descent with one
+    step size. What it predicts after each step is its ``trajectory(context, xq)``.
     """
     require_count("steps", steps, least=0)
     require_number("damping", damping)
-    if not hasattr(learner, "repeated"):
-        raise ArgumentTypeError(
-            f"rollout must be given a learner with a rule to repeat, but {type(learner).__name__} has no method "
-            "`repeated(steps, damping)`: pass a one-layer network or a descent learner."
-        )
-    return learner.repeated(steps, damping)  # type: ignore[attr-defined]
+    return require_access("rollout", learner).repeated(steps, damping)
 
 
-def trajectory_errors(learner: Learner, episodes: Episode) -> Tensor:
-    """Squared error of each task after 0, 1, ... steps of a learner with a trajectory, ``(steps + 1, tasks)``.
+@register("lens", "trajectory_errors", needs="trajectory")
+def trajectory_errors(learner: HasTrajectory, episodes: Episode) -> Tensor:
+    """Squared error of each task after 0, 1, ... steps of a learner, ``(steps + 1, tasks)``. Needs *trajectory*.
 
     A roll-out that diverges overflows, and what is then not a number counts as an infinite error.
     """
+    require_access("trajectory_errors", learner)
     check_episode(episodes)
-    with torch.no_grad():
-        predictions = learner.trajectory(episodes.context, episodes.xq)  # type: ignore[attr-defined]
+    with torch.no_grad(), evaluating(learner):
+        predictions = learner.trajectory(episodes.context, episodes.xq)
     errors = (predictions - episodes.yq).double().square().flatten(2).mean(2)
     return torch.where(errors.isnan(), torch.inf, errors)

@@ -80,6 +80,7 @@ class SequencePredictor(nn.Module):
 
     Source: thesis, sections 3.3 and 3.5.1.
 
+    >>> from mesascope.nets import AttentionConfig
     >>> transformer = CausalTransformerConfig(AttentionConfig(width=8), 2, ("softmax", "mesa"))
     >>> net = SequencePredictorConfig(transformer, d=3).build()
     >>> prediction, state = net.step(torch.ones(2, 3), net.init_state(2))

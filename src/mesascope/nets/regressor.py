@@ -94,6 +94,16 @@ class InContextRegressor(nn.Module):
         """Width of a target, which a token ends with."""
         return self.config.d_out
 
+    @property
+    def linear(self) -> bool:
+        """Whether layers compute with their products alone, but for a clip of tokens."""
+        return self.config.transformer.linear
+
+    @property
+    def token_clip(self) -> float | None:
+        """See `TransformerConfig`."""
+        return self.config.transformer.token_clip
+
     def forward(self, context: Context, xq: Float[Tensor, "*batch m d_in"]) -> Float[Tensor, "*batch m d_out"]:
         return self._read(self.transformer(*self._tokens(context, xq)))
 

@@ -87,10 +87,14 @@ class TransformerConfig:
         return each_layer(self.layer_norm, self.n_layers)
 
     @property
+    def linear(self) -> bool:
+        """Whether layers compute with their products alone, but for a clip of tokens."""
+        return self.mlp is None and not any(self.layer_norms) and set(self.attentions) == {"linear"}
+
+    @property
     def purely_linear(self) -> bool:
         """Whether the context is seen only through its Gram matrix."""
-        plain = self.mlp is None and self.token_clip is None and not any(self.layer_norms)
-        return plain and set(self.attentions) == {"linear"}
+        return self.linear and self.token_clip is None
 
 
 class Attention(nn.Module):

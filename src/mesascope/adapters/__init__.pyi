@@ -1,0 +1,1 @@
+from .protocols import AsLearner as AsLearner, AsPredictor as AsPredictor

@@ -1,0 +1,74 @@
+"""Between the two protocols: predictors of sequences as learners, and learners as predictors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from mesascope.errors import ArgumentTypeError
+from mesascope.nets.tokens import alternated
+from mesascope.shapes import Float, Tensor
+from mesascope.tasks import Context, Learner, Predictor, check_inputs, check_sequence
+
+__all__ = ["AsLearner", "AsPredictor"]
+
+
+class AsLearner(nn.Module):
+    """A predictor as a learner: it reads x_1, y_1, ..., x_n, y_n, x_q, and what it expects to follow is the answer.
+
+    Elements have width max(dx, dy): x and then zeros, or zeros and then y, so that the prediction is the last dy
+    entries of the last. Each query ends a sequence of its own, and the order of the context matters to the predictor.
+
+    Args:
+        predictor: takes sequences ``(*batch, m, 2 n + 1, max(dx, dy))``.
+
+    >>> copy = AsLearner(lambda sequence: torch.cat([0 * sequence[..., :1, :], sequence[..., :-1, :]], -2))
+    >>> copy(Context(torch.ones(1, 2, 1), torch.tensor([[[3.0], [4.0]]])), torch.ones(1, 1, 1))
+    tensor([[[4.]]])
+    """
+
+    def __init__(self, predictor: Predictor) -> None:
+        super().__init__()
+        self.predictor = _callable("predictor", predictor)
+
+    def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
+        check_inputs(context, xq)
+        prompt, queries = alternated(context, xq)
+        prompt = prompt[..., None, :, :].expand(*queries.shape[:-1], *prompt.shape[-2:])
+        predictions = self.predictor(torch.cat([prompt, queries[..., None, :]], -2))
+        return predictions[..., -1, -context.y.shape[-1] :]
+
+
+class AsPredictor(nn.Module):
+    """A learner as a predictor of sequences: at t it learns from the pairs (s_{i-1}, s_i) with 1 < i <= t, asked s_t.
+
+    The learner is called once for each t, and so takes time of order T times its own; at t = 1 its context is empty.
+
+    Args:
+        learner: takes contexts of any number of pairs, none included.
+
+    >>> from mesascope.learners import LeastSquares
+    >>> AsPredictor(LeastSquares())(torch.tensor([[1.0], [2.0], [4.0]])).squeeze(-1).round().tolist()
+    [0.0, 4.0, 8.0]
+    """
+
+    def __init__(self, learner: Learner) -> None:
+        super().__init__()
+        self.learner = _callable("learner", learner)
+
+    def forward(self, sequence: Float[Tensor, "*batch t d"]) -> Float[Tensor, "*batch t d"]:
+        check_sequence(sequence)
+        before, after = sequence[..., :-1, :], sequence[..., 1:, :]
+        predictions = [
+            self.learner(Context(before[..., :t, :], after[..., :t, :]), sequence[..., t : t + 1, :])
+            for t in range(sequence.shape[-2])
+        ]
+        return torch.cat(predictions, -2) if predictions else sequence
+
+
+def _callable(name: str, value: Callable) -> Callable:
+    if not callable(value):
+        raise ArgumentTypeError(f"{name} must be callable, but is {value!r}: pass a module or a function.")
+    return value

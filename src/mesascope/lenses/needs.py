@@ -1,0 +1,172 @@
+"""What lenses need of a learner, what learners give, and the one place that refuses a learner that gives less."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
+
+import torch
+from torch import nn
+
+from mesascope.errors import ArgumentTypeError
+from mesascope.nets import Products, Tokens
+from mesascope.records import facts
+from mesascope.shapes import Tensor
+from mesascope.tasks import Context, Episode
+
+__all__ = [
+    "Access",
+    "HasProducts",
+    "HasRule",
+    "HasTokens",
+    "HasTrajectory",
+    "Tasks",
+    "access_of",
+    "called",
+    "evaluating",
+    "label",
+    "require_access",
+]
+
+# What a family draws: episodes, or sequences (tasks, t, d).
+Tasks = Episode | Tensor
+
+Access = Literal["prediction", "gradient", "products", "tokens", "rule", "trajectory"]
+
+
+@runtime_checkable
+class HasProducts(Protocol):
+    """A network whose weights can be read and set as W_KQ and W_PV, over tokens whose last ``d_out`` are targets.
+
+    ``linear`` says that its layers compute with these alone (no softmax, MLP or LayerNorm), but for a ``token_clip``.
+    """
+
+    @property
+    def d_out(self) -> int: ...
+    @property
+    def linear(self) -> bool: ...
+    @property
+    def token_clip(self) -> float | None: ...
+    def products(self) -> list[Products]: ...
+    def with_products(self, products: Sequence[Products]) -> Any: ...
+
+
+@runtime_checkable
+class HasTokens(Protocol):
+    """A network that shows its tokens before the first layer and after each, and goes on from tokens of one's own."""
+
+    def tokens(self, context: Context, xq: Tensor) -> list[Tokens]: ...
+    def tokens_from(self, start: Tokens) -> list[Tokens]: ...
+
+
+@runtime_checkable
+class HasRule(Protocol):
+    """A learner that does one thing, which can be done more often and with each change multiplied by ``damping``."""
+
+    def repeated(self, steps: int, damping: float = 1.0) -> Any: ...
+
+
+@runtime_checkable
+class HasTrajectory(Protocol):
+    """A learner that tells what it predicts after 0, 1, ... steps, ``(k, *batch, m, dy)``."""
+
+    def trajectory(self, context: Context, xq: Tensor) -> Tensor: ...
+
+
+_PROTOCOLS = {"products": HasProducts, "tokens": HasTokens, "rule": HasRule, "trajectory": HasTrajectory}
+
+_PREDICTIONS = "use a lens that needs predictions only, such as agreement or sweep"
+
+# What each need is in words, and what to do about it.
+_WORDS: dict[str, tuple[str, str]] = {
+    "prediction": ("a learner that can be called as learner(context, xq)", "pass a module or a function"),
+    "gradient": ("a learner that torch can differentiate by xq", f"write it in torch, or {_PREDICTIONS}"),
+    "products": ("a network with products() and with_products(products)", _PREDICTIONS),
+    "tokens": ("a network with tokens(context, xq) and tokens_from(start)", _PREDICTIONS),
+    "rule": ("a learner with a rule to repeat", "pass a one-layer network, a descent learner, or write repeated()"),
+    "trajectory": ("a learner with a trajectory of predictions", "pass a network, a descent learner, or a rollout"),
+}
+
+
+def require_access(lens: str, learner: Any, tasks: Tasks | None = None) -> Any:
+    """``learner``, if it gives what the lens registered as ``lens`` needs.
+
+    Raises:
+        ArgumentTypeError: it gives less.
+    """
+    need = facts("lens", lens)["needs"]
+    if not _gives(learner, need, tasks):
+        what, remedy = _WORDS[need]
+        raise ArgumentTypeError(f"{lens} must be given {what}, but is given {label(learner)}: {remedy}.")
+    return learner
+
+
+def access_of(learner: Any, tasks: Tasks) -> frozenset[Access]:
+    """All that ``learner`` gives: the needs of lenses that it meets.
+
+    >>> from mesascope.learners import Mean
+    >>> from mesascope.streams import stream
+    >>> from mesascope.tasks import LinearRegression
+    >>> sorted(access_of(Mean(), LinearRegression().sample(2, stream(0, "doc"))))
+    ['gradient', 'prediction']
+    """
+    return frozenset(need for need in get_args(Access) if _gives(learner, need, tasks))
+
+
+def _gives(learner: Any, need: str, tasks: Tasks | None) -> bool:
+    if need == "prediction":
+        return callable(learner)
+    if need == "gradient":
+        return callable(learner) and isinstance(tasks, Episode) and _differentiable(learner, tasks)
+    return isinstance(learner, _PROTOCOLS[need])
+
+
+def _differentiable(learner: Callable, episode: Episode) -> bool:
+    xq = episode.xq[:1].detach().clone().requires_grad_()
+    try:
+        with torch.enable_grad():
+            prediction = called(learner, episode.part(0, 1).context, xq)
+    except RuntimeError as error:
+        if "requires grad" in str(error):  # what `Tensor.numpy` says to a learner outside torch
+            return False
+        raise
+    if not isinstance(prediction, Tensor) or not prediction.requires_grad:
+        return False
+    return torch.autograd.grad(prediction.sum(), xq, allow_unused=True)[0] is not None
+
+
+@contextmanager
+def evaluating(*learners: Any) -> Iterator[None]:
+    """Modules in evaluation mode for a while (no dropout, stored statistics of batches), and back as they were."""
+    modules = [learner for learner in learners if isinstance(learner, nn.Module)]
+    before = [(part, part.training) for module in modules for part in module.modules()]
+    try:
+        for module in modules:
+            module.eval()
+        yield
+    finally:
+        for part, training in before:
+            part.training = training
+
+
+def called(learner: Callable, *inputs: Context | Tensor) -> object:
+    """What a learner in evaluation mode answers."""
+    try:
+        with evaluating(learner):
+            return learner(*inputs)
+    except TypeError as error:
+        if "positional argument" not in str(error):
+            raise
+        drawn = "(sequence)" if len(inputs) == 1 else "(context, xq)"
+        raise ArgumentTypeError(
+            f"a learner must take what the family draws, here {drawn}, but {label(learner)} does not: choose a family "
+            "of episodes for learners, of sequences for predictors."
+        ) from error
+
+
+def label(learner: object) -> str:
+    """A learner in an error's sentence."""
+    if isinstance(learner, nn.Module) and len(repr(learner)) < 80:
+        return repr(learner)
+    return getattr(learner, "__name__", type(learner).__name__)
