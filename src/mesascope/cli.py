@@ -121,6 +121,7 @@ def _list(arguments: list[str]) -> int:
 def _run(arguments: list[str]) -> int:
     """run STUDY: train, measure, judge and report (run STUDY --help lists its flags)."""
     from mesascope.studies import STUDIES, run_study
+    from mesascope.training import keep_freed_memory
 
     if not arguments or arguments[0].startswith("-"):
         raise ArgumentError(
@@ -132,6 +133,7 @@ def _run(arguments: list[str]) -> int:
     begun = any(flag.split("=")[0] == "--resume" for flag in flags)
     settings, directory = _go_on(study, flags) if begun else _start(study, flags)
     print(f"{study.question}\nrun directory: {directory.path}", flush=True)
+    keep_freed_memory()
     records = run_study(study, settings, directory)
     _print_verdicts(records)
     print(f"report: {(directory.path / 'report.html').resolve()}")
