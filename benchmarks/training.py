@@ -32,7 +32,7 @@ from mesascope.nets import (
 )
 from mesascope.streams import stream
 from mesascope.tasks import Family, LinearRegression, SineWaves
-from mesascope.training import Training, train
+from mesascope.training import Training, keep_freed_memory, train
 
 RESULTS = Path(__file__).parent / "results" / "training.json"
 ROUNDS = 5
@@ -91,6 +91,7 @@ def step_time(case: Case | str) -> dict[str, float]:
     A case is one of linear layers, or the name of a study's net, which three seeds train.
     """
     torch.set_num_threads(2)
+    keep_freed_memory()
     make, family = STUDIES[case]() if isinstance(case, str) else linear(case)
     seeds = 3 if isinstance(case, str) else case.seeds
     small = not isinstance(case, str) and case.layers < 5 and case.n * case.d * case.seeds <= 1000
@@ -102,7 +103,7 @@ def step_time(case: Case | str) -> dict[str, float]:
         family,
         Training(steps=steps, learning_rate=1e-3, clip=1.0),
         seeds=range(seeds),
-        observe=lambda step, losses: clock.append(time.perf_counter()),
+        observe=lambda step, metrics: clock.append(time.perf_counter()),
     )
     gaps = [after - before for before, after in zip(clock[warm:], clock[warm + 1 :], strict=False)]
     return {"ms": 1e3 * statistics.median(gaps), "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}

@@ -24,7 +24,7 @@ from mesascope.nets import (
 from mesascope.streams import stream
 from mesascope.tasks import Context, LinearDynamics, check_sequence
 from mesascope.testing import check_predictor
-from mesascope.training import Ensemble, Training, fit, half_mse, train
+from mesascope.training import EnsembleState, Training, fit, half_mse, train
 
 D = 3
 
@@ -408,8 +408,8 @@ def test_a_mesa_member_that_diverges_lets_the_others_train_on():
         nets = [make(stream(0, "init"), broken), make(stream(1, "init"), None)]
         if broken == "singular":  # one config for all members, as their ridges are parameters
             nets[1].transformer.layers[0].attention.config = nets[0].transformer.layers[0].attention.config
-        alone = fit(Ensemble(nets[1:]), half_mse, lambda step: batches(step)[:1], plan)
+        alone = fit(EnsembleState(nets[1:], half_mse, plan), lambda step: batches(step)[:1], plan)
         with pytest.warns(UserWarning, match=r"members \[0\] diverged at step 1"):
-            pair = fit(Ensemble(nets), half_mse, batches, plan)
+            pair = fit(EnsembleState(nets, half_mse, plan), batches, plan)
         for name, weight in alone.weights.items():
             torch.testing.assert_close(pair.weights[name][1], weight[0], rtol=1e-4, atol=1e-5)

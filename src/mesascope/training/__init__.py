@@ -1,4 +1,4 @@
-"""Training: one loop, ensembles of seeds, schedules."""
+"""Training: one loop, states for ensembles of seeds and for one module, plans and schedules."""
 
 import lazy_loader
 

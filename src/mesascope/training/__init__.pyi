@@ -1,11 +1,21 @@
 from .ensemble import Ensemble as Ensemble, Module as Module
-from .family import half_mse as half_mse, train as train
+from .ensemble_state import EnsembleState as EnsembleState
+from .family import train as train
 from .loop import (
     Checkpoints as Checkpoints,
+    Metrics as Metrics,
     Observer as Observer,
-    Training as Training,
+    TrainingState as TrainingState,
     fit as fit,
-    keep_freed_memory as keep_freed_memory,
+    result_tensors as result_tensors,
+)
+from .losses import half_mse as half_mse
+from .memory import keep_freed_memory as keep_freed_memory
+from .module_state import ModuleState as ModuleState
+from .plan import (
+    SCHEDULES as SCHEDULES,
+    ParameterGroup as ParameterGroup,
+    Training as Training,
+    schedule_factor as schedule_factor,
 )
 from .progress import ProgressBar as ProgressBar
-from .schedules import SCHEDULES as SCHEDULES, schedule_factor as schedule_factor

@@ -1,10 +1,10 @@
-"""Several copies of one learner as one: their weights stacked along a leading axis and run at once."""
+"""Several copies of one model as one: their weights stacked along a leading axis and run at once."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
-from typing import Generic, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import nn
@@ -25,23 +25,23 @@ class Ensemble(Generic[Module]):
     ``ensemble(context, xq)`` takes x ``(members, *batch, n, dx)``, ``ensemble(sequence)`` ``(members, *batch, t, d)``.
 
     One small model leaves any machine idle, several at once do not. Works for any torch module that `torch.func.vmap`
-    can run; the modules passed in are copied.
+    can run; the modules passed in are copied. Buffers that a call changes, such as BatchNorm's running statistics, are
+    kept, each member's own; what the members draw at random, as for dropout, is independent.
 
     Args:
-        members: modules of one architecture.
+        members: modules of one architecture. The modes (train() or eval()) are those of the first.
     """
 
     def __init__(self, members: Sequence[Module]) -> None:
         if not members:
             raise ArgumentError("members must hold at least one module, but is empty: pass one a seed.")
-        self._template = copy.deepcopy(members[0])
+        self.module = copy.deepcopy(members[0])
+        """The module that every member runs as, with the first member's modes; its own weights are not used."""
         weights, buffers = stack_module_state(list(members))  # type: ignore[arg-type]
-        self.weights = {name: weight.detach().clone().requires_grad_() for name, weight in weights.items()}
+        self.weights = {name: w.detach().clone().requires_grad_(w.requires_grad) for name, w in weights.items()}
         self.buffers = {name: buffer.detach().clone() for name, buffer in buffers.items()}
         if not self.weights:
-            raise ArgumentError(
-                f"members must have parameters to train, but {members[0]} has none: pass another module."
-            )
+            raise ArgumentError(f"members must have parameters, but {members[0]} has none: pass another module.")
 
     def __len__(self) -> int:
         return next(iter(self.weights.values())).shape[0]
@@ -50,15 +50,24 @@ class Ensemble(Generic[Module]):
         if len(self) == 1:  # no vmap for one member: anything a module does is allowed, and shapes stay what they are
             weights, buffers = ({name: t[0] for name, t in part.items()} for part in (self.weights, self.buffers))
             own = [Context(part.x[0], part.y[0]) if isinstance(part, Context) else part[0] for part in inputs]
-            return self._call(weights, buffers, *own).unsqueeze(0)
-        return vmap(self._call)(self.weights, self.buffers, *inputs)
+            output, replaced = self._call(weights, buffers, *own)
+            output, replaced = output.unsqueeze(0), {name: buffer.unsqueeze(0) for name, buffer in replaced.items()}
+        else:
+            output, replaced = _together(self._call)(self.weights, self.buffers, *inputs)
+        self.buffers.update({name: buffer.detach() for name, buffer in replaced.items()})
+        return output
 
     def member(self, index: int) -> Module:
         """A copy of member ``index`` as an ordinary module."""
-        module = copy.deepcopy(self._template)
-        state = {name: tensor[index].detach() for name, tensor in (self.weights | self.buffers).items()}
-        module.load_state_dict(state, strict=False)
-        return module.to(next(iter(self.weights.values())).device)
+        module = copy.deepcopy(self.module).to(next(iter(self.weights.values())).device)
+        parameters = dict(module.named_parameters())
+        with torch.no_grad():
+            for name, weight in self.weights.items():
+                parameters[name].copy_(weight[index])
+        for name, buffer in self.buffers.items():
+            path, _, leaf = name.rpartition(".")
+            setattr(module.get_submodule(path), leaf, buffer[index].clone())
+        return module
 
     def members(self) -> list[Module]:
         """Copies of all members."""
@@ -72,10 +81,30 @@ class Ensemble(Generic[Module]):
 
     def to(self, device: torch.device | str) -> Ensemble[Module]:
         """Move all weights to ``device``, in place."""
-        self.weights = {name: w.detach().to(device).requires_grad_() for name, w in self.weights.items()}
+        self.weights = {name: w.detach().to(device).requires_grad_(w.requires_grad) for name, w in self.weights.items()}
         self.buffers = {name: buffer.to(device) for name, buffer in self.buffers.items()}
-        self._template.to(device)
+        self.module.to(device)
         return self
 
-    def _call(self, weights: dict, buffers: dict, *inputs: Context | Tensor) -> Tensor:
-        return functional_call(self._template, (weights, buffers), inputs)
+    def _call(self, weights: dict, buffers: dict, *inputs: Context | Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """The output, and the buffers that the module has replaced by other tensors rather than changed in place."""
+        state = weights | buffers
+        output = functional_call(self.module, state, inputs)
+        return output, {name: state[name] for name in buffers if state[name] is not buffers[name]}
+
+
+def _together(call: Callable[..., Any]) -> Callable[..., Any]:
+    """``call`` over the leading axis of its arguments; what vmap cannot run is refused in a sentence."""
+
+    def run(*arguments: Any) -> Any:
+        try:
+            return vmap(call, randomness="different")(*arguments)
+        except RuntimeError as error:
+            if "vmap" not in str(error):
+                raise
+            raise ArgumentError(
+                f"several members must be of a module that torch.func.vmap can run, but it cannot run this one "
+                f"({' '.join(str(error).split())}): change the module, or train one seed at a time."
+            ) from error
+
+    return run

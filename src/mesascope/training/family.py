@@ -1,4 +1,4 @@
-"""Training an ensemble of learners on a task family, or of predictors on a family of sequences."""
+"""Training learners on a family of tasks, or predictors on a family of sequences."""
 
 from __future__ import annotations
 
@@ -6,29 +6,16 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from mesascope.errors import refuse
-from mesascope.shapes import Float, Tensor
+from mesascope.shapes import Tensor
 from mesascope.streams import stream
 from mesascope.tasks import Context, Episode, Family, SequenceFamily
 from mesascope.training.ensemble import Ensemble, Module
-from mesascope.training.loop import Checkpoints, Observer, Training, fit
+from mesascope.training.ensemble_state import EnsembleState
+from mesascope.training.loop import Checkpoints, Observer, fit
+from mesascope.training.losses import half_mse
+from mesascope.training.plan import Training
 
-__all__ = ["half_mse", "train"]
-
-
-def half_mse(ensemble: Ensemble, tasks: Episode | Tensor) -> Float[Tensor, " members"]:
-    """Half the mean squared error of each member, of its answers or of its predictions of each next element.
-
-    The training loss of the ICML paper's code. That of the thesis, eq. 3.11, sums over times and entries and so is
-    (T - 1) d times as large for sequences.
-    """
-    if isinstance(tasks, Episode):
-        prediction, answer = ensemble(tasks.context, tasks.xq), tasks.yq
-    else:
-        if tasks.shape[-2] < 2:
-            refuse("tasks", "have sequences of at least 2 elements", tuple(tasks.shape), "draw longer ones")
-        prediction, answer = ensemble(tasks[..., :-1, :]), tasks[..., 1:, :]
-    return 0.5 * (prediction - answer).square().flatten(1).mean(1)
+__all__ = ["train"]
 
 
 def train(
@@ -54,17 +41,23 @@ def train(
     >>> from mesascope.learners import GradientDescent
     >>> from mesascope.tasks import LinearRegression
     >>> plan = Training(steps=200, batch=64, learning_rate=0.1)
-    >>> trained = train(lambda _: GradientDescent(1, eta=1.0), LinearRegression(x_scale=0.5), plan, seeds=[0, 1])
+    >>> trained = train(
+    ...     lambda generator: GradientDescent(1, eta=torch.rand(1, generator=generator).item()),
+    ...     LinearRegression(x_scale=0.5),
+    ...     plan,
+    ...     seeds=[0, 1],
+    ... )
     >>> all(5 < learner.eta < 7 for learner in trained.members())
     True
     """
-    training = training or Training()
+    plan = training or Training()
     ensemble = Ensemble([make(stream(seed, "init")) for seed in seeds]).to(device)
+    state = EnsembleState(ensemble, half_mse, plan, seed=seeds[0])
 
-    def batches(index: int) -> Episode | Tensor:
-        return stacked([family.sample(training.batch, stream(seed, "train", index, device)) for seed in seeds])
+    def batch_at(step: int) -> Episode | Tensor:
+        return stacked([family.sample(plan.batch, stream(seed, "train", step, device)) for seed in seeds])
 
-    return fit(ensemble, half_mse, batches, training, evaluate=evaluate, checkpoints=checkpoints, observe=observe)
+    return fit(state, batch_at, plan, evaluate=evaluate, checkpoints=checkpoints, observe=observe)
 
 
 def stacked(draws: Sequence[Episode | Tensor]) -> Episode | Tensor:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 import time
 
+import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from mesascope.shapes import Float, Tensor
+from mesascope.shapes import Tensor
+from mesascope.training.loop import Metrics
 
 __all__ = ["ProgressBar"]
 
@@ -39,20 +41,30 @@ class ProgressBar:
         if self._bar is not None:
             self._bar.stop()
 
-    def __call__(self, step: int, losses: Float[Tensor, " members"]) -> None:
+    def __call__(self, step: int, metrics: Metrics) -> None:
         now = time.monotonic()
         self._first = self._first or (step, now)
         due = self.every / 10 if self._bar is not None else self.every
         if now - self._shown < due and step < self.steps:
             return
         self._shown = now
-        loss = f"loss {losses.nanmean().item():.4g}"
+        loss = _said(metrics["loss"])
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=step, loss=loss)
             return
         first, start = self._first
         left = (now - start) / max(step - first, 1) * (self.steps - step)
         print(f"{self.name}: step {step}/{self.steps}, {loss}, {left:.0f} s left", file=sys.stderr, flush=True)
+
+
+def _said(loss: Tensor | float) -> str:
+    """The mean over the members that train, and how many do not."""
+    losses = torch.as_tensor(loss).flatten()
+    finite = losses[torch.isfinite(losses)]
+    if len(finite) == len(losses):
+        return f"loss {finite.mean().item():.4g}"
+    diverged = f"{len(losses) - len(finite)} of {len(losses)} diverged"
+    return f"loss {finite.mean().item():.4g} ({diverged})" if len(finite) else diverged
 
 
 def _bar() -> Progress:

@@ -1,0 +1,33 @@
+"""The modes of a module: train() in updates, eval() in evaluations."""
+
+from __future__ import annotations
+
+from torch import nn
+
+__all__ = ["Modes"]
+
+
+class Modes:
+    """Puts a module into train() mode for updates and into eval() mode for everything else.
+
+    A part that is in eval() mode inside a module in train() mode, such as a frozen BatchNorm, stays so in updates.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+        self._held = [part for part in module.modules() if module.training and not part.training]
+        self._updating = False
+
+    def update(self) -> None:
+        """The modes for updates."""
+        if self._updating:
+            return
+        self._module.train()
+        for part in self._held:
+            part.training = False
+        self._updating = True
+
+    def evaluate(self) -> None:
+        """eval() mode throughout."""
+        self._module.eval()
+        self._updating = False

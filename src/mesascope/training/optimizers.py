@@ -1,0 +1,136 @@
+"""What the states of a training share: the plan's optimiser by parameter names, clipping, and averaged weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+
+from mesascope.errors import ArgumentError
+from mesascope.shapes import Float, Tensor
+from mesascope.training.plan import ParameterGroup, Training, schedule_factor
+
+__all__ = [
+    "clip_factor",
+    "load_optimizer",
+    "load_tensors",
+    "make_optimizer",
+    "optimizer_tensors",
+    "set_learning_rate",
+    "trainable",
+    "update_average",
+]
+
+
+def trainable(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Those that require gradients; refused if none does."""
+    found = {name: weight for name, weight in weights.items() if weight.requires_grad}
+    if not found:
+        raise ArgumentError(
+            f"a model must have parameters that require gradients to be trained, but none of its {len(weights)} does: "
+            "call requires_grad_() on those to train."
+        )
+    return found
+
+
+def make_optimizer(
+    weights: Mapping[str, Tensor], plan: Training, groups: Sequence[ParameterGroup] = ()
+) -> torch.optim.Optimizer:
+    """The plan's optimiser of ``weights``, each in the first of ``groups`` that names it, or else as the plan says."""
+    parts = [_part(members, group, plan) for members, group in _grouped(weights, groups) if members]
+    # Fused optimisers take several times less time than torch's default, but know no complex numbers.
+    fused = all(weight.is_floating_point() for weight in weights.values())
+    if plan.optimizer == "sgd":
+        return torch.optim.SGD(parts, lr=plan.learning_rate, momentum=plan.momentum, fused=fused)
+    kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[plan.optimizer]
+    return kind(parts, lr=plan.learning_rate, betas=plan.betas, eps=plan.eps, fused=fused)
+
+
+def _grouped(
+    weights: Mapping[str, Tensor], groups: Sequence[ParameterGroup]
+) -> list[tuple[list[Tensor], ParameterGroup]]:
+    for pattern in (pattern for group in groups for pattern in group.names):
+        if not any(fnmatchcase(name, pattern) for name in weights):
+            raise ArgumentError(
+                f"parameter_groups must name parameters that are trained, but {pattern!r} matches none of "
+                f"{', '.join(sorted(weights))}: correct the pattern."
+            )
+    rest = ParameterGroup(("*",))
+    found: list[tuple[list[Tensor], ParameterGroup]] = [([], group) for group in (*groups, rest)]
+    for name, weight in weights.items():
+        members = next(m for m, group in found if any(fnmatchcase(name, pattern) for pattern in group.names))
+        members.append(weight)
+    return found
+
+
+def _part(members: list[Tensor], group: ParameterGroup, plan: Training) -> dict[str, Any]:
+    rate = plan.learning_rate if group.learning_rate is None else group.learning_rate
+    decay = plan.weight_decay if group.weight_decay is None else group.weight_decay
+    return {"params": members, "lr": rate, "initial_lr": rate, "weight_decay": decay}
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, plan: Training, step: int) -> float:
+    """Set every group's learning rate to that of ``step``, counted from 0, and return the plan's own."""
+    factor = schedule_factor(
+        plan.schedule,
+        step,
+        plan.steps,
+        plan.decay_from,
+        warmup_steps=plan.warmup_steps,
+        final_rate=plan.final_rate,
+    )
+    for group in optimizer.param_groups:
+        group["lr"] = group["initial_lr"] * factor
+    return plan.learning_rate * factor
+
+
+def optimizer_tensors(optimizer: torch.optim.Optimizer, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The optimiser's moments and counts as ``optimizer/<moment>/<parameter>``."""
+    return {
+        f"optimizer/{key}/{name}": value
+        for name, weight in weights.items()
+        for key, value in optimizer.state.get(weight, {}).items()
+        if isinstance(value, Tensor)
+    }
+
+
+def load_optimizer(
+    optimizer: torch.optim.Optimizer, weights: Mapping[str, Tensor], tensors: Mapping[str, Tensor]
+) -> None:
+    """Go on from what `optimizer_tensors` gave."""
+    names = {weight: name for name, weight in weights.items()}
+    found: dict[str, dict[str, Tensor]] = {}
+    for key in tensors:
+        if key.startswith("optimizer/"):
+            _, moment, name = key.split("/", 2)
+            found.setdefault(name, {})[moment] = tensors[key].clone()
+    ordered = [names[weight] for group in optimizer.param_groups for weight in group["params"]]
+    state = {index: found[name] for index, name in enumerate(ordered) if name in found}
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def load_tensors(into: Mapping[str, Tensor], kind: str, tensors: Mapping[str, Tensor]) -> None:
+    """Copy ``<kind>/<name>`` of a checkpoint into the tensors of these names; refuse other names."""
+    found = {key.removeprefix(f"{kind}/") for key in tensors if key.startswith(f"{kind}/")}
+    if found != set(into):
+        raise ArgumentError(
+            f"a checkpoint must hold the {kind} of the model that is trained, but "
+            f"{', '.join(sorted(found ^ set(into)))} is only in one of them: start a new run."
+        )
+    with torch.no_grad():
+        for name, tensor in into.items():
+            tensor.copy_(tensors[f"{kind}/{name}"])
+
+
+def clip_factor(norm: Float[Tensor, "*members"], clip: float) -> Float[Tensor, "*members"]:
+    """What a gradient of this norm is multiplied with so that it is no longer than ``clip``."""
+    return (clip / norm.clamp_min(1e-30)).clamp_max(1.0)
+
+
+def update_average(average: Mapping[str, Tensor], weights: Mapping[str, Tensor], exponent: float, step: int) -> None:
+    """Take the weights after ``step`` steps into their polynomial-decay average, in place."""
+    share = (exponent + 1) / (exponent + step)
+    for name, mean in average.items():
+        mean.lerp_(weights[name].detach(), share)

@@ -1,0 +1,129 @@
+"""How to train: the settings of a training and its learning-rate schedules. Imports no torch."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from mesascope.errors import refuse, require_choice, require_count, require_number
+
+__all__ = ["SCHEDULES", "ParameterGroup", "Training", "schedule_factor"]
+
+
+@dataclass(frozen=True)
+class Training:
+    """How to train: everything that decides the result but the model, the loss, the data and the seeds.
+
+    Args:
+        steps: optimiser steps.
+        batch: tasks a step and member.
+        learning_rate, schedule, warmup_steps, decay_from, final_rate: see `schedule_factor`.
+        optimizer, momentum, betas, eps, weight_decay: `torch.optim.SGD`, which takes ``momentum``, or
+            `torch.optim.Adam` or `AdamW`, which take ``betas`` and ``eps``.
+        clip: bound on the norm of the gradient, of each member's in an ensemble; none if None.
+        average: the result is the mean of the weights over all steps, step t weighted by about t^average, so that
+            the last 1/(average + 1) of the training counts most (polynomial-decay averaging); the last weights if None.
+        evaluate_every, checkpoint_every: steps between evaluations, and between checkpoints.
+    """
+
+    steps: int = 2000
+    batch: int = 2048
+    learning_rate: float = 2e-3
+    schedule: Literal["constant", "linear", "cosine"] = "linear"
+    warmup_steps: int = 0
+    decay_from: float = 0.5
+    final_rate: float = 0.0
+    optimizer: Literal["sgd", "adam", "adamw"] = "adam"
+    momentum: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    clip: float | None = None
+    average: float | None = None
+    evaluate_every: int = 100
+    checkpoint_every: int = 500
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch", "evaluate_every", "checkpoint_every"):
+            require_count(name, getattr(self, name))
+        require_number("learning_rate", self.learning_rate, above=0)
+        require_choice("schedule", self.schedule, SCHEDULES)
+        require_count("warmup_steps", self.warmup_steps, least=0)
+        require_number("warmup_steps", self.warmup_steps, most=self.steps)
+        for name in ("decay_from", "final_rate"):
+            require_number(name, getattr(self, name), least=0, most=1)
+        self._check_optimizer()
+        if self.average is not None:
+            require_number("average", self.average, least=0)
+        if self.clip is not None:
+            require_number("clip", self.clip, above=0)
+
+    def _check_optimizer(self) -> None:
+        require_choice("optimizer", self.optimizer, ("sgd", "adam", "adamw"))
+        require_number("momentum", self.momentum, least=0)
+        if self.momentum and self.optimizer != "sgd":
+            refuse("momentum", f"be 0 for {self.optimizer}", self.momentum, 'set betas, or optimizer="sgd"')
+        object.__setattr__(self, "betas", tuple(self.betas))
+        for beta in self.betas:
+            require_number("betas", beta, least=0)
+            if beta >= 1:
+                refuse("betas", "be below 1", self.betas, "pass smaller numbers")
+        require_number("eps", self.eps, above=0)
+        require_number("weight_decay", self.weight_decay, least=0)
+
+
+@dataclass(frozen=True)
+class ParameterGroup:
+    """Parameters of a module that train with a learning rate or weight decay of their own.
+
+    Args:
+        names: patterns of parameter names, in the shell's notation: ``("*.bias", "embedding.*")``.
+        learning_rate, weight_decay: in place of the plan's; the plan's if None. The schedule holds for every group.
+    """
+
+    names: tuple[str, ...]
+    learning_rate: float | None = None
+    weight_decay: float | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "names", tuple(self.names))
+        if self.learning_rate is not None:
+            require_number("learning_rate", self.learning_rate, above=0)
+        if self.weight_decay is not None:
+            require_number("weight_decay", self.weight_decay, least=0)
+
+
+def _constant(progress: float) -> float:
+    return 1.0
+
+
+def _linear(progress: float) -> float:
+    return 1.0 - progress
+
+
+def _cosine(progress: float) -> float:
+    return 0.5 * (1.0 + math.cos(math.pi * progress))
+
+
+SCHEDULES = {"constant": _constant, "linear": _linear, "cosine": _cosine}
+
+
+def schedule_factor(
+    schedule: str, step: int, steps: int, decay_from: float = 0.5, *, warmup_steps: int = 0, final_rate: float = 0.0
+) -> float:
+    """The factor on the learning rate at ``step``, counted from 0.
+
+    It rises in equal steps to 1 over the first ``warmup_steps``, stays there up to the share ``decay_from`` of all
+    steps (or to the end of the warm-up, if that is later), and falls towards ``final_rate``, which it would reach at
+    step ``steps``, along a line or half a cosine. ``"constant"`` does not fall.
+
+    >>> [round(schedule_factor("linear", step, 8, 0.5, warmup_steps=2), 2) for step in range(8)]
+    [0.5, 1.0, 1.0, 1.0, 1.0, 0.75, 0.5, 0.25]
+    """
+    if step < warmup_steps:
+        return (step + 1) / warmup_steps
+    start = max(decay_from * steps, warmup_steps)
+    progress = max(0.0, (step - start) / (steps - start)) if steps > start else 0.0
+    height = SCHEDULES[schedule](progress)
+    return height + final_rate * (1.0 - height)
