@@ -13,7 +13,9 @@ import torch
 from mesascope.errors import ArgumentError, require_choice, require_count
 from mesascope.evidence import Estimates
 from mesascope.lenses import access
+from mesascope.lenses.needs import require_access
 from mesascope.lenses.pairs import compare_sensitivities
+from mesascope.records import register
 from mesascope.shapes import Tensor
 from mesascope.streams import stream
 from mesascope.tasks import Episode, Family, Learner
@@ -32,6 +34,7 @@ class _Seen(NamedTuple):
     error: Tensor
 
 
+@register("lens", "measure_together", needs="gradient")
 def measure_together(groups: Mapping[str, Sequence[Learner]], against: Sequence[str], episodes: Episode) -> Estimates:
     """Errors of learners, and how they agree with references, on the same tasks. Needs *gradient*.
 
@@ -65,6 +68,7 @@ def measure_together(groups: Mapping[str, Sequence[Learner]], against: Sequence[
     return Estimates.of(tasks)
 
 
+@register("lens", "joint_sweep", needs="prediction")
 def joint_sweep(
     groups: Mapping[str, Sequence[Learner]],
     family: Family,
