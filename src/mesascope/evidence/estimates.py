@@ -64,12 +64,14 @@ class Arrays(Mapping[str, np.ndarray]):
 
     def to_arrays(self) -> dict[str, np.ndarray]:
         """What an .npz holds of it."""
-        return {"axes": np.array(json.dumps({name: " ".join(axes) for name, axes in self.axes.items()})), **self}
+        return {"@axes": np.array(json.dumps({name: " ".join(axes) for name, axes in self.axes.items()})), **self}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> Arrays:
         """The inverse of `to_arrays`."""
-        return cls({name: array for name, array in arrays.items() if name != "axes"}, **json.loads(str(arrays["axes"])))
+        return cls(
+            {name: array for name, array in arrays.items() if name != "@axes"}, **json.loads(str(arrays["@axes"]))
+        )
 
 
 class Estimates:

@@ -10,6 +10,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import mesascope
 from mesascope.errors import RunDirectoryError
 from mesascope.evidence import Arrays, Estimates, Stage
@@ -52,7 +54,7 @@ class Results(Mapping[str, Stage]):
 
     def save(self, name: str, stage: Stage) -> None:
         """Keep a stage."""
-        content = arrays_bytes({"type": type(stage).__name__, **stage.to_arrays()})  # type: ignore[dict-item]
+        content = arrays_bytes({"@type": np.array(type(stage).__name__), **stage.to_arrays()})
         entry = {"sha256": hashlib.sha256(content).hexdigest(), "settings": self.settings, "code": code_hash()}
         write_aside(self.folder / f"{name}.npz", content)
         write_json(self.folder / "index.json", self._index() | {name: entry})
@@ -77,7 +79,7 @@ class Results(Mapping[str, Stage]):
                 "run."
             )
         arrays = read_arrays(content)
-        kind = Estimates if str(arrays.pop("type")) == "Estimates" else Arrays
+        kind = Estimates if str(arrays.pop("@type")) == "Estimates" else Arrays
         return kind.from_arrays(arrays)
 
 

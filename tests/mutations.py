@@ -1,0 +1,217 @@
+"""Bugs planted one at a time, and the claims that each of them turns: ``make mutations``.
+
+Each bug is planted while a study measures networks that were trained without it, at the smallest settings that decide
+its claims. A claim turns if it holds without the bug and does not with it. Prints a table and writes it to
+docs/mutations.md; exits with 1 if a bug turns no claim.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+
+from mesascope import learners, lenses, records, tasks
+from mesascope.evidence import judge_all
+from mesascope.learners.descent import GradientDescent, GradientDescentPlusPlus
+from mesascope.lenses import access, reading
+from mesascope.runs import Run, open_run
+from mesascope.studies import Lab, new_run
+from mesascope.training import keep_freed_memory
+
+Patch = Callable[[], contextlib.AbstractContextManager]
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A bug, where it is planted, and how."""
+
+    bug: str
+    study: str
+    plant: Patch
+
+
+def with_steps(change: Callable[[GradientDescentPlusPlus], None], only: type = GradientDescentPlusPlus) -> Patch:
+    """Descent that predicts with step sizes other than its own."""
+    predict = GradientDescentPlusPlus._predictions
+
+    def wrong(self: Any, context: Any, xq: torch.Tensor) -> list[torch.Tensor]:
+        other = self
+        if type(self) is only:
+            other = copy.deepcopy(self).requires_grad_(False)
+            change(other)
+        return predict(other, context, xq)
+
+    return lambda: mock.patch.object(GradientDescentPlusPlus, "_predictions", wrong)
+
+
+def scaled_eta(factor: float) -> Patch:
+    return with_steps(lambda descent: descent.eta.mul_(factor), GradientDescent)
+
+
+def flip_gamma(descent: GradientDescentPlusPlus) -> None:
+    if descent.gamma is not None:
+        descent.gamma.neg_()
+
+
+def unclipped(descent: GradientDescentPlusPlus) -> None:
+    descent.token_clip = None
+
+
+def poor_optimum() -> contextlib.AbstractContextManager:
+    """Tuning of GD++ that ends where gamma is 0."""
+    tune = learners.tune_spectral
+
+    def poor(learner: Any, family: Any, **options: Any) -> Any:
+        if type(learner) is not GradientDescentPlusPlus:
+            return tune(learner, family, **options)
+        plain = tune(GradientDescent(learner.steps, learner.eta.tolist()), family, **options)
+        stuck = GradientDescentPlusPlus(learner.steps, plain.learner.eta.tolist(), 0.0)
+        return dataclasses.replace(plain, learner=stuck)
+
+    return mock.patch.object(learners, "tune_spectral", poor)
+
+
+def one_end() -> contextlib.AbstractContextManager:
+    interpolate = lenses.interpolate
+    return mock.patch.object(lenses, "interpolate", lambda a, b, t=0.5: interpolate(a, b, 0.0))
+
+
+def raw_products() -> contextlib.AbstractContextManager:
+    return mock.patch.object(reading, "rescaled_products", lambda network: [
+        type(layer)(*(part.detach() for part in layer)) for layer in network.products()
+    ])  # fmt: skip
+
+
+def shifted_targets() -> contextlib.AbstractContextManager:
+    sample = tasks.LinearRegression.sample
+
+    def shifted(self: Any, batch: int, generator: torch.Generator) -> tasks.Episode:
+        (x, y), xq, yq = sample(self, batch, generator)
+        return tasks.Episode(tasks.Context(x, y.roll(1, dims=1)), xq, yq)
+
+    return mock.patch.object(tasks.LinearRegression, "sample", shifted)
+
+
+def other_queries() -> contextlib.AbstractContextManager:
+    """Derivatives at the query of the task before."""
+    true = access.sensitivities
+
+    def wrong(learner: Any, episode: tasks.Episode) -> Iterator[Any]:
+        elsewhere = true(learner, episode._replace(xq=episode.xq.roll(1, dims=0)))
+        for (answers, prediction, _), (_, _, sensitivity) in zip(true(learner, episode), elsewhere, strict=True):
+            yield answers, prediction, sensitivity
+
+    return mock.patch.object(access, "sensitivities", wrong)
+
+
+def equal_seeds() -> contextlib.AbstractContextManager:
+    train = Lab.train
+
+    def equal(self: Any, *arguments: Any, **options: Any) -> list[Any]:
+        networks = train(self, *arguments, **options)
+        return [networks[0]] * len(networks)
+
+    return mock.patch.object(Lab, "train", equal)
+
+
+def half_step_and_one_end() -> contextlib.AbstractContextManager:
+    stack = contextlib.ExitStack()
+    for plant in (scaled_eta(0.5), one_end):
+        stack.enter_context(plant())
+    return stack
+
+
+@contextlib.contextmanager
+def no_bug() -> Iterator[None]:
+    yield
+
+
+MUTATIONS = (
+    Mutation("gradient descent takes half its step", "one-step", scaled_eta(0.5)),
+    Mutation("gradient descent takes twice its step", "one-step", scaled_eta(2.0)),
+    Mutation("gradient descent takes half its step", "two-steps", scaled_eta(0.5)),
+    Mutation("gradient descent takes twice its step", "two-steps", scaled_eta(2.0)),
+    Mutation("interpolation returns its first end", "one-step", one_end),
+    Mutation("interpolation returns its first end", "two-steps", one_end),
+    Mutation("both: half the step, and interpolation's first end", "two-steps", half_step_and_one_end),
+    Mutation("GD++ is tuned to a poor local optimum", "two-steps", poor_optimum),
+    Mutation("gamma has the wrong sign", "two-steps", with_steps(flip_gamma)),
+    Mutation("weight products are not rescaled", "one-step", raw_products),
+    Mutation("weight products are not rescaled", "two-steps", raw_products),
+    Mutation("targets are shifted against inputs", "one-step", shifted_targets),
+    Mutation("all seeds are equal", "one-step", equal_seeds),
+    Mutation("all seeds are equal", "two-steps", equal_seeds),
+    Mutation("sensitivities are taken at another query", "softmax", other_queries),
+    Mutation("the reference's tokens are not clipped", "deep", with_steps(unclipped)),
+)
+# What decides the claims soonest, by study.
+CHANGES: dict[str, dict[str, Any]] = {}
+
+
+def measured(study: Any, settings: Any, run: Run, plant: Patch = no_bug) -> dict[str, str]:
+    """Verdicts of a run measured with a bug in place."""
+    with plant():
+        study.measure(Lab(run, settings.seeds), settings)
+        return {record["id"]: record["verdict"] for record in judge_all(study.claims, "quick", run.results)}
+
+
+def without_results(run: Run, folder: Path) -> Run:
+    """A copy of a run with its networks and nothing measured."""
+    shutil.copytree(run.path, folder, ignore=shutil.ignore_patterns("results", "figures", ".lock"))
+    return open_run(folder)
+
+
+def stale(study: Any, settings: Any, run: Run, folder: Path) -> dict[str, str]:
+    """Verdicts of a run whose files are those of another run, begun with another seed."""
+    other = new_run(study, "quick", settings, seed=1, out=folder / "other")
+    shutil.copytree(run.path / "results", other.path / "results")
+    found = judge_all(study.claims, "quick", open_run(other.path).results)
+    return {record["id"]: record["verdict"] for record in found}
+
+
+def turned(before: dict[str, str], after: dict[str, str]) -> list[str]:
+    return [f"{name} ({after[name]})" for name, verdict in before.items() if verdict == "holds" != after[name]]
+
+
+def main() -> int:
+    keep_freed_memory()
+    chosen = set(sys.argv[1:]) or {mutation.study for mutation in MUTATIONS}
+    rows: list[tuple[str, str, list[str]]] = []
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        for study in (s for s in records.registered("study").values() if s.name in chosen):
+            settings = dataclasses.replace(study.presets["quick"], **CHANGES.get(study.name, {}))
+            sound = new_run(study, "quick", settings, out=root / study.name)
+            before = measured(study, settings, sound)
+            print(
+                f"{study.name}: {sum(v == 'holds' for v in before.values())} of {len(before)} claims hold", flush=True
+            )
+            for index, mutation in enumerate(m for m in MUTATIONS if m.study == study.name):
+                run = without_results(sound, root / f"{study.name}-{index}")
+                rows.append((mutation.bug, study.name, turned(before, measured(study, settings, run, mutation.plant))))
+                print(f"  {rows[-1][0]}: {', '.join(rows[-1][2]) or 'NOTHING'}", flush=True)
+                shutil.rmtree(run.path)
+            rows.append(("results of another run lie in the folder", study.name,
+                         turned(before, stale(study, settings, sound, root / f"{study.name}-stale"))))  # fmt: skip
+    page = ["# Bugs and the claims they turn", __doc__.split("\n\n")[1].replace("\n", " "), ""]
+    page += ["| bug | study | claims that no longer hold |", "|---|---|---|"]
+    page += [f"| {bug} | {study} | {', '.join(claims) or '**none**'} |" for bug, study, claims in rows]
+    if not sys.argv[1:]:
+        Path(__file__).parent.parent.joinpath("docs", "mutations.md").write_text("\n".join(page) + "\n")
+    print("\n".join(page))
+    return int(any(not claims for _, _, claims in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,242 @@
+"""Verdicts are what their intervals say, and intervals are what statistics says."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+from scipy import stats
+from uncertainties import ufloat
+
+from mesascope.errors import ArgumentError, RunDirectoryError
+from mesascope.evidence import (
+    LEVEL,
+    Arrays,
+    Bound,
+    Claim,
+    Estimates,
+    Reported,
+    above,
+    below,
+    judge,
+    judge_all,
+    ours,
+    printed,
+    two_sided,
+)
+
+BELOW_ONE = below(1.0)
+
+
+def claim(reading=lambda r: r["x"], bounds=BELOW_ONE, **changes):
+    return Claim("c", "a sentence", "a number", printed("Fig. 1"), reading, bounds, **changes)
+
+
+def numbers(values, stderr):
+    return np.array([ufloat(value, stderr) for value in values])
+
+
+def verdict(values, **changes):
+    found = judge(claim(**changes), "quick", {"x": values})
+    return found["verdict"], found["reason"]
+
+
+FIVE = np.array([0.1, 0.2, 0.15, 0.12, 0.18])
+
+
+def test_every_replicate_must_be_inside():
+    assert verdict(numbers(FIVE, 0.01)) == ("holds", "")
+    assert verdict(numbers([*FIVE[:4], 1.2], 0.01)) == ("fails", "")
+    assert verdict(numbers([*FIVE[:4], 0.99], 0.01)) == ("undecided", "its interval crosses the bound")
+
+
+def test_every_corrects_for_the_number_of_replicates_and_cases():
+    found = judge(claim(at_least=1), "quick", {"x": numbers([0.0], 0.1)})
+    assert found["high"] == pytest.approx(0.1 * stats.norm.isf((1 - LEVEL) / 2))
+    many = judge(claim(), "quick", {"x": numbers(np.linspace(-0.1, 0.1, 40), 0.1).reshape(5, 8)})
+    assert many["high"] == pytest.approx(0.1 + 0.1 * stats.norm.isf((1 - LEVEL) / 80))
+    assert many["n"] == 5
+
+
+def test_the_mean_has_students_interval_with_the_error_of_measurement_added():
+    found = judge(claim(quantifier="mean"), "quick", {"x": FIVE})
+    expected = stats.ttest_1samp(FIVE, 0).confidence_interval(LEVEL)
+    assert (found["low"], found["high"]) == pytest.approx((expected.low, expected.high))
+    measured = judge(claim(quantifier="mean"), "quick", {"x": numbers(FIVE, 0.3)})
+    spread = np.hypot(FIVE.std(ddof=1) / 5**0.5, 0.3 / 5**0.5)
+    assert measured["high"] - measured["value"] == pytest.approx(spread * stats.t.isf((1 - LEVEL) / 2, 4))
+
+
+def test_an_error_that_all_replicates_share_does_not_average_out():
+    shared = ufloat(0.0, 0.3)
+    found = judge(claim(quantifier="mean"), "quick", {"x": np.array([value + shared for value in FIVE])})
+    spread = np.hypot(FIVE.std(ddof=1) / 5**0.5, 0.3)
+    assert found["high"] - found["value"] == pytest.approx(spread * stats.t.isf((1 - LEVEL) / 2, 4))
+
+
+def test_the_median_has_an_interval_of_order_statistics():
+    values = np.arange(21.0) / 100
+    found = judge(claim(quantifier="median"), "quick", {"x": values})
+    low = round(100 * found["low"])
+    assert stats.binom.cdf(low, 21, 0.5) <= (1 - LEVEL) / 2 < stats.binom.cdf(low + 1, 21, 0.5)
+    assert found["high"] == pytest.approx(values[20 - low])
+    assert verdict(FIVE, quantifier="median") == ("undecided", "the median of 5 seeds has no interval at 99.9%")
+
+
+def test_a_share_has_clopper_and_pearsons_interval():
+    found = judge(claim(quantifier="share", bounds=above(0.5)), "quick", {"x": np.arange(30) > 2})
+    interval = stats.binomtest(27, 30).proportion_ci(LEVEL, "exact")
+    assert (found["value"], found["low"], found["verdict"]) == (0.9, pytest.approx(interval.low), "holds")
+    assert verdict(np.ones(5), quantifier="share", bounds=above(0.5))[0] == "undecided"
+
+
+def test_a_statistic_of_several_samples_is_bootstrapped():
+    rng = np.random.default_rng(0)
+    wide, narrow = rng.normal(0, 10, 60), rng.normal(0, 1, 60)
+
+    def ratio(one, other):
+        return float(np.log2(np.std(one) / np.std(other)))
+
+    found = judge(claim(lambda r: (wide, narrow), above(1.0), quantifier="bootstrap", statistic=ratio), "quick", {})
+    assert found["verdict"] == "holds"
+    assert found["low"] < ratio(wide, narrow) == found["value"] < found["high"]
+
+
+def test_exact_numbers_say_why_they_are():
+    assert verdict(FIVE, quantifier="exact", exact_because="read from built weights")[0] == "holds"
+    with pytest.raises(ArgumentError, match="must say why it is exact"):
+        claim(quantifier="exact")
+
+
+@pytest.mark.parametrize(
+    ("values", "changes", "reason"),
+    [
+        (numbers(FIVE[:3], 0.01), {}, "it needs 5 seeds, and has 3"),
+        (FIVE, {}, "its numbers carry no error of measurement"),
+        (numbers([0.1] * 5, 0.01), {}, "all seeds are the same"),
+        (np.full(5, 0.1), {"quantifier": "mean"}, "all seeds are the same"),
+        (FIVE[:1], {"quantifier": "mean", "at_least": 1}, "one of seeds shows no spread"),
+        (np.array([*FIVE[:4], np.nan]), {"quantifier": "mean"}, "1 of 5 numbers are not numbers"),
+        (numbers([*FIVE[:4], np.nan], 0.01), {}, "1 of 5 numbers are not numbers"),
+    ],
+)
+def test_what_cannot_be_judged_is_undecided_with_its_reason(values, changes, reason):
+    assert verdict(values, **changes) == ("undecided", reason)
+
+
+def test_a_loss_that_is_infinite_fails():
+    assert verdict(numbers([*FIVE[:4], np.inf], 0.01))[0] == "fails"
+
+
+def test_a_failed_or_undecided_premise_leaves_a_claim_undecided():
+    base = dataclasses.replace(claim(lambda r: numbers(FIVE, 0.01), above(0.5)), id="base")
+    claims = [claim(lambda r: numbers(FIVE, 0.01), premises=("base",)), base]
+    records = judge_all(claims, "quick", {})
+    assert [record["verdict"] for record in records] == ["undecided", "fails"]
+    assert records[0]["reason"] == "its premise base fails"
+    assert records[0]["value"] is not None, "what was measured is still shown"
+
+
+def test_a_missing_or_stale_stage_leaves_a_claim_undecided():
+    def stale(results):
+        raise RunDirectoryError("results/x.npz must be what this run measured: delete it.")
+
+    assert judge(claim(stale), "quick", {})["reason"] == "results/x.npz must be what this run measured: delete it"
+    assert judge(claim(lambda r: r["y"]), "quick", {"x": FIVE})["verdict"] == "undecided"
+
+
+def test_presets_may_have_bounds_of_their_own_and_the_record_names_who_set_them():
+    own = claim(bounds={"quick": below(1.0), "paper": below(0.1, by="paper")}, reported=Reported(0.05, "printed"))
+    quick, paper = (judge(own, preset, {"x": numbers(FIVE, 0.001)}) for preset in ("quick", "paper"))
+    assert (quick["verdict"], paper["verdict"]) == ("holds", "fails")
+    assert (paper["bound"], paper["bound_by"], paper["bound_high"], paper["bound_low"]) == ("< 0.1", "paper", 0.1, None)
+    assert paper["reported"] == "0.05 (printed)"
+    assert str(ours("premise")) == "ours: premise"
+
+
+@given(
+    low=st.floats(-3, 3), width=st.floats(0, 2), bound_low=st.floats(-3, 0), bound_high=st.floats(0.1, 3),
+    wider=st.floats(0, 2),
+)  # fmt: skip
+def test_an_interval_is_inside_outside_or_across(low, width, bound_low, bound_high, wider):
+    high, bound = low + width, Bound(bound_low, bound_high)
+    side = bound.side(low, high)
+    assert (side == "inside") == (bound_low < low and high < bound_high)
+    assert (side == "outside") == (high <= bound_low or low >= bound_high)
+    larger = Bound(bound_low - wider, bound_high + wider).side(low, high)
+    assert ("inside", side) == (larger, "inside") or side != "inside", "a wider bound keeps what was inside"
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_a_true_mean_at_its_bound_is_hardly_ever_decided(seed):
+    """At 99.9 %, a verdict on a mean that lies on the bound is false once in two thousand samples on either side."""
+    rng = np.random.default_rng(seed)
+    samples = rng.normal(1.0, 0.3, (50, 5))
+    decided = sum(verdict(sample, quantifier="mean")[0] != "undecided" for sample in samples)
+    assert decided <= 2
+
+
+def test_ratios_of_means_over_the_same_tasks_share_their_noise():
+    rng = np.random.default_rng(0)
+    task = rng.gamma(2.0, size=20_000)
+    one, other = 1.05 * task + rng.normal(0, 0.02, task.size), task
+    both = Estimates.of({("mse", "a"): [one], ("mse", "b"): [other]})
+    ratio = both.ratio("a", "b")[0]
+    resampled = []
+    for _ in range(200):
+        index = rng.integers(0, task.size, task.size)
+        resampled.append(one[index].mean() / other[index].mean())
+    assert ratio.nominal_value == pytest.approx(one.mean() / other.mean())
+    assert ratio.std_dev == pytest.approx(np.std(resampled), rel=0.2)
+    assert both.difference("a", "a")[0].std_dev == pytest.approx(0.0, abs=1e-12)
+
+
+def test_a_reference_stands_against_every_replicate():
+    both = Estimates.of(
+        {("mse", "a"): list(np.random.default_rng(0).gamma(2.0, size=(3, 50))), ("mse", "b"): [np.ones(50)]}
+    )
+    assert both.ratio("a", "b").shape == (3,)
+    with pytest.raises(ArgumentError, match="did you mean 'mse a'"):
+        both["mse", "aa"]
+
+
+def test_estimates_and_arrays_come_back_from_what_a_file_holds():
+    rng = np.random.default_rng(0)
+    points = [
+        Estimates.of({("mse", "a"): list(rng.gamma(2.0, size=(2, 30))), ("mse", "b"): [rng.gamma(2.0, size=30)]})
+        for _ in range(3)
+    ]
+    swept = Estimates.over({"scale": [0.5, 1.0, 2.0]}, points)
+    again = Estimates.from_arrays(swept.to_arrays())
+    assert again.names == swept.names
+    assert again["mse", "a"].shape == (2, 3)
+    np.testing.assert_array_equal(again.mean, swept.mean)
+    assert again.where(again.cases["scale"] > 0.7)["mse", "b"].shape == (1, 2)
+    assert len(again.table()) == 9
+    assert again.table()[0]["scale"] == 0.5
+    read = Arrays({"eta": FIVE, "w": np.ones((5, 2, 2)), "limit": 0.4}, eta="seed", w="seed row column")
+    back = Arrays.from_arrays(read.to_arrays())
+    assert back.axes == read.axes
+    np.testing.assert_array_equal(back["eta"], FIVE)
+    with pytest.raises(ArgumentError, match="did you mean 'eta'"):
+        back["etaa"]
+    with pytest.raises(ArgumentError, match="must have a name for each axis"):
+        Arrays({"eta": FIVE})
+
+
+def test_a_mean_that_is_not_finite_has_no_error():
+    overflowing = np.ones(50)
+    overflowing[3] = np.inf
+    both = Estimates.of({("mse", "a"): [overflowing], ("mse", "b"): [np.random.default_rng(0).gamma(2.0, size=50)]})
+    assert np.isnan(both["mse", "a"][0].std_dev)
+    assert both["mse", "b"][0].std_dev > 0
+
+
+def test_claims_that_are_not_claims_are_refused():
+    for low, high in ((-np.inf, np.inf), (1.0, 1.0), (2.0, 1.0)):
+        with pytest.raises(ArgumentError, match="a bound must exclude something"):
+            Bound(low, high)
+    with pytest.raises(ArgumentError, match="must have a statistic if and only if"):
+        claim(quantifier="bootstrap")
+    assert two_sided(0.1, around=2.0) == Bound(1.9, 2.1)
