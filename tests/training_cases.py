@@ -27,7 +27,8 @@ class Net(nn.Module):
 
     def __init__(self, seed, *, dropout=0.0, batch_norm=False, noise=False):
         super().__init__()
-        self.first, self.second = nn.Linear(3, 8), nn.Linear(8, 1)
+        # A bias before BatchNorm has no gradient but rounding, which Adam would make large.
+        self.first, self.second = nn.Linear(3, 8, bias=not batch_norm), nn.Linear(8, 1)
         self.norm = nn.BatchNorm1d(8) if batch_norm else nn.Identity()
         self.dropout = nn.Dropout(dropout)
         self.noise = torch.Generator().manual_seed(seed) if noise else None
