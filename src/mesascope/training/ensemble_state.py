@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic
@@ -83,8 +84,9 @@ class EnsembleState(Generic[Module]):
         gradients = [weight.grad for weight in self._weights.values() if weight.grad is not None]
         norms = torch.stack([g.reshape(len(self.ensemble), -1).norm(dim=1) for g in gradients]).norm(dim=0)
         # One transfer from the device for all that is asked of them there.
-        losses, shown_norms = torch.stack([losses.detach(), norms]).cpu()
-        self._note_divergence(torch.isfinite(losses) & torch.isfinite(shown_norms), buffers)
+        shown = torch.stack([losses.detach(), norms]).cpu()
+        if not math.isfinite(shown.sum()):
+            self._note_divergence(torch.isfinite(shown).all(0), buffers)
         if self.plan.clip is not None:
             factors = clip_factor(norms, self.plan.clip)
             for gradient in gradients:
@@ -93,11 +95,11 @@ class EnsembleState(Generic[Module]):
         self._optimizer.step()
         self.step += 1
         if self._kept:
-            losses = losses.masked_fill(self._diverged.cpu() > 0, torch.nan)
+            shown[0, self._diverged.cpu() > 0] = torch.nan
             self._hold_diverged()
         if self.plan.average is not None:
             update_average(self._average, self._weights, self.plan.average, self.step)
-        return {"loss": losses, "gradient_norm": shown_norms, "learning_rate": rate}
+        return {"loss": shown[0], "gradient_norm": shown[1], "learning_rate": rate}
 
     def result(self) -> Ensemble[Module]:
         """The ensemble in eval() mode, with the averaged weights where an average is kept."""

@@ -179,7 +179,10 @@ def _part(batch: Any, index: int, count: int) -> Any:
     if isinstance(batch, Tensor):
         size, rest = divmod(batch.shape[0], count)
         if rest:
-            refuse("accumulate", "divide the size of the batch", f"{count} for {batch.shape[0]}", "choose another")
+            raise ArgumentError(
+                f"accumulate must divide the size of the batch, but is {count} for {batch.shape[0]} tasks: choose a "
+                "divisor."
+            )
         return batch[index * size : (index + 1) * size]
     if isinstance(batch, Mapping):
         return {name: _part(value, index, count) for name, value in batch.items()}

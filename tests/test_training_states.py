@@ -1,0 +1,347 @@
+"""What states do with modules: modes, buffers, frozen parameters, what is random, one module's own options."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from torch import nn
+from training_cases import BASE, Net, batch_at, loss
+
+from mesascope.errors import ArgumentError, NumericalError
+from mesascope.training import Ensemble, EnsembleState, ModuleState, ParameterGroup, fit
+
+EACH_OPTIMIZER = pytest.mark.parametrize(
+    "optimizer",
+    [{"optimizer": "sgd", "momentum": 0.9}, {"optimizer": "adam"}, {"optimizer": "adamw", "weight_decay": 0.1}],
+    ids=["sgd", "adam", "adamw"],
+)
+
+
+def plan(**changes):
+    return dataclasses.replace(BASE, **changes)
+
+
+def members_at(step):
+    return batch_at(step, (3,))
+
+
+def member_at(index):
+    return lambda step: {name: tensor[index] for name, tensor in members_at(step).items()}
+
+
+def assert_same(found, expected, **tolerances):
+    found, expected = found.state_dict(), expected.state_dict()
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        torch.testing.assert_close(found[name], tensor, **tolerances)
+
+
+# Of both kinds
+
+
+@EACH_OPTIMIZER
+def test_members_end_as_modules_trained_alone(optimizer):
+    """Clipped, averaged, and with BatchNorm's running statistics."""
+    how = plan(clip=0.2, average=1.0, **optimizer)
+    ensemble = fit(
+        EnsembleState([Net(seed, batch_norm=True) for seed in range(3)], loss, how),
+        members_at,
+        how,
+    )
+    for index in range(3):
+        alone = fit(ModuleState(Net(index, batch_norm=True), loss, how), member_at(index), how)
+        assert_same(ensemble.member(index), alone, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_frozen_parameters_and_their_moments_stay(count):
+    def frozen(seed):
+        net = Net(seed)
+        net.first.requires_grad_(False)
+        return net
+
+    how = plan(optimizer="adamw", weight_decay=0.5, average=1.0)
+    ensemble = fit(
+        EnsembleState([frozen(seed) for seed in range(count)], loss, how), lambda i: batch_at(i, (count,)), how
+    )
+    alone = fit(ModuleState(frozen(0), loss, how), batch_at, how)
+    for trained in (ensemble.member(0), alone):
+        assert torch.equal(trained.first.weight, Net(0).first.weight)
+        assert not torch.equal(trained.second.weight, Net(0).second.weight)
+        assert not trained.first.weight.requires_grad
+
+
+class Watching(nn.Module):
+    """Notes its modes at every call; its BatchNorm is frozen if wished."""
+
+    def __init__(self, frozen=False):
+        super().__init__()
+        self.net, self.seen = Net(0, batch_norm=True, dropout=0.2), []
+        if frozen:
+            self.net.norm.eval()
+
+    def forward(self, x):
+        self.seen.append((self.training, self.net.dropout.training, self.net.norm.training))
+        return self.net(x)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("kind", [EnsembleState, ModuleState])
+def test_updates_run_in_train_mode_and_evaluations_in_eval_mode(kind, frozen):
+    module = Watching(frozen)
+    alone = kind is ModuleState
+    state = kind(module, loss, BASE) if alone else kind([module], loss, BASE)
+    seen = module.seen if alone else state.ensemble.module.seen
+    shape = () if alone else (1,)
+    calls = []
+
+    def evaluate(step, model):
+        del seen[:]
+        model(batch_at(step, shape)["x"])
+        calls.append(seen.pop())
+
+    result = fit(state, lambda step: batch_at(step, shape), BASE, evaluate=evaluate)
+    assert calls == [(False, False, False)] * 4
+    assert not (result if alone else result.member(0)).training
+    state.update(batch_at(0, shape))
+    assert seen[-1] == (True, True, not frozen)
+    if not alone:  # members are copied
+        assert module.training
+        assert module.net.norm.training != frozen
+
+
+@pytest.mark.parametrize("kind", [EnsembleState, ModuleState])
+def test_a_module_that_comes_in_eval_mode_is_trained_in_train_mode(kind):
+    module = Watching().eval()
+    state = kind(module, loss, BASE) if kind is ModuleState else kind([module], loss, BASE)
+    state.update(batch_at(0, () if kind is ModuleState else (1,)))
+    seen = module.seen if kind is ModuleState else state.ensemble.module.seen
+    assert seen == [(True, True, True)]
+
+
+# What is random
+
+
+class Dropping(nn.Module):
+    """Answers with its mask, times a weight that is never moved by much."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight, self.dropout = nn.Parameter(torch.rand(())), nn.Dropout(0.5)
+
+    def forward(self, x):
+        return self.weight * self.dropout(torch.ones_like(x))
+
+
+def masks(seed, steps=2):
+    drawn = []
+
+    def watched(ensemble, batch):
+        output = ensemble(batch)
+        drawn.append((output != 0).flatten(1))
+        return output.square().flatten(1).mean(1)
+
+    how = plan(steps=steps, learning_rate=1e-6)
+    fit(EnsembleState([Dropping() for _ in range(3)], watched, how, seed=seed), lambda step: torch.ones(3, 40, 50), how)
+    return torch.stack(drawn).double()
+
+
+def test_dropout_masks_are_independent_between_members_steps_and_seeds_and_depend_on_nothing_else():
+    torch.manual_seed(1)
+    first = masks(seed=0)
+    torch.manual_seed(2)
+    assert torch.equal(masks(seed=0), first)
+    assert (first.mean(-1) - 0.5).abs().max() < 0.06  # 2000 draws: five standard errors
+    rows = torch.cat([first.flatten(0, 1), masks(seed=1).flatten(0, 1)])
+    correlations = torch.corrcoef(rows) - torch.eye(12)
+    assert correlations.abs().max() < 0.12
+
+
+@pytest.mark.parametrize("kind", [EnsembleState, ModuleState])
+def test_training_leaves_the_global_generator_as_it_was(kind):
+    state = kind(Net(0, dropout=0.5), loss, BASE) if kind is ModuleState else kind([Net(0, dropout=0.5)], loss, BASE)
+    torch.manual_seed(7)
+    before = torch.get_rng_state()
+    state.update(batch_at(0, () if kind is ModuleState else (1,)))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+# Ensembles: buffers and what vmap can run
+
+
+class Replacing(nn.Module):
+    """Replaces a buffer in its forward pass where others change theirs in place."""
+
+    def __init__(self, seed):
+        super().__init__()
+        self.net = Net(seed)
+        self.register_buffer("mean", torch.zeros(3))
+
+    def forward(self, x):
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * x.mean(0)
+        return self.net(x - self.mean)
+
+
+def test_buffers_that_a_module_replaces_are_kept():
+    ensemble = fit(EnsembleState([Replacing(seed) for seed in range(3)], loss, BASE), members_at, BASE)
+    single = fit(
+        EnsembleState([Replacing(0)], loss, BASE), lambda step: {k: v[:1] for k, v in members_at(step).items()}, BASE
+    )
+    for index in range(3):
+        alone = fit(ModuleState(Replacing(index), loss, BASE), member_at(index), BASE)
+        assert alone.mean.abs().max() > 0.01
+        assert_same(ensemble.member(index), alone, rtol=1e-4, atol=1e-5)
+    assert_same(single.member(0), ensemble.member(0), rtol=1e-4, atol=1e-5)
+
+
+class Branching(nn.Module):
+    """Asks for a number in the middle, which vmap cannot give for several members at once."""
+
+    def __init__(self, seed):
+        super().__init__()
+        self.net = Net(seed)
+
+    def forward(self, x):
+        return self.net(x) if x.sum() > 0 else -self.net(x)
+
+
+def test_what_vmap_cannot_run_is_refused_for_several_members_and_runs_for_one():
+    state = EnsembleState([Branching(seed) for seed in range(3)], loss, BASE)
+    with pytest.raises(ArgumentError, match=r"several members must be of a module that torch\.func\.vmap can run"):
+        state.update(members_at(0))
+    assert math.isfinite(EnsembleState([Branching(0)], loss, BASE).update(batch_at(0, (1,)))["loss"].sum())
+
+
+def test_errors_of_a_module_that_are_not_of_vmap_stay_what_they_are():
+    with pytest.raises(RuntimeError, match="Expected size"):
+        Ensemble([Net(0), Net(1)])(torch.ones(2, 8, 4))
+
+
+# One module
+
+
+@EACH_OPTIMIZER
+def test_accumulating_over_parts_of_a_batch_equals_the_whole_batch(optimizer):
+    how = plan(clip=0.2, **optimizer)
+
+    def draw(step):
+        return batch_at(step, dtype=torch.float64)
+
+    whole = fit(ModuleState(Net(0).double(), loss, how), draw, how)
+    for parts in (2, 8):
+        accumulated = fit(ModuleState(Net(0).double(), loss, how, accumulate=parts), draw, how)
+        assert_same(accumulated, whole, rtol=1e-9, atol=1e-10)
+    metrics = ModuleState(Net(0).double(), loss, how, accumulate=4).update(draw(0))
+    assert metrics["loss"] == pytest.approx(loss(Net(0).double(), draw(0)).item())
+
+
+def test_batches_that_cannot_be_run_in_equal_parts_are_refused():
+    state = ModuleState(Net(0), loss, BASE, accumulate=3)
+    with pytest.raises(ArgumentError, match="accumulate must divide the size of the batch, but is 3 for 8 tasks"):
+        state.update(batch_at(0))
+    with pytest.raises(ArgumentError, match="must be made of tensors to be run in parts, but holds a str"):
+        state.update("abc")
+
+
+def test_groups_train_with_rates_and_decays_of_their_own():
+    """Against gradient descent by hand."""
+    how = plan(optimizer="sgd", learning_rate=0.1, weight_decay=0.2, schedule="linear", decay_from=0.0)
+    groups = [ParameterGroup(("*.bias", "first.*"), learning_rate=0.5), ParameterGroup(("*.bias",), weight_decay=0.0)]
+    net, by_hand = Net(0), Net(0)
+    settings = {
+        "first.weight": (0.5, 0.2),
+        "first.bias": (0.5, 0.2),
+        "second.bias": (0.5, 0.2),
+        "second.weight": (0.1, 0.2),
+    }
+    fit(ModuleState(net, loss, how, parameter_groups=groups), batch_at, how)
+    for step in range(how.steps):
+        gradients = torch.autograd.grad(loss(by_hand, batch_at(step)), list(by_hand.parameters()))
+        with torch.no_grad():
+            for (name, weight), gradient in zip(by_hand.named_parameters(), gradients, strict=True):
+                rate, decay = settings[name]
+                weight -= rate * (1 - step / how.steps) * (gradient + decay * weight)
+    assert_same(net, by_hand)
+    no_decay = [ParameterGroup(("*.bias",), weight_decay=0.0)]
+    other = fit(ModuleState(Net(0), loss, how, parameter_groups=no_decay), batch_at, how)
+    assert not torch.allclose(other.second.bias, net.second.bias)
+
+
+def test_a_group_that_names_nothing_is_refused():
+    with pytest.raises(ArgumentError, match=r"but '\*\.gain' matches none of first\.bias, first\.weight, second\.bias"):
+        ModuleState(Net(0), loss, BASE, parameter_groups=[ParameterGroup(("*.bias", "*.gain"))])
+
+
+def test_autocast_runs_the_forward_pass_in_its_dtype_and_keeps_weights():
+    seen = []
+
+    def watched(model, batch):
+        seen.append(model(batch["x"]).dtype)
+        return loss(model, batch)
+
+    trained = fit(ModuleState(Net(0), watched, BASE, autocast=torch.bfloat16), batch_at, BASE)
+    plain = fit(ModuleState(Net(0), loss, BASE), batch_at, BASE)
+    assert set(seen) == {torch.bfloat16}
+    assert_same(trained, plain, rtol=0.1, atol=0.03)
+    assert not torch.equal(trained.first.weight, plain.first.weight)
+    with pytest.raises(ArgumentError, match=r"autocast must be torch\.float16, torch\.bfloat16 or None"):
+        ModuleState(Net(0), loss, BASE, autocast=torch.float64)
+
+
+def test_small_gradients_survive_float16():
+    """2^-22 times the loss: its gradients are below what float16 holds, unless they are scaled up."""
+
+    def small(model, batch):
+        return loss(model, batch) * 2.0**-22
+
+    ModuleState(net := Net(0), small, plan(clip=1.0)).update(batch_at(0))
+    exact = {name: weight.grad for name, weight in net.named_parameters()}
+    ModuleState(net := Net(0), small, plan(clip=1.0), autocast=torch.float16).update(batch_at(0))
+    half = {name: weight.grad for name, weight in net.named_parameters()}
+    for name, gradient in exact.items():
+        assert (half[name] - gradient).norm() < 0.02 * gradient.norm()
+
+
+def test_a_step_whose_scaled_gradient_overflows_is_left_out():
+    """Gradients of 2^4 overflow at the first scale, 2^16, and at half of it no more."""
+    net = nn.Linear(1, 1, bias=False)
+    net.weight.data.fill_(0.5)
+    how = plan(optimizer="sgd", schedule="constant", learning_rate=0.01, clip=100.0)
+
+    def linear(model, batch):
+        return model(batch).sum()
+
+    weights, norms = [], []
+    state = ModuleState(net, linear, how, autocast=torch.float16)
+    for _ in range(4):
+        norms.append(state.update(torch.tensor([[2.0**0]]))["gradient_norm"])
+        weights.append(net.weight.item())
+    moved = [w != before for before, w in zip([0.5, *weights], weights, strict=False)]
+    assert moved == [math.isfinite(norm) for norm in norms]
+    assert moved[0] is False
+    assert moved[-1] is True
+
+
+@pytest.mark.parametrize("broken", ["loss", "gradient"])
+@pytest.mark.parametrize("autocast", [None, torch.bfloat16])
+def test_a_module_that_diverges_stops_with_a_sentence_and_keeps_its_weights(broken, autocast):
+    def exploding(model, batch):
+        value = loss(model, batch)
+        if batch["x"][0, 0] == 0:
+            value = value / 0 if broken == "loss" else value + (model.second.bias * 0).sqrt().sum()
+        return value
+
+    def draw(step):
+        batch = batch_at(step)
+        if step == 4:
+            batch["x"][0, 0] = 0
+        return batch
+
+    net = Net(0)
+    with pytest.raises(NumericalError, match=r"diverged at step 5 \(loss nan, gradient norm (inf|nan), learning rate"):
+        fit(ModuleState(net, exploding, BASE, autocast=autocast), draw, BASE)
+    short = Net(0)
+    fit(ModuleState(short, loss, BASE, autocast=autocast), draw, plan(steps=4))
+    assert_same(net, short, rtol=0, atol=0)
