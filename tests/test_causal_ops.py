@@ -41,7 +41,7 @@ def at(named, times):
 
 
 @pytest.mark.parametrize("rule", RULES)
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(
     t=st.integers(0, 20),
     dk=st.integers(1, 6),

@@ -6,8 +6,14 @@ import torch
 from mesascope.constructions import copy_tokens, gradient_descent, kernel_gradient_descent, softmax_gradient_descent
 from mesascope.errors import ArgumentError
 from mesascope.learners import Centred, GradientDescent
-from mesascope.nets import MLP, Alternating, EmbeddedDescent, Embedding, InContextRegressor, Transformer
-from mesascope.nets.transformer import TransformerConfig
+from mesascope.nets import (
+    MLP,
+    Alternating,
+    EmbeddedDescentConfig,
+    EmbeddingConfig,
+    InContextRegressorConfig,
+    TransformerConfig,
+)
 from mesascope.streams import stream
 from mesascope.tasks import Context, LinearRegression
 from mesascope.training import Ensemble
@@ -114,22 +120,20 @@ def test_a_kernel_construction_takes_biases():
 def test_descent_behind_an_embedding_is_the_net_with_the_constructed_layer():
     """The control of the sine study: same embedding, gradient descent in place of attention."""
     tasks = episode(d=1)
-    embedding = Embedding(2, 8, init_scale=0.5).double()
-    layer = gradient_descent(7, 1, 0.3, 6).network.transformer
-    network = InContextRegressor(layer, embedding=embedding)
-    control = EmbeddedDescent(embedding, 1, 0.3)
+    embedding = EmbeddingConfig(2, 8, init_scale=0.5)
+    layer = gradient_descent(7, 1, 0.3, 6).network
+    config = InContextRegressorConfig(layer.config.transformer, embedding=embedding)
+    network = config.build().double().with_products(layer.products())
+    control = EmbeddedDescentConfig(embedding, 1, 0.3).build().double()
+    control.embedding.load_state_dict(network.embedding.state_dict())
     torch.testing.assert_close(
         network.trajectory(tasks.context, tasks.xq), control.trajectory(tasks.context, tasks.xq), rtol=1e-12, atol=1e-12
     )
 
 
 def test_an_embedding_serves_in_an_ensemble():
-    def make(seed):
-        config = TransformerConfig(8, init_scale=1.0)
-        generator = stream(seed, "init")
-        return InContextRegressor(Transformer(config, generator), embedding=Embedding(2, 8, generator=generator))
-
-    nets = [make(seed) for seed in range(3)]
+    config = InContextRegressorConfig(TransformerConfig(8), embedding=EmbeddingConfig(2, 8))
+    nets = [config.build(stream(seed, "init")) for seed in range(3)]
     tasks = episode(d=1).to(torch.float32)
     context = Context(*(part.expand(3, *part.shape) for part in tasks.context))
     answers = Ensemble(nets)(context, tasks.xq.expand(3, *tasks.xq.shape))

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from mesascope.constructions import gradient_descent, gradient_descent_plus_plus, with_products
+from mesascope.constructions import gradient_descent, gradient_descent_plus_plus
 from mesascope.errors import ArgumentError, ArgumentTypeError, NumericalError
 from mesascope.learners import (
     GradientDescent,
@@ -22,14 +22,18 @@ from mesascope.lenses import (
     interpolate,
     rescaled_products,
     rollout,
+    step_sizes,
     sweep,
+    token_sensitivity,
     trajectory_errors,
     weights,
 )
 from mesascope.measurement import Measurement
-from mesascope.nets import InContextRegressor, Transformer, TransformerConfig
+from mesascope.nets import InContextRegressorConfig, Products, TransformerConfig
+from mesascope.records import facts
 from mesascope.streams import stream
 from mesascope.tasks import Context, Episode, LinearDynamics, LinearRegression
+from mesascope.testing import examples
 
 FAMILY = LinearRegression(n_context=8, d_in=3, d_out=2, n_query=2)
 
@@ -106,21 +110,66 @@ def test_parts_do_not_change_the_answer(episodes, monkeypatch):
     assert parts.mse_ratio.stderr == pytest.approx(whole.mse_ratio.stderr)
 
 
+def regressor(**transformer):
+    return InContextRegressorConfig(TransformerConfig(5, **transformer), d_out=2).build(stream(0, "init"))
+
+
 def test_access_is_told_apart(episodes):
-    net = InContextRegressor(Transformer(TransformerConfig(5)), d_out=2)
-    assert access_of(net, episodes) == "network"
-    assert access_of(GradientDescent(1, 0.5), episodes) == "gradient"
-    assert access_of(numpy_mean, episodes) == "prediction"
+    net = regressor()
+    assert access_of(net, episodes) == {"prediction", "gradient", "products", "tokens", "rule", "trajectory"}
+    assert access_of(GradientDescent(1, 0.5), episodes) == {"prediction", "gradient", "rule", "trajectory"}
+    assert access_of(Mean(), episodes) == {"prediction", "gradient"}
+    assert access_of(numpy_mean, episodes) == {"prediction"}
+    assert access_of("text", episodes) == set()
 
 
-def test_lenses_refuse_learners_that_give_less_than_they_need(episodes):
-    with pytest.raises(ArgumentError, match="sensitivities must come from a learner that torch can differentiate"):
-        alignment(numpy_mean, Mean(), episodes)
-    with pytest.raises(ArgumentTypeError, match="weights must be given a network"):
-        weights(Mean())
-    with pytest.raises(ArgumentTypeError, match="rollout must be given a learner with a rule to repeat"):
-        rollout(Mean(), 3)
-    assert agreement(numpy_mean, Mean(), episodes).prediction_difference.value == pytest.approx(0, abs=1e-6)
+TASKS = LinearRegression(n_context=10, d_in=3).sample(6, stream(0, "lenses"))
+
+
+@pytest.mark.parametrize(("name", "look"), examples("lens"))
+def test_a_lens_takes_a_plain_function_or_refuses_it_in_a_sentence(name, look, unchecked):
+    if facts("lens", name)["needs"] == "prediction":
+        look(numpy_mean, TASKS)
+    else:
+        with pytest.raises(ArgumentTypeError, match=rf"^{name}|^rescaled_products") as refusal:
+            look(numpy_mean, TASKS)
+        assert "but is given numpy_mean: " in str(refusal.value)
+        assert str(refusal.value).count(".") == 1
+
+
+@pytest.mark.parametrize(("name", "look"), examples("lens"))
+def test_a_lens_refuses_what_is_no_learner(name, look, unchecked):
+    with pytest.raises(ArgumentTypeError, match="but is given str"):
+        look("text", TASKS)
+
+
+@pytest.mark.parametrize(("name", "look"), examples("lens"))
+def test_every_lens_looks_at_a_network_and_leaves_its_mode_as_it_was(name, look):
+    """Dropout would make two calls differ, batches of other tasks would change what a norm computes."""
+    config = TransformerConfig(4, n_layers=2, shared=True, token_clip=9.0)
+    net, seen = InContextRegressorConfig(config).build(stream(0, "init")), []
+    layer = net.transformer.layers[0]
+    layer.attention.register_forward_pre_hook(lambda module, inputs: seen.append(module.training))
+    net.train()
+    layer.norm.eval()
+    look(net, TASKS)
+    assert bool(seen) == (facts("lens", name)["needs"] not in ("products", "rule"))
+    assert not any(seen)
+    assert [part for part in net.modules() if not part.training] == [layer.norm]
+
+
+def test_a_module_with_dropout_agrees_with_itself(episodes):
+    class Dropped(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.drop = torch.nn.Dropout(0.5)
+
+        def forward(self, context, xq):
+            return self.drop(GradientDescent(1, 1.0)(context, xq))
+
+    assert agreement(Dropped(), GradientDescent(1, 1.0), episodes).prediction_difference.value == 0
+    assert alignment(Dropped(), Dropped(), episodes).sensitivity_difference.value == 0
+    assert compare(Dropped(), {"same": Dropped()}, FAMILY, tasks=20).rows["same"].mse_ratio.value == 1
 
 
 def test_predictions_of_the_wrong_shape_or_not_finite_are_refused(episodes):
@@ -164,8 +213,8 @@ def test_interpolation_ends_at_its_ends(episodes):
 def test_separate_clipped_layers_are_rescaled_one_by_one(episodes):
     eta, gamma = [0.5, 0.9], [0.01, 0.02]
     built = gradient_descent_plus_plus(3, 2, eta, gamma, 8, steps=2).network
-    clipped = InContextRegressor(Transformer(TransformerConfig(5, n_layers=2, token_clip=0.3)).double(), d_out=2)
-    a, b = (with_products(clipped, built.products()) for _ in range(2))
+    clipped = regressor(n_layers=2, token_clip=0.3).double()
+    a, b = (clipped.with_products(built.products()) for _ in range(2))
     with torch.no_grad():
         for factor, layer in zip((3.0, 0.2), b.transformer.layers, strict=True):
             layer.attention.w_q.mul_(factor)
@@ -179,9 +228,43 @@ def test_separate_clipped_layers_are_rescaled_one_by_one(episodes):
 
 
 def test_interpolation_refuses_what_is_not_linear():
-    net = InContextRegressor(Transformer(TransformerConfig(5, attention="softmax", init_scale=1.0)), d_out=2)
+    net = regressor(attention="softmax")
     with pytest.raises(ArgumentError, match="interpolate must be given linear attention networks"):
         interpolate(net, net)
+
+
+class Plain:
+    """One linear layer of somebody else's: it has products, and no more."""
+
+    d_out, linear, token_clip = 2, True, None
+
+    def __init__(self, products):
+        self.own = products
+
+    def products(self):
+        return self.own
+
+    def with_products(self, products):
+        return Plain(products)
+
+
+def test_lenses_of_products_work_on_anything_that_has_some():
+    a, b = (gradient_descent(3, 2, eta, 8).network for eta in (0.5, 0.3))
+    ours = interpolate(a, b, 0.25).products()[0]
+    theirs = interpolate(Plain(a.products()), Plain(b.products()), 0.25)
+    assert isinstance(theirs, Plain)
+    torch.testing.assert_close(theirs.products()[0].w_pv, ours.w_pv)
+    assert step_sizes(Plain(a.products()), 8).eta.tolist() == pytest.approx([0.5])
+    assert weights(Plain(a.products()), b)[0][0].distance_pv == pytest.approx(0.2 / 0.3)
+
+
+def test_token_sensitivity_of_a_linear_layer_by_hand():
+    """With W_KQ = 0, tokens stay as they are: every row depends on itself alone, by the identity."""
+    zero = Products(torch.zeros(1, 5, 5), torch.ones(1, 5, 5))
+    net, tasks = regressor().with_products([zero]), FAMILY.sample(4, stream(0, "t"))
+    torch.testing.assert_close(token_sensitivity(net, tasks), 5**0.5 * torch.eye(8))
+    with pytest.raises(ArgumentError, match="layer must be at most the network's depth 1, but is 2"):
+        token_sensitivity(net, tasks, layer=2)
 
 
 def test_weights_of_a_construction_are_at_distance_zero():

@@ -106,7 +106,7 @@ def test_conjugate_gradients_that_do_not_arrive_say_so():
         attend(problem(forget=0.0), method="cg", ridge_decays=False, tolerance=1e-12, iterations=1)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     t=st.integers(0, 20),
     dk=st.integers(1, 7),
@@ -304,8 +304,9 @@ def test_a_recurrence_that_would_lose_all_digits_refuses():
 COMPILED = """
 import torch
 from mesascope.errors import NumericalError
-from mesascope.nets import CAUSAL_ATTENTIONS, AttentionConfig
+from mesascope.nets import AttentionConfig
 from mesascope.ops import mesa_attention
+from mesascope.records import registered
 
 
 def function(q, k, v, ridge, log_forget):
@@ -324,7 +325,7 @@ cotangent = torch.randn(got.shape, dtype=torch.float64)
 ours, theirs = (torch.autograd.grad(y, leaves, cotangent) for y in (got, expected))
 torch.testing.assert_close(ours, theirs)
 tokens = torch.randn(2, 40, 16)
-for attention in CAUSAL_ATTENTIONS.values():
+for attention in registered("attention").values():
     layer = attention(AttentionConfig(16, 2, forget=True, beta=True, convolution=3))
     torch.testing.assert_close(torch.compile(layer, fullgraph=True, backend="aot_eager")(tokens), layer(tokens))
 try:

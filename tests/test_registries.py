@@ -1,29 +1,81 @@
 """Everything registered keeps its contract."""
 
+import json
+
 import pytest
 import torch
 
+from mesascope.constructions import Construction
 from mesascope.nets import (
-    ATTENTIONS,
-    CAUSAL_ATTENTIONS,
-    LAYOUTS,
+    Alternating,
     AttentionConfig,
     CausalTransformerConfig,
-    InContextRegressor,
-    SequencePredictor,
-    Transformer,
+    Concatenated,
+    InContextRegressorConfig,
+    SequencePredictorConfig,
     TransformerConfig,
 )
+from mesascope.records import facts, from_record, registered, to_record
 from mesascope.streams import stream
 from mesascope.studies import STUDIES
 from mesascope.tasks import LinearDynamics, LinearRegression
 from mesascope.testing import check_family, check_learner, check_predictor, examples
 from mesascope.training import Ensemble, half_mse
 
+ATTENTIONS = list(registered("attention"))
 
-def each(kind, *left_out):
-    """All examples of a kind as test parameters."""
-    return [pytest.param(build, id=name) for name, build in examples(kind) if name not in left_out]
+
+def each(kind, **said):
+    """All examples of a kind, with these facts, as test parameters."""
+    return [pytest.param(build, id=name) for name, build in examples(kind, **said)]
+
+
+@pytest.mark.parametrize("kind", ["family", "net", "layout"])
+def test_a_record_is_the_inverse_of_its_config(kind):
+    for name, build in examples(kind):
+        config = build()
+        record = json.loads(json.dumps(to_record(config)))
+        assert (record["kind"], record["name"]) == (kind, name)
+        assert from_record(record) == config
+
+
+@pytest.mark.parametrize(("name", "build"), examples("attention"))
+def test_attention_is_built_from_a_config_with_a_record(name, build):
+    config = build()
+    layer = registered("attention")[name](config, stream(0, "init"))
+    assert from_record(json.loads(json.dumps(to_record(layer.config))), AttentionConfig) == config
+
+
+@pytest.mark.parametrize(("name", "build"), examples("net"))
+def test_a_network_is_built_from_its_record(name, build):
+    net = build().build(stream(0, "init"))
+    again = from_record(json.loads(json.dumps(to_record(net.config)))).build(stream(0, "init"))
+    assert type(again) is type(net)
+    assert again.state_dict().keys() == net.state_dict().keys()
+    for key, weight in net.state_dict().items():
+        assert torch.equal(again.state_dict()[key], weight), key
+
+
+@pytest.mark.parametrize(("name", "build"), examples("net"))
+def test_networks_without_a_generator_follow_the_global_one(name, build):
+    torch.manual_seed(0)
+    first, second = (next(iter(build().build().parameters())) for _ in range(2))
+    torch.manual_seed(0)
+    again = next(iter(build().build().parameters()))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, second)
+
+
+@pytest.mark.parametrize("build", each("net", of="learner"))
+def test_networks_that_learn_keep_the_contract(build):
+    config = build()
+    ordered = isinstance(getattr(config, "layout", None), Alternating)
+    check_learner(config.build(stream(0, "init")), permutation_invariant=not ordered)
+
+
+@pytest.mark.parametrize("build", each("net", of="predictor"))
+def test_networks_that_predict_keep_the_contract(build):
+    check_predictor(build().build(stream(0, "init")))
 
 
 @pytest.mark.parametrize("build", each("learner"))
@@ -52,8 +104,8 @@ def test_linear_regression_keeps_the_contract_in_all_its_variants(x, extra):
     check_family(LinearRegression(n_context=5, d_in=3, x=x, d_out=2, **extra))
 
 
-@pytest.mark.parametrize("attention", ATTENTIONS)
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("attention", [name for name in ATTENTIONS if "over_context" in facts("attention", name)])
+@pytest.mark.parametrize("layout", [Concatenated(), Alternating()])
 @pytest.mark.parametrize(
     "extra",
     [
@@ -66,10 +118,10 @@ def test_linear_regression_keeps_the_contract_in_all_its_variants(x, extra):
         {"n_layers": 2, "token_clip": 0.5},
     ],
 )
-def test_nets_keep_the_contract(attention, layout, extra):
-    config = TransformerConfig(width=LAYOUTS[layout].width(3, 1), attention=attention, init_scale=1.0, **extra)
-    ordered = layout != "concatenated"
-    check_learner(InContextRegressor(Transformer(config, stream(0, "init")), layout), permutation_invariant=not ordered)
+def test_regressors_keep_the_contract(attention, layout, extra):
+    transformer = TransformerConfig(width=layout.width(3, 1), attention=attention, **extra)
+    net = InContextRegressorConfig(transformer, layout).build(stream(0, "init"))
+    check_learner(net, permutation_invariant=isinstance(layout, Concatenated))
 
 
 CAUSAL_VARIANTS = [
@@ -85,11 +137,12 @@ CAUSAL_VARIANTS = [
 ]
 
 
-@pytest.mark.parametrize("attention", CAUSAL_ATTENTIONS)
+@pytest.mark.parametrize("attention", ATTENTIONS)
 @pytest.mark.parametrize("extra", CAUSAL_VARIANTS)
 def test_causal_layers_keep_the_contract_alone_and_as_an_ensemble(attention, extra):
-    config = CausalTransformerConfig(AttentionConfig(8, **extra), (attention, attention), mlp=2, layer_norm=True)
-    nets = [SequencePredictor(config, 3, generator=stream(seed, "init")) for seed in range(2)]
+    heads = AttentionConfig(**{"width": 8, "n_heads": 4, "init_scale": 2.0, **extra})
+    config = SequencePredictorConfig(CausalTransformerConfig(heads, 2, attention, mlp=2, layer_norm=True), 3)
+    nets = [config.build(stream(seed, "init")) for seed in range(2)]
     check_predictor(nets[0])
     ensemble, sequence = Ensemble(nets), LinearDynamics(d=3, length=7).sample(4, stream(0, "ensemble"))
     both = ensemble(sequence.expand(2, *sequence.shape))
@@ -102,11 +155,11 @@ def test_causal_layers_keep_the_contract_alone_and_as_an_ensemble(attention, ext
         assert weight.grad.any(), f"{name} must matter"
 
 
-@pytest.mark.parametrize("attention", CAUSAL_ATTENTIONS)
+@pytest.mark.parametrize("attention", ATTENTIONS)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("extra", [{}, {"convolution": 3, "forget": True, "beta": True, "output_norm": True}])
 def test_causal_layers_take_half_precision_and_autocast(attention, extra, dtype):
-    layer = CAUSAL_ATTENTIONS[attention](AttentionConfig(8, **extra), stream(0, "init"))
+    layer = registered("attention")[attention](AttentionConfig(8, 4, **extra), stream(0, "init"))
     tokens = torch.randn(2, 300, 8, generator=stream(0, "tokens"))
     tokens[:, 5] = 0.0
     expected = layer(tokens)
@@ -123,13 +176,14 @@ def test_causal_layers_take_half_precision_and_autocast(attention, extra, dtype)
         assert (rough - same).norm() < 0.05 * same.norm()
 
 
-@pytest.mark.parametrize("build", each("sequence-construction"))
+@pytest.mark.parametrize("build", each("construction", of="predictor"))
 @pytest.mark.parametrize("d", [1, 3, 10])
 @pytest.mark.parametrize("steps", [1, 2, 5])
 @pytest.mark.parametrize("start", [False, True])
-def test_sequence_constructions_equal_their_algorithms(build, d, steps, start):
+def test_constructions_that_predict_equal_their_algorithms(build, d, steps, start):
     w0 = torch.randn(d, d, dtype=torch.float64, generator=stream(0, "w0")) / d**0.5 if start else None
-    network, algorithm = build(d, steps, w0)
+    network, algorithm = construction = build(d, steps, w0)
+    assert isinstance(construction, Construction)
     sequence = LinearDynamics(d, 30).sample(5, stream(1, "constructions")).double()
     with torch.no_grad():
         expected = algorithm(sequence)
@@ -139,13 +193,14 @@ def test_sequence_constructions_equal_their_algorithms(build, d, steps, start):
     assert float((expected - blind).abs().max()) > 1e-2, "an algorithm that does nothing shows nothing"
 
 
-@pytest.mark.parametrize("build", each("construction", "softmax-gradient-descent"))
+@pytest.mark.parametrize("build", each("construction", of="learner", exact=True))
 @pytest.mark.parametrize(("d_in", "d_out", "n_context"), [(1, 1, 1), (3, 2, 7), (10, 1, 10), (4, 5, 2), (6, 1, 40)])
 @pytest.mark.parametrize("steps", [1, 2, 5])
 @pytest.mark.parametrize("start", [False, True])
-def test_constructions_equal_their_algorithms(build, d_in, d_out, n_context, steps, start):
+def test_constructions_that_learn_equal_their_algorithms(build, d_in, d_out, n_context, steps, start):
     w0 = torch.randn(d_out, d_in, dtype=torch.float64, generator=stream(0, "w0")) if start else None
-    network, algorithm = build(d_in, d_out, n_context, steps, w0)
+    network, algorithm = construction = build(d_in, d_out, n_context, steps, w0)
+    assert isinstance(construction, Construction)
     family = LinearRegression(n_context, d_in, d_out, n_query=5)
     episode = family.sample(9, stream(1, "constructions")).to(torch.float64)
     with torch.no_grad():
@@ -168,3 +223,21 @@ def test_studies_state_claims_with_bounds_for_each_preset(name):
     for claim in study.claims:
         assert set(claim.bounds) == set(study.presets)
         assert claim.source
+
+
+@pytest.mark.parametrize("build", each("construction", of="learner"))
+def test_the_network_of_a_construction_is_that_of_its_record(build):
+    network = build(3, 2, 5, 2, None).network
+    again = from_record(json.loads(json.dumps(to_record(network.config)))).build().double()
+    again.load_state_dict(network.state_dict())
+    episode = LinearRegression(5, 3, 2).sample(4, stream(0, "records")).to(torch.float64)
+    assert torch.equal(again(episode.context, episode.xq), network(episode.context, episode.xq))
+
+
+@pytest.mark.parametrize("build", each("construction", of="predictor"))
+def test_the_predictor_of_a_construction_is_that_of_its_record(build):
+    network = build(3, 2, None).network
+    again = from_record(json.loads(json.dumps(to_record(network.config)))).build().double()
+    again.load_state_dict(network.state_dict())
+    sequence = LinearDynamics(3, 8).sample(4, stream(0, "records")).double()
+    assert torch.equal(again(sequence), network(sequence))

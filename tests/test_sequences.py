@@ -14,13 +14,15 @@ from mesascope.learners import (
     RecursiveLeastSquares,
 )
 from mesascope.nets import (
-    CAUSAL_ATTENTIONS,
     AttentionConfig,
     CausalTransformerConfig,
+    LinearAttention,
     MesaAttention,
     SequencePredictor,
+    SequencePredictorConfig,
     SoftmaxAttention,
 )
+from mesascope.records import registered
 from mesascope.streams import stream
 from mesascope.tasks import Context, LinearDynamics, check_sequence
 from mesascope.testing import check_predictor
@@ -232,15 +234,16 @@ def test_layers_of_a_construction_tell_the_steps_of_its_algorithm():
 # Causal layers
 
 
-WIDE = CausalTransformerConfig(AttentionConfig(12), ("linear",))
+ATTENTIONS = list(registered("attention"))
+WIDE = CausalTransformerConfig(AttentionConfig(12))
 
 
 def predictor(*attention, width=12, **heads):
-    config = CausalTransformerConfig(AttentionConfig(width, n_heads=2, **heads), attention)
-    return SequencePredictor(config, D).double()
+    config = CausalTransformerConfig(AttentionConfig(width, n_heads=2, **heads), len(attention), attention)
+    return SequencePredictorConfig(config, D).build(stream(0, "init")).double()
 
 
-@pytest.mark.parametrize("attention", CAUSAL_ATTENTIONS)
+@pytest.mark.parametrize("attention", ATTENTIONS)
 @pytest.mark.parametrize("heads", [{}, {"convolution": 3, "forget": True, "beta": True}, {"positions": 6, "window": 4}])
 def test_any_split_into_prompt_and_steps_gives_the_same(attention, heads):
     net, s = predictor("softmax", attention, **heads), sequences(length=75)
@@ -270,7 +273,7 @@ def test_decoding_keeps_as_much_after_a_hundred_elements_as_after_ten(attention)
 
 
 def test_empty_and_single_sequences():
-    for attention in CAUSAL_ATTENTIONS:
+    for attention in ATTENTIONS:
         net = predictor(attention)
         assert net(torch.zeros(2, 0, D).double()).shape == (2, 0, D)
         assert net(torch.zeros(0, 5, D).double()).shape == (0, 5, D)
@@ -279,7 +282,7 @@ def test_empty_and_single_sequences():
 
 def test_heads_compute_what_their_weights_say():
     """One linear layer against W_KQ and W_PV, token by token."""
-    layer = CAUSAL_ATTENTIONS["linear"](AttentionConfig(6, 2), stream(0, "init")).double()
+    layer = LinearAttention(AttentionConfig(6, 2), stream(0, "init")).double()
     e = torch.randn(7, 6, dtype=torch.float64, generator=stream(0, "tokens"))
     w_kq, w_pv = layer.products()
     for t in range(7):
@@ -331,18 +334,21 @@ def test_a_predictor_that_looks_ahead_fails_the_contract():
         (lambda: AttentionConfig(0), "width must be at least 1"),
         (
             lambda: AttentionConfig(5, n_heads=2),
-            "key_size must be given, as n_heads = 2 does not divide width, but is 5",
+            "key_size must be given, as n_heads = 2 does not divide width = 5",
         ),
         (lambda: AttentionConfig(4, ridge=1e-4), "ridge must be greater than ridge_floor = 0.001, but is 0.0001"),
         (lambda: AttentionConfig(4, dpfp=-1), "dpfp must be at least 0"),
-        (lambda: AttentionConfig(8, dpfp=4), "dpfp must be less than 4 for key_size 2, but is 4"),
-        (lambda: AttentionConfig(4, dpfp=1), "dpfp must be less than 1 for key_size 1, but is 1"),
+        (lambda: AttentionConfig(8, 4, dpfp=4), "dpfp must be less than 4 for key_size 2, but is 4"),
+        (lambda: AttentionConfig(4, 4, dpfp=1), "dpfp must be less than 1 for key_size 1, but is 1"),
         (
             lambda: predictor("mesa").transformer.advance(torch.ones(1, 12).double(), ()),
             "state must be of 1 layers, but is 0",
         ),
-        (lambda: CausalTransformerConfig(AttentionConfig(4), ()), "attention must be a tuple of one name a layer"),
-        (lambda: CausalTransformerConfig(AttentionConfig(4), ("meza",)), "did you mean 'mesa'"),
+        (
+            lambda: CausalTransformerConfig(AttentionConfig(4), 2, ("mesa",)),
+            "attention must be one value or 2, one a layer",
+        ),
+        (lambda: CausalTransformerConfig(AttentionConfig(4), attention="meza"), "did you mean 'mesa'"),
         (lambda: predictor("mesa")(torch.ones(2, 5, 4)), "sequence must have width 3, but is 4"),
         (lambda: predictor("mesa")(torch.ones(2, 5, 3)), r"sequence must have the network's dtype torch\.float64"),
         (lambda: predictor("mesa").transformer(torch.ones(2, 5, 3)), r"tokens must have shape \(\*batch, t, 12\)"),
@@ -351,14 +357,14 @@ def test_a_predictor_that_looks_ahead_fails_the_contract():
             lambda: predictor("mesa").step(torch.ones(2, D).double(), predictor("mesa").init_state(3)),
             r"state must be of batch \(2,\), but is \(3,\): begin with init_state",
         ),
-        (lambda: SequencePredictor(WIDE, D, ()), "channels must be a tuple of names"),
+        (lambda: SequencePredictorConfig(WIDE, D, ()), "channels must be a tuple of names"),
         (
-            lambda: SequencePredictor(WIDE, D, ("blank", "now")),
-            "config must have width 6, 3 a channel, but is 12",
+            lambda: SequencePredictorConfig(WIDE, D, ("blank", "now")),
+            "transformer must have width 6, 3 a channel, but is 12",
         ),
-        (lambda: SequencePredictor(WIDE, D, ("bank",)), "did you mean 'blank'"),
+        (lambda: SequencePredictorConfig(WIDE, D, ("bank",)), "did you mean 'blank'"),
         (
-            lambda: SequencePredictor(WIDE, D, w0=torch.eye(D)),
+            lambda: SequencePredictor(SequencePredictorConfig(WIDE, D), w0=torch.eye(D)),
             "w0 must be None for raw tokens",
         ),
     ],
@@ -372,12 +378,9 @@ def test_training_a_mesa_layer_on_constructed_tokens_finds_least_squares():
     """The thesis' single mesa layer, small: from random weights to within 10 % of ridge regression's loss."""
     family = LinearDynamics(D, 20, noise=0.1)
 
-    def make(generator):
-        heads = AttentionConfig(3 * D, 1, key_size=D, init_scale=0.3, normalise=False)
-        config = CausalTransformerConfig(heads, ("mesa",))
-        return SequencePredictor(config, D, ("blank", "now", "before"), generator=generator)
-
-    trained = train(make, family, Training(steps=300, batch=64, learning_rate=0.05), seeds=[0]).member(0)
+    heads = AttentionConfig(3 * D, key_size=D, init_scale=0.3, normalise=False)
+    config = SequencePredictorConfig(CausalTransformerConfig(heads, attention="mesa"), D, ("blank", "now", "before"))
+    trained = train(config.build, family, Training(steps=300, batch=64, learning_rate=0.05), seeds=[0]).member(0)
     s = family.sample(1000, stream(0, "eval"))
 
     def loss(predict):
@@ -393,7 +396,8 @@ def test_a_mesa_member_that_diverges_lets_the_others_train_on():
     family, plan = LinearDynamics(D, 12), Training(steps=4, batch=8, learning_rate=0.01)
 
     def make(generator, broken):
-        net = SequencePredictor(CausalTransformerConfig(AttentionConfig(6, 2), ("mesa",)), D, generator=generator)
+        config = CausalTransformerConfig(AttentionConfig(6, 2), attention="mesa")
+        net = SequencePredictorConfig(config, D).build(generator)
         if broken == "infinite":
             net.w_in.data[0, 0] = torch.inf
         if broken == "singular":

@@ -9,7 +9,7 @@ from torch import nn
 
 from mesascope.errors import ArgumentError, NumericalError
 from mesascope.learners import GradientDescent
-from mesascope.nets import InContextRegressor, Transformer, TransformerConfig
+from mesascope.nets import InContextRegressorConfig, TransformerConfig
 from mesascope.runs.checkpoints import TrainingCheckpoints
 from mesascope.streams import stream
 from mesascope.tasks import Context, Episode, LinearRegression
@@ -29,8 +29,7 @@ FAMILY = LinearRegression(n_context=6, d_in=3, x_scale=0.5)
 PLAN = Training(steps=12, batch=32, learning_rate=1e-2, evaluate_every=5, checkpoint_every=4)
 
 
-def make(generator):
-    return InContextRegressor(Transformer(TransformerConfig(width=4, init_scale=0.1), generator))
+make = InContextRegressorConfig(TransformerConfig(width=4, init_scale=0.1)).build
 
 
 def flat(learner):

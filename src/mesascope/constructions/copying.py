@@ -19,7 +19,7 @@ __all__ = ["copy_tokens"]
 _SHARP = 800.0
 
 
-@register("construction", "copy-tokens", of="learner")
+@register("construction", "copy-tokens", of="learner", exact=True)
 def copy_tokens(
     d_in: int, d_out: int, eta: float | Sequence[float], n_context: int, steps: int = 1, attention: str = "linear"
 ) -> Construction:

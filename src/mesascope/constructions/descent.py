@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 
-@register("construction", "gradient-descent", of="learner")
+@register("construction", "gradient-descent", of="learner", exact=True)
 def gradient_descent(
     d_in: int,
     d_out: int,
@@ -54,7 +54,7 @@ def gradient_descent(
     return Construction(_network(d_in, d_out, n_context, steps, w0, algorithm.eta, torch.zeros(())), algorithm)
 
 
-@register("construction", "gradient-descent-plus-plus", of="learner")
+@register("construction", "gradient-descent-plus-plus", of="learner", exact=True)
 def gradient_descent_plus_plus(
     d_in: int,
     d_out: int,
@@ -75,7 +75,7 @@ def gradient_descent_plus_plus(
     return Construction(_network(d_in, d_out, n_context, steps, w0, algorithm.eta, algorithm.gamma), algorithm)
 
 
-@register("construction", "kernel-gradient-descent", of="learner")
+@register("construction", "kernel-gradient-descent", of="learner", exact=True)
 def kernel_gradient_descent(
     mlp: MLP, d_out: int, eta: float | Sequence[float], n_context: int, steps: int = 1
 ) -> Construction:

@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 
-@register("construction", "mesa-gradient-descent", of="predictor")
+@register("construction", "mesa-gradient-descent", of="predictor", exact=True)
 def mesa_gradient_descent(d: int, eta: float, w0: Float[Tensor, "d d"] | None = None) -> Construction:
     """One linear layer on tokens (-W_0 s_t, s_t, s_{t-1}) that takes one gradient step on all pairs up to t.
 
@@ -49,7 +49,7 @@ def mesa_gradient_descent(d: int, eta: float, w0: Float[Tensor, "d d"] | None = 
     return Construction(_linear(d, ("blank", "now", "before"), [step], w0), algorithm)
 
 
-@register("construction", "online-gradient-descent", of="predictor")
+@register("construction", "online-gradient-descent", of="predictor", exact=True)
 def online_gradient_descent(
     d: int, eta: float | Sequence[float], steps: int, w0: Float[Tensor, "d d"] | None = None
 ) -> Construction:
@@ -71,7 +71,7 @@ def online_gradient_descent(
     return Construction(_linear(d, ("blank", "now", "now", "before"), layers, w0), algorithm)
 
 
-@register("construction", "neumann-preconditioning", of="predictor")
+@register("construction", "neumann-preconditioning", of="predictor", exact=True)
 def neumann_preconditioning(d: int, terms: int, bound: float, ridge: float = 1.0) -> Construction:
     """``terms`` linear layers that approximate A_t^{-1} s_t by a Neumann series, and one that takes a gradient step.
 
@@ -98,7 +98,7 @@ def neumann_preconditioning(d: int, terms: int, bound: float, ridge: float = 1.0
     return Construction(network, algorithm)
 
 
-@register("construction", "mesa-least-squares", of="predictor")
+@register("construction", "mesa-least-squares", of="predictor", exact=True)
 def mesa_least_squares(d: int, ridge: float) -> Construction:
     """One mesa layer on tokens (0, s_t, s_{t-1}) whose weights make it solve the autoregressive problem at every t.
 

@@ -47,6 +47,8 @@ class WeightReading:
 def weights(network: HasProducts, construction: HasProducts | None = None) -> list[list[WeightReading]]:
     """Read every layer and head of a network, beside those of a construction of its depth. Needs *products*.
 
+    Each head is beside the construction's head of its number, or beside the first where these are fewer or more.
+
     Source: ICML paper, appendices A.3 and A.4.
     """
     layers = rescaled_products(require_access("weights", network))
@@ -58,9 +60,13 @@ def weights(network: HasProducts, construction: HasProducts | None = None) -> li
         )
     readings = []
     for layer, other in zip(layers, others, strict=True):
-        heads = range(layer.w_kq.shape[0])
-        target = (other.w_kq[0], other.w_pv[0]) if construction is not None else None
-        readings.append([_read(layer.w_kq[h], layer.w_pv[h], network.d_out, target) for h in heads])
+        heads, others_heads = (len(one.w_kq) for one in (layer, other))
+        read = []
+        for head in range(heads):
+            beside = head if others_heads == heads else 0
+            target = (other.w_kq[beside], other.w_pv[beside]) if construction is not None else None
+            read.append(_read(layer.w_kq[head], layer.w_pv[head], network.d_out, target))
+        readings.append(read)
     return readings
 
 

@@ -69,7 +69,7 @@ class Embedding(nn.Module):
         return embedded + self.mlp(embedded)
 
 
-@register("net", "embedded-descent")
+@register("net", "embedded-descent", of="learner")
 @dataclass(frozen=True)
 class EmbeddedDescentConfig:
     """What an `EmbeddedDescent` is built from.

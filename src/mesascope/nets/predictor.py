@@ -23,7 +23,7 @@ __all__ = ["CHANNELS", "PredictorState", "SequencePredictor", "SequencePredictor
 CHANNELS = ("blank", "now", "before")
 
 
-@register("net", "sequence-predictor")
+@register("net", "sequence-predictor", of="predictor")
 @dataclass(frozen=True)
 class SequencePredictorConfig:
     """What a `SequencePredictor` is built from.

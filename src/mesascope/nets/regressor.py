@@ -21,7 +21,7 @@ from mesascope.tasks import Context, check_inputs
 __all__ = ["InContextRegressor", "InContextRegressorConfig"]
 
 
-@register("net", "in-context-regressor")
+@register("net", "in-context-regressor", of="learner")
 @dataclass(frozen=True)
 class InContextRegressorConfig:
     """What an `InContextRegressor` is built from.

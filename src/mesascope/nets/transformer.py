@@ -171,15 +171,20 @@ class Transformer(nn.Module):
     def with_products(self, products: Sequence[Products]) -> Transformer:
         """A transformer of this architecture whose layers have exactly these W_KQ and W_PV, at full key size.
 
-        W_K = P = I, W_Q = W_KQ and W_V = W_PV; MLPs and norms are copied. Looped layers take the first.
+        W_K = P = I, W_Q = W_KQ and W_V = W_PV; MLPs and norms are copied. Looped layers take one pair; given different
+        ones, one a layer, they come apart. Softmax then divides scores by the root of the width, as keys are as wide as
+        tokens.
         """
         if len(products) not in (self.config.n_layers, len(self.layers)):
             refuse("products", f"be of {len(self.layers)} layers", len(products), "pass one pair a layer")
-        config = dataclasses.replace(self.config, key_size=self.config.width)
+        first = products[0]
+        alike = all(torch.equal(part, other) for own in products for part, other in zip(own, first, strict=True))
+        config = dataclasses.replace(self.config, key_size=self.config.width, shared=self.config.shared and alike)
         # A generator of its own, as these weights are thrown away.
-        other = Transformer(config, torch.Generator()).to(products[0].w_kq)
-        rest = {name: weight for name, weight in self.state_dict().items() if ".attention." not in name}
-        other.load_state_dict(rest, strict=False)
+        other = Transformer(config, torch.Generator()).to(first.w_kq)
+        for layer, before in zip(other._unrolled(), self._unrolled(), strict=True):
+            rest = {name: weight for name, weight in before.state_dict().items() if not name.startswith("attention.")}
+            layer.load_state_dict(rest, strict=False)
         for layer, own in zip(other.layers, products, strict=False):
             set_products(layer.attention, own)  # type: ignore[arg-type]
         return other
@@ -206,7 +211,7 @@ class Transformer(nn.Module):
         for index, layer in enumerate(self._unrolled()):
             normed = layer.norm(rows)
             asking = slice(0 if last_context or index < config.n_layers - 1 else n, None)
-            moved = layer.attention(normed[..., asking, :], normed[..., :n, :], config.damping)
+            moved = layer.attention(normed[..., asking, :], normed[..., :n, :], config.damping)  # type: ignore[operator]
             rows = layer.add(rows[..., asking, :], moved, config.damping)
             if config.token_clip is not None:
                 rows = rows.clamp(-config.token_clip, config.token_clip)

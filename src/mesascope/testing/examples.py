@@ -38,16 +38,44 @@ from mesascope.learners import (
     RecursiveLeastSquares,
     Zero,
 )
-from mesascope.nets import MLP
-from mesascope.records import registered
+from mesascope.lenses import (
+    agreement,
+    alignment,
+    compare,
+    interpolate,
+    per_task_errors,
+    rescaled_products,
+    rollout,
+    step_sizes,
+    sweep,
+    token_sensitivity,
+    trajectory_errors,
+    weights,
+)
+from mesascope.nets import (
+    MLP,
+    Alternating,
+    AttentionConfig,
+    CausalTransformerConfig,
+    Concatenated,
+    EmbeddedDescentConfig,
+    EmbeddingConfig,
+    InContextRegressorConfig,
+    SequencePredictorConfig,
+    TransformerConfig,
+)
+from mesascope.records import facts, registered
 from mesascope.streams import stream
 from mesascope.tasks import LinearDynamics, LinearRegression, SineWaves
 
 __all__ = ["EXAMPLES", "examples"]
 
 # Learners meet contexts of ten pairs of three inputs and one target; predictors sequences of 12 elements of three
-# entries of order 1. Constructions are built for the sizes (d_in, d_out, n_context, steps, w0), those of sequences for
-# (d, steps, w0); those that start from zero weights take no notice of w0.
+# entries of order 1. Nets, layouts and attention are given by their configs. Constructions are built for the sizes
+# (d_in, d_out, n_context, steps, w0), those of predictors for (d, steps, w0); those that start from zero weights take
+# no notice of w0. Lenses look at one learner and episodes of `_TASKS`.
+_TASKS = LinearRegression(n_context=10, d_in=3)
+
 EXAMPLES: dict[str, dict[str, list[Callable[..., Any]]]] = {
     "family": {
         "linear-regression": [LinearRegression],
@@ -101,8 +129,6 @@ EXAMPLES: dict[str, dict[str, list[Callable[..., Any]]]] = {
         "softmax-gradient-descent": [
             lambda d_in, d_out, n, steps, w0: softmax_gradient_descent(d_in, d_out, 0.4, steps, scale=1e-4)
         ],
-    },
-    "sequence-construction": {
         "mesa-gradient-descent": [lambda d, steps, w0: mesa_gradient_descent(d, 0.03, w0)],
         "online-gradient-descent": [
             lambda d, steps, w0: online_gradient_descent(d, [0.03 / (k + 1) for k in range(steps)], steps, w0)
@@ -111,16 +137,65 @@ EXAMPLES: dict[str, dict[str, list[Callable[..., Any]]]] = {
         "neumann-preconditioning": [lambda d, steps, w0: neumann_preconditioning(d, steps, bound=60.0 * d)],
         "mesa-least-squares": [lambda d, steps, w0: mesa_least_squares(d, 0.5)],
     },
+    "net": {
+        "in-context-regressor": [
+            lambda: InContextRegressorConfig(TransformerConfig(4, n_layers=2, shared=True, token_clip=3.0)),
+            lambda: InContextRegressorConfig(
+                TransformerConfig(13, 2, attention=("softmax", "linear"), mlp=2, layer_norm=(False, True)),
+                Alternating(),
+            ),
+            lambda: InContextRegressorConfig(TransformerConfig(6, n_heads=2), embedding=EmbeddingConfig(4, 6, 2, 0.5)),
+        ],
+        "sequence-predictor": [
+            lambda: SequencePredictorConfig(
+                CausalTransformerConfig(AttentionConfig(8, 2, positions=4), 2, ("softmax", "mesa"), mlp=2), d=3
+            ),
+            lambda: SequencePredictorConfig(
+                CausalTransformerConfig(AttentionConfig(9, key_size=3)), d=3, channels=("blank", "now", "before")
+            ),
+        ],
+        "embedded-descent": [lambda: EmbeddedDescentConfig(EmbeddingConfig(4, 8), steps=2, eta=(0.1, 0.2))],
+    },
+    "layout": {
+        "concatenated": [Concatenated],
+        "alternating": [Alternating, lambda: Alternating("one-hot", size=22, start=True)],
+    },
+    "attention": {
+        "softmax": [lambda: AttentionConfig(8, 2, window=4)],
+        "linear": [lambda: AttentionConfig(8, 2, forget=True)],
+        "delta": [lambda: AttentionConfig(8, 2, convolution=3)],
+        "mesa": [lambda: AttentionConfig(8, 2, ridge=0.5, output_norm=True)],
+    },
+    "lens": {
+        "per_task_errors": [per_task_errors],
+        "agreement": [lambda learner, episodes: agreement(learner, learner, episodes)],
+        "alignment": [lambda learner, episodes: alignment(learner, learner, episodes)],
+        "compare": [lambda learner, episodes: compare(learner, {"same": learner}, _TASKS, tasks=len(episodes.xq))],
+        "sweep": [
+            lambda learner, episodes: sweep({"a": learner}, _TASKS, {"noise": [0.0, 1.0]}, tasks=len(episodes.xq))
+        ],
+        "weights": [lambda learner, episodes: weights(learner)],
+        "rescaled_products": [lambda learner, episodes: rescaled_products(learner)],
+        "step_sizes": [lambda learner, episodes: step_sizes(learner, 10)],
+        "interpolate": [lambda learner, episodes: interpolate(learner, learner)],
+        "token_sensitivity": [token_sensitivity],
+        "rollout": [lambda learner, episodes: rollout(learner, 3)],
+        "trajectory_errors": [trajectory_errors],
+    },
 }
 
 
-def examples(kind: str) -> list[tuple[str, Callable[..., Any]]]:
+def examples(kind: str, **said: Any) -> list[tuple[str, Callable[..., Any]]]:
     """Name and builder of every example of a kind; raises AssertionError where an entry has none.
 
-    Only mesascope's own entries need one.
+    Only mesascope's own entries need one. ``said`` picks those that were registered with these facts.
+
+    >>> [name for name, _ in examples("net", of="predictor")]
+    ['sequence-predictor', 'sequence-predictor']
     """
     own = EXAMPLES[kind]
     for name, target in registered(kind).items():
         if target.__module__.startswith("mesascope.") and name not in own:
             raise AssertionError(f"{kind} {name!r} must have an example in mesascope.testing.examples.")
-    return [(name, builder) for name, builders in own.items() for builder in builders]
+    picked = [name for name in own if said.items() <= facts(kind, name).items()]
+    return [(name, builder) for name in picked for builder in own[name]]
