@@ -24,6 +24,5 @@ from .spectra import (
     one_step_optimum as one_step_optimum,
     one_step_preconditioner as one_step_preconditioner,
     spectral_mse as spectral_mse,
-    tune_spectral as tune_spectral,
 )
-from .tuning import Tuned as Tuned, tune as tune
+from .tuning import Tuned as Tuned, tune as tune, tune_spectral as tune_spectral

@@ -77,23 +77,23 @@ class GradientDescentPlusPlus(nn.Module):
         (x, y), n = context, max(context.x.shape[-2], 1)
         if self.w0 is not None and self.w0.shape != (y.shape[-1], x.shape[-1]):
             refuse("w0", f"have shape ({y.shape[-1]}, {x.shape[-1]})", tuple(self.w0.shape), "match it to (dy, dx)")
-        w0 = y.new_zeros(y.shape[-1], x.shape[-1]) if self.w0 is None else self.w0.to(x)
+        w0 = None if self.w0 is None else self.w0.to(x)
         yq = y.new_zeros((*xq.shape[:-1], y.shape[-1]))
-        predictions = [xq @ w0.mT - yq]
+        predictions = [_less(yq, xq, w0)]
         for step in range(self.steps):
             # (dy, dx): what is added to y is move x
-            move = -(y - x @ w0.mT).mT @ x * (size_at(self.eta, step).to(x) / n)
+            move = _less(y, x, w0).mT @ x * (size_at(self.eta, step).to(x) / n)
             last = step == self.steps - 1
             if self.gamma is None or (last and self.token_clip is None):
                 yq, y = yq + xq @ move.mT, y if last else y + x @ move.mT
             else:
                 bend = x.mT @ x * -size_at(self.gamma, step).to(x)
-                move = move + w0 @ bend
+                move = move if w0 is None else move + w0 @ bend
                 yq, y = yq + xq @ move.mT, y + x @ move.mT
                 xq, x = xq + xq @ bend, x + x @ bend
             if self.token_clip is not None:
                 x, y, xq, yq = (part.clamp(-self.token_clip, self.token_clip) for part in (x, y, xq, yq))
-            predictions.append(xq @ w0.mT - yq)
+            predictions.append(_less(yq, xq, w0))
         return predictions
 
     def extra_repr(self) -> str:
@@ -136,6 +136,11 @@ def step_sizes(name: str, value: float | Sequence[float], steps: int) -> nn.Para
     if not torch.isfinite(sizes).all():
         refuse(name, "be finite", value, "pass finite step sizes")
     return nn.Parameter(sizes)
+
+
+def _less(y: Tensor, x: Tensor, w0: Tensor | None) -> Float[Tensor, "*batch rows dy"]:
+    """W_0 x - y."""
+    return -y if w0 is None else x @ w0.mT - y
 
 
 def size_at(sizes: Tensor, step: int) -> Tensor:

@@ -6,34 +6,28 @@ the mean squared error over teachers and queries needs no task at all: only eige
 
 from __future__ import annotations
 
-import copy
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import torch
 
-from mesascope.errors import refuse, require_choice, require_count
+from mesascope.errors import refuse, require_choice
 from mesascope.learners.descent import GradientDescentPlusPlus
-from mesascope.learners.tuning import Tuned, minimise_mean, named_measurements
-from mesascope.measurement import Measurement
 from mesascope.shapes import Float, Tensor
-from mesascope.streams import stream
 from mesascope.tasks import LinearRegression
 
 __all__ = [
     "Optimum",
     "Preconditioner",
+    "SpectralLoss",
     "gram_spectra",
+    "has_spectral_loss",
     "one_step_optimum",
     "one_step_preconditioner",
     "spectral_mse",
-    "tune_spectral",
 ]
 
 # Variance and kurtosis E z^4 / (E z^2)^2 of the centred laws of `LinearRegression`.
 _MOMENTS = {"uniform": (1 / 3, 9 / 5), "normal": (1.0, 3.0), "laplace": (2.0, 6.0)}
-
-
-Descent = TypeVar("Descent", bound=GradientDescentPlusPlus)
 
 
 class Optimum(NamedTuple):
@@ -128,26 +122,7 @@ def spectral_mse(
     return variance * mse
 
 
-def tune_spectral(
-    learner: Descent, family: LinearRegression, *, contexts: int = 10_000, seed: int = 0
-) -> Tuned[Descent]:
-    """`tune` from eigenvalues alone, on the same stream: a hundred times cheaper, and less noisy for equal draws."""
-    require_count("contexts", contexts, least=2)
-    spectra = gram_spectra(family, contexts, stream(seed, "tune"))
-    tuned = copy.deepcopy(learner).cpu()
-
-    def losses(values: dict[str, Tensor]) -> Tensor:
-        return torch.func.functional_call(_SpectralLoss(tuned, family), _prefixed(values), (spectra,))
-
-    start = {name: value.detach() for name, value in tuned.named_parameters()}
-    best, errors, per_context = minimise_mean(losses, start)
-    with torch.no_grad():
-        for name, parameter in tuned.named_parameters():
-            parameter.copy_(best[name])
-    return Tuned(tuned, named_measurements(best, errors, contexts), Measurement.of(per_context))
-
-
-class _SpectralLoss(torch.nn.Module):
+class SpectralLoss(torch.nn.Module):
     """`spectral_mse` as a module, so that its step sizes can be swapped for others."""
 
     def __init__(self, learner: GradientDescentPlusPlus, family: LinearRegression) -> None:
@@ -158,8 +133,9 @@ class _SpectralLoss(torch.nn.Module):
         return spectral_mse(spectra, self.learner, self.family)
 
 
-def _prefixed(values: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {f"learner.{name}": value for name, value in values.items()}
+def has_spectral_loss(family: object) -> bool:
+    """Whether `spectral_mse` holds for the tasks of ``family``."""
+    return isinstance(family, LinearRegression) and family.x in _MOMENTS and family.covariance is None
 
 
 def _centred_moments(family: LinearRegression) -> tuple[float, float]:

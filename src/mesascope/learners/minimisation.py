@@ -1,0 +1,80 @@
+"""Minimising a mean of losses over a few numbers, such as step sizes: rugged, with regions where it overflows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from mesascope.errors import NumericalError
+from mesascope.shapes import Float, Tensor
+
+__all__ = ["minimise", "shrunk", "standard_errors"]
+
+Losses = Callable[[Tensor], Tensor]
+
+_OVERFLOW = 1e3  # stands for the logarithm of a loss that is not finite; any finite one is below 710
+_MOST_CUTS = 400
+
+
+def shrunk(losses: Losses, start: Float[Tensor, " p"]) -> Float[Tensor, " p"]:
+    """``start``, scaled down until its mean loss is finite."""
+    for _ in range(_MOST_CUTS):
+        if bool(torch.isfinite(losses(start).mean())):
+            return start
+        start = 0.7 * start
+    raise NumericalError(
+        f"the loss must be finite near zero step sizes, but is not at {start.tolist()}: check the tasks for numbers "
+        "that are not finite."
+    )
+
+
+def minimise(
+    losses: Losses, start: Float[Tensor, " p"], units: Float[Tensor, " p"], iterations: int
+) -> Float[Tensor, " p"]:
+    """The point of lowest mean loss that L-BFGS met on its way from ``start``: never worse than ``start``.
+
+    Descent's losses are polynomials of a high degree in its step sizes, which differ by orders of magnitude: so it is
+    the logarithm of the mean that is minimised, and in ``units``. Line searches turn back where the loss overflows.
+    """
+    point = (start / units).requires_grad_()
+    best, lowest = start, torch.inf
+    optimizer = torch.optim.LBFGS(
+        [point], max_iter=iterations, tolerance_grad=1e-9, tolerance_change=1e-9, line_search_fn="strong_wolfe"
+    )
+
+    def closure() -> float:
+        nonlocal best, lowest
+        # A loss of exactly 0 has no logarithm, and nothing left to gain.
+        value = losses(point * units).mean().clamp_min(torch.finfo(torch.float64).tiny).log()
+        (gradient,) = torch.autograd.grad(value, point)
+        usable = bool(torch.isfinite(value)) and bool(torch.isfinite(gradient).all())
+        point.grad = gradient if usable else torch.zeros_like(gradient)
+        if usable and value < lowest:
+            best, lowest = (point * units).detach(), value.item()
+        return value.item() if usable else _OVERFLOW
+
+    optimizer.step(closure)
+    return best
+
+
+def standard_errors(losses: Losses, point: Float[Tensor, " p"], units: Float[Tensor, " p"]) -> Float[Tensor, " p"]:
+    """Standard errors of the minimum of a sample's mean loss as an M-estimator.
+
+    Square roots of the diagonal of H^-1 V H^-1 / n, with H the mean Hessian and V the covariance of the n gradients.
+    """
+
+    def relative(values: Tensor) -> Tensor:
+        return losses(values * units)
+
+    def mean_gradient(values: Tensor) -> Tensor:
+        return torch.func.grad(lambda v: relative(v).mean())(values)
+
+    # One directional derivative a number keeps the memory at two evaluations, however many numbers there are.
+    at = point / units
+    axes = torch.eye(len(at), dtype=at.dtype, device=at.device)
+    gradients = torch.stack([torch.func.jvp(relative, (at,), (axis,))[1] for axis in axes])
+    hessian = torch.stack([torch.func.jvp(mean_gradient, (at,), (axis,))[1] for axis in axes])
+    inverse = torch.linalg.pinv(hessian, hermitian=True)
+    covariance = inverse @ torch.cov(gradients).view(hessian.shape) @ inverse / gradients.shape[1]
+    return covariance.diagonal().clamp_min(0).sqrt() * units
