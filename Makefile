@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo studies test lint bench
+.PHONY: demo studies test lint bench mutations
 
 demo: .venv/installed
 	$(BIN)/mesascope run one-step --preset quick
@@ -18,6 +18,9 @@ lint: .venv/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/python -m pytest --doctest-modules src/mesascope
+
+mutations: .venv/installed-dev
+	$(BIN)/python tests/mutations.py
 
 bench: .venv/installed
 	$(BIN)/python benchmarks/training.py

@@ -23,7 +23,7 @@ class Ledger:
     """How to print it."""
 
     def __call__(self) -> None:
-        from mesascope.reports import ledger_markdown, print_ledger
+        from mesascope.reports import console, ledger_markdown, print_ledger
         from mesascope.runs import find_runs
         from mesascope.studies import ledger_rows
 
@@ -34,8 +34,6 @@ class Ledger:
         elif self.format == "markdown":
             print(ledger_markdown(rows), end="")
         else:
-            from rich.console import Console
-
-            print_ledger(rows, Console())
+            print_ledger(rows, console())
         for sentence in [*unreadable, *damaged]:
             print(f"mesascope: left out: {sentence}", file=sys.stderr)

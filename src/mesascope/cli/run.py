@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 import sys
 from collections.abc import Sequence
@@ -49,6 +50,12 @@ class RunStudy:
                 command=shlex.join(["mesascope", *sys.argv[1:]]),
             )  # fmt: skip
         else:
+            changed = [field.name for field in dataclasses.fields(self) if getattr(self, field.name) != field.default]
+            if changed != ["resume"]:
+                raise ArgumentError(
+                    "--resume must stand alone, as all settings are read from the run, but is given with "
+                    f"{', '.join(changed)}: leave the other flags out."
+                )
             found, settings, run = resume_run(self.resume)
             if found.name != self.study:
                 raise ArgumentError(
@@ -73,8 +80,6 @@ class Run:
 
 def run_command(arguments: Sequence[str]) -> Any:
     """The type of the command: one subcommand a study, whose flags default to the preset that is asked for."""
-    import dataclasses
-
     preset = _preset(arguments)
     kinds = []
     for study in registered("study").values():
@@ -125,9 +130,7 @@ def _device(name: str) -> str:
 
 
 def _print_verdicts(records: Sequence[Any]) -> None:
-    from rich.console import Console
+    from mesascope.reports import console, counts_text, print_claims
 
-    from mesascope.reports import counts_text, print_claims
-
-    print_claims(records, Console(width=None if sys.stdout.isatty() else 120))
+    print_claims(records, console())
     print(f"{len(records)} claims: {counts_text(records)}")

@@ -9,6 +9,7 @@ from .panels import (
     Matrices as Matrices,
 )
 from .tables import (
+    console as console,
     counts_text as counts_text,
     ledger_markdown as ledger_markdown,
     print_claims as print_claims,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,9 +13,14 @@ from rich.table import Table as RichTable
 
 from mesascope.text import interval_text
 
-__all__ = ["bound_text", "counts_text", "ledger_markdown", "measured_text", "print_claims", "print_ledger"]
+__all__ = ["bound_text", "console", "counts_text", "ledger_markdown", "measured_text", "print_claims", "print_ledger"]
 
 _VERDICT_STYLE = {"holds": "green", "fails": "bold red", "undecided": "yellow", "not yet run": "dim"}
+
+
+def console() -> Console:
+    """A terminal as wide as it is, or a file 120 columns wide."""
+    return Console(width=None if sys.stdout.isatty() else 120)
 
 
 def measured_text(record: Mapping[str, Any]) -> str:
@@ -36,15 +42,18 @@ def counts_text(records: Sequence[Mapping[str, Any]]) -> str:
     return ", ".join(f"{counts[verdict]} {verdict}" for verdict in _VERDICT_STYLE if counts[verdict])
 
 
-def print_claims(records: Sequence[Mapping[str, Any]], console: Console) -> None:
+def print_claims(records: Sequence[Mapping[str, Any]], console: Console, title: str = "claims") -> None:
     """One row a claim."""
-    table = RichTable(title="claims", title_justify="left", pad_edge=False)
-    for column in ("claim", "measured, 99.9 %", "bound", "reported", "verdict"):
-        table.add_column(column, overflow="fold", no_wrap=column == "bound")
+    table = RichTable(title=title, title_justify="left", pad_edge=False, expand=True)
+    table.add_column("claim", ratio=5)
+    table.add_column("measured, with its interval at 99.9 %", ratio=3)
+    table.add_column("bound", no_wrap=True)
+    table.add_column("reported", ratio=2)
+    table.add_column("verdict", ratio=2)
     for record in records:
         table.add_row(
-            f"{record['id']}: {escape(record['sentence'])}\n[dim]{escape(record['measures'])}[/]",
-            measured_text(record),
+            f"[bold]{record['id']}[/]: {escape(record['sentence'])}",
+            f"{measured_text(record)}\n[dim]{escape(record['measures'])}[/]",
             record["bound"],
             record["reported"] or "",
             _styled(record),
@@ -89,13 +98,13 @@ def _run_markdown(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def print_ledger(rows: Sequence[Mapping[str, Any]], console: Console) -> None:
-    table = RichTable(pad_edge=False)
-    for column in ("study", "claim", "reported", "measured, 99.9 %", "n", "bound", "verdict", "settings", "run"):
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        cells = (row["study"], row["id"], row.get("reported") or "", measured_text(row), str(row.get("n", "")))
-        table.add_row(*cells, bound_text(row), _styled(row), _preset_text(row), row.get("run", ""))
-    console.print(table)
+    """One table a run; the claims of studies that have none in a line."""
+    for run in dict.fromkeys(row["run"] for row in rows if "run" in row):
+        own = [row for row in rows if row.get("run") == run]
+        print_claims(own, console, f"{own[0]['study']}, {_preset_text(own[0])}: {run}")
+    for study in dict.fromkeys(row["study"] for row in rows if "run" not in row):
+        console.print(f"{study}: {sum(row['study'] == study for row in rows)} claims, not yet run")
+    console.print(f"{len(rows)} claims: {counts_text(rows)}")
 
 
 def _preset_text(row: Mapping[str, Any]) -> str:
