@@ -49,6 +49,16 @@ class ModuleState(Generic[Module]):
         autocast: dtype of the forward pass, torch.bfloat16 or torch.float16, the weights staying as they are. With
             float16 the loss is scaled, and a step whose scaled gradient overflows is left out (`torch.amp.GradScaler`).
         seed: of what the module draws at random, as for dropout.
+
+    Raises:
+        ArgumentError: a group that names no parameter, or a module without parameters to train.
+
+    >>> from mesascope.training import fit
+    >>> line, plan = nn.Linear(1, 1), Training(steps=300, learning_rate=0.1)
+    >>> x = torch.linspace(-1, 1, 20).unsqueeze(1)
+    >>> trained = fit(ModuleState(line, lambda f, x: (f(x) - 2 * x - 1).square().mean(), plan), lambda step: x, plan)
+    >>> [round(weight.item(), 3) for weight in trained.parameters()]
+    [2.0, 1.0]
     """
 
     def __init__(
