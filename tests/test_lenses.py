@@ -267,6 +267,14 @@ def test_token_sensitivity_of_a_linear_layer_by_hand():
         token_sensitivity(net, tasks, layer=2)
 
 
+@pytest.mark.parametrize("other", [{"n_layers": 2}, {"n_heads": 2, "key_size": 5}])
+def test_interpolation_refuses_networks_of_other_sizes(other):
+    with pytest.raises(
+        ArgumentError, match="interpolate must be given networks of one depth, width and number of heads"
+    ):
+        interpolate(regressor(), regressor(**other))
+
+
 def test_weights_of_a_construction_are_at_distance_zero():
     network = gradient_descent(3, 2, 0.5, 8).network
     reading = weights(network, network)[0][0]

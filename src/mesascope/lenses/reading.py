@@ -126,6 +126,12 @@ def interpolate(a: HasProducts, b: HasProducts, t: float = 0.5) -> Any:
             f"interpolate must be given networks of one token_clip, but they have {a.token_clip} and {b.token_clip}: "
             "build the second as with_products of the first."
         )
+    sizes = [[tuple(layer.w_kq.shape) for layer in network.products()] for network in (a, b)]
+    if sizes[0] != sizes[1]:
+        raise ArgumentError(
+            "interpolate must be given networks of one depth, width and number of heads, but their W_KQ are "
+            f"{sizes[0]} and {sizes[1]}: build the second with the first's sizes."
+        )
     pairs = zip(rescaled_products(a), rescaled_products(b), strict=True)
     dtype = torch.promote_types(a.products()[0].w_kq.dtype, torch.float32)
     mixed = [

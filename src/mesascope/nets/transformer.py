@@ -108,9 +108,6 @@ class Attention(nn.Module):
         # Softmax divides by the root of the width of what it is given: tokens here, where it should be keys.
         self.sharpness = math.sqrt(config.width / key) if kind == "softmax" else 1.0
 
-    def products(self) -> Products:
-        return products_of(self)
-
     def forward(
         self, rows: Float[Tensor, "*batch m width"], context: Float[Tensor, "*batch n width"], damping: float
     ) -> Float[Tensor, "*batch m width"]:
@@ -118,7 +115,7 @@ class Attention(nn.Module):
 
         Through the products, keys and values are the context's own tokens: only the rows that ask are projected.
         """
-        w_kq, w_pv = self.products()
+        w_kq, w_pv = products_of(self)
         heads, width, _ = w_kq.shape
         queries = rows_times(rows, (self.sharpness * w_kq).reshape(-1, width).mT)
         mixed = self.attend(queries.reshape(*rows.shape[:-2], -1, width), context, context)
@@ -166,7 +163,7 @@ class Transformer(nn.Module):
 
     def products(self) -> list[Products]:
         """W_KQ and W_PV of each layer (looped layers repeat theirs)."""
-        return [layer.attention.products() for layer in self._unrolled()]
+        return [products_of(layer.attention) for layer in self._unrolled()]
 
     def with_products(self, products: Sequence[Products]) -> Transformer:
         """A transformer of this architecture whose layers have exactly these W_KQ and W_PV, at full key size.
@@ -222,7 +219,7 @@ class Transformer(nn.Module):
         return list(self.layers) * (self.config.n_layers if self.config.shared else 1)  # type: ignore[arg-type]
 
     def _linear_layers(self) -> list[LinearLayer]:
-        own = [layer.attention.products() for layer in self.layers]  # type: ignore[operator,union-attr]
+        own = [products_of(layer.attention) for layer in self.layers]  # type: ignore[arg-type]
         layers = [LinearLayer(w_kq, self.config.damping * w_pv) for w_kq, w_pv in own]
         return layers * (self.config.n_layers if self.config.shared else 1)
 
