@@ -116,9 +116,8 @@ class GradientDescent(GradientDescentPlusPlus):
     without gamma.
 
     >>> x, y = torch.eye(2), torch.tensor([[1.0], [2.0]])
-    >>> GradientDescent(steps=1, eta=0.5)(Context(x, y), x)
-    tensor([[0.2500],
-            [0.5000]], grad_fn=<SubBackward0>)
+    >>> GradientDescent(steps=1, eta=0.5)(Context(x, y), x).squeeze(-1).detach()
+    tensor([0.2500, 0.5000])
     """
 
     def __init__(
