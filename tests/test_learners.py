@@ -1,14 +1,20 @@
+import inspect
+import json
+
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 from sklearn.linear_model import Ridge
 
-from mesascope.errors import ArgumentError, NumericalError
+from mesascope.errors import ArgumentError, ArgumentTypeError, NumericalError
 from mesascope.learners import (
+    BayesPool,
+    Centred,
     GradientDescent,
     GradientDescentPlusPlus,
     LeastSquares,
     Mean,
+    Range,
     Zero,
     gram_spectra,
     one_step_optimum,
@@ -16,8 +22,10 @@ from mesascope.learners import (
     tune,
     tune_spectral,
 )
+from mesascope.records import facts, from_record, registered, to_record
 from mesascope.streams import stream
-from mesascope.tasks import LinearRegression
+from mesascope.tasks import Context, LinearDynamics, LinearRegression
+from mesascope.testing import examples
 
 
 def draw(n=7, d=4, out=2, m=3, batch=5, **kwargs):
@@ -202,3 +210,184 @@ def test_initial_weights_of_another_width_are_refused():
 def test_wrong_arguments_are_refused_in_a_sentence(call, message):
     with pytest.raises(ArgumentError, match=message):
         call()
+
+
+def each(*kinds):
+    """Kind, name and builder of every example, as test parameters."""
+    return [pytest.param(kind, name, build, id=name) for kind in kinds for name, build in examples(kind)]
+
+
+def random_context(lead, n, m, dtype, seed=0):
+    """Three inputs and one target, as wide as the examples are built for."""
+    generator = stream(seed, "properties")
+    draw = lambda *shape: torch.randn(*lead, *shape, dtype=dtype, generator=generator) / 2  # noqa: E731
+    return Context(draw(n, 3), draw(n, 1)), draw(m, 3)
+
+
+@pytest.mark.parametrize(("kind", "name", "build"), each("learner"))
+@settings(max_examples=15, deadline=None)
+@given(
+    lead=st.lists(st.integers(0, 3), max_size=3),
+    n=st.integers(0, 12),
+    m=st.integers(0, 4),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+    seed=st.integers(0, 100),
+)
+def test_learners_take_any_axes_and_any_order(kind, name, build, lead, n, m, dtype, seed):
+    learner = build()
+    if name == "nearest-neighbours":
+        n = max(n, 3)
+    context, xq = random_context(lead, n, m, dtype, seed)
+    with torch.no_grad():
+        answer = learner(context, xq)
+        assert answer.shape == (*lead, m, 1)
+        assert answer.dtype == dtype
+        assert torch.isfinite(answer).all()
+        order = torch.randperm(n, generator=stream(seed, "order"))
+        shuffled = learner(Context(context.x[..., order, :], context.y[..., order, :]), xq)
+        close = {"rtol": 1e-3, "atol": 1e-3} if dtype == torch.float32 else {"rtol": 1e-6, "atol": 1e-6}
+        torch.testing.assert_close(shuffled, answer, **close)
+        if lead and lead[0]:
+            last = learner(Context(context.x[-1], context.y[-1]), xq[-1])
+            torch.testing.assert_close(last, answer[-1], **close)
+
+
+@pytest.mark.parametrize(("kind", "name", "build"), each("learner"))
+def test_an_empty_context_teaches_nothing(kind, name, build):
+    context, xq = random_context((2,), 0, 3, torch.float64)
+    if name == "nearest-neighbours":
+        with pytest.raises(ArgumentError, match="at least k = 3 pairs"):
+            build()(context, xq)
+    elif name == "bayes-pool":  # knows its pool's mean
+        torch.testing.assert_close(build()(context, xq), xq.sum(-1, keepdim=True) / 3)
+    else:
+        assert not build()(context, xq).any()
+
+
+def exact_mse(learner, x, family):
+    """Mean squared error in a context, over teachers, noise and queries: from the learner's answers to a basis of each.
+
+    Answers are linear in the targets and in the query, so that second moments of the three are all that counts.
+    """
+    n, d = x.shape
+    queries, teachers, noises = torch.eye(d).to(x), torch.eye(d).to(x), torch.eye(n).to(x)
+    variance = family.x_scale**2 / 3
+    mse = 0.0
+    for teacher in teachers:
+        y = (x @ teacher)[:, None]
+        error = learner(Context(x, y), queries) - (queries @ teacher)[:, None]
+        mse += family.w_scale**2 * variance * error.square().sum()
+    for noise in noises:
+        mse += family.noise**2 * variance * learner(Context(x, noise[:, None]), queries).square().sum()
+    return mse
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    steps=st.integers(0, 4),
+    n=st.integers(1, 6),
+    d=st.integers(1, 5),
+    w_scale=st.floats(0.5, 2.0),
+    noise=st.floats(0.0, 1.0),
+    seed=st.integers(0, 1000),
+)
+def test_spectral_loss_is_the_exact_mean_over_teachers_noise_and_queries(steps, n, d, w_scale, noise, seed):
+    family = LinearRegression(n, d, x_scale=0.8, w_scale=w_scale, noise=noise)
+    generator = stream(seed, "sizes")
+    eta = 2 * torch.rand(steps, generator=generator, dtype=torch.float64)
+    gamma = (torch.rand(steps, generator=generator, dtype=torch.float64) - 0.3) / n
+    x = family.sample(1, stream(seed, "context")).context.x[0].double()
+    spectrum = torch.linalg.eigvalsh(x.mT @ x / n).clamp_min(0)[None]
+    for learner in (GradientDescent(steps, eta.tolist()), GradientDescentPlusPlus(steps, eta.tolist(), gamma.tolist())):
+        with torch.no_grad():
+            expected = exact_mse(learner, x, family)
+            found = spectral_mse(spectrum, learner, family)[0]
+        torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)
+
+
+def arguments(learner):
+    """What a learner is built from: attributes named as its constructor's arguments."""
+    values = {
+        name: getattr(learner, name)
+        for name, one in inspect.signature(type(learner)).parameters.items()
+        if one.kind is one.POSITIONAL_OR_KEYWORD
+    }
+    return {name: value.tolist() if isinstance(value, torch.Tensor) else value for name, value in values.items()}
+
+
+def sample_answer(kind, learner):
+    episode = LinearRegression(10, 3).sample(50, stream(0, "ranges"))
+    sequence = LinearDynamics(3, 12).sample(50, stream(0, "ranges"))
+    with torch.no_grad():
+        return learner(episode.context, episode.xq) if kind == "learner" else learner(sequence)
+
+
+@pytest.mark.parametrize(("kind", "name", "build"), each("learner", "predictor"))
+def test_free_parameters_are_arguments_whose_ranges_can_be_used(kind, name, build):
+    """At either end of each range the example is built and predicts, finitely."""
+    known = arguments(build())
+    for parameter, allowed in facts(kind, name)["free"].items():
+        assert isinstance(allowed, Range)
+        assert parameter in known
+        ends = (allowed.low, allowed.high)
+        answers = [sample_answer(kind, type(build())(**(known | {parameter: end}))) for end in ends]
+        assert all(bool(torch.isfinite(answer).all()) for answer in answers)
+        assert not torch.equal(*answers), f"{parameter} must matter"
+
+
+@pytest.mark.parametrize("kind", ["learner", "predictor"])
+def test_every_learner_says_what_is_free_in_it(kind):
+    assert all("free" in facts(kind, name) for name in registered(kind))
+
+
+@pytest.mark.parametrize(("kind", "name", "build"), each("learner", "predictor"))
+def test_learners_have_records(kind, name, build):
+    learner = build()
+    if name == "kernel-gradient-descent":
+        with pytest.raises(ArgumentTypeError, match="store what it is built from"):
+            to_record(learner)
+        return
+    record = json.loads(json.dumps(to_record(learner)))
+    again = from_record(record)
+    assert type(again) is type(learner)
+    assert to_record(again) == record
+    assert torch.equal(sample_answer(kind, again), sample_answer(kind, learner))
+
+
+@pytest.mark.parametrize(
+    "learner",
+    [
+        GradientDescentPlusPlus(2, [0.5, 0.25], [0.01, 0.02], w0=torch.randn(1, 3), token_clip=2.0),
+        Centred(Centred(GradientDescent(1, 0.1, w0=torch.randn(1, 3, dtype=torch.float64)))),
+        BayesPool(torch.randn(4, 1, 3), 0.3),
+        tune_spectral(GradientDescentPlusPlus(2, 1.0, 0.01), LinearRegression(10, 3), contexts=50).learner,
+    ],
+    ids=str,
+)
+def test_records_keep_matrices_and_learners_within(learner):
+    again = from_record(json.loads(json.dumps(to_record(learner))))
+    assert torch.equal(sample_answer("learner", again), sample_answer("learner", learner))
+
+
+def test_records_of_learners_refuse_what_they_do_not_know():
+    with pytest.raises(ArgumentError, match="unknown key 'ridg': did you mean 'ridge'"):
+        from_record({"kind": "learner", "name": "least-squares", "ridg": 1.0})
+    with pytest.raises(ArgumentError, match="ridge must be at least 0"):
+        from_record({"kind": "learner", "name": "least-squares", "ridge": -1.0})
+    with pytest.raises(ArgumentTypeError, match="matrix must be a tensor or equally long lists"):
+        from_record({"kind": "learner", "name": "preconditioned-gradient-descent", "matrix": [[1.0], [1.0, 2.0]]})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ((2.0, 1.0, "linear"), "low must be less than high = 1, but is 2.0"),
+        ((0.0, 1.0, "log"), "low must be greater than 0 on a log scale"),
+        ((float("nan"), 1.0, "linear"), "low must be finite"),
+    ],
+)
+def test_wrong_ranges_are_refused(wrong, message):
+    with pytest.raises(ArgumentError, match=message):
+        Range(*wrong)
+    with pytest.raises(ArgumentTypeError, match="low must be an integer"):
+        Range(1.5, 2, "integer")

@@ -1,3 +1,4 @@
+import dataclasses
 import math
 
 import pytest
@@ -75,6 +76,25 @@ def test_a_pool_holds_its_tasks_fixed():
     assert all(bool((task == whole.xq).all(dim=(1, 2)).any()) for task in drawn)
 
 
+def test_pools_of_other_seeds_are_other_tasks_and_the_first_is_the_same_as_ever():
+    first, again, other = (LinearRegression(pool=6, pool_seed=seed) for seed in (0, 0, 1))
+    draw = lambda family: family.sample(6, stream(0, "a"))  # noqa: E731
+    assert torch.equal(draw(first).xq, draw(again).xq)
+    assert torch.equal(draw(first).xq, draw(LinearRegression(pool=6)).xq)
+    for mine, yours in zip((*draw(first).context, draw(first).xq), (*draw(other).context, draw(other).xq), strict=True):
+        assert not (mine == yours).any()
+    replaced = dataclasses.replace(first, pool_seed=1)
+    assert torch.equal(draw(replaced).xq, draw(other).xq)
+
+
+def test_a_pool_is_drawn_once(monkeypatch):
+    family, drawn = LinearRegression(pool=6), []
+    monkeypatch.setattr("mesascope.tasks.linear_regression.stream", lambda *key: drawn.append(key) or stream(*key))
+    for seed in range(3):
+        family.sample(4, stream(seed, "a"))
+    assert drawn == [(0, "pool")]
+
+
 def test_streams_repeat_and_differ():
     draw = lambda *key: torch.rand(4, generator=stream(*key))  # noqa: E731
     assert torch.equal(draw(0, "train", 3), draw(0, "train", 3))
@@ -93,6 +113,7 @@ def test_streams_repeat_and_differ():
         ({"covariance": [1.0, -1.0], "d_in": 2}, "covariance must be symmetric and positive definite"),
         ({"covariance": [1.0, 1.0], "d_in": 3}, "covariance must have shape"),
         ({"pool": 0}, "pool must be at least 1"),
+        ({"pool_seed": -1}, "pool_seed must be at least 0"),
     ],
 )
 def test_wrong_values_are_refused_in_a_sentence(kwargs, message):

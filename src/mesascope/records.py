@@ -10,6 +10,7 @@ import dataclasses
 import difflib
 import functools
 import importlib
+import inspect
 import pkgutil
 from collections.abc import Callable, Mapping
 from types import MappingProxyType, ModuleType
@@ -99,7 +100,11 @@ def name_of(kind: str, target: object) -> str:
 
 
 def to_record(config: Any) -> Any:
-    """A config as JSON has it: fields by name, and ``kind`` and ``name`` where its class is registered."""
+    """A config as JSON has it: fields by name, and ``kind`` and ``name`` where its class is registered.
+
+    A registered class that is no dataclass, such as a learner, must keep its constructor's arguments as attributes of
+    the same names; tensors become nested lists, and the constructor takes those back.
+    """
     if dataclasses.is_dataclass(config) and not isinstance(config, type):
         own = {field.name: to_record(getattr(config, field.name)) for field in dataclasses.fields(config) if field.init}
         found = _identity(type(config))
@@ -110,6 +115,13 @@ def to_record(config: Any) -> Any:
         return [to_record(value) for value in config]
     if config is None or isinstance(config, bool | int | float | str):
         return config
+    found = None if isinstance(config, type) else _identity(type(config))
+    if found:
+        return {
+            "kind": found[0],
+            "name": found[1],
+            **{key: _plain(getattr(config, key)) for key in _hints(type(config))},
+        }
     raise ArgumentTypeError(
         f"a config must be made of dataclasses, numbers, strings, lists and mappings, but holds {config!r} "
         f"({type(config).__name__}): store what it is built from."
@@ -143,6 +155,8 @@ def _built(target: Any, record: Mapping[str, Any], name: str) -> Any:
     values = {key: _value(value, hints[key], f"{name}.{key}") for key, value in record.items()}
     try:
         return target(**values)
+    except ArgumentTypeError:
+        raise
     except TypeError as error:
         raise ArgumentError(f"a record of {name} must hold what it is built from, but does not: {error}.") from None
 
@@ -164,8 +178,16 @@ def _value(value: Any, hint: Any, place: str) -> Any:
 
 @functools.cache
 def _hints(target: Any) -> dict[str, Any]:
+    if not dataclasses.is_dataclass(target):  # such a class checks its arguments itself
+        parameters = inspect.signature(target).parameters.values()
+        return {one.name: Any for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)}
     hints = get_type_hints(target)
     return {field.name: hints[field.name] for field in dataclasses.fields(target) if field.init}
+
+
+def _plain(value: Any) -> Any:
+    """The record of an attribute: numbers of a tensor or an array as nested lists."""
+    return to_record(value.detach().tolist() if hasattr(value, "detach") else value)
 
 
 def _identity(target: type) -> tuple[str, str] | None:

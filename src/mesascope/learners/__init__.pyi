@@ -9,6 +9,7 @@ from .kernels import (
     NearestNeighbours as NearestNeighbours,
 )
 from .least_squares import LeastSquares as LeastSquares
+from .ranges import Range as Range
 from .second_order import Newton as Newton, PreconditionedGradientDescent as PreconditionedGradientDescent
 from .sequences import (
     ChebyshevLeastSquares as ChebyshevLeastSquares,

@@ -11,7 +11,7 @@ from mesascope.tasks import Context, check_inputs
 __all__ = ["Averaging", "Mean", "Zero"]
 
 
-@register("learner", "zero")
+@register("learner", "zero", free={})
 class Zero(nn.Module):
     """Predicts 0 for every query."""
 
@@ -20,7 +20,7 @@ class Zero(nn.Module):
         return 0 * xq[..., :1].expand(*xq.shape[:-1], context.y.shape[-1])
 
 
-@register("learner", "mean")
+@register("learner", "mean", free={})
 class Mean(nn.Module):
     """Predicts the mean of the context's targets for every query (0 for an empty context)."""
 
@@ -30,7 +30,7 @@ class Mean(nn.Module):
         return mean + Zero()(context, xq)
 
 
-@register("learner", "averaging")
+@register("learner", "averaging", free={})
 class Averaging(nn.Module):
     """The weights W = (1/n) sum_i y_i x_i^T: least squares if the inputs' covariance were the identity.
 

@@ -6,6 +6,8 @@ import torch
 from torch import nn
 
 from mesascope.errors import refuse, require_number
+from mesascope.learners.descent import Rows, tensor_of
+from mesascope.learners.ranges import Range
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
@@ -13,7 +15,7 @@ from mesascope.tasks import Context, check_inputs
 __all__ = ["BayesPool"]
 
 
-@register("learner", "bayes-pool")
+@register("learner", "bayes-pool", free={"noise": Range(0.01, 10.0, "log")})
 class BayesPool(nn.Module):
     """The posterior mean where the teacher is one of a known pool, each as likely, and labels carry Gaussian noise.
 
@@ -34,9 +36,10 @@ class BayesPool(nn.Module):
 
     weights: Tensor
 
-    def __init__(self, weights: Float[Tensor, "pool dy dx"], noise: float) -> None:
+    def __init__(self, weights: Float[Tensor, "pool dy dx"] | Rows, noise: float) -> None:
         super().__init__()
         require_number("noise", noise, above=0)
+        weights = tensor_of("weights", weights)
         if weights.ndim != 3 or not len(weights) or not bool(torch.isfinite(weights).all()):
             refuse("weights", "be finite and (pool, dy, dx)", tuple(weights.shape), "pass the pool's teachers")
         self.noise = noise

@@ -11,7 +11,7 @@ from mesascope.tasks import Context, check_inputs
 __all__ = ["Centred"]
 
 
-@register("learner", "centred")
+@register("learner", "centred", free={})
 class Centred(nn.Module):
     """``learner`` on a context whose inputs have had their mean subtracted; queries stay as they are.
 

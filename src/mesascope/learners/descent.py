@@ -8,14 +8,21 @@ import torch
 from torch import nn
 
 from mesascope.errors import ArgumentTypeError, refuse, require_count, require_number
+from mesascope.learners.ranges import Range
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
 
-__all__ = ["GradientDescent", "GradientDescentPlusPlus", "size_at", "step_sizes"]
+__all__ = ["GradientDescent", "GradientDescentPlusPlus", "Rows", "size_at", "step_sizes", "tensor_of"]
+
+Rows = Sequence  # of numbers, nested as deep as a tensor has axes
 
 
-@register("learner", "gradient-descent-plus-plus")
+@register(
+    "learner",
+    "gradient-descent-plus-plus",
+    free={"steps": Range(1, 5, "integer"), "eta": Range(0.01, 30.0, "log"), "gamma": Range(1e-4, 0.3, "log")},
+)
 class GradientDescentPlusPlus(nn.Module):
     """``steps`` steps of GD++: a gradient step on the targets and a curvature step on the inputs, at once.
 
@@ -43,7 +50,7 @@ class GradientDescentPlusPlus(nn.Module):
         steps: int,
         eta: float | Sequence[float],
         gamma: float | Sequence[float],
-        w0: Float[Tensor, "dy dx"] | None = None,
+        w0: Float[Tensor, "dy dx"] | Rows | None = None,
         token_clip: float | None = None,
     ) -> None:
         super().__init__()
@@ -54,7 +61,7 @@ class GradientDescentPlusPlus(nn.Module):
         self.token_clip = token_clip
         self.eta = step_sizes("eta", eta, steps)
         self.gamma: nn.Parameter | None = step_sizes("gamma", gamma, steps)
-        self.register_buffer("w0", w0)
+        self.register_buffer("w0", None if w0 is None else tensor_of("w0", w0))
 
     def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
         return self._predictions(context, xq)[-1]
@@ -101,7 +108,7 @@ class GradientDescentPlusPlus(nn.Module):
         return f"steps={self.steps}, eta={_shown(self.eta)}{sizes}"
 
 
-@register("learner", "gradient-descent")
+@register("learner", "gradient-descent", free={"steps": Range(1, 20, "integer"), "eta": Range(0.01, 30.0, "log")})
 class GradientDescent(GradientDescentPlusPlus):
     """``steps`` steps of gradient descent on 1/(2n) sum_i |W x_i - y_i|^2 from W_0: eq. 3 of the ICML paper.
 
@@ -109,16 +116,15 @@ class GradientDescent(GradientDescentPlusPlus):
     without gamma.
 
     >>> x, y = torch.eye(2), torch.tensor([[1.0], [2.0]])
-    >>> GradientDescent(steps=1, eta=0.5)(Context(x, y), x)
-    tensor([[0.2500],
-            [0.5000]], grad_fn=<SubBackward0>)
+    >>> GradientDescent(steps=1, eta=0.5)(Context(x, y), x).squeeze(-1).detach()
+    tensor([0.2500, 0.5000])
     """
 
     def __init__(
         self,
         steps: int,
         eta: float | Sequence[float],
-        w0: Float[Tensor, "dy dx"] | None = None,
+        w0: Float[Tensor, "dy dx"] | Rows | None = None,
         token_clip: float | None = None,
     ) -> None:
         super().__init__(steps, eta, 0.0, w0, token_clip)
@@ -136,6 +142,18 @@ def step_sizes(name: str, value: float | Sequence[float], steps: int) -> nn.Para
     if not torch.isfinite(sizes).all():
         refuse(name, "be finite", value, "pass finite step sizes")
     return nn.Parameter(sizes)
+
+
+def tensor_of(name: str, value: Tensor | Rows) -> Tensor:
+    """A tensor as it is, or nested lists of numbers, as records have them, in float64."""
+    if isinstance(value, Tensor):
+        return value
+    try:
+        return torch.tensor(value, dtype=torch.float64)
+    except (TypeError, ValueError):
+        raise ArgumentTypeError(
+            f"{name} must be a tensor or equally long lists of numbers, but is {value!r}: pass one."
+        ) from None
 
 
 def _less(y: Tensor, x: Tensor, w0: Tensor | None) -> Float[Tensor, "*batch rows dy"]:

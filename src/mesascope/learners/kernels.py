@@ -9,6 +9,7 @@ from torch import nn
 
 from mesascope.errors import refuse, require_choice, require_count, require_number
 from mesascope.learners.descent import GradientDescent
+from mesascope.learners.ranges import Range
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
@@ -23,7 +24,7 @@ KERNELS: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {
 }
 
 
-@register("learner", "kernel-smoother")
+@register("learner", "kernel-smoother", free={"bandwidth": Range(0.05, 20.0, "log")})
 class KernelSmoother(nn.Module):
     """Nadaraya-Watson: the mean of the context's targets, weighted by k(x_q, x_i) / sum_j k(x_q, x_j).
 
@@ -52,7 +53,7 @@ class KernelSmoother(nn.Module):
         return f"kernel={self.kernel!r}, bandwidth={self.bandwidth:g}"
 
 
-@register("learner", "nearest-neighbours")
+@register("learner", "nearest-neighbours", free={"k": Range(1, 10, "integer")})
 class NearestNeighbours(nn.Module):
     """The mean of the targets of the ``k`` inputs nearest to the query, by Euclidean distance."""
 
@@ -74,7 +75,9 @@ class NearestNeighbours(nn.Module):
         return f"k={self.k}"
 
 
-@register("learner", "kernel-gradient-descent")
+@register(
+    "learner", "kernel-gradient-descent", free={"steps": Range(1, 20, "integer"), "eta": Range(0.01, 30.0, "log")}
+)
 class KernelGradientDescent(nn.Module):
     """``steps`` steps of gradient descent on 1/(2n) sum_i |W m(x_i) - y_i|^2 from W = 0, for features m.
 
@@ -96,6 +99,14 @@ class KernelGradientDescent(nn.Module):
         super().__init__()
         self.features = features
         self.descent = GradientDescent(steps, eta)
+
+    @property
+    def steps(self) -> int:
+        return self.descent.steps
+
+    @property
+    def eta(self) -> nn.Parameter:
+        return self.descent.eta
 
     def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
         return self.descent(*self._featured(context, xq))

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from mesascope.errors import NumericalError, require_number
+from mesascope.learners.ranges import Range
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
@@ -13,7 +14,7 @@ from mesascope.tasks import Context, check_inputs
 __all__ = ["LeastSquares"]
 
 
-@register("learner", "least-squares")
+@register("learner", "least-squares", free={"ridge": Range(1e-4, 100.0, "log")})
 class LeastSquares(nn.Module):
     """The weights that minimise sum_i |W x_i - y_i|^2 + ridge |W|^2.
 

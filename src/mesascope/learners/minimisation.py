@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -9,24 +10,37 @@ import torch
 from mesascope.errors import NumericalError
 from mesascope.shapes import Float, Tensor
 
-__all__ = ["minimise", "shrunk", "standard_errors"]
+__all__ = ["minimise", "rescaled", "standard_errors"]
 
 Losses = Callable[[Tensor], Tensor]
 
 _OVERFLOW = 1e3  # stands for the logarithm of a loss that is not finite; any finite one is below 710
-_MOST_CUTS = 400
+_MOST_SCALINGS = 400
 
 
-def shrunk(losses: Losses, start: Float[Tensor, " p"]) -> Float[Tensor, " p"]:
-    """``start``, scaled down until its mean loss is finite."""
-    for _ in range(_MOST_CUTS):
-        if bool(torch.isfinite(losses(start).mean())):
-            return start
+def rescaled(losses: Losses, start: Float[Tensor, " p"]) -> Float[Tensor, " p"]:
+    """``start`` times the factor near which its mean loss stops falling; made smaller until that is finite at all."""
+
+    def mean(point: Tensor) -> float:
+        with torch.no_grad():
+            loss = losses(point).mean().item()
+        return loss if math.isfinite(loss) else math.inf
+
+    for _ in range(_MOST_SCALINGS):
+        if mean(start) < math.inf:
+            break
         start = 0.7 * start
-    raise NumericalError(
-        f"the loss must be finite near zero step sizes, but is not at {start.tolist()}: check the tasks for numbers "
-        "that are not finite."
-    )
+    else:
+        raise NumericalError(
+            f"the loss must be finite near zero step sizes, but is not at {start.tolist()}: check the tasks for "
+            "numbers that are not finite."
+        )
+    for factor in (2.0, 0.5):
+        for _ in range(_MOST_SCALINGS):
+            if not mean(factor * start) < mean(start):
+                break
+            start = factor * start
+    return start
 
 
 def minimise(

@@ -6,6 +6,8 @@ import torch
 from torch import nn
 
 from mesascope.errors import refuse, require_count
+from mesascope.learners.descent import Rows, tensor_of
+from mesascope.learners.ranges import Range
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
@@ -13,7 +15,7 @@ from mesascope.tasks import Context, check_inputs
 __all__ = ["Newton", "PreconditionedGradientDescent"]
 
 
-@register("learner", "preconditioned-gradient-descent")
+@register("learner", "preconditioned-gradient-descent", free={"steps": Range(1, 20, "integer")})
 class PreconditionedGradientDescent(nn.Module):
     """``steps`` steps W <- W + (1/n) sum_i (y_i - W x_i) x_i^T M from W = 0, for one matrix M for all tasks.
 
@@ -27,9 +29,10 @@ class PreconditionedGradientDescent(nn.Module):
     Source: Ahn et al., Transformers learn to implement preconditioned gradient descent (2023).
     """
 
-    def __init__(self, matrix: Float[Tensor, "dx dx"], steps: int = 1) -> None:
+    def __init__(self, matrix: Float[Tensor, "dx dx"] | Rows, steps: int = 1) -> None:
         super().__init__()
         require_count("steps", steps, least=0)
+        matrix = tensor_of("matrix", matrix)
         if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not bool(torch.isfinite(matrix).all()):
             refuse("matrix", "be square and finite", tuple(matrix.shape), "pass one (dx, dx)")
         self.steps = steps
@@ -57,7 +60,7 @@ class PreconditionedGradientDescent(nn.Module):
         return f"width={self.matrix.shape[0]}, steps={self.steps}"
 
 
-@register("learner", "newton")
+@register("learner", "newton", free={"steps": Range(1, 12, "integer")})
 class Newton(nn.Module):
     """Least squares by ``steps`` Newton steps towards the inverse of S = X^T X: W^T = M_k X^T Y.
 

@@ -18,7 +18,8 @@ from torch import nn
 from torch.nn import functional
 
 from mesascope.errors import ArgumentError, NumericalError, refuse, require_count, require_instance, require_number
-from mesascope.learners.descent import size_at, step_sizes
+from mesascope.learners.descent import Rows, size_at, step_sizes, tensor_of
+from mesascope.learners.ranges import Range
 from mesascope.ops import causal_linear_attention, mesa_attention
 from mesascope.ops.checks import require_values
 from mesascope.records import register
@@ -30,7 +31,9 @@ __all__ = ["ChebyshevLeastSquares", "NeumannLeastSquares", "OnlineGradientDescen
 _RAISE = "use a bound above the eigenvalues of every A_t, of which the sum of |s_i|^2 and the ridge is one"
 
 
-@register("predictor", "online-gradient-descent")
+@register(
+    "predictor", "online-gradient-descent", free={"steps": Range(1, 6, "integer"), "eta": Range(1e-4, 0.1, "log")}
+)
 class OnlineGradientDescent(nn.Module):
     """What ``steps`` causal layers of gradient descent compute from W_0.
 
@@ -54,12 +57,12 @@ class OnlineGradientDescent(nn.Module):
 
     w0: Tensor | None
 
-    def __init__(self, steps: int, eta: float | Sequence[float], w0: Float[Tensor, "d d"] | None = None) -> None:
+    def __init__(self, steps: int, eta: float | Sequence[float], w0: Float[Tensor, "d d"] | Rows | None = None) -> None:
         super().__init__()
         require_count("steps", steps, least=0)
         self.steps = steps
         self.eta = step_sizes("eta", eta, steps)
-        self.register_buffer("w0", w0)
+        self.register_buffer("w0", None if w0 is None else tensor_of("w0", w0))
 
     def forward(self, sequence: Float[Tensor, "*batch t d"]) -> Float[Tensor, "*batch t d"]:
         return self.trajectory(sequence)[-1]
@@ -79,7 +82,11 @@ class OnlineGradientDescent(nn.Module):
         return torch.stack(predictions)
 
 
-@register("predictor", "recursive-least-squares")
+@register(
+    "predictor",
+    "recursive-least-squares",
+    free={"ridge": Range(1e-4, 100.0, "log"), "forget": Range(0.5, 1.0, "linear")},
+)
 class RecursiveLeastSquares(nn.Module):
     """The W_t that minimises 1/2 sum_{i<=t} forget^(t-i) |s_i - W s_{i-1}|^2 + forget^t ridge/2 |W|^2, at every t.
 
@@ -112,7 +119,11 @@ class RecursiveLeastSquares(nn.Module):
         return f"ridge={self.ridge:g}, forget={self.forget:g}"
 
 
-@register("predictor", "neumann-least-squares")
+@register(
+    "predictor",
+    "neumann-least-squares",
+    free={"terms": Range(0, 30, "integer"), "bound": Range(20.0, 1e4, "log"), "ridge": Range(0.01, 10.0, "log")},
+)
 class NeumannLeastSquares(nn.Module):
     """Least squares through ``terms`` steps of a Neumann series: W_t s_t = 1/c sum_i s_i (s_{i-1} . x_t).
 
@@ -150,7 +161,11 @@ class NeumannLeastSquares(nn.Module):
         return f"terms={self.terms}, bound={self.bound:g}, ridge={self.ridge:g}"
 
 
-@register("predictor", "chebyshev-least-squares")
+@register(
+    "predictor",
+    "chebyshev-least-squares",
+    free={"bound": Range(20.0, 1e4, "log"), "ridge": Range(0.01, 10.0, "log")},
+)
 class ChebyshevLeastSquares(nn.Module):
     """Least squares through a polynomial of A_t: W_t s_t = sum_i s_i (s_{i-1} . x_t), x_t = sum_j c_j T_j(B_t) s_t.
 

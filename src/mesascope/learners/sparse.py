@@ -7,6 +7,7 @@ from torch import nn
 from torch.nn import functional
 
 from mesascope.errors import NumericalError, require_number
+from mesascope.learners.ranges import Range
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
@@ -16,7 +17,7 @@ __all__ = ["Lasso"]
 _MOST_SWEEPS = 10_000
 
 
-@register("learner", "lasso")
+@register("learner", "lasso", free={"alpha": Range(1e-3, 1.0, "log")})
 class Lasso(nn.Module):
     """The weights that minimise 1/(2n) |Y - X W^T|^2 + alpha |W|_1, one target at a time, without intercept.
 
@@ -45,6 +46,8 @@ class Lasso(nn.Module):
     def _minimum(self, gram: Tensor, correlation: Tensor) -> Tensor:
         """Weights ``(*batch, dx, dy)``; ``gradient`` is kept equal to correlation - gram @ weights."""
         weights, gradient = torch.zeros_like(correlation), correlation
+        if not weights.numel():
+            return weights
         tolerance = 10 * torch.finfo(gram.dtype).eps
         for _ in range(_MOST_SWEEPS):
             before = weights

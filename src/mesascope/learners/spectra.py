@@ -6,7 +6,7 @@ the mean squared error over teachers and queries needs no task at all: only eige
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 import torch
 
@@ -133,7 +133,7 @@ class SpectralLoss(torch.nn.Module):
         return spectral_mse(spectra, self.learner, self.family)
 
 
-def has_spectral_loss(family: object) -> bool:
+def has_spectral_loss(family: object) -> TypeGuard[LinearRegression]:
     """Whether `spectral_mse` holds for the tasks of ``family``."""
     return isinstance(family, LinearRegression) and family.x in _MOMENTS and family.covariance is None
 

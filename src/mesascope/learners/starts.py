@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import TypeVar
 
 import torch
 from torch import nn
@@ -11,6 +12,8 @@ from mesascope.learners.descent import GradientDescentPlusPlus
 from mesascope.shapes import Tensor
 
 __all__ = ["Values", "at_depth", "depths", "extended", "padded", "scattered"]
+
+Module = TypeVar("Module", bound=nn.Module)
 
 # The parameters of a learner by name, in float64.
 Values = dict[str, Tensor]
@@ -32,7 +35,7 @@ def depths(learner: nn.Module) -> list[int]:
     return [max(deepest >> halvings, min(1, deepest)) for halvings in reversed(range(max(deepest.bit_length(), 1)))]
 
 
-def at_depth(learner: nn.Module, steps: int) -> nn.Module:
+def at_depth(learner: Module, steps: int) -> Module:
     """A copy of ``learner`` whose descents take at most their first ``steps`` steps."""
     shallower = copy.deepcopy(learner)
     for module in shallower.modules():

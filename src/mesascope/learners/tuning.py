@@ -7,14 +7,14 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import nn
 
 from mesascope.errors import ArgumentError, NumericalError, require_count
 from mesascope.learners.descent import GradientDescentPlusPlus
-from mesascope.learners.minimisation import minimise, shrunk, standard_errors
+from mesascope.learners.minimisation import minimise, rescaled, standard_errors
 from mesascope.learners.spectra import SpectralLoss, gram_spectra, has_spectral_loss
 from mesascope.learners.starts import Values, at_depth, depths, extended, padded, scattered
 from mesascope.measurement import Measurement
@@ -55,8 +55,8 @@ def tune(learner: Module, family: Family, *, tasks: int = 10_000, seed: int = 0)
     """Minimise the mean squared error over all parameters of ``learner``, on ``tasks`` tasks of the `tune` stream.
 
     Steps are added one at a time, up to the learner's; each depth starts from the optimum of the one before, from the
-    learner's values and from a spread around them, all scaled down until their loss is finite. L-BFGS minimises in
-    float64, and what it ends at is compared on other tasks (20,000, or ``tasks``), whose loss is what is reported.
+    learner's values and from a spread around them, all scaled to where their loss is finite and stops falling. L-BFGS
+    minimises in float64, and what it ends at is compared on other tasks (20,000, or ``tasks``), whose loss is reported.
 
     On those the result is never worse than the learner's values, than any start's end, nor, with an eta for each step,
     than `tune` of fewer steps. That it is the global minimum is not guaranteed: ``spread`` tells how far starts differ.
@@ -74,7 +74,7 @@ def tune(learner: Module, family: Family, *, tasks: int = 10_000, seed: int = 0)
     """
     require_count("tasks", tasks, least=2)
     parameters = list(_trained(learner).values())
-    if not parameters:
+    if not parameters or getattr(learner, "steps", 1) == 0:
         raise ArgumentError(f"learner must have parameters to tune, but {learner} has none: pass one with step sizes.")
     draw = stream(seed, "tune", device=parameters[0].device)
     fit = family.sample(tasks, draw).to(torch.float64)
@@ -109,7 +109,7 @@ def tune_spectral(
     return tuned
 
 
-Losses = Callable[[nn.Module, Values], Float[Tensor, " n"]]
+Losses = Callable[[Any, Values], Float[Tensor, " n"]]
 
 
 class _Problem(NamedTuple):
@@ -138,7 +138,7 @@ def _spectral_problem(family: LinearRegression, contexts: int, seed: int) -> _Pr
     spectra = gram_spectra(family, contexts, stream(seed, "tune"))
 
     def on(part: Tensor) -> Losses:
-        def losses(shallower: nn.Module, values: Values) -> Tensor:
+        def losses(shallower: GradientDescentPlusPlus, values: Values) -> Tensor:
             named = {f"learner.{name}": value for name, value in values.items()}
             return torch.func.functional_call(SpectralLoss(shallower, family), named, (part,))
 
@@ -209,7 +209,7 @@ def _search(problem: _Problem, learner: nn.Module, starts: Sequence[Values], kep
 def _minimised(
     losses: Callable[[Tensor], Tensor], start: Values, shape: Values, iterations: int
 ) -> tuple[Tensor, float]:
-    point = shrunk(losses, _flat(start))
+    point = rescaled(losses, _flat(start))
     point = minimise(losses, point, _units(_named(point, shape)), iterations)
     with torch.no_grad():
         return point, losses(point).mean().item()
