@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from mesascope.studies.icl_gd.phase_transitions import rise_and_fall
 
 from mesascope.reports import ledger_markdown, ledger_rows
 from mesascope.runs import find_runs
 from mesascope.studies import STUDIES, new_run, run_study
-from mesascope.studies.icl_gd.phase_transitions import rise_and_fall
 
 TINY = {
     "steps": 6,

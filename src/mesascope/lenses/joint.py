@@ -13,7 +13,6 @@ import torch
 from mesascope.errors import ArgumentError, require_choice, require_count
 from mesascope.evidence import Estimates
 from mesascope.lenses import access
-from mesascope.lenses.needs import require_access
 from mesascope.lenses.pairs import compare_sensitivities
 from mesascope.records import register
 from mesascope.shapes import Tensor

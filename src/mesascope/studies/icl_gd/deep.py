@@ -83,12 +83,13 @@ def _tied(lab: Lab, settings: Deep) -> learners.GradientDescentPlusPlus:
 
     def tuned() -> Arrays:
         three = learners.GradientDescentPlusPlus(3, 3.0, 0.03)
-        start = learners.tune_spectral(three, family, contexts=tasks, seed=lab.seed).learner
-        clipped = learners.GradientDescentPlusPlus(LOOPED, start.eta.item(), start.gamma.item(), token_clip=CLIP)
+        start = learners.tune_spectral(three, family, contexts=tasks, seed=lab.seed).step_sizes
+        eta, gamma = (start[name][0].value for name in ("eta", "gamma"))
+        clipped = learners.GradientDescentPlusPlus(LOOPED, eta, gamma, token_clip=CLIP)
         found = learners.tune(clipped, family, tasks=tasks, seed=lab.seed).step_sizes
         return Arrays({name: found[name][0].value for name in ("eta", "gamma")})
 
-    sizes = lab.stage("tied", tuned)
+    sizes: Any = lab.stage("tied", tuned)
     return learners.GradientDescentPlusPlus(LOOPED, float(sizes["eta"]), float(sizes["gamma"]), token_clip=CLIP)
 
 

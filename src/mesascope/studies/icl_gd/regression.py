@@ -88,9 +88,8 @@ class Recipe:
 
 def network(settings: Regression, width: int = 11, **changes: Any) -> Any:
     """The config of a transformer on tokens (x, y), without embedding or read-out."""
-    return nets.InContextRegressorConfig(
-        nets.TransformerConfig(width, **({"init_scale": settings.init_scale} | changes))
-    )
+    fields: dict[str, Any] = {"init_scale": settings.init_scale} | changes
+    return nets.InContextRegressorConfig(nets.TransformerConfig(width, **fields))
 
 
 def watch(references: Mapping[str, Any], episodes: tasks.Episode) -> Callable[[Any], dict[str, float]]:
@@ -135,10 +134,13 @@ def contrast(
     family = settings.family()
     watched = watch(references, lab.draw(family, settings.sweep_tasks, "watch"))
     trained = lab.train(name, config, family, training or settings.training, watch=watched)
-    groups = {"trained": trained, **{key: [reference] for key, reference in references.items()}}
+    groups: dict[str, Sequence[Any]] = {
+        "trained": trained,
+        **{key: [reference] for key, reference in references.items()},
+    }
     if own is not None:
         groups["own"] = [own_descent(net, own) for net in trained]
-    groups |= more(trained) if more else {}
+    groups.update(more(trained) if more else {})
     against = [*references, *(["own"] if own is not None else [])]
     fresh = lab.draw(family, settings.tasks, "eval")
     over = {"x_scale": [settings.x_scale * scale for scale in INPUT_SCALES]}
@@ -180,7 +182,7 @@ def untied_descents(lab: Lab, settings: Regression, steps: int, token_clip: floa
             {name: [one.value for one in each] for name, each in sizes.items()}, **dict.fromkeys(sizes, "step")
         )
 
-    found = lab.stage("tuned", tuned)
+    found: Any = lab.stage("tuned", tuned)
     gd_eta, eta, gamma = (found[name].tolist() for name in ("gd eta", "gd++ eta", "gd++ gamma"))
     return {
         "gd": learners.GradientDescent(steps, gd_eta, token_clip=token_clip),

@@ -13,7 +13,12 @@ __all__ = ["as_predicted", "converged", "derivatives", "late_share", "midpoint",
 
 
 def converged(
-    training: str = "training", *, id: str = "converged", most: float = 0.01, at_least: int = 5, log: bool = False
+    *trainings: str,
+    id: str = "converged",
+    most: float = 0.01,
+    at_least: int = 5,
+    quantity: str = "mse",
+    log: bool = False,
 ) -> Claim:
     """Without it, how a trained network compares with anything says little.
 
@@ -22,36 +27,39 @@ def converged(
     """
     return Claim(
         id,
-        f"training of {training} has converged: its last fifth changes the loss{' (its logarithm)' if log else ''} by "
-        f"less than {most:.0%} of the fall over the whole training",
+        f"training has converged: its last fifth changes the {'logarithm of the ' if log else ''}loss by less than "
+        f"{most:.0%} of the fall over the whole training",
         f"mean over seeds of |change in the last fifth| / |fall|{', of log loss' if log else ''}",
         ours("premise"),
-        lambda r: late_share(r[training], log=log),
+        lambda r: np.stack([late_share(r[training], quantity, log=log) for training in trainings], axis=1),
         below(most),
         quantifier="mean",
         at_least=at_least,
     )
 
 
-def late_share(curves: Any, *, log: bool = False) -> np.ndarray:
-    """Of the fall of each seed's loss, or of its logarithm, the share made in the last fifth of the steps.
-
-    1 where nothing falls.
-    """
-    step, loss = curves["step"], np.log(curves["mse"]) if log else curves["mse"]
+def late_share(curves: Any, quantity: str = "mse", *, log: bool = False) -> np.ndarray:
+    """Of the fall of each seed's loss, the share made in the last fifth of the steps; 1 where nothing falls."""
+    step, loss = curves["step"], np.log(curves[quantity]) if log else curves[quantity]
     before = np.flatnonzero(step <= 0.8 * step[-1])[-1]
     fall, late = loss[:, 0] - loss[:, -1], loss[:, before] - loss[:, -1]
     return np.where(fall > 0, np.abs(late) / np.maximum(fall, 1e-30), 1.0)
 
 
-def no_better_descent(stage: str, reference: str, what: str, *, id: str, tolerance: float = 0.02) -> Claim:
-    """A reference at a poor local optimum would flatter every network; the networks' own step sizes are a witness."""
+def no_better_descent(
+    stage: str, reference: str, what: str, *, id: str, tolerance: float = 0.02, quantity: str = "mse"
+) -> Claim:
+    """A reference at a poor local optimum would flatter every network; the networks' own step sizes are a witness.
+
+    ``quantity="median"`` is for deep descents, whose means rest on the few tasks where they explode.
+    """
+    loss = "median error" if quantity == "median" else "loss"
     return Claim(
         id,
         f"no network's own step sizes, read from its weights, make better {what} than the tuned ones",
-        f"loss of {what} with each network's step sizes / with tuned ones",
+        f"{loss} of {what} with each network's step sizes / with tuned ones",
         ours("premise"),
-        lambda r: r[stage].ratio("own", reference),
+        lambda r: r[stage].ratio("own", reference, quantity),
         above(1 - tolerance),
         about="algorithms",
     )

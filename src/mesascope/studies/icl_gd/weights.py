@@ -78,8 +78,8 @@ def measure(lab: Lab, settings: Softmax) -> None:
     family, contexts = settings.family(), settings.tune_tasks
     gd = learners.GradientDescent(1, learners.one_step_optimum(family).eta)
     start = learners.GradientDescentPlusPlus(3, 3.0, 0.03)
-    plus = learners.tune_spectral(start, family, contexts=contexts, seed=lab.seed).learner
-    eta, gamma = plus.eta.item(), plus.gamma.item()
+    tuned = learners.tune_spectral(start, family, contexts=contexts, seed=lab.seed)
+    plus, (eta, gamma) = tuned.learner, (tuned.step_sizes[name][0].value for name in ("eta", "gamma"))
     heads = network(settings, n_heads=2, key_size=D + 1, attention="softmax", init_scale=settings.two_heads.init_scale)
     kinds = {
         "one-layer": (network(settings), settings.training, {"gd": gd}),
