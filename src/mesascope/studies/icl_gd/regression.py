@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from mesascope import learners, lenses, nets, tasks
 from mesascope.errors import require_count, require_number
-from mesascope.evidence import Estimates
+from mesascope.evidence import Arrays, Estimates
 from mesascope.training import Training
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = [
     "INPUT_SCALES",
     "PAPER",
+    "Recipe",
     "Regression",
     "contrast",
     "halfway",
@@ -25,6 +26,7 @@ __all__ = [
     "plan",
     "predicted",
     "sweep",
+    "untied_descents",
     "watch",
 ]
 
@@ -71,11 +73,23 @@ class Regression:
         return tasks.LinearRegression(x_scale=self.x_scale, **changes)
 
 
+@dataclass(frozen=True)
+class Recipe:
+    """How networks of a second kind train in a study, and where they start."""
+
+    training: Training
+    """How they train."""
+    init_scale: float = 0.002
+    """Variance of their initial weights, times depth and fan-in."""
+
+    def __post_init__(self) -> None:
+        require_number("init_scale", self.init_scale, above=0)
+
+
 def network(settings: Regression, width: int = 11, **changes: Any) -> Any:
     """The config of a transformer on tokens (x, y), without embedding or read-out."""
-    return nets.InContextRegressorConfig(
-        nets.TransformerConfig(width, **({"init_scale": settings.init_scale} | changes))
-    )
+    fields: dict[str, Any] = {"init_scale": settings.init_scale} | changes
+    return nets.InContextRegressorConfig(nets.TransformerConfig(width, **fields))
 
 
 def watch(references: Mapping[str, Any], episodes: tasks.Episode) -> Callable[[Any], dict[str, float]]:
@@ -120,10 +134,13 @@ def contrast(
     family = settings.family()
     watched = watch(references, lab.draw(family, settings.sweep_tasks, "watch"))
     trained = lab.train(name, config, family, training or settings.training, watch=watched)
-    groups = {"trained": trained, **{key: [reference] for key, reference in references.items()}}
+    groups: dict[str, Sequence[Any]] = {
+        "trained": trained,
+        **{key: [reference] for key, reference in references.items()},
+    }
     if own is not None:
         groups["own"] = [own_descent(net, own) for net in trained]
-    groups |= more(trained) if more else {}
+    groups.update(more(trained) if more else {})
     against = [*references, *(["own"] if own is not None else [])]
     fresh = lab.draw(family, settings.tasks, "eval")
     over = {"x_scale": [settings.x_scale * scale for scale in INPUT_SCALES]}
@@ -146,6 +163,31 @@ def own_descent(net: Any, steps: int) -> learners.GradientDescentPlusPlus:
     config = net.transformer.config
     eta, gamma = (sizes.tolist() for sizes in lenses.step_sizes(net, 10))
     return learners.GradientDescentPlusPlus(steps, eta, gamma, token_clip=config.token_clip)
+
+
+def untied_descents(lab: Lab, settings: Regression, steps: int, token_clip: float) -> dict[str, Any]:
+    """Gradient descent and GD++ with sizes of their own for every step, tuned with clipped tokens: stage ``tuned``."""
+
+    def tuned() -> Arrays:
+        etas, gammas = [1.0 + step for step in range(steps)], [0.03] * steps
+        gd, plus = (
+            learners.tune(start, settings.family(), tasks=settings.tune_tasks, seed=lab.seed).step_sizes
+            for start in (
+                learners.GradientDescent(steps, etas, token_clip=token_clip),
+                learners.GradientDescentPlusPlus(steps, etas, gammas, token_clip=token_clip),
+            )
+        )
+        sizes = {"gd eta": gd["eta"], "gd++ eta": plus["eta"], "gd++ gamma": plus["gamma"]}
+        return Arrays(
+            {name: [one.value for one in each] for name, each in sizes.items()}, **dict.fromkeys(sizes, "step")
+        )
+
+    found: Any = lab.stage("tuned", tuned)
+    gd_eta, eta, gamma = (found[name].tolist() for name in ("gd eta", "gd++ eta", "gd++ gamma"))
+    return {
+        "gd": learners.GradientDescent(steps, gd_eta, token_clip=token_clip),
+        "gd++": learners.GradientDescentPlusPlus(steps, eta, gamma, token_clip=token_clip),
+    }
 
 
 def predicted(descents: Mapping[str, Any], family: tasks.LinearRegression, lab: Lab, contexts: int) -> Estimates:

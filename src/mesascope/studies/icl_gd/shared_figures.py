@@ -19,10 +19,11 @@ def contrast_figures(
     name: str, title: str, references: Sequence[str], source: str, log: str = ""
 ) -> tuple[Figure, ...]:
     """The two figures of a `contrast`: while training, and on inputs of other scales."""
+    subject = title[0].upper() + title[1:]
     return (
         Figure(
             name,
-            f"{title} on held-out tasks while training; line and band: mean and range over seeds. {source}.",
+            f"{subject} on held-out tasks while training; line and band: mean and range over seeds. {source}.",
             (
                 Lines("Loss", "training step", HALF_MSE, lambda r: _losses(r[name], title, references), log),
                 Lines("Cosine", "training step", "cosine of sensitivities", lambda r: _to(r[name], references)),
@@ -34,7 +35,7 @@ def contrast_figures(
         ),
         Figure(
             f"{name}-input-scale",
-            f"{title} and references where inputs are scaled away from those of training. {source}.",
+            f"{subject} and references where inputs are scaled away from those of training. {source}.",
             (
                 Lines(
                     "Loss by input scale", "input scale", HALF_MSE,

@@ -1,0 +1,125 @@
+"""Do twelve blocks of linear self-attention and MLPs go on as GD++ does?
+
+ICML paper: Figure 8. Twelve blocks of four heads and a GELU MLP, tokens clipped at 10, are compared with twelve steps
+of gradient descent and of GD++, each with tuned sizes for every step. As many linear layers without MLPs train beside
+them: their weights spell step sizes, which tuned ones must not be worse than.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from mesascope.errors import require_count
+from mesascope.evidence import Claim, above, below, derived, printed, two_sided
+from mesascope.records import register
+from mesascope.studies.icl_gd.regression import (
+    PAPER,
+    Recipe,
+    Regression,
+    contrast,
+    network,
+    own_descent,
+    plan,
+    untied_descents,
+)
+from mesascope.studies.icl_gd.shared_claims import converged, derivatives, no_better_descent
+from mesascope.studies.icl_gd.shared_figures import contrast_figures
+from mesascope.studies.study import Study
+
+if TYPE_CHECKING:
+    from mesascope.studies.lab import Lab
+
+CLIP = 10.0
+PREMISES = ("converged", "gd++-at-its-optimum", "derivatives")
+MAIN = "blocks-comparison"
+
+
+@dataclass(frozen=True)
+class Blocks(Regression):
+    """Settings of the study."""
+
+    blocks: int = 12
+    """Blocks of the network, and steps of the references."""
+    heads: int = 4
+    """Heads of each block."""
+    linear: Recipe = field(default_factory=lambda: Recipe(plan(2500, 8e-3, batch=512, clip=0.001), init_scale=3.0))
+    """How the linear layers train."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_count("blocks", self.blocks)
+        require_count("heads", self.heads)
+
+
+CLAIMS = (
+    converged("blocks", most=0.1, log=True),
+    no_better_descent(MAIN, "gd++", "GD++ of as many steps", id="gd++-at-its-optimum", tolerance=0.1),
+    derivatives(MAIN),
+    Claim(
+        "below-gd", "each network of blocks loses less than as many steps of gradient descent, each tuned",
+        "loss of trained / of gradient descent", printed("Fig. 8 left"), lambda r: r[MAIN].ratio("trained", "gd"),
+        below(1.0, by="paper"), premises=("converged",),
+    ),
+    Claim(
+        "loss-matches-gd++", "each network of blocks loses what as many tuned steps of GD++ do, within a quarter",
+        "loss of trained / of GD++", derived("Fig. 8: a close resemblance"),
+        lambda r: r[MAIN].ratio("trained", "gd++"), two_sided(0.25), premises=("converged", "gd++-at-its-optimum"),
+    ),
+    Claim(
+        "cosine-gd++", "each network of blocks has a cosine above 0.95 with tuned GD++", "mean cosine of dy/dx_q",
+        printed("Fig. 8 centre right"), lambda r: r[MAIN]["cosine", "trained", "gd++"], above(0.95), premises=PREMISES,
+    ),
+    Claim(
+        "gd++-above-gd", "each network of blocks is nearer to tuned GD++ than to tuned gradient descent",
+        "cosine to GD++ less cosine to gradient descent", printed("Fig. 8 centre"),
+        lambda r: r[MAIN]["cosine", "trained", "gd++"] - r[MAIN]["cosine", "trained", "gd"],
+        above(0.0, by="paper"), premises=PREMISES,
+    ),
+)  # fmt: skip
+
+
+def measure(lab: Lab, settings: Blocks) -> None:
+    """Train and compare."""
+    depth, family = settings.blocks, settings.family()
+    references = untied_descents(lab, settings, depth, CLIP)
+    config = network(settings, n_layers=depth, token_clip=CLIP, init_scale=settings.linear.init_scale)
+    linear = lab.train("linear", config, family, settings.linear.training)
+
+    def witnesses(_: Sequence[Any]) -> Mapping[str, Sequence[Any]]:
+        return {"own": [own_descent(net, depth) for net in linear], "linear": linear}
+
+    config = network(settings, n_layers=depth, n_heads=settings.heads, key_size=11, mlp=4, token_clip=CLIP)
+    contrast(lab, settings, "blocks", config, references, more=witnesses)
+
+
+STUDY = register("study", "deep-mlp")(
+    Study(
+        name="deep-mlp",
+        question="Do twelve blocks of linear self-attention and MLPs go on as GD++ does?",
+        source=f"{PAPER}: Fig. 8",
+        presets={
+            "quick": Blocks(
+                plan(400, 8e-3, batch=256, clip=0.001),
+                init_scale=0.2,
+                tasks=10_000,
+                sweep_tasks=500,
+                tune_tasks=1000,
+                blocks=4,
+                linear=Recipe(plan(400, 8e-3, batch=256, clip=0.001), init_scale=3.0),
+            ),
+            "paper": Blocks(plan(2500, 3e-3, batch=512, clip=0.001), init_scale=0.2, sweep_tasks=2000, tune_tasks=2000),
+        },
+        measure=measure,
+        claims=CLAIMS,
+        figures=contrast_figures("blocks", "blocks of attention and MLP", ("gd", "gd++"), "Paper: Fig. 8", "y"),
+        deviations=(
+            "Training takes 2,500 steps of 512 tasks in place of 50,000 of 2048; the learning rate is 3e-3 in place of "
+            "5e-4 and decays, and weights are averaged.",
+            "Gradients are clipped at 0.001 in place of 10.",
+            "Networks start from weights of larger variance, 0.2 in place of 0.002.",
+            "GD++ is tuned by L-BFGS on 2,000 tasks in place of 30,000 steps of Adam on fresh ones.",
+        ),
+    )
+)

@@ -1,0 +1,148 @@
+"""What does LayerNorm cost a layer that would run gradient descent?
+
+ICML paper: Figure 14. One linear layer behind LayerNorm is compared with one step of gradient descent, and two linear
+layers with LayerNorm between them only with two steps of gradient descent (one tuned step size) and of GD++ (a step
+size each). The same layers without LayerNorm, trained alike, are controls.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mesascope import learners
+from mesascope.evidence import Bound, Claim, above, below, printed
+from mesascope.records import register
+from mesascope.studies.icl_gd.regression import PAPER, Regression, contrast, network, plan, predicted
+from mesascope.studies.icl_gd.shared_claims import as_predicted, converged, derivatives, no_better_descent
+from mesascope.studies.icl_gd.shared_figures import contrast_figures
+from mesascope.studies.study import Study
+
+if TYPE_CHECKING:
+    from mesascope.studies.lab import Lab
+
+NORMS = {"one-layer": (True,), "two-layers": (False, True)}
+ONE = ("one-layer-converged", "one-step-as-predicted")
+TWO = ("two-layers-converged", "two-steps-as-predicted")
+OPTIMUM = "gd++-at-its-optimum"
+
+
+def _ratio(name: str, reference: str) -> Any:
+    return lambda r: r[f"{name}-comparison"].ratio("trained", reference)
+
+
+def _alignment(name: str, reference: str) -> Any:
+    """The cosine with a reference, less that of the layers without LayerNorm."""
+
+    def read(r: Any) -> Any:
+        main = r[f"{name}-comparison"]
+        return main["cosine", "trained", reference] - main["cosine", "plain", reference]
+
+    return read
+
+
+def _at_twice(name: str) -> Any:
+    return lambda r: r[f"{name}-input-scale"].ratio("trained", "gd")[:, -1]
+
+
+CLAIMS = (
+    converged("one-layer", id="one-layer-converged"),
+    converged("one-layer-plain", id="one-layer-plain-converged"),
+    converged("two-layers", id="two-layers-converged", most=0.03),
+    converged("two-layers-plain", id="two-layers-plain-converged", most=0.03),
+    as_predicted(
+        ("gd",), comparison="one-layer-comparison", theory="one-layer-predicted", id="one-step-as-predicted"
+    ),
+    as_predicted(
+        ("gd", "gd++"), comparison="two-layers-comparison", theory="two-layers-predicted", id="two-steps-as-predicted"
+    ),
+    no_better_descent("two-layers-plain-comparison", "gd++", "GD++", id=OPTIMUM),
+    derivatives("one-layer-comparison", id="one-layer-derivatives"),
+    derivatives("two-layers-comparison", id="two-layers-derivatives"),
+    Claim(
+        "one-layer-loss", "each normalised layer loses more than one step of gradient descent, by at most 60 %",
+        "loss of trained / of gradient descent", printed("Fig. 14a left"), _ratio("one-layer", "gd"),
+        Bound(1.0, 1.6), premises=ONE,
+    ),
+    Claim(
+        "two-layers-gd", "two layers with LayerNorm between them lose more than two steps of gradient descent",
+        "loss of trained / of gradient descent", printed("Fig. 14b left"), _ratio("two-layers", "gd"),
+        above(1.0, by="paper"), premises=TWO,
+    ),
+    Claim(
+        "two-layers-gd++", "two layers with LayerNorm between them lose more than two steps of GD++, by at most 60 %",
+        "loss of trained / of GD++", printed("Fig. 14b left"), _ratio("two-layers", "gd++"),
+        Bound(1.0, 1.6), premises=(*TWO, OPTIMUM),
+    ),
+    Claim(
+        "one-layer-alignment", "each normalised layer is less aligned with gradient descent than one without LayerNorm",
+        "cosine with gradient descent, less that of the layer without LayerNorm", printed("Fig. 14a centre left"),
+        _alignment("one-layer", "gd"), below(0.0, by="paper"),
+        premises=(*ONE, "one-layer-plain-converged", "one-layer-derivatives"),
+    ),
+    Claim(
+        "two-layers-alignment", "two layers with LayerNorm between them are less aligned with GD++ than without it",
+        "cosine with GD++, less that of the layers without LayerNorm", printed("Fig. 14b centre left"),
+        _alignment("two-layers", "gd++"), below(0.0, by="paper"),
+        premises=(*TWO, OPTIMUM, "two-layers-plain-converged", "two-layers-derivatives"),
+    ),
+    Claim(
+        "one-layer-large-inputs", "on inputs twice as large as in training each normalised layer beats gradient "
+        "descent", "loss of trained / of gradient descent", printed("Fig. 14a right"), _at_twice("one-layer"),
+        below(1.0, by="paper"), premises=ONE,
+    ),
+    Claim(
+        "two-layers-large-inputs", "on inputs twice as large as in training two layers with LayerNorm between them "
+        "beat two steps of gradient descent", "loss of trained / of gradient descent", printed("Fig. 14b right"),
+        _at_twice("two-layers"), below(1.0, by="paper"), premises=TWO,
+    ),
+)  # fmt: skip
+
+
+def measure(lab: Lab, settings: Regression) -> None:
+    """Train and compare, with LayerNorm and without."""
+    family, contexts = settings.family(), settings.tune_tasks
+
+    def tuned(start: Any) -> Any:
+        return learners.tune_spectral(start, family, contexts=contexts, seed=lab.seed).learner
+
+    one = {"gd": learners.GradientDescent(1, learners.one_step_optimum(family).eta)}
+    two = {
+        "gd": tuned(learners.GradientDescent(2, 1.0)),
+        "gd++": tuned(learners.GradientDescentPlusPlus(2, [2.0, 1.0], 0.01)),
+    }
+    for (name, norm), references in zip(NORMS.items(), (one, two), strict=True):
+        depth = len(norm)
+        config = network(settings, n_layers=depth)
+        plain = contrast(lab, settings, f"{name}-plain", config, references, own=depth)
+        config = network(settings, n_layers=depth, layer_norm=norm)
+        contrast(lab, settings, name, config, references, more=lambda _, plain=plain: {"plain": plain})
+        lab.stage(f"{name}-predicted", lambda references=references: predicted(references, family, lab, contexts))
+
+
+STUDY = register("study", "layernorm")(
+    Study(
+        name="layernorm",
+        question="What does LayerNorm cost a layer that would run gradient descent?",
+        source=f"{PAPER}: Fig. 14",
+        presets={
+            "quick": Regression(
+                plan(800, 8e-3, batch=512, clip=0.001), init_scale=0.02, tasks=50_000, sweep_tasks=2000
+            ),
+            "paper": Regression(plan(5000, 1e-3, clip=0.001)),
+        },
+        measure=measure,
+        claims=CLAIMS,
+        figures=(
+            *contrast_figures("one-layer", "one layer behind LayerNorm", ("gd",), "Paper: Fig. 14a"),
+            *contrast_figures(
+                "two-layers", "two layers with LayerNorm between them", ("gd", "gd++"), "Paper: Fig. 14b"
+            ),
+            *contrast_figures("one-layer-plain", "one layer without LayerNorm", ("gd",), "Control"),
+            *contrast_figures("two-layers-plain", "two layers without LayerNorm", ("gd", "gd++"), "Control"),
+        ),
+        deviations=(
+            "The learning rate decays and weights are averaged, which removes the noise that Adam leaves.",
+            "Two layers train for 5,000 steps in place of 50,000.",
+        ),
+    )
+)
