@@ -44,6 +44,7 @@ class LinearRegression:
         covariance: ``(d_in, d_in)``, positive definite, or its diagonal ``(d_in,)``; identity if None.
         pool: draw from a fixed set of this many tasks (drawn once from a stream of their own) in place of fresh ones;
             a batch of exactly ``pool`` is the whole set in order.
+        pool_seed: of that stream.
         n_query: queries a task (m).
 
     Source: von Oswald et al. (ICML 2023), section 3; the other laws, appendix A.2; ``pool``, appendix A.12.
@@ -62,6 +63,7 @@ class LinearRegression:
     noise: float = 0.0
     covariance: Any = None
     pool: int | None = None
+    pool_seed: int = 0
     n_query: int = 1
 
     def __post_init__(self) -> None:
@@ -69,6 +71,7 @@ class LinearRegression:
             require_count(name, getattr(self, name))
         if self.pool is not None:
             require_count("pool", self.pool)
+        require_count("pool_seed", self.pool_seed, least=0)
         require_choice("x", self.x, INPUT_LAWS)
         for name in ("x_scale", "w_scale"):
             require_number(name, getattr(self, name), above=0)
@@ -97,9 +100,13 @@ class LinearRegression:
             return self.x_scale**2 * torch.eye(self.d_in, dtype=torch.float64)
         return self.x_scale**2 * self._factor @ self._factor.mT
 
+    def seeded(self, seed: int) -> LinearRegression:
+        """The family that training seed ``seed`` learns from: where tasks come from a pool, a pool of its own."""
+        return self if self.pool is None else dataclasses.replace(self, pool_seed=seed)
+
     @functools.cached_property
     def _pool(self) -> Episode:
-        return dataclasses.replace(self, pool=None).sample(self.pool or 0, stream(0, "pool"))
+        return dataclasses.replace(self, pool=None).sample(self.pool or 0, stream(self.pool_seed, "pool"))
 
     def sample(self, batch: int, generator: torch.Generator) -> Episode:
         """Draw ``batch`` tasks on the generator's device, in float32."""
