@@ -12,7 +12,9 @@ from mesascope.evidence import Bound, Claim, above, below, ours, two_sided
 __all__ = ["as_predicted", "converged", "derivatives", "late_share", "midpoint", "no_better_descent"]
 
 
-def converged(training: str = "training", *, id: str = "converged", most: float = 0.01, at_least: int = 5) -> Claim:
+def converged(
+    *trainings: str, id: str = "converged", most: float = 0.01, at_least: int = 5, quantity: str = "mse"
+) -> Claim:
     """Without it, how a trained network compares with anything says little."""
     return Claim(
         id,
@@ -20,16 +22,16 @@ def converged(training: str = "training", *, id: str = "converged", most: float 
         f"{most:.0%} of the fall over the whole training",
         "mean over seeds of |change in the last fifth| / |fall|",
         ours("premise"),
-        lambda r: late_share(r[training]),
+        lambda r: np.stack([late_share(r[training], quantity) for training in trainings], axis=1),
         below(most),
         quantifier="mean",
         at_least=at_least,
     )
 
 
-def late_share(curves: Any) -> np.ndarray:
+def late_share(curves: Any, quantity: str = "mse") -> np.ndarray:
     """Of the fall of each seed's loss, the share made in the last fifth of the steps; 1 where nothing falls."""
-    step, loss = curves["step"], curves["mse"]
+    step, loss = curves["step"], curves[quantity]
     before = np.flatnonzero(step <= 0.8 * step[-1])[-1]
     fall, late = loss[:, 0] - loss[:, -1], loss[:, before] - loss[:, -1]
     return np.abs(late) / np.maximum(fall, 1e-30)
