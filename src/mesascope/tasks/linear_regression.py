@@ -42,9 +42,10 @@ class LinearRegression:
         d_in, d_out: widths of x and y.
         x_scale, w_scale, noise: the scales above. The seed's text has x_scale 1, the code behind its figures 0.5.
         covariance: ``(d_in, d_in)``, positive definite, or its diagonal ``(d_in,)``; identity if None.
-        pool: draw from a fixed set of this many tasks (drawn once from a stream of their own) in place of fresh ones;
-            a batch of exactly ``pool`` is the whole set in order.
-        pool_seed: of that stream.
+        pool: draw from a fixed set of this many tasks in place of fresh ones; a batch of exactly ``pool`` is the whole
+            set in order.
+        pool_seed: seed of the stream that the pool is drawn from, once. Replicates that are to differ in their pools
+            need one each: `seeded`.
         n_query: queries a task (m).
 
     Source: von Oswald et al. (ICML 2023), section 3; the other laws, appendix A.2; ``pool``, appendix A.12.

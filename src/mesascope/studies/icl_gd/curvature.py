@@ -7,7 +7,7 @@ them. From an init_scale of 0.02 a network in five finds the mirrored optimum wi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -46,8 +46,7 @@ def measure(lab: Lab, settings: Curvature) -> None:
     lab.stage("spectra", lambda: _spectra(lab, settings))
     lab.stage("gamma", lambda: _gammas(list(sizes.values())))
     lab.stage("conditioning", lambda: _conditioning(lab.run.results["spectra"], lab.run.results["gamma"]))
-    lab.stage("comparison", lambda: _over_sizes(_fresh_losses(lab, settings, n, sizes[n]) for n in SIZES))
-    lab.stage("predicted", lambda: _over_sizes(_spectral_losses(lab, settings, n, sizes[n]) for n in SIZES))
+    lab.stage("descents", lambda: _over_sizes(_descents(lab, settings, *pair) for pair in sizes.items()))
 
 
 def _train(lab: Lab, settings: Curvature, size: int) -> dict[str, Sequence[Any]]:
@@ -95,24 +94,18 @@ def _conditioning(drawn: Any, read: Any) -> Estimates:
     return _over_sizes(points)
 
 
-def _fresh_losses(lab: Lab, settings: Curvature, size: int, groups: Mapping[str, Sequence[Any]]) -> Estimates:
-    fresh = lab.draw(settings.family(n_context=size), settings.tasks, "eval")
-    errors = {key: [lenses.per_task_errors(one, fresh) for one in members] for key, members in groups.items()}
-    return Estimates.of({("mse", key): [one.double().cpu().numpy() for one in found] for key, found in errors.items()})
+def _descents(lab: Lab, settings: Curvature, size: int, groups: Mapping[str, Sequence[Any]]) -> Estimates:
+    """Losses of GD++, and what spectra say they must be, on the same contexts; many teachers and queries of each."""
+    family = settings.family(n_context=size, d_out=10, n_query=10)
+    fresh = lab.draw(family, settings.tasks, "eval")
+    spectra = learners.gram_spectra(family, settings.tasks, lab.stream("eval"))
+    found = {("mse", "gd++"): [lenses.per_task_errors(one, fresh) for one in groups["gd++"]]}
+    for key, name in (("gd++", "expected"), ("own", "own")):
+        found["mse", name] = [learners.spectral_mse(spectra, one, family).detach() for one in groups[key]]
+    return Estimates.of({name: [one.double().cpu().numpy() for one in losses] for name, losses in found.items()})
 
 
-def _spectral_losses(lab: Lab, settings: Curvature, size: int, groups: Mapping[str, Sequence[Any]]) -> Estimates:
-    """Losses that descents must have, from spectra of contexts of their own."""
-    family = settings.family(n_context=size)
-    spectra = learners.gram_spectra(family, settings.tune_tasks, lab.stream("predicted"))
-    losses = {
-        ("mse", key): [learners.spectral_mse(spectra, one, family).detach().cpu().numpy() for one in groups[key]]
-        for key in ("own", "gd++")
-    }
-    return Estimates.of(losses)
-
-
-def _over_sizes(points: Any) -> Estimates:
+def _over_sizes(points: Iterable[Estimates]) -> Estimates:
     return Estimates.over({"size": SIZES}, list(points))
 
 
@@ -123,9 +116,14 @@ STUDY = register("study", "curvature")(
         source=f"{PAPER}: Fig. 13",
         presets={
             "quick": Curvature(
-                plan(1500, 8e-3, batch=512, clip=0.001), init_scale=0.005, sweep_tasks=2000, tune_tasks=2000, draws=20
+                plan(1500, 8e-3, batch=512, clip=0.001),
+                init_scale=0.005,
+                tasks=20_000,
+                sweep_tasks=2000,
+                tune_tasks=2000,
+                draws=20,
             ),
-            "paper": Curvature(plan(5000, 1e-3, clip=0.001), sweep_tasks=2000),
+            "paper": Curvature(plan(5000, 1e-3, clip=0.001), tasks=20_000, sweep_tasks=2000),
         },
         measure=measure,
         claims=CLAIMS,

@@ -51,7 +51,7 @@ FIGURES = (
             Lines("Eigenvalues, one GD++ step", "before", "after", _change, limits={"ylim": (0, 6)}),
             Lines("Bound on the condition number", "gamma", "condition number", _condition, "y"),
             Histogram(
-                "Condition numbers of tasks, N = 25", "condition number", "tasks", _spread, np.geomspace(1, 100, 60)
+                "Condition numbers of tasks, N = 25", "condition number", "tasks", _spread, np.geomspace(1, 1000, 90)
             ),
         ),
     ),

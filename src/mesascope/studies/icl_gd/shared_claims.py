@@ -13,38 +13,53 @@ __all__ = ["as_predicted", "converged", "derivatives", "late_share", "midpoint",
 
 
 def converged(
-    *trainings: str, id: str = "converged", most: float = 0.01, at_least: int = 5, quantity: str = "mse"
+    *trainings: str,
+    id: str = "converged",
+    most: float = 0.01,
+    at_least: int = 5,
+    quantity: str = "mse",
+    log: bool = False,
 ) -> Claim:
-    """Without it, how a trained network compares with anything says little."""
+    """Without it, how a trained network compares with anything says little.
+
+    ``log`` takes change and fall on a logarithmic scale, for losses that fall by orders of magnitude: one that falls by
+    the same factor throughout has a fifth of its fall in the last fifth.
+    """
     return Claim(
         id,
-        "training has converged: its last fifth changes the loss by less than "
+        f"training has converged: its last fifth changes the {'logarithm of the ' if log else ''}loss by less than "
         f"{most:.0%} of the fall over the whole training",
-        "mean over seeds of |change in the last fifth| / |fall|",
+        f"mean over seeds of |change in the last fifth| / |fall|{', of log loss' if log else ''}",
         ours("premise"),
-        lambda r: np.stack([late_share(r[training], quantity) for training in trainings], axis=1),
+        lambda r: np.stack([late_share(r[training], quantity, log=log) for training in trainings], axis=1),
         below(most),
         quantifier="mean",
         at_least=at_least,
     )
 
 
-def late_share(curves: Any, quantity: str = "mse") -> np.ndarray:
+def late_share(curves: Any, quantity: str = "mse", *, log: bool = False) -> np.ndarray:
     """Of the fall of each seed's loss, the share made in the last fifth of the steps; 1 where nothing falls."""
-    step, loss = curves["step"], curves[quantity]
+    step, loss = curves["step"], np.log(curves[quantity]) if log else curves[quantity]
     before = np.flatnonzero(step <= 0.8 * step[-1])[-1]
     fall, late = loss[:, 0] - loss[:, -1], loss[:, before] - loss[:, -1]
-    return np.abs(late) / np.maximum(fall, 1e-30)
+    return np.where(fall > 0, np.abs(late) / np.maximum(fall, 1e-30), 1.0)
 
 
-def no_better_descent(stage: str, reference: str, what: str, *, id: str, tolerance: float = 0.02) -> Claim:
-    """A reference at a poor local optimum would flatter every network; the networks' own step sizes are a witness."""
+def no_better_descent(
+    stage: str, reference: str, what: str, *, id: str, tolerance: float = 0.02, quantity: str = "mse"
+) -> Claim:
+    """A reference at a poor local optimum would flatter every network; the networks' own step sizes are a witness.
+
+    ``quantity="median"`` is for deep descents, whose means rest on the few tasks where they explode.
+    """
+    loss = "median error" if quantity == "median" else "loss"
     return Claim(
         id,
         f"no network's own step sizes, read from its weights, make better {what} than the tuned ones",
-        f"loss of {what} with each network's step sizes / with tuned ones",
+        f"{loss} of {what} with each network's step sizes / with tuned ones",
         ours("premise"),
-        lambda r: r[stage].ratio("own", reference),
+        lambda r: r[stage].ratio("own", reference, quantity),
         above(1 - tolerance),
         about="algorithms",
     )
@@ -82,7 +97,11 @@ def midpoint(stage: str, *, id: str = "midpoint") -> Claim:
 
 
 def as_predicted(
-    references: Sequence[str], *, comparison: str = "comparison", id: str = "references-as-predicted"
+    references: Sequence[str],
+    *,
+    comparison: str = "comparison",
+    theory: str = "predicted",
+    id: str = "references-as-predicted",
 ) -> Claim:
     """An algorithm whose code does not do what its formula says would lose something else."""
     return Claim(
@@ -90,7 +109,7 @@ def as_predicted(
         "the references lose on fresh tasks what theory says of their step sizes",
         "loss of each reference / its expectation over teachers and queries, from spectra of other contexts",
         ours("premise"),
-        lambda r: np.concatenate([r[comparison]["mse", key] / r["predicted"]["mse", key] for key in references]),
+        lambda r: np.concatenate([r[comparison]["mse", key] / r[theory]["mse", key] for key in references]),
         two_sided(0.03),
         over="algorithms",
         at_least=len(references),

@@ -138,14 +138,24 @@ def _loss(r: Any) -> list[Line]:
 
 
 def _task(index: int) -> Lines:
+    """The functions found in one task; each panel names some of the lines, which are the same in all."""
+
     def read(r: Any) -> list[Line]:
         shown = r["functions"]
+        kinds = (("trained", "trained", "transformer"), ("control", "gd", "control"))
         lines = [
-            Line(shown["x"], shown[f"{name} {when}"][index], role, f"{label}, {when}", marks=marks)
-            for name, role, label in (("trained", "trained", "transformer"), ("control", "gd", "control"))
-            for when, marks in (("before", ":"), ("after", "-"))
+            Line(
+                shown["x"],
+                shown[f"{name} {when}"][index],
+                role,
+                f"{label}, {when}" if panel == index else None,
+                marks=m,
+            )
+            for panel, (name, role, label) in enumerate(kinds)
+            for when, m in (("before", ":"), ("after", "-"))
         ]
-        return [*lines, Line(shown["context x"][index], shown["context y"][index], "limit", "context", marks="o")]
+        label = "context" if index == len(kinds) else None
+        return [*lines, Line(shown["context x"][index], shown["context y"][index], "limit", label, marks="o")]
 
     return Lines(f"Task {index + 1}", "x", "y", read)
 
@@ -168,7 +178,7 @@ STUDY = register("study", "sine")(
         source=f"{PAPER}: Fig. 4",
         presets={
             "quick": Sine(
-                *(plan(1000, 4e-3, batch=256, clip=100.0) for _ in range(2)), init_scale=0.2
+                *(plan(1000, 4e-3, batch=256, clip=100.0) for _ in range(2)), init_scale=0.2, tasks=20_000
             ),
             "paper": Sine(*(plan(20_000, 1e-3, clip=100.0) for _ in range(2))),
         },
