@@ -178,9 +178,12 @@ STUDY = register("study", "sine")(
         source=f"{PAPER}: Fig. 4",
         presets={
             "quick": Sine(
-                *(plan(1000, 4e-3, batch=256, clip=100.0) for _ in range(2)), init_scale=0.2, tasks=20_000
+                plan(1000, 4e-3, batch=256, clip=100.0),
+                plan(1000, 4e-3, batch=256, clip=100.0),
+                init_scale=0.2,
+                tasks=20_000,
             ),
-            "paper": Sine(*(plan(20_000, 1e-3, clip=100.0) for _ in range(2))),
+            "paper": Sine(plan(20_000, 1e-3, clip=100.0), plan(20_000, 1e-3, clip=100.0)),
         },
         measure=measure,
         claims=CLAIMS,
