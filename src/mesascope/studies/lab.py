@@ -55,7 +55,7 @@ class Lab:
         training: Training,
         *,
         seeds: Sequence[int] | None = None,
-        watch: Watch | None = None,
+        watch: Watch | Sequence[Watch] | None = None,
     ) -> list[Any]:
         """The networks of ``network.build`` trained on ``family``, one a seed, or loaded where that was done already.
 
@@ -65,7 +65,8 @@ class Lab:
         Args:
             name: of the training, in metrics and checkpoints.
             network: the registered config of the networks.
-            watch: numbers to log of each network while training; stage ``name`` holds them by seed and step.
+            watch: numbers to log of each network while training, or one such function a seed; stage ``name`` holds
+                them by seed and step.
         """
         seeds = list(seeds or self.seeds)
         identity = {"network": network, "family": family, "training": training, "seeds": seeds}
@@ -95,9 +96,10 @@ class Lab:
         checkpoints = TrainingCheckpoints(self.run.path / "checkpoints" / name, record, self.device)
         found = checkpoints.load()
         self.run.rewind_metrics(name, found[0] if found else -1)
+        watches = watch if isinstance(watch, Sequence) else [watch] * len(seeds) if watch else []
 
         def log(step: int, ensemble: Ensemble) -> None:
-            numbers = [watch(member) for member in ensemble.members()] if watch else []
+            numbers = [look(member) for look, member in zip(watches, ensemble.members(), strict=False)]
             self.run.append_metrics(
                 {"training": name, "step": step, "seed": seed, **row} for seed, row in zip(seeds, numbers, strict=False)
             )

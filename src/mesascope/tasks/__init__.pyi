@@ -4,6 +4,7 @@ from .episodes import (
     Family as Family,
     Learner as Learner,
     Predictor as Predictor,
+    Seeded as Seeded,
     SequenceFamily as SequenceFamily,
     check_episode as check_episode,
     check_inputs as check_inputs,

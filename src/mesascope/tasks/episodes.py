@@ -15,6 +15,7 @@ __all__ = [
     "Family",
     "Learner",
     "Predictor",
+    "Seeded",
     "SequenceFamily",
     "check_episode",
     "check_inputs",
@@ -63,6 +64,13 @@ class Family(Protocol):
     """A distribution over tasks."""
 
     def sample(self, batch: int, generator: torch.Generator) -> Episode: ...
+
+
+@runtime_checkable
+class Seeded(Protocol):
+    """A family whose tasks differ from one training seed to the next."""
+
+    def seeded(self, seed: int) -> Family: ...
 
 
 @runtime_checkable

@@ -45,7 +45,7 @@ class LinearRegression:
         pool: draw from a fixed set of this many tasks in place of fresh ones; a batch of exactly ``pool`` is the whole
             set in order.
         pool_seed: seed of the stream that the pool is drawn from, once. Replicates that are to differ in their pools
-            need one each: ``dataclasses.replace(family, pool_seed=seed)``.
+            need one each: `seeded`.
         n_query: queries a task (m).
 
     Source: von Oswald et al. (ICML 2023), section 3; the other laws, appendix A.2; ``pool``, appendix A.12.
@@ -100,6 +100,10 @@ class LinearRegression:
         if self.covariance is None:
             return self.x_scale**2 * torch.eye(self.d_in, dtype=torch.float64)
         return self.x_scale**2 * self._factor @ self._factor.mT
+
+    def seeded(self, seed: int) -> LinearRegression:
+        """The family that training seed ``seed`` learns from: where tasks come from a pool, a pool of its own."""
+        return self if self.pool is None else dataclasses.replace(self, pool_seed=seed)
 
     @functools.cached_property
     def _pool(self) -> Episode:

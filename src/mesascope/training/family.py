@@ -8,7 +8,7 @@ import torch
 
 from mesascope.shapes import Tensor
 from mesascope.streams import stream
-from mesascope.tasks import Context, Episode, Family, SequenceFamily
+from mesascope.tasks import Context, Episode, Family, Seeded, SequenceFamily
 from mesascope.training.ensemble import Ensemble, Module
 from mesascope.training.ensemble_state import EnsembleState
 from mesascope.training.loop import Checkpoints, Observer, fit
@@ -33,7 +33,8 @@ def train(
 
     Args:
         make: builds one from the generator of its initial weights (stream ``init`` of its seed).
-        family: each seed draws its own tasks (step i from stream ``train`` of that seed).
+        family: each seed draws its own tasks (step i from stream ``train`` of that seed), from its own family where
+            ``family`` has a method ``seeded(seed)``.
         training: see `Training`.
         seeds: one member each.
         evaluate, checkpoints, observe: see `fit`.
@@ -53,9 +54,11 @@ def train(
     plan = training or Training()
     ensemble = Ensemble([make(stream(seed, "init")) for seed in seeds]).to(device)
     state = EnsembleState(ensemble, half_mse, plan, seed=seeds[0])
+    families = [family.seeded(seed) if isinstance(family, Seeded) else family for seed in seeds]
 
     def batch_at(step: int) -> Episode | Tensor:
-        return stacked([family.sample(plan.batch, stream(seed, "train", step, device)) for seed in seeds])
+        draws = [stream(seed, "train", step, device) for seed in seeds]
+        return stacked([own.sample(plan.batch, draw) for own, draw in zip(families, draws, strict=True)])
 
     return fit(state, batch_at, plan, evaluate=evaluate, checkpoints=checkpoints, observe=observe)
 

@@ -28,6 +28,7 @@ __all__ = [
     "sweep",
     "untied_descents",
     "watch",
+    "watch_loss",
 ]
 
 PAPER = "von Oswald et al., Transformers learn in-context by gradient descent (ICML 2023)"
@@ -111,6 +112,15 @@ def watch(references: Mapping[str, Any], episodes: tasks.Episode) -> Callable[[A
     return look
 
 
+def watch_loss(**episodes: tasks.Episode) -> Callable[[Any], dict[str, float]]:
+    """What to log while training where no reference is near: the loss on each of ``episodes``, by its name."""
+
+    def look(net: Any) -> dict[str, float]:
+        return {name: float(lenses.per_task_errors(net, drawn).mean()) for name, drawn in episodes.items()}
+
+    return look
+
+
 def contrast(
     lab: Lab,
     settings: Regression,
@@ -158,10 +168,10 @@ def sweep(
     )
 
 
-def own_descent(net: Any, steps: int) -> learners.GradientDescentPlusPlus:
+def own_descent(net: Any, steps: int, n_context: int = 10) -> learners.GradientDescentPlusPlus:
     """GD++ with the step sizes that a network's weights spell, tokens clipped as the network's are."""
     config = net.transformer.config
-    eta, gamma = (sizes.tolist() for sizes in lenses.step_sizes(net, 10))
+    eta, gamma = (sizes.tolist() for sizes in lenses.step_sizes(net, n_context))
     return learners.GradientDescentPlusPlus(steps, eta, gamma, token_clip=config.token_clip)
 
 

@@ -1,0 +1,156 @@
+"""How many training tasks does a layer need to find gradient descent?
+
+ICML paper: Figure 16. One linear layer trains on a fixed set of B tasks, all of them in every step and each seed on a
+set of its own, and is compared with one step of gradient descent on fresh tasks and on its own.
+
+Trained to the end, a layer reaches the one minimum of the loss on its tasks, whatever its initial weights: what
+separates it from gradient descent is the sampling error of those tasks, not the training.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mesascope import learners, lenses
+from mesascope.evidence import Claim, above, below, derived, ours, printed
+from mesascope.records import register
+from mesascope.reports import Figure, Level, Line, Lines
+from mesascope.studies.icl_gd.regression import PAPER, Regression, network, plan, predicted, watch, watch_loss
+from mesascope.studies.icl_gd.shared_claims import as_predicted, converged
+from mesascope.studies.icl_gd.shared_figures import HALF_MSE
+from mesascope.studies.study import Study
+
+if TYPE_CHECKING:
+    from mesascope.studies.lab import Lab
+
+POOLS = (128, 512, 2048, 8192)
+PREMISES = ("converged", "references-as-predicted")
+
+
+def _cosines(r: Any) -> np.ndarray:
+    return np.stack([r[f"tasks-{pool}-comparison"]["cosine", "trained", "gd"] for pool in POOLS], axis=1)
+
+
+def _on_own(r: Any) -> np.ndarray:
+    losses = [r[f"tasks-{pool}-own"] for pool in POOLS]
+    return np.stack([own["trained"] / own["gd"] for own in losses], axis=1)
+
+
+def _enough(pool: int) -> Claim:
+    return Claim(
+        f"{pool}-tasks", f"trained on {pool} tasks, layers align with gradient descent: their cosine is above 0.99",
+        "mean cosine of dy/dx_q with gradient descent's, mean over pools", printed("Fig. 16"),
+        lambda r: r[f"tasks-{pool}-comparison"]["cosine", "trained", "gd"], above(0.99), over="pools",
+        quantifier="mean", premises=PREMISES,
+    )  # fmt: skip
+
+
+CLAIMS = (
+    converged(*(f"tasks-{pool}" for pool in POOLS), quantity="own mse"),
+    as_predicted(("gd",), comparison=f"tasks-{POOLS[0]}-comparison"),
+    Claim(
+        "few-tasks", "trained on 128 tasks, layers fail to align with gradient descent: their cosine is below 0.95",
+        "mean cosine of dy/dx_q with gradient descent's, mean over pools", printed("Fig. 16"),
+        lambda r: _cosines(r)[:, 0], below(0.95), over="pools", quantifier="mean", premises=PREMISES,
+    ),
+    _enough(2048),
+    _enough(8192),
+    Claim(
+        "rising", "that cosine rises from each number of tasks to the next", "rise of the cosine, mean over pools",
+        printed("Fig. 16"), lambda r: np.diff(_cosines(r), axis=1), above(0.0), over="pools", quantifier="mean",
+        premises=PREMISES,
+    ),
+    Claim(
+        "own-tasks", "on its own tasks a layer loses less than gradient descent, for each number of them",
+        "loss of trained / of gradient descent on the same tasks, mean over pools",
+        derived("no layer has a lower loss on its tasks than the minimum"), _on_own, below(1.0), over="pools",
+        quantifier="mean", premises=PREMISES,
+    ),
+    Claim(
+        "fresh-tasks", "on fresh tasks every layer loses more than gradient descent, for each number of tasks",
+        "loss of trained / of gradient descent", ours("a layer judged by its own tasks would lose less"),
+        lambda r: np.stack([r[f"tasks-{pool}-comparison"].ratio("trained", "gd") for pool in POOLS], axis=1),
+        above(1.0), over="pools", premises=(*PREMISES, "own-tasks"),
+    ),
+)  # fmt: skip
+
+
+def measure(lab: Lab, settings: Regression) -> None:
+    """Train on each number of tasks and compare."""
+    family = settings.family()
+    gd = learners.GradientDescent(1, learners.one_step_optimum(family).eta)
+    lab.stage("predicted", lambda: predicted({"gd": gd}, family, lab, settings.tune_tasks))
+    for pool in POOLS:
+        _pool(lab, settings, pool, gd)
+
+
+def _pool(lab: Lab, settings: Regression, pool: int, gd: Any) -> None:
+    family = settings.family()
+    fixed = dataclasses.replace(family, pool=pool)
+    own = [fixed.seeded(seed).sample(pool, lab.stream("pool")) for seed in lab.seeds]
+    aligned = watch({"gd": gd}, lab.draw(family, settings.sweep_tasks, "watch"))
+    looks = [watch_loss(**{"own mse": one}) for one in own]
+    trained = lab.train(
+        f"tasks-{pool}", network(settings), fixed, dataclasses.replace(settings.training, batch=pool),
+        watch=[lambda net, look=look: aligned(net) | look(net) for look in looks],
+    )  # fmt: skip
+    fresh, pairs = lab.draw(family, settings.tasks, "eval"), list(zip(trained, looks, strict=True))
+    groups = {"trained": trained, "gd": [gd]}
+    lab.stage(f"tasks-{pool}-comparison", lambda: lenses.measure_together(groups, ["gd"], fresh))
+    lab.stage(
+        f"tasks-{pool}-own",
+        lambda: {
+            "trained": [look(net)["own mse"] for net, look in pairs],
+            "gd": [look(gd)["own mse"] for look in looks],
+        },
+    )
+
+
+def _lines(r: Any, quantity: str, factor: float = 1.0) -> list[Line | Level]:
+    shades = np.linspace(0, 1, len(POOLS))
+    runs = [(r[f"tasks-{pool}"], shade, f"{pool} tasks") for pool, shade in zip(POOLS, shades, strict=True)]
+    return [Line(run["step"], factor * run[quantity], shade, label) for run, shade, label in runs]
+
+
+def _loss(r: Any) -> list[Line | Level]:
+    gd = float(r[f"tasks-{POOLS[0]}"]["gd mse"].mean()) / 2
+    return [*_lines(r, "mse", 0.5), Level(gd, "gd", "gradient descent")]
+
+
+FIGURES = (
+    Figure(
+        "finite-tasks",
+        "Layers trained on fixed sets of tasks, on fresh tasks; line and band: mean and range over sets. "
+        "Paper: Fig. 16.",
+        (
+            Lines(
+                "Cosine to gradient descent", "training step", "cosine of sensitivities",
+                lambda r: _lines(r, "gd cosine"),
+            ),
+            Lines("Loss on fresh tasks", "training step", HALF_MSE, _loss, "y"),
+        ),
+        columns=2,
+    ),
+)  # fmt: skip
+
+STUDY = register("study", "finite-tasks")(
+    Study(
+        name="finite-tasks",
+        question="How many training tasks does a layer need to find gradient descent?",
+        source=f"{PAPER}: Fig. 16",
+        presets={
+            "quick": Regression(plan(800, 4e-3), init_scale=0.02, seeds=10, tasks=20_000),
+            "paper": Regression(plan(5000, 1e-3, clip=0.001), seeds=10),
+        },
+        measure=measure,
+        claims=CLAIMS,
+        figures=FIGURES,
+        deviations=(
+            "Ten seeds train, each on a set of tasks of its own: these sets differ too much for five to decide.",
+            "The learning rate decays and weights are averaged, which removes the noise that Adam leaves.",
+        ),
+    )
+)

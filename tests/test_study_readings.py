@@ -1,0 +1,77 @@
+"""Readings of studies that have logic of their own."""
+
+import numpy as np
+import pytest
+
+from mesascope.evidence import Arrays
+from mesascope.studies.icl_gd.copying import copying_before
+from mesascope.studies.icl_gd.curvature_claims import condition_number, condition_numbers, flattest, transformed
+from mesascope.studies.icl_gd.phase_transitions_claims import rise_and_fall
+from mesascope.studies.icl_gd.shared_claims import converged, late_share
+
+
+def curves(**arrays):
+    return Arrays(arrays, **{name: "step" if name == "step" else "seed step" for name in arrays})
+
+
+def test_a_rise_on_the_plateau_and_a_late_fall_are_read_from_curves():
+    step = np.arange(0, 100, 10)
+    test = np.array([1.0, 0.98, 1.1, 1.2, 1.2, 1.2, 0.5, 0.42, 0.44, 0.5])
+    own = np.array([1.0, 0.87, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.3, 0.3])
+    rise, fallen, delay = rise_and_fall(step, test, own, limit=0.4)
+    assert rise == pytest.approx(1.2 / 0.98 - 1)
+    assert fallen == pytest.approx(1.05)
+    assert delay == 6.0
+
+
+def test_overfitting_after_the_fall_is_no_rise_and_a_plateau_never_left_no_fall():
+    step = np.arange(0, 60, 10)
+    rise, _, delay = rise_and_fall(step, np.array([1.0, 0.9, 0.45, 0.42, 0.6, 0.8]), np.full(6, 1.0), limit=0.4)
+    assert rise == 0.0
+    assert np.isnan(delay)
+    _, fallen, delay = rise_and_fall(step, np.full(6, 1.0), np.linspace(1.0, 0.5, 6), limit=0.4)
+    assert fallen == pytest.approx(2.5)
+    assert np.isnan(delay)
+
+
+def test_a_loss_that_is_low_before_the_first_step_has_learnt_nothing():
+    step = np.arange(0, 40, 10)
+    _, _, delay = rise_and_fall(step, np.array([1.0, 1.0, 1.0, 0.4]), np.array([0.8, 0.8, 0.5, 0.3]), limit=0.4)
+    assert delay == 3.0
+
+
+def test_copying_is_read_before_the_jump_and_not_during_it():
+    run = {
+        "mse": np.array([[9.0, 1.0, 0.97, 0.7, 0.5], [1.0, 0.9, 0.99, 0.5, 0.5]]),
+        "zero mse": np.full((2, 5), 1.0),
+        "gd mse": np.full((2, 5), 0.5),
+        "next": np.array([[1.0, 4.0, 8.0, 30.0, 40.0], [2.0, 9.0, 9.0, 9.0, 9.0]]),
+        "others": np.full((2, 5), 2.0),
+    }
+    assert copying_before(run, share=0.1).tolist() == [4.0, 1.0]
+    assert copying_before(run, share=0.7).tolist() == [15.0, 4.5]
+
+
+def test_the_gamma_of_least_condition_number_is_no_worse_than_any_other():
+    low, high = 0.1, 7.7
+    best = flattest(low, high)
+    bound = condition_numbers(low, high, np.linspace(0.001, 0.999, 5000) / high)
+    assert 0 < best < 1 / high
+    assert condition_numbers(low, high, np.array([best]))[0] <= bound.min() * (1 + 1e-3)
+    spectra = np.random.default_rng(0).uniform(low, high, (200, 6))
+    spectra[:, 0], spectra[:, 1] = low, high
+    after = condition_number(transformed(spectra, best))
+    assert (after <= condition_numbers(low, high, np.array([best])) * (1 + 1e-9)).all()
+    assert (after < condition_number(spectra)).all()
+
+
+def test_every_training_must_have_converged_in_the_quantity_that_is_named():
+    step = np.arange(0, 101, 10)
+    done, falling = np.minimum(step, 50) / -50 + 2.0, 2.0 - step / 100
+    still, moving = curves(step=step, mse=np.stack([done] * 3)), curves(step=step, mse=np.stack([falling] * 3))
+    assert late_share(still).tolist() == [0.0] * 3
+    assert late_share(moving) == pytest.approx(0.2)
+    read = converged("one", "two").reading({"one": still, "two": moving})
+    assert read == pytest.approx(np.array([[0.0, 0.2]] * 3))
+    both = curves(step=step, mse=np.stack([falling]), own=np.stack([done]))
+    assert converged("one", quantity="own").reading({"one": both}).tolist() == [[0.0]]

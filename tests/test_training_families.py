@@ -1,0 +1,48 @@
+"""Each training seed learns from a family of its own."""
+
+import pytest
+import torch
+
+from mesascope.learners import GradientDescent
+from mesascope.nets import EmbeddedDescentConfig, EmbeddingConfig, InContextRegressorConfig, TransformerConfig
+from mesascope.streams import stream
+from mesascope.tasks import LinearRegression
+from mesascope.training import Training, train
+
+POOLED = LinearRegression(n_context=5, d_in=3, x_scale=0.5, pool=8)
+PLAN = Training(steps=300, batch=8, learning_rate=0.1)
+
+
+def best_step_size(family):
+    """Of one gradient step on a pool, by least squares: predictions are linear in the step size."""
+    (x, y), xq, yq = family.sample(8, stream(0, "any"))
+    slope = (xq @ (x.mT @ y) / x.shape[-2]).flatten()
+    return float(slope @ yq.flatten() / (slope @ slope))
+
+
+def test_a_pool_depends_on_its_seed_alone():
+    one, other = (POOLED.seeded(seed).sample(8, stream(0, "any")).xq for seed in (3, 4))
+    assert torch.equal(one, LinearRegression(n_context=5, d_in=3, x_scale=0.5, pool=8, pool_seed=3)._pool.xq)
+    assert not torch.isclose(one, other).any()
+    fresh = LinearRegression(n_context=5, d_in=3)
+    assert fresh.seeded(7) is fresh
+
+
+def test_each_seed_finds_the_optimum_of_its_own_pool():
+    trained = train(
+        lambda draw: GradientDescent(1, eta=torch.rand(1, generator=draw).item()), POOLED, PLAN, seeds=[0, 1, 2]
+    )
+    etas = [float(learner.eta.detach()) for learner in trained.members()]
+    assert etas == pytest.approx([best_step_size(POOLED.seeded(seed)) for seed in (0, 1, 2)], rel=0.01)
+    assert len({round(eta, 2) for eta in etas}) == 3
+
+
+def test_a_transformer_and_its_control_start_from_the_same_embedding():
+    embedding = EmbeddingConfig(d_token=2, width=6, mlp=2, init_scale=0.3)
+    for seed in (0, 5):
+        net = InContextRegressorConfig(TransformerConfig(6), embedding=embedding).build(stream(seed, "init"))
+        control = EmbeddedDescentConfig(embedding).build(stream(seed, "init"))
+        ours, theirs = net.embedding.state_dict(), control.embedding.state_dict()
+        assert ours.keys() == theirs.keys()
+        assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+        assert net.embedding.w_in.abs().sum() > 0
