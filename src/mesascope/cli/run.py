@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import operator
 import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -93,7 +95,7 @@ def run_command(arguments: Sequence[str]) -> Any:
         kinds.append(Annotated[kind, tyro.conf.subcommand(study.name, description=study.question)])
     one = dataclasses.make_dataclass(
         "Run",
-        [("run", Annotated[Union.__getitem__(tuple(kinds)), tyro.conf.arg(name="")])],
+        [("run", Annotated[functools.reduce(operator.or_, kinds), tyro.conf.arg(name="")])],
         bases=(Run,),
         frozen=True,
     )

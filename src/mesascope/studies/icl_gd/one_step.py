@@ -8,7 +8,7 @@ size, on fresh tasks that both see.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -97,7 +97,7 @@ def _optima(lab: Lab, settings: OneStep) -> Arrays:
     return Arrays(columns, **dict.fromkeys(columns, "size"))
 
 
-def _roll_out(groups: dict[str, Sequence[Any]], few: tasks.Episode, damping: float) -> Estimates:
+def _roll_out(groups: Mapping[str, Sequence[Any]], few: tasks.Episode, damping: float) -> Estimates:
     """Losses after each application of a rule, in float64, on all contexts and on those where descent is stable.
 
     Damped gradient descent is stable on a context if damping * eta * lambda_max < 2. On the few others any rule of this

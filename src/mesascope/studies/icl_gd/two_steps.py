@@ -89,7 +89,7 @@ def measure(lab: Lab, settings: Regression) -> None:
     references = {"gd": gd.learner, "gd++": plus.learner}
     config = network(settings, n_layers=2, shared=True)
     nets = contrast(lab, settings, "looped", config, references, own=2)
-    eta, gamma = plus.learner.eta.item(), plus.learner.gamma.item()
+    (eta,), (gamma,) = ([size.value for size in plus.step_sizes[name]] for name in ("eta", "gamma"))
     built = constructions.gradient_descent_plus_plus(10, 1, eta, gamma, 10, steps=2).network.float().to(lab.device)
     fresh = lab.draw(family, settings.tasks, "eval")
     lab.stage("interpolation", lambda: halfway(nets, [built] * len(nets), fresh))
