@@ -67,7 +67,7 @@ def test_a_checkpoint_of_another_model_is_refused(name):
 
 def test_two_processes_train_as_one_does_on_the_whole_batch(tmp_path):
     workers = [subprocess.Popen([sys.executable, SCRIPT, "parallel", tmp_path, str(rank)]) for rank in (0, 1)]
-    assert [worker.wait(timeout=60) for worker in workers] == [0, 0]
+    assert [worker.wait(timeout=240) for worker in workers] == [0, 0]
     first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
     assert first["weights"] == second["weights"]
     assert not set(first["drawn"]) & set(second["drawn"])  # dropout of one process is not that of the other
