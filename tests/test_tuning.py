@@ -64,7 +64,7 @@ def test_no_start_is_too_large_or_too_small(eta, gamma):
 @pytest.mark.parametrize("noise", [0.0, 0.4])
 def test_more_steps_are_never_worse_on_spectra(rule, noise):
     family = LinearRegression(5, 5, noise=noise)
-    losses = [tune_spectral(rule(steps), family, contexts=500).mse.value for steps in range(1, 5)]
+    losses = [tune_spectral(rule(steps), family, contexts=300).mse.value for steps in range(1, 5)]
     assert losses == sorted(losses, reverse=True)
     assert losses[2] < 0.9 * losses[0]
 
@@ -88,11 +88,11 @@ def test_the_result_is_never_worse_than_the_values_passed_in(eta, gamma, steps):
 
 
 def test_the_loss_reported_is_that_of_fresh_tasks():
-    """Not that of the tasks that the step sizes were fitted to."""
-    learner = GradientDescentPlusPlus(3, [1.0] * 3, [0.01] * 3)
-    tuned = tune(learner, WIDE, tasks=100)
-    fresh = Measurement.of(per_task_errors(tuned.learner, WIDE.sample(50_000, stream(1, "fresh"))))
-    assert abs(tuned.mse.value - fresh.value) < 5 * math.hypot(tuned.mse.stderr, fresh.stderr)
+    """Not that of the tasks that the step sizes were fitted to, of the same stream before them."""
+    tuned, draw = tune(plus(2, 1.0, 0.01, each=True), WIDE, tasks=100), stream(0, "tune")
+    fitted, fresh = (Measurement.of(per_task_errors(tuned.learner, WIDE.sample(size, draw))) for size in (100, 1_000))
+    assert tuned.mse.value == pytest.approx(fresh.value, rel=1e-4)
+    assert tuned.mse.value != pytest.approx(fitted.value, rel=1e-2)
 
 
 def test_clipped_steps_are_no_worse_than_the_optimum_without_a_clip():
@@ -206,10 +206,10 @@ def test_standard_errors_are_those_of_a_mean():
 
 def test_standard_errors_are_the_spread_over_seeds():
     family = LinearRegression(5, 2)
-    etas = [tune(GradientDescent(1, 0.3), family, tasks=200, seed=seed).step_sizes["eta"][0] for seed in range(40)]
+    etas = [tune(GradientDescent(1, 0.3), family, tasks=200, seed=seed).step_sizes["eta"][0] for seed in range(25)]
     values = torch.tensor([eta.value for eta in etas])
-    assert abs(values.mean().item() - one_step_optimum(family).eta) < 4 * values.std().item() / 40**0.5
-    stated = sum(eta.stderr for eta in etas) / 40
+    assert abs(values.mean().item() - one_step_optimum(family).eta) < 4 * values.std().item() / 5
+    stated = sum(eta.stderr for eta in etas) / 25
     assert 0.6 < values.std().item() / stated < 1.6
 
 
