@@ -74,8 +74,9 @@ CLAIMS = (
     ),
     Claim(
         "similar-curves", "as inputs are scaled by 0.5 to 2, each two-head loss grows as gradient descent's, to a "
-        "factor of two (quick preset: three)", "(loss of trained / of gradient descent) at each scale / at the training scale",
-        printed("Fig. 12b right"), lambda r: _shape(r["two-heads-input-scale"]),
+        "factor of two (quick preset: three)",
+        "(loss of trained / of gradient descent) at each scale / at the training scale", printed("Fig. 12b right"),
+        lambda r: _shape(r["two-heads-input-scale"]),
         {"quick": Bound(1 / 3, 3.0), "paper": Bound(0.5, 2.0)}, premises=TWO,
     ),
     Claim(
