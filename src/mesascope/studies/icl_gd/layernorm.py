@@ -108,7 +108,7 @@ def measure(lab: Lab, settings: Regression) -> None:
     one = {"gd": learners.GradientDescent(1, learners.one_step_optimum(family).eta)}
     two = {
         "gd": tuned(learners.GradientDescent(2, 1.0)),
-        "gd++": tuned(learners.GradientDescentPlusPlus(2, [2.0, 1.0], 0.01)),
+        "gd++": tuned(learners.GradientDescentPlusPlus(2, [2.0, 1.0], [0.01, 0.01])),
     }
     for (name, norm), references in zip(NORMS.items(), (one, two), strict=True):
         depth = len(norm)
