@@ -166,7 +166,7 @@ STUDY = register("study", "deep")(
         source=f"{PAPER}: Figs. 3 right, 6c and 7",
         presets={
             "quick": Deep(
-                plan(700, 8e-3, batch=512, clip=0.001),
+                plan(1200, 8e-3, batch=512, clip=0.001),
                 init_scale=3.0,
                 tasks=10_000,
                 sweep_tasks=500,

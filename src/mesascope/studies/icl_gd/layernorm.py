@@ -108,7 +108,7 @@ def measure(lab: Lab, settings: Regression) -> None:
     one = {"gd": learners.GradientDescent(1, learners.one_step_optimum(family).eta)}
     two = {
         "gd": tuned(learners.GradientDescent(2, 1.0)),
-        "gd++": tuned(learners.GradientDescentPlusPlus(2, [2.0, 1.0], 0.01)),
+        "gd++": tuned(learners.GradientDescentPlusPlus(2, [2.0, 1.0], [0.01, 0.01])),
     }
     for (name, norm), references in zip(NORMS.items(), (one, two), strict=True):
         depth = len(norm)
@@ -125,9 +125,7 @@ STUDY = register("study", "layernorm")(
         question="What does LayerNorm cost a layer that would run gradient descent?",
         source=f"{PAPER}: Fig. 14",
         presets={
-            "quick": Regression(
-                plan(800, 8e-3, batch=512, clip=0.001), init_scale=0.02, tasks=50_000, sweep_tasks=2000
-            ),
+            "quick": Regression(plan(800, 8e-3, batch=512, clip=0.001), init_scale=0.02, sweep_tasks=2000),
             "paper": Regression(plan(5000, 1e-3, clip=0.001)),
         },
         measure=measure,
