@@ -65,8 +65,7 @@ def measure(lab: Lab, settings: PhaseTransitions) -> None:
     """Train the layers and the blocks, logging losses."""
     family = settings.family()
     gd = learners.GradientDescent(1, learners.one_step_optimum(family).eta)
-    watched, fresh = (lab.draw(family, settings.tasks, name) for name in ("watch", "eval"))
-    watched = watched.part(0, settings.sweep_tasks)
+    watched, fresh = lab.draw(family, settings.sweep_tasks, "watch"), lab.draw(family, settings.tasks, "eval")
     trained = {}
     for name, heads in HEADS.items():
         config = network(settings, n_heads=heads, key_size=11)
