@@ -137,7 +137,7 @@ STUDY = register("study", "copying")(
         presets={
             "quick": Regression(
                 plan(1600, 6e-3, batch=512, decay_from=0.5, clip=1.0, evaluate_every=20), init_scale=1.0,
-                tasks=20_000, sweep_tasks=500, tune_tasks=2000,
+                sweep_tasks=500, tune_tasks=2000,
             ),
             "paper": Regression(
                 plan(10_000, 1e-3, decay_from=0.5, clip=10.0, evaluate_every=100), init_scale=1.0

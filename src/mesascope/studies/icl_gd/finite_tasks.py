@@ -142,7 +142,7 @@ STUDY = register("study", "finite-tasks")(
         question="How many training tasks does a layer need to find gradient descent?",
         source=f"{PAPER}: Fig. 16",
         presets={
-            "quick": Regression(plan(800, 4e-3), init_scale=0.02, seeds=10, tasks=20_000),
+            "quick": Regression(plan(800, 4e-3), init_scale=0.02, seeds=10),
             "paper": Regression(plan(5000, 1e-3, clip=0.001), seeds=10),
         },
         measure=measure,

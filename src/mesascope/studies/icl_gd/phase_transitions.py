@@ -32,11 +32,7 @@ if TYPE_CHECKING:
 class Block:
     """The block of attention and MLP, and how it trains; one batch is its whole set of tasks."""
 
-    training: Training = field(
-        default_factory=lambda: Training(
-            1100, 8192, 3e-3, "constant", optimizer="adamw", weight_decay=0.08, evaluate_every=10
-        )
-    )
+    training: Training
     """How the blocks train."""
     seeds: int = 5
     """Blocks trained, one a seed."""
@@ -57,7 +53,7 @@ class PhaseTransitions(Regression):
 
     seeds: int = 10
     """Layers trained with one head, and with two, one a seed."""
-    block: Block = field(default_factory=Block)
+    block: Block = field(default_factory=lambda: Block(_block_plan(1100)))
     """The block on a fixed set of tasks."""
 
 
@@ -65,8 +61,7 @@ def measure(lab: Lab, settings: PhaseTransitions) -> None:
     """Train the layers and the blocks, logging losses."""
     family = settings.family()
     gd = learners.GradientDescent(1, learners.one_step_optimum(family).eta)
-    watched, fresh = (lab.draw(family, settings.tasks, name) for name in ("watch", "eval"))
-    watched = watched.part(0, settings.sweep_tasks)
+    watched, fresh = lab.draw(family, settings.sweep_tasks, "watch"), lab.draw(family, settings.tasks, "eval")
     trained = {}
     for name, heads in HEADS.items():
         config = network(settings, n_heads=heads, key_size=11)
@@ -96,16 +91,15 @@ def _grok(lab: Lab, settings: PhaseTransitions, gd: Any, watched: Any) -> None:
         losses = {"mse": watch_loss(mse=watched)(gd)["mse"], "own mse": [watch_loss(mse=one)(gd)["mse"] for one in own]}
         return Arrays(losses, **{"own mse": "seed"})
 
-    lab.stage("grokking-gd", references)
+    lab.stage("gradient-descent", references)
 
 
 def _heads(name: str) -> Lines:
     def read(r: Any) -> list[Line | Level]:
-        limit = float(r["predicted"]["mse", "gd"][0].nominal_value)
         return [
             Line(r[name]["step"], r[name]["mse"] / 2, "trained", each=True),
             Level(THRESHOLD, "limit", "threshold", dotted=True),
-            Level(limit / 2, "gd", "gradient descent"),
+            Level(float(r["gradient-descent"]["mse"]) / 2, "gd", "gradient descent"),
         ]
 
     return Lines(f"Each seed, {name.replace('-', ' ')}", "training step", HALF_MSE, read, limits={"ylim": (0.18, 0.5)})
@@ -116,7 +110,7 @@ def _block(r: Any) -> list[Line | Level]:
     return [
         Line(run["step"], run["own mse"] / 2, "other", "its own tasks", each=True),
         Line(run["step"], run["mse"] / 2, "trained", "fresh tasks", each=True),
-        Level(float(r["grokking-gd"]["mse"]) / 2, "gd", "gradient descent, fresh tasks"),
+        Level(float(r["gradient-descent"]["mse"]) / 2, "gd", "gradient descent, fresh tasks"),
     ]
 
 
@@ -137,13 +131,17 @@ def _constant(steps: int, batch: int) -> Training:
     return Training(steps, batch, 1e-3, "constant", clip=0.001, evaluate_every=10)
 
 
+def _block_plan(steps: int) -> Training:
+    return Training(steps, 8192, 3e-3, "constant", optimizer="adamw", weight_decay=0.08, evaluate_every=10)
+
+
 STUDY = register("study", "phase-transitions")(
     Study(
         name="phase-transitions",
         question="When does a layer discover gradient descent, and can one block grok it?",
         source=f"{PAPER}: Fig. 15",
         presets={
-            "quick": PhaseTransitions(_constant(1500, 512), tasks=20_000, sweep_tasks=1000),
+            "quick": PhaseTransitions(_constant(1500, 512), sweep_tasks=1000, block=Block(_block_plan(700))),
             "paper": PhaseTransitions(_constant(5000, 2048), sweep_tasks=2000),
         },
         measure=measure,
