@@ -14,6 +14,7 @@ ORDER = [
     "errors",
     "records",
     "text",
+    "evidence",
     "shapes",
     "streams",
     "measurement",
@@ -23,8 +24,8 @@ ORDER = [
     "nets",
     "constructions",
     "adapters",
-    "runs",
     "training",
+    "runs",
     "lenses",
     "reports",
     "studies",
@@ -32,22 +33,24 @@ ORDER = [
     "cli",
     "__main__",
 ]
+# What imports torch, and must not be imported by what reads runs.
+TORCH = {
+    "streams",
+    "measurement",
+    "ops",
+    "tasks",
+    "learners",
+    "nets",
+    "constructions",
+    "adapters",
+    "training",
+    "lenses",
+}
 APART = {
-    "ops": {"tasks", "measurement"},
-    "runs": {"streams", "measurement", "ops", "tasks", "learners", "nets", "constructions", "adapters"},
-    "reports": {
-        "streams",
-        "measurement",
-        "shapes",
-        "ops",
-        "tasks",
-        "learners",
-        "nets",
-        "constructions",
-        "adapters",
-        "training",
-        "lenses",
-    },
+    "evidence": {"records"},
+    "ops": {"tasks", "measurement", "evidence"},
+    "runs": TORCH - {"training"},
+    "reports": {"shapes", *TORCH},
 }
 MOST_LINES = 400
 

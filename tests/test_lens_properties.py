@@ -97,11 +97,12 @@ def test_what_two_learners_are_to_each_other_they_are_both_ways(sizes, tasks, et
 def test_a_sweep_over_what_is_there_already_tells_the_errors_there(sizes, tasks, eta):
     family = LinearRegression(**sizes)
     learners = {"gd": GradientDescent(1, eta), "again": GradientDescent(1, eta), "net": network(family).float()}
-    (point,) = sweep(learners, family, {"n_context": [family.n_context]}, tasks=tasks)
+    swept = sweep(learners, family, {"n_context": [family.n_context]}, tasks=tasks)
     drawn = family.sample(tasks, stream(0, "sweep"))
     for name, learner in learners.items():
-        assert point.mse[name].value == pytest.approx(float(per_task_errors(learner, drawn).mean()), rel=1e-5)
-    assert point.ratio["gd"].value == point.ratio["again"].value == 1
+        (((found,),)) = swept["mse", name]
+        assert found.nominal_value == pytest.approx(float(per_task_errors(learner, drawn).mean()), rel=1e-5)
+    assert swept.ratio("again", "gd").item().nominal_value == pytest.approx(1.0)
 
 
 def shifted(net, factors):

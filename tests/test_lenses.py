@@ -1,5 +1,6 @@
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -15,11 +16,14 @@ from mesascope.learners import (
     Zero,
 )
 from mesascope.lenses import (
+    access,
     access_of,
     agreement,
     alignment,
     compare,
     interpolate,
+    measure_together,
+    per_task_errors,
     rescaled_products,
     rollout,
     step_sizes,
@@ -28,6 +32,7 @@ from mesascope.lenses import (
     trajectory_errors,
     weights,
 )
+from mesascope.lenses.together import _median
 from mesascope.measurement import Measurement
 from mesascope.nets import InContextRegressorConfig, Products, TransformerConfig
 from mesascope.records import facts
@@ -303,11 +308,14 @@ def test_weights_that_cannot_be_rescaled_say_so():
 
 
 def test_sweep_sees_the_same_draws_everywhere():
-    points = sweep({"gd": GradientDescent(1, 0.5), "zero": Zero()}, FAMILY, {"w_scale": [1.0, 3.0]}, tasks=200)
-    assert [point.setting for point in points] == [{"w_scale": 1.0}, {"w_scale": 3.0}]
-    assert points[1].mse["zero"].value == pytest.approx(9 * points[0].mse["zero"].value, rel=1e-5)
-    assert points[0].ratio["gd"].value == 1.0
-    assert points[0].ratio["zero"].value == pytest.approx(points[1].ratio["zero"].value, rel=1e-5)
+    learners = {"gd": GradientDescent(1, 0.5), "zero": [Zero(), Zero()]}
+    swept = sweep(learners, FAMILY, {"w_scale": [1.0, 3.0]}, tasks=200)
+    assert swept.cases["w_scale"].tolist() == [1.0, 3.0]
+    zero = swept["mse", "zero"]
+    assert zero.shape == (2, 2)
+    assert zero[0, 1].nominal_value == pytest.approx(9 * zero[0, 0].nominal_value, rel=1e-5)
+    small, large = swept.ratio("zero", "gd")[1]
+    assert small.nominal_value == pytest.approx(large.nominal_value, rel=1e-5)
     with pytest.raises(ArgumentError, match="did you mean 'x_scale'"):
         sweep({"zero": Zero()}, FAMILY, {"xscale": [1.0]})
 
@@ -368,3 +376,60 @@ def test_sequences_that_are_not_finite_or_too_short_are_refused():
     for bad in (torch.full((4, 5, 2), torch.nan), torch.zeros(4, 1, 2)):
         with pytest.raises(ArgumentError, match="sequences must be finite numbers"):
             agreement(RecursiveLeastSquares(1.0), RecursiveLeastSquares(1.0), bad)
+
+
+def test_measuring_together_tells_what_pairs_tell(episodes):
+    """Means and errors are those of `alignment`, learner by learner, and pairing is kept."""
+    nets = [
+        InContextRegressorConfig(TransformerConfig(5, init_scale=0.5), d_out=2).build(stream(s, "init")) for s in (0, 1)
+    ]
+    gd = GradientDescent(1, 0.5)
+    found = measure_together({"net": nets, "gd": [gd]}, ["gd"], episodes)
+    for index, net in enumerate(nets):
+        pair = alignment(net, gd, episodes)
+        for name, one in {
+            ("mse", "net"): pair.mse_a,
+            ("cosine", "net", "gd"): pair.sensitivity_cosine,
+            ("sensitivity-difference", "net", "gd"): pair.sensitivity_difference,
+            ("prediction-difference", "net", "gd"): pair.prediction_difference,
+        }.items():
+            assert found[name][index].nominal_value == pytest.approx(one.value, rel=1e-5)
+            assert found[name][index].std_dev == pytest.approx(one.stderr, rel=1e-5)
+        ratio = found.ratio("net", "gd")[index]
+        assert (ratio.nominal_value, ratio.std_dev) == pytest.approx(
+            (pair.mse_ratio.value, pair.mse_ratio.stderr), rel=1e-4
+        )
+    medians = per_task_errors(gd, episodes).median()
+    assert found["median", "gd"][0].nominal_value == pytest.approx(float(medians), rel=0.05)
+    assert found["derivative-error", "net"][0].nominal_value < 1e-3 * found["derivative", "net"][0].nominal_value
+    with pytest.raises(ArgumentError, match="must have as many members"):
+        measure_together({"net": nets, "others": [gd] * 3}, ["others"], episodes)
+
+
+def test_a_derivative_at_another_query_is_noticed(episodes, monkeypatch):
+    net = InContextRegressorConfig(TransformerConfig(5, attention="softmax", init_scale=8.0), d_out=2).build(
+        stream(0, "init")
+    )
+    true = access.sensitivities
+
+    def elsewhere(learner, drawn):
+        other = true(learner, drawn._replace(xq=drawn.xq.roll(1, dims=0)))
+        for (answers, prediction, _), (_, _, sensitivity) in zip(true(learner, drawn), other, strict=True):
+            yield answers, prediction, sensitivity
+
+    def error():
+        found = measure_together({"net": [net]}, [], episodes)
+        return (found["derivative-error", "net"] / found["derivative", "net"])[0].nominal_value
+
+    assert error() < 0.02
+    monkeypatch.setattr(access, "sensitivities", elsewhere)
+    assert error() > 0.1
+
+
+def test_the_error_of_a_median_is_that_of_resampling():
+    rng = np.random.default_rng(0)
+    values = torch.from_numpy(rng.lognormal(0, 2, 20_000))
+    numbers = _median(values)
+    resampled = [np.median(rng.choice(values.numpy(), values.numel())) for _ in range(200)]
+    assert numbers.mean() == pytest.approx(values.median().item(), rel=1e-3)
+    assert numbers.std() / values.numel() ** 0.5 == pytest.approx(np.std(resampled), rel=0.2)

@@ -1,4 +1,4 @@
-"""The Python examples of README and docs run as they stand and print what is said they print."""
+"""The Python examples of README, CONTRIBUTING and docs run as they stand and print what is said they print."""
 
 import contextlib
 import io
@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGES = "".join(path.read_text() for path in (ROOT / "README.md", ROOT / "docs" / "mesa-layer.md"))
+PAGES = "".join(
+    path.read_text() for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "docs" / "mesa-layer.md")
+)
 EXAMPLES = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGES, flags=re.DOTALL)
 
 

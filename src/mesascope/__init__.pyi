@@ -32,6 +32,7 @@ from .nets import (
     Transformer as Transformer,
     TransformerConfig as TransformerConfig,
 )
+from .runs import newest_run as newest_run, open_run as open_run
 from .tasks import (
     Context as Context,
     Episode as Episode,

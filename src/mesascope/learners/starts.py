@@ -70,10 +70,13 @@ def extended(values: Values, shapes: Values, n: int) -> list[Values]:
 
 def _bent(values: Values, n: int) -> Values:
     """With n gamma = eta / 2: both have the unit of an inverse Gram matrix, and one step alone has no use for gamma."""
-    gammas = {name: values.get(f"{name[:-5]}eta") for name in values if name.endswith("gamma")}
-    return values | {
-        name: (eta / (2 * n)).expand(values[name].shape) for name, eta in gammas.items() if eta is not None
-    }
+    etas = {name: values.get(f"{name[:-5]}eta") for name in values if name.endswith("gamma")}
+    bent = {}
+    for name, eta in etas.items():
+        if eta is not None:
+            shared = eta.mean() if values[name].ndim < eta.ndim else eta
+            bent[name] = (shared / (2 * n)).expand(values[name].shape)
+    return values | bent
 
 
 def _grown(name: str, sizes: Tensor, shape: Tensor, growth: float) -> Tensor:

@@ -1,7 +1,6 @@
 from .access import per_task_errors as per_task_errors
 from .comparison import Comparison as Comparison, compare as compare
 from .flow import token_sensitivity as token_sensitivity
-from .joint import joint_sweep as joint_sweep, measure_together as measure_together
 from .needs import (
     Access as Access,
     HasProducts as HasProducts,
@@ -19,4 +18,5 @@ from .reading import (
     step_sizes as step_sizes,
     weights as weights,
 )
-from .sweeps import SweepPoint as SweepPoint, rollout as rollout, sweep as sweep, trajectory_errors as trajectory_errors
+from .sweeps import rollout as rollout, sweep as sweep, trajectory_errors as trajectory_errors
+from .together import measure_together as measure_together

@@ -5,52 +5,45 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from mesascope.errors import ArgumentError, ArgumentTypeError, require_choice, require_count, require_number
+from mesascope.evidence import Estimates
 from mesascope.lenses.access import per_task_errors
 from mesascope.lenses.needs import HasRule, HasTrajectory, evaluating, require_access
-from mesascope.measurement import Measurement
 from mesascope.records import register
 from mesascope.shapes import Tensor
 from mesascope.streams import stream
 from mesascope.tasks import Episode, Family, Learner, check_episode
 
-__all__ = ["SweepPoint", "rollout", "sweep", "trajectory_errors"]
-
-
-@dataclass(frozen=True)
-class SweepPoint:
-    """One setting of a sweep: each learner's mean squared error, and its paired ratio to the first learner's."""
-
-    setting: dict[str, Any]
-    mse: dict[str, Measurement]
-    ratio: dict[str, Measurement]
+__all__ = ["rollout", "sweep", "trajectory_errors"]
 
 
 @register("lens", "sweep", needs="prediction")
 def sweep(
-    learners: Mapping[str, Learner],
+    learners: Mapping[str, Learner | Sequence[Learner]],
     family: Family,
     over: Mapping[str, Sequence[Any]],
     *,
     tasks: int = 10_000,
     seed: int = 0,
     device: torch.device | str = "cpu",
-) -> list[SweepPoint]:
-    """Losses on the families that ``family`` becomes when the fields in ``over`` take each of their values.
+) -> Estimates:
+    """``("mse", name)`` on the families that ``family`` becomes when the fields in ``over`` take each of their values.
 
-    Needs *prediction*. Several fields give every combination. All learners see the same tasks, and all settings the
-    same underlying draws.
+    Needs *prediction*. Several fields give every combination; each is a case. All learners see the same tasks, and all
+    cases the same underlying draws.
+
+    Args:
+        learners: by name, one each, or several, such as the seeds of a network.
 
     >>> from mesascope.learners import GradientDescent, Zero
     >>> from mesascope.tasks import LinearRegression
-    >>> points = sweep({"zero": Zero(), "gd": GradientDescent(1, 1.5)}, LinearRegression(), {"x_scale": [0.5, 1.0]})
-    >>> [point.setting for point in points]
-    [{'x_scale': 0.5}, {'x_scale': 1.0}]
+    >>> found = sweep({"zero": Zero(), "gd": GradientDescent(1, 0.5)}, LinearRegression(), {"x_scale": [0.5, 1.0]})
+    >>> found.cases["x_scale"], found.ratio("gd", "zero").shape
+    (array([0.5, 1. ]), (1, 2))
     """
     require_count("tasks", tasks, least=2)
     if not learners or not over:
@@ -59,25 +52,22 @@ def sweep(
         )
     if not (dataclasses.is_dataclass(family) and not isinstance(family, type)):
         raise ArgumentTypeError(f"family must be a dataclass to sweep its fields, but is {family!r}: write it as one.")
-    for learner in learners.values():
+    groups = {name: one if isinstance(one, Sequence) else [one] for name, one in learners.items()}
+    for learner in itertools.chain.from_iterable(groups.values()):
         require_access("sweep", learner)
-    fields = [field.name for field in dataclasses.fields(family)]
     for name in over:
-        require_choice("over", name, fields)
+        require_choice("over", name, [field.name for field in dataclasses.fields(family)])
+    places = list(itertools.product(*over.values()))
     points = []
-    for values in itertools.product(*over.values()):
-        setting = dict(zip(over, values, strict=True))
-        episodes = dataclasses.replace(family, **setting).sample(tasks, stream(seed, "sweep", device=device))
-        errors = {name: per_task_errors(learner, episodes) for name, learner in learners.items()}
-        first = next(iter(errors.values()))
-        points.append(
-            SweepPoint(
-                setting,
-                {name: Measurement.of(error) for name, error in errors.items()},
-                {name: Measurement.ratio(error, first) for name, error in errors.items()},
-            )
-        )
-    return points
+    for place in places:
+        changed = dataclasses.replace(family, **dict(zip(over, place, strict=True)))
+        episodes = changed.sample(tasks, stream(seed, "sweep", device=device))
+        errors = {
+            ("mse", name): [per_task_errors(one, episodes).double().cpu().numpy() for one in members]
+            for name, members in groups.items()
+        }
+        points.append(Estimates.of(errors))
+    return Estimates.over(dict(zip(over, zip(*places, strict=True), strict=True)), points)
 
 
 @register("lens", "rollout", needs="rule")

@@ -43,6 +43,7 @@ from mesascope.lenses import (
     alignment,
     compare,
     interpolate,
+    measure_together,
     per_task_errors,
     rescaled_products,
     rollout,
@@ -171,6 +172,7 @@ EXAMPLES: dict[str, dict[str, list[Callable[..., Any]]]] = {
         "agreement": [lambda learner, episodes: agreement(learner, learner, episodes)],
         "alignment": [lambda learner, episodes: alignment(learner, learner, episodes)],
         "compare": [lambda learner, episodes: compare(learner, {"same": learner}, _TASKS, tasks=len(episodes.xq))],
+        "measure_together": [lambda learner, episodes: measure_together({"a": [learner]}, ["a"], episodes)],
         "sweep": [
             lambda learner, episodes: sweep({"a": learner}, _TASKS, {"noise": [0.0, 1.0]}, tasks=len(episodes.xq))
         ],

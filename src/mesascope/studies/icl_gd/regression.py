@@ -163,9 +163,7 @@ def sweep(
     lab: Lab, settings: Regression, groups: Mapping[str, Sequence[Any]], over: Mapping[str, Sequence[Any]]
 ) -> Estimates:
     """Losses away from the training tasks."""
-    return lenses.joint_sweep(
-        groups, settings.family(), over, tasks=settings.sweep_tasks, seed=lab.seed, device=lab.device
-    )
+    return lenses.sweep(groups, settings.family(), over, tasks=settings.sweep_tasks, seed=lab.seed, device=lab.device)
 
 
 def own_descent(net: Any, steps: int, n_context: int = 10) -> learners.GradientDescentPlusPlus:

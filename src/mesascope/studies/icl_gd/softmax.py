@@ -66,18 +66,18 @@ CLAIMS = (
         premises=(*ONE, "one-head-derivatives"), reported=Reported(0.72, AUTHORS),
     ),
     Claim(
-        "two-heads-cosine", "with two heads, each network's sensitivities have a cosine above 0.96 (quick preset: "
-        "0.95) with gradient descent's", "mean cosine of dy/dx_q", printed("Fig. 12b centre left"),
+        "two-heads-cosine", "with two heads, each network's sensitivities have a cosine above 0.96 with "
+        "gradient descent's", "mean cosine of dy/dx_q", printed("Fig. 12b centre left"),
         lambda r: r["two-heads-comparison"]["cosine", "trained", "gd"],
-        {"quick": above(0.95), "paper": above(0.96)},
+        above(0.96),
         premises=(*TWO, "two-heads-derivatives"), reported=Reported(0.965, AUTHORS),
     ),
     Claim(
         "similar-curves", "as inputs are scaled by 0.5 to 2, each two-head loss grows as gradient descent's, to a "
-        "factor of two (quick preset: three)",
+        "factor of two",
         "(loss of trained / of gradient descent) at each scale / at the training scale", printed("Fig. 12b right"),
         lambda r: _shape(r["two-heads-input-scale"]),
-        {"quick": Bound(1 / 3, 3.0), "paper": Bound(0.5, 2.0)}, premises=TWO,
+        Bound(0.5, 2.0), premises=TWO,
     ),
     Claim(
         "two-heads-centred", "each layer with two heads is nearer to gradient descent on centred inputs than to plain "

@@ -1,25 +1,25 @@
-"""Many learners measured on the same episodes, with the joint error of all the means."""
+"""Many learners measured on the same episodes, with the joint errors of all the means."""
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from mesascope.errors import ArgumentError, require_choice, require_count
+from mesascope.errors import ArgumentError, require_choice
 from mesascope.evidence import Estimates
 from mesascope.lenses import access
+from mesascope.lenses.needs import require_access
 from mesascope.lenses.pairs import compare_sensitivities
 from mesascope.records import register
 from mesascope.shapes import Tensor
 from mesascope.streams import stream
-from mesascope.tasks import Episode, Family, Learner
+from mesascope.tasks import Episode, Learner
 
-__all__ = ["joint_sweep", "measure_together"]
+__all__ = ["measure_together"]
 
 # Step of the difference quotients that derivatives are checked by, in units of a query's root mean square.
 _STEP = 0.05
@@ -50,6 +50,8 @@ def measure_together(groups: Mapping[str, Sequence[Learner]], against: Sequence[
     """
     for name in against:
         require_choice("against", name, groups)
+    for learner in itertools.chain.from_iterable(groups.values()):
+        require_access("measure_together", learner, episodes)
     seen = {name: [_seen(learner, episodes) for learner in learners] for name, learners in groups.items()}
     tasks: dict[tuple[str, ...], list[np.ndarray]] = {}
     for name, members in seen.items():
@@ -65,39 +67,6 @@ def measure_together(groups: Mapping[str, Sequence[Learner]], against: Sequence[
             for quantity, columns in _agreement(pairs).items():
                 tasks[quantity, name, other] = columns
     return Estimates.of(tasks)
-
-
-@register("lens", "joint_sweep", needs="prediction")
-def joint_sweep(
-    groups: Mapping[str, Sequence[Learner]],
-    family: Family,
-    over: Mapping[str, Sequence[Any]],
-    *,
-    tasks: int = 10_000,
-    seed: int = 0,
-    device: torch.device | str = "cpu",
-) -> Estimates:
-    """``("mse", group)`` on the families that ``family`` becomes when the fields in ``over`` take each of their values.
-
-    Needs *prediction*. Several fields give every combination; each is a case with the same underlying draws.
-    """
-    require_count("tasks", tasks, least=2)
-    for name in over:
-        require_choice("over", name, [field.name for field in dataclasses.fields(family)])  # type: ignore[arg-type]
-    places = list(itertools.product(*over.values()))
-    points = []
-    for place in places:
-        changed = dataclasses.replace(family, **dict(zip(over, place, strict=True)))  # type: ignore[type-var]
-        episodes = changed.sample(tasks, stream(seed, "sweep", device=device))
-        points.append(
-            Estimates.of(
-                {
-                    ("mse", name): [_numbers(access.per_task_errors(learner, episodes)) for learner in learners]
-                    for name, learners in groups.items()
-                }
-            )
-        )
-    return Estimates.over(dict(zip(over, zip(*places, strict=True), strict=True)), points)
 
 
 def _seen(learner: Learner, episodes: Episode) -> _Seen:
