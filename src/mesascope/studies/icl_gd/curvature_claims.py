@@ -70,10 +70,10 @@ CLAIMS = (
         about="algorithms",
     ),
     Claim(
-        "largest-eigenvalues", "the paper's largest eigenvalue of 10,000 tasks is one that such a draw gives, for each "
-        "N: within five standard deviations between draws", "(largest of each draw - paper's) / standard deviation, "
-        "mean over draws", printed("appendix A.10"), lambda r: _from_paper(r["spectra"]["largest"], PAPER_LARGEST),
-        two_sided(5.0, around=0.0), over="draws", quantifier="mean", at_least=10, about="algorithms",
+        "largest-eigenvalues", "the largest eigenvalue of 10,000 tasks is on average within 10 % of the paper's, for "
+        "each N", "largest of each draw / paper's, mean over draws", printed("appendix A.10"),
+        lambda r: r["spectra"]["largest"] / PAPER_LARGEST, two_sided(0.1), over="draws", quantifier="mean",
+        at_least=10, about="algorithms",
     ),
     Claim(
         "smallest-eigenvalues", "the paper's smallest eigenvalue of 10,000 tasks is one that such a draw gives, for N "
