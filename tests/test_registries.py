@@ -17,7 +17,6 @@ from mesascope.nets import (
 )
 from mesascope.records import facts, from_record, registered, to_record
 from mesascope.streams import stream
-from mesascope.studies import STUDIES
 from mesascope.tasks import LinearDynamics, LinearRegression
 from mesascope.testing import check_family, check_learner, check_predictor, examples
 from mesascope.training import Ensemble, half_mse
@@ -211,18 +210,6 @@ def test_constructions_that_learn_equal_their_algorithms(build, d_in, d_out, n_c
         torch.testing.assert_close(layers, expected_layers, rtol=1e-12, atol=1e-12)
         torch.testing.assert_close(network(episode.context, episode.xq), expected[-1], rtol=1e-12, atol=1e-12)
     assert float((expected[-1] - expected[0]).abs().max()) > 1e-3, "an algorithm that does nothing shows nothing"
-
-
-@pytest.mark.parametrize("name", STUDIES)
-def test_studies_state_claims_with_bounds_for_each_preset(name):
-    study = STUDIES[name]
-    assert study.name == name
-    assert set(study.presets) == {"quick", "paper"}
-    assert study.question.endswith("?")
-    assert len(study.claims) >= 1
-    for claim in study.claims:
-        assert set(claim.bounds) == set(study.presets)
-        assert claim.source
 
 
 @pytest.mark.parametrize("build", each("construction", of="learner"))
