@@ -132,6 +132,18 @@ def half_step_and_one_end() -> contextlib.AbstractContextManager:
     return stack
 
 
+def training_tasks() -> contextlib.AbstractContextManager:
+    """Fresh tasks that are the 2048 that the first seed was trained on."""
+    draw = Lab.draw
+
+    def seen(self: Any, family: Any, tasks: int, name: str) -> Any:
+        if name != "eval":
+            return draw(self, family, tasks, name)
+        return dataclasses.replace(family, pool=2048).seeded(self.seed).sample(2048, self.stream(name))
+
+    return mock.patch.object(Lab, "draw", seen)
+
+
 @contextlib.contextmanager
 def no_bug() -> Iterator[None]:
     yield
@@ -154,9 +166,10 @@ MUTATIONS = (
     Mutation("all seeds are equal", "two-steps", equal_seeds),
     Mutation("sensitivities are taken at another query", "softmax", other_queries),
     Mutation("the reference's tokens are not clipped", "deep", with_steps(unclipped)),
+    Mutation("fresh tasks are those of the first seed's training", "finite-tasks", training_tasks),
 )
 # What decides the claims soonest, by study.
-CHANGES: dict[str, dict[str, Any]] = {}
+CHANGES: dict[str, dict[str, Any]] = {"deep": {"tasks": 5000, "sweep_tasks": 200, "tune_tasks": 200}}
 
 
 def measured(study: Any, settings: Any, run: Run, plant: Patch = no_bug) -> dict[str, str]:

@@ -128,6 +128,8 @@ def test_what_needs_no_torch_loads_none(arguments):
         (["run", "one-stepp"], "one-step"),
         (["run", "one-step", "--training.stepz", "3"], "--training.steps"),
         (["run", "one-step", "--training.steps", "many"], "--training.steps"),
+        (["run", "one-step", "--training.batch", "-5"], "but is -5: pass a larger whole number."),
+        (["run", "one-step", "--training.learning-rate", "nan"], "learning_rate must be finite"),
         (["run", "one-step", "--preset", "qick"], "quick"),
         (["list", "--all"], "--all"),
     ],
@@ -135,7 +137,8 @@ def test_what_needs_no_torch_loads_none(arguments):
 def test_flags_that_are_not_known_are_answered_with_those_that_are(arguments, sentence, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(arguments) == 2
-    assert sentence in capsys.readouterr().err
+    said = " ".join(capsys.readouterr().err.replace("│", " ").split())
+    assert sentence in said
     assert not list(tmp_path.iterdir()), "a refused command leaves nothing behind"
 
 
@@ -143,10 +146,8 @@ def test_flags_that_are_not_known_are_answered_with_those_that_are(arguments, se
     ("arguments", "sentence"),
     [
         (["run", "one-step", "--seeds", "0"], "seeds must be at least 1"),
-        (["run", "one-step", "--training.batch", "-5"], "batch must be at least 1"),
         (["run", "one-step", "--tasks", "1"], "tasks must be at least 2"),
         (["run", "one-step", "--x-scale", "0"], "x_scale must be greater than 0"),
-        (["run", "one-step", "--training.learning-rate", "nan"], "learning_rate must be finite"),
         (["run", "one-step", "--resume", "nowhere"], "a run directory must exist"),
         (["report", "nowhere"], "a run directory must exist"),
         (["ledger", "nowhere"], "a folder of runs must exist"),

@@ -124,6 +124,11 @@ def test_what_cannot_be_judged_is_undecided_with_its_reason(values, changes, rea
     assert verdict(values, **changes) == ("undecided", reason)
 
 
+def test_replicates_that_are_all_the_same_may_fail_but_not_hold():
+    assert verdict(np.full(5, 2.0), quantifier="mean") == ("fails", "")
+    assert verdict(numbers([2.0] * 5, 0.01)) == ("fails", "")
+
+
 def test_a_loss_that_is_infinite_fails():
     assert verdict(numbers([*FIVE[:4], np.inf], 0.01))[0] == "fails"
 

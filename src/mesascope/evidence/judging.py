@@ -104,20 +104,21 @@ def _decide(claim: Claim, preset: str, read: tuple[_Samples, ...]) -> tuple[str,
     for sample in read:
         if np.isnan(sample.values).any():
             raise _Undecided(f"{int(np.isnan(sample.values).sum())} of {sample.values.size} numbers are not numbers")
-        if (
-            claim.quantifier not in ("exact", "share")
-            and len(sample.values) > 1
-            and (np.ptp(sample.values, 0) == 0).all()
-        ):
-            raise _Undecided(f"all {claim.over} are the same")
     intervals = _INTERVALS[claim.quantifier](claim, read)
     sides = [bound.side(one.low, one.high) for one in intervals]
     worst = min(intervals, key=lambda one: min(one.low - bound.low, bound.high - one.high))
     if all(side == "inside" for side in sides):
+        if claim.quantifier not in ("exact", "share") and any(map(_all_the_same, read)):
+            raise _Undecided(f"all {claim.over} are the same")
         return "holds", worst
     if any(side == "outside" for side in sides):
         return "fails", next(one for one, side in zip(intervals, sides, strict=True) if side == "outside")
     return "undecided", worst
+
+
+def _all_the_same(samples: _Samples) -> bool:
+    """Replicates that are all equal are one replicate counted several times."""
+    return len(samples.values) > 1 and bool((np.ptp(samples.values, axis=0) == 0).all())
 
 
 def _every(claim: Claim, read: tuple[_Samples, ...]) -> list[_Interval]:

@@ -41,7 +41,7 @@ def write_report(run: Run) -> Path:
         f"<h1>{escape(title)}</h1>",
         f'<p class="question">{escape(config.get("question", ""))}</p>',
         f'<p class="muted">{escape(config.get("source", ""))}</p>',
-        *(f'<p class="muted">Differs from the paper: {escape(one)}</p>' for one in config.get("deviations", [])),
+        _deviations(config.get("deviations", [])),
         f"<p>{len(claims)} claims: {escape(counts_text(claims))}. Intervals are at 99.9 %.</p>" if claims else "",
         "<h2>Claims</h2>",
         _claims_table(claims) if claims else "<p>This run has not finished: continue it with --resume.</p>",
@@ -62,12 +62,18 @@ def write_report(run: Run) -> Path:
     return run.write_report(html)
 
 
+def _deviations(sentences: Sequence[str]) -> str:
+    items = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
+    return f'<div class="muted">What differs from the paper:<ul>{items}</ul></div>' if sentences else ""
+
+
 def _claims_table(claims: Sequence[Mapping[str, Any]]) -> str:
     rows = []
     for claim in claims:
         over = f"{claim['n']} {claim['over']}"
         rows.append(
-            f"<tr><td>{escape(claim['sentence'])}<br><span class='muted'>{escape(claim['source'])}</span></td>"
+            f"<tr><td><b>{claim['id']}</b>: {escape(claim['sentence'])}<br>"
+            f"<span class='muted'>{escape(claim['source'])}</span></td>"
             f"<td>{escape(measured_text(claim))}<br><span class='muted'>{escape(claim['measures'])}; {over}</span></td>"
             f'<td class="number">{escape(bound_text(claim))}</td><td>{escape(claim["reported"] or "")}</td>'
             f'<td class="verdict {claim["verdict"]}">{claim["verdict"]}'

@@ -17,7 +17,7 @@ COLOURS = {
     "trained": "#0072B2",
     "gd": "#D55E00",
     "gd++": "#CC79A7",
-    "centred": "#E69F00",
+    "centred": "#009E73",
     "interpolated": "#009E73",
     "limit": "#555555",
     "other": "#56B4E9",
@@ -80,6 +80,8 @@ class Lines:
                 _draw_line(axes, item)
         scales = {f"{axis}scale": "log" for axis in self.log}
         axes.set(title=self.title, xlabel=self.x, ylabel=self.y, **scales, **self.limits)
+        if "y" in self.log:
+            _plain_ticks(axes)
         if axes.get_legend_handles_labels()[0]:
             axes.legend()
 
@@ -129,12 +131,21 @@ class Figure:
     share_y: bool = False
 
 
+def _plain_ticks(axes: Any) -> None:
+    """Numbers in place of powers of ten on a logarithmic axis that spans little more than one of them."""
+    low, high = axes.get_ylim()
+    if high < 20 * low:
+        for place in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+            place("{x:g}")
+
+
 def _draw_line(axes: Any, line: Line) -> None:
     y = np.asarray(line.y)
     if line.error is not None:
         axes.errorbar(line.x, y, line.error, fmt=line.marks, color=_colour(line.role), capsize=3, label=line.label)
     elif y.ndim == 1:
-        axes.plot(line.x, y, line.marks, color=_colour(line.role), lw=line.width, label=line.label)
+        hollow = {"mfc": "none"} if line.marks == "o" else {}
+        axes.plot(line.x, y, line.marks, color=_colour(line.role), lw=line.width, label=line.label, **hollow)
     elif line.each:
         axes.plot(line.x, y.T, line.marks, color=_colour(line.role), lw=0.8, alpha=0.7)
         axes.plot([], [], line.marks, color=_colour(line.role), label=line.label)

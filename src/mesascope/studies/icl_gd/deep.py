@@ -62,8 +62,8 @@ def measure(lab: Lab, settings: Deep) -> None:
         "own": [_as_network(net, own_descent(net, SEPARATE)) for net in trained],
         "tuned": [_as_network(net, references["gd++"]) for net in trained],
     }
-    for name, others in goals.items():
-        lab.stage(f"to-{name}", lambda others=others: halfway(trained, others, fresh))
+    lab.stage("to-own", lambda: halfway(trained, goals["own"], fresh))
+    lab.stage("to-tuned", lambda: halfway(trained, goals["tuned"], fresh, {"gd++": [references["gd++"]]}))
     lab.stage("paths", lambda: _paths(trained, goals, fresh))
     lab.stage(
         "quantiles", lambda: _quantiles({"trained": trained, **{k: [one] for k, one in references.items()}}, fresh)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mesascope.evidence import Claim, above, derived, ours, printed, two_sided
+from mesascope.evidence import Claim, above, below, derived, ours, printed, two_sided
 from mesascope.studies.icl_gd.shared_claims import converged, no_better_descent
 
 __all__ = ["CLAIMS"]
@@ -101,6 +101,12 @@ CLAIMS = (
         "loss of looped / of separate, each with each", printed("Fig. 7"), _worse, above(1.0, by="paper"),
         premises=("separate-converged", "looped-converged"),
     ),
+    Claim(
+        "construction", "layers built to run five tuned steps of GD++ predict what GD++ predicts, tokens clipped alike",
+        "mean |prediction of the layers - GD++'s|", ours("premise"),
+        lambda r: r["to-tuned"]["prediction-difference", "other", "gd++"][:1], below(0.01), over="algorithms",
+        at_least=1, about="algorithms",
+    ),
     _apart("to-own"),
     Claim(
         "interpolation", "for most networks of five layers, the loss halfway to GD++ with their own step sizes is at "
@@ -111,6 +117,6 @@ CLAIMS = (
     Claim(
         "no-interpolation", "halfway between each network of five layers and tuned GD++ the loss is more than 10 % "
         "above that of both ends", "loss at the midpoint / at either end", printed("section 3, on Fig. 3b"),
-        lambda r: _halfway(r["to-tuned"]), above(1.1), premises=(*TUNED, "to-tuned-apart"),
+        lambda r: _halfway(r["to-tuned"]), above(1.1), premises=(*TUNED, "construction", "to-tuned-apart"),
     ),
 )  # fmt: skip

@@ -59,6 +59,7 @@ def measure(lab: Lab, settings: OneStep) -> None:
     lab.stage("weights", lambda: _read(nets, built))
     lab.stage("construction", lambda: _read([built], built))
     lab.stage("optima", lambda: _optima(lab, settings))
+    lab.stage("limits", lambda: _limits(lab, settings))
 
 
 def _size(lab: Lab, settings: OneStep, size: int) -> tuple[list[Any], Any, Any]:
@@ -81,20 +82,34 @@ def _size(lab: Lab, settings: OneStep, size: int) -> tuple[list[Any], Any, Any]:
 
 def _optima(lab: Lab, settings: OneStep) -> Arrays:
     """For each size, the closed form beside what tuning finds on tasks of its own."""
-    families = [settings.family(n_context=size, d_in=size) for size in SIZES]
+    families = [_many(settings, size) for size in SIZES]
     closed = [learners.one_step_optimum(family) for family in families]
-    start = learners.GradientDescent(1, 1.0)
-    tuned = [
-        learners.tune(start, family, tasks=settings.tasks, seed=lab.seed).step_sizes["eta"][0] for family in families
-    ]
+    start, count = learners.GradientDescent(1, 1.0), max(settings.tasks // 5, 2)
+    found = [learners.tune(start, one, tasks=count, seed=lab.seed).step_sizes["eta"][0] for one in families]
     columns = {
         "size": SIZES,
         "limit": [one.mse for one in closed],
         "eta": [one.eta for one in closed],
-        "tuned": [one.value for one in tuned],
-        "stderr": [one.stderr for one in tuned],
+        "tuned": [one.value for one in found],
+        "stderr": [one.stderr for one in found],
     }
     return Arrays(columns, **dict.fromkeys(columns, "size"))
+
+
+def _limits(lab: Lab, settings: OneStep) -> Estimates:
+    """For each size, the loss of gradient descent at the closed-form step size."""
+    points = []
+    for size in SIZES:
+        family = _many(settings, size)
+        gd = learners.GradientDescent(1, learners.one_step_optimum(family).eta)
+        errors = lenses.per_task_errors(gd, lab.draw(family, settings.tasks, "limit"))
+        points.append(Estimates.of({("mse", "gd"): [errors.double().cpu().numpy()]}))
+    return Estimates.over({"size": SIZES}, points)
+
+
+def _many(settings: OneStep, size: int) -> tasks.LinearRegression:
+    """Contexts of N = d with ten teachers and ten queries each, which leaves a third of the error of one."""
+    return settings.family(n_context=size, d_in=size, d_out=10, n_query=10)
 
 
 def _roll_out(groups: Mapping[str, Sequence[Any]], few: tasks.Episode, damping: float) -> Estimates:
