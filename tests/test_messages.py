@@ -9,11 +9,12 @@ PREAMBLE = """
 import torch
 from mesascope.errors import MesascopeError
 from mesascope.learners import ChebyshevLeastSquares, RecursiveLeastSquares
-from mesascope.nets import AttentionConfig, CausalTransformer, CausalTransformerConfig, MesaAttention, SequencePredictor
+from mesascope.nets import AttentionConfig, CausalTransformer, CausalTransformerConfig, MesaAttention
+from mesascope.nets import SequencePredictor, SequencePredictorConfig
 from mesascope.ops import mesa_attention
 q, k, v = torch.randn(3, 2, 4, 12, 8)
 heads = AttentionConfig(8)
-predictor = SequencePredictor(CausalTransformerConfig(heads), 3)
+predictor = SequencePredictorConfig(CausalTransformerConfig(heads), 3).build()
 """
 CALLS = {
     "mesa_attention(q, k, v, ridge=None)": "ridge must be a number, but is None",
@@ -31,8 +32,8 @@ CALLS = {
     "AttentionConfig(None)": "width must be an integer, but is None",
     "CausalTransformer(heads)": "config must be of type CausalTransformerConfig",
     "CausalTransformerConfig(8)": "heads must be of type AttentionConfig, but is 8 (int)",
-    "CausalTransformerConfig(heads, 'mesa')": "attention must be a tuple of one name a layer, but is 'mesa'",
-    "SequencePredictor(heads, 3)": "config must be of type CausalTransformerConfig",
+    "CausalTransformerConfig(heads, 1, 'messa')": "attention must be one of 'delta', 'linear', 'mesa', 'softmax'",
+    "SequencePredictor(heads)": "config must be of type SequencePredictorConfig",
     "predictor.step(torch.ones(2, 5, 3), predictor.init_state(2))": "state must be of batch (2, 5), but is (2,)",
     "predictor.step(torch.ones(2, 3), None)": "state must be of type PredictorState, but is None",
     "RecursiveLeastSquares(1.0)([1.0, 2.0])": "sequence must be of type Tensor, but is [1.0, 2.0] (list)",
@@ -52,4 +53,4 @@ def printed():
 @pytest.mark.parametrize("call", CALLS)
 def test_a_wrong_call_ends_in_a_sentence(call, printed):
     assert printed[call].startswith(CALLS[call])
-    assert printed[call].endswith(".")
+    assert printed[call].endswith((".", "?"))

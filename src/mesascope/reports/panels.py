@@ -140,18 +140,19 @@ def _plain_ticks(axes: Any) -> None:
 
 
 def _draw_line(axes: Any, line: Line) -> None:
-    y = np.asarray(line.y)
+    y, look = np.asarray(line.y), {"color": _colour(line.role)}
+    if line.marks == "o":
+        look["mfc"] = "none"
     if line.error is not None:
-        axes.errorbar(line.x, y, line.error, fmt=line.marks, color=_colour(line.role), capsize=3, label=line.label)
+        axes.errorbar(line.x, y, line.error, fmt=line.marks, capsize=3, label=line.label, **look)
     elif y.ndim == 1:
-        hollow = {"mfc": "none"} if line.marks == "o" else {}
-        axes.plot(line.x, y, line.marks, color=_colour(line.role), lw=line.width, label=line.label, **hollow)
+        axes.plot(line.x, y, line.marks, lw=line.width, label=line.label, **look)
     elif line.each:
-        axes.plot(line.x, y.T, line.marks, color=_colour(line.role), lw=0.8, alpha=0.7)
-        axes.plot([], [], line.marks, color=_colour(line.role), label=line.label)
+        axes.plot(line.x, y.T, line.marks, lw=0.8, alpha=0.7, **look)
+        axes.plot([], [], line.marks, label=line.label, **look)
     else:
-        axes.plot(line.x, y.mean(0), line.marks, color=_colour(line.role), lw=line.width, label=line.label)
-        axes.fill_between(line.x, y.min(0), y.max(0), color=_colour(line.role), alpha=0.2, lw=0)
+        axes.plot(line.x, y.mean(0), line.marks, lw=line.width, label=line.label, **look)
+        axes.fill_between(line.x, y.min(0), y.max(0), color=look["color"], alpha=0.2, lw=0)
 
 
 def _colour(role: str | float) -> Any:

@@ -89,7 +89,7 @@ def _optima(lab: Lab, settings: OneStep) -> Arrays:
     columns = {
         "size": SIZES,
         "limit": [one.mse for one in closed],
-        "eta": [one.eta for one in closed],
+        "optimum": [one.eta for one in closed],
         "tuned": [one.value for one in found],
         "stderr": [one.stderr for one in found],
     }

@@ -24,7 +24,7 @@ def _sizes(r: Any, above: str, below: str) -> np.ndarray:
 def _tuned(optima: Any) -> np.ndarray:
     from uncertainties import ufloat
 
-    columns = zip(optima["tuned"], optima["stderr"], optima["eta"], strict=True)
+    columns = zip(optima["tuned"], optima["stderr"], optima["optimum"], strict=True)
     return np.array([ufloat(tuned, stderr) / eta for tuned, stderr, eta in columns])
 
 

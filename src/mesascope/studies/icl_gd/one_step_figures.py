@@ -47,7 +47,7 @@ _SHOWN = {
 
 def _optima(r: Any) -> list[Line | Level]:
     found = r["optima"]
-    offset, bars = 100 * (found["tuned"] / found["eta"] - 1), 100 * found["stderr"] / found["eta"]
+    offset, bars = 100 * (found["tuned"] / found["optimum"] - 1), 100 * found["stderr"] / found["optimum"]
     return [Level(0.0, "limit", dotted=True), Line(SIZES, offset, "gd", marks="o", error=bars)]
 
 
@@ -80,7 +80,8 @@ def _rolled(damping: float) -> Lines:
         for part, width in (("stable", 1.6), ("all", 0.7)):
             for name, label in (("trained", "trained layers"), ("gd", "gradient descent")):
                 losses = np.clip(values(roll[part, name]) / 2, None, 1e3)
-                lines.append(Line(steps, losses, name, label if part == "stable" else None, width=width))
+                shown = label if part == "stable" else None
+                lines.append(Line(steps, losses, name, shown, marks="--" if name == "gd" else "-", width=width))
         return lines
 
     return Lines(f"damping {damping:g}", "applications", HALF_MSE, read, "y", {"ylim": (0.03, 30)})
