@@ -8,7 +8,7 @@ demo: .venv/installed
 	$(BIN)/mesascope run one-step --preset quick
 
 studies: .venv/installed
-	for study in two-steps softmax layernorm finite-tasks deep-mlp; do $(BIN)/mesascope run $$study || exit 1; done
+	for study in two-steps softmax finite-tasks; do $(BIN)/mesascope run $$study || exit 1; done
 
 test: .venv/installed-dev
 	$(BIN)/python -m pytest

@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -200,3 +201,14 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
     done = mesascope("run", "one-step", "--out", tmp_path / "file" / "run")
     assert done.returncode == 2
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_resuming_with_another_version_says_so(finished, tmp_path):
+    path = tmp_path / "older"
+    shutil.copytree(finished[0], path)
+    config = json.loads((path / "config.json").read_text())
+    config["versions"]["torch"] = "2.9.0"
+    (path / "config.json").write_text(json.dumps(config))
+    done = mesascope("run", "two-steps", "--resume", path)
+    assert done.returncode == 0, done.stderr
+    assert "was begun with torch 2.9.0 and goes on with" in done.stderr

@@ -16,12 +16,11 @@ from mesascope.lenses.needs import require_access
 from mesascope.lenses.pairs import compare_sensitivities
 from mesascope.records import register
 from mesascope.shapes import Tensor
-from mesascope.streams import stream
 from mesascope.tasks import Episode, Learner
 
 __all__ = ["measure_together"]
 
-# Step of the difference quotients that derivatives are checked by, in units of a query's root mean square.
+# Step of the difference quotients that derivatives are checked by, as a share of an input of the context.
 _STEP = 0.05
 
 
@@ -38,11 +37,11 @@ def measure_together(groups: Mapping[str, Sequence[Learner]], against: Sequence[
     """Errors of learners, and how they agree with references, on the same tasks. Needs *gradient*.
 
     For each group: ``("mse", group)``, the mean squared error; ``("median", group)``, the median over tasks of it;
-    ``("derivative", group)`` and ``("derivative-error", group)``, the mean size of the change of the prediction along a
-    random direction of the query and how far the derivative is from it. For each group and each other one in
-    ``against``: ``("cosine", group, other)`` and ``("sensitivity-difference", group, other)`` of the sensitivities
-    dy/dx_q, and ``("prediction-difference", group, other)``, each member with the other's member of its place, or with
-    the only one.
+    ``("derivative", group)`` and ``("derivative-error", group)``, the mean change of the prediction, in size, as the
+    query moves along the context's first input, and how far the derivative is from it. For each group and each other
+    one in ``against``: ``("cosine", group, other)`` and ``("sensitivity-difference", group, other)`` of the
+    sensitivities dy/dx_q, and ``("prediction-difference", group, other)``, each member with the other's member of its
+    place, or with the only one.
 
     Args:
         groups: learners by name, one a replicate.
@@ -78,13 +77,11 @@ def _seen(learner: Learner, episodes: Episode) -> _Seen:
 
 
 def _derivative(learner: Learner, seen: _Seen, episodes: Episode) -> tuple[np.ndarray, np.ndarray]:
-    """Along one random direction: |dy| of each task by a difference quotient, and its distance from the derivative."""
-    generator = stream(0, "directions", device=episodes.xq.device)
-    direction = torch.randn(episodes.xq.shape, generator=generator, device=episodes.xq.device)
-    step = _STEP * episodes.xq.square().mean().sqrt()
-    sides = [episodes._replace(xq=episodes.xq + sign * step * direction) for sign in (1, -1)]
+    """|dy| of each task along the context's first input, by a difference quotient, and how far the derivative is."""
+    direction = episodes.context.x[..., :1, :].expand_as(episodes.xq)
+    sides = [episodes._replace(xq=episodes.xq + sign * _STEP * direction) for sign in (1, -1)]
     high, low = (torch.cat([p for _, p in access.predictions(learner, side)]) for side in sides)
-    quotient = (high - low) / (2 * step)
+    quotient = (high - low) / (2 * _STEP)
     slope = torch.einsum("tmyx,tmx->tmy", seen.sensitivity, direction)
     return tuple(_numbers(part.norm(dim=-1).mean(-1)) for part in (quotient, quotient - slope))  # type: ignore[return-value]
 

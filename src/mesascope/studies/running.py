@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import subprocess
-import warnings
+import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -75,9 +75,9 @@ def resume_run(path: Path) -> tuple[Study, Any, Run]:
         ) from None
     for package, then in run.config.get("versions", {}).items():
         if then != (now := _version(package)):
-            warnings.warn(
-                f"this run was begun with {package} {then} and goes on with {now}: numbers may differ in rounding.",
-                stacklevel=2,
+            print(
+                f"mesascope: {path} was begun with {package} {then} and goes on with {now}: numbers may differ.",
+                file=sys.stderr,
             )
     return study, settings, run
 
