@@ -12,13 +12,20 @@ __all__ = ["Report"]
 
 @dataclass(frozen=True)
 class Report:
-    """Write report.html of a run again."""
+    """Write report.html of a run again, its claims judged and its figures drawn anew from its arrays."""
 
     directory: tyro.conf.Positional[Path]
     """Folder of the run."""
 
     def __call__(self) -> None:
+        from mesascope.records import registered
         from mesascope.reports import write_report
         from mesascope.runs import open_run
+        from mesascope.studies import conclude
 
-        print(write_report(open_run(self.directory)).resolve())
+        run = open_run(self.directory)
+        if run.config.get("study") in registered("study") and run.is_finished:
+            conclude(registered("study")[run.config["study"]], run)
+        else:
+            write_report(run)
+        print((self.directory / "report.html").resolve())

@@ -78,19 +78,20 @@ def ledger_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _run_markdown(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    first, parts = rows[0], []
-    if "run" in first:
-        parts.append(
-            f"**{_preset_text(first)}** `{first['command']}`: [{first['run']}](../{first['run']}), {first['machine']}, "
-            f"{first['seconds'] / 60:.1f} minutes."
-        )
-        parts += [f"Differs from the paper: {' '.join(first['deviations'])}"] if first["deviations"] else []
+    first = rows[0]
+    if "run" not in first:
+        return [f"Not yet run: {', '.join(row['id'] for row in rows)}."]
+    parts = [
+        f"**{_preset_text(first)}** `{first['command']}`: [{first['run']}](../{first['run']}), {first['machine']}, "
+        f"{first['seconds'] / 60:.1f} minutes.",
+        *([f"Differs from the paper: {' '.join(first['deviations'])}"] if first["deviations"] else []),
+    ]
     lines = ["| claim | reported | measured | n | bound | verdict |", "|---|---|---|---|---|---|"]
     for row in rows:
-        sentence = f"{row['id']}: {row['sentence']}" + (f" ({row['measures']})" if "measures" in row else "")
-        over = "" if row.get("over", "seeds") == "seeds" else f" {row['over']}"
-        bound = row.get("bound", "") + (" (paper)" if row.get("bound_by") == "paper" else "")
-        cells = (sentence, row.get("reported") or "", measured_text(row), f"{row.get('n', '')}{over}", bound)
+        sentence = f"{row['id']}: {row['sentence']} ({row['measures']})"
+        over = "" if row["over"] == "seeds" else f" {row['over']}"
+        bound = row["bound"] + (" (paper)" if row["bound_by"] == "paper" else "")
+        cells = (sentence, row["reported"] or "", measured_text(row), f"{row['n']}{over}", bound)
         verdict = row["verdict"] if row["verdict"] == "holds" else f"**{row['verdict']}**"
         because = f": {row['reason']}" if row.get("reason") else ""
         lines.append(f"| {' | '.join(map(_cell, cells))} | {verdict}{_cell(because)} |")

@@ -83,6 +83,11 @@ class Run:
             ) from None
 
     @property
+    def is_finished(self) -> bool:
+        """Whether all was trained, measured and judged."""
+        return (self.path / "claims.json").exists()
+
+    @property
     def claims(self) -> Table:
         """The claims as they were judged when the run finished; none before that."""
         return Table(read_json(self.path / "claims.json", missing=[]))

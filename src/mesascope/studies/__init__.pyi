@@ -2,6 +2,7 @@ from .lab import Lab as Lab
 from .ledger import ledger_rows as ledger_rows
 from .running import (
     changed_settings as changed_settings,
+    conclude as conclude,
     new_run as new_run,
     resume_run as resume_run,
     run_study as run_study,

@@ -19,12 +19,12 @@ __all__ = ["ledger_rows"]
 def ledger_rows(runs: Sequence[Run]) -> tuple[Table, list[str]]:
     """One row for each claim of each study, preset and settings, judged anew; and a sentence for each damaged run.
 
-    Of several runs of the same preset and settings, the last of ``runs`` counts. A claim of a study that has no run is
-    *not yet run*.
+    Of several finished runs of the same preset and settings, the last of ``runs`` counts. A claim of a study that has
+    none is *not yet run*.
     """
     newest: dict[tuple[str, str, str], Run] = {}
     for run in runs:
-        if run.config["kind"] == "study":
+        if run.config["kind"] == "study" and run.is_finished:
             newest[run.config["study"], run.config["preset"], record_hash(run.config["settings"])] = run
     rows, damaged = Table(), []
     for name, study in registered("study").items():

@@ -19,7 +19,7 @@ from mesascope.reports import draw_figures, write_report
 from mesascope.runs import Run, open_run
 from mesascope.studies.study import Study
 
-__all__ = ["changed_settings", "new_run", "resume_run", "run_study"]
+__all__ = ["changed_settings", "conclude", "new_run", "resume_run", "run_study"]
 
 
 def new_run(
@@ -88,10 +88,15 @@ def run_study(study: Study, settings: Any, run: Run) -> Table:
 
     with run.lock():
         study.measure(Lab(run, settings.seeds), settings)
-        records = judge_all(study.claims, run.config["preset"], run.results)
-        draw_figures(run, study.figures)
-        run.save_claims(records)
-        write_report(run)
+        return conclude(study, run)
+
+
+def conclude(study: Study, run: Run) -> Table:
+    """Judge, draw and report what a run has measured, by today's claims and figures; return the claims' records."""
+    records = judge_all(study.claims, run.config["preset"], run.results)
+    draw_figures(run, study.figures)
+    run.save_claims(records)
+    write_report(run)
     return records
 
 
