@@ -41,14 +41,15 @@ class Mutation:
     plant: Patch
 
 
-def with_steps(change: Callable[[GradientDescentPlusPlus], None], only: type = GradientDescentPlusPlus) -> Patch:
-    """Descent that predicts with step sizes other than its own."""
+def with_steps(change: Callable[[Any], None], only: type = GradientDescentPlusPlus) -> Patch:
+    """Descent that predicts with other step sizes, or another clip, than its own."""
     predict = GradientDescentPlusPlus._predictions
 
     def wrong(self: Any, context: Any, xq: torch.Tensor) -> list[torch.Tensor]:
         other = self
         if type(self) is only:
-            other = copy.deepcopy(self).requires_grad_(False)
+            other = copy.copy(self)
+            other._parameters = dict(self._parameters)
             change(other)
         return predict(other, context, xq)
 
@@ -56,16 +57,20 @@ def with_steps(change: Callable[[GradientDescentPlusPlus], None], only: type = G
 
 
 def scaled_eta(factor: float) -> Patch:
-    return with_steps(lambda descent: descent.eta.mul_(factor), GradientDescent)
+    def change(descent: Any) -> None:
+        descent._parameters["eta"] = factor * descent.eta
+
+    return with_steps(change, GradientDescent)
 
 
-def flip_gamma(descent: GradientDescentPlusPlus) -> None:
-    if descent.gamma is not None:
-        descent.gamma.neg_()
+def flip_gamma(descent: Any) -> None:
+    descent._parameters["gamma"] = -descent.gamma
 
 
-def unclipped(descent: GradientDescentPlusPlus) -> None:
-    descent.token_clip = None
+def unclipped(descent: Any) -> None:
+    """Clipped so far out that only what would overflow is."""
+    if descent.token_clip is not None:
+        descent.token_clip = 1e4
 
 
 def poor_optimum() -> contextlib.AbstractContextManager:
@@ -203,7 +208,8 @@ def main() -> int:
     rows: list[tuple[str, str, list[str]]] = []
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
-        for study in (s for s in records.registered("study").values() if s.name in chosen):
+        known = records.registered("study")
+        for study in (known[name] for name in dict.fromkeys(m.study for m in MUTATIONS) if name in chosen):
             settings = dataclasses.replace(study.presets["quick"], **CHANGES.get(study.name, {}))
             sound = new_run(study, "quick", settings, out=root / study.name)
             before = measured(study, settings, sound)
@@ -212,7 +218,8 @@ def main() -> int:
             )
             for index, mutation in enumerate(m for m in MUTATIONS if m.study == study.name):
                 run = without_results(sound, root / f"{study.name}-{index}")
-                rows.append((mutation.bug, study.name, turned(before, measured(study, settings, run, mutation.plant))))
+                found = measured(study, settings, run, mutation.plant)
+                rows.append((mutation.bug, study.name, turned(before, found)))
                 print(f"  {rows[-1][0]}: {', '.join(rows[-1][2]) or 'NOTHING'}", flush=True)
                 shutil.rmtree(run.path)
             rows.append(("results of another run lie in the folder", study.name,
