@@ -44,7 +44,7 @@ def copying_before(run: Any, share: float = 0.05) -> np.ndarray:
 
 CLAIMS = (
     converged(*FIRST_LAYERS, quantity="capped mse"),  # initial losses of thousands would make any fall look done
-    as_predicted(("gd", "two-steps"), comparison="softmax-comparison"),
+    as_predicted(("gd", "two-steps")),
     Claim(
         "one-step", "each loss is within 10 % of that of one step of gradient descent",
         "loss of trained / of gradient descent", printed("Fig. 5 left"),
@@ -94,7 +94,7 @@ def measure(lab: Lab, settings: Regression) -> None:
             f"{first}-comparison",
             lambda groups=groups: lenses.measure_together(groups, ["gd", "two-steps"], fresh),
         )
-    lab.stage("predicted", lambda: predicted({"gd": gd, "two-steps": two}, family, lab, settings.tune_tasks))
+    lab.stage("predicted", lambda: predicted(lab, settings, {"gd": gd, "two-steps": two}))
 
 
 def _reads(net: Any, episodes: Episode) -> dict[str, float]:

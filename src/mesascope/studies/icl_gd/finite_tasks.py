@@ -50,7 +50,7 @@ def _enough(pool: int) -> Claim:
 
 CLAIMS = (
     converged(*(f"tasks-{pool}" for pool in POOLS), quantity="own mse"),
-    as_predicted(("gd",), comparison=f"tasks-{POOLS[0]}-comparison"),
+    as_predicted(("gd",)),
     Claim(
         "few-tasks", "trained on 128 tasks, layers fail to align with gradient descent: their cosine is below 0.95",
         "mean cosine of dy/dx_q with gradient descent's, mean over pools", printed("Fig. 16"),
@@ -82,7 +82,7 @@ def measure(lab: Lab, settings: Regression) -> None:
     """Train on each number of tasks and compare."""
     family = settings.family()
     gd = learners.GradientDescent(1, learners.one_step_optimum(family).eta)
-    lab.stage("predicted", lambda: predicted({"gd": gd}, family, lab, settings.tune_tasks))
+    lab.stage("predicted", lambda: predicted(lab, settings, {"gd": gd}))
     for pool in POOLS:
         _pool(lab, settings, pool, gd)
 

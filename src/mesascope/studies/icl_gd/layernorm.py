@@ -49,12 +49,8 @@ CLAIMS = (
     converged("one-layer-plain", id="one-layer-plain-converged"),
     converged("two-layers", id="two-layers-converged", most=0.03),
     converged("two-layers-plain", id="two-layers-plain-converged", most=0.03),
-    as_predicted(
-        ("gd",), comparison="one-layer-comparison", theory="one-layer-predicted", id="one-step-as-predicted"
-    ),
-    as_predicted(
-        ("gd", "gd++"), comparison="two-layers-comparison", theory="two-layers-predicted", id="two-steps-as-predicted"
-    ),
+    as_predicted(("gd",), "one-layer-predicted", id="one-step-as-predicted"),
+    as_predicted(("gd", "gd++"), "two-layers-predicted", id="two-steps-as-predicted"),
     no_better_descent("two-layers-plain-comparison", "gd++", "GD++", id=OPTIMUM),
     derivatives("one-layer-comparison", id="one-layer-derivatives"),
     derivatives("two-layers-comparison", id="two-layers-derivatives"),
@@ -116,7 +112,7 @@ def measure(lab: Lab, settings: Regression) -> None:
         plain = contrast(lab, settings, f"{name}-plain", config, references, own=depth)
         config = network(settings, n_layers=depth, layer_norm=norm)
         contrast(lab, settings, name, config, references, more=lambda _, plain=plain: {"plain": plain})
-        lab.stage(f"{name}-predicted", lambda references=references: predicted(references, family, lab, contexts))
+        lab.stage(f"{name}-predicted", lambda references=references: predicted(lab, settings, references))
 
 
 STUDY = register("study", "layernorm")(

@@ -68,7 +68,7 @@ def measure(lab: Lab, settings: PhaseTransitions) -> None:
         trained[name] = lab.train(name, config, family, settings.training, watch=watch_loss(mse=watched))
         lab.stage(f"{name}-crossing", lambda name=name: _crossing(lab.run.curves(name)))
     lab.stage("comparison", lambda: lenses.measure_together({**trained, "gd": [gd]}, ["gd"], fresh))
-    lab.stage("predicted", lambda: predicted({"gd": gd}, family, lab, settings.tune_tasks))
+    lab.stage("predicted", lambda: predicted(lab, settings, {"gd": gd}))
     _grok(lab, settings, gd, watched)
 
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from mesascope import learners, lenses, nets, tasks
 from mesascope.errors import require_count, require_number
 from mesascope.evidence import Arrays, Estimates
@@ -199,11 +201,24 @@ def untied_descents(lab: Lab, settings: Regression, steps: int, token_clip: floa
     }
 
 
-def predicted(descents: Mapping[str, Any], family: tasks.LinearRegression, lab: Lab, contexts: int) -> Estimates:
-    """Losses that descents from zero must have, from the spectra of contexts of their own."""
-    spectra = learners.gram_spectra(family, contexts, lab.stream("predicted"))
-    losses = {key: learners.spectral_mse(spectra, descent, family) for key, descent in descents.items()}
-    return Estimates.of({("mse", key): [loss.detach().cpu().numpy()] for key, loss in losses.items()})
+def predicted(lab: Lab, settings: Regression, references: Mapping[str, Any]) -> Estimates:
+    """Losses of descents on contexts with ten teachers and ten queries each, and what the spectra say, as ``expected``.
+
+    Centred descents descend on the spectra of centred inputs.
+    """
+    family = settings.family(d_out=10, n_query=10)
+    drawn = lab.draw(family, settings.tune_tasks, "predicted")
+    losses = {}
+    for name, reference in references.items():
+        x = drawn.context.x.double()
+        descent: Any = reference
+        if isinstance(reference, learners.Centred):
+            x, descent = x - x.mean(-2, keepdim=True), reference.learner
+        spectra = (x.mT @ x / family.n_context).cpu().numpy()
+        expected = learners.spectral_mse(x.new_tensor(np.linalg.eigvalsh(spectra)).cpu(), descent, family)
+        losses["mse", name] = [lenses.per_task_errors(reference, drawn).double().cpu().numpy()]
+        losses["expected", name] = [expected.detach().numpy()]
+    return Estimates.of(losses)
 
 
 def halfway(

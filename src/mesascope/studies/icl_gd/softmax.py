@@ -9,16 +9,24 @@ steps on a plateau where they predict 0. Heads that start farther apart part soo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mesascope import learners
-from mesascope.evidence import Bound, Claim, Estimates, Reported, above, derived, printed, two_sided
+from mesascope.evidence import Bound, Claim, Reported, above, derived, printed, two_sided
 from mesascope.records import register
-from mesascope.studies.icl_gd.regression import INPUT_SCALES, PAPER, Recipe, Regression, contrast, network, plan
+from mesascope.studies.icl_gd.regression import (
+    INPUT_SCALES,
+    PAPER,
+    Recipe,
+    Regression,
+    contrast,
+    network,
+    plan,
+    predicted,
+)
 from mesascope.studies.icl_gd.shared_claims import as_predicted, converged, derivatives
 from mesascope.studies.icl_gd.shared_figures import contrast_figures
 from mesascope.studies.study import Study
@@ -44,7 +52,7 @@ class Softmax(Regression):
 CLAIMS = (
     converged("one-head", id="one-head-converged"),
     converged("two-heads", id="two-heads-converged"),
-    as_predicted(("gd", "centred"), comparison="two-heads-comparison"),
+    as_predicted(("gd", "centred")),
     derivatives("one-head-comparison", id="one-head-derivatives"),
     derivatives("two-heads-comparison", id="two-heads-derivatives"),
     Claim(
@@ -106,20 +114,7 @@ def measure(lab: Lab, settings: Softmax) -> None:
     recipe = settings.two_heads
     two = network(settings, attention="softmax", n_heads=2, key_size=11, init_scale=recipe.init_scale)
     contrast(lab, settings, "two-heads", two, references, recipe.training)
-    lab.stage("predicted", lambda: _predicted(lab, settings, references))
-
-
-def _predicted(lab: Lab, settings: Softmax, references: Mapping[str, Any]) -> Estimates:
-    """Losses that one step must have, from the spectra of contexts of their own: plain, and with their mean gone."""
-    import torch
-
-    family = settings.family()
-    x = lab.draw(family, settings.tune_tasks, "predicted").context.x.double().cpu()
-    inputs = {"gd": x, "centred": x - x.mean(-2, keepdim=True)}
-    steps = {"gd": references["gd"], "centred": references["centred"].learner}
-    spectra = {name: torch.linalg.eigvalsh(each.mT @ each / family.n_context) for name, each in inputs.items()}
-    losses = {name: learners.spectral_mse(spectra[name], step, family) for name, step in steps.items()}
-    return Estimates.of({("mse", name): [loss.detach().numpy()] for name, loss in losses.items()})
+    lab.stage("predicted", lambda: predicted(lab, settings, references))
 
 
 def _shape(swept: Any) -> np.ndarray:

@@ -26,7 +26,7 @@ PREMISES = ("converged", "gd++-at-its-optimum", "references-as-predicted")
 CLAIMS = (
     converged("looped"),
     no_better_descent("looped-comparison", "gd++", "GD++", id="gd++-at-its-optimum"),
-    as_predicted(("gd", "gd++"), comparison="looped-comparison"),
+    as_predicted(("gd", "gd++")),
     Claim(
         "beats-gd", "two looped layers lose about 29 % less than two steps of gradient descent",
         "loss of trained / of gradient descent", printed("Fig. 3a left"),
@@ -93,7 +93,7 @@ def measure(lab: Lab, settings: Regression) -> None:
     built = constructions.gradient_descent_plus_plus(10, 1, eta, gamma, 10, steps=2).network.float().to(lab.device)
     fresh = lab.draw(family, settings.tasks, "eval")
     lab.stage("interpolation", lambda: halfway(nets, [built] * len(nets), fresh))
-    lab.stage("predicted", lambda: predicted(references, family, lab, tasks))
+    lab.stage("predicted", lambda: predicted(lab, settings, references))
     lab.stage("step-sizes", lambda: _step_sizes(nets, eta, gamma))
 
 

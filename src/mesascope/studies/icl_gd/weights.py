@@ -34,7 +34,7 @@ CLAIMS = (
     converged("one-layer", id="one-layer-converged"),
     converged("three-looped", id="three-looped-converged"),
     converged("two-heads", id="two-heads-converged"),
-    as_predicted(("gd++",), comparison="three-looped-comparison"),
+    as_predicted(("gd++",)),
     no_better_descent("three-looped-comparison", "gd++", "GD++", id="gd++-at-its-optimum"),
     Claim(
         "one-layer-structure", "W_KQ of one layer is diagonal on the inputs to 3 %",
@@ -102,7 +102,7 @@ def measure(lab: Lab, settings: Softmax) -> None:
     looped = nets["three-looped"]
     lab.stage("step-sizes", lambda: _step_sizes(looped, eta, gamma))
     lab.stage("three-looped-comparison", lambda: _comparison(lab, settings, looped, plus))
-    lab.stage("predicted", lambda: predicted({"gd++": plus}, family, lab, contexts))
+    lab.stage("predicted", lambda: predicted(lab, settings, {"gd++": plus}))
 
 
 def _products(nets: Sequence[Any]) -> dict[str, np.ndarray]:
