@@ -132,25 +132,18 @@ def _roll_out(groups: Mapping[str, Sequence[Any]], few: tasks.Episode, damping: 
         ]
         for name, members in groups.items()
     }
-    points = [
-        Estimates.of(
-            {("all", name): [error[step] for error in members] for name, members in errors.items()}
-            | {("grows", name): [error[step] > error[0] for error in members] for name, members in errors.items()}
-            | {("stable", name): [_among(error[step], stable) for error in members] for name, members in errors.items()}
-            | {
-                ("change", name): [_among(error[step] - error[max(step - 1, 0)], stable) for error in members]
-                for name, members in errors.items()
-            }
-            | {("share", "stable"): [stable]}
-        )
-        for step in range(APPLICATIONS + 1)
-    ]
+    points = []
+    for step in range(APPLICATIONS + 1):
+        tasks_of: dict[tuple[str, ...], list[np.ndarray]] = {("share", "stable"): [stable]}
+        for name, members in errors.items():
+            # Numbers whose mean over all tasks is that over the stable ones; others may have overflowed.
+            kept = [np.where(stable, error, 0.0) / stable.mean() for error in members]
+            tasks_of["all", name] = [error[step] for error in members]
+            tasks_of["grows", name] = [error[step] > error[0] for error in members]
+            tasks_of["stable", name] = [error[step] for error in kept]
+            tasks_of["change", name] = [error[step] - error[max(step - 1, 0)] for error in kept]
+        points.append(Estimates.of(tasks_of))
     return Estimates.over({"application": range(APPLICATIONS + 1)}, points)
-
-
-def _among(error: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-    """Numbers whose mean over all tasks is that of ``error`` over the chosen ones."""
-    return np.where(chosen, error, 0.0) / chosen.mean()
 
 
 def _read(nets: Sequence[Any], built: Any) -> dict[str, Any]:
