@@ -10,8 +10,9 @@ from mesascope.learners import Centred, GradientDescent, GradientDescentPlusPlus
 from mesascope.streams import stream
 from mesascope.studies.icl_gd.deep import _as_network
 from mesascope.studies.icl_gd.deep_claims import _smooth
+from mesascope.studies.icl_gd.regression import Regression, predicted
 from mesascope.studies.icl_gd.shared_claims import converged, late_share
-from mesascope.studies.icl_gd.softmax import Softmax, _predicted, _shape
+from mesascope.studies.icl_gd.softmax import _shape
 from mesascope.studies.icl_gd.weights import _heads, _left_of_heads, _spread
 from mesascope.training import Training
 
@@ -42,12 +43,13 @@ def test_the_spectral_loss_of_a_centred_step_is_that_on_tasks():
             return family.sample(tasks, stream(0, name))
 
     steps = {"gd": GradientDescent(1, 6.0), "centred": Centred(GradientDescent(1, 6.5))}
-    theory = _predicted(Bench(), Softmax(Training(), tune_tasks=20_000), steps)
+    theory = predicted(Bench(), Regression(Training(), tune_tasks=20_000), steps)
     fresh = family.sample(20_000, stream(1, "eval"))
     for name, step in steps.items():
         assert float(lenses.per_task_errors(step, fresh).mean()) == pytest.approx(
-            theory["mse", name][0].nominal_value, rel=0.03
+            theory["expected", name][0].nominal_value, rel=0.03
         )
+    assert all(abs((theory["mse", name] / theory["expected", name])[0].nominal_value - 1) < 0.02 for name in steps)
 
 
 def test_the_shape_of_a_sweep_leaves_out_the_scale_it_is_relative_to():
