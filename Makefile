@@ -10,8 +10,9 @@ demo: .venv/installed
 studies: .venv/installed
 	for study in two-steps softmax finite-tasks; do $(BIN)/mesascope run $$study || exit 1; done
 
+# Two processes test side by side, each with one thread.
 test: .venv/installed-dev
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
 lint: .venv/installed-dev
 	$(BIN)/ruff format --check .
