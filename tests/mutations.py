@@ -25,6 +25,7 @@ from mesascope import learners, lenses, records, tasks
 from mesascope.evidence import judge_all
 from mesascope.learners.descent import GradientDescent, GradientDescentPlusPlus
 from mesascope.lenses import access, reading
+from mesascope.measurement import Measurement
 from mesascope.runs import Run, open_run
 from mesascope.studies import Lab, new_run
 from mesascope.training import keep_freed_memory
@@ -82,7 +83,9 @@ def poor_optimum() -> contextlib.AbstractContextManager:
             return tune(learner, family, **options)
         plain = tune(GradientDescent(learner.steps, learner.eta.tolist()), family, **options)
         stuck = GradientDescentPlusPlus(learner.steps, plain.learner.eta.tolist(), 0.0)
-        return dataclasses.replace(plain, learner=stuck)
+        return dataclasses.replace(
+            plain, learner=stuck, step_sizes=plain.step_sizes | {"gamma": [Measurement(0, 0, 1)]}
+        )
 
     return mock.patch.object(learners, "tune_spectral", poor)
 
