@@ -1,4 +1,4 @@
-"""Bugs planted one at a time, and the claims that each of them turns: ``make mutations``.
+"""Bugs planted one at a time, and the claims that each of them turns: ``make mutations``, a quarter of an hour.
 
 Each bug is planted while a study measures networks that were trained without it, at the smallest settings that decide
 its claims. A claim turns if it holds without the bug and does not with it. Prints a table and writes it to
@@ -30,6 +30,11 @@ from mesascope.runs import Run, open_run
 from mesascope.studies import Lab, new_run
 from mesascope.training import keep_freed_memory
 
+ABOUT = (
+    "Each bug is planted while a study measures networks that were trained without it, at its quick preset. A claim "
+    "turns if it holds without the bug and does not with it: it *fails*, or is *undecided* because its premise no "
+    "longer holds. Written by `make mutations`."
+)
 Patch = Callable[[], contextlib.AbstractContextManager]
 
 
@@ -227,7 +232,7 @@ def main() -> int:
                 shutil.rmtree(run.path)
             rows.append(("results of another run lie in the folder", study.name,
                          turned(before, stale(study, settings, sound, root / f"{study.name}-stale"))))  # fmt: skip
-    page = ["# Bugs and the claims they turn", __doc__.split("\n\n")[1].replace("\n", " "), ""]
+    page = ["# Bugs and the claims they turn", "", ABOUT, ""]
     page += ["| bug | study | claims that no longer hold |", "|---|---|---|"]
     page += [f"| {bug} | {study} | {', '.join(claims) or '**none**'} |" for bug, study, claims in rows]
     if not sys.argv[1:]:
