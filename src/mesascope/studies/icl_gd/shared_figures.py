@@ -25,7 +25,7 @@ def contrast_figures(
             name,
             f"{subject} on held-out tasks while training; line and band: mean and range over seeds. {source}.",
             (
-                Lines("Loss", "training step", HALF_MSE, lambda r: _losses(r[name], title, references), log),
+                Lines("Loss", "training step", HALF_MSE, lambda r: _losses(r[name], references), log),
                 Lines("Cosine", "training step", "cosine of sensitivities", lambda r: _to(r[name], references)),
                 Lines(
                     "Difference of predictions", "training step", "mean distance",
@@ -82,9 +82,9 @@ def products(r: Any, trained: str, built: str) -> dict[str, np.ndarray]:
     }
 
 
-def _losses(run: Any, title: str, references: Sequence[str]) -> list[Line | Level]:
+def _losses(run: Any, references: Sequence[str]) -> list[Line | Level]:
     levels = [Level(float(run[f"{key} mse"].mean()) / 2, key, NAMES[key]) for key in references]
-    return [Line(run["step"], run["mse"] / 2, "trained", title), *levels]
+    return [Line(run["step"], run["mse"] / 2, "trained", "trained"), *levels]
 
 
 def _to(run: Any, references: Sequence[str], quantity: str = "cosine") -> list[Line]:
