@@ -163,7 +163,7 @@ STUDY = register("study", "one-step")(
         question="Does one trained linear self-attention layer run one step of gradient descent?",
         source=f"{PAPER}: Figs. 1, 2, 6a, 9 and 10",
         presets={
-            "quick": OneStep(plan(1500, 2e-3, decay_from=0.5), init_scale=2e-5),
+            "quick": OneStep(plan(1500, 2e-3, decay_from=0.5), init_scale=2e-5, sweep_tasks=4000),
             "paper": OneStep(
                 plan(5000, 1e-3, decay_from=0.5, clip=0.001),
                 init_scale=2e-5,
