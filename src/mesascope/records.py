@@ -77,8 +77,8 @@ def register(kind: str, name: str, **facts: Any) -> Callable[[_T], _T]:
 
 
 def registered(kind: str) -> dict[str, Any]:
-    """All of a kind by name, in the order of registration."""
-    return {name: entry.target for name, entry in _entries(kind).items()}
+    """All of a kind by name, in alphabetical order, whatever was imported first."""
+    return {name: entry.target for name, entry in sorted(_entries(kind).items())}
 
 
 def facts(kind: str, name: str) -> Mapping[str, Any]:
