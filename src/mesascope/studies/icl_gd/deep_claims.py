@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from mesascope.evidence import Claim, above, below, derived, ours, printed, two_sided
-from mesascope.studies.icl_gd.shared_claims import converged, no_better_descent
+from mesascope.studies.icl_gd.shared_claims import converged, halfway_distances, halfway_losses, no_better_descent
 
 __all__ = ["CLAIMS"]
 
@@ -22,13 +22,9 @@ def _worse(r: Any) -> np.ndarray:
     return np.true_divide.outer(r["looped-comparison"]["mse", "trained"], r[MAIN]["mse", "trained"])
 
 
-def _halfway(path: Any) -> np.ndarray:
-    return np.stack([path.ratio("middle", end) for end in ("trained", "other")], axis=1)
-
-
 def _smooth(path: Any) -> np.ndarray:
     """Whether the loss halfway is at most 10 % above both ends'."""
-    return np.array([max(number.nominal_value for number in both) < 1.1 for both in _halfway(path)])
+    return np.array([max(number.nominal_value for number in both) < 1.1 for both in halfway_losses(path)])
 
 
 def _apart(stage: str) -> Claim:
@@ -38,13 +34,7 @@ def _apart(stage: str) -> Claim:
         f"on the way {stage.replace('-', ' ')}, the network halfway predicts otherwise than either end",
         "mean difference of predictions, midpoint to either end / end to end",
         ours("premise"),
-        lambda r: np.stack(
-            [
-                r[stage]["prediction-difference", "middle", end] / r[stage]["prediction-difference", "trained", "other"]
-                for end in ("trained", "other")
-            ],
-            axis=1,
-        ),
+        lambda r: halfway_distances(r[stage]),
         above(0.1),
         premises=SEPARATE,
     )
@@ -117,6 +107,6 @@ CLAIMS = (
     Claim(
         "no-interpolation", "halfway between each network of five layers and tuned GD++ the loss is more than 10 % "
         "above that of both ends", "loss at the midpoint / at either end", printed("section 3, on Fig. 3b"),
-        lambda r: _halfway(r["to-tuned"]), above(1.1), premises=(*TUNED, "construction", "to-tuned-apart"),
+        lambda r: halfway_losses(r["to-tuned"]), above(1.1), premises=(*TUNED, "construction", "to-tuned-apart"),
     ),
 )  # fmt: skip

@@ -17,7 +17,7 @@ import numpy as np
 from mesascope import constructions, learners, lenses, tasks
 from mesascope.evidence import Arrays, Estimates
 from mesascope.records import register
-from mesascope.studies.icl_gd.one_step_claims import CLAIMS
+from mesascope.studies.icl_gd.one_step_claims import CLAIMS, SIZES
 from mesascope.studies.icl_gd.one_step_figures import FIGURES
 from mesascope.studies.icl_gd.regression import INPUT_SCALES, PAPER, Regression, halfway, network, plan, sweep, watch
 from mesascope.studies.study import Study
@@ -26,7 +26,6 @@ from mesascope.training import Training
 if TYPE_CHECKING:
     from mesascope.studies.lab import Lab
 
-SIZES = (5, 10, 15, 20)
 SWEEPS = {
     "input-scale": {"x_scale": [0.5 * scale for scale in INPUT_SCALES]},
     "teacher-scale": {"w_scale": (0.5, 1.0, 2.0, 3.0, 4.0, 5.0)},

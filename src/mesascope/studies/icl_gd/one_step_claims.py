@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from mesascope.evidence import Claim, Reported, above, below, derived, printed, two_sided
-from mesascope.studies.icl_gd.shared_claims import converged, midpoint
+from mesascope.studies.icl_gd.shared_claims import converged, halfway_losses, midpoint
 
-__all__ = ["CLAIMS"]
+__all__ = ["CLAIMS", "SIZES"]
 
 SIZES = (5, 10, 15, 20)
 MAIN = "size-10-comparison"
@@ -71,7 +71,7 @@ CLAIMS = (
     Claim(
         "interpolation", "halfway between trained weights and construction the loss is within 0.2 % of either end's",
         "loss at the midpoint / at either end", printed("Fig. 2 and appendix A.3"),
-        lambda r: np.stack([r[MAIN].ratio("middle", end) for end in ("trained", "other")], axis=1), two_sided(0.002),
+        lambda r: halfway_losses(r[MAIN]), two_sided(0.002),
         premises=(*PREMISES, "midpoint"),
     ),
     Claim(

@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 
 from mesascope.reports import Figure, Level, Line, Lines, Matrices
+from mesascope.studies.icl_gd.one_step_claims import SIZES
 from mesascope.studies.icl_gd.shared_figures import HALF_MSE, products, ratio_lines, scaled, values
 
 __all__ = ["FIGURES"]
-
-SIZES = (5, 10, 15, 20)
 
 
 def _loss(r: Any) -> list[Line | Level]:

@@ -9,7 +9,16 @@ import numpy as np
 
 from mesascope.evidence import Bound, Claim, above, below, ours, two_sided
 
-__all__ = ["as_predicted", "converged", "derivatives", "late_share", "midpoint", "no_better_descent"]
+__all__ = [
+    "as_predicted",
+    "converged",
+    "derivatives",
+    "halfway_distances",
+    "halfway_losses",
+    "late_share",
+    "midpoint",
+    "no_better_descent",
+]
 
 
 def converged(
@@ -78,6 +87,17 @@ def derivatives(stage: str, *, id: str = "derivatives") -> Claim:
     )
 
 
+def halfway_losses(path: Any) -> np.ndarray:
+    """Loss of each midpoint of a `halfway` over that of either end, ``(seeds, 2)``."""
+    return np.stack([path.ratio("middle", end) for end in ("trained", "other")], axis=1)
+
+
+def halfway_distances(path: Any) -> np.ndarray:
+    """Mean difference of predictions of each midpoint to either end, over that of the ends, ``(seeds, 2)``."""
+    ends = path["prediction-difference", "trained", "other"]
+    return np.stack([path["prediction-difference", "middle", end] / ends for end in ("trained", "other")], axis=1)
+
+
 def midpoint(stage: str, *, id: str = "midpoint") -> Claim:
     """A path that never leaves one end would have the loss of that end."""
     return Claim(
@@ -85,13 +105,7 @@ def midpoint(stage: str, *, id: str = "midpoint") -> Claim:
         "the network halfway between two others differs from each by about half of what these differ",
         "mean difference of predictions, midpoint to either end / end to end",
         ours("premise"),
-        lambda r: np.stack(
-            [
-                r[stage]["prediction-difference", "middle", end] / r[stage]["prediction-difference", "trained", "other"]
-                for end in ("trained", "other")
-            ],
-            axis=1,
-        ),
+        lambda r: halfway_distances(r[stage]),
         Bound(0.3, 0.7),
     )
 

@@ -14,7 +14,7 @@ from mesascope import constructions, learners, lenses
 from mesascope.evidence import Claim, Reported, above, printed, two_sided
 from mesascope.records import register
 from mesascope.studies.icl_gd.regression import PAPER, Regression, contrast, halfway, network, plan, predicted
-from mesascope.studies.icl_gd.shared_claims import as_predicted, converged, midpoint, no_better_descent
+from mesascope.studies.icl_gd.shared_claims import as_predicted, converged, halfway_losses, midpoint, no_better_descent
 from mesascope.studies.icl_gd.shared_figures import contrast_figures
 from mesascope.studies.study import Study
 
@@ -70,7 +70,7 @@ CLAIMS = (
     Claim(
         "interpolation", "halfway between trained weights and construction the loss is within 3 % of either end's",
         "loss at the midpoint / at either end", printed("Fig. 3a left"),
-        lambda r: np.stack([r["interpolation"].ratio("middle", end) for end in ("trained", "other")], axis=1),
+        lambda r: halfway_losses(r["interpolation"]),
         two_sided(0.03), premises=(*PREMISES, "midpoint"),
     ),
     Claim(
