@@ -20,7 +20,7 @@ import msgspec
 
 from mesascope.errors import ArgumentError, ArgumentTypeError, require_choice
 
-__all__ = ["Registered", "facts", "from_record", "name_of", "register", "registered", "to_record"]
+__all__ = ["Registered", "facts", "from_record", "register", "registered", "to_record"]
 
 _T = TypeVar("_T")
 
@@ -86,17 +86,6 @@ def facts(kind: str, name: str) -> Mapping[str, Any]:
     entries = _entries(kind)
     require_choice(kind, name, entries)
     return entries[name].facts
-
-
-def name_of(kind: str, target: object) -> str:
-    """The name that a class or builder is registered under."""
-    for name, entry in _entries(kind).items():
-        if entry.target is target:
-            return name
-    raise ArgumentError(
-        f"{kind} must be registered to have a record, but {_place(target)} is not: put "
-        f'@register("{kind}", NAME) above it.'
-    )
 
 
 def to_record(config: Any) -> Any:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import io
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Union
 
 import tyro
@@ -27,12 +30,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"mesascope {__version__}")
         return 0
     try:
-        _parse(arguments)()
+        _parsed(arguments)()
         return 0
     except SystemExit as stop:  # tyro has printed its help, or what is wrong with the flags
         return int(stop.code or 0)
     except MesascopeError as error:
         print(f"mesascope: {error}", file=sys.stderr)
+    except BrokenPipeError:  # whoever read the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except OSError as error:
         print(f"mesascope: {_os_sentence(error)}", file=sys.stderr)
     except KeyboardInterrupt:
@@ -41,21 +47,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 2
 
 
-def _parse(arguments: list[str]):
-    """The command that the arguments spell, ready to be called."""
+def _parsed(arguments: list[str]) -> Callable[[], None]:
+    """The command that the arguments spell, ready to be called; a value that settings refuse raises their error."""
     commands = (
         Annotated[run_command(arguments), tyro.conf.subcommand("run")],
         Annotated[ListStudies, tyro.conf.subcommand("list")],
         Annotated[Report, tyro.conf.subcommand("report")],
         Annotated[Ledger, tyro.conf.subcommand("ledger")],
     )
-    return tyro.cli(
-        Union[commands],  # type: ignore[arg-type]  # noqa: UP007
-        prog="mesascope",
-        description="An instrument for the learning algorithms inside neural networks.",
-        args=arguments or ["--help"],
-        config=(tyro.conf.FlagConversionOff,),
-    )
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return tyro.cli(
+                Union[commands],  # type: ignore[arg-type]  # noqa: UP007
+                prog="mesascope",
+                description="An instrument for the learning algorithms inside neural networks.",
+                args=arguments or ["--help"],
+                config=(tyro.conf.FlagConversionOff,),
+            )
+    except SystemExit as stop:
+        refused: BaseException | None = stop
+        while refused := refused.__context__:
+            if isinstance(refused, MesascopeError):
+                raise refused from None
+        sys.stderr.write(said.getvalue())
+        raise
 
 
 def _os_sentence(error: OSError) -> str:
