@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from mesascope.errors import ArgumentError, require_choice, require_count
 
 __all__ = ["Bound", "Claim", "Reported", "Source", "above", "below", "derived", "ours", "printed", "two_sided"]
 
-QUANTIFIERS = ("every", "mean", "median", "share", "bootstrap", "exact")
+Quantifier = Literal["every", "mean", "median", "share", "bootstrap", "exact"]
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class Claim:
     reading: Callable[[Mapping[str, Any]], Any]
     bounds: Bound | Mapping[str, Bound]
     over: Literal["seeds", "pools", "contexts", "draws", "sizes", "algorithms"] = "seeds"
-    quantifier: Literal["every", "mean", "median", "share", "bootstrap", "exact"] = "every"
+    quantifier: Quantifier = "every"
     at_least: int = 5
     premises: tuple[str, ...] = ()
     reported: Reported | None = None
@@ -136,7 +136,7 @@ class Claim:
     exact_because: str = ""
 
     def __post_init__(self) -> None:
-        require_choice("quantifier", self.quantifier, QUANTIFIERS)
+        require_choice("quantifier", self.quantifier, get_args(Quantifier))
         require_count("at_least", self.at_least)
         if (self.quantifier == "bootstrap") != (self.statistic is not None):
             raise ArgumentError(f"claim {self.id} must have a statistic if and only if it is bootstrapped: correct it.")

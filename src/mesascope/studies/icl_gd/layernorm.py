@@ -121,7 +121,7 @@ STUDY = register("study", "layernorm")(
         question="What does LayerNorm cost a layer that would run gradient descent?",
         source=f"{PAPER}: Fig. 14",
         presets={
-            "quick": Regression(plan(800, 8e-3, batch=512, clip=0.001), init_scale=0.02, sweep_tasks=2000),
+            "quick": Regression(plan(1600, 8e-3, batch=512, clip=0.001), init_scale=0.02, sweep_tasks=2000),
             "paper": Regression(plan(5000, 1e-3, clip=0.001)),
         },
         measure=measure,
