@@ -5,6 +5,7 @@ As a script it is the command line with this study beside mesascope's own.
 
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from mesascope.reports import Figure, Line, Lines
 from mesascope.studies import Study
 from mesascope.training import Training
 
-__all__ = ["STUDY", "Settings"]
+__all__ = ["STUDY", "Settings", "contents"]
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,14 @@ STUDY = Study(
         ),
     ),
 )  # fmt: skip
+
+
+def contents(path):
+    """The bytes of all that a run's result depends on, by relative name."""
+    apart = {"config.json", "timing.json", "report.html", ".lock"}
+    files = (file for file in Path(path).rglob("*") if file.is_file() and file.name not in apart)
+    return {str(file.relative_to(path)): file.read_bytes() for file in files}
+
 
 if __name__ == "__main__":
     register("study", "tiny")(STUDY)

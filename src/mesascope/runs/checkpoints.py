@@ -6,6 +6,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Mapping
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import safetensors
 import safetensors.torch
 import torch
 
-from mesascope.errors import RunDirectoryError, require_choice
+from mesascope.errors import RunDirectoryError, require_choice, require_instance
 from mesascope.records import from_record
 from mesascope.runs.files import damaged, read_bytes, read_json, sync, write_aside, write_json
 from mesascope.runs.results import record_hash
@@ -96,6 +97,7 @@ def trained_network(checkpoints: Path, training: str, seed: int) -> torch.nn.Mod
     """
     from mesascope.training import result_tensors
 
+    require_instance("seed", seed, Integral)
     if not os.path.isdir(checkpoints):
         raise RunDirectoryError(
             f"{checkpoints} must hold the run's trained networks, but does not exist (published runs leave them out): "
@@ -112,7 +114,7 @@ def trained_network(checkpoints: Path, training: str, seed: int) -> torch.nn.Mod
     if not {"seeds", "network"} <= set(config):
         raise damaged(manifest, "hold what its networks are built from", "has no seeds and network")
     require_choice("seed", str(seed), map(str, config["seeds"]))
-    member = config["seeds"].index(int(seed))
+    member = config["seeds"].index(seed)
     network = from_record(config["network"]).build(torch.Generator())
     state = {name: tensor[member] for name, tensor in result_tensors(found[1]).items()}
     network.load_state_dict(state)

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 import mesascope
-from mesascope.errors import RunDirectoryError
+from mesascope.errors import ArgumentTypeError, RunDirectoryError, refuse
 from mesascope.evidence import Arrays, Estimates, Stage
 from mesascope.runs.files import arrays_bytes, damaged, read_arrays, read_bytes, read_json, write_aside, write_json
+from mesascope.runs.schemas import Name, problem
 
 __all__ = ["Results", "code_hash", "record_hash"]
 
@@ -55,7 +56,13 @@ class Results(Mapping[str, Stage]):
         return "\n".join(f"{name}: {self[name]!r}" for name in self)
 
     def save(self, name: str, stage: Stage) -> None:
-        """Keep a stage."""
+        """Keep a stage under a name, which is that of its file."""
+        if problem(name, Name) or not name:
+            refuse("the name of a stage", "be free of slashes", name, "choose another")
+        if not isinstance(stage, Stage):
+            raise ArgumentTypeError(
+                f"stage must be of type Arrays or Estimates, but is of type {type(stage).__name__}: pass one of these."
+            )
         content = arrays_bytes({"@type": np.array(type(stage).__name__), **stage.to_arrays()})
         entry = {"sha256": hashlib.sha256(content).hexdigest(), "settings": self.settings, "code": code_hash()}
         write_aside(self.folder / f"{name}.npz", content)

@@ -121,10 +121,9 @@ class Run:
 
     def curves(self, training: str) -> Arrays:
         """What was logged of a training: ``step``, and each number by seed and step."""
-        rows = self.metrics(training)
-        if not rows:
-            known = list(dict.fromkeys(str(row.get("training")) for row in self.metrics()))
-            require_choice("training", training, known)
+        rows = self.metrics()
+        require_choice("training", training, {row["training"] for row in rows})
+        rows = [row for row in rows if row["training"] == training]
         steps, seeds = (sorted({row[key] for row in rows}) for key in ("step", "seed"))
         keys = dict.fromkeys(key for row in rows for key in row if key not in ("training", "step", "seed"))
         places = {(row["seed"], row["step"]): row for row in rows}

@@ -6,12 +6,12 @@ from typing import Annotated, Any, Literal, NamedTuple, NotRequired, TypedDict
 
 import msgspec
 
-__all__ = ["FILES", "KINDS", "SCHEMA", "Schema", "problem"]
+__all__ = ["FILES", "KINDS", "SCHEMA", "Name", "Schema", "problem"]
 
 SCHEMA = 2
 KINDS = ("study", "training", "benchmark", "identification", "sweep")
 
-Count = Annotated[int, msgspec.Meta(ge=0)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 # Of a stage or a figure, and of its file.
 Name = Annotated[str, msgspec.Meta(pattern=r"^[^/\\]+$")]
 

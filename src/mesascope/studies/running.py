@@ -84,12 +84,8 @@ def resume_run(path: str | Path) -> tuple[Study, Any, Run]:
     if config["kind"] != "study" or config["study"] not in studies:
         raise RunDirectoryError(f"{file} must name a study that is registered, but does not: see mesascope list.")
     study = studies[config["study"]]
-    if config["preset"] not in study.presets:
-        raise RunDirectoryError(
-            f"{file} must name a preset of {study.name}, but names {config['preset']!r}: restore it, or start a new run."
-        )
     try:
-        settings = from_record(config["settings"], type(study.presets[config["preset"]]))
+        settings = from_record(config["settings"], type(_preset(study, run)))
     except (ValueError, TypeError, KeyError) as error:
         raise RunDirectoryError(
             f"{file} must hold settings of {study.name}, but does not ({str(error).rstrip('.')}): start a new run."
@@ -131,18 +127,37 @@ def conclude(study: Study, run: Run) -> Table:
         RunDirectoryError: a file is damaged or missing; the claims are left as they were.
     """
     run.check()
-    records = judge_all(study.claims, run.config["preset"], run.results)
+    if not run.results.is_complete():
+        raise RunDirectoryError(
+            f"{run.path / 'results'} must hold every stage of the run, but one is missing: --resume the run to measure it."
+        )
+    records = judged(study, run)
     draw_figures(run, study.figures)
     run.save_claims(records)
     write_report(run)
     return records
 
 
+def judged(study: Study, run: Run) -> Table:
+    """What today's claims say of a run's arrays."""
+    _preset(study, run)
+    list(run.results)  # where their index is damaged, so is the run, and not each claim
+    return judge_all(study.claims, run.config["preset"], run.results)
+
+
+def _preset(study: Study, run: Run) -> Any:
+    """The settings of the preset that a run started from."""
+    if run.config["preset"] not in study.presets:
+        raise RunDirectoryError(
+            f"{run.path / 'config.json'} must name a preset of {study.name}, but names {run.config['preset']!r}: "
+            "restore it, or start a new run."
+        )
+    return study.presets[run.config["preset"]]
+
+
 def changed_settings(study: Study, run: Run) -> list[str]:
     """How the settings of a run differ from those of its preset, ``name value (preset's)`` each."""
-    preset = study.presets.get(run.config["preset"])
-    ours = _flat(to_record(preset)) if preset is not None else {}
-    own = _flat(run.config["settings"])
+    ours, own = _flat(to_record(_preset(study, run))), _flat(run.config["settings"])
     names = dict.fromkeys([*own, *ours])
     return [f"{name} {own.get(name)} ({ours.get(name)})" for name in names if own.get(name) != ours.get(name)]
 
