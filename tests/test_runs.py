@@ -85,12 +85,12 @@ def test_a_stage_of_another_run_or_a_damaged_one_is_refused(run, tmp_path):
     run.results.save("x", VALUES)
     other = Run.create(tmp_path / "other", "study", {**CONFIG, "seed": 1})
     shutil.copytree(run.path / "results", other.path / "results")
-    with pytest.raises(RunDirectoryError, match="damaged or of another run"):
+    with pytest.raises(RunDirectoryError, match="of another run, or the settings in config.json were edited"):
         open_run(other.path).results["x"]
     assert judge_all([CLAIM], "quick", open_run(other.path).results)[0]["verdict"] == "undecided"
     file = run.path / "results" / "x.npz"
     file.write_bytes(file.read_bytes()[:-3])
-    with pytest.raises(RunDirectoryError, match=r"x.npz must be what this run measured"):
+    with pytest.raises(RunDirectoryError, match=r"x.npz must be what this run measured, but is damaged"):
         open_run(run.path).results["x"]
     file.unlink()
     with pytest.raises(RunDirectoryError, match="must exist, but is missing"):
@@ -118,7 +118,8 @@ def test_a_torn_last_line_is_passed_over_and_mended(run):
 
 
 def test_damage_is_named_with_its_file(run):
-    (run.path / "metrics.jsonl").write_text('{"a": 1}\nnonsense\n{"a": 2}\n')
+    row = '{"training": "a", "step": 0, "seed": 0}\n'
+    (run.path / "metrics.jsonl").write_text(f"{row}nonsense\n{row}")
     with pytest.raises(
         RunDirectoryError, match=r"metrics.jsonl must hold one JSON object a line, but line 2 is damaged"
     ):
@@ -127,11 +128,62 @@ def test_damage_is_named_with_its_file(run):
     with pytest.raises(RunDirectoryError, match=r"config.json must hold JSON, but is damaged"):
         open_run(run.path)
     (run.path / "config.json").write_text("{}")
-    with pytest.raises(RunDirectoryError, match=r"config.json must describe a run"):
+    with pytest.raises(RunDirectoryError, match=r"must hold JSON of a run, but does not .*missing required field"):
         open_run(run.path)
-    (run.path / "config.json").write_text('{"schema": 2}')
-    with pytest.raises(RunDirectoryError, match=r"must have a kind, an id, settings and a seed"):
-        open_run(run.path)
+
+
+def test_settings_edited_after_the_run_began_are_noticed(run):
+    for name, value in {"seed": 1, "preset": "paper", "device": "cuda", "settings": {"tasks": 6}}.items():
+        (run.path / "config.json").write_text(json.dumps(run.config | {name: value}))
+        with pytest.raises(RunDirectoryError, match=r"settings that the run was begun with, but was edited"):
+            open_run(run.path)
+    (run.path / "config.json").write_text(json.dumps(run.config | {"command": "another"}))
+    assert open_run(run.path).config["command"] == "another"
+
+
+def test_a_run_without_a_hash_has_its_stages_to_tell(run):
+    run.results.save("x", VALUES)
+    config = {**run.config, "settings": {"tasks": 6}}
+    del config["hash"]
+    (run.path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(RunDirectoryError, match=r"the settings in config.json were edited"):
+        open_run(run.path).check()
+
+
+def test_metrics_take_finite_numbers_alone(run):
+    run.append_metrics([{"training": "a", "step": 0, "seed": 0, "mse": np.float64(1.0), "other": None}])
+    before = (run.path / "metrics.jsonl").read_bytes()
+    for row in ({"mse": float("nan")}, {"mse": float("inf")}, {"mse": "1"}, {"step": -1}, {"seed": 0.5}, {"mse": []}):
+        with pytest.raises(ArgumentError, match="pass None for what is not finite"):
+            run.append_metrics([{"training": "a", "step": 0, "seed": 0, "mse": 1.0}, {"training": "a", **row}])
+    assert (run.path / "metrics.jsonl").read_bytes() == before
+
+
+def test_paths_may_be_strings(run, tmp_path):
+    name = str(tmp_path / "other")
+    assert Run.create(name, "study", CONFIG).path == Run.open(name).path == open_run(name).path
+    assert len(find_runs(str(tmp_path))[0]) == len(find_runs(tmp_path)[0]) == len(find_runs([str(tmp_path)])[0]) == 2
+    assert newest_run("one-step", str(tmp_path)).config["study"] == "one-step"
+
+
+CREATE = """
+import sys
+from mesascope.errors import RunDirectoryError
+from mesascope.runs import Run
+try:
+    Run.create(sys.argv[1], "benchmark", {"settings": sys.argv[2], "seed": 0})
+    print("mine", flush=True)
+except RunDirectoryError as error:
+    print(error)
+"""
+
+
+def test_of_several_that_begin_a_run_in_one_folder_one_does(tmp_path):
+    path = str(tmp_path / "run")
+    many = [subprocess.Popen([sys.executable, "-c", CREATE, path, str(i)], stdout=subprocess.PIPE) for i in range(4)]
+    said = [process.communicate(timeout=60)[0].decode().strip() for process in many]
+    (winner,) = (index for index, text in enumerate(said) if text == "mine")
+    assert open_run(path).config["settings"] == str(winner)
 
 
 def test_another_schema_a_used_folder_and_an_unknown_kind_are_refused(run, tmp_path):
@@ -139,7 +191,7 @@ def test_another_schema_a_used_folder_and_an_unknown_kind_are_refused(run, tmp_p
         Run.create(run.path, "study", CONFIG)
     for schema, remedy in ((1, "run it again"), (99, "install a newer mesascope")):
         (run.path / "config.json").write_text(json.dumps({**CONFIG, "schema": schema}))
-        with pytest.raises(RunDirectoryError, match=f"must be of schema 2, but is of schema {schema}: {remedy}"):
+        with pytest.raises(RunDirectoryError, match=rf"must be of schema 2, but is of schema {schema}: {remedy}"):
             open_run(run.path)
     with pytest.raises(RunDirectoryError, match="a run directory must exist"):
         open_run(run.path / "nowhere")

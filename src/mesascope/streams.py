@@ -7,8 +7,11 @@ uninterrupted one with no generator state to store, and training, tuning and eva
 from __future__ import annotations
 
 import hashlib
+from numbers import Integral
 
 import torch
+
+from mesascope.errors import require_instance
 
 __all__ = ["stream"]
 
@@ -22,6 +25,9 @@ def stream(seed: int, name: str, step: int = 0, device: torch.device | str = "cp
     >>> bool((torch.rand(3, generator=a) == torch.rand(3, generator=b)).all())
     True
     """
+    require_instance("seed", seed, Integral)
+    require_instance("name", name, str)
+    require_instance("step", step, Integral)
     digest = hashlib.sha256(f"{seed}/{name}/{step}".encode()).digest()
     generator = torch.Generator(device=device)
     generator.manual_seed(int.from_bytes(digest[:8], "little", signed=True))

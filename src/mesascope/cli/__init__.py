@@ -4,78 +4,101 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import io
 import os
+import shutil
 import sys
-from collections.abc import Callable, Sequence
-from typing import Annotated, Union
+from collections.abc import Sequence
+from typing import Any
 
-import tyro
-
-from mesascope.cli.ledger import Ledger
-from mesascope.cli.list_studies import ListStudies
-from mesascope.cli.report import Report
-from mesascope.cli.run import run_command
+from mesascope.cli.parsing import parsed
 from mesascope.errors import MesascopeError
 
 __all__ = ["main"]
+
+# Help is not legible, and its layout does not end, on fewer columns.
+LEAST_COLUMNS = 40
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; 0 if all went well, 2 (and one sentence) if not, 130 if interrupted."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if sys.stderr is None:  # closed; what is opened next must not take its place
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    if sys.stdout is None:
+        return _refused("standard output must be open, but is closed: redirect it to a file, or to /dev/null.")
+    _prepare()
+    try:
+        _run(arguments)
+        sys.stdout.flush()
+        return 0
+    except MesascopeError as error:
+        return _refused(str(error))
+    except BrokenPipeError:  # whoever read the output has seen enough
+        _silence(sys.stdout)
+        return 1
+    except OSError as error:
+        _silence(sys.stdout)
+        return _refused(_os_sentence(error))
+    except (MemoryError, OverflowError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "memory" not in str(error):
+            raise
+        what = "smaller numbers" if isinstance(error, OverflowError) else "fewer tasks, a smaller batch or fewer seeds"
+        return _refused(f"settings must be such that they can be computed, but are not ({_first(error)}): pass {what}.")
+    except KeyboardInterrupt as stop:
+        _refused(f"the command was interrupted{_advice(stop)}.")
+        return 130
+
+
+def _run(arguments: list[str]) -> None:
     if arguments == ["--version"]:
         from mesascope import __version__
 
         print(f"mesascope {__version__}")
-        return 0
+        return
     try:
-        _parsed(arguments)()
-        return 0
-    except SystemExit as stop:  # tyro has printed its help, or what is wrong with the flags
-        return int(stop.code or 0)
-    except MesascopeError as error:
-        print(f"mesascope: {error}", file=sys.stderr)
-    except BrokenPipeError:  # whoever read the output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except OSError as error:
-        print(f"mesascope: {_os_sentence(error)}", file=sys.stderr)
-    except KeyboardInterrupt:
-        print("mesascope: interrupted; continue with the same command and --resume DIR.", file=sys.stderr)
-        return 130
+        command = parsed(arguments)
+    except SystemExit:  # help has been printed
+        return
+    command()
+
+
+def _prepare() -> None:
+    """Make the process fit for any terminal; no figure that is drawn here needs a window."""
+    os.environ.pop("MPLBACKEND", None)
+    if shutil.get_terminal_size().columns < LEAST_COLUMNS:
+        os.environ["COLUMNS"] = str(LEAST_COLUMNS)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError):  # a stream that somebody put in its place
+            stream.reconfigure(errors="replace")  # type: ignore[union-attr]
+
+
+def _refused(sentence: str) -> int:
+    line = "".join(mark if mark.isprintable() else repr(mark)[1:-1] for mark in sentence)
+    try:
+        print(f"mesascope: {line}", file=sys.stderr, flush=True)
+    except OSError:
+        _silence(sys.stderr)
     return 2
 
 
-def _parsed(arguments: list[str]) -> Callable[[], None]:
-    """The command that the arguments spell, ready to be called; a value that settings refuse raises their error."""
-    commands = (
-        Annotated[run_command(arguments), tyro.conf.subcommand("run")],
-        Annotated[ListStudies, tyro.conf.subcommand("list")],
-        Annotated[Report, tyro.conf.subcommand("report")],
-        Annotated[Ledger, tyro.conf.subcommand("ledger")],
-    )
-    said = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(said):
-            return tyro.cli(
-                Union[commands],  # type: ignore[arg-type]  # noqa: UP007
-                prog="mesascope",
-                description="An instrument for the learning algorithms inside neural networks.",
-                args=arguments or ["--help"],
-                config=(tyro.conf.FlagConversionOff,),
-            )
-    except SystemExit as stop:
-        refused: BaseException | None = stop
-        while refused := refused.__context__:
-            if isinstance(refused, MesascopeError):
-                raise refused from None
-        sys.stderr.write(said.getvalue())
-        raise
+def _silence(stream: Any) -> None:
+    """Have the interpreter flush what is left of a stream to nowhere when it ends."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _os_sentence(error: OSError) -> str:
-    where = error.filename or "the run directory"
+    if error.filename is None:
+        return f"standard output must take what is written, but does not ({error.strerror}): redirect it elsewhere."
     if error.errno == errno.ENOSPC:
-        return f"{where} must have room to be written, but its disk is full: free some space, then --resume the run."
-    return f"{where} must be readable and writable, but is not ({error.strerror or error}): check the path."
+        return f"{error.filename} must have room to be written, but its disk is full: free some space{_advice(error)}."
+    return f"{error.filename} must be readable and writable, but is not ({error.strerror}): check the path."
+
+
+def _advice(error: BaseException) -> str:
+    """How to go on with the run that was stopped, if there is one."""
+    return "".join(f", and continue by {note}" for note in getattr(error, "__notes__", []))
+
+
+def _first(error: BaseException) -> str:
+    return str(error).splitlines()[0][:120].rstrip(".") if str(error) else type(error).__name__

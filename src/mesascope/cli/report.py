@@ -24,8 +24,9 @@ class Report:
         from mesascope.studies import conclude
 
         run = open_run(self.directory)
-        if run.config.get("study") in registered("study") and run.is_finished:
-            conclude(registered("study")[run.config["study"]], run)
-        else:
-            write_report(run)
+        with run.lock():
+            if run.config.get("study") in registered("study") and run.is_finished:
+                conclude(registered("study")[run.config["study"]], run)
+            else:
+                write_report(run)
         print((self.directory / "report.html").resolve())

@@ -35,8 +35,8 @@ class RunStudy:
     """The first seed; every random draw follows from it."""
     out: Path | None = None
     """Folder of the run; runs/<study>-<preset>-<time> if not given."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where to compute; auto takes a GPU if there is one."""
+    device: str = "auto"
+    """Where to compute: cpu, cuda, cuda:1, ... or mps; auto takes a GPU if there is one."""
     resume: Path | None = None
     """Folder of a run to continue; everything else is read from its config.json."""
 
@@ -48,7 +48,7 @@ class RunStudy:
         study, settings = registered("study")[self.study], self.settings
         if self.resume is None:
             run = new_run(
-                study, self.preset, settings, seed=self.seed, device=_device(self.device), out=self.out,
+                study, self.preset, settings, seed=self.seed, device=self.device, out=self.out,
                 command=shlex.join(["mesascope", *sys.argv[1:]]),
             )  # fmt: skip
         else:
@@ -62,17 +62,24 @@ class RunStudy:
             if found.name != self.study:
                 raise ArgumentError(
                     f"--resume must name a run of {self.study}, but {self.resume} is one of {found.name}: "
-                    f"mesascope run {found.name} --resume {self.resume}."
+                    f"{_resume_command(run)}."
                 )
-            _device(run.config["device"])
         print(f"{study.question}\nrun directory: {run.path}", flush=True)
-        _print_verdicts(run_study(study, settings, run))
+        try:
+            records = run_study(study, settings, run)
+        except (KeyboardInterrupt, OSError) as stop:
+            stop.add_note(_resume_command(run))
+            raise
+        _print_verdicts(records)
         print(f"report: {(run.path / 'report.html').resolve()}")
 
 
 @dataclass(frozen=True)
 class Run:
-    """Run a study: train, measure, judge its claims and write a report."""
+    """Run a study: train, measure, judge its claims and write a report.
+
+    mesascope run STUDY --resume DIR continues a run that was interrupted, with the same result.
+    """
 
     run: Annotated[Any, tyro.conf.arg(name="")]
 
@@ -119,16 +126,8 @@ def _preset(arguments: Sequence[str]) -> str:
         return "quick"
 
 
-def _device(name: str) -> str:
-    """The device asked for, refused if it is not there."""
-    import torch
-
-    there = torch.cuda.is_available()
-    if name == "auto":
-        return "cuda" if there else "cpu"
-    if name.startswith("cuda") and not there:
-        raise ArgumentError("--device must be there, but torch finds no CUDA device: use --device cpu.")
-    return name
+def _resume_command(run: Any) -> str:
+    return shlex.join(["mesascope", "run", run.config["study"], "--resume", str(run.path)])
 
 
 def _print_verdicts(records: Sequence[Any]) -> None:

@@ -6,6 +6,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Mapping
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +14,20 @@ import safetensors
 import safetensors.torch
 import torch
 
-from mesascope.errors import RunDirectoryError, require_choice
+from mesascope.errors import RunDirectoryError, require_choice, require_instance
 from mesascope.records import from_record
-from mesascope.runs.files import read_json, sync, write_aside, write_json
+from mesascope.runs.files import damaged, read_bytes, read_json, sync, write_aside, write_json
 from mesascope.runs.results import record_hash
-from mesascope.runs.run import SCHEMA
+from mesascope.runs.schemas import SCHEMA
 
 __all__ = ["TrainingCheckpoints", "trained_network"]
 
 
 class TrainingCheckpoints:
     """The newest checkpoint in checkpoints/<training>/<step>/, written aside and renamed.
+
+    weights.safetensors holds all that training changes by name: ``weights/``, the optimiser's state and, where one is
+    kept, ``average/``. manifest.json says under ``result`` which of the two the networks of the run are made of.
 
     Args:
         folder: checkpoints/<training> of a run directory.
@@ -42,6 +46,7 @@ class TrainingCheckpoints:
         manifest = {
             "schema": SCHEMA,
             "step": step,
+            "result": "average" if any(name.startswith("average/") for name in tensors) else "weights",
             "key": record_hash(self.config),
             "config": self.config,
             "versions": {"torch": torch.__version__, "safetensors": safetensors.__version__},
@@ -55,41 +60,32 @@ class TrainingCheckpoints:
                 sync(self.folder)
         finally:
             shutil.rmtree(aside, ignore_errors=True)
-        for older in self._steps()[:-1]:
+        for older in _steps(self.folder)[:-1]:
             shutil.rmtree(self.folder / str(older))
 
     def load(self) -> tuple[int, dict[str, torch.Tensor]] | None:
         """The newest checkpoint's step and tensors, None if there is none."""
-        steps = self._steps()
+        steps = _steps(self.folder)
         if not steps:
             return None
         folder = self.folder / str(steps[-1])
         manifest = read_json(folder / "manifest.json")
-        if not isinstance(manifest, dict) or manifest.get("schema", SCHEMA + 1) > SCHEMA:
-            raise RunDirectoryError(
-                f"{folder} must be of schema {SCHEMA} or older, but its manifest is not: install a newer mesascope."
-            )
-        if manifest.get("key") != record_hash(self.config):
+        if manifest["step"] != steps[-1]:
+            raise damaged(folder / "manifest.json", "name the step of its folder", f"names {manifest['step']}")
+        if manifest["key"] != record_hash(self.config):
             raise RunDirectoryError(
                 f"{folder} must hold the training that is asked for, but was made with another configuration: start a "
                 "new run, or restore config.json."
             )
+        file, remedy = folder / "weights.safetensors", "restore it, or start a new run"
+        content = read_bytes(file, remedy)
+        if hashlib.sha256(content).hexdigest() != manifest["sha256"]:
+            raise damaged(file, "have the checksum in its manifest", "is damaged", remedy)
         try:
-            content = (folder / "weights.safetensors").read_bytes()
-        except FileNotFoundError:
-            content = b""
-        if hashlib.sha256(content).hexdigest() != manifest.get("sha256"):
-            raise RunDirectoryError(
-                f"{folder / 'weights.safetensors'} must have the checksum in its manifest, but is missing or damaged: "
-                f"delete {self.folder} and --resume the run to train again."
-            )
-        tensors = safetensors.torch.load(content)
-        return int(manifest["step"]), {name: tensor.to(self.device) for name, tensor in tensors.items()}
-
-    def _steps(self) -> list[int]:
-        if not self.folder.is_dir():
-            return []
-        return sorted(int(path.name) for path in self.folder.iterdir() if path.name.isdigit())
+            tensors = safetensors.torch.load(content)
+        except safetensors.SafetensorError as error:
+            raise damaged(file, "hold tensors", f"does not ({error})", remedy) from None
+        return steps[-1], {name: tensor.to(self.device) for name, tensor in tensors.items()}
 
 
 def trained_network(checkpoints: Path, training: str, seed: int) -> torch.nn.Module:
@@ -101,21 +97,32 @@ def trained_network(checkpoints: Path, training: str, seed: int) -> torch.nn.Mod
     """
     from mesascope.training import result_tensors
 
-    if not checkpoints.is_dir():
+    require_instance("seed", seed, Integral)
+    if not os.path.isdir(checkpoints):
         raise RunDirectoryError(
             f"{checkpoints} must hold the run's trained networks, but does not exist (published runs leave them out): "
             "run the command in config.json to train them again."
         )
     require_choice("training", training, [path.name for path in checkpoints.iterdir() if path.is_dir()])
-    steps = sorted(int(path.name) for path in (checkpoints / training).iterdir() if path.name.isdigit())
+    steps = _steps(checkpoints / training)
     if not steps:
         raise RunDirectoryError(f"{checkpoints / training} must hold a checkpoint, but is empty: --resume the run.")
-    config = read_json(checkpoints / training / str(steps[-1]) / "manifest.json")["config"]
+    manifest = checkpoints / training / str(steps[-1]) / "manifest.json"
+    config = read_json(manifest)["config"]
     found = TrainingCheckpoints(checkpoints / training, config).load()
     assert found is not None
+    if not {"seeds", "network"} <= set(config):
+        raise damaged(manifest, "hold what its networks are built from", "has no seeds and network")
     require_choice("seed", str(seed), map(str, config["seeds"]))
     member = config["seeds"].index(seed)
     network = from_record(config["network"]).build(torch.Generator())
     state = {name: tensor[member] for name, tensor in result_tensors(found[1]).items()}
     network.load_state_dict(state)
     return network.eval().requires_grad_(False)
+
+
+def _steps(folder: Path) -> list[int]:
+    """The steps of the checkpoints in a folder; what is being written has a name of its own."""
+    if not os.path.isdir(folder):
+        return []
+    return sorted(int(path.name) for path in folder.iterdir() if path.name.isdecimal() and path.is_dir())

@@ -10,11 +10,39 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
-from mesascope.errors import RunDirectoryError
+from mesascope.errors import ArgumentTypeError, RunDirectoryError
+from mesascope.runs.schemas import FILES, SCHEMA, problem
 
-__all__ = ["arrays_bytes", "read_arrays", "read_json", "sync", "write_aside", "write_json"]
+__all__ = [
+    "append",
+    "arrays_bytes",
+    "as_path",
+    "damaged",
+    "read_arrays",
+    "read_bytes",
+    "read_json",
+    "read_lines",
+    "sync",
+    "write_aside",
+    "write_json",
+]
+
+
+def as_path(argument: str, value: str | os.PathLike[str]) -> Path:
+    """A path from a string or a path.
+
+    >>> as_path("out", 3)
+    Traceback (most recent call last):
+    mesascope.errors.ArgumentTypeError: out must be a path, but is 3 (int): pass a string or a pathlib.Path.
+    """
+    if not isinstance(value, str | Path) or "\0" in str(value) or not str(value):
+        raise ArgumentTypeError(
+            f"{argument} must be a path, but is {value!r} ({type(value).__name__}): pass a string or a pathlib.Path."
+        )
+    return Path(value)
 
 
 def write_aside(path: Path, content: bytes) -> None:
@@ -22,14 +50,27 @@ def write_aside(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.aside")
     try:
-        with open(aside, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+        _flushed(aside, "wb", content)
         os.replace(aside, path)
         sync(path.parent)
     except OSError:
         aside.unlink(missing_ok=True)
+        raise
+
+
+def append(path: Path, content: bytes) -> None:
+    """Write at the end of ``path``, and flush to disk."""
+    _flushed(path, "ab", content)
+
+
+def _flushed(path: Path, mode: str, content: bytes) -> None:
+    try:
+        with open(path, mode) as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        error.filename = error.filename or str(path)  # a full disk does not say which file it was
         raise
 
 
@@ -48,20 +89,54 @@ def write_json(path: Path, value: Any) -> None:
     write_aside(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
 
 
-def read_json(path: Path, missing: Any = None) -> Any:
-    """Read JSON, or say which file is damaged; ``missing`` where there is none, unless that is None."""
+def damaged(path: Path, rule: str, found: str, remedy: str | None = None) -> RunDirectoryError:
+    """The sentence about a file, with the remedy of its kind unless another is given."""
+    return RunDirectoryError(f"{path} must {rule}, but {found}: {remedy or FILES[path.name].remedy}.")
+
+
+def read_bytes(path: Path, remedy: str | None = None, missing: bytes | None = None) -> bytes:
+    """A file's bytes; ``missing`` where there is no file, unless that is None."""
     try:
-        return json.loads(path.read_bytes())
+        return path.read_bytes()
     except FileNotFoundError:
         if missing is not None:
             return missing
-        raise RunDirectoryError(
-            f"{path} must exist in a run directory, but does not: pass the folder of a run."
-        ) from None
-    except ValueError as error:
-        raise RunDirectoryError(
-            f"{path} must hold JSON, but is damaged ({error}): restore it, or start a new run."
-        ) from None
+        raise damaged(path, "exist in a run directory", "does not", remedy) from None
+    except OSError as error:
+        raise damaged(path, "be a file that can be read", f"is not ({error.strerror or error})", remedy) from None
+
+
+def read_json(path: Path, missing: Any = None) -> Any:
+    """Read JSON of the schema of its name, or say what is wrong with it; ``missing`` where there is no file."""
+    content = read_bytes(path, missing=None if missing is None else b"")
+    if missing is not None and not content and not path.exists():
+        return missing
+    return _checked(path, content, "")
+
+
+def read_lines(path: Path) -> list[Any]:
+    """Read JSON lines of the schema of the file's name; a torn last line is left out, no file has no lines."""
+    lines = read_bytes(path, missing=b"").split(b"\n")
+    return [_checked(path, line, f"line {number} ") for number, line in enumerate(lines[:-1], 1)]
+
+
+def _checked(path: Path, content: bytes, place: str) -> Any:
+    rule = "hold one JSON object a line" if place else "hold JSON"
+    try:
+        value = msgspec.json.decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise damaged(path, rule, f"{place}is damaged ({error})") from None
+    holds = FILES[path.name].holds
+    version = (
+        value.get("schema") if isinstance(value, dict) and "schema" in getattr(holds, "__annotations__", ()) else None
+    )
+    if type(version) is int and version != SCHEMA:
+        remedy = "install a newer mesascope" if version > SCHEMA else "run it again"
+        raise damaged(path, f"be of schema {SCHEMA}", f"is of schema {version}", remedy)
+    wrong = problem(value, holds)
+    if wrong:
+        raise damaged(path, f"{rule} of a run", f"{place}does not ({wrong})")
+    return value
 
 
 def arrays_bytes(arrays: Mapping[str, np.ndarray]) -> bytes:

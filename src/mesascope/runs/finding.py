@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
-from mesascope.errors import RunDirectoryError
+from mesascope.errors import ArgumentTypeError, RunDirectoryError
+from mesascope.runs.files import as_path
 from mesascope.runs.run import Run
 
 __all__ = ["find_runs", "newest_run", "open_run"]
@@ -21,32 +23,47 @@ def open_run(path: str | Path) -> Run:
     Raises:
         RunDirectoryError: no run there, a damaged one, or one of another schema.
     """
-    return Run.open(Path(path))
+    return Run.open(path)
 
 
-def find_runs(folders: Sequence[str | Path]) -> tuple[list[Run], list[str]]:
-    """All runs in ``folders`` and one level below, oldest first, and a sentence for each that cannot be read.
+def find_runs(folders: str | Path | Sequence[str | Path]) -> tuple[list[Run], list[str]]:
+    """All runs in a folder, or several, and one level below, oldest first, and a sentence for each unreadable one.
 
     Folders that hold no config.json are passed over.
     """
     found: dict[Path, None] = {}
-    for folder in map(Path, folders):
-        if not folder.is_dir():
+    for folder in [folders] if isinstance(folders, str | Path) else _listed(folders):
+        folder = as_path("a folder of runs", folder)
+        if not os.path.isdir(folder):
             raise RunDirectoryError(f"a folder of runs must exist, but {folder} does not: pass one that does.")
-        found |= dict.fromkeys(p for p in (folder, *sorted(folder.iterdir())) if (p / "config.json").is_file())
+        try:
+            inside = sorted(folder.iterdir())
+        except OSError as error:
+            raise RunDirectoryError(
+                f"{folder} must be a folder that can be read, but is not ({error.strerror}): check its permissions."
+            ) from None
+        found |= dict.fromkeys(p for p in (folder, *inside) if os.path.lexists(p / "config.json"))
     runs, damaged = [], []
     for path in found:
         try:
             runs.append(Run.open(path))
         except RunDirectoryError as error:
             damaged.append(str(error))
-    return sorted(runs, key=lambda run: (str(run.config.get("created", "")), os.fspath(run.path))), damaged
+    return sorted(runs, key=lambda run: (run.config.get("created", ""), os.fspath(run.path))), damaged
+
+
+def _listed(folders: Any) -> Sequence[Any]:
+    if not isinstance(folders, Iterable):
+        raise ArgumentTypeError(
+            f"folders must be a path or several, but is {folders!r} ({type(folders).__name__}): pass a string."
+        )
+    return list(folders)
 
 
 def newest_run(study: str, folder: str | Path = "runs", preset: str | None = None) -> Run:
     """The newest run of a study under ``folder``."""
     runs, _ = find_runs([folder])
-    own = [run for run in runs if run.config.get("study") == study and preset in (None, run.config["preset"])]
+    own = [run for run in runs if run.config.get("study") == study and preset in (None, run.config.get("preset"))]
     if not own:
         raise RunDirectoryError(
             f"{folder} must hold a run of {study}{f' ({preset})' if preset else ''}, but holds none: mesascope run "

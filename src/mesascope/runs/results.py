@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import os
+import zipfile
 from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -13,9 +15,10 @@ from typing import Any
 import numpy as np
 
 import mesascope
-from mesascope.errors import RunDirectoryError
+from mesascope.errors import ArgumentTypeError, RunDirectoryError, refuse
 from mesascope.evidence import Arrays, Estimates, Stage
-from mesascope.runs.files import arrays_bytes, read_arrays, read_json, write_aside, write_json
+from mesascope.runs.files import arrays_bytes, damaged, read_arrays, read_bytes, read_json, write_aside, write_json
+from mesascope.runs.schemas import Name, problem
 
 __all__ = ["Results", "code_hash", "record_hash"]
 
@@ -53,7 +56,13 @@ class Results(Mapping[str, Stage]):
         return "\n".join(f"{name}: {self[name]!r}" for name in self)
 
     def save(self, name: str, stage: Stage) -> None:
-        """Keep a stage."""
+        """Keep a stage under a name, which is that of its file."""
+        if problem(name, Name) or not name:
+            refuse("the name of a stage", "be free of slashes", name, "choose another")
+        if not isinstance(stage, Stage):
+            raise ArgumentTypeError(
+                f"stage must be of type Arrays or Estimates, but is of type {type(stage).__name__}: pass one of these."
+            )
         content = arrays_bytes({"@type": np.array(type(stage).__name__), **stage.to_arrays()})
         entry = {"sha256": hashlib.sha256(content).hexdigest(), "settings": self.settings, "code": code_hash()}
         write_aside(self.folder / f"{name}.npz", content)
@@ -63,24 +72,42 @@ class Results(Mapping[str, Stage]):
     def is_current(self, name: str) -> bool:
         """Whether the stage is there, and was computed from these settings by this code."""
         entry = self._index().get(name, {})
-        return (entry.get("settings"), entry.get("code")) == (self.settings, code_hash())
+        made = (entry.get("settings"), entry.get("code")) == (self.settings, code_hash())
+        return made and os.path.exists(self.folder / f"{name}.npz")
+
+    def is_complete(self) -> bool:
+        """Whether there are stages, and each is where it was kept."""
+        names = list(self)
+        return bool(names) and all(os.path.exists(self.folder / f"{name}.npz") for name in names)
+
+    def check(self) -> None:
+        """Refuse a stage that is damaged, or was computed from other settings; one that is missing is no damage."""
+        for name in self:
+            if os.path.lexists(self.folder / f"{name}.npz"):
+                self[name]
 
     def _index(self) -> dict[str, dict[str, str]]:
         return read_json(self.folder / "index.json", missing={})
 
     def _load(self, name: str) -> Stage:
         path, entry = self.folder / f"{name}.npz", self._index().get(name)
-        if entry is None or not path.exists():
+        if entry is None or not os.path.exists(path):
             raise RunDirectoryError(f"{path} must exist, but is missing: --resume the run to measure it.")
-        content = path.read_bytes()
-        if hashlib.sha256(content).hexdigest() != entry["sha256"] or entry["settings"] != self.settings:
-            raise RunDirectoryError(
-                f"{path} must be what this run measured, but is damaged or of another run: delete it and --resume the "
-                "run."
-            )
-        arrays = read_arrays(content)
-        kind = Estimates if str(arrays.pop("@type")) == "Estimates" else Arrays
-        return kind.from_arrays(arrays)
+        if entry["settings"] != self.settings:
+            raise damaged(
+                path, "be what this run measured", "is of another run, or the settings in config.json were edited",
+                "restore them, or start a new run",
+            )  # fmt: skip
+        remedy = "delete it and --resume the run"
+        content = read_bytes(path, remedy)
+        if hashlib.sha256(content).hexdigest() != entry["sha256"]:
+            raise damaged(path, "be what this run measured", "is damaged", remedy)
+        try:
+            arrays = read_arrays(content)
+            kind = {"Estimates": Estimates, "Arrays": Arrays}[str(arrays.pop("@type"))]
+            return kind.from_arrays(arrays)
+        except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile) as error:
+            raise damaged(path, "hold the arrays of a stage", f"does not ({error})", remedy) from None
 
 
 def record_hash(record: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,16 +12,19 @@ from typing import Any
 
 import numpy as np
 
-from mesascope.errors import RunDirectoryError, require_choice
+from mesascope.errors import ArgumentError, RunDirectoryError, require_choice
 from mesascope.evidence import Arrays
 from mesascope.evidence.tables import Table
-from mesascope.runs.files import read_json, write_aside, write_json
-from mesascope.runs.results import Results
+from mesascope.runs.files import append, as_path, damaged, read_bytes, read_json, read_lines, write_aside, write_json
+from mesascope.runs.results import Results, record_hash
+from mesascope.runs.schemas import FILES, KINDS, SCHEMA, problem
 
-__all__ = ["KINDS", "SCHEMA", "Run"]
+__all__ = ["Run"]
 
-SCHEMA = 2
-KINDS = ("study", "training", "benchmark", "identification", "sweep")
+# What decides the numbers of a run, and how they are judged.
+_DECIDES = ("kind", "study", "preset", "settings", "seed", "device")
+# What a killed creation may leave in a folder.
+_EMPTY = {".lock", ".config.json.aside"}
 
 
 class Run:
@@ -34,58 +38,78 @@ class Run:
         self.results = Results(path / "results", [config.get("settings"), config.get("seed")])
 
     @classmethod
-    def create(cls, path: Path, kind: str, config: Mapping[str, Any]) -> Run:
+    def create(cls, path: str | Path, kind: str, config: Mapping[str, Any]) -> Run:
         """Start a run of this kind in an empty or a new folder; ``config`` holds ``settings`` and ``seed``."""
         require_choice("kind", kind, KINDS)
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise RunDirectoryError(
-                f"a new run must have an empty folder, but {path} is not: continue it with --resume {path}, or choose "
-                "another --out."
-            )
-        path.mkdir(parents=True, exist_ok=True)
+        path = as_path("the folder of a run", path)
         config = {"schema": SCHEMA, "kind": kind, "id": uuid.uuid4().hex, **config}
-        write_json(path / "config.json", config)
-        return cls(path, config)
+        config["hash"] = _hash(config)
+        wrong = problem(config, FILES["config.json"].holds)
+        if wrong:
+            raise ArgumentError(f"config must describe a run, but does not ({wrong}): correct it.")
+        _require_empty(path)
+        path.mkdir(parents=True, exist_ok=True)
+        run = cls(path, config)
+        with run.lock():
+            _require_empty(path)
+            write_json(path / "config.json", config)
+        return run
 
     @classmethod
-    def open(cls, path: Path) -> Run:
-        """Go back to a run; refuse a folder that is not one, is damaged, or is of another schema."""
-        if not path.is_dir():
+    def open(cls, path: str | Path) -> Run:
+        """Go back to a run; refuse a folder that is not one, is damaged or edited, or is of another schema."""
+        path = as_path("the folder of a run", path)
+        if not os.path.isdir(path):
             raise RunDirectoryError(f"a run directory must exist, but {path} does not: see the folders under runs/.")
         config = read_json(path / "config.json")
-        schema = config.get("schema") if isinstance(config, dict) else None
-        if not isinstance(schema, int):
-            raise RunDirectoryError(
-                f"{path / 'config.json'} must describe a run, but has no schema: restore it, or start a new run."
-            )
-        if schema != SCHEMA:
-            remedy = "install a newer mesascope" if schema > SCHEMA else "run it again"
-            raise RunDirectoryError(f"{path} must be of schema {SCHEMA}, but is of schema {schema}: {remedy}.")
-        if not {"kind", "id", "settings", "seed"} <= set(config):
-            raise RunDirectoryError(
-                f"{path / 'config.json'} must have a kind, an id, settings and a seed, but does not: restore it, or "
-                "start a new run."
-            )
+        if config.get("hash", _hash(config)) != _hash(config):
+            raise damaged(
+                path / "config.json", "hold the settings that the run was begun with", "was edited",
+                "restore it, or start a new run with these settings",
+            )  # fmt: skip
         return cls(path, config)
+
+    def check(self) -> None:
+        """Refuse a run of whose files one is damaged that is about to be added to."""
+        _ = self.times, self.captions
+        self.results.check()
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
         """Keep other processes from writing to this run; a killed process lets go of it."""
         from filelock import FileLock, Timeout
 
+        lock = FileLock(self.path / ".lock", timeout=0)
         try:
-            with FileLock(self.path / ".lock", timeout=0):
-                yield
+            lock.acquire()
         except Timeout:
             raise RunDirectoryError(
                 f"{self.path} must be written by one process at a time, but another one is at it: wait for that one, "
                 "or choose another --out."
             ) from None
+        except OSError as error:
+            raise damaged(
+                self.path / ".lock", "be a file that can be written", f"is not ({error.strerror or error})",
+                "check the folder and its permissions",
+            ) from None  # fmt: skip
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def discard_if_new(self) -> None:
+        """Remove the folder of a run that has kept nothing yet but its configuration."""
+        beginnings = {".lock", "config.json", "timing.json"}
+        files = list(self.path.iterdir())
+        if {file.name for file in files} <= beginnings:
+            for file in files:
+                file.unlink()
+            self.path.rmdir()
 
     @property
     def is_finished(self) -> bool:
         """Whether all was trained, measured and judged."""
-        return (self.path / "claims.json").exists()
+        return os.path.exists(self.path / "claims.json")
 
     @property
     def claims(self) -> Table:
@@ -97,10 +121,9 @@ class Run:
 
     def curves(self, training: str) -> Arrays:
         """What was logged of a training: ``step``, and each number by seed and step."""
-        rows = self.metrics(training)
-        if not rows:
-            known = list(dict.fromkeys(str(row.get("training")) for row in self.metrics()))
-            require_choice("training", training, known)
+        rows = self.metrics()
+        require_choice("training", training, {row["training"] for row in rows})
+        rows = [row for row in rows if row["training"] == training]
         steps, seeds = (sorted({row[key] for row in rows}) for key in ("step", "seed"))
         keys = dict.fromkeys(key for row in rows for key in row if key not in ("training", "step", "seed"))
         places = {(row["seed"], row["step"]): row for row in rows}
@@ -119,32 +142,21 @@ class Run:
 
     def metrics(self, training: str | None = None) -> Table:
         """All rows logged, or those of one training; a torn last line is left out."""
-        try:
-            lines = (self.path / "metrics.jsonl").read_text(encoding="utf-8").split("\n")
-        except FileNotFoundError:
-            return Table()
-        rows = Table()
-        for number, line in enumerate(lines[:-1], 1):  # what follows the last newline is empty or torn
-            try:
-                rows.append(json.loads(line))
-            except ValueError:
-                raise RunDirectoryError(
-                    f"{self.path / 'metrics.jsonl'} must hold one JSON object a line, but line {number} is damaged: "
-                    "delete that line and the ones after it."
-                ) from None
-        return Table(row for row in rows if training is None or row.get("training") == training)
+        rows = read_lines(self.path / "metrics.jsonl")
+        return Table(row for row in rows if training is None or row["training"] == training)
 
     def append_metrics(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Append one JSON object a row, and flush."""
-        with open(self.path / "metrics.jsonl", "a", encoding="utf-8") as file:
-            file.writelines(json.dumps(row) + "\n" for row in rows)
+        """Append one JSON object a row, and flush to disk.
+
+        Each has a training, a step and a seed, and numbers; None stands for one that is not finite.
+        """
+        append(self.path / "metrics.jsonl", _lines(rows))
 
     def rewind_metrics(self, training: str, step: int) -> None:
-        """Drop what ``training`` logged after ``step``, which is about to be logged again."""
-        if not (self.path / "metrics.jsonl").exists():
-            return
-        kept = [row for row in self.metrics() if row.get("training") != training or row["step"] <= step]
-        write_aside(self.path / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in kept).encode())
+        """Drop what ``training`` logged after ``step``, which is about to be logged again, and a torn last line."""
+        kept = _lines(row for row in self.metrics() if row["training"] != training or row["step"] <= step)
+        if kept != read_bytes(self.path / "metrics.jsonl", missing=b""):
+            write_aside(self.path / "metrics.jsonl", kept)
 
     @property
     def figures(self) -> dict[str, Path]:
@@ -163,12 +175,12 @@ class Run:
         write_json(self.path / "figures" / "captions.json", self.captions | {name: caption})
 
     def figure_svg(self, name: str) -> str:
-        try:
-            return (self.path / "figures" / f"{name}.svg").read_text(encoding="utf-8")
-        except FileNotFoundError:
-            raise RunDirectoryError(
-                f"{self.path / 'figures' / name}.svg must exist, but is missing: --resume the run to draw it again."
-            ) from None
+        """The figure as an <svg> element."""
+        file, remedy = self.path / "figures" / f"{name}.svg", "draw it again by mesascope report"
+        _, start, element = read_bytes(file, remedy).decode("utf-8", "replace").partition("<svg")
+        if not start or "</svg>" not in element:
+            raise damaged(file, "be a figure in SVG", "is damaged", remedy)
+        return start + element
 
     @property
     def times(self) -> dict[str, float]:
@@ -189,6 +201,36 @@ class Run:
         return (
             f"Run {self.config['id'][:8]}{study} in {self.path}: {len(self.results)} stages, {len(self.claims)} claims"
         )
+
+
+def _hash(config: Mapping[str, Any]) -> str:
+    return record_hash({key: config.get(key) for key in _DECIDES})
+
+
+def _require_empty(path: Path) -> None:
+    if not os.path.lexists(path) or (path.is_dir() and {file.name for file in path.iterdir()} <= _EMPTY):
+        return
+    own = path.is_dir() and (path / "config.json").exists()
+    remedy = "continue that run with --resume, or choose another --out" if own else "choose another --out"
+    raise RunDirectoryError(f"a new run must have an empty folder, but {path} is not: {remedy}.")
+
+
+def _lines(rows: Iterable[Mapping[str, Any]]) -> bytes:
+    return "".join(_line(row) + "\n" for row in rows).encode()
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    try:
+        line = json.dumps(row, allow_nan=False)
+        wrong = problem(json.loads(line), FILES["metrics.jsonl"].holds)
+    except (TypeError, ValueError) as error:
+        line, wrong = "", str(error)
+    if wrong:
+        raise ArgumentError(
+            f"a row of metrics must have a training, a step, a seed and finite numbers, but does not ({wrong}): pass "
+            "None for what is not finite."
+        )
+    return line
 
 
 def _number(value: Any) -> float:

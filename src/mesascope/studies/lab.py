@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from mesascope.errors import RunDirectoryError
 from mesascope.evidence import Arrays, Stage
 from mesascope.records import to_record
 from mesascope.runs import Run
@@ -94,14 +97,19 @@ class Lab:
 
     def _train(self, name, network, family, training, record, seeds, watch) -> Ensemble:
         checkpoints = TrainingCheckpoints(self.run.path / "checkpoints" / name, record, self.device)
-        found = checkpoints.load()
-        self.run.rewind_metrics(name, found[0] if found else -1)
         watches = watch if isinstance(watch, Sequence) else [watch] * len(seeds) if watch else []
+        found = checkpoints.load()
+        if found is None:
+            self._require_no_progress(name, training, checkpoints.folder)
+        else:
+            self._require_metrics(name, training, found[0], seeds[: len(watches)])
+        self.run.rewind_metrics(name, found[0] if found else -1)
 
         def log(step: int, ensemble: Ensemble) -> None:
             numbers = [look(member) for look, member in zip(watches, ensemble.members(), strict=False)]
             self.run.append_metrics(
-                {"training": name, "step": step, "seed": seed, **row} for seed, row in zip(seeds, numbers, strict=False)
+                {"training": name, "step": step, "seed": seed, **_finite(row)}
+                for seed, row in zip(seeds, numbers, strict=False)
             )
 
         with ProgressBar(f"training {name}", training.steps) as bar:
@@ -110,6 +118,26 @@ class Lab:
                 observe=bar,
             )  # fmt: skip
 
+    def _require_no_progress(self, name: str, training: Training, folder: Path) -> None:
+        """Refuse to train again what had come past its first checkpoint: what was logged would be lost."""
+        last = max((row["step"] for row in self.run.metrics(name)), default=-1)
+        if self.run.is_finished or last > training.checkpoint_every:
+            raise RunDirectoryError(
+                f"{folder} must hold the checkpoints of what was trained, but is missing (published runs leave them "
+                "out): restore it, or start a new run by the command in config.json."
+            )
+
+    def _require_metrics(self, name: str, training: Training, done: int, seeds: Sequence[int]) -> None:
+        """Refuse to go on where metrics up to the last checkpoint were lost: curves would have a hole."""
+        steps = {0, *range(0, done + 1, training.evaluate_every), *([done] if done == training.steps else [])}
+        logged = {(row["step"], row["seed"]) for row in self.run.metrics(name)}
+        lost = sorted({(step, seed) for step in steps for seed in seeds} - logged)
+        if lost:
+            raise RunDirectoryError(
+                f"{self.run.path / 'metrics.jsonl'} must hold what {name} logged up to its checkpoint at step {done}, "
+                f"but lacks step {lost[0][0]} of seed {lost[0][1]}: restore it, or start a new run."
+            )
+
     @contextmanager
     def _timed(self, stage: str) -> Iterator[None]:
         start = time.monotonic()
@@ -117,6 +145,11 @@ class Lab:
             yield
         finally:
             self.run.add_time(stage, time.monotonic() - start)
+
+
+def _finite(row: Mapping[str, float]) -> dict[str, float | None]:
+    """What a network that diverged gives is no number: null in metrics.jsonl."""
+    return {name: value if math.isfinite(value) else None for name, value in row.items()}
 
 
 def by_seed(arrays: Mapping[str, Any]) -> Arrays:

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from mesascope.errors import MesascopeError
-from mesascope.evidence import judge_all
 from mesascope.evidence.tables import Table
 from mesascope.records import registered
 from mesascope.runs import Run
 from mesascope.runs.results import record_hash
-from mesascope.studies.running import changed_settings
+from mesascope.studies.running import changed_settings, judged
 
 __all__ = ["ledger_rows"]
 
@@ -54,4 +53,4 @@ def _judged(study: Any, run: Run) -> list[dict[str, Any]]:
         "machine": run.config.get("machine", ""),
         "seconds": sum(run.times.values()),
     }
-    return [{**made, **record} for record in judge_all(study.claims, run.config["preset"], run.results)]
+    return [{**made, **record} for record in judged(study, run)]

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 import sys
+import uuid
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from mesascope.errors import RunDirectoryError, require_choice, require_count
+from mesascope.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    RunDirectoryError,
+    require_choice,
+    require_count,
+    require_instance,
+)
 from mesascope.evidence import judge_all
 from mesascope.evidence.tables import Table
 from mesascope.records import from_record, registered, to_record
@@ -19,7 +28,7 @@ from mesascope.reports import draw_figures, write_report
 from mesascope.runs import Run, open_run
 from mesascope.studies.study import Study
 
-__all__ = ["changed_settings", "conclude", "new_run", "resume_run", "run_study"]
+__all__ = ["available_device", "changed_settings", "conclude", "new_run", "resume_run", "run_study"]
 
 
 def new_run(
@@ -29,30 +38,36 @@ def new_run(
     *,
     seed: int = 0,
     device: str = "cpu",
-    out: Path | None = None,
+    out: str | Path | None = None,
     command: str = "",
 ) -> Run:
-    """Create the folder of a run of a study; runs/<study>-<preset>-<time> if ``out`` is None.
+    """Create the folder of a run of a study; runs/<study>-<preset>-<time>-<id> if ``out`` is None.
 
     Args:
         settings: those of the preset if None.
         seed: the first of the networks' seeds; every random draw follows from it.
+        device: auto (a GPU if there is one), cpu, cuda, cuda:1, ... or mps.
     """
+    require_instance("study", study, Study)
     require_choice("preset", preset, study.presets)
+    settings = study.presets[preset] if settings is None else settings
+    require_instance("settings", settings, type(study.presets[preset]))
     require_count("seed", seed, least=0)
-    created = datetime.now(UTC).astimezone()
-    path = out or Path("runs") / f"{study.name}-{preset}-{created:%Y%m%d-%H%M%S}"
+    device = available_device(device)
+    created, id = datetime.now(UTC), uuid.uuid4().hex
+    path = Path("runs") / f"{study.name}-{preset}-{created.astimezone():%Y%m%d-%H%M%S}-{id[:6]}" if out is None else out
     config = {
+        "id": id,
         "study": study.name,
         "preset": preset,
-        "settings": to_record(settings or study.presets[preset]),
+        "settings": to_record(settings),
         "seed": seed,
         "device": device,
         "question": study.question,
         "source": study.source,
         "deviations": list(study.deviations) if preset == "paper" else [],
-        "command": command,
-        "created": created.isoformat(timespec="seconds"),
+        "command": command.encode("utf-8", "replace").decode(),
+        "created": created.isoformat(timespec="microseconds"),
         "versions": {name: _version(name) for name in ("mesascope", "torch", "numpy")},
         "python": platform.python_version(),
         "machine": _machine(device),
@@ -61,18 +76,22 @@ def new_run(
     return Run.create(path, "study", config)
 
 
-def resume_run(path: Path) -> tuple[Study, Any, Run]:
-    """The study and settings of a run begun earlier."""
+def resume_run(path: str | Path) -> tuple[Study, Any, Run]:
+    """The study and settings of a run begun earlier, whose files are all as they were left."""
     run = open_run(path)
     studies = registered("study")
-    require_choice("study", run.config.get("study", ""), studies)
-    study = studies[run.config["study"]]
+    config, file = run.config, run.path / "config.json"
+    if config["kind"] != "study" or config["study"] not in studies:
+        raise RunDirectoryError(f"{file} must name a study that is registered, but does not: see mesascope list.")
+    study = studies[config["study"]]
     try:
-        settings = from_record(run.config["settings"], type(study.presets[run.config["preset"]]))
+        settings = from_record(config["settings"], type(_preset(study, run)))
     except (ValueError, TypeError, KeyError) as error:
         raise RunDirectoryError(
-            f"{path / 'config.json'} must hold settings of {study.name}, but does not ({error}): start a new run."
+            f"{file} must hold settings of {study.name}, but does not ({str(error).rstrip('.')}): start a new run."
         ) from None
+    available_device(config["device"])
+    run.check()
     for package, then in run.config.get("versions", {}).items():
         if then != (now := _version(package)):
             print(
@@ -83,28 +102,62 @@ def resume_run(path: Path) -> tuple[Study, Any, Run]:
 
 
 def run_study(study: Study, settings: Any, run: Run) -> Table:
-    """Train, measure, judge, draw and report; return the claims' records. What is already there is kept."""
+    """Train, measure, judge, draw and report; return the claims' records. What is already there is kept.
+
+    A run that is finished, and has all its stages, is judged, drawn and reported anew; nothing is trained or measured.
+    """
     from mesascope.studies.lab import Lab
 
     with run.lock():
-        study.measure(Lab(run, settings.seeds), settings)
+        if not (run.is_finished and run.results.is_complete()):
+            try:
+                study.measure(Lab(run, settings.seeds), settings)
+            except (ArgumentError, ArgumentTypeError):  # what no check of the settings foresaw
+                run.discard_if_new()
+                raise
         return conclude(study, run)
 
 
 def conclude(study: Study, run: Run) -> Table:
-    """Judge, draw and report what a run has measured, by today's claims and figures; return the claims' records."""
-    records = judge_all(study.claims, run.config["preset"], run.results)
+    """Judge, draw and report what a run has measured, by today's claims and figures; return the claims' records.
+
+    The caller holds the run's lock.
+
+    Raises:
+        RunDirectoryError: a file is damaged or missing; the claims are left as they were.
+    """
+    run.check()
+    if not run.results.is_complete():
+        raise RunDirectoryError(
+            f"{run.path / 'results'} must hold every stage of the run, but one is missing: --resume the run to measure it."
+        )
+    records = judged(study, run)
     draw_figures(run, study.figures)
     run.save_claims(records)
     write_report(run)
     return records
 
 
+def judged(study: Study, run: Run) -> Table:
+    """What today's claims say of a run's arrays."""
+    _preset(study, run)
+    list(run.results)  # where their index is damaged, so is the run, and not each claim
+    return judge_all(study.claims, run.config["preset"], run.results)
+
+
+def _preset(study: Study, run: Run) -> Any:
+    """The settings of the preset that a run started from."""
+    if run.config["preset"] not in study.presets:
+        raise RunDirectoryError(
+            f"{run.path / 'config.json'} must name a preset of {study.name}, but names {run.config['preset']!r}: "
+            "restore it, or start a new run."
+        )
+    return study.presets[run.config["preset"]]
+
+
 def changed_settings(study: Study, run: Run) -> list[str]:
     """How the settings of a run differ from those of its preset, ``name value (preset's)`` each."""
-    preset = study.presets.get(run.config["preset"])
-    ours = _flat(to_record(preset)) if preset is not None else {}
-    own = _flat(run.config["settings"])
+    ours, own = _flat(to_record(_preset(study, run))), _flat(run.config["settings"])
     names = dict.fromkeys([*own, *ours])
     return [f"{name} {own.get(name)} ({ours.get(name)})" for name in names if own.get(name) != ours.get(name)]
 
@@ -113,6 +166,26 @@ def _flat(record: Any, prefix: str = "") -> dict[str, Any]:
     if not isinstance(record, dict):
         return {prefix.rstrip("."): record}
     return {name: value for key, part in record.items() for name, value in _flat(part, f"{prefix}{key}.").items()}
+
+
+def available_device(name: str) -> str:
+    """The device of this name, which must be there; ``auto`` is a GPU if there is one.
+
+    >>> available_device("cpu")
+    'cpu'
+    """
+    import torch
+
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    there = ["cpu"]
+    if torch.cuda.is_available():
+        there += ["cuda", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
+    if torch.backends.mps.is_available():
+        there.append("mps")
+    if name not in there:
+        raise ArgumentError(f"device must be one that torch finds ({', '.join(there)}), but is {name!r}: pass cpu.")
+    return name
 
 
 def _machine(device: str) -> str:
@@ -133,7 +206,8 @@ def _version(package: str) -> str:
 def _commit() -> str | None:
     """The commit of the checkout that mesascope runs from, None outside one."""
     command: Sequence[str] = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=5).stdout.strip()
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=5, env=own).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None

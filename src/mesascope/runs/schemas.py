@@ -1,0 +1,139 @@
+"""What the files of a run must hold, and what to do about one that does not."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, NamedTuple, NotRequired, TypedDict
+
+import msgspec
+
+__all__ = ["FILES", "KINDS", "SCHEMA", "Name", "Schema", "problem"]
+
+SCHEMA = 2
+KINDS = ("study", "training", "benchmark", "identification", "sweep")
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+# Of a stage or a figure, and of its file.
+Name = Annotated[str, msgspec.Meta(pattern=r"^[^/\\]+$")]
+
+
+class Config(TypedDict):
+    """config.json of any run."""
+
+    schema: int
+    kind: Literal[KINDS]  # type: ignore[valid-type]
+    id: str
+    settings: Any
+    seed: Count
+    hash: NotRequired[str]
+    question: NotRequired[str]
+    source: NotRequired[str]
+    deviations: NotRequired[list[str]]
+    command: NotRequired[str]
+    created: NotRequired[str]
+    versions: NotRequired[dict[str, str]]
+    python: NotRequired[str]
+    machine: NotRequired[str]
+    git: NotRequired[str | None]
+
+
+class StudyConfig(Config):
+    """config.json of a study's run."""
+
+    study: str
+    preset: str
+    settings: dict[str, Any]
+    device: str
+
+
+class ClaimRecord(TypedDict):
+    """One entry of claims.json."""
+
+    id: str
+    sentence: str
+    measures: str
+    source: str
+    about: Literal["training", "algorithms"]
+    quantifier: str
+    over: str
+    n: Count
+    at_least: Count
+    premises: list[str]
+    value: float | None
+    low: float | None
+    high: float | None
+    bound: str
+    bound_low: float | None
+    bound_high: float | None
+    bound_by: Literal["us", "paper"]
+    reported: str | None
+    verdict: Literal["holds", "fails", "undecided"]
+    reason: str
+
+
+class StageEntry(TypedDict):
+    """One entry of results/index.json."""
+
+    sha256: str
+    settings: str
+    code: str
+
+
+class Manifest(TypedDict):
+    """manifest.json of a checkpoint."""
+
+    schema: int
+    step: Count
+    key: str
+    config: dict[str, Any]
+    sha256: str
+    versions: NotRequired[dict[str, str]]
+    result: NotRequired[str]
+
+
+class MetricsRow(TypedDict):
+    """What each line of metrics.jsonl begins with; numbers, or null, follow."""
+
+    training: str
+    step: Count
+    seed: int
+
+
+class Schema(NamedTuple):
+    """The type of a file's content, and the remedy where it has another."""
+
+    holds: Any
+    remedy: str
+
+
+FILES = {
+    "config.json": Schema(Config, "restore it, or start a new run"),
+    "claims.json": Schema(list[ClaimRecord], "write it again by mesascope report"),
+    "timing.json": Schema(dict[str, Annotated[float, msgspec.Meta(ge=0)]], "delete it, as no result depends on it"),
+    "index.json": Schema(dict[Name, StageEntry], "restore it, or delete it and --resume the run to measure again"),
+    "captions.json": Schema(dict[Name, str], "delete it, and mesascope report writes it again"),
+    "manifest.json": Schema(Manifest, "restore it, or start a new run"),
+    "metrics.jsonl": Schema(MetricsRow, "restore it, or start a new run"),
+}
+
+
+def problem(value: Any, holds: Any) -> str | None:
+    """What is wrong with JSON that must be of the type ``holds``, None if nothing is.
+
+    >>> problem({"step": "5"}, MetricsRow)
+    'Object missing required field training'
+    >>> problem({"training": "a", "seed": 0, "step": "5"}, MetricsRow)
+    'Expected int, got str at step'
+    >>> problem({"training": "a", "seed": 0, "step": 5, "mse": 0.5}, MetricsRow)
+    """
+    if holds is Config and isinstance(value, dict) and value.get("kind") == "study":
+        holds = StudyConfig
+    try:
+        msgspec.convert(value, holds)
+        if holds is MetricsRow:
+            msgspec.convert({k: v for k, v in value.items() if k not in MetricsRow.__annotations__}, _NUMBERS)
+    except msgspec.ValidationError as error:
+        return str(error).replace("`", "").replace(" - at $.", " at ").replace(" - at $", " at ")
+    return None
+
+
+_NUMBERS = dict[str, float | None]
