@@ -326,7 +326,7 @@ def test_predictions_that_would_broadcast_against_the_answers_are_refused():
             return xq @ self.weight
 
     message = (
-        r"predictions must have the answers' shape, \(1, 32, 1, 1\), but have \(1, 32, 1\): return \(\*batch, m, dy"
+        r"of the answers' shape \(1, 32, 1, 1\), but Squeezed\(\) returned \(1, 32, 1\): return \(\*batch, m, dy"
     )
     with pytest.raises(ArgumentError, match=message):
         train(lambda generator: Squeezed(), FAMILY, PLAN)

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 import torch
 
-from mesascope.errors import ArgumentError, ArgumentTypeError, require_count
+from mesascope.errors import ArgumentError, require_count, require_instance, shown
 from mesascope.lenses.needs import Tasks, access_of, require_access
 from mesascope.lenses.pairs import Agreement, Alignment, agreement, alignment
 from mesascope.records import register
 from mesascope.streams import stream
 from mesascope.tasks import Family, Learner, Predictor, SequenceFamily
+from mesascope.tasks.asking import drawn
 
 __all__ = ["Comparison", "compare"]
 
@@ -47,6 +48,7 @@ def compare(
     others: Mapping[str, Learner] | Mapping[str, Predictor],
     family: Family | SequenceFamily,
     *,
+    name: str | None = None,
     tasks: int = 10_000,
     seed: int = 0,
     device: torch.device | str = "cpu",
@@ -57,6 +59,9 @@ def compare(
     Sensitivities are compared where torch can differentiate both learners by the queries. On a family of sequences,
     predictors ``sequence -> predictions`` are compared, over all times. All numbers carry the standard error over
     tasks; ``loss ratio`` is the mean squared error of ``learner`` over the other's, paired.
+
+    Args:
+        name: of ``learner`` in the table; its class or function's if None.
 
     Raises:
         ArgumentError: no others, shapes that disagree, numbers that are not finite.
@@ -70,16 +75,18 @@ def compare(
     """
     require_count("tasks", tasks, least=2)
     if not isinstance(others, Mapping) or not others:
-        raise ArgumentError(f"others must name at least one learner, but is {others!r}: pass {{'name': learner}}.")
-    if not hasattr(family, "sample"):
-        raise ArgumentTypeError(
-            f"family must have a method sample(batch, generator), but is {family!r}: pass LinearRegression(), say."
+        raise ArgumentError(
+            f"others must name at least one learner, but is {shown(others)}: pass {{'name': learner}}."
         )
+    for other in others:
+        require_instance("the name of a learner", other, str)
     for one in (learner, *others.values()):
         require_access("compare", one)
-    drawn = family.sample(tasks, stream(seed, "compare", device=device))
-    rows = {name: _row(learner, other, drawn) for name, other in others.items()}
-    return Comparison(_label(learner), rows)
+    if name is not None:
+        require_instance("name", name, str)
+    episodes = drawn(family, tasks, stream(seed, "compare", device=device))
+    rows = {other: _row(learner, others[other], episodes) for other in others}
+    return Comparison(name or _label(learner), rows)
 
 
 def _row(learner: Learner | Predictor, other: Learner | Predictor, tasks: Tasks) -> Agreement | Alignment:

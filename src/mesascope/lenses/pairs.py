@@ -6,12 +6,14 @@ from dataclasses import dataclass
 
 import torch
 
-from mesascope.lenses.access import check_tasks, predictions, sensitivities
+from mesascope.errors import require_instance
+from mesascope.lenses.access import predictions, sensitivities
 from mesascope.lenses.needs import Tasks, require_access
 from mesascope.measurement import Measurement
 from mesascope.records import register
 from mesascope.shapes import Tensor
 from mesascope.tasks import Episode, Learner, Predictor
+from mesascope.tasks.asking import check_tasks
 
 __all__ = ["Agreement", "Alignment", "agreement", "alignment"]
 
@@ -65,6 +67,7 @@ def alignment(a: Learner, b: Learner, episodes: Episode) -> Alignment:
     >>> f"{same.sensitivity_cosine.value:.3f}"
     '1.000'
     """
+    require_instance("episodes", episodes, Episode)
     check_tasks(episodes)
     for learner in (a, b):
         require_access("alignment", learner, episodes)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from mesascope.errors import ArgumentError, NumericalError, require_number
+from mesascope.errors import ArgumentError, NumericalError, require_count, require_number
 from mesascope.lenses.needs import HasProducts, require_access
 from mesascope.nets import Products
 from mesascope.records import register
@@ -100,6 +100,7 @@ def step_sizes(network: HasProducts, n_context: int) -> StepSizes:
     Source: ICML paper, section 3 and appendix A.10.
     """
     require_access("step_sizes", network)
+    require_count("n_context", n_context)
     diagonals = torch.stack([layer.w_pv.diagonal(dim1=-2, dim2=-1).sum(0) for layer in rescaled_products(network)])
     inputs, targets = diagonals[:, : -network.d_out], diagonals[:, -network.d_out :]
     return StepSizes(-n_context * targets.mean(1), -inputs.mean(1))
