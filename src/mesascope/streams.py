@@ -12,7 +12,7 @@ import torch
 
 from mesascope.errors import ArgumentError, require_count, require_instance
 
-__all__ = ["stream"]
+__all__ = ["generator_on", "stream"]
 
 
 def stream(seed: int, name: str, step: int = 0, device: torch.device | str = "cpu") -> torch.Generator:
@@ -30,12 +30,17 @@ def stream(seed: int, name: str, step: int = 0, device: torch.device | str = "cp
     require_count("seed", seed, least=0)
     require_instance("name", name, str)
     require_count("step", step, least=0)
+    generator = generator_on(device)
     digest = hashlib.sha256(f"{seed}/{name}/{step}".encode()).digest()
+    generator.manual_seed(int.from_bytes(digest[:8], "little", signed=True))
+    return generator
+
+
+def generator_on(device: torch.device | str) -> torch.Generator:
+    """A generator on ``device``; a device that torch does not have here is refused."""
     try:
-        generator = torch.Generator(device=device)
+        return torch.Generator(device=device)
     except (RuntimeError, TypeError, AssertionError):  # the last from a torch that was built without CUDA
         raise ArgumentError(
             f"device must be one that torch can use here, but is {device!r}: pass 'cpu', or look at torch.cuda."
         ) from None
-    generator.manual_seed(int.from_bytes(digest[:8], "little", signed=True))
-    return generator

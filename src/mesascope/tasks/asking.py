@@ -15,7 +15,7 @@ from mesascope.errors import ArgumentError, ArgumentTypeError, MesascopeError, r
 from mesascope.shapes import Tensor
 from mesascope.tasks.episodes import Context, Episode, check_episode, check_sequence
 
-__all__ = ["asked", "check_answer", "check_tasks", "drawn", "label"]
+__all__ = ["asked", "check_answer", "check_tasks", "drawn", "in_words", "label", "takes"]
 
 
 def drawn(family: Any, tasks: int, generator: torch.Generator) -> Any:
@@ -25,7 +25,7 @@ def drawn(family: Any, tasks: int, generator: torch.Generator) -> Any:
         raise ArgumentTypeError(
             f"family must have a method sample(batch, generator), but is {shown(family)}: {remedy}."
         )
-    with _in_words(family, ()):
+    with in_words(family, ()):
         batch = family.sample(tasks, generator)
     if not isinstance(batch, Episode | Tensor):
         raise ArgumentTypeError(
@@ -50,10 +50,10 @@ def asked(model: Any, *inputs: Context | Tensor, weights: Mapping[str, Tensor] |
     """
     require_callable("a learner", model)
     try:
-        with _in_words(model, inputs):
+        with in_words(model, inputs):
             return model(*inputs) if weights is None else functional_call(model, dict(weights), inputs)
     except TypeError as error:
-        if isinstance(error, MesascopeError) or _takes(model, inputs):
+        if isinstance(error, MesascopeError) or takes(model, inputs):
             raise
         wanted = "(sequence)" if len(inputs) == 1 else "(context, xq)"
         raise ArgumentTypeError(
@@ -102,8 +102,8 @@ def label(model: object) -> str:
     return getattr(model, "__name__", type(model).__name__)
 
 
-def _takes(model: Any, inputs: tuple[Any, ...]) -> bool:
-    """Whether a call with so many arguments can be right; an ensemble is called as its module."""
+def takes(model: Any, inputs: tuple[Any, ...]) -> bool:
+    """Whether a call with these arguments can be right; an ensemble is called as its module."""
     module = getattr(model, "module", model)
     try:
         inspect.signature(module.forward if isinstance(module, nn.Module) else module).bind(*inputs)
@@ -115,7 +115,7 @@ def _takes(model: Any, inputs: tuple[Any, ...]) -> bool:
 
 
 @contextmanager
-def _in_words(model: Any, inputs: tuple[Any, ...]) -> Iterator[None]:
+def in_words(model: Any, inputs: tuple[Any, ...]) -> Iterator[None]:
     """Torch's errors of memory, dtypes and devices as a sentence about ``model``."""
     try:
         yield
