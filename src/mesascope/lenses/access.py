@@ -12,7 +12,7 @@ from mesascope.lenses.needs import Tasks, called, evaluating, require_access
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Episode, Learner, Predictor
-from mesascope.tasks.asking import check_answer, check_tasks, label
+from mesascope.tasks.asking import check_answer, check_tasks, copied, label
 
 __all__ = ["per_task_errors", "predictions", "sensitivities"]
 
@@ -63,11 +63,11 @@ def _parts(tasks: Tasks) -> Iterator[tuple[Tensor, tuple[Any, ...]]]:
     if isinstance(tasks, Episode):
         for start in range(0, len(tasks.xq), _PART):
             part = tasks.part(start, start + _PART)
-            own = part.map(torch.clone)
+            own = part.map(copied)
             yield part.yq, (own.context, own.xq)
     else:
         for part in tasks.split(_PART):
-            yield part[:, 1:], (part[:, :-1].clone(),)
+            yield part[:, 1:], (copied(part[:, :-1]),)
 
 
 def _checked(learner: Learner | Predictor, answer: object, answers: Tensor) -> Tensor:

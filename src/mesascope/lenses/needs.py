@@ -14,7 +14,7 @@ from mesascope.nets import Products, Tokens
 from mesascope.records import facts
 from mesascope.shapes import Tensor
 from mesascope.tasks import Context, Episode
-from mesascope.tasks.asking import asked, label
+from mesascope.tasks.asking import asked, copied, label
 from mesascope.training import Ensemble
 
 __all__ = [
@@ -131,7 +131,7 @@ def _differentiable(learner: Callable, episode: Episode) -> bool:
     xq = episode.xq[:1].detach().clone().requires_grad_()
     try:
         with torch.enable_grad():
-            prediction = called(learner, episode.part(0, 1).map(torch.clone).context, xq)
+            prediction = called(learner, episode.part(0, 1).map(copied).context, xq)
     except RuntimeError as error:
         if "requires grad" in str(error):  # what `Tensor.numpy` says to a learner outside torch
             return False

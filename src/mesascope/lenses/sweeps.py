@@ -17,7 +17,7 @@ from mesascope.records import register
 from mesascope.shapes import Tensor
 from mesascope.streams import stream
 from mesascope.tasks import Episode, Family, Learner
-from mesascope.tasks.asking import asked, check_answer, check_tasks, drawn
+from mesascope.tasks.asking import asked, check_answer, check_tasks, copied, drawn
 
 __all__ = ["rollout", "sweep", "trajectory_errors"]
 
@@ -94,7 +94,7 @@ def trajectory_errors(learner: HasTrajectory, episodes: Episode) -> Tensor:
     require_access("trajectory_errors", learner)
     require_instance("episodes", episodes, Episode)
     check_tasks(episodes)
-    own = episodes.map(torch.clone)
+    own = episodes.map(copied)
     with torch.no_grad(), evaluating(learner):
         predictions = asked(learner.trajectory, own.context, own.xq)
     steps = len(predictions) if isinstance(predictions, Tensor) and predictions.ndim else 0

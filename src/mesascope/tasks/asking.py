@@ -15,7 +15,7 @@ from mesascope.errors import ArgumentError, ArgumentTypeError, MesascopeError, r
 from mesascope.shapes import Tensor
 from mesascope.tasks.episodes import Context, Episode, check_episode, check_sequence
 
-__all__ = ["asked", "check_answer", "check_tasks", "drawn", "in_words", "label", "takes"]
+__all__ = ["asked", "check_answer", "check_tasks", "copied", "drawn", "in_words", "label", "takes"]
 
 
 def drawn(family: Any, tasks: int, generator: torch.Generator) -> Any:
@@ -92,6 +92,13 @@ def check_tasks(tasks: Any) -> None:
     check_sequence(tasks)
     if tasks.ndim != 3 or tasks.shape[1] < 2 or not tasks.numel() or not bool(torch.isfinite(tasks).all()):
         refuse("sequences", "be finite numbers (tasks, t, d) with t > 1", tuple(tasks.shape), "draw longer ones, say")
+
+
+def copied(tensor: Tensor) -> Tensor:
+    """A copy for a learner that may write into it, laid out as it was: products of other layouts round otherwise."""
+    if 0 in tensor.stride():  # entries that share their memory
+        return tensor.clone()
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
 
 def label(model: object) -> str:
