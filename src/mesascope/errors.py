@@ -6,14 +6,17 @@ Every message is one sentence: the argument, the rule, the value received, the r
 from __future__ import annotations
 
 import difflib
+import importlib
 import math
 from collections.abc import Iterable
+from types import ModuleType
 from typing import NoReturn
 
 __all__ = [
     "ArgumentError",
     "ArgumentTypeError",
     "MesascopeError",
+    "MissingPackageError",
     "NumericalError",
     "RunDirectoryError",
     "refuse",
@@ -23,6 +26,7 @@ __all__ = [
     "require_flag",
     "require_instance",
     "require_number",
+    "require_package",
     "shown",
 ]
 
@@ -41,6 +45,10 @@ class ArgumentTypeError(MesascopeError, TypeError):
 
 class NumericalError(MesascopeError, ArithmeticError):
     """A computation broke down: a loss diverged, a prediction is not finite, a factorisation failed."""
+
+
+class MissingPackageError(MesascopeError, ImportError):
+    """A package that only some uses need is not installed."""
 
 
 class RunDirectoryError(MesascopeError):
@@ -125,6 +133,21 @@ def require_number(
         refuse(argument, f"be at least {least:g}", value, "pass a larger number")
     if value > most:
         refuse(argument, f"be at most {most:g}", value, "pass a smaller number")
+
+
+def require_package(module: str, user: str, install: str) -> ModuleType:
+    """Import ``module``, which only ``user`` needs; refuse where it is not installed.
+
+    >>> require_package("no_such_module", "to_pandas", "pandas")
+    Traceback (most recent call last):
+    mesascope.errors.MissingPackageError: no_such_module must be installed for to_pandas, but is not: pip install pandas.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise MissingPackageError(
+            f"{module} must be installed for {user}, but is not: pip install {install}."
+        ) from None
 
 
 def require_choice(argument: str, value: object, choices: Iterable[str]) -> None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 
 from mesascope.errors import refuse, require_instance
+from mesascope.evidence.tables import Table, Tabular
 from mesascope.shapes import Float, Tensor
 from mesascope.text import number_text
 
 __all__ = ["Measurement"]
 
 
-@dataclass(frozen=True)
-class Measurement:
+@dataclass(frozen=True, repr=False)
+class Measurement(Tabular):
     """A mean over ``n`` independent tasks, with its standard error.
 
     >>> print(Measurement(0.41250, 0.0008, 100_000), Measurement(2.193e8, 1.3e8, 100), sep="; ")
@@ -43,8 +45,14 @@ class Measurement:
         spread = cls.of(above - value * below)
         return cls(value, spread.stderr / abs(float(below.mean())), spread.n)
 
+    def table(self) -> Table:
+        return Table([dataclasses.asdict(self)])
+
     def __str__(self) -> str:
         return number_text(self.value, self.stderr)
+
+    def __repr__(self) -> str:
+        return f"Measurement({self}, n={self.n})"
 
 
 def _samples(samples: object) -> Float[Tensor, " n"]:

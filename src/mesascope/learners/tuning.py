@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from mesascope.errors import ArgumentError, NumericalError, require_count, require_instance
+from mesascope.evidence.tables import Table, Tabular
 from mesascope.learners.descent import GradientDescentPlusPlus
 from mesascope.learners.minimisation import minimise, rescaled, standard_errors
 from mesascope.learners.spectra import SpectralLoss, gram_spectra, has_spectral_loss
@@ -33,8 +34,8 @@ _SEARCH = 30  # iterations of L-BFGS on few tasks
 _CHOICE = 20_000  # tasks that ends are compared on, ten times as many as they are found on, or as many
 
 
-@dataclass(frozen=True)
-class Tuned(Generic[Module]):
+@dataclass(frozen=True, repr=False)
+class Tuned(Tabular, Generic[Module]):
     """A tuned learner, each of its step sizes with a standard error (one Measurement a step), and its loss.
 
     ``starts`` has the losses at which the search from each start ended, lowest first, on the tenth of the tasks (500 at
@@ -45,6 +46,14 @@ class Tuned(Generic[Module]):
     step_sizes: dict[str, list[Measurement]]
     mse: Measurement
     starts: tuple[float, ...]
+
+    def table(self) -> Table:
+        """One row for each step size."""
+        return Table(
+            {"parameter": name, "step": step, **size.to_dict()}
+            for name, sizes in self.step_sizes.items()
+            for step, size in enumerate(sizes)
+        )
 
     @property
     def spread(self) -> float:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 import torch
 
 from mesascope.errors import require_instance
+from mesascope.evidence.tables import Table, Tabular
 from mesascope.lenses.access import predictions, sensitivities
 from mesascope.lenses.needs import Tasks, require_access
 from mesascope.measurement import Measurement
@@ -18,8 +20,8 @@ from mesascope.tasks.asking import check_tasks
 __all__ = ["Agreement", "Alignment", "agreement", "alignment"]
 
 
-@dataclass(frozen=True)
-class Agreement:
+@dataclass(frozen=True, repr=False)
+class Agreement(Tabular):
     """What predictions alone tell of a and b; means over tasks, paired.
 
     ``prediction_difference`` is E |a - b|_2 over outputs; the errors are plain mean squared errors; ``mse_difference``
@@ -32,8 +34,14 @@ class Agreement:
     mse_difference: Measurement
     mse_ratio: Measurement
 
+    def table(self) -> Table:
+        """One row for each quantity."""
+        return Table(
+            {"quantity": field.name, **getattr(self, field.name).to_dict()} for field in dataclasses.fields(self)
+        )
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Alignment(Agreement):
     """`Agreement` with the sensitivities dy/dx_q compared: E cos, and E |dy_a/dx_q - dy_b/dx_q|_2 (Frobenius)."""
 
