@@ -395,7 +395,7 @@ compare(config.build(g).half(), {'a': gd}, pairs) | has weights of torch.float16
 compare(gd, {'a': gd}, Odd(lambda f, b, g: f.sample(b + 1, g))) | must draw as many tasks as it is asked for
 compare(gd, {'a': gd}, Odd(lambda f, b, g: None)) | must draw an Episode or a tensor of sequences, but Odd drew a NoneType
 compare(gd, {'a': gd}, Odd(lambda f, b, g: tuple(f.sample(b, g)))) | must draw an Episode
-compare(gd, {'a': gd}, Odd(lambda f, b, g: f.sample(b, g)._replace(yq=None))) | yq must be of type Tensor
+compare(gd, {'a': gd}, Odd(lambda f, b, g: f.sample(b, g)._replace(yq=None))) | yq must be of type Tensor, but is None
 compare(gd, {'a': gd}, Odd(lambda f, b, g: f.sample(b, g).map(lambda t: t * nan))) | must be finite, but has
 compare(gd, {'a': lambda c, xq: xq[..., 0]}, pairs) | predictions of the answers' shape (10000, 1, 1), but <lambda> returned
 compare(gd, {'a': lambda c, xq: xq[..., :1].numpy()}, pairs, tasks=9) | must return a torch tensor, but <lambda> returned nda
@@ -536,14 +536,13 @@ mesa_gradient_descent(2, [1.0, 2.0]) | eta must be one number
 mesa_gradient_descent(2, 1.0, w0=torch.ones(3, 3)) | w0 must have shape (2, 2), but is (3, 3)
 neumann_preconditioning(2, 3, bound=0.5) | bound must be greater than ridge = 1
 result_tensors(None) | tensors must be of type Mapping, but is None
-result_tensors({}) | tensors must hold weights
+result_tensors({}) | tensors must hold weights, but is []
 Range(1, 0, 'linear') | low must be less than high = 0
 Range(0, 1, 'log') | low must be greater than 0 on a log scale
-ep.to('half') | target must be a dtype or a device, but is 'half'
-ep.to(None) | target must be a dtype or a device, but is None
+ep.to('half') | device must be one that torch can use here, but is 'half'
 from_sklearn(Free) | estimator must have the methods fit, predict and get_params
 SequencePredictor(heads) | config must be of type SequencePredictorConfig
-ops.causal_softmax_attention(*torch.ones(3, 4, 5)) | q must have shape
+causal_linear_attention(*torch.ones(3, 4, 5)) | q must have shape
 """
 
 # What one might take for an attack, and its right result.
@@ -562,7 +561,6 @@ math.isnan(agreement(gd, gd, ep.part(0, 1)).mse_a.stderr)
 [len(train(config.build, pairs, plan, seeds=seeds)) for seeds in (range(2), np.arange(2), (5,))] == [2, 2, 1]
 len(train(config.build, pairs, plan, seeds=torch.arange(2))) == 2
 train(config.build, pairs, plan, observe=lambda step, metrics: None).history[0]['step'] == 1
-Ensemble([net, deep])._history is None if False else True
 gradient_descent(2, 1, 1.0, 5, w0=[[1.0, 2.0]]).algorithm.w0.tolist() == [[1.0, 2.0]]
 LinearRegression(d_in=2, covariance=np.eye(2)) == LinearRegression(d_in=2, covariance=torch.eye(2))
 LinearRegression(pool=3).seeded(4).pool_seed == 4

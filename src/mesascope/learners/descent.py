@@ -146,10 +146,11 @@ def step_sizes(name: str, value: float | Sequence[float], steps: int) -> nn.Para
     return nn.Parameter(sizes)
 
 
-def tensor_of(name: str, value: Tensor | Rows, axes: str) -> Tensor:
+def tensor_of(name: str, value: Tensor | Rows, axes: str, shape: tuple[int, ...] | None = None) -> Tensor:
     """A floating-point tensor as it is, or nested lists of numbers, as records have them, in float64.
 
-    ``axes`` names its axes; what has others, or holds a number that is not finite, is refused.
+    ``axes`` names its axes; what has others, or another ``shape`` where one is given, or holds a number that is not
+    finite, is refused.
     """
     try:
         tensor = value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
@@ -161,6 +162,8 @@ def tensor_of(name: str, value: Tensor | Rows, axes: str) -> Tensor:
         raise ArgumentTypeError(f"{name} must be of a floating-point dtype, but is {tensor.dtype}: convert it.")
     if tensor.ndim != len(axes.split()) or not tensor.numel():
         refuse(name, f"have shape ({', '.join(axes.split())})", tuple(tensor.shape), "add the missing axes")
+    if shape is not None and tensor.shape != shape:
+        refuse(name, f"have shape {shape}", tuple(tensor.shape), f"pass {name} of shape ({', '.join(axes.split())})")
     if not bool(torch.isfinite(tensor).all()):
         refuse(name, "be finite", tensor.detach().tolist(), "replace what is not a finite number")
     return tensor

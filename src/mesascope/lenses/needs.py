@@ -14,7 +14,7 @@ from mesascope.nets import Products, Tokens
 from mesascope.records import facts
 from mesascope.shapes import Tensor
 from mesascope.tasks import Context, Episode
-from mesascope.tasks.asking import asked, copied, label
+from mesascope.tasks.asking import asked, check_tasks, copied, label
 from mesascope.training import Ensemble
 
 __all__ = [
@@ -116,6 +116,7 @@ def access_of(learner: Any, tasks: Tasks) -> frozenset[Access]:
     >>> sorted(access_of(Mean(), LinearRegression().sample(2, stream(0, "doc"))))
     ['gradient', 'prediction']
     """
+    check_tasks(tasks)
     return frozenset(need for need in get_args(Access) if _gives(learner, need, tasks))
 
 

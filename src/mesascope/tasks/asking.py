@@ -15,16 +15,21 @@ from mesascope.errors import ArgumentError, ArgumentTypeError, MesascopeError, r
 from mesascope.shapes import Tensor
 from mesascope.tasks.episodes import Context, Episode, check_episode, check_sequence
 
-__all__ = ["asked", "check_answer", "check_tasks", "copied", "drawn", "in_words", "label", "takes"]
+__all__ = ["asked", "check_answer", "check_tasks", "copied", "drawn", "in_words", "label", "require_family", "takes"]
 
 
-def drawn(family: Any, tasks: int, generator: torch.Generator) -> Any:
-    """``tasks`` tasks of ``family``: an `Episode`, or sequences ``(tasks, t, d)``."""
+def require_family(family: Any) -> None:
+    """Refuse what no tasks can be drawn from."""
     if isinstance(family, type) or not callable(getattr(family, "sample", None)):
         remedy = f"pass {family.__name__}()" if isinstance(family, type) else "pass LinearRegression(), say"
         raise ArgumentTypeError(
             f"family must have a method sample(batch, generator), but is {shown(family)}: {remedy}."
         )
+
+
+def drawn(family: Any, tasks: int, generator: torch.Generator) -> Any:
+    """``tasks`` tasks of ``family``: an `Episode`, or sequences ``(tasks, t, d)``."""
+    require_family(family)
     with in_words(family, ()):
         batch = family.sample(tasks, generator)
     if not isinstance(batch, Episode | Tensor):

@@ -8,6 +8,7 @@ import torch
 
 from mesascope.errors import ArgumentError, ArgumentTypeError, require_instance, shown
 from mesascope.shapes import Float, Tensor
+from mesascope.streams import generator_on
 
 __all__ = [
     "Context",
@@ -40,8 +41,10 @@ class Episode(NamedTuple):
     xq: Float[Tensor, "*batch m dx"]
     yq: Float[Tensor, "*batch m dy"]
 
-    def to(self, target: torch.dtype | torch.device) -> Episode:
+    def to(self, target: torch.dtype | torch.device | str) -> Episode:
         """The same episode with every tensor moved to a dtype or a device."""
+        if not isinstance(target, torch.dtype):
+            target = generator_on(target).device
         return self.map(lambda tensor: tensor.to(target))
 
     def map(self, function) -> Episode:

@@ -14,7 +14,7 @@ from mesascope.errors import ArgumentTypeError, refuse, require_callable, requir
 from mesascope.shapes import Tensor
 from mesascope.streams import stream
 from mesascope.tasks import Context, Episode, Family, Seeded, SequenceFamily
-from mesascope.tasks.asking import drawn, takes
+from mesascope.tasks.asking import drawn, require_family, takes
 from mesascope.training.ensemble import Ensemble, Module
 from mesascope.training.ensemble_state import EnsembleState
 from mesascope.training.history import History
@@ -73,6 +73,7 @@ def train(
     """
     plan = Training() if training is None else training
     require_instance("training", plan, Training)
+    require_family(family)
     seeds = _checked(seeds)
     families = [family.seeded(seed) if isinstance(family, Seeded) else family for seed in seeds]
     ensemble = Ensemble([_made(make, seed) for seed in seeds]).to(device)

@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 
 import torch
 
-from mesascope.errors import NumericalError, require_callable, require_instance
+from mesascope.errors import NumericalError, refuse, require_callable, require_instance
 from mesascope.shapes import Tensor
 from mesascope.training.interruption import interruption
 from mesascope.training.plan import Training
@@ -115,8 +115,11 @@ def result_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     >>> result_tensors(checkpoint)
     {'a': tensor([1., 1.])}
     """
+    require_instance("tensors", tensors, Mapping)
     kinds = ("weights", "average", "buffers")  # the later takes the place of the earlier
     parts = [{k.removeprefix(f"{kind}/"): v for k, v in tensors.items() if k.startswith(f"{kind}/")} for kind in kinds]
+    if not parts[0]:
+        refuse("tensors", "hold weights", sorted(tensors), "pass what a state's tensors() gave")
     return parts[0] | parts[1] | parts[2]
 
 

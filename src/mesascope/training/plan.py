@@ -128,7 +128,7 @@ def schedule_factor(
     >>> [round(schedule_factor("linear", step, 8, 0.5, warmup_steps=2), 2) for step in range(8)]
     [0.5, 1.0, 1.0, 1.0, 1.0, 0.75, 0.5, 0.25]
     """
-    if schedule not in SCHEDULES:
+    if schedule not in list(SCHEDULES):
         require_choice("schedule", schedule, SCHEDULES)
     if step < warmup_steps:
         return (step + 1) / warmup_steps
