@@ -189,6 +189,32 @@ GRIDS = {
         TransformerConfig(3, token_clip=@)?
         """,
     ),
+    "flag": (
+        "None 'no' 1 0.0 []",
+        """
+        AttentionConfig(8, forget=@)
+        AttentionConfig(8, ridge_per_dimension=@)
+        AttentionConfig(8, ridge_decays=@)
+        AttentionConfig(8, output_norm=@)
+        AttentionConfig(8, output_gate=@)
+        AttentionConfig(8, normalise=@)?
+        AttentionConfig(8, beta=@)?
+        TransformerConfig(3, shared=@)
+        TransformerConfig(3, layer_norm=@)
+        CausalTransformerConfig(heads, layer_norm=@)
+        Alternating(start=@)
+        EmbeddingConfig(3, 3, project=@)
+        """,
+    ),
+    "start": (
+        "'a' 0 stream",
+        """
+        config.build(generator=@)
+        SequencePredictorConfig(CausalTransformerConfig(heads), 3).build(generator=@)
+        EmbeddedDescentConfig(EmbeddingConfig(4, 8), 2, (0.1, 0.2)).build(generator=@)
+        MLP(2, 4, 1.0, generator=@)
+        """,
+    ),
     "generator": (
         "None 'a' 0 stream",
         """
