@@ -1,11 +1,24 @@
 """Learners and predictors seen through each other's protocol."""
 
+import sys
+
 import pytest
 import torch
+from sklearn.linear_model import Ridge
+from sklearn.neighbors import KNeighborsRegressor
 
-from mesascope.adapters import AsLearner, AsPredictor
-from mesascope.errors import ArgumentTypeError
-from mesascope.learners import GradientDescent, LeastSquares, Mean, OnlineGradientDescent, RecursiveLeastSquares
+from mesascope.adapters import AsLearner, AsPredictor, from_sklearn
+from mesascope.errors import ArgumentTypeError, MissingPackageError
+from mesascope.learners import (
+    GradientDescent,
+    LeastSquares,
+    Mean,
+    NearestNeighbours,
+    OnlineGradientDescent,
+    RecursiveLeastSquares,
+    Zero,
+)
+from mesascope.lenses import access_of, compare
 from mesascope.nets import AttentionConfig, CausalTransformerConfig, SequencePredictorConfig
 from mesascope.streams import stream
 from mesascope.tasks import Context, LinearDynamics, LinearRegression
@@ -70,3 +83,49 @@ def test_modules_inside_adapters_keep_their_parameters_and_modes():
 def test_what_cannot_be_called_is_refused(adapter, name, unchecked):
     with pytest.raises(ArgumentTypeError, match=rf"{name} must be callable, but is 3: pass a module or a function\."):
         adapter(3)
+
+
+# Estimators of scikit-learn
+
+
+@pytest.mark.parametrize("d_out", [1, 2])
+def test_an_estimator_is_fitted_to_each_context_alone(d_out):
+    learner = from_sklearn(Ridge(alpha=0.3, fit_intercept=False))
+    check_learner(learner, LinearRegression(8, 3, d_out, noise=0.1))
+    episode = LinearRegression(8, 3, d_out, noise=0.1, n_query=2).sample(4, stream(0, "adapters")).to(torch.float64)
+    exact = LeastSquares(ridge=0.3)(episode.context, episode.xq)
+    torch.testing.assert_close(learner(episode.context, episode.xq), exact, rtol=1e-9, atol=1e-12)
+    assert not hasattr(learner.estimator, "coef_")
+
+
+def test_a_regressor_is_compared_in_one_line():
+    family = LinearRegression(10, 3, noise=0.1)
+    neighbours = {"three neighbours": NearestNeighbours(3), "none": Zero()}
+    found = compare(from_sklearn(KNeighborsRegressor(3)), neighbours, family, tasks=50)
+    assert str(found).splitlines()[1].startswith("KNeighborsRegressor")
+    assert found.rows["three neighbours"].prediction_difference.value < 1e-6
+    assert found.rows["none"].prediction_difference.value > 0.1
+    assert "gradient" not in access_of(from_sklearn(Ridge()), family.sample(2, stream(0, "adapters")))
+
+
+def test_an_empty_context_predicts_zero_and_no_query_nothing():
+    learner, x = from_sklearn(KNeighborsRegressor(1)), torch.ones(2, 0, 3)
+    assert torch.equal(learner(Context(x, torch.ones(2, 0, 1)), torch.ones(2, 4, 3)), torch.zeros(2, 4, 1))
+    filled = Context(torch.ones(2, 5, 3), torch.ones(2, 5, 1))
+    assert learner(filled, torch.ones(2, 0, 3)).shape == (2, 0, 1)
+    assert learner(Context(*(part[:0] for part in filled)), torch.ones(0, 4, 3)).shape == (0, 4, 1)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "said"),
+    [(Ridge, r"but is <class .*>: pass Ridge\(\)\.$"), (3, r"but is 3: pass a regressor of scikit-learn\.$")],
+)
+def test_what_is_no_estimator_is_refused(estimator, said):
+    with pytest.raises(ArgumentTypeError, match=f"estimator must have the methods fit, predict and get_params, {said}"):
+        from_sklearn(estimator)
+
+
+def test_without_scikit_learn_the_sentence_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    with pytest.raises(MissingPackageError, match=r"^sklearn must be installed for from_sklearn, but is not: pip inst"):
+        from_sklearn(Ridge())

@@ -1,6 +1,8 @@
 """Who may import whom, and what importing mesascope does not load."""
 
 import ast
+import pydoc
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -91,9 +93,18 @@ def test_importing_everything_loads_no_optional_package():
 
 
 def test_every_public_name_is_there():
-    for name in mesascope.__all__:
+    names = set(dir(mesascope))
+    assert {"compare", "train", "tune", "LinearRegression"} <= names
+    for name in names:
         assert getattr(mesascope, name) is not None
-    assert set(mesascope.__all__) <= set(dir(mesascope))
+
+
+def test_help_tells_of_every_public_name_in_a_few_screens():
+    """And not of all that classes inherit from torch."""
+    text = pydoc.plain(pydoc.render_doc(mesascope))
+    assert len(text.splitlines()) < 80
+    words = set(re.findall(r"\w+", text))
+    assert {name for name in dir(mesascope) if not name.startswith("_")} <= words
 
 
 def test_no_public_name_is_a_module_beside_it():

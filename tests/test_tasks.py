@@ -107,7 +107,7 @@ def test_streams_repeat_and_differ():
     [
         ({"d_out": 0}, "d_out must be at least 1, but is 0"),
         ({"n_context": -3}, "n_context must be at least 1, but is -3"),
-        ({"x_scale": 0.0}, "x_scale must be greater than 0"),
+        ({"x_scale": 0.0}, "x_scale must be at least 1e-15"),
         ({"noise": math.nan}, "noise must be finite"),
         ({"noise": -1.0}, "noise must be at least 0"),
         ({"covariance": [1.0, -1.0], "d_in": 2}, "covariance must be symmetric and positive definite"),

@@ -326,15 +326,18 @@ def test_predictions_that_would_broadcast_against_the_answers_are_refused():
             return xq @ self.weight
 
     message = (
-        r"predictions must have the answers' shape, \(1, 32, 1, 1\), but have \(1, 32, 1\): return \(\*batch, m, dy"
+        r"of the answers' shape \(1, 32, 1, 1\), but Squeezed\(\) returned \(1, 32, 1\): return \(\*batch, m, dy"
     )
     with pytest.raises(ArgumentError, match=message):
         train(lambda generator: Squeezed(), FAMILY, PLAN)
 
 
 def test_members_that_start_equal_are_refused():
-    with pytest.raises(ArgumentError, match="members 0 and 2 are equal: build each from the generator of its own seed"):
+    with pytest.raises(ArgumentError, match=r"seeds must differ from each other, but is \[0, 1, 0\]: give no seed tw"):
         train(make, FAMILY, PLAN, seeds=[0, 1, 0])
+    equal = [make(stream(seed, "init")) for seed in (0, 1, 0)]
+    with pytest.raises(ArgumentError, match="members 0 and 2 are equal: build each from the generator of its own seed"):
+        EnsembleState(equal, half_mse, PLAN)
     with pytest.raises(ArgumentError, match="members 0 and 1 are equal"):
         train(lambda generator: GradientDescent(1, eta=1.0), FAMILY, PLAN, seeds=[0, 1])
 

@@ -1,12 +1,29 @@
 """mesascope: an instrument for the learning algorithms inside neural networks.
 
-The most used names are here; the rest is in `mesascope.tasks`, `learners`, `nets`, `constructions`, `adapters`,
-`training`, `lenses` and `studies`. Names load on first use (each package lists its own in an ``__init__.pyi``), so that
-the command line answers at once and reading a run directory imports no torch.
+The most used names are here; ``help(mesascope.compare)`` tells of one:
+
+    compare, sweep, alignment           learners side by side, on the same tasks
+    weights, interpolate, rollout       what a network's weights say, and what its layer does when repeated
+    train, Training                     networks trained on a family of tasks, several seeds at once
+    tune                                the best step sizes of a learner
+    LinearRegression, LinearDynamics    families of tasks; a task is an Episode with a Context
+    GradientDescent, GradientDescentPlusPlus, LeastSquares, Mean, Zero       learners: (context, queries) -> predictions
+    OnlineGradientDescent, RecursiveLeastSquares                             predictors: sequence -> predictions
+    gradient_descent, gradient_descent_plus_plus                             weights that run an algorithm
+    InContextRegressor, Transformer, and their configs InContextRegressorConfig, TransformerConfig
+    SequencePredictor, CausalTransformer, and their configs SequencePredictorConfig, CausalTransformerConfig,
+    AttentionConfig
+    open_run, newest_run                a run of a study, read back
+    Measurement                         a number with its standard error
+
+The rest is in `mesascope.tasks`, `learners`, `nets`, `constructions`, `adapters`, `training`, `lenses`, `studies` and
+`testing`. Names load on first use (each package lists its own in an ``__init__.pyi``), so that the command line answers
+at once and reading a run directory imports no torch.
 """
 
-import lazy_loader
+import lazy_loader as _lazy_loader
 
 __version__ = "0.1.0"
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+# No __all__: with it, help(mesascope) would repeat all that these classes inherit from torch, some 13,000 lines.
+__getattr__, __dir__, _ = _lazy_loader.attach_stub(__name__, __file__)

@@ -6,21 +6,28 @@ Every message is one sentence: the argument, the rule, the value received, the r
 from __future__ import annotations
 
 import difflib
+import importlib
 import math
 from collections.abc import Iterable
+from types import ModuleType
 from typing import NoReturn
 
 __all__ = [
     "ArgumentError",
     "ArgumentTypeError",
     "MesascopeError",
+    "MissingPackageError",
     "NumericalError",
     "RunDirectoryError",
     "refuse",
+    "require_callable",
     "require_choice",
     "require_count",
+    "require_flag",
     "require_instance",
     "require_number",
+    "require_package",
+    "shown",
 ]
 
 
@@ -40,8 +47,22 @@ class NumericalError(MesascopeError, ArithmeticError):
     """A computation broke down: a loss diverged, a prediction is not finite, a factorisation failed."""
 
 
+class MissingPackageError(MesascopeError, ImportError):
+    """A package that only some uses need is not installed."""
+
+
 class RunDirectoryError(MesascopeError):
     """A run directory is missing, damaged, or written by a newer version."""
+
+
+def shown(value: object) -> str:
+    """A value on one line of at most 80 characters.
+
+    >>> shown([[1.0, 2.0]] * 20)
+    '[[1.0, 2.0], [1.0, 2.0], [1.0, 2.0], [1.0, 2.0], [1.0, 2.0], [1.0, 2.0], [1....'
+    """
+    line = " ".join(repr(value).split())
+    return line if len(line) <= 80 else f"{line[:77]}..."
 
 
 def refuse(argument: str, rule: str, value: object, remedy: str) -> NoReturn:
@@ -51,14 +72,14 @@ def refuse(argument: str, rule: str, value: object, remedy: str) -> NoReturn:
     Traceback (most recent call last):
     mesascope.errors.ArgumentError: d_out must be at least 1, but is 0: pass the number of targets.
     """
-    raise ArgumentError(f"{argument} must {rule}, but is {value!r}: {remedy}.")
+    raise ArgumentError(f"{argument} must {rule}, but is {shown(value)}: {remedy}.")
 
 
 def require_count(argument: str, value: object, *, least: int = 1) -> None:
     """Refuse anything but an integer of at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise ArgumentTypeError(
-            f"{argument} must be an integer, but is {value!r} ({type(value).__name__}): pass a whole number."
+            f"{argument} must be an integer, but is {shown(value)} ({type(value).__name__}): pass a whole number."
         )
     if value < least:
         refuse(argument, f"be at least {least}", value, "pass a larger whole number")
@@ -72,8 +93,28 @@ def require_instance(argument: str, value: object, kind: type) -> None:
     mesascope.errors.ArgumentTypeError: config must be of type dict, but is 8 (int): pass one.
     """
     if not isinstance(value, kind):
-        shown = f"{value!r} ({type(value).__name__})" if len(repr(value)) < 80 else f"of type {type(value).__name__}"
-        raise ArgumentTypeError(f"{argument} must be of type {kind.__name__}, but is {shown}: pass one.")
+        raise ArgumentTypeError(
+            f"{argument} must be of type {kind.__name__}, but is {shown(value)} ({type(value).__name__}): pass one."
+        )
+
+
+def require_callable(argument: str, value: object) -> None:
+    """Refuse what cannot be called.
+
+    >>> require_callable("observe", 3)
+    Traceback (most recent call last):
+    mesascope.errors.ArgumentTypeError: observe must be callable, but is 3: pass a module or a function.
+    """
+    if not callable(value):
+        raise ArgumentTypeError(f"{argument} must be callable, but is {shown(value)}: pass a module or a function.")
+
+
+def require_flag(argument: str, value: object) -> None:
+    """Refuse anything but True or False: the text 'no' counts as true in Python."""
+    if not isinstance(value, bool):
+        raise ArgumentTypeError(
+            f"{argument} must be True or False, but is {shown(value)} ({type(value).__name__}): pass one of them."
+        )
 
 
 def require_number(
@@ -82,7 +123,7 @@ def require_number(
     """Refuse anything but a finite number in (above, inf) and [least, most]."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ArgumentTypeError(
-            f"{argument} must be a number, but is {value!r} ({type(value).__name__}): pass a float."
+            f"{argument} must be a number, but is {shown(value)} ({type(value).__name__}): pass a float."
         )
     if not math.isfinite(value):
         refuse(argument, "be finite", value, "pass a finite number")
@@ -92,6 +133,21 @@ def require_number(
         refuse(argument, f"be at least {least:g}", value, "pass a larger number")
     if value > most:
         refuse(argument, f"be at most {most:g}", value, "pass a smaller number")
+
+
+def require_package(module: str, user: str, install: str) -> ModuleType:
+    """Import ``module``, which only ``user`` needs; refuse where it is not installed.
+
+    >>> require_package("no_such_module", "to_pandas", "pandas")
+    Traceback (most recent call last):
+    mesascope.errors.MissingPackageError: no_such_module must be installed for to_pandas, but is not: pip install pandas.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise MissingPackageError(
+            f"{module} must be installed for {user}, but is not: pip install {install}."
+        ) from None
 
 
 def require_choice(argument: str, value: object, choices: Iterable[str]) -> None:
@@ -107,4 +163,4 @@ def require_choice(argument: str, value: object, choices: Iterable[str]) -> None
     nearest = difflib.get_close_matches(str(value), known, n=1, cutoff=0.0)
     listed = ", ".join(repr(choice) for choice in known)
     hint = f": did you mean {nearest[0]!r}?" if nearest else "."
-    raise ArgumentError(f"{argument} must be one of {listed}, but is {value!r}{hint}")
+    raise ArgumentError(f"{argument} must be one of {listed}, but is {shown(value)}{hint}")

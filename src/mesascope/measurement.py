@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 
+from mesascope.errors import refuse, require_instance
+from mesascope.evidence.tables import Table, Tabular
 from mesascope.shapes import Float, Tensor
 from mesascope.text import number_text
 
 __all__ = ["Measurement"]
 
 
-@dataclass(frozen=True)
-class Measurement:
+@dataclass(frozen=True, repr=False)
+class Measurement(Tabular):
     """A mean over ``n`` independent tasks, with its standard error.
 
     >>> print(Measurement(0.41250, 0.0008, 100_000), Measurement(2.193e8, 1.3e8, 100), sep="; ")
@@ -26,7 +29,7 @@ class Measurement:
     @classmethod
     def of(cls, samples: Float[Tensor, " n"]) -> Measurement:
         """Mean of one number a task; stderr = sample standard deviation / sqrt(n), nan for n = 1."""
-        samples = samples.double()
+        samples = _samples(samples)
         n = samples.numel()
         stderr = float(samples.std()) / math.sqrt(n) if n > 1 else math.nan
         return cls(float(samples.mean()), stderr, n)
@@ -34,10 +37,28 @@ class Measurement:
     @classmethod
     def ratio(cls, above: Float[Tensor, " n"], below: Float[Tensor, " n"]) -> Measurement:
         """Ratio of two means over the same tasks; stderr by the delta method, so that what they share cancels."""
-        above, below = above.double(), below.double()
+        above, below = _samples(above), _samples(below)
+        if above.shape != below.shape or not below.mean():
+            rule = f"have a mean other than 0 and the shape of above, {tuple(above.shape)}"
+            refuse("below", rule, (tuple(below.shape), float(below.mean())), "pass both over the same tasks")
         value = float(above.mean() / below.mean())
         spread = cls.of(above - value * below)
         return cls(value, spread.stderr / abs(float(below.mean())), spread.n)
 
+    def table(self) -> Table:
+        return Table([dataclasses.asdict(self)])
+
     def __str__(self) -> str:
         return number_text(self.value, self.stderr)
+
+    def __repr__(self) -> str:
+        return f"Measurement({self}, n={self.n})"
+
+
+def _samples(samples: object) -> Float[Tensor, " n"]:
+    """One number a task, in float64."""
+    require_instance("samples", samples, Tensor)
+    assert isinstance(samples, Tensor)
+    if not samples.numel():
+        refuse("samples", "hold a number at least", tuple(samples.shape), "measure some tasks")
+    return samples.double()

@@ -7,17 +7,19 @@ uninterrupted one with no generator state to store, and training, tuning and eva
 from __future__ import annotations
 
 import hashlib
-from numbers import Integral
 
 import torch
 
-from mesascope.errors import require_instance
+from mesascope.errors import ArgumentError, require_count, require_instance
 
-__all__ = ["stream"]
+__all__ = ["generator_on", "stream"]
 
 
 def stream(seed: int, name: str, step: int = 0, device: torch.device | str = "cpu") -> torch.Generator:
     """Return the generator of step ``step`` of the stream ``name`` of the run seeded ``seed``.
+
+    Raises:
+        ArgumentError: a device that torch does not have here.
 
     Torch's CPU generator keeps 32 bits of its seed, so two streams coincide with probability 2**-32.
 
@@ -25,10 +27,20 @@ def stream(seed: int, name: str, step: int = 0, device: torch.device | str = "cp
     >>> bool((torch.rand(3, generator=a) == torch.rand(3, generator=b)).all())
     True
     """
-    require_instance("seed", seed, Integral)
+    require_count("seed", seed, least=0)
     require_instance("name", name, str)
-    require_instance("step", step, Integral)
+    require_count("step", step, least=0)
+    generator = generator_on(device)
     digest = hashlib.sha256(f"{seed}/{name}/{step}".encode()).digest()
-    generator = torch.Generator(device=device)
     generator.manual_seed(int.from_bytes(digest[:8], "little", signed=True))
     return generator
+
+
+def generator_on(device: torch.device | str) -> torch.Generator:
+    """A generator on ``device``; a device that torch does not have here is refused."""
+    try:
+        return torch.Generator(device=device)
+    except (RuntimeError, TypeError, AssertionError):  # the last from a torch that was built without CUDA
+        raise ArgumentError(
+            f"device must be one that torch can use here, but is {device!r}: pass 'cpu', or look at torch.cuda."
+        ) from None

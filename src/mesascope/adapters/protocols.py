@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import nn
 
-from mesascope.errors import ArgumentTypeError
+from mesascope.errors import require_callable
 from mesascope.nets.tokens import alternated
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, Learner, Predictor, check_inputs, check_sequence
+from mesascope.tasks.asking import asked, check_answer
 
 __all__ = ["AsLearner", "AsPredictor"]
 
@@ -31,13 +30,15 @@ class AsLearner(nn.Module):
 
     def __init__(self, predictor: Predictor) -> None:
         super().__init__()
-        self.predictor = _callable("predictor", predictor)
+        require_callable("predictor", predictor)
+        self.predictor = predictor
 
     def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
         check_inputs(context, xq)
         prompt, queries = alternated(context, xq)
         prompt = prompt[..., None, :, :].expand(*queries.shape[:-1], *prompt.shape[-2:])
-        predictions = self.predictor(torch.cat([prompt, queries[..., None, :]], -2))
+        sequences = torch.cat([prompt, queries[..., None, :]], -2)
+        predictions = check_answer(self.predictor, asked(self.predictor, sequences), sequences.shape)
         return predictions[..., -1, -context.y.shape[-1] :]
 
 
@@ -56,19 +57,17 @@ class AsPredictor(nn.Module):
 
     def __init__(self, learner: Learner) -> None:
         super().__init__()
-        self.learner = _callable("learner", learner)
+        require_callable("learner", learner)
+        self.learner = learner
 
     def forward(self, sequence: Float[Tensor, "*batch t d"]) -> Float[Tensor, "*batch t d"]:
         check_sequence(sequence)
         before, after = sequence[..., :-1, :], sequence[..., 1:, :]
         predictions = [
-            self.learner(Context(before[..., :t, :], after[..., :t, :]), sequence[..., t : t + 1, :])
+            self._next(Context(before[..., :t, :], after[..., :t, :]), sequence[..., t : t + 1, :])
             for t in range(sequence.shape[-2])
         ]
         return torch.cat(predictions, -2) if predictions else sequence
 
-
-def _callable(name: str, value: Callable) -> Callable:
-    if not callable(value):
-        raise ArgumentTypeError(f"{name} must be callable, but is {value!r}: pass a module or a function.")
-    return value
+    def _next(self, context: Context, xq: Tensor) -> Tensor:
+        return check_answer(self.learner, asked(self.learner, context, xq), xq.shape)

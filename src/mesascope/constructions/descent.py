@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 from mesascope.constructions.pairs import Construction
-from mesascope.errors import refuse, require_count
+from mesascope.errors import require_count, require_instance
 from mesascope.learners import GradientDescent, GradientDescentPlusPlus, KernelGradientDescent
+from mesascope.learners.descent import Rows, tensor_of
 from mesascope.nets import (
     MLP,
     EmbeddingConfig,
@@ -37,7 +38,7 @@ def gradient_descent(
     eta: float | Sequence[float],
     n_context: int,
     steps: int = 1,
-    w0: Float[Tensor, "d_out d_in"] | None = None,
+    w0: Float[Tensor, "d_out d_in"] | Rows | None = None,
 ) -> Construction:
     """Proposition 1, stacked: ``steps`` linear self-attention layers that take ``steps`` gradient steps.
 
@@ -49,7 +50,7 @@ def gradient_descent(
     >>> network.products()[0].w_pv[0].tolist()
     [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, -0.25]]
     """
-    _check(d_in, d_out, n_context, steps, w0)
+    w0 = _checked(d_in, d_out, n_context, steps, w0)
     algorithm = GradientDescent(steps, eta, w0)
     return Construction(_network(d_in, d_out, n_context, steps, w0, algorithm.eta, torch.zeros(())), algorithm)
 
@@ -62,14 +63,14 @@ def gradient_descent_plus_plus(
     gamma: float | Sequence[float],
     n_context: int,
     steps: int = 1,
-    w0: Float[Tensor, "d_out d_in"] | None = None,
+    w0: Float[Tensor, "d_out d_in"] | Rows | None = None,
 ) -> Construction:
     """Appendix A.10, stacked: layers that take a gradient step and a curvature step x <- x - gamma X^T X x at once.
 
     W_PV = [[-gamma I, 0], [(eta/N - gamma) W_0, -(eta/N) I]]. The term in gamma W_0, which the paper's eq. 23 lacks,
     keeps each token's residual y - W_0 x in step with its moving input; it vanishes for W_0 = 0.
     """
-    _check(d_in, d_out, n_context, steps, w0)
+    w0 = _checked(d_in, d_out, n_context, steps, w0)
     algorithm = GradientDescentPlusPlus(steps, eta, gamma, w0)
     assert algorithm.gamma is not None
     return Construction(_network(d_in, d_out, n_context, steps, w0, algorithm.eta, algorithm.gamma), algorithm)
@@ -86,6 +87,8 @@ def kernel_gradient_descent(
     regression with the kernel m(x) . m(x'), as in eq. 13 of the ICML paper, and each further one a step more. ``mlp``
     maps inputs ``(*batch, rows, d_in)`` to the same shape; it is copied.
     """
+    require_instance("mlp", mlp, MLP)
+    require_count("d_out", d_out)
     hidden, d_in = mlp.w_in.shape
     width, own = d_in + d_out, copy.deepcopy(mlp).double()
     layers = gradient_descent(d_in, d_out, eta, n_context, steps).network
@@ -141,8 +144,8 @@ def _products(d_in: int, d_out: int, w0: Tensor | None, rate: Tensor, gamma: Ten
     return Products(w_kq, w_pv)
 
 
-def _check(d_in: int, d_out: int, n_context: int, steps: int, w0: Tensor | None) -> None:
+def _checked(d_in: int, d_out: int, n_context: int, steps: int, w0: Tensor | Rows | None) -> Tensor | None:
+    """The initial weights as a tensor, once all sizes are right."""
     for name, value in (("d_in", d_in), ("d_out", d_out), ("n_context", n_context), ("steps", steps)):
         require_count(name, value)
-    if w0 is not None and w0.shape != (d_out, d_in):
-        refuse("w0", f"have shape ({d_out}, {d_in})", tuple(w0.shape), "pass initial weights (d_out, d_in)")
+    return None if w0 is None else tensor_of("w0", w0, "d_out d_in", (d_out, d_in))

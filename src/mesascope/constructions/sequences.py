@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from mesascope.constructions.pairs import Construction
-from mesascope.errors import refuse, require_count, require_number
+from mesascope.errors import require_count, require_number
 from mesascope.learners import NeumannLeastSquares, OnlineGradientDescent, RecursiveLeastSquares
+from mesascope.learners.descent import Rows, tensor_of
 from mesascope.nets import (
     AttentionConfig,
     CausalTransformerConfig,
@@ -30,7 +31,7 @@ __all__ = [
 
 
 @register("construction", "mesa-gradient-descent", of="predictor", exact=True)
-def mesa_gradient_descent(d: int, eta: float, w0: Float[Tensor, "d d"] | None = None) -> Construction:
+def mesa_gradient_descent(d: int, eta: float, w0: Float[Tensor, "d d"] | Rows | None = None) -> Construction:
     """One linear layer on tokens (-W_0 s_t, s_t, s_{t-1}) that takes one gradient step on all pairs up to t.
 
     W_KQ has I where the key's s_{i-1} meets the query's s_t, and W_PV writes -eta (s_i - W_0 s_{i-1}) into the first
@@ -42,7 +43,7 @@ def mesa_gradient_descent(d: int, eta: float, w0: Float[Tensor, "d d"] | None = 
     >>> network.transformer.products()[0].w_pv[0].tolist()
     [[0.0, -0.5, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
     """
-    _check(d, w0)
+    w0 = _checked(d, w0)
     algorithm = OnlineGradientDescent(1, eta, w0)
     rate = algorithm.eta.item()
     step = Products(_blocks(1, 3, d, {(0, 2, 1): 1.0}), _blocks(1, 3, d, _residual(0, 0, 1, 2, rate, w0)))
@@ -51,7 +52,7 @@ def mesa_gradient_descent(d: int, eta: float, w0: Float[Tensor, "d d"] | None = 
 
 @register("construction", "online-gradient-descent", of="predictor", exact=True)
 def online_gradient_descent(
-    d: int, eta: float | Sequence[float], steps: int, w0: Float[Tensor, "d d"] | None = None
+    d: int, eta: float | Sequence[float], steps: int, w0: Float[Tensor, "d d"] | Rows | None = None
 ) -> Construction:
     """``steps`` linear layers of two heads on tokens (-W_0 s_t, s_t, s_t, s_{t-1}): online gradient descent.
 
@@ -60,7 +61,7 @@ def online_gradient_descent(
 
     Source: thesis, section 3.7.3.2.
     """
-    _check(d, w0)
+    w0 = _checked(d, w0)
     require_count("steps", steps)
     algorithm = OnlineGradientDescent(steps, eta, w0)
     w_kq = _blocks(2, 4, d, {(0, 3, 2): 1.0, (1, 3, 3): 1.0})
@@ -83,7 +84,7 @@ def neumann_preconditioning(d: int, terms: int, bound: float, ridge: float = 1.0
     Source: thesis, eq. 3.57, which leaves the terms without attention to the reader.
     """
     algorithm = NeumannLeastSquares(terms, bound, ridge)
-    _check(d, None)
+    require_count("d", d)
     w_kq = _blocks(1, 4, d, {(0, 3, 1): 1.0})
     series = Products(w_kq, _blocks(1, 4, d, {(0, 1, 3): -1 / (bound - ridge)}))
     step = Products(w_kq, _blocks(1, 4, d, {(0, 0, 2): -1 / bound}))
@@ -106,7 +107,7 @@ def mesa_least_squares(d: int, ridge: float) -> Construction:
 
     Source: thesis, section 3.4.
     """
-    _check(d, None)
+    require_count("d", d)
     require_number("ridge", ridge, above=0)
     heads = AttentionConfig(3 * d, 1, key_size=d, normalise=False, ridge=ridge, ridge_floor=ridge / 2)
     transformer = CausalTransformerConfig(heads, attention="mesa")
@@ -155,7 +156,7 @@ def _residual(
     return {(head, row, target): -rate, **start}
 
 
-def _check(d: int, w0: Tensor | None) -> None:
+def _checked(d: int, w0: Tensor | Rows | None) -> Tensor | None:
+    """The initial weights as a tensor, once all sizes are right."""
     require_count("d", d)
-    if w0 is not None and w0.shape != (d, d):
-        refuse("w0", f"have shape ({d}, {d})", tuple(w0.shape), "pass initial weights (d, d)")
+    return None if w0 is None else tensor_of("w0", w0, "d d", (d, d))

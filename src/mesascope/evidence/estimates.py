@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from mesascope.errors import ArgumentError, require_choice
-from mesascope.evidence.tables import Table
+from mesascope.evidence.tables import Table, Tabular
 
 __all__ = ["Arrays", "Estimates", "Stage"]
 
 
-class Arrays(Mapping[str, np.ndarray]):
+class Arrays(Tabular, Mapping[str, np.ndarray]):
     """Arrays by name, each with a name for each of its axes.
 
     >>> read = Arrays({"eta": np.array([5.9, 6.0])}, eta="seed")
@@ -74,7 +74,7 @@ class Arrays(Mapping[str, np.ndarray]):
         )
 
 
-class Estimates:
+class Estimates(Tabular):
     """Means over the same ``n`` tasks, with the covariance of these means, so that whatever they share cancels.
 
     A quantity has a name of words, such as ``("mse", "trained")``, and one column a replicate. Where there are cases

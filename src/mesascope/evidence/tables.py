@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
 from html import escape
 from typing import Any
 
-__all__ = ["Table"]
+from mesascope.errors import require_package, shown
+
+__all__ = ["Table", "Tabular"]
+
+# Of a longer table, its first rows and its last ones are shown, so many each.
+_MOST_SHOWN, _ENDS = 60, 5
 
 
 class Table(list):
@@ -22,15 +29,84 @@ class Table(list):
         """Every key, in the order of first use."""
         return list(dict.fromkeys(key for row in self for key in row))
 
+    def to_dict(self) -> dict[str, list[Any]]:
+        """A list of values for each column.
+
+        >>> Table([{"seed": 0, "mse": 0.5}, {"seed": 1}]).to_dict()
+        {'seed': [0, 1], 'mse': [0.5, None]}
+        """
+        return {column: [_plain(row.get(column)) for row in self] for column in self.columns}
+
+    def to_pandas(self) -> Any:
+        """A ``pandas.DataFrame`` with these columns.
+
+        Raises:
+            MissingPackageError: pandas is not installed.
+        """
+        return require_package("pandas", "to_pandas", "pandas").DataFrame(self.to_dict())
+
     def __repr__(self) -> str:
-        lines = [self.columns, *([_text(row.get(column)) for column in self.columns] for row in self)]
-        widths = [max(len(line[index]) for line in lines) for index in range(len(self.columns))]
+        columns = self.columns
+        lines = [columns, *self._cells(columns)]
+        widths = [max(len(line[index]) for line in lines) for index in range(len(columns))]
         return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{escape(column)}</th>" for column in self.columns)
-        cells = ("".join(f"<td>{escape(_text(row.get(column)))}</td>" for column in self.columns) for row in self)
-        return f"<table><tr>{head}</tr>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
+        columns = self.columns
+        head = "".join(f"<th>{escape(column)}</th>" for column in columns)
+        rows = ("".join(f"<td>{escape(cell)}</td>" for cell in line) for line in self._cells(columns))
+        return f"<table><tr>{head}</tr>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
+
+    def _cells(self, columns: list[str]) -> list[list[str]]:
+        """The texts of the rows that are shown."""
+        whole = len(self) <= _MOST_SHOWN
+        lines = [[_text(row.get(c)) for c in columns] for row in (self if whole else [*self[:_ENDS], *self[-_ENDS:]])]
+        return lines if whole else [*lines[:_ENDS], ["..."] * len(columns), *lines[-_ENDS:]]
+
+
+class Tabular:
+    """A result that has a `table`: it shows itself in a notebook and gives its numbers to pandas or as plain Python."""
+
+    def table(self) -> Table:
+        """The numbers, a row each."""
+        raise NotImplementedError
+
+    def to_dict(self) -> dict[str, Any]:
+        """All that it holds as plain Python numbers, texts, lists and dicts."""
+        return _plain(self) if dataclasses.is_dataclass(self) else self.table().to_dict()
+
+    def to_pandas(self) -> Any:
+        """Its `table` as a ``pandas.DataFrame``."""
+        return self.table().to_pandas()
+
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_()
+
+    def __repr__(self) -> str:
+        fields = dataclasses.fields(self)  # type: ignore[arg-type]
+        return f"{type(self).__name__}({', '.join(f'{one.name}={_short(getattr(self, one.name))}' for one in fields)})"
+
+
+def _plain(value: Any) -> Any:
+    """Numbers, texts, lists and dicts in place of arrays and of what holds them; anything else by its text."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if dataclasses.is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return " ".join(repr(value).split())
+
+
+def _short(value: Any) -> str:
+    """A value in a line: an array by its shape, a number with its error by both."""
+    if hasattr(value, "shape"):
+        return f"array {tuple(value.shape)}"
+    return str(value) if hasattr(value, "stderr") else shown(value)
 
 
 def _text(value: Any) -> str:

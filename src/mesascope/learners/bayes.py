@@ -39,11 +39,8 @@ class BayesPool(nn.Module):
     def __init__(self, weights: Float[Tensor, "pool dy dx"] | Rows, noise: float) -> None:
         super().__init__()
         require_number("noise", noise, above=0)
-        weights = tensor_of("weights", weights)
-        if weights.ndim != 3 or not len(weights) or not bool(torch.isfinite(weights).all()):
-            refuse("weights", "be finite and (pool, dy, dx)", tuple(weights.shape), "pass the pool's teachers")
         self.noise = noise
-        self.register_buffer("weights", weights)
+        self.register_buffer("weights", tensor_of("weights", weights, "pool dy dx"))
 
     def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
         check_inputs(context, xq)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
+from mesascope.errors import refuse, require_callable
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
@@ -21,6 +22,7 @@ class Centred(nn.Module):
 
     def __init__(self, learner: nn.Module) -> None:
         super().__init__()
+        require_callable("learner", learner)
         self.learner = learner
 
     def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
@@ -28,6 +30,8 @@ class Centred(nn.Module):
 
     def trajectory(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "k *batch m dy"]:
         """Predictions after 0, 1, ... steps of a learner that has steps."""
+        if not hasattr(self.learner, "trajectory"):
+            refuse("learner", "have a trajectory", self.learner, "centre one that learns in steps")
         return self.learner.trajectory(self._centred(context, xq), xq)  # type: ignore[operator]
 
     def _centred(self, context: Context, xq: Tensor) -> Context:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from mesascope.errors import ArgumentTypeError, refuse, require_count, require_number
+from mesascope.errors import ArgumentTypeError, refuse, require_count, require_number, shown
 from mesascope.learners.ranges import Range
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
@@ -31,7 +31,7 @@ class GradientDescentPlusPlus(nn.Module):
         y_j <- y_j - (eta/n) G x_j - gamma W_0 X^T X x_j,     x_j <- x_j - gamma X^T X x_j
 
     for context and queries alike, and the prediction is W_0 x_q - y_q, where a query starts from y_q = 0. The loss
-    descended is 1/(2n) sum_i |W x_i - y_i|^2. gamma multiplies the *unnormalised* Gram matrix, as in the seed.
+    descended is 1/(2n) sum_i |W x_i - y_i|^2. gamma multiplies the *unnormalised* Gram matrix, as in the paper.
 
     Args:
         steps: number of steps; 0 predicts W_0 x_q.
@@ -61,7 +61,7 @@ class GradientDescentPlusPlus(nn.Module):
         self.token_clip = token_clip
         self.eta = step_sizes("eta", eta, steps)
         self.gamma: nn.Parameter | None = step_sizes("gamma", gamma, steps)
-        self.register_buffer("w0", None if w0 is None else tensor_of("w0", w0))
+        self.register_buffer("w0", None if w0 is None else tensor_of("w0", w0, "dy dx"))
 
     def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
         return self._predictions(context, xq)[-1]
@@ -134,9 +134,11 @@ class GradientDescent(GradientDescentPlusPlus):
 def step_sizes(name: str, value: float | Sequence[float], steps: int) -> nn.Parameter:
     """A float64 parameter: a number, or one a step."""
     try:
+        if isinstance(value, bool):
+            raise TypeError
         sizes = torch.as_tensor(value, dtype=torch.float64).detach().clone()
     except (TypeError, ValueError, RuntimeError):
-        raise ArgumentTypeError(f"{name} must be a number or one a step, but is {value!r}: pass floats.") from None
+        raise ArgumentTypeError(f"{name} must be a number or one a step, but is {shown(value)}: pass floats.") from None
     if sizes.ndim > 1 or (sizes.ndim == 1 and len(sizes) != steps):
         refuse(name, f"be one number or {steps}, one a step", value, "match it to steps")
     if not torch.isfinite(sizes).all():
@@ -144,16 +146,27 @@ def step_sizes(name: str, value: float | Sequence[float], steps: int) -> nn.Para
     return nn.Parameter(sizes)
 
 
-def tensor_of(name: str, value: Tensor | Rows) -> Tensor:
-    """A tensor as it is, or nested lists of numbers, as records have them, in float64."""
-    if isinstance(value, Tensor):
-        return value
+def tensor_of(name: str, value: Tensor | Rows, axes: str, shape: tuple[int, ...] | None = None) -> Tensor:
+    """A floating-point tensor as it is, or nested lists of numbers, as records have them, in float64.
+
+    ``axes`` names its axes; what has others, or another ``shape`` where one is given, or holds a number that is not
+    finite, is refused.
+    """
     try:
-        return torch.tensor(value, dtype=torch.float64)
-    except (TypeError, ValueError):
+        tensor = value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
+    except (TypeError, ValueError, RuntimeError):
         raise ArgumentTypeError(
-            f"{name} must be a tensor or equally long lists of numbers, but is {value!r}: pass one."
+            f"{name} must be a tensor or equally long lists of numbers, but is {shown(value)}: pass one."
         ) from None
+    if not tensor.is_floating_point():
+        raise ArgumentTypeError(f"{name} must be of a floating-point dtype, but is {tensor.dtype}: convert it.")
+    if tensor.ndim != len(axes.split()) or not tensor.numel():
+        refuse(name, f"have shape ({', '.join(axes.split())})", tuple(tensor.shape), "add the missing axes")
+    if shape is not None and tensor.shape != shape:
+        refuse(name, f"have shape {shape}", tuple(tensor.shape), f"pass {name} of shape ({', '.join(axes.split())})")
+    if not bool(torch.isfinite(tensor).all()):
+        refuse(name, "be finite", tensor.detach().tolist(), "replace what is not a finite number")
+    return tensor
 
 
 def _less(y: Tensor, x: Tensor, w0: Tensor | None) -> Float[Tensor, "*batch rows dy"]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import nn
 
-from mesascope.errors import refuse, require_choice, require_count, require_number
+from mesascope.errors import refuse, require_callable, require_choice, require_count, require_instance, require_number
 from mesascope.learners.descent import GradientDescent
 from mesascope.learners.ranges import Range
 from mesascope.records import register
@@ -16,10 +16,17 @@ from mesascope.tasks import Context, check_inputs
 
 __all__ = ["KERNELS", "KernelGradientDescent", "KernelSmoother", "NearestNeighbours"]
 
+
+def distances(xq: Float[Tensor, "*batch m dx"], x: Float[Tensor, "*batch n dx"]) -> Float[Tensor, "*batch m n"]:
+    """|x_q - x_i|, each from its difference: from products, as torch takes it by default from 26 rows on, inputs far
+    from 0 lose their digits."""
+    return torch.cdist(xq, x, compute_mode="donot_use_mm_for_euclid_dist")
+
+
 # The logarithm of each kernel k(x_q, x_i), from both inputs and the bandwidth h: (*batch, m, n).
 KERNELS: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {
-    "gaussian": lambda xq, x, h: -torch.cdist(xq, x).square() / (2 * h * h),
-    "laplace": lambda xq, x, h: -torch.cdist(xq, x) / h,
+    "gaussian": lambda xq, x, h: -distances(xq, x).square() / (2 * h * h),
+    "laplace": lambda xq, x, h: -distances(xq, x) / h,
     "exponential": lambda xq, x, h: xq @ x.mT / h,
 }
 
@@ -67,7 +74,7 @@ class NearestNeighbours(nn.Module):
         n = context.x.shape[-2]
         if n < self.k:
             refuse("context", f"have at least k = {self.k} pairs", n, "use a smaller k")
-        nearest = torch.cdist(xq, context.x).topk(self.k, dim=-1, largest=False).indices
+        nearest = distances(xq, context.x).topk(self.k, dim=-1, largest=False).indices
         chosen = torch.zeros(*xq.shape[:-1], n, dtype=xq.dtype, device=xq.device).scatter(-1, nearest, 1 / self.k)
         return chosen @ context.y
 
@@ -97,6 +104,7 @@ class KernelGradientDescent(nn.Module):
 
     def __init__(self, features: Callable[[Tensor], Tensor], steps: int, eta: float | Sequence[float]) -> None:
         super().__init__()
+        require_callable("features", features)
         self.features = features
         self.descent = GradientDescent(steps, eta)
 
@@ -117,4 +125,11 @@ class KernelGradientDescent(nn.Module):
 
     def _featured(self, context: Context, xq: Tensor) -> tuple[Context, Tensor]:
         check_inputs(context, xq)
-        return Context(self.features(context.x), context.y), self.features(xq)
+        return Context(self._features(context.x), context.y), self._features(xq)
+
+    def _features(self, x: Float[Tensor, "*batch rows dx"]) -> Float[Tensor, "*batch rows df"]:
+        features = self.features(x)
+        require_instance("features(x)", features, Tensor)
+        if features.shape[:-1] != x.shape[:-1]:
+            refuse("features(x)", f"have one row for each of x {tuple(x.shape)}", tuple(features.shape), "map each row")
+        return features

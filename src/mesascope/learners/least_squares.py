@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from mesascope.errors import NumericalError, require_number
+from mesascope.errors import ArgumentTypeError, NumericalError, require_number
 from mesascope.learners.ranges import Range
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
@@ -38,6 +38,7 @@ class LeastSquares(nn.Module):
     def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
         check_inputs(context, xq)
         x, y = context
+        require_precision(x)
         if x.shape[-2] == 0:
             return xq @ y.new_zeros(x.shape[-1], y.shape[-1])
         if self.ridge == 0:
@@ -59,3 +60,12 @@ class LeastSquares(nn.Module):
 
     def extra_repr(self) -> str:
         return f"ridge={self.ridge:g}"
+
+
+def require_precision(x: Tensor) -> None:
+    """Refuse a dtype in which torch factorises no matrix."""
+    if x.dtype not in (torch.float32, torch.float64):
+        raise ArgumentTypeError(
+            f"context must be of dtype float32 or float64 to be solved, but is {x.dtype}: convert it, with .float() "
+            "say."
+        )

@@ -19,7 +19,10 @@ _MOST_SCALINGS = 400
 
 
 def rescaled(losses: Losses, start: Float[Tensor, " p"]) -> Float[Tensor, " p"]:
-    """``start`` times the factor near which its mean loss stops falling; made smaller until that is finite at all."""
+    """``start`` times the factor near which its mean loss stops falling.
+
+    It is made smaller until that loss is finite at all, and larger where it is too small to be seen in the loss.
+    """
 
     def mean(point: Tensor) -> float:
         with torch.no_grad():
@@ -35,6 +38,12 @@ def rescaled(losses: Losses, start: Float[Tensor, " p"]) -> Float[Tensor, " p"]:
             f"the loss must be finite near zero step sizes, but is not at {start.tolist()}: check the tasks for "
             "numbers that are not finite."
         )
+    unseen, seen = mean(torch.zeros_like(start)), start
+    for _ in range(_MOST_SCALINGS):
+        if mean(seen) != unseen:
+            start = seen
+            break
+        seen = 8 * seen
     for factor in (2.0, 0.5):
         for _ in range(_MOST_SCALINGS):
             if not mean(factor * start) < mean(start):

@@ -62,7 +62,7 @@ class OnlineGradientDescent(nn.Module):
         require_count("steps", steps, least=0)
         self.steps = steps
         self.eta = step_sizes("eta", eta, steps)
-        self.register_buffer("w0", None if w0 is None else tensor_of("w0", w0))
+        self.register_buffer("w0", None if w0 is None else tensor_of("w0", w0, "d d"))
 
     def forward(self, sequence: Float[Tensor, "*batch t d"]) -> Float[Tensor, "*batch t d"]:
         return self.trajectory(sequence)[-1]

@@ -10,10 +10,11 @@ from typing import NamedTuple, TypeGuard
 
 import torch
 
-from mesascope.errors import refuse, require_choice
+from mesascope.errors import refuse, require_choice, require_count, require_instance
 from mesascope.learners.descent import GradientDescentPlusPlus
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import LinearRegression
+from mesascope.tasks.asking import drawn
 
 __all__ = [
     "Optimum",
@@ -76,6 +77,7 @@ def one_step_preconditioner(family: LinearRegression) -> Preconditioner:
     >>> f"{optimum.matrix[0, 0]:.6f} {one_step_optimum(LinearRegression(x='normal')).eta:.6f}"
     '0.476190 0.476190'
     """
+    require_instance("family", family, LinearRegression)
     if family.x != "normal":
         refuse("family.x", "be 'normal' for the closed form", family.x, "use `tune`")
     covariance, n = family.covariance_matrix, family.n_context
@@ -88,7 +90,9 @@ def one_step_preconditioner(family: LinearRegression) -> Preconditioner:
 
 def gram_spectra(family: LinearRegression, contexts: int, generator: torch.Generator) -> Float[Tensor, "contexts d"]:
     """Eigenvalues of X^T X / N over fresh contexts, ascending, in float64."""
-    x = family.sample(contexts, generator).context.x.double()
+    require_instance("family", family, LinearRegression)
+    require_count("contexts", contexts)
+    x = drawn(family, contexts, generator).context.x.double()
     return torch.linalg.eigvalsh(x.mT @ x / family.n_context)
 
 
@@ -103,6 +107,8 @@ def spectral_mse(
 
     Holds for w0 = 0, no token clip, and queries with independent centred coordinates of variance s^2.
     """
+    require_instance("spectra", spectra, Tensor)
+    require_instance("learner", learner, GradientDescentPlusPlus)
     if learner.w0 is not None or learner.token_clip is not None:
         refuse("learner", "start from zero weights and clip nothing for its spectral loss", learner, "use `tune`")
     variance, _ = _centred_moments(family)
@@ -140,6 +146,7 @@ def has_spectral_loss(family: object) -> TypeGuard[LinearRegression]:
 
 def _centred_moments(family: LinearRegression) -> tuple[float, float]:
     """Variance and kurtosis of one input coordinate."""
+    require_instance("family", family, LinearRegression)
     require_choice("family.x", family.x, _MOMENTS)
     if family.covariance is not None:
         refuse("family.covariance", "be None for a closed form", family.covariance, "use `tune`")

@@ -36,8 +36,8 @@ def depths(learner: nn.Module) -> list[int]:
 
 
 def at_depth(learner: Module, steps: int) -> Module:
-    """A copy of ``learner`` whose descents take at most their first ``steps`` steps."""
-    shallower = copy.deepcopy(learner)
+    """A copy of ``learner`` in eval() mode whose descents take at most their first ``steps`` steps."""
+    shallower = copy.deepcopy(learner).eval()
     for module in shallower.modules():
         if isinstance(module, GradientDescentPlusPlus):
             module.steps = min(steps, module.steps)

@@ -12,7 +12,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import torch
 from torch import nn
 
-from mesascope.errors import ArgumentError, NumericalError, require_count
+from mesascope.errors import ArgumentError, NumericalError, require_count, require_instance
+from mesascope.evidence.tables import Table, Tabular
 from mesascope.learners.descent import GradientDescentPlusPlus
 from mesascope.learners.minimisation import minimise, rescaled, standard_errors
 from mesascope.learners.spectra import SpectralLoss, gram_spectra, has_spectral_loss
@@ -20,7 +21,8 @@ from mesascope.learners.starts import Values, at_depth, depths, extended, padded
 from mesascope.measurement import Measurement
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import stream
-from mesascope.tasks import Episode, Family, LinearRegression
+from mesascope.tasks import Episode, Family, LinearRegression, check_episode
+from mesascope.tasks.asking import asked, check_answer, drawn, label
 
 __all__ = ["Tuned", "tune", "tune_spectral"]
 
@@ -32,8 +34,8 @@ _SEARCH = 30  # iterations of L-BFGS on few tasks
 _CHOICE = 20_000  # tasks that ends are compared on, ten times as many as they are found on, or as many
 
 
-@dataclass(frozen=True)
-class Tuned(Generic[Module]):
+@dataclass(frozen=True, repr=False)
+class Tuned(Tabular, Generic[Module]):
     """A tuned learner, each of its step sizes with a standard error (one Measurement a step), and its loss.
 
     ``starts`` has the losses at which the search from each start ended, lowest first, on the tenth of the tasks (500 at
@@ -44,6 +46,14 @@ class Tuned(Generic[Module]):
     step_sizes: dict[str, list[Measurement]]
     mse: Measurement
     starts: tuple[float, ...]
+
+    def table(self) -> Table:
+        """One row for each step size."""
+        return Table(
+            {"parameter": name, "step": step, **size.to_dict()}
+            for name, sizes in self.step_sizes.items()
+            for step, size in enumerate(sizes)
+        )
 
     @property
     def spread(self) -> float:
@@ -73,17 +83,17 @@ def tune(learner: Module, family: Family, *, tasks: int = 10_000, seed: int = 0)
     True
     """
     require_count("tasks", tasks, least=2)
+    require_instance("learner", learner, nn.Module)
     parameters = list(_trained(learner).values())
     if not parameters or getattr(learner, "steps", 1) == 0:
-        raise ArgumentError(f"learner must have parameters to tune, but {learner} has none: pass one with step sizes.")
+        raise ArgumentError(f"learner must have parameters to tune, but {label(learner)} has none: pass one with step sizes.")
     draw = stream(seed, "tune", device=parameters[0].device)
-    fit = family.sample(tasks, draw).to(torch.float64)
-    choice = family.sample(max(tasks, min(10 * tasks, _CHOICE)), draw).to(torch.float64)
+    fit, choice = (_episodes(family, count, draw) for count in (tasks, max(tasks, min(10 * tasks, _CHOICE))))
 
     def on(episode: Episode) -> Losses:
         def losses(shallower: nn.Module, values: Values) -> Tensor:
-            prediction = torch.func.functional_call(shallower, values, (episode.context, episode.xq))
-            return (prediction - episode.yq).square().mean((-2, -1))
+            answer = asked(shallower, episode.context, episode.xq, weights=values)
+            return (check_answer(learner, answer, episode.yq.shape) - episode.yq).square().mean((-2, -1))
 
         return losses
 
@@ -102,6 +112,7 @@ def tune_spectral(
     Many steps fold the spectrum so often that an eigenvalue beyond those seen explodes: five need some 50,000 contexts.
     """
     require_count("contexts", contexts, least=2)
+    require_instance("learner", learner, GradientDescentPlusPlus)
     free = _unclipped(learner)
     problem = _spectral_problem(family, contexts, seed)
     tuned = _tuned(problem, free, _climb(problem, free, seed)[-1], contexts)
@@ -110,6 +121,12 @@ def tune_spectral(
 
 
 Losses = Callable[[Any, Values], Float[Tensor, " n"]]
+
+
+def _episodes(family: Family, tasks: int, generator: torch.Generator) -> Episode:
+    episodes = drawn(family, tasks, generator)
+    check_episode(episodes)
+    return episodes.to(torch.float64)
 
 
 class _Problem(NamedTuple):
@@ -200,7 +217,7 @@ def _search(problem: _Problem, learner: nn.Module, starts: Sequence[Values], kep
     point, loss = min(ends, key=lambda pair: pair[1] if math.isfinite(pair[1]) else math.inf)
     if not math.isfinite(loss):
         raise NumericalError(
-            f"tuning must end where the loss is finite on fresh tasks, but {learner} explodes there: tune fewer steps "
+            f"tuning must end where the loss is finite on fresh tasks, but {label(learner)} explodes there: tune fewer steps "
             "or on more tasks."
         )
     return _Ends(point, _named(point, shape), tuple(loss for _, loss in found))
@@ -218,15 +235,15 @@ def _minimised(
 def _tuned(problem: _Problem, learner: Module, ends: _Ends, n: int) -> Tuned[Module]:
     """A copy of ``learner`` with the values found, and how well they are known."""
     values = ends.values
-    tuned = copy.deepcopy(learner)
+    tuned, run = copy.deepcopy(learner), at_depth(learner, depths(learner)[-1])
     with torch.no_grad():
         for name, parameter in tuned.named_parameters():
             if name in values:
                 parameter.copy_(values[name])
-        mse = Measurement.of(problem.choice(tuned, values))
+        mse = Measurement.of(problem.choice(run, values))
 
     def losses(point: Tensor) -> Tensor:
-        return problem.fit(tuned, _named(point, values))
+        return problem.fit(run, _named(point, values))
 
     errors = _named(standard_errors(losses, ends.point, _units(values)), values)
     sizes = {

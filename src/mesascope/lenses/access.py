@@ -7,13 +7,14 @@ from typing import Any
 
 import torch
 
-from mesascope.errors import ArgumentError, ArgumentTypeError, NumericalError, refuse
-from mesascope.lenses.needs import Tasks, called, evaluating, label, require_access
+from mesascope.errors import NumericalError
+from mesascope.lenses.needs import Tasks, called, evaluating, require_access
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
-from mesascope.tasks import Episode, Learner, Predictor, check_episode, check_sequence
+from mesascope.tasks import Episode, Learner, Predictor
+from mesascope.tasks.asking import check_answer, check_tasks, copied, label
 
-__all__ = ["check_tasks", "per_task_errors", "predictions", "sensitivities"]
+__all__ = ["per_task_errors", "predictions", "sensitivities"]
 
 # Episodes are evaluated in parts of this many tasks, which bounds memory and suits a processor's caches.
 _PART = 10_000
@@ -36,18 +37,9 @@ def predictions(
 def per_task_errors(learner: Learner | Predictor, tasks: Tasks) -> Float[Tensor, " tasks"]:
     """Squared error of each task, averaged over its queries, or times, and outputs. Needs *prediction*."""
     require_access("per_task_errors", learner)
+    check_tasks(tasks)
     errors = [(p - answers).square().flatten(1).mean(1) for answers, p in predictions(learner, tasks)]
     return torch.cat(errors)
-
-
-def check_tasks(tasks: Tasks) -> None:
-    """Refuse episodes or sequences whose shapes disagree, or that hold a number which is not finite."""
-    if isinstance(tasks, Episode):
-        check_episode(tasks)
-        return
-    check_sequence(tasks)
-    if tasks.ndim != 3 or tasks.shape[1] < 2 or not bool(torch.isfinite(tasks).all()):
-        refuse("sequences", "be finite numbers (tasks, t, d) with t > 1", tuple(tasks.shape), "draw longer ones, say")
 
 
 def sensitivities(
@@ -57,7 +49,7 @@ def sensitivities(
     for answers, (context, queries) in _parts(episode):
         xq = queries.detach().clone().requires_grad_()
         with torch.enable_grad(), evaluating(learner):
-            prediction = learner(context, xq)
+            prediction = check_answer(learner, called(learner, context, xq), answers.shape)
             outputs = prediction.shape[-1]
             rows = [
                 torch.autograd.grad(prediction[..., j].sum(), xq, retain_graph=j < outputs - 1)[0]
@@ -67,27 +59,19 @@ def sensitivities(
 
 
 def _parts(tasks: Tasks) -> Iterator[tuple[Tensor, tuple[Any, ...]]]:
-    """Answers of parts of the tasks, and what a learner is called with for them."""
+    """Answers of parts of the tasks, and what a learner is called with for them: copies, which it may write into."""
     if isinstance(tasks, Episode):
         for start in range(0, len(tasks.xq), _PART):
             part = tasks.part(start, start + _PART)
-            yield part.yq, (part.context, part.xq)
+            own = part.map(copied)
+            yield part.yq, (own.context, own.xq)
     else:
         for part in tasks.split(_PART):
-            yield part[:, 1:], (part[:, :-1],)
+            yield part[:, 1:], (copied(part[:, :-1]),)
 
 
-def _checked(learner: Learner | Predictor, prediction: object, answers: Tensor) -> Tensor:
-    if not isinstance(prediction, Tensor):
-        raise ArgumentTypeError(
-            f"a learner must return a torch tensor, but {label(learner)} returned {type(prediction).__name__}: wrap it "
-            "in torch.as_tensor."
-        )
-    if prediction.shape != answers.shape:
-        raise ArgumentError(
-            f"a learner must return predictions of the answers' shape {tuple(answers.shape)}, but {label(learner)} "
-            f"returned {tuple(prediction.shape)}: reshape its output."
-        )
+def _checked(learner: Learner | Predictor, answer: object, answers: Tensor) -> Tensor:
+    prediction = check_answer(learner, answer, answers.shape)
     bad = int((~torch.isfinite(prediction)).sum())
     if bad:
         raise NumericalError(

@@ -7,12 +7,15 @@ from dataclasses import dataclass
 
 import torch
 
-from mesascope.errors import ArgumentError, ArgumentTypeError, require_count
+from mesascope.errors import ArgumentError, require_count, require_instance, shown
+from mesascope.evidence.tables import Table, Tabular
 from mesascope.lenses.needs import Tasks, access_of, require_access
 from mesascope.lenses.pairs import Agreement, Alignment, agreement, alignment
+from mesascope.measurement import Measurement
 from mesascope.records import register
 from mesascope.streams import stream
 from mesascope.tasks import Family, Learner, Predictor, SequenceFamily
+from mesascope.tasks.asking import drawn
 
 __all__ = ["Comparison", "compare"]
 
@@ -25,20 +28,45 @@ _COLUMNS = {
 }
 
 
-@dataclass(frozen=True)
-class Comparison:
+@dataclass(frozen=True, repr=False)
+class Comparison(Tabular):
     """The result of `compare`: one row for each other learner, printed as a table by ``print``."""
 
     learner: str
     rows: dict[str, Agreement]
 
+    def table(self) -> Table:
+        """One row for each learner, and a column for each number and for its standard error."""
+        return Table({"learner": name, **_numbers(cells)} for name, cells in self._cells())
+
+    def _shown(self) -> Table:
+        """The same with each number and its error in one cell."""
+        own, *others = self._cells()
+        titles = dict.fromkeys(title for _, cells in others for title in cells)
+        rows = [{"learner": name} | dict.fromkeys(titles, "-") | cells for name, cells in others]
+        return Table([{"learner": own[0], **own[1]}, *rows])
+
     def __str__(self) -> str:
-        shown = [field for field in _COLUMNS if any(hasattr(row, field) for row in self.rows.values())]
+        return repr(self._shown())
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        return self._shown()._repr_html_()
+
+    def _cells(self) -> list[tuple[str, dict[str, Measurement]]]:
         own = next(iter(self.rows.values())).mse_a
-        lines = [["learner", *(_COLUMNS[field] for field in shown)], [self.learner, f"{own}", *[""] * (len(shown) - 1)]]
-        for name, row in self.rows.items():
-            lines.append([name, *(f"{getattr(row, field)}" if hasattr(row, field) else "-" for field in shown)])
-        return "\n".join(_aligned(lines))
+        others = [
+            (name, {title: getattr(row, field) for field, title in _COLUMNS.items() if hasattr(row, field)})
+            for name, row in self.rows.items()
+        ]
+        return [(self.learner, {"mse": own}), *others]
+
+
+def _numbers(cells: Mapping[str, Measurement]) -> dict[str, float]:
+    named = ({title: cell.value, f"{title} stderr": cell.stderr} for title, cell in cells.items())
+    return {title: number for pair in named for title, number in pair.items()}
 
 
 @register("lens", "compare", needs="prediction")
@@ -47,6 +75,7 @@ def compare(
     others: Mapping[str, Learner] | Mapping[str, Predictor],
     family: Family | SequenceFamily,
     *,
+    name: str | None = None,
     tasks: int = 10_000,
     seed: int = 0,
     device: torch.device | str = "cpu",
@@ -57,6 +86,9 @@ def compare(
     Sensitivities are compared where torch can differentiate both learners by the queries. On a family of sequences,
     predictors ``sequence -> predictions`` are compared, over all times. All numbers carry the standard error over
     tasks; ``loss ratio`` is the mean squared error of ``learner`` over the other's, paired.
+
+    Args:
+        name: of ``learner`` in the table; its class or function's if None.
 
     Raises:
         ArgumentError: no others, shapes that disagree, numbers that are not finite.
@@ -70,16 +102,18 @@ def compare(
     """
     require_count("tasks", tasks, least=2)
     if not isinstance(others, Mapping) or not others:
-        raise ArgumentError(f"others must name at least one learner, but is {others!r}: pass {{'name': learner}}.")
-    if not hasattr(family, "sample"):
-        raise ArgumentTypeError(
-            f"family must have a method sample(batch, generator), but is {family!r}: pass LinearRegression(), say."
+        raise ArgumentError(
+            f"others must name at least one learner, but is {shown(others)}: pass {{'name': learner}}."
         )
+    for other in others:
+        require_instance("the name of a learner", other, str)
     for one in (learner, *others.values()):
         require_access("compare", one)
-    drawn = family.sample(tasks, stream(seed, "compare", device=device))
-    rows = {name: _row(learner, other, drawn) for name, other in others.items()}
-    return Comparison(_label(learner), rows)
+    if name is not None:
+        require_instance("name", name, str)
+    episodes = drawn(family, tasks, stream(seed, "compare", device=device))
+    rows = {other: _row(learner, others[other], episodes) for other in others}
+    return Comparison(name or _label(learner), rows)
 
 
 def _row(learner: Learner | Predictor, other: Learner | Predictor, tasks: Tasks) -> Agreement | Alignment:
@@ -90,8 +124,3 @@ def _row(learner: Learner | Predictor, other: Learner | Predictor, tasks: Tasks)
 
 def _label(learner: object) -> str:
     return getattr(learner, "__name__", type(learner).__name__)
-
-
-def _aligned(lines: list[list[str]]) -> list[str]:
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]

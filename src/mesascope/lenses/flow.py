@@ -5,12 +5,13 @@ from __future__ import annotations
 import torch
 from torch.func import jacrev, vmap
 
-from mesascope.errors import refuse, require_count
+from mesascope.errors import refuse, require_count, require_instance
 from mesascope.lenses.needs import HasTokens, evaluating, require_access
 from mesascope.nets import Tokens
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
-from mesascope.tasks import Episode, check_episode
+from mesascope.tasks import Episode
+from mesascope.tasks.asking import check_tasks
 
 __all__ = ["token_sensitivity"]
 
@@ -25,7 +26,8 @@ def token_sensitivity(network: HasTokens, episodes: Episode, layer: int = 1) -> 
     Source: ICML paper, section 4 and Fig. 5 right.
     """
     require_access("token_sensitivity", network)
-    check_episode(episodes)
+    require_instance("episodes", episodes, Episode)
+    check_tasks(episodes)
     require_count("layer", layer)
 
     def after(context: Tensor, query: Tensor) -> Tensor:

@@ -14,6 +14,8 @@ from mesascope.nets import Products, Tokens
 from mesascope.records import facts
 from mesascope.shapes import Tensor
 from mesascope.tasks import Context, Episode
+from mesascope.tasks.asking import asked, check_tasks, copied, label
+from mesascope.training import Ensemble
 
 __all__ = [
     "Access",
@@ -25,7 +27,6 @@ __all__ = [
     "access_of",
     "called",
     "evaluating",
-    "label",
     "require_access",
 ]
 
@@ -95,6 +96,10 @@ def require_access(lens: str, learner: Any, tasks: Tasks | None = None) -> Any:
     Raises:
         ArgumentTypeError: it gives less.
     """
+    if isinstance(learner, Ensemble):
+        raise ArgumentTypeError(
+            f"{lens} must be given one learner, but is given an ensemble of {len(learner)}: pass one of its members()."
+        )
     need = facts("lens", lens)["needs"]
     if not _gives(learner, need, tasks):
         what, remedy = _WORDS[need]
@@ -111,6 +116,7 @@ def access_of(learner: Any, tasks: Tasks) -> frozenset[Access]:
     >>> sorted(access_of(Mean(), LinearRegression().sample(2, stream(0, "doc"))))
     ['gradient', 'prediction']
     """
+    check_tasks(tasks)
     return frozenset(need for need in get_args(Access) if _gives(learner, need, tasks))
 
 
@@ -126,7 +132,7 @@ def _differentiable(learner: Callable, episode: Episode) -> bool:
     xq = episode.xq[:1].detach().clone().requires_grad_()
     try:
         with torch.enable_grad():
-            prediction = called(learner, episode.part(0, 1).context, xq)
+            prediction = called(learner, episode.part(0, 1).map(copied).context, xq)
     except RuntimeError as error:
         if "requires grad" in str(error):  # what `Tensor.numpy` says to a learner outside torch
             return False
@@ -150,23 +156,7 @@ def evaluating(*learners: Any) -> Iterator[None]:
             part.training = training
 
 
-def called(learner: Callable, *inputs: Context | Tensor) -> object:
+def called(learner: Callable, *inputs: Context | Tensor) -> Any:
     """What a learner in evaluation mode answers."""
-    try:
-        with evaluating(learner):
-            return learner(*inputs)
-    except TypeError as error:
-        if "positional argument" not in str(error):
-            raise
-        drawn = "(sequence)" if len(inputs) == 1 else "(context, xq)"
-        raise ArgumentTypeError(
-            f"a learner must take what the family draws, here {drawn}, but {label(learner)} does not: choose a family "
-            "of episodes for learners, of sequences for predictors."
-        ) from error
-
-
-def label(learner: object) -> str:
-    """A learner in an error's sentence."""
-    if isinstance(learner, nn.Module) and len(repr(learner)) < 80:
-        return repr(learner)
-    return getattr(learner, "__name__", type(learner).__name__)
+    with evaluating(learner):
+        return asked(learner, *inputs)

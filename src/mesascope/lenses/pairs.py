@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 import torch
 
-from mesascope.lenses.access import check_tasks, predictions, sensitivities
+from mesascope.errors import require_instance
+from mesascope.evidence.tables import Table, Tabular
+from mesascope.lenses.access import predictions, sensitivities
 from mesascope.lenses.needs import Tasks, require_access
 from mesascope.measurement import Measurement
 from mesascope.records import register
 from mesascope.shapes import Tensor
 from mesascope.tasks import Episode, Learner, Predictor
+from mesascope.tasks.asking import check_tasks
 
 __all__ = ["Agreement", "Alignment", "agreement", "alignment"]
 
 
-@dataclass(frozen=True)
-class Agreement:
+@dataclass(frozen=True, repr=False)
+class Agreement(Tabular):
     """What predictions alone tell of a and b; means over tasks, paired.
 
     ``prediction_difference`` is E |a - b|_2 over outputs; the errors are plain mean squared errors; ``mse_difference``
@@ -30,8 +34,14 @@ class Agreement:
     mse_difference: Measurement
     mse_ratio: Measurement
 
+    def table(self) -> Table:
+        """One row for each quantity."""
+        return Table(
+            {"quantity": field.name, **getattr(self, field.name).to_dict()} for field in dataclasses.fields(self)
+        )
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Alignment(Agreement):
     """`Agreement` with the sensitivities dy/dx_q compared: E cos, and E |dy_a/dx_q - dy_b/dx_q|_2 (Frobenius)."""
 
@@ -65,6 +75,7 @@ def alignment(a: Learner, b: Learner, episodes: Episode) -> Alignment:
     >>> f"{same.sensitivity_cosine.value:.3f}"
     '1.000'
     """
+    require_instance("episodes", episodes, Episode)
     check_tasks(episodes)
     for learner in (a, b):
         require_access("alignment", learner, episodes)

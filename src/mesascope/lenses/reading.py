@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from mesascope.errors import ArgumentError, NumericalError, require_number
+from mesascope.errors import ArgumentError, NumericalError, require_count, require_number
+from mesascope.evidence.tables import Table, Tabular
 from mesascope.lenses.needs import HasProducts, require_access
 from mesascope.nets import Products
 from mesascope.records import register
@@ -22,9 +23,16 @@ class StepSizes(NamedTuple):
     eta: Float[Tensor, " n_layers"]
     gamma: Float[Tensor, " n_layers"]
 
+    def table(self) -> Table:
+        """One row for each layer."""
+        pairs = zip(self.eta.tolist(), self.gamma.tolist(), strict=True)
+        return Table({"layer": layer, "eta": eta, "gamma": gamma} for layer, (eta, gamma) in enumerate(pairs))
 
-@dataclass(frozen=True)
-class WeightReading:
+    to_dict, to_pandas, _repr_html_ = Tabular.to_dict, Tabular.to_pandas, Tabular._repr_html_
+
+
+@dataclass(frozen=True, repr=False)
+class WeightReading(Tabular):
     """One layer and head of a network, rescaled so that the mean diagonal of W_KQ over the inputs is 1.
 
     Args:
@@ -41,6 +49,11 @@ class WeightReading:
     diagonal_spread: float
     distance_kq: float
     distance_pv: float
+
+    def table(self) -> Table:
+        """One row: all but the matrices."""
+        names = ("off_diagonal", "diagonal_spread", "distance_kq", "distance_pv")
+        return Table([{name: getattr(self, name) for name in names}])
 
 
 @register("lens", "weights", needs="products")
@@ -100,6 +113,7 @@ def step_sizes(network: HasProducts, n_context: int) -> StepSizes:
     Source: ICML paper, section 3 and appendix A.10.
     """
     require_access("step_sizes", network)
+    require_count("n_context", n_context)
     diagonals = torch.stack([layer.w_pv.diagonal(dim1=-2, dim2=-1).sum(0) for layer in rescaled_products(network)])
     inputs, targets = diagonals[:, : -network.d_out], diagonals[:, -network.d_out :]
     return StepSizes(-n_context * targets.mean(1), -inputs.mean(1))

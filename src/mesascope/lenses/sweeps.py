@@ -9,14 +9,15 @@ from typing import Any
 
 import torch
 
-from mesascope.errors import ArgumentError, ArgumentTypeError, require_choice, require_count, require_number
+from mesascope.errors import ArgumentTypeError, require_choice, require_count, require_instance, require_number, shown
 from mesascope.evidence import Estimates
 from mesascope.lenses.access import per_task_errors
 from mesascope.lenses.needs import HasRule, HasTrajectory, evaluating, require_access
 from mesascope.records import register
 from mesascope.shapes import Tensor
 from mesascope.streams import stream
-from mesascope.tasks import Episode, Family, Learner, check_episode
+from mesascope.tasks import Episode, Family, Learner
+from mesascope.tasks.asking import asked, check_answer, check_tasks, copied, drawn
 
 __all__ = ["rollout", "sweep", "trajectory_errors"]
 
@@ -46,13 +47,15 @@ def sweep(
     (array([0.5, 1. ]), (1, 2))
     """
     require_count("tasks", tasks, least=2)
-    if not learners or not over:
-        raise ArgumentError(
-            f"learners and over must not be empty, but are {dict(learners)} and {dict(over)}: name some."
-        )
+    for name, mapping in (("learners", learners), ("over", over)):
+        if not isinstance(mapping, Mapping) or not mapping:
+            raise ArgumentTypeError(f"{name} must map some names, but is {shown(mapping)}: pass {{'name': ...}}.")
     if not (dataclasses.is_dataclass(family) and not isinstance(family, type)):
-        raise ArgumentTypeError(f"family must be a dataclass to sweep its fields, but is {family!r}: write it as one.")
-    groups = {name: one if isinstance(one, Sequence) else [one] for name, one in learners.items()}
+        raise ArgumentTypeError(f"family must be a dataclass to sweep its fields, but is {shown(family)}: write it as one.")
+    groups = {name: one if isinstance(one, list | tuple) else [one] for name, one in learners.items()}
+    for name, several in {**groups, **over}.items():
+        if isinstance(several, str) or not isinstance(several, Sequence) or not several:
+            raise ArgumentTypeError(f"{name} must have a list of some values, but has {shown(several)}: pass one.")
     for learner in itertools.chain.from_iterable(groups.values()):
         require_access("sweep", learner)
     for name in over:
@@ -61,7 +64,7 @@ def sweep(
     points = []
     for place in places:
         changed = dataclasses.replace(family, **dict(zip(over, place, strict=True)))
-        episodes = changed.sample(tasks, stream(seed, "sweep", device=device))
+        episodes = drawn(changed, tasks, stream(seed, "sweep", device=device))
         errors = {
             ("mse", name): [per_task_errors(one, episodes).double().cpu().numpy() for one in members]
             for name, members in groups.items()
@@ -89,8 +92,12 @@ def trajectory_errors(learner: HasTrajectory, episodes: Episode) -> Tensor:
     A roll-out that diverges overflows, and what is then not a number counts as an infinite error.
     """
     require_access("trajectory_errors", learner)
-    check_episode(episodes)
+    require_instance("episodes", episodes, Episode)
+    check_tasks(episodes)
+    own = episodes.map(copied)
     with torch.no_grad(), evaluating(learner):
-        predictions = learner.trajectory(episodes.context, episodes.xq)
+        predictions = asked(learner.trajectory, own.context, own.xq)
+    steps = len(predictions) if isinstance(predictions, Tensor) and predictions.ndim else 0
+    check_answer(learner, predictions, (steps, *episodes.yq.shape))
     errors = (predictions - episodes.yq).double().square().flatten(2).mean(2)
     return torch.where(errors.isnan(), torch.inf, errors)

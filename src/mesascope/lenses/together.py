@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from mesascope.errors import ArgumentError, require_choice
+from mesascope.errors import ArgumentError, ArgumentTypeError, require_choice, require_instance, shown
 from mesascope.evidence import Estimates
 from mesascope.lenses import access
 from mesascope.lenses.needs import require_access
@@ -17,6 +17,7 @@ from mesascope.lenses.pairs import compare_sensitivities
 from mesascope.records import register
 from mesascope.shapes import Tensor
 from mesascope.tasks import Episode, Learner
+from mesascope.tasks.asking import check_tasks
 
 __all__ = ["measure_together"]
 
@@ -47,6 +48,15 @@ def measure_together(groups: Mapping[str, Sequence[Learner]], against: Sequence[
         groups: learners by name, one a replicate.
         against: names of the groups that the others are compared with.
     """
+    if not isinstance(groups, Mapping) or not groups:
+        raise ArgumentTypeError(f"groups must map names to lists of learners, but is {shown(groups)}: pass some.")
+    for name, learners in groups.items():
+        if not isinstance(learners, Sequence) or not learners:
+            raise ArgumentTypeError(f"{name} must be a list of some learners, but is {shown(learners)}: pass [learner].")
+    if isinstance(against, str):
+        raise ArgumentTypeError(f"against must be a list of names, but is {against!r}: pass [{against!r}].")
+    require_instance("episodes", episodes, Episode)
+    check_tasks(episodes)
     for name in against:
         require_choice("against", name, groups)
     for learner in itertools.chain.from_iterable(groups.values()):

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from mesascope.errors import refuse, require_choice, require_count, require_number
+from mesascope.errors import refuse, require_choice, require_count, require_flag, require_instance, require_number
 from mesascope.nets.gram import rows_times
 from mesascope.shapes import Float, Tensor
 
@@ -61,6 +61,8 @@ def check_layers(config: Any, attentions: Iterable[str]) -> None:
             object.__setattr__(config, name, tuple(value))
             if len(value) != config.n_layers:
                 refuse(name, f"be one value or {config.n_layers}, one a layer", value, "match it to n_layers")
+    for flag in each_layer(config.layer_norm, config.n_layers):
+        require_flag("layer_norm", flag)
     known = list(attentions)
     for attention in each_layer(config.attention, config.n_layers):
         require_choice("attention", attention, known)
@@ -78,6 +80,8 @@ def key_size_of(config: Any) -> int:
 
 def initial_weights(shape: tuple[int, ...], variance: float, generator: torch.Generator | None = None) -> nn.Parameter:
     """Normal numbers cut at two standard deviations, scaled so that ``variance`` is theirs after the cut."""
+    if generator is not None:
+        require_instance("generator", generator, torch.Generator)
     weights = torch.empty(shape, device=None if generator is None else generator.device)
     nn.init.trunc_normal_(weights, std=1.0, a=-2.0, b=2.0, generator=generator)
     return nn.Parameter(weights * (math.sqrt(variance) / 0.8796256610342398))

@@ -4,9 +4,30 @@ from __future__ import annotations
 
 import torch
 
+from mesascope.errors import require_count, require_instance, require_number
 from mesascope.shapes import Tensor
 
-__all__ = ["INPUT_LAWS", "exponential", "laplace", "mixture", "normal", "symmetric_uniform"]
+__all__ = [
+    "INPUT_LAWS",
+    "check_draw",
+    "exponential",
+    "laplace",
+    "mixture",
+    "normal",
+    "require_scale",
+    "symmetric_uniform",
+]
+
+
+def check_draw(batch: int, generator: torch.Generator) -> None:
+    """Refuse what no tasks can be drawn with."""
+    require_count("batch", batch, least=0)
+    require_instance("generator", generator, torch.Generator)
+
+
+def require_scale(argument: str, value: float, *, least: float = 1e-15) -> None:
+    """Refuse a scale whose products float32 does not hold: beyond it are infinities and zeros, in silence."""
+    require_number(argument, value, least=least, most=1e15)
 
 
 def symmetric_uniform(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 
-from mesascope.errors import ArgumentError, ArgumentTypeError, require_instance
+from mesascope.errors import ArgumentError, ArgumentTypeError, require_instance, shown
 from mesascope.shapes import Float, Tensor
+from mesascope.streams import generator_on
 
 __all__ = [
     "Context",
@@ -29,6 +30,9 @@ class Context(NamedTuple):
     x: Float[Tensor, "*batch n dx"]
     y: Float[Tensor, "*batch n dy"]
 
+    def __repr__(self) -> str:
+        return f"Context({_sizes(x=self.x, y=self.y)})"
+
 
 class Episode(NamedTuple):
     """A batch of tasks: a context, queries ``xq (*batch, m, dx)`` and their answers ``yq (*batch, m, dy)``."""
@@ -37,8 +41,10 @@ class Episode(NamedTuple):
     xq: Float[Tensor, "*batch m dx"]
     yq: Float[Tensor, "*batch m dy"]
 
-    def to(self, target: torch.dtype | torch.device) -> Episode:
+    def to(self, target: torch.dtype | torch.device | str) -> Episode:
         """The same episode with every tensor moved to a dtype or a device."""
+        if not isinstance(target, torch.dtype):
+            target = generator_on(target).device
         return self.map(lambda tensor: tensor.to(target))
 
     def map(self, function) -> Episode:
@@ -47,9 +53,16 @@ class Episode(NamedTuple):
             Context(function(self.context.x), function(self.context.y)), function(self.xq), function(self.yq)
         )
 
+    def __repr__(self) -> str:
+        return f"Episode({_sizes(x=self.context.x, y=self.context.y, xq=self.xq, yq=self.yq)})"
+
     def part(self, start: int, stop: int) -> Episode:
         """The tasks from ``start`` up to ``stop`` along the first axis."""
         return self.map(lambda tensor: tensor[start:stop])
+
+
+def _sizes(**tensors: Any) -> str:
+    return ", ".join(f"{name} {tuple(getattr(tensor, 'shape', ()))}" for name, tensor in tensors.items())
 
 
 @runtime_checkable
@@ -105,12 +118,23 @@ def check_sequence(sequence: Tensor) -> None:
 
 
 def check_inputs(context: Context, xq: Tensor) -> None:
-    """Refuse a context and queries whose shapes or dtypes disagree. Costs no pass over the data."""
+    """Refuse a context and queries whose shapes, dtypes or devices disagree. Costs no pass over the data."""
+    if not isinstance(context, Context):
+        raise ArgumentTypeError(
+            f"context must be of type Context, but is {shown(context)} ({type(context).__name__}): pass Context(x, y)."
+        )
     x, y = context
+    for name, tensor in (("context.x", x), ("context.y", y), ("xq", xq)):
+        require_instance(name, tensor, Tensor)
     if not x.is_floating_point() or y.dtype != x.dtype or xq.dtype != x.dtype:
         raise ArgumentTypeError(
             f"context and xq must share one floating-point dtype, but x is {x.dtype}, y {y.dtype} and xq {xq.dtype}: "
             "convert them, with .float() say."
+        )
+    if y.device != x.device or xq.device != x.device:
+        raise ArgumentError(
+            f"context and xq must be on one device, but x is on {x.device}, y on {y.device} and xq on {xq.device}: "
+            "move them with .to(device)."
         )
     if x.ndim < 2 or y.ndim != x.ndim or xq.ndim != x.ndim:
         raise ArgumentError(
@@ -131,7 +155,9 @@ def check_inputs(context: Context, xq: Tensor) -> None:
 
 def check_episode(episode: Episode) -> None:
     """Refuse an episode whose shapes disagree or that holds a number which is not finite."""
+    require_instance("episode", episode, Episode)
     check_inputs(episode.context, episode.xq)
+    require_instance("yq", episode.yq, Tensor)
     if episode.yq.shape[:-1] != episode.xq.shape[:-1] or episode.yq.shape[-1] != episode.context.y.shape[-1]:
         raise ArgumentError(
             f"yq must have one answer of context.y's width for each query, but yq is {tuple(episode.yq.shape)} and xq "

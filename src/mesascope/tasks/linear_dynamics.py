@@ -10,7 +10,7 @@ import torch
 from mesascope.errors import require_choice, require_count, require_number
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
-from mesascope.tasks.draws import normal, symmetric_uniform
+from mesascope.tasks.draws import check_draw, normal, require_scale, symmetric_uniform
 
 __all__ = ["LinearDynamics"]
 
@@ -30,8 +30,8 @@ class LinearDynamics:
         length: elements of a sequence (T).
         noise: standard deviation of what is added at each step.
         dynamics: ``"orthogonal"`` or ``"contracting"``.
-        start: law of s_1: ``"normal"``, N(0, I), as in the text of the seed, or ``"uniform"``, U(-1, 1), as in the code
-            behind its figures.
+        start: law of s_1: ``"normal"``, N(0, I), as in the text of the thesis, or ``"uniform"``, U(-1, 1), as in the
+            code behind its figures.
         clip: clip every entry of every element to [-clip, clip] before the next is drawn.
 
     Source: thesis, section 3.5.1; clip and contraction, the ablations of its code.
@@ -51,7 +51,7 @@ class LinearDynamics:
     def __post_init__(self) -> None:
         for name in ("d", "length"):
             require_count(name, getattr(self, name))
-        require_number("noise", self.noise, least=0)
+        require_scale("noise", self.noise, least=0)
         require_choice("dynamics", self.dynamics, ("orthogonal", "contracting"))
         require_choice("start", self.start, _STARTS)
         if self.clip is not None:
@@ -59,7 +59,7 @@ class LinearDynamics:
 
     def sample(self, batch: int, generator: torch.Generator) -> Float[Tensor, "batch t d"]:
         """Draw ``batch`` sequences on the generator's device, in float32."""
-        require_count("batch", batch, least=0)
+        check_draw(batch, generator)
         matrix = self._matrices(batch, generator)
         element = self._bounded(_STARTS[self.start]((batch, self.d), generator))
         noise = self.noise * normal((self.length - 1, batch, self.d), generator)

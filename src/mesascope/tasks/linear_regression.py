@@ -1,4 +1,4 @@
-"""Linear regression: the family of the seeds' first experiments."""
+"""Linear regression: the family of the ICML paper's first experiments."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, Literal
 
 import torch
 
-from mesascope.errors import refuse, require_choice, require_count, require_number
+from mesascope.errors import ArgumentTypeError, refuse, require_choice, require_count, shown
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import stream
-from mesascope.tasks.draws import INPUT_LAWS, normal
+from mesascope.tasks.draws import INPUT_LAWS, check_draw, normal, require_scale
 from mesascope.tasks.episodes import Context, Episode
 
 __all__ = ["LinearRegression"]
@@ -40,7 +40,7 @@ class LinearRegression:
     Args:
         n_context: pairs in a context (N).
         d_in, d_out: widths of x and y.
-        x_scale, w_scale, noise: the scales above. The seed's text has x_scale 1, the code behind its figures 0.5.
+        x_scale, w_scale, noise: the scales above. The paper's text has x_scale 1, the code behind its figures 0.5.
         covariance: ``(d_in, d_in)``, positive definite, or its diagonal ``(d_in,)``; identity if None.
         pool: draw from a fixed set of this many tasks in place of fresh ones; a batch of exactly ``pool`` is the whole
             set in order.
@@ -75,8 +75,8 @@ class LinearRegression:
         require_count("pool_seed", self.pool_seed, least=0)
         require_choice("x", self.x, INPUT_LAWS)
         for name in ("x_scale", "w_scale"):
-            require_number(name, getattr(self, name), above=0)
-        require_number("noise", self.noise, least=0)
+            require_scale(name, getattr(self, name))
+        require_scale("noise", self.noise, least=0)
         if self.covariance is not None:
             object.__setattr__(self, "covariance", _nested_tuple(self.covariance))
             _ = self._factor
@@ -84,11 +84,16 @@ class LinearRegression:
     @functools.cached_property
     def _factor(self) -> Float[Tensor, "d d"]:
         """The Cholesky factor of the covariance."""
-        matrix = torch.tensor(self.covariance, dtype=torch.float64)
+        try:
+            matrix = torch.tensor(self.covariance, dtype=torch.float64)
+        except ValueError:  # rows of unequal lengths
+            matrix = torch.empty(0)
         if matrix.ndim == 1:
             matrix = torch.diag(matrix)
         if matrix.shape != (self.d_in, self.d_in):
             refuse("covariance", f"have shape ({self.d_in}, {self.d_in})", tuple(matrix.shape), "match it to d_in")
+        if not bool((matrix.abs() <= 1e30).all()):
+            refuse("covariance", "have finite entries of at most 1e30", self.covariance, "scale it down")
         factor, info = torch.linalg.cholesky_ex(matrix)
         if info or not torch.isfinite(factor).all() or not torch.allclose(matrix, matrix.mT):
             refuse("covariance", "be symmetric and positive definite", self.covariance, "add to its diagonal")
@@ -103,6 +108,7 @@ class LinearRegression:
 
     def seeded(self, seed: int) -> LinearRegression:
         """The family that training seed ``seed`` learns from: where tasks come from a pool, a pool of its own."""
+        require_count("seed", seed, least=0)
         return self if self.pool is None else dataclasses.replace(self, pool_seed=seed)
 
     @functools.cached_property
@@ -111,7 +117,7 @@ class LinearRegression:
 
     def sample(self, batch: int, generator: torch.Generator) -> Episode:
         """Draw ``batch`` tasks on the generator's device, in float32."""
-        require_count("batch", batch, least=0)
+        check_draw(batch, generator)
         if self.pool is not None:
             return self._sample_pool(batch, generator)
         rows = self.n_context + self.n_query
@@ -134,7 +140,12 @@ class LinearRegression:
         return pool.map(lambda tensor: tensor[index])
 
 
-def _nested_tuple(values) -> tuple:
+def _nested_tuple(values: Any) -> tuple:
     """Numbers of a tensor, an array or nested sequences as nested tuples, which a frozen family can hold."""
     values = values.tolist() if hasattr(values, "tolist") else values
-    return tuple(_nested_tuple(row) if isinstance(row, list | tuple) else float(row) for row in values)
+    try:
+        return tuple(_nested_tuple(row) if isinstance(row, list | tuple) else float(row) for row in values)
+    except (TypeError, ValueError):
+        raise ArgumentTypeError(
+            f"covariance must be numbers (d_in, d_in) or (d_in,), but is {shown(values)}: pass a tensor or lists."
+        ) from None

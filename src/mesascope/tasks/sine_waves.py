@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import torch
 
-from mesascope.errors import refuse, require_count, require_number
+from mesascope.errors import ArgumentTypeError, refuse, require_count, require_number, shown
 from mesascope.records import register
 from mesascope.shapes import Tensor
-from mesascope.tasks.draws import symmetric_uniform
+from mesascope.tasks.draws import check_draw, require_scale, symmetric_uniform
 from mesascope.tasks.episodes import Context, Episode
 
 __all__ = ["SineWaves"]
@@ -40,16 +40,20 @@ class SineWaves:
     def __post_init__(self) -> None:
         for name in ("n_context", "n_query"):
             require_count(name, getattr(self, name))
-        require_number("x_scale", self.x_scale, above=0)
+        require_scale("x_scale", self.x_scale)
         for name in ("amplitude", "phase"):
             value = getattr(self, name)
-            if len(value) != 2 or not -math.inf < value[0] <= value[1] < math.inf:
-                refuse(name, "be a finite (low, high)", value, "pass two numbers in order")
+            if not isinstance(value, tuple | list) or len(value) != 2:
+                raise ArgumentTypeError(f"{name} must be (low, high), but is {shown(value)}: pass two numbers.")
+            for end in value:
+                require_number(name, end, least=-1e15, most=1e15)
+            if value[0] > value[1]:
+                refuse(name, "be (low, high)", value, "pass two numbers in order")
             object.__setattr__(self, name, tuple(value))
 
     def sample(self, batch: int, generator: torch.Generator) -> Episode:
         """Draw ``batch`` tasks on the generator's device, in float32."""
-        require_count("batch", batch, least=0)
+        check_draw(batch, generator)
         x = symmetric_uniform((batch, self.n_context + self.n_query, 1), generator).mul_(self.x_scale)
         amplitude, phase = (
             _between(bounds, symmetric_uniform((batch, 1, 1), generator)) for bounds in (self.amplitude, self.phase)

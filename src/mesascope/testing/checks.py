@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
+from mesascope.errors import MesascopeError, require_number, shown
 from mesascope.shapes import Tensor
 from mesascope.streams import stream
 from mesascope.tasks import (
@@ -22,7 +24,9 @@ from mesascope.tasks import (
     LinearRegression,
     Predictor,
     SequenceFamily,
+    check_episode,
 )
+from mesascope.tasks.asking import asked, drawn, label
 
 __all__ = ["check_family", "check_learner", "check_predictor"]
 
@@ -50,35 +54,32 @@ def check_learner(
     >>> from mesascope.learners import GradientDescent
     >>> check_learner(GradientDescent(steps=2, eta=0.5))
     """
-    family = family or LinearRegression(n_context=10, d_in=3)
-    episode = family.sample(6, stream(0, "check"))
-    before = episode.map(torch.clone)
-    context, xq = episode.context, _several_queries(episode)
+    require_number("tolerance", tolerance, above=0)
+    episode = _drawn(family or LinearRegression(n_context=10, d_in=3), 6)
+    _require(isinstance(episode, Episode), "a learner must be checked on a family of episodes")
+    episode = episode._replace(xq=_several_queries(episode))
+    (context, xq, _), before = episode, episode.map(torch.clone)
+    ask = _asking(learner)
     with torch.no_grad():
-        answer = learner(context, xq)
-        expected = (*xq.shape[:-1], context.y.shape[-1])
-        _require(
-            tuple(answer.shape) == expected, f"predictions must have shape {expected}, but have {tuple(answer.shape)}"
-        )
-        _require(
-            answer.dtype == xq.dtype, f"predictions must have the queries' dtype {xq.dtype}, but have {answer.dtype}"
-        )
-        _require(bool(torch.isfinite(answer).all()), "predictions must be finite for finite inputs")
+        answer = ask("a learner must answer a context and queries", context, xq)
+        _check_answer(answer, (*xq.shape[:-1], context.y.shape[-1]), xq, "queries'")
         same = _sameness(answer, tolerance)
-        same(learner(context, xq), answer, "the same call must give the same prediction")
         _require(_equal(episode, before), "a learner must leave its inputs as they are")
-        half = Context(context.x[:3], context.y[:3])
-        same(learner(half, xq[:3]), answer[:3], "a task's prediction must not depend on the others in the batch")
-        same(learner(context, xq[:, :1]), answer[:, :1], "a query's prediction must not depend on other queries")
-        same(learner(context, xq.flip(1)), answer.flip(1), "queries must be answered in their order")
+        rule = "the same call must give the same prediction"
+        same(ask(rule, context, xq), answer, rule)
+        rule, half = "a task's prediction must not depend on the others in the batch", Context(context.x[:3], context.y[:3])
+        same(ask(rule, half, xq[:3]), answer[:3], rule)
+        rule = "a query's prediction must not depend on other queries"
+        same(ask(rule, context, xq[:, :1]), answer[:, :1], rule)
+        rule = "queries must be answered in their order"
+        same(ask(rule, context, xq.flip(1)), answer.flip(1), rule)
         if permutation_invariant:
             order = torch.randperm(context.x.shape[1], generator=stream(0, "permutation"))
-            shuffled = Context(context.x[:, order], context.y[:, order])
-            same(learner(shuffled, xq), answer, "the order of examples must not matter")
+            rule, shuffled = "the order of examples must not matter", Context(context.x[:, order], context.y[:, order])
+            same(ask(rule, shuffled, xq), answer, rule)
         if leading_axes:
-            split = [tensor.unflatten(0, (2, 3)) for tensor in (context.x, context.y, xq)]
-            nested = learner(Context(split[0], split[1]), split[2])
-            same(nested.flatten(0, 1), answer, "leading axes must be free")
+            rule, split = "leading axes must be free", [part.unflatten(0, (2, 3)) for part in (*context, xq)]
+            same(ask(rule, Context(split[0], split[1]), split[2]), answer.unflatten(0, (2, 3)), rule)
 
 
 def check_predictor(
@@ -98,76 +99,117 @@ def check_predictor(
     >>> from mesascope.learners import RecursiveLeastSquares
     >>> check_predictor(RecursiveLeastSquares(ridge=0.1))
     """
-    sequence = (family or LinearDynamics(d=3, length=12)).sample(6, stream(0, "check"))
+    require_number("tolerance", tolerance, above=0)
+    sequence = _drawn(family or LinearDynamics(d=3, length=12), 6)
+    _require(isinstance(sequence, Tensor), "a predictor must be checked on a family of sequences")
     before, length = sequence.clone(), sequence.shape[1]
     _require(length > 1, "a family must draw sequences of at least 2 elements")
+    ask = _asking(predictor)
     with torch.no_grad():
-        answer = predictor(sequence)
-        _require(isinstance(answer, Tensor), f"predictions must be a tensor, but are {type(answer).__name__}")
-        shape = tuple(sequence.shape)
-        _require(tuple(answer.shape) == shape, f"predictions must have shape {shape}, but have {tuple(answer.shape)}")
-        _require(
-            answer.dtype == sequence.dtype,
-            f"predictions must have the sequence's dtype {sequence.dtype}, but have {answer.dtype}",
-        )
-        _require(bool(torch.isfinite(answer).all()), "predictions must be finite for finite inputs")
+        answer = ask("a predictor must answer a sequence", sequence)
+        _check_answer(answer, tuple(sequence.shape), sequence, "sequence's")
         same = _sameness(answer, tolerance)
-        same(predictor(sequence), answer, "the same call must give the same prediction")
         _require(torch.equal(sequence, before), "a predictor must leave its inputs as they are")
-        same(predictor(sequence[:3]), answer[:3], "a sequence's predictions must not depend on the others in the batch")
+        rule = "the same call must give the same prediction"
+        same(ask(rule, sequence), answer, rule)
+        rule = "a sequence's predictions must not depend on the others in the batch"
+        same(ask(rule, sequence[:3]), answer[:3], rule)
         for t in range(1, length):
-            same(predictor(sequence[:, :t]), answer[:, :t], "predictions must not depend on how many elements follow")
-            changed = torch.cat([sequence[:, :t], -sequence[:, t:]], 1)
-            same(predictor(changed)[:, :t], answer[:, :t], "predictions must not depend on later elements")
+            rule = "predictions must not depend on how many elements follow"
+            same(ask(rule, sequence[:, :t]), answer[:, :t], rule)
+            rule, changed = "predictions must not depend on later elements", sequence.clone()
+            changed[:, t:] *= -1
+            same(ask(rule, changed)[:, :t], answer[:, :t], rule)
         if leading_axes:
-            same(predictor(sequence.unflatten(0, (2, 3))).flatten(0, 1), answer, "leading axes must be free")
-            same(predictor(sequence[0]), answer[0], "leading axes must be free")
+            rule = "leading axes must be free"
+            same(ask(rule, sequence.unflatten(0, (2, 3))), answer.unflatten(0, (2, 3)), rule)
+            same(ask(rule, sequence[0]), answer[0], rule)
         _require(
             hasattr(predictor, "step") == hasattr(predictor, "init_state"), "init_state and step must come together"
         )
         if hasattr(predictor, "step"):
+            rule = "decoding element by element must give the same predictions"
             state, decoded = predictor.init_state(6), []  # type: ignore[attr-defined]
             for element in sequence.unbind(1):
                 prediction, state = predictor.step(element, state)  # type: ignore[attr-defined]
                 decoded.append(prediction)
-            same(torch.stack(decoded, 1), answer, "decoding element by element must give the same predictions")
+            same(torch.stack(decoded, 1), answer, rule)
 
 
 def check_family(family: Family | SequenceFamily) -> None:
     """Check that ``family`` keeps the contract of a task family.
 
-    It is a frozen dataclass; episodes, or sequences, have the batch asked for and agreeing shapes; they are finite; the
-    same generator gives the same ones, another seed others; an empty batch is allowed.
+    It is a frozen dataclass; episodes, or sequences, are as many as asked for, none included, and have agreeing shapes;
+    they are finite; the same generator gives the same ones, another seed others.
 
     >>> check_family(LinearRegression(n_context=3, d_in=2))
     >>> check_family(LinearDynamics(d=2, length=3))
     """
+    first, again, other = (_drawn(family, 8, seed) for seed in (0, 0, 1))
     frozen = dataclasses.is_dataclass(family) and family.__dataclass_params__.frozen  # type: ignore[attr-defined]
-    _require(frozen, "a family must be a frozen dataclass")
-    first, again, other = (family.sample(8, stream(seed, "check")) for seed in (0, 0, 1))
+    _require(frozen, f"a family must be a frozen dataclass, but {label(family)} is none")
     _check_episode(first) if isinstance(first, Episode) else _check_sequence(first)
     _require(_equal(first, again), "the same generator must give the same tasks")
     _require(not _equal(first, other), "generators of other seeds must give other tasks")
-    none = family.sample(0, stream(0, "check"))
-    _require(len(none.xq if isinstance(none, Episode) else none) == 0, "an empty batch must be allowed")
+    for batch in (0, 3):
+        _drawn(family, batch)
 
 
 def _check_sequence(sequence: Tensor) -> None:
-    _require(sequence.ndim == 3, "a family of sequences must draw tensors (batch, t, width)")
-    _require(sequence.shape[0] == 8, "a family must draw as many tasks as it is asked for")
+    shape = tuple(sequence.shape)
+    _require(sequence.ndim == 3, f"a family of sequences must draw tensors (batch, t, width), but drew {shape}")
     _require(bool(torch.isfinite(sequence).all()), "a family must draw finite numbers")
 
 
 def _check_episode(episode: Episode) -> None:
-    (x, y), xq, yq = episode
-    _require(x.ndim == y.ndim == xq.ndim == yq.ndim == 3, "a family must draw tensors (batch, rows, width)")
-    _require(all(t.shape[0] == 8 for t in (x, y, xq, yq)), "a family must draw as many tasks as it is asked for")
-    _require(x.shape[:2] == y.shape[:2], "a context must have one target for each input")
-    _require(xq.shape[:2] == yq.shape[:2] and xq.shape[1] >= 1, "an episode must have one answer for each query")
-    _require(
-        xq.shape[2] == x.shape[2] and yq.shape[2] == y.shape[2], "queries and answers must be as wide as the context's"
-    )
-    _require(all(bool(torch.isfinite(t).all()) for t in (x, y, xq, yq)), "a family must draw finite numbers")
+    tensors = {"x": episode.context[0], "y": episode.context[1], "xq": episode.xq, "yq": episode.yq}
+    for name, tensor in tensors.items():
+        said = f"{name} is {tuple(tensor.shape) if isinstance(tensor, Tensor) else shown(tensor)}"
+        _require(isinstance(tensor, Tensor), f"a family must draw tensors, but {said}")
+        _require(tensor.ndim == 3, f"a family must draw tensors (batch, rows, width), but {said}")
+        _require(tensor.shape[0] == 8, f"a family must draw as many tasks as it is asked for, 8, but {said}")
+    try:
+        check_episode(episode)
+    except MesascopeError as error:
+        raise AssertionError(str(error)) from error
+    _require(episode.xq.shape[1] >= 1, "an episode must have a query")
+
+
+def _drawn(family: Any, batch: int, seed: int = 0) -> Any:
+    """A draw; what is wrong with it is a broken rule."""
+    try:
+        return drawn(family, batch, stream(seed, "check"))
+    except MesascopeError as error:
+        raise AssertionError(str(error)) from error
+    except Exception as error:
+        raise AssertionError(f"a family must draw {batch} tasks, but {label(family)} raised {_raised(error)}.") from error
+
+
+def _asking(model: Any) -> Callable[..., Tensor]:
+    """What ``model`` answers; where it raises, the rule that is asked about is broken."""
+
+    def ask(rule: str, *inputs: Context | Tensor) -> Tensor:
+        try:
+            return asked(model, *inputs)
+        except MesascopeError as error:
+            raise AssertionError(str(error)) from error
+        except Exception as error:
+            raise AssertionError(f"{rule}, but {label(model)} raised {_raised(error)}.") from error
+
+    return ask
+
+
+def _raised(error: Exception) -> str:
+    said = " ".join(str(error).split()).rstrip(".")
+    return f"{type(error).__name__} ({said if len(said) <= 200 else said[:197] + '...'})"
+
+
+def _check_answer(answer: Any, shape: tuple[int, ...], inputs: Tensor, whose: str) -> None:
+    _require(isinstance(answer, Tensor), f"predictions must be a tensor, but are {type(answer).__name__}")
+    _require(tuple(answer.shape) == shape, f"predictions must have shape {shape}, but have {tuple(answer.shape)}")
+    rule = f"predictions must have the {whose} dtype {inputs.dtype}, but have {answer.dtype}"
+    _require(answer.dtype == inputs.dtype, rule)
+    _require(bool(torch.isfinite(answer).all()), "predictions must be finite for finite inputs")
 
 
 def _sameness(answer: Tensor, tolerance: float) -> Callable[[Tensor, Tensor, str], None]:
@@ -175,6 +217,11 @@ def _sameness(answer: Tensor, tolerance: float) -> Callable[[Tensor, Tensor, str
     scale = tolerance * max(float(answer.abs().max()), 1e-6)
 
     def same(other: Tensor, reference: Tensor, rule: str) -> None:
+        _require(
+            isinstance(other, Tensor) and other.shape == reference.shape,
+            f"{rule}, but predictions have shape {tuple(getattr(other, 'shape', ()))} in place of "
+            f"{tuple(reference.shape)}",
+        )
         gap = float((other - reference).abs().max())
         _require(gap <= scale, f"{rule}, but predictions differ by {gap:.3g} (tolerance {scale:.3g})")
 

@@ -10,9 +10,13 @@ import torch
 from torch import nn
 from torch.func import functional_call, stack_module_state, vmap
 
-from mesascope.errors import ArgumentError
+from mesascope.errors import ArgumentError, ArgumentTypeError, refuse, require_count, shown
+from mesascope.evidence.tables import Table
 from mesascope.shapes import Float, Tensor
+from mesascope.streams import generator_on
 from mesascope.tasks import Context
+from mesascope.tasks.asking import label
+from mesascope.training.history import History
 
 __all__ = ["Ensemble"]
 
@@ -33,20 +37,41 @@ class Ensemble(Generic[Module]):
     """
 
     def __init__(self, members: Sequence[Module]) -> None:
+        if not isinstance(members, list | tuple) or not all(isinstance(member, nn.Module) for member in members):
+            raise ArgumentTypeError(f"members must be a list of modules, but is {shown(members)}: pass one a seed.")
         if not members:
             raise ArgumentError("members must hold at least one module, but is empty: pass one a seed.")
         self.module = copy.deepcopy(members[0])
         """The module that every member runs as, with the first member's modes; its own weights are not used."""
-        weights, buffers = stack_module_state(list(members))  # type: ignore[arg-type]
+        try:
+            weights, buffers = stack_module_state(list(members))  # type: ignore[arg-type]
+        except (RuntimeError, KeyError) as error:
+            raise ArgumentError(
+                f"members must be of one architecture, but differ ({' '.join(str(error).split())}): build all from one "
+                "config."
+            ) from error
         self.weights = {name: w.detach().clone().requires_grad_(w.requires_grad) for name, w in weights.items()}
         self.buffers = {name: buffer.detach().clone() for name, buffer in buffers.items()}
         if not self.weights:
             raise ArgumentError(f"members must have parameters, but {members[0]} has none: pass another module.")
 
+        self._history: History | None = None
+
+    @property
+    def history(self) -> Table:
+        """What `train` logged: a row for each step and seed with loss, gradient norm and learning rate."""
+        return Table() if self._history is None else self._history.table()
+
+    def __repr__(self) -> str:
+        return f"Ensemble of {len(self)}: {label(self.module)}"
+
     def __len__(self) -> int:
         return next(iter(self.weights.values())).shape[0]
 
     def __call__(self, *inputs: Context | Tensor) -> Float[Tensor, "members *batch m dy"]:
+        for part in (tensor for given in inputs for tensor in (given if isinstance(given, Context) else (given,))):
+            if part.shape[:1] != (len(self),):
+                refuse("inputs", f"have a first axis of {len(self)}, one a member", tuple(part.shape), "expand them")
         if len(self) == 1:  # no vmap for one member: anything a module does is allowed, and shapes stay what they are
             weights, buffers = ({name: t[0] for name, t in part.items()} for part in (self.weights, self.buffers))
             own = [Context(part.x[0], part.y[0]) if isinstance(part, Context) else part[0] for part in inputs]
@@ -59,6 +84,9 @@ class Ensemble(Generic[Module]):
 
     def member(self, index: int) -> Module:
         """A copy of member ``index`` as an ordinary module."""
+        require_count("index", index, least=-len(self))
+        if index >= len(self):
+            refuse("index", f"be below the number of members, {len(self)}", index, "count from 0")
         module = copy.deepcopy(self.module).to(next(iter(self.weights.values())).device)
         parameters = dict(module.named_parameters())
         with torch.no_grad():
@@ -79,8 +107,15 @@ class Ensemble(Generic[Module]):
         other.weights = weights
         return other
 
+    def with_history(self, history: History) -> Ensemble[Module]:
+        """The same ensemble, with what its training logged."""
+        other = copy.copy(self)
+        other._history = history
+        return other
+
     def to(self, device: torch.device | str) -> Ensemble[Module]:
         """Move all weights to ``device``, in place."""
+        generator_on(device)
         self.weights = {name: w.detach().to(device).requires_grad_(w.requires_grad) for name, w in self.weights.items()}
         self.buffers = {name: buffer.to(device) for name, buffer in self.buffers.items()}
         self.module.to(device)

@@ -10,8 +10,9 @@ from typing import Any, Generic
 
 import torch
 
-from mesascope.errors import ArgumentError
+from mesascope.errors import ArgumentError, require_callable, require_instance
 from mesascope.shapes import Float, Tensor
+from mesascope.tasks.asking import in_words
 from mesascope.training.ensemble import Ensemble, Module
 from mesascope.training.loop import Metrics
 from mesascope.training.modes import Modes
@@ -59,6 +60,8 @@ class EnsembleState(Generic[Module]):
         *,
         seed: int = 0,
     ) -> None:
+        require_callable("loss", loss)
+        require_instance("plan", plan, Training)
         self.ensemble = members if isinstance(members, Ensemble) else Ensemble(members)
         _refuse_equal_members(self.ensemble)
         self.loss, self.plan, self.seed = loss, plan, seed
@@ -77,7 +80,8 @@ class EnsembleState(Generic[Module]):
         self._modes.update()
         self._optimizer.zero_grad()
         buffers = {name: buffer.clone() for name, buffer in self.ensemble.buffers.items()}
-        with drawing_from(self.seed, "model", self.step, self._diverged.device):
+        drawing = drawing_from(self.seed, "model", self.step, self._diverged.device)
+        with drawing, in_words(self.ensemble, ()):
             losses = self.loss(self.ensemble, batch)
             self._check(losses)
             losses.sum().backward()

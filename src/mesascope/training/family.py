@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import operator
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
+from torch import nn
 
+from mesascope.errors import ArgumentTypeError, refuse, require_callable, require_instance, shown
 from mesascope.shapes import Tensor
 from mesascope.streams import stream
 from mesascope.tasks import Context, Episode, Family, Seeded, SequenceFamily
+from mesascope.tasks.asking import drawn, require_family, takes
 from mesascope.training.ensemble import Ensemble, Module
 from mesascope.training.ensemble_state import EnsembleState
-from mesascope.training.loop import Checkpoints, Observer, fit
+from mesascope.training.history import History
+from mesascope.training.loop import Checkpoints, Metrics, Observer, fit
 from mesascope.training.losses import half_mse
 from mesascope.training.plan import Training
+from mesascope.training.progress import ProgressBar
+from mesascope.training.randomness import drawing_from
 
 __all__ = ["train"]
 
@@ -31,13 +40,24 @@ def train(
 ) -> Ensemble[Module]:
     """Train one learner or predictor a seed on fresh tasks of ``family``, all at once, by `half_mse`.
 
+    Its ``members()`` are the trained modules, its ``history`` a table of every step that pandas takes. On Ctrl-C the
+    training ends early: see `fit`.
+
     Args:
-        make: builds one from the generator of its initial weights (stream ``init`` of its seed).
+        make: builds one from the generator of its initial weights (stream ``init`` of its seed). While it builds,
+            torch's global generator follows the seed too, so that layers which take no generator, such as
+            `torch.nn.Linear`, start from weights of the seed's own: ``lambda generator: MyNet(width=64)`` is enough.
         family: each seed draws its own tasks (step i from stream ``train`` of that seed), from its own family where
             ``family`` has a method ``seeded(seed)``.
         training: see `Training`.
         seeds: one member each.
-        evaluate, checkpoints, observe: see `fit`.
+        observe: see `fit`; a bar on a terminal, lines in a notebook, and nothing elsewhere, if None.
+        evaluate, checkpoints: see `fit`.
+
+    Raises:
+        ArgumentError: equal seeds, or members that start equal.
+        ArgumentTypeError: arguments of other types.
+        NumericalError: every member has diverged.
 
     >>> from mesascope.learners import GradientDescent
     >>> from mesascope.tasks import LinearRegression
@@ -51,16 +71,67 @@ def train(
     >>> all(5 < learner.eta < 7 for learner in trained.members())
     True
     """
-    plan = training or Training()
-    ensemble = Ensemble([make(stream(seed, "init")) for seed in seeds]).to(device)
-    state = EnsembleState(ensemble, half_mse, plan, seed=seeds[0])
+    plan = Training() if training is None else training
+    require_instance("training", plan, Training)
+    require_family(family)
+    seeds = _checked(seeds)
     families = [family.seeded(seed) if isinstance(family, Seeded) else family for seed in seeds]
+    ensemble = Ensemble([_made(make, seed) for seed in seeds]).to(device)
+    state = EnsembleState(ensemble, half_mse, plan, seed=seeds[0])
 
     def batch_at(step: int) -> Episode | Tensor:
         draws = [stream(seed, "train", step, device) for seed in seeds]
-        return stacked([own.sample(plan.batch, draw) for own, draw in zip(families, draws, strict=True)])
+        return stacked([drawn(own, plan.batch, draw) for own, draw in zip(families, draws, strict=True)])
 
-    return fit(state, batch_at, plan, evaluate=evaluate, checkpoints=checkpoints, observe=observe)
+    history = History(seeds)
+    with _shown(observe, plan.steps) as show:
+
+        def told(step: int, metrics: Metrics) -> None:
+            history(step, metrics)
+            show(step, metrics)
+
+        trained = fit(state, batch_at, plan, evaluate=evaluate, checkpoints=checkpoints, observe=told)
+    return trained.with_history(history)
+
+
+def _checked(seeds: Sequence[int]) -> list[int]:
+    try:
+        numbers = [] if isinstance(seeds, str) else [operator.index(seed) for seed in seeds]
+    except TypeError:
+        numbers = []
+    if not numbers or min(numbers) < 0:
+        raise ArgumentTypeError(f"seeds must be some whole numbers from 0 on, but is {shown(seeds)}: pass [0, 1], say.")
+    if len(set(numbers)) < len(numbers):
+        refuse("seeds", "differ from each other", numbers, "give no seed twice")
+    return numbers
+
+
+def _made(make: Callable[[torch.Generator], Module], seed: int) -> Module:
+    """A member's module; what it draws from torch's global generators follows the seed, too."""
+    generator = stream(seed, "init")
+    if not callable(make) or not takes(make, (generator,)):
+        raise ArgumentTypeError(
+            f"make must build a module from a torch.Generator, but is {shown(make)}: pass config.build, or a function "
+            "of one argument."
+        )
+    with drawing_from(seed, "init of layers without a generator", 0, generator.device):
+        module = make(generator)
+    if not isinstance(module, nn.Module):
+        raise ArgumentTypeError(f"make must return a torch module, but returned {shown(module)}: return one.")
+    return module
+
+
+@contextmanager
+def _shown(observe: Observer | None, steps: int) -> Iterator[Observer]:
+    """``observe``, or else a progress bar where a person looks on."""
+    if observe is not None:
+        require_callable("observe", observe)
+        yield observe
+    elif sys.stderr.isatty() or "ipykernel" in sys.modules:
+        with ProgressBar("training", steps) as bar:
+            yield bar
+    else:
+        yield lambda step, metrics: None
 
 
 def stacked(draws: Sequence[Episode | Tensor]) -> Episode | Tensor:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Protocol, TypeVar, runtime_checkable
 
 import torch
 
-from mesascope.errors import NumericalError
+from mesascope.errors import NumericalError, refuse, require_callable, require_instance
 from mesascope.shapes import Tensor
+from mesascope.training.interruption import interruption
 from mesascope.training.plan import Training
 
 __all__ = ["Checkpoints", "Metrics", "Observer", "TrainingState", "fit", "result_tensors"]
@@ -70,26 +72,37 @@ def fit(
         checkpoints: saved to every ``checkpoint_every`` steps and at the end.
         observe: called after every step with its number, counted from 1, and its metrics.
 
+    Ctrl-C ends the training after the step that it meets (pressed twice, at once). With checkpoints, that step is saved
+    and KeyboardInterrupt raised: resumed, the training ends as if nothing had been. Without, a warning tells the step,
+    and the result so far is returned.
+
     Raises:
         NumericalError: the loss has diverged, for every member if there are several; names the step. The last
             checkpoint stays.
     """
+    _check(state, batch_at, plan, evaluate, checkpoints, observe)
     done, found = 0, checkpoints.load() if checkpoints else None
     if found:
         done = found[0]
         state.load(found[1])
     elif evaluate:
         evaluate(0, state.result())
-    for step in range(done + 1, plan.steps + 1):
-        metrics = state.update(batch_at(step - 1))
-        _check_finite(step, metrics)
-        last = step == plan.steps
-        if observe:
-            observe(step, metrics)
-        if evaluate and (last or step % plan.evaluate_every == 0):
-            evaluate(step, state.result())
-        if checkpoints and (last or step % plan.checkpoint_every == 0):
-            checkpoints.save(step, state.tensors())
+    with interruption() as interrupted:
+        for step in range(done + 1, plan.steps + 1):
+            metrics = state.update(batch_at(step - 1))
+            _check_finite(step, metrics)
+            last, stop = step == plan.steps, interrupted()
+            if observe:
+                observe(step, metrics)
+            if evaluate and (last or step % plan.evaluate_every == 0):
+                evaluate(step, state.result())
+            if checkpoints and (last or stop or step % plan.checkpoint_every == 0):
+                checkpoints.save(step, state.tensors())
+            if stop and checkpoints:
+                raise KeyboardInterrupt
+            if stop:
+                warnings.warn(f"the training was interrupted after step {step} of {plan.steps}.", stacklevel=2)
+                break
     return state.result()
 
 
@@ -102,9 +115,23 @@ def result_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     >>> result_tensors(checkpoint)
     {'a': tensor([1., 1.])}
     """
+    require_instance("tensors", tensors, Mapping)
     kinds = ("weights", "average", "buffers")  # the later takes the place of the earlier
     parts = [{k.removeprefix(f"{kind}/"): v for k, v in tensors.items() if k.startswith(f"{kind}/")} for kind in kinds]
+    if not parts[0]:
+        refuse("tensors", "hold weights", sorted(tensors), "pass what a state's tensors() gave")
     return parts[0] | parts[1] | parts[2]
+
+
+def _check(state: object, batch_at: object, plan: object, evaluate: object, checkpoints: object, observe: object):
+    require_instance("state", state, TrainingState)
+    require_callable("batch_at", batch_at)
+    require_instance("plan", plan, Training)
+    if checkpoints is not None:
+        require_instance("checkpoints", checkpoints, Checkpoints)
+    for name, given in (("evaluate", evaluate), ("observe", observe)):
+        if given is not None:
+            require_callable(name, given)
 
 
 def _check_finite(step: int, metrics: Metrics) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from torch import nn
 
-from mesascope.errors import ArgumentError, refuse
+from mesascope.errors import refuse
 from mesascope.shapes import Float, Tensor
-from mesascope.tasks import Episode
+from mesascope.tasks import Episode, check_sequence
+from mesascope.tasks.asking import asked, check_answer
 from mesascope.training.ensemble import Ensemble
 
 __all__ = ["half_mse"]
@@ -21,15 +22,13 @@ def half_mse(model: Ensemble | nn.Module, tasks: Episode | Tensor) -> Float[Tens
     (T - 1) d times as large for sequences.
     """
     if isinstance(tasks, Episode):
-        prediction, answer = model(tasks.context, tasks.xq), tasks.yq
+        inputs, answer = (tasks.context, tasks.xq), tasks.yq
     else:
+        check_sequence(tasks)
         if tasks.shape[-2] < 2:
             refuse("tasks", "have sequences of at least 2 elements", tuple(tasks.shape), "draw longer ones")
-        prediction, answer = model(tasks[..., :-1, :]), tasks[..., 1:, :]
-    if prediction.shape != answer.shape:
-        raise ArgumentError(
-            f"predictions must have the answers' shape, {tuple(answer.shape)}, but have {tuple(prediction.shape)}: "
-            "return (*batch, m, dy), or (*batch, t, d) for sequences."
-        )
+        # A copy: a model that writes into what it reads must not change the answers.
+        inputs, answer = (tasks[..., :-1, :],), tasks[..., 1:, :].clone()
+    prediction = check_answer(model, asked(model, *inputs), answer.shape)
     error = 0.5 * (prediction - answer).square()
     return error.flatten(1).mean(1) if isinstance(model, Ensemble) else error.mean()

@@ -12,8 +12,9 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from mesascope.errors import ArgumentError, refuse, require_count
+from mesascope.errors import ArgumentError, refuse, require_callable, require_count, require_instance
 from mesascope.shapes import Float, Tensor
+from mesascope.tasks.asking import in_words
 from mesascope.training.ensemble import Module
 from mesascope.training.loop import Metrics
 from mesascope.training.modes import Modes
@@ -72,6 +73,11 @@ class ModuleState(Generic[Module]):
         autocast: torch.dtype | None = None,
         seed: int = 0,
     ) -> None:
+        require_instance("module", module, nn.Module)
+        require_callable("loss", loss)
+        require_instance("plan", plan, Training)
+        for group in parameter_groups:
+            require_instance("parameter_groups", group, ParameterGroup)
         require_count("accumulate", accumulate)
         if autocast not in (None, torch.float16, torch.bfloat16):
             refuse("autocast", "be torch.float16, torch.bfloat16 or None", autocast, "choose one of them")
@@ -91,7 +97,7 @@ class ModuleState(Generic[Module]):
         """One optimiser step: ``loss``, ``gradient_norm`` before clipping, and ``learning_rate``."""
         self._modes.update()
         self._optimizer.zero_grad()
-        with drawing_from(self.seed, self._stream(), self.step, self._device):
+        with drawing_from(self.seed, self._stream(), self.step, self._device), in_words(self._module, ()):
             loss = self._backward(batch)
         self._scaler.unscale_(self._optimizer)
         gradients = [weight.grad for weight in self._weights.values() if weight.grad is not None]

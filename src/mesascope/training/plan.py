@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from mesascope.errors import refuse, require_choice, require_count, require_number
+from mesascope.errors import ArgumentTypeError, refuse, require_choice, require_count, require_instance, require_number, shown
 
 __all__ = ["SCHEDULES", "ParameterGroup", "Training", "schedule_factor"]
 
@@ -64,6 +65,8 @@ class Training:
         require_number("momentum", self.momentum, least=0)
         if self.momentum and self.optimizer != "sgd":
             refuse("momentum", f"be 0 for {self.optimizer}", self.momentum, 'set betas, or optimizer="sgd"')
+        if not isinstance(self.betas, tuple | list) or len(self.betas) != 2:
+            raise ArgumentTypeError(f"betas must be two numbers, but is {shown(self.betas)}: pass (0.9, 0.999), say.")
         object.__setattr__(self, "betas", tuple(self.betas))
         for beta in self.betas:
             require_number("betas", beta, least=0)
@@ -87,6 +90,10 @@ class ParameterGroup:
     weight_decay: float | None = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.names, str) or not isinstance(self.names, Sequence) or not self.names:
+            raise ArgumentTypeError(f"names must be a tuple of patterns, but is {shown(self.names)}: pass ('*',), say.")
+        for name in self.names:
+            require_instance("names", name, str)
         object.__setattr__(self, "names", tuple(self.names))
         if self.learning_rate is not None:
             require_number("learning_rate", self.learning_rate, above=0)
@@ -121,6 +128,8 @@ def schedule_factor(
     >>> [round(schedule_factor("linear", step, 8, 0.5, warmup_steps=2), 2) for step in range(8)]
     [0.5, 1.0, 1.0, 1.0, 1.0, 0.75, 0.5, 0.25]
     """
+    if schedule not in list(SCHEDULES):
+        require_choice("schedule", schedule, SCHEDULES)
     if step < warmup_steps:
         return (step + 1) / warmup_steps
     start = max(decay_from * steps, warmup_steps)

@@ -1,0 +1,157 @@
+"""Asking families for tasks and learners for answers; what goes wrong on the way is said in a sentence."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.func import functional_call
+
+from mesascope.errors import ArgumentError, ArgumentTypeError, MesascopeError, refuse, require_callable, shown
+from mesascope.shapes import Tensor
+from mesascope.tasks.episodes import Context, Episode, check_episode, check_sequence
+
+__all__ = ["asked", "check_answer", "check_tasks", "copied", "drawn", "in_words", "label", "require_family", "takes"]
+
+
+def require_family(family: Any) -> None:
+    """Refuse what no tasks can be drawn from."""
+    if isinstance(family, type) or not callable(getattr(family, "sample", None)):
+        remedy = f"pass {family.__name__}()" if isinstance(family, type) else "pass LinearRegression(), say"
+        raise ArgumentTypeError(
+            f"family must have a method sample(batch, generator), but is {shown(family)}: {remedy}."
+        )
+
+
+def drawn(family: Any, tasks: int, generator: torch.Generator) -> Any:
+    """``tasks`` tasks of ``family``: an `Episode`, or sequences ``(tasks, t, d)``."""
+    require_family(family)
+    with in_words(family, ()):
+        batch = family.sample(tasks, generator)
+    if not isinstance(batch, Episode | Tensor):
+        raise ArgumentTypeError(
+            f"family must draw an Episode or a tensor of sequences, but {label(family)} drew a "
+            f"{type(batch).__name__}: return Episode(Context(x, y), xq, yq)."
+        )
+    found = len(batch.xq if isinstance(batch, Episode) else batch)
+    if found != tasks:
+        raise ArgumentError(
+            f"family must draw as many tasks as it is asked for, {tasks}, but {label(family)} drew {found}: mend its "
+            "sample(batch, generator)."
+        )
+    return batch
+
+
+def asked(model: Any, *inputs: Context | Tensor, weights: Mapping[str, Tensor] | None = None) -> Any:
+    """What ``model`` answers, with ``weights`` in place of its own if there are any.
+
+    Raises:
+        ArgumentTypeError: it cannot be called like this, or computes in another dtype or on another device.
+        ArgumentError: it runs out of memory.
+    """
+    require_callable("a learner", model)
+    try:
+        with in_words(model, inputs):
+            return model(*inputs) if weights is None else functional_call(model, dict(weights), inputs)
+    except TypeError as error:
+        if isinstance(error, MesascopeError) or takes(model, inputs):
+            raise
+        wanted = "(sequence)" if len(inputs) == 1 else "(context, xq)"
+        raise ArgumentTypeError(
+            f"a learner must take what the family draws, here {wanted}, but {label(model)} does not: choose a family "
+            "of episodes for learners, of sequences for predictors."
+        ) from error
+
+
+def check_answer(model: object, answer: object, shape: tuple[int, ...]) -> Tensor:
+    """``answer``, if it is a tensor of exactly this shape: torch would compare others pair by pair, in silence."""
+    if not isinstance(answer, Tensor):
+        raise ArgumentTypeError(
+            f"a learner must return a torch tensor, but {label(model)} returned {type(answer).__name__}: wrap it in "
+            "torch.as_tensor."
+        )
+    if answer.shape != shape:
+        raise ArgumentError(
+            f"a learner must return predictions of the answers' shape {tuple(shape)}, but {label(model)} returned "
+            f"{tuple(answer.shape)}: return (*batch, m, dy), or (*batch, t, d) for sequences."
+        )
+    return answer
+
+
+def check_tasks(tasks: Any) -> None:
+    """Refuse what are no episodes or sequences, or none at all, or hold a number which is not finite."""
+    if not isinstance(tasks, Episode | Tensor):
+        raise ArgumentTypeError(
+            f"tasks must be an Episode or a tensor of sequences, but are {shown(tasks)}: draw them with "
+            "family.sample(batch, generator)."
+        )
+    if isinstance(tasks, Episode):
+        check_episode(tasks)
+        if tasks.xq.ndim < 3 or not tasks.yq.numel():
+            refuse("yq", "be (tasks, m, dy) with one task at least", tuple(tasks.yq.shape), "draw some")
+        return
+    check_sequence(tasks)
+    if tasks.ndim != 3 or tasks.shape[1] < 2 or not tasks.numel() or not bool(torch.isfinite(tasks).all()):
+        refuse("sequences", "be finite numbers (tasks, t, d) with t > 1", tuple(tasks.shape), "draw longer ones, say")
+
+
+def copied(tensor: Tensor) -> Tensor:
+    """A copy for a learner that may write into it, laid out as it was: products of other layouts round otherwise."""
+    if 0 in tensor.stride():  # entries that share their memory
+        return tensor.clone()
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+
+
+def label(model: object) -> str:
+    """A learner or a family in an error's sentence."""
+    model = getattr(model, "module", model)  # of an ensemble
+    if isinstance(model, nn.Module) and len(line := " ".join(repr(model).split())) < 80:
+        return line
+    return getattr(model, "__name__", type(model).__name__)
+
+
+def takes(model: Any, inputs: tuple[Any, ...]) -> bool:
+    """Whether a call with these arguments can be right; an ensemble is called as its module."""
+    module = getattr(model, "module", model)
+    try:
+        inspect.signature(module.forward if isinstance(module, nn.Module) else module).bind(*inputs)
+    except TypeError:
+        return False
+    except ValueError:  # a signature that Python does not know
+        return True
+    return True
+
+
+@contextmanager
+def in_words(model: Any, inputs: tuple[Any, ...]) -> Iterator[None]:
+    """Torch's errors of memory, dtypes and devices as a sentence about ``model``."""
+    try:
+        yield
+    except RuntimeError as error:
+        said = str(error)
+        tensors = [tensor for part in inputs for tensor in (part if isinstance(part, tuple) else (part,))]
+        if isinstance(error, torch.OutOfMemoryError) or "t allocate memory" in said:
+            raise ArgumentError(
+                f"the tasks must fit into memory, but {label(model)} ran out of it: pass fewer tasks, or smaller ones."
+            ) from error
+        for name, convert in (("dtype", "convert the one or the other with .float() or .double()"),
+                              ("device", "move the one or the other with .to(device)")):
+            other = _other(model, tensors, name)
+            if other is not None and (name in said or "same" in said):
+                raise ArgumentTypeError(
+                    f"a learner must have the {name} of the tasks, {getattr(tensors[0], name)}, but {label(model)} "
+                    f"has weights of {other}: {convert}."
+                ) from error
+        raise
+
+
+def _other(model: Any, tensors: list[Tensor], name: str) -> Any:
+    """The dtype or device, whichever ``name`` says, of a weight that is not the inputs', if there is one."""
+    module = getattr(model, "module", model)
+    weights: Callable = getattr(module, "parameters", tuple)
+    of = [getattr(weight, name) for weight in weights() if weight.is_floating_point()]
+    return next((one for one in of if tensors and one != getattr(tensors[0], name)), None)

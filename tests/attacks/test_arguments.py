@@ -1,0 +1,629 @@
+"""Wrong arguments to every public callable: each ends in one sentence that names the argument.
+
+A grid puts each wrong value of a kind in the place of ``@``; the name that the sentence must hold stands before ``=@``,
+or after the bar. A single attack is a line with what its sentence says. Right results stand at the end.
+"""
+
+import itertools
+import math
+import re
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from sentences import one_sentence
+
+import mesascope
+from mesascope import adapters, constructions, errors, learners, lenses, nets, ops, tasks, testing, training
+from mesascope.adapters import AsLearner, AsPredictor, from_sklearn
+from mesascope.errors import ArgumentError, ArgumentTypeError, MesascopeError
+from mesascope.streams import stream
+
+NAMES = {
+    name: getattr(package, name)
+    for package in (tasks, learners, nets, constructions, training, lenses, testing, ops)
+    for name in dir(package)
+    if not name.startswith("_")
+}
+PAIRS = tasks.LinearRegression(n_context=5, d_in=2)
+DYNAMICS = tasks.LinearDynamics(d=3, length=8)
+GENERATOR = stream(0, "attacks")
+EPISODE, SEQUENCES = PAIRS.sample(6, GENERATOR), DYNAMICS.sample(6, GENERATOR)
+HEADS = nets.AttentionConfig(8, 2)
+CONFIG = nets.InContextRegressorConfig(nets.TransformerConfig(3, init_scale=0.1))
+
+
+class Free(torch.nn.Module):
+    """A learner with one parameter that answers in any shape it is told to."""
+
+    def __init__(self, shape=lambda xq: xq[..., :1]):
+        super().__init__()
+        self.weight, self.shape = torch.nn.Parameter(torch.ones(())), shape
+
+    def forward(self, context, xq):
+        return self.weight * self.shape(xq)
+
+
+class Odd:
+    """A family that draws something else than it is asked for."""
+
+    def __init__(self, change):
+        self.change = change
+
+    def sample(self, batch, generator):
+        return self.change(PAIRS, batch, generator)
+
+
+NAMES |= {
+    "math": math, "np": np, "torch": torch, "stream": stream, "mesascope": mesascope, "Free": Free, "Odd": Odd,
+    "AsLearner": AsLearner, "AsPredictor": AsPredictor, "from_sklearn": from_sklearn, "Measurement": mesascope.Measurement,
+    "pairs": PAIRS, "dynamics": DYNAMICS, "g": GENERATOR, "ep": EPISODE, "sq": SEQUENCES, "heads": HEADS,
+    "config": CONFIG, "net": CONFIG.build(GENERATOR), "gd": learners.GradientDescent(1, 1.0),
+    "predictor": learners.OnlineGradientDescent(1, 0.1), "plan": training.Training(steps=2, batch=4),
+    "wide": nets.InContextRegressorConfig(nets.TransformerConfig(4, init_scale=0.1)).build(GENERATOR),
+    "deep": nets.InContextRegressorConfig(nets.TransformerConfig(3, n_layers=2, init_scale=0.1)).build(GENERATOR),
+    "soft": nets.InContextRegressorConfig(nets.TransformerConfig(3, attention="softmax")).build(GENERATOR),
+    "half": EPISODE.to(torch.float16), "nan": math.nan, "inf": math.inf,
+}  # fmt: skip
+
+# Wrong values of each kind, and where they are put. A place that takes None, too, ends with a question mark.
+GRIDS = {
+    "count": (
+        "None 'a' 1.5 nan inf -1 True [3] 3j",
+        """
+        LinearRegression(n_context=@)
+        LinearRegression(d_in=@)
+        LinearRegression(d_out=@)
+        LinearRegression(n_query=@)
+        LinearRegression(pool=@)?
+        LinearRegression(pool_seed=@)
+        LinearRegression(pool=3).seeded(seed=@)
+        LinearDynamics(d=@)
+        LinearDynamics(length=@)
+        SineWaves(n_context=@)
+        SineWaves(n_query=@)
+        pairs.sample(batch=@, generator=g)
+        dynamics.sample(batch=@, generator=g)
+        SineWaves().sample(batch=@, generator=g)
+        stream(seed=@, name='a')
+        stream(0, 'a', step=@)
+        GradientDescent(steps=@, eta=1.0)
+        GradientDescentPlusPlus(steps=@, eta=1.0, gamma=0.1)
+        KernelGradientDescent(torch.tanh, steps=@, eta=1.0)
+        PreconditionedGradientDescent(torch.eye(2), steps=@)
+        Newton(steps=@)
+        NearestNeighbours(k=@)
+        OnlineGradientDescent(steps=@, eta=0.1)
+        NeumannLeastSquares(terms=@, bound=9.0)
+        ChebyshevLeastSquares.inverse(terms=@, bound=9.0)
+        gram_spectra(pairs, contexts=@, generator=g)
+        tune(gd, pairs, tasks=@)
+        tune(gd, pairs, tasks=20, seed=@)
+        tune_spectral(gd, pairs, contexts=@)
+        tune_spectral(gd, pairs, contexts=20, seed=@)
+        gradient_descent(d_in=@, d_out=1, eta=1.0, n_context=5)
+        gradient_descent(2, d_out=@, eta=1.0, n_context=5)
+        gradient_descent(2, 1, 1.0, n_context=@)
+        gradient_descent(2, 1, 1.0, 5, steps=@)
+        gradient_descent_plus_plus(2, 1, 1.0, 0.1, n_context=@)
+        kernel_gradient_descent(MLP(2, 4, 1.0, g), d_out=@, eta=1.0, n_context=5)
+        copy_tokens(2, 1, 1.0, n_context=@)
+        softmax_gradient_descent(d_in=@, d_out=1, eta=1.0)
+        softmax_gradient_descent(2, 1, 1.0, steps=@)
+        mesa_gradient_descent(d=@, eta=1.0)
+        online_gradient_descent(2, 1.0, steps=@)
+        neumann_preconditioning(2, terms=@, bound=9.0)
+        mesa_least_squares(d=@, ridge=1.0)
+        Training(steps=@)
+        Training(batch=@)
+        Training(warmup_steps=@)
+        Training(evaluate_every=@)
+        Training(checkpoint_every=@)
+        ModuleState(net, half_mse, plan, accumulate=@)
+        compare(gd, {'a': gd}, pairs, tasks=@)
+        compare(gd, {'a': gd}, pairs, tasks=9, seed=@)
+        sweep({'a': gd}, pairs, {'noise': [0.1]}, tasks=@)
+        sweep({'a': gd}, pairs, {'noise': [0.1]}, tasks=9, seed=@)
+        rollout(gd, steps=@)
+        step_sizes(net, n_context=@)
+        token_sensitivity(net, ep, layer=@)
+        AttentionConfig(width=@)
+        AttentionConfig(8, n_heads=@)
+        TransformerConfig(width=@)
+        TransformerConfig(3, n_layers=@)
+        InContextRegressorConfig(TransformerConfig(3), d_out=@)
+        SequencePredictorConfig(CausalTransformerConfig(heads), d=@)
+        MLP(2, 4, 1.0, g) and NearestNeighbours(k=@)
+        """,
+    ),
+    "number": (
+        "None 'a' nan inf -inf True [] 3j",
+        """
+        LinearRegression(x_scale=@)
+        LinearRegression(w_scale=@)
+        LinearRegression(noise=@)
+        LinearDynamics(noise=@)
+        LinearDynamics(clip=@)?
+        SineWaves(x_scale=@)
+        SineWaves(amplitude=(0.0, @)) | amplitude
+        SineWaves(phase=(@, 1.0)) | phase
+        GradientDescent(1, eta=@)
+        GradientDescent(1, eta=1.0, token_clip=@)?
+        GradientDescentPlusPlus(1, 1.0, gamma=@)
+        KernelGradientDescent(torch.tanh, 1, eta=@)
+        KernelSmoother(bandwidth=@)
+        LeastSquares(ridge=@)
+        Lasso(alpha=@)
+        BayesPool([[[1.0]]], noise=@)
+        OnlineGradientDescent(1, eta=@)
+        RecursiveLeastSquares(ridge=@)
+        RecursiveLeastSquares(1.0, forget=@)
+        NeumannLeastSquares(2, bound=@)
+        NeumannLeastSquares(2, 9.0, ridge=@)
+        ChebyshevLeastSquares([1.0, @], 9.0) | coefficients
+        ChebyshevLeastSquares.inverse(2, bound=@)
+        Range(low=@, high=1.0, scale='log')
+        Range(0.1, high=@, scale='log')
+        gradient_descent(2, 1, eta=@, n_context=5)
+        gradient_descent_plus_plus(2, 1, 1.0, gamma=@, n_context=5)
+        softmax_gradient_descent(2, 1, eta=@)
+        softmax_gradient_descent(2, 1, 1.0, scale=@)
+        mesa_gradient_descent(2, eta=@)
+        neumann_preconditioning(2, 3, bound=@)
+        mesa_least_squares(2, ridge=@)
+        Training(learning_rate=@)
+        Training(decay_from=@)
+        Training(final_rate=@)
+        Training(optimizer='sgd', momentum=@)
+        Training(betas=(0.9, @)) | betas
+        Training(eps=@)
+        Training(weight_decay=@)
+        Training(clip=@)?
+        Training(average=@)?
+        ParameterGroup(('*',), learning_rate=@)?
+        ParameterGroup(('*',), weight_decay=@)?
+        rollout(gd, 2, damping=@)
+        interpolate(net, net, t=@)
+        TransformerConfig(3, init_scale=@)
+        TransformerConfig(3, token_clip=@)?
+        """,
+    ),
+    "flag": (
+        "None 'no' 1 0.0 []",
+        """
+        AttentionConfig(8, forget=@)
+        AttentionConfig(8, ridge_per_dimension=@)
+        AttentionConfig(8, ridge_decays=@)
+        AttentionConfig(8, output_norm=@)
+        AttentionConfig(8, output_gate=@)
+        AttentionConfig(8, normalise=@)?
+        AttentionConfig(8, beta=@)?
+        TransformerConfig(3, shared=@)
+        TransformerConfig(3, layer_norm=@)
+        CausalTransformerConfig(heads, layer_norm=@)
+        Alternating(start=@)
+        EmbeddingConfig(3, 3, project=@)
+        """,
+    ),
+    "start": (
+        "'a' 0 stream",
+        """
+        config.build(generator=@)
+        SequencePredictorConfig(CausalTransformerConfig(heads), 3).build(generator=@)
+        EmbeddedDescentConfig(EmbeddingConfig(4, 8), 2, (0.1, 0.2)).build(generator=@)
+        MLP(2, 4, 1.0, generator=@)
+        """,
+    ),
+    "generator": (
+        "None 'a' 0 stream",
+        """
+        pairs.sample(3, generator=@)
+        dynamics.sample(3, generator=@)
+        SineWaves().sample(3, generator=@)
+        LinearRegression(pool=4).sample(3, generator=@)
+        gram_spectra(pairs, 3, generator=@)
+        """,
+    ),
+    "family": (
+        "None 'a' 5 LinearRegression [] gd",
+        """
+        compare(gd, {'a': gd}, family=@)
+        sweep({'a': gd}, family=@, over={'noise': [0.1]})
+        tune(gd, family=@)
+        tune_spectral(gd, family=@)
+        train(config.build, family=@, training=plan)
+        one_step_optimum(family=@)
+        one_step_preconditioner(family=@)
+        gram_spectra(family=@, contexts=3, generator=g)
+        spectral_mse(torch.ones(3, 2), gd, family=@)
+        """,
+    ),
+    "learner": (
+        "None 'a' 5 []",
+        """
+        compare(learner=@, others={'a': gd}, family=pairs)
+        compare(gd, {'a': @}, pairs) | learner
+        agreement(a=@, b=gd, tasks=ep) | learner
+        agreement(gd, @, ep) | learner
+        alignment(@, gd, ep) | learner
+        alignment(gd, @, ep) | learner
+        per_task_errors(learner=@, tasks=ep)
+        measure_together({'a': [@]}, ['a'], ep) | learner
+        trajectory_errors(learner=@, episodes=ep)
+        rollout(learner=@, steps=3)
+        token_sensitivity(@, ep) | network
+        weights(@) | network
+        rescaled_products(@) | network
+        step_sizes(@, 5) | network
+        interpolate(@, net) | network
+        interpolate(net, @) | network
+        tune(learner=@, family=pairs)
+        tune_spectral(learner=@, family=pairs)
+        spectral_mse(torch.ones(3, 2), learner=@, family=pairs)
+        half_mse(@, ep) | learner
+        Centred(learner=@)
+        AsLearner(predictor=@)
+        AsPredictor(learner=@)
+        KernelGradientDescent(features=@, steps=1, eta=1.0)
+        from_sklearn(estimator=@)
+        train(make=@, family=pairs)
+        train(lambda generator: @, pairs, plan) | make
+        Ensemble(members=[@]) | members
+        Ensemble(members=@)
+        EnsembleState(@, half_mse, plan) | members
+        ModuleState(module=@, loss=half_mse, plan=plan)
+        """,
+    ),
+    "tasks": (
+        "None 'a' 5 pairs ep.context sq.long() ep.part(0,0) sq[:0] sq[:,:1] sq[0]",
+        """
+        per_task_errors(gd, tasks=@) | must
+        agreement(gd, gd, tasks=@) | must
+        alignment(gd, gd, episodes=@) | must
+        measure_together({'a': [gd]}, ['a'], episodes=@) | must
+        trajectory_errors(gd, episodes=@) | must
+        token_sensitivity(net, episodes=@) | must
+        """,
+    ),
+    "context": (
+        "None 'a' 5 ep tuple(ep.context) list(ep.context) sq Context(1,2) Context(ep.context.x.numpy(),ep.context.y.numpy())",
+        """
+        gd(@, ep.xq) | context
+        net(@, ep.xq) | context
+        LeastSquares(0.1)(@, ep.xq) | context
+        Lasso(0.1)(@, ep.xq) | context
+        Newton(2)(@, ep.xq) | context
+        KernelSmoother()(@, ep.xq) | context
+        NearestNeighbours()(@, ep.xq) | context
+        Mean()(@, ep.xq) | context
+        Zero()(@, ep.xq) | context
+        Averaging()(@, ep.xq) | context
+        Centred(gd)(@, ep.xq) | context
+        KernelGradientDescent(torch.tanh, 1, 1.0)(@, ep.xq) | context
+        PreconditionedGradientDescent(torch.eye(2))(@, ep.xq) | context
+        BayesPool([[[1.0, 2.0]]], 1.0)(@, ep.xq) | context
+        AsLearner(lambda s: s)(@, ep.xq) | context
+        gd.trajectory(@, ep.xq) | context
+        check_inputs(@, ep.xq) | context
+        check_episode(Episode(@, ep.xq, ep.yq)) | context
+        """,
+    ),
+    "queries": (
+        "None 'a' 5 ep.xq.numpy() ep.xq.long() ep.xq.double() ep.xq[...,:1] ep.xq[0] ep.xq[:2] ep.context",
+        """
+        gd(ep.context, @) | xq
+        net(ep.context, @) | xq
+        LeastSquares()(ep.context, @) | xq
+        KernelSmoother()(ep.context, @) | xq
+        Mean()(ep.context, @) | xq
+        check_inputs(ep.context, xq=@)
+        """,
+    ),
+    "sequence": (
+        "None 'a' 5 [1.0,2.0] sq.numpy() sq.long() sq[0,0] ep sq*nan",
+        """
+        predictor(@) | sequence
+        RecursiveLeastSquares(1.0)(@) | sequence
+        NeumannLeastSquares(2, 99.0)(@) | sequence
+        ChebyshevLeastSquares.inverse(2, 99.0)(@) | sequence
+        """,
+    ),
+    "matrix": (
+        "'a' 5 [] [1.0] [[1.0],[1.0,2.0]] [[nan,1.0]] torch.full((1,2),inf) torch.ones(1,2).long() [[None,1.0]]",
+        """
+        GradientDescent(1, 1.0, w0=@)
+        GradientDescentPlusPlus(1, 1.0, 0.1, w0=@)
+        OnlineGradientDescent(1, 1.0, w0=@)
+        PreconditionedGradientDescent(matrix=@)
+        BayesPool(weights=@, noise=1.0)
+        gradient_descent(2, 1, 1.0, 5, w0=@)
+        gradient_descent_plus_plus(2, 1, 1.0, 0.1, 5, w0=@)
+        mesa_gradient_descent(2, 1.0, w0=@)
+        online_gradient_descent(2, 1.0, 2, w0=@)
+        LinearRegression(d_in=2, covariance=@)
+        """,
+    ),
+    "device": (
+        "'gpu' 7 'cuda:99' [] 'cpu:x'",
+        """
+        stream(0, 'a', device=@)
+        compare(gd, {'a': gd}, pairs, tasks=9, device=@)
+        sweep({'a': gd}, pairs, {'noise': [0.1]}, tasks=9, device=@)
+        train(config.build, pairs, plan, device=@)
+        Ensemble([net]).to(device=@)
+        """,
+    ),
+    "seeds": (
+        "None 3 'ab' [0.5] [] [0,0] [-1] [None] ['a']",
+        """
+        train(config.build, pairs, plan, seeds=@)
+        """,
+    ),
+    "choice": (
+        "None 'unifrom' 3 [] True",
+        """
+        LinearRegression(x=@)
+        LinearDynamics(dynamics=@)
+        LinearDynamics(start=@)
+        KernelSmoother(kernel=@)
+        Range(0.1, 1.0, scale=@)
+        Training(schedule=@)
+        Training(optimizer=@)
+        copy_tokens(2, 1, 1.0, 5, attention=@)
+        TransformerConfig(3, attention=@)
+        CausalTransformerConfig(heads, attention=@)
+        schedule_factor(schedule=@, step=1, steps=2)
+        """,
+    ),
+    "callable": (
+        "5 'a' [] pairs",
+        """
+        train(config.build, pairs, plan, observe=@)
+        train(config.build, pairs, plan, evaluate=@)
+        fit(ModuleState(net, half_mse, plan), batch_at=@, plan=plan)
+        fit(ModuleState(net, half_mse, plan), lambda step: ep, plan, evaluate=@)
+        fit(ModuleState(net, half_mse, plan), lambda step: ep, plan, observe=@)
+        ModuleState(net, loss=@, plan=plan)
+        EnsembleState([net], loss=@, plan=plan)
+        """,
+    ),
+    "plan": (
+        "5 'a' {'steps':3} Training",
+        """
+        train(config.build, pairs, training=@)
+        fit(ModuleState(net, half_mse, plan), lambda step: ep, plan=@)
+        ModuleState(net, half_mse, plan=@)
+        EnsembleState([net], half_mse, plan=@)
+        """,
+    ),
+    "names": (
+        "None 'a' 5 {} [gd]",
+        """
+        compare(gd, others=@, family=pairs)
+        sweep(learners=@, family=pairs, over={'noise': [0.1]})
+        sweep({'a': gd}, pairs, over=@)
+        measure_together(groups=@, against=[], episodes=ep)
+        """,
+    ),
+}
+
+# A call, and what its sentence says.
+SINGLE = """
+compare(gd, {'a': gd}, dynamics) | must take what the family draws, here (sequence), but GradientDescent
+compare(predictor, {'a': predictor}, pairs) | here (context, xq), but OnlineGradientDescent() does not
+compare(gd, {3: gd}, pairs) | the name of a learner must be of type str
+compare(gd, {'a': gd}, pairs, name=3) | name must be of type str
+compare(Ensemble([net]), {'a': gd}, pairs) | is given an ensemble of 1: pass one of its members().
+compare(gd, {'a': Ensemble([net])}, pairs) | is given an ensemble of 1: pass one of its members().
+compare(gradient_descent(2, 1, 1.0, 5).network, {'a': gd}, pairs) | has weights of torch.float64: convert the one or
+compare(config.build(g).half(), {'a': gd}, pairs) | has weights of torch.float16: convert the one or the other
+compare(gd, {'a': gd}, Odd(lambda f, b, g: f.sample(b + 1, g))) | must draw as many tasks as it is asked for
+compare(gd, {'a': gd}, Odd(lambda f, b, g: None)) | must draw an Episode or a tensor of sequences, but Odd drew a NoneType
+compare(gd, {'a': gd}, Odd(lambda f, b, g: tuple(f.sample(b, g)))) | must draw an Episode
+compare(gd, {'a': gd}, Odd(lambda f, b, g: f.sample(b, g)._replace(yq=None))) | yq must be of type Tensor, but is None
+compare(gd, {'a': gd}, Odd(lambda f, b, g: f.sample(b, g).map(lambda t: t * nan))) | must be finite, but has
+compare(gd, {'a': lambda c, xq: xq[..., 0]}, pairs) | predictions of the answers' shape (10000, 1, 1), but <lambda> returned
+compare(gd, {'a': lambda c, xq: xq[..., :1].numpy()}, pairs, tasks=9) | must return a torch tensor, but <lambda> returned nda
+compare(gd, {'a': lambda c, xq: None}, pairs, tasks=9) | must return a torch tensor, but <lambda> returned NoneType
+compare(gd, {'a': lambda c, xq: xq[..., :1] * nan}, pairs, tasks=9) | predictions must be finite, but 9 of 9 by <lambda>
+compare(gd, {'a': lambda c, xq: torch.empty(2**60)}, pairs, tasks=9) | must fit into memory, but <lambda> ran out of it
+compare(gd, {'a': gd}, LinearRegression(n_context=2**50), tasks=9) | must fit into memory, but LinearRegression ran out
+train(config.build, LinearRegression(n_context=2**50, d_in=2), plan) | must fit into memory
+train(config, pairs, plan) | make must build a module from a torch.Generator, but is InContextRegressorConfig(
+train(lambda: net, pairs, plan) | make must build a module from a torch.Generator
+train(lambda g: net, pairs, plan, seeds=[0, 1]) | members must start from different weights
+train(lambda g: gd, dynamics, plan) | must take what the family draws, here (sequence), but GradientDescent
+train(lambda g: predictor, pairs, plan) | must take what the family draws, here (context, xq)
+train(lambda g: Free(lambda xq: xq[..., 0]), pairs, plan) | of the answers' shape (1, 4, 1, 1), but Free() returned (1, 4, 1)
+train(lambda g: Free(lambda xq: xq), pairs, plan) | of the answers' shape (1, 4, 1, 1), but Free() returned (1, 4, 1, 2)
+train(lambda g: config.build(g).double(), pairs, plan) | has weights of torch.float64
+train(lambda g: torch.nn.Identity(), pairs, plan) | members must have parameters
+train(lambda g: config.build(g).requires_grad_(False), pairs, plan) | must have parameters that require gradients
+train(config.build, Odd(lambda f, b, g: f.sample(b + 1, g)), plan) | must draw as many tasks as it is asked for, 4
+train(config.build, Odd(lambda f, b, g: f.sample(1, g)), plan) | must draw as many tasks as it is asked for, 4, but Odd drew 1
+train(config.build, pairs, plan, checkpoints='path') | checkpoints must be of type Checkpoints
+tune(Free(lambda xq: xq[..., 0]), pairs, tasks=9) | of the answers' shape (9, 1, 1)
+tune(Mean(), pairs) | must have parameters to tune, but Mean() has none
+tune(GradientDescent(0, 1.0), pairs) | must have parameters to tune
+tune(gd, dynamics, tasks=20) | must be of type Episode
+tune(predictor, pairs, tasks=20) | must take what the family draws, here (context, xq), but OnlineGradientDescent
+tune(gd, Odd(lambda f, b, g: f.sample(b, g).map(lambda t: t * inf)), tasks=9) | must be finite
+tune_spectral(GradientDescent(1, 1.0, w0=[[1.0, 2.0]]), pairs) | learner must start from zero weights
+tune_spectral(gd, LinearRegression(x='mixture')) | family.x must be one of
+one_step_optimum(LinearRegression(x='exponential')) | family.x must be one of
+one_step_optimum(LinearRegression(d_in=1, covariance=[2.0])) | family.covariance must be None for a closed form
+one_step_preconditioner(pairs) | family.x must be 'normal' for the closed form
+spectral_mse(None, gd, pairs) | spectra must be of type Tensor
+sweep({'a': gd}, pairs, {'nois': [0.1]}) | did you mean 'noise'?
+sweep({'a': gd}, pairs, {'noise': []}) | noise must have a list of some values, but has []
+sweep({'a': gd}, pairs, {'noise': 0.1}) | noise must have a list of some values, but has 0.1
+sweep({'a': gd}, pairs, {'noise': [-1.0]}) | noise must be at least 0
+sweep({'a': []}, pairs, {'noise': [0.1]}) | a must have a list of some values, but has []
+sweep({'a': Ensemble([net])}, pairs, {'noise': [0.1]}) | is given an ensemble of 1
+sweep({'a': gd}, Odd(None), {'noise': [0.1]}) | family must be a dataclass to sweep its fields
+measure_together({'a': []}, [], ep) | a must be a list of some learners, but is []
+measure_together({'a': gd}, ['a'], ep) | a must be a list of some learners, but is GradientDescent
+measure_together({'a': [gd]}, 'a', ep) | against must be a list of names, but is 'a'
+measure_together({'a': [gd]}, ['b'], ep) | but is 'b': did you mean 'a'?
+measure_together({'a': [gd] * 2, 'b': [gd] * 3}, ['b'], ep) | groups must have as many members
+measure_together({'a': [lambda c, xq: Mean()(c, xq.detach())]}, [], ep) | a learner that torch can differentiate by xq
+alignment(gd, lambda c, xq: Mean()(c, xq.detach()), ep) | a learner that torch can differentiate by xq
+agreement(gd, gd, sq) | must take what the family draws, here (sequence)
+agreement(predictor, predictor, ep) | must take what the family draws, here (context, xq)
+per_task_errors(lambda s: s[..., :1], sq) | of the answers' shape (6, 7, 3), but <lambda> returned (6, 7, 1)
+trajectory_errors(Mean(), ep) | must be given a learner with a trajectory of predictions
+rollout(Mean(), 3) | must be given a learner with a rule to repeat
+rollout(GradientDescent(2, [1.0, 2.0]), 3) | eta must be one number for a rule to be repeated
+rollout(deep, 3) | must
+interpolate(net, wide) | networks of one depth, width and number of heads
+interpolate(net, deep) | networks of one depth, width and number of heads
+interpolate(net, soft) | must be given linear attention networks
+interpolate(net, gd) | must be given a network with products()
+weights(net, wide) | construction must have the network's depth and width
+weights(net, deep) | construction must have the network's depth and width
+weights(net, gd) | must be given a network with products()
+token_sensitivity(net, ep, layer=2) | layer must be at most the network's depth 1
+token_sensitivity(gd, ep) | must be given a network with tokens
+access_of(gd, None) | tasks must be an Episode or a tensor of sequences
+Measurement.of(torch.tensor([])) | samples must hold a number at least
+Measurement.of([1.0, 2.0]) | samples must be of type Tensor
+Measurement.of(None) | samples must be of type Tensor
+Measurement.ratio(torch.ones(3), torch.ones(2)) | below must have a mean other than 0 and the shape of above
+Measurement.ratio(torch.ones(3), torch.zeros(3)) | below must have a mean other than 0
+half_mse(gd, None) | sequence must be of type Tensor, but is None
+half_mse(predictor, sq[:, :1]) | tasks must have sequences of at least 2 elements
+half_mse(Free(lambda xq: xq[..., 0]), ep) | of the answers' shape (6, 1, 1)
+Ensemble([]) | members must hold at least one module
+Ensemble([net, gd]) | members must be of one architecture
+Ensemble([net, wide]) | members must be of one architecture
+Ensemble([net]).member(3) | index must be below the number of members, 1
+Ensemble([net]).member('a') | index must be an integer
+Ensemble([net])(ep.context, ep.xq) | inputs must have a first axis of 1, one a member, but is (6, 5, 2)
+EnsembleState([net, net], half_mse, plan) | members must start from different weights
+fit(None, lambda step: ep, plan) | state must be of type TrainingState
+fit(ModuleState(Free(), lambda m, b: torch.ones(2), plan), lambda step: ep, plan) | loss must return one number
+fit(EnsembleState([Free()], lambda m, b: torch.ones(2), plan), lambda step: ep, plan) | loss must return one loss a member
+ModuleState(net, half_mse, plan, autocast='half') | autocast must be torch.float16, torch.bfloat16 or None
+ModuleState(net, half_mse, plan, parameter_groups=['a']) | parameter_groups must be of type ParameterGroup
+ModuleState(net, half_mse, plan, parameter_groups=[ParameterGroup(('x.*',))]) | parameter_groups must name parameters
+ModuleState(torch.nn.Identity(), half_mse, plan) | must have parameters that require gradients
+ParameterGroup('a.*') | names must be a tuple of patterns, but is 'a.*'
+ParameterGroup(()) | names must be a tuple of patterns, but is ()
+ParameterGroup((3,)) | names must be of type str
+Training(betas=3) | betas must be two numbers, but is 3
+Training(betas=(0.9,)) | betas must be two numbers, but is (0.9,)
+Training(betas=(0.9, 1.0)) | betas must be below 1
+Training(momentum=0.9) | momentum must be 0 for adam
+Training(steps=3, warmup_steps=4) | warmup_steps must be at most 3
+Training(decay_from=1.5) | decay_from must be at most 1
+GradientDescent(2, [1.0]) | eta must be one number or 2, one a step
+GradientDescent(1, 1.0, w0=[[1.0, 2.0, 3.0]])(ep.context, ep.xq) | w0 must have shape (1, 2), but is (1, 3)
+GradientDescent(1, 1.0, token_clip=0) | token_clip must be greater than 0
+OnlineGradientDescent(1, 1.0, w0=[[1.0]])(sq) | w0 must have shape (3, 3), but is (1, 1)
+OnlineGradientDescent(9, 1e30)(sq) | the iteration must stay finite, but diverged
+NeumannLeastSquares(1, 0.5) | bound must be greater than ridge = 1
+ChebyshevLeastSquares([], 9.0) | len(coefficients) must be at least 1
+RecursiveLeastSquares(1.0, 2.0) | forget must be at most 1
+NearestNeighbours(9)(ep.context, ep.xq) | context must have at least k = 9 pairs
+PreconditionedGradientDescent(torch.ones(2, 3)) | matrix must be square, but is (2, 3)
+PreconditionedGradientDescent(torch.eye(3))(ep.context, ep.xq) | context.x must have the matrix' width 3
+BayesPool([[[1.0]]], 1.0)(ep.context, ep.xq) | context must have widths (dy, dx) = (1, 1)
+Centred(Mean()).trajectory(ep.context, ep.xq) | learner must have a trajectory
+KernelGradientDescent(lambda x: x[..., 0], 1, 1.0)(ep.context, ep.xq) | features(x) must have one row for each of x
+KernelGradientDescent(lambda x: None, 1, 1.0)(ep.context, ep.xq) | features(x) must be of type Tensor
+LeastSquares()(half.context, half.xq) | context must be of dtype float32 or float64 to be solved
+LeastSquares(0.1)(half.context, half.xq) | context must be of dtype float32 or float64 to be solved
+AsLearner(lambda s: s[..., 0])(ep.context, ep.xq) | of the answers' shape
+AsLearner(lambda s: 3)(ep.context, ep.xq) | must return a torch tensor, but <lambda> returned int
+AsPredictor(lambda c, xq: 3)(sq) | must return a torch tensor, but <lambda> returned int
+AsPredictor(lambda c, xq: xq[..., :1])(sq) | of the answers' shape (6, 1, 3), but <lambda> returned (6, 1, 1)
+AsPredictor(gd)(None) | sequence must be of type Tensor
+LinearRegression(x_scale=1e200) | x_scale must be at most 1e+15
+LinearRegression(x_scale=1e-200) | x_scale must be at least 1e-15
+LinearRegression(w_scale=0) | w_scale must be at least 1e-15
+LinearRegression(noise=1e200) | noise must be at most 1e+15
+LinearRegression(noise=-0.1) | noise must be at least 0
+LinearRegression(covariance=[1.0]) | covariance must have shape (10, 10), but is (1, 1)
+LinearRegression(covariance=[-1.0] * 10) | covariance must be symmetric and positive definite
+LinearRegression(covariance=[1e200] * 10) | covariance must have finite entries of at most 1e30
+LinearDynamics(noise=1e300) | noise must be at most 1e+15
+LinearDynamics(clip=0) | clip must be greater than 0
+SineWaves(amplitude=3) | amplitude must be (low, high), but is 3
+SineWaves(amplitude='ab') | amplitude must be (low, high), but is 'ab'
+SineWaves(amplitude=(1, 0)) | amplitude must be (low, high), but is (1, 0)
+SineWaves(amplitude=(1, 2, 3)) | amplitude must be (low, high)
+stream(0, 3) | name must be of type str
+gradient_descent(2, 1, [1.0], 5, steps=2) | eta must be one number or 2, one a step
+gradient_descent(2, 1, 1.0, 5, w0=[[1.0, 2.0, 3.0]]) | w0 must have shape (1, 2), but is (1, 3)
+kernel_gradient_descent(None, 1, 1.0, 5) | mlp must be of type MLP, but is None
+softmax_gradient_descent(2, 1, [1.0, 2.0]) | eta must be a number
+mesa_gradient_descent(2, [1.0, 2.0]) | eta must be one number
+mesa_gradient_descent(2, 1.0, w0=torch.ones(3, 3)) | w0 must have shape (2, 2), but is (3, 3)
+neumann_preconditioning(2, 3, bound=0.5) | bound must be greater than ridge = 1
+result_tensors(None) | tensors must be of type Mapping, but is None
+result_tensors({}) | tensors must hold weights, but is []
+Range(1, 0, 'linear') | low must be less than high = 0
+Range(0, 1, 'log') | low must be greater than 0 on a log scale
+ep.to('half') | device must be one that torch can use here, but is 'half'
+from_sklearn(Free) | estimator must have the methods fit, predict and get_params
+SequencePredictor(heads) | config must be of type SequencePredictorConfig
+causal_linear_attention(*torch.ones(3, 4, 5)) | q must have shape
+"""
+
+# What one might take for an attack, and its right result.
+RIGHT = """
+sorted(compare(gd, {'a': gd}, pairs, tasks=9, device='cpu').rows) == ['a']
+tune(GradientDescent(1, 1e30), pairs, tasks=50).step_sizes['eta'][0].value < 10
+tune(GradientDescent(1, 1e-300), pairs, tasks=50).step_sizes['eta'][0].value > 0.1
+gd(half.context, half.xq).dtype == torch.float16
+gd(Context(ep.context.x[:0], ep.context.y[:0]), ep.xq[:0]).shape == (0, 1, 1)
+gd(Context(ep.context.x[:, :0], ep.context.y[:, :0]), ep.xq).eq(0).all()
+gd(Context(*(part[0] for part in ep.context)), ep.xq[0]).shape == (1, 1)
+gd(ep.context, ep.xq[:, :0]).shape == (6, 0, 1)
+pairs.sample(0, g).xq.shape == (0, 1, 2)
+dynamics.sample(0, g).shape == (0, 8, 3)
+math.isnan(agreement(gd, gd, ep.part(0, 1)).mse_a.stderr)
+[len(train(config.build, pairs, plan, seeds=seeds)) for seeds in (range(2), np.arange(2), (5,))] == [2, 2, 1]
+len(train(config.build, pairs, plan, seeds=torch.arange(2))) == 2
+train(config.build, pairs, plan, observe=lambda step, metrics: None).history[0]['step'] == 1
+gradient_descent(2, 1, 1.0, 5, w0=[[1.0, 2.0]]).algorithm.w0.tolist() == [[1.0, 2.0]]
+LinearRegression(d_in=2, covariance=np.eye(2)) == LinearRegression(d_in=2, covariance=torch.eye(2))
+LinearRegression(pool=3).seeded(4).pool_seed == 4
+NearestNeighbours(5)(ep.context, ep.xq).isfinite().all()
+interpolate(net, net, 0.5)(ep.context, ep.xq).allclose(net(ep.context, ep.xq), atol=1e-5)
+"""
+
+
+def _lines(text):
+    return [line.strip() for line in text.strip().splitlines()]
+
+
+def _grid():
+    for values, places in GRIDS.values():
+        for place, value in itertools.product(_lines(places), values.split()):
+            call, _, name = place.partition(" | ")
+            optional = call.endswith("?")
+            if not (optional and value == "None"):
+                yield call.rstrip("?").replace("@", value), name or re.search(r"(\w+)=@", call)[1]
+
+
+ATTACKS = [*_grid(), *(tuple(line.split(" | ")) for line in _lines(SINGLE))]
+
+
+def evaluated(expression):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return eval(expression, dict(NAMES))
+
+
+@pytest.mark.parametrize(("call", "said"), ATTACKS, ids=[call for call, _ in ATTACKS])
+def test_a_wrong_argument_ends_in_one_sentence_that_names_it(call, said, unchecked):
+    with pytest.raises(MesascopeError) as refusal:
+        evaluated(call)
+    assert said in one_sentence(str(refusal.value))
+
+
+@pytest.mark.parametrize("statement", _lines(RIGHT))
+def test_what_looks_like_an_attack_and_is_none_has_its_right_result(statement, unchecked):
+    assert evaluated(statement)

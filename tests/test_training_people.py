@@ -1,0 +1,193 @@
+"""What a person at the keyboard meets while training: progress, Ctrl-C, the history, and layers that seed themselves."""
+
+import signal
+import sys
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+from mesascope.errors import ArgumentError, ArgumentTypeError
+from mesascope.lenses import per_task_errors
+from mesascope.nets import InContextRegressorConfig, TransformerConfig
+from mesascope.streams import stream
+from mesascope.tasks import LinearRegression
+from mesascope.training import Ensemble, EnsembleState, Training, fit, half_mse, train
+
+FAMILY = LinearRegression(n_context=4, d_in=2)
+PLAN = Training(steps=9, batch=8, learning_rate=0.01, checkpoint_every=100)
+make = InContextRegressorConfig(TransformerConfig(width=3, init_scale=0.1)).build
+
+
+class Linears(nn.Module):
+    """Layers of torch's own, which take no generator."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 1)
+
+    def forward(self, context, xq):
+        return self.layer(torch.cat([xq, context.y.mean(-2, keepdim=True).expand_as(xq[..., :1])], -1))
+
+
+class Memory:
+    def __init__(self):
+        self.saved = None
+
+    def save(self, step, tensors):
+        self.saved = step, {name: tensor.clone() for name, tensor in tensors.items()}
+
+    def load(self):
+        return self.saved
+
+
+def pressing(at, times=1):
+    """An observer that presses Ctrl-C at a step."""
+
+    def observe(step, metrics):
+        if step == at:
+            for _ in range(times):
+                signal.raise_signal(signal.SIGINT)
+
+    return observe
+
+
+def weights(ensemble):
+    return torch.cat([weight.detach().flatten() for weight in ensemble.weights.values()])
+
+
+def test_an_interrupted_training_keeps_what_it_has():
+    with pytest.warns(UserWarning, match=r"^the training was interrupted after step 5 of 9\.$"):
+        trained = train(make, FAMILY, PLAN, observe=pressing(4))
+    whole = train(make, FAMILY, Training(steps=5, batch=8, learning_rate=0.01, schedule="constant"))
+    assert [row["step"] for row in trained.history] == [1, 2, 3, 4, 5]
+    assert torch.equal(weights(trained), weights(whole))
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_interrupted_training_with_checkpoints_ends_as_if_nothing_had_been_once_resumed():
+    memory = Memory()
+    with pytest.raises(KeyboardInterrupt):
+        train(make, FAMILY, PLAN, checkpoints=memory, observe=pressing(4))
+    assert memory.saved[0] == 5
+    resumed = train(make, FAMILY, PLAN, checkpoints=memory)
+    assert torch.equal(weights(resumed), weights(train(make, FAMILY, PLAN)))
+    assert [row["step"] for row in resumed.history] == [6, 7, 8, 9]
+
+
+def test_who_presses_twice_does_not_wait():
+    seen = []
+    with pytest.raises(KeyboardInterrupt):
+        train(make, FAMILY, PLAN, observe=lambda step, metrics: (seen.append(step), pressing(4, times=2)(step, {})))
+    assert seen == [1, 2, 3, 4]
+
+
+def test_threads_and_programs_that_answer_ctrl_c_themselves_are_left_alone():
+    before, results = signal.getsignal(signal.SIGINT), []
+    thread = threading.Thread(target=lambda: results.append(train(make, FAMILY, PLAN)))
+    thread.start()
+    thread.join()
+    assert len(results[0].history) == 9
+    heard = []
+    signal.signal(signal.SIGINT, lambda number, frame: heard.append(number))
+    try:
+        assert len(train(make, FAMILY, PLAN, observe=pressing(4)).history) == 9
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert heard == [signal.SIGINT]
+
+
+def test_the_history_has_a_row_for_each_step_and_seed():
+    seen = {}
+    plan = Training(steps=3, batch=8, average=2.0)
+    trained = train(make, FAMILY, plan, seeds=[4, 7], observe=lambda step, metrics: seen.update({step: metrics}))
+    assert [(row["step"], row["seed"]) for row in trained.history] == [(s, n) for s in (1, 2, 3) for n in (4, 7)]
+    assert trained.history.columns == ["step", "seed", "loss", "gradient_norm", "learning_rate"]
+    assert trained.history[3]["loss"] == seen[2]["loss"][1].item()
+    assert Ensemble(trained.members()).history == []
+    assert repr(trained).startswith("Ensemble of 2: InContextRegressor")
+
+
+def test_progress_is_shown_on_a_terminal_and_in_a_notebook_and_not_elsewhere(monkeypatch, capsys):
+    train(make, FAMILY, PLAN)
+    assert capsys.readouterr().err == ""
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "ipykernel", sys)
+        train(make, FAMILY, PLAN)
+        assert capsys.readouterr().err.startswith("training: step 9/9, loss 0.")
+        train(make, FAMILY, PLAN, observe=lambda step, metrics: None)
+        assert capsys.readouterr().err == ""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    train(make, FAMILY, PLAN)
+    assert "9/9" in capsys.readouterr().err
+
+
+def test_layers_without_a_generator_start_from_the_seed_and_not_from_what_was_drawn_before():
+    def starts():
+        trained = train(lambda generator: Linears(), FAMILY, Training(steps=1, learning_rate=1e-30), seeds=[3, 5])
+        return trained.weights["layer.weight"]
+
+    torch.manual_seed(0)
+    first = starts()
+    state = torch.get_rng_state()
+    torch.manual_seed(1)
+    second = starts()
+    assert torch.equal(first, second)
+    assert not torch.equal(first[0], first[1])
+    torch.manual_seed(0)
+    starts()
+    assert torch.equal(torch.get_rng_state(), state)
+    explicit = nn.init.normal_(torch.empty(3), generator=stream(3, "init"))
+    with_both = []
+    train(lambda g: with_both.append((torch.randn(3), torch.randn(3, generator=g))) or Linears(), FAMILY, PLAN, [3])
+    assert not torch.equal(*with_both[0])
+    assert torch.equal(with_both[0][1], explicit)
+
+
+def test_a_frozen_part_stays_as_it_is():
+    def frozen(generator):
+        net = Linears()
+        net.layer.weight.requires_grad_(False)
+        return net
+
+    trained = train(frozen, FAMILY, PLAN, seeds=[0, 1])
+    short = train(frozen, FAMILY, Training(steps=1, batch=8), seeds=[0, 1])
+    assert torch.equal(trained.weights["layer.weight"], short.weights["layer.weight"])
+    assert not torch.equal(trained.weights["layer.bias"], short.weights["layer.bias"])
+
+
+def test_an_ensemble_is_asked_for_all_its_members_at_once():
+    ensemble = Ensemble([make(stream(0, "init"))])
+    episode = FAMILY.sample(5, stream(0, "t"))
+    with pytest.raises(ArgumentError, match=r"inputs must have a first axis of 1, one a member, but is \(5, 4, 2\)"):
+        ensemble(episode.context, episode.xq)
+    with pytest.raises(ArgumentTypeError, match=r"given an ensemble of 1: pass one of its members\(\)\.$"):
+        per_task_errors(ensemble, episode)
+
+
+def test_a_predictor_that_writes_into_its_sequence_does_not_change_the_answers():
+    class Writing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(1))
+
+        def forward(self, sequence):
+            answer = sequence * self.weight
+            sequence.zero_()
+            return answer
+
+    sequence = torch.tensor([[[1.0], [3.0], [5.0]]])
+    assert half_mse(Writing(), sequence.clone()).item() == 2.0
+
+
+@pytest.mark.parametrize(
+    ("state", "batch_at", "said"),
+    [
+        (None, lambda step: 0, "state must be of type TrainingState"),
+        (EnsembleState([Linears()], half_mse, PLAN), None, "batch_at must be callable, but is None"),
+    ],
+)
+def test_what_cannot_be_fitted_is_refused(state, batch_at, said, unchecked):
+    with pytest.raises(ArgumentTypeError, match=said):
+        fit(state, batch_at, PLAN)
