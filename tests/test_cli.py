@@ -189,7 +189,9 @@ def test_a_process_exits_with_code_2_and_no_traceback():
 
 def test_a_reader_that_leaves_early_gets_no_complaint():
     done = subprocess.run(
-        ["bash", "-c", f"set -o pipefail; {sys.executable} -m mesascope list | head -n 1"], capture_output=True, text=True
+        ["bash", "-c", f"set -o pipefail; {sys.executable} -m mesascope list | head -n 1"],
+        capture_output=True,
+        text=True,
     )
     assert (done.returncode, done.stdout.count("\n"), done.stderr) in ((0, 1, ""), (1, 1, ""))
 

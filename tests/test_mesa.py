@@ -423,8 +423,8 @@ def test_strided_inputs():
     [
         ({"ridge": torch.tensor([1.0, 0.0, 1.0])}, "ridge must be positive and finite, but is 0.0"),
         ({"log_forget": torch.ones(2, 3, 37)}, "log_forget must be finite and at most 0, but is 1.0"),
-        ({"beta": torch.zeros(2, 3, 37)}, r"beta must lie in \(0, 1\], but is 0.0"),
-        ({"beta": torch.full((2, 3, 37), 1.5)}, r"beta must lie in \(0, 1\], but is 1.5"),
+        ({"beta": torch.full((2, 3, 37), -0.5)}, r"beta must lie in \[0, 1\], but is -0.5"),
+        ({"beta": torch.full((2, 3, 37), 1.5)}, r"beta must lie in \[0, 1\], but is 1.5"),
         ({"q": torch.full((2, 3, 37, 5), torch.nan)}, "q must be finite, but is nan"),
         ({"v": torch.full((2, 3, 37, 4), torch.inf)}, "v must be finite, but is inf"),
         ({"lengths": torch.tensor([37])}, r"lengths must have shape \(2,\) beside q"),

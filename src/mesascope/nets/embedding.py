@@ -9,6 +9,7 @@ from torch import nn
 
 from mesascope.errors import refuse, require_count, require_instance, require_number
 from mesascope.learners import GradientDescent
+from mesascope.nets.checks import check_like
 from mesascope.nets.layers import MLP, initial_weights
 from mesascope.nets.tokens import Concatenated
 from mesascope.records import register
@@ -123,6 +124,7 @@ class EmbeddedDescent(nn.Module):
     def trajectory(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "k *batch m dy"]:
         """Predictions after 0, 1, ..., ``steps`` steps."""
         check_inputs(context, xq)
+        check_like("context and xq", xq, "the network", next(self.parameters()))
         tokens, query = (self.embedding(part) for part in Concatenated()(context, xq))
         (h, t), (hq, tq) = (part.tensor_split((-self.config.d_out,), dim=-1) for part in (tokens, query))
         return self.descent.trajectory(Context(h, t), hq) - tq

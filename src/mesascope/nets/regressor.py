@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
-from torch import nn
 
 from mesascope.errors import refuse, require_count, require_instance
+from mesascope.nets.checks import check_like
 from mesascope.nets.embedding import Embedding, EmbeddingConfig
 from mesascope.nets.layers import Products
+from mesascope.nets.points import HasPoints
 from mesascope.nets.tokens import Concatenated, Layout
 from mesascope.nets.transformer import Tokens, Transformer, TransformerConfig
 from mesascope.records import register
@@ -54,7 +55,7 @@ class InContextRegressorConfig:
         return InContextRegressor(self, generator)
 
 
-class InContextRegressor(nn.Module):
+class InContextRegressor(HasPoints):
     """A transformer that regresses in context: ``learner(context, xq)`` gives ``(*batch, m, d_out)``.
 
     The prediction is W_0 x - y, read from the final query token (x, y); with W_0 = 0 it is minus the token's last
@@ -141,6 +142,7 @@ class InContextRegressor(nn.Module):
 
     def _tokens(self, context: Context, xq: Tensor) -> tuple[Tensor, Tensor]:
         check_inputs(context, xq)
+        check_like("context and xq", xq, "the network", next(self.parameters()))
         if context.y.shape[-1] != self.d_out:
             refuse("context.y", f"have width {self.d_out}", context.y.shape[-1], "build the net with this d_out")
         tokens, query = self.config.layout(context, xq)
