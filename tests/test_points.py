@@ -413,3 +413,26 @@ def test_wrong_patches_are_refused_in_a_sentence(patches, kind, message):
 def test_unknown_names_are_refused_in_a_sentence():
     with pytest.raises(ArgumentError, match=r"names must be one of .* did you mean 'layers.0.mlp'"):
         regressor("softmax").run_with_cache(*EPISODE[:2], names="layer.0.mlp")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["linear", "softmax", "causal-mesa"])
+def test_nnsight_reads_and_writes_the_same_points(name):
+    """Its wrapper knows nothing of mesascope: points are modules."""
+    nnsight = pytest.importorskip("nnsight")
+    build, inputs = NETS[name]
+    net = build()
+    _, cache = net.run_with_cache(*inputs)
+    with net.patched({"layers.0.attention.read": torch.zeros_like}):
+        expected = net(*inputs)
+    wrapped = nnsight.NNsight(net)
+    with wrapped.trace(*inputs):
+        pattern = wrapped.transformer.layers[1].attention.pattern.output.save()
+        tokens = wrapped.transformer.layers[1].output.save()
+    torch.testing.assert_close(pattern, cache["layers.1.attention.pattern"])
+    torch.testing.assert_close(tokens, cache["layers.1"])
+    with wrapped.trace(*inputs):
+        wrapped.transformer.layers[0].attention.read.output[:] = 0
+        silenced = wrapped.output.save()
+    torch.testing.assert_close(silenced, expected)
+    torch.testing.assert_close(net(*inputs), build()(*inputs))
