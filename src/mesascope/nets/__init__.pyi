@@ -22,6 +22,7 @@ from .predictor import (
     SequencePredictor as SequencePredictor,
     SequencePredictorConfig as SequencePredictorConfig,
 )
+from .pretrained import Pretrained as Pretrained
 from .regressor import (
     InContextRegressor as InContextRegressor,
     InContextRegressorConfig as InContextRegressorConfig,

@@ -15,7 +15,7 @@ from mesascope.errors import refuse, require_instance, require_number
 from mesascope.nets.attention_config import AttentionConfig
 from mesascope.nets.checks import check_batch, check_like
 from mesascope.nets.gram import rows_times
-from mesascope.nets.layers import Products, head_weights, initial_weights, join_heads, products_of, split_heads
+from mesascope.nets.layers import Products, head_weights, initial_weights, join_heads, products_of, shown, split_heads
 from mesascope.nets.padding import blanked, check_mask, gates_without
 from mesascope.nets.points import Point, watched
 from mesascope.nets.states import AttentionState
@@ -160,8 +160,8 @@ class CausalAttention(nn.Module, ABC):
         """
         return products_of(self)
 
-    def extra_repr(self) -> str:
-        return str(self.config)
+    def __repr__(self) -> str:
+        return shown(self)
 
     def _check(self, tokens: Tensor, state: AttentionState | None) -> None:
         if tokens.ndim < 2 or tokens.shape[-1] != self.config.width:

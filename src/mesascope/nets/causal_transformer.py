@@ -12,7 +12,7 @@ from torch import nn
 
 from mesascope.errors import refuse, require_instance
 from mesascope.nets.attention_config import AttentionConfig
-from mesascope.nets.layers import Layer, Products, check_layers, each_layer
+from mesascope.nets.layers import Layer, Products, check_layers, each_layer, shown
 from mesascope.nets.padding import blanked
 from mesascope.nets.points import HasPoints, Point
 from mesascope.nets.states import AttentionState
@@ -130,6 +130,9 @@ class CausalTransformer(HasPoints):
     def tokens(self, tokens: Float[Tensor, "*batch t width"]) -> list[Tensor]:
         """Tokens before the first layer and after each layer."""
         return self._after_layers(tokens, None)
+
+    def __repr__(self) -> str:
+        return shown(self)
 
     def unrolled(self) -> list[nn.Module]:
         """The layers in the order in which they are applied."""

@@ -13,6 +13,7 @@ from torch.nn import functional
 from mesascope.errors import refuse, require_choice, require_count, require_number
 from mesascope.nets.gram import rows_times
 from mesascope.shapes import Float, Tensor
+from mesascope.text import config_text
 
 __all__ = [
     "MLP",
@@ -27,6 +28,7 @@ __all__ = [
     "key_size_of",
     "products_of",
     "set_products",
+    "shown",
     "split_heads",
 ]
 
@@ -122,6 +124,12 @@ def join_heads(
     return rows_times(read.transpose(-3, -2).flatten(-2), p.mT.flatten(0, 1))
 
 
+def shown(module: Any) -> str:
+    """A module that has a ``config`` in one line: what differs from the defaults, and how many parameters there are."""
+    count = sum(weight.numel() for weight in module.parameters())
+    return f"{type(module).__name__}({config_text(module.config)}; {count:,} parameters)"
+
+
 def products_of(attention: nn.Module) -> Products:
     """W_KQ = W_K^T W_Q and W_PV = P W_V of a layer of heads."""
     w_k, w_q, w_v, p = (getattr(attention, name) for name in ("w_k", "w_q", "w_v", "p"))
@@ -156,6 +164,10 @@ class MLP(nn.Module):
         hidden = functional.gelu(hidden if self.b_in is None else hidden + self.b_in)
         moved = rows_times(hidden, self.w_out.mT)
         return moved if self.b_out is None else moved + self.b_out
+
+    def extra_repr(self) -> str:
+        hidden, width = self.w_in.shape
+        return f"width={width}, hidden={hidden}, bias={self.b_in is not None}"
 
 
 class Layer(nn.Module):

@@ -11,9 +11,10 @@ from mesascope.errors import refuse, require_choice, require_count, require_inst
 from mesascope.nets.causal_transformer import CausalTransformer, CausalTransformerConfig
 from mesascope.nets.checks import check_batch, check_like
 from mesascope.nets.gram import rows_times
-from mesascope.nets.layers import initial_weights
+from mesascope.nets.layers import initial_weights, shown
 from mesascope.nets.padding import blanked, check_mask
 from mesascope.nets.points import HasPoints
+from mesascope.nets.pretrained import Pretrained
 from mesascope.nets.states import PredictorState
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
@@ -59,7 +60,7 @@ class SequencePredictorConfig:
         return SequencePredictor(self, generator)
 
 
-class SequencePredictor(HasPoints):
+class SequencePredictor(HasPoints, Pretrained):
     """A causal transformer that predicts: ``predictor(sequence)`` gives each next element, ``(*batch, t, d)``.
 
     Raw tokens are W_in s_t and predictions W_out e_t, both learned. Tokens of ``channels`` are put together from s_t
@@ -152,6 +153,9 @@ class SequencePredictor(HasPoints):
         self._check(sequence, None)
         tokens = self._embedded(sequence, self._before(sequence, None))
         return torch.stack([self._read(after) for after in self.transformer.tokens(tokens)])
+
+    def __repr__(self) -> str:
+        return shown(self)
 
     def _check(self, sequence: Tensor, state: PredictorState | None) -> None:
         check_sequence(sequence)

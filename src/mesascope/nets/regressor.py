@@ -11,8 +11,9 @@ import torch
 from mesascope.errors import refuse, require_count, require_instance
 from mesascope.nets.checks import check_like
 from mesascope.nets.embedding import Embedding, EmbeddingConfig
-from mesascope.nets.layers import Products
+from mesascope.nets.layers import Products, shown
 from mesascope.nets.points import HasPoints
+from mesascope.nets.pretrained import Pretrained
 from mesascope.nets.tokens import Concatenated, Layout
 from mesascope.nets.transformer import Tokens, Transformer, TransformerConfig
 from mesascope.records import register
@@ -55,7 +56,7 @@ class InContextRegressorConfig:
         return InContextRegressor(self, generator)
 
 
-class InContextRegressor(HasPoints):
+class InContextRegressor(HasPoints, Pretrained):
     """A transformer that regresses in context: ``learner(context, xq)`` gives ``(*batch, m, d_out)``.
 
     The prediction is W_0 x - y, read from the final query token (x, y); with W_0 = 0 it is minus the token's last
@@ -132,6 +133,9 @@ class InContextRegressor(HasPoints):
     def repeated(self, steps: int, damping: float = 1.0) -> InContextRegressor:
         """The learner whose one layer is applied ``steps`` times, what it adds multiplied by ``damping``."""
         return self._around(self.transformer.repeated(steps, damping))
+
+    def __repr__(self) -> str:
+        return shown(self)
 
     def _around(self, transformer: Transformer) -> InContextRegressor:
         """This network with another transformer inside; all else is shared."""

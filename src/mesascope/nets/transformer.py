@@ -24,6 +24,7 @@ from mesascope.nets.layers import (
     key_size_of,
     products_of,
     set_products,
+    shown,
     split_heads,
 )
 from mesascope.nets.points import HasPoints, Point, remember, touched, watched
@@ -129,9 +130,9 @@ class Attention(nn.Module):
         mixed = self.attend(queries.reshape(*rows.shape[:-2], -1, width), context, context)
         return rows_times(mixed.reshape(*rows.shape[:-1], heads * width), w_pv.mT.reshape(-1, width))
 
-    def extra_repr(self) -> str:
+    def __repr__(self) -> str:
         heads, key, width = self.w_k.shape
-        return f"{self.attend.__name__}, n_heads={heads}, key_size={key}, width={width}"
+        return f"Attention({self.attend.__name__}, n_heads={heads}, key_size={key}, width={width})"
 
     def _by_heads(self, rows: Tensor, context: Tensor) -> Tensor:
         query = self.query(split_heads(rows, self.w_q))
@@ -233,6 +234,9 @@ class Transformer(HasPoints):
         for name, part in self.layers[0].named_children():
             setattr(looped.layers[0], name, part)
         return looped
+
+    def __repr__(self) -> str:
+        return shown(self)
 
     def unrolled(self) -> list[Layer]:
         """The layers in the order in which they are applied, a looped one as often as it is."""
