@@ -1,5 +1,7 @@
 """Causal linear, delta and softmax attention beside their definitions, token by token."""
 
+import functools
+
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
@@ -8,16 +10,23 @@ from torch.nn.functional import logsigmoid, normalize
 
 from mesascope.errors import ArgumentError, ArgumentTypeError, NumericalError
 from mesascope.ops import (
+    DeltaState,
+    FixedRidgeState,
+    LinearState,
+    MesaState,
+    SoftmaxState,
     causal_linear_attention,
     causal_softmax_attention,
     causal_softmax_attention_reference,
     delta_attention,
     dpfp,
     fast_weights_reference,
+    mesa_attention,
 )
 from mesascope.streams import stream
 
 RULES = {"linear": causal_linear_attention, "delta": delta_attention}
+STATES = {"linear": LinearState, "delta": DeltaState}
 
 
 def draw(*shape, name):
@@ -53,10 +62,10 @@ def at(named, times):
 def test_fast_weights_in_chunks_equal_their_rule(rule, t, dk, dv, batch, chunk, forget):
     named = inputs(t, dk, dv, 2, tuple(batch), forget)
     start = draw(*batch, 2, dv, dk, name="start")
-    y, last = RULES[rule](**named, chunk=chunk, state=start, return_state=True)
+    y, last = RULES[rule](**named, chunk=chunk, state=STATES[rule](start), return_state=True)
     expected, end = fast_weights_reference(**named, state=start, delta=rule == "delta")
     torch.testing.assert_close(y, expected, rtol=1e-10, atol=1e-10)
-    torch.testing.assert_close(last, end, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(last.G, end, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -65,7 +74,8 @@ def test_derivatives_of_fast_weights_face_finite_differences(rule):
     leaves = [part.requires_grad_() for part in named.values()]
 
     def function(*tensors):
-        return RULES[rule](**dict(zip(named, tensors, strict=True)), chunk=2, return_state=True)
+        y, state = RULES[rule](**dict(zip(named, tensors, strict=True)), chunk=2, return_state=True)
+        return y, state.G
 
     assert torch.autograd.gradcheck(function, leaves)
     assert torch.autograd.gradgradcheck(function, leaves)
@@ -81,7 +91,7 @@ def test_without_gates_every_pair_counts_fully(rule):
 def test_the_delta_rule_replaces_what_was_stored():
     k = torch.eye(3, dtype=torch.float64)[None, [0, 1, 0]]
     v = draw(1, 3, 2, name="v")
-    _, G = delta_attention(k, k, v, return_state=True)
+    _, (G,) = delta_attention(k, k, v, return_state=True)
     torch.testing.assert_close(G[0, :, 0], v[0, 2])
     torch.testing.assert_close(G[0, :, 1], v[0, 1])
 
@@ -160,3 +170,53 @@ def test_dpfp_multiplies_neighbours():
     for shift in (1, 2, 3):
         for i in range(8):
             torch.testing.assert_close(features[:, 8 * (shift - 1) + i], positive[:, i] * positive[:, i - shift])
+
+
+@pytest.mark.parametrize("rule", [*RULES, "softmax", "mesa"])
+def test_a_token_of_strength_zero_is_not_there(rule):
+    """Outputs, states and derivatives of the others are what they are without it, wherever it stands."""
+    op = {**RULES, "softmax": causal_softmax_attention, "mesa": functools.partial(mesa_attention, ridge=0.5)}[rule]
+    named = inputs()
+    real = torch.arange(11) % 4 != 1
+    named["beta"][..., ~real], named["log_forget"][..., ~real] = 0.0, 0.0
+    leaves = {name: part.clone().requires_grad_() for name, part in named.items()}
+    y, state = op(**leaves, return_state=True)
+    expected, end = op(**at(named, real), return_state=True)
+    torch.testing.assert_close(y[..., real, :], expected)
+    if rule != "softmax":  # whose state keeps every token, the absent ones too
+        torch.testing.assert_close(state, end)
+    gradients = torch.autograd.grad(y[..., real, :].square().sum(), [leaves["q"], leaves["k"], leaves["v"]])
+    for gradient in gradients:
+        assert torch.isfinite(gradient).all()
+        assert not gradient[..., ~real, :].any()
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_state_knows_what_it_is_of():
+    named, states = inputs(dk=3, dv=3), {}
+    ops = {
+        LinearState: causal_linear_attention,
+        DeltaState: delta_attention,
+        SoftmaxState: causal_softmax_attention,
+        MesaState: functools.partial(mesa_attention, ridge=0.5),
+        FixedRidgeState: functools.partial(mesa_attention, ridge=0.5, ridge_decays=False),
+    }
+    for kind, op in ops.items():
+        states[kind] = op(**named, return_state=True)[1]
+        assert type(states[kind]) is kind
+    for kind, op in ops.items():
+        for other in (states[own] for own in ops if own is not kind):
+            message = f"state must be of type {kind.__name__}, but is of type {type(other).__name__}: pass one"
+            with pytest.raises(ArgumentTypeError, match=message):
+                op(**named, state=other)
+        with pytest.raises(ArgumentTypeError, match=f"state must be of type {kind.__name__}"):
+            op(**named, state=torch.zeros(2, 2, 3, 3))
+
+
+def test_states_are_what_vmap_hands_out_and_takes():
+    q, k, v = (inputs(dk=3, dv=3)[name] for name in "qkv")
+    for op in (delta_attention, functools.partial(mesa_attention, ridge=0.5, ridge_decays=False)):
+        _, state = torch.func.vmap(functools.partial(op, return_state=True))(q, k, v)
+        again = torch.func.vmap(lambda q, k, v, state, op=op: op(q, k, v, state=state))(q, k, v, state)
+        _, alone = op(q, k, v, return_state=True)
+        torch.testing.assert_close(again, op(q, k, v, state=alone))

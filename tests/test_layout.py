@@ -88,7 +88,7 @@ def test_reading_a_run_loads_no_torch():
 
 
 def test_importing_everything_loads_no_optional_package():
-    optional = {"hypothesis", "pytest", "beartype", "tokenizers", "transformers", "openai", "pandas"}
+    optional = {"hypothesis", "pytest", "beartype", "tokenizers", "transformers", "openai", "pandas", "nnsight"}
     assert not loaded_by("import mesascope.cli, mesascope.studies, mesascope.testing") & optional
 
 

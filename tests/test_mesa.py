@@ -197,6 +197,24 @@ def test_the_residual_told_is_that_of_what_is_returned():
     torch.testing.assert_close(info.residual, torch.ones(2, 3))
 
 
+@pytest.mark.parametrize(("t", "total"), [(65, 0.0), (65, 4.0), (65, 8.0), (200, 30.0)])
+@pytest.mark.parametrize("ridge", [1.0, 0.1])
+def test_forgetting_within_a_chunk_costs_no_digits(t, total, ridge):
+    """Keys are scaled by what is forgotten there: of what the state before would answer a hundredth may be left."""
+    wide = {name: normalize(draw(2, 3, t, 8, name=name), dim=-1) for name in "qkv"}
+    wide["log_forget"] = torch.full((2, 3, t), -total / t, dtype=torch.float64)
+    gradients = {}
+    for method, dtype in (("solve", torch.float64), ("chunk", torch.float32), ("solve", torch.float32)):
+        leaves = {name: part.to(dtype).requires_grad_() for name, part in wide.items()}
+        y = mesa_attention(**leaves, ridge=ridge, method=method)
+        gradients[method, dtype] = [y, *torch.autograd.grad((y * y.detach().sin()).sum(), list(leaves.values()))]
+    exact = gradients["solve", torch.float64]
+    for own, dense, expected in zip(
+        gradients["chunk", torch.float32], gradients["solve", torch.float32], exact, strict=True
+    ):
+        assert gap(own, expected) < 2 * gap(dense, expected) + 1e-6
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -423,8 +441,8 @@ def test_strided_inputs():
     [
         ({"ridge": torch.tensor([1.0, 0.0, 1.0])}, "ridge must be positive and finite, but is 0.0"),
         ({"log_forget": torch.ones(2, 3, 37)}, "log_forget must be finite and at most 0, but is 1.0"),
-        ({"beta": torch.zeros(2, 3, 37)}, r"beta must lie in \(0, 1\], but is 0.0"),
-        ({"beta": torch.full((2, 3, 37), 1.5)}, r"beta must lie in \(0, 1\], but is 1.5"),
+        ({"beta": torch.full((2, 3, 37), -0.5)}, r"beta must lie in \[0, 1\], but is -0.5"),
+        ({"beta": torch.full((2, 3, 37), 1.5)}, r"beta must lie in \[0, 1\], but is 1.5"),
         ({"q": torch.full((2, 3, 37, 5), torch.nan)}, "q must be finite, but is nan"),
         ({"v": torch.full((2, 3, 37, 4), torch.inf)}, "v must be finite, but is inf"),
         ({"lengths": torch.tensor([37])}, r"lengths must have shape \(2,\) beside q"),

@@ -2,9 +2,33 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from typing import Any
 
-__all__ = ["interval_text", "number_text"]
+__all__ = ["config_text", "interval_text", "number_text"]
+
+
+def config_text(config: Any) -> str:
+    """A config's fields that are not at their defaults, and those of the configs within.
+
+    >>> @dataclasses.dataclass(frozen=True)
+    ... class Size:
+    ...     width: int
+    ...     depth: int = 2
+    >>> config_text(Size(3)), config_text(Size(3, 4))
+    ('width=3', 'width=3, depth=4')
+    """
+    shown = []
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        fallback = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        if value != fallback:
+            nested = dataclasses.is_dataclass(value)
+            shown.append(
+                f"{field.name}={type(value).__name__}({config_text(value)})" if nested else f"{field.name}={value!r}"
+            )
+    return ", ".join(shown)
 
 
 def number_text(value: float, stderr: float) -> str:

@@ -1,6 +1,5 @@
 from .attention_config import AttentionConfig as AttentionConfig
 from .causal_attention import (
-    AttentionState as AttentionState,
     CausalAttention as CausalAttention,
     DeltaAttention as DeltaAttention,
     LinearAttention as LinearAttention,
@@ -18,14 +17,22 @@ from .embedding import (
     EmbeddingConfig as EmbeddingConfig,
 )
 from .layers import MLP as MLP, Products as Products, set_products as set_products
+from .points import HasPoints as HasPoints, Point as Point
 from .predictor import (
-    PredictorState as PredictorState,
     SequencePredictor as SequencePredictor,
     SequencePredictorConfig as SequencePredictorConfig,
 )
+from .pretrained import Pretrained as Pretrained
 from .regressor import (
     InContextRegressor as InContextRegressor,
     InContextRegressorConfig as InContextRegressorConfig,
+)
+from .states import (
+    AttentionState as AttentionState,
+    PredictorState as PredictorState,
+    load_state as load_state,
+    save_state as save_state,
+    select_state as select_state,
 )
 from .tokens import Alternating as Alternating, Concatenated as Concatenated, Layout as Layout
 from .transformer import Tokens as Tokens, Transformer as Transformer, TransformerConfig as TransformerConfig

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -13,11 +13,16 @@ from torch.nn import functional
 
 from mesascope.errors import refuse, require_instance, require_number
 from mesascope.nets.attention_config import AttentionConfig
+from mesascope.nets.checks import check_batch, check_like
 from mesascope.nets.gram import rows_times
-from mesascope.nets.layers import Products, head_weights, initial_weights, products_of
+from mesascope.nets.layers import Products, head_weights, initial_weights, join_heads, products_of, shown, split_heads
+from mesascope.nets.padding import blanked, check_mask, gates_without
+from mesascope.nets.points import Point, watched
+from mesascope.nets.states import AttentionState
 from mesascope.nets.tokens import sinusoidal
 from mesascope.ops import (
-    MesaState,
+    DeltaState,
+    LinearState,
     SoftmaxState,
     causal_linear_attention,
     causal_softmax_attention,
@@ -31,7 +36,6 @@ from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 
 __all__ = [
-    "AttentionState",
     "CausalAttention",
     "DeltaAttention",
     "LinearAttention",
@@ -45,20 +49,13 @@ _CAP = 0.9975
 _WEAKEST = 1e-30
 
 
-class AttentionState(NamedTuple):
-    """What a layer keeps of the tokens before: how many, the last inputs of its convolution, and its memory."""
-
-    position: int
-    recent: Float[Tensor, "two *batch heads taps dk"]
-    memory: Any
-
-
 class CausalAttention(nn.Module, ABC):
     """What a layer of heads adds to each token: sum_h P_h y_h,t, where y_h,t attends to tokens up to t.
 
     Keys, queries and values are W_K e, W_Q e and W_V e, with weights ``(heads, key, width + positions)`` twice and
     ``(heads, value, width)``, and P is ``(heads, width, value)``. The layer is called with a sequence of tokens.
-    `init_state` and `step` decode one token at a time, to the same numbers, and `advance` a part of a sequence.
+    `init_state` and `step` decode one token at a time, to the same numbers, and `advance` a part of a sequence. Its
+    points ``query``, ``key``, ``value``, ``pattern`` and ``read`` are there to be hooked: see `mesascope.nets.points`.
 
     Args:
         config: the heads.
@@ -89,6 +86,7 @@ class CausalAttention(nn.Module, ABC):
         self.b_beta = nn.Parameter(torch.zeros(heads)) if beta else None
         self.norm = nn.Parameter(torch.ones(heads, value)) if config.output_norm else None
         self.w_gate = initial_weights((heads, value, width), 1 / width, generator) if config.output_gate else None
+        self.query, self.key, self.value, self.pattern, self.read = (Point() for _ in range(5))
 
     @abstractmethod
     def attend(
@@ -103,8 +101,9 @@ class CausalAttention(nn.Module, ABC):
     def init_state(self, *batch: int) -> AttentionState:
         """The state before the first token, for tokens ``(*batch, width)``."""
         key, taps = self.config.sizes[0], max(self.config.convolution - 1, 0)
-        recent = self.p.new_zeros((2, *batch, self.config.n_heads, taps, key))
-        return AttentionState(0, recent, self.init_memory(*batch))
+        recent = self.p.new_zeros((*batch, 2, self.config.n_heads, taps, key))
+        position = torch.zeros(batch, dtype=torch.int64, device=self.p.device)
+        return AttentionState(position, recent, self.init_memory(*batch))
 
     def step(
         self, token: Float[Tensor, "*batch width"], state: AttentionState
@@ -113,32 +112,46 @@ class CausalAttention(nn.Module, ABC):
         moved, state = self.advance(token[..., None, :], state)
         return moved.squeeze(-2), state
 
-    def forward(self, tokens: Float[Tensor, "*batch t width"]) -> Float[Tensor, "*batch t width"]:
-        return self.advance(tokens, self.init_state(*tokens.shape[:-2]))[0]
-
     def advance(
-        self, tokens: Float[Tensor, "*batch t width"], state: AttentionState
+        self, tokens: Float[Tensor, "*batch t width"], state: AttentionState, mask: Tensor | None = None
     ) -> tuple[Float[Tensor, "*batch t width"], AttentionState]:
         """What is added to each token of a sequence that goes on from ``state``, and the state after it."""
+        require_instance("state", state, AttentionState)
+        return self(tokens, state, mask)
+
+    def forward(
+        self,
+        tokens: Float[Tensor, "*batch t width"],
+        state: AttentionState | None = None,
+        mask: Tensor | None = None,
+    ) -> Any:
+        """What is added to each token of a sequence; with a state, the state after it too: see `advance`.
+
+        Args:
+            tokens: of the sequence.
+            state: of the tokens before; the sequence is whole if None, and no state is returned.
+            mask: ``(*batch, t)``, False for padding, which comes before a sequence: see `check_mask`.
+        """
         self._check(tokens, state)
-        placed, t = tokens, tokens.shape[-2]
-        if self.config.positions:
-            times = torch.arange(state.position, state.position + t, device=tokens.device)
-            places = sinusoidal(times, self.config.positions).to(tokens)
-            placed = torch.cat([tokens, places.expand(*tokens.shape[:-1], -1)], -1)
-        both = torch.stack([_heads(placed, self.w_q), _heads(placed, self.w_k)])
-        both, recent = self._convolved(both, state.recent)
-        if self.config.dpfp:
-            both = dpfp(both, self.config.dpfp)
-        q, k = _normalised(both) if self.normalise else both
-        v = _heads(tokens, self.w_v).to(q.dtype)  # autocast may leave them different
-        y, memory = self.attend(q, k, v, *self._gates(tokens), state.memory)
+        check_mask(mask, tokens, state and state.position)
+        start, tokens = self.init_state(*tokens.shape[:-2]) if state is None else state, blanked(tokens, mask)
+        q, k, recent = self._asked(tokens, self._times(tokens, state, mask), start.recent, mask)
+        q, k = self.query(q), self.key(k)
+        v = self.value(split_heads(tokens, self.w_v).to(q.dtype))  # autocast may leave them different
+        gates = gates_without(mask, self.config.n_heads, *self._gates(tokens))
+        y, memory = self.attend(q, k, v, *gates, start.memory)
+        if watched(self.pattern):
+            y = self._through_pattern(q, k, v, gates, start.memory)
+        y = self.read(y)
         if self.norm is not None:
             y = functional.rms_norm(y, y.shape[-1:]) * self.norm[:, None, :]
         if self.w_gate is not None:
-            y = y * functional.silu(_heads(tokens, self.w_gate))
-        moved = rows_times(y.transpose(-3, -2).flatten(-2), self.p.mT.flatten(0, 1))
-        return moved, AttentionState(state.position + t, recent, memory)
+            y = y * functional.silu(split_heads(tokens, self.w_gate))
+        moved = join_heads(y, self.p)
+        if state is None:
+            return moved
+        length = tokens.shape[-2] if mask is None else mask.sum(-1)
+        return moved, AttentionState(start.position + length, recent, memory)
 
     def products(self) -> Products:
         """W_KQ = W_K^T W_Q, over tokens and their positions, and W_PV = P W_V.
@@ -147,10 +160,10 @@ class CausalAttention(nn.Module, ABC):
         """
         return products_of(self)
 
-    def extra_repr(self) -> str:
-        return str(self.config)
+    def __repr__(self) -> str:
+        return shown(self)
 
-    def _check(self, tokens: Tensor, state: AttentionState) -> None:
+    def _check(self, tokens: Tensor, state: AttentionState | None) -> None:
         if tokens.ndim < 2 or tokens.shape[-1] != self.config.width:
             refuse(
                 "tokens",
@@ -158,23 +171,53 @@ class CausalAttention(nn.Module, ABC):
                 tuple(tokens.shape),
                 "match the config's width",
             )
-        if tokens.dtype != self.p.dtype:
-            refuse("tokens", f"have the weights' dtype {self.p.dtype}", tokens.dtype, "convert them, or the layer")
-        require_instance("state", state, AttentionState)
-        if state.recent.shape[1:-3] != tokens.shape[:-2]:
-            batch = tuple(tokens.shape[:-2])
-            refuse("state", f"be of batch {batch}", tuple(state.recent.shape[1:-3]), "begin with init_state(*batch)")
+        check_like("tokens", tokens, "the layer", self.p)
+        if state is not None:
+            require_instance("state", state, AttentionState)
+            check_batch(state.recent.shape[:-4], tokens)
+            check_like("state", state.recent, "the layer", self.p)
+
+    def _times(self, tokens: Tensor, state: AttentionState | None, mask: Tensor | None) -> Tensor:
+        """How many tokens are before each, ``(t,)`` or ``(*batch, t)``."""
+        own = torch.arange(tokens.shape[-2], device=tokens.device) if mask is None else mask.cumsum(-1) - 1
+        return own.clamp(min=0) if state is None else own.clamp(min=0) + state.position[..., None]
+
+    def _asked(
+        self, tokens: Tensor, times: Tensor, recent: Tensor, mask: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys, and the last inputs of their convolutions."""
+        if self.config.positions:
+            places = sinusoidal(times, self.config.positions).to(tokens)
+            tokens = torch.cat([tokens, places.expand(*tokens.shape[:-1], -1)], -1)
+        both = torch.stack([split_heads(tokens, self.w_q), split_heads(tokens, self.w_k)])
+        if mask is not None:  # their positions are no zeros
+            both = both.masked_fill(~mask[..., None, :, None], 0)
+        both, recent = self._convolved(both, recent)
+        if self.config.dpfp:
+            both = dpfp(both, self.config.dpfp)
+        q, k = _normalised(both) if self.normalise else both
+        return q, k, recent
+
+    def _through_pattern(
+        self, q: Tensor, k: Tensor, v: Tensor, gates: tuple[Tensor | None, Tensor | None], memory: Any
+    ) -> Tensor:
+        """What `attend` reads, by the matrix that mixes these values, and what the memory knew before them."""
+        one = torch.eye(v.shape[-2]).to(v).expand(*v.shape[:-1], -1)
+        emptied = None if memory is None else memory.emptied(v.shape[-2])
+        pattern, _ = self.attend(q, k, one, *gates, emptied)
+        known, _ = self.attend(q, k, torch.zeros_like(v), *gates, memory)
+        return self.pattern(pattern) @ v + known
 
     def _convolved(self, both: Tensor, recent: Tensor) -> tuple[Tensor, Tensor]:
         """Queries and keys through their convolutions over time, and the last inputs of these."""
         if self.convolution is None:
             return both, recent
         taps, t = self.convolution.shape[-1], both.shape[-2]
-        row = torch.cat([recent, both], -2)
+        row = torch.cat([recent.movedim(-4, 0), both], -2)
         kernel = self.convolution.reshape(2, *(1,) * (both.ndim - 4), *self.convolution.shape[1:])
         lagged = (kernel[..., None, :, lag] * row[..., taps - 1 - lag :, :][..., :t, :] for lag in range(taps))
         # A copy, lest the last few inputs hold on to the memory of the whole prompt.
-        return functional.silu(functools.reduce(torch.add, lagged)), row[..., t:, :].clone()
+        return functional.silu(functools.reduce(torch.add, lagged)), row[..., t:, :].movedim(0, -4).clone()
 
     def _gates(self, tokens: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """log gamma and beta, each ``(*batch, heads, t)``, in float32 at least: half precision has them 0 too soon."""
@@ -215,7 +258,10 @@ class LinearAttention(CausalAttention):
     def attend(self, q, k, v, log_forget, beta, memory):
         return causal_linear_attention(q, k, v, log_forget=log_forget, beta=beta, state=memory, return_state=True)
 
-    def init_memory(self, *batch: int) -> Float[Tensor, "*batch heads dv dk"]:
+    def init_memory(self, *batch: int) -> LinearState:
+        return LinearState(self._no_map(*batch))
+
+    def _no_map(self, *batch: int) -> Float[Tensor, "*batch heads dv dk"]:
         _, value, features = self.config.sizes
         return self.p.new_zeros((*batch, self.config.n_heads, value, features))
 
@@ -232,6 +278,9 @@ class DeltaAttention(LinearAttention):
 
     def attend(self, q, k, v, log_forget, beta, memory):
         return delta_attention(q, k, v, log_forget=log_forget, beta=beta, state=memory, return_state=True)
+
+    def init_memory(self, *batch: int) -> DeltaState:
+        return DeltaState(self._no_map(*batch))
 
 
 @register("attention", "mesa")
@@ -271,9 +320,9 @@ class MesaAttention(CausalAttention):
             state=memory, return_state=True,
         )  # fmt: skip
 
-    def init_memory(self, *batch: int) -> MesaState | None:
+    def init_memory(self, *batch: int) -> None:
         """None, which lets the op begin with the ridge."""
-        return None
+        return
 
 
 def _wide(tensor: Tensor) -> Tensor:
@@ -284,9 +333,3 @@ def _wide(tensor: Tensor) -> Tensor:
 def _normalised(vectors: Tensor) -> Tensor:
     """Vectors over their norms, and zero for zero, which float16 would not tell from its smallest numbers."""
     return functional.normalize(_wide(vectors), dim=-1).to(vectors.dtype)
-
-
-def _heads(tokens: Float[Tensor, "*batch t width"], weights: Float[Tensor, "heads d width"]) -> Tensor:
-    """Tokens through every head's matrix, ``(*batch, heads, t, d)``."""
-    heads, d, width = weights.shape
-    return rows_times(tokens, weights.reshape(-1, width).mT).unflatten(-1, (heads, d)).transpose(-3, -2)

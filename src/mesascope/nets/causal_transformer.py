@@ -5,14 +5,17 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
 
 from mesascope.errors import refuse, require_instance
 from mesascope.nets.attention_config import AttentionConfig
-from mesascope.nets.causal_attention import AttentionState
-from mesascope.nets.layers import Layer, Products, check_layers, each_layer
+from mesascope.nets.layers import Layer, Products, check_layers, each_layer, shown
+from mesascope.nets.padding import blanked
+from mesascope.nets.points import HasPoints, Point
+from mesascope.nets.states import AttentionState
 from mesascope.records import registered
 from mesascope.shapes import Float, Tensor
 
@@ -55,8 +58,27 @@ class CausalTransformerConfig:
         return each_layer(self.layer_norm, self.n_layers)
 
 
-class CausalTransformer(nn.Module):
+class CausalLayer(Layer):
+    """A layer whose attention keeps a state."""
+
+    def forward(
+        self,
+        tokens: Float[Tensor, "*batch t width"],
+        state: AttentionState | None = None,
+        mask: Tensor | None = None,
+    ) -> Any:
+        """Tokens after the layer, and where a state is given the state after them too."""
+        normed = self.norm(tokens)
+        if state is None:
+            return self.after(tokens, self.attention(normed) if mask is None else self.attention(normed, None, mask))
+        moved, state = self.attention(normed, state, mask)
+        return self.after(tokens, moved), state
+
+
+class CausalTransformer(HasPoints):
     """Layers that add to each token what they find in the tokens up to it: ``(*batch, t, width)`` to the same.
+
+    Every part is called as a module, so that hooks see it; `mesascope.nets.points` lists all places by name.
 
     Args:
         config: the architecture.
@@ -75,17 +97,46 @@ class CausalTransformer(nn.Module):
         first = dataclasses.replace(config.heads, init_scale=scale)
         heads = [first] + [dataclasses.replace(first, positions=0)] * (config.n_layers - 1)
         known, width = registered("attention"), config.heads.width
+        self.embedded = Point()
         self.layers = nn.ModuleList(
-            Layer(known[kind](own, generator), width, config.mlp, norm, scale, generator)
+            CausalLayer(known[kind](own, generator), width, config.mlp, norm, scale, generator, config.token_clip)
             for kind, own, norm in zip(config.attentions, heads, config.layer_norms, strict=True)
         )
 
-    def forward(self, tokens: Float[Tensor, "*batch t width"]) -> Float[Tensor, "*batch t width"]:
-        return self.advance(tokens, self.init_state(*tokens.shape[:-2]))[0]
+    def forward(
+        self,
+        tokens: Float[Tensor, "*batch t width"],
+        state: Sequence[AttentionState] | None = None,
+        mask: Tensor | None = None,
+    ) -> Any:
+        """Tokens after the last layer, and where a state is given the state after them too: see `advance`.
+
+        Args:
+            tokens: of the sequence.
+            state: of every layer, of the tokens before; the sequence is whole if None.
+            mask: ``(*batch, t)``, False for padding before a sequence's first token. No token sees padding, and it
+                counts in no position. What comes out at padding has no meaning.
+        """
+        if state is None:
+            return self._after_layers(tokens, mask)[-1]
+        if len(state) != len(self.layers):
+            refuse("state", f"be of {len(self.layers)} layers", len(state), "begin with init_state(*batch)")
+        tokens, after = self.embedded(blanked(tokens, mask)), []
+        for layer, before in zip(self.layers, state, strict=True):
+            tokens, own = layer(tokens, before, mask)
+            after.append(own)
+        return tokens, tuple(after)
 
     def tokens(self, tokens: Float[Tensor, "*batch t width"]) -> list[Tensor]:
         """Tokens before the first layer and after each layer."""
-        return [tokens, *(after for after, _ in self._layer_by_layer(tokens, self.init_state(*tokens.shape[:-2])))]
+        return self._after_layers(tokens, None)
+
+    def __repr__(self) -> str:
+        return shown(self)
+
+    def unrolled(self) -> list[nn.Module]:
+        """The layers in the order in which they are applied."""
+        return list(self.layers)
 
     def products(self) -> list[Products]:
         """W_KQ and W_PV of each layer, ``(heads, width, width)``, but for positions in the first layer's W_KQ."""
@@ -103,19 +154,15 @@ class CausalTransformer(nn.Module):
         return tokens.squeeze(-2), state
 
     def advance(
-        self, tokens: Float[Tensor, "*batch t width"], state: Sequence[AttentionState]
+        self, tokens: Float[Tensor, "*batch t width"], state: Sequence[AttentionState], mask: Tensor | None = None
     ) -> tuple[Float[Tensor, "*batch t width"], tuple[AttentionState, ...]]:
         """Tokens of a sequence that goes on from ``state`` after the last layer, and the state after them."""
-        steps = self._layer_by_layer(tokens, state)
-        return steps[-1][0], tuple(after for _, after in steps)
+        require_instance("state", state, tuple)
+        return self(tokens, state, mask)
 
-    def _layer_by_layer(self, tokens: Tensor, state: Sequence[AttentionState]) -> list[tuple[Tensor, AttentionState]]:
-        steps, clip = [], self.config.token_clip
-        if len(state) != len(self.layers):
-            refuse("state", f"be of {len(self.layers)} layers", len(state), "begin with init_state(*batch)")
-        for layer, before in zip(self.layers, state, strict=True):
-            moved, after = layer.attention.advance(layer.norm(tokens), before)  # type: ignore[operator,union-attr]
-            tokens = layer.add(tokens, moved)  # type: ignore[operator]
-            tokens = tokens if clip is None else tokens.clamp(-clip, clip)
-            steps.append((tokens, after))
+    def _after_layers(self, tokens: Tensor, mask: Tensor | None) -> list[Tensor]:
+        """Tokens before the first layer and after each layer."""
+        steps = [self.embedded(blanked(tokens, mask))]
+        for layer in self.layers:
+            steps.append(layer(steps[-1]) if mask is None else layer(steps[-1], None, mask))
         return steps

@@ -9,7 +9,9 @@ from torch import nn
 
 from mesascope.errors import refuse, require_count, require_flag, require_instance, require_number
 from mesascope.learners import GradientDescent
-from mesascope.nets.layers import MLP, initial_weights
+from mesascope.nets.checks import check_like
+from mesascope.nets.layers import MLP, initial_weights, shown
+from mesascope.nets.pretrained import Pretrained
 from mesascope.nets.tokens import Concatenated
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
@@ -98,7 +100,7 @@ class EmbeddedDescentConfig:
         return EmbeddedDescent(self, generator)
 
 
-class EmbeddedDescent(nn.Module):
+class EmbeddedDescent(Pretrained):
     """Gradient descent on embedded tokens: what a net computes that descends behind the same embedding.
 
     Tokens (x, y), and (x_q, 0) for queries, become (h, t), with t the last ``d_out`` entries. From W = 0, ``steps``
@@ -124,6 +126,10 @@ class EmbeddedDescent(nn.Module):
     def trajectory(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "k *batch m dy"]:
         """Predictions after 0, 1, ..., ``steps`` steps."""
         check_inputs(context, xq)
+        check_like("context and xq", xq, "the network", next(self.parameters()))
         tokens, query = (self.embedding(part) for part in Concatenated()(context, xq))
         (h, t), (hq, tq) = (part.tensor_split((-self.config.d_out,), dim=-1) for part in (tokens, query))
         return self.descent.trajectory(Context(h, t), hq) - tq
+
+    def __repr__(self) -> str:
+        return shown(self)

@@ -13,6 +13,7 @@ from torch.nn import functional
 from mesascope.errors import refuse, require_choice, require_count, require_flag, require_instance, require_number
 from mesascope.nets.gram import rows_times
 from mesascope.shapes import Float, Tensor
+from mesascope.text import config_text
 
 __all__ = [
     "MLP",
@@ -23,9 +24,12 @@ __all__ = [
     "each_layer",
     "head_weights",
     "initial_weights",
+    "join_heads",
     "key_size_of",
     "products_of",
     "set_products",
+    "shown",
+    "split_heads",
 ]
 
 
@@ -109,6 +113,27 @@ def head_weights(
     )
 
 
+def split_heads(
+    tokens: Float[Tensor, "*batch t width"], weights: Float[Tensor, "heads d width"]
+) -> Float[Tensor, "*batch heads t d"]:
+    """Tokens through every head's matrix."""
+    heads, d, width = weights.shape
+    return rows_times(tokens, weights.reshape(-1, width).mT).unflatten(-1, (heads, d)).transpose(-3, -2)
+
+
+def join_heads(
+    read: Float[Tensor, "*batch heads t dv"], p: Float[Tensor, "heads width dv"]
+) -> Float[Tensor, "*batch t width"]:
+    """What heads read, through their matrices, summed."""
+    return rows_times(read.transpose(-3, -2).flatten(-2), p.mT.flatten(0, 1))
+
+
+def shown(module: Any) -> str:
+    """A module that has a ``config`` in one line: what differs from the defaults, and how many parameters there are."""
+    count = sum(weight.numel() for weight in module.parameters())
+    return f"{type(module).__name__}({config_text(module.config)}; {count:,} parameters)"
+
+
 def products_of(attention: nn.Module) -> Products:
     """W_KQ = W_K^T W_Q and W_PV = P W_V of a layer of heads."""
     w_k, w_q, w_v, p = (getattr(attention, name) for name in ("w_k", "w_q", "w_v", "p"))
@@ -138,24 +163,36 @@ class MLP(nn.Module):
         self.b_in = nn.Parameter(torch.zeros(hidden)) if bias else None
         self.b_out = nn.Parameter(torch.zeros(width)) if bias else None
 
-    def forward(self, tokens: Tensor, damping: float = 1.0) -> Tensor:
+    def forward(self, tokens: Tensor) -> Tensor:
         hidden = rows_times(tokens, self.w_in.mT)
         hidden = functional.gelu(hidden if self.b_in is None else hidden + self.b_in)
-        moved = rows_times(hidden, (damping * self.w_out).mT)
-        return moved if self.b_out is None else moved + damping * self.b_out
+        moved = rows_times(hidden, self.w_out.mT)
+        return moved if self.b_out is None else moved + self.b_out
+
+    def extra_repr(self) -> str:
+        hidden, width = self.w_in.shape
+        return f"width={width}, hidden={hidden}, bias={self.b_in is not None}"
 
 
 class Layer(nn.Module):
     """Attention and, where there is one, an MLP, each added to the tokens and each behind a LayerNorm or none.
 
+    Either transformer has layers of its own, which differ in how attention is called: one looks at a context, the other
+    keeps a state.
+
     Args:
-        attention: of either transformer, which calls it: one looks at a context, the other keeps a state.
+        attention: of the layer.
         width: of a token.
         mlp: hidden width of the MLP as a multiple of ``width``; no MLP if None.
         layer_norm: normalise what attention and MLP read.
         scale: initial weights of the MLP have variance scale / fan-in.
         generator: of these weights.
+        token_clip: clip every entry of what comes out to [-token_clip, token_clip].
+        damping: factor on what attention and MLP add.
     """
+
+    index = 0
+    """Which layer of a looped network it is, while it runs."""
 
     def __init__(
         self,
@@ -165,14 +202,22 @@ class Layer(nn.Module):
         layer_norm: bool,
         scale: float,
         generator: torch.Generator | None,
+        token_clip: float | None,
+        damping: float = 1.0,
     ) -> None:
         super().__init__()
         self.attention = attention
         self.mlp = MLP(width, mlp * width, scale, generator) if mlp else None
         self.norm = nn.LayerNorm(width) if layer_norm else nn.Identity()
-        self.mlp_norm = nn.LayerNorm(width) if layer_norm and mlp else nn.Identity()
+        self.mlp_norm = (nn.LayerNorm(width) if layer_norm else nn.Identity()) if mlp else None
+        self.token_clip, self.damping = token_clip, damping
 
-    def add(self, tokens: Tensor, moved: Tensor, damping: float = 1.0) -> Tensor:
-        """Tokens after the layer, from those before it and what attention, damped already, adds to them."""
-        tokens = tokens + moved
-        return tokens if self.mlp is None else tokens + self.mlp(self.mlp_norm(tokens), damping)
+    def after(self, tokens: Tensor, moved: Tensor) -> Tensor:
+        """Tokens after the layer, from those before it and what attention adds to them."""
+        tokens = tokens + self._damped(moved)
+        if self.mlp is not None:
+            tokens = tokens + self._damped(self.mlp(tokens if self.mlp_norm is None else self.mlp_norm(tokens)))
+        return tokens if self.token_clip is None else tokens.clamp(-self.token_clip, self.token_clip)
+
+    def _damped(self, moved: Tensor) -> Tensor:
+        return moved if self.damping == 1 else self.damping * moved

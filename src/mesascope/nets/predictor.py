@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any
 
 import torch
-from torch import nn
 
 from mesascope.errors import refuse, require_choice, require_count, require_instance
-from mesascope.nets.causal_attention import AttentionState
 from mesascope.nets.causal_transformer import CausalTransformer, CausalTransformerConfig
+from mesascope.nets.checks import check_batch, check_like
 from mesascope.nets.gram import rows_times
-from mesascope.nets.layers import initial_weights
+from mesascope.nets.layers import initial_weights, shown
+from mesascope.nets.padding import blanked, check_mask
+from mesascope.nets.points import HasPoints
+from mesascope.nets.pretrained import Pretrained
+from mesascope.nets.states import PredictorState
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import check_sequence
 
-__all__ = ["CHANNELS", "PredictorState", "SequencePredictor", "SequencePredictorConfig"]
+__all__ = ["CHANNELS", "SequencePredictor", "SequencePredictorConfig"]
 
 # What a channel of a token can begin with: -W_0 s_t, where the prediction grows, s_t, or s_{t-1}.
 CHANNELS = ("blank", "now", "before")
@@ -57,14 +60,7 @@ class SequencePredictorConfig:
         return SequencePredictor(self, generator)
 
 
-class PredictorState(NamedTuple):
-    """What decoding keeps: the last element, and the state of every layer."""
-
-    last: Float[Tensor, "*batch d"]
-    layers: tuple[AttentionState, ...]
-
-
-class SequencePredictor(nn.Module):
+class SequencePredictor(HasPoints, Pretrained):
     """A causal transformer that predicts: ``predictor(sequence)`` gives each next element, ``(*batch, t, d)``.
 
     Raw tokens are W_in s_t and predictions W_out e_t, both learned. Tokens of ``channels`` are put together from s_t
@@ -109,8 +105,29 @@ class SequencePredictor(nn.Module):
         self.w_out = initial_weights((d, width), 1 / width, generator) if raw else None
         self.register_buffer("w0", w0)
 
-    def forward(self, sequence: Float[Tensor, "*batch t d"]) -> Float[Tensor, "*batch t d"]:
-        return self.advance(sequence, self.init_state(*sequence.shape[:-2]))[0]
+    def forward(
+        self,
+        sequence: Float[Tensor, "*batch t d"],
+        state: PredictorState | None = None,
+        mask: Tensor | None = None,
+    ) -> Any:
+        """Predictions along a sequence, and where a state is given the state after it too: see `advance`.
+
+        Args:
+            sequence: elements.
+            state: of the elements before; the sequence is whole if None.
+            mask: ``(*batch, t)``, False for padding before a sequence's first element, which nothing sees.
+        """
+        self._check(sequence, state)
+        check_mask(mask, sequence, None)
+        sequence = blanked(sequence, mask)
+        before = self._before(sequence, state)
+        tokens = self._embedded(sequence, before)
+        if state is None:
+            return self._read(self.transformer(tokens) if mask is None else self.transformer(tokens, None, mask))
+        tokens, layers = self.transformer(tokens, state.layers, mask)
+        last = sequence[..., -1, :].clone() if sequence.shape[-2] else state.last
+        return self._read(tokens), PredictorState(last, layers)
 
     def init_state(self, *batch: int) -> PredictorState:
         """The state before the first element."""
@@ -125,29 +142,33 @@ class SequencePredictor(nn.Module):
         return prediction.squeeze(-2), state
 
     def advance(
-        self, sequence: Float[Tensor, "*batch t d"], state: PredictorState
+        self, sequence: Float[Tensor, "*batch t d"], state: PredictorState, mask: Tensor | None = None
     ) -> tuple[Float[Tensor, "*batch t d"], PredictorState]:
         """Predictions along a sequence that goes on from ``state``, and the state after it: how a prompt is read."""
         require_instance("state", state, PredictorState)
-        before = self._before(sequence, state.last)
-        tokens, layers = self.transformer.advance(self._embedded(sequence, before), state.layers)
-        last = sequence[..., -1, :].clone() if sequence.shape[-2] else state.last
-        return self._read(tokens), PredictorState(last, layers)
+        return self(sequence, state, mask)
 
     def trajectory(self, sequence: Float[Tensor, "*batch t d"]) -> Float[Tensor, "k *batch t d"]:
         """Predictions read before the first layer and after each layer."""
-        before = self._before(sequence, self.init_state(*sequence.shape[:-2]).last)
-        return torch.stack([self._read(tokens) for tokens in self.transformer.tokens(self._embedded(sequence, before))])
+        self._check(sequence, None)
+        tokens = self._embedded(sequence, self._before(sequence, None))
+        return torch.stack([self._read(after) for after in self.transformer.tokens(tokens)])
 
-    def _before(self, sequence: Tensor, last: Tensor) -> Tensor:
+    def __repr__(self) -> str:
+        return shown(self)
+
+    def _check(self, sequence: Tensor, state: PredictorState | None) -> None:
         check_sequence(sequence)
         if sequence.shape[-1] != self.config.d:
             refuse("sequence", f"have width {self.config.d}", sequence.shape[-1], "build the net with this d")
-        if sequence.dtype != last.dtype:
-            refuse("sequence", f"have the network's dtype {last.dtype}", sequence.dtype, "convert it, or the network")
-        if sequence.shape[:-2] != last.shape[:-1]:
-            batch = tuple(sequence.shape[:-2])
-            refuse("state", f"be of batch {batch}", tuple(last.shape[:-1]), "begin with init_state(*batch)")
+        check_like("sequence", sequence, "the network", next(self.parameters()))
+        if state is not None:
+            require_instance("state", state, PredictorState)
+            check_batch(state.last.shape[:-1], sequence)
+
+    def _before(self, sequence: Tensor, state: PredictorState | None) -> Tensor:
+        """The element before each; zero before the first."""
+        last = sequence.new_zeros((*sequence.shape[:-2], self.config.d)) if state is None else state.last
         return torch.cat([last[..., None, :], sequence[..., :-1, :]], -2)[..., : sequence.shape[-2], :]
 
     def _embedded(self, sequence: Tensor, before: Tensor) -> Tensor:

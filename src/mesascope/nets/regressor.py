@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
-from torch import nn
 
 from mesascope.errors import refuse, require_count, require_instance
+from mesascope.nets.checks import check_like
 from mesascope.nets.embedding import Embedding, EmbeddingConfig
-from mesascope.nets.layers import Products
+from mesascope.nets.layers import Products, shown
+from mesascope.nets.points import HasPoints
+from mesascope.nets.pretrained import Pretrained
 from mesascope.nets.tokens import Concatenated, Layout
 from mesascope.nets.transformer import Tokens, Transformer, TransformerConfig
 from mesascope.records import register
@@ -54,7 +56,7 @@ class InContextRegressorConfig:
         return InContextRegressor(self, generator)
 
 
-class InContextRegressor(nn.Module):
+class InContextRegressor(HasPoints, Pretrained):
     """A transformer that regresses in context: ``learner(context, xq)`` gives ``(*batch, m, d_out)``.
 
     The prediction is W_0 x - y, read from the final query token (x, y); with W_0 = 0 it is minus the token's last
@@ -132,6 +134,9 @@ class InContextRegressor(nn.Module):
         """The learner whose one layer is applied ``steps`` times, what it adds multiplied by ``damping``."""
         return self._around(self.transformer.repeated(steps, damping))
 
+    def __repr__(self) -> str:
+        return shown(self)
+
     def _around(self, transformer: Transformer) -> InContextRegressor:
         """This network with another transformer inside; all else is shared."""
         config = dataclasses.replace(self.config, transformer=transformer.config)
@@ -141,6 +146,7 @@ class InContextRegressor(nn.Module):
 
     def _tokens(self, context: Context, xq: Tensor) -> tuple[Tensor, Tensor]:
         check_inputs(context, xq)
+        check_like("context and xq", xq, "the network", next(self.parameters()))
         if context.y.shape[-1] != self.d_out:
             refuse("context.y", f"have width {self.d_out}", context.y.shape[-1], "build the net with this d_out")
         tokens, query = self.config.layout(context, xq)

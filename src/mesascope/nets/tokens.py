@@ -87,11 +87,11 @@ def alternated(
     return torch.stack(padded, dim=-2).flatten(-3, -2), functional.pad(xq, (0, data - xq.shape[-1]))
 
 
-def sinusoidal(positions: Tensor, size: int) -> Float[Tensor, "count size"]:
+def sinusoidal(positions: Tensor, size: int) -> Float[Tensor, "*count size"]:
     """Entries sin and cos of p / 10000^(2i/size) in turn, in float64."""
     pairs = torch.arange((size + 1) // 2, dtype=torch.float64, device=positions.device)
-    angles = positions[:, None] * 10_000.0 ** (-pairs * 2 / size)
-    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)[:, :size]
+    angles = positions[..., None] * 10_000.0 ** (-pairs * 2 / size)
+    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)[..., :size]
 
 
 def _one_hot(positions: Tensor, size: int) -> Float[Tensor, "count size"]:

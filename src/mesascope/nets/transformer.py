@@ -20,10 +20,14 @@ from mesascope.nets.layers import (
     check_layers,
     each_layer,
     head_weights,
+    join_heads,
     key_size_of,
     products_of,
     set_products,
+    shown,
+    split_heads,
 )
+from mesascope.nets.points import HasPoints, Point, remember, touched, watched
 from mesascope.records import facts, registered
 from mesascope.shapes import Float, Tensor
 
@@ -108,30 +112,61 @@ class Attention(nn.Module):
         self.attend = _attentions()[kind]
         # Softmax divides by the root of the width of what it is given: tokens here, where it should be keys.
         self.sharpness = math.sqrt(config.width / key) if kind == "softmax" else 1.0
+        self.query, self.key, self.value, self.pattern, self.read = (Point() for _ in range(5))
 
     def forward(
-        self, rows: Float[Tensor, "*batch m width"], context: Float[Tensor, "*batch n width"], damping: float
-    ) -> Float[Tensor, "*batch m width"]:
-        """What attention to the context adds to ``rows``, summed over heads.
+        self, tokens: Float[Tensor, "*batch rows width"], n: int, first: int = 0
+    ) -> Float[Tensor, "*batch asking width"]:
+        """What attention to the first ``n`` tokens adds to those from ``first`` on, summed over heads.
 
-        Through the products, keys and values are the context's own tokens: only the rows that ask are projected.
+        Through the products, keys and values are the context's own tokens: only the rows that ask are projected. Heads
+        are computed one by one where something looks at them.
         """
+        rows, context = tokens[..., first:, :], tokens[..., :n, :]
+        if touched(self):
+            return self._by_heads(rows, context)
         w_kq, w_pv = products_of(self)
         heads, width, _ = w_kq.shape
         queries = rows_times(rows, (self.sharpness * w_kq).reshape(-1, width).mT)
         mixed = self.attend(queries.reshape(*rows.shape[:-2], -1, width), context, context)
-        outwards = (damping * w_pv).mT.reshape(-1, width)
-        return rows_times(mixed.reshape(*rows.shape[:-1], heads * width), outwards)
+        return rows_times(mixed.reshape(*rows.shape[:-1], heads * width), w_pv.mT.reshape(-1, width))
+
+    def __repr__(self) -> str:
+        heads, key, width = self.w_k.shape
+        return f"Attention({self.attend.__name__}, n_heads={heads}, key_size={key}, width={width})"
+
+    def _by_heads(self, rows: Tensor, context: Tensor) -> Tensor:
+        query = self.query(split_heads(rows, self.w_q))
+        key, value = self.key(split_heads(context, self.w_k)), self.value(split_heads(context, self.w_v))
+        if watched(self.pattern):
+            one = torch.eye(context.shape[-2]).to(value).expand(*key.shape[:-1], -1)
+            read = self.pattern(self.attend(query, key, one)) @ value
+        else:
+            read = self.attend(query, key, value)
+        return join_heads(self.read(read), self.p)
 
 
-class Transformer(nn.Module):
+class ContextLayer(Layer):
+    """A layer whose attention looks at the context."""
+
+    def forward(
+        self, tokens: Float[Tensor, "*batch rows width"], n: int, first: int = 0
+    ) -> Float[Tensor, "*batch asking width"]:
+        """Tokens from ``first`` on after the layer, of which the first ``n`` are the context."""
+        if not first:
+            return self.after(tokens, self.attention(self.norm(tokens), n))
+        return self.after(tokens[..., first:, :], self.attention(self.norm(tokens), n, first))
+
+
+class Transformer(HasPoints):
     """A transformer whose keys and values come from context tokens only, so that any number of queries share a pass.
 
     Each layer does e <- e + damping * sum_h P_h Attention(W_Q e, W_K E, W_V E) for context and query tokens e alike,
     with E the context tokens: eqs. 1 and 6 of the ICML paper.
 
     Nets that are linear throughout are evaluated through the context's Gram matrix (`mesascope.nets.gram`), which
-    gives the same numbers to rounding at a cost that does not grow with the context.
+    gives the same numbers to rounding at a cost that does not grow with the context. Where a part is hooked or
+    replaced, every part is called as a module instead. `mesascope.nets.points` lists all places by name.
 
     Args:
         config: the architecture.
@@ -143,7 +178,9 @@ class Transformer(nn.Module):
         self.config = config
         own = 1 if config.shared else config.n_layers
         kinds = zip(config.attentions[:own], config.layer_norms[:own], strict=True)
+        self.embedded = Point()
         self.layers = nn.ModuleList(self._layer(kind, norm, generator) for kind, norm in kinds)
+        remember(self)
 
     def forward(self, context: Float[Tensor, "*batch n width"], query: Float[Tensor, "*batch m width"]) -> Tensor:
         """Query tokens ``(*batch, m, width)`` after the last layer."""
@@ -151,10 +188,11 @@ class Transformer(nn.Module):
 
     def query_tokens(self, context: Tensor, query: Tensor) -> list[Tensor]:
         """Query tokens after each layer."""
-        if self.config.purely_linear:
+        hooked = touched(self)
+        if self.config.purely_linear and not hooked:
             return run_linear_layers(context, query, self._linear_layers())
         m = query.shape[-2]
-        return [rows[..., rows.shape[-2] - m :, :] for rows in self._token_form(context, query, last_context=False)]
+        return [rows[..., rows.shape[-2] - m :, :] for rows in self._token_form(context, query, last_context=hooked)]
 
     def tokens(self, context: Tensor, query: Tensor) -> list[Tokens]:
         """Context and query tokens before the first layer and after each layer, ``n_layers + 1`` pairs."""
@@ -164,7 +202,7 @@ class Transformer(nn.Module):
 
     def products(self) -> list[Products]:
         """W_KQ and W_PV of each layer (looped layers repeat theirs)."""
-        return [products_of(layer.attention) for layer in self._unrolled()]
+        return [products_of(layer.attention) for layer in self.unrolled()]
 
     def with_products(self, products: Sequence[Products]) -> Transformer:
         """A transformer of this architecture whose layers have exactly these W_KQ and W_PV, at full key size.
@@ -180,7 +218,7 @@ class Transformer(nn.Module):
         config = dataclasses.replace(self.config, key_size=self.config.width, shared=self.config.shared and alike)
         # A generator of its own, as these weights are thrown away.
         other = Transformer(config, torch.Generator()).to(first.w_kq)
-        for layer, before in zip(other._unrolled(), self._unrolled(), strict=True):
+        for layer, before in zip(other.unrolled(), self.unrolled(), strict=True):
             rest = {name: weight for name, weight in before.state_dict().items() if not name.startswith("attention.")}
             layer.load_state_dict(rest, strict=False)
         for layer, own in zip(other.layers, products, strict=False):
@@ -194,30 +232,33 @@ class Transformer(nn.Module):
         first = {name: getattr(self.config, name + "s")[0] for name in ("attention", "layer_norm")}
         config = dataclasses.replace(self.config, n_layers=n_layers, shared=True, damping=damping, **first)
         looped = Transformer(config, torch.Generator())
-        looped.layers = self.layers
+        for name, part in self.layers[0].named_children():
+            setattr(looped.layers[0], name, part)
         return looped
+
+    def __repr__(self) -> str:
+        return shown(self)
+
+    def unrolled(self) -> list[Layer]:
+        """The layers in the order in which they are applied, a looped one as often as it is."""
+        return list(self.layers) * (self.config.n_layers if self.config.shared else 1)  # type: ignore[arg-type]
 
     def _layer(self, attention: str, layer_norm: bool, generator: torch.Generator | None) -> Layer:
         config = self.config
         heads, scale = Attention(config, attention, generator), config.init_scale / config.n_layers
-        return Layer(heads, config.width, config.mlp, layer_norm, scale, generator)
+        return ContextLayer(
+            heads, config.width, config.mlp, layer_norm, scale, generator, config.token_clip, config.damping
+        )
 
     def _token_form(self, context: Tensor, query: Tensor, *, last_context: bool) -> list[Tensor]:
         """Rows of context and queries after each layer; after the last, of queries alone unless asked for all."""
-        states, config = [], self.config
-        rows, n = torch.cat([context, query], dim=-2), context.shape[-2]
-        for index, layer in enumerate(self._unrolled()):
-            normed = layer.norm(rows)
-            asking = slice(0 if last_context or index < config.n_layers - 1 else n, None)
-            moved = layer.attention(normed[..., asking, :], normed[..., :n, :], config.damping)  # type: ignore[operator]
-            rows = layer.add(rows[..., asking, :], moved, config.damping)
-            if config.token_clip is not None:
-                rows = rows.clamp(-config.token_clip, config.token_clip)
+        states, layers, n = [], self.unrolled(), context.shape[-2]
+        rows = self.embedded(torch.cat([context, query], dim=-2))
+        for index, layer in enumerate(layers):
+            layer.index = index
+            rows = layer(rows, n) if last_context or index < len(layers) - 1 else layer(rows, n, n)
             states.append(rows)
         return states
-
-    def _unrolled(self) -> list[Layer]:
-        return list(self.layers) * (self.config.n_layers if self.config.shared else 1)  # type: ignore[arg-type]
 
     def _linear_layers(self) -> list[LinearLayer]:
         own = [products_of(layer.attention) for layer in self.layers]  # type: ignore[arg-type]

@@ -11,12 +11,15 @@ from .causal_softmax import (
     dpfp as dpfp,
 )
 from .fast_weights import (
+    DeltaState as DeltaState,
+    LinearState as LinearState,
     causal_linear_attention as causal_linear_attention,
     delta_attention as delta_attention,
     fast_weights_reference as fast_weights_reference,
 )
 from .mesa import (
     MESA_METHODS as MESA_METHODS,
+    FixedRidgeState as FixedRidgeState,
     MesaInfo as MesaInfo,
     MesaState as MesaState,
     mesa_attention as mesa_attention,

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from mesascope.errors import refuse, require_count
+from mesascope.errors import refuse, require_count, require_instance
 from mesascope.ops.checks import require_shapes, require_tensors, require_values
 from mesascope.shapes import Float, Tensor
 
@@ -19,6 +19,14 @@ class SoftmaxState(NamedTuple):
     k: Float[Tensor, "*batch heads n dk"]
     v: Float[Tensor, "*batch heads n dv"]
     bias: Float[Tensor, "*batch heads n"]
+
+    def emptied(self, width: int) -> SoftmaxState:
+        """The state after the same keys, had their values been zeros of this width."""
+        return self._replace(v=self.v.new_zeros((*self.v.shape[:-1], width)))
+
+
+# What is added to the scores of what does not count; -inf would leave a token that sees nothing else without a number.
+_UNSEEN = -1e30
 
 
 def causal_softmax_attention(
@@ -38,7 +46,7 @@ def causal_softmax_attention(
     Args:
         scale: 1 / sqrt(dk) if None.
         log_forget: logarithm of the forget factors, whose product up to t is g_t; None forgets nothing.
-        beta: how strongly each pair counts; None is 1.
+        beta: how strongly each pair counts, in [0, 1], 0 for padding; None is 1.
         window: tokens that are seen, its own included; all if None.
         state: of the tokens before. It holds the last ``window - 1`` of them.
         return_state: whether to return the state after the last token too.
@@ -55,11 +63,12 @@ def causal_softmax_attention(
     require_shapes(q, arguments)
     require_values(arguments, q.shape[-2])
     wide = torch.promote_types(q.dtype, torch.float32)
-    bias = q.new_zeros(q.shape[:-1], dtype=wide) if beta is None else beta.to(wide).log()
+    bias = q.new_zeros(q.shape[:-1], dtype=wide) if beta is None else _log_strength(beta.to(wide))
     decay = None if log_forget is None else log_forget.to(wide).cumsum(-1)
     if decay is not None:
         bias = bias - decay
     if state is not None:
+        require_instance("state", state, SoftmaxState)
         k, v, bias = (
             torch.cat([old, new], dim) for old, new, dim in zip(state, (k, v, bias), (-2, -2, -1), strict=True)
         )
@@ -76,6 +85,11 @@ def causal_softmax_attention(
     kept = (k[..., first:, :], v[..., first:, :], bias[..., first:])
     # Copies, lest a window hold on to the memory of the whole prompt.
     return y, SoftmaxState(*(part.clone() if first else part for part in kept))
+
+
+def _log_strength(beta: Tensor) -> Tensor:
+    counts = beta > 0
+    return torch.where(counts, beta.where(counts, 1).log(), _UNSEEN)
 
 
 def causal_softmax_attention_reference(

@@ -44,7 +44,6 @@ def require_shapes(q: Tensor, arguments: Mapping[str, Tensor | None]) -> None:
         "log_forget": [(*batch, heads, t)],
         "beta": [(*batch, heads, t)],
         "lengths": [tuple(batch)],
-        "state": [(*batch, heads, dv, dk)],
         "state.H": [(*batch, heads, dk, dk)],
         "state.G": [(*batch, heads, dv, dk)],
     }
@@ -68,7 +67,7 @@ def require_values(arguments: Mapping[str, Tensor | None], tokens: int) -> None:
     rules: dict[str, tuple[Callable[[float], bool], str, str]] = {
         "ridge": (lambda x: 0 < x < math.inf, "be positive and finite", "pass 1/lambda, or put a floor under it"),
         "log_forget": (lambda x: -math.inf < x <= 0, "be finite and at most 0", "pass logarithms of factors in (0, 1]"),
-        "beta": (lambda x: 0 < x <= 1, "lie in (0, 1]", "pass input strengths, 1 for full"),
+        "beta": (lambda x: 0 <= x <= 1, "lie in [0, 1]", "pass input strengths, 1 for full and 0 for padding"),
         "lengths": (lambda x: 0 <= x <= tokens, f"lie in [0, {tokens}]", "pass counts of tokens"),
     }
     finite = (math.isfinite, "be finite", "look for an overflow before it")

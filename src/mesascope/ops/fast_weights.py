@@ -14,17 +14,42 @@ beta_i (v_i - g_i G_0 k_i): a triangular system a chunk. No ratio g_t/g_i exceed
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from mesascope.errors import NumericalError, require_count
+from mesascope.errors import NumericalError, require_count, require_instance
 from mesascope.ops.checks import require_shapes, require_tensors, require_values
 from mesascope.ops.chunks import cut, decay_weights
 from mesascope.ops.reading import read
 from mesascope.shapes import Float, Tensor
 
-__all__ = ["causal_linear_attention", "delta_attention", "fast_weights_reference"]
+__all__ = ["DeltaState", "LinearState", "causal_linear_attention", "delta_attention", "fast_weights_reference"]
+
+
+class LinearState(NamedTuple):
+    """What a sequence leaves behind under the additive rule."""
+
+    G: Float[Tensor, "*batch heads dv dk"]
+
+    def emptied(self, width: int) -> LinearState:
+        """The state after the same keys, had their values been zeros of this width."""
+        return LinearState(without_values(self.G, width))
+
+
+class DeltaState(NamedTuple):
+    """What a sequence leaves behind under the delta rule."""
+
+    G: Float[Tensor, "*batch heads dv dk"]
+
+    def emptied(self, width: int) -> DeltaState:
+        """The state after the same keys, had their values been zeros of this width."""
+        return DeltaState(without_values(self.G, width))
+
+
+def without_values(G: Float[Tensor, "*batch heads dv dk"], width: int) -> Float[Tensor, "*batch heads width dk"]:
+    """The map that sums of zeros of this width add up to."""
+    return G.new_zeros((*G.shape[:-2], width, G.shape[-1]))
 
 
 def causal_linear_attention(
@@ -35,7 +60,7 @@ def causal_linear_attention(
     log_forget: Float[Tensor, "*batch heads t"] | None = None,
     beta: Float[Tensor, "*batch heads t"] | None = None,
     chunk: int = 64,
-    state: Float[Tensor, "*batch heads dv dk"] | None = None,
+    state: LinearState | None = None,
     return_state: bool = False,
 ) -> Any:
     """y_t = G_t q_t with G_t = gamma_t G_{t-1} + beta_t v_t k_t^T, in chunks of time.
@@ -43,10 +68,10 @@ def causal_linear_attention(
     Args:
         q, k, v: bfloat16 and float16 are computed in float32.
         log_forget: logarithm of the forget factors gamma, at most 0; None forgets nothing.
-        beta: how strongly each pair counts, in (0, 1]; None is 1.
+        beta: how strongly each pair counts, in [0, 1], 0 for padding; None is 1.
         chunk: tokens of a chunk. Cost 2 T (C + d) d multiplications.
-        state: G of the tokens before; zero if None.
-        return_state: whether to return G after the last token too.
+        state: of the tokens before.
+        return_state: whether to return the `LinearState` after the last token too.
 
     Source: thesis, eq. 3.2, and section 3.7.1 for forgetting.
 
@@ -55,7 +80,7 @@ def causal_linear_attention(
     tensor([[[3.],
              [5.]]])
     """
-    return _fast_weights(q, k, v, log_forget, beta, chunk, state, return_state, delta=False)
+    return _fast_weights(q, k, v, log_forget, beta, chunk, state, return_state, LinearState)
 
 
 def delta_attention(
@@ -66,14 +91,14 @@ def delta_attention(
     log_forget: Float[Tensor, "*batch heads t"] | None = None,
     beta: Float[Tensor, "*batch heads t"] | None = None,
     chunk: int = 64,
-    state: Float[Tensor, "*batch heads dv dk"] | None = None,
+    state: DeltaState | None = None,
     return_state: bool = False,
 ) -> Any:
     """y_t = G_t q_t with G_t = gamma_t G_{t-1} + beta_t (v_t - gamma_t G_{t-1} k_t) k_t^T, in chunks of time.
 
     Each token takes one gradient step, of size beta_t, on 1/2 |v_t - G k_t|^2. With |k_t| = 1 it is stable, and at
-    beta_t = 1 replaces what was stored under k_t. Arguments as in `causal_linear_attention`. Cost 3 T (C + d) d
-    multiplications and a triangular system a chunk.
+    beta_t = 1 replaces what was stored under k_t. Arguments as in `causal_linear_attention`, but for the state. Cost
+    3 T (C + d) d multiplications and a triangular system a chunk.
 
     Raises:
         NumericalError: the rule has diverged, as it may for longer keys.
@@ -85,7 +110,7 @@ def delta_attention(
     tensor([[[3.],
              [5.]]])
     """
-    return _fast_weights(q, k, v, log_forget, beta, chunk, state, return_state, delta=True)
+    return _fast_weights(q, k, v, log_forget, beta, chunk, state, return_state, DeltaState)
 
 
 def fast_weights_reference(
@@ -108,20 +133,22 @@ def _fast_weights(
     log_forget: Tensor | None,
     beta: Tensor | None,
     chunk: int,
-    state: Tensor | None,
+    state: LinearState | DeltaState | None,
     return_state: bool,
-    *,
-    delta: bool,
+    kind: type[LinearState] | type[DeltaState],
 ) -> Any:
     require_count("chunk", chunk)
-    arguments = {"q": q, "k": k, "v": v, "log_forget": log_forget, "beta": beta, "state": state}
+    if state is not None:
+        require_instance("state", state, kind)
+    start = None if state is None else state.G
+    arguments = {"q": q, "k": k, "v": v, "log_forget": log_forget, "beta": beta, "state.G": start}
     require_tensors(arguments)
     require_shapes(q, arguments)
     require_values(arguments, q.shape[-2])
     with torch.autocast(q.device.type, enabled=False):
         dtype = torch.promote_types(q.dtype, torch.float32)
-        gates = (None if part is None else part.to(dtype) for part in (log_forget, beta, state))
-        y, G = _in_chunks(q.to(dtype), k.to(dtype), v.to(dtype), *gates, chunk=chunk, delta=delta)
+        gates = (None if part is None else part.to(dtype) for part in (log_forget, beta, start))
+        y, G = _in_chunks(q.to(dtype), k.to(dtype), v.to(dtype), *gates, chunk=chunk, delta=kind is DeltaState)
     if y.numel() and not torch.compiler.is_compiling():
         extremes = read(torch.stack(y.aminmax()).double())
         if not any(math.isfinite(low + high) for low, high in extremes):
@@ -130,7 +157,7 @@ def _fast_weights(
                 f"outputs must be finite, but lie in [{low:.3g}, {high:.3g}]: normalise keys, or use smaller beta or "
                 "more forgetting."
             )
-    return (y.to(v.dtype), G) if return_state else y.to(v.dtype)
+    return (y.to(v.dtype), kind(G)) if return_state else y.to(v.dtype)
 
 
 def _in_chunks(

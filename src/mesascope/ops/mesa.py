@@ -19,13 +19,14 @@ from mesascope.errors import ArgumentError, refuse, require_choice, require_coun
 from mesascope.ops import mesa_chunks, mesa_products, mesa_steps
 from mesascope.ops.checks import require_shapes, require_tensors, require_values
 from mesascope.ops.chunks import cut
+from mesascope.ops.fast_weights import without_values
 from mesascope.ops.mesa_products import Solver
 from mesascope.ops.mesa_solve import MOST_DECAY
 from mesascope.ops.mesa_steps import Problem, Solution
 from mesascope.ops.reading import read
 from mesascope.shapes import Float, Tensor
 
-__all__ = ["MESA_METHODS", "MesaInfo", "MesaState", "mesa_attention", "mesa_step"]
+__all__ = ["MESA_METHODS", "FixedRidgeState", "MesaInfo", "MesaState", "mesa_attention", "mesa_step"]
 
 MESA_METHODS = ("chunk", "scan", "solve", "cg", "neumann", "chebyshev")
 
@@ -34,10 +35,25 @@ _SHORT = 3
 
 
 class MesaState(NamedTuple):
-    """What a sequence leaves behind: H with the decayed ridge in it (without where the ridge does not decay), and G."""
+    """What a sequence leaves behind where the ridge decays: H with what is left of the ridge in it, and G."""
 
     H: Float[Tensor, "*batch heads dk dk"]
     G: Float[Tensor, "*batch heads dv dk"]
+
+    def emptied(self, width: int) -> MesaState:
+        """The state after the same keys, had their values been zeros of this width."""
+        return self._replace(G=without_values(self.G, width))
+
+
+class FixedRidgeState(NamedTuple):
+    """What a sequence leaves behind where the ridge does not decay: H without it, and G."""
+
+    H: Float[Tensor, "*batch heads dk dk"]
+    G: Float[Tensor, "*batch heads dv dk"]
+
+    def emptied(self, width: int) -> FixedRidgeState:
+        """The state after the same keys, had their values been zeros of this width."""
+        return self._replace(G=without_values(self.G, width))
 
 
 class MesaInfo(NamedTuple):
@@ -58,7 +74,7 @@ def mesa_attention(
     ridge_decays: bool = True,
     method: str = "auto",
     chunk: int | None = None,
-    state: MesaState | None = None,
+    state: MesaState | FixedRidgeState | None = None,
     return_state: bool = False,
     return_info: bool = False,
     lengths: Tensor | None = None,
@@ -72,7 +88,7 @@ def mesa_attention(
             under `torch.autocast`.
         ridge: 1/lambda > 0, one number, ``(heads,)`` or ``(heads, dk)``.
         log_forget: logarithm of the forget factors, at most 0; None forgets nothing.
-        beta: how strongly each pair counts, in (0, 1]; None is 1.
+        beta: how strongly each pair counts, in [0, 1], 0 for padding; None is 1.
         ridge_decays: whether the regulariser is forgotten with the rest.
         method: one of `MESA_METHODS`, or ``"auto"``: ``"solve"`` for up to 3 tokens, then ``"chunk"``, or ``"cg"`` for
             a ridge that does not decay, which only it, the series and ``"solve"`` can take.
@@ -86,9 +102,9 @@ def mesa_attention(
             T d (2 C + d) multiplications a term, no factorisation, derivatives through every term.
         chunk: tokens of a chunk; if None 64, or 32 for keys of less than 64 entries. Chunks that forget much are cut
             further, to keep their digits.
-        state: that of the tokens before, as an earlier call of the same ``ridge_decays`` returned it. What is left of a
-            decaying ridge is part of it, and ``ridge`` then has no effect.
-        return_state, return_info: whether to return a `MesaState` and a `MesaInfo` too, in this order.
+        state: that of the tokens before, as an earlier call returned it: a `MesaState` where the ridge decays, else a
+            `FixedRidgeState`. What is left of a decaying ridge is part of it, and ``ridge`` then has no effect.
+        return_state, return_info: whether to return a state and a `MesaInfo` too, in this order.
         lengths: tokens of each sequence ``(*batch,)`` that are not padding; outputs beyond are 0.
         tolerance: of conjugate gradients alone, on their recurrence's residual relative to |q|; eight units of rounding
             if None; 0 takes all ``iterations``.
@@ -108,6 +124,9 @@ def mesa_attention(
     tensor([[[2.0000],
              [3.3333]]])
     """
+    kind = _kind(ridge_decays)
+    if state is not None:
+        require_instance("state", state, kind)
     arguments = _arguments(q, k, v, ridge, log_forget, beta, lengths, state)
     method = _method(method, q.shape[-2], ridge_decays, tolerance, iterations, chunk)
     problem, regulariser = _problem(arguments, state, ridge_decays)
@@ -117,7 +136,7 @@ def mesa_attention(
     y, *parts = solution
     outputs: list[Any] = [y.reshape(v.shape).to(v.dtype)]
     if return_state:
-        outputs.append(MesaState(*(part.reshape(*q.shape[:-2], *part.shape[1:]) for part in parts)))
+        outputs.append(kind(*(part.reshape(*q.shape[:-2], *part.shape[1:]) for part in parts)))
     if return_info:
         outputs.append(MesaInfo(count, residual.reshape(q.shape[:-2])))
     return tuple(outputs) if len(outputs) > 1 else outputs[0]
@@ -127,13 +146,13 @@ def mesa_step(
     q: Float[Tensor, "*batch heads dk"],
     k: Float[Tensor, "*batch heads dk"],
     v: Float[Tensor, "*batch heads dv"],
-    state: MesaState | None,
+    state: MesaState | FixedRidgeState | None,
     *,
     ridge: float | Float[Tensor, "*ridges"],
     log_forget: Float[Tensor, "*batch heads"] | None = None,
     beta: Float[Tensor, "*batch heads"] | None = None,
     ridge_decays: bool = True,
-) -> tuple[Float[Tensor, "*batch heads dv"], MesaState]:
+) -> tuple[Float[Tensor, "*batch heads dv"], MesaState | FixedRidgeState]:
     """One token of `mesa_attention`, and the state after it: decoding in memory that does not grow with time."""
     y, after = mesa_attention(
         *(part[..., None, :] for part in (q, k, v)),
@@ -147,6 +166,11 @@ def mesa_step(
     return y.squeeze(-2), after
 
 
+def _kind(ridge_decays: bool) -> type[MesaState] | type[FixedRidgeState]:
+    require_instance("ridge_decays", ridge_decays, bool)
+    return MesaState if ridge_decays else FixedRidgeState
+
+
 def _arguments(
     q: Tensor,
     k: Tensor,
@@ -155,7 +179,7 @@ def _arguments(
     log_forget: Tensor | None,
     beta: Tensor | None,
     lengths: Tensor | None,
-    state: MesaState | None,
+    state: MesaState | FixedRidgeState | None,
 ) -> dict[str, Tensor | None]:
     """Everything by name, checked: the ridge as a tensor, and padding as tokens that neither add nor forget."""
     require_instance("q", q, Tensor)
@@ -164,7 +188,6 @@ def _arguments(
         ridge = torch.tensor(ridge, dtype=torch.promote_types(q.dtype, torch.float32), device=q.device)
     arguments = {"ridge": ridge, "log_forget": log_forget, "beta": beta, "lengths": lengths, "q": q, "k": k, "v": v}
     if state is not None:
-        require_instance("state", state, MesaState)
         arguments |= {"state.H": state.H, "state.G": state.G}
     require_tensors(arguments)
     if ridge.dim() == 0:
@@ -230,7 +253,7 @@ def _masked(
 
 
 def _problem(
-    arguments: Mapping[str, Any], state: MesaState | None, ridge_decays: bool
+    arguments: Mapping[str, Any], state: MesaState | FixedRidgeState | None, ridge_decays: bool
 ) -> tuple[Problem, Float[Tensor, "rows dk"]]:
     """The working form, in which what ``beta`` says is done, and the ridge that stands beside every H."""
     q, k, v, ridge = (arguments[name] for name in ("q", "k", "v", "ridge"))

@@ -29,6 +29,8 @@ __all__ = [
 MOST_DECAY = 4.0
 # Condition numbers below it cost so few digits that a correction would add none.
 _BENIGN = 30.0
+# Factor by which what the state before a chunk would answer may shrink, at a cost of as many units of rounding.
+_SHRUNK = 10.0
 # Relative size of a correction that leaves an error of its square, about the rounding of float32 at condition 1e4.
 _LARGE = 0.03
 
@@ -183,8 +185,12 @@ def factorise(keys: Float[Tensor, "batch chunks size dk"], H: Float[Tensor, "bat
 
 def substitute(factor: Factor, rows: Tensor) -> Tensor:
     """Every row through the inverse of its own matrix."""
-    weights = causal(causal(rows @ factor.keys.mT) @ factor.inner.mT) @ factor.inner
-    return rows @ factor.start - weights @ factor.keys
+    return rows @ factor.start - _taken_off(factor, rows)
+
+
+def _taken_off(factor: Factor, rows: Tensor) -> Tensor:
+    """What a chunk's own keys take off what the state before it would answer."""
+    return causal(causal(rows @ factor.keys.mT) @ factor.inner.mT) @ factor.inner @ factor.keys
 
 
 def refuse_singular(condition: Tensor, heads: int, size: int, dtype: torch.dtype) -> NoReturn:
@@ -207,8 +213,9 @@ def _solved(
     correction is so large that another would tell too, everything is done again in float64. What is singular to
     ``dtype`` is refused, or NaN where not ``strict``.
     """
-    x = substitute(factor, rows)
-    if not factor.condition.numel() or float(torch.maximum(factor.condition, factor.growth).max()) < _BENIGN:
+    first = rows @ factor.start
+    x = first - _taken_off(factor, rows)
+    if not factor.condition.numel() or _benign(factor, first, x):
         return x
     correction = substitute(factor, rows - x @ H - causal(x @ keys.mT) @ keys)
     settled = (correction.norm(dim=-1) <= _LARGE * x.norm(dim=-1)).all(-1) & (factor.condition < torch.inf)
@@ -224,6 +231,18 @@ def _solved(
             refuse_singular(condition, heads, keys.shape[-2], dtype)
         x = x.masked_fill(singular[..., None, None], torch.nan)
     return x
+
+
+def _benign(factor: Factor, first: Tensor, x: Tensor) -> bool:
+    """Whether neither the matrices nor the difference that ``x`` is have cost digits that a correction gives back.
+
+    ``first`` is what the state before a chunk would answer. Where the chunk knows much more than it, as where it has
+    forgotten much, little of it is left.
+    """
+    left = x.norm(dim=-1)
+    shrunk = first.norm(dim=-1) / left.where(left > 0, 1)
+    worst = torch.maximum(factor.condition, factor.growth).max() / _BENIGN
+    return float(torch.maximum(worst, shrunk.max().nan_to_num(nan=0.0) / _SHRUNK)) < 1
 
 
 def condition_seen(x: Tensor, q: Tensor, diagonal: Tensor) -> Tensor:

@@ -1,0 +1,190 @@
+"""Places inside a transformer that hooks, caches and patches name.
+
+Every module of a layer and every point inside its attention has the name of its path, whatever the transformer. L
+counts layers, or the loops of one layer. A regressor's rows are its n context tokens and then its m queries.
+
+| name | what it is | regressors | sequence nets |
+|---|---|---|---|
+| ``embedded`` | tokens before the first layer | ``(*batch, n + m, width)`` | ``(*batch, t, width)`` |
+| ``layers.L`` | tokens after the layer | ``(*batch, n + m, width)`` | ``(*batch, t, width)`` |
+| ``layers.L.norm`` | what attention reads | ``(*batch, n + m, width)`` | ``(*batch, t, width)`` |
+| ``layers.L.attention`` | what attention adds, before damping | ``(*batch, n + m, width)`` | ``(*batch, t, width)`` |
+| ``layers.L.attention.query`` | queries | ``(*batch, heads, n + m, dk)`` | ``(*batch, heads, t, dk)`` |
+| ``layers.L.attention.key`` | keys | ``(*batch, heads, n, dk)`` | ``(*batch, heads, t, dk)`` |
+| ``layers.L.attention.value`` | values | ``(*batch, heads, n, dv)`` | ``(*batch, heads, t, dv)`` |
+| ``layers.L.attention.pattern`` | A with read = A value | ``(*batch, heads, n + m, n)`` | ``(*batch, heads, t, t)`` |
+| ``layers.L.attention.read`` | what each head reads | ``(*batch, heads, n + m, dv)`` | ``(*batch, heads, t, dv)`` |
+| ``layers.L.mlp_norm`` | what the MLP reads | ``(*batch, n + m, width)`` | ``(*batch, t, width)`` |
+| ``layers.L.mlp`` | what the MLP adds, before damping | ``(*batch, n + m, width)`` | ``(*batch, t, width)`` |
+
+The pattern of a linear, delta or mesa layer is that of softmax in this: the matrix that mixes the values. It is what
+attention makes of the identity in place of the values, and is computed only while something is hooked to its point. A
+layer that goes on from a state adds what the state knows to A value.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from torch import nn
+from torch.nn.modules import module as torch_module
+
+from mesascope.errors import ArgumentTypeError, refuse, require_choice
+from mesascope.shapes import Tensor
+
+__all__ = ["HasPoints", "Point", "remember", "touched", "watched"]
+
+
+class Point(nn.Identity):
+    """A named place: a module that gives back what it is given, for hooks to read and replace."""
+
+
+class _Place(NamedTuple):
+    """A module and, where one layer is several in turn, which of them is meant."""
+
+    module: nn.Module
+    looped: nn.Module | None
+    index: int
+
+
+class HasPoints(nn.Module):
+    """A network whose insides have names: see `mesascope.nets.points` for all of them, with their shapes."""
+
+    def points(self) -> list[str]:
+        """The names of all places that can be cached and patched."""
+        return list(self._places())
+
+    def run_with_cache(
+        self, *inputs: Any, names: str | Sequence[str] | None = None, **options: Any
+    ) -> tuple[Any, dict[str, Tensor]]:
+        """What the network returns for ``inputs``, and what its points held, by name.
+
+        Args:
+            inputs, options: what the network is called with: ``(context, xq)`` or ``(sequence)``.
+            names: of the points to keep, ``"layers.*.attention.pattern"`` say; all if None.
+
+        Tensors are the network's own, not copies: gradients flow through them.
+        """
+        places = self._places()
+        wanted = _matching(places, names)
+        cache: dict[str, Tensor] = {}
+
+        def keep(name: str, value: Tensor) -> Tensor:
+            cache[name] = value
+            return value
+
+        with _hooked({name: places[name] for name in wanted}, keep):
+            output = self(*inputs, **options)
+        return output, cache
+
+    @contextlib.contextmanager
+    def patched(self, patches: Mapping[str, Tensor | Callable[[Tensor], Tensor]]) -> Iterator[None]:
+        """Within this context, points hold what ``patches`` say, by name: a tensor, or a function of what they held.
+
+        It holds for every call: `run_with_cache`, `trajectory`, decoding, and whatever lens is given the network.
+
+        Raises:
+            ArgumentError: an unknown name (the nearest known one is named), or a patch of another shape.
+        """
+        places = self._places()
+        for name in patches:
+            require_choice("patches", name, places)
+
+        def put(name: str, value: Tensor) -> Tensor:
+            patch = patches[name]
+            return _fitting(name, patch(value) if callable(patch) else patch, value)
+
+        with _hooked({name: places[name] for name in patches}, put):
+            yield
+
+    def _places(self) -> dict[str, _Place]:
+        transformer: Any = getattr(self, "transformer", self)
+        layers = transformer.unrolled()
+        places = {"embedded": _Place(transformer.embedded, None, 0)}
+        for index, layer in enumerate(layers):
+            looped = layer if layers.count(layer) > 1 else None
+            for name, module in layer.named_modules(prefix=f"layers.{index}"):
+                places[name] = _Place(module, looped, index)
+        return places
+
+
+def watched(point: nn.Module) -> bool:
+    """Whether something sees what passes through one module, or stands in its place."""
+    return bool(
+        point._forward_hooks
+        or point._forward_pre_hooks
+        or point._backward_hooks
+        or point._backward_pre_hooks
+        or "forward" in point.__dict__
+    )
+
+
+def remember(module: nn.Module) -> None:
+    """Remember the class of every part, for `touched` to tell what was replaced."""
+    for part in module.modules():
+        part.__dict__["_built"] = [type(child) for child in part._modules.values()]
+
+
+def touched(module: nn.Module) -> bool:
+    """Whether any part of a module, itself left out, is watched or is not of the class that was built."""
+    return bool(torch_module._has_any_global_hook()) or _touched(module)
+
+
+def _touched(module: nn.Module) -> bool:
+    parts = module._modules.values()
+    if module.__dict__.get("_built", []) != [type(part) for part in parts]:
+        return True
+    for part in parts:  # noqa: SIM110  a generator takes three times as long
+        if part is not None and (watched(part) or (bool(part._modules) and _touched(part))):
+            return True
+    return False
+
+
+@contextlib.contextmanager
+def _hooked(places: Mapping[str, _Place], change: Callable[[str, Tensor], Tensor]) -> Iterator[None]:
+    """``change(name, value)`` takes the place of what each module returns."""
+    with contextlib.ExitStack() as stack:
+        for name, place in places.items():
+            stack.callback(place.module.register_forward_hook(_hook(name, place, change)).remove)
+        yield
+
+
+def _hook(name: str, place: _Place, change: Callable[[str, Tensor], Tensor]) -> Callable[..., Any]:
+    def hook(module: nn.Module, inputs: Any, output: Any) -> Any:
+        if place.looped is not None and place.looped.index != place.index:
+            return output
+        if isinstance(output, tuple):  # a layer or its attention that decodes, with the state after it
+            return change(name, output[0]), *output[1:]
+        return change(name, output)
+
+    return hook
+
+
+def _matching(places: Mapping[str, Any], names: str | Sequence[str] | None) -> list[str]:
+    if names is None:
+        return list(places)
+    patterns = [names] if isinstance(names, str) else list(names)
+    for pattern in patterns:
+        if not fnmatch.filter(places, pattern):
+            require_choice("names", pattern, places)
+    return [name for name in places if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)]
+
+
+def _fitting(name: str, patch: Any, value: Tensor) -> Tensor:
+    place = f"patches[{name!r}]"
+    if not isinstance(patch, Tensor):
+        raise ArgumentTypeError(
+            f"{place} must be a tensor, or a function that returns one, but gives {patch!r}: return what the point "
+            "shall hold."
+        )
+    for rule, own, other in (
+        ("have shape", tuple(patch.shape), tuple(value.shape)),
+        ("have dtype", patch.dtype, value.dtype),
+        ("be on", patch.device, value.device),
+    ):
+        if own != other:
+            refuse(place, f"{rule} {other}", own, "give it what the point held before, changed")
+    return patch

@@ -1,0 +1,76 @@
+"""Networks as folders: what a network is built from beside its weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, TypeVar
+
+import safetensors
+import safetensors.torch
+from torch import nn
+
+import mesascope
+from mesascope.errors import ArgumentError, ArgumentTypeError, refuse
+from mesascope.records import from_record, to_record
+
+__all__ = ["Pretrained"]
+
+_CONFIG, _WEIGHTS = "config.json", "model.safetensors"
+Net = TypeVar("Net", bound="Pretrained")
+
+
+class Pretrained(nn.Module):
+    """A network that is built from its ``config``, which is registered: a folder of its record and its weights."""
+
+    config: Any
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write the network's record to ``config.json`` and its weights to ``model.safetensors`` of a folder.
+
+        The folder is made where there is none. Weights are stored in the dtype that they have.
+        """
+        path = Path(folder)
+        path.mkdir(parents=True, exist_ok=True)
+        weights = {name: weight.detach().clone().contiguous() for name, weight in self.state_dict().items()}
+        safetensors.torch.save_file(weights, path / _WEIGHTS, metadata={"mesascope": mesascope.__version__})
+        (path / _CONFIG).write_text(json.dumps(to_record(self.config), indent=2) + "\n")
+
+    @classmethod
+    def from_pretrained(cls: type[Net], folder: str | Path) -> Net:
+        """The network that `save_pretrained` wrote to ``folder``, on the CPU.
+
+        Raises:
+            ArgumentError: a file is missing or damaged, or the weights are not those of the record.
+            ArgumentTypeError: the folder holds another network than this class.
+        """
+        path = Path(folder)
+        try:
+            net = _built(json.loads((path / _CONFIG).read_text()))
+            _fill(net, safetensors.torch.load_file(path / _WEIGHTS))
+        except (OSError, safetensors.SafetensorError, ValueError, RuntimeError, ArgumentTypeError) as error:
+            raise ArgumentError(
+                f"folder must be one that save_pretrained wrote, but is {str(path)!r} "
+                f"({' '.join(str(error).split())}): pass another."
+            ) from None
+        if not isinstance(net, cls):
+            raise ArgumentTypeError(
+                f"folder must hold a network of type {cls.__name__}, but {str(path)!r} holds one of type "
+                f"{type(net).__name__}: call {type(net).__name__}.from_pretrained."
+            )
+        return net
+
+
+def _built(record: Any) -> nn.Module:
+    config = from_record(record)
+    if record["kind"] != "net":
+        refuse("kind", "be 'net'", record["kind"], "pass the record of a network")
+    return config.build()
+
+
+def _fill(net: nn.Module, weights: dict[str, Any]) -> None:
+    """Give a network weights of whatever dtype, and buffers that it may be built without."""
+    for name, buffer in net._buffers.items():
+        if buffer is None and name in weights:
+            setattr(net, name, weights[name])
+    net.load_state_dict(weights, assign=True)

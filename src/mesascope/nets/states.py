@@ -1,0 +1,126 @@
+"""What decoding keeps, and what can be done with it: reordered for beams, saved and loaded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import safetensors
+import safetensors.torch
+import torch
+
+from mesascope.errors import ArgumentError, ArgumentTypeError, refuse, require_instance
+from mesascope.ops import DeltaState, FixedRidgeState, LinearState, MesaState, SoftmaxState
+from mesascope.shapes import Float, Tensor
+
+__all__ = ["AttentionState", "PredictorState", "load_state", "save_state", "select_state"]
+
+
+class AttentionState(NamedTuple):
+    """What a layer keeps of the tokens before: how many, the last inputs of its convolution, and its memory."""
+
+    position: Tensor
+    recent: Float[Tensor, "*batch two heads taps dk"]
+    memory: Any
+
+
+class PredictorState(NamedTuple):
+    """What decoding keeps: the last element, and the state of every layer."""
+
+    last: Float[Tensor, "*batch d"]
+    layers: tuple[AttentionState, ...]
+
+
+_KINDS = {
+    kind.__name__: kind
+    for kind in (AttentionState, PredictorState, SoftmaxState, LinearState, DeltaState, MesaState, FixedRidgeState)
+}
+
+
+def select_state(state: Any, indices: Tensor) -> Any:
+    """The state of these sequences of the batch, in this order: reordered, repeated or left out, as beams need it.
+
+    Args:
+        state: of a layer, a transformer or a predictor.
+        indices: ``(count,)``, whole numbers, into the first axis of the batch.
+
+    >>> from mesascope.nets import AttentionConfig, LinearAttention
+    >>> state = LinearAttention(AttentionConfig(width=4)).init_state(2)
+    >>> select_state(state, torch.tensor([1, 1, 0])).memory.G.shape
+    torch.Size([3, 1, 4, 4])
+    """
+    require_instance("indices", indices, Tensor)
+    if indices.dtype != torch.int64 or indices.ndim != 1:
+        shown = f"{indices.dtype} {tuple(indices.shape)}"
+        refuse("indices", "be int64 of shape (count,)", shown, "pass torch.tensor([0, 0, 1]), say")
+    size = _batch_size(state)
+    if indices.numel() and not 0 <= int(indices.min()) <= int(indices.max()) < size:
+        refuse("indices", f"lie in [0, {size})", indices.tolist(), "name sequences of the batch")
+    return _changed(state, lambda tensor: tensor.index_select(0, indices.to(tensor.device)))
+
+
+def save_state(state: Any, path: str | Path) -> None:
+    """Write the state of a layer, a transformer or a predictor to one safetensors file."""
+    tensors: dict[str, Tensor] = {}
+    described = _described(state, "", tensors)
+    safetensors.torch.save_file(tensors, path, metadata={"state": json.dumps(described)})
+
+
+def load_state(path: str | Path, device: torch.device | str = "cpu") -> Any:
+    """The state that `save_state` wrote to ``path``.
+
+    Raises:
+        ArgumentError: the file is missing, damaged, or no state.
+    """
+    try:
+        with safetensors.safe_open(path, "pt", device=str(device)) as file:
+            described = json.loads(file.metadata()["state"])
+            return _restored(described, file.get_tensor)
+    except (OSError, safetensors.SafetensorError, LookupError, TypeError, ValueError) as error:
+        raise ArgumentError(
+            f"path must be a file that save_state wrote, but is {str(path)!r} ({error}): pass another."
+        ) from None
+
+
+def _changed(state: Any, change: Any) -> Any:
+    if isinstance(state, Tensor):
+        return change(state)
+    if not isinstance(state, tuple):
+        return state
+    parts = [_changed(part, change) for part in state]
+    return type(state)(*parts) if hasattr(state, "_fields") else tuple(parts)
+
+
+def _batch_size(state: Any) -> int:
+    sizes: list[int] = []
+    _changed(state, lambda tensor: sizes.append(tensor.shape[0] if tensor.ndim else -1))
+    if not sizes or min(sizes) != max(sizes) or sizes[0] < 0:
+        refuse("state", "have a batch axis", type(state).__name__, "begin with init_state(batch)")
+    return sizes[0]
+
+
+def _described(state: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+    """What a state is made of, as JSON has it; its tensors go to ``tensors``."""
+    if isinstance(state, Tensor):
+        tensors[name] = state.detach().clone(memory_format=torch.contiguous_format)
+        return name
+    if state is None:
+        return None
+    kind = type(state).__name__
+    if not isinstance(state, tuple) or (hasattr(state, "_fields") and kind not in _KINDS):
+        raise ArgumentTypeError(
+            f"state must be made of tensors, tuples and states of mesascope, but holds {kind}: use a plain tuple."
+        )
+    names = getattr(state, "_fields", range(len(state)))
+    parts = [
+        _described(part, f"{name}.{own}" if name else str(own), tensors) for own, part in zip(names, state, strict=True)
+    ]
+    return {"kind": kind, "parts": parts}
+
+
+def _restored(described: Any, tensor: Any) -> Any:
+    if described is None or isinstance(described, str):
+        return described and tensor(described)
+    parts = [_restored(part, tensor) for part in described["parts"]]
+    return tuple(parts) if described["kind"] == "tuple" else _KINDS[described["kind"]](*parts)

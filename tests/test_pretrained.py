@@ -1,0 +1,129 @@
+"""Networks go through folders, without pickle, and are shown in a line."""
+
+import json
+
+import pytest
+import torch
+
+from mesascope.constructions import gradient_descent_plus_plus, mesa_gradient_descent
+from mesascope.errors import ArgumentError, ArgumentTypeError
+from mesascope.nets import (
+    AttentionConfig,
+    EmbeddedDescent,
+    InContextRegressor,
+    InContextRegressorConfig,
+    MesaAttention,
+    SequencePredictor,
+    TransformerConfig,
+)
+from mesascope.records import registered
+from mesascope.streams import stream
+from mesascope.tasks import LinearDynamics, LinearRegression
+from mesascope.testing import examples
+
+EPISODE = LinearRegression(n_context=10, d_in=3).sample(4, stream(0, "pretrained"))
+SEQUENCE = LinearDynamics(d=3, length=9).sample(4, stream(0, "pretrained"))
+
+
+def told(net):
+    dtype = next(net.parameters()).dtype
+    if isinstance(net, SequencePredictor):
+        return net(SEQUENCE.to(dtype))
+    episode = EPISODE.to(dtype)
+    return net(episode.context, episode.xq)
+
+
+@pytest.mark.parametrize(("name", "build"), examples("net"))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_every_registered_network_goes_through_a_folder(name, build, dtype, tmp_path):
+    net = build().build(stream(0, "init")).to(dtype)
+    with torch.no_grad():
+        expected = told(net)
+    net.save_pretrained(tmp_path / "new" / "folder")
+    assert sorted(file.name for file in (tmp_path / "new" / "folder").iterdir()) == ["config.json", "model.safetensors"]
+    assert json.loads((tmp_path / "new" / "folder" / "config.json").read_text())["name"] == name
+    again = type(net).from_pretrained(str(tmp_path / "new" / "folder"))
+    assert again.config == net.config
+    assert torch.equal(told(again), expected)
+    assert all(weight.requires_grad and weight.dtype == dtype for weight in again.parameters())
+
+
+@pytest.mark.parametrize("w0", [None, "random"])
+def test_constructions_go_through_a_folder_with_what_they_start_from(w0, tmp_path):
+    start = None if w0 is None else torch.randn(3, 3, dtype=torch.float64, generator=stream(0, "w0"))
+    for network in (
+        gradient_descent_plus_plus(3, 1, [0.4, 0.2], 0.01, 10, 2, start if start is None else start[:1]).network,
+        mesa_gradient_descent(3, 0.03, start).network,
+    ):
+        network.save_pretrained(tmp_path)
+        assert torch.equal(told(type(network).from_pretrained(tmp_path)), told(network))
+
+
+def damaged(folder, damage):
+    if damage == "missing":
+        return folder / "elsewhere"
+    if damage == "weights":
+        (folder / "model.safetensors").write_bytes(b"\x00" * 40)
+    elif damage == "no weights":
+        (folder / "model.safetensors").unlink()
+    elif damage == "other weights":
+        other = InContextRegressorConfig(TransformerConfig(5)).build()
+        other.save_pretrained(folder / "other")
+        (folder / "other" / "model.safetensors").rename(folder / "model.safetensors")
+    else:
+        (folder / "config.json").write_text(damage)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        ("missing", "No such file"),
+        ("weights", ""),
+        ("no weights", "No such file"),
+        ("other weights", "size mismatch"),
+        ("{", "Expecting"),
+        ("[]", "a record must have the keys kind and name"),
+        ("3", "a record must have the keys kind and name"),
+        ('{"kind": "net", "name": "in-context-regresor"}', "did you mean 'in-context-regressor'"),
+        ('{"kind": "net", "name": "in-context-regressor", "transformer": 3}', "must be of its declared type"),
+        ('{"kind": "family", "name": "linear-regression"}', "kind must be 'net', but is 'family'"),
+    ],
+)
+def test_a_folder_that_is_no_network_is_refused_in_a_sentence(damage, message, tmp_path):
+    InContextRegressorConfig(TransformerConfig(4)).build().save_pretrained(tmp_path)
+    rule = rf"(?s)folder must be one that save_pretrained wrote, but is '.*' \(.*{message}.*\): pass another\.$"
+    with pytest.raises(ArgumentError, match=rule) as caught:
+        InContextRegressor.from_pretrained(damaged(tmp_path, damage))
+    assert "\n" not in str(caught.value)
+
+
+def test_another_network_is_named(tmp_path):
+    InContextRegressorConfig(TransformerConfig(4)).build().save_pretrained(tmp_path)
+    for kind in (SequencePredictor, EmbeddedDescent):
+        with pytest.raises(ArgumentTypeError, match=r"holds one of type InContextRegressor: call InContextRegressor\."):
+            kind.from_pretrained(tmp_path)
+
+
+def test_every_registered_network_has_the_two_methods():
+    for name, build in examples("net"):
+        assert name in registered("net")
+        assert hasattr(build().build(), "save_pretrained"), name
+
+
+@pytest.mark.parametrize(("name", "build"), examples("net"))
+def test_a_network_is_shown_in_a_line(name, build):
+    net = build().build()
+    assert len(repr(net)) < 250
+    assert "\n" not in repr(net)
+    assert repr(net).startswith(type(net).__name__)
+    if not isinstance(net, EmbeddedDescent):
+        assert "\n" not in repr(net.transformer)
+        assert "Point" not in repr(net.transformer.layers)
+
+
+def test_what_differs_from_the_defaults_is_shown():
+    assert repr(InContextRegressorConfig(TransformerConfig(4, n_heads=2)).build()) == (
+        "InContextRegressor(transformer=TransformerConfig(width=4, n_heads=2); 64 parameters)"
+    )
+    assert repr(MesaAttention(AttentionConfig(8, 2))) == "MesaAttention(width=8, n_heads=2; 258 parameters)"
