@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from mesascope.errors import refuse, require_choice, require_count, require_number
+from mesascope.errors import refuse, require_choice, require_count, require_instance, require_number
 from mesascope.nets.gram import rows_times
 from mesascope.shapes import Float, Tensor
 from mesascope.text import config_text
@@ -68,6 +68,8 @@ def check_layers(config: Any, attentions: Iterable[str]) -> None:
     known = list(attentions)
     for attention in each_layer(config.attention, config.n_layers):
         require_choice("attention", attention, known)
+    for norm in each_layer(config.layer_norm, config.n_layers):
+        require_instance("layer_norm", norm, bool)
 
 
 def each_layer(value: Any, n_layers: int) -> tuple[Any, ...]:
