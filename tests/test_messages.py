@@ -13,6 +13,14 @@ from mesascope.nets import AttentionConfig, CausalTransformer, CausalTransformer
 from mesascope.nets import SequencePredictor, SequencePredictorConfig
 from mesascope.ops import mesa_attention
 q, k, v = torch.randn(3, 2, 4, 12, 8)
+from mesascope.nets import EmbeddedDescentConfig, EmbeddingConfig, InContextRegressor, InContextRegressorConfig
+from mesascope.nets import SoftmaxAttention, Transformer, TransformerConfig
+from mesascope.ops import causal_linear_attention, causal_softmax_attention
+from mesascope.tasks import Context
+regressor = InContextRegressorConfig(TransformerConfig(4)).build()
+embedded = EmbeddedDescentConfig(EmbeddingConfig(4, 6)).build()
+x, y, xq = torch.ones(2, 5, 3), torch.ones(2, 5, 1), torch.ones(2, 1, 3)
+far = torch.ones(2, 5, 3, device="meta")
 heads = AttentionConfig(8)
 predictor = SequencePredictorConfig(CausalTransformerConfig(heads), 3).build()
 """
@@ -36,6 +44,33 @@ CALLS = {
     "SequencePredictor(heads)": "config must be of type SequencePredictorConfig",
     "predictor.step(torch.ones(2, 5, 3), predictor.init_state(2))": "state must be of batch (2, 5), but is (2,)",
     "predictor.step(torch.ones(2, 3), None)": "state must be of type PredictorState, but is None",
+    "predictor(torch.ones(2, 5, 3).double())": "sequence must have the dtype of the network, torch.float32, but is "
+    "torch.float64: convert sequence by .to(torch.float32), or the network by .to(torch.float64).",
+    "predictor.bfloat16()(torch.ones(2, 5, 3))": "sequence must have the dtype of the network, torch.bfloat16, but is",
+    "predictor.float()(far)": "sequence must be on the device of the network, 'cpu', but is 'meta': move sequence by",
+    "regressor(Context(x.double(), y.double()), xq.double())": "context and xq must have the dtype of the network, "
+    "torch.float32, but is torch.float64: convert context and xq by .to(torch.float32), or the network by",
+    "regressor.half()(Context(x, y), xq)": "context and xq must have the dtype of the network, torch.float16, but",
+    "regressor.float()(Context(far, far[..., :1]), far)": "context and xq must be on the device of the network, 'cpu'",
+    "embedded(Context(x.double(), y.double()), xq.double())": "context and xq must have the dtype of the network",
+    "Transformer(TransformerConfig(4))(x, xq)": "context must have shape (*batch, t, 4), but is (2, 5, 3)",
+    "Transformer(TransformerConfig(3))(x, xq.double())": "query must have the dtype of the network, torch.float32",
+    "Transformer(TransformerConfig(3)).tokens(x, xq[0])": "query must have the context's batch (2,), but is ()",
+    "InContextRegressor(regressor.config, w0=torch.full((1, 3), torch.nan))": "w0 must hold finite floating-point",
+    "InContextRegressor(regressor.config, w0=[[1.0] * 3])": "w0 must be of type Tensor, but is [[1.0, 1.0, 1.0]] (list)",
+    "InContextRegressor(regressor.config, w0=torch.ones(3))": "w0 must have shape (1, 3), but is (3,): match it to",
+    "mesa_attention(q, k, v, ridge=1.0, ridge_decays='no')": "ridge_decays must be of type bool, but is 'no' (str)",
+    "AttentionConfig(8, ridge_decays='no')": "ridge_decays must be of type bool, but is 'no' (str): pass one.",
+    "AttentionConfig(8, forget=1)": "forget must be of type bool, but is 1 (int): pass one.",
+    "AttentionConfig(8, beta='yes')": "beta must be of type bool, but is 'yes' (str): pass one.",
+    "TransformerConfig(3, layer_norm='no')": "layer_norm must be of type bool, but is 'no' (str): pass one.",
+    "TransformerConfig(3, shared='no')": "shared must be of type bool, but is 'no' (str): pass one.",
+    "EmbeddingConfig(3, 3, project='no')": "project must be of type bool, but is 'no' (str): pass one.",
+    "causal_linear_attention(q, k, v, state=torch.zeros(2, 4, 8, 8))": "state must be of type LinearState, but is of",
+    "causal_softmax_attention(q, k, v, state=SoftmaxAttention(heads).init_state(2).memory)": "state.k must have shape",
+    "MesaAttention(heads).advance(torch.ones(2, 5, 8), SoftmaxAttention(heads).init_state(2))": "state must be of type "
+    "MesaState, but is of type SoftmaxState: pass one.",
+    "predictor.run_with_cache(torch.ones(2, 5, 3), names='layers.1')": "names must be one of 'embedded', 'layers.0', ",
     "RecursiveLeastSquares(1.0)([1.0, 2.0])": "sequence must be of type Tensor, but is [1.0, 2.0] (list)",
     "ChebyshevLeastSquares(None, 3.0)": "coefficients must be of type Sequence, but is None",
 }

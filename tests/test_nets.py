@@ -7,6 +7,7 @@ from mesascope.nets import (
     Alternating,
     Concatenated,
     EmbeddingConfig,
+    InContextRegressor,
     InContextRegressorConfig,
     Transformer,
     TransformerConfig,
@@ -215,3 +216,35 @@ def test_looped_layers_come_apart_where_their_products_do():
     expected = random_net(n_layers=2).with_products([first, second])
     torch.testing.assert_close(apart(context, query), expected(context, query))
     assert looped.with_products([first]).config.shared
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    "config",
+    [
+        TransformerConfig(4, 2, n_heads=2),
+        TransformerConfig(4, 2, attention="softmax", mlp=2, layer_norm=True),
+        TransformerConfig(4, 2, token_clip=1.0),
+    ],
+)
+def test_regressors_take_half_precision_and_autocast(config, dtype):
+    net = InContextRegressorConfig(config).build(stream(0, "init"))
+    episode = LinearRegression(n_context=7, d_in=3).sample(40, stream(0, "t"))
+    expected = net(*episode[:2])
+    with torch.autocast("cpu", dtype=dtype):
+        mixed = net(*episode[:2])
+    half = net.to(dtype)(*episode.to(dtype)[:2])
+    assert half.dtype == dtype
+    for rough in (mixed, half):
+        assert (rough - expected).norm() < 0.06 * expected.norm()
+
+
+def test_initial_weights_of_a_learner_are_read_in_the_precision_of_its_tokens():
+    start = torch.tensor([[1.0, 2.0, 3.0]], dtype=torch.float64)
+    config = InContextRegressorConfig(TransformerConfig(4))
+    episode = LinearRegression(n_context=7, d_in=3).sample(4, stream(0, "t"))
+    net = InContextRegressor(config, stream(0, "init"), w0=start)
+    torch.testing.assert_close(
+        net(*episode[:2]),
+        config.build(stream(0, "init"))(*episode[:2]) + net.tokens(*episode[:2])[-1].query[..., :3] @ start.float().mT,
+    )

@@ -355,7 +355,7 @@ def test_a_predictor_that_looks_ahead_fails_the_contract():
             r"sequence must have the dtype of the network, torch\.float64, but is torch\.float32: convert",
         ),
         (lambda: predictor("mesa").transformer(torch.ones(2, 5, 3)), r"tokens must have shape \(\*batch, t, 12\)"),
-        (lambda: predictor("mesa").transformer(torch.ones(2, 5, 12)), "tokens must have the dtype of the layer"),
+        (lambda: predictor("mesa").transformer(torch.ones(2, 5, 12)), "tokens must have the dtype of the network"),
         (
             lambda: predictor("mesa").step(torch.ones(2, D).double(), predictor("mesa").init_state(3)),
             r"state must be of batch \(2,\), but is \(3,\): begin with init_state",

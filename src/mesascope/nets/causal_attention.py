@@ -11,9 +11,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from mesascope.errors import refuse, require_instance, require_number
+from mesascope.errors import require_instance, require_number
 from mesascope.nets.attention_config import AttentionConfig
-from mesascope.nets.checks import check_batch, check_like
+from mesascope.nets.checks import check_batch, check_like, check_tokens
 from mesascope.nets.gram import rows_times
 from mesascope.nets.layers import Products, head_weights, initial_weights, join_heads, products_of, shown, split_heads
 from mesascope.nets.padding import blanked, check_mask, gates_without
@@ -164,18 +164,11 @@ class CausalAttention(nn.Module, ABC):
         return shown(self)
 
     def _check(self, tokens: Tensor, state: AttentionState | None) -> None:
-        if tokens.ndim < 2 or tokens.shape[-1] != self.config.width:
-            refuse(
-                "tokens",
-                f"have shape (*batch, t, {self.config.width})",
-                tuple(tokens.shape),
-                "match the config's width",
-            )
-        check_like("tokens", tokens, "the layer", self.p)
+        check_tokens("tokens", tokens, self.config.width, self.p)
         if state is not None:
             require_instance("state", state, AttentionState)
             check_batch(state.recent.shape[:-4], tokens)
-            check_like("state", state.recent, "the layer", self.p)
+            check_like("state", state.recent, "the network", self.p)
 
     def _times(self, tokens: Tensor, state: AttentionState | None, mask: Tensor | None) -> Tensor:
         """How many tokens are before each, ``(t,)`` or ``(*batch, t)``."""

@@ -9,7 +9,7 @@ from torch import nn
 
 from mesascope.errors import refuse, require_count, require_flag, require_instance, require_number
 from mesascope.learners import GradientDescent
-from mesascope.nets.checks import check_like
+from mesascope.nets.checks import check_like, check_tokens
 from mesascope.nets.layers import MLP, initial_weights, shown
 from mesascope.nets.pretrained import Pretrained
 from mesascope.nets.tokens import Concatenated
@@ -68,6 +68,7 @@ class Embedding(nn.Module):
         self.mlp = MLP(width, config.mlp * width, scale, generator, bias=True)
 
     def forward(self, tokens: Float[Tensor, "*batch rows d_token"]) -> Float[Tensor, "*batch rows width"]:
+        check_tokens("tokens", tokens, self.config.d_token, self.mlp.w_in)
         embedded = tokens if self.w_in is None else tokens @ self.w_in.mT
         return embedded + self.mlp(embedded)
 

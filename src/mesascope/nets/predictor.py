@@ -9,7 +9,7 @@ import torch
 
 from mesascope.errors import refuse, require_choice, require_count, require_instance
 from mesascope.nets.causal_transformer import CausalTransformer, CausalTransformerConfig
-from mesascope.nets.checks import check_batch, check_like
+from mesascope.nets.checks import check_batch, check_like, check_start
 from mesascope.nets.gram import rows_times
 from mesascope.nets.layers import initial_weights, shown
 from mesascope.nets.padding import blanked, check_mask
@@ -97,8 +97,7 @@ class SequencePredictor(HasPoints, Pretrained):
         self.config, d, width = config, config.d, config.transformer.heads.width
         if w0 is not None and config.channels is None:
             refuse("w0", "be None for raw tokens", tuple(w0.shape), "pass channels, or leave w0 out")
-        if w0 is not None and w0.shape != (d, d):
-            refuse("w0", f"have shape ({d}, {d})", tuple(w0.shape), "match it to d")
+        check_start(w0, (d, d), "d")
         self.transformer = CausalTransformer(config.transformer, generator)
         raw = config.channels is None
         self.w_in = initial_weights((width, d), 1 / d, generator) if raw else None

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 
 from mesascope.errors import refuse, require_count, require_instance
-from mesascope.nets.checks import check_like
+from mesascope.nets.checks import check_like, check_start
 from mesascope.nets.embedding import Embedding, EmbeddingConfig
 from mesascope.nets.layers import Products, shown
 from mesascope.nets.points import HasPoints
@@ -83,8 +83,7 @@ class InContextRegressor(HasPoints, Pretrained):
         super().__init__()
         require_instance("config", config, InContextRegressorConfig)
         d_in = config.transformer.width - config.d_out
-        if w0 is not None and w0.shape != (config.d_out, d_in):
-            refuse("w0", f"have shape ({config.d_out}, {d_in})", tuple(w0.shape), "match it to (d_out, d_in)")
+        check_start(w0, (config.d_out, d_in), "(d_out, d_in)")
         self.config = config
         embedding = None if config.embedding is None else Embedding(config.embedding, generator)
         self.transformer = Transformer(config.transformer, generator)
@@ -163,4 +162,4 @@ class InContextRegressor(HasPoints, Pretrained):
 
     def _read(self, tokens: Tensor) -> Tensor:
         x, y = tokens[..., : -self.d_out], tokens[..., -self.d_out :]
-        return -y if self.w0 is None else x @ self.w0.mT - y
+        return -y if self.w0 is None else x @ self.w0.to(x).mT - y

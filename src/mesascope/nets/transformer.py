@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from mesascope.errors import refuse, require_flag, require_number
+from mesascope.nets.checks import check_tokens
 from mesascope.nets.gram import LinearLayer, rows_times, run_linear_layers
 from mesascope.nets.layers import (
     Layer,
@@ -188,6 +189,7 @@ class Transformer(HasPoints):
 
     def query_tokens(self, context: Tensor, query: Tensor) -> list[Tensor]:
         """Query tokens after each layer."""
+        self._check(context, query)
         hooked = touched(self)
         if self.config.purely_linear and not hooked:
             return run_linear_layers(context, query, self._linear_layers())
@@ -196,6 +198,7 @@ class Transformer(HasPoints):
 
     def tokens(self, context: Tensor, query: Tensor) -> list[Tokens]:
         """Context and query tokens before the first layer and after each layer, ``n_layers + 1`` pairs."""
+        self._check(context, query)
         rows = self._token_form(context, query, last_context=True)
         n = context.shape[-2]
         return [Tokens(context, query), *(Tokens(part[..., :n, :], part[..., n:, :]) for part in rows)]
@@ -242,6 +245,14 @@ class Transformer(HasPoints):
     def unrolled(self) -> list[Layer]:
         """The layers in the order in which they are applied, a looped one as often as it is."""
         return list(self.layers) * (self.config.n_layers if self.config.shared else 1)  # type: ignore[arg-type]
+
+    def _check(self, context: Tensor, query: Tensor) -> None:
+        weight = next(self.parameters())
+        for name, tokens in (("context", context), ("query", query)):
+            check_tokens(name, tokens, self.config.width, weight)
+        if context.shape[:-2] != query.shape[:-2]:
+            batch = tuple(context.shape[:-2])
+            refuse("query", f"have the context's batch {batch}", tuple(query.shape[:-2]), "expand one of them")
 
     def _layer(self, attention: str, layer_norm: bool, generator: torch.Generator | None) -> Layer:
         config = self.config

@@ -68,7 +68,7 @@ def causal_softmax_attention(
     if decay is not None:
         bias = bias - decay
     if state is not None:
-        require_instance("state", state, SoftmaxState)
+        _check_state(state, k, v)
         k, v, bias = (
             torch.cat([old, new], dim) for old, new, dim in zip(state, (k, v, bias), (-2, -2, -1), strict=True)
         )
@@ -85,6 +85,17 @@ def causal_softmax_attention(
     kept = (k[..., first:, :], v[..., first:, :], bias[..., first:])
     # Copies, lest a window hold on to the memory of the whole prompt.
     return y, SoftmaxState(*(part.clone() if first else part for part in kept))
+
+
+def _check_state(state: SoftmaxState, k: Tensor, v: Tensor) -> None:
+    require_instance("state", state, SoftmaxState)
+    n = state.k.shape[-2] if state.k.ndim > 1 else 0
+    expected = ((*k.shape[:-2], n, k.shape[-1]), (*v.shape[:-2], n, v.shape[-1]), (*k.shape[:-2], n))
+    for name, part, shape in zip(state._fields, state, expected, strict=True):
+        if tuple(part.shape) != shape:
+            refuse(f"state.{name}", f"have shape {shape}", tuple(part.shape), "begin with a state of this batch")
+        if part.device != k.device:
+            refuse(f"state.{name}", f"be on k's device {str(k.device)!r}", str(part.device), "move it there")
 
 
 def _log_strength(beta: Tensor) -> Tensor:
