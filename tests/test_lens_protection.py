@@ -73,7 +73,9 @@ def test_what_a_learner_writes_into_its_context_reaches_nobody():
     look = sweep({"writing": writing, "numpy": writing_numpy, "mean": Mean()}, FAMILY, {"noise": [0.0]}, tasks=50)
     assert look.difference("numpy", "mean")[0][0].n == 0.0
     assert torch.equal(per_task_errors(Mean(), EPISODES), others)
-    assert all(torch.equal(*pair) for pair in zip((*EPISODES.context, EPISODES.xq), (*before.context, before.xq)))
+    for name, tensor in EPISODES.context._asdict().items():
+        assert torch.equal(tensor, getattr(before.context, name))
+    assert torch.equal(EPISODES.xq, before.xq)
 
 
 def test_what_a_predictor_writes_into_its_sequence_does_not_change_the_answers():

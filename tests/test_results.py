@@ -51,7 +51,9 @@ def test_a_result_is_a_table_html_and_plain_numbers(name, monkeypatch):
 
 def test_without_pandas_the_sentence_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(MissingPackageError, match=r"^pandas must be installed for to_pandas, but is not: pip install p"):
+    with pytest.raises(
+        MissingPackageError, match=r"^pandas must be installed for to_pandas, but is not: pip install p"
+    ):
         RESULTS["measurement"]().to_pandas()
 
 

@@ -325,9 +325,7 @@ def test_predictions_that_would_broadcast_against_the_answers_are_refused():
         def forward(self, context, xq):
             return xq @ self.weight
 
-    message = (
-        r"of the answers' shape \(1, 32, 1, 1\), but Squeezed\(\) returned \(1, 32, 1\): return \(\*batch, m, dy"
-    )
+    message = r"of the answers' shape \(1, 32, 1, 1\), but Squeezed\(\) returned \(1, 32, 1\): return \(\*batch, m, dy"
     with pytest.raises(ArgumentError, match=message):
         train(lambda generator: Squeezed(), FAMILY, PLAN)
 

@@ -1,4 +1,4 @@
-"""What a person at the keyboard meets while training: progress, Ctrl-C, the history, and layers that seed themselves."""
+"""What a person at the keyboard meets while training: progress, Ctrl-C, the history, and seeds."""
 
 import signal
 import sys

@@ -138,9 +138,9 @@ def require_number(
 def require_package(module: str, user: str, install: str) -> ModuleType:
     """Import ``module``, which only ``user`` needs; refuse where it is not installed.
 
-    >>> require_package("no_such_module", "to_pandas", "pandas")
+    >>> require_package("no_such_module", "to_pandas", "it")
     Traceback (most recent call last):
-    mesascope.errors.MissingPackageError: no_such_module must be installed for to_pandas, but is not: pip install pandas.
+    mesascope.errors.MissingPackageError: no_such_module must be installed for to_pandas, but is not: pip install it.
     """
     try:
         return importlib.import_module(module)

@@ -15,9 +15,9 @@ import torch
 from sentences import one_sentence
 
 import mesascope
-from mesascope import adapters, constructions, errors, learners, lenses, nets, ops, tasks, testing, training
+from mesascope import constructions, learners, lenses, nets, ops, tasks, testing, training
 from mesascope.adapters import AsLearner, AsPredictor, from_sklearn
-from mesascope.errors import ArgumentError, ArgumentTypeError, MesascopeError
+from mesascope.errors import MesascopeError
 from mesascope.streams import stream
 
 NAMES = {
@@ -57,8 +57,10 @@ class Odd:
 
 NAMES |= {
     "math": math, "np": np, "torch": torch, "stream": stream, "mesascope": mesascope, "Free": Free, "Odd": Odd,
-    "AsLearner": AsLearner, "AsPredictor": AsPredictor, "from_sklearn": from_sklearn, "Measurement": mesascope.Measurement,
+    "AsLearner": AsLearner, "AsPredictor": AsPredictor, "from_sklearn": from_sklearn,
+    "Measurement": mesascope.Measurement,
     "pairs": PAIRS, "dynamics": DYNAMICS, "g": GENERATOR, "ep": EPISODE, "sq": SEQUENCES, "heads": HEADS,
+    "numbers": tuple(part.numpy() for part in EPISODE.context),
     "config": CONFIG, "net": CONFIG.build(GENERATOR), "gd": learners.GradientDescent(1, 1.0),
     "predictor": learners.OnlineGradientDescent(1, 0.1), "plan": training.Training(steps=2, batch=4),
     "wide": nets.InContextRegressorConfig(nets.TransformerConfig(4, init_scale=0.1)).build(GENERATOR),
@@ -287,7 +289,7 @@ GRIDS = {
         """,
     ),
     "context": (
-        "None 'a' 5 ep tuple(ep.context) list(ep.context) sq Context(1,2) Context(ep.context.x.numpy(),ep.context.y.numpy())",
+        "None 'a' 5 ep tuple(ep.context) list(ep.context) sq Context(1,2) Context(*numbers)",
         """
         gd(@, ep.xq) | context
         net(@, ep.xq) | context
@@ -419,12 +421,12 @@ compare(gd, {'a': Ensemble([net])}, pairs) | is given an ensemble of 1: pass one
 compare(gradient_descent(2, 1, 1.0, 5).network, {'a': gd}, pairs) | has weights of torch.float64: convert the one or
 compare(config.build(g).half(), {'a': gd}, pairs) | has weights of torch.float16: convert the one or the other
 compare(gd, {'a': gd}, Odd(lambda f, b, g: f.sample(b + 1, g))) | must draw as many tasks as it is asked for
-compare(gd, {'a': gd}, Odd(lambda f, b, g: None)) | must draw an Episode or a tensor of sequences, but Odd drew a NoneType
+compare(gd, {'a': gd}, Odd(lambda f, b, g: None)) | must draw an Episode or a tensor of sequences, but Odd drew
 compare(gd, {'a': gd}, Odd(lambda f, b, g: tuple(f.sample(b, g)))) | must draw an Episode
 compare(gd, {'a': gd}, Odd(lambda f, b, g: f.sample(b, g)._replace(yq=None))) | yq must be of type Tensor, but is None
 compare(gd, {'a': gd}, Odd(lambda f, b, g: f.sample(b, g).map(lambda t: t * nan))) | must be finite, but has
-compare(gd, {'a': lambda c, xq: xq[..., 0]}, pairs) | predictions of the answers' shape (10000, 1, 1), but <lambda> returned
-compare(gd, {'a': lambda c, xq: xq[..., :1].numpy()}, pairs, tasks=9) | must return a torch tensor, but <lambda> returned nda
+compare(gd, {'a': lambda c, xq: xq[..., 0]}, pairs) | predictions of the answers' shape (10000, 1, 1), but <lambda>
+compare(gd, {'a': lambda c, xq: xq[..., :1].numpy()}, pairs, tasks=9) | must return a torch tensor, but <lambda>
 compare(gd, {'a': lambda c, xq: None}, pairs, tasks=9) | must return a torch tensor, but <lambda> returned NoneType
 compare(gd, {'a': lambda c, xq: xq[..., :1] * nan}, pairs, tasks=9) | predictions must be finite, but 9 of 9 by <lambda>
 compare(gd, {'a': lambda c, xq: torch.empty(2**60)}, pairs, tasks=9) | must fit into memory, but <lambda> ran out of it
@@ -435,13 +437,13 @@ train(lambda: net, pairs, plan) | make must build a module from a torch.Generato
 train(lambda g: net, pairs, plan, seeds=[0, 1]) | members must start from different weights
 train(lambda g: gd, dynamics, plan) | must take what the family draws, here (sequence), but GradientDescent
 train(lambda g: predictor, pairs, plan) | must take what the family draws, here (context, xq)
-train(lambda g: Free(lambda xq: xq[..., 0]), pairs, plan) | of the answers' shape (1, 4, 1, 1), but Free() returned (1, 4, 1)
+train(lambda g: Free(lambda xq: xq[..., 0]), pairs, plan) | the answers' shape (1, 4, 1, 1), but Free() returned (1, 4
 train(lambda g: Free(lambda xq: xq), pairs, plan) | of the answers' shape (1, 4, 1, 1), but Free() returned (1, 4, 1, 2)
 train(lambda g: config.build(g).double(), pairs, plan) | has weights of torch.float64
 train(lambda g: torch.nn.Identity(), pairs, plan) | members must have parameters
 train(lambda g: config.build(g).requires_grad_(False), pairs, plan) | must have parameters that require gradients
 train(config.build, Odd(lambda f, b, g: f.sample(b + 1, g)), plan) | must draw as many tasks as it is asked for, 4
-train(config.build, Odd(lambda f, b, g: f.sample(1, g)), plan) | must draw as many tasks as it is asked for, 4, but Odd drew 1
+train(config.build, Odd(lambda f, b, g: f.sample(1, g)), plan) | must draw as many tasks as it is asked for, 4, but Odd
 train(config.build, pairs, plan, checkpoints='path') | checkpoints must be of type Checkpoints
 tune(Free(lambda xq: xq[..., 0]), pairs, tasks=9) | of the answers' shape (9, 1, 1)
 tune(Mean(), pairs) | must have parameters to tune, but Mean() has none
@@ -503,7 +505,7 @@ Ensemble([net])(ep.context, ep.xq) | inputs must have a first axis of 1, one a m
 EnsembleState([net, net], half_mse, plan) | members must start from different weights
 fit(None, lambda step: ep, plan) | state must be of type TrainingState
 fit(ModuleState(Free(), lambda m, b: torch.ones(2), plan), lambda step: ep, plan) | loss must return one number
-fit(EnsembleState([Free()], lambda m, b: torch.ones(2), plan), lambda step: ep, plan) | loss must return one loss a member
+fit(EnsembleState([Free()], lambda m, b: torch.ones(2), plan), lambda step: ep, plan) | loss must return one loss a
 ModuleState(net, half_mse, plan, autocast='half') | autocast must be torch.float16, torch.bfloat16 or None
 ModuleState(net, half_mse, plan, parameter_groups=['a']) | parameter_groups must be of type ParameterGroup
 ModuleState(net, half_mse, plan, parameter_groups=[ParameterGroup(('x.*',))]) | parameter_groups must name parameters

@@ -35,13 +35,15 @@ LEARNERS = {
     "predictions must have shape (6, 3, 1), but have (6, 3, 3)": lambda c, xq: xq,
     "predictions must have the queries' dtype torch.float32, but have torch.float64": lambda c, xq: GD(c, xq).double(),
     "predictions must be finite for finite inputs": lambda c, xq: GD(c, xq) / 0,
-    "the same call must give the same prediction, but predictions differ by": lambda c, xq: torch.rand_like(xq[..., :1]),
+    "the same call must give the same prediction, but predictions differ by": lambda c, xq: torch.rand_like(
+        xq[..., :1]
+    ),
     "a learner must leave its inputs as they are": writing,
     "a task's prediction must not depend on the others in the batch": lambda c, xq: GD(c, xq) - GD(c, xq).mean(0),
     "a query's prediction must not depend on other queries": lambda c, xq: GD(c, xq) - GD(c, xq).mean(-2, keepdim=True),
     "queries must be answered in their order": lambda c, xq: GD(c, xq) * (1 + torch.arange(xq.shape[-2])[:, None]),
     "the order of examples must not matter": lambda c, xq: c.y[..., :1, :] + 0 * xq[..., :1],
-    "leading axes must be free, but batch_first raised RuntimeError (expected a tensor of three axes, got 4)": batch_first,
+    "must be free, but batch_first raised RuntimeError (expected a tensor of three axes, got 4).": batch_first,
     "leading axes must be free, but predictions have shape (6, 3, 1) in place of (2, 3, 3, 1)": (
         lambda c, xq: GD(Context(c.x.flatten(0, -3), c.y.flatten(0, -3)), xq.flatten(0, -3))
     ),
@@ -101,7 +103,9 @@ FAMILIES = {
         lambda b, g: tuple(PAIRS.sample(b, g))
     ),
     "family must draw as many tasks as it is asked for, 8, but Odd drew 9": Odd(lambda b, g: PAIRS.sample(b + 1, g)),
-    "family must draw as many tasks as it is asked for, 0, but Odd drew 1": Odd(lambda b, g: PAIRS.sample(max(b, 1), g)),
+    "family must draw as many tasks as it is asked for, 0, but Odd drew 1": Odd(
+        lambda b, g: PAIRS.sample(max(b, 1), g)
+    ),
     "family must draw as many tasks as it is asked for, 3, but Odd drew 8": Odd(
         lambda b, g: PAIRS.sample(8 if b else 0, g)
     ),
@@ -115,7 +119,9 @@ FAMILIES = {
     "an episode must have a query": replaced(xq=lambda xq: xq[:, :0], yq=lambda yq: yq[:, :0]),
     "context and xq must share one floating-point dtype": replaced(x=lambda x: x.double()),
     "context.x must be finite, but has 120 values that are not in 120": replaced(x=lambda x: x / 0),
-    "the same generator must give the same tasks": Odd(lambda b, g: PAIRS.sample(b, torch.Generator().manual_seed(g.seed()))),
+    "the same generator must give the same tasks": Odd(
+        lambda b, g: PAIRS.sample(b, torch.Generator().manual_seed(g.seed()))
+    ),
     "generators of other seeds must give other tasks": Odd(lambda b, g: FIXED.part(0, b)),
     "a family of sequences must draw tensors (batch, t, width), but drew (8, 3)": Odd(
         lambda b, g: torch.rand(b, 3, generator=g)

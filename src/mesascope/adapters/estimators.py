@@ -48,8 +48,10 @@ class SklearnLearner:
     def __call__(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
         check_inputs(context, xq)
         shape = (*xq.shape[:-1], context.y.shape[-1])
-        x, y, queries = (part.detach().cpu().flatten(0, -3) if part.ndim > 2 else part.detach().cpu()[None]
-                         for part in (context.x, context.y, xq))
+        x, y, queries = (
+            part.detach().cpu().flatten(0, -3) if part.ndim > 2 else part.detach().cpu()[None]
+            for part in (context.x, context.y, xq)
+        )
         answers = [self._answer(*task) for task in zip(x, y, queries, strict=True)]
         return torch.stack(answers).to(xq).reshape(shape) if answers else xq.new_zeros(shape)
 
@@ -59,5 +61,6 @@ class SklearnLearner:
         if not len(x) or not len(xq):
             return y.new_zeros(len(xq), y.shape[-1])
         targets = y[:, 0] if y.shape[-1] == 1 else y  # several estimators take one target without its axis only
-        predicted = clone(self.estimator).fit(x.numpy(), targets.numpy()).predict(xq.numpy())
+        fitted: Any = clone(self.estimator)
+        predicted = fitted.fit(x.numpy(), targets.numpy()).predict(xq.numpy())
         return torch.as_tensor(predicted).reshape(len(xq), y.shape[-1])

@@ -86,7 +86,9 @@ def tune(learner: Module, family: Family, *, tasks: int = 10_000, seed: int = 0)
     require_instance("learner", learner, nn.Module)
     parameters = list(_trained(learner).values())
     if not parameters or getattr(learner, "steps", 1) == 0:
-        raise ArgumentError(f"learner must have parameters to tune, but {label(learner)} has none: pass one with step sizes.")
+        raise ArgumentError(
+            f"learner must have parameters to tune, but {label(learner)} has none: pass one with step sizes."
+        )
     draw = stream(seed, "tune", device=parameters[0].device)
     fit, choice = (_episodes(family, count, draw) for count in (tasks, max(tasks, min(10 * tasks, _CHOICE))))
 
@@ -217,8 +219,8 @@ def _search(problem: _Problem, learner: nn.Module, starts: Sequence[Values], kep
     point, loss = min(ends, key=lambda pair: pair[1] if math.isfinite(pair[1]) else math.inf)
     if not math.isfinite(loss):
         raise NumericalError(
-            f"tuning must end where the loss is finite on fresh tasks, but {label(learner)} explodes there: tune fewer steps "
-            "or on more tasks."
+            f"tuning must end where the loss is finite on fresh tasks, but {label(learner)} explodes there: tune fewer "
+            "steps or on more tasks."
         )
     return _Ends(point, _named(point, shape), tuple(loss for _, loss in found))
 

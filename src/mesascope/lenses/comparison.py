@@ -102,9 +102,7 @@ def compare(
     """
     require_count("tasks", tasks, least=2)
     if not isinstance(others, Mapping) or not others:
-        raise ArgumentError(
-            f"others must name at least one learner, but is {shown(others)}: pass {{'name': learner}}."
-        )
+        raise ArgumentError(f"others must name at least one learner, but is {shown(others)}: pass {{'name': learner}}.")
     for other in others:
         require_instance("the name of a learner", other, str)
     for one in (learner, *others.values()):

@@ -51,8 +51,12 @@ def sweep(
         if not isinstance(mapping, Mapping) or not mapping:
             raise ArgumentTypeError(f"{name} must map some names, but is {shown(mapping)}: pass {{'name': ...}}.")
     if not (dataclasses.is_dataclass(family) and not isinstance(family, type)):
-        raise ArgumentTypeError(f"family must be a dataclass to sweep its fields, but is {shown(family)}: write it as one.")
-    groups = {name: one if isinstance(one, list | tuple) else [one] for name, one in learners.items()}
+        raise ArgumentTypeError(
+            f"family must be a dataclass to sweep its fields, but is {shown(family)}: write it as one."
+        )
+    groups: dict[str, Sequence[Any]] = {
+        name: one if isinstance(one, list | tuple) else [one] for name, one in learners.items()
+    }
     for name, several in {**groups, **over}.items():
         if isinstance(several, str) or not isinstance(several, Sequence) or not several:
             raise ArgumentTypeError(f"{name} must have a list of some values, but has {shown(several)}: pass one.")

@@ -138,8 +138,10 @@ def in_words(model: Any, inputs: tuple[Any, ...]) -> Iterator[None]:
             raise ArgumentError(
                 f"the tasks must fit into memory, but {label(model)} ran out of it: pass fewer tasks, or smaller ones."
             ) from error
-        for name, convert in (("dtype", "convert the one or the other with .float() or .double()"),
-                              ("device", "move the one or the other with .to(device)")):
+        for name, convert in (
+            ("dtype", "convert the one or the other with .float() or .double()"),
+            ("device", "move the one or the other with .to(device)"),
+        ):
             other = _other(model, tensors, name)
             if other is not None and (name in said or "same" in said):
                 raise ArgumentTypeError(

@@ -67,7 +67,10 @@ def check_learner(
         _require(_equal(episode, before), "a learner must leave its inputs as they are")
         rule = "the same call must give the same prediction"
         same(ask(rule, context, xq), answer, rule)
-        rule, half = "a task's prediction must not depend on the others in the batch", Context(context.x[:3], context.y[:3])
+        rule, half = (
+            "a task's prediction must not depend on the others in the batch",
+            Context(context.x[:3], context.y[:3]),
+        )
         same(ask(rule, half, xq[:3]), answer[:3], rule)
         rule = "a query's prediction must not depend on other queries"
         same(ask(rule, context, xq[:, :1]), answer[:, :1], rule)
@@ -182,7 +185,9 @@ def _drawn(family: Any, batch: int, seed: int = 0) -> Any:
     except MesascopeError as error:
         raise AssertionError(str(error)) from error
     except Exception as error:
-        raise AssertionError(f"a family must draw {batch} tasks, but {label(family)} raised {_raised(error)}.") from error
+        raise AssertionError(
+            f"a family must draw {batch} tasks, but {label(family)} raised {_raised(error)}."
+        ) from error
 
 
 def _asking(model: Any) -> Callable[..., Tensor]:

@@ -7,7 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from mesascope.errors import ArgumentTypeError, refuse, require_choice, require_count, require_instance, require_number, shown
+from mesascope.errors import (
+    ArgumentTypeError,
+    refuse,
+    require_choice,
+    require_count,
+    require_instance,
+    require_number,
+    shown,
+)
 
 __all__ = ["SCHEDULES", "ParameterGroup", "Training", "schedule_factor"]
 
