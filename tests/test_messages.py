@@ -57,7 +57,7 @@ CALLS = {
     "Transformer(TransformerConfig(3))(x, xq.double())": "query must have the dtype of the network, torch.float32",
     "Transformer(TransformerConfig(3)).tokens(x, xq[0])": "query must have the context's batch (2,), but is ()",
     "InContextRegressor(regressor.config, w0=torch.full((1, 3), torch.nan))": "w0 must hold finite floating-point",
-    "InContextRegressor(regressor.config, w0=[[1.0] * 3])": "w0 must be of type Tensor, but is [[1.0, 1.0, 1.0]] (list)",
+    "InContextRegressor(regressor.config, w0=[[1.0] * 3])": "w0 must be of type Tensor, but is [[1.0, 1.0, 1.0]]",
     "InContextRegressor(regressor.config, w0=torch.ones(3))": "w0 must have shape (1, 3), but is (3,): match it to",
     "mesa_attention(q, k, v, ridge=1.0, ridge_decays='no')": "ridge_decays must be of type bool, but is 'no' (str)",
     "AttentionConfig(8, ridge_decays='no')": "ridge_decays must be of type bool, but is 'no' (str): pass one.",
