@@ -418,8 +418,8 @@ compare(gd, {3: gd}, pairs) | the name of a learner must be of type str
 compare(gd, {'a': gd}, pairs, name=3) | name must be of type str
 compare(Ensemble([net]), {'a': gd}, pairs) | is given an ensemble of 1: pass one of its members().
 compare(gd, {'a': Ensemble([net])}, pairs) | is given an ensemble of 1: pass one of its members().
-compare(gradient_descent(2, 1, 1.0, 5).network, {'a': gd}, pairs) | has weights of torch.float64: convert the one or
-compare(config.build(g).half(), {'a': gd}, pairs) | has weights of torch.float16: convert the one or the other
+compare(gradient_descent(2, 1, 1.0, 5).network, {'a': gd}, pairs) | must have the dtype of the network, torch.float64
+compare(config.build(g).half(), {'a': gd}, pairs) | must have the dtype of the network, torch.float16
 compare(gd, {'a': gd}, Odd(lambda f, b, g: f.sample(b + 1, g))) | must draw as many tasks as it is asked for
 compare(gd, {'a': gd}, Odd(lambda f, b, g: None)) | must draw an Episode or a tensor of sequences, but Odd drew
 compare(gd, {'a': gd}, Odd(lambda f, b, g: tuple(f.sample(b, g)))) | must draw an Episode
@@ -439,7 +439,7 @@ train(lambda g: gd, dynamics, plan) | must take what the family draws, here (seq
 train(lambda g: predictor, pairs, plan) | must take what the family draws, here (context, xq)
 train(lambda g: Free(lambda xq: xq[..., 0]), pairs, plan) | the answers' shape (1, 4, 1, 1), but Free() returned (1, 4
 train(lambda g: Free(lambda xq: xq), pairs, plan) | of the answers' shape (1, 4, 1, 1), but Free() returned (1, 4, 1, 2)
-train(lambda g: config.build(g).double(), pairs, plan) | has weights of torch.float64
+train(lambda g: config.build(g).double(), pairs, plan) | must have the dtype of the network, torch.float64
 train(lambda g: torch.nn.Identity(), pairs, plan) | members must have parameters
 train(lambda g: config.build(g).requires_grad_(False), pairs, plan) | must have parameters that require gradients
 train(config.build, Odd(lambda f, b, g: f.sample(b + 1, g)), plan) | must draw as many tasks as it is asked for, 4

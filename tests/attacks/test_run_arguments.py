@@ -87,10 +87,10 @@ CALLS = {
     "open_run(r).network('layr')": "training must be one of 'layer', but is 'layr'",
     "open_run(r).network(None)": "training must be one of 'layer', but is None",
     "open_run(r).network('layer', 2)": "seed must be one of '0', '1', but is '2'",
-    "open_run(r).network('layer', -1)": "seed must be one of '0', '1', but is '-1'",
-    "open_run(r).network('layer', 0.5)": "seed must be of type Integral, but is 0.5",
-    "open_run(r).network('layer', None)": "seed must be of type Integral, but is None",
-    "open_run(r).network('layer', '0')": "seed must be of type Integral, but is '0'",
+    "open_run(r).network('layer', -1)": "seed must be at least 0, but is -1",
+    "open_run(r).network('layer', 0.5)": "seed must be an integer, but is 0.5",
+    "open_run(r).network('layer', None)": "seed must be an integer, but is None",
+    "open_run(r).network('layer', '0')": "seed must be an integer, but is '0'",
     "open_run(r).results['weigths']": "{r}/results/weigths.npz must exist, but is missing",
     "open_run(r).results[None]": "{r}/results/None.npz must exist, but is missing",
     "open_run(r).results['weights']['nrm']": "the array must be one of 'norm', but is 'nrm': did you mean 'norm'?",
@@ -113,13 +113,13 @@ CALLS = {
     "open_run(r).results.save(None, Arrays({}))": "the name of a stage must be free of slashes, but is None",
     "open_run(r).results.save('a', {'b': 1})": "stage must be of type",
     "open_run(r).results.save('a', None)": "stage must be of type",
-    "stream(None, 'a')": "seed must be of type Integral, but is None",
-    "stream('0', 'a')": "seed must be of type Integral, but is '0'",
-    "stream(0.5, 'a')": "seed must be of type Integral, but is 0.5",
+    "stream(None, 'a')": "seed must be an integer, but is None",
+    "stream('0', 'a')": "seed must be an integer, but is '0'",
+    "stream(0.5, 'a')": "seed must be an integer, but is 0.5",
     "stream(0, None)": "name must be of type str, but is None",
     "stream(0, 5)": "name must be of type str, but is 5",
-    "stream(0, 'a', 0.5)": "step must be of type Integral, but is 0.5",
-    "stream(0, 'a', '1')": "step must be of type Integral, but is '1'",
+    "stream(0, 'a', 0.5)": "step must be an integer, but is 0.5",
+    "stream(0, 'a', '1')": "step must be an integer, but is '1'",
 }  # fmt: skip
 
 
@@ -153,6 +153,6 @@ def test_a_run_is_refused_by_what_only_measuring_tells_and_leaves_nothing(tmp_pa
         stream(0.5, "never")
 
     study = replace(STUDY, measure=measure)
-    with pytest.raises(MesascopeError, match="seed must be of type Integral"):
+    with pytest.raises(MesascopeError, match="seed must be an integer"):
         run_study(study, Settings(), new_run(study, "quick", out=tmp_path / "run"))
     assert not list(tmp_path.iterdir())

@@ -70,8 +70,6 @@ def check_layers(config: Any, attentions: Iterable[str]) -> None:
     known = list(attentions)
     for attention in each_layer(config.attention, config.n_layers):
         require_choice("attention", attention, known)
-    for norm in each_layer(config.layer_norm, config.n_layers):
-        require_instance("layer_norm", norm, bool)
 
 
 def each_layer(value: Any, n_layers: int) -> tuple[Any, ...]:

@@ -6,7 +6,6 @@ import hashlib
 import os
 import shutil
 from collections.abc import Mapping
-from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import safetensors
 import safetensors.torch
 import torch
 
-from mesascope.errors import RunDirectoryError, require_choice, require_instance
+from mesascope.errors import RunDirectoryError, require_choice, require_count
 from mesascope.records import from_record
 from mesascope.runs.files import damaged, read_bytes, read_json, sync, write_aside, write_json
 from mesascope.runs.results import record_hash
@@ -97,7 +96,7 @@ def trained_network(checkpoints: Path, training: str, seed: int) -> torch.nn.Mod
     """
     from mesascope.training import result_tensors
 
-    require_instance("seed", seed, Integral)
+    require_count("seed", seed, least=0)
     if not os.path.isdir(checkpoints):
         raise RunDirectoryError(
             f"{checkpoints} must hold the run's trained networks, but does not exist (published runs leave them out): "
