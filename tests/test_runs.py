@@ -1,5 +1,6 @@
 """Runs read back what they wrote, name what is damaged, and outlive kills."""
 
+import base64
 import errno
 import json
 import os
@@ -85,7 +86,7 @@ def test_a_stage_of_another_run_or_a_damaged_one_is_refused(run, tmp_path):
     run.results.save("x", VALUES)
     other = Run.create(tmp_path / "other", "study", {**CONFIG, "seed": 1})
     shutil.copytree(run.path / "results", other.path / "results")
-    with pytest.raises(RunDirectoryError, match="of another run, or the settings in config.json were edited"):
+    with pytest.raises(RunDirectoryError, match=r"of another run, or the settings in config.json were edited"):
         open_run(other.path).results["x"]
     assert judge_all([CLAIM], "quick", open_run(other.path).results)[0]["verdict"] == "undecided"
     file = run.path / "results" / "x.npz"
@@ -294,7 +295,8 @@ def test_reports_show_claims_figures_and_escape_text(run):
     html = write_report(run).read_text()
     assert "1 fails" in html
     assert "a sentence with &lt;b&gt;" in html
-    assert '<svg viewBox="0 0 1 1">' in html
+    image = html.partition('src="data:image/svg+xml;base64,')[2].partition('"')[0]
+    assert base64.b64decode(image) == b'<svg viewBox="0 0 1 1"></svg>'
     assert 'download="x.npz"' in html
     assert "What &lt;it&gt; shows." in html
     assert "http" not in html.replace("http://www.w3.org", "")

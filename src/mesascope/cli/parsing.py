@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import difflib
 import io
+import itertools
 import re
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Union
@@ -78,7 +79,7 @@ def _refuse(arguments: Sequence[str], body: str) -> None:
     """Raise the sentence for arguments that tyro refuses with ``body``."""
     called = _called(arguments)
     program, flags = " ".join(["mesascope", *called]), _flags(called)
-    if body.startswith("Unrecognized options"):
+    if body.startswith("Unrecognized"):  # or misplaced
         for token in arguments[len(called) :]:
             flag = token.partition("=")[0].replace("_", "-")
             if re.match(r"--?[^\d.]|--$", token) and flag not in (*flags, "-h", "--help"):
@@ -97,14 +98,10 @@ def _refuse(arguments: Sequence[str], body: str) -> None:
 
 
 def _body(said: str) -> str:
-    """The first paragraph in the box that tyro draws around an error."""
-    lines = [line.strip("│| \t") for line in said.splitlines()[1:]]
-    words = []
-    for line in lines:
-        if not line.strip("─-+╰╯ "):
-            break
-        words.append(line)
-    return " ".join(words)
+    """The first paragraph in the box that tyro draws around an error, of lines or of ASCII, below its title."""
+    lines = ["" if set(line) <= set(" ─-│╰╯") else line.strip("│ ") for line in said.splitlines()[1:]]
+    below = itertools.dropwhile(lambda line: not line, lines)
+    return " ".join(itertools.takewhile(bool, below))
 
 
 def _called(arguments: Sequence[str]) -> list[str]:

@@ -26,7 +26,7 @@ td.number { white-space: nowrap; font-variant-numeric: tabular-nums; }
 .verdict { font-weight: 600; } .reason { font-weight: 400; font-size: .8rem; } .holds { color: #1a7f37; }
 .fails { color: #c0232c; }
 .undecided { color: #9a6700; }
-figure { margin: 1.5rem 0; } figure svg { max-width: 100%; height: auto; }
+figure { margin: 1.5rem 0; } figure img { max-width: 100%; height: auto; }
 figcaption { font-size: .85rem; color: #666; }
 code, pre { background: #f4f4f6; border-radius: 4px; padding: .1rem .3rem; font-size: .85rem; }
 pre { padding: .7rem; overflow-x: auto; }
@@ -70,13 +70,13 @@ def _deviations(sentences: Sequence[str]) -> str:
 def _claims_table(claims: Sequence[Mapping[str, Any]]) -> str:
     rows = []
     for claim in claims:
-        over = f"{claim['n']} {claim['over']}"
+        over, verdict = escape(f"{claim['n']} {claim['over']}"), escape(claim["verdict"])
         rows.append(
-            f"<tr><td><b>{claim['id']}</b>: {escape(claim['sentence'])}<br>"
+            f"<tr><td><b>{escape(claim['id'])}</b>: {escape(claim['sentence'])}<br>"
             f"<span class='muted'>{escape(claim['source'])}</span></td>"
             f"<td>{escape(measured_text(claim))}<br><span class='muted'>{escape(claim['measures'])}; {over}</span></td>"
             f'<td class="number">{escape(bound_text(claim))}</td><td>{escape(claim["reported"] or "")}</td>'
-            f'<td class="verdict {claim["verdict"]}">{claim["verdict"]}'
+            f'<td class="verdict {verdict}">{verdict}'
             f"<br><span class='muted reason'>{escape(claim['reason'])}</span></td></tr>"
         )
     head = "<tr><th>claim</th><th>measured</th><th>bound (set by)</th><th>reported</th><th>verdict</th></tr>"
@@ -84,8 +84,9 @@ def _claims_table(claims: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _figure(run: Run, name: str, caption: str) -> str:
-    svg = run.figure_svg(name)
-    return f"<figure>{svg[svg.index('<svg') :]}<figcaption>{escape(caption)}</figcaption></figure>"
+    encoded = base64.b64encode(run.figure_svg(name).encode()).decode()  # as an image, whose scripts no browser runs
+    image = f'<img alt="{escape(name)}" src="data:image/svg+xml;base64,{encoded}">'
+    return f"<figure>{image}<figcaption>{escape(caption)}</figcaption></figure>"
 
 
 def _made(run: Run) -> str:
@@ -97,6 +98,6 @@ def _made(run: Run) -> str:
 def _data(run: Run) -> str:
     links = []
     for name in run.results:
-        encoded = base64.b64encode((run.path / "results" / f"{name}.npz").read_bytes()).decode()
-        links.append(f'<a download="{name}.npz" href="data:application/octet-stream;base64,{encoded}">{name}</a>')
+        encoded, shown = base64.b64encode(run.results.content(name)).decode(), escape(name)
+        links.append(f'<a download="{shown}.npz" href="data:application/octet-stream;base64,{encoded}">{shown}</a>')
     return f"<details><summary>The arrays behind claims and figures (.npz)</summary>{', '.join(links)}</details>"

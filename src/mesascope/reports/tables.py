@@ -15,6 +15,9 @@ from mesascope.text import interval_text
 
 __all__ = ["bound_text", "console", "counts_text", "ledger_markdown", "measured_text", "print_claims", "print_ledger"]
 
+# A table of five columns is legible on these.
+LEAST_COLUMNS = 100
+
 _VERDICT_STYLE = {"holds": "green", "fails": "bold red", "undecided": "yellow", "not yet run": "dim"}
 
 
@@ -43,7 +46,11 @@ def counts_text(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def print_claims(records: Sequence[Mapping[str, Any]], console: Console, title: str = "claims") -> None:
-    """One row a claim."""
+    """One row a claim; on a narrow terminal, one paragraph."""
+    console.print((_paragraphs if console.width < LEAST_COLUMNS else _table)(records, escape(title)))
+
+
+def _table(records: Sequence[Mapping[str, Any]], title: str) -> RichTable:
     table = RichTable(title=title, title_justify="left", pad_edge=False, expand=True)
     table.add_column("claim", ratio=5)
     table.add_column("measured, with its interval at 99.9 %", ratio=3)
@@ -51,14 +58,32 @@ def print_claims(records: Sequence[Mapping[str, Any]], console: Console, title: 
     table.add_column("reported", ratio=2)
     table.add_column("verdict", ratio=2)
     for record in records:
+        reason = f"\n[dim]{escape(record['reason'])}[/]" if record.get("reason") else ""
         table.add_row(
-            f"[bold]{record['id']}[/]: {escape(record['sentence'])}",
-            f"{measured_text(record)}\n[dim]{escape(record['measures'])}[/]",
-            record["bound"],
-            record["reported"] or "",
-            _styled(record),
+            f"[bold]{escape(record['id'])}[/]: {escape(record['sentence'])}",
+            f"{escape(measured_text(record))}\n[dim]{escape(record['measures'])}[/]",
+            escape(record["bound"]),
+            escape(record["reported"] or ""),
+            f"{_verdict(record)}{reason}",
         )
-    console.print(table)
+    return table
+
+
+def _paragraphs(records: Sequence[Mapping[str, Any]], title: str) -> RichTable:
+    grid = RichTable.grid(padding=(0, 2, 0, 0), expand=True)
+    grid.title, grid.title_justify, grid.leading = f"{title}, intervals at 99.9 %", "left", 1
+    grid.add_column(no_wrap=True)
+    grid.add_column(ratio=1)
+    for record in records:
+        lines = [
+            f"[bold]{escape(record['id'])}[/]: {escape(record['sentence'])}",
+            f"{escape(measured_text(record))}, bound {escape(record['bound'])}",
+            f"[dim]{escape(record['measures'])}[/]",
+            f"reported {escape(record['reported'])}" if record["reported"] else "",
+            escape(record.get("reason") or ""),
+        ]
+        grid.add_row(_verdict(record), "\n".join(filter(None, lines)))
+    return grid
 
 
 def ledger_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -66,7 +91,7 @@ def ledger_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     parts = [
         "# Ledger of claims",
         f"{len(rows)} claims: {counts_text(rows)}. Judged from the arrays of each run by `mesascope ledger DIR "
-        "--markdown`. Intervals are at 99.9 %; *n* counts what each claim is about: seeds, unless another word stands "
+        "--format markdown`. Intervals are at 99.9 %; *n* counts what each claim is about: seeds, unless another word stands "
         "there. Bounds are ours, unless the paper's name stands beside one.",
     ]
     for study in dict.fromkeys(row["study"] for row in rows):
@@ -104,7 +129,7 @@ def print_ledger(rows: Sequence[Mapping[str, Any]], console: Console) -> None:
         own = [row for row in rows if row.get("run") == run]
         print_claims(own, console, f"{own[0]['study']}, {_preset_text(own[0])}: {run}")
     for study in dict.fromkeys(row["study"] for row in rows if "run" not in row):
-        console.print(f"{study}: {sum(row['study'] == study for row in rows)} claims, not yet run")
+        console.print(f"{escape(study)}: {sum(row['study'] == study for row in rows)} claims, not yet run")
     console.print(f"{len(rows)} claims: {counts_text(rows)}")
 
 
@@ -113,10 +138,9 @@ def _preset_text(row: Mapping[str, Any]) -> str:
     return row.get("preset", "") + (f", but {'; '.join(changed)}" if changed else "")
 
 
-def _styled(record: Mapping[str, Any]) -> str:
-    reason = f"\n[dim]{escape(record['reason'])}[/]" if record.get("reason") else ""
-    return f"[{_VERDICT_STYLE[record['verdict']]}]{record['verdict']}[/]{reason}"
+def _verdict(record: Mapping[str, Any]) -> str:
+    return f"[{_VERDICT_STYLE[record['verdict']]}]{record['verdict']}[/]"
 
 
 def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
+    return text.replace("|", "\\|").replace("\n", " ")

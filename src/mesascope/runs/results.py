@@ -22,6 +22,9 @@ from mesascope.runs.schemas import Name, problem
 
 __all__ = ["Results", "code_hash", "record_hash"]
 
+# The remedy for a stage that is damaged.
+_AGAIN = "delete it and --resume the run"
+
 # What decides the numbers of a stage; how they are judged, reported and typed in may change without them.
 _CODE = ("streams.py", "ops", "tasks", "learners", "nets", "constructions", "training", "lenses", "studies")
 
@@ -89,7 +92,8 @@ class Results(Mapping[str, Stage]):
     def _index(self) -> dict[str, dict[str, str]]:
         return read_json(self.folder / "index.json", missing={})
 
-    def _load(self, name: str) -> Stage:
+    def content(self, name: str) -> bytes:
+        """The bytes of a stage's file, which are those that were measured."""
         path, entry = self.folder / f"{name}.npz", self._index().get(name)
         if entry is None or not os.path.exists(path):
             raise RunDirectoryError(f"{path} must exist, but is missing: --resume the run to measure it.")
@@ -98,16 +102,20 @@ class Results(Mapping[str, Stage]):
                 path, "be what this run measured", "is of another run, or the settings in config.json were edited",
                 "restore them, or start a new run",
             )  # fmt: skip
-        remedy = "delete it and --resume the run"
-        content = read_bytes(path, remedy)
+        content = read_bytes(path, _AGAIN)
         if hashlib.sha256(content).hexdigest() != entry["sha256"]:
-            raise damaged(path, "be what this run measured", "is damaged", remedy)
+            raise damaged(path, "be what this run measured", "is damaged", _AGAIN)
+        return content
+
+    def _load(self, name: str) -> Stage:
+        content = self.content(name)
         try:
             arrays = read_arrays(content)
             kind = {"Estimates": Estimates, "Arrays": Arrays}[str(arrays.pop("@type"))]
             return kind.from_arrays(arrays)
         except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile) as error:
-            raise damaged(path, "hold the arrays of a stage", f"does not ({error})", remedy) from None
+            path = self.folder / f"{name}.npz"
+            raise damaged(path, "hold the arrays of a stage", f"does not ({error})", _AGAIN) from None
 
 
 def record_hash(record: Any) -> str:

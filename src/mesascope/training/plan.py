@@ -25,15 +25,23 @@ class Training:
     """How to train: everything that decides the result but the model, the loss, the data and the seeds.
 
     Args:
-        steps: optimiser steps.
-        batch: tasks a step and member.
-        learning_rate, schedule, warmup_steps, decay_from, final_rate: see `schedule_factor`.
-        optimizer, momentum, betas, eps, weight_decay: `torch.optim.SGD`, which takes ``momentum``, or
-            `torch.optim.Adam` or `AdamW`, which take ``betas`` and ``eps``.
-        clip: bound on the norm of the gradient, of each member's in an ensemble; none if None.
-        average: the result is the mean of the weights over all steps, step t weighted by about t^average, so that
+        steps: Optimiser steps.
+        batch: Tasks a step and member.
+        learning_rate: Of the optimiser; the schedule multiplies it by `schedule_factor`.
+        schedule: How the learning rate falls: not at all, along a line, or along half a cosine.
+        warmup_steps: Steps over which the learning rate rises.
+        decay_from: Share of all steps from which on it falls.
+        final_rate: Share of the learning rate towards which it falls.
+        optimizer: `torch.optim.SGD`, `torch.optim.Adam` or `torch.optim.AdamW`.
+        momentum: Of sgd.
+        betas: Of adam and adamw: decay rates of their means of gradients, and of squared gradients.
+        eps: Of adam and adamw: added to the denominator.
+        weight_decay: Share of the weights, times the learning rate, taken off each step; the gradient's in sgd and adam.
+        clip: Bound on the norm of the gradient, of each member's in an ensemble; none if None.
+        average: The result is the mean of the weights over all steps, step t weighted by about t^average, so that
             the last 1/(average + 1) of the training counts most (polynomial-decay averaging); the last weights if None.
-        evaluate_every, checkpoint_every: steps between evaluations, and between checkpoints.
+        evaluate_every: Steps between evaluations.
+        checkpoint_every: Steps between checkpoints.
     """
 
     steps: int = 2000

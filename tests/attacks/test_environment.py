@@ -1,0 +1,191 @@
+"""Where the command line runs: terminals, streams, variables, permissions. Processes of their own, few as they are slow."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from sentences import one_sentence
+from test_run_damage import compared
+
+from mesascope.cli import main
+from mesascope.errors import RunDirectoryError
+from mesascope.runs import find_runs, open_run
+
+MESASCOPE = f"{sys.executable} -m mesascope"
+
+# command of a shell, exit codes, sentence or words that it prints
+PROCESSES = {
+    f"{MESASCOPE} list >/dev/full": ((2,), "standard output must take what is written, but does not"),
+    f"{MESASCOPE} --version >/dev/full": ((2,), "standard output must take what is written, but does not"),
+    f"{MESASCOPE} list >&-": ((2,), "standard output must be open, but is closed"),
+    f"{MESASCOPE} rum 2>/dev/full": ((2,), ""),
+    f"{MESASCOPE} rum 2>&-": ((2,), ""),
+    f"{MESASCOPE} list >&- 2>&-": ((2,), ""),
+    f"set -o pipefail; {MESASCOPE} list | head -n 1": ((0, 1), "copying: Does a network"),
+    f"PYTHONOPTIMIZE=2 {MESASCOPE} run one-step --lr 3": ((2,), "did you mean --training.learning-rate?"),
+    f"LANG=C LC_ALL=C PYTHONIOENCODING=ascii {MESASCOPE} run one-step --lr 3": ((2,), "--training.learning-rate?"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("command", PROCESSES)
+def test_a_process_ends_in_a_sentence_and_its_code(command):
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120)
+    codes, said = PROCESSES[command]
+    assert done.returncode in codes, done
+    assert said in done.stdout + done.stderr
+    if done.stderr:
+        one_sentence(done.stderr)
+
+
+# variables that change nothing
+SAME = [
+    {"MPLBACKEND": "nonsense"},
+    {"MPLBACKEND": "TkAgg"},
+    {"MPLBACKEND": ""},
+    {"COLUMNS": "1"},
+    {"COLUMNS": "abc"},
+    {"COLUMNS": "-5"},
+    {"TERM": "dumb"},
+    {"TERM": "unknown"},
+    {"NO_COLOR": "1"},
+    {"FORCE_COLOR": "1"},
+    {"LANG": "C", "LC_ALL": "C"},
+    {"TZ": "Nowhere/Nothing"},
+    {"HOME": "/nowhere"},
+    {"TMPDIR": "/nowhere"},
+    {"GIT_DIR": "/nowhere"},
+    {"PYTHONHASHSEED": "5"},
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def rows(whole):
+    return ledger(whole)
+
+
+def ledger(run):
+    """What the ledger prints of the tiny study, to a stream of ASCII."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
+        assert main(["ledger", str(run), "--format", "json"]) == 0
+        sys.stdout.seek(0)
+        return compared(row for row in json.loads(sys.stdout.read()) if row["study"] == "tiny")
+
+
+@pytest.mark.parametrize("variables", SAME, ids=str)
+def test_a_variable_changes_no_result(variables, run, rows, monkeypatch, mesascope):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    before = (run / "figures" / "training.svg").read_bytes()
+    assert mesascope("report", run)[0] == 0
+    assert (run / "figures" / "training.svg").read_bytes() == before
+    assert ledger(run) == rows
+
+
+@pytest.mark.parametrize("form", ["table", "markdown", "json"])
+@pytest.mark.parametrize("columns", ["20", "79", "80", "99", "100", "200"])
+def test_the_ledger_is_printed_on_any_terminal(form, columns, whole, monkeypatch):
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    assert main(["ledger", str(whole), "--format", form]) == 0
+    sys.stdout.seek(0)
+    lines = sys.stdout.read().splitlines()
+    assert any("better" in line for line in lines)
+    if form == "table":
+        assert max(map(len, lines)) <= max(int(columns), 40)
+
+
+def test_marks_in_paths_and_names_are_printed_as_they_are(run, tmp_path, mesascope, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    path = run.rename(tmp_path / "[red]x[/] <b>&")
+    code, out, _ = mesascope("ledger", path)
+    assert code == 0
+    assert "[red]x[/] <b>&" in out.replace("\n", "")
+    code, _, err = mesascope("report", f"{path}\n")
+    assert code == 2
+    one_sentence(err)
+
+
+def test_a_report_escapes_what_it_shows(run, mesascope):
+    from mesascope.reports import write_report
+
+    (run / "config.json").write_text((run / "config.json").read_text().replace("an example", "<script>x</script>"))
+    captions = json.loads((run / "figures/captions.json").read_text())
+    (run / "figures/captions.json").write_text(json.dumps(captions | {"training": "<i>&</i>"}))
+    (run / "figures/training.svg").write_bytes(b"<svg onload='x()'><script>y()</script></svg>")
+    records = [claim | {"id": "<u>", "over": "<s>", "bound": "<1", "reason": "<q>"} for claim in open_run(run).claims]
+    open_run(run).save_claims(records)
+    html = write_report(open_run(run)).read_text()
+    for raw in ("<script>", "<i>", "<u>", "<s>", "<q>", "onload"):
+        assert raw not in html
+
+
+@pytest.fixture
+def nobody(run):
+    """A copy of the run that a person without rights may enter, while this process is that person."""
+    if os.geteuid() != 0:
+        yield run
+        return
+    import shutil
+
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(shutil.copytree(run, Path(name) / "run"))
+        os.chmod(name, 0o755)
+        os.seteuid(65534)
+        try:
+            yield path
+        finally:
+            os.seteuid(0)
+
+
+# file, what reads it
+UNREADABLE = {
+    "config.json": lambda run: open_run(run),
+    "claims.json": lambda run: open_run(run).claims,
+    "timing.json": lambda run: open_run(run).times,
+    "metrics.jsonl": lambda run: open_run(run).metrics(),
+    "results/index.json": lambda run: list(open_run(run).results),
+    "results/weights.npz": lambda run: open_run(run).results["weights"],
+    "figures/captions.json": lambda run: open_run(run).captions,
+    "figures/training.svg": lambda run: open_run(run).figure_svg("training"),
+    "checkpoints/layer/8/manifest.json": lambda run: open_run(run).network("layer"),
+    "checkpoints/layer/8/weights.safetensors": lambda run: open_run(run).network("layer"),
+}
+
+
+def changed_mode(path, mode):
+    euid = os.geteuid()
+    os.seteuid(os.getuid())
+    os.chmod(path, mode)
+    os.seteuid(euid)
+
+
+@pytest.mark.parametrize("file", UNREADABLE)
+def test_a_file_without_permission_is_named(file, nobody):
+    changed_mode(nobody / file, 0)
+    with pytest.raises(RunDirectoryError) as error:
+        UNREADABLE[file](nobody)
+    assert f"{nobody / file} must be a file that can be read, but is not (Permission denied)" in str(error.value)
+    one_sentence(str(error.value))
+
+
+@pytest.mark.parametrize("command", ["report", "run tiny --resume"])
+def test_a_folder_without_permission_is_named(command, nobody, mesascope):
+    changed_mode(nobody, 0o555)
+    before = sorted(nobody.rglob("*"))
+    code, _, err = mesascope(*command.split(), nobody)
+    assert code == 2
+    assert str(nobody) in one_sentence(err.splitlines()[-1])
+    assert sorted(nobody.rglob("*")) == before
+
+
+def test_a_folder_of_runs_without_permission_is_named(nobody):
+    changed_mode(nobody, 0)
+    with pytest.raises(RunDirectoryError, match="must be a folder that can be read"):
+        find_runs(nobody)
