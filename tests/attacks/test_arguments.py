@@ -539,7 +539,6 @@ LeastSquares(0.1)(half.context, half.xq) | context must be of dtype float32 or f
 KernelSmoother()(half.context, half.xq) | context must be of dtype float32 or float64 for this learner
 NearestNeighbours()(half.context, half.xq) | context must be of dtype float32 or float64 for this learner
 gd(ep.context, ep.xq.to('meta')) | context and xq must be on one device, but x is on cpu, y on cpu and xq on meta
-compare(config.build(g).to('meta'), {'a': gd}, pairs, tasks=9) | has weights of meta: move the one or the other
 half_mse(config.build(g).double(), ep) | has weights of torch.float64: convert the one or the other
 AsLearner(lambda s: s[..., 0])(ep.context, ep.xq) | of the answers' shape
 AsLearner(lambda s: 3)(ep.context, ep.xq) | must return a torch tensor, but <lambda> returned int
