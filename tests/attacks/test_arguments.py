@@ -45,6 +45,20 @@ class Free(torch.nn.Module):
         return self.weight * self.shape(xq)
 
 
+class Linears(torch.nn.Module):
+    """A layer of torch's own, of one dtype."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 1)
+
+    def forward(self, context, xq):
+        return self.layer(xq)
+
+    def extra_repr(self):
+        return ""
+
+
 class Odd:
     """A family that draws something else than it is asked for."""
 
@@ -56,7 +70,7 @@ class Odd:
 
 
 NAMES |= {
-    "math": math, "np": np, "torch": torch, "stream": stream, "mesascope": mesascope, "Free": Free, "Odd": Odd,
+    "math": math, "np": np, "torch": torch, "stream": stream, "mesascope": mesascope, "Free": Free, "Linears": Linears, "Odd": Odd,
     "AsLearner": AsLearner, "AsPredictor": AsPredictor, "from_sklearn": from_sklearn,
     "Measurement": mesascope.Measurement,
     "pairs": PAIRS, "dynamics": DYNAMICS, "g": GENERATOR, "ep": EPISODE, "sq": SEQUENCES, "heads": HEADS,
@@ -418,8 +432,8 @@ compare(gd, {3: gd}, pairs) | the name of a learner must be of type str
 compare(gd, {'a': gd}, pairs, name=3) | name must be of type str
 compare(Ensemble([net]), {'a': gd}, pairs) | is given an ensemble of 1: pass one of its members().
 compare(gd, {'a': Ensemble([net])}, pairs) | is given an ensemble of 1: pass one of its members().
-compare(gradient_descent(2, 1, 1.0, 5).network, {'a': gd}, pairs) | has weights of torch.float64: convert the one or
-compare(config.build(g).half(), {'a': gd}, pairs) | has weights of torch.float16: convert the one or the other
+compare(gradient_descent(2, 1, 1.0, 5).network, {'a': gd}, pairs) | torch.float64
+compare(config.build(g).half(), {'a': gd}, pairs) | torch.float16
 compare(gd, {'a': gd}, Odd(lambda f, b, g: f.sample(b + 1, g))) | must draw as many tasks as it is asked for
 compare(gd, {'a': gd}, Odd(lambda f, b, g: None)) | must draw an Episode or a tensor of sequences, but Odd drew
 compare(gd, {'a': gd}, Odd(lambda f, b, g: tuple(f.sample(b, g)))) | must draw an Episode
@@ -439,7 +453,7 @@ train(lambda g: gd, dynamics, plan) | must take what the family draws, here (seq
 train(lambda g: predictor, pairs, plan) | must take what the family draws, here (context, xq)
 train(lambda g: Free(lambda xq: xq[..., 0]), pairs, plan) | the answers' shape (1, 4, 1, 1), but Free() returned (1, 4
 train(lambda g: Free(lambda xq: xq), pairs, plan) | of the answers' shape (1, 4, 1, 1), but Free() returned (1, 4, 1, 2)
-train(lambda g: config.build(g).double(), pairs, plan) | has weights of torch.float64
+train(lambda g: config.build(g).double(), pairs, plan) | torch.float64
 train(lambda g: torch.nn.Identity(), pairs, plan) | members must have parameters
 train(lambda g: config.build(g).requires_grad_(False), pairs, plan) | must have parameters that require gradients
 train(config.build, Odd(lambda f, b, g: f.sample(b + 1, g)), plan) | must draw as many tasks as it is asked for, 4
@@ -539,7 +553,8 @@ LeastSquares(0.1)(half.context, half.xq) | context must be of dtype float32 or f
 KernelSmoother()(half.context, half.xq) | context must be of dtype float32 or float64 for this learner
 NearestNeighbours()(half.context, half.xq) | context must be of dtype float32 or float64 for this learner
 gd(ep.context, ep.xq.to('meta')) | context and xq must be on one device, but x is on cpu, y on cpu and xq on meta
-half_mse(config.build(g).double(), ep) | has weights of torch.float64: convert the one or the other
+half_mse(config.build(g).double(), ep) | torch.float64
+half_mse(Linears().double(), ep) | Linears() has weights of torch.float64: convert the one or the other with .float()
 AsLearner(lambda s: s[..., 0])(ep.context, ep.xq) | of the answers' shape
 AsLearner(lambda s: 3)(ep.context, ep.xq) | must return a torch tensor, but <lambda> returned int
 AsPredictor(lambda c, xq: 3)(sq) | must return a torch tensor, but <lambda> returned int
