@@ -8,10 +8,25 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGES = "".join(
-    path.read_text() for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))
-)
-EXAMPLES = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGES, flags=re.DOTALL)
+PAGES = {
+    path.name: path.read_text()
+    for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))
+}
+# A page that says so is one session, of which each example goes on from those before; else each stands alone.
+ONE_SESSION = "<!-- one session -->"
+
+
+def sessions(page):
+    """The examples of a page, code and what it prints, by sessions."""
+    found = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", page, flags=re.DOTALL)
+    return [found] if found and ONE_SESSION in page else [[example] for example in found]
+
+
+SESSIONS = [
+    pytest.param(examples, id=f"{name}: {examples[0][0].split(chr(10))[-2][:40]}")
+    for name, page in PAGES.items()
+    for examples in sessions(page)
+]
 
 
 def words(text):
@@ -22,15 +37,18 @@ def words(text):
     ]
 
 
-def test_there_are_examples():
-    assert len(EXAMPLES) == PAGES.count("```python")
-    assert len(EXAMPLES) >= 3
+def test_there_are_examples_and_each_shows_what_it_prints():
+    for page in PAGES.values():
+        assert sum(map(len, sessions(page))) == page.count("```python")
+    assert len(SESSIONS) >= 3
 
 
-@pytest.mark.parametrize(("code", "shown"), EXAMPLES, ids=[code.split("\n")[-2][:40] for code, _ in EXAMPLES])
-def test_an_example_prints_what_its_page_shows(code, shown):
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        exec(compile(code, "README.md", "exec"), {})
-    for got, said in zip(words(printed.getvalue()), words(shown), strict=True):
-        assert got == (pytest.approx(said, rel=0.02, abs=1e-3) if isinstance(said, float) else said)
+@pytest.mark.parametrize("examples", SESSIONS)
+def test_an_example_prints_what_its_page_shows(examples):
+    names = {}
+    for code, shown in examples:
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile(code, "README.md", "exec"), names)
+        for got, said in zip(words(printed.getvalue()), words(shown), strict=True):
+            assert got == (pytest.approx(said, rel=0.02, abs=1e-3) if isinstance(said, float) else said)

@@ -55,9 +55,6 @@ class Linears(torch.nn.Module):
     def forward(self, context, xq):
         return self.layer(xq)
 
-    def extra_repr(self):
-        return ""
-
 
 class Odd:
     """A family that draws something else than it is asked for."""
@@ -70,7 +67,8 @@ class Odd:
 
 
 NAMES |= {
-    "math": math, "np": np, "torch": torch, "stream": stream, "mesascope": mesascope, "Free": Free, "Linears": Linears, "Odd": Odd,
+    "math": math, "np": np, "torch": torch, "stream": stream, "mesascope": mesascope, "Free": Free, "Linears": Linears,
+    "Odd": Odd,
     "AsLearner": AsLearner, "AsPredictor": AsPredictor, "from_sklearn": from_sklearn,
     "Measurement": mesascope.Measurement,
     "pairs": PAIRS, "dynamics": DYNAMICS, "g": GENERATOR, "ep": EPISODE, "sq": SEQUENCES, "heads": HEADS,
@@ -215,7 +213,6 @@ GRIDS = {
         AttentionConfig(8, output_gate=@)
         AttentionConfig(8, normalise=@)?
         AttentionConfig(8, beta=@)?
-        TransformerConfig(3, shared=@)
         TransformerConfig(3, layer_norm=@)
         CausalTransformerConfig(heads, layer_norm=@)
         Alternating(start=@)
@@ -554,7 +551,7 @@ KernelSmoother()(half.context, half.xq) | context must be of dtype float32 or fl
 NearestNeighbours()(half.context, half.xq) | context must be of dtype float32 or float64 for this learner
 gd(ep.context, ep.xq.to('meta')) | context and xq must be on one device, but x is on cpu, y on cpu and xq on meta
 half_mse(config.build(g).double(), ep) | torch.float64
-half_mse(Linears().double(), ep) | Linears() has weights of torch.float64: convert the one or the other with .float()
+half_mse(Linears().double(), ep) | has weights of torch.float64: convert the one or
 AsLearner(lambda s: s[..., 0])(ep.context, ep.xq) | of the answers' shape
 AsLearner(lambda s: 3)(ep.context, ep.xq) | must return a torch tensor, but <lambda> returned int
 AsPredictor(lambda c, xq: 3)(sq) | must return a torch tensor, but <lambda> returned int

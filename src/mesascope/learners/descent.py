@@ -13,7 +13,15 @@ from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
 
-__all__ = ["GradientDescent", "GradientDescentPlusPlus", "Rows", "require_precision", "size_at", "step_sizes", "tensor_of"]
+__all__ = [
+    "GradientDescent",
+    "GradientDescentPlusPlus",
+    "Rows",
+    "require_precision",
+    "size_at",
+    "step_sizes",
+    "tensor_of",
+]
 
 Rows = Sequence  # of numbers, nested as deep as a tensor has axes
 
