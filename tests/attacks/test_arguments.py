@@ -594,6 +594,7 @@ RIGHT = """
 sorted(compare(gd, {'a': gd}, pairs, tasks=9, device='cpu').rows) == ['a']
 tune(GradientDescent(1, 1e30), pairs, tasks=50).step_sizes['eta'][0].value < 10
 tune(GradientDescent(1, 1e-300), pairs, tasks=50).step_sizes['eta'][0].value > 0.1
+stream(np.int64(3), 'a', np.int32(1)).initial_seed() == stream(3, 'a', 1).initial_seed()
 gd(half.context, half.xq).dtype == torch.float16
 gd(Context(ep.context.x[:0], ep.context.y[:0]), ep.xq[:0]).shape == (0, 1, 1)
 gd(Context(ep.context.x[:, :0], ep.context.y[:, :0]), ep.xq).eq(0).all()

@@ -181,8 +181,8 @@ def require_precision(x: Tensor) -> None:
     """Refuse a dtype in which torch solves no equations and measures no distances."""
     if x.dtype not in (torch.float32, torch.float64):
         raise ArgumentTypeError(
-            f"context must be of dtype float32 or float64 for this learner, but is {x.dtype}: convert it, with .float() "
-            "say."
+            f"context must be of dtype float32 or float64 for this learner, but is {x.dtype}: convert it, with "
+            ".float() say."
         )
 
 
