@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import nn
 
-from mesascope.constructions import gradient_descent
 from mesascope.errors import ArgumentError, ArgumentTypeError
 from mesascope.learners import GradientDescent, KernelSmoother, Mean, NearestNeighbours, OnlineGradientDescent, tune
 from mesascope.lenses import (
@@ -162,10 +161,14 @@ def test_predictions_of_sequences_of_another_shape_are_refused(answer):
 
 
 def test_a_network_of_another_dtype_is_named_with_what_to_convert():
-    network = gradient_descent(3, 1, 0.5, 5).network
+    class Linear(nn.Linear):
+        def forward(self, context, xq):
+            return super().forward(xq)
+
+    network = Linear(3, 1).double()
     said = re.escape(
-        "a learner must have the dtype of the tasks, torch.float32, but InContextRegressor has weights of "
-        "torch.float64: convert the one or the other with .float() or .double()."
+        "a learner must have the dtype of the tasks, torch.float32, but Linear(in_features=3, out_features=1, "
+        "bias=True) has weights of torch.float64: convert the one or the other with .float() or .double()."
     )
     with pytest.raises(ArgumentTypeError, match=f"^{said}$"):
         compare(network, {"gd": GD}, FAMILY, tasks=10)

@@ -23,7 +23,6 @@ __all__ = [
     "require_callable",
     "require_choice",
     "require_count",
-    "require_flag",
     "require_instance",
     "require_number",
     "require_package",
@@ -107,14 +106,6 @@ def require_callable(argument: str, value: object) -> None:
     """
     if not callable(value):
         raise ArgumentTypeError(f"{argument} must be callable, but is {shown(value)}: pass a module or a function.")
-
-
-def require_flag(argument: str, value: object) -> None:
-    """Refuse anything but True or False: the text 'no' counts as true in Python."""
-    if not isinstance(value, bool):
-        raise ArgumentTypeError(
-            f"{argument} must be True or False, but is {shown(value)} ({type(value).__name__}): pass one of them."
-        )
 
 
 def require_number(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 
+import numpy as np
 import torch
 
 from mesascope.errors import ArgumentError, require_count, require_instance
@@ -27,9 +28,9 @@ def stream(seed: int, name: str, step: int = 0, device: torch.device | str = "cp
     >>> bool((torch.rand(3, generator=a) == torch.rand(3, generator=b)).all())
     True
     """
-    require_count("seed", seed, least=0)
+    for argument, value in (("seed", seed), ("step", step)):
+        require_count(argument, int(value) if isinstance(value, np.integer) else value, least=0)
     require_instance("name", name, str)
-    require_count("step", step, least=0)
     generator = generator_on(device)
     digest = hashlib.sha256(f"{seed}/{name}/{step}".encode()).digest()
     generator.manual_seed(int.from_bytes(digest[:8], "little", signed=True))

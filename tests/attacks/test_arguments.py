@@ -45,6 +45,17 @@ class Free(torch.nn.Module):
         return self.weight * self.shape(xq)
 
 
+class Linears(torch.nn.Module):
+    """A layer of torch's own, of one dtype."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 1)
+
+    def forward(self, context, xq):
+        return self.layer(xq)
+
+
 class Odd:
     """A family that draws something else than it is asked for."""
 
@@ -56,7 +67,8 @@ class Odd:
 
 
 NAMES |= {
-    "math": math, "np": np, "torch": torch, "stream": stream, "mesascope": mesascope, "Free": Free, "Odd": Odd,
+    "math": math, "np": np, "torch": torch, "stream": stream, "mesascope": mesascope, "Free": Free, "Linears": Linears,
+    "Odd": Odd,
     "AsLearner": AsLearner, "AsPredictor": AsPredictor, "from_sklearn": from_sklearn,
     "Measurement": mesascope.Measurement,
     "pairs": PAIRS, "dynamics": DYNAMICS, "g": GENERATOR, "ep": EPISODE, "sq": SEQUENCES, "heads": HEADS,
@@ -201,7 +213,6 @@ GRIDS = {
         AttentionConfig(8, output_gate=@)
         AttentionConfig(8, normalise=@)?
         AttentionConfig(8, beta=@)?
-        TransformerConfig(3, shared=@)
         TransformerConfig(3, layer_norm=@)
         CausalTransformerConfig(heads, layer_norm=@)
         Alternating(start=@)
@@ -418,8 +429,8 @@ compare(gd, {3: gd}, pairs) | the name of a learner must be of type str
 compare(gd, {'a': gd}, pairs, name=3) | name must be of type str
 compare(Ensemble([net]), {'a': gd}, pairs) | is given an ensemble of 1: pass one of its members().
 compare(gd, {'a': Ensemble([net])}, pairs) | is given an ensemble of 1: pass one of its members().
-compare(gradient_descent(2, 1, 1.0, 5).network, {'a': gd}, pairs) | must have the dtype of the network, torch.float64
-compare(config.build(g).half(), {'a': gd}, pairs) | must have the dtype of the network, torch.float16
+compare(gradient_descent(2, 1, 1.0, 5).network, {'a': gd}, pairs) | torch.float64
+compare(config.build(g).half(), {'a': gd}, pairs) | torch.float16
 compare(gd, {'a': gd}, Odd(lambda f, b, g: f.sample(b + 1, g))) | must draw as many tasks as it is asked for
 compare(gd, {'a': gd}, Odd(lambda f, b, g: None)) | must draw an Episode or a tensor of sequences, but Odd drew
 compare(gd, {'a': gd}, Odd(lambda f, b, g: tuple(f.sample(b, g)))) | must draw an Episode
@@ -439,7 +450,7 @@ train(lambda g: gd, dynamics, plan) | must take what the family draws, here (seq
 train(lambda g: predictor, pairs, plan) | must take what the family draws, here (context, xq)
 train(lambda g: Free(lambda xq: xq[..., 0]), pairs, plan) | the answers' shape (1, 4, 1, 1), but Free() returned (1, 4
 train(lambda g: Free(lambda xq: xq), pairs, plan) | of the answers' shape (1, 4, 1, 1), but Free() returned (1, 4, 1, 2)
-train(lambda g: config.build(g).double(), pairs, plan) | must have the dtype of the network, torch.float64
+train(lambda g: config.build(g).double(), pairs, plan) | torch.float64
 train(lambda g: torch.nn.Identity(), pairs, plan) | members must have parameters
 train(lambda g: config.build(g).requires_grad_(False), pairs, plan) | must have parameters that require gradients
 train(config.build, Odd(lambda f, b, g: f.sample(b + 1, g)), plan) | must draw as many tasks as it is asked for, 4
@@ -534,8 +545,13 @@ BayesPool([[[1.0]]], 1.0)(ep.context, ep.xq) | context must have widths (dy, dx)
 Centred(Mean()).trajectory(ep.context, ep.xq) | learner must have a trajectory
 KernelGradientDescent(lambda x: x[..., 0], 1, 1.0)(ep.context, ep.xq) | features(x) must have one row for each of x
 KernelGradientDescent(lambda x: None, 1, 1.0)(ep.context, ep.xq) | features(x) must be of type Tensor
-LeastSquares()(half.context, half.xq) | context must be of dtype float32 or float64 to be solved
-LeastSquares(0.1)(half.context, half.xq) | context must be of dtype float32 or float64 to be solved
+LeastSquares()(half.context, half.xq) | context must be of dtype float32 or float64 for this learner
+LeastSquares(0.1)(half.context, half.xq) | context must be of dtype float32 or float64 for this learner
+KernelSmoother()(half.context, half.xq) | context must be of dtype float32 or float64 for this learner
+NearestNeighbours()(half.context, half.xq) | context must be of dtype float32 or float64 for this learner
+gd(ep.context, ep.xq.to('meta')) | context and xq must be on one device, but x is on cpu, y on cpu and xq on meta
+half_mse(config.build(g).double(), ep) | torch.float64
+half_mse(Linears().double(), ep) | has weights of torch.float64: convert the one or
 AsLearner(lambda s: s[..., 0])(ep.context, ep.xq) | of the answers' shape
 AsLearner(lambda s: 3)(ep.context, ep.xq) | must return a torch tensor, but <lambda> returned int
 AsPredictor(lambda c, xq: 3)(sq) | must return a torch tensor, but <lambda> returned int
@@ -578,6 +594,7 @@ RIGHT = """
 sorted(compare(gd, {'a': gd}, pairs, tasks=9, device='cpu').rows) == ['a']
 tune(GradientDescent(1, 1e30), pairs, tasks=50).step_sizes['eta'][0].value < 10
 tune(GradientDescent(1, 1e-300), pairs, tasks=50).step_sizes['eta'][0].value > 0.1
+stream(np.int64(3), 'a', np.int32(1)).initial_seed() == stream(3, 'a', 1).initial_seed()
 gd(half.context, half.xq).dtype == torch.float16
 gd(Context(ep.context.x[:0], ep.context.y[:0]), ep.xq[:0]).shape == (0, 1, 1)
 gd(Context(ep.context.x[:, :0], ep.context.y[:, :0]), ep.xq).eq(0).all()

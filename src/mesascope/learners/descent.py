@@ -13,7 +13,15 @@ from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
 
-__all__ = ["GradientDescent", "GradientDescentPlusPlus", "Rows", "size_at", "step_sizes", "tensor_of"]
+__all__ = [
+    "GradientDescent",
+    "GradientDescentPlusPlus",
+    "Rows",
+    "require_precision",
+    "size_at",
+    "step_sizes",
+    "tensor_of",
+]
 
 Rows = Sequence  # of numbers, nested as deep as a tensor has axes
 
@@ -167,6 +175,15 @@ def tensor_of(name: str, value: Tensor | Rows, axes: str, shape: tuple[int, ...]
     if not bool(torch.isfinite(tensor).all()):
         refuse(name, "be finite", tensor.detach().tolist(), "replace what is not a finite number")
     return tensor
+
+
+def require_precision(x: Tensor) -> None:
+    """Refuse a dtype in which torch solves no equations and measures no distances."""
+    if x.dtype not in (torch.float32, torch.float64):
+        raise ArgumentTypeError(
+            f"context must be of dtype float32 or float64 for this learner, but is {x.dtype}: convert it, with "
+            ".float() say."
+        )
 
 
 def _less(y: Tensor, x: Tensor, w0: Tensor | None) -> Float[Tensor, "*batch rows dy"]:

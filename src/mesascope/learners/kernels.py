@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from mesascope.errors import refuse, require_callable, require_choice, require_count, require_instance, require_number
-from mesascope.learners.descent import GradientDescent
+from mesascope.learners.descent import GradientDescent, require_precision
 from mesascope.learners.ranges import Range
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
@@ -20,6 +20,7 @@ __all__ = ["KERNELS", "KernelGradientDescent", "KernelSmoother", "NearestNeighbo
 def distances(xq: Float[Tensor, "*batch m dx"], x: Float[Tensor, "*batch n dx"]) -> Float[Tensor, "*batch m n"]:
     """|x_q - x_i|, each from its difference: from products, as torch takes it by default from 26 rows on, inputs far
     from 0 lose their digits."""
+    require_precision(x)
     return torch.cdist(xq, x, compute_mode="donot_use_mm_for_euclid_dist")
 
 

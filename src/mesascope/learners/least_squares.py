@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from mesascope.errors import ArgumentTypeError, NumericalError, require_number
+from mesascope.errors import NumericalError, require_number
+from mesascope.learners.descent import require_precision
 from mesascope.learners.ranges import Range
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
@@ -60,12 +61,3 @@ class LeastSquares(nn.Module):
 
     def extra_repr(self) -> str:
         return f"ridge={self.ridge:g}"
-
-
-def require_precision(x: Tensor) -> None:
-    """Refuse a dtype in which torch factorises no matrix."""
-    if x.dtype not in (torch.float32, torch.float64):
-        raise ArgumentTypeError(
-            f"context must be of dtype float32 or float64 to be solved, but is {x.dtype}: convert it, with .float() "
-            "say."
-        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mesascope.errors import refuse, require_count, require_flag, require_number
+from mesascope.errors import refuse, require_count, require_instance, require_number
 from mesascope.nets.layers import check_heads, key_size_of
 
 __all__ = ["AttentionConfig"]
@@ -72,10 +72,10 @@ class AttentionConfig:
         for name in ("dpfp", "convolution", "positions"):
             require_count(name, getattr(self, name), least=0)
         for name in ("forget", "ridge_per_dimension", "ridge_decays", "output_norm", "output_gate"):
-            require_flag(name, getattr(self, name))
+            require_instance(name, getattr(self, name), bool)
         for name in ("normalise", "beta"):
             if getattr(self, name) is not None:
-                require_flag(name, getattr(self, name))
+                require_instance(name, getattr(self, name), bool)
         require_number("ridge_floor", self.ridge_floor, above=0)
         require_number("ridge", self.ridge)
         if self.ridge <= self.ridge_floor:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from mesascope.errors import refuse, require_count, require_flag, require_instance, require_number
+from mesascope.errors import refuse, require_count, require_instance, require_number
 from mesascope.learners import GradientDescent
 from mesascope.nets.checks import check_like, check_tokens
 from mesascope.nets.layers import MLP, initial_weights, shown
@@ -42,7 +42,7 @@ class EmbeddingConfig:
         for name in ("d_token", "width", "mlp"):
             require_count(name, getattr(self, name))
         require_number("init_scale", self.init_scale, above=0)
-        require_flag("project", self.project)
+        require_instance("project", self.project, bool)
         if not self.project and self.width != self.d_token:
             refuse("width", f"be d_token = {self.d_token} without a linear map", self.width, "pass project=True")
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from mesascope.errors import refuse, require_choice, require_count, require_flag, require_instance, require_number
+from mesascope.errors import refuse, require_choice, require_count, require_instance, require_number
 from mesascope.nets.gram import rows_times
 from mesascope.shapes import Float, Tensor
 from mesascope.text import config_text
@@ -65,8 +65,8 @@ def check_layers(config: Any, attentions: Iterable[str]) -> None:
             object.__setattr__(config, name, tuple(value))
             if len(value) != config.n_layers:
                 refuse(name, f"be one value or {config.n_layers}, one a layer", value, "match it to n_layers")
-    for flag in each_layer(config.layer_norm, config.n_layers):
-        require_flag("layer_norm", flag)
+    for norm in each_layer(config.layer_norm, config.n_layers):
+        require_instance("layer_norm", norm, bool)
     known = list(attentions)
     for attention in each_layer(config.attention, config.n_layers):
         require_choice("attention", attention, known)

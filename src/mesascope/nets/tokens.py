@@ -8,7 +8,7 @@ from typing import Literal, Protocol, runtime_checkable
 import torch
 from torch.nn import functional
 
-from mesascope.errors import refuse, require_choice, require_count, require_flag
+from mesascope.errors import refuse, require_choice, require_count, require_instance
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context
@@ -60,7 +60,7 @@ class Alternating:
     def __post_init__(self) -> None:
         require_choice("positions", self.positions, _POSITIONS)
         require_count("size", self.size)
-        require_flag("start", self.start)
+        require_instance("start", self.start, bool)
 
     def width(self, d_in: int, d_out: int) -> int:
         return max(d_in, d_out) + self.size

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from mesascope.errors import refuse, require_flag, require_number
+from mesascope.errors import refuse, require_number
 from mesascope.nets.checks import check_tokens
 from mesascope.nets.gram import LinearLayer, rows_times, run_linear_layers
 from mesascope.nets.layers import (
@@ -76,7 +76,6 @@ class TransformerConfig:
         check_heads(self)
         check_layers(self, _attentions())
         require_number("damping", self.damping)
-        require_flag("shared", self.shared)
         for name in ("attention", "layer_norm"):
             value = getattr(self, name)
             if self.shared and len(set(each_layer(value, self.n_layers))) > 1:
