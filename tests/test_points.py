@@ -1,6 +1,8 @@
 """Hooks, caches and patches see what the networks compute, whichever form that takes."""
 
 import functools
+import pydoc
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,10 +17,14 @@ from mesascope.nets import (
     CausalTransformer,
     CausalTransformerConfig,
     EmbeddingConfig,
+    InContextRegressor,
     InContextRegressorConfig,
+    SequencePredictor,
     SequencePredictorConfig,
     Transformer,
     TransformerConfig,
+    points,
+    transformer,
 )
 from mesascope.nets.points import touched, watched
 from mesascope.records import registered
@@ -180,9 +186,23 @@ def test_members_of_an_ensemble_may_be_hooked(name):
             torch.testing.assert_close(output, net(*inputs))
 
 
-def _doubled(inputs):
+@pytest.mark.parametrize("members", [1, 2])
+def test_an_ensemble_takes_the_form_that_its_member_would(members, monkeypatch):
+    """Weights put in place for a call are no replaced parts."""
+    calls, run = [], transformer.run_linear_layers
+    monkeypatch.setattr(transformer, "run_linear_layers", lambda *inputs: calls.append(1) or run(*inputs))
+    ensemble = Ensemble([regressor("linear") for _ in range(members)])
+    inputs = _doubled(EPISODE[:2], members)
+    fast = ensemble(*inputs)
+    assert len(calls) == 1
+    ensemble.module.transformer.layers[1].norm.register_forward_hook(lambda *_: None)
+    torch.testing.assert_close(ensemble(*inputs), fast)
+    assert len(calls) == 1
+
+
+def _doubled(inputs, members=2):
     context, xq = inputs
-    return type(context)(*(torch.stack([part] * 2) for part in context)), torch.stack([xq] * 2)
+    return type(context)(*(torch.stack([part] * members) for part in context)), torch.stack([xq] * members)
 
 
 # Points
@@ -205,6 +225,22 @@ def test_a_cache_holds_every_point_and_changes_nothing(name):
         for part, rows in (("query", t), ("key", known), ("value", known), ("read", t)):
             assert cache[f"layers.{index}.attention.{part}"].shape[:3] == (batch, heads, rows)
     assert not hooked(net)
+
+
+def test_the_page_lists_every_place():
+    rows = (Path(__file__).parent.parent / "docs" / "looking-inside.md").read_text().split("\n")
+    named = {row.split("`")[1] for row in rows if row.startswith("| `")}
+    in_code = {row.split("``")[1] for row in (points.__doc__ or "").split("\n") if row.startswith("| ``")}
+    own = Transformer(TransformerConfig(4, mlp=2)).points()
+    assert named == in_code == {name.replace("layers.0", "layers.L") for name in own}
+
+
+def test_help_tells_of_these_methods_before_those_of_torch():
+    for kind in (Transformer, CausalTransformer, InContextRegressor, SequencePredictor):
+        told = pydoc.plain(pydoc.render_doc(kind))
+        torch_begins = told.index("inherited from torch")
+        for name in ("run_with_cache", "patched", "points", "forward"):
+            assert f" {name}(self" in told[:torch_begins]
 
 
 def test_both_kinds_of_transformer_have_the_same_names():

@@ -28,7 +28,7 @@ HEADS = [
     {},
     {"convolution": 3, "forget": True, "beta": True, "output_norm": True, "output_gate": True},
     {"positions": 4, "window": 3, "dpfp": 1, "forget": True},
-    {"ridge_per_dimension": True, "ridge_decays": False, "normalise": True, "convolution": 2},
+    {"ridge_per_dimension": True, "ridge_decays": False, "normalise": True, "convolution": 2, "positions": 4},
 ]
 SEQUENCE = LinearDynamics(d=3, length=11).sample(4, stream(0, "states")).double()
 each_attention = pytest.mark.parametrize("attention", ATTENTIONS)
