@@ -92,9 +92,9 @@ def require_instance(argument: str, value: object, kind: type) -> None:
     mesascope.errors.ArgumentTypeError: config must be of type dict, but is 8 (int): pass one.
     """
     if not isinstance(value, kind):
-        raise ArgumentTypeError(
-            f"{argument} must be of type {kind.__name__}, but is {shown(value)} ({type(value).__name__}): pass one."
-        )
+        own = type(value).__name__
+        found = f"{value!r} ({own})" if len(repr(value)) < 80 else f"of type {own}"
+        raise ArgumentTypeError(f"{argument} must be of type {kind.__name__}, but is {found}: pass one.")
 
 
 def require_callable(argument: str, value: object) -> None:

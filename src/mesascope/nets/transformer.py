@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from mesascope.errors import refuse, require_number
+from mesascope.errors import refuse, require_instance, require_number
 from mesascope.nets.checks import check_tokens
 from mesascope.nets.gram import LinearLayer, rows_times, run_linear_layers
 from mesascope.nets.layers import (
@@ -75,6 +75,7 @@ class TransformerConfig:
     def __post_init__(self) -> None:
         check_heads(self)
         check_layers(self, _attentions())
+        require_instance("shared", self.shared, bool)
         require_number("damping", self.damping)
         for name in ("attention", "layer_norm"):
             value = getattr(self, name)
