@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from hypothesis import given, settings, strategies as st
 
 from mesascope.errors import ArgumentError, ArgumentTypeError
 from mesascope.nets import (
@@ -32,7 +31,7 @@ HEADS = [
 ]
 SEQUENCE = LinearDynamics(d=3, length=11).sample(4, stream(0, "states")).double()
 each_attention = pytest.mark.parametrize("attention", ATTENTIONS)
-each_heads = pytest.mark.parametrize("heads", HEADS)
+each_heads = pytest.mark.parametrize("heads", [HEADS[1], HEADS[3]])
 
 
 def predictor(attention, heads, **more):
@@ -44,8 +43,9 @@ def predictor(attention, heads, **more):
 
 
 @each_attention
-@each_heads
-@pytest.mark.parametrize("channels", [None, ("blank", "now", "before")])
+@pytest.mark.parametrize(
+    ("heads", "channels"), [*((heads, None) for heads in HEADS), (HEADS[1], ("blank", "now", "before"))]
+)
 def test_padding_on_the_left_changes_nothing(attention, heads, channels):
     """Sequences of different lengths, whatever stands before them, read in two parts and decoded on."""
     net = predictor(attention, heads, channels=channels)
@@ -198,9 +198,7 @@ def test_what_is_no_state_is_not_saved(tmp_path):
 # Layers
 
 
-@settings(max_examples=8)
-@given(seed=st.integers(0, 3))
-def test_layers_without_a_generator_follow_the_global_one(seed):
+def test_layers_without_a_generator_follow_the_global_one():
     """All of their random weights, so that no two layers start equal."""
     rich = AttentionConfig(8, 2, convolution=3, output_gate=True, forget=True, beta=True)
     builders = [
@@ -211,9 +209,9 @@ def test_layers_without_a_generator_follow_the_global_one(seed):
         lambda: CausalTransformer(CausalTransformerConfig(rich, 2, ("linear", "mesa"), mlp=2)),
     ]
     for build in builders:
-        torch.manual_seed(seed)
+        torch.manual_seed(0)
         first, second = dict(build().named_parameters()), dict(build().named_parameters())
-        torch.manual_seed(seed)
+        torch.manual_seed(0)
         again = dict(build().named_parameters())
         assert all(torch.equal(weight, again[name]) for name, weight in first.items())
         drawn = {name for name, weight in first.items() if weight.unique().numel() > 3}

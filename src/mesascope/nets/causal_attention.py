@@ -17,7 +17,7 @@ from mesascope.nets.checks import check_batch, check_like, check_tokens
 from mesascope.nets.gram import rows_times
 from mesascope.nets.layers import Products, head_weights, initial_weights, join_heads, products_of, shown, split_heads
 from mesascope.nets.padding import blanked, check_mask, gates_without
-from mesascope.nets.points import Point, watched
+from mesascope.nets.points import Point, looked_at
 from mesascope.nets.states import AttentionState
 from mesascope.nets.tokens import sinusoidal
 from mesascope.ops import (
@@ -140,7 +140,7 @@ class CausalAttention(nn.Module, ABC):
         v = self.value(split_heads(tokens, self.w_v).to(q.dtype))  # autocast may leave them different
         gates = gates_without(mask, self.config.n_heads, *self._gates(tokens))
         y, memory = self.attend(q, k, v, *gates, start.memory)
-        if watched(self.pattern):
+        if looked_at(self.pattern):
             y = self._through_pattern(q, k, v, gates, start.memory)
         y = self.read(y)
         if self.norm is not None:

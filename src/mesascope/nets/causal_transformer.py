@@ -13,7 +13,7 @@ from torch import nn
 from mesascope.errors import refuse, require_instance
 from mesascope.nets.attention_config import AttentionConfig
 from mesascope.nets.layers import Layer, Products, check_layers, each_layer, shown
-from mesascope.nets.padding import blanked
+from mesascope.nets.padding import blanked, given
 from mesascope.nets.points import HasPoints, Point
 from mesascope.nets.states import AttentionState
 from mesascope.records import registered
@@ -68,10 +68,10 @@ class CausalLayer(Layer):
         mask: Tensor | None = None,
     ) -> Any:
         """Tokens after the layer, and where a state is given the state after them too."""
-        normed = self.norm(tokens)
+        moved = self.attention(self.norm(tokens), *given(state, mask))
         if state is None:
-            return self.after(tokens, self.attention(normed) if mask is None else self.attention(normed, None, mask))
-        moved, state = self.attention(normed, state, mask)
+            return self.after(tokens, moved)
+        moved, state = moved
         return self.after(tokens, moved), state
 
 
@@ -123,7 +123,7 @@ class CausalTransformer(HasPoints):
             refuse("state", f"be of {len(self.layers)} layers", len(state), "begin with init_state(*batch)")
         tokens, after = self.embedded(blanked(tokens, mask)), []
         for layer, before in zip(self.layers, state, strict=True):
-            tokens, own = layer(tokens, before, mask)
+            tokens, own = layer(tokens, *given(before, mask))
             after.append(own)
         return tokens, tuple(after)
 
@@ -164,5 +164,5 @@ class CausalTransformer(HasPoints):
         """Tokens before the first layer and after each layer."""
         steps = [self.embedded(blanked(tokens, mask))]
         for layer in self.layers:
-            steps.append(layer(steps[-1]) if mask is None else layer(steps[-1], None, mask))
+            steps.append(layer(steps[-1], *given(None, mask)))
         return steps

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from mesascope.errors import ArgumentError, ArgumentTypeError, refuse
 from mesascope.ops.reading import read
 from mesascope.shapes import Tensor
 
-__all__ = ["blanked", "check_mask", "gates_without"]
+__all__ = ["blanked", "check_mask", "gates_without", "given"]
 
 
 def check_mask(mask: Tensor | None, tokens: Tensor, position: Tensor | None) -> None:
@@ -32,6 +34,11 @@ def check_mask(mask: Tensor | None, tokens: Tensor, position: Tensor | None) -> 
             "mask must be False before a sequence's first token alone, but is so after it: pad on the left (padding on "
             "the right needs no mask, as no token sees what follows it)."
         )
+
+
+def given(state: Any, mask: Tensor | None) -> tuple[Any, ...]:
+    """What there is of a state and a mask, to be passed on: a module put in a layer's place needs to know no more."""
+    return (state, mask) if mask is not None else () if state is None else (state,)
 
 
 def blanked(tokens: Tensor, mask: Tensor | None) -> Tensor:

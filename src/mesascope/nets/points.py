@@ -32,10 +32,10 @@ from typing import Any, NamedTuple
 from torch import nn
 from torch.nn.modules import module as torch_module
 
-from mesascope.errors import ArgumentTypeError, refuse, require_choice
+from mesascope.errors import ArgumentTypeError, refuse, require_choice, require_instance
 from mesascope.shapes import Tensor
 
-__all__ = ["HasPoints", "Point", "remember", "touched", "watched"]
+__all__ = ["HasPoints", "Point", "looked_at", "remember", "touched", "watched"]
 
 
 class Point(nn.Identity):
@@ -89,6 +89,7 @@ class HasPoints(nn.Module):
         Raises:
             ArgumentError: an unknown name (the nearest known one is named), or a patch of another shape.
         """
+        require_instance("patches", patches, Mapping)
         places = self._places()
         for name in patches:
             require_choice("patches", name, places)
@@ -120,6 +121,11 @@ def watched(point: nn.Module) -> bool:
         or point._backward_pre_hooks
         or "forward" in point.__dict__
     )
+
+
+def looked_at(point: nn.Module) -> bool:
+    """Whether a point, which is not called else, has to be: it is watched, or another module stands in its place."""
+    return watched(point) or type(point) is not Point
 
 
 def remember(module: nn.Module) -> None:
@@ -166,6 +172,7 @@ def _hook(name: str, place: _Place, change: Callable[[str, Tensor], Tensor]) -> 
 def _matching(places: Mapping[str, Any], names: str | Sequence[str] | None) -> list[str]:
     if names is None:
         return list(places)
+    require_instance("names", names, Sequence)
     patterns = [names] if isinstance(names, str) else list(names)
     for pattern in patterns:
         if not fnmatch.filter(places, pattern):

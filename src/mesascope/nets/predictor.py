@@ -12,7 +12,7 @@ from mesascope.nets.causal_transformer import CausalTransformer, CausalTransform
 from mesascope.nets.checks import check_batch, check_like, check_start
 from mesascope.nets.gram import rows_times
 from mesascope.nets.layers import initial_weights, shown
-from mesascope.nets.padding import blanked, check_mask
+from mesascope.nets.padding import blanked, check_mask, given
 from mesascope.nets.points import HasPoints
 from mesascope.nets.pretrained import Pretrained
 from mesascope.nets.states import PredictorState
@@ -122,9 +122,10 @@ class SequencePredictor(HasPoints, Pretrained):
         sequence = blanked(sequence, mask)
         before = self._before(sequence, state)
         tokens = self._embedded(sequence, before)
+        after = self.transformer(tokens, *given(None if state is None else state.layers, mask))
         if state is None:
-            return self._read(self.transformer(tokens) if mask is None else self.transformer(tokens, None, mask))
-        tokens, layers = self.transformer(tokens, state.layers, mask)
+            return self._read(after)
+        tokens, layers = after
         last = sequence[..., -1, :].clone() if sequence.shape[-2] else state.last
         return self._read(tokens), PredictorState(last, layers)
 

@@ -28,7 +28,7 @@ from mesascope.nets.layers import (
     shown,
     split_heads,
 )
-from mesascope.nets.points import HasPoints, Point, remember, touched, watched
+from mesascope.nets.points import HasPoints, Point, looked_at, remember, touched
 from mesascope.records import facts, registered
 from mesascope.shapes import Float, Tensor
 
@@ -139,7 +139,7 @@ class Attention(nn.Module):
     def _by_heads(self, rows: Tensor, context: Tensor) -> Tensor:
         query = self.query(split_heads(rows, self.w_q))
         key, value = self.key(split_heads(context, self.w_k)), self.value(split_heads(context, self.w_v))
-        if watched(self.pattern):
+        if looked_at(self.pattern):
             one = torch.eye(context.shape[-2]).to(value).expand(*key.shape[:-1], -1)
             read = self.pattern(self.attend(query, key, one)) @ value
         else:
