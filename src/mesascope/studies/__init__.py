@@ -1,4 +1,4 @@
-"""Studies: the seeds' questions, answered by runs. Importing one imports no torch; running it does."""
+"""Studies: the papers' questions, answered by runs. Importing one imports no torch; running it does."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""What a study is: a question from the seeds, with its trainings, measurements, claims and figures."""
+"""What a study is: a question from the papers, with its trainings, measurements, claims and figures."""
 
 from __future__ import annotations
 
