@@ -1,19 +1,16 @@
 """What is passed to the functions that make and read runs. A line is a call with its sentence's beginning."""
 
-import math
 import os
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from sentences import one_sentence
 from tiny_study import STUDY, Settings
 
 from mesascope.errors import MesascopeError
-from mesascope.evidence import Arrays
-from mesascope.runs import Run, find_runs, newest_run, open_run
+from mesascope.runs import Run, find_runs, open_run
 from mesascope.streams import stream
-from mesascope.studies import new_run, resume_run, run_study
+from mesascope.studies import new_run, run_study
 
 ROW = {"training": "a", "step": 0, "seed": 0}
 CONFIG = {"settings": {}, "seed": 0}
@@ -51,8 +48,8 @@ CALLS = {
     "Run.create(None, 'study', CONFIG)": "the folder of a run must be a path",
     "Run.create(n, 'studdy', CONFIG)": "kind must be one of",
     "Run.create(n, None, CONFIG)": "kind must be one of",
-    "Run.create(n, 'study', CONFIG)": "config must describe a run, but does not (Object missing required field study)",
-    "Run.create(n, 'benchmark', {})": "config must describe a run, but does not (Object missing required field settings)",
+    "Run.create(n, 'study', CONFIG)": "config must describe a run, but does not (Object missing",
+    "Run.create(n, 'benchmark', {})": "config must describe a run, but does not (Object missing",
     "Run.create(n, 'benchmark', {**CONFIG, 'seed': '0'})": "config must describe a run",
     "Run.create(n, 'benchmark', {**CONFIG, 'seed': -1})": "config must describe a run",
     "Run.create(n, 'benchmark', {**CONFIG, 'schema': '2'})": "config must describe a run",
@@ -70,7 +67,7 @@ CALLS = {
     "new_run(STUDY, 'quick', seed=0.5, out=n)": "seed must be an integer, but is 0.5",
     "new_run(STUDY, 'quick', seed=True, out=n)": "seed must be an integer, but is True",
     "new_run(STUDY, 'quick', seed=None, out=n)": "seed must be an integer, but is None",
-    "new_run(STUDY, 'quick', seed=2**70, out=n)": "config must describe a run, but does not (Expected int <= 9223372036854775807 at seed)",
+    "new_run(STUDY, 'quick', seed=2**70, out=n)": "config must describe a run, but does not (Expected int <=",
     "new_run(STUDY, 'quick', device='abacus', out=n)": "device must be one that torch finds",
     "new_run(STUDY, 'quick', device='cuda:99', out=n)": "device must be one that torch finds",
     "new_run(STUDY, 'quick', device=None, out=n)": "device must be one that torch finds",
