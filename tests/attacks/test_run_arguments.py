@@ -1,19 +1,27 @@
 """What is passed to the functions that make and read runs. A line is a call with its sentence's beginning."""
 
+import math
 import os
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from sentences import one_sentence
 from tiny_study import STUDY, Settings
 
 from mesascope.errors import MesascopeError
-from mesascope.runs import Run, find_runs, open_run
+from mesascope.evidence import Arrays
+from mesascope.runs import Run, find_runs, newest_run, open_run
 from mesascope.streams import stream
-from mesascope.studies import new_run, run_study
+from mesascope.studies import new_run, resume_run, run_study
 
 ROW = {"training": "a", "step": 0, "seed": 0}
 CONFIG = {"settings": {}, "seed": 0}
+NAMES = {
+    "math": math, "np": np, "STUDY": STUDY, "Settings": Settings, "Arrays": Arrays, "Run": Run, "find_runs": find_runs,
+    "newest_run": newest_run, "open_run": open_run, "stream": stream, "new_run": new_run, "resume_run": resume_run,
+    "ROW": ROW, "CONFIG": CONFIG,
+}  # fmt: skip
 
 # call (r: a finished run, n: a path that does not exist, f: a file), beginning of the sentence
 CALLS = {
@@ -127,7 +135,7 @@ def test_a_wrong_call_ends_in_a_sentence(call, run, tmp_path, monkeypatch, unche
     places["f"].write_text("a file")
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(MesascopeError) as error:
-        eval(call, globals() | places)
+        eval(call, NAMES | places)
     said = one_sentence(str(error.value))
     assert said.startswith(CALLS[call].format(**places)), said
     assert sorted(tmp_path.rglob("*")) == before, "something was left behind"

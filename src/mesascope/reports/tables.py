@@ -91,8 +91,8 @@ def ledger_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     parts = [
         "# Ledger of claims",
         f"{len(rows)} claims: {counts_text(rows)}. Judged from the arrays of each run by "
-        "`mesascope ledger DIR --format markdown`. Intervals are at 99.9 %; *n* counts what each claim is about: seeds, unless another word stands "
-        "there. Bounds are ours, unless the paper's name stands beside one.",
+        "`mesascope ledger DIR --format markdown`. Intervals are at 99.9 %; *n* counts what each claim is about: "
+        "seeds, unless another word stands there. Bounds are ours, unless the paper's name stands beside one.",
     ]
     for study in dict.fromkeys(row["study"] for row in rows):
         parts.append(f"## {study}")
