@@ -164,16 +164,16 @@ Written by `make torture` (`python tests/torture.py {wanted}`):
 trained for 60 steps, a checkpoint every second, then measured, judged, drawn and reported. Every file of a run but its
 configuration, its times and its report is compared, byte for byte, with that of an uninterrupted run.
 
-**Kills.** {sum(places.values())} processes were ended by SIGKILL at random moments, and each run continued by `--resume`
-until it was finished: {runs} runs. All {runs} are the same as the uninterrupted one. Where the kills fell:
+**Kills.** {sum(places.values())} processes were ended by SIGKILL at random moments, and each run
+continued by `--resume` until it was finished: {runs} runs. All {runs} are the same as the uninterrupted one. Where the kills fell:
 
 | the run was killed | times |
 |---|---|
 {fell}
 
 **Two at once.** 10 times two processes began or continued a run in one folder at the same moment. {refused} times
-the second was refused in one sentence, {10 - refused} times it came when the first had finished; every run is the same as the
-uninterrupted one.
+the second was refused in one sentence, {10 - refused} times it came when the first had finished; every run is the
+same as the uninterrupted one.
 
 **Full disks.** {full}
 """

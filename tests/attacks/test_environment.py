@@ -1,9 +1,12 @@
 """Where the command line runs: terminals, streams, variables, permissions. Few have a process of their own."""
 
+import errno
 import io
+import itertools
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -13,6 +16,7 @@ from pathlib import Path
 import pytest
 from sentences import one_sentence
 from test_run_damage import compared
+from tiny_study import contents
 
 from mesascope.cli import main
 from mesascope.errors import RunDirectoryError
@@ -125,6 +129,27 @@ def test_a_report_escapes_what_it_shows(run, mesascope):
     html = write_report(open_run(run)).read_text()
     for raw in ("<script>", "<i>", "<u>", "<s>", "<q>", "onload"):
         assert raw not in html
+
+
+def interrupted(descriptor):
+    raise KeyboardInterrupt
+
+
+def full(descriptor):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize(("stop", "code", "said"), [(interrupted, 130, "interrupted"), (full, 2, "its disk is full")])
+def test_the_advice_of_a_stopped_run_works_as_printed(stop, code, said, whole, tmp_path, mesascope):
+    path, syncs = tmp_path / "two words", itertools.count()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.fsync", lambda descriptor: stop(descriptor) if next(syncs) > 12 else None)
+        found, _, err = mesascope("run", "tiny", "--out", path)
+    sentence = one_sentence(err.splitlines()[-1])
+    assert (found, said in sentence) == (code, True), sentence
+    command = sentence.partition("and continue by mesascope ")[2].removesuffix(".")
+    assert mesascope(*shlex.split(command))[0] == 0
+    assert contents(path) == contents(whole)
 
 
 @pytest.fixture
