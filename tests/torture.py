@@ -165,7 +165,8 @@ trained for 60 steps, a checkpoint every second, then measured, judged, drawn an
 configuration, its times and its report is compared, byte for byte, with that of an uninterrupted run.
 
 **Kills.** {sum(places.values())} processes were ended by SIGKILL at random moments, and each run
-continued by `--resume` until it was finished: {runs} runs. All {runs} are the same as the uninterrupted one. Where the kills fell:
+continued by `--resume` until it was finished: {runs} runs. All {runs} are the same as the uninterrupted one.
+Where the kills fell:
 
 | the run was killed | times |
 |---|---|
