@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo studies test lint bench mutations
+.PHONY: demo studies test lint bench mutations torture
 
 demo: .venv/installed
 	$(BIN)/mesascope run one-step --preset quick
@@ -22,6 +22,9 @@ lint: .venv/installed-dev
 
 mutations: .venv/installed-dev
 	$(BIN)/python tests/mutations.py
+
+torture: .venv/installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/python tests/torture.py
 
 bench: .venv/installed
 	$(BIN)/python benchmarks/training.py

@@ -62,7 +62,7 @@ def test_a_network_that_cannot_have_converged_decides_nothing(finished):
     assert verdicts["loss-matches-gd++"]["reason"] == "it needs 5 seeds, and has 2"
 
 
-@pytest.mark.parametrize("attempt", range(2))
+@pytest.mark.parametrize("attempt", range(1))
 def test_a_killed_run_resumes_to_the_same_bytes(finished, tmp_path, attempt):
     """SIGKILL at random moments, several times in a row, then --resume to the end."""
     path, chance = tmp_path / "killed", random.Random(attempt)
@@ -125,7 +125,7 @@ def test_what_needs_no_torch_loads_none(arguments):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["rum"], "run, list, report, ledger"),
+        (["rum"], "did you mean 'run'?"),
         (["run"], "one-step"),
         (["run", "one-stepp"], "one-step"),
         (["run", "one-step", "--training.stepz", "3"], "--training.steps"),
@@ -178,7 +178,7 @@ def test_a_device_that_is_not_there_is_refused(tmp_path):
         pytest.skip("this machine has a CUDA device")
     done = mesascope("run", "one-step", "--device", "cuda", cwd=tmp_path)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "torch finds no CUDA device" in done.stderr
+    assert "device must be one that torch finds (cpu" in done.stderr
 
 
 def test_a_process_exits_with_code_2_and_no_traceback():

@@ -21,11 +21,14 @@ from mesascope.training import Training
 __all__ = ["STUDY", "Settings", "contents"]
 
 
+TRAINING = Training(steps=8, batch=8, average=2.0, evaluate_every=2, checkpoint_every=3)
+
+
 @dataclass(frozen=True)
 class Settings:
     """Settings of the tiny study."""
 
-    training: Training = Training(steps=8, batch=8, average=2.0, evaluate_every=2, checkpoint_every=3)
+    training: Training = TRAINING
     """How the layers train."""
     seeds: int = 2
     """Layers trained, one a seed."""

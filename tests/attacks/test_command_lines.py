@@ -100,7 +100,7 @@ run one-step --training.eps 0               | eps must be greater than 0
 run one-step --training.weight-decay -1     | weight_decay must be at least 0
 run one-step --training.evaluate-every 0    | evaluate_every must be at least 1
 run one-step --training.checkpoint-every 0  | checkpoint_every must be at least 1
-run one-step --preset qick                  | --preset must be one of 'paper', 'quick', but is 'qick': did you mean 'quick'?
+run one-step --preset qick                  | --preset must be one of .* did you mean 'quick'?
 run one-step --preset                       | Missing value for argument '--preset'
 run one-step --preset ''                    | --preset must be one of
 run one-step --preset paper --tasks 1       | tasks must be at least 2

@@ -1,8 +1,13 @@
-"""Where the command line runs: terminals, streams, variables, permissions. Processes of their own, few as they are slow."""
+"""Where the command line runs: terminals, streams, variables, permissions. Few have a process of their own."""
 
+import errno
 import io
+import itertools
 import json
 import os
+import re
+import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -11,9 +16,11 @@ from pathlib import Path
 import pytest
 from sentences import one_sentence
 from test_run_damage import compared
+from tiny_study import contents
 
 from mesascope.cli import main
 from mesascope.errors import RunDirectoryError
+from mesascope.reports import write_report
 from mesascope.runs import find_runs, open_run
 
 MESASCOPE = f"{sys.executable} -m mesascope"
@@ -63,7 +70,7 @@ SAME = [
 ]  # fmt: skip
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def rows(whole):
     return ledger(whole)
 
@@ -95,7 +102,7 @@ def test_the_ledger_is_printed_on_any_terminal(form, columns, whole, monkeypatch
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     assert main(["ledger", str(whole), "--format", form]) == 0
     sys.stdout.seek(0)
-    lines = sys.stdout.read().splitlines()
+    lines = re.sub("\x1b\\[[0-9;]*m", "", sys.stdout.read()).splitlines()
     assert any("better" in line for line in lines)
     if form == "table":
         assert max(map(len, lines)) <= max(int(columns), 40)
@@ -103,18 +110,16 @@ def test_the_ledger_is_printed_on_any_terminal(form, columns, whole, monkeypatch
 
 def test_marks_in_paths_and_names_are_printed_as_they_are(run, tmp_path, mesascope, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
-    path = run.rename(tmp_path / "[red]x[/] <b>&")
+    path = run.rename(tmp_path / "[red]x <b>&")
     code, out, _ = mesascope("ledger", path)
     assert code == 0
-    assert "[red]x[/] <b>&" in out.replace("\n", "")
+    assert "[red]x <b>&" in out.replace("\n", "")
     code, _, err = mesascope("report", f"{path}\n")
     assert code == 2
     one_sentence(err)
 
 
 def test_a_report_escapes_what_it_shows(run, mesascope):
-    from mesascope.reports import write_report
-
     (run / "config.json").write_text((run / "config.json").read_text().replace("an example", "<script>x</script>"))
     captions = json.loads((run / "figures/captions.json").read_text())
     (run / "figures/captions.json").write_text(json.dumps(captions | {"training": "<i>&</i>"}))
@@ -126,14 +131,33 @@ def test_a_report_escapes_what_it_shows(run, mesascope):
         assert raw not in html
 
 
+def interrupted(descriptor):
+    raise KeyboardInterrupt
+
+
+def full(descriptor):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize(("stop", "code", "said"), [(interrupted, 130, "interrupted"), (full, 2, "its disk is full")])
+def test_the_advice_of_a_stopped_run_works_as_printed(stop, code, said, whole, tmp_path, mesascope):
+    path, syncs = tmp_path / "two words", itertools.count()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.fsync", lambda descriptor: stop(descriptor) if next(syncs) > 12 else None)
+        found, _, err = mesascope("run", "tiny", "--out", path)
+    sentence = one_sentence(err.splitlines()[-1])
+    assert (found, said in sentence) == (code, True), sentence
+    command = sentence.partition("and continue by mesascope ")[2].removesuffix(".")
+    assert mesascope(*shlex.split(command))[0] == 0
+    assert contents(path) == contents(whole)
+
+
 @pytest.fixture
 def nobody(run):
     """A copy of the run that a person without rights may enter, while this process is that person."""
     if os.geteuid() != 0:
         yield run
         return
-    import shutil
-
     with tempfile.TemporaryDirectory() as name:
         path = Path(shutil.copytree(run, Path(name) / "run"))
         os.chmod(name, 0o755)

@@ -17,6 +17,11 @@ from mesascope.studies import new_run, resume_run, run_study
 
 ROW = {"training": "a", "step": 0, "seed": 0}
 CONFIG = {"settings": {}, "seed": 0}
+NAMES = {
+    "math": math, "np": np, "STUDY": STUDY, "Settings": Settings, "Arrays": Arrays, "Run": Run, "find_runs": find_runs,
+    "newest_run": newest_run, "open_run": open_run, "stream": stream, "new_run": new_run, "resume_run": resume_run,
+    "ROW": ROW, "CONFIG": CONFIG,
+}  # fmt: skip
 
 # call (r: a finished run, n: a path that does not exist, f: a file), beginning of the sentence
 CALLS = {
@@ -51,8 +56,8 @@ CALLS = {
     "Run.create(None, 'study', CONFIG)": "the folder of a run must be a path",
     "Run.create(n, 'studdy', CONFIG)": "kind must be one of",
     "Run.create(n, None, CONFIG)": "kind must be one of",
-    "Run.create(n, 'study', CONFIG)": "config must describe a run, but does not (Object missing required field study)",
-    "Run.create(n, 'benchmark', {})": "config must describe a run, but does not (Object missing required field settings)",
+    "Run.create(n, 'study', CONFIG)": "config must describe a run, but does not (Object missing",
+    "Run.create(n, 'benchmark', {})": "config must describe a run, but does not (Object missing",
     "Run.create(n, 'benchmark', {**CONFIG, 'seed': '0'})": "config must describe a run",
     "Run.create(n, 'benchmark', {**CONFIG, 'seed': -1})": "config must describe a run",
     "Run.create(n, 'benchmark', {**CONFIG, 'schema': '2'})": "config must describe a run",
@@ -70,7 +75,7 @@ CALLS = {
     "new_run(STUDY, 'quick', seed=0.5, out=n)": "seed must be an integer, but is 0.5",
     "new_run(STUDY, 'quick', seed=True, out=n)": "seed must be an integer, but is True",
     "new_run(STUDY, 'quick', seed=None, out=n)": "seed must be an integer, but is None",
-    "new_run(STUDY, 'quick', seed=2**70, out=n)": "config must describe a run, but does not (Expected int <= 9223372036854775807 at seed)",
+    "new_run(STUDY, 'quick', seed=2**70, out=n)": "config must describe a run, but does not (Expected int <=",
     "new_run(STUDY, 'quick', device='abacus', out=n)": "device must be one that torch finds",
     "new_run(STUDY, 'quick', device='cuda:99', out=n)": "device must be one that torch finds",
     "new_run(STUDY, 'quick', device=None, out=n)": "device must be one that torch finds",
@@ -130,7 +135,7 @@ def test_a_wrong_call_ends_in_a_sentence(call, run, tmp_path, monkeypatch, unche
     places["f"].write_text("a file")
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(MesascopeError) as error:
-        eval(call, globals() | places)
+        eval(call, NAMES | places)
     said = one_sentence(str(error.value))
     assert said.startswith(CALLS[call].format(**places)), said
     assert sorted(tmp_path.rglob("*")) == before, "something was left behind"

@@ -134,9 +134,10 @@ def interrupted(tmp_path_factory):
         save(self, step, tensors)
 
     run = new_run(STUDY, "quick", out=path)
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TrainingCheckpoints, "save", stopped)
-        run_study(STUDY, STUDY.presets["quick"], run)
+        with pytest.raises(KeyboardInterrupt):
+            run_study(STUDY, STUDY.presets["quick"], run)
     return path
 
 

@@ -90,9 +90,9 @@ def ledger_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     """The ledger as a Markdown page: one table a run, one row a claim, and how the run was made."""
     parts = [
         "# Ledger of claims",
-        f"{len(rows)} claims: {counts_text(rows)}. Judged from the arrays of each run by `mesascope ledger DIR "
-        "--format markdown`. Intervals are at 99.9 %; *n* counts what each claim is about: seeds, unless another word stands "
-        "there. Bounds are ours, unless the paper's name stands beside one.",
+        f"{len(rows)} claims: {counts_text(rows)}. Judged from the arrays of each run by "
+        "`mesascope ledger DIR --format markdown`. Intervals are at 99.9 %; *n* counts what each claim is about: "
+        "seeds, unless another word stands there. Bounds are ours, unless the paper's name stands beside one.",
     ]
     for study in dict.fromkeys(row["study"] for row in rows):
         parts.append(f"## {study}")

@@ -129,7 +129,8 @@ def conclude(study: Study, run: Run) -> Table:
     run.check()
     if not run.results.is_complete():
         raise RunDirectoryError(
-            f"{run.path / 'results'} must hold every stage of the run, but one is missing: --resume the run to measure it."
+            f"{run.path / 'results'} must hold every stage of the run, but one is missing: --resume the run to measure "
+            "it."
         )
     records = judged(study, run)
     draw_figures(run, study.figures)

@@ -36,7 +36,7 @@ class Training:
         momentum: Of sgd.
         betas: Of adam and adamw: decay rates of their means of gradients, and of squared gradients.
         eps: Of adam and adamw: added to the denominator.
-        weight_decay: Share of the weights, times the learning rate, taken off each step; the gradient's in sgd and adam.
+        weight_decay: Share of the weights taken off a step, times the learning rate; in sgd and adam by the gradient.
         clip: Bound on the norm of the gradient, of each member's in an ensemble; none if None.
         average: The result is the mean of the weights over all steps, step t weighted by about t^average, so that
             the last 1/(average + 1) of the training counts most (polynomial-decay averaging); the last weights if None.
