@@ -56,7 +56,8 @@ def state(path: Path) -> str:
         return "before it began"
     half = [file for file in path.rglob("*.aside") if file.name != ".config.json.aside"]
     if half:
-        return f"while {half[0].name.lstrip('.').removesuffix('.aside')} was being written"
+        name = half[0].name.lstrip(".").removesuffix(".aside")
+        return "with a checkpoint half written" if name.isdecimal() else f"with {name} half written"
     if (path / "claims.json").exists():
         return "while it was reported"
     if (path / "results" / "index.json").exists():

@@ -119,8 +119,8 @@ FILES = {
 def problem(value: Any, holds: Any) -> str | None:
     """What is wrong with JSON that must be of the type ``holds``, None if nothing is.
 
-    >>> problem({"step": "5"}, MetricsRow)
-    'Object missing required field training'
+    >>> problem({"training": "a", "seed": 0}, MetricsRow)
+    'Object missing required field step'
     >>> problem({"training": "a", "seed": 0, "step": "5"}, MetricsRow)
     'Expected int, got str at step'
     >>> problem({"training": "a", "seed": 0, "step": 5, "mse": 0.5}, MetricsRow)
