@@ -22,13 +22,13 @@ reports R                                   | did you mean 'report'
 --lr                                        | --lr must be a flag of mesascope, but is not
 --json                                      | --json must be a flag of mesascope
 -v                                          | -v must be a flag of mesascope
-run                                         | mesascope run must be called as its --help shows
+run                                         | mesascope run must be given a study, but is given none
 run --lr 3                                  | --lr must be a flag of mesascope run, but is not
 run one-stepp                               | a study must be one of .* did you mean 'one-step'
 run onestep                                 | did you mean 'one-step'
-run one-step extra                          | it takes no extra
-run one-step two-steps                      | it takes no two-steps
-run one-step 5                              | it takes no 5
+run one-step extra                          | takes no words but flags, but is given extra
+run one-step two-steps                      | but is given two-steps
+run one-step 5                              | but is given 5
 run one-step --lr 3                         | did you mean --training.learning-rate?
 run one-step --learning-rate 3              | did you mean --training.learning-rate?
 run one-step --learning_rate 3              | did you mean --training.learning-rate?
@@ -66,14 +66,14 @@ run one-step --config paper                 | did you mean --preset?
 run one-step --taks 3                       | did you mean --tasks?
 run one-step --n-tasks 3                    | did you mean --tasks?
 run one-step --training 3                   | --training must be a flag
-run one-step --tasks                        | Missing value for argument '--tasks'
-run one-step --tasks many                   | Error parsing --tasks
-run one-step --tasks 1.5                    | Error parsing --tasks
-run one-step --tasks=                       | Error parsing --tasks
+run one-step --tasks                        | --tasks must have a value
+run one-step --tasks many                   | --tasks must be as .* says, but is not
+run one-step --tasks 1.5                    | --tasks must be as .* says, but is not
+run one-step --tasks=                       | --tasks must be as .* says, but is not
 run one-step --tasks 1                      | tasks must be at least 2, but is 1
 run one-step --tasks -5                     | tasks must be at least 2, but is -5
 run one-step --seeds 0                      | seeds must be at least 1, but is 0
-run one-step --seeds 1e3                    | Error parsing --seeds
+run one-step --seeds 1e3                    | --seeds must be as
 run one-step --seed -1                      | seed must be at least 0, but is -1
 run one-step --seed 99999999999999999999999 | config must describe a run
 run one-step --x-scale 0                    | x_scale must be greater than 0
@@ -87,21 +87,20 @@ run one-step --training.learning-rate 0     | learning_rate must be greater than
 run one-step --training.schedule step       | --training.schedule must be one of 'constant', 'cosine', 'linear'
 run one-step --training.optimizer adma      | did you mean 'adam'?
 run one-step --training.momentum 0.9        | momentum must be 0 for adam
-run one-step --training.betas 0.9           | Missing value for argument '--training.betas'
 run one-step --training.betas 0.9 1.5       | betas must be below 1
-run one-step --training.betas a b           | Error parsing --training.betas
+run one-step --training.betas a b           | must be as mesascope run one-step --help says
 run one-step --training.warmup-steps 999999 | warmup_steps must be at most 1500
 run one-step --training.decay-from 2        | decay_from must be at most 1
 run one-step --training.final-rate -1       | final_rate must be at least 0
 run one-step --training.clip 0              | clip must be greater than 0
-run one-step --training.clip none           | Error parsing --training.clip
+run one-step --training.clip none           | --training.clip must be as
 run one-step --training.average -1          | average must be at least 0
 run one-step --training.eps 0               | eps must be greater than 0
 run one-step --training.weight-decay -1     | weight_decay must be at least 0
 run one-step --training.evaluate-every 0    | evaluate_every must be at least 1
 run one-step --training.checkpoint-every 0  | checkpoint_every must be at least 1
 run one-step --preset qick                  | --preset must be one of .* did you mean 'quick'?
-run one-step --preset                       | Missing value for argument '--preset'
+run one-step --preset                       | --preset must have a value
 run one-step --preset ''                    | --preset must be one of
 run one-step --preset paper --tasks 1       | tasks must be at least 2
 run one-step --device abacus                | device must be one that torch finds
@@ -123,20 +122,20 @@ run tiny --resume R --preset paper          | --resume must stand alone
 run tiny --resume R --out N                 | --resume must stand alone
 run tiny --resume R --device cpu            | --resume must stand alone
 list --all                                  | --all must be a flag of mesascope list
-list list                                   | it takes no list
-list one-step                               | it takes no one-step
-report                                      | Missing from mesascope report
+list list                                   | but is given list
+list one-step                               | but is given one-step
+report                                      | takes one folder, but is given none
 report N                                    | a run directory must exist
 report F                                    | a run directory must exist
 report .                                    | config.json must exist in a run directory
-report R R                                  | it takes no
+report R R                                  | takes one folder, but is given
 report R --open                             | --open must be a flag of mesascope report
 report R --format json                      | --format must be a flag of mesascope report
 ledger N                                    | a folder of runs must exist
 ledger F                                    | a folder of runs must exist
 ledger --json                               | did you mean --format json?
 ledger --markdown                           | did you mean --format markdown?
-ledger --format                             | Missing value for argument '--format'
+ledger --format                             | --format must have a value
 ledger --format xml                         | --format must be one of 'json', 'markdown', 'table', but is 'xml'
 ledger --output-format json                 | did you mean --format?
 ledger --lr 3                               | --lr must be a flag of mesascope ledger

@@ -7,9 +7,9 @@ import dataclasses
 import difflib
 import io
 import itertools
-import re
+import sys
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Union
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import tyro
 
@@ -45,9 +45,10 @@ def parsed(arguments: list[str]) -> Callable[[], None]:
     """The command that the arguments spell, ready to be called.
 
     Raises:
-        ArgumentError: they spell none, or a value is one that settings refuse.
-        SystemExit: help was asked for, and has been printed.
+        ArgumentError: they name no command, study or flag, or a value is one that a flag or settings refuse.
+        SystemExit: help was asked for, or tyro has said what is wrong.
     """
+    program, flags = _check(arguments)
     commands = (
         Annotated[run_command(arguments), tyro.conf.subcommand("run")],
         Annotated[ListStudies, tyro.conf.subcommand("list")],
@@ -65,71 +66,88 @@ def parsed(arguments: list[str]) -> Callable[[], None]:
                 config=(tyro.conf.FlagConversionOff,),
             )
     except SystemExit as stop:
-        if not stop.code:
-            raise
         refused: BaseException | None = stop
         while refused := refused.__context__:
             if isinstance(refused, MesascopeError):
                 raise refused from None
-        _refuse(arguments, _body(said.getvalue()))
+            if isinstance(refused, ValueError):  # what int() and float() say of a value
+                named = [flag for flag, value in flags.items() if repr(value) in str(refused)]
+                which = named[0] if len(named) == 1 else "a value"
+                raise ArgumentError(
+                    f"{which} must be as {program} --help says, but is not ({refused}): correct it."
+                ) from None
+        sys.stderr.write(said.getvalue())
         raise
 
 
-def _refuse(arguments: Sequence[str], body: str) -> None:
-    """Raise the sentence for arguments that tyro refuses with ``body``."""
+def _check(arguments: Sequence[str]) -> tuple[str, dict[str, str]]:
+    """The command's words and the values of its flags; refuse words, flags and choices that there are not."""
     called = _called(arguments)
-    program, flags = " ".join(["mesascope", *called]), _flags(called)
-    if body.startswith("Unrecognized"):  # or misplaced
-        for token in arguments[len(called) :]:
-            flag = token.partition("=")[0].replace("_", "-")
-            if re.match(r"--?[^\d.]|--$", token) and flag not in (*flags, "-h", "--help"):
-                hint = f"did you mean {_nearest(flag, flags)}?" if flags else f"see {program} --help."
-                raise ArgumentError(f"{flag} must be a flag of {program}, but is not: {hint}")
-        choices = list(COMMANDS) if not called else list(registered("study")) if called == ["run"] else []
-        if choices:
-            require_choice("a command" if not called else "a study", arguments[len(called)], choices)
-        body = body.replace("Unrecognized options: ", "it takes no ")
-    choice = re.match(r"invalid choice '(.*)' for argument '(.*)'. Expected one of \((.*)\)", body)
-    if choice:
-        value, flag, known = choice.groups()
-        require_choice(flag, value, re.findall(r"'([^']*)'", known))
-    said = body.rstrip(".").replace(". ", "; ")
-    raise ArgumentError(f"{program} must be called as its --help shows, but was not ({said}): see {program} --help.")
+    program, rest = " ".join(["mesascope", *called]), list(arguments[len(called) :])
+    kinds, given = _flags(called), {}
+    if {"-h", "--help"} & set(rest) or arguments in ([], ["--version"]):
+        return program, given
+    for index, token in enumerate(rest):
+        if not _is_flag(token):
+            continue
+        flag, given_at_once, value = token.replace("_", "-").partition("=")
+        if flag not in kinds:
+            hint = f"did you mean {_nearest(flag, list(kinds))}?" if kinds else f"see {program} --help."
+            raise ArgumentError(f"{flag} must be a flag of {program}, but is not: {hint}")
+        after = rest[index + 1 : index + 2]
+        if not given_at_once and (not after or _is_flag(after[0])):
+            raise ArgumentError(f"{flag} must have a value, but has none: see {program} --help.")
+        given[flag] = token.partition("=")[2] if given_at_once else after[0]
+        if get_origin(kinds[flag]) is Literal:
+            require_choice(flag, given[flag], get_args(kinds[flag]))
+    _check_words(called, program, list(itertools.takewhile(lambda token: not _is_flag(token), rest)))
+    return program, given
 
 
-def _body(said: str) -> str:
-    """The first paragraph in the box that tyro draws around an error, of lines or of ASCII, below its title."""
-    lines = ["" if set(line) <= set(" ─-│╰╯") else line.strip("│ ") for line in said.splitlines()[1:]]
-    below = itertools.dropwhile(lambda line: not line, lines)
-    return " ".join(itertools.takewhile(bool, below))
+def _check_words(called: Sequence[str], program: str, words: Sequence[str]) -> None:
+    """Refuse words that name no command or study, and more or fewer folders than a command takes."""
+    if called in ([], ["run"]):
+        what, known = ("a study", registered("study")) if called else ("a command", COMMANDS)
+        if not words:
+            raise ArgumentError(f"{program} must be given {what}, but is given none: choose one of {', '.join(known)}.")
+        require_choice(what, words[0], known)
+    least, most = {"run": (0, 0), "list": (0, 0), "report": (1, 1)}.get(called[0], (0, len(words)))
+    if not least <= len(words) <= most:
+        given, takes = " ".join(words) or "none", "one folder" if most else "no words but flags"
+        raise ArgumentError(f"{program} takes {takes}, but is given {given}: see {program} --help.")
+
+
+def _is_flag(token: str) -> bool:
+    return len(token) > 1 and token[0] == "-" and not (token[1].isdecimal() or token[1] == ".")
 
 
 def _called(arguments: Sequence[str]) -> list[str]:
     """The command, and the study of run, that the arguments begin with."""
     if not arguments or arguments[0] not in COMMANDS:
         return []
-    study = arguments[0] == "run" and len(arguments) > 1 and arguments[1] in registered("study")
-    return list(arguments[: 2 if study else 1])
+    words = [arguments[0], *(word.replace("_", "-") for word in arguments[1:2])]  # as tyro takes them, too
+    return words if words[0] == "run" and words[1:] and words[1] in registered("study") else words[:1]
 
 
-def _flags(called: Sequence[str]) -> list[str]:
-    if not called or called == ["run"]:
-        return []
-    own = [field.name for field in dataclasses.fields(COMMANDS[called[0]])]
-    names = [name for name in own if name not in ("study", "settings", "directory", "directories")]
+def _flags(called: Sequence[str]) -> dict[str, Any]:
+    """The flags of a command, each with the type of its value."""
+    if called in ([], ["run"]):
+        return {}
+    own = get_type_hints(COMMANDS[called[0]])
+    own = {name: kind for name, kind in own.items() if name not in ("study", "settings", "directory", "directories")}
     if called[0] == "run":
-        names += _nested(next(iter(registered("study")[called[1]].presets.values())))
-    return [f"--{name.replace('_', '-')}" for name in names]
+        own |= _nested(next(iter(registered("study")[called[1]].presets.values())))
+    return {f"--{name.replace('_', '-')}": kind for name, kind in own.items()}
 
 
-def _nested(settings: Any) -> list[str]:
-    """The fields of settings within settings, ``training.steps`` and the like."""
-    names = []
-    for field in dataclasses.fields(settings):
-        value = getattr(settings, field.name)
-        inner = _nested(value) if dataclasses.is_dataclass(value) else []
-        names += [f"{field.name}.{name}" for name in inner] or [field.name]
-    return names
+def _nested(settings: Any) -> dict[str, Any]:
+    """The fields of settings within settings, ``training.steps`` and the like, and their types."""
+    kinds: dict[str, Any] = {}
+    for name, kind in get_type_hints(type(settings)).items():
+        value = getattr(settings, name)
+        inner = _nested(value) if dataclasses.is_dataclass(value) else {}
+        kinds |= {f"{name}.{key}": own for key, own in inner.items()} or {name: kind}
+    return kinds
 
 
 def _nearest(flag: str, flags: Sequence[str]) -> str:
