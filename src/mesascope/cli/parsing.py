@@ -90,14 +90,15 @@ def _check(arguments: Sequence[str]) -> tuple[str, dict[str, str]]:
     for index, token in enumerate(rest):
         if not _is_flag(token):
             continue
-        flag, given_at_once, value = token.replace("_", "-").partition("=")
+        name, given_at_once, value = token.partition("=")
+        flag = name.replace("_", "-")
         if flag not in kinds:
             hint = f"did you mean {_nearest(flag, list(kinds))}?" if kinds else f"see {program} --help."
             raise ArgumentError(f"{flag} must be a flag of {program}, but is not: {hint}")
         after = rest[index + 1 : index + 2]
         if not given_at_once and (not after or _is_flag(after[0])):
             raise ArgumentError(f"{flag} must have a value, but has none: see {program} --help.")
-        given[flag] = token.partition("=")[2] if given_at_once else after[0]
+        given[flag] = value if given_at_once else after[0]
         if get_origin(kinds[flag]) is Literal:
             require_choice(flag, given[flag], get_args(kinds[flag]))
     _check_words(called, program, list(itertools.takewhile(lambda token: not _is_flag(token), rest)))
