@@ -132,7 +132,7 @@ def test_the_ledger_tells_presets_and_settings_apart(tmp_path):
         path.write_bytes(b"")
     judged = [row for row in ledger_rows(find_runs([tmp_path / "c"])[0])[0] if row["study"] == "two-steps"]
     assert {row["verdict"] for row in judged} == {"undecided"}
-    assert "damaged or of another run" in judged[0]["reason"]
+    assert "is damaged" in judged[0]["reason"]
 
 
 def test_the_ledger_is_that_of_the_committed_results(monkeypatch):
