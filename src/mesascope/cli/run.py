@@ -30,7 +30,7 @@ class RunStudy:
     study: tyro.conf.Suppress[str]
     settings: Annotated[Any, tyro.conf.arg(name="")]
     preset: Literal["quick", "paper"] = "quick"
-    """Settings to start from: quick reaches most claims in a minute or so, paper follows the paper's numbers."""
+    """Settings to start from: quick takes a minute or two, paper follows the paper's numbers."""
     seed: int = 0
     """The first seed; every random draw follows from it."""
     out: Path | None = None
