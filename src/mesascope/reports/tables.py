@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -22,8 +23,8 @@ _VERDICT_STYLE = {"holds": "green", "fails": "bold red", "undecided": "yellow", 
 
 
 def console() -> Console:
-    """A terminal as wide as it is, or a file 120 columns wide."""
-    return Console(width=None if sys.stdout.isatty() else 120)
+    """A terminal as wide as it is, or as COLUMNS says; a file is 120 columns wide."""
+    return Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120)
 
 
 def measured_text(record: Mapping[str, Any]) -> str:
