@@ -1,5 +1,6 @@
 """Learners of a stranger's under lenses: what they write, raise, return and leave in train() mode."""
 
+import itertools
 import re
 
 import pytest
@@ -82,6 +83,16 @@ def test_what_a_predictor_writes_into_its_sequence_does_not_change_the_answers()
     expected = per_task_errors(OnlineGradientDescent(1, 0.1), SEQUENCES)
     assert torch.equal(per_task_errors(writing_predictor, SEQUENCES), expected)
     assert torch.equal(SEQUENCES, before)
+
+
+def test_a_learner_that_answers_at_random_is_refused_by_a_table():
+    calls = itertools.count()
+
+    def at_random(context, xq):
+        return torch.full((*xq.shape[:-1], 1), float(next(calls)))
+
+    with pytest.raises(ArgumentError, match="but at_random answers at random: fix its seed"):
+        compare(at_random, {"a": GD, "b": Mean()}, FAMILY, tasks=50)
 
 
 def test_copies_are_laid_out_as_the_tensor_was():

@@ -11,6 +11,7 @@ from torch import nn
 from mesascope.errors import ArgumentError, ArgumentTypeError
 from mesascope.lenses import per_task_errors
 from mesascope.nets import InContextRegressorConfig, TransformerConfig
+from mesascope.runs.checkpoints import TrainingCheckpoints
 from mesascope.streams import stream
 from mesascope.tasks import LinearRegression
 from mesascope.training import Ensemble, EnsembleState, Training, fit, half_mse, train
@@ -74,6 +75,13 @@ def test_an_interrupted_training_with_checkpoints_ends_as_if_nothing_had_been_on
     resumed = train(make, FAMILY, PLAN, checkpoints=memory)
     assert torch.equal(weights(resumed), weights(train(make, FAMILY, PLAN)))
     assert [row["step"] for row in resumed.history] == [6, 7, 8, 9]
+
+
+def test_checkpoints_of_ones_own_are_kept_in_a_folder(tmp_path):
+    kept = TrainingCheckpoints(str(tmp_path / "mine"), {"name": "mine"}, "cpu")
+    with pytest.raises(KeyboardInterrupt):
+        train(make, FAMILY, PLAN, checkpoints=kept, observe=pressing(4))
+    assert torch.equal(weights(train(make, FAMILY, PLAN, checkpoints=kept)), weights(train(make, FAMILY, PLAN)))
 
 
 def test_who_presses_twice_does_not_wait():

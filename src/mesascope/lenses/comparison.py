@@ -14,7 +14,7 @@ from mesascope.lenses.pairs import Agreement, Alignment, agreement, alignment
 from mesascope.measurement import Measurement
 from mesascope.records import register
 from mesascope.streams import stream
-from mesascope.tasks import Family, Learner, Predictor, SequenceFamily
+from mesascope.tasks import Episode, Family, Learner, Predictor, SequenceFamily
 from mesascope.tasks.asking import drawn
 
 __all__ = ["Comparison", "compare"]
@@ -91,7 +91,7 @@ def compare(
         name: of ``learner`` in the table; its class or function's if None.
 
     Raises:
-        ArgumentError: no others, shapes that disagree, numbers that are not finite.
+        ArgumentError: no others, shapes that disagree, numbers that are not finite, a learner that answers at random.
         NumericalError: a learner's predictions are not finite.
 
     >>> from mesascope.learners import GradientDescent, LeastSquares
@@ -111,6 +111,8 @@ def compare(
         require_instance("name", name, str)
     episodes = drawn(family, tasks, stream(seed, "compare", device=device))
     rows = {other: _row(learner, others[other], episodes) for other in others}
+    answers = episodes.yq if isinstance(episodes, Episode) else episodes
+    _require_same(rows, name or _label(learner), rounding=1e-6 * float(answers.square().mean()))
     return Comparison(name or _label(learner), rows)
 
 
@@ -118,6 +120,16 @@ def _row(learner: Learner | Predictor, other: Learner | Predictor, tasks: Tasks)
     if all("gradient" in access_of(one, tasks) for one in (learner, other)):
         return alignment(learner, other, tasks)  # type: ignore[arg-type]
     return agreement(learner, other, tasks)
+
+
+def _require_same(rows: Mapping[str, Agreement], name: str, rounding: float) -> None:
+    """Refuse a learner whose errors on the same tasks differ from row to row."""
+    errors = [row.mse_a.value for row in rows.values()]
+    if max(errors) - min(errors) > 1e-3 * max(errors) + rounding:
+        raise ArgumentError(
+            f"a learner must answer the same call the same way, but {name} answers at random: fix its seed, such as "
+            "random_state=0 of scikit-learn's estimators."
+        )
 
 
 def _label(learner: object) -> str:

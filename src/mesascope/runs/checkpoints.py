@@ -15,7 +15,7 @@ import torch
 
 from mesascope.errors import RunDirectoryError, require_choice, require_count
 from mesascope.records import from_record
-from mesascope.runs.files import damaged, read_bytes, read_json, sync, write_aside, write_json
+from mesascope.runs.files import as_path, damaged, read_bytes, read_json, sync, write_aside, write_json
 from mesascope.runs.results import record_hash
 from mesascope.runs.schemas import SCHEMA
 
@@ -34,8 +34,8 @@ class TrainingCheckpoints:
         device: where tensors are loaded to.
     """
 
-    def __init__(self, folder: Path, config: Mapping[str, Any], device: torch.device | str = "cpu") -> None:
-        self.folder, self.config, self.device = folder, dict(config), device
+    def __init__(self, folder: Path | str, config: Mapping[str, Any], device: torch.device | str = "cpu") -> None:
+        self.folder, self.config, self.device = as_path("folder", folder), dict(config), device
 
     def save(self, step: int, tensors: Mapping[str, torch.Tensor]) -> None:
         """Keep ``tensors`` as the checkpoint of ``step``, then remove the one before it."""
