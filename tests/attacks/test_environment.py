@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from sentences import one_sentence
 from test_run_damage import compared
+from test_run_files import READERS, STEP
 from tiny_study import contents
 
 from mesascope.cli import main
@@ -168,18 +169,10 @@ def nobody(run):
             os.seteuid(0)
 
 
-# file, what reads it
-UNREADABLE = {
-    "config.json": lambda run: open_run(run),
-    "claims.json": lambda run: open_run(run).claims,
-    "timing.json": lambda run: open_run(run).times,
-    "metrics.jsonl": lambda run: open_run(run).metrics(),
-    "results/index.json": lambda run: list(open_run(run).results),
+UNREADABLE = READERS | {
     "results/weights.npz": lambda run: open_run(run).results["weights"],
-    "figures/captions.json": lambda run: open_run(run).captions,
     "figures/training.svg": lambda run: open_run(run).figure_svg("training"),
-    "checkpoints/layer/8/manifest.json": lambda run: open_run(run).network("layer"),
-    "checkpoints/layer/8/weights.safetensors": lambda run: open_run(run).network("layer"),
+    STEP + "weights.safetensors": lambda run: open_run(run).network("layer"),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from html import escape
 from typing import Any
@@ -64,12 +65,12 @@ class Table(list):
         return lines if whole else [*lines[:_ENDS], ["..."] * len(columns), *lines[-_ENDS:]]
 
 
-class Tabular:
+class Tabular(ABC):
     """A result that has a `table`: it shows itself in a notebook and gives its numbers to pandas or as plain Python."""
 
+    @abstractmethod
     def table(self) -> Table:
         """The numbers, a row each."""
-        raise NotImplementedError
 
     def to_dict(self) -> dict[str, Any]:
         """All that it holds as plain Python numbers, texts, lists and dicts."""
