@@ -12,8 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from mesascope import learners
 from mesascope.evidence import Bound, Claim, above, below, printed
 from mesascope.records import register
