@@ -174,6 +174,18 @@ def test_sine_waves_draw_amplitude_and_phase_apart():
     assert float(x.abs().max()) <= 5.0
 
 
+def test_tied_sine_waves_have_one_number_a_task():
+    family = SineWaves(n_context=2, amplitude=(0.1, 0.5), tied=True)
+    (x, y), xq, yq = family.sample(1000, stream(0, "sines")).to(torch.float64)
+    share = torch.linspace(0, 1, 1001, dtype=torch.float64)  # of the way from the least amplitude and phase
+    waves = (0.1 + 0.4 * share) * torch.sin(x[:, :1] + math.pi * share)
+    nearest = share[(waves - y[:, :1]).abs().squeeze(1).argmin(dim=-1)]
+    for inputs, targets in ((x[:, 1:], y[:, 1:]), (xq, yq)):
+        found = (0.1 + 0.4 * nearest) * torch.sin(inputs[:, 0, 0] + math.pi * nearest)
+        # One point may lie on two waves of the family, and is read as the wrong one then.
+        assert float(((found - targets[:, 0, 0]).abs() < 2e-3).double().mean()) > 0.5
+
+
 @pytest.mark.parametrize("wrong", [{"amplitude": (2.0, 1.0)}, {"phase": (0.0, float("inf"))}, {"x_scale": 0.0}])
 def test_sine_waves_refuse_what_they_cannot_draw(wrong):
     with pytest.raises(ArgumentError, match=next(iter(wrong))):

@@ -567,6 +567,7 @@ LinearRegression(covariance=[-1.0] * 10) | covariance must be symmetric and posi
 LinearRegression(covariance=[1e200] * 10) | covariance must have finite entries of at most 1e30
 LinearDynamics(noise=1e300) | noise must be at most 1e+15
 LinearDynamics(clip=0) | clip must be greater than 0
+SineWaves(tied='no') | tied must be
 SineWaves(amplitude=3) | amplitude must be (low, high), but is 3
 SineWaves(amplitude='ab') | amplitude must be (low, high), but is 'ab'
 SineWaves(amplitude=(1, 0)) | amplitude must be (low, high), but is (1, 0)

@@ -80,7 +80,7 @@ _TASKS = LinearRegression(n_context=10, d_in=3)
 EXAMPLES: dict[str, dict[str, list[Callable[..., Any]]]] = {
     "family": {
         "linear-regression": [LinearRegression],
-        "sine-waves": [SineWaves],
+        "sine-waves": [SineWaves, lambda: SineWaves(tied=True)],
         "linear-dynamics": [LinearDynamics],
     },
     "learner": {
