@@ -34,5 +34,10 @@ from .states import (
     save_state as save_state,
     select_state as select_state,
 )
-from .tokens import Alternating as Alternating, Concatenated as Concatenated, Layout as Layout
+from .tokens import (
+    Alternating as Alternating,
+    Concatenated as Concatenated,
+    Layout as Layout,
+    WithQuery as WithQuery,
+)
 from .transformer import Tokens as Tokens, Transformer as Transformer, TransformerConfig as TransformerConfig

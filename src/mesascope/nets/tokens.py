@@ -13,7 +13,7 @@ from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context
 
-__all__ = ["Alternating", "Concatenated", "Layout", "alternated", "sinusoidal"]
+__all__ = ["Alternating", "Concatenated", "Layout", "WithQuery", "alternated", "sinusoidal"]
 
 
 @runtime_checkable
@@ -37,6 +37,23 @@ class Concatenated:
     ) -> tuple[Float[Tensor, "*batch n width"], Float[Tensor, "*batch m width"]]:
         blank = xq.new_zeros((*xq.shape[:-1], context.y.shape[-1]))
         return torch.cat([context.x, context.y], dim=-1), torch.cat([xq, blank], dim=-1)
+
+
+@register("layout", "with-query")
+@dataclass(frozen=True)
+class WithQuery(Concatenated):
+    """As `Concatenated`, and the query's token stands among the context's: keys and values come from it, too.
+
+    Each task has one query, or queries would see each other. Section 2 of the ICML paper, *Full self-attention*.
+    """
+
+    def __call__(
+        self, context: Context, xq: Float[Tensor, "*batch 1 dx"]
+    ) -> tuple[Float[Tensor, "*batch rows width"], Float[Tensor, "*batch 1 width"]]:
+        if xq.shape[-2] != 1:
+            refuse("xq", "hold one query a task in the layout with-query", xq.shape[-2], "ask for one after another")
+        tokens, query = super().__call__(context, xq)
+        return torch.cat([tokens, query], dim=-2), query
 
 
 @register("layout", "alternating")

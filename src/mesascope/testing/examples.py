@@ -59,6 +59,7 @@ from mesascope.nets import (
     AttentionConfig,
     CausalTransformerConfig,
     Concatenated,
+    WithQuery,
     EmbeddedDescentConfig,
     EmbeddingConfig,
     InContextRegressorConfig,
@@ -159,6 +160,7 @@ EXAMPLES: dict[str, dict[str, list[Callable[..., Any]]]] = {
     },
     "layout": {
         "concatenated": [Concatenated],
+        "with-query": [WithQuery],
         "alternating": [Alternating, lambda: Alternating("one-hot", size=22, start=True)],
     },
     "attention": {

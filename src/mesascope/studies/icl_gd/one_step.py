@@ -2,35 +2,44 @@
 
 ICML paper: Figures 1 (right), 2, 6a, 9 (left) and 10. Tasks are noiseless linear regression with N = d inputs from
 U(-0.5, 0.5), as in the authors' code. The trained layer is compared with gradient descent at the closed-form best step
-size, on fresh tasks that both see.
+size, on fresh tasks that both see. Other layers train with the query's token among those that keys and values come
+from, which the paper leaves out.
 """
 
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
-from mesascope import constructions, learners, lenses, tasks
+from mesascope import constructions, learners, lenses, nets, tasks
 from mesascope.evidence import Arrays, Estimates
 from mesascope.records import register
 from mesascope.studies.icl_gd.one_step_claims import CLAIMS, SIZES
 from mesascope.studies.icl_gd.one_step_figures import FIGURES
-from mesascope.studies.icl_gd.regression import INPUT_SCALES, PAPER, Regression, halfway, network, plan, sweep, watch
+from mesascope.studies.icl_gd.regression import (
+    PAPER,
+    SWEEPS,
+    Regression,
+    halfway,
+    middles,
+    network,
+    plan,
+    sweep,
+    watch,
+    watch_loss,
+)
 from mesascope.studies.study import Study
 from mesascope.training import Training
 
 if TYPE_CHECKING:
     from mesascope.studies.lab import Lab
 
-SWEEPS = {
-    "input-scale": {"x_scale": [0.5 * scale for scale in INPUT_SCALES]},
-    "teacher-scale": {"w_scale": (0.5, 1.0, 2.0, 3.0, 4.0, 5.0)},
-    "other-inputs": {"x": ("normal", "exponential", "laplace"), "x_scale": (0.25, 0.5, 1.0)},
-}
 DAMPINGS = (1.0, 0.75, 0.5)
 APPLICATIONS = 50
 
@@ -47,18 +56,31 @@ def measure(lab: Lab, settings: OneStep) -> None:
     """Train one layer a seed for each size, and compare them with gradient descent and its construction."""
     for size in SIZES:
         _size(lab, settings, size)
-    nets, gd, built = _size(lab, settings, 10)
-    groups = {"trained": nets, "gd": [gd]}
+    trained, gd, built = _size(lab, settings, 10)
+    groups = {"trained": trained, "gd": [gd]}
     fresh = lab.draw(settings.family(), settings.tasks, "eval")
     few = fresh.part(0, settings.sweep_tasks)
-    for name, over in SWEEPS.items():
-        lab.stage(name, lambda over=over: sweep(lab, settings, groups, over))
+    around = groups | {"middle": middles(trained, [built] * len(trained))}
+    for kind in SWEEPS:
+        lab.stage(kind, lambda kind=kind: sweep(lab, settings, around, kind))
     for damping in DAMPINGS:
         lab.stage(f"damping-{damping}", lambda damping=damping: _roll_out(groups, few, damping))
-    lab.stage("weights", lambda: _read(nets, built))
+    lab.stage("unstable", lambda: _unstable(gd, fresh))
+    lab.stage("weights", lambda: _read(trained, built))
     lab.stage("construction", lambda: _read([built], built))
+    lab.stage("step-sizes", lambda: {"eta": [lenses.step_sizes(net, 10).eta[0].item() for net in trained]})
     lab.stage("optima", lambda: _optima(lab, settings))
     lab.stage("limits", lambda: _limits(lab, settings))
+    _with_query(lab, settings, gd, fresh)
+
+
+def _with_query(lab: Lab, settings: OneStep, gd: Any, fresh: tasks.Episode) -> None:
+    """Layers whose keys and values come from the query's token, too."""
+    config = dataclasses.replace(network(settings), layout=nets.WithQuery())
+    watched = watch_loss(mse=lab.draw(settings.family(), settings.sweep_tasks, "watch"))
+    trained = lab.train("with-query", config, settings.family(), settings.sizes, watch=watched)
+    groups = {"trained": trained, "gd": [gd]}
+    lab.stage("with-query-comparison", lambda: lenses.measure_together(groups, ["gd"], fresh))
 
 
 def _size(lab: Lab, settings: OneStep, size: int) -> tuple[list[Any], Any, Any]:
@@ -69,14 +91,14 @@ def _size(lab: Lab, settings: OneStep, size: int) -> tuple[list[Any], Any, Any]:
     built = constructions.gradient_descent(size, 1, eta, size).network.float().to(lab.device)
     watched = watch({"gd": gd}, lab.draw(family, settings.sweep_tasks, "watch"))
     training = settings.training if size == 10 else settings.sizes
-    nets = lab.train(f"size-{size}", network(settings, size + 1), family, training, watch=watched)
+    trained = lab.train(f"size-{size}", network(settings, size + 1), family, training, watch=watched)
 
     def compared() -> Estimates:
         fresh = lab.draw(family, settings.tasks, "eval")
-        return halfway(nets, [built] * len(nets), fresh, {"gd": [gd]})
+        return halfway(trained, [built] * len(trained), fresh, {"gd": [gd]})
 
     lab.stage(f"size-{size}-comparison", compared)
-    return nets, gd, built
+    return trained, gd, built
 
 
 def _optima(lab: Lab, settings: OneStep) -> Arrays:
@@ -117,11 +139,9 @@ def _roll_out(groups: Mapping[str, Sequence[Any]], few: tasks.Episode, damping: 
     Damped gradient descent is stable on a context if damping * eta * lambda_max < 2. On the few others any rule of this
     step size diverges, and their losses alone decide the mean over all contexts after some tens of applications.
     """
-    exact = few.to(few.xq.double().dtype)
+    exact = few.to(torch.float64)
     (gd,) = groups["gd"]
-    gram = exact.context.x.mT @ exact.context.x / exact.context.x.shape[-2]
-    stable = (damping * gd.eta.item() * gram.cpu().numpy()).astype(float)
-    stable = np.linalg.eigvalsh(stable)[:, -1] < 2
+    stable = (damping * gd.eta.item() * torch.linalg.eigvalsh(_gram(few.context.x))[:, -1] < 2).cpu().numpy()
     errors = {
         name: [
             lenses.trajectory_errors(lenses.rollout(copy.deepcopy(one).double(), APPLICATIONS, damping), exact)
@@ -141,13 +161,27 @@ def _roll_out(groups: Mapping[str, Sequence[Any]], few: tasks.Episode, damping: 
             tasks_of["grows", name] = [error[step] > error[0] for error in members]
             tasks_of["stable", name] = [error[step] for error in kept]
             tasks_of["change", name] = [error[step] - error[max(step - 1, 0)] for error in kept]
+        tasks_of["worse", "trained"] = [error[step] > errors["gd"][0][step] for error in errors["trained"]]
         points.append(Estimates.of(tasks_of))
     return Estimates.over({"application": range(APPLICATIONS + 1)}, points)
 
 
-def _read(nets: Sequence[Any], built: Any) -> dict[str, Any]:
+def _unstable(gd: Any, fresh: tasks.Episode) -> Estimates:
+    """The share of contexts on which gradient descent diverges in the end, for each damping."""
+    largest = torch.linalg.eigvalsh(_gram(fresh.context.x))[:, -1].cpu().numpy()
+    points = [Estimates.of({("share",): [damping * gd.eta.item() * largest > 2]}) for damping in DAMPINGS]
+    return Estimates.over({"damping": DAMPINGS}, points)
+
+
+def _gram(x: torch.Tensor) -> torch.Tensor:
+    """X^T X / N of each context, in float64."""
+    exact = x.double()
+    return exact.mT @ exact / exact.shape[-2]
+
+
+def _read(networks: Sequence[Any], built: Any) -> dict[str, Any]:
     """Rescaled products of each seed's layer, and their distance from the construction's."""
-    read = [lenses.weights(net, built)[0][0] for net in nets]
+    read = [lenses.weights(net, built)[0][0] for net in networks]
     return {
         "w_kq": [one.w_kq.cpu().numpy() for one in read],
         "w_pv": [one.w_pv.cpu().numpy() for one in read],

@@ -18,11 +18,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "INPUT_SCALES",
+    "LAWS",
     "PAPER",
     "Recipe",
     "Regression",
     "contrast",
     "halfway",
+    "middles",
     "network",
     "own_descent",
     "plan",
@@ -37,6 +39,14 @@ PAPER = "von Oswald et al., Transformers learn in-context by gradient descent (I
 
 # Of the inputs, relative to those of training.
 INPUT_SCALES = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)
+# Laws of inputs never seen in training.
+LAWS = ("normal", "exponential", "laplace")
+# What is changed in each sweep away from the training tasks; input scales are relative to those of training.
+SWEEPS: dict[str, dict[str, Sequence[Any]]] = {
+    "input-scale": {"x_scale": INPUT_SCALES},
+    "teacher-scale": {"w_scale": (0.5, 1.0, 2.0, 3.0, 4.0, 5.0)},
+    "other-inputs": {"x": LAWS, "x_scale": (0.5, 1.0, 2.0)},
+}
 
 
 def plan(steps: int, learning_rate: float, **changes: Any) -> Training:
@@ -133,10 +143,11 @@ def contrast(
     *,
     own: int | None = None,
     more: Callable[[Sequence[Any]], Mapping[str, Sequence[Any]]] | None = None,
+    sweeps: Sequence[str] = ("input-scale",),
 ) -> list[Any]:
-    """Train networks and compare them with references: while training, on fresh tasks, and on inputs of other scales.
+    """Train networks and compare them with references: while training, on fresh tasks, and away from those of training.
 
-    Returns the networks; the stages are ``name``, ``name comparison`` and ``name input-scale``.
+    Returns the networks; the stages are ``name``, ``name-comparison`` and one for each of ``sweeps``.
 
     Args:
         own: steps of the descent whose step sizes are read from each network's own weights, which is compared too as
@@ -155,16 +166,17 @@ def contrast(
     groups.update(more(trained) if more else {})
     against = [*references, *(["own"] if own is not None else [])]
     fresh = lab.draw(family, settings.tasks, "eval")
-    over = {"x_scale": [settings.x_scale * scale for scale in INPUT_SCALES]}
     lab.stage(f"{name}-comparison", lambda: lenses.measure_together(groups, against, fresh))
-    lab.stage(f"{name}-input-scale", lambda: sweep(lab, settings, groups, over))
+    for kind in sweeps:
+        lab.stage(f"{name}-{kind}", lambda kind=kind: sweep(lab, settings, groups, kind))
     return trained
 
 
-def sweep(
-    lab: Lab, settings: Regression, groups: Mapping[str, Sequence[Any]], over: Mapping[str, Sequence[Any]]
-) -> Estimates:
-    """Losses away from the training tasks."""
+def sweep(lab: Lab, settings: Regression, groups: Mapping[str, Sequence[Any]], kind: str) -> Estimates:
+    """Losses away from the training tasks, as `SWEEPS` has them."""
+    over = dict(SWEEPS[kind])
+    if "x_scale" in over:
+        over["x_scale"] = [settings.x_scale * scale for scale in over["x_scale"]]
     return lenses.sweep(groups, settings.family(), over, tasks=settings.sweep_tasks, seed=lab.seed, device=lab.device)
 
 
@@ -228,6 +240,10 @@ def halfway(
     references: Mapping[str, Sequence[Any]] | None = None,
 ) -> Estimates:
     """Networks, those at the other end, the networks halfway between, and references, on the same tasks."""
-    middles = [lenses.interpolate(net, other, 0.5) for net, other in zip(trained, others, strict=True)]
-    groups = {"trained": trained, "other": others, "middle": middles, **(references or {})}
+    groups = {"trained": trained, "other": others, "middle": middles(trained, others), **(references or {})}
     return lenses.measure_together(groups, ["trained", "other", *(references or {})], fresh)
+
+
+def middles(nets: Sequence[Any], others: Sequence[Any]) -> list[Any]:
+    """The network halfway between each and the one of its place at the other end."""
+    return [lenses.interpolate(net, other, 0.5) for net, other in zip(nets, others, strict=True)]
