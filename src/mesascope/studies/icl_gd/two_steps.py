@@ -13,7 +13,17 @@ import numpy as np
 from mesascope import constructions, learners, lenses
 from mesascope.evidence import Claim, Reported, above, printed, two_sided
 from mesascope.records import register
-from mesascope.studies.icl_gd.regression import PAPER, Regression, contrast, halfway, network, plan, predicted
+from mesascope.studies.icl_gd.regression import (
+    PAPER,
+    SWEEPS,
+    Regression,
+    contrast,
+    halfway,
+    middles,
+    network,
+    plan,
+    predicted,
+)
 from mesascope.studies.icl_gd.shared_claims import as_predicted, converged, halfway_losses, midpoint, no_better_descent
 from mesascope.studies.icl_gd.shared_figures import contrast_figures
 from mesascope.studies.study import Study
@@ -78,6 +88,29 @@ CLAIMS = (
         "loss of trained / of GD++, at each scale", printed("Figs. 3a right, 6b"),
         lambda r: _near(r["looped-input-scale"]).ratio("trained", "gd++"), two_sided(0.25), premises=PREMISES,
     ),
+    Claim(
+        "teacher-scale", "for teachers scaled by 0.5 to 5, losses are within 5 % of GD++'s",
+        "loss of trained / of GD++, at each scale", printed("Fig. 6b centre left"),
+        lambda r: r["looped-teacher-scale"].ratio("trained", "gd++"), two_sided(0.05), premises=PREMISES,
+    ),
+    Claim(
+        "other-inputs", "on normal, exponential and Laplace inputs, losses are within a quarter of GD++'s",
+        "loss of trained / of GD++, for each law and scale", printed("Fig. 6b right: almost identical behaviour"),
+        lambda r: r["looped-other-inputs"].ratio("trained", "gd++"), two_sided(0.25), premises=PREMISES,
+    ),
+    Claim(
+        "interpolated-input-scale", "halfway between trained weights and construction, losses stay within a quarter "
+        "of GD++'s for input scales up to 1.25 times those of training",
+        "loss at the midpoint / of GD++, at each scale",
+        printed("Figs. 3a right, 6b left"), lambda r: _near(r["looped-input-scale"]).ratio("middle", "gd++"),
+        two_sided(0.25), premises=(*PREMISES, "midpoint"),
+    ),
+    Claim(
+        "interpolated-teacher-scale", "halfway between trained weights and construction, losses are within 5 % of "
+        "GD++'s for teachers scaled by 0.5 to 5", "loss at the midpoint / of GD++, at each scale",
+        printed("Fig. 6b centre left"), lambda r: r["looped-teacher-scale"].ratio("middle", "gd++"), two_sided(0.05),
+        premises=(*PREMISES, "midpoint"),
+    ),
 )  # fmt: skip
 
 
@@ -87,10 +120,12 @@ def measure(lab: Lab, settings: Regression) -> None:
     plus = learners.tune_spectral(learners.GradientDescentPlusPlus(2, 3.0, 0.03), family, contexts=tasks, seed=lab.seed)
     gd = learners.tune_spectral(learners.GradientDescent(2, 3.0), family, contexts=tasks, seed=lab.seed)
     references = {"gd": gd.learner, "gd++": plus.learner}
-    config = network(settings, n_layers=2, shared=True)
-    nets = contrast(lab, settings, "looped", config, references, own=2)
     (eta,), (gamma,) = ([size.value for size in plus.step_sizes[name]] for name in ("eta", "gamma"))
     built = constructions.gradient_descent_plus_plus(10, 1, eta, gamma, 10, steps=2).network.float().to(lab.device)
+    nets = contrast(
+        lab, settings, "looped", network(settings, n_layers=2, shared=True), references, own=2,
+        more=lambda trained: {"middle": middles(trained, [built] * len(trained))}, sweeps=tuple(SWEEPS),
+    )  # fmt: skip
     fresh = lab.draw(family, settings.tasks, "eval")
     lab.stage("interpolation", lambda: halfway(nets, [built] * len(nets), fresh))
     lab.stage("predicted", lambda: predicted(lab, settings, references))
