@@ -59,12 +59,12 @@ from mesascope.nets import (
     AttentionConfig,
     CausalTransformerConfig,
     Concatenated,
-    WithQuery,
     EmbeddedDescentConfig,
     EmbeddingConfig,
     InContextRegressorConfig,
     SequencePredictorConfig,
     TransformerConfig,
+    WithQuery,
 )
 from mesascope.records import facts, registered
 from mesascope.streams import stream

@@ -14,7 +14,7 @@ __all__ = ["CLAIMS", "HEADS", "THRESHOLD", "rise_and_fall"]
 
 HEADS = {"one-head": 1, "two-heads": 2}
 THRESHOLD = 0.25
-TRAINED = ("converged", "references-as-predicted")
+TRAINED = ("one-head-converged", "two-heads-converged", "references-as-predicted")
 
 
 def rise_and_fall(step: np.ndarray, test: np.ndarray, own: np.ndarray, limit: float) -> tuple[float, float, float]:
@@ -47,8 +47,20 @@ def _spread(one: np.ndarray, two: np.ndarray) -> float:
     return float(np.log2(one.std(ddof=1) / two.std(ddof=1)))
 
 
+def _middle_half(one: np.ndarray, two: np.ndarray) -> float:
+    """The same of the range of the middle half of the seeds, which no few late ones decide; steps are 10 apart."""
+    wide, narrow = (np.subtract(*np.quantile(steps, [0.75, 0.25])) for steps in (one, two))
+    return float(np.log2(max(wide, 10) / max(narrow, 10)))
+
+
+def _late(one: np.ndarray, two: np.ndarray) -> float:
+    """Share of seeds that arrive after twice their median, with one head less with two."""
+    first, second = (np.mean(steps > 2 * np.median(steps)) for steps in (one, two))
+    return float(first - second)
+
+
 def _earlier(one: np.ndarray, two: np.ndarray) -> float:
-    return float(two.mean() / one.mean())
+    return float(np.median(two) / np.median(one))
 
 
 def _crossings(r: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -56,13 +68,19 @@ def _crossings(r: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 CLAIMS = (
-    converged(*HEADS, at_least=10),
+    *(converged(name, id=f"{name}-converged", at_least=10) for name in HEADS),
     as_predicted(("gd",)),
     Claim(
         "reaches-gd", "layers of one head and of two end within 3 % of gradient descent's loss",
         "loss of trained / of gradient descent", printed("Fig. 15 left and centre"),
-        lambda r: np.stack([r["comparison"].ratio(name, "gd") for name in HEADS], axis=1), two_sided(0.03),
+        lambda r: np.concatenate([r["losses"].ratio(name, "gd") for name in HEADS], axis=1), two_sided(0.03),
         at_least=10, premises=TRAINED,
+    ),
+    Claim(
+        "late-seeds", "with one head more seeds than with two stay on the plateau for more than twice as long as the "
+        "median seed", "share of such seeds with one head, less that with two",
+        printed("Fig. 15 left: very long initial phases for some seeds"), _crossings, above(0.0, by="paper"),
+        quantifier="bootstrap", statistic=_late, at_least=10, premises=TRAINED,
     ),
     Claim(
         "spread-shrinks", "the step at which half the loss falls below 0.25 varies at least three times as much over "
@@ -71,8 +89,14 @@ CLAIMS = (
         statistic=_spread, at_least=10, premises=TRAINED,
     ),
     Claim(
+        "middle-half-shrinks", "so it does over the middle half of the seeds, where late ones do not count",
+        "log2 of one head's interquartile range over two heads'; 1.58 is three times",
+        ours("a standard deviation rests on the few late seeds"), _crossings, above(np.log2(3.0).item()),
+        quantifier="bootstrap", statistic=_middle_half, at_least=10, premises=TRAINED,
+    ),
+    Claim(
         "two-heads-arrive", "layers of two heads fall below 0.25 earlier than those of one",
-        "mean step of two heads / of one", printed("Fig. 15 left and centre"), _crossings, below(1.0),
+        "median step of two heads / of one", printed("Fig. 15 left and centre"), _crossings, below(1.0),
         quantifier="bootstrap", statistic=_earlier, at_least=10, premises=TRAINED,
     ),
     Claim(
@@ -90,6 +114,12 @@ CLAIMS = (
         "test-falls", "after that it falls to within 10 % of gradient descent's on the same tasks",
         "lowest loss after the rise / gradient descent's, mean over seeds", printed("Fig. 15 right"), _blocks(1),
         two_sided(0.1), quantifier="mean", premises=("block-learns",),
+    ),
+    Claim(
+        "test-ends", "at the end it is within 10 % of gradient descent's on the same tasks",
+        "last loss / gradient descent's, mean over seeds", printed("Fig. 15 right: almost matching"),
+        lambda r: r["grokking"]["mse"][:, -1] / float(r["gradient-descent"]["mse"]), two_sided(0.1),
+        quantifier="mean", premises=("block-learns",),
     ),
     Claim(
         "test-falls-late", "it falls late: it is half way down to gradient descent's after at least twice as many "
