@@ -17,7 +17,7 @@ from mesascope import learners, lenses
 from mesascope.errors import require_count
 from mesascope.evidence import Arrays, Estimates
 from mesascope.records import register
-from mesascope.studies.icl_gd.curvature_claims import CLAIMS, SIZES, condition_number, transformed
+from mesascope.studies.icl_gd.curvature_claims import CLAIMS, GAMMAS, SIZES, condition_number, transformed
 from mesascope.studies.icl_gd.curvature_figures import FIGURES
 from mesascope.studies.icl_gd.regression import PAPER, Regression, network, own_descent, plan, watch_loss
 from mesascope.studies.study import Study
@@ -44,6 +44,7 @@ def measure(lab: Lab, settings: Curvature) -> None:
     """Draw spectra, and read gamma from networks trained on the same tasks."""
     sizes = {size: _train(lab, settings, size) for size in SIZES}
     lab.stage("spectra", lambda: _spectra(lab, settings))
+    lab.stage("condition-numbers", lambda: _medians(lab, settings))
     lab.stage("gamma", lambda: _gammas(list(sizes.values())))
     lab.stage("conditioning", lambda: _conditioning(lab.run.results["spectra"], lab.run.results["gamma"]))
     lab.stage("descents", lambda: _over_sizes(_descents(lab, settings, *pair) for pair in sizes.items()))
@@ -75,6 +76,18 @@ def _spectra(lab: Lab, settings: Curvature) -> Arrays:
         "spectra": [drawn[0][:SHOWN].float().cpu().numpy() for drawn in draws],
     }
     return Arrays(found, smallest="draw size", largest="draw size", size="size", spectra="size task eigenvalue")
+
+
+def _medians(lab: Lab, settings: Curvature) -> Arrays:
+    """For N = 25, the median over contexts of the condition number after one step, for each draw and each gamma."""
+    family = settings.family(n_context=25)
+    draws = [
+        25 * learners.gram_spectra(family, CONTEXTS, lab.stream("medians", index)) for index in range(settings.draws)
+    ]
+    medians = [
+        [np.median(condition_number(transformed(draw.cpu().numpy(), gamma))) for gamma in GAMMAS] for draw in draws
+    ]
+    return Arrays({"median": medians}, median="draw gamma")
 
 
 def _gammas(sizes: Sequence[Mapping[str, Sequence[Any]]]) -> Arrays:

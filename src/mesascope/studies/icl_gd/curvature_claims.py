@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from mesascope.evidence import Bound, Claim, below, derived, ours, printed, two_sided
+from mesascope.evidence import Bound, Claim, above, below, derived, ours, printed, two_sided
 from mesascope.studies.icl_gd.shared_claims import converged, no_better_descent
 
-__all__ = ["CLAIMS", "SIZES", "condition_number", "condition_numbers", "flattest", "transformed"]
+__all__ = ["CLAIMS", "GAMMAS", "SIZES", "condition_number", "condition_numbers", "flattest", "transformed"]
 
 SIZES = (10, 25, 50, 100)
+GAMMAS = (0.0, 0.03, 0.06, 0.08, 0.1, 0.12, 0.14, 0.16, 0.18, 0.2)
 PAPER_SMALLEST = np.array([1e-10, 0.097, 0.666, 2.870])
 PAPER_LARGEST = np.array([4.6, 7.712, 10.845, 17.196])
 PAPER_GAMMA = np.array([0.179, 0.099, 0.056, 0.029])
@@ -60,6 +61,12 @@ def _flattest(r: Any) -> np.ndarray:
     return _measured(np.array([[flattest(*ends) for ends in zip(*draw, strict=True)] for draw in pairs]))
 
 
+def _beyond(found: Any) -> np.ndarray:
+    """Medians for each gamma above 0.1, relative to that at 0.1."""
+    start = GAMMAS.index(0.1)
+    return found["median"][:, start + 1 :] / found["median"][:, start, None]
+
+
 CLAIMS = (
     converged(*(f"pairs-{size}" for size in SIZES)),
     no_better_descent("descents", "expected", "GD++", id="gd++-at-its-optimum"),
@@ -103,6 +110,31 @@ CLAIMS = (
         "weights, for each N", "gamma of least condition number, below 1 / largest eigenvalue, / gamma read",
         printed("Fig. 13 centre"), lambda r: _flattest(r) / r["gamma"]["gamma"], Bound(0.5, 2.0), quantifier="mean",
         premises=TRAINED,
+    ),
+    Claim(
+        "gamma-derived-larger", "the gamma of least condition number is larger than that in trained weights, for each "
+        "N", "gamma of least condition number, below 1 / largest eigenvalue, / gamma read",
+        printed("appendix A.10: a slightly larger gamma"), lambda r: _flattest(r) / r["gamma"]["gamma"],
+        above(1.0, by="paper"), quantifier="mean", premises=TRAINED,
+    ),
+    Claim(
+        "text-inputs", "inputs from U(-1, 1), as the text has them, give the paper's largest eigenvalues to 10 %, for "
+        "each N", "largest of each draw of such tasks / paper's, mean over draws", printed("section 3"),
+        lambda r: 4 * r["spectra"]["largest"] / PAPER_LARGEST, two_sided(0.1), over="draws", quantifier="mean",
+        at_least=10, about="algorithms",
+    ),
+    Claim(
+        "explodes", "for N = 25, condition numbers explode for gamma above 0.1: their median at 0.12 and beyond is "
+        "larger than at 0.1", "median condition number / at gamma 0.1, for each gamma, mean over draws",
+        printed("Fig. 13 right"), lambda r: _beyond(r["condition-numbers"]), above(1.0, by="paper"), over="draws",
+        quantifier="mean", at_least=10, about="algorithms",
+    ),
+    Claim(
+        "explodes-later", "their median is ten times that at gamma 0.1 from 0.18 on",
+        "median condition number / at gamma 0.1, for each gamma, mean over draws",
+        ours("where the eigenvalues of most contexts reach 1 / gamma"),
+        lambda r: _beyond(r["condition-numbers"])[:, -2:], above(10.0), over="draws", quantifier="mean", at_least=10,
+        about="algorithms",
     ),
     Claim(
         "inside-roots", "all eigenvalues lie below 1 / gamma, the second root of their map, for each N",

@@ -65,7 +65,7 @@ def measure(lab: Lab, settings: OneStep) -> None:
         lab.stage(kind, lambda kind=kind: sweep(lab, settings, around, kind))
     for damping in DAMPINGS:
         lab.stage(f"damping-{damping}", lambda damping=damping: _roll_out(groups, few, damping))
-    lab.stage("unstable", lambda: _unstable(gd, fresh))
+    lab.stage("unstable", lambda: _unstable(lab, settings, gd))
     lab.stage("weights", lambda: _read(trained, built))
     lab.stage("construction", lambda: _read([built], built))
     lab.stage("step-sizes", lambda: {"eta": [lenses.step_sizes(net, 10).eta[0].item() for net in trained]})
@@ -166,9 +166,10 @@ def _roll_out(groups: Mapping[str, Sequence[Any]], few: tasks.Episode, damping: 
     return Estimates.over({"application": range(APPLICATIONS + 1)}, points)
 
 
-def _unstable(gd: Any, fresh: tasks.Episode) -> Estimates:
-    """The share of contexts on which gradient descent diverges in the end, for each damping."""
-    largest = torch.linalg.eigvalsh(_gram(fresh.context.x))[:, -1].cpu().numpy()
+def _unstable(lab: Lab, settings: OneStep, gd: Any) -> Estimates:
+    """The share of contexts on which gradient descent diverges in the end, for each damping; they are few."""
+    spectra = learners.gram_spectra(settings.family(), 10 * settings.tasks, lab.stream("unstable"))
+    largest = spectra[:, -1].cpu().numpy()
     points = [Estimates.of({("share",): [damping * gd.eta.item() * largest > 2]}) for damping in DAMPINGS]
     return Estimates.over({"damping": DAMPINGS}, points)
 
