@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from mesascope.evidence import Arrays, Estimates
+from mesascope.learners import tuning
 from mesascope.records import from_record, registered, to_record
 from mesascope.reports import ledger_markdown
 from mesascope.runs import find_runs, open_run
@@ -37,6 +38,15 @@ def finished(name, folder, seed=0, **tiny):
     settings = hardly_trained(study.presets["quick"], **tiny)
     run = new_run(study, "quick", settings, seed=seed, out=folder)
     return run, run_study(study, settings, run)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def hardly_tuned():
+    """References are tuned by three steps of L-BFGS a start; that the search finds optima is tested elsewhere."""
+    minimise = tuning.minimise
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tuning, "minimise", lambda losses, start, units, iterations: minimise(losses, start, units, 3))
+        yield
 
 
 @pytest.fixture(scope="module", params=STUDIES)

@@ -2,10 +2,11 @@
 
 ICML paper: Figures 3 (right), 6c and 7. Tokens are clipped at 10 throughout. Five layers with weights of their own are
 compared with five gradient steps (a tuned step size each), with five steps of GD++ (an eta and a gamma each, tuned),
-and with the GD++ whose step sizes their own weights spell: step sizes of deep GD++ have many good values, and each
-network finds its own. Ten looped layers are compared with ten tied steps of GD++.
+with the GD++ whose step sizes their own weights spell, and with GD++ tuned from there: step sizes of deep GD++ have
+many good values, and each network finds its own. Ten looped layers are compared with ten tied steps of GD++.
 
-Means rest on the rare contexts where these polynomials explode, so medians stand beside them.
+Means rest on the rare contexts where these polynomials explode, so medians stand beside them. One network trains with
+the authors' settings.
 """
 
 from __future__ import annotations
@@ -23,17 +24,21 @@ from mesascope.reports import Figure, Line, Lines
 from mesascope.studies.icl_gd.deep_claims import CLAIMS
 from mesascope.studies.icl_gd.regression import (
     PAPER,
+    SWEEPS,
     Recipe,
     Regression,
     contrast,
     halfway,
+    middles,
     network,
     own_descent,
     plan,
     untied_descents,
+    watch_loss,
 )
 from mesascope.studies.icl_gd.shared_figures import HALF_MSE, NAMES, contrast_figures, values
 from mesascope.studies.study import Study
+from mesascope.training import Training, train
 
 if TYPE_CHECKING:
     from mesascope.studies.lab import Lab
@@ -48,8 +53,14 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 class Deep(Regression):
     """Settings of the study."""
 
+    seeds: int = 10
+    """Networks of five separate layers, one a seed."""
     looped: Recipe = field(default_factory=lambda: Recipe(plan(5000, 4e-3, clip=0.001), init_scale=0.02))
-    """How the ten looped layers train."""
+    """How the ten looped layers train, five seeds of them."""
+    authors: Recipe = field(default_factory=lambda: Recipe(Training(50_000, 2048, 5e-4, "constant", clip=10.0)))
+    """How the network with the authors' settings trains."""
+    descents: Training = field(default_factory=lambda: plan(1000, 0.02))
+    """How step sizes of GD++ go on from those that a network's weights spell."""
 
 
 def measure(lab: Lab, settings: Deep) -> None:
@@ -57,7 +68,10 @@ def measure(lab: Lab, settings: Deep) -> None:
     fresh = lab.draw(settings.family(), settings.tasks, "eval")
     references = untied_descents(lab, settings, SEPARATE, CLIP)
     config = network(settings, n_layers=SEPARATE, token_clip=CLIP)
-    trained = contrast(lab, settings, "separate", config, references, own=SEPARATE)
+    trained = contrast(
+        lab, settings, "separate", config, references, own=SEPARATE, sweeps=tuple(SWEEPS),
+        more=lambda networks: {"near": _tuned_from(lab, settings, networks)},
+    )  # fmt: skip
     goals = {
         "own": [_as_network(net, own_descent(net, SEPARATE)) for net in trained],
         "tuned": [_as_network(net, references["gd++"]) for net in trained],
@@ -69,9 +83,40 @@ def measure(lab: Lab, settings: Deep) -> None:
         "quantiles", lambda: _quantiles({"trained": trained, **{k: [one] for k, one in references.items()}}, fresh)
     )
 
-    recipe = settings.looped
+    recipe, tied = settings.looped, _tied(lab, settings)
     config = network(settings, n_layers=LOOPED, shared=True, token_clip=CLIP, init_scale=recipe.init_scale)
-    contrast(lab, settings, "looped", config, {"gd++": _tied(lab, settings)}, recipe.training, own=LOOPED)
+    looped = contrast(
+        lab, settings, "looped", config, {"gd++": tied}, recipe.training, own=LOOPED, seeds=5,
+        more=lambda networks: {"middle": middles(networks, [_as_network(net, tied) for net in networks])},
+    )  # fmt: skip
+    goal = [_as_network(net, tied) for net in looped]
+    lab.stage("looped-interpolation", lambda: halfway(looped, goal, fresh, {"gd++": [tied]}))
+    _authors(lab, settings, references)
+
+
+def _tuned_from(lab: Lab, settings: Deep, nets: Sequence[Any]) -> list[Any]:
+    """GD++ of each network, its step sizes trained on from those that the weights spell: stage ``near``."""
+
+    def tuned() -> Arrays:
+        owns = iter([own_descent(net, SEPARATE) for net in nets])
+        found = train(lambda _: next(owns), settings.family(), settings.descents, lab.seeds, device=lab.device)
+        sizes = {name: [getattr(one, name).tolist() for one in found.members()] for name in ("eta", "gamma")}
+        return Arrays(sizes, **dict.fromkeys(sizes, "seed step"))
+
+    sizes: Any = lab.stage("near", tuned)
+    pairs = zip(sizes["eta"].tolist(), sizes["gamma"].tolist(), strict=True)
+    return [learners.GradientDescentPlusPlus(SEPARATE, *pair, token_clip=CLIP) for pair in pairs]
+
+
+def _authors(lab: Lab, settings: Deep, references: Mapping[str, Any]) -> None:
+    """One network with the authors' settings, beside the same references."""
+    recipe, family = settings.authors, settings.family()
+    config = network(settings, n_layers=SEPARATE, token_clip=CLIP, init_scale=recipe.init_scale)
+    watched = watch_loss(mse=lab.draw(family, settings.sweep_tasks, "watch"))
+    trained = lab.train("authors", config, family, recipe.training, seeds=lab.seeds[:1], watch=watched)
+    fresh = lab.draw(family, settings.tasks, "eval")
+    groups = {"trained": trained, **{name: [one] for name, one in references.items()}}
+    lab.stage("authors-comparison", lambda: lenses.measure_together(groups, list(references), fresh))
 
 
 def _tied(lab: Lab, settings: Deep) -> learners.GradientDescentPlusPlus:
@@ -89,7 +134,7 @@ def _tied(lab: Lab, settings: Deep) -> learners.GradientDescentPlusPlus:
 def _as_network(net: Any, algorithm: Any) -> Any:
     """The construction of ``algorithm`` in an architecture like ``net``'s, clip included."""
     eta, gamma = algorithm.eta.tolist(), algorithm.gamma.tolist()
-    built = constructions.gradient_descent_plus_plus(D, 1, eta, gamma, D, SEPARATE).network
+    built = constructions.gradient_descent_plus_plus(D, 1, eta, gamma, D, algorithm.steps).network
     like = net.products()[0].w_kq
     return net.with_products([type(layer)(*(part.to(like) for part in layer)) for layer in built.products()])
 
@@ -161,10 +206,13 @@ STUDY = register("study", "deep")(
             "quick": Deep(
                 plan(1200, 8e-3, batch=512, clip=0.001),
                 init_scale=3.0,
+                seeds=5,
                 tasks=10_000,
                 sweep_tasks=500,
                 tune_tasks=500,
                 looped=Recipe(plan(300, 4e-3, batch=512, clip=0.001), init_scale=0.02),
+                authors=Recipe(Training(300, 512, 5e-4, "constant", clip=10.0)),
+                descents=plan(100, 0.02, batch=512),
             ),
             "paper": Deep(plan(6000, 8e-3, clip=0.001), init_scale=3.0, sweep_tasks=5000, tune_tasks=5000),
         },
@@ -178,6 +226,7 @@ STUDY = register("study", "deep")(
             "0.002: from small weights, layers die.",
             "Ten looped layers start from a variance of 0.02.",
             "GD++ is tuned by L-BFGS, from 50,000 spectra or on 5,000 tasks, in place of 30,000 steps of Adam.",
+            "The network with the authors' settings has one seed, and no claim rests on it.",
         ),
     )
 )

@@ -7,7 +7,14 @@ from typing import Any
 import numpy as np
 
 from mesascope.evidence import Claim, above, below, derived, ours, printed, two_sided
-from mesascope.studies.icl_gd.shared_claims import converged, halfway_distances, halfway_losses, no_better_descent
+from mesascope.studies.icl_gd.shared_claims import (
+    converged,
+    halfway_distances,
+    halfway_losses,
+    midpoint,
+    no_better_descent,
+    peak_difference,
+)
 
 __all__ = ["CLAIMS"]
 
@@ -20,6 +27,18 @@ MAIN = "separate-comparison"
 def _worse(r: Any) -> np.ndarray:
     """Every looped network over every one of separate layers; what tasks they share adds to the error, not less."""
     return np.true_divide.outer(r["looped-comparison"]["mse", "trained"], r[MAIN]["mse", "trained"])
+
+
+def _near(swept: Any) -> Any:
+    return swept.where(swept.cases["x_scale"] <= 1.25 * 0.5)
+
+
+def _small(swept: Any) -> Any:
+    return swept.where(swept.cases["w_scale"] <= 2.0)
+
+
+def _apart_at_twice(swept: Any) -> np.ndarray:
+    return np.array([abs(np.log(ratio.nominal_value)) for ratio in swept.ratio("trained", "gd++")[:, -1]])
 
 
 def _smooth(path: Any) -> np.ndarray:
@@ -80,6 +99,56 @@ CLAIMS = (
         lambda r: r[MAIN]["cosine", "trained", "gd++"] - r[MAIN]["cosine", "trained", "gd"],
         above(0.0, by="paper"), premises=TUNED,
     ),
+    Claim(
+        "near-close", "GD++ tuned on from each network's own step sizes has a median loss within a quarter of the "
+        "network's", "median loss of trained / of GD++ tuned from its step sizes",
+        ours("the reference in the network's own basin"), lambda r: r[MAIN].ratio("trained", "near", "median"),
+        two_sided(0.25), premises=SEPARATE,
+    ),
+    Claim(
+        "close-to-zero", "each network of five layers has a mean half squared error below 0.02",
+        "half squared error", printed("section 3: loss close to 0"), lambda r: r[MAIN]["mse", "trained"] / 2,
+        below(0.02), premises=SEPARATE,
+    ),
+    Claim(
+        "gd-early", "early in training networks of five layers are nearer to gradient descent than to GD++",
+        "cosine to gradient descent less cosine to GD++, where the former peaks", printed("Fig. 3b centre left"),
+        lambda r: peak_difference(r["separate"]), above(0.0, by="paper"), quantifier="mean", premises=TUNED,
+    ),
+    Claim(
+        "input-scale", "for input scales up to 1.25 times those of training, losses of five layers stay within a "
+        "quarter of those of GD++ with their own step sizes", "loss of trained / of its own GD++, at each scale",
+        printed("Figs. 3b right, 6c left"), lambda r: _near(r["separate-input-scale"]).ratio("trained", "own"),
+        two_sided(0.25), premises=SEPARATE,
+    ),
+    Claim(
+        "far-from-training", "on inputs of twice the training scale the match with tuned GD++ is lost: losses differ "
+        "by more than a tenth", "|log(loss of trained / of tuned GD++)|, mean over seeds",
+        printed("Fig. 6c: less good match far away from training"),
+        lambda r: _apart_at_twice(r["separate-input-scale"]), above(0.1), quantifier="mean", premises=TUNED,
+    ),
+    Claim(
+        "teacher-scale", "for teachers scaled by 0.5 to 2, losses of five layers stay within a quarter of those of "
+        "GD++ with their own step sizes", "loss of trained / of its own GD++, at each scale",
+        printed("Fig. 6c centre left"),
+        lambda r: _small(r["separate-teacher-scale"]).ratio("trained", "own"), two_sided(0.25), premises=SEPARATE,
+    ),
+    Claim(
+        "looped-cosine", "each network of ten looped layers has a cosine above 0.99 with ten tied steps of GD++",
+        "mean cosine of dy/dx_q", printed("Fig. 7 centre"),
+        lambda r: r["looped-comparison"]["cosine", "trained", "gd++"], above(0.99), premises=LOOPED,
+    ),
+    Claim(
+        "looped-input-scale", "for input scales up to 1.25 times those of training, losses of ten looped layers stay "
+        "within a quarter of GD++'s", "loss of trained / of GD++, at each scale", printed("Fig. 7 right"),
+        lambda r: _near(r["looped-input-scale"]).ratio("trained", "gd++"), two_sided(0.25), premises=LOOPED,
+    ),
+    Claim(
+        "looped-interpolation", "halfway between ten looped layers and the construction the loss is at most 10 % above "
+        "both ends'", "loss at the midpoint / at either end", printed("Fig. 7: again interpolatable"),
+        lambda r: halfway_losses(r["looped-interpolation"]), below(1.1), premises=(*LOOPED, "looped-midpoint"),
+    ),
+    midpoint("looped-interpolation", id="looped-midpoint"),
     Claim(
         "looped-matches-gd++", "each network of ten looped layers loses what ten tied steps of GD++ do, within 10 % "
         "(quick preset: 50 %)", "loss of trained / of GD++", printed("Fig. 7"),

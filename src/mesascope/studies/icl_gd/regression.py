@@ -144,6 +144,7 @@ def contrast(
     own: int | None = None,
     more: Callable[[Sequence[Any]], Mapping[str, Sequence[Any]]] | None = None,
     sweeps: Sequence[str] = ("input-scale",),
+    seeds: int | None = None,
 ) -> list[Any]:
     """Train networks and compare them with references: while training, on fresh tasks, and away from those of training.
 
@@ -153,10 +154,12 @@ def contrast(
         own: steps of the descent whose step sizes are read from each network's own weights, which is compared too as
             ``own``: no better reference of the same form should exist.
         more: further groups to compare, from the networks.
+        seeds: how many networks, where not those of the study.
     """
     family = settings.family()
     watched = watch(references, lab.draw(family, settings.sweep_tasks, "watch"))
-    trained = lab.train(name, config, family, training or settings.training, watch=watched)
+    chosen = lab.seeds if seeds is None else range(lab.seed, lab.seed + seeds)
+    trained = lab.train(name, config, family, training or settings.training, seeds=chosen, watch=watched)
     groups: dict[str, Sequence[Any]] = {
         "trained": trained,
         **{key: [reference] for key, reference in references.items()},
@@ -190,8 +193,10 @@ def own_descent(net: Any, steps: int, n_context: int = 10) -> learners.GradientD
 def untied_descents(lab: Lab, settings: Regression, steps: int, token_clip: float) -> dict[str, Any]:
     """Gradient descent and GD++ with sizes of their own for every step, and clipped tokens: stage ``tuned``.
 
-    They are tuned from spectra, ten times as many as ``tune_tasks``: on fewer, rare contexts explode later.
+    Gradient descent is tuned under the clip, GD++ from spectra, ten times as many as ``tune_tasks``, which leaves it
+    better on fresh tasks: under the clip it fits the tails of the tasks at hand.
     """
+    family = settings.family()
     etas, gammas = [1.0 + step for step in range(steps)], [0.03] * steps
     starts = {
         "gd": learners.GradientDescent(steps, etas, token_clip=token_clip),
@@ -199,9 +204,13 @@ def untied_descents(lab: Lab, settings: Regression, steps: int, token_clip: floa
     }
 
     def tuned() -> Arrays:
-        contexts, sizes = 10 * settings.tune_tasks, {}
+        sizes = {}
         for key, start in starts.items():
-            found = learners.tune_spectral(start, settings.family(), contexts=contexts, seed=lab.seed).step_sizes
+            if key == "gd":
+                found = learners.tune(start, family, tasks=settings.tune_tasks, seed=lab.seed).step_sizes
+            else:
+                contexts = 10 * settings.tune_tasks
+                found = learners.tune_spectral(start, family, contexts=contexts, seed=lab.seed).step_sizes
             sizes |= {f"{key} {name}": [one.value for one in each] for name, each in found.items()}
         return Arrays(sizes, **dict.fromkeys(sizes, "step"))
 

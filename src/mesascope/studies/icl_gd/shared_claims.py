@@ -18,6 +18,7 @@ __all__ = [
     "late_share",
     "midpoint",
     "no_better_descent",
+    "peak_difference",
 ]
 
 
@@ -96,6 +97,12 @@ def halfway_distances(path: Any) -> np.ndarray:
     """Mean difference of predictions of each midpoint to either end, over that of the ends, ``(seeds, 2)``."""
     ends = path["prediction-difference", "trained", "other"]
     return np.stack([path["prediction-difference", "middle", end] / ends for end in ("trained", "other")], axis=1)
+
+
+def peak_difference(curves: Any) -> np.ndarray:
+    """Each seed's cosine to gradient descent less that to GD++, at the step where the former is largest."""
+    to_gd, to_plus = curves["gd cosine"], curves["gd++ cosine"]
+    return np.take_along_axis(to_gd - to_plus, to_gd.argmax(axis=1)[:, None], axis=1)[:, 0]
 
 
 def midpoint(stage: str, *, id: str = "midpoint") -> Claim:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from mesascope import constructions, learners, lenses
 from mesascope.evidence import Claim, Reported, above, printed, two_sided
 from mesascope.records import register
@@ -24,7 +22,14 @@ from mesascope.studies.icl_gd.regression import (
     plan,
     predicted,
 )
-from mesascope.studies.icl_gd.shared_claims import as_predicted, converged, halfway_losses, midpoint, no_better_descent
+from mesascope.studies.icl_gd.shared_claims import (
+    as_predicted,
+    converged,
+    halfway_losses,
+    midpoint,
+    no_better_descent,
+    peak_difference,
+)
 from mesascope.studies.icl_gd.shared_figures import contrast_figures
 from mesascope.studies.study import Study
 
@@ -58,7 +63,7 @@ CLAIMS = (
     Claim(
         "gd-early", "early in training networks are nearer to gradient descent than to GD++",
         "cosine to gradient descent less cosine to GD++, where the former peaks", printed("Fig. 3a centre"),
-        lambda r: _peak(r["looped"]), above(0.0), quantifier="mean", premises=PREMISES,
+        lambda r: peak_difference(r["looped"]), above(0.0), quantifier="mean", premises=PREMISES,
     ),
     Claim(
         "gd++-late", "at the end of training networks are nearer to GD++",
@@ -140,11 +145,6 @@ def _step_sizes(nets, eta: float, gamma: float) -> dict[str, list[float]]:
 
 def _cosine_gain(main):
     return main["cosine", "trained", "gd++"] - main["cosine", "trained", "gd"]
-
-
-def _peak(run) -> np.ndarray:
-    to_gd, to_plus = run["gd cosine"], run["gd++ cosine"]
-    return np.take_along_axis(to_gd - to_plus, to_gd.argmax(axis=1)[:, None], axis=1)[:, 0]
 
 
 def _near(swept):
