@@ -83,7 +83,7 @@ class InContextRegressor(HasPoints, Pretrained):
         super().__init__()
         require_instance("config", config, InContextRegressorConfig)
         d_in = config.transformer.width - config.d_out
-        check_start(w0, (config.d_out, d_in), "(d_out, d_in)")
+        check_start(w0, (config.d_out, d_in), "(dy, dx)")
         self.config = config
         embedding = None if config.embedding is None else Embedding(config.embedding, generator)
         self.transformer = Transformer(config.transformer, generator)
