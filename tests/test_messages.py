@@ -14,8 +14,8 @@ from mesascope.nets import SequencePredictor, SequencePredictorConfig
 from mesascope.ops import mesa_attention
 q, k, v = torch.randn(3, 2, 4, 12, 8)
 from mesascope.nets import EmbeddedDescentConfig, EmbeddingConfig, InContextRegressor, InContextRegressorConfig
-from mesascope.nets import MLP, SoftmaxAttention, Transformer, TransformerConfig, load_state, save_state
-from mesascope.ops import causal_linear_attention, causal_softmax_attention
+from mesascope.nets import MLP, SoftmaxAttention, Transformer, TransformerConfig, load_state, save_state, set_products
+from mesascope.ops import causal_linear_attention, causal_softmax_attention, dpfp
 from mesascope.tasks import Context
 regressor = InContextRegressorConfig(TransformerConfig(4)).build()
 embedded = EmbeddedDescentConfig(EmbeddingConfig(4, 6)).build()
@@ -82,6 +82,10 @@ CALLS = {
     "set EmbeddingConfig.d_token to the layout's width(d_in, d_out).",
     "embedded(Context(x[..., :2], torch.ones(2, 5, 2)), xq[..., :2])": "context.y must have width 1, but is 2",
     "behind(Context(x[..., :2], y), xq[..., :2])": "context must give tokens of the embedding's width 4, but is 3",
+    "mesa_attention(*(part.to('meta') for part in (q, k, v)), ridge=1.0)": "q must be on a device that holds numbers",
+    "dpfp(3, 1)": "x must be of type Tensor, but is 3 (int)",
+    "Transformer(TransformerConfig(4)).with_products(3)": "products must be of type Sequence, but is 3 (int)",
+    "set_products(SoftmaxAttention(heads), 3)": "products must be of type tuple, but is 3 (int)",
     "Transformer(3)": "config must be of type TransformerConfig, but is 3 (int)",
     "save_state(causal.init_state(2), 3)": "path must be of type str or Path, but is 3 (int)",
     "save_state(causal.init_state(2), '/proc/none')": "path must be where one can write, but is '/proc/none' (",

@@ -129,6 +129,14 @@ def test_padding_is_read_off_the_device_once_whatever_the_depth(monkeypatch):
         layer(SEQUENCE[:, :3], mask=gap)
 
 
+def test_members_whose_tokens_are_not_finite_are_blamed_only_where_all_are():
+    layer = registered("attention")["mesa"](AttentionConfig(3, forget=True)).double()
+    diverged = torch.stack([SEQUENCE, SEQUENCE * torch.nan])
+    assert torch.func.vmap(layer)(diverged)[0].isfinite().all()
+    with pytest.raises(ArgumentError, match="tokens must be finite where MesaAttention reads them, but 264 of 264 num"):
+        torch.func.vmap(layer)(diverged * torch.nan)
+
+
 # Beams
 
 

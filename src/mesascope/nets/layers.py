@@ -143,6 +143,7 @@ def products_of(attention: nn.Module) -> Products:
 
 def set_products(attention: nn.Module, products: Products) -> None:
     """Give a layer of heads exactly these: W_K = P = I, W_Q = W_KQ and W_V = W_PV; its keys must be wide as tokens."""
+    require_instance("products", products, tuple)
     w_kq, w_pv = products
     if tuple(attention.w_k.shape) != tuple(w_kq.shape):  # type: ignore[union-attr]
         refuse("products", f"have shape {tuple(attention.w_k.shape)}", tuple(w_kq.shape), "match heads and key_size")  # type: ignore[union-attr]

@@ -218,6 +218,7 @@ class Transformer(HasPoints, Pretrained):
         ones, one a layer, they come apart. Softmax then divides scores by the root of the width, as keys are as wide as
         tokens.
         """
+        require_instance("products", products, Sequence)
         if len(products) not in (self.config.n_layers, len(self.layers)):
             refuse("products", f"be of {len(self.layers)} layers", len(products), "pass one pair a layer")
         first = products[0]
