@@ -206,8 +206,8 @@ def _of_other_arguments(model: Any, inputs: tuple[Any, ...]) -> ArgumentTypeErro
 
 
 def _unanswered(model: Any, inputs: tuple[Any, ...], error: Exception) -> UnansweredError:
-    context, *asked = inputs
-    named = context._asdict() | {"xq": asked[0]} if asked else {"sequence": context}
+    context, *queries = inputs
+    named = context._asdict() | {"xq": queries[0]} if queries else {"sequence": context}
     shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in named.items())
     return UnansweredError(
         f"a learner must answer tasks of the shapes that it is given, here {shapes}, but {label(model)} raised "
