@@ -4,8 +4,12 @@ import sys
 
 import pytest
 import torch
-from sklearn.linear_model import Ridge
+from sklearn.cluster import KMeans
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.model_selection import GridSearchCV
 from sklearn.neighbors import KNeighborsRegressor
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from mesascope.adapters import AsLearner, AsPredictor, from_sklearn
 from mesascope.errors import ArgumentTypeError, MissingPackageError
@@ -123,6 +127,32 @@ def test_an_empty_context_predicts_zero_and_no_query_nothing():
 def test_what_is_no_estimator_is_refused(estimator, said):
     with pytest.raises(ArgumentTypeError, match=f"estimator must have the methods fit, predict and get_params, {said}"):
         from_sklearn(estimator)
+
+
+class Bare:
+    """One of the methods alone, which does not say what kind it is."""
+
+    def fit(self, x, y):
+        return self
+
+    def predict(self, x):
+        return x[:, 0]
+
+    def get_params(self, deep=True):
+        return {}
+
+
+def test_only_regressors_are_taken_and_those_that_do_not_say_what_they_are():
+    for estimator, kind in (
+        (LogisticRegression(), "classifier"),
+        (make_pipeline(StandardScaler(), LogisticRegression()), "classifier"),
+        (KMeans(), "clusterer"),
+    ):
+        with pytest.raises(ArgumentTypeError, match=rf"^estimator must be a regressor, but is .*, a {kind}: pass"):
+            from_sklearn(estimator)
+    episode = LinearRegression(8, 3).sample(4, stream(0, "adapters"))
+    for regressor in (make_pipeline(StandardScaler(), Ridge()), GridSearchCV(Ridge(), {"alpha": [1.0]}, cv=2), Bare()):
+        assert from_sklearn(regressor)(episode.context, episode.xq).shape == (4, 1, 1)
 
 
 def test_without_scikit_learn_the_sentence_says_what_to_install(monkeypatch):

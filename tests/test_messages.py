@@ -14,8 +14,8 @@ from mesascope.nets import SequencePredictor, SequencePredictorConfig
 from mesascope.ops import mesa_attention
 q, k, v = torch.randn(3, 2, 4, 12, 8)
 from mesascope.nets import EmbeddedDescentConfig, EmbeddingConfig, InContextRegressor, InContextRegressorConfig
-from mesascope.nets import SoftmaxAttention, Transformer, TransformerConfig
-from mesascope.ops import causal_linear_attention, causal_softmax_attention
+from mesascope.nets import MLP, SoftmaxAttention, Transformer, TransformerConfig, load_state, save_state, set_products
+from mesascope.ops import causal_linear_attention, causal_softmax_attention, dpfp
 from mesascope.tasks import Context
 regressor = InContextRegressorConfig(TransformerConfig(4)).build()
 embedded = EmbeddedDescentConfig(EmbeddingConfig(4, 6)).build()
@@ -23,6 +23,10 @@ x, y, xq = torch.ones(2, 5, 3), torch.ones(2, 5, 1), torch.ones(2, 1, 3)
 far = torch.ones(2, 5, 3, device="meta")
 heads = AttentionConfig(8)
 predictor = SequencePredictorConfig(CausalTransformerConfig(heads), 3).build()
+behind = InContextRegressorConfig(TransformerConfig(6), embedding=EmbeddingConfig(4, 6)).build()
+gates = AttentionConfig(8, forget=True, beta=True)
+causal = CausalTransformer(CausalTransformerConfig(gates, 2, ("mesa", "softmax"), layer_norm=True))
+tokens = torch.randn(2, 5, 8)
 """
 CALLS = {
     "mesa_attention(q, k, v, ridge=None)": "ridge must be a number, but is None",
@@ -42,8 +46,54 @@ CALLS = {
     "CausalTransformerConfig(8)": "heads must be of type AttentionConfig, but is 8 (int)",
     "CausalTransformerConfig(heads, 1, 'messa')": "attention must be one of 'delta', 'linear', 'mesa', 'softmax'",
     "SequencePredictor(heads)": "config must be of type SequencePredictorConfig",
-    "predictor.step(torch.ones(2, 5, 3), predictor.init_state(2))": "state must be of batch (2, 5), but is (2,)",
-    "predictor.step(torch.ones(2, 3), None)": "state must be of type PredictorState, but is None",
+    "predictor.step(torch.ones(2, 5, 3), predictor.init_state(2))": "element must have shape (*batch, width) for a "
+    "state of batch (2,), but is (2, 5, 3): drop the axis of time, or pass a sequence to advance.",
+    "predictor.step(torch.ones(2, 3), None)": "state must be of type PredictorState, but is None (NoneType): begin "
+    "with init_state(*batch).",
+    "predictor.step(torch.ones(3, 3), predictor.init_state(2))": "state must be of batch (3,), but is (2,): begin with",
+    "predictor.step('a', predictor.init_state(2))": "element must be of type Tensor, but is 'a' (str)",
+    "predictor.init_state('a')": "batch must be an integer, but is 'a' (str)",
+    "predictor(torch.ones(2, 5, 3) / 0)": "tokens must be finite where LinearAttention reads them, but 80 of 80",
+    "causal(tokens[..., :7])": "tokens must have shape (*batch, t, 8), but is (2, 5, 7): set AttentionConfig.width",
+    "causal.tokens(tokens[0, 0])": "tokens must have shape (*batch, t, 8), but is (8,): add the missing axes",
+    "causal(tokens.long())": "tokens must be of a floating-point dtype, but is torch.int64: embed tokens first, with "
+    "torch.nn.Embedding say, or convert numbers with .float().",
+    "causal(tokens.double())": "tokens must have the dtype of the network, torch.float32, but is torch.float64",
+    "causal(tokens.to('meta'))": "tokens must be on the device of the network, 'cpu', but is 'meta'",
+    "causal([1.0])": "tokens must be of type Tensor, but is [1.0] (list)",
+    "causal(tokens, mask=torch.ones(2, 4).bool())": "mask must have shape (2, 5), but is (2, 4)",
+    "causal(tokens, mask=torch.ones(2, 5))": "mask must be a tensor of booleans, but is torch.float32",
+    "causal(tokens, mask=torch.ones(2, 5, dtype=torch.bool, device='meta'))": "mask must be on the tokens' device",
+    "causal(tokens, mask=torch.tensor([[True, False, True, True, True]] * 2))": "mask must be False before a sequence",
+    "causal(tokens, 3)": "state must be of type tuple, but is 3 (int): begin with init_state(*batch).",
+    "causal.step(tokens[:, 0], (1, 2))": "state must be of type AttentionState, but is 1 (int): begin with init_state",
+    "causal.step(tokens[:, 0], causal.init_state(2)[:1])": "state must be of 2 layers, but is 1: begin with init_state",
+    "causal.step(tokens[:, :1], causal.init_state(2))": "token must have shape (*batch, width) for a state of batch",
+    "causal.step(tokens[0, 0], causal.init_state(2))": "token must have shape (*batch, width) for a state of batch "
+    "(2,), but is (8,): add the missing axes.",
+    "causal.step(tokens[:, 0], causal.init_state(3))": "state must be of batch (2,), but is (3,): begin",
+    "causal.init_state(-1)": "batch must be at least 0, but is -1",
+    "causal(tokens / 0)": "tokens must be finite where MesaAttention reads them, but 80 of 80 numbers are not: mend",
+    "CausalTransformer(causal.config).to('meta')(tokens.to('meta'))": "the network must be on a device that holds num",
+    "InContextRegressor(regressor.config).to('meta')(Context(x, y), xq)": "the network must be on a device that holds",
+    "MLP(8, 8, 1.0)(tokens[..., :7])": "tokens must have shape (*batch, t, 8), but is (2, 5, 7): set the MLP's width",
+    "MLP(8, 8, 1.0)(tokens.double())": "tokens must have the dtype of the network",
+    "embedded(Context(x[..., :2], y), xq[..., :2])": "context must give tokens of the embedding's width 4, but is 3: "
+    "set EmbeddingConfig.d_token to the layout's width(d_in, d_out).",
+    "embedded(Context(x[..., :2], torch.ones(2, 5, 2)), xq[..., :2])": "context.y must have width 1, but is 2",
+    "behind(Context(x[..., :2], y), xq[..., :2])": "context must give tokens of the embedding's width 4, but is 3",
+    "mesa_attention(*(part.to('meta') for part in (q, k, v)), ridge=1.0)": "q must be on a device that holds numbers",
+    "dpfp(3, 1)": "x must be of type Tensor, but is 3 (int)",
+    "Transformer(TransformerConfig(4)).with_products(3)": "products must be of type Sequence, but is 3 (int)",
+    "set_products(SoftmaxAttention(heads), 3)": "products must be of type tuple, but is 3 (int)",
+    "Transformer(3)": "config must be of type TransformerConfig, but is 3 (int)",
+    "save_state(causal.init_state(2), 3)": "path must be of type str or Path, but is 3 (int)",
+    "save_state(causal.init_state(2), '/proc/none')": "path must be where one can write, but is '/proc/none' (",
+    "load_state(3)": "path must be of type str or Path, but is 3 (int)",
+    "regressor.save_pretrained('/proc/none')": "folder must be where one can write, but is '/proc/none' (",
+    "regressor.save_pretrained(3)": "folder must be of type str or Path, but is 3 (int)",
+    "InContextRegressor(regressor.config).to('meta').save_pretrained('none')": "the network must be on a device that",
+    "Transformer.from_pretrained(3)": "folder must be of type str or Path, but is 3 (int)",
     "predictor(torch.ones(2, 5, 3).double())": "sequence must have the dtype of the network, torch.float32, but is "
     "torch.float64: convert sequence by .to(torch.float32), or the network by .to(torch.float64).",
     "predictor.bfloat16()(torch.ones(2, 5, 3))": "sequence must have the dtype of the network, torch.bfloat16, but is",
@@ -53,7 +103,8 @@ CALLS = {
     "regressor.half()(Context(x, y), xq)": "context and xq must have the dtype of the network, torch.float16, but",
     "regressor.float()(Context(far, far[..., :1]), far)": "context and xq must be on the device of the network, 'cpu'",
     "embedded(Context(x.double(), y.double()), xq.double())": "context and xq must have the dtype of the network",
-    "Transformer(TransformerConfig(4))(x, xq)": "context must have shape (*batch, t, 4), but is (2, 5, 3)",
+    "Transformer(TransformerConfig(4))(x, xq)": "context must have shape (*batch, t, 4), but is (2, 5, 3): set "
+    "TransformerConfig.width to 3, or pass others.",
     "Transformer(TransformerConfig(3))(x, xq.double())": "query must have the dtype of the network, torch.float32",
     "Transformer(TransformerConfig(3)).tokens(x, xq[0])": "query must have the context's batch (2,), but is ()",
     "InContextRegressor(regressor.config, w0=torch.full((1, 3), torch.nan))": "w0 must hold finite floating-point",

@@ -239,6 +239,18 @@ def test_regressors_take_half_precision_and_autocast(config, dtype):
         assert (rough - expected).norm() < 0.06 * expected.norm()
 
 
+def test_tokens_of_another_dtype_are_left_to_autocast_but_for_float64():
+    config = InContextRegressorConfig(TransformerConfig(6, mlp=2), embedding=EmbeddingConfig(4, 6))
+    net = config.build(stream(0, "init"))
+    episode = LinearRegression(n_context=7, d_in=3).sample(40, stream(0, "t"))
+    expected = net(*episode[:2])
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        for given in (episode, episode.to(torch.bfloat16)):
+            assert (net(*given[:2]) - expected).norm() < 0.06 * expected.norm()
+        with pytest.raises(ArgumentError, match="context and xq must have the dtype of the network"):
+            net(*episode.to(torch.float64)[:2])
+
+
 def test_initial_weights_of_a_learner_are_read_in_the_precision_of_its_tokens():
     start = torch.tensor([[1.0, 2.0, 3.0]], dtype=torch.float64)
     config = InContextRegressorConfig(TransformerConfig(4))

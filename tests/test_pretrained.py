@@ -9,11 +9,14 @@ from mesascope.constructions import gradient_descent_plus_plus, mesa_gradient_de
 from mesascope.errors import ArgumentError, ArgumentTypeError
 from mesascope.nets import (
     AttentionConfig,
+    CausalTransformer,
+    CausalTransformerConfig,
     EmbeddedDescent,
     InContextRegressor,
     InContextRegressorConfig,
     MesaAttention,
     SequencePredictor,
+    Transformer,
     TransformerConfig,
 )
 from mesascope.records import registered
@@ -96,6 +99,30 @@ def test_a_folder_that_is_no_network_is_refused_in_a_sentence(damage, message, t
     with pytest.raises(ArgumentError, match=rule) as caught:
         InContextRegressor.from_pretrained(damaged(tmp_path, damage))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("net", "inputs"),
+    [
+        (Transformer(TransformerConfig(4, 2, layer_norm=(True, False))), (torch.ones(2, 5, 4), torch.ones(2, 1, 4))),
+        (Transformer(TransformerConfig(4)).repeated(3, damping=0.5), (torch.ones(2, 5, 4), torch.ones(2, 1, 4))),
+        (
+            CausalTransformer(CausalTransformerConfig(AttentionConfig(4, forget=True), 2, ("softmax", "mesa"))),
+            (torch.ones(2, 5, 4),),
+        ),
+    ],
+)
+def test_transformers_alone_go_through_a_folder(net, inputs, tmp_path):
+    net.save_pretrained(tmp_path)
+    again = type(net).from_pretrained(tmp_path)
+    assert again.config == net.config
+    assert torch.equal(again(*inputs), net(*inputs))
+    for kind in {Transformer, CausalTransformer, InContextRegressor} - {type(net)}:
+        with pytest.raises(ArgumentError, match="folder must be one that save_pretrained wrote, but is"):
+            kind.from_pretrained(tmp_path)
+    InContextRegressorConfig(TransformerConfig(4)).build().save_pretrained(tmp_path)
+    with pytest.raises(ArgumentTypeError, match=r"holds one of type InContextRegressor: call InContextRegressor\."):
+        type(net).from_pretrained(tmp_path)
 
 
 def test_another_network_is_named(tmp_path):

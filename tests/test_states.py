@@ -15,9 +15,11 @@ from mesascope.nets import (
     Transformer,
     TransformerConfig,
     load_state,
+    padding,
     save_state,
     select_state,
 )
+from mesascope.ops.reading import read
 from mesascope.records import registered
 from mesascope.streams import stream
 from mesascope.tasks import LinearDynamics
@@ -111,6 +113,28 @@ def test_padding_within_a_sequence_that_goes_on_is_refused():
     _, state = net.advance(SEQUENCE[:, :3], net.init_state(4))
     with pytest.raises(ArgumentError, match="mask must be False before a sequence's first token alone"):
         net.advance(SEQUENCE[:, :2], state, torch.tensor([[False, True]] * 4))
+
+
+def test_padding_is_read_off_the_device_once_whatever_the_depth(monkeypatch):
+    readings = []
+    monkeypatch.setattr(padding, "read", lambda vector: readings.append(vector) or read(vector))
+    net, mask = predictor("linear", {}), torch.ones(4, 3, dtype=torch.bool)
+    net(SEQUENCE[:, :3], mask=mask)
+    assert len(readings) == 1
+    net.advance(SEQUENCE[:, :3], net.init_state(4), mask)
+    assert len(readings) == 2
+    gap = torch.tensor([[True, False, True]] * 4)
+    layer = registered("attention")["linear"](AttentionConfig(3)).double()
+    with pytest.raises(ArgumentError, match="mask must be False before a sequence's first token alone"):
+        layer(SEQUENCE[:, :3], mask=gap)
+
+
+def test_members_whose_tokens_are_not_finite_are_blamed_only_where_all_are():
+    layer = registered("attention")["mesa"](AttentionConfig(3, forget=True)).double()
+    diverged = torch.stack([SEQUENCE, SEQUENCE * torch.nan])
+    assert torch.func.vmap(layer)(diverged)[0].isfinite().all()
+    with pytest.raises(ArgumentError, match="tokens must be finite where MesaAttention reads them, but 264 of 264 num"):
+        torch.func.vmap(layer)(diverged * torch.nan)
 
 
 # Beams

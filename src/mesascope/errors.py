@@ -84,8 +84,8 @@ def require_count(argument: str, value: object, *, least: int = 1) -> None:
         refuse(argument, f"be at least {least}", value, "pass a larger whole number")
 
 
-def require_instance(argument: str, value: object, kind: type) -> None:
-    """Refuse anything but an instance of ``kind``.
+def require_instance(argument: str, value: object, kind: type | tuple[type, ...], remedy: str = "pass one") -> None:
+    """Refuse anything but an instance of ``kind``, or of one of several.
 
     >>> require_instance("config", 8, dict)
     Traceback (most recent call last):
@@ -94,7 +94,8 @@ def require_instance(argument: str, value: object, kind: type) -> None:
     if not isinstance(value, kind):
         own = type(value).__name__
         found = f"{value!r} ({own})" if len(repr(value)) < 80 else f"of type {own}"
-        raise ArgumentTypeError(f"{argument} must be of type {kind.__name__}, but is {found}: pass one.")
+        named = " or ".join(one.__name__ for one in (kind if isinstance(kind, tuple) else (kind,)))
+        raise ArgumentTypeError(f"{argument} must be of type {named}, but is {found}: {remedy}.")
 
 
 def require_callable(argument: str, value: object) -> None:

@@ -56,6 +56,17 @@ class Linears(torch.nn.Module):
         return self.layer(xq)
 
 
+class Narrow(torch.nn.Module):
+    """A module with parts, built for another width than that of the tasks."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(7, 1)
+
+    def forward(self, context, xq):
+        return self.layer(xq)
+
+
 class Odd:
     """A family that draws something else than it is asked for."""
 
@@ -68,6 +79,7 @@ class Odd:
 
 NAMES |= {
     "math": math, "np": np, "torch": torch, "stream": stream, "mesascope": mesascope, "Free": Free, "Linears": Linears,
+    "Narrow": Narrow,
     "Odd": Odd,
     "AsLearner": AsLearner, "AsPredictor": AsPredictor, "from_sklearn": from_sklearn,
     "Measurement": mesascope.Measurement,
@@ -425,6 +437,20 @@ GRIDS = {
 SINGLE = """
 compare(gd, {'a': gd}, dynamics) | must take what the family draws, here (sequence), but GradientDescent
 compare(predictor, {'a': predictor}, pairs) | here (context, xq), but OnlineGradientDescent() does not
+compare(predictor, {'a': predictor}, pairs) | write it to take (context, xq), or choose a family of sequences.
+compare(lambda c, xq, more: xq, {'a': gd}, pairs) | but <lambda> does not: write it to take (context, xq).
+compare(lambda: None, {'a': predictor}, dynamics) | but <lambda> does not: write it to take (sequence).
+compare(Zero, {'a': gd}, pairs) | a learner must be an instance, but is the class Zero: pass Zero()
+compare(gd, {'a': GradientDescent}, pairs) | a learner must be an instance, but is the class GradientDescent: pass Gra
+compare(Narrow(), {'a': gd}, pairs, tasks=9) | here x (1, 5, 2), y (1, 5, 1), xq (1, 1, 2), but Narrow raised RuntimeErr
+compare(gd, {'a': Narrow()}, pairs, tasks=9) | a learner must answer tasks of the shapes that it is given, here x (
+compare(gd, {'a': lambda c, xq: xq.view(7, 7)}, pairs, tasks=9) | <lambda> raised RuntimeError (shape '[7, 7]' is inval
+compare(gd, {'a': lambda c, xq: xq.sum(5)}, pairs, tasks=9) | <lambda> raised IndexError (Dimension out of range
+compare(predictor, {'a': lambda s: s.view(7, 7)}, dynamics, tasks=9) | here sequence (9, 7, 3), but <lambda> raised
+compare(gd, {'a': config.build(g).to('meta')}, pairs, tasks=9) | the network must be on a device that holds numbers
+compare(gd, {'a': lambda c, xq: xq[..., :1].to('meta')}, pairs, tasks=9) | a learner must return numbers, but <lambda> c
+train(lambda g: Narrow(), pairs, plan, seeds=[0, 1]) | but Narrow raised RuntimeError (
+train(lambda g: Free(lambda xq: xq[..., 0]), pairs, plan) | return (*batch, m, dy), with dy the width of context.y, or
 compare(gd, {3: gd}, pairs) | the name of a learner must be of type str
 compare(gd, {'a': gd}, pairs, name=3) | name must be of type str
 compare(Ensemble([net]), {'a': gd}, pairs) | is given an ensemble of 1: pass one of its members().
@@ -575,6 +601,7 @@ SineWaves(amplitude=(1, 2, 3)) | amplitude must be (low, high)
 stream(0, 3) | name must be of type str
 gradient_descent(2, 1, [1.0], 5, steps=2) | eta must be one number or 2, one a step
 gradient_descent(2, 1, 1.0, 5, w0=[[1.0, 2.0, 3.0]]) | w0 must have shape (1, 2), but is (1, 3)
+gradient_descent(2, 1, 1.0, 5, w0=[[1.0, 2.0, 3.0]]) | pass w0 of shape (dy, dx)
 kernel_gradient_descent(None, 1, 1.0, 5) | mlp must be of type MLP, but is None
 softmax_gradient_descent(2, 1, [1.0, 2.0]) | eta must be a number
 mesa_gradient_descent(2, [1.0, 2.0]) | eta must be one number

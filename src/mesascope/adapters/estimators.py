@@ -24,7 +24,7 @@ def from_sklearn(estimator: Any) -> SklearnLearner:
 
     Raises:
         MissingPackageError: scikit-learn is not installed; ``pip install 'mesascope[sklearn]'``.
-        ArgumentTypeError: what is no estimator, or a class in place of an instance.
+        ArgumentTypeError: what is no regressor, or a class in place of an instance.
     """
     require_package("sklearn", "from_sklearn", "'mesascope[sklearn]'")
     if isinstance(estimator, type) or not all(hasattr(estimator, name) for name in ("fit", "predict", "get_params")):
@@ -32,7 +32,19 @@ def from_sklearn(estimator: Any) -> SklearnLearner:
         raise ArgumentTypeError(
             f"estimator must have the methods fit, predict and get_params, but is {shown(estimator)}: {remedy}."
         )
+    kind = _kind(estimator)
+    if kind not in ("regressor", None):
+        raise ArgumentTypeError(
+            f"estimator must be a regressor, but is {shown(estimator)}, a {kind}: pass a regressor of scikit-learn."
+        )
     return SklearnLearner(estimator)
+
+
+def _kind(estimator: Any) -> str | None:
+    """What it says that it is, as scikit-learn from 1.6 on or before it asks; None for one that does not say."""
+    if hasattr(estimator, "__sklearn_tags__"):
+        return estimator.__sklearn_tags__().estimator_type
+    return getattr(estimator, "_estimator_type", None)
 
 
 class SklearnLearner:

@@ -148,4 +148,4 @@ def _checked(d_in: int, d_out: int, n_context: int, steps: int, w0: Tensor | Row
     """The initial weights as a tensor, once all sizes are right."""
     for name, value in (("d_in", d_in), ("d_out", d_out), ("n_context", n_context), ("steps", steps)):
         require_count(name, value)
-    return None if w0 is None else tensor_of("w0", w0, "d_out d_in", (d_out, d_in))
+    return None if w0 is None else tensor_of("w0", w0, "dy dx", (d_out, d_in))

@@ -11,14 +11,22 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from mesascope.errors import require_instance, require_number
+from mesascope.errors import ArgumentError, require_count, require_instance, require_number
 from mesascope.nets.attention_config import AttentionConfig
-from mesascope.nets.checks import check_batch, check_like, check_tokens
+from mesascope.nets.checks import as_sequence, check_batch, check_finite, check_like, check_tokens
 from mesascope.nets.gram import rows_times
-from mesascope.nets.layers import Products, head_weights, initial_weights, join_heads, products_of, shown, split_heads
-from mesascope.nets.padding import blanked, check_mask, gates_without
+from mesascope.nets.layers import (
+    Products,
+    head_weights,
+    initial_weights,
+    join_heads,
+    module_text,
+    products_of,
+    split_heads,
+)
+from mesascope.nets.padding import blanked, check_mask, check_padding, gates_without
 from mesascope.nets.points import Point, looked_at
-from mesascope.nets.states import AttentionState
+from mesascope.nets.states import AttentionState, check_state
 from mesascope.nets.tokens import sinusoidal
 from mesascope.ops import (
     DeltaState,
@@ -65,6 +73,9 @@ class CausalAttention(nn.Module, ABC):
     normalises: ClassVar[bool] = False
     learns_beta: ClassVar[bool] = False
 
+    inside = False
+    """Whether a transformer around it checks padding, once for all of its layers."""
+
     def __init__(self, config: AttentionConfig, generator: torch.Generator | None = None) -> None:
         super().__init__()
         require_instance("config", config, AttentionConfig)
@@ -100,6 +111,8 @@ class CausalAttention(nn.Module, ABC):
 
     def init_state(self, *batch: int) -> AttentionState:
         """The state before the first token, for tokens ``(*batch, width)``."""
+        for size in batch:
+            require_count("batch", size, least=0)
         key, taps = self.config.sizes[0], max(self.config.convolution - 1, 0)
         recent = self.p.new_zeros((*batch, 2, self.config.n_heads, taps, key))
         position = torch.zeros(batch, dtype=torch.int64, device=self.p.device)
@@ -109,14 +122,15 @@ class CausalAttention(nn.Module, ABC):
         self, token: Float[Tensor, "*batch width"], state: AttentionState
     ) -> tuple[Float[Tensor, "*batch width"], AttentionState]:
         """What is added to one token, and the state after it."""
-        moved, state = self.advance(token[..., None, :], state)
+        check_state(state, AttentionState)
+        moved, state = self.advance(as_sequence("token", token, state.batch), state)
         return moved.squeeze(-2), state
 
     def advance(
         self, tokens: Float[Tensor, "*batch t width"], state: AttentionState, mask: Tensor | None = None
     ) -> tuple[Float[Tensor, "*batch t width"], AttentionState]:
         """What is added to each token of a sequence that goes on from ``state``, and the state after it."""
-        require_instance("state", state, AttentionState)
+        check_state(state, AttentionState)
         return self(tokens, state, mask)
 
     def forward(
@@ -130,16 +144,15 @@ class CausalAttention(nn.Module, ABC):
         Args:
             tokens: of the sequence.
             state: of the tokens before; the sequence is whole if None, and no state is returned.
-            mask: ``(*batch, t)``, False for padding, which comes before a sequence: see `check_mask`.
+            mask: ``(*batch, t)``, False for padding, which comes before a sequence's first token.
         """
-        self._check(tokens, state)
-        check_mask(mask, tokens, state and state.position)
+        self._check(tokens, state, mask)
         start, tokens = self.init_state(*tokens.shape[:-2]) if state is None else state, blanked(tokens, mask)
         q, k, recent = self._asked(tokens, self._times(tokens, state, mask), start.recent, mask)
         q, k = self.query(q), self.key(k)
         v = self.value(split_heads(tokens, self.w_v).to(q.dtype))  # autocast may leave them different
         gates = gates_without(mask, self.config.n_heads, *self._gates(tokens))
-        y, memory = self.attend(q, k, v, *gates, start.memory)
+        y, memory = self._attended(tokens, q, k, v, *gates, start.memory)
         if looked_at(self.pattern):
             y = self._through_pattern(q, k, v, gates, start.memory)
         y = self.read(y)
@@ -161,14 +174,25 @@ class CausalAttention(nn.Module, ABC):
         return products_of(self)
 
     def __repr__(self) -> str:
-        return shown(self)
+        return module_text(self)
 
-    def _check(self, tokens: Tensor, state: AttentionState | None) -> None:
-        check_tokens("tokens", tokens, self.config.width, self.p)
+    def _check(self, tokens: Tensor, state: AttentionState | None, mask: Tensor | None) -> None:
+        check_tokens("tokens", tokens, self.config.width, self.p, "AttentionConfig.width")
         if state is not None:
-            require_instance("state", state, AttentionState)
-            check_batch(state.recent.shape[:-4], tokens)
+            check_state(state, AttentionState)
+            check_batch(state.batch, tokens)
             check_like("state", state.recent, "the network", self.p)
+        check_mask(mask, tokens)
+        if not self.inside:
+            check_padding(mask, None if state is None else state.position)
+
+    def _attended(self, tokens: Tensor, *arguments: Any) -> tuple[Tensor, Any]:
+        """What `attend` gives; where it refuses what is made of tokens that are not finite, these are blamed."""
+        try:
+            return self.attend(*arguments)
+        except ArgumentError:
+            check_finite(tokens, type(self).__name__)
+            raise
 
     def _times(self, tokens: Tensor, state: AttentionState | None, mask: Tensor | None) -> Tensor:
         """How many tokens are before each, ``(t,)`` or ``(*batch, t)``."""

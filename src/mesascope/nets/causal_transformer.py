@@ -12,10 +12,12 @@ from torch import nn
 
 from mesascope.errors import refuse, require_instance
 from mesascope.nets.attention_config import AttentionConfig
-from mesascope.nets.layers import Layer, Products, check_layers, each_layer, shown
-from mesascope.nets.padding import blanked, given
+from mesascope.nets.checks import as_sequence, check_tokens
+from mesascope.nets.layers import Layer, Products, check_layers, each_layer, module_text
+from mesascope.nets.padding import blanked, check_mask, check_padding, given
 from mesascope.nets.points import HasPoints, Point
-from mesascope.nets.states import AttentionState
+from mesascope.nets.pretrained import Pretrained
+from mesascope.nets.states import AttentionState, check_state
 from mesascope.records import registered
 from mesascope.shapes import Float, Tensor
 
@@ -75,7 +77,7 @@ class CausalLayer(Layer):
         return self.after(tokens, moved), state
 
 
-class CausalTransformer(HasPoints):
+class CausalTransformer(HasPoints, Pretrained):
     """Layers that add to each token what they find in the tokens up to it: ``(*batch, t, width)`` to the same.
 
     Every part is called as a module, so that hooks see it; `mesascope.nets.points` lists all places by name.
@@ -88,6 +90,8 @@ class CausalTransformer(HasPoints):
     >>> net(torch.ones(2, 5, 8)).shape
     torch.Size([2, 5, 8])
     """
+
+    built_from = CausalTransformerConfig
 
     def __init__(self, config: CausalTransformerConfig, generator: torch.Generator | None = None) -> None:
         super().__init__()
@@ -102,6 +106,8 @@ class CausalTransformer(HasPoints):
             CausalLayer(known[kind](own, generator), width, config.mlp, norm, scale, generator, config.token_clip)
             for kind, own, norm in zip(config.attentions, heads, config.layer_norms, strict=True)
         )
+        for layer in self.layers:
+            layer.attention.inside = True  # type: ignore[union-attr]
 
     def forward(
         self,
@@ -119,8 +125,8 @@ class CausalTransformer(HasPoints):
         """
         if state is None:
             return self._after_layers(tokens, mask)[-1]
-        if len(state) != len(self.layers):
-            refuse("state", f"be of {len(self.layers)} layers", len(state), "begin with init_state(*batch)")
+        self._check_states(state)
+        self._check(tokens, mask, state[0].position)
         tokens, after = self.embedded(blanked(tokens, mask)), []
         for layer, before in zip(self.layers, state, strict=True):
             tokens, own = layer(tokens, *given(before, mask))
@@ -132,7 +138,7 @@ class CausalTransformer(HasPoints):
         return self._after_layers(tokens, None)
 
     def __repr__(self) -> str:
-        return shown(self)
+        return module_text(self)
 
     def unrolled(self) -> list[nn.Module]:
         """The layers in the order in which they are applied."""
@@ -150,19 +156,33 @@ class CausalTransformer(HasPoints):
         self, token: Float[Tensor, "*batch width"], state: Sequence[AttentionState]
     ) -> tuple[Float[Tensor, "*batch width"], tuple[AttentionState, ...]]:
         """One token after the last layer, and the state after it."""
-        tokens, state = self.advance(token[..., None, :], state)
+        self._check_states(state)
+        tokens, state = self.advance(as_sequence("token", token, state[0].batch), state)
         return tokens.squeeze(-2), state
 
     def advance(
         self, tokens: Float[Tensor, "*batch t width"], state: Sequence[AttentionState], mask: Tensor | None = None
     ) -> tuple[Float[Tensor, "*batch t width"], tuple[AttentionState, ...]]:
         """Tokens of a sequence that goes on from ``state`` after the last layer, and the state after them."""
-        require_instance("state", state, tuple)
+        check_state(state, tuple)
         return self(tokens, state, mask)
 
     def _after_layers(self, tokens: Tensor, mask: Tensor | None) -> list[Tensor]:
         """Tokens before the first layer and after each layer."""
+        self._check(tokens, mask, None)
         steps = [self.embedded(blanked(tokens, mask))]
         for layer in self.layers:
             steps.append(layer(steps[-1], *given(None, mask)))
         return steps
+
+    def _check(self, tokens: Tensor, mask: Tensor | None, position: Tensor | None) -> None:
+        check_tokens("tokens", tokens, self.config.heads.width, next(self.parameters()), "AttentionConfig.width")
+        check_mask(mask, tokens)
+        check_padding(mask, position)
+
+    def _check_states(self, state: Any) -> None:
+        check_state(state, tuple)
+        if len(state) != len(self.layers):
+            refuse("state", f"be of {len(self.layers)} layers", len(state), "begin with init_state(*batch)")
+        for own in state:
+            check_state(own, AttentionState)

@@ -4,20 +4,44 @@ from __future__ import annotations
 
 import torch
 
-from mesascope.errors import refuse, require_instance
+from mesascope.errors import ArgumentError, ArgumentTypeError, refuse, require_instance
+from mesascope.ops.reading import read
 from mesascope.shapes import Tensor
+from mesascope.tasks import Context, check_inputs
 
-__all__ = ["check_batch", "check_like", "check_start", "check_tokens"]
+__all__ = [
+    "as_sequence",
+    "check_batch",
+    "check_context",
+    "check_finite",
+    "check_held",
+    "check_like",
+    "check_start",
+    "check_tokens",
+    "check_width",
+]
+
+
+def check_held(owner: str, weight: Tensor) -> None:
+    """Refuse weights that hold no numbers: torch's ``meta`` device computes shapes alone."""
+    if weight.device.type == "meta":
+        refuse(owner, "be on a device that holds numbers", "meta", "build it anew, or load its weights first")
 
 
 def check_like(argument: str, tensor: Tensor, owner: str, weight: Tensor) -> None:
-    """Refuse a tensor whose dtype or device is not that of the weights of ``owner``, and say what to convert."""
-    if tensor.dtype != weight.dtype:
-        remedy = f"convert {argument} by .to({weight.dtype}), or {owner} by .to({tensor.dtype})"
-        refuse(argument, f"have the dtype of {owner}, {weight.dtype}", tensor.dtype, remedy)
+    """Refuse a tensor whose dtype or device is not that of the weights of ``owner``, and say what to convert.
+
+    Under `torch.autocast` dtypes may differ, as it converts them where they meet; all but float64.
+    """
+    check_held(owner, weight)
     if tensor.device != weight.device:
         remedy = f"move {argument} by .to({str(weight.device)!r}), or {owner} by .to({str(tensor.device)!r})"
         refuse(argument, f"be on the device of {owner}, {str(weight.device)!r}", str(tensor.device), remedy)
+    if tensor.dtype == weight.dtype:
+        return
+    if torch.float64 in (tensor.dtype, weight.dtype) or not torch.is_autocast_enabled(tensor.device.type):
+        remedy = f"convert {argument} by .to({weight.dtype}), or {owner} by .to({tensor.dtype})"
+        refuse(argument, f"have the dtype of {owner}, {weight.dtype}", tensor.dtype, remedy)
 
 
 def check_batch(own: tuple[int, ...], tokens: Tensor) -> None:
@@ -26,12 +50,63 @@ def check_batch(own: tuple[int, ...], tokens: Tensor) -> None:
         refuse("state", f"be of batch {tuple(tokens.shape[:-2])}", tuple(own), "begin with init_state(*batch)")
 
 
-def check_tokens(argument: str, tokens: Tensor, width: int, weight: Tensor) -> None:
-    """Refuse what is no ``(*batch, t, width)`` of the dtype and on the device of the weights."""
+def check_tokens(argument: str, tokens: Tensor, width: int, weight: Tensor, field: str) -> None:
+    """Refuse what is no ``(*batch, t, width)`` of the dtype and on the device of the weights.
+
+    ``field`` is where the width was set.
+    """
     require_instance(argument, tokens, Tensor)
-    if tokens.ndim < 2 or tokens.shape[-1] != width:
-        refuse(argument, f"have shape (*batch, t, {width})", tuple(tokens.shape), "match the config's width")
+    if not tokens.is_floating_point():
+        raise ArgumentTypeError(
+            f"{argument} must be of a floating-point dtype, but is {tokens.dtype}: embed tokens first, with "
+            "torch.nn.Embedding say, or convert numbers with .float()."
+        )
+    if tokens.ndim < 2:
+        refuse(argument, f"have shape (*batch, t, {width})", tuple(tokens.shape), "add the missing axes")
+    if tokens.shape[-1] != width:
+        remedy = f"set {field} to {tokens.shape[-1]}, or pass others"
+        refuse(argument, f"have shape (*batch, t, {width})", tuple(tokens.shape), remedy)
     check_like(argument, tokens, "the network", weight)
+
+
+def check_finite(tokens: Tensor, reader: str) -> None:
+    """Refuse tokens that ``reader`` cannot read, as they hold what is not finite. Costs a pass over them."""
+    members = read((~torch.isfinite(tokens)).double().sum()[None])
+    bad = int(sum(row[0] for row in members))
+    if bad:
+        raise ArgumentError(
+            f"tokens must be finite where {reader} reads them, but {bad} of {len(members) * tokens.numel()} numbers "
+            "are not: mend what the network is given, or look for an overflow in a layer before."
+        )
+
+
+def check_context(context: Context, xq: Tensor, d_out: int, weight: Tensor) -> None:
+    """Refuse a context and queries that disagree with each other, or with a network of targets of width ``d_out``."""
+    check_inputs(context, xq)
+    check_like("context and xq", xq, "the network", weight)
+    if context.y.shape[-1] != d_out:
+        refuse("context.y", f"have width {d_out}", context.y.shape[-1], "build the net with this d_out")
+
+
+def check_width(tokens: Tensor, owner: str, width: int, field: str) -> None:
+    """Refuse tokens that a layout made of another width than ``owner`` was built for, by ``field``."""
+    if tokens.shape[-1] != width:
+        remedy = f"set {field} to the layout's width(d_in, d_out)"
+        refuse("context", f"give tokens of the {owner}'s width {width}", tokens.shape[-1], remedy)
+
+
+def as_sequence(argument: str, token: Tensor, batch: tuple[int, ...]) -> Tensor:
+    """A token ``(*batch, width)``, as a step takes it, as a sequence ``(*batch, 1, width)``."""
+    require_instance(argument, token, Tensor)
+    if token.ndim != len(batch) + 1:
+        remedy = "drop the axis of time, or pass a sequence to advance"
+        refuse(
+            argument,
+            f"have shape (*batch, width) for a state of batch {tuple(batch)}",
+            tuple(token.shape),
+            remedy if token.ndim > len(batch) else "add the missing axes",
+        )
+    return token[..., None, :]
 
 
 def check_start(w0: Tensor | None, shape: tuple[int, int], name: str) -> None:

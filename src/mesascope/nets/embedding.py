@@ -9,13 +9,13 @@ from torch import nn
 
 from mesascope.errors import refuse, require_count, require_instance, require_number
 from mesascope.learners import GradientDescent
-from mesascope.nets.checks import check_like, check_tokens
-from mesascope.nets.layers import MLP, initial_weights, shown
+from mesascope.nets.checks import check_context, check_tokens, check_width
+from mesascope.nets.layers import MLP, initial_weights, module_text
 from mesascope.nets.pretrained import Pretrained
 from mesascope.nets.tokens import Concatenated
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
-from mesascope.tasks import Context, check_inputs
+from mesascope.tasks import Context
 
 __all__ = ["EmbeddedDescent", "EmbeddedDescentConfig", "Embedding", "EmbeddingConfig"]
 
@@ -68,7 +68,7 @@ class Embedding(nn.Module):
         self.mlp = MLP(width, config.mlp * width, scale, generator, bias=True)
 
     def forward(self, tokens: Float[Tensor, "*batch rows d_token"]) -> Float[Tensor, "*batch rows width"]:
-        check_tokens("tokens", tokens, self.config.d_token, self.mlp.w_in)
+        check_tokens("tokens", tokens, self.config.d_token, self.mlp.w_in, "EmbeddingConfig.d_token")
         embedded = tokens if self.w_in is None else tokens @ self.w_in.mT
         return embedded + self.mlp(embedded)
 
@@ -126,11 +126,12 @@ class EmbeddedDescent(Pretrained):
 
     def trajectory(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "k *batch m dy"]:
         """Predictions after 0, 1, ..., ``steps`` steps."""
-        check_inputs(context, xq)
-        check_like("context and xq", xq, "the network", next(self.parameters()))
-        tokens, query = (self.embedding(part) for part in Concatenated()(context, xq))
-        (h, t), (hq, tq) = (part.tensor_split((-self.config.d_out,), dim=-1) for part in (tokens, query))
+        check_context(context, xq, self.config.d_out, next(self.parameters()))
+        tokens, query = Concatenated()(context, xq)
+        check_width(tokens, "embedding", self.config.embedding.d_token, "EmbeddingConfig.d_token")
+        embedded = (self.embedding(part) for part in (tokens, query))
+        (h, t), (hq, tq) = (part.tensor_split((-self.config.d_out,), dim=-1) for part in embedded)
         return self.descent.trajectory(Context(h, t), hq) - tq
 
     def __repr__(self) -> str:
-        return shown(self)
+        return module_text(self)

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from mesascope.errors import refuse, require_choice, require_count, require_instance, require_number
+from mesascope.nets.checks import check_tokens
 from mesascope.nets.gram import rows_times
 from mesascope.shapes import Float, Tensor
 from mesascope.text import config_text
@@ -26,9 +27,9 @@ __all__ = [
     "initial_weights",
     "join_heads",
     "key_size_of",
+    "module_text",
     "products_of",
     "set_products",
-    "shown",
     "split_heads",
 ]
 
@@ -128,7 +129,7 @@ def join_heads(
     return rows_times(read.transpose(-3, -2).flatten(-2), p.mT.flatten(0, 1))
 
 
-def shown(module: Any) -> str:
+def module_text(module: Any) -> str:
     """A module that has a ``config`` in one line: what differs from the defaults, and how many parameters there are."""
     count = sum(weight.numel() for weight in module.parameters())
     return f"{type(module).__name__}({config_text(module.config)}; {count:,} parameters)"
@@ -142,6 +143,7 @@ def products_of(attention: nn.Module) -> Products:
 
 def set_products(attention: nn.Module, products: Products) -> None:
     """Give a layer of heads exactly these: W_K = P = I, W_Q = W_KQ and W_V = W_PV; its keys must be wide as tokens."""
+    require_instance("products", products, tuple)
     w_kq, w_pv = products
     if tuple(attention.w_k.shape) != tuple(w_kq.shape):  # type: ignore[union-attr]
         refuse("products", f"have shape {tuple(attention.w_k.shape)}", tuple(w_kq.shape), "match heads and key_size")  # type: ignore[union-attr]
@@ -164,6 +166,7 @@ class MLP(nn.Module):
         self.b_out = nn.Parameter(torch.zeros(width)) if bias else None
 
     def forward(self, tokens: Tensor) -> Tensor:
+        check_tokens("tokens", tokens, self.w_in.shape[-1], self.w_in, "the MLP's width")
         hidden = rows_times(tokens, self.w_in.mT)
         hidden = functional.gelu(hidden if self.b_in is None else hidden + self.b_in)
         moved = rows_times(hidden, self.w_out.mT)

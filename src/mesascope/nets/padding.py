@@ -10,11 +10,11 @@ from mesascope.errors import ArgumentError, ArgumentTypeError, refuse
 from mesascope.ops.reading import read
 from mesascope.shapes import Tensor
 
-__all__ = ["blanked", "check_mask", "gates_without", "given"]
+__all__ = ["blanked", "check_mask", "check_padding", "gates_without", "given"]
 
 
-def check_mask(mask: Tensor | None, tokens: Tensor, position: Tensor | None) -> None:
-    """Refuse a mask that is not ``(*batch, t)`` of booleans, or False after a sequence's first token."""
+def check_mask(mask: Tensor | None, tokens: Tensor) -> None:
+    """Refuse a mask that is not ``(*batch, t)`` of booleans on the tokens' device."""
     if mask is None:
         return
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
@@ -24,7 +24,16 @@ def check_mask(mask: Tensor | None, tokens: Tensor, position: Tensor | None) -> 
         )
     if mask.shape != tokens.shape[:-1]:
         refuse("mask", f"have shape {tuple(tokens.shape[:-1])}", tuple(mask.shape), "match it to the tokens")
-    if not mask.numel() or torch.compiler.is_compiling():
+    if mask.device != tokens.device:
+        refuse("mask", f"be on the tokens' device, {str(tokens.device)!r}", str(mask.device), "move it there")
+
+
+def check_padding(mask: Tensor | None, position: Tensor | None) -> None:
+    """Refuse a mask that is False after a sequence's first token, ``position`` tokens of which came before.
+
+    Costs a transfer from the device.
+    """
+    if mask is None or not mask.numel() or torch.compiler.is_compiling():
         return
     gaps = (mask[..., :-1] & ~mask[..., 1:]).any()
     if position is not None:

@@ -9,13 +9,13 @@ import torch
 
 from mesascope.errors import refuse, require_choice, require_count, require_instance
 from mesascope.nets.causal_transformer import CausalTransformer, CausalTransformerConfig
-from mesascope.nets.checks import check_batch, check_like, check_start
+from mesascope.nets.checks import as_sequence, check_batch, check_like, check_start
 from mesascope.nets.gram import rows_times
-from mesascope.nets.layers import initial_weights, shown
+from mesascope.nets.layers import initial_weights, module_text
 from mesascope.nets.padding import blanked, check_mask, given
 from mesascope.nets.points import HasPoints
 from mesascope.nets.pretrained import Pretrained
-from mesascope.nets.states import PredictorState
+from mesascope.nets.states import PredictorState, check_state
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import check_sequence
@@ -118,7 +118,7 @@ class SequencePredictor(HasPoints, Pretrained):
             mask: ``(*batch, t)``, False for padding before a sequence's first element, which nothing sees.
         """
         self._check(sequence, state)
-        check_mask(mask, sequence, None)
+        check_mask(mask, sequence)
         sequence = blanked(sequence, mask)
         before = self._before(sequence, state)
         tokens = self._embedded(sequence, before)
@@ -131,21 +131,22 @@ class SequencePredictor(HasPoints, Pretrained):
 
     def init_state(self, *batch: int) -> PredictorState:
         """The state before the first element."""
-        weight = next(self.parameters())
-        return PredictorState(weight.new_zeros((*batch, self.config.d)), self.transformer.init_state(*batch))
+        layers = self.transformer.init_state(*batch)
+        return PredictorState(next(self.parameters()).new_zeros((*batch, self.config.d)), layers)
 
     def step(
         self, element: Float[Tensor, "*batch d"], state: PredictorState
     ) -> tuple[Float[Tensor, "*batch d"], PredictorState]:
         """The prediction of what follows one element, and the state after it."""
-        prediction, state = self.advance(element[..., None, :], state)
+        check_state(state, PredictorState)
+        prediction, state = self.advance(as_sequence("element", element, state.batch), state)
         return prediction.squeeze(-2), state
 
     def advance(
         self, sequence: Float[Tensor, "*batch t d"], state: PredictorState, mask: Tensor | None = None
     ) -> tuple[Float[Tensor, "*batch t d"], PredictorState]:
         """Predictions along a sequence that goes on from ``state``, and the state after it: how a prompt is read."""
-        require_instance("state", state, PredictorState)
+        check_state(state, PredictorState)
         return self(sequence, state, mask)
 
     def trajectory(self, sequence: Float[Tensor, "*batch t d"]) -> Float[Tensor, "k *batch t d"]:
@@ -155,7 +156,7 @@ class SequencePredictor(HasPoints, Pretrained):
         return torch.stack([self._read(after) for after in self.transformer.tokens(tokens)])
 
     def __repr__(self) -> str:
-        return shown(self)
+        return module_text(self)
 
     def _check(self, sequence: Tensor, state: PredictorState | None) -> None:
         check_sequence(sequence)
@@ -163,8 +164,8 @@ class SequencePredictor(HasPoints, Pretrained):
             refuse("sequence", f"have width {self.config.d}", sequence.shape[-1], "build the net with this d")
         check_like("sequence", sequence, "the network", next(self.parameters()))
         if state is not None:
-            require_instance("state", state, PredictorState)
-            check_batch(state.last.shape[:-1], sequence)
+            check_state(state, PredictorState)
+            check_batch(state.batch, sequence)
 
     def _before(self, sequence: Tensor, state: PredictorState | None) -> Tensor:
         """The element before each; zero before the first."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import safetensors
 import safetensors.torch
@@ -12,6 +12,8 @@ from torch import nn
 
 import mesascope
 from mesascope.errors import ArgumentError, ArgumentTypeError, refuse
+from mesascope.nets.checks import check_held
+from mesascope.nets.files import path_of, written
 from mesascope.records import from_record, to_record
 
 __all__ = ["Pretrained"]
@@ -21,20 +23,29 @@ Net = TypeVar("Net", bound="Pretrained")
 
 
 class Pretrained(nn.Module):
-    """A network that is built from its ``config``, which is registered: a folder of its record and its weights."""
+    """A network that is built from its ``config``, kept in a folder as its record and its weights."""
 
     config: Any
+
+    built_from: ClassVar[type | None] = None
+    """Class of the config, if that is not registered: its record does not tell of what network it is."""
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write the network's record to ``config.json`` and its weights to ``model.safetensors`` of a folder.
 
         The folder is made where there is none. Weights are stored in the dtype that they have.
+
+        Raises:
+            ArgumentError: the folder cannot be written to, or the weights hold no numbers.
+            ArgumentTypeError: what is no path.
         """
-        path = Path(folder)
-        path.mkdir(parents=True, exist_ok=True)
         weights = {name: weight.detach().clone().contiguous() for name, weight in self.state_dict().items()}
-        safetensors.torch.save_file(weights, path / _WEIGHTS, metadata={"mesascope": mesascope.__version__})
-        (path / _CONFIG).write_text(json.dumps(to_record(self.config), indent=2) + "\n")
+        for weight in weights.values():
+            check_held("the network", weight)
+        with written("folder", folder) as path:
+            path.mkdir(parents=True, exist_ok=True)
+            safetensors.torch.save_file(weights, path / _WEIGHTS, metadata={"mesascope": mesascope.__version__})
+            (path / _CONFIG).write_text(json.dumps(to_record(self.config), indent=2) + "\n")
 
     @classmethod
     def from_pretrained(cls: type[Net], folder: str | Path) -> Net:
@@ -42,11 +53,11 @@ class Pretrained(nn.Module):
 
         Raises:
             ArgumentError: a file is missing or damaged, or the weights are not those of the record.
-            ArgumentTypeError: the folder holds another network than this class.
+            ArgumentTypeError: what is no path, or the folder holds another network than this class.
         """
-        path = Path(folder)
+        path = path_of("folder", folder)
         try:
-            net = _built(json.loads((path / _CONFIG).read_text()))
+            net = cls._built(json.loads((path / _CONFIG).read_text()))
             _fill(net, safetensors.torch.load_file(path / _WEIGHTS))
         except (OSError, safetensors.SafetensorError, ValueError, RuntimeError, ArgumentTypeError) as error:
             raise ArgumentError(
@@ -60,12 +71,14 @@ class Pretrained(nn.Module):
             )
         return net
 
-
-def _built(record: Any) -> nn.Module:
-    config = from_record(record)
-    if record["kind"] != "net":
-        refuse("kind", "be 'net'", record["kind"], "pass the record of a network")
-    return config.build()
+    @classmethod
+    def _built(cls, record: Any) -> nn.Module:
+        if cls.built_from is not None and "kind" not in record:
+            return cls(from_record(record, cls.built_from))
+        config = from_record(record)
+        if record["kind"] != "net":
+            refuse("kind", "be 'net'", record["kind"], "pass the record of a network")
+        return config.build()
 
 
 def _fill(net: nn.Module, weights: dict[str, Any]) -> None:

@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 import torch
 
 from mesascope.errors import refuse, require_count, require_instance
-from mesascope.nets.checks import check_like, check_start
+from mesascope.nets.checks import check_context, check_start, check_width
 from mesascope.nets.embedding import Embedding, EmbeddingConfig
-from mesascope.nets.layers import Products, shown
+from mesascope.nets.layers import Products, module_text
 from mesascope.nets.points import HasPoints
 from mesascope.nets.pretrained import Pretrained
 from mesascope.nets.tokens import Concatenated, Layout
 from mesascope.nets.transformer import Tokens, Transformer, TransformerConfig
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
-from mesascope.tasks import Context, check_inputs
+from mesascope.tasks import Context
 
 __all__ = ["InContextRegressor", "InContextRegressorConfig"]
 
@@ -83,7 +83,7 @@ class InContextRegressor(HasPoints, Pretrained):
         super().__init__()
         require_instance("config", config, InContextRegressorConfig)
         d_in = config.transformer.width - config.d_out
-        check_start(w0, (config.d_out, d_in), "(d_out, d_in)")
+        check_start(w0, (config.d_out, d_in), "(dy, dx)")
         self.config = config
         embedding = None if config.embedding is None else Embedding(config.embedding, generator)
         self.transformer = Transformer(config.transformer, generator)
@@ -134,7 +134,7 @@ class InContextRegressor(HasPoints, Pretrained):
         return self._around(self.transformer.repeated(steps, damping))
 
     def __repr__(self) -> str:
-        return shown(self)
+        return module_text(self)
 
     def _around(self, transformer: Transformer) -> InContextRegressor:
         """This network with another transformer inside; all else is shared."""
@@ -144,21 +144,13 @@ class InContextRegressor(HasPoints, Pretrained):
         return other
 
     def _tokens(self, context: Context, xq: Tensor) -> tuple[Tensor, Tensor]:
-        check_inputs(context, xq)
-        check_like("context and xq", xq, "the network", next(self.parameters()))
-        if context.y.shape[-1] != self.d_out:
-            refuse("context.y", f"have width {self.d_out}", context.y.shape[-1], "build the net with this d_out")
+        check_context(context, xq, self.d_out, next(self.parameters()))
         tokens, query = self.config.layout(context, xq)
-        if self.embedding is not None:
-            return self.embedding(tokens), self.embedding(query)
-        if tokens.shape[-1] != self.transformer.config.width:
-            refuse(
-                "context",
-                f"give tokens of the transformer's width {self.transformer.config.width}",
-                tokens.shape[-1],
-                "set TransformerConfig.width to the layout's width(d_in, d_out)",
-            )
-        return tokens, query
+        if self.embedding is None:
+            check_width(tokens, "transformer", self.transformer.config.width, "TransformerConfig.width")
+            return tokens, query
+        check_width(tokens, "embedding", self.embedding.config.d_token, "EmbeddingConfig.d_token")
+        return self.embedding(tokens), self.embedding(query)
 
     def _read(self, tokens: Tensor) -> Tensor:
         x, y = tokens[..., : -self.d_out], tokens[..., -self.d_out :]

@@ -11,10 +11,11 @@ import safetensors.torch
 import torch
 
 from mesascope.errors import ArgumentError, ArgumentTypeError, refuse, require_instance
+from mesascope.nets.files import path_of, written
 from mesascope.ops import DeltaState, FixedRidgeState, LinearState, MesaState, SoftmaxState
 from mesascope.shapes import Float, Tensor
 
-__all__ = ["AttentionState", "PredictorState", "load_state", "save_state", "select_state"]
+__all__ = ["AttentionState", "PredictorState", "check_state", "load_state", "save_state", "select_state"]
 
 
 class AttentionState(NamedTuple):
@@ -24,6 +25,11 @@ class AttentionState(NamedTuple):
     recent: Float[Tensor, "*batch two heads taps dk"]
     memory: Any
 
+    @property
+    def batch(self) -> tuple[int, ...]:
+        """The leading axes."""
+        return tuple(self.recent.shape[:-4])
+
 
 class PredictorState(NamedTuple):
     """What decoding keeps: the last element, and the state of every layer."""
@@ -31,11 +37,21 @@ class PredictorState(NamedTuple):
     last: Float[Tensor, "*batch d"]
     layers: tuple[AttentionState, ...]
 
+    @property
+    def batch(self) -> tuple[int, ...]:
+        """The leading axes."""
+        return tuple(self.last.shape[:-1])
+
 
 _KINDS = {
     kind.__name__: kind
     for kind in (AttentionState, PredictorState, SoftmaxState, LinearState, DeltaState, MesaState, FixedRidgeState)
 }
+
+
+def check_state(state: Any, kind: type) -> None:
+    """Refuse what is no state of this kind."""
+    require_instance("state", state, kind, "begin with init_state(*batch)")
 
 
 def select_state(state: Any, indices: Tensor) -> Any:
@@ -61,10 +77,16 @@ def select_state(state: Any, indices: Tensor) -> Any:
 
 
 def save_state(state: Any, path: str | Path) -> None:
-    """Write the state of a layer, a transformer or a predictor to one safetensors file."""
+    """Write the state of a layer, a transformer or a predictor to one safetensors file.
+
+    Raises:
+        ArgumentError: the path cannot be written to.
+        ArgumentTypeError: what is no path, or no state.
+    """
     tensors: dict[str, Tensor] = {}
     described = _described(state, "", tensors)
-    safetensors.torch.save_file(tensors, path, metadata={"state": json.dumps(described)})
+    with written("path", path) as file:
+        safetensors.torch.save_file(tensors, file, metadata={"state": json.dumps(described)})
 
 
 def load_state(path: str | Path, device: torch.device | str = "cpu") -> Any:
@@ -72,7 +94,9 @@ def load_state(path: str | Path, device: torch.device | str = "cpu") -> Any:
 
     Raises:
         ArgumentError: the file is missing, damaged, or no state.
+        ArgumentTypeError: what is no path.
     """
+    path = path_of("path", path)
     try:
         with safetensors.safe_open(path, "pt", device=str(device)) as file:
             described = json.loads(file.metadata()["state"])

@@ -23,12 +23,13 @@ from mesascope.nets.layers import (
     head_weights,
     join_heads,
     key_size_of,
+    module_text,
     products_of,
     set_products,
-    shown,
     split_heads,
 )
 from mesascope.nets.points import HasPoints, Point, looked_at, remember, touched
+from mesascope.nets.pretrained import Pretrained
 from mesascope.records import facts, registered
 from mesascope.shapes import Float, Tensor
 
@@ -159,7 +160,7 @@ class ContextLayer(Layer):
         return self.after(tokens[..., first:, :], self.attention(self.norm(tokens), n, first))
 
 
-class Transformer(HasPoints):
+class Transformer(HasPoints, Pretrained):
     """A transformer whose keys and values come from context tokens only, so that any number of queries share a pass.
 
     Each layer does e <- e + damping * sum_h P_h Attention(W_Q e, W_K E, W_V E) for context and query tokens e alike,
@@ -174,8 +175,11 @@ class Transformer(HasPoints):
         generator: of the initial weights; torch's global one if None.
     """
 
+    built_from = TransformerConfig
+
     def __init__(self, config: TransformerConfig, generator: torch.Generator | None = None) -> None:
         super().__init__()
+        require_instance("config", config, TransformerConfig)
         self.config = config
         own = 1 if config.shared else config.n_layers
         kinds = zip(config.attentions[:own], config.layer_norms[:own], strict=True)
@@ -214,6 +218,7 @@ class Transformer(HasPoints):
         ones, one a layer, they come apart. Softmax then divides scores by the root of the width, as keys are as wide as
         tokens.
         """
+        require_instance("products", products, Sequence)
         if len(products) not in (self.config.n_layers, len(self.layers)):
             refuse("products", f"be of {len(self.layers)} layers", len(products), "pass one pair a layer")
         first = products[0]
@@ -240,7 +245,7 @@ class Transformer(HasPoints):
         return looped
 
     def __repr__(self) -> str:
-        return shown(self)
+        return module_text(self)
 
     def unrolled(self) -> list[Layer]:
         """The layers in the order in which they are applied, a looped one as often as it is."""
@@ -249,7 +254,7 @@ class Transformer(HasPoints):
     def _check(self, context: Tensor, query: Tensor) -> None:
         weight = next(self.parameters())
         for name, tokens in (("context", context), ("query", query)):
-            check_tokens(name, tokens, self.config.width, weight)
+            check_tokens(name, tokens, self.config.width, weight, "TransformerConfig.width")
         if context.shape[:-2] != query.shape[:-2]:
             batch = tuple(context.shape[:-2])
             refuse("query", f"have the context's batch {batch}", tuple(query.shape[:-2]), "expand one of them")

@@ -125,6 +125,7 @@ def dpfp(x: Float[Tensor, "*batch d"], nu: int) -> Float[Tensor, "*batch feature
     >>> dpfp(torch.tensor([1.0, -2.0]), 1)
     tensor([2., 0., 0., 0.])
     """
+    require_instance("x", x, Tensor)
     require_count("nu", nu)
     if nu >= 2 * x.shape[-1]:
         refuse("nu", f"be less than twice the width {x.shape[-1]}, or features repeat", nu, "pass fewer")

@@ -25,6 +25,8 @@ def require_tensors(arguments: Mapping[str, Tensor | None]) -> None:
         )
     if q.ndim < 3 or q.shape[-1] == 0:
         refuse("q", "have shape (*batch, heads, t, dk) with dk > 0", tuple(q.shape), "add the missing axes")
+    if q.device.type == "meta":
+        refuse("q", "be on a device that holds numbers", "meta", "compute with tensors of another device")
     for name, tensor in arguments.items():
         if tensor is not None and tensor.device != q.device:
             refuse(name, f"be on q's device {q.device}", tensor.device, "move it there")

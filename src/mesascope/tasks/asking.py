@@ -15,7 +15,23 @@ from mesascope.errors import ArgumentError, ArgumentTypeError, MesascopeError, r
 from mesascope.shapes import Tensor
 from mesascope.tasks.episodes import Context, Episode, check_episode, check_sequence
 
-__all__ = ["asked", "check_answer", "check_tasks", "copied", "drawn", "in_words", "label", "require_family", "takes"]
+__all__ = [
+    "UnansweredError",
+    "asked",
+    "check_answer",
+    "check_tasks",
+    "copied",
+    "drawn",
+    "in_words",
+    "label",
+    "raised",
+    "require_family",
+    "takes",
+]
+
+
+class UnansweredError(ArgumentError):
+    """A learner raised an error of its own, which is the cause, on tasks of shapes that it may not be built for."""
 
 
 def require_family(family: Any) -> None:
@@ -50,21 +66,33 @@ def asked(model: Any, *inputs: Context | Tensor, weights: Mapping[str, Tensor] |
     """What ``model`` answers, with ``weights`` in place of its own if there are any.
 
     Raises:
-        ArgumentTypeError: it cannot be called like this, or computes in another dtype or on another device.
+        ArgumentTypeError: it cannot be called like this, or computes in another dtype or on a device of its own.
         ArgumentError: it runs out of memory.
+        UnansweredError: it cannot take tasks of these shapes.
     """
     require_callable("a learner", model)
+    if isinstance(model, type):
+        raise ArgumentTypeError(
+            f"a learner must be an instance, but is the class {model.__name__}: pass {model.__name__}(), with the "
+            "arguments that it needs."
+        )
     try:
         with in_words(model, inputs):
-            return model(*inputs) if weights is None else functional_call(model, dict(weights), inputs)
+            answer = model(*inputs) if weights is None else functional_call(model, dict(weights), inputs)
     except TypeError as error:
         if isinstance(error, MesascopeError) or takes(model, inputs):
             raise
-        wanted = "(sequence)" if len(inputs) == 1 else "(context, xq)"
+        raise _of_other_arguments(model, inputs) from error
+    except (RuntimeError, IndexError) as error:
+        if "requires grad" in str(error):  # lenses tell from it that a learner computes outside torch
+            raise
+        raise _unanswered(model, inputs, error) from error
+    if isinstance(answer, Tensor) and answer.is_meta:
         raise ArgumentTypeError(
-            f"a learner must take what the family draws, here {wanted}, but {label(model)} does not: choose a family "
-            "of episodes for learners, of sequences for predictors."
-        ) from error
+            f"a learner must return numbers, but {label(model)} computes on the device 'meta', which holds none: build "
+            "it anew, or load its weights first."
+        )
+    return answer
 
 
 def check_answer(model: object, answer: object, shape: tuple[int, ...]) -> Tensor:
@@ -77,7 +105,8 @@ def check_answer(model: object, answer: object, shape: tuple[int, ...]) -> Tenso
     if answer.shape != shape:
         raise ArgumentError(
             f"a learner must return predictions of the answers' shape {tuple(shape)}, but {label(model)} returned "
-            f"{tuple(answer.shape)}: return (*batch, m, dy), or (*batch, t, d) for sequences."
+            f"{tuple(answer.shape)}: return (*batch, m, dy), with dy the width of context.y, or (*batch, t, d) for "
+            "sequences."
         )
     return answer
 
@@ -109,9 +138,15 @@ def copied(tensor: Tensor) -> Tensor:
 def label(model: object) -> str:
     """A learner or a family in an error's sentence."""
     model = getattr(model, "module", model)  # of an ensemble
-    if isinstance(model, nn.Module) and len(line := " ".join(repr(model).split())) < 80:
+    if isinstance(model, nn.Module) and "\n" not in (line := repr(model)) and len(line) < 80:
         return line
     return getattr(model, "__name__", type(model).__name__)
+
+
+def raised(error: BaseException | None) -> str:
+    """Another's error in a sentence of our own."""
+    said = " ".join(str(error).split()).rstrip(".")
+    return f"{type(error).__name__} ({said if len(said) <= 200 else said[:197] + '...'})"
 
 
 def takes(model: Any, inputs: tuple[Any, ...]) -> bool:
@@ -157,3 +192,24 @@ def _other(model: Any, tensors: list[Tensor], name: str) -> Any:
     weights: Callable = getattr(module, "parameters", tuple)
     of = [getattr(weight, name) for weight in weights() if weight.is_floating_point()]
     return next((one for one in of if tensors and one != getattr(tensors[0], name)), None)
+
+
+def _of_other_arguments(model: Any, inputs: tuple[Any, ...]) -> ArgumentTypeError:
+    """What to say of a learner that takes a sequence where a context and queries are drawn, or anything else."""
+    ways = {1: ("(sequence)", "sequences"), 2: ("(context, xq)", "episodes")}
+    (wanted, _), (_, others) = ways[len(inputs)], ways[3 - len(inputs)]
+    remedy = f", or choose a family of {others}" if takes(model, (None,) * (3 - len(inputs))) else ""
+    return ArgumentTypeError(
+        f"a learner must take what the family draws, here {wanted}, but {label(model)} does not: write it to take "
+        f"{wanted}{remedy}."
+    )
+
+
+def _unanswered(model: Any, inputs: tuple[Any, ...], error: Exception) -> UnansweredError:
+    context, *queries = inputs
+    named = context._asdict() | {"xq": queries[0]} if queries else {"sequence": context}
+    shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in named.items())
+    return UnansweredError(
+        f"a learner must answer tasks of the shapes that it is given, here {shapes}, but {label(model)} raised "
+        f"{raised(error)}: mend it, or choose tasks of shapes that it takes."
+    )

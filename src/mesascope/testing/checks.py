@@ -26,7 +26,7 @@ from mesascope.tasks import (
     SequenceFamily,
     check_episode,
 )
-from mesascope.tasks.asking import asked, drawn, label
+from mesascope.tasks.asking import UnansweredError, asked, drawn, label, raised
 
 __all__ = ["check_family", "check_learner", "check_predictor"]
 
@@ -186,7 +186,7 @@ def _drawn(family: Any, batch: int, seed: int = 0) -> Any:
         raise AssertionError(str(error)) from error
     except Exception as error:
         raise AssertionError(
-            f"a family must draw {batch} tasks, but {label(family)} raised {_raised(error)}."
+            f"a family must draw {batch} tasks, but {label(family)} raised {raised(error)}."
         ) from error
 
 
@@ -196,17 +196,14 @@ def _asking(model: Any) -> Callable[..., Tensor]:
     def ask(rule: str, *inputs: Context | Tensor) -> Tensor:
         try:
             return asked(model, *inputs)
+        except UnansweredError as error:
+            raise AssertionError(f"{rule}, but {label(model)} raised {raised(error.__cause__)}.") from error
         except MesascopeError as error:
             raise AssertionError(str(error)) from error
         except Exception as error:
-            raise AssertionError(f"{rule}, but {label(model)} raised {_raised(error)}.") from error
+            raise AssertionError(f"{rule}, but {label(model)} raised {raised(error)}.") from error
 
     return ask
-
-
-def _raised(error: Exception) -> str:
-    said = " ".join(str(error).split()).rstrip(".")
-    return f"{type(error).__name__} ({said if len(said) <= 200 else said[:197] + '...'})"
 
 
 def _check_answer(answer: Any, shape: tuple[int, ...], inputs: Tensor, whose: str) -> None:
