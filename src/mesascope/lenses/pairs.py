@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -84,7 +84,7 @@ def alignment(a: Learner, b: Learner, episodes: Episode) -> Alignment:
     return found
 
 
-class _Seen(NamedTuple):
+class _Part(NamedTuple):
     """Answers of a part of the tasks, a learner's predictions of them, and its sensitivities if they are compared."""
 
     answers: Tensor
@@ -99,19 +99,20 @@ def paired(
 
     Every learner is asked once for each part of the tasks: one that answers at random, too, is the same in all pairs.
     """
-    parts = [_seen(a, tasks, any(derived)), *map(_seen, others, [tasks] * len(others), derived)]
+    asked = [_asked(a, tasks, any(derived)), *(_asked(b, tasks, d) for b, d in zip(others, derived, strict=True))]
     samples: list[list[dict[str, Tensor]]] = [[] for _ in others]
-    for own, *seen in zip(*parts, strict=True):
-        for sample, one in zip(samples, seen, strict=True):
-            sample.append(_compared(own, one))
+    for own, *parts in zip(*asked, strict=True):
+        for sample, part in zip(samples, parts, strict=True):
+            sample.append(_compared(own, part))
     return [_summary(_concatenated(sample)) for sample in samples]
 
 
-def _seen(learner: Learner | Predictor, tasks: Tasks, derived: bool) -> Iterator[_Seen]:
-    return (_Seen(*part) for part in (access.sensitivities if derived else access.predictions)(learner, tasks))  # type: ignore[arg-type]
+def _asked(learner: Any, tasks: Any, derived: bool) -> Iterator[_Part]:
+    look = access.sensitivities if derived else access.predictions
+    return (_Part(*part) for part in look(learner, tasks))
 
 
-def _compared(a: _Seen, b: _Seen) -> dict[str, Tensor]:
+def _compared(a: _Part, b: _Part) -> dict[str, Tensor]:
     """One number a task and quantity."""
     found = _compare_predictions(a.prediction, b.prediction, a.answers)
     if a.sensitivity is None or b.sensitivity is None:
