@@ -512,6 +512,9 @@ Ensemble([net, gd]) | members must be of one architecture
 Ensemble([net, wide]) | members must be of one architecture
 Ensemble([net]).member(3) | index must be below the number of members, 1
 Ensemble([net]).member('a') | index must be an integer
+Ensemble([net])[1] | index must be below the number of members, 1, but is 1: count from 0.
+Ensemble([net])[-2] | index must be at least -1, but is -2: pass a larger whole number.
+Ensemble([net])[:1] | index must be an integer, but is slice(None, 1, None)
 Ensemble([net])(ep.context, ep.xq) | inputs must have a first axis of 1, one a member, but is (6, 5, 2)
 EnsembleState([net, net], half_mse, plan) | members must start from different weights
 fit(None, lambda step: ep, plan) | state must be of type TrainingState
