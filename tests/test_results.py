@@ -52,6 +52,11 @@ def test_a_result_is_a_table_html_and_plain_numbers(name, monkeypatch):
     assert "tensor(" not in repr(result) or name == "step_sizes"
 
 
+def test_results_show_numbers_to_the_digits_that_count():
+    assert repr(RESULTS["tune"]()).endswith("mse=0.500 ± 0.01, starts=(0.5, 0.6))")
+    assert repr(Tuned(GD, {}, Measurement(0.5, 0.01, 20), (1 / 3, 2.0))).endswith("starts=(0.333333, 2))")
+
+
 def test_without_pandas_the_sentence_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(
@@ -152,6 +157,12 @@ def test_stages_are_shown_in_a_line():
 def test_numbers_with_errors_are_short_and_stay_what_they_are():
     found = Estimates([("mse", "a"), ("mse", "a"), ("mse", "b")], np.array([0.5, 0.25, 0.5]), np.eye(3) / 1e4, 9)
     ratio = found.ratio("a", "b")
+    assert str(found["mse b"]) == str(found["mse", "b"]) == "[0.500 ± 0.01]"
+    for name in ("mse", ("mse",)):
+        with pytest.raises(
+            ArgumentError, match=r"^the quantity must be one of 'mse a', 'mse b', but is .*'mse [ab]'\?$"
+        ):
+            found[name]
     assert repr(ratio) == str(ratio) == "[1.000 ± 0.03 0.500 ± 0.02]"
     assert repr(ratio - ratio) == "[0 0]"
     assert type(ratio.mean() / 2) is type(ratio[0] / 2)

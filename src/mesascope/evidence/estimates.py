@@ -120,11 +120,12 @@ class Estimates(Tabular):
         mean, covariance = (np.stack([getattr(point, part) for point in points]) for part in ("mean", "covariance"))
         return cls(points[0].names, mean, covariance, points[0].n, {k: np.asarray(v) for k, v in cases.items()})
 
-    def __getitem__(self, name: tuple[str, ...]) -> np.ndarray:
+    def __getitem__(self, name: tuple[str, ...] | str) -> np.ndarray:
         """Numbers with errors, ``(replicates,)`` or ``(replicates, cases)``; arithmetic keeps what they share."""
-        columns = [index for index, known in enumerate(self.names) if known == tuple(name)]
-        if not columns:
-            require_choice("the quantity", " ".join(name), {" ".join(known) for known in self.names})
+        known = [" ".join(own) for own in self.names]
+        wanted = " ".join(map(str, name)) if isinstance(name, tuple) else name
+        require_choice("the quantity", wanted, set(known))
+        columns = [index for index, own in enumerate(known) if own == wanted]
         return self._values[columns].view(Numbers)
 
     def ratio(self, above: str, below: str, quantity: str = "mse") -> np.ndarray:

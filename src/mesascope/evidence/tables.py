@@ -123,10 +123,12 @@ def _plain(value: Any) -> Any:
 
 
 def _short(value: Any) -> str:
-    """A value in a line: an array by its shape, a number with its error by both."""
+    """A value in a line: an array by its shape, numbers to the digits that count."""
     if hasattr(value, "shape"):
         return f"array {tuple(value.shape)}"
-    return str(value) if hasattr(value, "stderr") else shown(value)
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_short, value))})"
+    return _text(value) if isinstance(value, float) or hasattr(value, "stderr") else shown(value)
 
 
 def _text(value: Any) -> str:
