@@ -477,7 +477,7 @@ sweep({'a': Ensemble([net])}, pairs, {'noise': [0.1]}) | is given an ensemble of
 sweep({'a': gd}, Odd(None), {'noise': [0.1]}) | family must be a dataclass to sweep its fields
 measure_together({'a': []}, [], ep) | a must be a list of some learners, but is []
 measure_together({'a': gd}, ['a'], ep) | a must be a list of some learners, but is GradientDescent
-measure_together({'a': Ensemble([net])}, [], ep) | of some learners, but is Ensemble of 1: InContextRegressor: pass its members().
+measure_together({'a': Ensemble([net])}, [], ep) | but is Ensemble of 1: InContextRegressor: pass its members().
 measure_together({'a': [gd]}, 'a', ep) | against must be a list of names, but is 'a'
 measure_together({'a': [gd]}, ['b'], ep) | but is 'b': did you mean 'a'?
 measure_together({'a': [gd] * 2, 'b': [gd] * 3}, ['b'], ep) | groups must have as many members
