@@ -15,8 +15,8 @@ class Numbers(np.ndarray):
     """An array of numbers with errors, which arithmetic keeps, shown to the digits that the errors leave.
 
     >>> from uncertainties import ufloat
-    >>> np.array([ufloat(0.41250, 0.0008), ufloat(2.0, 0.0)]).view(Numbers) / 2
-    [0.20625 ± 0.0004 1]
+    >>> np.array([ufloat(0.41250, 0.0008), ufloat(2.0, 0.1)]).view(Numbers) / 2
+    [0.20625 ± 0.0004 1.00 ± 0.05]
     """
 
     def __repr__(self) -> str:
