@@ -16,7 +16,7 @@ class Numbers(np.ndarray):
 
     >>> from uncertainties import ufloat
     >>> np.array([ufloat(0.41250, 0.0008), ufloat(2.0, 0.1)]).view(Numbers) / 2
-    [0.20625 ± 0.0004 1.00 ± 0.05]
+    [0.20625 ± 0.0004 1.000 ± 0.05]
     """
 
     def __repr__(self) -> str:
