@@ -1,6 +1,5 @@
 """Learners of a stranger's under lenses: what they write, raise, return and leave in train() mode."""
 
-import itertools
 import re
 
 import pytest
@@ -85,14 +84,30 @@ def test_what_a_predictor_writes_into_its_sequence_does_not_change_the_answers()
     assert torch.equal(SEQUENCES, before)
 
 
-def test_a_learner_that_answers_at_random_is_refused_by_a_table():
-    calls = itertools.count()
+def test_a_table_asks_each_learner_once():
+    """But for one task that tells whether torch can differentiate it; one that answers at random is one learner."""
+    calls = {"own": [], "other": []}
 
-    def at_random(context, xq):
-        return torch.full((*xq.shape[:-1], 1), float(next(calls)))
+    def answering(name, differentiable):
+        def at_random(context, xq):
+            calls[name].append(len(xq))
+            return (xq if differentiable else xq.detach())[..., :1] + len(calls[name])
 
-    with pytest.raises(ArgumentError, match="but at_random answers at random: fix its seed"):
-        compare(at_random, {"a": GD, "b": Mean()}, FAMILY, tasks=50)
+        return at_random
+
+    for differentiable in (False, True):
+        others = {"a": GD, "b": Mean(), "c": answering("other", differentiable)}
+        found = compare(answering("own", differentiable), others, FAMILY, tasks=50)
+        assert len({row.mse_a.value for row in found.rows.values()}) == 1
+        assert hasattr(found.rows["a"], "sensitivity_cosine") == differentiable
+    assert calls == {"own": [1, 50, 1, 50], "other": [1, 50, 1, 50]}
+
+
+def test_a_table_is_made_of_pairs():
+    """Number by number: those of `alignment`, or of `agreement` where torch cannot differentiate one of the two."""
+    found = compare(GD, {"mean": Mean(), "numpy": writing_numpy}, FAMILY, tasks=50).rows
+    drawn = FAMILY.sample(50, stream(0, "compare"))
+    assert found == {"mean": alignment(GD, Mean(), drawn), "numpy": agreement(GD, writing_numpy, drawn)}
 
 
 def test_copies_are_laid_out_as_the_tensor_was():

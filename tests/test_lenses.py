@@ -344,6 +344,10 @@ def test_compare_pairs_any_learners():
     assert table.rows["numpy"].mse_a == table.rows["least squares"].mse_a
     with pytest.raises(ArgumentError, match="others must name at least one learner"):
         compare(Zero(), {}, FAMILY)
+    for name in (None, "Zero"):
+        with pytest.raises(ArgumentError, match=r"^name must differ from the names of the others, but is 'Zero': pass"):
+            compare(Zero(), {"Zero": Mean()}, FAMILY, name=name)
+    assert compare(Zero(), {"Zero": Mean()}, FAMILY, name="mine", tasks=5).learner == "mine"
 
 
 def test_predictors_are_compared_on_sequences():

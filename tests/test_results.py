@@ -1,14 +1,17 @@
 """How results show themselves: in a terminal, in a notebook, to pandas and as plain numbers."""
 
+import io
 import json
 import sys
 from types import ModuleType
 
+import numpy as np
 import pytest
 import torch
 
 from mesascope.constructions import gradient_descent
-from mesascope.errors import MissingPackageError
+from mesascope.errors import ArgumentError, MissingPackageError
+from mesascope.evidence import Arrays, Estimates, Verdicts
 from mesascope.evidence.tables import Table
 from mesascope.learners import GradientDescent, LeastSquares, Mean, Tuned
 from mesascope.lenses import agreement, alignment, compare, step_sizes, sweep, weights
@@ -49,6 +52,11 @@ def test_a_result_is_a_table_html_and_plain_numbers(name, monkeypatch):
     assert "tensor(" not in repr(result) or name == "step_sizes"
 
 
+def test_results_show_numbers_to_the_digits_that_count():
+    assert repr(RESULTS["tune"]()).endswith("mse=0.500 ± 0.01, starts=(0.5, 0.6))")
+    assert repr(Tuned(GD, {}, Measurement(0.5, 0.01, 20), (1 / 3, 2.0))).endswith("starts=(0.333333, 2))")
+
+
 def test_without_pandas_the_sentence_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(
@@ -75,6 +83,91 @@ def test_long_tables_show_their_ends():
     assert repr(long).split() == ["step", "0", "1", "2", "3", "4", "...", "56", "57", "58", "59", "60"]
     assert long._repr_html_().count("<tr>") == 12
     assert len(long.to_dict()["step"]) == 61
+
+
+def test_a_table_has_rows_parts_and_columns():
+    table = Table([{"seed": 0, "mse": 0.5}, {"seed": 1}, {"seed": 2, "mse": np.float64(0.25)}])
+    assert table[-1]["mse"] == 0.25
+    assert table["mse"] == table.to_dict()["mse"] == [0.5, None, 0.25]
+    assert type(table[1:]) is Table
+    assert table[1:].columns == ["seed", "mse"]
+    with pytest.raises(
+        ArgumentError, match=r"^the column must be one of 'mse', 'seed', but is 'msee': did you mean 'm"
+    ):
+        table["msee"]
+    assert Table()["mse"] == []
+    assert repr(Table()) == "(no rows)"
+    assert Table()._repr_html_() == "<table><tr><th>no rows</th></tr></table>"
+
+
+CLAIM = {
+    "id": "sensitivity-difference-of-loops", "sentence": "x < y & z " * 9, "source": "A" * 300, "verdict": "undecided",
+    "value": 0.999978, "low": 0.999971, "high": 0.999985, "bound": "in [0.999, 1.001]", "reason": "a premise fails",
+}  # fmt: skip
+WIDE = {
+    "claims": lambda: Verdicts([CLAIM] * 3),
+    "all of the claims": lambda: Table([CLAIM] * 3),
+    "comparison": RESULTS["compare"],
+    "numbers": lambda: Table([{f"name {index}": index / 7 for index in range(30)}]),
+    "words": lambda: Table([{"a": "x" * 200, "b": "-".join("y" * 99)}]),
+    "lists": lambda: Table([{"a": list(range(1000)), "b": "one\ntwo"}]),
+}
+
+
+@pytest.mark.parametrize("columns", [1, 40, 80, 99, 200])
+@pytest.mark.parametrize("name", WIDE)
+def test_a_table_is_as_wide_as_the_terminal(name, columns, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    table = WIDE[name]()
+    lines = str(table).splitlines()
+    assert max(map(len, lines)) <= max(columns, 40)
+    assert max(map(len, table._repr_html_().split("<td>"))) < 600
+
+
+def test_claims_are_shown_with_what_decides_them(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    claims = Verdicts([CLAIM, {**CLAIM, "id": "<other>", "verdict": "holds", "reason": ""}])
+    assert len(str(claims).splitlines()) < 10
+    assert "0.999978 [0.999971, 0.999985]  in [0.999, 1.001]  undecided:" in str(claims)
+    assert type(claims[:1]) is Verdicts
+    html = claims._repr_html_()
+    assert "x &lt; y &amp; z" in html
+    assert "&lt;other&gt;" in html
+
+
+def test_a_terminal_of_ascii_is_written_to(monkeypatch):
+    ascii_only = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", ascii_only)
+    for result in (RESULTS["compare"](), Measurement(0.5, 0.01, 9), RESULTS["sweep"]().ratio("gd", "gd")):
+        print(result)
+    ascii_only.flush()
+    assert b"0.500 +/- 0.01" in ascii_only.buffer.getvalue()
+
+
+def test_stages_are_shown_in_a_line():
+    names = [(quantity, f"net-{index}") for quantity in "abcdef" for index in range(6)]
+    many = Estimates(names, np.zeros(36), np.eye(36), 100)
+    assert repr(many) == "Estimates of a, b, c, d and 2 more of net-0, net-1, net-2, net-3 and 2 more over 100 tasks"
+    assert repr(RESULTS["sweep"]()) == "Estimates of mse of gd over 20 tasks, in 2 cases of noise"
+    assert repr(Arrays({name: np.ones(2) for name in "abcde"}, **dict.fromkeys("abcde", "seed"))) == (
+        "Arrays of a (seed), b (seed), c (seed), d (seed) and 1 more"
+    )
+
+
+def test_numbers_with_errors_are_short_and_stay_what_they_are():
+    found = Estimates([("mse", "a"), ("mse", "a"), ("mse", "b")], np.array([0.5, 0.25, 0.5]), np.eye(3) / 1e4, 9)
+    ratio = found.ratio("a", "b")
+    assert str(found["mse b"]) == str(found["mse", "b"]) == "[0.500 ± 0.01]"
+    for name in ("mse", ("mse",)):
+        with pytest.raises(
+            ArgumentError, match=r"^the quantity must be one of 'mse a', 'mse b', but is .*'mse [ab]'\?$"
+        ):
+            found[name]
+    assert repr(ratio) == str(ratio) == "[1.000 ± 0.03 0.500 ± 0.02]"
+    assert repr(ratio - ratio) == "[0 0]"
+    assert type(ratio.mean() / 2) is type(ratio[0] / 2)
+    assert type(ratio[:, None].sum(1)) is type(ratio)
+    assert type(np.equal(ratio, ratio)) is np.ndarray
 
 
 def test_episodes_and_contexts_are_shown_by_their_shapes():

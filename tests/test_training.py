@@ -150,6 +150,9 @@ def test_members_of_an_ensemble_answer_as_they_do_alone():
         alone = member(episode.part(4 * index, 4 * index + 4).context, episode.xq[4 * index : 4 * index + 4])
         torch.testing.assert_close(together[index], alone)
         assert torch.equal(flat(ensemble.member(index)), flat(member))
+        assert torch.equal(flat(ensemble[index - 3]), flat(member))
+    assert [flat(own).tolist() for own in ensemble] == [flat(member).tolist() for member in ensemble.members()]
+    assert next(iter(ensemble)) is not ensemble[0]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from mesascope.errors import refuse, require_instance
 from mesascope.evidence.tables import Table, Tabular
 from mesascope.shapes import Float, Tensor
-from mesascope.text import number_text
+from mesascope.text import number_text, printable
 
 __all__ = ["Measurement"]
 
@@ -49,7 +49,7 @@ class Measurement(Tabular):
         return Table([dataclasses.asdict(self)])
 
     def __str__(self) -> str:
-        return number_text(self.value, self.stderr)
+        return printable(number_text(self.value, self.stderr))
 
     def __repr__(self) -> str:
         return f"Measurement({self}, n={self.n})"

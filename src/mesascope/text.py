@@ -1,12 +1,34 @@
-"""Numbers as text."""
+"""Numbers as text, and the lines that text fits into."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import os
+import shutil
+import sys
 from typing import Any
 
-__all__ = ["config_text", "interval_text", "number_text"]
+__all__ = ["config_text", "interval_text", "line_width", "number_text", "printable"]
+
+# No line is made narrower.
+_LEAST_WIDTH = 40
+
+
+def line_width() -> int:
+    """Columns of a terminal, or as many as COLUMNS says; 120 of a file or a notebook."""
+    if "COLUMNS" not in os.environ and not getattr(sys.stdout, "isatty", bool)():
+        return 120
+    return max(shutil.get_terminal_size().columns, _LEAST_WIDTH)
+
+
+def printable(text: str) -> str:
+    """A text with +/- for each ± where standard output cannot write that."""
+    try:
+        "±".encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+    except UnicodeEncodeError:
+        return text.replace("±", "+/-")
+    return text
 
 
 def config_text(config: Any) -> str:

@@ -503,6 +503,7 @@ sweep({'a': Ensemble([net])}, pairs, {'noise': [0.1]}) | is given an ensemble of
 sweep({'a': gd}, Odd(None), {'noise': [0.1]}) | family must be a dataclass to sweep its fields
 measure_together({'a': []}, [], ep) | a must be a list of some learners, but is []
 measure_together({'a': gd}, ['a'], ep) | a must be a list of some learners, but is GradientDescent
+measure_together({'a': Ensemble([net])}, [], ep) | but is Ensemble of 1: InContextRegressor: pass its members().
 measure_together({'a': [gd]}, 'a', ep) | against must be a list of names, but is 'a'
 measure_together({'a': [gd]}, ['b'], ep) | but is 'b': did you mean 'a'?
 measure_together({'a': [gd] * 2, 'b': [gd] * 3}, ['b'], ep) | groups must have as many members
@@ -538,6 +539,9 @@ Ensemble([net, gd]) | members must be of one architecture
 Ensemble([net, wide]) | members must be of one architecture
 Ensemble([net]).member(3) | index must be below the number of members, 1
 Ensemble([net]).member('a') | index must be an integer
+Ensemble([net])[1] | index must be below the number of members, 1, but is 1: count from 0.
+Ensemble([net])[-2] | index must be at least -1, but is -2: pass a larger whole number.
+Ensemble([net])[:1] | index must be an integer, but is slice(None, 1, None)
 Ensemble([net])(ep.context, ep.xq) | inputs must have a first axis of 1, one a member, but is (6, 5, 2)
 EnsembleState([net, net], half_mse, plan) | members must start from different weights
 fit(None, lambda step: ep, plan) | state must be of type TrainingState

@@ -12,3 +12,4 @@ from .claims import (
 )
 from .estimates import Arrays as Arrays, Estimates as Estimates, Stage as Stage
 from .judging import LEVEL as LEVEL, judge as judge, judge_all as judge_all
+from .verdicts import Verdicts as Verdicts

@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from mesascope.errors import ArgumentError, require_choice
+from mesascope.evidence.numbers import Numbers
 from mesascope.evidence.tables import Table, Tabular
 
 __all__ = ["Arrays", "Estimates", "Stage"]
@@ -47,8 +48,7 @@ class Arrays(Tabular, Mapping[str, np.ndarray]):
         return len(self._arrays)
 
     def __repr__(self) -> str:
-        shapes = (f"{name} ({' x '.join(self.axes[name]) or 'a number'})" for name in self)
-        return f"Arrays of {', '.join(shapes)}"
+        return f"Arrays of {_listed(f'{name} ({_axes(self.axes[name])})' for name in self)}"
 
     def table(self) -> Table:
         """One row for each place on the axes that most arrays have."""
@@ -90,8 +90,8 @@ class Estimates(Tabular):
     >>> rng = np.random.default_rng(0)
     >>> task = rng.normal(5.0, 1.0, 10_000)
     >>> both = Estimates.of({("mse", "trained"): [1.1 * task], ("mse", "gd"): [task + rng.normal(0, 0.01, 10_000)]})
-    >>> print(both["mse", "gd"][0], both.ratio("trained", "gd")[0])
-    5.006+/-0.010 1.099993+/-0.000022
+    >>> print(both["mse", "gd"], both.ratio("trained", "gd"))
+    [5.0063 ± 0.01] [1.099993 ± 2e-05]
     """
 
     def __init__(
@@ -120,12 +120,13 @@ class Estimates(Tabular):
         mean, covariance = (np.stack([getattr(point, part) for point in points]) for part in ("mean", "covariance"))
         return cls(points[0].names, mean, covariance, points[0].n, {k: np.asarray(v) for k, v in cases.items()})
 
-    def __getitem__(self, name: tuple[str, ...]) -> np.ndarray:
+    def __getitem__(self, name: tuple[str, ...] | str) -> np.ndarray:
         """Numbers with errors, ``(replicates,)`` or ``(replicates, cases)``; arithmetic keeps what they share."""
-        columns = [index for index, known in enumerate(self.names) if known == tuple(name)]
-        if not columns:
-            require_choice("the quantity", " ".join(name), {" ".join(known) for known in self.names})
-        return self._values[columns]
+        known = [" ".join(own) for own in self.names]
+        wanted = " ".join(map(str, name)) if isinstance(name, tuple) else name
+        require_choice("the quantity", wanted, set(known))
+        columns = [index for index, own in enumerate(known) if own == wanted]
+        return self._values[columns].view(Numbers)
 
     def ratio(self, above: str, below: str, quantity: str = "mse") -> np.ndarray:
         """``quantity`` of ``above`` over that of ``below``: replicate by replicate, or all over the only one."""
@@ -141,7 +142,12 @@ class Estimates(Tabular):
         return Estimates(self.names, self.mean[chosen], self.covariance[chosen], self.n, cases)
 
     def __repr__(self) -> str:
-        return f"Estimates of {', '.join(dict.fromkeys(' '.join(name) for name in self.names))} over {self.n} tasks"
+        quantities, of = (
+            _listed(name[0] for name in self.names),
+            _listed(part for name in self.names for part in name[1:]),
+        )
+        cases = f", in {len(self.mean)} cases of {_listed(self.cases)}" if self.cases else ""
+        return f"Estimates of {quantities} of {of} over {self.n} tasks{cases}"
 
     def table(self) -> Table:
         """One row for each quantity, replicate and case, with its standard error."""
@@ -188,6 +194,16 @@ class Estimates(Tabular):
 
 # What a stage of a run keeps.
 Stage = Arrays | Estimates
+
+
+def _axes(names: Sequence[str]) -> str:
+    return " x ".join(names) or "a number"
+
+
+def _listed(names: Iterable[str]) -> str:
+    """The first four of some names, each once, and how many there are besides."""
+    unlike = list(dict.fromkeys(names))
+    return ", ".join(unlike[:4]) + (f" and {len(unlike) - 4} more" if len(unlike) > 4 else "")
 
 
 def _correlated(mean: np.ndarray, covariance: np.ndarray) -> np.ndarray:

@@ -10,7 +10,7 @@ import numpy as np
 
 from mesascope.errors import RunDirectoryError
 from mesascope.evidence.claims import Claim
-from mesascope.evidence.tables import Table
+from mesascope.evidence.verdicts import Verdicts
 
 __all__ = ["LEVEL", "judge", "judge_all"]
 
@@ -37,7 +37,7 @@ class _Samples(NamedTuple):
     numbers: np.ndarray
 
 
-def judge_all(claims: Iterable[Claim], preset: str, results: Mapping[str, Any]) -> Table:
+def judge_all(claims: Iterable[Claim], preset: str, results: Mapping[str, Any]) -> Verdicts:
     """One record a claim, premises first whatever their order."""
     known = {claim.id: claim for claim in claims}
     records: dict[str, dict[str, Any]] = {}
@@ -47,7 +47,7 @@ def judge_all(claims: Iterable[Claim], preset: str, results: Mapping[str, Any]) 
             records[name] = judge(known[name], preset, results, {p: judged(p) for p in known[name].premises})
         return records[name]
 
-    return Table(judged(name) for name in known)
+    return Verdicts(judged(name) for name in known)
 
 
 def judge(

@@ -6,9 +6,11 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from html import escape
-from typing import Any
+from typing import Any, SupportsIndex, overload
 
-from mesascope.errors import require_package, shown
+from mesascope.errors import require_choice, require_package, shown
+from mesascope.evidence.drawing import drawn
+from mesascope.text import line_width
 
 __all__ = ["Table", "Tabular"]
 
@@ -19,11 +21,30 @@ _MOST_SHOWN, _ENDS = 60, 5
 class Table(list):
     """Rows of one kind, each a dict: ``pandas.DataFrame(table)`` takes it as it is.
 
-    >>> Table([{"seed": 0, "mse": 0.41250001}, {"seed": 1, "mse": None}])
+    ``table[0]`` is a row, ``table[:5]`` a table, ``table["mse"]`` the list of a column's values.
+
+    >>> table = Table([{"seed": 0, "mse": 0.41250001}, {"seed": 1, "mse": None}])
+    >>> table
     seed  mse
     0     0.4125
     1
+    >>> table["seed"]
+    [0, 1]
     """
+
+    @overload
+    def __getitem__(self, key: str) -> list[Any]: ...
+    @overload
+    def __getitem__(self, key: slice) -> Table: ...
+    @overload
+    def __getitem__(self, key: SupportsIndex) -> dict[str, Any]: ...
+    def __getitem__(self, key: str | slice | SupportsIndex) -> Any:
+        if isinstance(key, str):
+            if self:
+                require_choice("the column", key, self.columns)
+            return [_plain(row.get(key)) for row in self]
+        found = super().__getitem__(key)
+        return type(self)(found) if isinstance(key, slice) else found
 
     @property
     def columns(self) -> list[str]:
@@ -36,7 +57,7 @@ class Table(list):
         >>> Table([{"seed": 0, "mse": 0.5}, {"seed": 1}]).to_dict()
         {'seed': [0, 1], 'mse': [0.5, None]}
         """
-        return {column: [_plain(row.get(column)) for row in self] for column in self.columns}
+        return {column: self[column] for column in self.columns}
 
     def to_pandas(self) -> Any:
         """A ``pandas.DataFrame`` with these columns.
@@ -48,12 +69,10 @@ class Table(list):
 
     def __repr__(self) -> str:
         columns = self.columns
-        lines = [columns, *self._cells(columns)]
-        widths = [max(len(line[index]) for line in lines) for index in range(len(columns))]
-        return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
+        return drawn(list(zip(columns, *self._cells(columns), strict=True)), line_width()) if columns else "(no rows)"
 
     def _repr_html_(self) -> str:
-        columns = self.columns
+        columns = self.columns or ["no rows"]
         head = "".join(f"<th>{escape(column)}</th>" for column in columns)
         rows = ("".join(f"<td>{escape(cell)}</td>" for cell in line) for line in self._cells(columns))
         return f"<table><tr>{head}</tr>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
@@ -104,13 +123,18 @@ def _plain(value: Any) -> Any:
 
 
 def _short(value: Any) -> str:
-    """A value in a line: an array by its shape, a number with its error by both."""
+    """A value in a line: an array by its shape, numbers to the digits that count."""
     if hasattr(value, "shape"):
         return f"array {tuple(value.shape)}"
-    return str(value) if hasattr(value, "stderr") else shown(value)
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_short, value))})"
+    return _text(value) if isinstance(value, float) or hasattr(value, "stderr") else shown(value)
 
 
 def _text(value: Any) -> str:
+    """A cell's text in a line: texts and numbers with errors are whole."""
     if value is None:
         return ""
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return " ".join(str(value).split()) if isinstance(value, str) or hasattr(value, "stderr") else shown(value)

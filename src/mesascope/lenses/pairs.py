@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 
 from mesascope.errors import require_instance
 from mesascope.evidence.tables import Table, Tabular
-from mesascope.lenses.access import predictions, sensitivities
+from mesascope.lenses import access
 from mesascope.lenses.needs import Tasks, require_access
 from mesascope.measurement import Measurement
 from mesascope.records import register
@@ -17,7 +19,7 @@ from mesascope.shapes import Tensor
 from mesascope.tasks import Episode, Learner, Predictor
 from mesascope.tasks.asking import check_tasks
 
-__all__ = ["Agreement", "Alignment", "agreement", "alignment"]
+__all__ = ["Agreement", "Alignment", "agreement", "alignment", "compare_sensitivities", "paired"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -55,9 +57,7 @@ def agreement(a: Learner | Predictor, b: Learner | Predictor, tasks: Tasks) -> A
     check_tasks(tasks)
     for learner in (a, b):
         require_access("agreement", learner)
-    pairs = zip(predictions(a, tasks), predictions(b, tasks), strict=True)
-    samples = [_compare_predictions(ya, yb, answers) for (answers, ya), (_, yb) in pairs]
-    return Agreement(**_agreement_fields(_concatenated(samples)))
+    return paired(a, [b], tasks, [False])[0]
 
 
 @register("lens", "alignment", needs="gradient")
@@ -79,17 +79,45 @@ def alignment(a: Learner, b: Learner, episodes: Episode) -> Alignment:
     check_tasks(episodes)
     for learner in (a, b):
         require_access("alignment", learner, episodes)
-    pairs = zip(sensitivities(a, episodes), sensitivities(b, episodes), strict=True)
-    samples = [
-        _compare_predictions(ya, yb, answers) | compare_sensitivities(sa, sb)
-        for (answers, ya, sa), (_, yb, sb) in pairs
-    ]
-    joined = _concatenated(samples)
-    return Alignment(
-        **_agreement_fields(joined),
-        sensitivity_cosine=Measurement.of(joined["cosine"]),
-        sensitivity_difference=Measurement.of(joined["sensitivity"]),
-    )
+    (found,) = paired(a, [b], episodes, [True])
+    assert isinstance(found, Alignment)
+    return found
+
+
+class _Part(NamedTuple):
+    """Answers of a part of the tasks, a learner's predictions of them, and its sensitivities if they are compared."""
+
+    answers: Tensor
+    prediction: Tensor
+    sensitivity: Tensor | None = None
+
+
+def paired(
+    a: Learner | Predictor, others: Sequence[Learner | Predictor], tasks: Tasks, derived: Sequence[bool]
+) -> list[Agreement]:
+    """``a`` with each of the others on the same tasks: an `Alignment` where ``derived`` says so, else an `Agreement`.
+
+    Every learner is asked once for each part of the tasks: one that answers at random, too, is the same in all pairs.
+    """
+    asked = [_asked(a, tasks, any(derived)), *(_asked(b, tasks, d) for b, d in zip(others, derived, strict=True))]
+    samples: list[list[dict[str, Tensor]]] = [[] for _ in others]
+    for own, *parts in zip(*asked, strict=True):
+        for sample, part in zip(samples, parts, strict=True):
+            sample.append(_compared(own, part))
+    return [_summary(_concatenated(sample)) for sample in samples]
+
+
+def _asked(learner: Any, tasks: Any, derived: bool) -> Iterator[_Part]:
+    look = access.sensitivities if derived else access.predictions
+    return (_Part(*part) for part in look(learner, tasks))
+
+
+def _compared(a: _Part, b: _Part) -> dict[str, Tensor]:
+    """One number a task and quantity."""
+    found = _compare_predictions(a.prediction, b.prediction, a.answers)
+    if a.sensitivity is None or b.sensitivity is None:
+        return found
+    return found | compare_sensitivities(a.sensitivity, b.sensitivity)
 
 
 def _compare_predictions(ya: Tensor, yb: Tensor, answers: Tensor) -> dict[str, Tensor]:
@@ -115,12 +143,19 @@ def _concatenated(samples: list[dict[str, Tensor]]) -> dict[str, Tensor]:
     return {key: torch.cat([sample[key] for sample in samples]) for key in samples[0]}
 
 
-def _agreement_fields(joined: dict[str, Tensor]) -> dict[str, Measurement]:
+def _summary(joined: dict[str, Tensor]) -> Agreement:
     a, b = joined["a"].double(), joined["b"].double()
-    return {
+    fields = {
         "prediction_difference": Measurement.of(joined["distance"]),
         "mse_a": Measurement.of(a),
         "mse_b": Measurement.of(b),
         "mse_difference": Measurement.of(a - b),
         "mse_ratio": Measurement.ratio(a, b),
     }
+    if "cosine" not in joined:
+        return Agreement(**fields)
+    return Alignment(
+        **fields,
+        sensitivity_cosine=Measurement.of(joined["cosine"]),
+        sensitivity_difference=Measurement.of(joined["sensitivity"]),
+    )

@@ -18,6 +18,7 @@ from mesascope.records import register
 from mesascope.shapes import Tensor
 from mesascope.tasks import Episode, Learner
 from mesascope.tasks.asking import check_tasks
+from mesascope.training import Ensemble
 
 __all__ = ["measure_together"]
 
@@ -52,9 +53,8 @@ def measure_together(groups: Mapping[str, Sequence[Learner]], against: Sequence[
         raise ArgumentTypeError(f"groups must map names to lists of learners, but is {shown(groups)}: pass some.")
     for name, learners in groups.items():
         if not isinstance(learners, Sequence) or not learners:
-            raise ArgumentTypeError(
-                f"{name} must be a list of some learners, but is {shown(learners)}: pass [learner]."
-            )
+            remedy = "pass its members()" if isinstance(learners, Ensemble) else "pass [learner]"
+            raise ArgumentTypeError(f"{name} must be a list of some learners, but is {shown(learners)}: {remedy}.")
     if isinstance(against, str):
         raise ArgumentTypeError(f"against must be a list of names, but is {against!r}: pass [{against!r}].")
     require_instance("episodes", episodes, Episode)

@@ -9,7 +9,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from mesascope.reports.tables import bound_text, counts_text, measured_text
+from mesascope.evidence.verdicts import measured_text
+from mesascope.reports.tables import bound_text, counts_text
 from mesascope.runs import Run
 
 __all__ = ["write_report"]

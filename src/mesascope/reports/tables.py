@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,9 +10,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from mesascope.text import interval_text
+from mesascope.evidence.verdicts import measured_text
+from mesascope.text import line_width
 
-__all__ = ["bound_text", "console", "counts_text", "ledger_markdown", "measured_text", "print_claims", "print_ledger"]
+__all__ = ["bound_text", "console", "counts_text", "ledger_markdown", "print_claims", "print_ledger"]
 
 # A table of five columns is legible on these.
 LEAST_COLUMNS = 100
@@ -23,16 +22,8 @@ _VERDICT_STYLE = {"holds": "green", "fails": "bold red", "undecided": "yellow", 
 
 
 def console() -> Console:
-    """A terminal as wide as it is, or as COLUMNS says; a file is 120 columns wide."""
-    return Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120)
-
-
-def measured_text(record: Mapping[str, Any]) -> str:
-    """A claim's value with its interval, in as few digits as it takes."""
-    value, low, high = (record.get(key) for key in ("value", "low", "high"))
-    if value is None:
-        return "-"
-    return interval_text(value, value if low is None else low, value if high is None else high)
+    """Standard output, in lines as wide as those of other tables."""
+    return Console(width=line_width())
 
 
 def bound_text(record: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from mesascope.errors import ArgumentError, RunDirectoryError, require_choice
-from mesascope.evidence import Arrays
+from mesascope.evidence import Arrays, Verdicts
 from mesascope.evidence.tables import Table
 from mesascope.runs.files import append, as_path, damaged, read_bytes, read_json, read_lines, write_aside, write_json
 from mesascope.runs.results import Results, record_hash
@@ -112,9 +112,9 @@ class Run:
         return os.path.exists(self.path / "claims.json")
 
     @property
-    def claims(self) -> Table:
+    def claims(self) -> Verdicts:
         """The claims as they were judged when the run finished; none before that."""
-        return Table(read_json(self.path / "claims.json", missing=[]))
+        return Verdicts(read_json(self.path / "claims.json", missing=[]))
 
     def save_claims(self, records: Sequence[Mapping[str, Any]]) -> None:
         write_json(self.path / "claims.json", list(records))

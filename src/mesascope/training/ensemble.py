@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -24,7 +24,7 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 class Ensemble(Generic[Module]):
-    """A learner or predictor whose first axis is the member.
+    """A learner or predictor whose first axis is the member; ``ensemble[0]`` is a copy of the first member alone.
 
     ``ensemble(context, xq)`` takes x ``(members, *batch, n, dx)``, ``ensemble(sequence)`` ``(members, *batch, t, d)``.
 
@@ -68,6 +68,12 @@ class Ensemble(Generic[Module]):
     def __len__(self) -> int:
         return next(iter(self.weights.values())).shape[0]
 
+    def __getitem__(self, index: int) -> Module:
+        return self.member(index)
+
+    def __iter__(self) -> Iterator[Module]:
+        return map(self.member, range(len(self)))
+
     def __call__(self, *inputs: Context | Tensor) -> Float[Tensor, "members *batch m dy"]:
         for part in (tensor for given in inputs for tensor in (given if isinstance(given, Context) else (given,))):
             if part.shape[:1] != (len(self),):
@@ -99,7 +105,7 @@ class Ensemble(Generic[Module]):
 
     def members(self) -> list[Module]:
         """Copies of all members."""
-        return [self.member(index) for index in range(len(self))]
+        return list(self)
 
     def with_weights(self, weights: dict[str, Tensor]) -> Ensemble[Module]:
         """The same ensemble with other weights, which it holds without a copy."""

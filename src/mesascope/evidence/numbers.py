@@ -1,0 +1,37 @@
+"""Arrays of numbers with errors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mesascope.text import number_text, printable
+
+__all__ = ["Numbers"]
+
+
+class Numbers(np.ndarray):
+    """An array of numbers with errors, which arithmetic keeps, shown to the digits that the errors leave.
+
+    >>> from uncertainties import ufloat
+    >>> np.array([ufloat(0.41250, 0.0008), ufloat(2.0, 0.1)]).view(Numbers) / 2
+    [0.20625 ± 0.0004 1.000 ± 0.05]
+    """
+
+    def __repr__(self) -> str:
+        return np.array2string(self.view(np.ndarray), formatter={"object": _text})
+
+    __str__ = __repr__
+
+    def __array_wrap__(self, array: np.ndarray, context: Any = None, return_scalar: bool = False) -> Any:
+        """What arithmetic gives: these again, but for a single number and for what is none, such as a comparison."""
+        if array.ndim == 0:
+            return array[()]
+        return array.view(type(self) if array.dtype == object else np.ndarray)
+
+
+def _text(number: Any) -> str:
+    if not hasattr(number, "std_dev"):
+        return str(number)
+    return printable(number_text(number.nominal_value, number.std_dev))
