@@ -138,8 +138,8 @@ def _built(target: Any, record: Mapping[str, Any], name: str) -> Any:
     hints = _hints(target)
     for key in record:
         if key not in hints:
-            nearest = difflib.get_close_matches(str(key), hints, n=1, cutoff=0.0)
-            hint = f": did you mean {nearest[0]!r}?" if nearest else f": remove it, as {name} has no fields."
+            nearest = difflib.get_close_matches(str(key), hints, n=1)
+            hint = f": did you mean {nearest[0]!r}?" if nearest else f": remove it, as its keys are {', '.join(hints)}."
             raise ArgumentError(f"a record of {name} has the unknown key {key!r}{hint}")
     values = {key: _value(value, hints[key], f"{name}.{key}") for key, value in record.items()}
     try:
