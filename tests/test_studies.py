@@ -141,6 +141,9 @@ def test_the_ledger_is_that_of_the_committed_results(monkeypatch):
     monkeypatch.chdir(root)
     runs, unreadable = find_runs([Path("docs/results")])
     assert not unreadable
+    for run in runs:
+        assert (run.path / "finished.json").exists()
+        assert open_run(run.path).settings.seeds >= 2
     rows, damaged = ledger_rows(runs)
     assert not damaged
     assert ledger_markdown(rows) == (root / "docs" / "ledger.md").read_text()
