@@ -148,7 +148,7 @@ def test_the_advice_of_a_stopped_run_works_as_printed(stop, code, said, whole, t
         found, _, err = mesascope("run", "tiny", "--out", path)
     sentence = one_sentence(err.splitlines()[-1])
     assert (found, said in sentence) == (code, True), sentence
-    command = sentence.partition("and continue by mesascope ")[2].removesuffix(".")
+    command = sentence.partition("continue by mesascope ")[2].removesuffix(".")
     assert mesascope(*shlex.split(command))[0] == 0
     assert contents(path) == contents(whole)
 

@@ -33,7 +33,7 @@ CALLS = {
     "open_run('a\\0b')": "the folder of a run must be a path",
     "open_run(n)": "a run directory must exist, but",
     "open_run(str(n))": "a run directory must exist, but",
-    "open_run(f)": "a run directory must be a folder, but {f} is a file: pass the folder",
+    "open_run(f)": "a run directory must be a folder, but {f} is a file: pass the folder that it is in",
     "open_run(r / 'config.json')": "a run directory must be a folder, but {r}/config.json is a file: pass",
     "open_run('x' * 300)": "a run directory must exist, but",
     "open_run('.')": "config.json must exist in a run directory",

@@ -74,7 +74,7 @@ class Run:
         path = as_path("the folder of a run", path)
         if os.path.isfile(path):
             raise RunDirectoryError(
-                f"a run directory must be a folder, but {path} is a file: pass the folder {path.parent}."
+                f"a run directory must be a folder, but {path} is a file: pass the folder that it is in."
             )
         if not os.path.isdir(path):
             raise RunDirectoryError(f"a run directory must exist, but {path} does not: see the folders under runs/.")
