@@ -147,6 +147,9 @@ def require_choice(argument: str, value: object, choices: Iterable[str]) -> None
     >>> require_choice("x", "unifrom", ["uniform", "normal"])
     Traceback (most recent call last):
     mesascope.errors.ArgumentError: x must be one of 'normal', 'uniform', but is 'unifrom': did you mean 'uniform'?
+    >>> require_choice("x", "cauchy", ["uniform", "normal"])
+    Traceback (most recent call last):
+    mesascope.errors.ArgumentError: x must be one of 'normal', 'uniform', but is 'cauchy'.
     """
     known = sorted(choices)
     if value in known:

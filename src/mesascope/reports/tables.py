@@ -135,7 +135,7 @@ def print_ledger(rows: Sequence[Mapping[str, Any]], console: Console) -> None:
     claims = Counter(row["study"] for row in rows if "run" not in row)
     if claims:
         studies = ", ".join(f"{escape(study)} ({count} claims)" for study, count in claims.items())
-        console.print(f"not yet run: {studies}", soft_wrap=True)
+        console.print(f"not yet run: {studies}")
 
 
 def _preset_text(row: Mapping[str, Any]) -> str:
