@@ -96,7 +96,9 @@ def test_report_and_ledger_read_the_run(finished, tmp_path):
     assert {row["preset"] for row in own} == {"quick"}
     assert "training.steps 60 (1500)" in own[0]["changed"]
     assert all(row["verdict"] == "not yet run" for row in rows if row["study"] != "two-steps")
-    assert "not yet run" in mesascope("ledger", cwd=tmp_path).stdout
+    one = mesascope("ledger", path).stdout
+    assert (one.count("not yet run"), "13 claims:" in one, "copying (" in one) == (1, True, True)
+    assert "not yet run: copying" in mesascope("ledger", cwd=tmp_path).stdout
 
 
 def test_list_and_help():
@@ -145,11 +147,11 @@ def test_flags_that_are_not_known_are_answered_with_those_that_are(arguments, se
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["run", "one-step", "--seeds", "0"], "seeds must be at least 1"),
-        (["run", "one-step", "--tasks", "1"], "tasks must be at least 2"),
-        (["run", "one-step", "--x-scale", "0"], "x_scale must be greater than 0"),
-        (["run", "one-step", "--training.batch", "-5"], "batch must be at least 1"),
-        (["run", "one-step", "--training.learning-rate", "nan"], "learning_rate must be finite"),
+        (["run", "one-step", "--seeds", "0"], "--seeds must be at least 1"),
+        (["run", "one-step", "--tasks", "1"], "--tasks must be at least 2"),
+        (["run", "one-step", "--x-scale", "0"], "--x-scale must be greater than 0"),
+        (["run", "one-step", "--training.batch", "-5"], "--training.batch must be at least 1"),
+        (["run", "one-step", "--training.learning-rate", "nan"], "--training.learning-rate must be finite"),
         (["run", "one-step", "--resume", "nowhere"], "a run directory must exist"),
         (["report", "nowhere"], "a run directory must exist"),
         (["ledger", "nowhere"], "a folder of runs must exist"),
@@ -184,7 +186,7 @@ def test_a_device_that_is_not_there_is_refused(tmp_path):
 def test_a_process_exits_with_code_2_and_no_traceback():
     done = mesascope("run", "one-step", "--seeds", "0")
     assert done.returncode == 2
-    assert done.stderr == "mesascope: seeds must be at least 1, but is 0: pass a larger whole number.\n"
+    assert done.stderr == "mesascope: --seeds must be at least 1, but is 0: pass a larger whole number.\n"
 
 
 def test_a_reader_that_leaves_early_gets_no_complaint():

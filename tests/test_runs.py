@@ -49,6 +49,7 @@ def test_a_run_reads_back_what_it_wrote(run):
     assert again.claims[0]["verdict"] == "holds"
     assert list(again.results) == ["x"]
     assert "1 stages, 1 claims" in repr(again)
+    assert ("x" in again.results, "y" in again.results, repr(again.results)) == (True, False, "x: Arrays of v (seed)")
 
 
 def test_estimates_come_back_with_their_errors(run):
@@ -263,13 +264,17 @@ def test_a_trained_network_is_built_again_from_its_record(run):
         again = open_run(run.path).network("nets", seed)
         assert torch.equal(again(episode.context, episode.xq), trained.member(index)(episode.context, episode.xq))
         assert not any(weight.requires_grad for weight in again.parameters())
-    with pytest.raises(ArgumentError, match="seed must be one of '3', '4', but is '5'"):
+    with pytest.raises(ArgumentError, match="seed must be one of 3, 4, but is 5: choose one of these"):
         run.network("nets", 5)
     with pytest.raises(ArgumentError, match="did you mean 'nets'"):
         run.network("net", 3)
+    assert run.family("nets") == family
     shutil.rmtree(run.path / "checkpoints")
-    with pytest.raises(RunDirectoryError, match="must hold the run's trained networks"):
+    with pytest.raises(RunDirectoryError, match=r"must hold the run's trained networks, .*: start a new run\."):
         run.network("nets", 3)
+    run.config["command"] = "mesascope run one-step"
+    with pytest.raises(RunDirectoryError, match=r"start a new run by mesascope run one-step\."):
+        run.family("nets")
 
 
 def test_checkpoints_of_another_training_and_damaged_ones_are_refused(tmp_path):

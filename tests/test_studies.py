@@ -79,6 +79,7 @@ def test_every_claim_is_judged_with_a_reason_where_it_is_not_decided(tiny):
         assert bool(record["reason"]) == (record["verdict"] == "undecided")
         assert "must be one of" not in record["reason"], "a reading that asks for what no stage holds"
         assert "must exist, but is missing" not in record["reason"]
+        assert "must be a stage of the run" not in record["reason"]
         assert record["n"] >= 1, f"{record['id']}: {record['reason']}"
     assert open_run(run.path).claims == json.loads(json.dumps(records))
 
@@ -118,7 +119,7 @@ def test_settings_and_their_changes_are_read_back(tiny):
     name, run, _ = tiny
     study, settings, again = resume_run(run.path)
     assert (study.name, again.path) == (name, run.path)
-    assert settings == hardly_trained(study.presets["quick"])
+    assert settings == again.settings == hardly_trained(study.presets["quick"])
     assert any(change.startswith("training.steps 4 (") for change in changed_settings(study, again))
 
 
@@ -150,6 +151,9 @@ def test_the_ledger_is_that_of_the_committed_results(monkeypatch):
     monkeypatch.chdir(root)
     runs, unreadable = find_runs([Path("docs/results")])
     assert not unreadable
+    for run in runs:
+        assert (run.path / "finished.json").exists()
+        assert open_run(run.path).settings.seeds >= 2
     rows, damaged = ledger_rows(runs)
     assert not damaged
     assert ledger_markdown(rows) == (root / "docs" / "ledger.md").read_text()

@@ -143,16 +143,19 @@ def require_package(module: str, user: str, install: str) -> ModuleType:
 
 
 def require_choice(argument: str, value: object, choices: Iterable[str]) -> None:
-    """Refuse a value that is not among ``choices``, and name the nearest one that is.
+    """Refuse a value that is not among ``choices``, and name one that is spelt nearly so.
 
     >>> require_choice("x", "unifrom", ["uniform", "normal"])
     Traceback (most recent call last):
     mesascope.errors.ArgumentError: x must be one of 'normal', 'uniform', but is 'unifrom': did you mean 'uniform'?
+    >>> require_choice("x", "cauchy", ["uniform", "normal"])
+    Traceback (most recent call last):
+    mesascope.errors.ArgumentError: x must be one of 'normal', 'uniform', but is 'cauchy'.
     """
     known = sorted(choices)
     if value in known:
         return
-    nearest = difflib.get_close_matches(str(value), known, n=1, cutoff=0.0)
+    nearest = difflib.get_close_matches(str(value), known, n=1)
     listed = ", ".join(repr(choice) for choice in known)
     hint = f": did you mean {nearest[0]!r}?" if nearest else "."
     raise ArgumentError(f"{argument} must be one of {listed}, but is {shown(value)}{hint}")

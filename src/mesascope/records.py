@@ -60,6 +60,9 @@ def register(kind: str, name: str, **facts: Any) -> Callable[[_T], _T]:
     >>> from_record({"kind": "family", "name": "doc-example", "sise": 4})
     Traceback (most recent call last):
     mesascope.errors.ArgumentError: a record of doc-example has the unknown key 'sise': did you mean 'size'?
+    >>> from_record({"kind": "family", "name": "doc-example", "noise": 4})
+    Traceback (most recent call last):
+    mesascope.errors.ArgumentError: a record of doc-example has the unknown key 'noise': its keys are size.
     """
     require_choice("kind", kind, _HOMES)
 
@@ -138,8 +141,8 @@ def _built(target: Any, record: Mapping[str, Any], name: str) -> Any:
     hints = _hints(target)
     for key in record:
         if key not in hints:
-            nearest = difflib.get_close_matches(str(key), hints, n=1, cutoff=0.0)
-            hint = f": did you mean {nearest[0]!r}?" if nearest else f": remove it, as {name} has no fields."
+            nearest = difflib.get_close_matches(str(key), hints, n=1)
+            hint = f": did you mean {nearest[0]!r}?" if nearest else f": its keys are {', '.join(hints)}."
             raise ArgumentError(f"a record of {name} has the unknown key {key!r}{hint}")
     values = {key: _value(value, hints[key], f"{name}.{key}") for key, value in record.items()}
     try:

@@ -505,7 +505,7 @@ measure_together({'a': []}, [], ep) | a must be a list of some learners, but is 
 measure_together({'a': gd}, ['a'], ep) | a must be a list of some learners, but is GradientDescent
 measure_together({'a': Ensemble([net])}, [], ep) | but is Ensemble of 1: InContextRegressor: pass its members().
 measure_together({'a': [gd]}, 'a', ep) | against must be a list of names, but is 'a'
-measure_together({'a': [gd]}, ['b'], ep) | but is 'b': did you mean 'a'?
+measure_together({'a': [gd]}, ['b'], ep) | against must be one of 'a', but is 'b'.
 measure_together({'a': [gd] * 2, 'b': [gd] * 3}, ['b'], ep) | groups must have as many members
 measure_together({'a': [lambda c, xq: Mean()(c, xq.detach())]}, [], ep) | a learner that torch can differentiate by xq
 alignment(gd, lambda c, xq: Mean()(c, xq.detach()), ep) | a learner that torch can differentiate by xq

@@ -12,7 +12,7 @@ from mesascope.cli.parsing import parsed
 from mesascope.records import registered
 
 # command line (R: a finished run of tiny, F: a file, N: nothing there), part of the sentence
-REFUSED = """
+REFUSED = r"""
 rum                                         | a command must be one of .* did you mean 'run'
 Run                                         | did you mean 'run'
 runs                                        | did you mean 'run'
@@ -67,56 +67,65 @@ run one-step --taks 3                       | did you mean --tasks?
 run one-step --n-tasks 3                    | did you mean --tasks?
 run one-step --training 3                   | --training must be a flag
 run one-step --tasks                        | --tasks must have a value
-run one-step --tasks many                   | --tasks must be as .* says, but is not
-run one-step --tasks 1.5                    | --tasks must be as .* says, but is not
-run one-step --tasks=                       | --tasks must be as .* says, but is not
-run one-step --tasks 1                      | tasks must be at least 2, but is 1
-run one-step --tasks -5                     | tasks must be at least 2, but is -5
-run one-step --seeds 0                      | seeds must be at least 1, but is 0
-run one-step --seeds 1e3                    | --seeds must be as
-run one-step --seed -1                      | seed must be at least 0, but is -1
+run one-step --tasks many                   | --tasks must be a whole number, but is 'many': pass one, such as 5
+run one-step --tasks 1.5                    | --tasks must be a whole number, but is '1.5': pass one, such as 5
+run one-step --tasks=                       | --tasks must be a whole number, but is '': pass one, such as 5
+run one-step --tasks 1                      | --tasks must be at least 2, but is 1
+run one-step --tasks -5                     | --tasks must be at least 2, but is -5
+run one-step --seeds 0                      | --seeds must be at least 1, but is 0
+run one-step --seeds 1e3                    | --seeds must be a whole number, but is '1e3': pass one, such as 5
+run one-step --seed -1                      | --seed must be at least 0, but is -1
 run one-step --seed 99999999999999999999999 | config must describe a run
-run one-step --x-scale 0                    | x_scale must be greater than 0
-run one-step --x-scale nan                  | x_scale must be finite
-run one-step --x-scale inf                  | x_scale must be finite
-run one-step --init-scale -1                | init_scale must be greater than 0
-run one-step --training.steps 0             | steps must be at least 1
-run one-step --training.batch 0             | batch must be at least 1
-run one-step --training.learning-rate nan   | learning_rate must be finite
-run one-step --training.learning-rate 0     | learning_rate must be greater than 0
+run one-step --x-scale 0                    | --x-scale must be greater than 0
+run one-step --x-scale nan                  | --x-scale must be finite
+run one-step --x-scale inf                  | --x-scale must be finite
+run one-step --init-scale -1                | --init-scale must be greater than 0
+run one-step --training.steps 0             | --training.steps must be at least 1
+run one-step --training.batch 0             | --training.batch must be at least 1
+run one-step --training.learning-rate nan   | --training.learning-rate must be finite
+run one-step --training.learning-rate 0     | --training.learning-rate must be greater than 0
 run one-step --training.schedule step       | --training.schedule must be one of 'constant', 'cosine', 'linear'
 run one-step --training.optimizer adma      | did you mean 'adam'?
-run one-step --training.momentum 0.9        | momentum must be 0 for adam
-run one-step --training.betas 0.9 1.5       | betas must be below 1
-run one-step --training.betas a b           | must be as mesascope run one-step --help says
-run one-step --training.warmup-steps 999999 | warmup_steps must be at most 1500
-run one-step --training.decay-from 2        | decay_from must be at most 1
-run one-step --training.final-rate -1       | final_rate must be at least 0
-run one-step --training.clip 0              | clip must be greater than 0
-run one-step --training.clip none           | --training.clip must be as
-run one-step --training.average -1          | average must be at least 0
-run one-step --training.eps 0               | eps must be greater than 0
-run one-step --training.weight-decay -1     | weight_decay must be at least 0
-run one-step --training.evaluate-every 0    | evaluate_every must be at least 1
-run one-step --training.checkpoint-every 0  | checkpoint_every must be at least 1
+run one-step --training.momentum 0.9        | --training.momentum must be 0 for adam
+run one-step --training.betas 0.9 1.5       | --training.betas must be below 1
+run one-step --training.lr abc              | did you mean --training.learning-rate
+run one-step --training.learning-rate abc   | --training.learning-rate must be a number, but is 'abc': pass one
+run one-step --training.betas 0.9           | --training.betas must have 2 values, but has 1
+run one-step --training.betas 0.9 0.9 3     | takes no words but flags, but is given 3
+run one-step --tasks 5 6                    | takes no words but flags, but is given 6
+run one-step --training.optimizer rmsprop   | but is 'rmsprop'\.$
+run one-step --zzz 3                        | but is not: see mesascope run one-step --help\.$
+run one-step --training.betas a b           | --training.betas must be a number, but is 'a': pass one, such as 5.0
+run one-step --training.warmup-steps 999999 | --training.warmup-steps must be at most 1500
+run one-step --training.decay-from 2        | --training.decay-from must be at most 1
+run one-step --training.final-rate -1       | --training.final-rate must be at least 0
+run one-step --training.clip 0              | --training.clip must be greater than 0
+run one-step --training.clip none           | --training.clip must be a number or None, but is 'none'
+run one-step --training.average -1          | --training.average must be at least 0
+run one-step --training.eps 0               | --training.eps must be greater than 0
+run one-step --training.weight-decay -1     | --training.weight-decay must be at least 0
+run one-step --training.evaluate-every 0    | --training.evaluate-every must be at least 1
+run one-step --training.checkpoint-every 0  | --training.checkpoint-every must be at least 1
 run one-step --preset qick                  | --preset must be one of .* did you mean 'quick'?
 run one-step --preset                       | --preset must have a value
 run one-step --preset ''                    | --preset must be one of
-run one-step --preset paper --tasks 1       | tasks must be at least 2
-run one-step --device abacus                | device must be one that torch finds
-run one-step --device cuda:99               | device must be one that torch finds
-run one-step --device cuda:x                | device must be one that torch finds
-run one-step --device CPU                   | device must be one that torch finds
-run one-step --device ''                    | device must be one that torch finds
+run one-step --preset paper --tasks 1       | --tasks must be at least 2
+run one-step --device abacus                | --device must be one that torch finds
+run one-step --device cuda:99               | --device must be one that torch finds
+run one-step --device cuda:x                | --device must be one that torch finds
+run one-step --device CPU                   | --device must be one that torch finds
+run one-step --device ''                    | --device must be one that torch finds
 run one-step --out R                        | a new run must have an empty folder.* continue that run with --resume
 run one-step --out F                        | a new run must have an empty folder
 run one-step --out F/run                    | must be readable and writable, but is not
 run one-step --resume N                     | a run directory must exist
-run one-step --resume F                     | a run directory must exist
+run one-step --resume F                     | a run directory must be a folder, but F is a file
 run one-step --resume .                     | config.json must exist in a run directory
 run one-step --resume R/results             | config.json must exist in a run directory
 run one-step --resume R                     | --resume must name a run of one-step, .* mesascope run tiny --resume
-run tiny --resume R --seed 1                | --resume must stand alone
+run tiny --resume R --seed 1                | --resume must stand alone, .* is given with --seed:
+run tiny --resume R --seeds 3 --tasks=5     | is given with --seeds, --tasks: leave
+run tiny --seeds 2 --resume R               | is given with --seeds: leave
 run tiny --resume R --tasks 50              | --resume must stand alone
 run tiny --resume R --preset paper          | --resume must stand alone
 run tiny --resume R --out N                 | --resume must stand alone
@@ -126,7 +135,7 @@ list list                                   | but is given list
 list one-step                               | but is given one-step
 report                                      | takes one folder, but is given none
 report N                                    | a run directory must exist
-report F                                    | a run directory must exist
+report F                                    | a run directory must be a folder, but F is a file
 report .                                    | config.json must exist in a run directory
 report R R                                  | takes one folder, but is given
 report R --open                             | --open must be a flag of mesascope report

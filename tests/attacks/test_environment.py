@@ -23,6 +23,7 @@ from mesascope.cli import main
 from mesascope.errors import RunDirectoryError
 from mesascope.reports import write_report
 from mesascope.runs import find_runs, open_run
+from mesascope.studies import running
 
 MESASCOPE = f"{sys.executable} -m mesascope"
 
@@ -148,7 +149,7 @@ def test_the_advice_of_a_stopped_run_works_as_printed(stop, code, said, whole, t
         found, _, err = mesascope("run", "tiny", "--out", path)
     sentence = one_sentence(err.splitlines()[-1])
     assert (found, said in sentence) == (code, True), sentence
-    command = sentence.partition("and continue by mesascope ")[2].removesuffix(".")
+    command = sentence.partition("continue by mesascope ")[2].removesuffix(".")
     assert mesascope(*shlex.split(command))[0] == 0
     assert contents(path) == contents(whole)
 
@@ -206,3 +207,21 @@ def test_a_folder_of_runs_without_permission_is_named(nobody):
     changed_mode(nobody, 0)
     with pytest.raises(RunDirectoryError, match="must be a folder that can be read"):
         find_runs(nobody)
+
+
+def test_the_commit_of_a_run_is_that_of_mesascopes_own_code(tmp_path, monkeypatch):
+    """And not of a project that it happens to be installed in."""
+
+    def git(*words):
+        who = ("-c", "user.name=a", "-c", "user.email=a@b")
+        return subprocess.run(["git", "-C", tmp_path, *who, *words], capture_output=True, text=True, check=True).stdout
+
+    own = tmp_path / "running.py"
+    own.touch()
+    monkeypatch.setattr("mesascope.studies.running.__file__", str(own))
+    git("init")
+    git("commit", "--allow-empty", "-m", "a project")
+    assert running._commit() is None
+    git("add", "running.py")
+    git("commit", "-m", "mesascope")
+    assert running._commit() == git("rev-parse", "HEAD").strip()

@@ -19,15 +19,17 @@ from sentences import one_sentence
 from tiny_study import STUDY, contents
 
 from mesascope import records
-from mesascope.runs import open_run
+from mesascope.errors import RunDirectoryError
+from mesascope.runs import find_runs, newest_run, open_run
 from mesascope.studies import ledger
 
 WEIGHTS, MANIFEST = (f"checkpoints/layer/8/{name}" for name in ("weights.safetensors", "manifest.json"))
 
 TABLE = """
 file                      missing  empty  cut   binary  folder  link
-config.json               ssn      sss    sss   sss     sss     sss
-claims.json               nrn      rrr    rrr   rrr     ssr     nrn
+config.json               sss      sss    sss   sss     sss     sss
+claims.json               rrr      rrr    rrr   rrr     ssr     rrr
+finished.json             rrr      ssr    ssr   ssr     ssr     rrr
 timing.json               rrr      sss    sss   sss     sss     rrr
 metrics.jsonl             rrr      rrr    rrr   rrr     rrr     rrr
 results/index.json        sru      sss    sss   sss     sss     sru
@@ -139,3 +141,75 @@ def judge_ledger(outcome, file, rows, err, expected):
         assert "comparison.npz must" in rows[0]["reason"]
     else:
         assert rows == expected
+
+
+def edited(old, new):
+    """Damage that no schema sees: ``new`` in the place of ``old``."""
+
+    def damage(path):
+        assert old in path.read_text()
+        path.write_text(path.read_text().replace(old, new, 1))
+
+    return damage
+
+
+def without_last_line(path):
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+
+
+def without_weights(path):
+    path.write_text(
+        json.dumps({name: entry for name, entry in json.loads(path.read_text()).items() if name != "weights"})
+    )
+
+
+# What is done to a file of a finished run, and the remedy for it.
+CHANGES = {
+    "a verdict": ("claims.json", edited('"holds"', '"fails"'), "write it again by mesascope report"),
+    "a claim's number": ("claims.json", edited('"value": ', '"value": 1'), "write it again by mesascope report"),
+    "claims": ("claims.json", remove, "write it again by mesascope report"),
+    "a logged number": ("metrics.jsonl", edited('"mse": ', '"mse": 1'), "restore it, or start a new run"),
+    "a logged line": ("metrics.jsonl", without_last_line, "restore it, or start a new run"),
+    "metrics": ("metrics.jsonl", remove, "restore it, or start a new run"),
+    "a stage": ("results/index.json", without_weights, "delete it and --resume the run"),
+    "a stage's code": ("results/index.json", edited('"code": "', '"code": "1'), "delete it and --resume the run"),
+    "the index": ("results/index.json", remove, "delete it and --resume the run"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_finished_run_that_was_changed_is_not_read(change, run):
+    file, damage, remedy = CHANGES[change]
+    damage(run / file)
+    for read in (open_run, lambda path: newest_run("tiny", path)):
+        with pytest.raises(RunDirectoryError, match=rf"{file} must (be as the run left it|exist).*{remedy}") as error:
+            read(run)
+        one_sentence(str(error.value))
+
+
+@pytest.mark.parametrize("change", ["a verdict", "claims", "the index", "a stage", "a stage's code"])
+def test_what_was_measured_makes_a_changed_run_whole(change, run, right, mesascope):
+    file, damage, _ = CHANGES[change]
+    damage(run / file)
+    by_report = mesascope("report", run)[0] == 0
+    assert by_report == (file == "claims.json"), "a report does not take other stages for those that were measured"
+    assert by_report or mesascope("run", "tiny", "--resume", run)[0] == 0
+    assert contents(run) == right
+    open_run(run)
+
+
+def test_an_older_run_is_read_without_checksums_until_its_report_makes_them(run, right, mesascope):
+    (run / "finished.json").unlink()
+    assert open_run(run).is_complete
+    assert mesascope("report", run)[0] == 0
+    assert contents(run) == right
+
+
+def test_a_folder_without_a_run_is_no_silent_part_of_the_ledger(tmp_path, mesascope):
+    (tmp_path / "notes").mkdir()
+    code, _, err = mesascope("ledger", tmp_path)
+    assert code == 0
+    assert f"{tmp_path} must be a run, or hold runs, but does not" in one_sentence(
+        err.removeprefix("mesascope: left out: ")
+    )
+    assert find_runs([])[1] == []

@@ -162,7 +162,9 @@ def test_a_resumed_run_is_right_or_refused(case, interrupted, whole, tmp_path, m
 def test_a_finished_run_without_checkpoints_is_not_trained_again(lost, run, mesascope):
     shutil.rmtree(run / lost)
     before = contents(run)
-    assert mesascope("run", "tiny", "--resume", run)[0] == 0
+    code, _, err = mesascope("run", "tiny", "--resume", run)
+    assert code == 0
+    assert "lacks layer or holds it damaged: the finished run keeps its claims" in one_sentence(err.splitlines()[-1])
     assert contents(run) == before
     (run / "results" / "weights.npz").unlink()
     code, _, err = mesascope("run", "tiny", "--resume", run)

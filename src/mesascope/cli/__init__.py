@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from mesascope.cli.parsing import parsed
+from mesascope.cli.parsing import naming_flags, parsed
 from mesascope.errors import MesascopeError
 
 __all__ = ["main"]
@@ -31,6 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _run(arguments)
         sys.stdout.flush()
         return 0
+    except SystemExit as stop:  # tyro has printed help, or what is wrong
+        return int(stop.code or 0)
     except MesascopeError as error:
         return _refused(str(error))
     except BrokenPipeError:  # whoever read the output has seen enough
@@ -45,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         what = "smaller numbers" if isinstance(error, OverflowError) else "fewer tasks, a smaller batch or fewer seeds"
         return _refused(f"settings must be such that they can be computed, but are not ({_first(error)}): pass {what}.")
     except KeyboardInterrupt as stop:
-        _refused(f"the command was interrupted{_advice(stop)}.")
+        _refused(f"the command was interrupted{_advice(stop, ': ')}.")
         return 130
 
 
@@ -55,11 +57,8 @@ def _run(arguments: list[str]) -> None:
 
         print(f"mesascope {__version__}")
         return
-    try:
-        command = parsed(arguments)
-    except SystemExit:  # help has been printed
-        return
-    command()
+    with naming_flags(arguments):
+        parsed(arguments)()
 
 
 def _prepare() -> None:
@@ -91,13 +90,14 @@ def _os_sentence(error: OSError) -> str:
     if error.filename is None:
         return f"standard output must take what is written, but does not ({error.strerror}): redirect it elsewhere."
     if error.errno == errno.ENOSPC:
-        return f"{error.filename} must have room to be written, but its disk is full: free some space{_advice(error)}."
+        advice = _advice(error, ", and ")
+        return f"{error.filename} must have room to be written, but its disk is full: free some space{advice}."
     return f"{error.filename} must be readable and writable, but is not ({error.strerror}): check the path."
 
 
-def _advice(error: BaseException) -> str:
+def _advice(error: BaseException, joint: str) -> str:
     """How to go on with the run that was stopped, if there is one."""
-    return "".join(f", and continue by {note}" for note in getattr(error, "__notes__", []))
+    return "".join(f"{joint}continue by {note}" for note in getattr(error, "__notes__", []))
 
 
 def _first(error: BaseException) -> str:

@@ -6,9 +6,10 @@ import contextlib
 import dataclasses
 import difflib
 import io
-import itertools
+import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from types import NoneType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import tyro
@@ -17,12 +18,15 @@ from mesascope.cli.ledger import Ledger
 from mesascope.cli.list_studies import ListStudies
 from mesascope.cli.report import Report
 from mesascope.cli.run import RunStudy, run_command
-from mesascope.errors import ArgumentError, MesascopeError, require_choice
+from mesascope.errors import ArgumentError, MesascopeError, refuse, require_choice
 from mesascope.records import registered
 
-__all__ = ["parsed"]
+__all__ = ["naming_flags", "parsed"]
 
 COMMANDS = {"run": RunStudy, "list": ListStudies, "report": Report, "ledger": Ledger}
+
+# How alike a word and a flag are, of 1, where the one may stand for the other.
+NEAR = 0.6
 
 # Words that people know for a flag from elsewhere, and a value where the word means one.
 MEANINGS = {
@@ -48,7 +52,7 @@ def parsed(arguments: list[str]) -> Callable[[], None]:
         ArgumentError: they name no command, study or flag, or a value is one that a flag or settings refuse.
         SystemExit: help was asked for, or tyro has said what is wrong.
     """
-    program, flags = _check(arguments)
+    _check(arguments)
     commands = (
         Annotated[run_command(arguments), tyro.conf.subcommand("run")],
         Annotated[ListStudies, tyro.conf.subcommand("list")],
@@ -70,39 +74,82 @@ def parsed(arguments: list[str]) -> Callable[[], None]:
         while refused := refused.__context__:
             if isinstance(refused, MesascopeError):
                 raise refused from None
-            if isinstance(refused, ValueError):  # what int() and float() say of a value
-                named = [flag for flag, value in flags.items() if repr(value) in str(refused)]
-                which = named[0] if len(named) == 1 else "a value"
-                raise ArgumentError(
-                    f"{which} must be as {program} --help says, but is not ({refused}): correct it."
-                ) from None
         sys.stderr.write(said.getvalue())
         raise
 
 
-def _check(arguments: Sequence[str]) -> tuple[str, dict[str, str]]:
-    """The command's words and the values of its flags; refuse words, flags and choices that there are not."""
+@contextlib.contextmanager
+def naming_flags(arguments: Sequence[str]) -> Iterator[None]:
+    """Have a sentence about a field of the settings begin with the flag that gave it, in the place of its name."""
+    try:
+        yield
+    except MesascopeError as error:
+        name, _, rest = str(error).partition(" ")
+        flags = {token.partition("=")[0].replace("_", "-") for token in arguments if _is_flag(token)}
+        own = [flag for flag in flags if re.split(r"--|\.", flag)[-1].replace("-", "_") == name]
+        if len(own) != 1:
+            raise
+        raise type(error)(f"{own[0]} {rest}") from None
+
+
+def _check(arguments: Sequence[str]) -> None:
+    """Refuse words, flags and values that there are not."""
     called = _called(arguments)
     program, rest = " ".join(["mesascope", *called]), list(arguments[len(called) :])
-    kinds, given = _flags(called), {}
+    kinds, given, words = _flags(called), [], []
     if {"-h", "--help"} & set(rest) or arguments in ([], ["--version"]):
-        return program, given
-    for index, token in enumerate(rest):
+        return
+    while rest:
+        token = rest.pop(0)
         if not _is_flag(token):
+            words.append(token)
             continue
         name, given_at_once, value = token.partition("=")
         flag = name.replace("_", "-")
         if flag not in kinds:
-            hint = f"did you mean {_nearest(flag, list(kinds))}?" if kinds else f"see {program} --help."
+            near = _nearest(flag, list(kinds))
+            hint = f"did you mean {near}?" if near else f"see {program} --help."
             raise ArgumentError(f"{flag} must be a flag of {program}, but is not: {hint}")
-        after = rest[index + 1 : index + 2]
-        if not given_at_once and (not after or _is_flag(after[0])):
-            raise ArgumentError(f"{flag} must have a value, but has none: see {program} --help.")
-        given[flag] = value if given_at_once else after[0]
-        if get_origin(kinds[flag]) is Literal:
-            require_choice(flag, given[flag], get_args(kinds[flag]))
-    _check_words(called, program, list(itertools.takewhile(lambda token: not _is_flag(token), rest)))
-    return program, given
+        values = [value] if given_at_once else []
+        while rest and len(values) < len(_parts(kinds[flag])) and not _is_flag(rest[0]):
+            values.append(rest.pop(0))
+        _check_values(flag, kinds[flag], values, program)
+        given.append(flag)
+    if "--resume" in given and len(given) > 1:
+        others = ", ".join(flag for flag in given if flag != "--resume")
+        raise ArgumentError(
+            f"--resume must stand alone, as all settings are read from the run, but is given with {others}: leave the "
+            "other flags out."
+        )
+    _check_words(called, program, words)
+
+
+def _parts(kind: Any) -> tuple[Any, ...]:
+    """The types of the values that a flag takes, one after the other."""
+    return get_args(kind) if get_origin(kind) is tuple else (kind,)
+
+
+def _check_values(flag: str, kind: Any, values: Sequence[str], program: str) -> None:
+    """Refuse values that are too few, no choice of the flag, or no numbers where it takes those."""
+    parts = _parts(kind)
+    if len(values) < len(parts):
+        must, has = ("a value", "none") if len(parts) == 1 else (f"{len(parts)} values", len(values))
+        raise ArgumentError(f"{flag} must have {must}, but has {has}: see {program} --help.")
+    if get_origin(kind) is Literal:
+        require_choice(flag, values[0], get_args(kind))
+    for part, value in zip(parts, values, strict=True):
+        allowed = get_args(part) or (part,)
+        none = NoneType in allowed
+        for number, words in ((int, "a whole number"), (float, "a number")):
+            if number in allowed and not (none and value == "None"):
+                _require_readable(flag, number, f"{words} or None" if none else words, value)
+
+
+def _require_readable(flag: str, number: type, words: str, value: str) -> None:
+    try:
+        number(value)
+    except ValueError:
+        refuse(flag, f"be {words}", value, f"pass one, such as {number(5)}")
 
 
 def _check_words(called: Sequence[str], program: str, words: Sequence[str]) -> None:
@@ -152,7 +199,7 @@ def _nested(settings: Any) -> dict[str, Any]:
 
 
 def _nearest(flag: str, flags: Sequence[str]) -> str:
-    """The flag that is meant: of the same word or the same meaning, in the same group if there are several."""
+    """The flag that is meant: of nearly the same word or the same meaning, in the same group if there are several."""
     *group, word = flag.lstrip("-").split(".")
     word, _, value = MEANINGS.get(word, word).partition(" ")
 
@@ -160,7 +207,8 @@ def _nearest(flag: str, flags: Sequence[str]) -> str:
         *own, last = known.lstrip("-").split(".")
         return _alike(last, word), _alike(".".join(own), ".".join(group))
 
-    return f"{max(flags, key=likeness)} {value}".rstrip()
+    near = [flag for flag in flags if likeness(flag)[0] >= NEAR]
+    return f"{max(near, key=likeness)} {value}".rstrip() if near else ""
 
 
 def _alike(one: str, other: str) -> float:

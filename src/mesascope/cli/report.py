@@ -20,13 +20,14 @@ class Report:
     def __call__(self) -> None:
         from mesascope.records import registered
         from mesascope.reports import write_report
-        from mesascope.runs import open_run
+        from mesascope.runs import Run
         from mesascope.studies import conclude
 
-        run = open_run(self.directory)
+        run = Run.open(self.directory)
         with run.lock():
             if run.config.get("study") in registered("study") and run.is_finished:
                 conclude(registered("study")[run.config["study"]], run)
             else:
+                run.require_unchanged()
                 write_report(run)
         print((self.directory / "report.html").resolve())

@@ -38,7 +38,7 @@ class RunStudy:
     device: str = "auto"
     """Where to compute: cpu, cuda, cuda:1, ... or mps; auto takes a GPU if there is one."""
     resume: Path | None = None
-    """Folder of a run to continue; everything else is read from its config.json."""
+    """Folder of a run to continue; stands alone, as everything else is read from its config.json."""
 
     def __call__(self) -> None:
         from mesascope.studies import new_run, resume_run, run_study
@@ -52,12 +52,6 @@ class RunStudy:
                 command=shlex.join(["mesascope", *sys.argv[1:]]),
             )  # fmt: skip
         else:
-            changed = [field.name for field in dataclasses.fields(self) if getattr(self, field.name) != field.default]
-            if changed != ["resume"]:
-                raise ArgumentError(
-                    "--resume must stand alone, as all settings are read from the run, but is given with "
-                    f"{', '.join(changed)}: leave the other flags out."
-                )
             found, settings, run = resume_run(self.resume)
             if found.name != self.study:
                 raise ArgumentError(

@@ -116,13 +116,17 @@ def _run_markdown(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def print_ledger(rows: Sequence[Mapping[str, Any]], console: Console) -> None:
-    """One table a run; the claims of studies that have none in a line."""
+    """One table a run, and a line for the studies that have none."""
     for run in dict.fromkeys(row["run"] for row in rows if "run" in row):
         own = [row for row in rows if row.get("run") == run]
         print_claims(own, console, f"{own[0]['study']}, {_preset_text(own[0])}: {run}")
-    for study in dict.fromkeys(row["study"] for row in rows if "run" not in row):
-        console.print(f"{escape(study)}: {sum(row['study'] == study for row in rows)} claims, not yet run")
-    console.print(f"{len(rows)} claims: {counts_text(rows)}")
+    judged = [row for row in rows if "run" in row]
+    if judged:
+        console.print(f"{len(judged)} claims: {counts_text(judged)}")
+    claims = Counter(row["study"] for row in rows if "run" not in row)
+    if claims:
+        studies = ", ".join(f"{escape(study)} ({count} claims)" for study, count in claims.items())
+        console.print(f"not yet run: {studies}")
 
 
 def _preset_text(row: Mapping[str, Any]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,13 @@ import safetensors
 import safetensors.torch
 import torch
 
-from mesascope.errors import RunDirectoryError, require_choice, require_count
+from mesascope.errors import ArgumentError, RunDirectoryError, refuse, require_choice, require_count
 from mesascope.records import from_record
 from mesascope.runs.files import as_path, damaged, read_bytes, read_json, sync, write_aside, write_json
 from mesascope.runs.results import record_hash
 from mesascope.runs.schemas import SCHEMA
 
-__all__ = ["TrainingCheckpoints", "trained_network"]
+__all__ = ["TrainingCheckpoints", "lost", "trained_network", "trained_on"]
 
 
 class TrainingCheckpoints:
@@ -97,12 +97,41 @@ def trained_network(checkpoints: Path, training: str, seed: int) -> torch.nn.Mod
     from mesascope.training import result_tensors
 
     require_count("seed", seed, least=0)
-    if not os.path.isdir(checkpoints):
-        raise RunDirectoryError(
-            f"{checkpoints} must hold the run's trained networks, but does not exist (published runs leave them out): "
-            "run the command in config.json to train them again."
-        )
-    require_choice("training", training, [path.name for path in checkpoints.iterdir() if path.is_dir()])
+    config, tensors = _newest(checkpoints, training)
+    if seed not in config["seeds"]:
+        refuse("seed", f"be one of {', '.join(map(str, config['seeds']))}", seed, "choose one of these")
+    member = config["seeds"].index(seed)
+    network = from_record(config["network"]).build(torch.Generator())
+    state = {name: tensor[member] for name, tensor in result_tensors(tensors).items()}
+    network.load_state_dict(state)
+    return network.eval().requires_grad_(False)
+
+
+def trained_on(checkpoints: Path, training: str) -> Any:
+    """The family of tasks that a training drew from, built from the record in the newest checkpoint.
+
+    Raises:
+        RunDirectoryError: the run holds no checkpoints of this training.
+        ArgumentError: no such training.
+    """
+    return from_record(_newest(checkpoints, training)[0]["family"])
+
+
+def lost(checkpoints: Path, trainings: Iterable[str]) -> list[str]:
+    """Those of the trainings whose networks cannot be read, as their checkpoints are missing or damaged."""
+    found = []
+    for training in trainings:
+        try:
+            _newest(checkpoints, training)
+        except (RunDirectoryError, ArgumentError):
+            found.append(training)
+    return found
+
+
+def _newest(checkpoints: Path, training: str) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """The record of a training and the tensors of its newest checkpoint."""
+    known = [path.name for path in checkpoints.iterdir() if path.is_dir()] if os.path.isdir(checkpoints) else []
+    require_choice("training", training, known)
     steps = _steps(checkpoints / training)
     if not steps:
         raise RunDirectoryError(f"{checkpoints / training} must hold a checkpoint, but is empty: --resume the run.")
@@ -110,14 +139,9 @@ def trained_network(checkpoints: Path, training: str, seed: int) -> torch.nn.Mod
     config = read_json(manifest)["config"]
     found = TrainingCheckpoints(checkpoints / training, config).load()
     assert found is not None
-    if not {"seeds", "network"} <= set(config):
-        raise damaged(manifest, "hold what its networks are built from", "has no seeds and network")
-    require_choice("seed", str(seed), map(str, config["seeds"]))
-    member = config["seeds"].index(seed)
-    network = from_record(config["network"]).build(torch.Generator())
-    state = {name: tensor[member] for name, tensor in result_tensors(found[1]).items()}
-    network.load_state_dict(state)
-    return network.eval().requires_grad_(False)
+    if not {"seeds", "network", "family"} <= set(config):
+        raise damaged(manifest, "hold what its networks are built from", "has no seeds, network and family")
+    return config, found[1]
 
 
 def _steps(folder: Path) -> list[int]:

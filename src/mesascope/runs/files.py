@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
@@ -20,6 +21,7 @@ __all__ = [
     "append",
     "arrays_bytes",
     "as_path",
+    "checksum",
     "damaged",
     "read_arrays",
     "read_bytes",
@@ -104,6 +106,11 @@ def read_bytes(path: Path, remedy: str | None = None, missing: bytes | None = No
         raise damaged(path, "exist in a run directory", "does not", remedy) from None
     except OSError as error:
         raise damaged(path, "be a file that can be read", f"is not ({error.strerror or error})", remedy) from None
+
+
+def checksum(path: Path) -> str | None:
+    """The checksum of a file's bytes, None where there is no file."""
+    return hashlib.sha256(read_bytes(path)).hexdigest() if os.path.lexists(path) else None
 
 
 def read_json(path: Path, missing: Any = None) -> Any:

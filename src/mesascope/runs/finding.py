@@ -13,25 +13,33 @@ from mesascope.runs.run import Run
 
 __all__ = ["find_runs", "newest_run", "open_run"]
 
+# Any of these makes a folder one of a run.
+_MARKS = ("config.json", "claims.json", "finished.json", "results/index.json")
+
 
 def open_run(path: str | Path) -> Run:
     """Read a run back: its claims, results, curves, figures and networks.
 
     ``run.claims`` and ``run.results[stage].table()`` are tables that notebooks show and ``pandas.DataFrame`` takes;
-    ``run.curves(training)`` is what was logged; ``run.network(training, seed)`` is a trained network, a learner.
+    ``run.curves(training)`` is what was logged; ``run.network(training, seed)`` is a trained network, a learner, and
+    ``run.family(training)`` the tasks that it was trained on; ``run.settings`` are those of the study.
 
     Raises:
-        RunDirectoryError: no run there, a damaged one, or one of another schema.
+        RunDirectoryError: no run there, a damaged one, one of another schema, or a finished one of whose claims,
+            metrics and stages one was changed since.
     """
-    return Run.open(path)
+    run = Run.open(path)
+    run.require_unchanged()
+    return run
 
 
 def find_runs(folders: str | Path | Sequence[str | Path]) -> tuple[list[Run], list[str]]:
     """All runs in a folder, or several, and one level below, oldest first, and a sentence for each unreadable one.
 
-    Folders that hold no config.json are passed over.
+    A folder that holds no file of a run is passed over; one of those given that holds no run has a sentence, too.
     """
     found: dict[Path, None] = {}
+    damaged: list[str] = []
     for folder in [folders] if isinstance(folders, str | Path) else _listed(folders):
         folder = as_path("a folder of runs", folder)
         if not os.path.isdir(folder):
@@ -42,8 +50,11 @@ def find_runs(folders: str | Path | Sequence[str | Path]) -> tuple[list[Run], li
             raise RunDirectoryError(
                 f"{folder} must be a folder that can be read, but is not ({error.strerror}): check its permissions."
             ) from None
-        found |= dict.fromkeys(p for p in (folder, *inside) if os.path.lexists(p / "config.json"))
-    runs, damaged = [], []
+        own = [path for path in (folder, *inside) if any(os.path.lexists(path / name) for name in _MARKS)]
+        found |= dict.fromkeys(own)
+        if not own:
+            damaged.append(f"{folder} must be a run, or hold runs, but does not: mesascope run makes one.")
+    runs = []
     for path in found:
         try:
             runs.append(Run.open(path))
@@ -69,4 +80,4 @@ def newest_run(study: str, folder: str | Path = "runs", preset: str | None = Non
             f"{folder} must hold a run of {study}{f' ({preset})' if preset else ''}, but holds none: mesascope run "
             f"{study} makes one."
         )
-    return own[-1]
+    return open_run(own[-1].path)

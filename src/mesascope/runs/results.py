@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 import mesascope
-from mesascope.errors import ArgumentTypeError, RunDirectoryError, refuse
+from mesascope.errors import ArgumentTypeError, RunDirectoryError, refuse, shown
 from mesascope.evidence import Arrays, Estimates, Stage
 from mesascope.runs.files import arrays_bytes, damaged, read_arrays, read_bytes, read_json, write_aside, write_json
 from mesascope.runs.schemas import Name, problem
@@ -55,8 +55,11 @@ class Results(Mapping[str, Stage]):
     def __len__(self) -> int:
         return len(self._index())
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._index()
+
     def __repr__(self) -> str:
-        return "\n".join(f"{name}: {self[name]!r}" for name in self)
+        return "\n".join(f"{name}: {shown(self[name])}" for name in self)
 
     def save(self, name: str, stage: Stage) -> None:
         """Keep a stage under a name, which is that of its file."""
@@ -94,7 +97,12 @@ class Results(Mapping[str, Stage]):
 
     def content(self, name: str) -> bytes:
         """The bytes of a stage's file, which are those that were measured."""
-        path, entry = self.folder / f"{name}.npz", self._index().get(name)
+        path, index = self.folder / f"{name}.npz", self._index()
+        entry = index.get(name)
+        if entry is None and index:
+            raise RunDirectoryError(
+                f"{path} must be a stage of the run ({', '.join(index)}), but is none: choose one of these."
+            )
         if entry is None or not os.path.exists(path):
             raise RunDirectoryError(f"{path} must exist, but is missing: --resume the run to measure it.")
         if entry["settings"] != self.settings:

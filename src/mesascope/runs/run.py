@@ -15,7 +15,18 @@ import numpy as np
 from mesascope.errors import ArgumentError, RunDirectoryError, require_choice
 from mesascope.evidence import Arrays, Verdicts
 from mesascope.evidence.tables import Table
-from mesascope.runs.files import append, as_path, damaged, read_bytes, read_json, read_lines, write_aside, write_json
+from mesascope.records import from_record, registered
+from mesascope.runs.files import (
+    append,
+    as_path,
+    checksum,
+    damaged,
+    read_bytes,
+    read_json,
+    read_lines,
+    write_aside,
+    write_json,
+)
 from mesascope.runs.results import Results, record_hash
 from mesascope.runs.schemas import FILES, KINDS, SCHEMA, problem
 
@@ -23,6 +34,8 @@ __all__ = ["Run"]
 
 # What decides the numbers of a run, and how they are judged.
 _DECIDES = ("kind", "study", "preset", "settings", "seed", "device")
+# What a run leaves once it has finished, with a checksum of each in finished.json.
+_LEFT = ("claims.json", "metrics.jsonl", "results/index.json")
 # What a killed creation may leave in a folder.
 _EMPTY = {".lock", ".config.json.aside"}
 
@@ -59,6 +72,10 @@ class Run:
     def open(cls, path: str | Path) -> Run:
         """Go back to a run; refuse a folder that is not one, is damaged or edited, or is of another schema."""
         path = as_path("the folder of a run", path)
+        if os.path.isfile(path):
+            raise RunDirectoryError(
+                f"a run directory must be a folder, but {path} is a file: pass the folder that it is in."
+            )
         if not os.path.isdir(path):
             raise RunDirectoryError(f"a run directory must exist, but {path} does not: see the folders under runs/.")
         config = read_json(path / "config.json")
@@ -71,8 +88,16 @@ class Run:
 
     def check(self) -> None:
         """Refuse a run of whose files one is damaged that is about to be added to."""
-        _ = self.times, self.captions
+        _ = self.times, self.captions, self._left
         self.results.check()
+
+    def require_unchanged(self) -> None:
+        """Refuse a finished run whose claims, metrics or stages are not as it left them."""
+        for name, left in self._left.items():
+            path = self.path / name
+            if checksum(path) != left:
+                (read_lines if path.suffix == ".jsonl" else read_json)(path)  # which may know what is wrong with it
+                raise damaged(path, "be as the run left it when it finished", "was changed")
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
@@ -109,7 +134,46 @@ class Run:
     @property
     def is_finished(self) -> bool:
         """Whether all was trained, measured and judged."""
-        return os.path.exists(self.path / "claims.json")
+        return any(os.path.exists(self.path / name) for name in ("claims.json", "finished.json"))
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it is finished, and has the stages that it finished with."""
+        left = self._left.get("results/index.json")
+        return (
+            self.is_finished
+            and self.results.is_complete()
+            and left in (None, checksum(self.results.folder / "index.json"))
+        )
+
+    @property
+    def _left(self) -> dict[str, str]:
+        """The checksums of what it left when it finished; none before that, and of older runs."""
+        return read_json(self.path / "finished.json", missing={})
+
+    @property
+    def settings(self) -> Any:
+        """The settings that it was begun with, as an object of its study's own class.
+
+        Raises:
+            RunDirectoryError: it is no run of a study that is registered, or the study has other settings today.
+        """
+        file, config = self.path / "config.json", self.config
+        study = registered("study").get(config["study"]) if config["kind"] == "study" else None
+        if study is None:
+            raise RunDirectoryError(f"{file} must name a study that is registered, but does not: see mesascope list.")
+        try:
+            return from_record(config["settings"], type(next(iter(study.presets.values()))))
+        except (ValueError, TypeError, KeyError) as error:
+            raise RunDirectoryError(
+                f"{file} must hold settings of {study.name}, but does not ({str(error).rstrip('.')}): start a new run."
+            ) from None
+
+    @property
+    def afresh(self) -> str:
+        """How to make it anew, as a remedy says it."""
+        command = " ".join(self.config.get("command", "").split())
+        return f"start a new run by {command}" if command else "start a new run"
 
     @property
     def claims(self) -> Verdicts:
@@ -117,7 +181,14 @@ class Run:
         return Verdicts(read_json(self.path / "claims.json", missing=[]))
 
     def save_claims(self, records: Sequence[Mapping[str, Any]]) -> None:
+        """Keep the claims, with which the run is finished, and checksums of what it leaves.
+
+        A finished run logs nothing more: the checksum of its metrics stays the first.
+        """
         write_json(self.path / "claims.json", list(records))
+        first = {name: left for name, left in self._left.items() if name == "metrics.jsonl"}
+        left = {name: first.get(name) or checksum(self.path / name) for name in _LEFT}
+        write_json(self.path / "finished.json", {name: own for name, own in left.items() if own})
 
     def curves(self, training: str) -> Arrays:
         """What was logged of a training: ``step``, and each number by seed and step."""
@@ -138,7 +209,22 @@ class Run:
         """The network of a seed, as training left it: a learner or predictor, built from its record."""
         from mesascope.runs.checkpoints import trained_network
 
-        return trained_network(self.path / "checkpoints", training, seed)
+        return trained_network(self._checkpoints(), training, seed)
+
+    def family(self, training: str) -> Any:
+        """The family of tasks that a training drew from: `sample` more of them, or compare the network on it."""
+        from mesascope.runs.checkpoints import trained_on
+
+        return trained_on(self._checkpoints(), training)
+
+    def _checkpoints(self) -> Path:
+        folder = self.path / "checkpoints"
+        if not os.path.isdir(folder):
+            raise RunDirectoryError(
+                f"{folder} must hold the run's trained networks, but does not exist (published runs leave them out): "
+                f"{self.afresh}."
+            )
+        return folder
 
     def metrics(self, training: str | None = None) -> Table:
         """All rows logged, or those of one training; a torn last line is left out."""

@@ -124,7 +124,7 @@ class Lab:
         if self.run.is_finished or last > training.checkpoint_every:
             raise RunDirectoryError(
                 f"{folder} must hold the checkpoints of what was trained, but is missing (published runs leave them "
-                "out): restore it, or start a new run by the command in config.json."
+                f"out): restore it, or {self.run.afresh}."
             )
 
     def _require_metrics(self, name: str, training: Training, done: int, seeds: Sequence[int]) -> None:

@@ -7,7 +7,6 @@ import platform
 import subprocess
 import sys
 import uuid
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -23,9 +22,9 @@ from mesascope.errors import (
 )
 from mesascope.evidence import judge_all
 from mesascope.evidence.tables import Table
-from mesascope.records import from_record, registered, to_record
+from mesascope.records import registered, to_record
 from mesascope.reports import draw_figures, write_report
-from mesascope.runs import Run, open_run
+from mesascope.runs import Run
 from mesascope.studies.study import Study
 
 __all__ = ["available_device", "changed_settings", "conclude", "new_run", "resume_run", "run_study"]
@@ -78,19 +77,10 @@ def new_run(
 
 def resume_run(path: str | Path) -> tuple[Study, Any, Run]:
     """The study and settings of a run begun earlier, whose files are all as they were left."""
-    run = open_run(path)
-    studies = registered("study")
-    config, file = run.config, run.path / "config.json"
-    if config["kind"] != "study" or config["study"] not in studies:
-        raise RunDirectoryError(f"{file} must name a study that is registered, but does not: see mesascope list.")
-    study = studies[config["study"]]
-    try:
-        settings = from_record(config["settings"], type(_preset(study, run)))
-    except (ValueError, TypeError, KeyError) as error:
-        raise RunDirectoryError(
-            f"{file} must hold settings of {study.name}, but does not ({str(error).rstrip('.')}): start a new run."
-        ) from None
-    available_device(config["device"])
+    run = Run.open(path)
+    settings, study = run.settings, registered("study")[run.config["study"]]
+    _require_preset(study, run)
+    available_device(run.config["device"])
     run.check()
     for package, then in run.config.get("versions", {}).items():
         if then != (now := _version(package)):
@@ -109,17 +99,31 @@ def run_study(study: Study, settings: Any, run: Run) -> Table:
     from mesascope.studies.lab import Lab
 
     with run.lock():
-        if not (run.is_finished and run.results.is_complete()):
+        if run.is_complete:
+            _tell_of_lost_networks(run)
+        else:
             try:
                 study.measure(Lab(run, settings.seeds), settings)
             except (ArgumentError, ArgumentTypeError):  # what no check of the settings foresaw
                 run.discard_if_new()
                 raise
-        return conclude(study, run)
+        return _concluded(study, run)
+
+
+def _tell_of_lost_networks(run: Run) -> None:
+    from mesascope.runs.checkpoints import lost
+
+    names = [stage.removeprefix("train ") for stage in run.times if stage.startswith("train ")]
+    if missed := lost(run.path / "checkpoints", names):
+        print(
+            f"mesascope: {run.path / 'checkpoints'} must hold what was trained, but lacks {', '.join(missed)} or "
+            "holds it damaged: the finished run keeps its claims, arrays and figures, but not these networks.",
+            file=sys.stderr,
+        )
 
 
 def conclude(study: Study, run: Run) -> Table:
-    """Judge, draw and report what a run has measured, by today's claims and figures; return the claims' records.
+    """Judge, draw and report a finished run anew, by today's claims and figures; return the claims' records.
 
     The caller holds the run's lock.
 
@@ -127,11 +131,16 @@ def conclude(study: Study, run: Run) -> Table:
         RunDirectoryError: a file is damaged or missing; the claims are left as they were.
     """
     run.check()
-    if not run.results.is_complete():
+    if not run.is_complete:
         raise RunDirectoryError(
-            f"{run.path / 'results'} must hold every stage of the run, but one is missing: --resume the run to measure "
-            "it."
+            f"{run.path / 'results'} must hold the stages that the run finished with, but does not: --resume the run "
+            "to measure those that are missing."
         )
+    return _concluded(study, run)
+
+
+def _concluded(study: Study, run: Run) -> Table:
+    run.check()
     records = judged(study, run)
     draw_figures(run, study.figures)
     run.save_claims(records)
@@ -141,24 +150,24 @@ def conclude(study: Study, run: Run) -> Table:
 
 def judged(study: Study, run: Run) -> Table:
     """What today's claims say of a run's arrays."""
-    _preset(study, run)
+    _require_preset(study, run)
     list(run.results)  # where their index is damaged, so is the run, and not each claim
     return judge_all(study.claims, run.config["preset"], run.results)
 
 
-def _preset(study: Study, run: Run) -> Any:
-    """The settings of the preset that a run started from."""
+def _require_preset(study: Study, run: Run) -> None:
+    """Refuse a run that started from a preset which the study has not."""
     if run.config["preset"] not in study.presets:
         raise RunDirectoryError(
             f"{run.path / 'config.json'} must name a preset of {study.name}, but names {run.config['preset']!r}: "
             "restore it, or start a new run."
         )
-    return study.presets[run.config["preset"]]
 
 
 def changed_settings(study: Study, run: Run) -> list[str]:
     """How the settings of a run differ from those of its preset, ``name value (preset's)`` each."""
-    ours, own = _flat(to_record(_preset(study, run))), _flat(run.config["settings"])
+    _require_preset(study, run)
+    ours, own = _flat(to_record(study.presets[run.config["preset"]])), _flat(run.config["settings"])
     names = dict.fromkeys([*own, *ours])
     return [f"{name} {own.get(name)} ({ours.get(name)})" for name in names if own.get(name) != ours.get(name)]
 
@@ -205,10 +214,15 @@ def _version(package: str) -> str:
 
 
 def _commit() -> str | None:
-    """The commit of the checkout that mesascope runs from, None outside one."""
-    command: Sequence[str] = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
-    own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    try:
+    """The commit of mesascope's own checkout, None where its code is in no repository, or lies untracked in another."""
+    file, own = Path(__file__), {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(file.parent), *words]
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=5, env=own).stdout.strip()
+
+    try:
+        git("ls-files", "--error-unmatch", file.name)
+        return git("rev-parse", "HEAD")
     except (OSError, subprocess.SubprocessError):
         return None

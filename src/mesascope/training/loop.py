@@ -146,6 +146,6 @@ def _check_finite(step: int, metrics: Metrics) -> None:
         for name, value in metrics.items()
     )
     raise NumericalError(
-        f"the training loss must stay finite, but diverged at step {step} ({said}): lower the learning rate, or set "
-        "clip or token_clip."
+        f"the training loss must stay finite, but diverged at step {step} ({said}): lower the learning rate, clip "
+        "gradients (clip of Training), or start from smaller weights (init_scale of the network)."
     )
