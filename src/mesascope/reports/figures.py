@@ -69,6 +69,11 @@ def _draw_panels(canvas: Any, figure: Figure, results: Any) -> None:
             axes.set_ylabel("")
     for axes in places[len(figure.panels) :]:
         axes.remove()
+    if figure.shared_legend:
+        handles, labels = places[0].get_legend_handles_labels()
+        canvas.legend(handles, labels, loc="outside lower center", ncols=4)
+        for axes in places[: len(figure.panels)]:
+            axes.get_legend().remove()
 
 
 def _draw_matrices(canvas: Any, figure: Figure, results: Any) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mesascope.evidence.verdicts import measured_text
+from mesascope.reports.found import found_text, interval_svg
 from mesascope.reports.tables import bound_text, counts_text
 from mesascope.runs import Run
 
@@ -20,6 +21,7 @@ _CSS = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem;
   color: #1b1b1f; }
 h1 { font-size: 1.5rem; margin-bottom: .2rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
+.found { border-left: 4px solid #4a6fa5; padding-left: 1rem; } .found p { margin: .4rem 0; }
 .question { font-size: 1.1rem; margin-top: 0; } .muted { color: #666; }
 table { border-collapse: collapse; width: 100%; font-size: .9rem; }
 th, td { text-align: left; padding: .4rem .6rem; border-bottom: 1px solid #ddd; vertical-align: top; }
@@ -42,12 +44,11 @@ def write_report(run: Run) -> Path:
         f"<h1>{escape(title)}</h1>",
         f'<p class="question">{escape(config.get("question", ""))}</p>',
         f'<p class="muted">{escape(config.get("source", ""))}</p>',
+        _found(claims) if claims else "<p>This run has not finished: continue it with --resume.</p>",
         _deviations(config.get("deviations", [])),
-        f"<p>{len(claims)} claims: {escape(counts_text(claims))}. Intervals are at 99.9 %.</p>" if claims else "",
-        "<h2>Claims</h2>",
-        _claims_table(claims) if claims else "<p>This run has not finished: continue it with --resume.</p>",
-        "<h2>Figures</h2>",
-        *(_figure(run, name, caption) for name, caption in run.captions.items()),
+        *(_figure(run, name, caption, claims) for name, caption in run.captions.items()),
+        "<h2>Premises, and claims that no figure shows</h2>" if claims else "",
+        _claims_table([claim for claim in claims if claim.get("figure", "") not in run.captions]),
         "<h2>How it was made</h2>",
         f"<pre>{escape(config.get('command', ''))}</pre>",
         _made(run),
@@ -63,19 +64,28 @@ def write_report(run: Run) -> Path:
     return run.write_report(html)
 
 
+def _found(claims: Sequence[Mapping[str, Any]]) -> str:
+    sentences = "".join(f"<p>{escape(sentence[0].upper() + sentence[1:])}</p>" for sentence in found_text(claims))
+    counts = f"{len(claims)} claims, premises included: {counts_text(claims)}. Intervals are at 99.9 %."
+    return f'<div class="found">{sentences}</div><p class="muted">{escape(counts)}</p>'
+
+
 def _deviations(sentences: Sequence[str]) -> str:
     items = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
     return f'<div class="muted">What differs from the paper:<ul>{items}</ul></div>' if sentences else ""
 
 
 def _claims_table(claims: Sequence[Mapping[str, Any]]) -> str:
+    if not claims:
+        return ""
     rows = []
     for claim in claims:
         over, verdict = escape(f"{claim['n']} {claim['over']}"), escape(claim["verdict"])
         rows.append(
             f"<tr><td><b>{escape(claim['id'])}</b>: {escape(claim['sentence'])}<br>"
             f"<span class='muted'>{escape(claim['source'])}</span></td>"
-            f"<td>{escape(measured_text(claim))}<br><span class='muted'>{escape(claim['measures'])}; {over}</span></td>"
+            f"<td>{escape(measured_text(claim))}<br>{interval_svg(claim)}<br>"
+            f"<span class='muted'>{escape(claim['measures'])}; {over}</span></td>"
             f'<td class="number">{escape(bound_text(claim))}</td><td>{escape(claim["reported"] or "")}</td>'
             f'<td class="verdict {verdict}">{verdict}'
             f"<br><span class='muted reason'>{escape(claim['reason'])}</span></td></tr>"
@@ -84,10 +94,13 @@ def _claims_table(claims: Sequence[Mapping[str, Any]]) -> str:
     return f"<table>{head}{''.join(rows)}</table>"
 
 
-def _figure(run: Run, name: str, caption: str) -> str:
+def _figure(run: Run, name: str, caption: str, claims: Sequence[Mapping[str, Any]]) -> str:
+    """A figure, and the claims that it shows."""
     encoded = base64.b64encode(run.figure_svg(name).encode()).decode()  # as an image, whose scripts no browser runs
     image = f'<img alt="{escape(name)}" src="data:image/svg+xml;base64,{encoded}">'
-    return f"<figure>{image}<figcaption>{escape(caption)}</figcaption></figure>"
+    shown = _claims_table([claim for claim in claims if claim.get("figure") == name])
+    title = escape(name.replace("-", " ").capitalize())
+    return f"<h2>{title}</h2><figure>{image}<figcaption>{escape(caption)}</figcaption></figure>{shown}"
 
 
 def _made(run: Run) -> str:

@@ -22,6 +22,9 @@ COLOURS = {
     "limit": "#555555",
     "other": "#56B4E9",
 }
+# Lines without marks differ in style, too: they are told apart in print without colour.
+_DASHES = (0, (4, 1, 1, 1, 1, 1))
+STYLES: dict[Any, Any] = {"gd": "--", "gd++": "-.", "centred": _DASHES, "interpolated": _DASHES, "limit": ":"}
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,8 @@ class Lines:
     def draw(self, axes: Any, results: Results) -> None:
         for item in self.read(results):
             if isinstance(item, Level):
-                axes.axhline(item.y, color=COLOURS[item.role], ls=":" if item.dotted else "-", lw=1, label=item.label)
+                style = ":" if item.dotted else STYLES.get(item.role, "-")
+                axes.axhline(item.y, color=COLOURS[item.role], ls=style, lw=1, label=item.label)
             else:
                 _draw_line(axes, item)
         scales = {f"{axis}scale": "log" for axis in self.log}
@@ -121,6 +125,8 @@ class Figure:
         panels: in reading order, ``columns`` a row; or matrices alone.
         size: width and height in inches; of a row of panels where None.
         share_y: one y axis for all panels.
+        shared_legend: one legend for all panels, below them.
+        claims: ids of the claims that it shows.
     """
 
     name: str
@@ -129,6 +135,8 @@ class Figure:
     columns: int = 3
     size: tuple[float, float] | None = None
     share_y: bool = False
+    shared_legend: bool = False
+    claims: tuple[str, ...] = ()
 
 
 def _plain_ticks(axes: Any) -> None:
@@ -140,9 +148,11 @@ def _plain_ticks(axes: Any) -> None:
 
 
 def _draw_line(axes: Any, line: Line) -> None:
-    y, look = np.asarray(line.y), {"color": _colour(line.role)}
+    y, look = np.asarray(line.y), dict[str, Any](color=_colour(line.role))
     if line.marks == "o":
         look["mfc"] = "none"
+    if line.marks == "-" and line.role in STYLES:
+        look["ls"] = STYLES[line.role]
     if line.error is not None:
         axes.errorbar(line.x, y, line.error, fmt=line.marks, capsize=3, label=line.label, **look)
     elif y.ndim == 1:

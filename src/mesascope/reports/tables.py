@@ -86,12 +86,25 @@ def ledger_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
         "`mesascope ledger DIR --format markdown`. Intervals are at 99.9 %; *n* counts what each claim is about: "
         "seeds, unless another word stands there. Bounds are ours, unless the paper's name stands beside one.",
     ]
+    parts.append(_studies_markdown(rows))
     for study in dict.fromkeys(row["study"] for row in rows):
         parts.append(f"## {study}")
         own = [row for row in rows if row["study"] == study]
         for run in dict.fromkeys(row.get("run") for row in own):
             parts += _run_markdown([row for row in own if row.get("run") == run])
     return "\n\n".join(parts) + "\n"
+
+
+def _studies_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
+    """One row a study: how many claims hold, fail and are undecided, and which do not hold."""
+    lines = ["| study | claims | hold | fail | undecided | not yet run |", "|---|---|---|---|---|---|"]
+    for study in dict.fromkeys(row["study"] for row in rows):
+        own = [row for row in rows if row["study"] == study]
+        ids = {verdict: [row["id"] for row in own if row["verdict"] == verdict] for verdict in _VERDICT_STYLE}
+        named = [f"{len(ids[verdict])}: {', '.join(ids[verdict])}" for verdict in ("fails", "undecided")]
+        cells = (f"[{study}](#{study})", len(own), len(ids["holds"]), *named, len(ids["not yet run"]))
+        lines.append(f"| {' | '.join(str(cell).removeprefix('0: ') or '' for cell in cells)} |")
+    return "\n".join(lines)
 
 
 def _run_markdown(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -68,6 +68,7 @@ class ClaimRecord(TypedDict):
     reported: str | None
     verdict: Literal["holds", "fails", "undecided"]
     reason: str
+    figure: NotRequired[str]
 
 
 class StageEntry(TypedDict):

@@ -152,7 +152,9 @@ def judged(study: Study, run: Run) -> Table:
     """What today's claims say of a run's arrays."""
     _require_preset(study, run)
     list(run.results)  # where their index is damaged, so is the run, and not each claim
-    return judge_all(study.claims, run.config["preset"], run.results)
+    shown = {claim: figure.name for figure in study.figures for claim in figure.claims}
+    records = judge_all(study.claims, run.config["preset"], run.results)
+    return Table({**record, "figure": shown.get(record["id"], "")} for record in records)
 
 
 def _require_preset(study: Study, run: Run) -> None:

@@ -49,3 +49,6 @@ class Study:
                 require_choice(f"a premise of {claim.id}", premise, ids)
             for preset in self.presets:
                 claim.bound(preset)
+        for figure in self.figures:
+            for shown in figure.claims:
+                require_choice(f"a claim that the figure {figure.name} shows", shown, ids)

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from mesascope.reports import Figure, Histogram, Line, Lines
-from mesascope.studies.icl_gd.curvature_claims import SIZES, condition_number, condition_numbers, transformed
+from mesascope.studies.icl_gd.curvature_claims import (
+    GAMMAS,
+    SIZES,
+    condition_number,
+    condition_numbers,
+    flattest,
+    transformed,
+)
 
 __all__ = ["FIGURES"]
 
@@ -22,17 +30,29 @@ def _change(r: Any) -> list[Line]:
     return lines
 
 
-def _condition(r: Any) -> list[Line]:
-    lines = []
-    ends = r["spectra"]["smallest"].mean(0), r["spectra"]["largest"].mean(0), r["gamma"]["gamma"].mean(0)
-    for size, shade, low, high, gamma in zip(SIZES, SHADES, *ends, strict=True):
-        gammas = np.geomspace(0.02, 0.999, 500) / high
-        lines += [
-            Line(gammas, condition_numbers(low, high, gammas), shade, f"N = {size}"),
-            Line([gamma], condition_numbers(low, high, np.array([gamma])), shade, marks="o"),
-            Line([0.0], [high / low], shade, marks="*"),
-        ]
-    return lines
+def _condition(shown: tuple[int, ...]) -> Callable[[Any], list[Line]]:
+    """Bounds on the condition number by gamma for sizes, with the gamma of networks and the best one marked."""
+
+    def read(r: Any) -> list[Line]:
+        lines = []
+        ends = r["spectra"]["smallest"].mean(0), r["spectra"]["largest"].mean(0), r["gamma"]["gamma"].mean(0)
+        for size, shade, low, high, gamma in zip(SIZES, SHADES, *ends, strict=True):
+            if size not in shown:
+                continue
+            gammas, best = np.geomspace(0.02, 0.999, 500) / high, flattest(low, high)
+            lines += [
+                Line(gammas, condition_numbers(low, high, gammas), shade, f"N = {size}"),
+                Line([gamma], condition_numbers(low, high, np.array([gamma])), shade, marks="o"),
+                Line([best], condition_numbers(low, high, np.array([best])), shade, marks="v"),
+                Line([0.0], [high / low], shade, marks="*"),
+            ]
+        return lines
+
+    return read
+
+
+def _medians(r: Any) -> list[Line]:
+    return [Line(GAMMAS, r["condition-numbers"]["median"], "trained", "median over tasks, N = 25")]
 
 
 def _spread(r: Any) -> dict[str, np.ndarray]:
@@ -45,14 +65,30 @@ def _spread(r: Any) -> dict[str, np.ndarray]:
 FIGURES = (
     Figure(
         "spectra",
-        "Curvature before and after one step of GD++ at the gamma that trained networks use. Centre: stars without a "
-        "step, dots at the gamma of trained networks. Paper: Fig. 13.",
+        "Curvature before and after one step of GD++ at the gamma that trained networks use. In the bounds on the "
+        "condition number, stars are without a step, circles at the gamma of trained networks, triangles at the least "
+        "bound; N = 10 has an axis of its own, its smallest eigenvalue being one of rounding. Last row: tasks of "
+        "N = 25. Paper: Fig. 13.",
         (
-            Lines("Eigenvalues, one GD++ step", "before", "after", _change, limits={"ylim": (0, 6)}),
-            Lines("Bound on the condition number", "gamma", "condition number", _condition, "y"),
-            Histogram(
-                "Condition numbers of tasks, N = 25", "condition number", "tasks", _spread, np.geomspace(1, 1000, 90)
-            ),
+            Lines("", "eigenvalue before a step", "eigenvalue after it", _change, limits={"ylim": (0, 6)}),
+            Lines("", "gamma", "bound on the condition number", _condition(SIZES[1:]), "y"),
+            Lines("", "gamma", "bound on the condition number", _condition(SIZES[:1]), "y"),
+            Histogram("", "condition number, N = 25", "tasks", _spread, np.geomspace(1, 1000, 90)),
+            Lines("", "gamma", "median condition number", _medians, "y"),
+        ),
+        claims=(
+            "largest-eigenvalues",
+            "smallest-eigenvalues",
+            "singular-at-ten",
+            "text-inputs",
+            "gamma-observed",
+            "gamma-optimal",
+            "gamma-condition-number",
+            "gamma-derived-larger",
+            "inside-roots",
+            "better-conditioned",
+            "explodes",
+            "explodes-later",
         ),
     ),
 )

@@ -72,6 +72,7 @@ def measure(lab: Lab, settings: Deep) -> None:
         lab, settings, "separate", config, references, own=SEPARATE, sweeps=tuple(SWEEPS),
         more=lambda networks: {"near": _tuned_from(lab, settings, networks)},
     )  # fmt: skip
+    lab.stage("read", lambda: _read(trained))
     goals = {
         "own": [_as_network(net, own_descent(net, SEPARATE)) for net in trained],
         "tuned": [_as_network(net, references["gd++"]) for net in trained],
@@ -117,6 +118,13 @@ def _authors(lab: Lab, settings: Deep, references: Mapping[str, Any]) -> None:
     fresh = lab.draw(family, settings.tasks, "eval")
     groups = {"trained": trained, **{name: [one] for name, one in references.items()}}
     lab.stage("authors-comparison", lambda: lenses.measure_together(groups, list(references), fresh))
+
+
+def _read(nets: Sequence[Any]) -> Arrays:
+    """The step sizes that each network's weights spell."""
+    owns = [own_descent(net, SEPARATE) for net in nets]
+    found = {name: [getattr(one, name).tolist() for one in owns] for name in ("eta", "gamma")}
+    return Arrays(found, **dict.fromkeys(found, "seed step"))
 
 
 def _tied(lab: Lab, settings: Deep) -> learners.GradientDescentPlusPlus:
@@ -182,18 +190,66 @@ def _ways(r: Any) -> list[Line]:
     ]
 
 
+def _each_seed(r: Any) -> list[Line]:
+    return [Line(r["separate"]["step"], r["separate"]["mse"] / 2, "trained", "each seed", each=True)]
+
+
+def _sizes(r: Any) -> list[Line]:
+    read = np.maximum(np.abs(r["read"]["eta"]), 1e-3)
+    return [Line(np.arange(1, SEPARATE + 1), read, "trained", "each seed", each=True, marks=".-")]
+
+
+def _authors_loss(r: Any) -> list[Line]:
+    return [Line(r["authors"]["step"], r["authors"]["mse"] / 2, "other", "one seed", each=True)]
+
+
 FIGURES = (
-    *contrast_figures("separate", "five separate layers", ("gd", "gd++"), "Paper: Figs. 3b and 6c", "y"),
-    *contrast_figures("looped", "ten looped layers", ("gd++",), "Paper: Fig. 7", "y"),
+    *contrast_figures(
+        "separate",
+        "five separate layers",
+        ("gd", "gd++"),
+        "Paper: Figs. 3b and 6c",
+        "y",
+        claims=(
+            "loss-matches-own-gd++",
+            "cosine-own-gd++",
+            "cosine-tuned-gd++",
+            "gd++-above-gd",
+            "gd-early",
+            "close-to-zero",
+        ),
+        away=("input-scale", "far-from-training", "teacher-scale"),
+    ),
+    *contrast_figures(
+        "looped",
+        "ten looped layers",
+        ("gd++",),
+        "Paper: Fig. 7",
+        "y",
+        claims=("looped-matches-gd++", "looped-worse", "looped-cosine", "looped-interpolation"),
+        away=("looped-input-scale",),
+    ),
     Figure(
         "spread",
         "Quantiles over fresh tasks of the squared error. Paper: Fig. 3b.",
-        (Lines("Spread over tasks", "quantile", "half squared error", _spread, "y"),),
+        (Lines("", "quantile", "half squared error", _spread, "y"),),
+        claims=("median-below-gd", "median-matches-own-gd++", "near-close"),
     ),
     Figure(
         "paths",
         "Loss on the straight way from each network's rescaled products to GD++'s. Paper: Fig. 3b.",
-        (Lines("From the network to GD++", "share of GD++", HALF_MSE, _ways, "y"),),
+        (Lines("", "share of GD++", HALF_MSE, _ways, "y"),),
+        claims=("interpolation", "no-interpolation"),
+    ),
+    Figure(
+        "seeds",
+        "Each seed while training, and how large each of its layers' steps is in the end: half the loss, and |eta| of "
+        "each layer, near 0 where a layer is dead; and the network with the authors' settings. Paper: Fig. 3b.",
+        (
+            Lines("", "training step", HALF_MSE, _each_seed, "y"),
+            Lines("", "layer", "|eta| in the weights", _sizes, "y"),
+            Lines("authors' settings", "training step", HALF_MSE, _authors_loss, "y"),
+        ),
     ),
 )
 

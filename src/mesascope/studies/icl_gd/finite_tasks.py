@@ -30,7 +30,7 @@ from mesascope.studies.icl_gd.regression import (
     watch_loss,
 )
 from mesascope.studies.icl_gd.shared_claims import as_predicted, converged
-from mesascope.studies.icl_gd.shared_figures import HALF_MSE
+from mesascope.studies.icl_gd.shared_figures import HALF_MSE, RELATIVE, SENSITIVITIES, relative, values
 from mesascope.studies.study import Study
 
 if TYPE_CHECKING:
@@ -163,6 +163,13 @@ def _loss(r: Any) -> list[Line | Level]:
     return [*_lines(r, "mse", 0.5), Level(gd, "gd", "gradient descent")]
 
 
+def _away(r: Any, pool: int) -> list[Line | Level]:
+    swept = r[f"tasks-{pool}-input-scale"]
+    shown = (("trained", "trained", "trained layers"), ("middle", "interpolated", "halfway to the construction"))
+    x = relative(swept, "x_scale")
+    return [Level(1.0, "limit"), *(Line(x, values(swept.ratio(name, "gd")), *looks) for name, *looks in shown)]
+
+
 FIGURES = (
     Figure(
         "finite-tasks",
@@ -170,12 +177,25 @@ FIGURES = (
         "Paper: Fig. 16.",
         (
             Lines(
-                "Cosine to gradient descent", "training step", "cosine of sensitivities",
+                "", "training step", SENSITIVITIES,
                 lambda r: _lines(r, "gd cosine"),
             ),
-            Lines("Loss on fresh tasks", "training step", HALF_MSE, _loss, "y"),
+            Lines("", "training step", f"{HALF_MSE}, fresh tasks", _loss, "y"),
         ),
         columns=2,
+        claims=("few-tasks", "8192-tasks", "2048-tasks", "one-over-tasks", "rising", "own-tasks", "fresh-tasks"),
+    ),
+    Figure(
+        "away", "Loss of trained layers, and of those halfway to the construction, over gradient descent's on the same "
+        "tasks, mean and range over sets: on inputs of other scales, and on fresh tasks. Paper: Fig. 16.",
+        (
+            *(
+                Lines(f"{pool} tasks", RELATIVE, "loss / of gradient descent", lambda r, pool=pool: _away(r, pool))
+                for pool in POOLS
+            ),
+        ),
+        columns=2,
+        claims=("input-scale", "interpolation", "interpolated-input-scale"),
     ),
 )  # fmt: skip
 

@@ -3,14 +3,14 @@
 ICML paper: Figure 14. One linear layer behind LayerNorm, with one head and with two, is compared with one step of
 gradient descent, and two linear layers with LayerNorm between them only with two steps of gradient descent (one tuned
 step size) and of GD++ (a step size each). Layers without LayerNorm are controls.
-
-Two layers first sit on a plateau above two steps of gradient descent; how long they train decides what is seen.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from mesascope import learners
 from mesascope.evidence import Bound, Claim, above, below, printed
@@ -46,9 +46,16 @@ def _at_twice(name: str) -> Any:
     return lambda r: r[f"{name}-input-scale"].ratio("trained", "gd")[:, -1]
 
 
+def _gap_left(r: Any) -> np.ndarray:
+    """Of the loss beyond gradient descent's, what two heads leave of one's; each seed of two with each of one."""
+    beyond = [r[f"{name}-comparison"].ratio("trained", "gd") - 1 for name in ("one-layer", "one-layer-two-heads")]
+    return np.true_divide.outer(beyond[1], beyond[0])
+
+
 CLAIMS = (
     converged("one-layer", id="one-layer-converged"),
     converged("one-layer-plain", id="one-layer-plain-converged"),
+    converged("one-layer-two-heads", id="one-layer-two-heads-converged"),
     converged("two-layers", id="two-layers-converged", most=0.03),
     converged("two-layers-plain", id="two-layers-plain-converged", most=0.03),
     as_predicted(("gd",), "one-layer-predicted", id="one-step-as-predicted"),
@@ -70,6 +77,20 @@ CLAIMS = (
         "two-layers-gd++", "two layers with LayerNorm between them lose more than two steps of GD++, by at most 60 %",
         "loss of trained / of GD++", printed("Fig. 14b left"), _ratio("two-layers", "gd++"),
         Bound(1.0, 1.6), premises=(*TWO, OPTIMUM),
+    ),
+    Claim(
+        "one-layer-heads", "a second head does not help much: it takes away less than half of what each normalised "
+        "layer loses beyond gradient descent",
+        "(loss of two heads - gradient descent's) / (of one head - gradient descent's), each with each",
+        printed("appendix A.9: more heads do not help substantially"), _gap_left,
+        above(0.5), premises=(*ONE, "one-layer-two-heads-converged"),
+    ),
+    Claim(
+        "two-layers-order", "the alignment of two layers with LayerNorm between them is a little less with GD++ than "
+        "with gradient descent", "cosine with GD++ less cosine with gradient descent", printed("appendix A.9"),
+        lambda r: r["two-layers-comparison"]["cosine", "trained", "gd++"]
+        - r["two-layers-comparison"]["cosine", "trained", "gd"],
+        below(0.0, by="paper"), premises=(*TWO, OPTIMUM, "two-layers-derivatives"),
     ),
     Claim(
         "one-layer-alignment", "each normalised layer is less aligned with gradient descent than one without LayerNorm",
@@ -147,9 +168,29 @@ STUDY = register("study", "layernorm")(
         measure=measure,
         claims=CLAIMS,
         figures=(
-            *contrast_figures("one-layer", "one layer behind LayerNorm", ("gd",), "Paper: Fig. 14a"),
             *contrast_figures(
-                "two-layers", "two layers with LayerNorm between them", ("gd", "gd++"), "Paper: Fig. 14b"
+                "one-layer",
+                "one layer behind LayerNorm",
+                ("gd",),
+                "Paper: Fig. 14a",
+                claims=("one-layer-loss", "one-layer-heads", "one-layer-alignment"),
+                away=("one-layer-large-inputs",),
+            ),
+            *contrast_figures(
+                "two-layers",
+                "two layers with LayerNorm between them",
+                ("gd", "gd++"),
+                "Paper: Fig. 14b",
+                claims=(
+                    "two-layers-gd",
+                    "two-layers-gd++",
+                    "two-layers-alignment",
+                    "two-layers-order",
+                ),
+                away=("two-layers-large-inputs",),
+            ),
+            *contrast_figures(
+                "one-layer-two-heads", "one layer of two heads behind LayerNorm", ("gd",), "Paper: appendix A.9"
             ),
             *contrast_figures("one-layer-plain", "one layer without LayerNorm", ("gd",), "Control"),
             *contrast_figures("two-layers-plain", "two layers without LayerNorm", ("gd", "gd++"), "Control"),

@@ -8,7 +8,19 @@ import numpy as np
 
 from mesascope.reports import Figure, Level, Line, Lines, Matrices
 from mesascope.studies.icl_gd.one_step_claims import SIZES
-from mesascope.studies.icl_gd.shared_figures import HALF_MSE, products, ratio_lines, scaled, values
+from mesascope.studies.icl_gd.regression import LAWS
+from mesascope.studies.icl_gd.shared_figures import (
+    HALF_MSE,
+    MODELS,
+    PREDICTIONS,
+    RELATIVE,
+    SENSITIVITIES,
+    law_of,
+    products,
+    ratio_lines,
+    scaled,
+    values,
+)
 
 __all__ = ["FIGURES"]
 
@@ -22,11 +34,11 @@ def _loss(r: Any) -> list[Line | Level]:
     ]
 
 
-def _to_gd(quantity: str, title: str, log: str = "y") -> Lines:
-    return Lines(
-        title, "training step", "trained to gradient descent",
-        lambda r: [Line(r["size-10"]["step"], r["size-10"][f"gd {quantity}"], "trained")], log,
-    )  # fmt: skip
+def _to_gd(quantity: str, label: str, log: str = "y") -> Lines:
+    def read(r: Any) -> list[Line]:
+        return [Line(r["size-10"]["step"], r["size-10"][f"gd {quantity}"], "trained", "to gradient descent")]
+
+    return Lines("", "training step", label, read, log)
 
 
 def _sizes(r: Any) -> list[Line]:
@@ -52,22 +64,26 @@ def _optima(r: Any) -> list[Line | Level]:
 
 def _law(law: str) -> Lines:
     def read(r: Any) -> list[Line | Level]:
-        swept = r["other-inputs"]
-        return ratio_lines(swept.where(swept.cases["x"] == law), "x_scale", ["gd"])
+        return ratio_lines(law_of(r["other-inputs"], law), "x_scale", ["gd"])
 
-    return Lines(f"{law} inputs", "input scale", "loss ratio, trained / GD", read)
+    return Lines(f"{law} inputs", RELATIVE, "loss of each seed / of gradient descent", read)
 
 
-def _swept(name: str, case: str, caption: str) -> Figure:
-    label = name.replace("-", " ")
+def _swept(name: str, case: str, label: str, caption: str) -> Figure:
+    def losses(r: Any) -> list[Line]:
+        lines = scaled(r[name], case, "trained layers", ["gd"])
+        middle = values(r[name]["mse", "middle"]) / 2
+        return [*lines, Line(lines[0].x, middle, "interpolated", "interpolated")]
+
     return Figure(
         name,
         caption,
         (
-            Lines(f"Loss by {label}", label, HALF_MSE, lambda r: scaled(r[name], case, "trained layers", ["gd"]), "y"),
-            Lines("Loss ratio, each seed", label, "trained / GD", lambda r: ratio_lines(r[name], case, ["gd"])),
+            Lines("", label, HALF_MSE, losses, "y"),
+            Lines("", label, "loss of each seed / of reference", lambda r: ratio_lines(r[name], case, ["gd"])),
         ),
         columns=2,
+        claims=(name, f"interpolated-{name}", *(("worse-than-nothing",) if name == "input-scale" else ())),
     )
 
 
@@ -92,30 +108,38 @@ FIGURES = (
         "The trained layers on held-out tasks while training; line and band: mean and range over seeds. "
         "Paper: Fig. 2, first two columns.",
         (
-            Lines("Loss", "training step", HALF_MSE, _loss),
-            _to_gd("cosine", "Cosine of sensitivities", ""),
-            _to_gd("sensitivity-difference", "Difference of sensitivities"),
-            _to_gd("prediction-difference", "Difference of predictions"),
+            Lines("", "training step", HALF_MSE, _loss),
+            _to_gd("cosine", SENSITIVITIES, ""),
+            _to_gd("sensitivity-difference", MODELS),
+            _to_gd("prediction-difference", PREDICTIONS),
         ),
         columns=2,
+        claims=("loss-matches-gd", "prediction-difference", "sensitivity-cosine", "model-difference", "with-query"),
     ),
     Figure(
         "dimensions",
         "Left: trained, interpolated and constructed layers for each size. Right: step sizes tuned on their own tasks "
         "less the closed form; bars show one standard error. Paper: Fig. 2 centre right.",
         (
-            Lines("Loss by size", "N = d", HALF_MSE, _sizes, limits={"xticks": SIZES}),
-            Lines("Tuned step size", "N = d", "difference from the closed form, %", _optima, limits={"xticks": SIZES}),
+            Lines("", "N = d", HALF_MSE, _sizes, limits={"xticks": SIZES}),
+            Lines("", "N = d", "tuned step size less closed form, %", _optima, limits={"xticks": SIZES}),
         ),
         columns=2,
+        claims=("limit", "eta-optimum", "dimensions", "interpolated-dimensions", "interpolation"),
     ),
-    _swept("input-scale", "x_scale", "Inputs scaled away from the 0.5 of training. Paper: Fig. 6a left."),
-    _swept("teacher-scale", "w_scale", "Teachers scaled away from the 1 of training. Paper: Fig. 6a centre left."),
+    _swept("input-scale", "x_scale", RELATIVE, "Inputs scaled away from the 0.5 of training. Paper: Fig. 6a left."),
+    _swept(
+        "teacher-scale",
+        "w_scale",
+        "teacher scale / that of training",
+        "Teachers scaled away from the 1 of training. Paper: Fig. 6a centre left.",
+    ),
     Figure(
         "other-inputs",
         "Input laws never seen in training, one line a seed. Paper: Fig. 6a right.",
-        tuple(_law(law) for law in ("normal", "exponential", "laplace")),
+        tuple(_law(law) for law in LAWS),
         share_y=True,
+        claims=("other-inputs", "interpolated-other-inputs"),
     ),
     Figure(
         "rollouts",
@@ -123,10 +147,25 @@ FIGURES = (
         "stable; thin: all contexts. Paper: Figs. 1 right and 10.",
         tuple(_rolled(damping) for damping in (1.0, 0.75, 0.5)),
         share_y=True,
+        claims=(
+            "rollout-together",
+            "rollout-lowers",
+            "rollout-never-steady",
+            "other-dampings",
+            "gd-more-robust",
+            "undamped-diverges",
+        ),
     ),
     Figure(
         "weights",
         "Weight products of one trained layer, rescaled as in appendix A.3, beside the construction. Paper: Fig. 9.",
         Matrices(lambda r: products(r, "weights", "construction"), 1.0),
+        claims=(
+            "eta-read",
+            "weights-diagonal",
+            "values-row",
+            "weights-off-diagonal",
+            "weights-distance",
+        ),
     ),
 )

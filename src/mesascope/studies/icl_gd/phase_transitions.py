@@ -139,15 +139,17 @@ def _block(r: Any) -> list[Line | Level]:
 FIGURES = (
     Figure(
         "transitions", "Losses on held-out tasks while training, each seed. Paper: Fig. 15 left and centre.",
-        tuple(_heads(name) for name in HEADS), columns=2, share_y=True,
+        tuple(_heads(name) for name in HEADS), columns=2, share_y=True, claims=("reaches-gd",),
     ),
     Figure(
         "arrivals", "Share of seeds whose loss has fallen below 0.25, by step. Paper: Fig. 15 left and centre.",
-        (Lines("Arrivals", "training step", "share of seeds", _arrivals, "x"),),
+        (Lines("", "training step", "share of seeds", _arrivals, "x"),),
+        claims=("late-seeds", "spread-shrinks", "middle-half-shrinks", "two-heads-arrive"),
     ),
     Figure(
         "grokking", "One block of attention and MLP on a fixed set of tasks, each seed. Paper: Fig. 15 right.",
-        (Lines("One block", "training step", HALF_MSE, _block, limits={"ylim": (0.15, 0.6)}),),
+        (Lines("", "training step", HALF_MSE, _block, limits={"ylim": (0.15, 0.6)}),),
+        claims=("block-learns", "test-rises", "test-falls", "test-ends", "test-falls-late"),
     ),
 )  # fmt: skip
 

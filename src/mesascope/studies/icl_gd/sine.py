@@ -123,13 +123,25 @@ def measure(lab: Lab, settings: Sine) -> None:
 def _functions(net: Any, control: Any, shown: tasks.Episode) -> Arrays:
     """Predictions on a grid before and after the context is used."""
     grid = np.linspace(-5, 5, 201)
+    waves = [np.linalg.lstsq(_basis(x), y, rcond=None)[0] for x, y in zip(*_numbers(shown.context), strict=True)]
     xq = shown.xq.new_tensor(grid)[None, :, None].expand(SHOWN, -1, 1)
-    found = {"x": grid} | {f"context {key}": getattr(shown.context, key)[..., 0].cpu().numpy() for key in ("x", "y")}
+    found = {"x": grid, "true": np.stack([_basis(grid) @ wave for wave in waves])} | {
+        f"context {key}": getattr(shown.context, key)[..., 0].cpu().numpy() for key in ("x", "y")
+    }
     for name, learner in (("trained", net), ("control", control)):
         before, after = learner.trajectory(shown.context, xq).detach()[..., 0].cpu().numpy()
         found |= {f"{name} before": before, f"{name} after": after}
     axes = {key: "task pair" if "context" in key else "task grid" for key in found}
     return Arrays(found, **(axes | {"x": "grid"}))
+
+
+def _numbers(context: tasks.Context) -> list[np.ndarray]:
+    return [part[..., 0].double().cpu().numpy() for part in context]
+
+
+def _basis(x: np.ndarray) -> np.ndarray:
+    """Waves of every amplitude and phase are sums of these two columns."""
+    return np.stack([np.sin(x), np.cos(x)], axis=-1)
 
 
 def _loss(r: Any) -> list[Line]:
@@ -138,36 +150,30 @@ def _loss(r: Any) -> list[Line]:
 
 
 def _task(index: int) -> Lines:
-    """The functions found in one task; each panel names some of the lines, which are the same in all."""
+    """The functions found in one task."""
 
     def read(r: Any) -> list[Line]:
         shown = r["functions"]
-        kinds = (("trained", "trained", "transformer"), ("control", "gd", "control"))
-        lines = [
-            Line(
-                shown["x"],
-                shown[f"{name} {when}"][index],
-                role,
-                f"{label}, {when}" if panel == index else None,
-                marks=m,
-            )
-            for panel, (name, role, label) in enumerate(kinds)
-            for when, m in (("before", ":"), ("after", "-"))
+        found = [
+            Line(shown["x"], shown[f"{name} {when}"][index], role, f"{label}, {when}", marks=marks)
+            for name, role, label in (("trained", "trained", "transformer"), ("control", "gd", "control"))
+            for when, marks in (("before", ":"), ("after", "-"))
         ]
-        label = "context" if index == len(kinds) else None
-        return [*lines, Line(shown["context x"][index], shown["context y"][index], "limit", label, marks="o")]
+        true = Line(shown["x"], shown["true"][index], "limit", "the wave itself", width=0.8)
+        return [*found, true, Line(shown["context x"][index], shown["context y"][index], "limit", "context", marks="o")]
 
-    return Lines(f"Task {index + 1}", "x", "y", read)
+    return Lines(f"task {index + 1}", "x", "y", read)
 
 
 FIGURES = (
     Figure(
         "training", "Losses on held-out tasks while training; line and band: mean and range over seeds. Paper: Fig. 4.",
-        (Lines("Loss", "training step", HALF_MSE, _loss, "y"),),
+        (Lines("", "training step", HALF_MSE, _loss, "y"),), claims=("control-learns", "learns", "loss-matches"),
     ),
     Figure(
         "functions", "Predictions before and after the context is used, first seed. Paper: Fig. 4.",
-        tuple(_task(index) for index in range(SHOWN)), share_y=True, size=(10, 3.6),
+        tuple(_task(index) for index in range(SHOWN)), share_y=True, shared_legend=True, size=(9.5, 3.6),
+        claims=("prediction-difference", "no-nearer-control", "sensitivity-sign"),
     ),
 )  # fmt: skip
 

@@ -156,8 +156,28 @@ STUDY = register("study", "softmax")(
         measure=measure,
         claims=CLAIMS,
         figures=(
-            *contrast_figures("one-head", "softmax layer with one head", ("gd", "centred"), "Paper: Fig. 12a"),
-            *contrast_figures("two-heads", "softmax layer with two heads", ("gd", "centred"), "Paper: Fig. 12b"),
+            *contrast_figures(
+                "one-head",
+                "softmax layer with one head",
+                ("gd", "centred"),
+                "Paper: Fig. 12a",
+                claims=("one-head-loss", "one-head-cosine"),
+                away=("one-head-similar-curves",),
+            ),
+            *contrast_figures(
+                "two-heads",
+                "softmax layer with two heads",
+                ("gd", "centred"),
+                "Paper: Fig. 12b",
+                claims=(
+                    "two-heads-loss",
+                    "second-head-helps",
+                    "two-heads-cosine",
+                    "two-heads-centred",
+                    "two-heads-centred-loss",
+                ),
+                away=("two-heads-similar-curves",),
+            ),
         ),
         deviations=(
             "Batches hold 512 tasks in place of 2048, which leaves fewer seeds of one head on a plateau.",

@@ -6,12 +6,14 @@ step size) and with two tied steps of GD++ (one eta, one gamma), both tuned from
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mesascope import constructions, learners, lenses
 from mesascope.evidence import Claim, Reported, above, printed, two_sided
 from mesascope.records import register
+from mesascope.reports import Figure, Line, Lines
 from mesascope.studies.icl_gd.regression import (
+    LAWS,
     PAPER,
     SWEEPS,
     Regression,
@@ -30,7 +32,15 @@ from mesascope.studies.icl_gd.shared_claims import (
     no_better_descent,
     peak_difference,
 )
-from mesascope.studies.icl_gd.shared_figures import contrast_figures
+from mesascope.studies.icl_gd.shared_figures import (
+    HALF_MSE,
+    RELATIVE,
+    contrast_figures,
+    law_of,
+    ratio_lines,
+    scaled,
+    values,
+)
 from mesascope.studies.study import Study
 
 if TYPE_CHECKING:
@@ -151,6 +161,30 @@ def _near(swept):
     return swept.where(swept.cases["x_scale"] <= 1.25 * 0.5)
 
 
+def _teachers(r: Any) -> list[Line]:
+    swept = r["looped-teacher-scale"]
+    middle = values(swept["mse", "middle"]) / 2
+    lines = scaled(swept, "w_scale", "two looped layers", ("gd", "gd++"))
+    return [*lines, Line(lines[0].x, middle, "interpolated", "interpolated")]
+
+
+TEACHERS = Figure(
+    "teachers-and-laws",
+    "Left: teachers of other scales; right: input laws never seen in training, each seed's loss over that of GD++. "
+    "Paper: Fig. 6b.",
+    (
+        Lines("", "teacher scale / that of training", HALF_MSE, _teachers, "y"),
+        *(
+            Lines(
+                f"{law} inputs", RELATIVE, "loss of each seed / of GD++",
+                lambda r, law=law: ratio_lines(law_of(r["looped-other-inputs"], law), "x_scale", ["gd++"]),
+            )
+            for law in LAWS
+        ),
+    ),
+    columns=2, claims=("teacher-scale", "interpolated-teacher-scale", "other-inputs"),
+)  # fmt: skip
+
 STUDY = register("study", "two-steps")(
     Study(
         name="two-steps",
@@ -162,7 +196,26 @@ STUDY = register("study", "two-steps")(
         },
         measure=measure,
         claims=CLAIMS,
-        figures=contrast_figures("looped", "two looped layers", ("gd", "gd++"), "Paper: Figs. 3a and 6b"),
+        figures=(
+            *contrast_figures(
+                "looped",
+                "two looped layers",
+                ("gd", "gd++"),
+                "Paper: Figs. 3a and 6b",
+                claims=(
+                    "beats-gd",
+                    "loss-matches-gd++",
+                    "sensitivity-cosine",
+                    "gd-early",
+                    "gd++-late",
+                    "eta-read",
+                    "gamma-read",
+                    "interpolation",
+                ),
+                away=("input-scale", "interpolated-input-scale"),
+            ),
+            TEACHERS,
+        ),
         deviations=("The learning rate decays and weights are averaged, which removes the noise that Adam leaves.",),
     )
 )

@@ -159,14 +159,19 @@ FIGURES = (
     *(
         Figure(
             name, f"{words}: products rescaled as in appendix A.3, beside the construction's. Paper: Fig. 9.",
-            Matrices(lambda r, name=name: products(r, f"{name}-weights", f"{name}-construction"), 1.0),
+            Matrices(lambda r, name=name: products(r, f"{name}-weights", f"{name}-construction"), 1.0), claims=claims,
         )
-        for name, words in (("one-layer", "One layer"), ("three-looped", "Three looped layers"))
+        for name, words, claims in (
+            ("one-layer", "One layer", ("one-layer-structure",)),
+            ("three-looped", "Three looped layers", (
+                "looped-structure", "looped-values", "curvature-constant", "looped-step-sizes",
+            )),
+        )
     ),
     Figure(
         "two-heads",
         "Softmax layer with two heads: W_KQ of each head times the target entry of its W_PV, and their sum, on the "
-        "inputs. Paper: Fig. 11.", Matrices(_heads_shown),
+        "inputs. Paper: Fig. 11.", Matrices(_heads_shown), claims=("heads-cancel",),
     ),
 )  # fmt: skip
 

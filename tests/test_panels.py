@@ -1,0 +1,57 @@
+"""The table of the paper's panels names claims and figures that there are, and leaves out none that says something."""
+
+import re
+from pathlib import Path
+
+from mesascope.records import registered
+
+PAGE = Path(__file__).parent.parent / "docs" / "panels.md"
+STUDIES = registered("study")
+
+
+def rows():
+    table = [line.strip("|").split("|") for line in PAGE.read_text().splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in row] for row in table[1:]]
+
+
+def named(cell):
+    """Studies and claims of a cell, ``study claim, claim; study claim``."""
+    for part in cell.split("; "):
+        study, _, claims = part.partition(" ")
+        if study in STUDIES:
+            yield from ((study, claim) for claim in claims.split(", "))
+
+
+def test_every_panel_of_the_sixteen_figures_has_a_row():
+    assert {int(re.match(r"\d+", row[0])[0]) for row in rows()} == set(range(1, 17))
+
+
+def test_claims_and_figures_of_panels_exist():
+    for panel, claims, figures in rows():
+        found = list(named(claims))
+        assert found or claims.startswith("no "), panel
+        assert bool(found) == bool(figures), panel
+        for study, claim in found:
+            assert claim in [one.id for one in STUDIES[study].claims], f"{panel}: {study} {claim}"
+        for study, figure in (name.split("/") for name in figures.split(", ") if name):
+            assert figure in [one.name for one in STUDIES[study].figures], f"{panel}: {study}/{figure}"
+
+
+def test_claims_that_the_paper_prints_are_of_a_panel_or_of_the_text():
+    told = {pair for row in rows() for pair in named(row[1])} | {
+        ("one-step", "with-query"),
+        ("curvature", "text-inputs"),
+    }
+    for name, study in STUDIES.items():
+        premises = {premise for claim in study.claims for premise in claim.premises}
+        for claim in study.claims:
+            if claim.source.kind == "printed" and claim.id not in premises:
+                assert (name, claim.id) in told, f"{name} {claim.id} ({claim.source}) is of no row"
+
+
+def test_a_figure_shows_each_claim_of_its_panels():
+    for name, study in STUDIES.items():
+        shown = {claim for figure in study.figures for claim in figure.claims}
+        for row in rows():
+            missing = [claim for of, claim in named(row[1]) if of == name and claim not in shown]
+            assert not missing, f"{name}: {missing} in no figure"
