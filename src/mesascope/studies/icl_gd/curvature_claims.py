@@ -67,6 +67,12 @@ def _beyond(found: Any) -> np.ndarray:
     return found["median"][:, start + 1 :] / found["median"][:, start, None]
 
 
+def _at_least_median(found: Any) -> np.ndarray:
+    """The median at gamma 0.14 over that at every other gamma."""
+    place = GAMMAS.index(0.14)
+    return np.delete(found["median"][:, place, None] / found["median"], place, axis=1)
+
+
 CLAIMS = (
     converged(*(f"pairs-{size}" for size in SIZES)),
     no_better_descent("descents", "expected", "GD++", id="gd++-at-its-optimum"),
@@ -130,11 +136,10 @@ CLAIMS = (
         quantifier="mean", at_least=10, about="algorithms",
     ),
     Claim(
-        "explodes-later", "their median is ten times that at gamma 0.1 from 0.18 on",
-        "median condition number / at gamma 0.1, for each gamma, mean over draws",
-        ours("where the eigenvalues of most contexts reach 1 / gamma"),
-        lambda r: _beyond(r["condition-numbers"])[:, -2:], above(10.0), over="draws", quantifier="mean", at_least=10,
-        about="algorithms",
+        "least-beyond", "their median goes on falling beyond the gamma of trained weights: it is least at 0.14, of "
+        "gammas from 0 to 0.2", "median condition number at gamma 0.14 / at each other gamma, mean over draws",
+        ours("where condition numbers do explode"), lambda r: _at_least_median(r["condition-numbers"]), below(1.0),
+        over="draws", quantifier="mean", at_least=10, about="algorithms",
     ),
     Claim(
         "inside-roots", "all eigenvalues lie below 1 / gamma, the second root of their map, for each N",

@@ -88,7 +88,7 @@ FIGURES = (
             "inside-roots",
             "better-conditioned",
             "explodes",
-            "explodes-later",
+            "least-beyond",
         ),
     ),
 )

@@ -206,13 +206,13 @@ STUDY = register("study", "finite-tasks")(
         source=f"{PAPER}: Fig. 16",
         presets={
             "quick": Regression(plan(800, 4e-3), init_scale=0.02, seeds=10),
-            "paper": Regression(plan(5000, 1e-3, clip=0.001), seeds=20),
+            "paper": Regression(plan(5000, 1e-3, clip=0.001), seeds=10),
         },
         measure=measure,
         claims=CLAIMS,
         figures=FIGURES,
         deviations=(
-            "Twenty seeds train, each on a set of tasks of its own: these sets differ too much for five to decide.",
+            "Ten seeds train, each on a set of tasks of its own: these sets differ too much for five to decide.",
             "The learning rate decays and weights are averaged, which removes the noise that Adam leaves.",
         ),
     )
