@@ -334,7 +334,8 @@ def test_a_roll_out_that_diverges_has_infinite_error(episodes):
     assert errors[-1].isinf().all()
 
 
-def test_compare_pairs_any_learners():
+def test_compare_pairs_any_learners(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
     table = compare(GradientDescent(1, 1.0), {"numpy": numpy_mean, "least squares": LeastSquares()}, FAMILY, tasks=300)
     text = str(table)
     assert text.splitlines()[0].split()[0] == "learner"

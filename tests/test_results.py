@@ -65,7 +65,8 @@ def test_without_pandas_the_sentence_says_what_to_install(monkeypatch):
         RESULTS["measurement"]().to_pandas()
 
 
-def test_a_comparison_has_numbers_for_pandas_and_numbers_with_errors_for_people():
+def test_a_comparison_has_numbers_for_pandas_and_numbers_with_errors_for_people(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
     found = compare(GD, {"<ls>": LeastSquares(0.1)}, FAMILY, name="mine", tasks=20)
     own, other = found.table()
     row = found.rows["<ls>"]

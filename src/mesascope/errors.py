@@ -9,7 +9,7 @@ import difflib
 import importlib
 import math
 from collections.abc import Iterable
-from types import ModuleType
+from types import ModuleType, UnionType
 from typing import NoReturn
 
 __all__ = [
@@ -84,8 +84,8 @@ def require_count(argument: str, value: object, *, least: int = 1) -> None:
         refuse(argument, f"be at least {least}", value, "pass a larger whole number")
 
 
-def require_instance(argument: str, value: object, kind: type | tuple[type, ...], remedy: str = "pass one") -> None:
-    """Refuse anything but an instance of ``kind``, or of one of several.
+def require_instance(argument: str, value: object, kind: type | UnionType, remedy: str = "pass one") -> None:
+    """Refuse anything but an instance of ``kind``; ``int | str`` is either.
 
     >>> require_instance("config", 8, dict)
     Traceback (most recent call last):
@@ -94,7 +94,7 @@ def require_instance(argument: str, value: object, kind: type | tuple[type, ...]
     if not isinstance(value, kind):
         own = type(value).__name__
         found = f"{value!r} ({own})" if len(repr(value)) < 80 else f"of type {own}"
-        named = " or ".join(one.__name__ for one in (kind if isinstance(kind, tuple) else (kind,)))
+        named = " or ".join(one.__name__ for one in (kind.__args__ if isinstance(kind, UnionType) else (kind,)))
         raise ArgumentTypeError(f"{argument} must be of type {named}, but is {found}: {remedy}.")
 
 

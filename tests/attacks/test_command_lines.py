@@ -201,7 +201,7 @@ def test_settings_are_those_of_the_preset_that_is_named_but_for_what_is_given(li
 
 @pytest.mark.parametrize("study", sorted(registered("study")))
 def test_every_flag_says_what_it_does(study, mesascope, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("COLUMNS", "100")  # where groups stand below each other, whatever their number
     code, out, _ = mesascope("run", study, "--help")
     assert code == 0
     flags = re.findall(r"\n +(--[a-z][^\n]*(?:\n +[^-\s][^\n]*)*)", out.replace("│", " "))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mesascope import constructions, learners, lenses
+from mesascope import constructions, learners, lenses, training
 from mesascope.evidence import Arrays, Estimates
 from mesascope.records import register
 from mesascope.reports import Figure, Line, Lines
@@ -38,7 +38,7 @@ from mesascope.studies.icl_gd.regression import (
 )
 from mesascope.studies.icl_gd.shared_figures import HALF_MSE, NAMES, contrast_figures, values
 from mesascope.studies.study import Study
-from mesascope.training import Training, train
+from mesascope.training import Training
 
 if TYPE_CHECKING:
     from mesascope.studies.lab import Lab
@@ -100,7 +100,7 @@ def _tuned_from(lab: Lab, settings: Deep, nets: Sequence[Any]) -> list[Any]:
 
     def tuned() -> Arrays:
         owns = iter([own_descent(net, SEPARATE) for net in nets])
-        found = train(lambda _: next(owns), settings.family(), settings.descents, lab.seeds, device=lab.device)
+        found = training.train(lambda _: next(owns), settings.family(), settings.descents, lab.seeds, device=lab.device)
         sizes = {name: [getattr(one, name).tolist() for one in found.members()] for name in ("eta", "gamma")}
         return Arrays(sizes, **dict.fromkeys(sizes, "seed step"))
 

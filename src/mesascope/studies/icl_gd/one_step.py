@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from mesascope import constructions, learners, lenses, nets, tasks
 from mesascope.evidence import Arrays, Estimates
@@ -139,9 +138,9 @@ def _roll_out(groups: Mapping[str, Sequence[Any]], few: tasks.Episode, damping: 
     Damped gradient descent is stable on a context if damping * eta * lambda_max < 2. On the few others any rule of this
     step size diverges, and their losses alone decide the mean over all contexts after some tens of applications.
     """
-    exact = few.to(torch.float64)
+    exact = few.to(few.xq.double().dtype)
     (gd,) = groups["gd"]
-    stable = (damping * gd.eta.item() * torch.linalg.eigvalsh(_gram(few.context.x))[:, -1] < 2).cpu().numpy()
+    stable = damping * gd.eta.item() * _largest_curvature(exact) < 2
     errors = {
         name: [
             lenses.trajectory_errors(lenses.rollout(copy.deepcopy(one).double(), APPLICATIONS, damping), exact)
@@ -174,10 +173,10 @@ def _unstable(lab: Lab, settings: OneStep, gd: Any) -> Estimates:
     return Estimates.over({"damping": DAMPINGS}, points)
 
 
-def _gram(x: torch.Tensor) -> torch.Tensor:
-    """X^T X / N of each context, in float64."""
-    exact = x.double()
-    return exact.mT @ exact / exact.shape[-2]
+def _largest_curvature(episodes: tasks.Episode) -> np.ndarray:
+    """The largest eigenvalue of X^T X / N of each context."""
+    x = episodes.context.x.cpu().numpy()
+    return np.linalg.eigvalsh(np.swapaxes(x, -1, -2) @ x / x.shape[-2])[:, -1]
 
 
 def _read(networks: Sequence[Any], built: Any) -> dict[str, Any]:
