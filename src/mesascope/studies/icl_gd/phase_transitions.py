@@ -144,7 +144,7 @@ FIGURES = (
     Figure(
         "arrivals", "Share of seeds whose loss has fallen below 0.25, by step. Paper: Fig. 15 left and centre.",
         (Lines("", "training step", "share of seeds", _arrivals, "x"),),
-        claims=("late-seeds", "spread-shrinks", "middle-half-shrinks", "two-heads-arrive"),
+        claims=("two-heads-all-arrive", "late-seeds", "spread-shrinks", "middle-half-shrinks", "two-heads-arrive"),
     ),
     Figure(
         "grokking", "One block of attention and MLP on a fixed set of tasks, each seed. Paper: Fig. 15 right.",

@@ -64,17 +64,29 @@ def _earlier(one: np.ndarray, two: np.ndarray) -> float:
 
 
 def _crossings(r: Any) -> tuple[np.ndarray, np.ndarray]:
-    return r["one-head-crossing"]["step"], r["two-heads-crossing"]["step"]
+    """Each seed's step; those that never arrive count as if they did at the end, which makes late ones look earlier."""
+    found = {name: (r[f"{name}-crossing"]["step"], r[name]["step"][-1]) for name in HEADS}
+    return tuple(np.where(np.isnan(step), last, step) for step, last in found.values())  # type: ignore[return-value]
+
+
+def _arrived(r: Any, name: str) -> np.ndarray:
+    """Losses over gradient descent's of the seeds that have left their plateau."""
+    return r["losses"].ratio(name, "gd")[~np.isnan(r[f"{name}-crossing"]["step"])]
 
 
 CLAIMS = (
     *(converged(name, id=f"{name}-converged", at_least=10) for name in HEADS),
     as_predicted(("gd",)),
     Claim(
-        "reaches-gd", "layers of one head and of two end within 3 % of gradient descent's loss",
-        "loss of trained / of gradient descent", printed("Fig. 15 left and centre"),
-        lambda r: np.concatenate([r["losses"].ratio(name, "gd") for name in HEADS], axis=1), two_sided(0.03),
+        "reaches-gd", "layers of one head and of two end within 3 % of gradient descent's loss once they have left "
+        "their plateau", "loss of trained / of gradient descent", printed("Fig. 15 left and centre"),
+        lambda r: np.concatenate([_arrived(r, name) for name in HEADS]), two_sided(0.03),
         at_least=10, premises=TRAINED,
+    ),
+    Claim(
+        "two-heads-all-arrive", "every layer of two heads leaves its plateau", "share of seeds that do",
+        printed("Fig. 15 centre: fast and robust convergence"), lambda r: ~np.isnan(r["two-heads-crossing"]["step"]),
+        above(0.9), quantifier="share", at_least=10, premises=TRAINED,
     ),
     Claim(
         "late-seeds", "with one head more seeds than with two stay on the plateau for more than twice as long as the "
