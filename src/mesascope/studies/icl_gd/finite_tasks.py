@@ -190,7 +190,7 @@ FIGURES = (
         "tasks, mean and range over sets: on inputs of other scales, and on fresh tasks. Paper: Fig. 16.",
         (
             *(
-                Lines(f"{pool} tasks", RELATIVE, "loss / of gradient descent", lambda r, pool=pool: _away(r, pool))
+                Lines(f"{pool} tasks", RELATIVE, "loss / of gradient descent", lambda r, pool=pool: _away(r, pool), "y")
                 for pool in POOLS
             ),
         ),

@@ -119,10 +119,10 @@ def _heads(name: str) -> Lines:
 
 def _arrivals(r: Any) -> list[Line]:
     lines = []
-    for name, role in (("one-head", "trained"), ("two-heads", "other")):
+    for name, role in (("one-head", "trained"), ("two-heads", "gd++")):
         arrived = np.sort(r[f"{name}-crossing"]["step"])  # those that never arrive come last
         share = np.arange(1, len(arrived) + 1) / len(arrived)
-        lines.append(Line(arrived, share, role, name.replace("-", " "), marks=".-"))
+        lines.append(Line(arrived, share, role, name.replace("-", " "), marks="."))
     return lines
 
 
@@ -143,7 +143,7 @@ FIGURES = (
     ),
     Figure(
         "arrivals", "Share of seeds whose loss has fallen below 0.25, by step. Paper: Fig. 15 left and centre.",
-        (Lines("", "training step", "share of seeds", _arrivals, "x"),),
+        (Lines("", "training step", "share of seeds", _arrivals),),
         claims=("two-heads-all-arrive", "late-seeds", "spread-shrinks", "middle-half-shrinks", "two-heads-arrive"),
     ),
     Figure(
