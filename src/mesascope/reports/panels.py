@@ -151,18 +151,18 @@ def _draw_line(axes: Any, line: Line) -> None:
     y, look = np.asarray(line.y), dict[str, Any](color=_colour(line.role))
     if line.marks == "o":
         look["mfc"] = "none"
-    marks = line.marks
-    if marks == "-" and line.role in STYLES:
-        marks, look["ls"] = "", STYLES[line.role]
+    marks = [line.marks]
+    if line.marks == "-" and line.role in STYLES:
+        marks, look["ls"] = [], STYLES[line.role]
     if line.error is not None:
-        axes.errorbar(line.x, y, line.error, fmt=marks, capsize=3, label=line.label, **look)
+        axes.errorbar(line.x, y, line.error, fmt=line.marks, capsize=3, label=line.label, **look)
     elif y.ndim == 1:
-        axes.plot(line.x, y, marks, lw=line.width, label=line.label, **look)
+        axes.plot(line.x, y, *marks, lw=line.width, label=line.label, **look)
     elif line.each:
-        axes.plot(line.x, y.T, marks, lw=0.8, alpha=0.7, **look)
-        axes.plot([], [], marks, label=line.label, **look)
+        axes.plot(line.x, y.T, *marks, lw=0.8, alpha=0.7, **look)
+        axes.plot([], [], *marks, label=line.label, **look)
     else:
-        axes.plot(line.x, y.mean(0), marks, lw=line.width, label=line.label, **look)
+        axes.plot(line.x, y.mean(0), *marks, lw=line.width, label=line.label, **look)
         axes.fill_between(line.x, y.min(0), y.max(0), color=look["color"], alpha=0.2, lw=0)
 
 
