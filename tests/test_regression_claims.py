@@ -7,15 +7,18 @@ from uncertainties import ufloat, unumpy
 from mesascope import lenses, nets, tasks
 from mesascope.evidence import Arrays, judge
 from mesascope.learners import Centred, GradientDescent, GradientDescentPlusPlus
+from mesascope.records import registered
 from mesascope.streams import stream
 from mesascope.studies.icl_gd.deep import _as_network
 from mesascope.studies.icl_gd.deep_claims import _smooth
 from mesascope.studies.icl_gd.regression import Regression, predicted
 from mesascope.studies.icl_gd.shared_claims import converged, late_share
+from mesascope.studies.icl_gd.sine import _transformer, as_transformer
 from mesascope.studies.icl_gd.softmax import _shape
 from mesascope.studies.icl_gd.weights import _heads, _left_of_heads, _spread
 from mesascope.training import Training
 
+STUDIES = registered("study")
 STEP = np.arange(0, 101, 10)
 
 
@@ -80,6 +83,15 @@ def test_gd_plus_plus_in_a_networks_architecture_is_gd_plus_plus_with_its_clip()
     ours, theirs = net(exact.context, exact.xq), descent(exact.context, exact.xq)
     assert (theirs.abs() == 10.0).any(), "some tokens must be clipped"
     np.testing.assert_allclose(ours.detach(), theirs.detach(), atol=1e-9)
+
+
+def test_a_transformer_that_starts_from_a_control_predicts_what_it_does():
+    control = nets.EmbeddedDescentConfig(nets.EmbeddingConfig(2, 40, 4, 0.5), steps=1, eta=0.3).build(stream(0, "init"))
+    started = as_transformer(control, _transformer(STUDIES["sine"].presets["quick"], 0.2))
+    waves = tasks.SineWaves().sample(50, stream(0, "waves"))
+    both = [one.trajectory(waves.context, waves.xq).detach() for one in (control, started)]
+    np.testing.assert_allclose(both[0], both[1], rtol=1e-4, atol=1e-4)
+    assert float(both[0].std()) > 0.1
 
 
 def test_heads_of_opposite_sign_off_the_diagonal_cancel():

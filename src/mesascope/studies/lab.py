@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import sys
 import time
@@ -59,25 +60,30 @@ class Lab:
         *,
         seeds: Sequence[int] | None = None,
         watch: Watch | Sequence[Watch] | None = None,
+        start: tuple[str, Sequence[Any]] | None = None,
     ) -> list[Any]:
         """The networks of ``network.build`` trained on ``family``, one a seed, or loaded where that was done already.
 
-        What they are built from, the family, the training and the seeds are the training's identity: two calls with
-        equal ones share a training.
+        What they are built from, the family, the training, the seeds and the name of the start are the training's
+        identity: two calls with equal ones share a training.
 
         Args:
             name: of the training, in metrics and checkpoints.
             network: the registered config of the networks.
+            start: what networks start from in place of ``network.build``, in words and one a seed.
             watch: numbers to log of each network while training, or one such function a seed; stage ``name`` holds
                 them by seed and step.
         """
         seeds = list(seeds or self.seeds)
         identity = {"network": network, "family": family, "training": training, "seeds": seeds}
+        build = network.build
+        if start is not None:
+            identity["start"], build = start[0], _one_after_another(start[1])
         record = to_record(identity)
         key = record_hash(record)
         if key not in self._trained:
             with self._timed(f"train {name}"):
-                self._trained[key] = self._train(name, network, family, training, record, seeds, watch)
+                self._trained[key] = self._train(name, build, family, training, record, seeds, watch)
         if watch is not None:
             self.stage(name, lambda: self.run.curves(name))
         return self._trained[key].members()
@@ -95,7 +101,7 @@ class Lab:
                 results.save(name, found if isinstance(found, Stage) else by_seed(found))
         return results[name]
 
-    def _train(self, name, network, family, training, record, seeds, watch) -> Ensemble:
+    def _train(self, name, build, family, training, record, seeds, watch) -> Ensemble:
         checkpoints = TrainingCheckpoints(self.run.path / "checkpoints" / name, record, self.device)
         watches = watch if isinstance(watch, Sequence) else [watch] * len(seeds) if watch else []
         found = checkpoints.load()
@@ -114,7 +120,7 @@ class Lab:
 
         with ProgressBar(f"training {name}", training.steps) as bar:
             return train(
-                network.build, family, training, seeds, device=self.device, evaluate=log, checkpoints=checkpoints,
+                build, family, training, seeds, device=self.device, evaluate=log, checkpoints=checkpoints,
                 observe=bar,
             )  # fmt: skip
 
@@ -145,6 +151,12 @@ class Lab:
             yield
         finally:
             self.run.add_time(stage, time.monotonic() - start)
+
+
+def _one_after_another(networks: Sequence[Any]) -> Callable[[torch.Generator], Any]:
+    """Copies of the networks, one a call."""
+    copies = iter([copy.deepcopy(network) for network in networks])
+    return lambda generator: next(copies)
 
 
 def _finite(row: Mapping[str, float]) -> dict[str, float | None]:

@@ -167,7 +167,8 @@ def _away(r: Any, pool: int) -> list[Line | Level]:
     swept = r[f"tasks-{pool}-input-scale"]
     shown = (("trained", "trained", "trained layers"), ("middle", "interpolated", "halfway to the construction"))
     x = relative(swept, "x_scale")
-    return [Level(1.0, "limit"), *(Line(x, values(swept.ratio(name, "gd")), *looks) for name, *looks in shown)]
+    lines = [Line(x, values(swept.ratio(name, "gd")), role, label) for name, role, label in shown]
+    return [Level(1.0, "limit"), *lines]
 
 
 FIGURES = (
