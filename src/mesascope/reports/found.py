@@ -9,6 +9,7 @@ from typing import Any
 __all__ = ["found_text", "interval_svg"]
 
 _COLOURS = {"holds": "#1a7f37", "fails": "#c0232c", "undecided": "#9a6700"}
+_IS = {"fails": "fails", "undecided": "is undecided"}
 _WIDTH, _HEIGHT, _EDGE = 150, 22, 8
 
 
@@ -23,8 +24,8 @@ def found_text(claims: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
     broken = [claim for claim in claims if claim["id"] in premises and claim["verdict"] != "holds"]
     if broken:
-        names = ", ".join(claim["id"] for claim in broken)
-        return [*sentences, f"Findings that rest on {names} are undecided: train longer, or on more seeds."]
+        named = "; ".join(f"{claim['sentence']} ({claim['id']} {_IS[claim['verdict']]})" for claim in broken)
+        return [*sentences, f"What rests on a premise that does not hold is undecided: {named}."]
     paper = [claim for claim in failed if not claim["source"].startswith(("ours", "derived"))]
     if paper:
         return [*sentences, f"Every premise holds, so {_count(paper)} of the paper does not stand here as it is put."]

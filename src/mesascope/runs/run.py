@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -88,16 +89,18 @@ class Run:
 
     def check(self) -> None:
         """Refuse a run of whose files one is damaged that is about to be added to."""
-        _ = self.times, self.captions, self._left
+        _ = self.times, self.captions
+        self.require_unchanged("metrics.jsonl")
         self.results.check()
 
-    def require_unchanged(self) -> None:
-        """Refuse a finished run whose claims, metrics or stages are not as it left them."""
+    def require_unchanged(self, *names: str) -> None:
+        """Refuse a finished run whose claims, metrics or stages are not as it left them; or only these files."""
         for name, left in self._left.items():
             path = self.path / name
-            if checksum(path) != left:
-                (read_lines if path.suffix == ".jsonl" else read_json)(path)  # which may know what is wrong with it
-                raise damaged(path, "be as the run left it when it finished", "was changed")
+            if (not names or name in names) and (own := checksum(path)) != left:
+                if own is not None:
+                    (read_lines if path.suffix == ".jsonl" else read_json)(path)  # which may know what is wrong with it
+                raise damaged(path, "be as the run left it when it finished", "was changed" if own else "is missing")
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
@@ -171,8 +174,8 @@ class Run:
 
     @property
     def afresh(self) -> str:
-        """How to make it anew, as a remedy says it."""
-        command = " ".join(self.config.get("command", "").split())
+        """How to make it anew, in a folder of its own, as a remedy says it."""
+        command = re.sub(r" --out[ =]\S+", "", " ".join(self.config.get("command", "").split()))
         return f"start a new run by {command}" if command else "start a new run"
 
     @property

@@ -42,6 +42,7 @@ def ledger_rows(runs: Sequence[Run]) -> tuple[Table, list[str]]:
 
 
 def _judged(study: Any, run: Run) -> list[dict[str, Any]]:
+    run.require_unchanged("metrics.jsonl")
     changed = changed_settings(study, run)
     made = {
         "study": study.name,

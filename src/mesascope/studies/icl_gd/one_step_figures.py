@@ -66,7 +66,7 @@ def _law(law: str) -> Lines:
     def read(r: Any) -> list[Line | Level]:
         return ratio_lines(law_of(r["other-inputs"], law), "x_scale", ["gd"])
 
-    return Lines(f"{law} inputs", RELATIVE, "loss of each seed / of gradient descent", read)
+    return Lines(f"{law} inputs", RELATIVE, "loss of each seed / of gradient descent", read, "y")
 
 
 def _swept(name: str, case: str, label: str, caption: str) -> Figure:

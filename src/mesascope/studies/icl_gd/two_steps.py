@@ -170,14 +170,14 @@ def _teachers(r: Any) -> list[Line]:
 
 TEACHERS = Figure(
     "teachers-and-laws",
-    "Left: teachers of other scales; right: input laws never seen in training, each seed's loss over that of GD++. "
+    "First: teachers of other scales; then input laws never seen in training, each seed's loss over that of GD++. "
     "Paper: Fig. 6b.",
     (
         Lines("", "teacher scale / that of training", HALF_MSE, _teachers, "y"),
         *(
             Lines(
                 f"{law} inputs", RELATIVE, "loss of each seed / of GD++",
-                lambda r, law=law: ratio_lines(law_of(r["looped-other-inputs"], law), "x_scale", ["gd++"]),
+                lambda r, law=law: ratio_lines(law_of(r["looped-other-inputs"], law), "x_scale", ["gd++"]), "y",
             )
             for law in LAWS
         ),
