@@ -21,6 +21,14 @@ PLAN = Training(steps=9, batch=8, learning_rate=0.01, checkpoint_every=100)
 make = InContextRegressorConfig(TransformerConfig(width=3, init_scale=0.1)).build
 
 
+@pytest.fixture(autouse=True)
+def at_a_keyboard():
+    """Ctrl-C interrupts, also where a shell started the tests in the background and had it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 class Linears(nn.Module):
     """Layers of torch's own, which take no generator."""
 
