@@ -10,7 +10,7 @@ import pytest
 from mesascope.evidence import Arrays, Estimates
 from mesascope.learners import tuning
 from mesascope.records import from_record, registered, to_record
-from mesascope.reports import ledger_markdown
+from mesascope.reports import figures, ledger_markdown
 from mesascope.runs import find_runs, open_run
 from mesascope.studies import Lab, changed_settings, ledger_rows, new_run, resume_run, run_study
 from mesascope.training import Training
@@ -42,9 +42,10 @@ def finished(name, folder, seed=0, **tiny):
 
 @pytest.fixture(scope="module", autouse=True)
 def hardly_tuned():
-    """References are tuned by three steps of L-BFGS a start; that the search finds optima is tested elsewhere."""
+    """References are tuned by three steps of L-BFGS a start, which is tested elsewhere, and figures drawn coarsely."""
     minimise = tuning.minimise
     with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(figures.STYLE, "savefig.dpi", 20)
         patch.setattr(tuning, "minimise", lambda losses, start, units, iterations: minimise(losses, start, units, 3))
         yield
 

@@ -215,7 +215,7 @@ def _read(claim: Claim, results: Mapping[str, Any]) -> tuple[_Samples, ...]:
 
 def _samples(read: Any) -> _Samples:
     numbers = np.asarray(read)
-    numbers = numbers.reshape(len(numbers), -1) if numbers.ndim else numbers.reshape(1, 1)
+    numbers = numbers.reshape(len(numbers), math.prod(numbers.shape[1:])) if numbers.ndim else numbers.reshape(1, 1)
     if numbers.dtype != object:
         return _Samples(numbers.astype(float), np.zeros(numbers.shape), numbers.astype(float))
     values, errors = (
