@@ -12,6 +12,7 @@ from mesascope.studies.icl_gd.shared_claims import (
     halfway_distances,
     halfway_losses,
     midpoint,
+    near_training,
     no_better_descent,
     peak_difference,
 )
@@ -27,10 +28,6 @@ MAIN = "separate-comparison"
 def _worse(r: Any) -> np.ndarray:
     """Every looped network over every one of separate layers; what tasks they share adds to the error, not less."""
     return np.true_divide.outer(r["looped-comparison"]["mse", "trained"], r[MAIN]["mse", "trained"])
-
-
-def _near(swept: Any) -> Any:
-    return swept.where(swept.cases["x_scale"] <= 1.25 * 0.5)
 
 
 def _small(swept: Any) -> Any:
@@ -118,7 +115,7 @@ CLAIMS = (
     Claim(
         "input-scale", "for input scales up to 1.25 times those of training, losses of five layers stay within a "
         "quarter of those of GD++ with their own step sizes", "loss of trained / of its own GD++, at each scale",
-        printed("Figs. 3b right, 6c left"), lambda r: _near(r["separate-input-scale"]).ratio("trained", "own"),
+        printed("Figs. 3b right, 6c left"), lambda r: near_training(r["separate-input-scale"]).ratio("trained", "own"),
         two_sided(0.25), premises=SEPARATE,
     ),
     Claim(
@@ -141,7 +138,7 @@ CLAIMS = (
     Claim(
         "looped-input-scale", "for input scales up to 1.25 times those of training, losses of ten looped layers stay "
         "within a quarter of GD++'s", "loss of trained / of GD++, at each scale", printed("Fig. 7 right"),
-        lambda r: _near(r["looped-input-scale"]).ratio("trained", "gd++"), two_sided(0.25), premises=LOOPED,
+        lambda r: near_training(r["looped-input-scale"]).ratio("trained", "gd++"), two_sided(0.25), premises=LOOPED,
     ),
     Claim(
         "looped-interpolation", "halfway between ten looped layers and the construction the loss is at most 10 % above "

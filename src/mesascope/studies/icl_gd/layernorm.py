@@ -10,13 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from mesascope import learners
 from mesascope.evidence import Bound, Claim, above, below, printed
 from mesascope.records import register
 from mesascope.studies.icl_gd.regression import PAPER, Recipe, Regression, contrast, network, plan, predicted
-from mesascope.studies.icl_gd.shared_claims import as_predicted, converged, derivatives, no_better_descent
+from mesascope.studies.icl_gd.shared_claims import as_predicted, converged, derivatives, gap_left, no_better_descent
 from mesascope.studies.icl_gd.shared_figures import contrast_figures
 from mesascope.studies.study import Study
 
@@ -44,12 +42,6 @@ def _alignment(name: str, reference: str) -> Any:
 
 def _at_twice(name: str) -> Any:
     return lambda r: r[f"{name}-input-scale"].ratio("trained", "gd")[:, -1]
-
-
-def _gap_left(r: Any) -> np.ndarray:
-    """Of the loss beyond gradient descent's, what two heads leave of one's; each seed of two with each of one."""
-    beyond = [r[f"{name}-comparison"].ratio("trained", "gd") - 1 for name in ("one-layer", "one-layer-two-heads")]
-    return np.true_divide.outer(beyond[1], beyond[0])
 
 
 CLAIMS = (
@@ -82,8 +74,9 @@ CLAIMS = (
         "one-layer-heads", "a second head does not help much: it takes away less than half of what each normalised "
         "layer loses beyond gradient descent",
         "(loss of two heads - gradient descent's) / (of one head - gradient descent's), each with each",
-        printed("appendix A.9: more heads do not help substantially"), _gap_left,
-        above(0.5), premises=(*ONE, "one-layer-two-heads-converged"),
+        printed("appendix A.9: more heads do not help substantially"),
+        lambda r: gap_left(r, "one-layer", "one-layer-two-heads"), above(0.5),
+        premises=(*ONE, "one-layer-two-heads-converged"),
     ),
     Claim(
         "two-layers-order", "the alignment of two layers with LayerNorm between them is a little less with GD++ than "

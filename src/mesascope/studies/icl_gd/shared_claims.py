@@ -13,10 +13,12 @@ __all__ = [
     "as_predicted",
     "converged",
     "derivatives",
+    "gap_left",
     "halfway_distances",
     "halfway_losses",
     "late_share",
     "midpoint",
+    "near_training",
     "no_better_descent",
     "peak_difference",
 ]
@@ -103,6 +105,17 @@ def peak_difference(curves: Any) -> np.ndarray:
     """Each seed's cosine to gradient descent less that to GD++, at the step where the former is largest."""
     to_gd, to_plus = curves["gd cosine"], curves["gd++ cosine"]
     return np.take_along_axis(to_gd - to_plus, to_gd.argmax(axis=1)[:, None], axis=1)[:, 0]
+
+
+def gap_left(r: Any, one: str, two: str) -> np.ndarray:
+    """Of one contrast's loss beyond gradient descent's, what another leaves; each of its seeds with each one's."""
+    beyond = {name: r[f"{name}-comparison"].ratio("trained", "gd") - 1 for name in (one, two)}
+    return np.true_divide.outer(beyond[two], beyond[one])
+
+
+def near_training(swept: Any) -> Any:
+    """The part of a sweep over input scales that is at most a quarter above that of training."""
+    return swept.where(swept.cases["x_scale"] <= 1.25 * 0.5)
 
 
 def midpoint(stage: str, *, id: str = "midpoint") -> Claim:

@@ -27,7 +27,7 @@ from mesascope.studies.icl_gd.regression import (
     plan,
     predicted,
 )
-from mesascope.studies.icl_gd.shared_claims import as_predicted, converged, derivatives
+from mesascope.studies.icl_gd.shared_claims import as_predicted, converged, derivatives, gap_left
 from mesascope.studies.icl_gd.shared_figures import contrast_figures
 from mesascope.studies.study import Study
 
@@ -83,8 +83,8 @@ CLAIMS = (
     Claim(
         "second-head-helps", "a second head takes away more than half of what a layer loses beyond gradient descent",
         "(loss of two heads - gradient descent's) / (loss of one head - gradient descent's), each with each",
-        printed("Fig. 12 left: significantly reduces the gap"), lambda r: _gap_left(r), below(0.5),
-        premises=(*ONE, *TWO),
+        printed("Fig. 12 left: significantly reduces the gap"), lambda r: gap_left(r, "one-head", "two-heads"),
+        below(0.5), premises=(*ONE, *TWO),
     ),
     *(
         Claim(
@@ -130,12 +130,6 @@ def _shape(swept: Any) -> np.ndarray:
     """Relative to the training scale, which is left out."""
     ratio, start = swept.ratio("trained", "gd"), INPUT_SCALES.index(1.0)
     return np.delete(ratio / ratio[:, start, None], start, axis=1)
-
-
-def _gap_left(r: Any) -> np.ndarray:
-    """Of the loss beyond gradient descent's, what two heads leave of one head's; each seed of two with each of one."""
-    beyond = [r[f"{heads}-comparison"].ratio("trained", "gd") - 1 for heads in ("one-head", "two-heads")]
-    return np.true_divide.outer(beyond[1], beyond[0])
 
 
 def _centred_gain(main: Any) -> np.ndarray:

@@ -29,6 +29,7 @@ from mesascope.studies.icl_gd.shared_claims import (
     converged,
     halfway_losses,
     midpoint,
+    near_training,
     no_better_descent,
     peak_difference,
 )
@@ -101,7 +102,7 @@ CLAIMS = (
     Claim(
         "input-scale", "for input scales up to 1.25 times those of training, losses stay within a quarter of GD++'s",
         "loss of trained / of GD++, at each scale", printed("Figs. 3a right, 6b"),
-        lambda r: _near(r["looped-input-scale"]).ratio("trained", "gd++"), two_sided(0.25), premises=PREMISES,
+        lambda r: near_training(r["looped-input-scale"]).ratio("trained", "gd++"), two_sided(0.25), premises=PREMISES,
     ),
     Claim(
         "teacher-scale", "for teachers scaled by 0.5 to 5, losses are within 5 % of GD++'s",
@@ -117,7 +118,7 @@ CLAIMS = (
         "interpolated-input-scale", "halfway between trained weights and construction, losses stay within a quarter "
         "of GD++'s for input scales up to 1.25 times those of training",
         "loss at the midpoint / of GD++, at each scale",
-        printed("Figs. 3a right, 6b left"), lambda r: _near(r["looped-input-scale"]).ratio("middle", "gd++"),
+        printed("Figs. 3a right, 6b left"), lambda r: near_training(r["looped-input-scale"]).ratio("middle", "gd++"),
         two_sided(0.25), premises=(*PREMISES, "midpoint"),
     ),
     Claim(
@@ -155,10 +156,6 @@ def _step_sizes(nets, eta: float, gamma: float) -> dict[str, list[float]]:
 
 def _cosine_gain(main):
     return main["cosine", "trained", "gd++"] - main["cosine", "trained", "gd"]
-
-
-def _near(swept):
-    return swept.where(swept.cases["x_scale"] <= 1.25 * 0.5)
 
 
 def _teachers(r: Any) -> list[Line]:
