@@ -86,7 +86,6 @@ CLAIMS = (
         "average", "mean |trained - control| / mean |control|, predictions before any step", printed("Fig. 4 left"),
         _initial, below(0.5), premises=PREMISES,
     ),
-    converged("from-control", id="from-control-converged", most=1.0),
     Claim(
         "stays-at-control", "a transformer that starts from the control's weights ends with at most its loss, and 1 %",
         "loss of such a transformer / of the control", ours("whether a transformer can represent the control"),
