@@ -5,6 +5,9 @@ compared with five gradient steps (a tuned step size each), with five steps of G
 with the GD++ whose step sizes their own weights spell, and with GD++ tuned from there: step sizes of deep GD++ have
 many good values, and each network finds its own. Ten looped layers are compared with ten tied steps of GD++.
 
+From small random weights some layers die: their steps shrink to nothing. Networks that start from five steps of
+gradient descent, plus such weights, train beside them, and each layer of both is left out in turn.
+
 Means rest on the rare contexts where these polynomials explode, so medians stand beside them. One network trains with
 the authors' settings.
 """
@@ -18,10 +21,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mesascope import constructions, learners, lenses, training
+from mesascope.errors import require_number
 from mesascope.evidence import Arrays, Estimates
 from mesascope.records import register
 from mesascope.reports import Figure, Line, Lines
-from mesascope.studies.icl_gd.deep_claims import CLAIMS
+from mesascope.studies.icl_gd.deep_claims import CLAIMS, without_each
 from mesascope.studies.icl_gd.regression import (
     PAPER,
     SWEEPS,
@@ -55,12 +59,20 @@ class Deep(Regression):
 
     seeds: int = 10
     """Networks of five separate layers, one a seed."""
-    looped: Recipe = field(default_factory=lambda: Recipe(plan(5000, 4e-3, clip=0.001), init_scale=0.02))
+    looped: Recipe = field(default_factory=lambda: Recipe(plan(5000, 4e-3, batch=1024, clip=0.001), init_scale=0.02))
     """How the ten looped layers train, five seeds of them."""
+    warm: Recipe = field(default_factory=lambda: Recipe(plan(3000, 8e-3, batch=1024, clip=0.001), init_scale=0.5))
+    """How networks train, five seeds of them, that start from gradient descent plus random weights."""
+    warm_eta: float = 2.0
+    """Step size of the gradient descent that they start from."""
     authors: Recipe = field(default_factory=lambda: Recipe(Training(50_000, 2048, 5e-4, "constant", clip=10.0)))
     """How the network with the authors' settings trains."""
     descents: Training = field(default_factory=lambda: plan(1000, 0.02))
     """How step sizes of GD++ go on from those that a network's weights spell."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_number("warm_eta", self.warm_eta, above=0)
 
 
 def measure(lab: Lab, settings: Deep) -> None:
@@ -83,6 +95,13 @@ def measure(lab: Lab, settings: Deep) -> None:
     lab.stage(
         "quantiles", lambda: _quantiles({"trained": trained, **{k: [one] for k, one in references.items()}}, fresh)
     )
+
+    warm = _warm(lab, settings)
+    few = fresh.part(0, settings.sweep_tasks)
+    lab.stage("left-out", lambda: _left_out(trained, few))
+    lab.stage("warm-left-out", lambda: _left_out(warm, few))
+    groups = {"trained": trained, "warm": warm, "own": [own_descent(net, SEPARATE) for net in warm]}
+    lab.stage("warm-comparison", lambda: lenses.measure_together(groups, ["own"], fresh))
 
     recipe, tied = settings.looped, _tied(lab, settings)
     config = network(settings, n_layers=LOOPED, shared=True, token_clip=CLIP, init_scale=recipe.init_scale)
@@ -118,6 +137,37 @@ def _authors(lab: Lab, settings: Deep, references: Mapping[str, Any]) -> None:
     fresh = lab.draw(family, settings.tasks, "eval")
     groups = {"trained": trained, **{name: [one] for name, one in references.items()}}
     lab.stage("authors-comparison", lambda: lenses.measure_together(groups, list(references), fresh))
+
+
+def _warm(lab: Lab, settings: Deep) -> list[Any]:
+    """Networks trained from five equal steps of gradient descent, plus the products of random weights."""
+    recipe, seeds, family = settings.warm, lab.seeds[:5], settings.family()
+    config = network(settings, n_layers=SEPARATE, token_clip=CLIP, init_scale=recipe.init_scale)
+    descent = learners.GradientDescentPlusPlus(SEPARATE, settings.warm_eta, 0.0, token_clip=CLIP)
+    start = f"gradient descent with eta = {settings.warm_eta:g}, plus random weights"
+    random = [config.build(lab.stream(f"warm {seed}")) for seed in seeds]
+    nets = [_added(_as_network(net, descent), net) for net in random]
+    watched = watch_loss(mse=lab.draw(family, settings.sweep_tasks, "watch"))
+    return lab.train("warm", config, family, recipe.training, seeds=seeds, watch=watched, start=(start, nets))
+
+
+def _added(net: Any, other: Any) -> Any:
+    """The network whose products are sums of both's."""
+    both = zip(net.products(), other.products(), strict=True)
+    return net.with_products([type(a)(a.w_kq + b.w_kq, a.w_pv + b.w_pv) for a, b in both])
+
+
+def _left_out(nets: Sequence[Any], episodes: Any) -> Estimates:
+    """Networks, and the same without one layer: ``without 1`` and so on."""
+    groups = {f"without {k + 1}": [_without(net, k) for net in nets] for k in range(SEPARATE)}
+    return lenses.measure_together({"trained": nets} | groups, [], episodes)
+
+
+def _without(net: Any, layer: int) -> Any:
+    """The network with a layer that leaves tokens as they are."""
+    products = list(net.products())
+    products[layer] = type(products[layer])(products[layer].w_kq, 0 * products[layer].w_pv)
+    return net.with_products(products)
 
 
 def _read(nets: Sequence[Any]) -> Arrays:
@@ -199,6 +249,15 @@ def _sizes(r: Any) -> list[Line]:
     return [Line(np.arange(1, SEPARATE + 1), read, "trained", "each seed", each=True, marks=".-")]
 
 
+def _needed(r: Any) -> list[Line]:
+    shown = {"left-out": ("trained", "from random weights"), "warm-left-out": ("interpolated", "from gradient descent")}
+    layers = np.arange(1, SEPARATE + 1)
+    return [
+        Line(layers, values(without_each(r[name], SEPARATE)), role, label, each=True, marks=".-")
+        for name, (role, label) in shown.items()
+    ]
+
+
 def _authors_loss(r: Any) -> list[Line]:
     return [Line(r["authors"]["step"], r["authors"]["mse"] / 2, "other", "one seed", each=True)]
 
@@ -243,13 +302,17 @@ FIGURES = (
     ),
     Figure(
         "seeds",
-        "Each seed while training, and how large each of its layers' steps is in the end: half the loss, and |eta| of "
-        "each layer, near 0 where a layer is dead; and the network with the authors' settings. Paper: Fig. 3b.",
+        "Each seed while training, and how large each of its layers' steps is in the end: half the loss; |eta| of "
+        "each layer, near 0 where one is dead; the loss without each layer, near the whole network's where it is; "
+        "and the network with the authors' settings. Paper: Fig. 3b.",
         (
             Lines("", "training step", HALF_MSE, _each_seed, "y"),
             Lines("", "layer", "|eta| in the weights", _sizes, "y"),
+            Lines("", "layer left out", "median loss / of the whole network", _needed, "y"),
             Lines("authors' settings", "training step", HALF_MSE, _authors_loss, "y"),
         ),
+        columns=2,
+        claims=("all-layers-used", "warm-all-layers-used", "warm-loses-less", "warm-matches-own-gd++"),
     ),
 )
 
@@ -268,9 +331,10 @@ STUDY = register("study", "deep")(
                 tune_tasks=500,
                 looped=Recipe(plan(300, 4e-3, batch=512, clip=0.001), init_scale=0.02),
                 authors=Recipe(Training(300, 512, 5e-4, "constant", clip=10.0)),
+                warm=Recipe(plan(300, 8e-3, batch=512, clip=0.001), init_scale=0.5),
                 descents=plan(100, 0.02, batch=512),
             ),
-            "paper": Deep(plan(6000, 8e-3, clip=0.001), init_scale=3.0, sweep_tasks=5000, tune_tasks=5000),
+            "paper": Deep(plan(6000, 8e-3, batch=1024, clip=0.001), init_scale=3.0, sweep_tasks=5000, tune_tasks=5000),
         },
         measure=measure,
         claims=CLAIMS,
@@ -278,8 +342,9 @@ STUDY = register("study", "deep")(
         deviations=(
             "Gradients are clipped at 0.001 in place of 10, the learning rate is 8e-3 and 4e-3 in place of 5e-4, it "
             "decays, and weights are averaged.",
-            "Five separate layers train for 6,000 steps in place of 50,000, and start from a variance of 3 in place of "
-            "0.002: from small weights, layers die.",
+            "Five separate layers train for 6,000 steps of 1,024 tasks in place of 50,000 of 2,048, and start from a "
+            "variance of 3 in place of 0.002: from small weights, more layers die.",
+            "Claims whose names begin with warm- are about networks that start from gradient descent, for 3,000 steps.",
             "Ten looped layers start from a variance of 0.02.",
             "GD++ is tuned by L-BFGS, from 50,000 spectra or on 5,000 tasks, in place of 30,000 steps of Adam.",
             "The network with the authors' settings has one seed, and no claim rests on it.",

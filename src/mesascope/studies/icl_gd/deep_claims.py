@@ -17,7 +17,7 @@ from mesascope.studies.icl_gd.shared_claims import (
     peak_difference,
 )
 
-__all__ = ["CLAIMS"]
+__all__ = ["CLAIMS", "without_each"]
 
 SEPARATE = ("separate-converged",)
 TUNED = (*SEPARATE, "separate-gd++-at-its-optimum")
@@ -55,6 +55,26 @@ def _apart(stage: str) -> Claim:
         premises=SEPARATE,
     )
 
+
+def without_each(left_out: Any, layers: int = 5) -> np.ndarray:
+    """The median loss without each layer over that of the whole network, ``(seeds, layers)``."""
+    return np.stack([left_out.ratio(f"without {k + 1}", "trained", "median") for k in range(layers)], axis=1)
+
+
+def _used(stage: str, id: str, which: str, premise: str) -> Claim:
+    """A dead layer can be left out."""
+    return Claim(
+        id,
+        f"every layer of each network {which} is in use: without it the median loss is more than twice as large",
+        "median loss without a layer / of the whole network, for each layer",
+        ours("whether layers die in training"),
+        lambda r: without_each(r[stage]),
+        above(2.0),
+        premises=(premise,),
+    )
+
+
+WARM = ("warm-converged",)
 
 CLAIMS = (
     converged("separate", id="separate-converged", most=0.1, log=True),
@@ -129,6 +149,21 @@ CLAIMS = (
         "GD++ with their own step sizes", "loss of trained / of its own GD++, at each scale",
         printed("Fig. 6c centre left"),
         lambda r: _small(r["separate-teacher-scale"]).ratio("trained", "own"), two_sided(0.25), premises=SEPARATE,
+    ),
+    _used("left-out", "all-layers-used", "of five layers", "separate-converged"),
+    converged("warm", id="warm-converged", most=0.1, log=True),
+    _used("warm-left-out", "warm-all-layers-used", "that starts from gradient descent", "warm-converged"),
+    Claim(
+        "warm-loses-less", "every network that starts from gradient descent has a lower median loss than every one "
+        "that starts from random weights", "median loss from gradient descent / from random weights, each with each",
+        ours("whether random starts end in poorer optima"),
+        lambda r: np.true_divide.outer(*(r["warm-comparison"]["median", name] for name in ("warm", "trained"))),
+        below(1.0), premises=(*SEPARATE, *WARM),
+    ),
+    Claim(
+        "warm-matches-own-gd++", "each network that starts from gradient descent has a cosine above 0.99 with GD++ "
+        "with its own step sizes", "mean cosine of dy/dx_q", ours("whether GD++ is what it comes to"),
+        lambda r: r["warm-comparison"]["cosine", "warm", "own"], above(0.99), premises=WARM,
     ),
     Claim(
         "looped-cosine", "each network of ten looped layers has a cosine above 0.99 with ten tied steps of GD++",
