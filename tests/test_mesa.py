@@ -62,12 +62,12 @@ def test_outputs_states_and_gradients_are_those_of_dense_solves(method, t, forge
         assert gap(got, expected) < 1e-10
 
 
-@pytest.mark.parametrize("method", ["scan", "chebyshev", "neumann"])
-def test_the_recurrence_and_long_series_agree_with_dense_solves(method):
+@pytest.mark.parametrize("method", ["chebyshev", "neumann"])
+def test_long_series_agree_with_dense_solves(method):
     inputs = problem(t=20, dk=3)
     inputs["ridge"] = inputs["ridge"] + 1
     terms = {"neumann": {"iterations": 2000}, "chebyshev": {"iterations": 150}}
-    got = with_gradients(inputs, method=method, **terms.get(method, {}))
+    got = with_gradients(inputs, method=method, **terms[method])
     for one, expected in zip(got, with_gradients(inputs, method="solve"), strict=True):
         assert gap(one, expected) < 1e-10
 
@@ -102,7 +102,7 @@ def test_conjugate_gradients_need_one_step_where_nothing_is_forgotten():
 
 
 def test_conjugate_gradients_that_do_not_arrive_say_so():
-    with pytest.raises(NumericalError, match=r"residual must reach 1e-12, but is .* after 1 iterations"):
+    with pytest.raises(NumericalError, match=r"residual must reach 1e-12, but does not in 1 iterations"):
         attend(problem(forget=0.0), method="cg", ridge_decays=False, tolerance=1e-12, iterations=1)
 
 
@@ -135,7 +135,7 @@ def test_every_method_takes_no_token_and_no_sequence(method, t, batch):
     torch.testing.assert_close(state.H, last.H)
 
 
-@pytest.mark.parametrize("method", ["chunk", "scan", "solve", "cg"])
+@pytest.mark.parametrize("method", ["chunk", "solve", "cg"])
 def test_without_forgetting_it_is_ridge_regression_on_the_past(method):
     inputs = problem()
     y = mesa_attention(inputs["q"], inputs["k"], inputs["v"], ridge=inputs["ridge"], method=method)
@@ -221,7 +221,6 @@ def test_forgetting_within_a_chunk_costs_no_digits(t, total, ridge):
         {"method": "chunk"},
         {"method": "cg"},
         {"method": "cg", "ridge_decays": False},
-        {"method": "scan"},
         {"method": "solve"},
         {"method": "neumann", "iterations": 3},
         {"method": "chebyshev", "iterations": 3},
@@ -304,7 +303,7 @@ def test_in_single_precision_it_is_as_accurate_as_dense_solves_or_says_why_not(m
         assert gap(y, exact) < 3 * gap(attend(rough, method="solve"), exact)
 
 
-@pytest.mark.parametrize("method", ["chunk", "solve", "scan", "cg"])
+@pytest.mark.parametrize("method", ["chunk", "solve", "cg"])
 def test_no_method_answers_beyond_its_precision(method):
     inputs = problem(20, dtype=torch.float32)
     inputs["ridge"] = torch.full((3,), 1e-9)
@@ -312,16 +311,8 @@ def test_no_method_answers_beyond_its_precision(method):
         attend(inputs, method=method)
 
 
-def test_a_recurrence_that_would_lose_all_digits_refuses():
-    inputs = problem(dtype=torch.float32)
-    inputs["ridge"] = torch.full((3,), 1e-9)
-    with pytest.raises(NumericalError, match=r"a token must not shrink R by more than 8.4e.05.* use method='chunk'"):
-        attend(inputs, method="scan")
-
-
 COMPILED = """
 import torch
-from mesascope.errors import NumericalError
 from mesascope.nets import AttentionConfig
 from mesascope.ops import mesa_attention
 from mesascope.records import registered
@@ -346,10 +337,8 @@ tokens = torch.randn(2, 40, 16)
 for attention in registered("attention").values():
     layer = attention(AttentionConfig(16, 2, forget=True, beta=True, convolution=3))
     torch.testing.assert_close(torch.compile(layer, fullgraph=True, backend="aot_eager")(tokens), layer(tokens))
-try:
-    compiled(*leaves[:4], leaves[4] - 1)
-except NumericalError as error:
-    print(error)
+leaves[4] = (leaves[4] - 1).detach().requires_grad_()
+torch.testing.assert_close(compiled(*leaves), function(*leaves))
 """
 
 
@@ -357,7 +346,6 @@ def test_compiled_it_is_one_graph_with_the_same_numbers_and_errors_and_so_are_la
     """In a process of its own: the tests' run-time checks of shapes are nothing that torch could compile."""
     done = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "log_forget must not add up to less than -4 in a chunk under torch.compile" in done.stdout
 
 
 def test_forgetting_the_regulariser_ends_in_an_error_that_names_the_remedy():
@@ -398,7 +386,7 @@ def test_forward_mode_derivatives_are_those_of_reverse_mode(options, name):
     torch.testing.assert_close(jacfwd(function)(inputs[name]), jacrev(function)(inputs[name]), rtol=1e-8, atol=1e-8)
 
 
-@pytest.mark.parametrize("method", ["chunk", "cg", "solve", "scan"])
+@pytest.mark.parametrize("method", ["chunk", "cg", "solve"])
 def test_what_is_wrong_with_one_member_stays_with_it(method):
     inputs = problem(t=11, batch=())
     bad = inputs["k"].clone()
@@ -414,7 +402,7 @@ def test_what_is_wrong_with_one_member_stays_with_it(method):
 def test_a_singular_member_becomes_nan_in_its_own_part():
     inputs = problem(t=20, batch=(), dtype=torch.float32)
     ridges = torch.stack([inputs["ridge"], torch.full((3, 5), 1e-9)])
-    for method in ("chunk", "solve", "scan", "cg"):
+    for method in ("chunk", "solve", "cg"):
         y = vmap(lambda ridge, m=method: mesa_attention(**{**inputs, "ridge": ridge}, method=m))(ridges)
         torch.testing.assert_close(y[0], attend(inputs, method=method), rtol=1e-4, atol=1e-4)
         assert y[1].isnan().any(), method
@@ -440,7 +428,7 @@ def test_strided_inputs():
     ("change", "message"),
     [
         ({"ridge": torch.tensor([1.0, 0.0, 1.0])}, "ridge must be positive and finite, but is 0.0"),
-        ({"log_forget": torch.ones(2, 3, 37)}, "log_forget must be finite and at most 0, but is 1.0"),
+        ({"log_forget": torch.ones(2, 3, 37)}, "log_forget must be at most 0, but is 1.0"),
         ({"beta": torch.full((2, 3, 37), -0.5)}, r"beta must lie in \[0, 1\], but is -0.5"),
         ({"beta": torch.full((2, 3, 37), 1.5)}, r"beta must lie in \[0, 1\], but is 1.5"),
         ({"q": torch.full((2, 3, 37, 5), torch.nan)}, "q must be finite, but is nan"),

@@ -68,7 +68,7 @@ def require_values(arguments: Mapping[str, Tensor | None], tokens: int) -> None:
         return
     rules: dict[str, tuple[Callable[[float], bool], str, str]] = {
         "ridge": (lambda x: 0 < x < math.inf, "be positive and finite", "pass 1/lambda, or put a floor under it"),
-        "log_forget": (lambda x: -math.inf < x <= 0, "be finite and at most 0", "pass logarithms of factors in (0, 1]"),
+        "log_forget": (lambda x: x <= 0, "be at most 0", "pass logarithms of factors in [0, 1]"),
         "beta": (lambda x: 0 <= x <= 1, "lie in [0, 1]", "pass input strengths, 1 for full and 0 for padding"),
         "lengths": (lambda x: 0 <= x <= tokens, f"lie in [0, {tokens}]", "pass counts of tokens"),
     }

@@ -8,7 +8,10 @@ from torch.nn import functional
 
 from mesascope.shapes import Float, Tensor
 
-__all__ = ["causal", "cut", "decay_weights"]
+__all__ = ["causal", "cut", "decay_weights", "decays"]
+
+# What a smaller logarithm of a forget factor counts as: its exponential is 0 in every dtype, its sums are finite.
+_NOTHING_LEFT = -1e4
 
 
 def cut(sequence: Float[Tensor, "batch t d"], size: int) -> Float[Tensor, "batch chunks size d"]:
@@ -17,9 +20,19 @@ def cut(sequence: Float[Tensor, "batch t d"], size: int) -> Float[Tensor, "batch
     return functional.pad(sequence, (0, 0, 0, count * size - sequence.shape[1])).unflatten(1, (count, size))
 
 
-def decay_weights(log_decay: Float[Tensor, "batch chunks size 1"]) -> Float[Tensor, "batch chunks size size"]:
-    """g_t / g_i for i <= t, else 0."""
-    return causal(causal(log_decay - log_decay.mT).exp())
+def decays(log_forget: Float[Tensor, "*batch size 1"]) -> Float[Tensor, "*batch size 1"]:
+    """g_t, what is left of what was there before the chunk."""
+    return log_forget.clamp(min=_NOTHING_LEFT).cumsum(-2).exp()
+
+
+def decay_weights(log_forget: Float[Tensor, "*batch size 1"]) -> Float[Tensor, "*batch size size"]:
+    """g_t / g_i for i <= t, else 0: exponentials of sums over the tokens after i, up to t.
+
+    Differences of sums from the start would lose the digits of all that follows a token that forgets everything.
+    """
+    upto = causal(log_forget.new_ones((log_forget.shape[-2],) * 2))
+    sums = upto @ (log_forget.clamp(min=_NOTHING_LEFT) * upto.tril(-1))
+    return causal(sums.exp())
 
 
 def causal(scores: Float[Tensor, "*batch size size"]) -> Float[Tensor, "*batch size size"]:

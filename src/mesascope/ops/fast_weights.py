@@ -20,7 +20,7 @@ import torch
 
 from mesascope.errors import NumericalError, require_count, require_instance
 from mesascope.ops.checks import require_shapes, require_tensors, require_values
-from mesascope.ops.chunks import cut, decay_weights
+from mesascope.ops.chunks import cut, decay_weights, decays
 from mesascope.ops.reading import read
 from mesascope.shapes import Float, Tensor
 
@@ -178,8 +178,7 @@ def _in_chunks(
     queries, keys, values, gates, strengths = (
         cut(part.flatten(0, -3), size) for part in (q, k, v, gate[..., None], strength[..., None])
     )
-    log_decay = gates.cumsum(-2)
-    weights, decay = decay_weights(log_decay), log_decay.exp()
+    weights, decay = decay_weights(gates), decays(gates)
     written, against = strengths * values, None
     if delta:
         system = strengths * weights * (keys @ keys.mT)  # the solver reads what stands below the diagonal
@@ -187,7 +186,7 @@ def _in_chunks(
         solved = torch.linalg.solve_triangular(system, both, upper=False, unitriangular=True)
         written, against = solved.split((dv, dk), -1)
     G = q.new_zeros(keys.shape[0], dv, dk) if state is None else state.flatten(0, -3)
-    whole, to_end = decay[:, :, -1:], (log_decay[:, :, -1:] - log_decay).exp() * keys
+    whole, to_end = decay[:, :, -1:], weights[:, :, -1, :, None] * keys
     starts, additions = [], []
     for n in range(keys.shape[1]):
         added = written[:, n] if against is None else written[:, n] - against[:, n] @ G.mT

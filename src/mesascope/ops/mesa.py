@@ -16,19 +16,18 @@ from typing import Any, NamedTuple
 import torch
 
 from mesascope.errors import ArgumentError, refuse, require_choice, require_count, require_instance, require_number
-from mesascope.ops import mesa_chunks, mesa_products, mesa_steps
+from mesascope.ops import mesa_series, mesa_steps
 from mesascope.ops.checks import require_shapes, require_tensors, require_values
-from mesascope.ops.chunks import cut
 from mesascope.ops.fast_weights import without_values
-from mesascope.ops.mesa_products import Solver
-from mesascope.ops.mesa_solve import MOST_DECAY
-from mesascope.ops.mesa_steps import Problem, Solution
-from mesascope.ops.reading import read
+from mesascope.ops.mesa_answers import Plan
+from mesascope.ops.mesa_chunks import Problem, Solution, chunks_of, read_out
+from mesascope.ops.mesa_normal import Normal
+from mesascope.ops.mesa_solve import solve_chunks
 from mesascope.shapes import Float, Tensor
 
 __all__ = ["MESA_METHODS", "FixedRidgeState", "MesaInfo", "MesaState", "mesa_attention", "mesa_step"]
 
-MESA_METHODS = ("chunk", "scan", "solve", "cg", "neumann", "chebyshev")
+MESA_METHODS = ("chunk", "solve", "cg", "neumann", "chebyshev")
 
 _CHUNK = 64
 _SHORT = 3
@@ -95,9 +94,8 @@ def mesa_attention(
 
             ``"chunk"``: exact, parallel in time. 6 T (C d + d^2) multiplications, two thirds more where it corrects,
             and 2 T/C factorisations.
-            ``"scan"``: the thesis' recurrence. T steps of O(d^2); its rounding errors add up, and are 1/ridge as large.
             ``"solve"``: a dense solve a token, O(T d^3): the definition, to test the others against.
-            ``"cg"``: conjugate gradients, preconditioned by the chunk's factor, to ``tolerance``.
+            ``"cg"``: conjugate gradients to ``tolerance``, from the chunk's factor where that saves more than it costs.
             ``"neumann"``, ``"chebyshev"``: ``iterations`` terms of a series, for H of small condition number:
             T d (2 C + d) multiplications a term, no factorisation, derivatives through every term.
         chunk: tokens of a chunk; if None 64, or 32 for keys of less than 64 entries. Chunks that forget much are cut
@@ -129,10 +127,11 @@ def mesa_attention(
         require_instance("state", state, kind)
     arguments = _arguments(q, k, v, ridge, log_forget, beta, lengths, state)
     method = _method(method, q.shape[-2], ridge_decays, tolerance, iterations, chunk)
-    problem, regulariser = _problem(arguments, state, ridge_decays)
-    solver = Solver(method, tolerance, iterations, q.shape[-3], stateless=state is None)
+    problem = _problem(arguments, state, ridge_decays)
+    most = iterations if iterations is not None else 2 * q.shape[-1] + 50 if method == "cg" else 30
+    plan = Plan(method, tolerance, most)
     with torch.autocast(q.device.type, enabled=False):
-        solution, residual, count = _solution(problem, regulariser, chunk, solver)
+        solution, residual, count = _solution(problem, chunk, plan, q.shape[-3], state is None, return_info)
     y, *parts = solution
     outputs: list[Any] = [y.reshape(v.shape).to(v.dtype)]
     if return_state:
@@ -200,21 +199,27 @@ def _arguments(
 
 
 def _solution(
-    problem: Problem, regulariser: Float[Tensor, "rows dk"], chunk: int | None, solver: Solver
+    problem: Problem, chunk: int | None, plan: Plan, heads: int, stateless: bool, informed: bool
 ) -> tuple[Solution, Float[Tensor, " rows"], int]:
-    """By whichever method; residuals and products are those of iterations."""
-    (_, t, dk), heads = problem.q.shape, solver.heads
+    """By whichever method; residuals are measured where they are asked for."""
+    (rows, t, dk), count = problem.q.shape, plan.iterations
+    if plan.method == "solve":
+        return mesa_steps.solve(problem, heads), problem.q.new_zeros(rows), 0
     size = chunk or (_CHUNK if dk >= _CHUNK else _CHUNK // 2)
-    size = min(size, 4 * math.ceil(t / 4) or 1)  # products of odd sizes are slow
-    if solver.method in ("cg", "neumann", "chebyshev"):
-        return mesa_products.iterated(problem, regulariser, size, solver)
-    if solver.method == "chunk":
-        solution = mesa_chunks.exact(problem, _fitting(problem.log_forget, size), heads)
-    elif solver.method == "scan":
-        solution = mesa_steps.scan(problem)
+    chunks = chunks_of(problem, min(size, 4 * math.ceil(t / 4) or 1))  # products of odd sizes are slow
+    q, ridge = chunks.queries, problem.ridge[:, None, None, :].expand(-1, chunks.H.shape[1], -1, -1)
+    normal = Normal(chunks.keys, chunks.weights, chunks.log_forget, chunks.H, ridge)
+    if plan.method == "neumann":
+        x = mesa_series.neumann(normal, q, count)
+    elif plan.method == "chebyshev":
+        x = mesa_series.chebyshev(normal, q, count, mesa_series.lower_bound(problem.H, normal, stateless))
     else:
-        solution = mesa_steps.solve(problem, regulariser, heads)
-    return solution, problem.q.new_zeros(problem.q.shape[0]), 0
+        x, count = solve_chunks(normal, q, plan, heads)
+    residual = q.new_zeros(rows)
+    if informed:
+        left, asked = (q - normal.times(x)).norm(dim=-1), q.norm(dim=-1)
+        residual = (left / asked.where(asked > 0, 1)).detach().flatten(1).amax(1)
+    return read_out(chunks, x, t), residual, count
 
 
 def _method(
@@ -227,9 +232,9 @@ def _method(
     if method == "auto":
         of_cg = tolerance is not None or iterations is not None
         method = "cg" if of_cg else "solve" if t <= _SHORT else "chunk" if ridge_decays else "cg"
-    if not ridge_decays and method in ("chunk", "scan"):
+    if not ridge_decays and method == "chunk":
         raise ArgumentError(
-            f"method must be 'cg', 'solve' or a series where ridge_decays=False, but is {method!r}: pass 'cg'."
+            "method must be 'cg', 'solve' or a series where ridge_decays=False, but is 'chunk': pass 'cg'."
         )
     if tolerance is not None:
         require_number("tolerance", tolerance, least=0)
@@ -252,34 +257,20 @@ def _masked(
     return tokens | {name: None if gate is None else torch.where(real, gate, idle) for name, gate, idle in gates}
 
 
-def _problem(
-    arguments: Mapping[str, Any], state: MesaState | FixedRidgeState | None, ridge_decays: bool
-) -> tuple[Problem, Float[Tensor, "rows dk"]]:
-    """The working form, in which what ``beta`` says is done, and the ridge that stands beside every H."""
+def _problem(arguments: Mapping[str, Any], state: MesaState | FixedRidgeState | None, ridge_decays: bool) -> Problem:
+    """The working form, batch and heads as one axis, with the ridge in H or beside it."""
     q, k, v, ridge = (arguments[name] for name in ("q", "k", "v", "ridge"))
-    gate, beta = arguments["log_forget"], arguments["beta"]
     dtype = torch.promote_types(q.dtype, torch.float32)
-    q, k, v = (tensor.to(dtype) for tensor in (q, k, v))
-    gate = q.new_zeros(q.shape[:-1]) if gate is None else gate.to(dtype)
-    if beta is not None:
-        root = beta.to(dtype).sqrt()[..., None]
-        k, v = k * root, v * root
-    dk, dv = q.shape[-1], v.shape[-1]
-    wide = ridge.to(dtype) if ridge.dim() == 2 else ridge.to(dtype)[:, None].expand(-1, dk)
-    rows = wide.expand(*q.shape[:-3], *wide.shape).reshape(-1, dk)
+    gates = [
+        q.new_full(q.shape[:-1], idle, dtype=dtype) if gate is None else gate.to(dtype)
+        for gate, idle in ((arguments["log_forget"], 0), (arguments["beta"], 1))
+    ]
+    wide = ridge.to(dtype) if ridge.dim() == 2 else ridge.to(dtype)[:, None].expand(-1, q.shape[-1])
+    rows = wide.expand(*q.shape[:-3], *wide.shape).reshape(-1, q.shape[-1])
     within, beside = (rows, torch.zeros_like(rows)) if ridge_decays else (torch.zeros_like(rows), rows)
     if state is None:
-        H, G = torch.diag_embed(within), v.new_zeros(rows.shape[0], dv, dk)
+        H, G = torch.diag_embed(within), rows.new_zeros(rows.shape[0], v.shape[-1], q.shape[-1])
     else:
         H, G = (part.to(dtype).flatten(0, -3) for part in state)
-    return Problem(q.flatten(0, -3), k.flatten(0, -3), v.flatten(0, -3), gate.flatten(0, -2), H, G), beside
-
-
-def _fitting(log_forget: Float[Tensor, "rows t"], size: int) -> int:
-    """The largest chunk, of ``size`` or a half of it and so on, in which nothing is forgotten by more than e^4."""
-    while size > 1 and log_forget.numel() and not torch.compiler.is_compiling():
-        decay = -cut(log_forget[..., None], size).sum(-2).amin()
-        if not any(row[0] > MOST_DECAY for row in read(decay[None])):
-            break
-        size = (size + 1) // 2
-    return size
+    tokens = (part.to(dtype).flatten(0, -3) for part in (q, k, v))
+    return Problem(*tokens, *(gate.flatten(0, -2) for gate in gates), H, G, beside)

@@ -1,0 +1,246 @@
+"""x_t = A_t^{-1} q_t for all tokens of chunks, to the precision of the dtype, or a condition number that says why not.
+
+Nothing here has derivatives: see `mesascope.ops.mesa_solve`. Chunks are told apart by what they forget, and by how well
+conditioned they are, so that one head with strong gates costs the others nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+
+from mesascope.ops.mesa_normal import Factor, Normal, factorise, forgotten, substitute
+from mesascope.shapes import Float, Tensor
+
+__all__ = ["Answer", "Plan", "answer", "condition_seen", "tolerance_of"]
+
+# Logarithm of what a chunk may forget for its keys to be scaled by its inverse: rounding grows in proportion to that.
+_MOST = 4.0
+# Logarithm of what a chunk may forget for its factor to be a good start where the ridge does not decay.
+_LITTLE = 0.75
+# Tokens of the smallest chunks that are factorised for such a start, and iterations that a factorisation costs.
+_SMALLEST, _FACTORISED = 16, 6
+# Condition numbers below it cost so few digits that a correction would add none.
+_BENIGN = 5.0
+# Factor by which what the state before a chunk would answer may shrink, at a cost of as many units of rounding.
+_SHRUNK = 10.0
+# Tolerance of conjugate gradients for a correction.
+_COARSE = 0.01
+# Units of rounding that a residual may have.
+_ROUNDING = 4.0
+# Corrections before what is left is solved in float64.
+_CORRECTIONS = 4
+
+
+class Plan(NamedTuple):
+    """Which method, how exact and how long at most."""
+
+    method: str
+    tolerance: float | None
+    iterations: int
+
+
+class Answer(NamedTuple):
+    """x, a lower bound of the condition number of what was solved (infinite where no digit is known), and products."""
+
+    x: Float[Tensor, "*chunks size dk"]
+    condition: Float[Tensor, "*chunks"]
+    products: int = 0
+
+
+Work = Callable[[Normal, Tensor], Answer]
+
+
+def answer(normal: Normal, q: Float[Tensor, "*chunks size dk"], plan: Plan, factor: Factor | None = None) -> Answer:
+    """By the plan's method; ``factor`` is that of all chunks, where it is known."""
+    if not q.numel():
+        return Answer(torch.zeros_like(q), q.new_zeros(q.shape[:-2]))
+    if plan.method == "cg":
+        return _iterated(normal, q, plan)
+    return _corrected(normal, q, factor) if factor is not None else _exact(normal, q)
+
+
+def fits(normal: Normal) -> bool:
+    """Whether no chunk forgets so much that it has no factor of its own."""
+    return not bool((forgotten(normal.log_forget) > _MOST).any())
+
+
+def _exact(normal: Normal, q: Tensor) -> Answer:
+    """By the chunk's factor, or those of its halves where it forgets much."""
+    much = forgotten(normal.log_forget) > _MOST
+    if bool(much.any()):
+        return _apart(much, normal, q, lambda *part: _halved(*part, _exact), _exact)
+    return _corrected(normal, q, factorise(normal))
+
+
+def _apart(chosen: Tensor, normal: Normal, q: Tensor, one: Work, other: Work) -> Answer:
+    """Chosen chunks in one way, the rest in the other."""
+    some, all_of_them = bool(chosen.any()), bool(chosen.all())
+    if all_of_them or not some:
+        return (one if some else other)(normal, q)
+    x, condition, products = torch.empty_like(q), q.new_empty(q.shape[:-2]), 0
+    for rows, work in ((chosen, one), (~chosen, other)):
+        own = work(normal.part(rows), q[rows])
+        x[rows], condition[rows], products = own.x, own.condition, max(products, own.products)
+    return Answer(x, condition, products)
+
+
+def _halved(normal: Normal, q: Tensor, work: Work) -> Answer:
+    """The first tokens of every chunk, and then the rest."""
+    first, second = normal.halves()
+    half = first.keys.shape[-2]
+    early, late = work(first, q[..., :half, :]), work(second, q[..., half:, :])
+    condition = torch.maximum(early.condition, late.condition)
+    return Answer(torch.cat([early.x, late.x], -2), condition, max(early.products, late.products))
+
+
+def _corrected(normal: Normal, q: Tensor, factor: Factor) -> Answer:
+    """By the factor, and as much more as it takes."""
+    x, first = substitute(factor, q)
+    if _benign(factor, first, x):
+        return Answer(x, factor.condition)
+    found = _settled(normal, q, x, lambda residual: (substitute(factor, residual)[0], 0))
+    return _in_double(found.condition.isinf(), normal, q, found, _exact)
+
+
+def _settled(
+    normal: Normal, q: Tensor, x: Tensor, inverse: Callable[[Tensor], tuple[Tensor, int]], tolerance: float = 0.0
+) -> Answer:
+    """Corrections by an approximate inverse until x solves a problem that is the given one but for rounding.
+
+    That is so where |q - A x| <= c eps (|A| |x| + |q|): what a dense solve leaves, and all that y = G x and
+    derivatives, which multiply x by keys, can ask for. A residual of ``tolerance`` |q| will do, too. Where neither is
+    so in the end, no digit is known.
+    """
+    largest, asked, products = normal.diagonal().amax(-1), q.norm(dim=-1), 0
+    for correction in range(_CORRECTIONS + 1):
+        residual = q - normal.times(x)
+        rounding = _ROUNDING * torch.finfo(q.dtype).eps * (largest * x.norm(dim=-1) + asked)
+        settled = residual.norm(dim=-1) <= torch.maximum(rounding, tolerance * asked)
+        if correction == _CORRECTIONS or bool(settled.all()):
+            break
+        change, more = inverse(residual)
+        x, products = x + change, products + more
+    condition = (_relative(x, q) * largest).amax(-1)
+    return Answer(x, condition.masked_fill(~settled.all(-1), torch.inf), products)
+
+
+def _in_double(lost: Tensor, normal: Normal, q: Tensor, found: Answer, work: Work) -> Answer:
+    """What was found, and for chunks that are lost what is found in float64."""
+    if q.dtype == torch.float64 or not bool(lost.any()):
+        return found
+    wide = work(Normal(*(part.double() for part in normal.part(lost))), q[lost].double())
+    x, condition = found.x.clone(), found.condition.clone()
+    x[lost], condition[lost] = wide.x.to(q.dtype), wide.condition.to(q.dtype)
+    return Answer(x, condition, found.products + wide.products)
+
+
+def _iterated(normal: Normal, q: Tensor, plan: Plan) -> Answer:
+    """By conjugate gradients, from the chunk's factor, or those of its parts, where that costs less.
+
+    They take some sqrt(kappa)/2 ln(2/tolerance) iterations: kappa is about 1 + 4 h/ridge without a start, with h the
+    mean of H's diagonal, as a few large eigenvalues take an iteration each, and what is forgotten with one.
+    """
+    pace = 0.5 * math.log(2 / max(tolerance_of(plan, q.dtype), 1e-16))
+    mean = (normal.diagonal() - normal.ridge).amax(-2).mean(-1)
+    plain = pace * (1 + 4 * mean / normal.ridge.amin((-2, -1))).sqrt()
+    lost, size = forgotten(normal.log_forget), q.shape[-2]
+    started = _FACTORISED + pace * (0.5 * lost * min(_SMALLEST / size, 1)).exp()
+    return _apart(
+        plain <= started, normal, q,
+        lambda normal, q: _by_gradients(normal, q, plan, None),
+        lambda normal, q: _started(normal, q, plan),
+    )  # fmt: skip
+
+
+def _started(normal: Normal, q: Tensor, plan: Plan) -> Answer:
+    def halved(normal: Normal, q: Tensor) -> Answer:
+        return _halved(normal, q, lambda normal, q: _started(normal, q, plan))
+
+    def preconditioned(normal: Normal, q: Tensor) -> Answer:
+        return _by_gradients(normal, q, plan, factorise(normal))
+
+    much = forgotten(normal.log_forget) > _LITTLE
+    return _apart(much & (q.shape[-2] > _SMALLEST), normal, q, halved, preconditioned)
+
+
+def _by_gradients(normal: Normal, q: Tensor, plan: Plan, factor: Factor | None) -> Answer:
+    """By conjugate gradients to the plan's tolerance, of their recurrence's residual, or as much more as it takes."""
+    left = plan.iterations
+
+    def solve(rows: Tensor, tolerance: float) -> tuple[Tensor, int]:
+        nonlocal left
+        x, count = _recurrence(normal, rows, tolerance * rows.norm(dim=-1), left, factor)
+        left -= count
+        return x, count
+
+    x, count = solve(q, tolerance_of(plan, q.dtype))
+    if plan.tolerance == 0:
+        return Answer(x, q.new_zeros(q.shape[:-2]), count)
+    found = _settled(normal, q, x, lambda rows: solve(rows, _COARSE), plan.tolerance or 0.0)
+    found = found._replace(products=count + found.products)
+    return _in_double(found.condition.isinf(), normal, q, found, lambda normal, q: _iterated(normal, q, plan))
+
+
+def _recurrence(
+    normal: Normal, q: Tensor, goal: Float[Tensor, "*chunks size"], iterations: int, factor: Factor | None
+) -> tuple[Tensor, int]:
+    """Conjugate gradients until no residual is larger than its goal: x, and the number of iterations.
+
+    With (g_t M_t)^{-1} as a start, A_t times what it makes of a row is the row and (1 - g_t) ridge times that: no
+    products with H or keys are needed.
+    """
+    unlike = None if factor is None else (1 - 1 / factor.lift) * normal.ridge
+    x, residual, energy, count = torch.zeros_like(q), q, q.new_ones(()), 0
+    direction = image = torch.zeros_like(q)
+    while count < iterations and bool((residual.norm(dim=-1) > goal).any()):
+        if factor is None or unlike is None:
+            better, its_image = residual, normal.times(residual)
+        else:
+            better, _ = substitute(factor, residual)
+            its_image = torch.addcmul(residual, unlike, better)
+        before, energy = energy, _dot(residual, better)
+        momentum = energy / before.where(before > 0, 1) if count else torch.zeros_like(energy)
+        direction, image = torch.addcmul(better, momentum, direction), torch.addcmul(its_image, momentum, image)
+        along = _dot(direction, image)
+        step = torch.where(along > 0, energy / along.where(along > 0, 1), 0)
+        x, residual = torch.addcmul(x, step, direction), torch.addcmul(residual, step, image, value=-1)
+        count += 1
+    return x, count
+
+
+def tolerance_of(plan: Plan, dtype: torch.dtype) -> float:
+    """Of conjugate gradients."""
+    return 8 * torch.finfo(dtype).eps if plan.tolerance is None else plan.tolerance
+
+
+def _benign(factor: Factor, first: Tensor, x: Tensor) -> bool:
+    """Whether neither the matrices nor the difference that ``x`` is have cost digits that a correction gives back.
+
+    ``first`` is what the state before a chunk would answer. Where the chunk knows much more than it, as where it has
+    forgotten much, little of it is left.
+    """
+    shrunk = (1 / _relative(x, first)).amax().nan_to_num(nan=0.0, posinf=0.0) / _SHRUNK
+    worst = torch.stack([factor.condition.amax(), factor.growth.amax(), factor.lift.amax()]).amax() / _BENIGN
+    return float(torch.maximum(worst, shrunk)) < 1
+
+
+def condition_seen(x: Tensor, q: Tensor, diagonal: Tensor) -> Float[Tensor, "*tokens"]:
+    """A lower bound of A_t's condition number: |x| |A| / |q| with x = A^{-1} q and |A| from A's diagonal.
+
+    What follows multiplies x with keys, and loses digits in proportion to it.
+    """
+    return _relative(x, q) * diagonal.amax(-1)
+
+
+def _relative(rows: Tensor, to: Tensor) -> Float[Tensor, "*tokens"]:
+    """|rows| / |to|, and |rows| where ``to`` is 0."""
+    size = to.norm(dim=-1)
+    return rows.norm(dim=-1) / size.where(size > 0, 1)
+
+
+def _dot(a: Tensor, b: Tensor) -> Float[Tensor, "*tokens 1"]:
+    return torch.linalg.vecdot(a, b)[..., None]

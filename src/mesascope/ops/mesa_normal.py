@@ -1,0 +1,124 @@
+"""A_t = H_t + diag(ridge) for all tokens of chunks at once, by products and by a factorisation.
+
+In a chunk that starts from H, with g_t the product of its forget factors up to t and w_ti = beta_i g_t / g_i,
+
+    A_t = g_t H + sum_{i<=t} w_ti k_i k_i^T + diag(ridge).
+
+Where g_t is no tiny number, A_t is close to g_t M_t with M_t = H + diag(ridge) + sum_{i<=t} kappa_i kappa_i^T and
+kappa_i = sqrt(beta_i / g_i) k_i, or equal to it where there is no ridge beside H. All M_t of a chunk share one
+factorisation: with P = (H + diag(ridge))^{-1}, K = [kappa_1 .. kappa_C] and R = chol(I + K^T P K), the leading blocks
+of R factorise the leading blocks of I + K^T P K, and so with Q = [q_1 .. q_C]
+
+    M_t^{-1} q_t = P Q_t - P K W_t,    W = R^{-T} mask(R^{-1} mask(K^T P Q)),
+
+where mask keeps the rows i <= t of column t. Everything but two factorisations is products. What the first token of a
+chunk forgets is taken off H beforehand, so that a chunk of one token is exact whatever it forgets.
+
+Tokens are rows here, ``(*, size, d)``, so that the products above stand transposed.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+
+from mesascope.ops.chunks import causal, decays
+from mesascope.shapes import Float, Tensor
+
+__all__ = ["Factor", "Normal", "factorise", "forgotten", "substitute"]
+
+
+class Normal(NamedTuple):
+    """What A_t is made of."""
+
+    keys: Float[Tensor, "*chunks size dk"]
+    weights: Float[Tensor, "*chunks size size"]
+    log_forget: Float[Tensor, "*chunks size 1"]
+    H: Float[Tensor, "*chunks dk dk"]
+    ridge: Float[Tensor, "*chunks 1 dk"]
+
+    def grown(self, x: Tensor) -> Float[Tensor, "*chunks size dk"]:
+        """H_t x_t."""
+        return decays(self.log_forget) * (x @ self.H) + (self.weights * (x @ self.keys.mT)) @ self.keys
+
+    def times(self, x: Tensor) -> Float[Tensor, "*chunks size dk"]:
+        """A_t x_t."""
+        return torch.addcmul(self.grown(x), self.ridge, x)
+
+    def diagonal(self) -> Float[Tensor, "*chunks size dk"]:
+        """That of A_t."""
+        start = self.H.diagonal(dim1=-2, dim2=-1)[..., None, :]
+        return decays(self.log_forget) * start + self.weights @ self.keys.square() + self.ridge
+
+    def bound(self) -> Float[Tensor, "*chunks size 1"]:
+        """An upper bound of A_t's largest eigenvalue: the trace of H_t, and the largest ridge."""
+        start = self.H.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
+        own = self.weights @ self.keys.square().sum(-1, keepdim=True)
+        return decays(self.log_forget) * start + own + self.ridge.amax(-1, keepdim=True)
+
+    def part(self, chosen: Any) -> Normal:
+        """Some of the chunks."""
+        return Normal(*(part[chosen] for part in self))
+
+    def halves(self) -> tuple[Normal, Normal]:
+        """Its first tokens, and the rest, which start from the states between."""
+        half = self.keys.shape[-2] // 2
+        first, second = slice(None, half), slice(half, None)
+        row = self.weights[..., half - 1, first, None]
+        between = decays(self.log_forget[..., first, :])[..., -1:, :] * self.H
+        between = between + (row * self.keys[..., first, :]).mT @ self.keys[..., first, :]
+        return tuple(  # type: ignore[return-value]
+            Normal(self.keys[..., own, :], self.weights[..., own, own], self.log_forget[..., own, :], start, self.ridge)
+            for own, start in ((first, self.H), (second, between))
+        )
+
+
+class Factor(NamedTuple):
+    """What every right-hand side of a chunk shares: P, P K, R^{-1}, 1/g_t, and how many digits that may have cost.
+
+    The condition number of P is a lower bound by diagonals, too small by d^2 at most; growth is the largest factor by
+    which one token grows what is known in a direction. The former is infinite where a factorisation failed.
+    """
+
+    start: Float[Tensor, "*chunks dk dk"]
+    keys: Float[Tensor, "*chunks size dk"]
+    inner: Float[Tensor, "*chunks size size"]
+    lift: Float[Tensor, "*chunks size 1"]
+    condition: Float[Tensor, "*chunks"]
+    growth: Float[Tensor, "*chunks"]
+
+
+def forgotten(log_forget: Float[Tensor, "*chunks size 1"]) -> Float[Tensor, "*chunks"]:
+    """-log g_t at the end of every chunk, without its first token."""
+    return -log_forget[..., 1:, 0].sum(-1)
+
+
+def factorise(normal: Normal) -> Factor:
+    """The factor of every chunk, whether or not it has any digits: see its condition."""
+    later = torch.cat([torch.zeros_like(normal.log_forget[..., :1, :]), normal.log_forget[..., 1:, :]], -2)
+    lift = (-later.cumsum(-2)).exp()
+    H = normal.log_forget[..., :1, :].exp() * normal.H + torch.diag_embed(normal.ridge.squeeze(-2))
+    keys = (normal.weights.diagonal(dim1=-2, dim2=-1)[..., None] * lift).sqrt() * normal.keys
+    root, broken = torch.linalg.cholesky_ex(H)
+    # torch refuses to invert what could not be factorised; its condition says that it was not
+    root = torch.where((broken != 0)[..., None, None], torch.eye(H.shape[-1], dtype=H.dtype, device=H.device), root)
+    start = torch.cholesky_inverse(root)
+    solved = keys @ start
+    gram = keys @ solved.mT
+    gram.diagonal(dim1=-2, dim2=-1).add_(1)
+    inner, too_broken = torch.linalg.cholesky_ex(gram)
+    growth = inner.diagonal(dim1=-2, dim2=-1).amax(-1).square()
+    condition = H.diagonal(dim1=-2, dim2=-1).amax(-1) * start.diagonal(dim1=-2, dim2=-1).amax(-1)
+    condition = condition.masked_fill((broken + too_broken) != 0, torch.inf).nan_to_num(nan=torch.inf)
+    identity = torch.eye(keys.shape[-2], dtype=keys.dtype, device=keys.device).expand_as(inner)
+    inverse = torch.linalg.solve_triangular(inner, identity, upper=False)
+    return Factor(start, solved, inverse, lift, condition, growth)
+
+
+def substitute(factor: Factor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """(g_t M_t)^{-1} for every row, and what the state before the chunk alone would answer."""
+    rows = factor.lift * rows
+    first = rows @ factor.start
+    taken = causal(causal(rows @ factor.keys.mT) @ factor.inner.mT) @ factor.inner @ factor.keys
+    return first - taken, first
