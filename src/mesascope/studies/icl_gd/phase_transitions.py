@@ -55,7 +55,7 @@ class Block:
 class PhaseTransitions(Regression):
     """Settings of the study."""
 
-    seeds: int = 60
+    seeds: int = 100
     """Layers trained with one head, and with two, one a seed."""
     block: Block = field(default_factory=lambda: Block(_block_plan(1100)))
     """The block on a fixed set of tasks."""
@@ -178,7 +178,7 @@ STUDY = register("study", "phase-transitions")(
         claims=CLAIMS,
         figures=FIGURES,
         deviations=(
-            "Sixty seeds train for 2,500 steps in place of ten for 5,000: late arrivals are rare.",
+            "A hundred seeds train for 2,500 steps in place of ten for 5,000: late arrivals are rare.",
             "The paper does not give the block's settings: the width of its MLP, its initial scale and learning rate "
             "were searched for those that grok most.",
         ),
