@@ -29,14 +29,15 @@ class AttentionConfig:
         window: last tokens that softmax attention sees, which bounds its memory in decoding; all if None. Other kinds
             take no notice of it, as no kind but mesa does of the ridge.
         forget: whether forget factors sigmoid(w . e + b) are learned, a head and token. They start near
-            1 - 1/horizon, with horizons of 10 to 1000 tokens over the heads. A mesa layer whose ridge decays then
-            forgets it: on hundreds of tokens that hardly vary H becomes singular; `ridge_decays=False` is the remedy.
+            1 - 1/horizon, with horizons of 10 to 1000 tokens over the heads.
         beta: whether input strengths sigmoid(w . e + b) are learned, a head and token; where both are, forget factors
             are multiplied by 1 - (1 - 0.9975) beta^2, MesaNet's cap. If None, the delta layer's are, its step sizes.
         ridge: 1/lambda at the start, of mesa layers.
         ridge_floor: lower bound of the learned ridge.
         ridge_per_dimension: learn one ridge a key dimension, as MesaNet does, in place of one a head.
-        ridge_decays: whether the regulariser is forgotten with the rest, as in the thesis, or not, as in MesaNet.
+        ridge_decays: whether the regulariser is forgotten with the rest, as in the thesis, or not, as in MesaNet. If
+            None, it is not where ``forget`` is learned: a ridge that is forgotten leaves H singular after hundreds of
+            tokens that hardly vary, as in text.
         output_norm: normalise each head's output by its root mean square, with a learned scale.
         output_gate: multiply it by SiLU(w . e), entry by entry.
         init_scale: initial weights are normal with variance init_scale / n_layers / fan-in, cut at two deviations;
@@ -59,7 +60,7 @@ class AttentionConfig:
     ridge: float = 1.0
     ridge_floor: float = 1e-3
     ridge_per_dimension: bool = False
-    ridge_decays: bool = True
+    ridge_decays: bool | None = None
     output_norm: bool = False
     output_gate: bool = False
     init_scale: float = 1.0
@@ -71,9 +72,9 @@ class AttentionConfig:
                 require_count(name, getattr(self, name))
         for name in ("dpfp", "convolution", "positions"):
             require_count(name, getattr(self, name), least=0)
-        for name in ("forget", "ridge_per_dimension", "ridge_decays", "output_norm", "output_gate"):
+        for name in ("forget", "ridge_per_dimension", "output_norm", "output_gate"):
             require_instance(name, getattr(self, name), bool)
-        for name in ("normalise", "beta"):
+        for name in ("normalise", "beta", "ridge_decays"):
             if getattr(self, name) is not None:
                 require_instance(name, getattr(self, name), bool)
         require_number("ridge_floor", self.ridge_floor, above=0)

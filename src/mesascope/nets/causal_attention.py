@@ -318,6 +318,7 @@ class MesaAttention(CausalAttention):
         shape = (config.n_heads, config.sizes[2]) if config.ridge_per_dimension else (config.n_heads,)
         self.ridge_above = nn.Parameter(torch.empty(shape))
         self.ridge = config.ridge
+        self.ridge_decays = not config.forget if config.ridge_decays is None else config.ridge_decays
 
     @property
     def ridge(self) -> Tensor:
@@ -333,7 +334,7 @@ class MesaAttention(CausalAttention):
 
     def attend(self, q, k, v, log_forget, beta, memory):
         return mesa_attention(
-            q, k, v, ridge=self.ridge, log_forget=log_forget, beta=beta, ridge_decays=self.config.ridge_decays,
+            q, k, v, ridge=self.ridge, log_forget=log_forget, beta=beta, ridge_decays=self.ridge_decays,
             state=memory, return_state=True,
         )  # fmt: skip
 

@@ -8,6 +8,7 @@ import torch
 
 from mesascope.errors import refuse, require_count, require_instance
 from mesascope.ops.checks import require_shapes, require_tensors, require_values
+from mesascope.ops.chunks import NOTHING_LEFT
 from mesascope.shapes import Float, Tensor
 
 __all__ = ["SoftmaxState", "causal_softmax_attention", "causal_softmax_attention_reference", "dpfp"]
@@ -45,7 +46,8 @@ def causal_softmax_attention(
 
     Args:
         scale: 1 / sqrt(dk) if None.
-        log_forget: logarithm of the forget factors, whose product up to t is g_t; None forgets nothing.
+        log_forget: logarithm of the forget factors, whose product up to t is g_t, -inf to forget everything; None
+            forgets nothing.
         beta: how strongly each pair counts, in [0, 1], 0 for padding; None is 1.
         window: tokens that are seen, its own included; all if None.
         state: of the tokens before. It holds the last ``window - 1`` of them.
@@ -64,8 +66,10 @@ def causal_softmax_attention(
     require_values(arguments, q.shape[-2])
     wide = torch.promote_types(q.dtype, torch.float32)
     bias = q.new_zeros(q.shape[:-1], dtype=wide) if beta is None else _log_strength(beta.to(wide))
-    decay = None if log_forget is None else log_forget.to(wide).cumsum(-1)
-    if decay is not None:
+    decay = None
+    if log_forget is not None:
+        clean = log_forget <= NOTHING_LEFT
+        decay, begun = log_forget.to(wide).masked_fill(clean, 0).cumsum(-1), clean.cumsum(-1)
         bias = bias - decay
     if state is not None:
         _check_state(state, k, v)
@@ -75,12 +79,15 @@ def causal_softmax_attention(
     t, n = q.shape[-2], k.shape[-2]
     age = torch.arange(n - t, n, device=q.device)[:, None] - torch.arange(n, device=q.device)
     unseen = age < 0 if window is None else (age < 0) | (age >= window)
+    if log_forget is not None:  # what came before a token that forgets everything
+        whose = torch.nn.functional.pad(begun, (n - t, 0))
+        unseen = unseen | (begun[..., :, None] != whose[..., None, :])
     scores = (q @ k.mT).to(wide) * (q.shape[-1] ** -0.5 if scale is None else scale) + bias[..., None, :]
     y = torch.softmax(scores.masked_fill(unseen, -torch.inf), -1).to(v.dtype) @ v
     if not return_state:
         return y
     if decay is not None and t:  # from here on, decay counts from the last token
-        bias = bias + decay[..., -1:]
+        bias = (bias + decay[..., -1:]).masked_fill(whose != begun[..., -1:], _UNSEEN)
     first = 0 if window is None else max(n - window + 1, 0)
     kept = (k[..., first:, :], v[..., first:, :], bias[..., first:])
     # Copies, lest a window hold on to the memory of the whole prompt.

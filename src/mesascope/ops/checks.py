@@ -35,8 +35,10 @@ def require_tensors(arguments: Mapping[str, Tensor | None]) -> None:
         raise ArgumentTypeError(f"lengths must be integers, but are {lengths.dtype}: pass counts of tokens.")
 
 
-def require_shapes(q: Tensor, arguments: Mapping[str, Tensor | None]) -> None:
+def require_shapes(q: Tensor, arguments: Mapping[str, Tensor | None], documents: tuple[int, ...] | None = None) -> None:
+    """Refuse shapes that do not go together; states are of ``documents``, or of q's batch."""
     (*batch, heads, t, dk), v = q.shape, arguments["v"]
+    states = batch if documents is None else documents
     dv = v.shape[-1] if v is not None and v.ndim else 1
     known: dict[str, list[tuple[int, ...]]] = {
         "q": [tuple(q.shape)],
@@ -46,8 +48,8 @@ def require_shapes(q: Tensor, arguments: Mapping[str, Tensor | None]) -> None:
         "log_forget": [(*batch, heads, t)],
         "beta": [(*batch, heads, t)],
         "lengths": [tuple(batch)],
-        "state.H": [(*batch, heads, dk, dk)],
-        "state.G": [(*batch, heads, dv, dk)],
+        "state.H": [(*states, heads, dk, dk)],
+        "state.G": [(*states, heads, dv, dk)],
     }
     for name, tensor in arguments.items():
         if tensor is not None and tuple(tensor.shape) not in known[name]:

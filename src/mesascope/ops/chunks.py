@@ -8,10 +8,10 @@ from torch.nn import functional
 
 from mesascope.shapes import Float, Tensor
 
-__all__ = ["causal", "cut", "decay_weights", "decays"]
+__all__ = ["NOTHING_LEFT", "causal", "cut", "decay_weights", "decays"]
 
 # What a smaller logarithm of a forget factor counts as: its exponential is 0 in every dtype, its sums are finite.
-_NOTHING_LEFT = -1e4
+NOTHING_LEFT = -1e4
 
 
 def cut(sequence: Float[Tensor, "batch t d"], size: int) -> Float[Tensor, "batch chunks size d"]:
@@ -22,7 +22,7 @@ def cut(sequence: Float[Tensor, "batch t d"], size: int) -> Float[Tensor, "batch
 
 def decays(log_forget: Float[Tensor, "*batch size 1"]) -> Float[Tensor, "*batch size 1"]:
     """g_t, what is left of what was there before the chunk."""
-    return log_forget.clamp(min=_NOTHING_LEFT).cumsum(-2).exp()
+    return log_forget.clamp(min=NOTHING_LEFT).cumsum(-2).exp()
 
 
 def decay_weights(log_forget: Float[Tensor, "*batch size 1"]) -> Float[Tensor, "*batch size size"]:
@@ -31,7 +31,7 @@ def decay_weights(log_forget: Float[Tensor, "*batch size 1"]) -> Float[Tensor, "
     Differences of sums from the start would lose the digits of all that follows a token that forgets everything.
     """
     upto = causal(log_forget.new_ones((log_forget.shape[-2],) * 2))
-    sums = upto @ (log_forget.clamp(min=_NOTHING_LEFT) * upto.tril(-1))
+    sums = upto @ (log_forget.clamp(min=NOTHING_LEFT) * upto.tril(-1))
     return causal(sums.exp())
 
 

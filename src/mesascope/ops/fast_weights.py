@@ -67,7 +67,7 @@ def causal_linear_attention(
 
     Args:
         q, k, v: bfloat16 and float16 are computed in float32.
-        log_forget: logarithm of the forget factors gamma, at most 0; None forgets nothing.
+        log_forget: logarithm of the forget factors gamma, at most 0, -inf to forget everything; None forgets nothing.
         beta: how strongly each pair counts, in [0, 1], 0 for padding; None is 1.
         chunk: tokens of a chunk. Cost 2 T (C + d) d multiplications.
         state: of the tokens before.

@@ -77,8 +77,10 @@ def mesa_attention(
     return_state: bool = False,
     return_info: bool = False,
     lengths: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
     tolerance: float | None = None,
     iterations: int | None = None,
+    check: bool = True,
 ) -> Any:
     """y_t = G_t (H_t + diag(r_t))^{-1} q_t for every t of a sequence.
 
@@ -86,7 +88,7 @@ def mesa_attention(
         q, k, v: of one dtype, which is the output's; bfloat16 and float16 are computed in float32, as is everything
             under `torch.autocast`.
         ridge: 1/lambda > 0, one number, ``(heads,)`` or ``(heads, dk)``.
-        log_forget: logarithm of the forget factors, at most 0; None forgets nothing.
+        log_forget: logarithm of the forget factors, at most 0, -inf to forget everything; None forgets nothing.
         beta: how strongly each pair counts, in [0, 1], 0 for padding; None is 1.
         ridge_decays: whether the regulariser is forgotten with the rest.
         method: one of `MESA_METHODS`, or ``"auto"``: ``"solve"`` for up to 3 tokens, then ``"chunk"``, or ``"cg"`` for
@@ -104,16 +106,22 @@ def mesa_attention(
             `FixedRidgeState`. What is left of a decaying ridge is part of it, and ``ridge`` then has no effect.
         return_state, return_info: whether to return a state and a `MesaInfo` too, in this order.
         lengths: tokens of each sequence ``(*batch,)`` that are not padding; outputs beyond are 0.
-        tolerance: of conjugate gradients alone, on their recurrence's residual relative to |q|; eight units of rounding
-            if None; 0 takes all ``iterations``.
+        cu_seqlens: where documents begin that are packed into one sequence, and where the last one ends, ``(n + 1,)``,
+            as in flash attention. No token sees another document's. The batch is then empty or 1, and states are those
+            of the documents, ``(n, heads, ...)``.
+        tolerance: of conjugate gradients alone, |A x - q| relative to |q|; if None, what rounding allows; 0 takes all
+            ``iterations``.
         iterations: at most so many of conjugate gradients, 2 dk + 50 if None, or terms of a series, 30 if None; how far
             these came only ``return_info`` tells.
+        check: whether values are looked at. If not, nothing waits for a GPU, and a CUDA graph may be captured, but
+            values out of range are not refused, chunks not cut further and nothing is solved in float64: ``"chunk"``
+            corrects once and gives NaN for chunks without digits, and ``"cg"`` takes all ``iterations``, 30 if None.
 
     Raises:
         NumericalError: H_t is singular to the precision at hand. Forgetting forgets a decaying regulariser too. Under
             `torch.func.vmap`, so that the others may go on, what is wrong with one member becomes NaN in its own part.
 
-    `torch.compile` takes ``"chunk"`` in one graph, with ``chunk`` as it is and without the checks of values.
+    `torch.compile` takes ``"chunk"`` and ``"cg"`` in one graph, without the checks of arguments' values.
 
     Source: thesis, sections 3.4 and 3.7.1.
 
@@ -125,17 +133,19 @@ def mesa_attention(
     kind = _kind(ridge_decays)
     if state is not None:
         require_instance("state", state, kind)
-    arguments = _arguments(q, k, v, ridge, log_forget, beta, lengths, state)
-    method = _method(method, q.shape[-2], ridge_decays, tolerance, iterations, chunk)
-    problem = _problem(arguments, state, ridge_decays)
-    most = iterations if iterations is not None else 2 * q.shape[-1] + 50 if method == "cg" else 30
-    plan = Plan(method, tolerance, most)
+    require_instance("check", check, bool)
+    arguments = _arguments(q, k, v, ridge, log_forget, beta, lengths, cu_seqlens, state, check)
+    method = _method(method, q.shape[-2], ridge_decays, tolerance, iterations, chunk, cu_seqlens is not None)
+    problem = _problem(arguments, state, ridge_decays, cu_seqlens)
+    documents = [q.shape[-2]] if cu_seqlens is None else cu_seqlens.diff().tolist()
+    most = iterations if iterations is not None else 2 * q.shape[-1] + 50 if method == "cg" and check else 30
+    plan = Plan(method, tolerance, most, check)
     with torch.autocast(q.device.type, enabled=False):
-        solution, residual, count = _solution(problem, chunk, plan, q.shape[-3], state is None, return_info)
+        solution, residual, count = _solution(problem, documents, chunk, plan, q.shape[-3], state is None, return_info)
     y, *parts = solution
     outputs: list[Any] = [y.reshape(v.shape).to(v.dtype)]
     if return_state:
-        outputs.append(kind(*(part.reshape(*q.shape[:-2], *part.shape[1:]) for part in parts)))
+        outputs.append(kind(*(part.reshape(_of_states(q, cu_seqlens) + part.shape[2:]) for part in parts)))
     if return_info:
         outputs.append(MesaInfo(count, residual.reshape(q.shape[:-2])))
     return tuple(outputs) if len(outputs) > 1 else outputs[0]
@@ -151,6 +161,7 @@ def mesa_step(
     log_forget: Float[Tensor, "*batch heads"] | None = None,
     beta: Float[Tensor, "*batch heads"] | None = None,
     ridge_decays: bool = True,
+    check: bool = True,
 ) -> tuple[Float[Tensor, "*batch heads dv"], MesaState | FixedRidgeState]:
     """One token of `mesa_attention`, and the state after it: decoding in memory that does not grow with time."""
     y, after = mesa_attention(
@@ -161,6 +172,7 @@ def mesa_step(
         ridge_decays=ridge_decays,
         state=state,
         return_state=True,
+        check=check,
     )
     return y.squeeze(-2), after
 
@@ -178,7 +190,9 @@ def _arguments(
     log_forget: Tensor | None,
     beta: Tensor | None,
     lengths: Tensor | None,
+    cu_seqlens: Tensor | None,
     state: MesaState | FixedRidgeState | None,
+    check: bool,
 ) -> dict[str, Tensor | None]:
     """Everything by name, checked: the ridge as a tensor, and padding as tokens that neither add nor forget."""
     require_instance("q", q, Tensor)
@@ -189,41 +203,73 @@ def _arguments(
     if state is not None:
         arguments |= {"state.H": state.H, "state.G": state.G}
     require_tensors(arguments)
+    if cu_seqlens is not None:
+        _require_documents(cu_seqlens, q, lengths)
     if ridge.dim() == 0:
         arguments["ridge"] = ridge.expand(q.shape[-3])
-    require_shapes(q, arguments)
+    require_shapes(q, arguments, None if cu_seqlens is None else _of_states(q, cu_seqlens)[:-1])
     if lengths is not None:
         arguments |= _masked(lengths, q, k, v, log_forget, beta)
-    require_values(arguments, q.shape[-2])
+    if check:
+        require_values(arguments, q.shape[-2])
     return arguments
 
 
+def _of_states(q: Tensor, cu_seqlens: Tensor | None) -> tuple[int, ...]:
+    """What a state's axes begin with: batch, or documents, and heads."""
+    return tuple(q.shape[:-2]) if cu_seqlens is None else (len(cu_seqlens) - 1, q.shape[-3])
+
+
+def _require_documents(cu_seqlens: Tensor, q: Tensor, lengths: Tensor | None) -> None:
+    """Refuse what does not cut one sequence into documents."""
+    require_instance("cu_seqlens", cu_seqlens, Tensor)
+    if cu_seqlens.dtype not in (torch.int32, torch.int64) or cu_seqlens.ndim != 1 or len(cu_seqlens) < 2:
+        refuse("cu_seqlens", "be a vector of at least two integers", cu_seqlens, "pass 0 and where each document ends")
+    if math.prod(q.shape[:-3]) != 1 or lengths is not None:
+        refuse(
+            "cu_seqlens",
+            "be None beside a batch or lengths",
+            cu_seqlens.tolist(),
+            "pack all documents into one sequence",
+        )
+    ends = cu_seqlens.tolist()
+    if ends[0] != 0 or ends[-1] != q.shape[-2] or ends != sorted(ends):
+        refuse("cu_seqlens", f"rise from 0 to the {q.shape[-2]} tokens of q", ends, "pass cumulative lengths")
+
+
 def _solution(
-    problem: Problem, chunk: int | None, plan: Plan, heads: int, stateless: bool, informed: bool
+    problem: Problem, documents: list[int], chunk: int | None, plan: Plan, heads: int, stateless: bool, informed: bool
 ) -> tuple[Solution, Float[Tensor, " rows"], int]:
     """By whichever method; residuals are measured where they are asked for."""
-    (rows, t, dk), count = problem.q.shape, plan.iterations
+    (rows, _, dk), count = problem.q.shape, plan.iterations
     if plan.method == "solve":
-        return mesa_steps.solve(problem, heads), problem.q.new_zeros(rows), 0
+        return mesa_steps.solve(problem, heads, plan.check), problem.q.new_zeros(rows), 0
     size = chunk or (_CHUNK if dk >= _CHUNK else _CHUNK // 2)
-    chunks = chunks_of(problem, min(size, 4 * math.ceil(t / 4) or 1))  # products of odd sizes are slow
+    size = min(size, 4 * math.ceil(max(documents) / 4) or 1)  # products of odd sizes are slow
+    chunks = chunks_of(problem, size, documents)
     q, ridge = chunks.queries, problem.ridge[:, None, None, :].expand(-1, chunks.H.shape[1], -1, -1)
     normal = Normal(chunks.keys, chunks.weights, chunks.log_forget, chunks.H, ridge)
     if plan.method == "neumann":
         x = mesa_series.neumann(normal, q, count)
     elif plan.method == "chebyshev":
-        x = mesa_series.chebyshev(normal, q, count, mesa_series.lower_bound(problem.H, normal, stateless))
+        x = mesa_series.chebyshev(normal, q, count, mesa_series.lower_bound(problem.H[0], normal, stateless))
     else:
         x, count = solve_chunks(normal, q, plan, heads)
     residual = q.new_zeros(rows)
     if informed:
         left, asked = (q - normal.times(x)).norm(dim=-1), q.norm(dim=-1)
         residual = (left / asked.where(asked > 0, 1)).detach().flatten(1).amax(1)
-    return read_out(chunks, x, t), residual, count
+    return read_out(chunks, x), residual, count
 
 
 def _method(
-    method: str, t: int, ridge_decays: bool, tolerance: float | None, iterations: int | None, chunk: int | None
+    method: str,
+    t: int,
+    ridge_decays: bool,
+    tolerance: float | None,
+    iterations: int | None,
+    chunk: int | None,
+    packed: bool,
 ) -> str:
     """The method, where ``"auto"`` is resolved, and options that it has no use for are refused."""
     require_choice("method", method, ("auto", *MESA_METHODS))
@@ -231,7 +277,9 @@ def _method(
         require_count("chunk", chunk)
     if method == "auto":
         of_cg = tolerance is not None or iterations is not None
-        method = "cg" if of_cg else "solve" if t <= _SHORT else "chunk" if ridge_decays else "cg"
+        method = "cg" if of_cg else "solve" if t <= _SHORT and not packed else "chunk" if ridge_decays else "cg"
+    if packed and method not in ("chunk", "cg"):
+        refuse("method", "be 'chunk' or 'cg' for packed documents", method, "leave it out")
     if not ridge_decays and method == "chunk":
         raise ArgumentError(
             "method must be 'cg', 'solve' or a series where ridge_decays=False, but is 'chunk': pass 'cg'."
@@ -257,7 +305,12 @@ def _masked(
     return tokens | {name: None if gate is None else torch.where(real, gate, idle) for name, gate, idle in gates}
 
 
-def _problem(arguments: Mapping[str, Any], state: MesaState | FixedRidgeState | None, ridge_decays: bool) -> Problem:
+def _problem(
+    arguments: Mapping[str, Any],
+    state: MesaState | FixedRidgeState | None,
+    ridge_decays: bool,
+    cu_seqlens: Tensor | None,
+) -> Problem:
     """The working form, batch and heads as one axis, with the ridge in H or beside it."""
     q, k, v, ridge = (arguments[name] for name in ("q", "k", "v", "ridge"))
     dtype = torch.promote_types(q.dtype, torch.float32)
@@ -268,9 +321,11 @@ def _problem(arguments: Mapping[str, Any], state: MesaState | FixedRidgeState | 
     wide = ridge.to(dtype) if ridge.dim() == 2 else ridge.to(dtype)[:, None].expand(-1, q.shape[-1])
     rows = wide.expand(*q.shape[:-3], *wide.shape).reshape(-1, q.shape[-1])
     within, beside = (rows, torch.zeros_like(rows)) if ridge_decays else (torch.zeros_like(rows), rows)
+    documents = 1 if cu_seqlens is None else len(cu_seqlens) - 1
     if state is None:
         H, G = torch.diag_embed(within), rows.new_zeros(rows.shape[0], v.shape[-1], q.shape[-1])
+        H, G = (part.expand(documents, *part.shape) for part in (H, G))
     else:
-        H, G = (part.to(dtype).flatten(0, -3) for part in state)
+        H, G = (part.to(dtype).reshape(documents, -1, *part.shape[-2:]) for part in state)
     tokens = (part.to(dtype).flatten(0, -3) for part in (q, k, v))
     return Problem(*tokens, *(gate.flatten(0, -2) for gate in gates), H, G, beside)

@@ -36,11 +36,12 @@ _CORRECTIONS = 4
 
 
 class Plan(NamedTuple):
-    """Which method, how exact and how long at most."""
+    """Which method, how exact, how long at most, and whether values are looked at on the way."""
 
     method: str
     tolerance: float | None
     iterations: int
+    check: bool
 
 
 class Answer(NamedTuple):
@@ -58,9 +59,24 @@ def answer(normal: Normal, q: Float[Tensor, "*chunks size dk"], plan: Plan, fact
     """By the plan's method; ``factor`` is that of all chunks, where it is known."""
     if not q.numel():
         return Answer(torch.zeros_like(q), q.new_zeros(q.shape[:-2]))
+    if not plan.check:
+        return _blind(normal, q, plan, factor)
     if plan.method == "cg":
         return _iterated(normal, q, plan)
     return _corrected(normal, q, factor) if factor is not None else _exact(normal, q)
+
+
+def _blind(normal: Normal, q: Tensor, plan: Plan, factor: Factor | None) -> Answer:
+    """The same work whatever the values are, so that nothing waits for them."""
+    if plan.method == "cg":
+        x, count = _recurrence(normal, q, q.new_zeros(q.shape[:-1]), plan.iterations, None, check=False)
+        return Answer(x, q.new_zeros(q.shape[:-2]), count)
+    factor = factorise(normal) if factor is None else factor
+    x, _ = substitute(factor, q)
+    x = x + substitute(factor, q - normal.times(x))[0]
+    largest = normal.diagonal().amax(-1)
+    settled = _of_rounding(largest, q, x, q - normal.times(x)).all(-1) & (forgotten(normal.log_forget) <= _MOST)
+    return Answer(x, (_relative(x, q) * largest).amax(-1).masked_fill(~settled, torch.inf))
 
 
 def fits(normal: Normal) -> bool:
@@ -115,17 +131,21 @@ def _settled(
     derivatives, which multiply x by keys, can ask for. A residual of ``tolerance`` |q| will do, too. Where neither is
     so in the end, no digit is known.
     """
-    largest, asked, products = normal.diagonal().amax(-1), q.norm(dim=-1), 0
+    largest, products = normal.diagonal().amax(-1), 0
     for correction in range(_CORRECTIONS + 1):
         residual = q - normal.times(x)
-        rounding = _ROUNDING * torch.finfo(q.dtype).eps * (largest * x.norm(dim=-1) + asked)
-        settled = residual.norm(dim=-1) <= torch.maximum(rounding, tolerance * asked)
+        settled = _of_rounding(largest, q, x, residual) | (_relative(residual, q) <= tolerance)
         if correction == _CORRECTIONS or bool(settled.all()):
             break
         change, more = inverse(residual)
         x, products = x + change, products + more
     condition = (_relative(x, q) * largest).amax(-1)
     return Answer(x, condition.masked_fill(~settled.all(-1), torch.inf), products)
+
+
+def _of_rounding(largest: Tensor, q: Tensor, x: Tensor, residual: Tensor) -> Tensor:
+    """Whether a residual is what rounding leaves of problems of this size: see `_settled`."""
+    return residual.norm(dim=-1) <= _ROUNDING * torch.finfo(q.dtype).eps * (largest * x.norm(dim=-1) + q.norm(dim=-1))
 
 
 def _in_double(lost: Tensor, normal: Normal, q: Tensor, found: Answer, work: Work) -> Answer:
@@ -186,9 +206,16 @@ def _by_gradients(normal: Normal, q: Tensor, plan: Plan, factor: Factor | None) 
 
 
 def _recurrence(
-    normal: Normal, q: Tensor, goal: Float[Tensor, "*chunks size"], iterations: int, factor: Factor | None
+    normal: Normal,
+    q: Tensor,
+    goal: Float[Tensor, "*chunks size"],
+    iterations: int,
+    factor: Factor | None,
+    check: bool = True,
 ) -> tuple[Tensor, int]:
     """Conjugate gradients until no residual is larger than its goal: x, and the number of iterations.
+
+    Where values are not looked at, all iterations are taken, and steps are 0 from where rounding is reached.
 
     With (g_t M_t)^{-1} as a start, A_t times what it makes of a row is the row and (1 - g_t) ridge times that: no
     products with H or keys are needed.
@@ -196,7 +223,7 @@ def _recurrence(
     unlike = None if factor is None else (1 - 1 / factor.lift) * normal.ridge
     x, residual, energy, count = torch.zeros_like(q), q, q.new_ones(()), 0
     direction = image = torch.zeros_like(q)
-    while count < iterations and bool((residual.norm(dim=-1) > goal).any()):
+    while count < iterations and (not check or bool((residual.norm(dim=-1) > goal).any())):
         if factor is None or unlike is None:
             better, its_image = residual, normal.times(residual)
         else:

@@ -12,6 +12,9 @@ Tokens are rows, ``(batch, chunks, size, d)``; G is kept as its transpose, ``(ba
 
 from __future__ import annotations
 
+import itertools
+import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -23,28 +26,28 @@ __all__ = ["Chunks", "Problem", "Solution", "chunks_of", "read_out"]
 
 
 class Problem(NamedTuple):
-    """A sequence and the states to start from, batch and heads as one axis, heads in turn."""
+    """A sequence and the states that its documents start from, batch and heads as one axis, heads in turn."""
 
     q: Float[Tensor, "batch t dk"]
     k: Float[Tensor, "batch t dk"]
     v: Float[Tensor, "batch t dv"]
     log_forget: Float[Tensor, "batch t"]
     beta: Float[Tensor, "batch t"]
-    H: Float[Tensor, "batch dk dk"]
-    G: Float[Tensor, "batch dv dk"]
+    H: Float[Tensor, "documents batch dk dk"]
+    G: Float[Tensor, "documents batch dv dk"]
     ridge: Float[Tensor, "batch dk"]
 
 
 class Solution(NamedTuple):
-    """Outputs, and the states after the last token."""
+    """Outputs, and the states after the last token of every document."""
 
     y: Float[Tensor, "batch t dv"]
-    H: Float[Tensor, "batch dk dk"]
-    G: Float[Tensor, "batch dv dk"]
+    H: Float[Tensor, "documents batch dk dk"]
+    G: Float[Tensor, "documents batch dv dk"]
 
 
 class Chunks(NamedTuple):
-    """A sequence in chunks, the states that chunks start from, and the states after the last token."""
+    """A sequence in chunks, the states that chunks start from, and the states after the last tokens."""
 
     queries: Float[Tensor, "batch chunks size dk"]
     keys: Float[Tensor, "batch chunks size dk"]
@@ -53,27 +56,49 @@ class Chunks(NamedTuple):
     weights: Float[Tensor, "batch chunks size size"]
     H: Float[Tensor, "batch chunks dk dk"]
     G: Float[Tensor, "batch chunks dk dv"]
-    last_H: Float[Tensor, "batch dk dk"]
-    last_G: Float[Tensor, "batch dv dk"]
+    last_H: Float[Tensor, "documents batch dk dk"]
+    last_G: Float[Tensor, "documents batch dv dk"]
+    places: Tensor
 
 
-def chunks_of(problem: Problem, size: int) -> Chunks:
-    """Cut the sequence, and carry the states from chunk to chunk."""
+def chunks_of(problem: Problem, size: int, lengths: Sequence[int]) -> Chunks:
+    """Cut documents of these lengths, which follow one another, and carry the states from chunk to chunk.
+
+    Every document begins a chunk of its own.
+    """
+    counts = [max(math.ceil(length / size), 1) for length in lengths]
+    first = [0, *itertools.accumulate(counts)]
+    places = torch.cat([torch.arange(length) + n * size for length, n in zip(lengths, first, strict=False)])
+    places = places.to(problem.q.device)
+    tokens = (part if part.ndim == 3 else part[..., None] for part in problem[:5])
     queries, keys, values, log_forget, strengths = (
-        cut(part if part.ndim == 3 else part[..., None], size) for part in problem[:5]
+        cut(part, size) if len(lengths) == 1 else _placed(part, size, places, first[-1]) for part in tokens
     )
     weights = decay_weights(log_forget) * strengths.mT
-    own = (weights[..., -1, :, None] * keys).mT @ torch.cat([keys, values], -1)
-    whole = decays(log_forget)[..., -1:, :]
-    states = [torch.cat([problem.H, problem.G.mT], -1)]
-    for added, decay in zip(own.unbind(1), whole.unbind(1), strict=True):
-        states.append(torch.addcmul(added, decay, states[-1]))
-    starts, last, dk = torch.stack(states[:-1], 1), states[-1], keys.shape[-1]
-    H, G = starts[..., :dk], starts[..., dk:]
-    return Chunks(queries, keys, values, log_forget, weights, H, G, last[..., :dk], last[..., dk:].mT)
+    own = ((weights[..., -1, :, None] * keys).mT @ torch.cat([keys, values], -1)).unbind(1)
+    whole = decays(log_forget)[..., -1:, :].unbind(1)
+    before, after = [], []
+    for state, start, stop in zip(torch.cat([problem.H, problem.G.mT], -1), first, first[1:], strict=False):
+        for n in range(start, stop):
+            before.append(state)
+            state = torch.addcmul(own[n], whole[n], state)
+        after.append(state)
+    starts, last, dk = torch.stack(before, 1), torch.stack(after), keys.shape[-1]
+    return Chunks(
+        queries, keys, values, log_forget, weights, starts[..., :dk], starts[..., dk:], last[..., :dk],
+        last[..., dk:].mT, places,
+    )  # fmt: skip
 
 
-def read_out(chunks: Chunks, x: Float[Tensor, "batch chunks size dk"], t: int) -> Solution:
+def _placed(
+    tokens: Float[Tensor, "batch t d"], size: int, places: Tensor, count: int
+) -> Float[Tensor, "batch chunks size d"]:
+    """Every token at its place, and zeros elsewhere: tokens that neither add nor forget anything."""
+    room = tokens.new_zeros(tokens.shape[0], count * size, tokens.shape[2])
+    return room.index_copy(1, places, tokens).unflatten(1, (count, size))
+
+
+def read_out(chunks: Chunks, x: Float[Tensor, "batch chunks size dk"]) -> Solution:
     """y_t = G_t x_t, and the last states."""
     y = decays(chunks.log_forget) * (x @ chunks.G) + (chunks.weights * (x @ chunks.keys.mT)) @ chunks.values
-    return Solution(y.flatten(1, 2)[:, :t], chunks.last_H, chunks.last_G)
+    return Solution(y.flatten(1, 2)[:, chunks.places], chunks.last_H, chunks.last_G)

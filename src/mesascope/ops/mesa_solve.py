@@ -33,7 +33,7 @@ def solve_chunks(
     """
     if torch.compiler.is_compiling():
         tolerance = -1.0 if plan.tolerance is None else plan.tolerance
-        return _compiled(q, *normal, plan.method, tolerance, plan.iterations, heads), 0
+        return _compiled(q, *normal, plan.method, tolerance, plan.iterations, plan.check, heads), 0
     x, products, *_ = _Solve.apply(q, *normal, plan, heads, True)
     return x, int(products)
 
@@ -47,9 +47,10 @@ class _Solve(torch.autograd.Function):
     @staticmethod
     def forward(q, keys, weights, log_forget, H, ridge, plan: Plan, heads: int, strict: bool) -> tuple[Tensor, ...]:
         normal = Normal(keys, weights, log_forget, H, ridge)
-        factor = factorise(normal) if plan.method == "chunk" and q.numel() and fits(normal) else None
+        whole = plan.method == "chunk" and q.numel() > 0 and (not plan.check or fits(normal))
+        factor = factorise(normal) if whole else None
         found = answer(normal, q, plan, factor)
-        x = _required(found, q, plan, heads) if strict else _marked(found)
+        x = _required(found, q, plan, heads) if strict and plan.check else _marked(found)
         return x, torch.tensor(found.products), *(factor or ())
 
     @staticmethod
@@ -68,7 +69,7 @@ class _Solve(torch.autograd.Function):
             u = _Solve.apply(grad_x, *normal, ctx.plan, ctx.heads, ctx.strict)[0]
         else:
             found = answer(normal, grad_x, ctx.plan, Factor(*factor))
-            u = _required(found, grad_x, ctx.plan, ctx.heads) if ctx.strict else _marked(found)
+            u = _required(found, grad_x, ctx.plan, ctx.heads) if ctx.strict and ctx.plan.check else _marked(found)
         return u, *_gradients(normal, x, u), None, None, None
 
     @staticmethod
@@ -113,29 +114,30 @@ def _gradients(normal: Normal, x: Tensor, u: Tensor) -> tuple[Tensor, ...]:
     "mesascope::solve_chunks",
     mutates_args=(),
     schema="(Tensor q, Tensor keys, Tensor weights, Tensor log_forget, Tensor H, Tensor ridge, str method, "
-    "float tolerance, int iterations, int heads) -> Tensor",
+    "float tolerance, int iterations, bool check, int heads) -> Tensor",
 )
-def _compiled(q, keys, weights, log_forget, H, ridge, method, tolerance, iterations, heads):
+def _compiled(q, keys, weights, log_forget, H, ridge, method, tolerance, iterations, check, heads):
     """The same solve as one node of a graph, for `torch.compile`, which cannot look at values as `_Solve` does."""
-    plan = Plan(method, None if tolerance < 0 else tolerance, iterations)
-    return _required(answer(Normal(keys, weights, log_forget, H, ridge), q, plan), q, plan, heads).contiguous()
+    plan = Plan(method, None if tolerance < 0 else tolerance, iterations, check)
+    found = answer(Normal(keys, weights, log_forget, H, ridge), q, plan)
+    return (_required(found, q, plan, heads) if check else _marked(found)).contiguous()
 
 
 @_compiled.register_fake
-def _(q, keys, weights, log_forget, H, ridge, method, tolerance, iterations, heads):
+def _(q, keys, weights, log_forget, H, ridge, method, tolerance, iterations, check, heads):
     return q.new_empty(q.shape)
 
 
 def _remember(ctx, inputs, output) -> None:
-    _, *normal, method, tolerance, iterations, heads = inputs
-    ctx.options = method, tolerance, iterations, heads
+    _, *normal = inputs[:6]
+    ctx.options = inputs[6:]
     ctx.save_for_backward(output, *normal)
 
 
 def _backward(ctx, grad_x):
     x, *normal = ctx.saved_tensors
     u = _compiled(grad_x, *normal, *ctx.options)
-    return u, *_gradients(Normal(*normal), x, u), None, None, None, None
+    return u, *_gradients(Normal(*normal), x, u), *(None for _ in ctx.options)
 
 
 _compiled.register_autograd(_backward, setup_context=_remember)

@@ -13,13 +13,14 @@ from mesascope.shapes import Float, Tensor
 __all__ = ["solve"]
 
 
-def solve(problem: Problem, heads: int) -> Solution:
+def solve(problem: Problem, heads: int, check: bool) -> Solution:
     """y_t = G_t (H_t + diag(ridge))^{-1} q_t by a dense solve at every t: the definition, at O(T d^3).
 
     Raises:
-        NumericalError: H_t is singular to the precision at hand; ``heads`` is what the error counts in.
+        NumericalError: H_t is singular to the precision at hand, and ``check`` asks; ``heads`` is what the error counts
+            in.
     """
-    q, k, v, log_forget, beta, H, G, ridge = problem
+    q, k, v, log_forget, beta, (H,), (G,), ridge = problem
     rows, conditions, limit = [], [], 1 / torch.finfo(q.dtype).eps
     for t in range(q.shape[1]):
         forget = log_forget[:, t].exp()[:, None, None]
@@ -31,9 +32,9 @@ def solve(problem: Problem, heads: int) -> Solution:
         seen = condition_seen(x, q[:, t], whole.diagonal(dim1=-2, dim2=-1)).detach().masked_fill(failed != 0, torch.inf)
         rows.append((G @ x.masked_fill(~(seen <= limit)[:, None], torch.nan)[..., None]).squeeze(-1))
         conditions.append(seen)
-    if conditions and q.shape[0] and not torch.compiler.is_compiling():
+    if check and conditions and q.shape[0] and not torch.compiler.is_compiling():
         _require_definite(torch.stack(conditions, 1), limit, heads)
-    return Solution(torch.stack(rows, 1) if rows else v[:, :0], H, G)
+    return Solution(torch.stack(rows, 1) if rows else v[:, :0], H[None], G[None])
 
 
 def _require_definite(conditions: Float[Tensor, "batch t"], limit: float, heads: int) -> None:
