@@ -2,7 +2,7 @@
 
 Methods that are compared take turns within one process; times are the fastest of several, forward and backward, with
 freed memory kept and denormal numbers as zero, as suits a training. Peaks of memory are those of processes of their
-own, above the inputs. Writes benchmarks/results/mesa.json and a figure, and prints tables. Takes about four minutes on
+own, above the inputs. Writes benchmarks/results/mesa.json and a figure, and prints tables. Takes about six minutes on
 two cores.
 """
 
@@ -27,25 +27,36 @@ from torch import Tensor
 from torch.nn.functional import normalize, scaled_dot_product_attention
 
 from mesascope.ops import MesaState, mesa_attention, mesa_step
-from mesascope.reports.figures import COLOURS, STYLE, figure_files
+from mesascope.reports.figures import STYLE
+from mesascope.reports.panels import COLOURS
 from mesascope.streams import stream
 from mesascope.training import keep_freed_memory
 
 RESULTS = Path(__file__).parent / "results" / "mesa.json"
 HEADS, D = 16, 64
-METHODS = {
-    "chunk": {"method": "chunk"},
-    "recurrence": {"method": "scan"},
-    "cg to 8 eps": {"method": "cg"},
-    "30 cg": {"method": "cg", "iterations": 30, "tolerance": 0.0},
+CONSTANT = {"ridge_decays": False}
+# How factors of forgetting are drawn from uniform numbers.
+GATES: dict[str, Callable[[Tensor], Tensor]] = {
+    "1": torch.ones_like,
+    ".999": lambda draws: torch.full_like(draws, 0.999),
+    ".99": lambda draws: torch.full_like(draws, 0.99),
+    ".95": lambda draws: torch.full_like(draws, 0.95),
+    ".9": lambda draws: torch.full_like(draws, 0.9),
+    ".6": lambda draws: torch.full_like(draws, 0.6),
+    ".6 and .998": lambda draws: torch.tensor([0.6, 0.998]).repeat(HEADS // 2)[None, :, None].expand_as(draws),
+    "U(.95, 1)": lambda draws: 1 - 0.05 * draws,
+    "U(.9, 1)": lambda draws: 1 - 0.1 * draws,
+    "U(.6, 1)": lambda draws: 1 - 0.4 * draws,
+    "10^U(-6, 0)": lambda draws: 10 ** (-6 * draws),
 }
 
 
-def inputs(t: int, d: int = D, *, forget: float = 0.99, ridge: float = 1.0, dtype=torch.float32) -> dict[str, Tensor]:
+def inputs(t: int, d: int = D, *, gates: str = ".99", ridge: float = 1.0, dtype=torch.float32) -> dict[str, Tensor]:
     """Unit keys and queries of one sequence of 16 heads."""
     generator = stream(0, "mesa")
     q, k, v = (torch.randn(1, HEADS, t, d, generator=generator, dtype=torch.float64) for _ in range(3))
-    gate = torch.full((1, HEADS, t), forget, dtype=torch.float64).log()
+    draws = torch.rand(1, HEADS, t, generator=generator, dtype=torch.float64)
+    gate = GATES[gates](draws).double().log()
     named = {"q": normalize(q, dim=-1), "k": normalize(k, dim=-1), "v": v, "log_forget": gate}
     named["ridge"] = torch.full((HEADS,), ridge, dtype=torch.float64)
     return {name: tensor.to(dtype).requires_grad_() for name, tensor in named.items()}
@@ -82,47 +93,86 @@ def milliseconds(cases: dict[Any, Callable[[], object]], rounds: int = 4) -> dic
 
 
 def accuracy() -> list[dict]:
-    """Relative errors in float32 against float64, by condition number."""
+    """Relative errors in float32 of outputs and of gradients, the worst of them, by condition number."""
     rows = []
-    settings = (
-        (1.0, 1.0),
-        (1.0, 0.01),
-        (0.99, 0.01),
-        (1.0, 1e-3),
-        (0.95, 0.01),
-        (1.0, 3e-4),
-        (0.95, 1e-3),
-        (1.0, 1e-5),
-    )
-    for forget, ridge in settings:
-        exact = run(inputs(512, forget=forget, ridge=ridge, dtype=torch.float64))
-        row: dict = {"forget": forget, "ridge": ridge, "condition": condition(forget, ridge)}
-        for method, options in METHODS.items():
-            rough = run(inputs(512, forget=forget, ridge=ridge), **options)
-            errors = [float((one.double() - true).norm() / true.norm()) for one, true in zip(rough, exact, strict=True)]
-            row[method] = dict(zip(("y", "q", "k", "v", "log_forget", "ridge"), errors, strict=True))
+    settings = {
+        True: [("1", 1.0), ("U(.95, 1)", 1.0), ("U(.95, 1)", 0.02), ("U(.9, 1)", 0.1), ("U(.9, 1)", 3e-3),
+               ("U(.6, 1)", 0.3), ("U(.6, 1)", 3e-3)],
+        False: [("U(.6, 1)", 1.0), ("U(.6, 1)", 0.01), ("U(.95, 1)", 0.02), ("10^U(-6, 0)", 0.01), (".99", 3e-4),
+                ("1", 1e-5)],
+    }  # fmt: skip
+    for decays, gates, ridge in ((decays, *case) for decays, cases in settings.items() for case in cases):
+        case = {"t": 160, "d": 32, "gates": gates, "ridge": ridge}
+        rough = inputs(**case)
+        exact = run({name: part.detach().double().requires_grad_() for name, part in rough.items()}, method="solve",
+                    ridge_decays=decays)  # fmt: skip
+        row: dict = {**case, "ridge_decays": decays, "condition": condition(rough, decays)}
+        for method in ("chunk", "cg", "solve") if decays else ("cg", "solve"):
+            found = run(rough, method=method, ridge_decays=decays)
+            errors = [float((one.double() - true).norm() / true.norm()) for one, true in zip(found, exact, strict=True)]
+            row |= {f"{method} y": errors[0], f"{method} gradients": max(errors[1:])}
         rows.append(row)
     return rows
 
 
-def condition(forget: float, ridge: float) -> float:
-    """The largest condition number of H_t that the first head meets."""
-    leaves = inputs(512, forget=forget, ridge=ridge, dtype=torch.float64)
-    H, worst = ridge * torch.eye(D, dtype=torch.float64), 1.0
-    for t, k in enumerate(leaves["k"][0, 0].detach()):
-        H = forget * H + k[:, None] * k
-        worst = max(worst, float(torch.linalg.cond(H))) if t % 16 == 0 else worst
+def condition(leaves: dict[str, Tensor], decays: bool) -> float:
+    """The largest condition number of A_t that any head meets."""
+    ridge = torch.diag_embed(leaves["ridge"].detach().double()[:, None].expand(-1, leaves["k"].shape[-1]))
+    H, worst = ridge if decays else torch.zeros_like(ridge), 1.0
+    keys, gates = (leaves[name].detach().double()[0].unbind(1) for name in ("k", "log_forget"))
+    for k, gate in zip(keys, gates, strict=True):
+        H = gate.exp()[:, None, None] * H + k[:, :, None] * k[:, None]
+        worst = max(worst, float(torch.linalg.cond(H if decays else H + ridge).max()))
     return worst
 
 
-def by_length(lengths: Sequence[int]) -> list[dict]:
+def recurrence(leaves: dict[str, Tensor]) -> None:
+    """Recursive least squares as the thesis has it (eq. 3.19), one token after another, forward and backward."""
+    q, k, v, gate, ridge = leaves.values()
+    d, rows = k.shape[-1], []
+    R, G = torch.eye(d) / ridge[:, None, None], torch.zeros(v.shape[-1], d)
+    for t in range(q.shape[2]):
+        forget, Rk = gate[0, :, t, None, None].exp(), R @ k[0, :, t, :, None]
+        R = (R - Rk * Rk.mT / (forget + (k[0, :, t, :, None] * Rk).sum(-2, keepdim=True))) / forget
+        G = forget * G + v[0, :, t, :, None] * k[0, :, t, None, :]
+        rows.append((G @ (R @ q[0, :, t, :, None])).squeeze(-1))
+    y = torch.stack(rows, 1)[None]
+    torch.autograd.grad(y, list(leaves.values()), cotangent(y.shape))
+
+
+def by_length(lengths: Sequence[int], d: int = D) -> list[dict]:
     rows = []
     for t in lengths:
-        leaves = inputs(t)
-        methods = METHODS if t <= 512 else ("chunk",)
-        cases: dict[str, Callable[[], object]] = {name: partial(run, leaves, **METHODS[name]) for name in methods}
-        times = milliseconds({**cases, "softmax": partial(softmax, leaves)}, rounds=4 if t <= 2048 else 2)
-        rows.append({"t": t, **times, **{f"{name} MiB": in_own_process(name, t) for name in ("chunk", "softmax")}})
+        leaves = inputs(t, d)
+        cases: dict[str, Callable[[], object]] = {
+            "chunk": partial(run, leaves),
+            "constant ridge": partial(run, leaves, **CONSTANT),
+            "softmax": partial(softmax, leaves),
+        }
+        if t <= 512 and d == D:
+            cases["recurrence"] = partial(recurrence, leaves)
+            cases["30 cg"] = partial(run, leaves, **CONSTANT, check=False, iterations=30)
+        times = milliseconds(cases, rounds=6 if t <= 1024 else 3)
+        memory = {f"{name} MiB": in_own_process(name, t) for name in ("chunk", "softmax")} if d == D else {}
+        rows.append({"t": t, **times, "chunk / softmax": times["chunk"] / times["softmax"], **memory})
+    return rows
+
+
+def by_gate(t: int = 512) -> list[dict]:
+    """A ridge that does not decay at any gate, beside one that does at a gate that it bears, and 30 plain iterations."""
+    rows, reference = [], inputs(t)
+    for gates in GATES:
+        leaves = inputs(t, gates=gates)
+        times = milliseconds(
+            {
+                "decaying ridge, gate .99": partial(run, reference),
+                "constant ridge": partial(run, leaves, **CONSTANT),
+                "30 cg": partial(run, leaves, **CONSTANT, check=False, iterations=30),
+            }
+        )
+        _, info = mesa_attention(**leaves, **CONSTANT, return_info=True)
+        ratio = times["constant ridge"] / times["decaying ridge, gate .99"]
+        rows.append({"gates": gates, **times, "constant / decaying": ratio, "iterations": info.iterations})
     return rows
 
 
@@ -136,7 +186,7 @@ def added_memory(method: str, t: int) -> float:
     leaves = inputs(t)
     before = status("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
-    softmax(leaves) if method == "softmax" else run(leaves, **METHODS[method])
+    softmax(leaves) if method == "softmax" else run(leaves)
     return (status("VmHWM") - before) / 1024
 
 
@@ -184,14 +234,12 @@ def size(kept: MesaState | list[Tensor]) -> int:
 
 def show(title: str, rows: list[dict], console: Console) -> None:
     table = Table(title=title, title_justify="left")
-    flat = [
-        {key: max(value.values()) if isinstance(value, dict) else value for key, value in row.items()} for row in rows
-    ]
-    columns = list(dict.fromkeys(key for row in flat for key in row))
+    columns = list(dict.fromkeys(key for row in rows for key in row))
     for column in columns:
         table.add_column(column, justify="right")
-    for row in flat:
-        table.add_row(*(f"{row[column]:.3g}" if column in row else "" for column in columns))
+    for row in rows:
+        cells = (row.get(column, "") for column in columns)
+        table.add_row(*(f"{cell:.3g}" if isinstance(cell, float) else str(cell) for cell in cells))
     console.print(table)
 
 
@@ -200,10 +248,11 @@ def draw(rows: list[dict]) -> Figure:
     figure = Figure(figsize=(7.5, 3.1))
     time_axes, memory_axes = figure.subplots(1, 2)
     looks = {
-        "chunk": ("mesa-layer, in chunks", "trained"),
+        "chunk": ("mesa-layer", "trained"),
         "softmax": ("softmax, PyTorch's kernel", "limit"),
-        "recurrence": ("mesa-layer, recurrence", "gd"),
-        "30 cg": ("mesa-layer, 30 CG steps", "gd++"),
+        "constant ridge": ("its ridge constant", "interpolated"),
+        "recurrence": ("recurrence", "gd"),
+        "30 cg": ("30 CG steps", "gd++"),
     }
     for name, (label, colour) in looks.items():
         for axes, key in ((time_axes, name), (memory_axes, f"{name} MiB")):
@@ -212,7 +261,7 @@ def draw(rows: list[dict]) -> Figure:
                 axes.loglog(*zip(*points, strict=True), "o-", ms=3, color=COLOURS[colour], label=label)
     time_axes.set(xlabel="tokens", ylabel="ms, forward and backward")
     memory_axes.set(xlabel="tokens", ylabel="MiB beyond the inputs")
-    figure.legend(*time_axes.get_legend_handles_labels(), loc="outside upper center", ncols=4)
+    figure.legend(*time_axes.get_legend_handles_labels(), loc="outside upper center", ncols=5)
     return figure
 
 
@@ -220,9 +269,12 @@ def main() -> None:
     keep_freed_memory()
     torch.set_flush_denormal(True)
     run(inputs(128))
+    lengths = (128, 256, 512, 1024, 2048, 4096, 8192, 16384)
     results = {
-        "accuracy, float32: worst relative error of outputs and gradients": accuracy(),
-        "ms forward and backward, and memory, by length": by_length((128, 256, 512, 1024, 2048, 4096, 8192, 16384)),
+        "relative errors in float32, T = 160, d = 32": accuracy(),
+        "ms forward and backward, and memory, by length": by_length(lengths),
+        "the same for d = 128": by_length((512, 1024, 2048, 4096), 128),
+        "ms forward and backward by gate, T = 512": by_gate(),
         "ms forward and backward by width and chunk, T = 512": by_width((16, 32, 64, 128, 256), (16, 32, 64, 128)),
         "microseconds of a decoded token": decoding((512, 4096, 32768)),
     }
@@ -230,10 +282,10 @@ def main() -> None:
     RESULTS.write_text(json.dumps({**machine, **results}, indent=1) + "\n")
     with rc_context(STYLE):
         figure = draw(results["ms forward and backward, and memory, by length"])
-    for suffix, content in figure_files(figure).items():
-        RESULTS.with_suffix(f".{suffix}").write_bytes(content)
+        for suffix in ("svg", "png"):
+            figure.savefig(RESULTS.with_suffix(f".{suffix}"))
     for title, rows in results.items():
-        show(title, rows, Console(width=120))
+        show(title, rows, Console(width=140))
 
 
 if __name__ == "__main__":
