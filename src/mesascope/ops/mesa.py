@@ -100,8 +100,8 @@ def mesa_attention(
             ``"cg"``: conjugate gradients to ``tolerance``, from the chunk's factor where that saves more than it costs.
             ``"neumann"``, ``"chebyshev"``: ``iterations`` terms of a series, for H of small condition number:
             T d (2 C + d) multiplications a term, no factorisation, derivatives through every term.
-        chunk: tokens of a chunk; if None 64, or 32 for keys of less than 64 entries. Chunks that forget much are cut
-            further, to keep their digits.
+        chunk: tokens of a chunk; if None 64, or 32 for iterations or keys of less than 64 entries. Chunks that forget
+            much are cut further.
         state: that of the tokens before, as an earlier call returned it: a `MesaState` where the ridge decays, else a
             `FixedRidgeState`. What is left of a decaying ridge is part of it, and ``ridge`` then has no effect.
         return_state, return_info: whether to return a state and a `MesaInfo` too, in this order.
@@ -244,7 +244,7 @@ def _solution(
     (rows, _, dk), count = problem.q.shape, plan.iterations
     if plan.method == "solve":
         return mesa_steps.solve(problem, heads, plan.check), problem.q.new_zeros(rows), 0
-    size = chunk or (_CHUNK if dk >= _CHUNK else _CHUNK // 2)
+    size = chunk or (_CHUNK if dk >= _CHUNK and plan.method == "chunk" else _CHUNK // 2)
     size = min(size, 4 * math.ceil(max(documents) / 4) or 1)  # products of odd sizes are slow
     chunks = chunks_of(problem, size, documents)
     q, ridge = chunks.queries, problem.ridge[:, None, None, :].expand(-1, chunks.H.shape[1], -1, -1)

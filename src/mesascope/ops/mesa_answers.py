@@ -221,11 +221,12 @@ def _recurrence(
     products with H or keys are needed.
     """
     unlike = None if factor is None else (1 - 1 / factor.lift) * normal.ridge
-    x, residual, energy, count = torch.zeros_like(q), q, q.new_ones(()), 0
+    x, residual, energy, count = torch.zeros_like(q), q.clone(), q.new_ones(()), 0
     direction = image = torch.zeros_like(q)
+    times = normal.many_times()
     while count < iterations and (not check or bool((residual.norm(dim=-1) > goal).any())):
         if factor is None or unlike is None:
-            better, its_image = residual, normal.times(residual)
+            better, its_image = residual, times(residual)
         else:
             better, _ = substitute(factor, residual)
             its_image = torch.addcmul(residual, unlike, better)
@@ -234,7 +235,8 @@ def _recurrence(
         direction, image = torch.addcmul(better, momentum, direction), torch.addcmul(its_image, momentum, image)
         along = _dot(direction, image)
         step = torch.where(along > 0, energy / along.where(along > 0, 1), 0)
-        x, residual = torch.addcmul(x, step, direction), torch.addcmul(residual, step, image, value=-1)
+        x.addcmul_(step, direction)
+        residual.addcmul_(step, image, value=-1)
         count += 1
     return x, count
 

@@ -101,4 +101,6 @@ def _placed(
 def read_out(chunks: Chunks, x: Float[Tensor, "batch chunks size dk"]) -> Solution:
     """y_t = G_t x_t, and the last states."""
     y = decays(chunks.log_forget) * (x @ chunks.G) + (chunks.weights * (x @ chunks.keys.mT)) @ chunks.values
-    return Solution(y.flatten(1, 2)[:, chunks.places], chunks.last_H, chunks.last_G)
+    y = y.flatten(1, 2)
+    y = y[:, : len(chunks.places)] if len(chunks.last_H) == 1 else y[:, chunks.places]
+    return Solution(y, chunks.last_H, chunks.last_G)
