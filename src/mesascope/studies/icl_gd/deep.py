@@ -100,7 +100,7 @@ def measure(lab: Lab, settings: Deep) -> None:
     few = fresh.part(0, settings.sweep_tasks)
     lab.stage("left-out", lambda: _left_out(trained, few))
     lab.stage("warm-left-out", lambda: _left_out(warm, few))
-    groups = {"trained": trained, "warm": warm, "own": [own_descent(net, SEPARATE) for net in warm]}
+    groups = {"warm": warm, "own": [own_descent(net, SEPARATE) for net in warm]}
     lab.stage("warm-comparison", lambda: lenses.measure_together(groups, ["own"], fresh))
 
     recipe, tied = settings.looped, _tied(lab, settings)
@@ -325,7 +325,7 @@ STUDY = register("study", "deep")(
             "quick": Deep(
                 plan(1200, 8e-3, batch=512, clip=0.001),
                 init_scale=3.0,
-                seeds=5,
+                seeds=6,
                 tasks=10_000,
                 sweep_tasks=500,
                 tune_tasks=500,

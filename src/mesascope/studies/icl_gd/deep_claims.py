@@ -157,7 +157,7 @@ CLAIMS = (
         "warm-loses-less", "every network that starts from gradient descent has a lower median loss than every one "
         "that starts from random weights", "median loss from gradient descent / from random weights, each with each",
         ours("whether random starts end in poorer optima"),
-        lambda r: np.true_divide.outer(*(r["warm-comparison"]["median", name] for name in ("warm", "trained"))),
+        lambda r: np.true_divide.outer(r["warm-comparison"]["median", "warm"], r[MAIN]["median", "trained"]),
         below(1.0), premises=(*SEPARATE, *WARM),
     ),
     Claim(
