@@ -312,7 +312,7 @@ FIGURES = (
             Lines("authors' settings", "training step", HALF_MSE, _authors_loss, "y"),
         ),
         columns=2,
-        claims=("all-layers-used", "warm-all-layers-used", "warm-loses-less", "warm-matches-own-gd++"),
+        claims=("all-layers-used", "warm-all-layers-used", "warm-same-optimum", "warm-matches-own-gd++"),
     ),
 )
 
