@@ -159,7 +159,7 @@ def by_length(lengths: Sequence[int], d: int = D) -> list[dict]:
 
 
 def by_gate(t: int = 512) -> list[dict]:
-    """A ridge that does not decay at any gate, beside one that does at a gate that it bears, and 30 plain iterations."""
+    """A ridge that does not decay, at any gate, beside one that does, at .99, and 30 plain iterations."""
     rows, reference = [], inputs(t)
     for gates in GATES:
         leaves = inputs(t, gates=gates)
