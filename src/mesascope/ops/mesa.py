@@ -327,5 +327,6 @@ def _problem(
         H, G = (part.expand(documents, *part.shape) for part in (H, G))
     else:
         H, G = (part.to(dtype).reshape(documents, -1, *part.shape[-2:]) for part in state)
-    tokens = (part.to(dtype).flatten(0, -3) for part in (q, k, v))
-    return Problem(*tokens, *(gate.flatten(0, -2) for gate in gates), H, G, beside)
+    q, k, v = (part.to(dtype).flatten(0, -3) for part in (q, k, v))
+    log_forget, beta = (gate.flatten(0, -2) for gate in gates)
+    return Problem(q, k, v, log_forget, beta, H, G, beside)

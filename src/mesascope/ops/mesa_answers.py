@@ -88,7 +88,7 @@ def _exact(normal: Normal, q: Tensor) -> Answer:
     """By the chunk's factor, or those of its halves where it forgets much."""
     much = forgotten(normal.log_forget) > _MOST
     if bool(much.any()):
-        return _apart(much, normal, q, lambda *part: _halved(*part, _exact), _exact)
+        return _apart(much, normal, q, lambda normal, q: _halved(normal, q, _exact), _exact)
     return _corrected(normal, q, factorise(normal))
 
 
