@@ -58,7 +58,7 @@ def copying_before(run: Any, share: float = 0.05) -> np.ndarray:
 def _gain(run: Any) -> np.ndarray:
     """Doublings of that ratio from before the jump to where nine tenths of the fall have been made."""
     late = np.where(fall_made(run) > 0.9, run["next"] / run["others"], 0.0)
-    return np.log2(late.max(axis=1) / copying_before(run))
+    return np.log2(np.maximum(late.max(axis=1), 1e-9) / copying_before(run))  # 0 where nothing falls so far
 
 
 def _arrivals(r: Any) -> tuple[np.ndarray, np.ndarray]:
