@@ -22,8 +22,8 @@ def test_a_mesa_layer_with_learned_gates_trains_on_bytes(convolution):
     optimizer = torch.optim.AdamW(model.parameters(), 3e-3)
     losses = []
     for _ in range(50):
-        starts = torch.randint(len(TEXT) - 257, (1, 1))
-        part = TEXT[starts + torch.arange(257)]
+        starts = torch.randint(len(TEXT) - 201, (1, 1))
+        part = TEXT[starts + torch.arange(201)]
         loss = nn.functional.cross_entropy(model(part[:, :-1]).flatten(0, 1), part[:, 1:].flatten())
         optimizer.zero_grad()
         loss.backward()
