@@ -11,7 +11,7 @@ from sklearn.neighbors import KNeighborsRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from mesascope.adapters import AsLearner, AsPredictor, from_sklearn
+from mesascope.adapters import AsLearner, AsPredictor, chunk_mesa_net, from_sklearn
 from mesascope.errors import ArgumentTypeError, MissingPackageError
 from mesascope.learners import (
     GradientDescent,
@@ -159,3 +159,59 @@ def test_without_scikit_learn_the_sentence_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(MissingPackageError, match=r"^sklearn must be installed for from_sklearn, but is not: pip inst"):
         from_sklearn(Ridge())
+
+
+def mesa_net_exact(q, k, v, g, beta, lamb, h_kk, h_kv):
+    """MesaNet's layer by its definition, one token at a time, in its own layout."""
+    rows = []
+    for t in range(q.shape[1]):
+        forget, counted = g[:, t, :, None, None].exp(), (beta[:, t, :, None] * k[:, t])[..., None]
+        h_kk = forget * h_kk + counted * k[:, t, :, None, :]
+        h_kv = forget * h_kv + counted * v[:, t, :, None, :]
+        x = torch.linalg.solve(h_kk + torch.diag_embed(lamb), q[:, t])
+        rows.append((x[..., None] * h_kv).sum(-2))
+    return torch.stack(rows, 1), h_kk, h_kv
+
+
+def mesa_net_inputs(batch=2, t=70, heads=3, dk=8, dv=5):
+    def draw(*shape):
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    generator = torch.Generator().manual_seed(0)
+    named = {"q": draw(batch, t, heads, dk), "k": draw(batch, t, heads, dk), "v": draw(batch, t, heads, dv)}
+    named |= {"g": -draw(batch, t, heads).exp(), "beta": draw(batch, t, heads).sigmoid(), "lamb": draw(heads, dk).exp()}
+    key = draw(batch, heads, dk, dk)
+    return named, key @ key.mT, draw(batch, heads, dk, dv)
+
+
+def test_mesanets_function_is_its_definition():
+    named, h_kk, h_kv = mesa_net_inputs()
+    y, states = chunk_mesa_net(**named, h_kk_init=h_kk, h_kv_init=h_kv, output_final_state=True)
+    for got, expected in zip((y, *states), mesa_net_exact(**named, h_kk=h_kk, h_kv=h_kv), strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-9)
+    y, states = chunk_mesa_net(**named)
+    torch.testing.assert_close(y, mesa_net_exact(**named, h_kk=0 * h_kk, h_kv=0 * h_kv)[0], rtol=1e-9, atol=1e-9)
+    assert states == (None, None)
+    unit = {name: torch.nn.functional.normalize(named[name], dim=-1) if name in "qk" else named[name] for name in named}
+    torch.testing.assert_close(chunk_mesa_net(**named, use_qk_l2norm_in_kernel=True), chunk_mesa_net(**unit))
+
+
+def test_mesanets_function_takes_packed_documents():
+    named, h_kk, h_kv = mesa_net_inputs(batch=1)
+    ends, several = torch.tensor([0, 30, 70]), [part.expand(2, *part.shape[1:]) for part in (h_kk, h_kv)]
+    y, (last, _) = chunk_mesa_net(**named, h_kk_init=several[0], h_kv_init=several[1], output_final_state=True,
+                                  cu_seqlens=ends)  # fmt: skip
+    own = {name: part if name == "lamb" else part[:, 30:] for name, part in named.items()}
+    expected, end, _ = mesa_net_exact(**own, h_kk=h_kk, h_kv=h_kv)
+    torch.testing.assert_close(y[:, 30:], expected, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(last[1:], end)
+
+
+def test_mesanets_function_agrees_with_flash_linear_attentions_own_definition():
+    naive = pytest.importorskip("fla.ops.mesa_net.naive")
+    named, h_kk, h_kv = mesa_net_inputs(dv=8)
+    rough = {name: part.float() for name, part in named.items()}
+    y, states = chunk_mesa_net(**rough, h_kk_init=h_kk.float(), h_kv_init=h_kv.float(), output_final_state=True)
+    expected = naive.naive_mesa_net_exact(**rough, h_kk_init=h_kk.float(), h_kv_init=h_kv.float())
+    for got, other in zip((y, *states), expected, strict=True):
+        torch.testing.assert_close(got, other, rtol=1e-3, atol=1e-3)
