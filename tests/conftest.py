@@ -3,11 +3,24 @@
 import pytest
 from hypothesis import settings
 from jaxtyping import config, install_import_hook
+from xdist.scheduler import LoadScopeScheduling
 
 install_import_hook("mesascope", "shape_checker.check").__enter__()
 
 settings.register_profile("same examples every time", derandomize=True, deadline=None)
 settings.load_profile("same examples every time")
+
+
+class ByModuleOrStudy(LoadScopeScheduling):
+    """Tests of a module share a process, and so what its fixtures make, and those of a study share one."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        module, _, test = nodeid.partition("::")
+        return nodeid[nodeid.find("[") :] if module == "tests/test_studies.py" and "[" in test else module
+
+
+def pytest_xdist_make_scheduler(config, log):
+    return ByModuleOrStudy(config, log)
 
 
 @pytest.fixture

@@ -95,12 +95,12 @@ def test_centred_descent_is_descent_on_centred_inputs():
 
 def test_a_kernel_construction_leaves_the_mlp_passed_in_as_it_was():
     mlp = MLP(3, 6, 1.0, stream(0, "init"))
-    before = mlp.w_in.clone()
+    before = mlp.up_proj.weight.clone()
     network, algorithm = kernel_gradient_descent(mlp, 1, 0.2, 6)
     with torch.no_grad():
-        network.embedding.mlp.w_in.zero_()
-    assert torch.equal(mlp.w_in, before)
-    assert mlp.w_in.dtype == torch.float32
+        network.embedding.mlp.up_proj.weight.zero_()
+    assert torch.equal(mlp.up_proj.weight, before)
+    assert mlp.up_proj.weight.dtype == torch.float32
     tasks = episode()
     assert algorithm(tasks.context, tasks.xq).dtype == torch.float64
 
@@ -108,7 +108,7 @@ def test_a_kernel_construction_leaves_the_mlp_passed_in_as_it_was():
 def test_a_kernel_construction_takes_biases():
     mlp = MLP(3, 6, 1.0, stream(0, "init"), bias=True)
     with torch.no_grad():
-        for bias in (mlp.b_in, mlp.b_out):
+        for bias in (mlp.up_proj.bias, mlp.down_proj.bias):
             bias.copy_(torch.randn(bias.shape, generator=stream(0, "biases")))
     network, algorithm = kernel_gradient_descent(mlp, 1, 0.1, 6, steps=2)
     plain, _ = kernel_gradient_descent(MLP(3, 6, 1.0, stream(0, "init")), 1, 0.1, 6, steps=2)

@@ -20,11 +20,13 @@ OVER_CONTEXT = [name for name in ATTENTIONS if "over_context" in facts("attentio
 HEADS = st.builds(
     AttentionConfig,
     width=st.integers(2, 6),
-    n_heads=st.integers(1, 3),
+    n_heads=st.sampled_from([1, 2, 4]),
+    n_kv_heads=st.none() | st.just(1),
     key_size=st.integers(2, 4),
     value_size=st.none() | st.integers(1, 3),
     dpfp=st.integers(0, 2),
     convolution=st.integers(0, 3),
+    convolve_values=st.booleans(),
     positions=st.integers(0, 4),
     window=st.none() | st.integers(1, 4),
     forget=st.booleans(),
@@ -120,6 +122,6 @@ def test_one_init_scale_means_the_same_in_both_transformers(n_layers, init_scale
     config = TransformerConfig(40, n_layers, 2, mlp=2, init_scale=init_scale)
     for net in (causal, Transformer(config, stream(0, "init"))):
         layer = net.layers[-1]
-        for weight, fan_in in ((layer.attention.w_k, 40), (layer.attention.p, 40), (layer.mlp.w_out, 80)):
+        for weight, fan_in in ((layer.attention.w_k, 40), (layer.attention.p, 40), (layer.mlp.down_proj.weight, 80)):
             deviation = (init_scale / n_layers / fan_in) ** 0.5
             assert weight.std().item() == pytest.approx(deviation, rel=0.1)

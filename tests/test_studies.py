@@ -42,10 +42,10 @@ def finished(name, folder, seed=0, **tiny):
 
 @pytest.fixture(scope="module", autouse=True)
 def hardly_tuned():
-    """References are tuned by three steps of L-BFGS a start, which is tested elsewhere, and figures drawn coarsely."""
+    """References are tuned by three steps of L-BFGS a start, which is tested elsewhere, and figures drawn as SVG."""
     minimise = tuning.minimise
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(figures.STYLE, "savefig.dpi", 20)
+        patch.setattr(figures, "FORMATS", {"svg": {"Date": None}})
         patch.setattr(tuning, "minimise", lambda losses, start, units, iterations: minimise(losses, start, units, 3))
         yield
 
@@ -98,12 +98,15 @@ def test_another_seed_changes_every_array(tiny, tmp_path):
     """But closed forms and settings, which are the same whatever was drawn."""
     name, run, _ = tiny
     study, settings, _ = resume_run(run.path)
+    settings = dataclasses.replace(settings, seeds=2)  # enough to compare with, and several times as fast
     other = new_run(study, "quick", settings, seed=1, out=tmp_path / name)
     study.measure(Lab(other, settings.seeds), settings)
     for stage in run.results:
         for key, array in numbers(run.results[stage]).items():
             if key.split()[-1] not in CLOSED_FORMS and np.issubdtype(array.dtype, np.floating):
-                same = np.isfinite(array) & (array == numbers(other.results[stage])[key]) & (array != 0)
+                others = numbers(other.results[stage])[key]
+                array = array[tuple(slice(size) for size in others.shape)]
+                same = np.isfinite(array) & (array == others) & (array != 0)
                 assert same.mean() < 0.5, f"{stage}/{key} does not depend on the seed"
 
 

@@ -89,7 +89,7 @@ def kernel_gradient_descent(
     """
     require_instance("mlp", mlp, MLP)
     require_count("d_out", d_out)
-    hidden, d_in = mlp.w_in.shape
+    hidden, d_in = mlp.up_proj.weight.shape
     width, own = d_in + d_out, copy.deepcopy(mlp).double()
     layers = gradient_descent(d_in, d_out, eta, n_context, steps).network
     embedding = EmbeddingConfig(width, width, mlp=-(-hidden // width), project=False)
@@ -107,7 +107,7 @@ def _pad(wide: MLP, mlp: MLP) -> None:
         for weight in wide.parameters():
             weight.zero_()
         for name, weight in mlp.named_parameters():
-            getattr(wide, name)[tuple(slice(size) for size in weight.shape)] = weight
+            wide.get_parameter(name)[tuple(slice(size) for size in weight.shape)] = weight
 
 
 class _Residual(nn.Module):

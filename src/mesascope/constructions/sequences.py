@@ -94,8 +94,8 @@ def neumann_preconditioning(d: int, terms: int, bound: float, ridge: float = 1.0
     with torch.no_grad():
         for index, layer in enumerate(network.transformer.layers):
             move = addition if index < terms else torch.zeros_like(addition)
-            layer.mlp.w_in.copy_(torch.cat([move, -move]))  # type: ignore[union-attr]
-            layer.mlp.w_out.copy_(torch.cat([identity, -identity], 1))  # type: ignore[union-attr]
+            layer.mlp.up_proj.weight.copy_(torch.cat([move, -move]))  # type: ignore[union-attr]
+            layer.mlp.down_proj.weight.copy_(torch.cat([identity, -identity], 1))  # type: ignore[union-attr]
     return Construction(network, algorithm)
 
 

@@ -1,6 +1,6 @@
 from .attention_config import AttentionConfig as AttentionConfig
-from .causal_attention import (
-    CausalAttention as CausalAttention,
+from .causal_attention import CausalAttention as CausalAttention
+from .causal_layers import (
     DeltaAttention as DeltaAttention,
     LinearAttention as LinearAttention,
     MesaAttention as MesaAttention,

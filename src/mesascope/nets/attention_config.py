@@ -17,6 +17,8 @@ class AttentionConfig:
     Args:
         width: of a token.
         n_heads: number of heads.
+        n_kv_heads: keys, values, gates and memories, each shared by ``n_heads / n_kv_heads`` heads of queries, as in
+            grouped-query attention: decoding keeps less, and computes as much. ``n_heads`` if None.
         key_size: of keys and queries of a head; ``width / n_heads`` if None.
         value_size: of values of a head; ``key_size`` if None.
         normalise: divide keys and queries by their L2 norm. If None, the mesa and delta layers do, the others do not.
@@ -25,13 +27,15 @@ class AttentionConfig:
         dpfp: nu of the DPFP features of keys and queries, 2 nu key_size of them; 0 for none.
         convolution: taps of a causal convolution over time of each entry of keys and queries, followed by SiLU; 0 for
             none.
+        convolve_values: whether values pass through such a convolution, too.
         positions: width of the sinusoidal position that keys and queries read beside the token; 0 for none.
         window: last tokens that softmax attention sees, which bounds its memory in decoding; all if None. Other kinds
             take no notice of it, as no kind but mesa does of the ridge.
         forget: whether forget factors sigmoid(w . e + b) are learned, a head and token. They start near
             1 - 1/horizon, with horizons of 10 to 1000 tokens over the heads.
         beta: whether input strengths sigmoid(w . e + b) are learned, a head and token; where both are, forget factors
-            are multiplied by 1 - (1 - 0.9975) beta^2, MesaNet's cap. If None, the delta layer's are, its step sizes.
+            are multiplied by 1 - (1 - forget_cap) beta^2. If None, the delta layer's are, its step sizes.
+        forget_cap: bound of the forget factor of a pair that counts fully; 1 for none. The default is MesaNet's.
         ridge: 1/lambda at the start, of mesa layers.
         ridge_floor: lower bound of the learned ridge.
         ridge_per_dimension: learn one ridge a key dimension, as MesaNet does, in place of one a head.
@@ -48,15 +52,18 @@ class AttentionConfig:
 
     width: int
     n_heads: int = 1
+    n_kv_heads: int | None = None
     key_size: int | None = None
     value_size: int | None = None
     normalise: bool | None = None
     dpfp: int = 0
     convolution: int = 0
+    convolve_values: bool = False
     positions: int = 0
     window: int | None = None
     forget: bool = False
     beta: bool | None = None
+    forget_cap: float = 0.9975
     ridge: float = 1.0
     ridge_floor: float = 1e-3
     ridge_per_dimension: bool = False
@@ -72,11 +79,16 @@ class AttentionConfig:
                 require_count(name, getattr(self, name))
         for name in ("dpfp", "convolution", "positions"):
             require_count(name, getattr(self, name), least=0)
-        for name in ("forget", "ridge_per_dimension", "output_norm", "output_gate"):
+        if self.n_kv_heads is not None:
+            require_count("n_kv_heads", self.n_kv_heads)
+            if self.n_heads % self.n_kv_heads:
+                refuse("n_kv_heads", f"divide n_heads = {self.n_heads}", self.n_kv_heads, "pass a divisor")
+        for name in ("convolve_values", "forget", "ridge_per_dimension", "output_norm", "output_gate"):
             require_instance(name, getattr(self, name), bool)
         for name in ("normalise", "beta", "ridge_decays"):
             if getattr(self, name) is not None:
                 require_instance(name, getattr(self, name), bool)
+        require_number("forget_cap", self.forget_cap, above=0, most=1)
         require_number("ridge_floor", self.ridge_floor, above=0)
         require_number("ridge", self.ridge)
         if self.ridge <= self.ridge_floor:
@@ -92,3 +104,13 @@ class AttentionConfig:
         """Sizes of a head's keys, values and the features of its keys."""
         key = key_size_of(self)
         return key, self.value_size or key, 2 * self.dpfp * key if self.dpfp else key
+
+    @property
+    def kv_heads(self) -> int:
+        """Number of heads of keys and values."""
+        return self.n_kv_heads or self.n_heads
+
+    @property
+    def group(self) -> int:
+        """Heads of queries that share one head of keys and values."""
+        return self.n_heads // self.kv_heads

@@ -1,9 +1,8 @@
-"""Causal attention layers over sequences: softmax, linear, delta and mesa, with one signature and one way to decode."""
+"""What causal attention layers over sequences share: one signature and one way to decode."""
 
 from __future__ import annotations
 
 import functools
-import math
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
@@ -11,48 +10,27 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from mesascope.errors import ArgumentError, require_count, require_instance, require_number
+from mesascope.errors import ArgumentError, require_count, require_instance
 from mesascope.nets.attention_config import AttentionConfig
 from mesascope.nets.checks import as_sequence, check_batch, check_finite, check_like, check_tokens
-from mesascope.nets.gram import rows_times
 from mesascope.nets.layers import (
     Products,
     head_weights,
     initial_weights,
-    join_heads,
+    linear,
     module_text,
-    products_of,
-    split_heads,
 )
 from mesascope.nets.padding import blanked, check_mask, check_padding, gates_without
 from mesascope.nets.points import Point, looked_at
 from mesascope.nets.states import AttentionState, check_state
 from mesascope.nets.tokens import sinusoidal
-from mesascope.ops import (
-    DeltaState,
-    LinearState,
-    SoftmaxState,
-    causal_linear_attention,
-    causal_softmax_attention,
-    delta_attention,
-    dpfp,
-    linear_attention,
-    mesa_attention,
-    softmax_attention,
-)
-from mesascope.records import register
+from mesascope.ops import dpfp
 from mesascope.shapes import Float, Tensor
 
-__all__ = [
-    "CausalAttention",
-    "DeltaAttention",
-    "LinearAttention",
-    "MesaAttention",
-    "SoftmaxAttention",
-]
+__all__ = ["CausalAttention", "UndecayedParameter"]
 
-# MesaNet's bound on the forget factor of a pair that counts fully.
-_CAP = 0.9975
+# Of the normalisation of outputs, as in other libraries.
+_EPS = 1e-5
 # What is left of an input strength that underflows, so that its logarithm exists.
 _WEAKEST = 1e-30
 
@@ -60,10 +38,11 @@ _WEAKEST = 1e-30
 class CausalAttention(nn.Module, ABC):
     """What a layer of heads adds to each token: sum_h P_h y_h,t, where y_h,t attends to tokens up to t.
 
-    Keys, queries and values are W_K e, W_Q e and W_V e, with weights ``(heads, key, width + positions)`` twice and
-    ``(heads, value, width)``, and P is ``(heads, width, value)``. The layer is called with a sequence of tokens.
-    `init_state` and `step` decode one token at a time, to the same numbers, and `advance` a part of a sequence. Its
-    points ``query``, ``key``, ``value``, ``pattern`` and ``read`` are there to be hooked: see `mesascope.nets.points`.
+    Queries, keys and values are made by the linear modules ``q_proj``, ``k_proj`` and ``v_proj``, and ``o_proj`` sums
+    what heads read; where they are learned, ``forget_proj`` and ``beta_proj`` make the gates and ``gate_proj`` the
+    output's. The layer is called with a sequence of tokens. `init_state` and `step` decode one token at a time, to the
+    same numbers, and `advance` a part of a sequence. Its points ``query``, ``key``, ``value``, ``pattern`` and ``read``
+    are there to be hooked: see `mesascope.nets.points`. Parameters with ``_no_weight_decay`` set should not decay.
 
     Args:
         config: the heads.
@@ -80,23 +59,27 @@ class CausalAttention(nn.Module, ABC):
         super().__init__()
         require_instance("config", config, AttentionConfig)
         self.config = config
-        (key, value, _), heads, width, positions = config.sizes, config.n_heads, config.width, config.positions
-        weights = head_weights(heads, width, key, value, config.init_scale, generator, positions)
-        self.w_k, self.w_q, self.w_v, self.p = weights
+        (key, value, _), heads, width = config.sizes, config.n_heads, config.width
+        w_k, w_q, w_v, p = head_weights(heads, width, key, value, config.init_scale, generator, config.positions)
+        own = config.kv_heads
+        self.q_proj, self.k_proj, self.v_proj = (linear(w.flatten(0, 1)) for w in (w_q, w_k[:own], w_v[:own]))
+        self.o_proj = linear(p.transpose(0, 1).flatten(1))
         self.normalise = self.normalises if config.normalise is None else config.normalise
-        self.convolution = (
-            initial_weights((2, heads, key, config.convolution), 1 / config.convolution, generator)
-            if config.convolution
-            else None
-        )
-        horizons = torch.logspace(1, 3, heads)
-        self.w_forget = nn.Parameter(torch.zeros(heads, width)) if config.forget else None
-        self.b_forget = nn.Parameter((horizons - 1).log()) if config.forget else None
-        beta = self.learns_beta if config.beta is None else config.beta
-        self.w_beta = nn.Parameter(torch.zeros(heads, width)) if beta else None
-        self.b_beta = nn.Parameter(torch.zeros(heads)) if beta else None
+        self.convolution = None
+        if config.convolution:
+            convolved = [self.q_proj, self.k_proj, self.v_proj][: 3 if config.convolve_values else 2]
+            channels = sum(part.out_features for part in convolved)
+            self.convolution = initial_weights((channels, config.convolution), 1 / config.convolution, generator)
+        idle, horizons = torch.zeros(config.kv_heads, width), torch.logspace(1, 3, config.kv_heads)
+        self.forget_proj = linear(idle, (horizons - 1).log()) if config.forget else None
+        learned = self.learns_beta if config.beta is None else config.beta
+        self.beta_proj = linear(idle, idle[:, 0]) if learned else None
+        for gate in (self.forget_proj, self.beta_proj):
+            if gate is not None:
+                gate.bias = UndecayedParameter(gate.bias.detach())
         self.norm = nn.Parameter(torch.ones(heads, value)) if config.output_norm else None
-        self.w_gate = initial_weights((heads, value, width), 1 / width, generator) if config.output_gate else None
+        gated = (heads * value, width)
+        self.gate_proj = linear(initial_weights(gated, 1 / width, generator)) if config.output_gate else None
         self.query, self.key, self.value, self.pattern, self.read = (Point() for _ in range(5))
 
     @abstractmethod
@@ -109,13 +92,33 @@ class CausalAttention(nn.Module, ABC):
     def init_memory(self, *batch: int) -> Any:
         """The memory before the first token."""
 
+    @property
+    def w_q(self) -> Float[Tensor, "heads key width"]:
+        """W_Q, as a view of the weights of ``q_proj``; changes to it are changes of these."""
+        return self.q_proj.weight.unflatten(0, (self.config.n_heads, -1))
+
+    @property
+    def w_k(self) -> Float[Tensor, "kv_heads key width"]:
+        """W_K, as a view of the weights of ``k_proj``."""
+        return self.k_proj.weight.unflatten(0, (self.config.kv_heads, -1))
+
+    @property
+    def w_v(self) -> Float[Tensor, "kv_heads value width"]:
+        """W_V, as a view of the weights of ``v_proj``."""
+        return self.v_proj.weight.unflatten(0, (self.config.kv_heads, -1))
+
+    @property
+    def p(self) -> Float[Tensor, "heads width value"]:
+        """P, as a view of the weights of ``o_proj``."""
+        return self.o_proj.weight.unflatten(1, (self.config.n_heads, -1)).transpose(0, 1)
+
     def init_state(self, *batch: int) -> AttentionState:
         """The state before the first token, for tokens ``(*batch, width)``."""
         for size in batch:
             require_count("batch", size, least=0)
-        key, taps = self.config.sizes[0], max(self.config.convolution - 1, 0)
-        recent = self.p.new_zeros((*batch, 2, self.config.n_heads, taps, key))
-        position = torch.zeros(batch, dtype=torch.int64, device=self.p.device)
+        channels = 0 if self.convolution is None else self.convolution.shape[0]
+        recent = self._like.new_zeros((*batch, max(self.config.convolution - 1, 0), channels))
+        position = torch.zeros(batch, dtype=torch.int64, device=self._like.device)
         return AttentionState(position, recent, self.init_memory(*batch))
 
     def step(
@@ -148,40 +151,42 @@ class CausalAttention(nn.Module, ABC):
         """
         self._check(tokens, state, mask)
         start, tokens = self.init_state(*tokens.shape[:-2]) if state is None else state, blanked(tokens, mask)
-        q, k, recent = self._asked(tokens, self._times(tokens, state, mask), start.recent, mask)
-        q, k = self.query(q), self.key(k)
-        v = self.value(split_heads(tokens, self.w_v).to(q.dtype))  # autocast may leave them different
-        gates = gates_without(mask, self.config.n_heads, *self._gates(tokens))
-        y, memory = self._attended(tokens, q, k, v, *gates, start.memory)
+        q, k, v, recent = self._heads(tokens, self._times(tokens, state, mask), start.recent, mask)
+        q, k, v = self.query(q), self.key(k), self.value(v)
+        gates = gates_without(mask, self.config.kv_heads, *self._gates(tokens))
+        q, *shared = q, *self._shared(q, k, v, *gates, start.memory)
+        y, memory = self._attended(tokens, q, *shared)
         if looked_at(self.pattern):
-            y = self._through_pattern(q, k, v, gates, start.memory)
-        y = self.read(y)
-        if self.norm is not None:
-            y = functional.rms_norm(y, y.shape[-1:]) * self.norm[:, None, :]
-        if self.w_gate is not None:
-            y = y * functional.silu(split_heads(tokens, self.w_gate))
-        moved = join_heads(y, self.p)
+            y = self._through_pattern(q, *shared)
+        moved = self.o_proj(self._read(y, tokens).transpose(-3, -2).flatten(-2))
         if state is None:
             return moved
         length = tokens.shape[-2] if mask is None else mask.sum(-1)
-        return moved, AttentionState(start.position + length, recent, memory)
+        return moved, AttentionState(start.position + length, recent, self._unshared(q, memory))
 
     def products(self) -> Products:
         """W_KQ = W_K^T W_Q, over tokens and their positions, and W_PV = P W_V.
 
         They are all that a layer computes with unless it normalises, convolves or makes features of keys and queries.
         """
-        return products_of(self)
+        group = self.config.group
+        w_k, w_v = (weight.repeat_interleave(group, 0) for weight in (self.w_k, self.w_v))
+        return Products(w_k.mT @ self.w_q, self.p @ w_v)
 
     def __repr__(self) -> str:
         return module_text(self)
 
+    @property
+    def _like(self) -> Tensor:
+        """Of the dtype and on the device of the weights, whatever stands in for the linear modules."""
+        return next((weight for weight in self.parameters() if weight.is_floating_point()), torch.empty(0))
+
     def _check(self, tokens: Tensor, state: AttentionState | None, mask: Tensor | None) -> None:
-        check_tokens("tokens", tokens, self.config.width, self.p, "AttentionConfig.width")
+        check_tokens("tokens", tokens, self.config.width, self._like, "AttentionConfig.width")
         if state is not None:
             check_state(state, AttentionState)
             check_batch(state.batch, tokens)
-            check_like("state", state.recent, "the network", self.p)
+            check_like("state", state.recent, "the network", self._like)
         check_mask(mask, tokens)
         if not self.inside:
             check_padding(mask, None if state is None else state.position)
@@ -199,148 +204,95 @@ class CausalAttention(nn.Module, ABC):
         own = torch.arange(tokens.shape[-2], device=tokens.device) if mask is None else mask.cumsum(-1) - 1
         return own.clamp(min=0) if state is None else own.clamp(min=0) + state.position[..., None]
 
-    def _asked(
+    def _heads(
         self, tokens: Tensor, times: Tensor, recent: Tensor, mask: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys, and the last inputs of their convolutions."""
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Queries, keys and values, and the last inputs of their convolutions."""
+        placed = tokens
         if self.config.positions:
             places = sinusoidal(times, self.config.positions).to(tokens)
-            tokens = torch.cat([tokens, places.expand(*tokens.shape[:-1], -1)], -1)
-        both = torch.stack([split_heads(tokens, self.w_q), split_heads(tokens, self.w_k)])
+            placed = torch.cat([tokens, places.expand(*tokens.shape[:-1], -1)], -1)
+        made = [self.q_proj(placed), self.k_proj(placed), self.v_proj(tokens)]
         if mask is not None:  # their positions are no zeros
-            both = both.masked_fill(~mask[..., None, :, None], 0)
-        both, recent = self._convolved(both, recent)
+            made = [part.masked_fill(~mask[..., None], 0) for part in made]
+        made, recent = self._convolved(made, recent)
+        counts = (self.config.n_heads, self.config.kv_heads, self.config.kv_heads)
+        q, k, v = (part.unflatten(-1, (n, -1)).transpose(-3, -2) for part, n in zip(made, counts, strict=True))
         if self.config.dpfp:
-            both = dpfp(both, self.config.dpfp)
-        q, k = _normalised(both) if self.normalise else both
-        return q, k, recent
+            q, k = dpfp(q, self.config.dpfp), dpfp(k, self.config.dpfp)
+        if self.normalise:
+            q, k = _normalised(q), _normalised(k)
+        return q, k, v.to(q.dtype), recent  # autocast may leave them different
+
+    def _convolved(self, made: list[Tensor], recent: Tensor) -> tuple[list[Tensor], Tensor]:
+        """Queries, keys and perhaps values through their convolutions over time, and the last inputs of these."""
+        if self.convolution is None:
+            return made, recent
+        count, taps, t = 3 if self.config.convolve_values else 2, self.convolution.shape[-1], made[0].shape[-2]
+        row = torch.cat([recent, torch.cat(made[:count], -1)], -2)
+        lagged = (self.convolution[:, lag] * row[..., taps - 1 - lag :, :][..., :t, :] for lag in range(taps))
+        convolved = functional.silu(functools.reduce(torch.add, lagged)).split(
+            [part.shape[-1] for part in made[:count]], -1
+        )
+        # A copy, lest the last few inputs hold on to the memory of the whole prompt.
+        return [*convolved, *made[count:]], row[..., t:, :].clone()
+
+    def _shared(self, q: Tensor, *own: Any) -> list[Any]:
+        """Keys, values, gates and a memory, as each query head's own: those of a group are the same."""
+        group, axis = self.config.group, q.ndim - 3
+
+        def repeated(part: Any) -> Any:
+            if isinstance(part, tuple):
+                return type(part)(*map(repeated, part))
+            return None if part is None else part.repeat_interleave(group, axis)
+
+        return [repeated(part) for part in own] if group > 1 else list(own)
+
+    def _unshared(self, q: Tensor, memory: Any) -> Any:
+        """A memory of every query head, as one of each group."""
+        group, axis = self.config.group, q.ndim - 3
+        if group == 1:
+            return memory
+        return type(memory)(*(part.unflatten(axis, (-1, group)).select(axis + 1, 0) for part in memory))
+
+    def _read(self, y: Float[Tensor, "*batch heads t dv"], tokens: Tensor) -> Float[Tensor, "*batch heads t dv"]:
+        """What heads read, normalised and gated."""
+        y = self.read(y)
+        if self.norm is not None:
+            y = functional.rms_norm(y, y.shape[-1:], eps=_EPS) * self.norm[:, None, :]
+        if self.gate_proj is not None:
+            y = y * functional.silu(self.gate_proj(tokens)).unflatten(-1, (y.shape[-3], -1)).transpose(-3, -2)
+        return y
 
     def _through_pattern(
-        self, q: Tensor, k: Tensor, v: Tensor, gates: tuple[Tensor | None, Tensor | None], memory: Any
+        self, q: Tensor, k: Tensor, v: Tensor, log_forget: Tensor | None, beta: Tensor | None, memory: Any
     ) -> Tensor:
         """What `attend` reads, by the matrix that mixes these values, and what the memory knew before them."""
         one = torch.eye(v.shape[-2]).to(v).expand(*v.shape[:-1], -1)
         emptied = None if memory is None else memory.emptied(v.shape[-2])
-        pattern, _ = self.attend(q, k, one, *gates, emptied)
-        known, _ = self.attend(q, k, torch.zeros_like(v), *gates, memory)
+        pattern, _ = self.attend(q, k, one, log_forget, beta, emptied)
+        known, _ = self.attend(q, k, torch.zeros_like(v), log_forget, beta, memory)
         return self.pattern(pattern) @ v + known
-
-    def _convolved(self, both: Tensor, recent: Tensor) -> tuple[Tensor, Tensor]:
-        """Queries and keys through their convolutions over time, and the last inputs of these."""
-        if self.convolution is None:
-            return both, recent
-        taps, t = self.convolution.shape[-1], both.shape[-2]
-        row = torch.cat([recent.movedim(-4, 0), both], -2)
-        kernel = self.convolution.reshape(2, *(1,) * (both.ndim - 4), *self.convolution.shape[1:])
-        lagged = (kernel[..., None, :, lag] * row[..., taps - 1 - lag :, :][..., :t, :] for lag in range(taps))
-        # A copy, lest the last few inputs hold on to the memory of the whole prompt.
-        return functional.silu(functools.reduce(torch.add, lagged)), row[..., t:, :].movedim(0, -4).clone()
 
     def _gates(self, tokens: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """log gamma and beta, each ``(*batch, heads, t)``, in float32 at least: half precision has them 0 too soon."""
         log_forget = beta = None
-        if self.w_beta is not None and self.b_beta is not None:
-            beta = torch.sigmoid(_wide(rows_times(tokens, self.w_beta.mT) + self.b_beta)).clamp_min(_WEAKEST).mT
-        if self.w_forget is not None and self.b_forget is not None:
-            log_forget = functional.logsigmoid(_wide(rows_times(tokens, self.w_forget.mT) + self.b_forget)).mT
+        if self.beta_proj is not None:
+            beta = torch.sigmoid(_wide(self.beta_proj(tokens))).clamp_min(_WEAKEST).mT
+        if self.forget_proj is not None:
+            log_forget = functional.logsigmoid(_wide(self.forget_proj(tokens))).mT
             if beta is not None:
-                log_forget = log_forget + torch.log1p(-(1 - _CAP) * beta.square())
+                log_forget = log_forget + torch.log1p(-(1 - self.config.forget_cap) * beta.square())
         return log_forget, beta
 
 
-@register("attention", "softmax", over_context=softmax_attention)
-class SoftmaxAttention(CausalAttention):
-    """y_t = sum_i softmax_i(q_t . k_i / sqrt(width of k)) v_i, where forget factors and strengths multiply the weights.
+class UndecayedParameter(nn.Parameter):
+    """A parameter that weight decay would move away from where it should start, and that trainers leave out of it.
 
-    Decoding keeps the last ``window`` keys and values, or all.
+    They know it by ``_no_weight_decay``, as that of other libraries; copies keep it.
     """
 
-    def attend(self, q, k, v, log_forget, beta, memory):
-        scale = q.shape[-1] ** 0.5 if self.normalise else None
-        return causal_softmax_attention(
-            q, k, v, scale=scale, log_forget=log_forget, beta=beta, window=self.config.window, state=memory,
-            return_state=True,
-        )  # fmt: skip
-
-    def init_memory(self, *batch: int) -> SoftmaxState:
-        _, value, features = self.config.sizes
-        empty = (*batch, self.config.n_heads, 0)
-        return SoftmaxState(*(self.p.new_zeros(shape) for shape in ((*empty, features), (*empty, value), empty)))
-
-
-@register("attention", "linear", over_context=linear_attention)
-class LinearAttention(CausalAttention):
-    """y_t = G_t q_t with G_t = gamma_t G_{t-1} + beta_t v_t k_t^T. Decoding keeps G."""
-
-    def attend(self, q, k, v, log_forget, beta, memory):
-        return causal_linear_attention(q, k, v, log_forget=log_forget, beta=beta, state=memory, return_state=True)
-
-    def init_memory(self, *batch: int) -> LinearState:
-        return LinearState(self._no_map(*batch))
-
-    def _no_map(self, *batch: int) -> Float[Tensor, "*batch heads dv dk"]:
-        _, value, features = self.config.sizes
-        return self.p.new_zeros((*batch, self.config.n_heads, value, features))
-
-
-@register("attention", "delta")
-class DeltaAttention(LinearAttention):
-    """DeltaNet: G_t = gamma_t G_{t-1} + beta_t (v_t - gamma_t G_{t-1} k_t) k_t^T, gated where ``forget`` is set.
-
-    Source: Schlag, Irie and Schmidhuber (2021); Yang, Kautz and Hatamizadeh (2024).
-    """
-
-    normalises = True
-    learns_beta = True
-
-    def attend(self, q, k, v, log_forget, beta, memory):
-        return delta_attention(q, k, v, log_forget=log_forget, beta=beta, state=memory, return_state=True)
-
-    def init_memory(self, *batch: int) -> DeltaState:
-        return DeltaState(self._no_map(*batch))
-
-
-@register("attention", "mesa")
-class MesaAttention(CausalAttention):
-    """The mesa-layer: y_t = W_t q_t with W_t the ridge regression of values on keys up to t. Decoding keeps H and G.
-
-    See `mesascope.ops.mesa_attention`. The ridge is ridge_floor + softplus(a), with ``a`` learned.
-
-    >>> layer = MesaAttention(AttentionConfig(width=8, n_heads=2))
-    >>> layer(torch.ones(3, 5, 8)).shape
-    torch.Size([3, 5, 8])
-    """
-
-    normalises = True
-
-    def __init__(self, config: AttentionConfig, generator: torch.Generator | None = None) -> None:
-        super().__init__(config, generator)
-        shape = (config.n_heads, config.sizes[2]) if config.ridge_per_dimension else (config.n_heads,)
-        self.ridge_above = nn.Parameter(torch.empty(shape))
-        self.ridge = config.ridge
-        self.ridge_decays = not config.forget if config.ridge_decays is None else config.ridge_decays
-
-    @property
-    def ridge(self) -> Tensor:
-        """1/lambda of every head, or of every head and key dimension."""
-        return self.config.ridge_floor + functional.softplus(self.ridge_above)
-
-    @ridge.setter
-    def ridge(self, value: float) -> None:
-        require_number("ridge", value, above=self.config.ridge_floor)
-        above = value - self.config.ridge_floor
-        with torch.no_grad():
-            self.ridge_above.fill_(above + math.log(-math.expm1(-above)))
-
-    def attend(self, q, k, v, log_forget, beta, memory):
-        return mesa_attention(
-            q, k, v, ridge=self.ridge, log_forget=log_forget, beta=beta, ridge_decays=self.ridge_decays,
-            state=memory, return_state=True,
-        )  # fmt: skip
-
-    def init_memory(self, *batch: int) -> None:
-        """None, which lets the op begin with the ridge."""
-        return
+    _no_weight_decay = True
 
 
 def _wide(tensor: Tensor) -> Tensor:

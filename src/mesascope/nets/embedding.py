@@ -68,7 +68,7 @@ class Embedding(nn.Module):
         self.mlp = MLP(width, config.mlp * width, scale, generator, bias=True)
 
     def forward(self, tokens: Float[Tensor, "*batch rows d_token"]) -> Float[Tensor, "*batch rows width"]:
-        check_tokens("tokens", tokens, self.config.d_token, self.mlp.w_in, "EmbeddingConfig.d_token")
+        check_tokens("tokens", tokens, self.config.d_token, self.mlp.up_proj.weight, "EmbeddingConfig.d_token")
         embedded = tokens if self.w_in is None else tokens @ self.w_in.mT
         return embedded + self.mlp(embedded)
 

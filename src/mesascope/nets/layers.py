@@ -27,6 +27,7 @@ __all__ = [
     "initial_weights",
     "join_heads",
     "key_size_of",
+    "linear",
     "module_text",
     "products_of",
     "set_products",
@@ -90,6 +91,15 @@ def initial_weights(shape: tuple[int, ...], variance: float, generator: torch.Ge
     weights = torch.empty(shape, device=None if generator is None else generator.device)
     nn.init.trunc_normal_(weights, std=1.0, a=-2.0, b=2.0, generator=generator)
     return nn.Parameter(weights * (math.sqrt(variance) / 0.8796256610342398))
+
+
+def linear(weight: Tensor, bias: Tensor | None = None) -> nn.Linear:
+    """A linear module of this weight, ``(out, in)``, and bias."""
+    module = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
+    module.weight = nn.Parameter(weight.detach().clone(memory_format=torch.contiguous_format))
+    if bias is not None:
+        module.bias = nn.Parameter(bias)
+    return module
 
 
 def head_weights(
@@ -160,21 +170,18 @@ class MLP(nn.Module):
         self, width: int, hidden: int, scale: float, generator: torch.Generator | None = None, *, bias: bool = False
     ) -> None:
         super().__init__()
-        self.w_in = initial_weights((hidden, width), scale / width, generator)
-        self.w_out = initial_weights((width, hidden), scale / hidden, generator)
-        self.b_in = nn.Parameter(torch.zeros(hidden)) if bias else None
-        self.b_out = nn.Parameter(torch.zeros(width)) if bias else None
+        own = torch.zeros if bias else lambda size: None
+        self.up_proj = linear(initial_weights((hidden, width), scale / width, generator), own(hidden))
+        self.down_proj = linear(initial_weights((width, hidden), scale / hidden, generator), own(width))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        check_tokens("tokens", tokens, self.w_in.shape[-1], self.w_in, "the MLP's width")
-        hidden = rows_times(tokens, self.w_in.mT)
-        hidden = functional.gelu(hidden if self.b_in is None else hidden + self.b_in)
-        moved = rows_times(hidden, self.w_out.mT)
-        return moved if self.b_out is None else moved + self.b_out
+        weight = self.up_proj.weight
+        check_tokens("tokens", tokens, weight.shape[-1], weight, "the MLP's width")
+        return self.down_proj(functional.gelu(self.up_proj(tokens)))
 
     def extra_repr(self) -> str:
-        hidden, width = self.w_in.shape
-        return f"width={width}, hidden={hidden}, bias={self.b_in is not None}"
+        hidden, width = self.up_proj.weight.shape
+        return f"width={width}, hidden={hidden}, bias={self.up_proj.bias is not None}"
 
 
 class Layer(nn.Module):

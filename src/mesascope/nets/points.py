@@ -19,7 +19,8 @@ counts layers, or the loops of one layer. A regressor's rows are its n context t
 
 The pattern of a linear, delta or mesa layer is that of softmax in this: the matrix that mixes the values. It is what
 attention makes of the identity in place of the values, and is computed only while something is hooked to its point. A
-layer that goes on from a state adds what the state knows to A value.
+layer that goes on from a state adds what the state knows to A value. Keys and values of grouped heads are those of
+groups. The linear modules within attention and MLPs are no places: what they make has names of its own.
 """
 
 from __future__ import annotations
@@ -108,7 +109,8 @@ class HasPoints(nn.Module):
         for index, layer in enumerate(layers):
             looped = layer if layers.count(layer) > 1 else None
             for name, module in layer.named_modules(prefix=f"layers.{index}"):
-                places[name] = _Place(module, looped, index)
+                if not isinstance(module, nn.Linear):
+                    places[name] = _Place(module, looped, index)
         return places
 
 

@@ -22,13 +22,13 @@ class AttentionState(NamedTuple):
     """What a layer keeps of the tokens before: how many, the last inputs of its convolution, and its memory."""
 
     position: Tensor
-    recent: Float[Tensor, "*batch two heads taps dk"]
+    recent: Float[Tensor, "*batch taps channels"]
     memory: Any
 
     @property
     def batch(self) -> tuple[int, ...]:
         """The leading axes."""
-        return tuple(self.recent.shape[:-4])
+        return tuple(self.recent.shape[:-2])
 
 
 class PredictorState(NamedTuple):

@@ -34,6 +34,10 @@ STYLE: dict[Any, Any] = {
 }
 
 
+# What a figure is written as, with metadata that do not change from one time to the next.
+FORMATS: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "png": {"Software": None}}
+
+
 def draw_figures(run: Run, figures: Sequence[Figure]) -> None:
     """Draw figures from a run's results into its folder."""
     for figure in figures:
@@ -50,7 +54,7 @@ def figure_files(figure: Figure, results: Any) -> dict[str, bytes]:
         canvas = Canvas()
         draw = _draw_matrices if isinstance(figure.panels, Matrices) else _draw_panels
         draw(canvas, figure, results)
-        for suffix, metadata in (("svg", {"Date": None}), ("png", {"Software": None})):
+        for suffix, metadata in FORMATS.items():
             buffer = io.BytesIO()
             canvas.savefig(buffer, format=suffix, metadata=metadata)
             files[suffix] = buffer.getvalue()

@@ -67,7 +67,7 @@ class EnsembleState(Generic[Module]):
         self.loss, self.plan, self.seed = loss, plan, seed
         self.step = 0
         self._weights = trainable(self.ensemble.weights)
-        self._optimizer = make_optimizer(self._weights, plan)
+        self._optimizer = make_optimizer(self._weights, plan, self.ensemble.module)
         self._average = {name: w.detach().clone() for name, w in self._weights.items() if plan.average is not None}
         self._modes = Modes(self.ensemble.module)
         device = next(iter(self._weights.values())).device

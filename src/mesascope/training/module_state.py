@@ -88,7 +88,7 @@ class ModuleState(Generic[Module]):
         self._module: Any = module.module if isinstance(module, DistributedDataParallel) else module
         self._weights = trainable(dict(self._module.named_parameters()))
         self._device = next(iter(self._weights.values())).device
-        self._optimizer = make_optimizer(self._weights, plan, parameter_groups)
+        self._optimizer = make_optimizer(self._weights, plan, self._module, parameter_groups)
         self._scaler = torch.amp.GradScaler(self._device.type, enabled=autocast is torch.float16)
         self._averaged = copy.deepcopy(self._module) if plan.average is not None else None
         self._modes = Modes(module)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
+from torch import nn
 
 from mesascope.errors import ArgumentError
 from mesascope.shapes import Float, Tensor
@@ -36,10 +37,14 @@ def trainable(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def make_optimizer(
-    weights: Mapping[str, Tensor], plan: Training, groups: Sequence[ParameterGroup] = ()
+    weights: Mapping[str, Tensor], plan: Training, module: nn.Module, groups: Sequence[ParameterGroup] = ()
 ) -> torch.optim.Optimizer:
-    """The plan's optimiser of ``weights``, each in the first of ``groups`` that names it, or else as the plan says."""
-    parts = [_part(members, group, plan) for members, group in _grouped(weights, groups) if members]
+    """The plan's optimiser of ``weights``, each in the first of ``groups`` that names it, or else as the plan says.
+
+    Those that are marked with ``_no_weight_decay`` in ``module`` and named by no group do not decay.
+    """
+    marked = {name for name, weight in module.named_parameters() if getattr(weight, "_no_weight_decay", False)}
+    parts = [_part(members, group, plan) for members, group in _grouped(weights, groups, marked) if members]
     # Fused optimisers take several times less time than torch's default, but know no complex numbers.
     fused = all(weight.is_floating_point() for weight in weights.values())
     if plan.optimizer == "sgd":
@@ -49,7 +54,7 @@ def make_optimizer(
 
 
 def _grouped(
-    weights: Mapping[str, Tensor], groups: Sequence[ParameterGroup]
+    weights: Mapping[str, Tensor], groups: Sequence[ParameterGroup], undecayed: Collection[str]
 ) -> list[tuple[list[Tensor], ParameterGroup]]:
     for pattern in (pattern for group in groups for pattern in group.names):
         if not any(fnmatchcase(name, pattern) for name in weights):
@@ -57,8 +62,10 @@ def _grouped(
                 f"parameter_groups must name parameters that are trained, but {pattern!r} matches none of "
                 f"{', '.join(sorted(weights))}: correct the pattern."
             )
-    rest = ParameterGroup(("*",))
-    found: list[tuple[list[Tensor], ParameterGroup]] = [([], group) for group in (*groups, rest)]
+    rest = [ParameterGroup(tuple(undecayed), weight_decay=0.0)] if undecayed else []
+    found: list[tuple[list[Tensor], ParameterGroup]] = [
+        ([], group) for group in (*groups, *rest, ParameterGroup(("*",)))
+    ]
     for name, weight in weights.items():
         members = next(m for m, group in found if any(fnmatchcase(name, pattern) for pattern in group.names))
         members.append(weight)

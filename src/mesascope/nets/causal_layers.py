@@ -1,0 +1,122 @@
+"""Causal attention layers by name: softmax, linear, delta and mesa."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch.nn import functional
+
+from mesascope.errors import require_number
+from mesascope.nets.attention_config import AttentionConfig
+from mesascope.nets.causal_attention import CausalAttention, UndecayedParameter
+from mesascope.ops import (
+    DeltaState,
+    LinearState,
+    SoftmaxState,
+    causal_linear_attention,
+    causal_softmax_attention,
+    delta_attention,
+    linear_attention,
+    mesa_attention,
+    softmax_attention,
+)
+from mesascope.records import register
+from mesascope.shapes import Float, Tensor
+
+__all__ = ["DeltaAttention", "LinearAttention", "MesaAttention", "SoftmaxAttention"]
+
+
+@register("attention", "softmax", over_context=softmax_attention)
+class SoftmaxAttention(CausalAttention):
+    """y_t = sum_i softmax_i(q_t . k_i / sqrt(width of k)) v_i, where forget factors and strengths multiply the weights.
+
+    Decoding keeps the last ``window`` keys and values, or all.
+    """
+
+    def attend(self, q, k, v, log_forget, beta, memory):
+        scale = q.shape[-1] ** 0.5 if self.normalise else None
+        return causal_softmax_attention(
+            q, k, v, scale=scale, log_forget=log_forget, beta=beta, window=self.config.window, state=memory,
+            return_state=True,
+        )  # fmt: skip
+
+    def init_memory(self, *batch: int) -> SoftmaxState:
+        _, value, features = self.config.sizes
+        empty = (*batch, self.config.kv_heads, 0)
+        return SoftmaxState(*(self._like.new_zeros(shape) for shape in ((*empty, features), (*empty, value), empty)))
+
+
+@register("attention", "linear", over_context=linear_attention)
+class LinearAttention(CausalAttention):
+    """y_t = G_t q_t with G_t = gamma_t G_{t-1} + beta_t v_t k_t^T. Decoding keeps G."""
+
+    def attend(self, q, k, v, log_forget, beta, memory):
+        return causal_linear_attention(q, k, v, log_forget=log_forget, beta=beta, state=memory, return_state=True)
+
+    def init_memory(self, *batch: int) -> LinearState:
+        return LinearState(self._no_map(*batch))
+
+    def _no_map(self, *batch: int) -> Float[Tensor, "*batch heads dv dk"]:
+        _, value, features = self.config.sizes
+        return self._like.new_zeros((*batch, self.config.kv_heads, value, features))
+
+
+@register("attention", "delta")
+class DeltaAttention(LinearAttention):
+    """DeltaNet: G_t = gamma_t G_{t-1} + beta_t (v_t - gamma_t G_{t-1} k_t) k_t^T, gated where ``forget`` is set.
+
+    Source: Schlag, Irie and Schmidhuber (2021); Yang, Kautz and Hatamizadeh (2024).
+    """
+
+    normalises = True
+    learns_beta = True
+
+    def attend(self, q, k, v, log_forget, beta, memory):
+        return delta_attention(q, k, v, log_forget=log_forget, beta=beta, state=memory, return_state=True)
+
+    def init_memory(self, *batch: int) -> DeltaState:
+        return DeltaState(self._no_map(*batch))
+
+
+@register("attention", "mesa")
+class MesaAttention(CausalAttention):
+    """The mesa-layer: y_t = W_t q_t with W_t the ridge regression of values on keys up to t. Decoding keeps H and G.
+
+    See `mesascope.ops.mesa_attention`. The ridge is ridge_floor + softplus(a), with ``a`` learned.
+
+    >>> layer = MesaAttention(AttentionConfig(width=8, n_heads=2))
+    >>> layer(torch.ones(3, 5, 8)).shape
+    torch.Size([3, 5, 8])
+    """
+
+    normalises = True
+
+    def __init__(self, config: AttentionConfig, generator: torch.Generator | None = None) -> None:
+        super().__init__(config, generator)
+        shape = (config.kv_heads, config.sizes[2]) if config.ridge_per_dimension else (config.kv_heads,)
+        self.ridge_above = UndecayedParameter(torch.empty(shape))
+        self.ridge = config.ridge
+        self.ridge_decays = not config.forget if config.ridge_decays is None else config.ridge_decays
+
+    @property
+    def ridge(self) -> Tensor:
+        """1/lambda of every head, or of every head and key dimension."""
+        return self.config.ridge_floor + functional.softplus(self.ridge_above)
+
+    @ridge.setter
+    def ridge(self, value: float) -> None:
+        require_number("ridge", value, above=self.config.ridge_floor)
+        above = value - self.config.ridge_floor
+        with torch.no_grad():
+            self.ridge_above.fill_(above + math.log(-math.expm1(-above)))
+
+    def attend(self, q, k, v, log_forget, beta, memory):
+        return mesa_attention(
+            q, k, v, ridge=self.ridge.repeat_interleave(self.config.group, 0), log_forget=log_forget, beta=beta,
+            ridge_decays=self.ridge_decays, state=memory, return_state=True,
+        )  # fmt: skip
+
+    def init_memory(self, *batch: int) -> None:
+        """None, which lets the op begin with the ridge."""
+        return

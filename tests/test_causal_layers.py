@@ -1,0 +1,135 @@
+"""What other people's tools expect of an attention layer: linear modules, grouped heads, marks against weight decay."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from mesascope.errors import ArgumentError
+from mesascope.nets import MLP, AttentionConfig, CausalTransformer, CausalTransformerConfig, MesaAttention
+from mesascope.records import registered
+from mesascope.streams import stream
+from mesascope.training import EnsembleState, ModuleState, Training
+
+ATTENTIONS = sorted(registered("attention"))
+each_attention = pytest.mark.parametrize("attention", ATTENTIONS)
+ALL = {"convolution": 2, "convolve_values": True, "forget": True, "beta": True, "output_norm": True}
+EVERYTHING = {**ALL, "output_gate": True, "ridge_per_dimension": True, "positions": 2}
+
+
+def tokens(*shape):
+    return torch.randn(*shape, dtype=torch.float64, generator=stream(0, "tokens"))
+
+
+def layer(attention, *sizes, seed=0, **options):
+    built = registered("attention")[attention](AttentionConfig(*sizes, **options), stream(seed, "init")).double()
+    for weight in built.parameters():  # gates that differ from token to token, and norms and ridges from head to head
+        nn.init.normal_(weight, std=0.5, generator=stream(seed, "weights"))
+    return built
+
+
+@each_attention
+def test_all_matrices_are_those_of_linear_modules(attention):
+    """As tools for adapters and quantisation look for them, and called as modules, so that these can stand in."""
+    net = layer(attention, 8, 2, **EVERYTHING)
+    linear = {name for name, part in net.named_modules() if type(part) is nn.Linear}
+    assert linear == {f"{name}_proj" for name in ("q", "k", "v", "o", "forget", "beta", "gate")}
+    others = {name for name, weight in net.named_parameters() if name.split(".")[0] not in linear}
+    assert others <= {"convolution", "norm", "ridge_above"}
+    assert {name for name, part in MLP(8, 16, 1.0).named_modules() if name} == {"up_proj", "down_proj"}
+    e = tokens(2, 5, 8)
+    for name in linear:
+        before, part = net(e), getattr(net, name)
+        down, up = tokens(2, part.in_features), tokens(part.out_features, 2)
+        setattr(net, name, LowRank(part, down, up))
+        adapted = net(e)
+        setattr(net, name, part)
+        with torch.no_grad():
+            part.weight += up @ down
+        torch.testing.assert_close(adapted, net(e))
+        assert not torch.allclose(adapted, before)
+
+
+class LowRank(nn.Module):
+    def __init__(self, base, down, up):
+        super().__init__()
+        self.base, self.down, self.up = base, down, up
+
+    def forward(self, x):
+        return self.base(x) + x @ self.down.mT @ self.up.mT
+
+
+@each_attention
+def test_grouped_heads_are_heads_that_share_keys_values_and_gates(attention):
+    grouped, whole = (layer(attention, 8, 4, n_kv_heads=n, **EVERYTHING) for n in (2, None))
+    own = grouped.state_dict()
+    q, k, v = (own["convolution"].narrow(0, start, 2 * size) for start, size in ((0, 4), (8, 2), (12, 2)))
+    for name in ("k_proj.weight", "v_proj.weight", "forget_proj.weight", "forget_proj.bias", "beta_proj.weight"):
+        own[name] = own[name].unflatten(0, (2, -1)).repeat_interleave(2, 0).flatten(0, 1)
+    own["beta_proj.bias"] = own["beta_proj.bias"].repeat_interleave(2)
+    shared = (part.unflatten(0, (2, 2)).repeat_interleave(2, 0).flatten(0, 1) for part in (k, v))
+    own["convolution"] = torch.cat([q, *shared])
+    if "ridge_above" in own:
+        own["ridge_above"] = own["ridge_above"].repeat_interleave(2, 0)
+    whole.load_state_dict(own)
+    e = tokens(3, 6, 8)
+    torch.testing.assert_close(grouped(e), whole(e))
+    moved, state = grouped.advance(e[:, :4], grouped.init_state(3))
+    step, _ = grouped.step(e[:, 4], state)
+    torch.testing.assert_close(torch.cat([moved, step[:, None]], 1), whole(e)[:, :5])
+    _, of_all = whole.advance(e[:, :4], whole.init_state(3))
+    for part, other in zip(state.memory, of_all.memory, strict=True):
+        assert part.numel() == other.numel() / 2
+    with pytest.raises(ArgumentError, match="n_kv_heads must divide n_heads = 4, but is 3: pass a divisor"):
+        AttentionConfig(8, 4, n_kv_heads=3)
+
+
+def test_products_of_grouped_heads_are_those_of_every_head():
+    net = layer("linear", 8, 4, n_kv_heads=2)
+    e = tokens(5, 8)
+    w_kq, w_pv = net.products()
+    expected = sum(((e @ kq.mT @ e.mT).tril() @ e) @ pv.mT for kq, pv in zip(w_kq, w_pv, strict=True))
+    torch.testing.assert_close(net(e), expected)
+
+
+@each_attention
+def test_values_are_convolved_over_time_where_asked(attention):
+    net = layer(attention, 4, 2, convolution=3, convolve_values=True)
+    seen = []
+    net.value.register_forward_hook(lambda module, inputs, output: seen.append(output))
+    e = tokens(6, 4)
+    net(e)
+    past = functional.pad(e @ net.v_proj.weight.mT, (0, 0, 2, 0))
+    lagged = sum(net.convolution[8:, lag] * past[2 - lag : 8 - lag] for lag in range(3))
+    torch.testing.assert_close(seen[0].transpose(0, 1).flatten(1), functional.silu(lagged))
+
+
+@pytest.mark.parametrize("copied", [lambda net: net, copy.deepcopy, lambda net: net.double()])
+def test_weight_decay_leaves_ridges_and_gates_alone(copied):
+    """One step of AdamW with and without it: they are equal, and everything else that is not 0 is not."""
+    config = CausalTransformerConfig(AttentionConfig(8, 2, forget=True, beta=True), attention="mesa", mlp=1)
+    kept = {f"layers.0.attention.{name}" for name in ("ridge_above", "forget_proj.bias", "beta_proj.bias")}
+
+    def after_a_step(state, decay):
+        nets = [copied(CausalTransformer(config, stream(seed, "init"))) for seed in range(2)]
+        plan = Training(1, 2, optimizer="adamw", weight_decay=decay, learning_rate=0.1, schedule="constant")
+        one = state(nets, plan)
+        one.update(torch.randn(2, 5, 8, generator=stream(0, "e")).to(next(nets[0].parameters()).dtype))
+        return one.tensors()
+
+    for state in (
+        lambda nets, plan: ModuleState(nets[0], lambda net, e: net(e).square().mean(), plan),
+        lambda nets, plan: EnsembleState(nets, lambda all_, e: all_(e).square().flatten(1).mean(1), plan),
+    ):
+        plain, decayed = (after_a_step(state, decay) for decay in (0.0, 0.5))
+        weights = {name for name in plain if name.startswith("weights/")}
+        same = {name.removeprefix("weights/") for name in weights if torch.equal(plain[name], decayed[name])}
+        assert same == kept | {"layers.0.attention.forget_proj.weight", "layers.0.attention.beta_proj.weight"}
+
+
+def test_marks_are_those_that_other_trainers_look_for():
+    net = MesaAttention(AttentionConfig(8, 2, forget=True))
+    marked = {name for name, weight in net.named_parameters() if getattr(weight, "_no_weight_decay", False)}
+    assert marked == {"ridge_above", "forget_proj.bias"}
