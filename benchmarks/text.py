@@ -37,6 +37,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "delta": ("delta", GATED),
     "mesa, ridge decays": ("mesa", {"convolution": 4}),
     "mesa, constant ridge": ("mesa", GATED),
+    "mesa, relative ridge": ("mesa", {**GATED, "ridge_kind": "relative", "ridge": 0.05}),
     "MesaNet's": (
         "mesa",
         {**GATED, "beta": True, "ridge_per_dimension": True, "ridge_floor": 0.25, "output_norm": True},
@@ -77,6 +78,13 @@ def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
     return cross_entropy(model(batch[0]).flatten(0, 1), batch[1].flatten()) / math.log(2)
 
 
+def decayed_apart(model: nn.Module) -> list[dict[str, Any]]:
+    """Parameters that decay, and those marked not to: ridges, and the biases of gates."""
+    kept = [weight for weight in model.parameters() if getattr(weight, "_no_weight_decay", False)]
+    rest = [weight for weight in model.parameters() if not getattr(weight, "_no_weight_decay", False)]
+    return [{"params": rest}, {"params": kept, "weight_decay": 0.0}]
+
+
 def train(steps: int, seed: int) -> dict[str, dict[str, float]]:
     """Validation loss and tokens a second of each kind, all trained on the same windows."""
     text, held = corpus()
@@ -84,7 +92,7 @@ def train(steps: int, seed: int) -> dict[str, dict[str, float]]:
     for kind in KINDS:
         torch.manual_seed(seed)
         models[kind] = ByteModel(kind)
-        optimizers[kind] = torch.optim.AdamW(models[kind].parameters(), RATE, (0.9, 0.95), weight_decay=0.1)
+        optimizers[kind] = torch.optim.AdamW(decayed_apart(models[kind]), RATE, (0.9, 0.95), weight_decay=0.1)
     seconds: dict[str, list[float]] = {kind: [] for kind in KINDS}
     for step in track(range(steps), f"seed {seed}"):
         batch = windows(text, BATCH, stream(seed, "text", step))

@@ -199,7 +199,7 @@ def test_a_state_knows_what_it_is_of():
         DeltaState: delta_attention,
         SoftmaxState: causal_softmax_attention,
         MesaState: functools.partial(mesa_attention, ridge=0.5),
-        FixedRidgeState: functools.partial(mesa_attention, ridge=0.5, ridge_decays=False),
+        FixedRidgeState: functools.partial(mesa_attention, ridge=0.5, ridge_kind="constant"),
     }
     for kind, op in ops.items():
         states[kind] = op(**named, return_state=True)[1]
@@ -215,7 +215,7 @@ def test_a_state_knows_what_it_is_of():
 
 def test_states_are_what_vmap_hands_out_and_takes():
     q, k, v = (inputs(dk=3, dv=3)[name] for name in "qkv")
-    for op in (delta_attention, functools.partial(mesa_attention, ridge=0.5, ridge_decays=False)):
+    for op in (delta_attention, functools.partial(mesa_attention, ridge=0.5, ridge_kind="constant")):
         _, state = torch.func.vmap(functools.partial(op, return_state=True))(q, k, v)
         again = torch.func.vmap(lambda q, k, v, state, op=op: op(q, k, v, state=state))(q, k, v, state)
         _, alone = op(q, k, v, return_state=True)
@@ -226,7 +226,7 @@ CAUSAL = {
     "softmax": causal_softmax_attention,
     "linear": causal_linear_attention,
     "delta": delta_attention,
-    "mesa": functools.partial(mesa_attention, ridge=0.5, ridge_decays=False, chunk=4),
+    "mesa": functools.partial(mesa_attention, ridge=0.5, ridge_kind="constant", chunk=4),
 }
 
 

@@ -33,7 +33,7 @@ HEADS = st.builds(
     beta=st.booleans(),
     normalise=st.none() | st.just(True),
     ridge_per_dimension=st.booleans(),
-    ridge_decays=st.booleans(),
+    ridge_kind=st.sampled_from(["decaying", "constant", "relative"]),
     output_norm=st.booleans(),
     output_gate=st.booleans(),
 )

@@ -285,7 +285,7 @@ HEADS = [
     {},
     {"convolution": 3, "forget": True, "beta": True, "output_norm": True, "output_gate": True},
     {"positions": 4, "window": 3, "dpfp": 1},
-    {"ridge_per_dimension": True, "ridge_decays": False, "forget": True},
+    {"ridge_per_dimension": True, "ridge_kind": "constant", "forget": True},
 ]
 
 

@@ -131,7 +131,7 @@ CAUSAL_VARIANTS = [
     {"dpfp": 2},
     {"convolution": 3},
     {"positions": 4, "window": 3},
-    {"ridge_per_dimension": True, "ridge_decays": False, "forget": True},
+    {"ridge_per_dimension": True, "ridge_kind": "constant", "forget": True},
     {"output_norm": True, "output_gate": True},
 ]
 

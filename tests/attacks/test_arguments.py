@@ -220,7 +220,7 @@ GRIDS = {
         """
         AttentionConfig(8, forget=@)
         AttentionConfig(8, ridge_per_dimension=@)
-        AttentionConfig(8, ridge_decays=@)?
+        AttentionConfig(8, ridge_kind=@)?
         AttentionConfig(8, output_norm=@)
         AttentionConfig(8, output_gate=@)
         AttentionConfig(8, normalise=@)?

@@ -57,7 +57,7 @@ def chunk_mesa_net(
         require_instance("h_kv_init", h_kv_init, Tensor)
         state = FixedRidgeState(h_kk_init, h_kv_init.mT)  # type: ignore[arg-type, union-attr]
     y, last = mesa_attention(
-        q, k, v, ridge=lamb, log_forget=g.mT, beta=beta.mT, ridge_decays=False, state=state, cu_seqlens=cu_seqlens,
+        q, k, v, ridge=lamb, log_forget=g.mT, beta=beta.mT, ridge_kind="constant", state=state, cu_seqlens=cu_seqlens,
         return_state=True,
     )  # fmt: skip
     return y.transpose(1, 2), (last.H, last.G.mT) if output_final_state else (None, None)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mesascope.errors import refuse, require_count, require_instance, require_number
+from mesascope.errors import refuse, require_choice, require_count, require_instance, require_number
 from mesascope.nets.layers import check_heads, key_size_of
+from mesascope.ops import MESA_RIDGES
 
 __all__ = ["AttentionConfig"]
 
@@ -39,9 +40,9 @@ class AttentionConfig:
         ridge: 1/lambda at the start, of mesa layers.
         ridge_floor: lower bound of the learned ridge.
         ridge_per_dimension: learn one ridge a key dimension, as MesaNet does, in place of one a head.
-        ridge_decays: whether the regulariser is forgotten with the rest, as in the thesis, or not, as in MesaNet. If
-            None, it is not where ``forget`` is learned: a ridge that is forgotten leaves H singular after hundreds of
-            tokens that hardly vary, as in text.
+        ridge_kind: ``"decaying"``, as in the thesis, ``"constant"``, as in MesaNet, or ``"relative"`` to |H_t|, as in
+            Gated KalmaNet. If None, it decays where ``forget`` is not learned and is constant where it is: a ridge that
+            is forgotten leaves H singular after hundreds of tokens that hardly vary, as in text.
         output_norm: normalise each head's output by its root mean square, with a learned scale.
         output_gate: multiply it by SiLU(w . e), entry by entry.
         init_scale: initial weights are normal with variance init_scale / n_layers / fan-in, cut at two deviations;
@@ -67,7 +68,7 @@ class AttentionConfig:
     ridge: float = 1.0
     ridge_floor: float = 1e-3
     ridge_per_dimension: bool = False
-    ridge_decays: bool | None = None
+    ridge_kind: str | None = None
     output_norm: bool = False
     output_gate: bool = False
     init_scale: float = 1.0
@@ -85,9 +86,11 @@ class AttentionConfig:
                 refuse("n_kv_heads", f"divide n_heads = {self.n_heads}", self.n_kv_heads, "pass a divisor")
         for name in ("convolve_values", "forget", "ridge_per_dimension", "output_norm", "output_gate"):
             require_instance(name, getattr(self, name), bool)
-        for name in ("normalise", "beta", "ridge_decays"):
+        for name in ("normalise", "beta"):
             if getattr(self, name) is not None:
                 require_instance(name, getattr(self, name), bool)
+        if self.ridge_kind is not None:
+            require_choice("ridge_kind", self.ridge_kind, MESA_RIDGES)
         require_number("forget_cap", self.forget_cap, above=0, most=1)
         require_number("ridge_floor", self.ridge_floor, above=0)
         require_number("ridge", self.ridge)

@@ -97,7 +97,7 @@ class MesaAttention(CausalAttention):
         shape = (config.kv_heads, config.sizes[2]) if config.ridge_per_dimension else (config.kv_heads,)
         self.ridge_above = UndecayedParameter(torch.empty(shape))
         self.ridge = config.ridge
-        self.ridge_decays = not config.forget if config.ridge_decays is None else config.ridge_decays
+        self.ridge_kind = config.ridge_kind or ("constant" if config.forget else "decaying")
 
     @property
     def ridge(self) -> Tensor:
@@ -114,7 +114,7 @@ class MesaAttention(CausalAttention):
     def attend(self, q, k, v, log_forget, beta, memory):
         return mesa_attention(
             q, k, v, ridge=self.ridge.repeat_interleave(self.config.group, 0), log_forget=log_forget, beta=beta,
-            ridge_decays=self.ridge_decays, state=memory, return_state=True,
+            ridge_kind=self.ridge_kind, state=memory, return_state=True,
         )  # fmt: skip
 
     def init_memory(self, *batch: int) -> None:

@@ -4,7 +4,7 @@
 
 with g_t the product of the forget factors up to t. Through H_t = sum_{i<=t} g_t/g_i beta_i k_i k_i^T and a like G_t
 of v k^T, y_t = G_t (H_t + diag(r_t))^{-1} q_t. The regulariser decays with the rest, r_t = g_t ridge (thesis, eqs. 3.12
-to 3.15), or it does not, r_t = ridge (MesaNet).
+to 3.15), is constant, r_t = ridge (MesaNet), or grows with what is known, r_t = ridge |H_t|_F (Gated KalmaNet).
 """
 
 from __future__ import annotations
@@ -25,9 +25,19 @@ from mesascope.ops.mesa_normal import Normal
 from mesascope.ops.mesa_solve import solve_chunks
 from mesascope.shapes import Float, Tensor
 
-__all__ = ["MESA_METHODS", "FixedRidgeState", "MesaInfo", "MesaState", "mesa_attention", "mesa_step"]
+__all__ = [
+    "MESA_METHODS",
+    "MESA_RIDGES",
+    "FixedRidgeState",
+    "MesaInfo",
+    "MesaState",
+    "mesa_attention",
+    "mesa_state",
+    "mesa_step",
+]
 
-MESA_METHODS = ("chunk", "solve", "cg", "neumann", "chebyshev")
+MESA_METHODS = ("chunk", "solve", "cg", "neumann", "chebyshev", "fused")
+MESA_RIDGES = ("decaying", "constant", "relative")
 
 _CHUNK = 64
 _SHORT = 3
@@ -70,7 +80,7 @@ def mesa_attention(
     ridge: float | Float[Tensor, "*ridges"],
     log_forget: Float[Tensor, "*batch heads t"] | None = None,
     beta: Float[Tensor, "*batch heads t"] | None = None,
-    ridge_decays: bool = True,
+    ridge_kind: str = "decaying",
     method: str = "auto",
     chunk: int | None = None,
     state: MesaState | FixedRidgeState | None = None,
@@ -87,17 +97,19 @@ def mesa_attention(
     Args:
         q, k, v: of one dtype, which is the output's; bfloat16 and float16 are computed in float32, as is everything
             under `torch.autocast`.
-        ridge: 1/lambda > 0, one number, ``(heads,)`` or ``(heads, dk)``.
+        ridge: 1/lambda > 0, or its share of |H_t|_F where it is relative; one number, ``(heads,)`` or ``(heads, dk)``.
         log_forget: logarithm of the forget factors, at most 0, -inf to forget everything; None forgets nothing.
         beta: how strongly each pair counts, in [0, 1], 0 for padding; None is 1.
-        ridge_decays: whether the regulariser is forgotten with the rest.
+        ridge_kind: one of `MESA_RIDGES`: ``"decaying"``, as all else is forgotten, ``"constant"``, or ``"relative"`` to
+            |H_t|_F, which counts as 1 while H_t is 0.
         method: one of `MESA_METHODS`, or ``"auto"``: ``"solve"`` for up to 3 tokens, then ``"chunk"``, or ``"cg"`` for
-            a ridge that does not decay, which only it, the series and ``"solve"`` can take.
+            another kind of ridge, which only it, the series and ``"solve"`` can take.
 
             ``"chunk"``: exact, parallel in time. 6 T (C d + d^2) multiplications, two thirds more where it corrects,
             and 2 T/C factorisations.
             ``"solve"``: a dense solve a token, O(T d^3): the definition, to test the others against.
             ``"cg"``: conjugate gradients to ``tolerance``, from the chunk's factor where that saves more than it costs.
+            ``"fused"``: ``"chunk"`` as one Triton kernel, for CUDA; not timed on a GPU yet, and so picked by nothing.
             ``"neumann"``, ``"chebyshev"``: ``iterations`` terms of a series, for H of small condition number:
             T d (2 C + d) multiplications a term, no factorisation, derivatives through every term.
         chunk: tokens of a chunk; if None 64, or 32 for iterations or keys of less than 64 entries. Chunks that forget
@@ -130,13 +142,11 @@ def mesa_attention(
     tensor([[[2.0000],
              [3.3333]]])
     """
-    kind = _kind(ridge_decays)
-    if state is not None:
-        require_instance("state", state, kind)
+    kind = _kind(ridge_kind, state)
     require_instance("check", check, bool)
     arguments = _arguments(q, k, v, ridge, log_forget, beta, lengths, cu_seqlens, state, check)
-    method = _method(method, q.shape[-2], ridge_decays, tolerance, iterations, chunk, cu_seqlens is not None)
-    problem = _problem(arguments, state, ridge_decays, cu_seqlens)
+    method = _method(method, q.shape[-2], ridge_kind, tolerance, iterations, chunk, cu_seqlens is not None)
+    problem = _problem(arguments, state, ridge_kind, cu_seqlens)
     documents = [q.shape[-2]] if cu_seqlens is None else cu_seqlens.diff().tolist()
     most = iterations if iterations is not None else 2 * q.shape[-1] + 50 if method == "cg" and check else 30
     plan = Plan(method, tolerance, most, check)
@@ -160,7 +170,7 @@ def mesa_step(
     ridge: float | Float[Tensor, "*ridges"],
     log_forget: Float[Tensor, "*batch heads"] | None = None,
     beta: Float[Tensor, "*batch heads"] | None = None,
-    ridge_decays: bool = True,
+    ridge_kind: str = "decaying",
     check: bool = True,
 ) -> tuple[Float[Tensor, "*batch heads dv"], MesaState | FixedRidgeState]:
     """One token of `mesa_attention`, and the state after it: decoding in memory that does not grow with time."""
@@ -169,7 +179,7 @@ def mesa_step(
         ridge=ridge,
         log_forget=None if log_forget is None else log_forget[..., None],
         beta=None if beta is None else beta[..., None],
-        ridge_decays=ridge_decays,
+        ridge_kind=ridge_kind,
         state=state,
         return_state=True,
         check=check,
@@ -177,9 +187,35 @@ def mesa_step(
     return y.squeeze(-2), after
 
 
-def _kind(ridge_decays: bool) -> type[MesaState] | type[FixedRidgeState]:
-    require_instance("ridge_decays", ridge_decays, bool)
-    return MesaState if ridge_decays else FixedRidgeState
+def mesa_state(
+    k: Float[Tensor, "*batch heads t dk"],
+    v: Float[Tensor, "*batch heads t dv"],
+    *,
+    ridge: float | Float[Tensor, "*ridges"],
+    log_forget: Float[Tensor, "*batch heads t"] | None = None,
+    beta: Float[Tensor, "*batch heads t"] | None = None,
+    ridge_kind: str = "decaying",
+    state: MesaState | FixedRidgeState | None = None,
+    check: bool = True,
+) -> MesaState | FixedRidgeState:
+    """The state that `mesa_attention` would leave behind, where nothing is asked: sums alone, no system is solved."""
+    kind = _kind(ridge_kind, state)
+    require_instance("check", check, bool)
+    arguments = _arguments(k, k, v, ridge, log_forget, beta, None, None, state, check)
+    problem = _problem(arguments, state, ridge_kind, None)
+    with torch.autocast(k.device.type, enabled=False):
+        chunks = chunks_of(problem, _CHUNK, [k.shape[-2]])
+    parts = (chunks.last_H, chunks.last_G)
+    return kind(*(part.reshape(*k.shape[:-2], *part.shape[2:]) for part in parts))
+
+
+def _kind(ridge_kind: str, state: MesaState | FixedRidgeState | None) -> type[MesaState] | type[FixedRidgeState]:
+    """The type of states, of which the one passed in must be."""
+    require_choice("ridge_kind", ridge_kind, MESA_RIDGES)
+    kind = MesaState if ridge_kind == "decaying" else FixedRidgeState
+    if state is not None:
+        require_instance("state", state, kind)
+    return kind
 
 
 def _arguments(
@@ -244,11 +280,13 @@ def _solution(
     (rows, _, dk), count = problem.q.shape, plan.iterations
     if plan.method == "solve":
         return mesa_steps.solve(problem, heads, plan.check), problem.q.new_zeros(rows), 0
-    size = chunk or (_CHUNK if dk >= _CHUNK and plan.method == "chunk" else _CHUNK // 2)
+    size = chunk or (_CHUNK if dk >= _CHUNK and plan.method in ("chunk", "fused") else _CHUNK // 2)
     size = min(size, 4 * math.ceil(max(documents) / 4) or 1)  # products of odd sizes are slow
     chunks = chunks_of(problem, size, documents)
     q, ridge = chunks.queries, problem.ridge[:, None, None, :].expand(-1, chunks.H.shape[1], -1, -1)
     normal = Normal(chunks.keys, chunks.weights, chunks.log_forget, chunks.H, ridge)
+    if problem.relative:
+        normal = normal._replace(ridge=ridge * normal.norm())
     if plan.method == "neumann":
         x = mesa_series.neumann(normal, q, count)
     elif plan.method == "chebyshev":
@@ -265,7 +303,7 @@ def _solution(
 def _method(
     method: str,
     t: int,
-    ridge_decays: bool,
+    ridge_kind: str,
     tolerance: float | None,
     iterations: int | None,
     chunk: int | None,
@@ -277,12 +315,14 @@ def _method(
         require_count("chunk", chunk)
     if method == "auto":
         of_cg = tolerance is not None or iterations is not None
-        method = "cg" if of_cg else "solve" if t <= _SHORT and not packed else "chunk" if ridge_decays else "cg"
+        method = (
+            "cg" if of_cg else "solve" if t <= _SHORT and not packed else "chunk" if ridge_kind == "decaying" else "cg"
+        )
     if packed and method not in ("chunk", "cg"):
         refuse("method", "be 'chunk' or 'cg' for packed documents", method, "leave it out")
-    if not ridge_decays and method == "chunk":
+    if ridge_kind != "decaying" and method in ("chunk", "fused"):
         raise ArgumentError(
-            "method must be 'cg', 'solve' or a series where ridge_decays=False, but is 'chunk': pass 'cg'."
+            f"method must be 'cg', 'solve' or a series where ridge_kind={ridge_kind!r}, but is {method!r}: pass 'cg'."
         )
     if tolerance is not None:
         require_number("tolerance", tolerance, least=0)
@@ -308,7 +348,7 @@ def _masked(
 def _problem(
     arguments: Mapping[str, Any],
     state: MesaState | FixedRidgeState | None,
-    ridge_decays: bool,
+    ridge_kind: str,
     cu_seqlens: Tensor | None,
 ) -> Problem:
     """The working form, batch and heads as one axis, with the ridge in H or beside it."""
@@ -320,7 +360,7 @@ def _problem(
     ]
     wide = ridge.to(dtype) if ridge.dim() == 2 else ridge.to(dtype)[:, None].expand(-1, q.shape[-1])
     rows = wide.expand(*q.shape[:-3], *wide.shape).reshape(-1, q.shape[-1])
-    within, beside = (rows, torch.zeros_like(rows)) if ridge_decays else (torch.zeros_like(rows), rows)
+    within, beside = (rows, torch.zeros_like(rows)) if ridge_kind == "decaying" else (torch.zeros_like(rows), rows)
     documents = 1 if cu_seqlens is None else len(cu_seqlens) - 1
     if state is None:
         H, G = torch.diag_embed(within), rows.new_zeros(rows.shape[0], v.shape[-1], q.shape[-1])
@@ -329,4 +369,4 @@ def _problem(
         H, G = (part.to(dtype).reshape(documents, -1, *part.shape[-2:]) for part in state)
     q, k, v = (part.to(dtype).flatten(0, -3) for part in (q, k, v))
     log_forget, beta = (gate.flatten(0, -2) for gate in gates)
-    return Problem(q, k, v, log_forget, beta, H, G, beside)
+    return Problem(q, k, v, log_forget, beta, H, G, beside, ridge_kind == "relative")

@@ -6,16 +6,18 @@ conditioned they are, so that one head with strong gates costs the others nothin
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
+from mesascope.errors import require_package
 from mesascope.ops.mesa_normal import Factor, Normal, factorise, forgotten, substitute
 from mesascope.shapes import Float, Tensor
 
-__all__ = ["Answer", "Plan", "answer", "condition_seen", "tolerance_of"]
+__all__ = ["Answer", "Plan", "answer", "condition_seen", "fits", "gradients_of", "tolerance_of"]
 
 # Logarithm of what a chunk may forget for its keys to be scaled by its inverse: rounding grows in proportion to that.
 _MOST = 4.0
@@ -63,6 +65,8 @@ def answer(normal: Normal, q: Float[Tensor, "*chunks size dk"], plan: Plan, fact
         return _blind(normal, q, plan, factor)
     if plan.method == "cg":
         return _iterated(normal, q, plan)
+    if plan.method == "fused":
+        return _redone(normal, q, _blind(normal, q, plan, None), _exact, q.dtype)
     return _corrected(normal, q, factor) if factor is not None else _exact(normal, q)
 
 
@@ -71,12 +75,25 @@ def _blind(normal: Normal, q: Tensor, plan: Plan, factor: Factor | None) -> Answ
     if plan.method == "cg":
         x, count = _recurrence(normal, q, q.new_zeros(q.shape[:-1]), plan.iterations, None, check=False)
         return Answer(x, q.new_zeros(q.shape[:-2]), count)
-    factor = factorise(normal) if factor is None else factor
-    x, _ = substitute(factor, q)
-    x = x + substitute(factor, q - normal.times(x))[0]
+    if plan.method == "fused":
+        x = _kernels().solve(normal, q)
+    else:
+        factor = factorise(normal) if factor is None else factor
+        x, _ = substitute(factor, q)
+        x = x + substitute(factor, q - normal.times(x))[0]
     largest = normal.diagonal().amax(-1)
     settled = _of_rounding(largest, q, x, q - normal.times(x)).all(-1) & (forgotten(normal.log_forget) <= _MOST)
-    return Answer(x, (_relative(x, q) * largest).amax(-1).masked_fill(~settled, torch.inf))
+    return Answer(x, _condition(largest, q, x, settled))
+
+
+def gradients_of(normal: Normal, x: Tensor, u: Tensor) -> tuple[Tensor, ...]:
+    """By the kernel: see `mesascope.ops.mesa_kernels`."""
+    return _kernels().gradients(normal, x, u)
+
+
+def _kernels() -> Any:
+    require_package("triton", "method 'fused'", "triton")
+    return importlib.import_module("mesascope.ops.mesa_kernels")
 
 
 def fits(normal: Normal) -> bool:
@@ -119,7 +136,7 @@ def _corrected(normal: Normal, q: Tensor, factor: Factor) -> Answer:
     if _benign(factor, first, x):
         return Answer(x, factor.condition)
     found = _settled(normal, q, x, lambda residual: (substitute(factor, residual)[0], 0))
-    return _in_double(found.condition.isinf(), normal, q, found, _exact)
+    return _in_double(normal, q, found, _exact)
 
 
 def _settled(
@@ -139,8 +156,12 @@ def _settled(
             break
         change, more = inverse(residual)
         x, products = x + change, products + more
-    condition = (_relative(x, q) * largest).amax(-1)
-    return Answer(x, condition.masked_fill(~settled.all(-1), torch.inf), products)
+    return Answer(x, _condition(largest, q, x, settled.all(-1)), products)
+
+
+def _condition(largest: Tensor, q: Tensor, x: Tensor, settled: Tensor) -> Float[Tensor, "*chunks"]:
+    """The lower bound of condition numbers that `condition_seen` is, and infinite for what is not settled."""
+    return (_relative(x, q) * largest).amax(-1).masked_fill(~settled, torch.inf)
 
 
 def _of_rounding(largest: Tensor, q: Tensor, x: Tensor, residual: Tensor) -> Tensor:
@@ -148,11 +169,17 @@ def _of_rounding(largest: Tensor, q: Tensor, x: Tensor, residual: Tensor) -> Ten
     return residual.norm(dim=-1) <= _ROUNDING * torch.finfo(q.dtype).eps * (largest * x.norm(dim=-1) + q.norm(dim=-1))
 
 
-def _in_double(lost: Tensor, normal: Normal, q: Tensor, found: Answer, work: Work) -> Answer:
+def _in_double(normal: Normal, q: Tensor, found: Answer, work: Work) -> Answer:
     """What was found, and for chunks that are lost what is found in float64."""
-    if q.dtype == torch.float64 or not bool(lost.any()):
+    return found if q.dtype == torch.float64 else _redone(normal, q, found, work, torch.float64)
+
+
+def _redone(normal: Normal, q: Tensor, found: Answer, work: Work, dtype: torch.dtype) -> Answer:
+    """What was found, and for chunks that are lost what ``work`` finds."""
+    lost = found.condition.isinf()
+    if not bool(lost.any()):
         return found
-    wide = work(Normal(*(part.double() for part in normal.part(lost))), q[lost].double())
+    wide = work(Normal(*(part.to(dtype) for part in normal.part(lost))), q[lost].to(dtype))
     x, condition = found.x.clone(), found.condition.clone()
     x[lost], condition[lost] = wide.x.to(q.dtype), wide.condition.to(q.dtype)
     return Answer(x, condition, found.products + wide.products)
@@ -202,7 +229,7 @@ def _by_gradients(normal: Normal, q: Tensor, plan: Plan, factor: Factor | None) 
         return Answer(x, q.new_zeros(q.shape[:-2]), count)
     found = _settled(normal, q, x, lambda rows: solve(rows, _COARSE), plan.tolerance or 0.0)
     found = found._replace(products=count + found.products)
-    return _in_double(found.condition.isinf(), normal, q, found, lambda normal, q: _iterated(normal, q, plan))
+    return _in_double(normal, q, found, lambda normal, q: _iterated(normal, q, plan))
 
 
 def _recurrence(
@@ -217,10 +244,10 @@ def _recurrence(
 
     Where values are not looked at, all iterations are taken, and steps are 0 from where rounding is reached.
 
-    With (g_t M_t)^{-1} as a start, A_t times what it makes of a row is the row and (1 - g_t) ridge times that: no
-    products with H or keys are needed.
+    With (g_t M_t)^{-1} as a start, A_t times what it makes of a row is the row and (ridge_t - g_t ridge_1) times that:
+    no products with H or keys are needed.
     """
-    unlike = None if factor is None else (1 - 1 / factor.lift) * normal.ridge
+    unlike = None if factor is None else normal.ridge - normal.ridge[..., :1, :] / factor.lift
     x, residual, energy, count = torch.zeros_like(q), q.clone(), q.new_ones(()), 0
     direction = image = torch.zeros_like(q)
     times = normal.many_times()

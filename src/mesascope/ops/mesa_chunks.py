@@ -26,7 +26,10 @@ __all__ = ["Chunks", "Problem", "Solution", "chunks_of", "read_out"]
 
 
 class Problem(NamedTuple):
-    """A sequence and the states that its documents start from, batch and heads as one axis, heads in turn."""
+    """A sequence and the states that its documents start from, batch and heads as one axis, heads in turn.
+
+    The ridge, beside what H holds of one, is that of every token or its share of |H_t|_F.
+    """
 
     q: Float[Tensor, "batch t dk"]
     k: Float[Tensor, "batch t dk"]
@@ -36,6 +39,7 @@ class Problem(NamedTuple):
     H: Float[Tensor, "documents batch dk dk"]
     G: Float[Tensor, "documents batch dv dk"]
     ridge: Float[Tensor, "batch dk"]
+    relative: bool
 
 
 class Solution(NamedTuple):

@@ -4,10 +4,10 @@ In a chunk that starts from H, with g_t the product of its forget factors up to 
 
     A_t = g_t H + sum_{i<=t} w_ti k_i k_i^T + diag(ridge).
 
-Where g_t is no tiny number, A_t is close to g_t M_t with M_t = H + diag(ridge) + sum_{i<=t} kappa_i kappa_i^T and
-kappa_i = sqrt(beta_i / g_i) k_i, or equal to it where there is no ridge beside H. All M_t of a chunk share one
-factorisation: with P = (H + diag(ridge))^{-1}, K = [kappa_1 .. kappa_C] and R = chol(I + K^T P K), the leading blocks
-of R factorise the leading blocks of I + K^T P K, and so with Q = [q_1 .. q_C]
+Where g_t is no tiny number, A_t is close to g_t M_t with M_t = H + diag(ridge) + sum_{i<=t} kappa_i kappa_i^T,
+kappa_i = sqrt(beta_i / g_i) k_i and the ridge of the first token, or equal to it where there is no ridge beside H. All
+M_t of a chunk share one factorisation: with P = (H + diag(ridge))^{-1}, K = [kappa_1 .. kappa_C] and R = chol(I + K^T P
+K), the leading blocks of R factorise the leading blocks of I + K^T P K, and so with Q = [q_1 .. q_C]
 
     M_t^{-1} q_t = P Q_t - P K W_t,    W = R^{-T} mask(R^{-1} mask(K^T P Q)),
 
@@ -34,13 +34,13 @@ _BLOCK = 16
 
 
 class Normal(NamedTuple):
-    """What A_t is made of."""
+    """What A_t is made of; its ridge is one row for all tokens of a chunk or a row each."""
 
     keys: Float[Tensor, "*chunks size dk"]
     weights: Float[Tensor, "*chunks size size"]
     log_forget: Float[Tensor, "*chunks size 1"]
     H: Float[Tensor, "*chunks dk dk"]
-    ridge: Float[Tensor, "*chunks 1 dk"]
+    ridge: Float[Tensor, "*chunks rows dk"]
 
     def grown(self, x: Tensor) -> Float[Tensor, "*chunks size dk"]:
         """H_t x_t."""
@@ -66,6 +66,15 @@ class Normal(NamedTuple):
         start = self.H.diagonal(dim1=-2, dim2=-1)[..., None, :]
         return decays(self.log_forget) * start + self.weights @ self.keys.square() + self.ridge
 
+    def norm(self) -> Float[Tensor, "*chunks size 1"]:
+        """|H_t|_F, and 1 where H_t is 0."""
+        left, own = decays(self.log_forget), self.weights
+        before = self.H.square().sum((-2, -1))[..., None, None]
+        across = own @ ((self.keys @ self.H) * self.keys).sum(-1, keepdim=True)
+        among = ((own @ (self.keys @ self.keys.mT).square()) * own).sum(-1, keepdim=True)
+        square = left.square() * before + 2 * left * across + among
+        return square.where(square > 0, 1).sqrt()
+
     def bound(self) -> Float[Tensor, "*chunks size 1"]:
         """An upper bound of A_t's largest eigenvalue: the trace of H_t, and the largest ridge."""
         start = self.H.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
@@ -83,10 +92,14 @@ class Normal(NamedTuple):
         row = self.weights[..., half - 1, first, None]
         between = decays(self.log_forget[..., first, :])[..., -1:, :] * self.H
         between = between + (row * self.keys[..., first, :]).mT @ self.keys[..., first, :]
+        each = self.ridge.shape[-2] > 1
         return tuple(  # type: ignore[return-value]
-            Normal(self.keys[..., own, :], self.weights[..., own, own], self.log_forget[..., own, :], start, self.ridge)
+            Normal(
+                self.keys[..., own, :], self.weights[..., own, own], self.log_forget[..., own, :], start,
+                self.ridge[..., own, :] if each else self.ridge,
+            )
             for own, start in ((first, self.H), (second, between))
-        )
+        )  # fmt: skip
 
 
 class Factor(NamedTuple):
@@ -115,7 +128,7 @@ def factorise(normal: Normal) -> Factor:
     """The factor of every chunk, whether or not it has any digits: see its condition."""
     later = torch.cat([torch.zeros_like(normal.log_forget[..., :1, :]), normal.log_forget[..., 1:, :]], -2)
     lift = (-later.cumsum(-2)).exp()
-    H = normal.log_forget[..., :1, :].exp() * normal.H + torch.diag_embed(normal.ridge.squeeze(-2))
+    H = normal.log_forget[..., :1, :].exp() * normal.H + torch.diag_embed(normal.ridge[..., 0, :])
     keys = (normal.weights.diagonal(dim1=-2, dim2=-1)[..., None] * lift).sqrt() * normal.keys
     root, broken = _inverse_root(H)
     start = root.mT @ root

@@ -16,7 +16,7 @@ import torch
 
 from mesascope.errors import NumericalError
 from mesascope.ops.chunks import decays
-from mesascope.ops.mesa_answers import Answer, Plan, answer, fits, tolerance_of
+from mesascope.ops.mesa_answers import Answer, Plan, answer, fits, gradients_of, tolerance_of
 from mesascope.ops.mesa_normal import Factor, Normal, factorise
 from mesascope.shapes import Float, Tensor
 
@@ -70,7 +70,8 @@ class _Solve(torch.autograd.Function):
         else:
             found = answer(normal, grad_x, ctx.plan, Factor(*factor))
             u = _required(found, grad_x, ctx.plan, ctx.heads) if ctx.strict and ctx.plan.check else _marked(found)
-        return u, *_gradients(normal, x, u), None, None, None
+        work = gradients_of if ctx.plan.method == "fused" and not torch.is_grad_enabled() else _gradients
+        return u, *work(normal, x, u), None, None, None
 
     @staticmethod
     def jvp(ctx, q: Tensor | None, keys, weights, log_forget, H, ridge, *_):
@@ -106,8 +107,10 @@ def _gradients(normal: Normal, x: Tensor, u: Tensor) -> tuple[Tensor, ...]:
     grad_keys = -((normal.weights * scores).mT @ u + (normal.weights * others).mT @ x)
     grad_decay = -left * (u * (x @ normal.H)).sum(-1, keepdim=True)
     grad_log_forget = grad_decay.flip(-2).cumsum(-2).flip(-2)
-    outer = (left * u).mT @ x
-    return grad_keys, -scores * others, grad_log_forget, -0.5 * (outer + outer.mT), -(u * x).sum(-2, keepdim=True)
+    outer, grad_ridge = (left * u).mT @ x, -u * x
+    if normal.ridge.shape[-2] == 1:
+        grad_ridge = grad_ridge.sum(-2, keepdim=True)
+    return grad_keys, -scores * others, grad_log_forget, -0.5 * (outer + outer.mT), grad_ridge
 
 
 @torch.library.custom_op(
@@ -181,5 +184,5 @@ def refuse_singular(condition: Float[Tensor, "batch chunks"], heads: int, size: 
     wider = "" if dtype == torch.float64 else ", or float64"
     raise NumericalError(
         f"H must stay positive definite, but is singular to {dtype} in head {row % heads}, {where}: use a larger "
-        f"ridge, less forgetting, ridge_decays=False, shorter keys{wider}."
+        f"ridge, less forgetting, ridge_kind='constant', shorter keys{wider}."
     )

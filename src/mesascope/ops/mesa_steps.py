@@ -20,14 +20,14 @@ def solve(problem: Problem, heads: int, check: bool) -> Solution:
         NumericalError: H_t is singular to the precision at hand, and ``check`` asks; ``heads`` is what the error counts
             in.
     """
-    q, k, v, log_forget, beta, (H,), (G,), ridge = problem
+    q, k, v, log_forget, beta, (H,), (G,), ridge, relative = problem
     rows, conditions, limit = [], [], 1 / torch.finfo(q.dtype).eps
     for t in range(q.shape[1]):
         forget = log_forget[:, t].exp()[:, None, None]
         counted = beta[:, t, None] * k[:, t]
         H = forget * H + counted[:, :, None] * k[:, t, None, :]
         G = forget * G + v[:, t, :, None] * counted[:, None, :]
-        whole = H + torch.diag_embed(ridge)
+        whole = H + torch.diag_embed(ridge * _size(H) if relative else ridge)
         x, failed = torch.linalg.solve_ex(whole, q[:, t])
         seen = condition_seen(x, q[:, t], whole.diagonal(dim1=-2, dim2=-1)).detach().masked_fill(failed != 0, torch.inf)
         rows.append((G @ x.masked_fill(~(seen <= limit)[:, None], torch.nan)[..., None]).squeeze(-1))
@@ -35,6 +35,12 @@ def solve(problem: Problem, heads: int, check: bool) -> Solution:
     if check and conditions and q.shape[0] and not torch.compiler.is_compiling():
         _require_definite(torch.stack(conditions, 1), limit, heads)
     return Solution(torch.stack(rows, 1) if rows else v[:, :0], H[None], G[None])
+
+
+def _size(H: Float[Tensor, "batch dk dk"]) -> Float[Tensor, "batch 1"]:
+    """|H|_F, and 1 where H is 0."""
+    square = H.square().sum((-2, -1))[:, None]
+    return square.where(square > 0, 1).sqrt()
 
 
 def _require_definite(conditions: Float[Tensor, "batch t"], limit: float, heads: int) -> None:

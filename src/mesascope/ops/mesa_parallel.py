@@ -1,0 +1,78 @@
+"""The mesa-layer over a sequence whose parts lie in several processes.
+
+What a part leaves behind is its own sums and what it forgets of those before, so that the state at every part's start
+is a decayed prefix sum over processes: one exchange of a state a process, whatever the sequence's length.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import distributed
+
+from mesascope.errors import ArgumentError
+from mesascope.ops.chunks import NOTHING_LEFT
+from mesascope.ops.mesa import FixedRidgeState, MesaState, mesa_state
+from mesascope.shapes import Float, Tensor
+
+__all__ = ["mesa_state_before"]
+
+
+def mesa_state_before(
+    k: Float[Tensor, "*batch heads t dk"],
+    v: Float[Tensor, "*batch heads t dv"],
+    *,
+    ridge: float | Float[Tensor, "*ridges"],
+    log_forget: Float[Tensor, "*batch heads t"] | None = None,
+    beta: Float[Tensor, "*batch heads t"] | None = None,
+    ridge_kind: str = "decaying",
+    group: Any = None,
+) -> MesaState | FixedRidgeState:
+    """The state before this process's part of a sequence, of which process r of ``group`` holds the r-th part.
+
+    Pass it to `mesascope.ops.mesa_attention` with the same part. Gradients flow back through the exchange, so that
+    every process must take the backward pass. Parts may differ in length.
+
+    Args:
+        k, v, log_forget, beta: of this process's part.
+        ridge, ridge_kind: as in `mesascope.ops.mesa_attention`.
+        group: of processes; all if None.
+
+    Raises:
+        ArgumentError: `torch.distributed` is not initialised.
+    """
+    if not distributed.is_initialized():
+        raise ArgumentError(
+            "torch.distributed must be initialised, but is not: call torch.distributed.init_process_group first."
+        )
+    start = mesa_state(k[..., :0, :], v[..., :0, :], ridge=ridge, ridge_kind=ridge_kind)
+    nothing = type(start)(*map(torch.zeros_like, start))
+    own = mesa_state(k, v, ridge=ridge, log_forget=log_forget, beta=beta, ridge_kind=ridge_kind, state=nothing)
+    kept = start.H.new_zeros(k.shape[:-2]) if log_forget is None else log_forget.clamp(min=NOTHING_LEFT).sum(-1)
+    parts = (own.H.flatten(-2), own.G.flatten(-2), kept.to(own.H)[..., None])
+    everyone, rank = _Exchange.apply(torch.cat(parts, -1), group), distributed.get_rank(group)
+    # The first process reads nothing of the others, but has to take part in the exchange of gradients.
+    after = type(start)(*(part + 0 * everyone.sum() for part in start))
+    for others in everyone[:rank]:
+        H, G, log_kept = others.split([part.shape[-1] for part in parts], -1)
+        left = log_kept.exp()[..., None]
+        after = type(start)(left * after.H + H.view_as(own.H), left * after.G + G.view_as(own.G))
+    return after
+
+
+class _Exchange(torch.autograd.Function):
+    """What every process passes in, ``(processes, ...)``; its gradient is the sum of what each process has of it."""
+
+    @staticmethod
+    def forward(ctx, own: Tensor, group: Any) -> Tensor:
+        ctx.group = group
+        found = [torch.empty_like(own) for _ in range(distributed.get_world_size(group))]
+        distributed.all_gather(found, own.contiguous(), group)
+        return torch.stack(found)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        grad = grad.contiguous()
+        distributed.all_reduce(grad, group=ctx.group)
+        return grad[distributed.get_rank(ctx.group)], None
