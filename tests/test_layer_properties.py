@@ -17,25 +17,26 @@ from mesascope.streams import stream
 ATTENTIONS = sorted(registered("attention"))
 OVER_CONTEXT = [name for name in ATTENTIONS if "over_context" in facts("attention", name)]
 
-HEADS = st.builds(
-    AttentionConfig,
-    width=st.integers(2, 6),
-    n_heads=st.sampled_from([1, 2, 4]),
-    n_kv_heads=st.none() | st.just(1),
-    key_size=st.integers(2, 4),
-    value_size=st.none() | st.integers(1, 3),
-    dpfp=st.integers(0, 2),
-    convolution=st.integers(0, 3),
-    convolve_values=st.booleans(),
-    positions=st.integers(0, 4),
-    window=st.none() | st.integers(1, 4),
-    forget=st.booleans(),
-    beta=st.booleans(),
-    normalise=st.none() | st.just(True),
-    ridge_per_dimension=st.booleans(),
-    ridge_kind=st.sampled_from(["decaying", "constant", "relative"]),
-    output_norm=st.booleans(),
-    output_gate=st.booleans(),
+HEADS = st.fixed_dictionaries(
+    {
+        "width": st.integers(2, 6),
+        "n_heads": st.sampled_from([1, 2, 4]),
+        "n_kv_heads": st.none() | st.just(1),
+        "key_size": st.integers(2, 4),
+        "value_size": st.none() | st.integers(1, 3),
+        "dpfp": st.integers(0, 2),
+        "convolution": st.integers(0, 3),
+        "convolve_values": st.booleans(),
+        "positions": st.integers(0, 4),
+        "window": st.none() | st.integers(1, 4),
+        "forget": st.booleans(),
+        "beta": st.booleans(),
+        "normalise": st.none() | st.just(True),
+        "ridge_per_dimension": st.booleans(),
+        "ridge_kind": st.sampled_from(["decaying", "constant", "relative"]),
+        "output_norm": st.booleans(),
+        "output_gate": st.booleans(),
+    }
 )
 
 
@@ -63,10 +64,10 @@ def check_causal(layer, tokens, later):
 
 @pytest.mark.parametrize("name", ATTENTIONS)
 @settings(max_examples=25)
-@given(config=HEADS, t=st.integers(0, 6), later=st.integers(1, 3), batch=st.lists(st.integers(0, 2), max_size=2))
-def test_attention_of_every_kind_is_causal_and_the_same_in_steps(name, config, t, later, batch):
-    layer = registered("attention")[name](config, stream(0, "init")).double()
-    check_causal(layer, draw(*batch, t, config.width, name="a"), draw(*batch, later, config.width, name="b"))
+@given(heads=HEADS, t=st.integers(0, 6), later=st.integers(1, 3), batch=st.lists(st.integers(0, 2), max_size=2))
+def test_attention_of_every_kind_is_causal_and_the_same_in_steps(name, heads, t, later, batch):
+    layer = registered("attention")[name](AttentionConfig(**heads), stream(0, "init")).double()
+    check_causal(layer, *(draw(*batch, size, heads["width"], name=name) for name, size in (("a", t), ("b", later))))
 
 
 @settings(max_examples=25)
@@ -80,9 +81,9 @@ def test_attention_of_every_kind_is_causal_and_the_same_in_steps(name, config, t
 )
 def test_a_causal_transformer_is_causal_and_the_same_in_steps(heads, attention, mlp, token_clip, norms, t):
     norm = tuple(index % 2 == 0 for index in range(len(attention))) if norms == "each" else norms
-    config = CausalTransformerConfig(heads, len(attention), attention, mlp, norm, token_clip)
+    config = CausalTransformerConfig(AttentionConfig(**heads), len(attention), attention, mlp, norm, token_clip)
     net = CausalTransformer(config, stream(0, "init")).double()
-    check_causal(net, draw(2, t, heads.width, name="a"), draw(2, 2, heads.width, name="b"))
+    check_causal(net, draw(2, t, heads["width"], name="a"), draw(2, 2, heads["width"], name="b"))
 
 
 @settings(max_examples=40)
