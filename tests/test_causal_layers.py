@@ -133,3 +133,31 @@ def test_marks_are_those_that_other_trainers_look_for():
     net = MesaAttention(AttentionConfig(8, 2, forget=True))
     marked = {name for name, weight in net.named_parameters() if getattr(weight, "_no_weight_decay", False)}
     assert marked == {"ridge_above", "forget_proj.bias"}
+
+
+@pytest.mark.parametrize("last", [0, 1, 3, 9])
+@pytest.mark.parametrize("options", [{}, EVERYTHING, {"n_kv_heads": 1, "ridge_kind": "relative"}, {"window": 2}])
+@each_attention
+def test_the_last_tokens_alone_are_told_as_among_all(attention, options, last):
+    """And nothing else changes, neither the state after them nor what patterns are seen."""
+    net = CausalTransformer(
+        CausalTransformerConfig(AttentionConfig(8, 2, **options), 2, ("linear", attention), mlp=1, layer_norm=True),
+        stream(0, "init"),
+    ).double()
+    e = tokens(2, 7, 8)
+    own = slice(max(7 - last, 0), None)
+    torch.testing.assert_close(net(e, last=last), net(e)[:, own])
+    _, before = net.advance(e[:, :3], net.init_state(2))
+    for part, mask in ((e, None), (e, torch.arange(7) >= torch.tensor([[0], [4]]))):
+        start = net.init_state(2) if mask is not None else before
+        whole, state = net.advance(part, start, mask)
+        told, after = net.advance(part, start, mask, last=last)
+        torch.testing.assert_close(told, whole[:, own])
+        torch.testing.assert_close(after, state)
+    net.layers[1].attention.pattern.register_forward_hook(lambda module, inputs, output: 2 * output)
+    torch.testing.assert_close(net(e, last=last), net(e)[:, own])
+
+
+def test_a_wrong_number_of_last_tokens_is_refused():
+    with pytest.raises(ArgumentError, match="last must be at least 0, but is -1"):
+        layer("mesa", 8)(tokens(5, 8), last=-1)

@@ -88,6 +88,11 @@ class CausalAttention(nn.Module, ABC):
     ) -> tuple[Float[Tensor, "*batch heads t dv"], Any]:
         """What every head reads at every t, and the memory after the last."""
 
+    def attend_last(self, count: int, q: Tensor, *others: Any) -> tuple[Float[Tensor, "*batch heads t dv"], Any]:
+        """`attend`, for the last ``count`` tokens alone."""
+        y, memory = self.attend(q, *others)
+        return y[..., y.shape[-2] - count :, :], memory
+
     @abstractmethod
     def init_memory(self, *batch: int) -> Any:
         """The memory before the first token."""
@@ -130,17 +135,22 @@ class CausalAttention(nn.Module, ABC):
         return moved.squeeze(-2), state
 
     def advance(
-        self, tokens: Float[Tensor, "*batch t width"], state: AttentionState, mask: Tensor | None = None
-    ) -> tuple[Float[Tensor, "*batch t width"], AttentionState]:
+        self,
+        tokens: Float[Tensor, "*batch t width"],
+        state: AttentionState,
+        mask: Tensor | None = None,
+        last: int | None = None,
+    ) -> tuple[Float[Tensor, "*batch last width"], AttentionState]:
         """What is added to each token of a sequence that goes on from ``state``, and the state after it."""
         check_state(state, AttentionState)
-        return self(tokens, state, mask)
+        return self(tokens, state, mask, last)
 
     def forward(
         self,
         tokens: Float[Tensor, "*batch t width"],
         state: AttentionState | None = None,
         mask: Tensor | None = None,
+        last: int | None = None,
     ) -> Any:
         """What is added to each token of a sequence; with a state, the state after it too: see `advance`.
 
@@ -148,17 +158,19 @@ class CausalAttention(nn.Module, ABC):
             tokens: of the sequence.
             state: of the tokens before; the sequence is whole if None, and no state is returned.
             mask: ``(*batch, t)``, False for padding, which comes before a sequence's first token.
+            last: how many of the last tokens are told; all if None.
         """
-        self._check(tokens, state, mask)
+        self._check(tokens, state, mask, last)
         start, tokens = self.init_state(*tokens.shape[:-2]) if state is None else state, blanked(tokens, mask)
         q, k, v, recent = self._heads(tokens, self._times(tokens, state, mask), start.recent, mask)
         q, k, v = self.query(q), self.key(k), self.value(v)
         gates = gates_without(mask, self.config.kv_heads, *self._gates(tokens))
         q, *shared = q, *self._shared(q, k, v, *gates, start.memory)
-        y, memory = self._attended(tokens, q, *shared)
+        told = slice(0 if last is None else max(tokens.shape[-2] - last, 0), None)
+        y, memory = self._attended(tokens, told.start, q, *shared)
         if looked_at(self.pattern):
-            y = self._through_pattern(q, *shared)
-        moved = self.o_proj(self._read(y, tokens).transpose(-3, -2).flatten(-2))
+            y = self._through_pattern(q, *shared)[..., told, :]
+        moved = self.o_proj(self._read(y, tokens[..., told, :]).transpose(-3, -2).flatten(-2))
         if state is None:
             return moved
         length = tokens.shape[-2] if mask is None else mask.sum(-1)
@@ -181,7 +193,9 @@ class CausalAttention(nn.Module, ABC):
         """Of the dtype and on the device of the weights, whatever stands in for the linear modules."""
         return next((weight for weight in self.parameters() if weight.is_floating_point()), torch.empty(0))
 
-    def _check(self, tokens: Tensor, state: AttentionState | None, mask: Tensor | None) -> None:
+    def _check(self, tokens: Tensor, state: AttentionState | None, mask: Tensor | None, last: int | None) -> None:
+        if last is not None:
+            require_count("last", last, least=0)
         check_tokens("tokens", tokens, self.config.width, self._like, "AttentionConfig.width")
         if state is not None:
             check_state(state, AttentionState)
@@ -191,10 +205,10 @@ class CausalAttention(nn.Module, ABC):
         if not self.inside:
             check_padding(mask, None if state is None else state.position)
 
-    def _attended(self, tokens: Tensor, *arguments: Any) -> tuple[Tensor, Any]:
-        """What `attend` gives; where it refuses what is made of tokens that are not finite, these are blamed."""
+    def _attended(self, tokens: Tensor, first: int, *arguments: Any) -> tuple[Tensor, Any]:
+        """What `attend` gives from ``first`` on; if it refuses what is made of tokens not finite, these are blamed."""
         try:
-            return self.attend(*arguments)
+            return self.attend_last(tokens.shape[-2] - first, *arguments) if first else self.attend(*arguments)
         except ArgumentError:
             check_finite(tokens, type(self).__name__)
             raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch.nn import functional
@@ -19,6 +20,7 @@ from mesascope.ops import (
     delta_attention,
     linear_attention,
     mesa_attention,
+    mesa_state,
     softmax_attention,
 )
 from mesascope.records import register
@@ -112,10 +114,21 @@ class MesaAttention(CausalAttention):
             self.ridge_above.fill_(above + math.log(-math.expm1(-above)))
 
     def attend(self, q, k, v, log_forget, beta, memory):
-        return mesa_attention(
-            q, k, v, ridge=self.ridge.repeat_interleave(self.config.group, 0), log_forget=log_forget, beta=beta,
-            ridge_kind=self.ridge_kind, state=memory, return_state=True,
-        )  # fmt: skip
+        options = {"log_forget": log_forget, "beta": beta, "state": memory, **self._regulariser()}
+        return mesa_attention(q, k, v, return_state=True, **options)
+
+    def attend_last(self, count, q, k, v, log_forget, beta, memory):
+        """The tokens before cost sums alone: no system is solved for them."""
+        first = q.shape[-2] - count
+        (_, q), (old_k, k), (old_v, v) = (part.tensor_split([first], -2) for part in (q, k, v))
+        (old_forget, log_forget), (old_beta, beta) = (
+            (None, None) if gate is None else gate.tensor_split([first], -1) for gate in (log_forget, beta)
+        )
+        options = {"log_forget": old_forget, "beta": old_beta, "state": memory, **self._regulariser()}
+        return self.attend(q, k, v, log_forget, beta, mesa_state(old_k, old_v, **options))
+
+    def _regulariser(self) -> dict[str, Any]:
+        return {"ridge": self.ridge.repeat_interleave(self.config.group, 0), "ridge_kind": self.ridge_kind}
 
     def init_memory(self, *batch: int) -> None:
         """None, which lets the op begin with the ridge."""

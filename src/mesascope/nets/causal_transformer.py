@@ -68,13 +68,14 @@ class CausalLayer(Layer):
         tokens: Float[Tensor, "*batch t width"],
         state: AttentionState | None = None,
         mask: Tensor | None = None,
+        last: int | None = None,
     ) -> Any:
-        """Tokens after the layer, and where a state is given the state after them too."""
-        moved = self.attention(self.norm(tokens), *given(state, mask))
-        if state is None:
-            return self.after(tokens, moved)
-        moved, state = moved
-        return self.after(tokens, moved), state
+        """Tokens after the layer, the last ones or all, and where a state is given the state after them too."""
+        moved = self.attention(self.norm(tokens), *given(state, mask), **_only(last))
+        if state is not None:
+            moved, state = moved
+        after = self.after(tokens[..., tokens.shape[-2] - moved.shape[-2] :, :], moved)
+        return after if state is None else (after, state)
 
 
 class CausalTransformer(HasPoints, Pretrained):
@@ -114,6 +115,7 @@ class CausalTransformer(HasPoints, Pretrained):
         tokens: Float[Tensor, "*batch t width"],
         state: Sequence[AttentionState] | None = None,
         mask: Tensor | None = None,
+        last: int | None = None,
     ) -> Any:
         """Tokens after the last layer, and where a state is given the state after them too: see `advance`.
 
@@ -122,20 +124,21 @@ class CausalTransformer(HasPoints, Pretrained):
             state: of every layer, of the tokens before; the sequence is whole if None.
             mask: ``(*batch, t)``, False for padding before a sequence's first token. No token sees padding, and it
                 counts in no position. What comes out at padding has no meaning.
+            last: how many of the last tokens are told, all if None; one is all that a prompt is read for.
         """
         if state is None:
-            return self._after_layers(tokens, mask)[-1]
+            return self._after_layers(tokens, mask, last)[-1]
         self._check_states(state)
         self._check(tokens, mask, state[0].position)
         tokens, after = self.embedded(blanked(tokens, mask)), []
         for layer, before in zip(self.layers, state, strict=True):
-            tokens, own = layer(tokens, *given(before, mask))
+            tokens, own = layer(tokens, *given(before, mask), **_only(last if layer is self.layers[-1] else None))
             after.append(own)
         return tokens, tuple(after)
 
     def tokens(self, tokens: Float[Tensor, "*batch t width"]) -> list[Tensor]:
         """Tokens before the first layer and after each layer."""
-        return self._after_layers(tokens, None)
+        return self._after_layers(tokens, None, None)
 
     def __repr__(self) -> str:
         return module_text(self)
@@ -161,18 +164,23 @@ class CausalTransformer(HasPoints, Pretrained):
         return tokens.squeeze(-2), state
 
     def advance(
-        self, tokens: Float[Tensor, "*batch t width"], state: Sequence[AttentionState], mask: Tensor | None = None
-    ) -> tuple[Float[Tensor, "*batch t width"], tuple[AttentionState, ...]]:
+        self,
+        tokens: Float[Tensor, "*batch t width"],
+        state: Sequence[AttentionState],
+        mask: Tensor | None = None,
+        last: int | None = None,
+    ) -> tuple[Float[Tensor, "*batch last width"], tuple[AttentionState, ...]]:
         """Tokens of a sequence that goes on from ``state`` after the last layer, and the state after them."""
         check_state(state, tuple)
-        return self(tokens, state, mask)
+        return self(tokens, state, mask, last)
 
-    def _after_layers(self, tokens: Tensor, mask: Tensor | None) -> list[Tensor]:
-        """Tokens before the first layer and after each layer."""
+    def _after_layers(self, tokens: Tensor, mask: Tensor | None, last: int | None) -> list[Tensor]:
+        """Tokens before the first layer and after each layer, the last ones after the last."""
         self._check(tokens, mask, None)
         steps = [self.embedded(blanked(tokens, mask))]
         for layer in self.layers:
-            steps.append(layer(steps[-1], *given(None, mask)))
+            own = last if layer is self.layers[-1] else None
+            steps.append(layer(steps[-1], *given(None, mask), **_only(own)))
         return steps
 
     def _check(self, tokens: Tensor, mask: Tensor | None, position: Tensor | None) -> None:
@@ -186,3 +194,8 @@ class CausalTransformer(HasPoints, Pretrained):
             refuse("state", f"be of {len(self.layers)} layers", len(state), "begin with init_state(*batch)")
         for own in state:
             check_state(own, AttentionState)
+
+
+def _only(last: int | None) -> dict[str, int]:
+    """How many of the last tokens are asked for, to be passed on: a module put in a layer's place need not know it."""
+    return {} if last is None else {"last": last}
