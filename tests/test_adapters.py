@@ -11,8 +11,8 @@ from sklearn.neighbors import KNeighborsRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from mesascope.adapters import AsLearner, AsPredictor, chunk_mesa_net, from_sklearn
-from mesascope.errors import ArgumentTypeError, MissingPackageError
+from mesascope.adapters import AsLearner, AsPredictor, chunk_mesa_net, from_mesa_net, from_sklearn
+from mesascope.errors import ArgumentError, ArgumentTypeError, MissingPackageError
 from mesascope.learners import (
     GradientDescent,
     LeastSquares,
@@ -215,3 +215,54 @@ def test_mesanets_function_agrees_with_flash_linear_attentions_own_definition():
     expected = naive.naive_mesa_net_exact(**rough, h_kk_init=h_kk.float(), h_kv_init=h_kv.float())
     for got, other in zip((y, *states), expected, strict=True):
         torch.testing.assert_close(got, other, rtol=1e-3, atol=1e-3)
+
+
+def mesa_net_weights(heads=3, d=8, width=16, gate=True):
+    """By fla's names and in its shapes."""
+    generator, key = torch.Generator().manual_seed(1), heads * d
+
+    def draw(*shape):
+        return torch.randn(*shape, generator=generator, dtype=torch.float64) / shape[-1] ** 0.5
+
+    named = {f"{name}_proj.weight": draw(key, width) for name in "qkv"} | {"o_proj.weight": draw(width, key)}
+    named |= {f"{name}_proj.weight": draw(heads, width) for name in "ab"}
+    named |= {f"{name}_proj.bias": draw(heads) for name in "ab"} | {"lambda_params": draw(key)}
+    named |= {f"{name}_conv1d.weight": draw(key, 1, 4) for name in "qk"} | {"o_norm.weight": 1 + draw(d)}
+    return named | ({"g_proj.weight": draw(key, width)} if gate else {})
+
+
+@pytest.mark.parametrize("gate", [True, False])
+def test_a_layer_from_mesanets_weights_computes_what_mesanet_does(gate):
+    """Written out here with torch's own convolution and normalisation."""
+    named = mesa_net_weights(gate=gate)
+    e = torch.randn(2, 20, 16, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+
+    def convolved(name):
+        rows = torch.nn.functional.pad((e @ named[f"{name}_proj.weight"].mT).mT, (3, 0))
+        moved = torch.nn.functional.conv1d(rows, named[f"{name}_conv1d.weight"], groups=24).mT
+        return torch.nn.functional.normalize(torch.nn.functional.silu(moved).unflatten(-1, (3, 8)), dim=-1)
+
+    gates = [e @ named[f"{name}_proj.weight"].mT + named[f"{name}_proj.bias"] for name in "ab"]
+    nothing = torch.zeros(2, 3, 8, 8, dtype=torch.float64)
+    y, _, _ = mesa_net_exact(
+        convolved("q"), convolved("k"), (e @ named["v_proj.weight"].mT).unflatten(-1, (3, 8)),
+        torch.nn.functional.logsigmoid(gates[0]), gates[1].sigmoid(),
+        torch.nn.functional.softplus(named["lambda_params"]).view(3, 8) + 0.25, nothing, nothing,
+    )  # fmt: skip
+    y = torch.nn.functional.rms_norm(y, (8,), named["o_norm.weight"], 1e-5)
+    if gate:
+        y = y * torch.nn.functional.silu(e @ named["g_proj.weight"].mT).unflatten(-1, (3, 8))
+    layer = from_mesa_net(named)
+    torch.testing.assert_close(layer(e), y.flatten(-2) @ named["o_proj.weight"].mT)
+    assert from_mesa_net({name: part.bfloat16() for name, part in named.items()})(e.bfloat16()).isfinite().all()
+
+
+def test_weights_that_are_not_mesanets_are_refused():
+    named = mesa_net_weights()
+    with pytest.raises(
+        ArgumentError, match=r"but \['q_conv1d\.bias'\] are missing or too many: pass layer\.state_dict"
+    ):
+        from_mesa_net({**named, "q_conv1d.bias": torch.zeros(24)})
+    del named["lambda_params"]
+    with pytest.raises(ArgumentError, match=r"but \['lambda_params'\] are missing"):
+        from_mesa_net(named)

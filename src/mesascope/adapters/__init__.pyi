@@ -1,3 +1,3 @@
 from .estimators import from_sklearn as from_sklearn
-from .fla import chunk_mesa_net as chunk_mesa_net
+from .fla import chunk_mesa_net as chunk_mesa_net, from_mesa_net as from_mesa_net
 from .protocols import AsLearner as AsLearner, AsPredictor as AsPredictor

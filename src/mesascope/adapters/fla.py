@@ -1,14 +1,18 @@
-"""The mesa-layer under the name, arguments and layout that flash-linear-attention gives it."""
+"""MesaNet's layer as flash-linear-attention has it: its function by name, arguments and layout, and its weights."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import torch
 from torch.nn import functional
 
-from mesascope.errors import require_count, require_instance
+from mesascope.errors import ArgumentError, require_count, require_instance, require_number
+from mesascope.nets import AttentionConfig, MesaAttention
 from mesascope.ops import FixedRidgeState, mesa_attention
 from mesascope.shapes import Float, Tensor
 
-__all__ = ["chunk_mesa_net"]
+__all__ = ["chunk_mesa_net", "from_mesa_net"]
 
 
 def chunk_mesa_net(
@@ -61,3 +65,60 @@ def chunk_mesa_net(
         return_state=True,
     )  # fmt: skip
     return y.transpose(1, 2), (last.H, last.G.mT) if output_final_state else (None, None)
+
+
+def from_mesa_net(
+    weights: Mapping[str, Tensor],
+    *,
+    lambda_lower_bound: float = 0.25,
+) -> MesaAttention:
+    """The layer whose weights ``fla.layers.MesaNet.state_dict()`` are, on CPU and in any dtype.
+
+    It computes what that layer does, but solves to rounding, and for keys of length 0 too.
+
+    Args:
+        weights: by fla's names.
+        lambda_lower_bound: the layer's, which is none of its weights.
+
+    Raises:
+        ArgumentError: weights are missing, or there are others, as those of ``conv_bias=True``.
+    """
+    require_instance("weights", weights, Mapping)
+    require_number("lambda_lower_bound", lambda_lower_bound, above=0)
+    wanted = {*_NAMES, "q_conv1d.weight", "k_conv1d.weight"} | ({"g_proj.weight"} & set(weights))
+    if set(weights) != wanted:
+        raise ArgumentError(
+            f"weights must be those of MesaNet without biases of convolutions, but {sorted(wanted ^ set(weights))} are "
+            "missing or too many: pass layer.state_dict()."
+        )
+    heads, width = weights["a_proj.weight"].shape
+    key, value = weights["q_proj.weight"].shape[0] // heads, weights["v_proj.weight"].shape[0] // heads
+    config = AttentionConfig(
+        width, heads, key_size=key, value_size=value, convolution=weights["q_conv1d.weight"].shape[-1], forget=True,
+        beta=True, forget_cap=1.0, ridge=lambda_lower_bound + 1, ridge_floor=lambda_lower_bound,
+        ridge_per_dimension=True, ridge_kind="constant", output_norm=True, output_gate="g_proj.weight" in weights,
+    )  # fmt: skip
+    layer = MesaAttention(config, torch.Generator()).to(weights["q_proj.weight"])
+    own = {new: weights[old] for old, new in _NAMES.items()} | {
+        "convolution": torch.cat([weights[f"{name}_conv1d.weight"].squeeze(1).flip(-1) for name in "qk"]),
+        "ridge_above": weights["lambda_params"].unflatten(0, (heads, key)),
+        "norm": weights["o_norm.weight"].expand(heads, value),
+    }
+    if config.output_gate:
+        own["gate_proj.weight"] = weights["g_proj.weight"]
+    layer.load_state_dict(own)
+    return layer
+
+
+_NAMES = {
+    "q_proj.weight": "q_proj.weight",
+    "k_proj.weight": "k_proj.weight",
+    "v_proj.weight": "v_proj.weight",
+    "o_proj.weight": "o_proj.weight",
+    "a_proj.weight": "forget_proj.weight",
+    "a_proj.bias": "forget_proj.bias",
+    "b_proj.weight": "beta_proj.weight",
+    "b_proj.bias": "beta_proj.bias",
+    "lambda_params": "ridge_above",
+    "o_norm.weight": "norm",
+}
