@@ -25,6 +25,7 @@ mutations: .venv/installed-dev
 
 torture: .venv/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python tests/torture.py
+	OMP_NUM_THREADS=1 $(BIN)/python tests/torture_mesa.py
 
 bench: .venv/installed
 	$(BIN)/python benchmarks/training.py
