@@ -599,3 +599,65 @@ def test_in_single_precision_outputs_and_derivatives_lose_no_more_than_those_of_
         true, *others = (part.detach().double() for part in parts)
         theirs, *ours = (float((part - true).norm() / true.norm()) for part in others)
         assert max(ours) < 4 * theirs + 2e-6
+
+
+def decoded(inputs, state, start, **options):
+    """Tokens from ``start`` on, one at a time."""
+    rows = []
+    for t in range(start, inputs["q"].shape[2]):
+        own = {name: part if name == "ridge" else part[:, :, t] for name, part in inputs.items()}
+        y, state = mesa_step(**own, state=state, **options)
+        rows.append(y)
+    return torch.stack(rows, 2), state
+
+
+def test_decoding_from_a_root_gives_the_same_numbers_and_derivatives():
+    inputs = problem(20)
+    leaves = {name: part.clone().requires_grad_() for name, part in inputs.items()}
+    first = {name: part if name == "ridge" else part[:, :, :9] for name, part in leaves.items()}
+    _, state = attend(first, return_state=True)
+    y, after = decoded(leaves, state.rooted(), 9)
+    whole, last = attend(leaves, return_state=True)
+    assert gap(y, whole[:, :, 9:]) < 1e-10
+    assert gap(after.H, last.H) < 1e-12
+    assert gap(after.G, last.G) < 1e-12
+    assert gap(after.root @ after.root.mT @ after.H, torch.eye(5).double().expand(2, 3, 5, 5)) < 1e-10
+    one, expected = (
+        torch.autograd.grad((part * part.detach().sin()).sum(), list(leaves.values())) for part in (y, whole[:, :, 9:])
+    )
+    for got, other in zip(one, expected, strict=True):
+        assert gap(got, other) < 1e-9
+    assert gap(attend(inputs, state=state.rooted()), attend(inputs, state=state)) == 0
+    assert gap(decoded(inputs, state.rooted(), 9, check=False)[0], whole[:, :, 9:]) < 1e-10
+    rooted = state.rooted()
+    mapped = vmap(lambda q, k, v, H, G, root: mesa_step(q, k, v, type(rooted)(H, G, root), ridge=1.0)[0])
+    now = [inputs[name][:, :, 9] for name in "qkv"]
+    assert gap(mapped(*now, *rooted), mesa_step(*now, rooted, ridge=1.0)[0]) < 1e-12
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.999, 0.9])
+def test_thousands_of_tokens_from_a_root_in_single_precision_are_as_exact_as_dense_solves(factor):
+    inputs = problem(3000, dk=8, dv=2, heads=2, batch=(1,))
+    inputs["k"] = normalize(inputs["k"], dim=-1)
+    inputs["log_forget"] = torch.full_like(inputs["log_forget"], factor).log()
+    rough = {name: part.float() for name, part in inputs.items()}
+    with torch.no_grad():
+        exact = attend({name: part.double() for name, part in rough.items()})[:, :, -500:]
+        start = MesaState(torch.diag_embed(rough["ridge"]).expand(1, 2, 8, 8), rough["v"].new_zeros(1, 2, 2, 8))
+        own, dense = (decoded(rough, state, 0)[0][:, :, -500:] for state in (start.rooted(), start))
+    assert gap(own.double(), exact) < 2 * gap(dense.double(), exact) + 1e-6
+
+
+def test_a_root_that_has_drifted_is_made_anew_and_a_singular_state_refused():
+    inputs = problem(3)
+    _, state = attend(inputs, return_state=True)
+    now = {name: part if name == "ridge" else part[:, :, 0] for name, part in inputs.items()}
+    expected, _ = mesa_step(**now, state=state)
+    for spoilt in (1.1 * state.rooted().root, torch.full_like(state.H, torch.nan)):
+        y, after = mesa_step(**now, state=state.rooted()._replace(root=spoilt))
+        assert gap(y, expected) < 1e-10
+        assert gap(after.root @ after.root.mT @ after.H, torch.eye(5).double().expand(2, 3, 5, 5)) < 1e-10
+    with pytest.raises(NumericalError, match="singular"):
+        mesa_step(**now, state=state._replace(H=0 * state.H).rooted())
+    with pytest.raises(ArgumentError, match="state must be no RootedMesaState where ridge_kind = 'constant'"):
+        mesa_step(**now, state=state.rooted(), ridge_kind="constant")

@@ -14,6 +14,8 @@ from mesascope.nets.causal_attention import CausalAttention, UndecayedParameter
 from mesascope.ops import (
     DeltaState,
     LinearState,
+    MesaState,
+    RootedMesaState,
     SoftmaxState,
     causal_linear_attention,
     causal_softmax_attention,
@@ -21,6 +23,7 @@ from mesascope.ops import (
     linear_attention,
     mesa_attention,
     mesa_state,
+    mesa_step,
     softmax_attention,
 )
 from mesascope.records import register
@@ -114,8 +117,17 @@ class MesaAttention(CausalAttention):
             self.ridge_above.fill_(above + math.log(-math.expm1(-above)))
 
     def attend(self, q, k, v, log_forget, beta, memory):
-        options = {"log_forget": log_forget, "beta": beta, "state": memory, **self._regulariser()}
-        return mesa_attention(q, k, v, return_state=True, **options)
+        if q.shape[-2] == 1 and isinstance(memory, MesaState | RootedMesaState):
+            return self._attend_once(q, k, v, log_forget, beta, memory)
+        return self._attend_many(q, k, v, log_forget, beta, memory)
+
+    def _attend_once(self, q, k, v, log_forget, beta, memory):
+        """A token that follows others, as in decoding: from a root of H^{-1}, which is kept from here on."""
+        gates = {"log_forget": log_forget, "beta": beta}
+        once = {name: None if gate is None else gate.squeeze(-1) for name, gate in gates.items()}
+        state = memory.rooted() if isinstance(memory, MesaState) else memory
+        y, after = mesa_step(q.squeeze(-2), k.squeeze(-2), v.squeeze(-2), state, **once, **self._regulariser())
+        return y[..., None, :], after
 
     def attend_last(self, count, q, k, v, log_forget, beta, memory):
         """The tokens before cost sums alone: no system is solved for them."""
@@ -125,7 +137,11 @@ class MesaAttention(CausalAttention):
             (None, None) if gate is None else gate.tensor_split([first], -1) for gate in (log_forget, beta)
         )
         options = {"log_forget": old_forget, "beta": old_beta, "state": memory, **self._regulariser()}
-        return self.attend(q, k, v, log_forget, beta, mesa_state(old_k, old_v, **options))
+        return self._attend_many(q, k, v, log_forget, beta, mesa_state(old_k, old_v, **options))
+
+    def _attend_many(self, q, k, v, log_forget, beta, memory):
+        options = {"log_forget": log_forget, "beta": beta, "state": memory, **self._regulariser()}
+        return mesa_attention(q, k, v, return_state=True, **options)
 
     def _regulariser(self) -> dict[str, Any]:
         return {"ridge": self.ridge.repeat_interleave(self.config.group, 0), "ridge_kind": self.ridge_kind}

@@ -12,7 +12,7 @@ import torch
 
 from mesascope.errors import ArgumentError, ArgumentTypeError, refuse, require_instance
 from mesascope.nets.files import path_of, written
-from mesascope.ops import DeltaState, FixedRidgeState, LinearState, MesaState, SoftmaxState
+from mesascope.ops import DeltaState, FixedRidgeState, LinearState, MesaState, RootedMesaState, SoftmaxState
 from mesascope.shapes import Float, Tensor
 
 __all__ = ["AttentionState", "PredictorState", "check_state", "load_state", "save_state", "select_state"]
@@ -45,7 +45,16 @@ class PredictorState(NamedTuple):
 
 _KINDS = {
     kind.__name__: kind
-    for kind in (AttentionState, PredictorState, SoftmaxState, LinearState, DeltaState, MesaState, FixedRidgeState)
+    for kind in (
+        AttentionState,
+        PredictorState,
+        SoftmaxState,
+        LinearState,
+        DeltaState,
+        MesaState,
+        RootedMesaState,
+        FixedRidgeState,
+    )
 }
 
 

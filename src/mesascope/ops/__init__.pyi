@@ -20,11 +20,14 @@ from .fast_weights import (
 from .mesa import (
     MESA_METHODS as MESA_METHODS,
     MESA_RIDGES as MESA_RIDGES,
-    FixedRidgeState as FixedRidgeState,
     MesaInfo as MesaInfo,
-    MesaState as MesaState,
     mesa_attention as mesa_attention,
     mesa_state as mesa_state,
     mesa_step as mesa_step,
 )
 from .mesa_parallel import mesa_state_before as mesa_state_before
+from .mesa_states import (
+    FixedRidgeState as FixedRidgeState,
+    MesaState as MesaState,
+    RootedMesaState as RootedMesaState,
+)

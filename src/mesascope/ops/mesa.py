@@ -18,51 +18,21 @@ import torch
 from mesascope.errors import ArgumentError, refuse, require_choice, require_count, require_instance, require_number
 from mesascope.ops import mesa_series, mesa_steps
 from mesascope.ops.checks import require_shapes, require_tensors, require_values
-from mesascope.ops.fast_weights import without_values
 from mesascope.ops.mesa_answers import Plan
 from mesascope.ops.mesa_chunks import Problem, Solution, chunks_of, read_out
+from mesascope.ops.mesa_decode import rooted_step
 from mesascope.ops.mesa_normal import Normal
 from mesascope.ops.mesa_solve import solve_chunks
+from mesascope.ops.mesa_states import FixedRidgeState, MesaState, RootedMesaState
 from mesascope.shapes import Float, Tensor
 
-__all__ = [
-    "MESA_METHODS",
-    "MESA_RIDGES",
-    "FixedRidgeState",
-    "MesaInfo",
-    "MesaState",
-    "mesa_attention",
-    "mesa_state",
-    "mesa_step",
-]
+__all__ = ["MESA_METHODS", "MESA_RIDGES", "MesaInfo", "mesa_attention", "mesa_state", "mesa_step"]
 
 MESA_METHODS = ("chunk", "solve", "cg", "neumann", "chebyshev", "fused")
 MESA_RIDGES = ("decaying", "constant", "relative")
 
 _CHUNK = 64
 _SHORT = 3
-
-
-class MesaState(NamedTuple):
-    """What a sequence leaves behind where the ridge decays: H with what is left of the ridge in it, and G."""
-
-    H: Float[Tensor, "*batch heads dk dk"]
-    G: Float[Tensor, "*batch heads dv dk"]
-
-    def emptied(self, width: int) -> MesaState:
-        """The state after the same keys, had their values been zeros of this width."""
-        return self._replace(G=without_values(self.G, width))
-
-
-class FixedRidgeState(NamedTuple):
-    """What a sequence leaves behind where the ridge does not decay: H without it, and G."""
-
-    H: Float[Tensor, "*batch heads dk dk"]
-    G: Float[Tensor, "*batch heads dv dk"]
-
-    def emptied(self, width: int) -> FixedRidgeState:
-        """The state after the same keys, had their values been zeros of this width."""
-        return self._replace(G=without_values(self.G, width))
 
 
 class MesaInfo(NamedTuple):
@@ -83,7 +53,7 @@ def mesa_attention(
     ridge_kind: str = "decaying",
     method: str = "auto",
     chunk: int | None = None,
-    state: MesaState | FixedRidgeState | None = None,
+    state: MesaState | RootedMesaState | FixedRidgeState | None = None,
     return_state: bool = False,
     return_info: bool = False,
     lengths: Tensor | None = None,
@@ -142,7 +112,7 @@ def mesa_attention(
     tensor([[[2.0000],
              [3.3333]]])
     """
-    kind = _kind(ridge_kind, state)
+    kind, state = _states(ridge_kind, state)
     require_instance("check", check, bool)
     arguments = _arguments(q, k, v, ridge, log_forget, beta, lengths, cu_seqlens, state, check)
     method = _method(method, q.shape[-2], ridge_kind, tolerance, iterations, chunk, cu_seqlens is not None)
@@ -165,15 +135,20 @@ def mesa_step(
     q: Float[Tensor, "*batch heads dk"],
     k: Float[Tensor, "*batch heads dk"],
     v: Float[Tensor, "*batch heads dv"],
-    state: MesaState | FixedRidgeState | None,
+    state: MesaState | FixedRidgeState | RootedMesaState | None,
     *,
     ridge: float | Float[Tensor, "*ridges"],
     log_forget: Float[Tensor, "*batch heads"] | None = None,
     beta: Float[Tensor, "*batch heads"] | None = None,
     ridge_kind: str = "decaying",
     check: bool = True,
-) -> tuple[Float[Tensor, "*batch heads dv"], MesaState | FixedRidgeState]:
-    """One token of `mesa_attention`, and the state after it: decoding in memory that does not grow with time."""
+) -> tuple[Float[Tensor, "*batch heads dv"], MesaState | FixedRidgeState | RootedMesaState]:
+    """One token of `mesa_attention`, and the state after it: decoding in memory that does not grow with time.
+
+    From ``state.rooted()``, where the ridge decays, it costs O(d^2), else a dense solve.
+    """
+    if isinstance(state, RootedMesaState):
+        return _rooted(q, k, v, state, ridge, log_forget, beta, ridge_kind, check)
     y, after = mesa_attention(
         *(part[..., None, :] for part in (q, k, v)),
         ridge=ridge,
@@ -187,6 +162,33 @@ def mesa_step(
     return y.squeeze(-2), after
 
 
+def _rooted(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    state: RootedMesaState,
+    ridge: float | Tensor,
+    log_forget: Tensor | None,
+    beta: Tensor | None,
+    ridge_kind: str,
+    check: bool,
+) -> tuple[Tensor, RootedMesaState]:
+    if ridge_kind != "decaying":
+        refuse("state", f"be no RootedMesaState where ridge_kind = {ridge_kind!r}", "one", "begin without a state")
+    require_instance("check", check, bool)
+    gates = [None if gate is None else gate[..., None] for gate in (log_forget, beta)]
+    tokens = [part[..., None, :] for part in (q, k, v)]
+    _arguments(tokens[0], tokens[1], tokens[2], ridge, gates[0], gates[1], None, None, state, check)
+    dtype = torch.promote_types(q.dtype, torch.float32)
+    forget = q.new_ones(q.shape[:-1], dtype=dtype) if log_forget is None else log_forget.to(dtype).exp()
+    strength = torch.ones_like(forget) if beta is None else beta.to(dtype)
+    with torch.autocast(q.device.type, enabled=False):
+        y, x, after = rooted_step(q.to(dtype), k.to(dtype), v.to(dtype), forget, strength, state, check)
+    if check:
+        mesa_steps.require_known(after.H, x, q)
+    return y.to(v.dtype), after
+
+
 def mesa_state(
     k: Float[Tensor, "*batch heads t dk"],
     v: Float[Tensor, "*batch heads t dv"],
@@ -195,11 +197,11 @@ def mesa_state(
     log_forget: Float[Tensor, "*batch heads t"] | None = None,
     beta: Float[Tensor, "*batch heads t"] | None = None,
     ridge_kind: str = "decaying",
-    state: MesaState | FixedRidgeState | None = None,
+    state: MesaState | RootedMesaState | FixedRidgeState | None = None,
     check: bool = True,
 ) -> MesaState | FixedRidgeState:
     """The state that `mesa_attention` would leave behind, where nothing is asked: sums alone, no system is solved."""
-    kind = _kind(ridge_kind, state)
+    kind, state = _states(ridge_kind, state)
     require_instance("check", check, bool)
     arguments = _arguments(k, k, v, ridge, log_forget, beta, None, None, state, check)
     problem = _problem(arguments, state, ridge_kind, None)
@@ -209,13 +211,17 @@ def mesa_state(
     return kind(*(part.reshape(*k.shape[:-2], *part.shape[2:]) for part in parts))
 
 
-def _kind(ridge_kind: str, state: MesaState | FixedRidgeState | None) -> type[MesaState] | type[FixedRidgeState]:
-    """The type of states, of which the one passed in must be."""
+def _states(
+    ridge_kind: str, state: Any
+) -> tuple[type[MesaState] | type[FixedRidgeState], MesaState | FixedRidgeState | None]:
+    """The type of states, of which the one passed in must be, and that one without its root."""
     require_choice("ridge_kind", ridge_kind, MESA_RIDGES)
     kind = MesaState if ridge_kind == "decaying" else FixedRidgeState
+    if isinstance(state, RootedMesaState):
+        state = MesaState(state.H, state.G)
     if state is not None:
         require_instance("state", state, kind)
-    return kind
+    return kind, state
 
 
 def _arguments(
@@ -227,7 +233,7 @@ def _arguments(
     beta: Tensor | None,
     lengths: Tensor | None,
     cu_seqlens: Tensor | None,
-    state: MesaState | FixedRidgeState | None,
+    state: MesaState | RootedMesaState | FixedRidgeState | None,
     check: bool,
 ) -> dict[str, Tensor | None]:
     """Everything by name, checked: the ridge as a tensor, and padding as tokens that neither add nor forget."""

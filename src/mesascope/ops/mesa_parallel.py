@@ -13,7 +13,8 @@ from torch import distributed
 
 from mesascope.errors import ArgumentError
 from mesascope.ops.chunks import NOTHING_LEFT
-from mesascope.ops.mesa import FixedRidgeState, MesaState, mesa_state
+from mesascope.ops.mesa import mesa_state
+from mesascope.ops.mesa_states import FixedRidgeState, MesaState
 from mesascope.shapes import Float, Tensor
 
 __all__ = ["mesa_state_before"]

@@ -10,7 +10,7 @@ from mesascope.ops.mesa_solve import refuse_singular
 from mesascope.ops.reading import read
 from mesascope.shapes import Float, Tensor
 
-__all__ = ["solve"]
+__all__ = ["require_known", "solve"]
 
 
 def solve(problem: Problem, heads: int, check: bool) -> Solution:
@@ -35,6 +35,13 @@ def solve(problem: Problem, heads: int, check: bool) -> Solution:
     if check and conditions and q.shape[0] and not torch.compiler.is_compiling():
         _require_definite(torch.stack(conditions, 1), limit, heads)
     return Solution(torch.stack(rows, 1) if rows else v[:, :0], H[None], G[None])
+
+
+def require_known(H: Float[Tensor, "*batch heads d d"], x: Tensor, q: Tensor) -> None:
+    """Refuse one token's answers of which no digit is known, as `solve` does."""
+    seen = condition_seen(x, q, H.diagonal(dim1=-2, dim2=-1)).detach()
+    if seen.numel() and not torch.compiler.is_compiling():
+        _require_definite(seen.reshape(-1, 1), 1 / torch.finfo(H.dtype).eps, H.shape[-3])
 
 
 def _size(H: Float[Tensor, "batch dk dk"]) -> Float[Tensor, "batch 1"]:
