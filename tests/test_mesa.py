@@ -82,6 +82,17 @@ def test_a_ridge_that_does_not_decay_bears_any_forgetting(kind, forget):
         assert gap(one, expected) < 1e-10
 
 
+@pytest.mark.parametrize("ridge", [1e-6, 1e-2])
+def test_a_relative_ridge_follows_what_is_known_through_any_forgetting(ridge):
+    """Over a few tokens of one chunk it falls by factors that no factorisation of the chunk bears."""
+    inputs = problem(40, dk=2)
+    inputs["ridge"] = torch.full((3,), ridge, dtype=torch.float64)
+    inputs["log_forget"] = -14 * torch.rand(2, 3, 40, generator=stream(0, "gates"), dtype=torch.float64)
+    got = with_gradients(inputs, ridge_kind="relative", chunk=5)
+    for one, expected in zip(got, with_gradients(inputs, ridge_kind="relative", method="solve"), strict=True):
+        assert gap(one, expected) < 1e-14 / ridge + 1e-12
+
+
 def test_a_relative_ridge_is_a_share_of_the_size_of_what_is_known():
     """So that keys of any length give the same answers, and 1 counts as that size before there is any."""
     inputs = problem(20, batch=())

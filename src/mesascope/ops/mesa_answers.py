@@ -210,8 +210,8 @@ def _started(normal: Normal, q: Tensor, plan: Plan) -> Answer:
     def preconditioned(normal: Normal, q: Tensor) -> Answer:
         return _by_gradients(normal, q, plan, factorise(normal))
 
-    much = forgotten(normal.log_forget) > _LITTLE
-    return _apart(much & (q.shape[-2] > _SMALLEST), normal, q, halved, preconditioned)
+    much = forgotten(normal.log_forget) > (_LITTLE if q.shape[-2] > _SMALLEST else _MOST)
+    return _apart(much, normal, q, halved, preconditioned)
 
 
 def _by_gradients(normal: Normal, q: Tensor, plan: Plan, factor: Factor | None) -> Answer:
