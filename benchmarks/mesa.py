@@ -26,7 +26,7 @@ from rich.table import Table
 from torch import Tensor
 from torch.nn.functional import normalize, scaled_dot_product_attention
 
-from mesascope.ops import MesaState, mesa_attention, mesa_step
+from mesascope.ops import MESA_RIDGES, RootedMesaState, mesa_attention, mesa_step
 from mesascope.reports.figures import STYLE
 from mesascope.reports.panels import COLOURS
 from mesascope.streams import stream
@@ -207,19 +207,24 @@ def by_width(widths: Sequence[int], chunks: Sequence[int]) -> list[dict]:
 def decoding(positions: Sequence[int]) -> list[dict]:
     """Microseconds of one token of all heads, and bytes of what is kept, after so many tokens."""
     token = {name: part[:, :, 0] for name, part in inputs(1).items() if name != "ridge"}
-    ridge, states, caches = inputs(1)["ridge"], {}, {}
+    token["ridge"] = inputs(1)["ridge"]
+    states, caches, steps = {}, {}, {}
     for t in positions:
         leaves = inputs(t)
-        states[t] = mesa_attention(**leaves, return_state=True)[1]
         caches[t] = [leaves[name] for name in "kv"]
-    steps = {t: partial(mesa_step, **token, state=state, ridge=ridge) for t, state in states.items()}
+        state, fixed = (mesa_attention(**leaves, return_state=True, ridge_kind=kind)[1] for kind in MESA_RIDGES[:2])
+        states[t] = state.rooted()
+        steps[t, "mesa"] = partial(mesa_step, **token, state=states[t])
+        steps[t, "mesa, unchecked"] = partial(mesa_step, **token, state=states[t], check=False)
+        steps[t, "mesa, dense"] = partial(mesa_step, **token, state=state)
+        steps[t, "mesa, constant ridge"] = partial(mesa_step, **token, state=fixed, **CONSTANT)
     attends = {t: partial(scaled_dot_product_attention, token["q"][:, :, None], *cache) for t, cache in caches.items()}
     # One after the other: a cache of hundreds of megabytes would push the mesa-layer's states out of the CPU's.
     mesa, softmax = milliseconds(steps, rounds=100), milliseconds(attends, rounds=30)
     return [
         {
             "t": t,
-            "mesa": 1e3 * mesa[t],
+            **{kind: 1e3 * time for (at, kind), time in mesa.items() if at == t},
             "softmax": 1e3 * softmax[t],
             "mesa bytes": size(states[t]),
             "softmax bytes": size(caches[t]),
@@ -228,7 +233,7 @@ def decoding(positions: Sequence[int]) -> list[dict]:
     ]
 
 
-def size(kept: MesaState | list[Tensor]) -> int:
+def size(kept: RootedMesaState | list[Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in kept)
 
 

@@ -242,21 +242,13 @@ def _recurrence(
 ) -> tuple[Tensor, int]:
     """Conjugate gradients until no residual is larger than its goal: x, and the number of iterations.
 
-    Where values are not looked at, all iterations are taken, and steps are 0 from where rounding is reached.
-
-    With (g_t M_t)^{-1} as a start, A_t times what it makes of a row is the row and (ridge_t - g_t ridge_1) times that:
-    no products with H or keys are needed.
+    Where values are not looked at, all iterations are taken; a direction along which A is not positive is left alone.
     """
-    unlike = None if factor is None else normal.ridge - normal.ridge[..., :1, :] / factor.lift
     x, residual, energy, count = torch.zeros_like(q), q.clone(), q.new_ones(()), 0
     direction = image = torch.zeros_like(q)
-    times = normal.many_times()
+    started = _start(normal, factor)
     while count < iterations and (not check or bool((residual.norm(dim=-1) > goal).any())):
-        if factor is None or unlike is None:
-            better, its_image = residual, times(residual)
-        else:
-            better, _ = substitute(factor, residual)
-            its_image = torch.addcmul(residual, unlike, better)
+        better, its_image = started(residual)
         before, energy = energy, _dot(residual, better)
         momentum = energy / before.where(before > 0, 1) if count else torch.zeros_like(energy)
         direction, image = torch.addcmul(better, momentum, direction), torch.addcmul(its_image, momentum, image)
@@ -266,6 +258,24 @@ def _recurrence(
         residual.addcmul_(step, image, value=-1)
         count += 1
     return x, count
+
+
+def _start(normal: Normal, factor: Factor | None) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+    """What a residual becomes before it is a direction, and A times that.
+
+    With (g_t M_t)^{-1} as a start, A_t times what it makes of a row is the row and (ridge_t - g_t ridge_1) times that:
+    no products with H or keys are needed.
+    """
+    if factor is None:
+        times = normal.many_times()
+        return lambda residual: (residual, times(residual))
+    unlike = normal.ridge - normal.ridge[..., :1, :] / factor.lift
+
+    def started(residual: Tensor) -> tuple[Tensor, Tensor]:
+        better, _ = substitute(factor, residual)
+        return better, torch.addcmul(residual, unlike, better)
+
+    return started
 
 
 def tolerance_of(plan: Plan, dtype: torch.dtype) -> float:
