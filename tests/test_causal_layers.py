@@ -6,6 +6,8 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from mesascope.errors import ArgumentError
 from mesascope.nets import MLP, AttentionConfig, CausalTransformer, CausalTransformerConfig, MesaAttention
@@ -161,3 +163,43 @@ def test_the_last_tokens_alone_are_told_as_among_all(attention, options, last):
 def test_a_wrong_number_of_last_tokens_is_refused():
     with pytest.raises(ArgumentError, match="last must be at least 0, but is -1"):
         layer("mesa", 8)(tokens(5, 8), last=-1)
+
+
+class Reads(TorchDispatchMode):
+    """Counts how often the host waits for a number; numbers of iterations are kept there, whole ones on the CPU."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        waits = any(name in str(func) for name in ("_local_scalar_dense", "equal.default", "nonzero"))
+        self.count += waits and args[0].dtype != torch.int64
+        return func(*args, **(kwargs or {}))
+
+
+class Lists(TorchFunctionMode):
+    """Counts the lists that are made of tensors, which the mode above does not see."""
+
+    count = 0
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.count += func is torch.Tensor.tolist
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("forget", [False, True])
+@each_attention
+def test_without_checks_nothing_waits_for_a_number(attention, forget):
+    options = {"width": 8, "n_heads": 2, "forget": forget, "beta": True, "convolution": 2}
+    counts = {}
+    for check in (True, False):
+        heads = AttentionConfig(**options, check=check)
+        net = CausalTransformer(CausalTransformerConfig(heads, 2, attention), stream(0, "init")).double()
+        mask = torch.arange(20).expand(2, 20) > 2
+        with Reads() as reads, Lists() as lists:
+            y, state = net.advance(tokens(2, 20, 8), net.init_state(2), mask)
+            for t in range(2):
+                step, state = net.step(tokens(2, 3, 8)[:, t], state)
+            (y.sum() + step.sum()).backward()
+        counts[check] = reads.count + lists.count
+        assert all(weight.grad.isfinite().all() for weight in net.parameters() if weight.grad is not None)
+    assert counts[False] == 0 < counts[True]

@@ -110,7 +110,7 @@ def error(found: list[Tensor], expected: list[Tensor], inputs: dict[str, Tensor]
     """The largest over outputs, states and gradients, each relative to its own size.
 
     Those of gates are what is left of sums that cancel, often nearly so; they count relative to their terms, which are
-    as large as anything else times its gradient.
+    as large as anything else times its gradient, and for beta so much over beta.
     """
     names = ["y", "last H", "last G", *inputs]
     known = [name for name in ("q", "k", "v", "ridge", "H", "G") if name in inputs]
@@ -120,9 +120,12 @@ def error(found: list[Tensor], expected: list[Tensor], inputs: dict[str, Tensor]
         own, true = one.detach().double(), true.detach()
         if name == "H":  # a symmetric matrix, whose halves count together
             own, true = own + own.mT, true + true.mT
-        size = max(float(true.norm()), terms if name in ("log_forget", "beta") else 0.0)
-        if size:
-            worst = max(worst, float((own - true).norm()) / size)
+        size = true.norm().expand_as(true)
+        if name in ("log_forget", "beta"):
+            beta = inputs["beta"]
+            size = size.clamp(min=terms / beta.where(beta > 0, 1) if name == "beta" else terms)
+        if bool((size > 0).all()):
+            worst = max(worst, float(((own - true) / size).norm()))
     return worst
 
 
@@ -173,8 +176,8 @@ def report(count: int, tally: Counter[str], worst: dict[str, float], failures: l
 `python tests/torture_mesa.py` draws shapes, keys, gates, ridges, states, methods and chunks at random, and compares
 outputs, states and all gradients with the definition, a token at a time in float64. The bound on the largest relative
 error is ({BASE} + {SLOPE} kappa) units of rounding, kappa the largest condition number of any token's matrix, or twice
-the error of the definition in the same dtype, where that is more; an error in place of an answer is right only where
-kappa is above 0.01 over the unit.
+the error of the definition in the same dtype, where that is more. Gradients of gates, which are sums that may cancel,
+count relative to their terms. An error in place of an answer is right only where kappa is above 0.01 over the unit.
 
 {count:,} configurations, {len(failures)} outside.
 

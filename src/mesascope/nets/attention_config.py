@@ -45,6 +45,8 @@ class AttentionConfig:
             is forgotten leaves H singular after hundreds of tokens that hardly vary, as in text.
         output_norm: normalise each head's output by its root mean square, with a learned scale.
         output_gate: multiply it by SiLU(w . e), entry by entry.
+        check: whether the values that operations meet are looked at, for which a GPU has to be waited for: see the
+            argument of that name of `mesascope.ops.mesa_attention`. Without it a CUDA graph may be captured.
         init_scale: initial weights are normal with variance init_scale / n_layers / fan-in, cut at two deviations;
             a layer by itself is one of one.
 
@@ -71,6 +73,7 @@ class AttentionConfig:
     ridge_kind: str | None = None
     output_norm: bool = False
     output_gate: bool = False
+    check: bool = True
     init_scale: float = 1.0
 
     def __post_init__(self) -> None:
@@ -84,7 +87,7 @@ class AttentionConfig:
             require_count("n_kv_heads", self.n_kv_heads)
             if self.n_heads % self.n_kv_heads:
                 refuse("n_kv_heads", f"divide n_heads = {self.n_heads}", self.n_kv_heads, "pass a divisor")
-        for name in ("convolve_values", "forget", "ridge_per_dimension", "output_norm", "output_gate"):
+        for name in ("convolve_values", "forget", "ridge_per_dimension", "output_norm", "output_gate", "check"):
             require_instance(name, getattr(self, name), bool)
         for name in ("normalise", "beta"):
             if getattr(self, name) is not None:

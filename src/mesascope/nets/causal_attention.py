@@ -202,7 +202,7 @@ class CausalAttention(nn.Module, ABC):
             check_batch(state.batch, tokens)
             check_like("state", state.recent, "the network", self._like)
         check_mask(mask, tokens)
-        if not self.inside:
+        if self.config.check and not self.inside:
             check_padding(mask, None if state is None else state.position)
 
     def _attended(self, tokens: Tensor, first: int, *arguments: Any) -> tuple[Tensor, Any]:

@@ -43,7 +43,7 @@ class SoftmaxAttention(CausalAttention):
         scale = q.shape[-1] ** 0.5 if self.normalise else None
         return causal_softmax_attention(
             q, k, v, scale=scale, log_forget=log_forget, beta=beta, window=self.config.window, state=memory,
-            return_state=True,
+            return_state=True, check=self.config.check,
         )  # fmt: skip
 
     def init_memory(self, *batch: int) -> SoftmaxState:
@@ -57,7 +57,8 @@ class LinearAttention(CausalAttention):
     """y_t = G_t q_t with G_t = gamma_t G_{t-1} + beta_t v_t k_t^T. Decoding keeps G."""
 
     def attend(self, q, k, v, log_forget, beta, memory):
-        return causal_linear_attention(q, k, v, log_forget=log_forget, beta=beta, state=memory, return_state=True)
+        options = {"log_forget": log_forget, "beta": beta, "state": memory, "check": self.config.check}
+        return causal_linear_attention(q, k, v, return_state=True, **options)
 
     def init_memory(self, *batch: int) -> LinearState:
         return LinearState(self._no_map(*batch))
@@ -78,7 +79,8 @@ class DeltaAttention(LinearAttention):
     learns_beta = True
 
     def attend(self, q, k, v, log_forget, beta, memory):
-        return delta_attention(q, k, v, log_forget=log_forget, beta=beta, state=memory, return_state=True)
+        options = {"log_forget": log_forget, "beta": beta, "state": memory, "check": self.config.check}
+        return delta_attention(q, k, v, return_state=True, **options)
 
     def init_memory(self, *batch: int) -> DeltaState:
         return DeltaState(self._no_map(*batch))
@@ -126,7 +128,7 @@ class MesaAttention(CausalAttention):
         gates = {"log_forget": log_forget, "beta": beta}
         once = {name: None if gate is None else gate.squeeze(-1) for name, gate in gates.items()}
         state = memory.rooted() if isinstance(memory, MesaState) else memory
-        y, after = mesa_step(q.squeeze(-2), k.squeeze(-2), v.squeeze(-2), state, **once, **self._regulariser())
+        y, after = mesa_step(q.squeeze(-2), k.squeeze(-2), v.squeeze(-2), state, **once, **self._solving())
         return y[..., None, :], after
 
     def attend_last(self, count, q, k, v, log_forget, beta, memory):
@@ -136,15 +138,16 @@ class MesaAttention(CausalAttention):
         (old_forget, log_forget), (old_beta, beta) = (
             (None, None) if gate is None else gate.tensor_split([first], -1) for gate in (log_forget, beta)
         )
-        options = {"log_forget": old_forget, "beta": old_beta, "state": memory, **self._regulariser()}
+        options = {"log_forget": old_forget, "beta": old_beta, "state": memory, **self._solving()}
         return self._attend_many(q, k, v, log_forget, beta, mesa_state(old_k, old_v, **options))
 
     def _attend_many(self, q, k, v, log_forget, beta, memory):
-        options = {"log_forget": log_forget, "beta": beta, "state": memory, **self._regulariser()}
+        options = {"log_forget": log_forget, "beta": beta, "state": memory, **self._solving()}
         return mesa_attention(q, k, v, return_state=True, **options)
 
-    def _regulariser(self) -> dict[str, Any]:
-        return {"ridge": self.ridge.repeat_interleave(self.config.group, 0), "ridge_kind": self.ridge_kind}
+    def _solving(self) -> dict[str, Any]:
+        ridge = self.ridge.repeat_interleave(self.config.group, 0)
+        return {"ridge": ridge, "ridge_kind": self.ridge_kind, "check": self.config.check}
 
     def init_memory(self, *batch: int) -> None:
         """None, which lets the op begin with the ridge."""

@@ -186,7 +186,8 @@ class CausalTransformer(HasPoints, Pretrained):
     def _check(self, tokens: Tensor, mask: Tensor | None, position: Tensor | None) -> None:
         check_tokens("tokens", tokens, self.config.heads.width, next(self.parameters()), "AttentionConfig.width")
         check_mask(mask, tokens)
-        check_padding(mask, position)
+        if self.config.heads.check:
+            check_padding(mask, position)
 
     def _check_states(self, state: Any) -> None:
         check_state(state, tuple)

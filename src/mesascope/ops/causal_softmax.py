@@ -41,6 +41,7 @@ def causal_softmax_attention(
     window: int | None = None,
     state: SoftmaxState | None = None,
     return_state: bool = False,
+    check: bool = True,
 ) -> Any:
     """y_t = sum_i w_ti v_i / sum_i w_ti with w_ti = beta_i (g_t/g_i) exp(scale q_t . k_i), for t - window < i <= t.
 
@@ -52,6 +53,7 @@ def causal_softmax_attention(
         window: tokens that are seen, its own included; all if None.
         state: of the tokens before. It holds the last ``window - 1`` of them.
         return_state: whether to return the state after the last token too.
+        check: whether values are looked at, for which a GPU has to be waited for.
 
     Forget factors multiply weights, as in the Forgetting Transformer (Lin et al. 2025); the thesis (section 3.7.1.2)
     notes that they may multiply scores, which would give what is forgotten the weight of a score of 0. Plain products
@@ -63,7 +65,9 @@ def causal_softmax_attention(
     arguments = {"q": q, "k": k, "v": v, "log_forget": log_forget, "beta": beta}
     require_tensors(arguments)
     require_shapes(q, arguments)
-    require_values(arguments, q.shape[-2])
+    require_instance("check", check, bool)
+    if check:
+        require_values(arguments, q.shape[-2])
     wide = torch.promote_types(q.dtype, torch.float32)
     bias = q.new_zeros(q.shape[:-1], dtype=wide) if beta is None else _log_strength(beta.to(wide))
     decay = None

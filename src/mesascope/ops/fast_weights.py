@@ -62,6 +62,7 @@ def causal_linear_attention(
     chunk: int = 64,
     state: LinearState | None = None,
     return_state: bool = False,
+    check: bool = True,
 ) -> Any:
     """y_t = G_t q_t with G_t = gamma_t G_{t-1} + beta_t v_t k_t^T, in chunks of time.
 
@@ -72,6 +73,7 @@ def causal_linear_attention(
         chunk: tokens of a chunk. Cost 2 T (C + d) d multiplications.
         state: of the tokens before.
         return_state: whether to return the `LinearState` after the last token too.
+        check: whether values are looked at, for which a GPU has to be waited for.
 
     Source: thesis, eq. 3.2, and section 3.7.1 for forgetting.
 
@@ -80,7 +82,7 @@ def causal_linear_attention(
     tensor([[[3.],
              [5.]]])
     """
-    return _fast_weights(q, k, v, log_forget, beta, chunk, state, return_state, LinearState)
+    return _fast_weights(q, k, v, log_forget, beta, chunk, state, return_state, check, LinearState)
 
 
 def delta_attention(
@@ -93,6 +95,7 @@ def delta_attention(
     chunk: int = 64,
     state: DeltaState | None = None,
     return_state: bool = False,
+    check: bool = True,
 ) -> Any:
     """y_t = G_t q_t with G_t = gamma_t G_{t-1} + beta_t (v_t - gamma_t G_{t-1} k_t) k_t^T, in chunks of time.
 
@@ -110,7 +113,7 @@ def delta_attention(
     tensor([[[3.],
              [5.]]])
     """
-    return _fast_weights(q, k, v, log_forget, beta, chunk, state, return_state, DeltaState)
+    return _fast_weights(q, k, v, log_forget, beta, chunk, state, return_state, check, DeltaState)
 
 
 def fast_weights_reference(
@@ -135,21 +138,24 @@ def _fast_weights(
     chunk: int,
     state: LinearState | DeltaState | None,
     return_state: bool,
+    check: bool,
     kind: type[LinearState] | type[DeltaState],
 ) -> Any:
     require_count("chunk", chunk)
+    require_instance("check", check, bool)
     if state is not None:
         require_instance("state", state, kind)
     start = None if state is None else state.G
     arguments = {"q": q, "k": k, "v": v, "log_forget": log_forget, "beta": beta, "state.G": start}
     require_tensors(arguments)
     require_shapes(q, arguments)
-    require_values(arguments, q.shape[-2])
+    if check:
+        require_values(arguments, q.shape[-2])
     with torch.autocast(q.device.type, enabled=False):
         dtype = torch.promote_types(q.dtype, torch.float32)
         gates = (None if part is None else part.to(dtype) for part in (log_forget, beta, start))
         y, G = _in_chunks(q.to(dtype), k.to(dtype), v.to(dtype), *gates, chunk=chunk, delta=kind is DeltaState)
-    if y.numel() and not torch.compiler.is_compiling():
+    if check and y.numel() and not torch.compiler.is_compiling():
         extremes = read(torch.stack(y.aminmax()).double())
         if not any(math.isfinite(low + high) for low, high in extremes):
             low, high = extremes[0]
