@@ -84,9 +84,12 @@ class CausalAttention(nn.Module, ABC):
 
     @abstractmethod
     def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, log_forget: Tensor | None, beta: Tensor | None, memory: Any
+        self, q: Tensor, k: Tensor, v: Tensor, log_forget: Tensor | None, beta: Tensor | None, memory: Any, keep: bool
     ) -> tuple[Float[Tensor, "*batch heads t dv"], Any]:
-        """What every head reads at every t, and the memory after the last."""
+        """What every head reads at every t, and the memory after the last, if it is to be kept.
+
+        ``memory`` is what the tokens before left, None where there are none.
+        """
 
     def attend_last(self, count: int, q: Tensor, *others: Any) -> tuple[Float[Tensor, "*batch heads t dv"], Any]:
         """`attend`, for the last ``count`` tokens alone."""
@@ -165,7 +168,8 @@ class CausalAttention(nn.Module, ABC):
         q, k, v, recent = self._heads(tokens, self._times(tokens, state, mask), start.recent, mask)
         q, k, v = self.query(q), self.key(k), self.value(v)
         gates = gates_without(mask, self.config.kv_heads, *self._gates(tokens))
-        q, *shared = q, *self._shared(q, k, v, *gates, start.memory)
+        keep = state is not None
+        shared = [*self._shared(q, k, v, *gates, start.memory if keep else None), keep]
         told = slice(0 if last is None else max(tokens.shape[-2] - last, 0), None)
         y, memory = self._attended(tokens, told.start, q, *shared)
         if looked_at(self.pattern):
@@ -279,13 +283,13 @@ class CausalAttention(nn.Module, ABC):
         return y
 
     def _through_pattern(
-        self, q: Tensor, k: Tensor, v: Tensor, log_forget: Tensor | None, beta: Tensor | None, memory: Any
+        self, q: Tensor, k: Tensor, v: Tensor, log_forget: Tensor | None, beta: Tensor | None, memory: Any, keep: bool
     ) -> Tensor:
         """What `attend` reads, by the matrix that mixes these values, and what the memory knew before them."""
         one = torch.eye(v.shape[-2]).to(v).expand(*v.shape[:-1], -1)
         emptied = None if memory is None else memory.emptied(v.shape[-2])
-        pattern, _ = self.attend(q, k, one, log_forget, beta, emptied)
-        known, _ = self.attend(q, k, torch.zeros_like(v), log_forget, beta, memory)
+        pattern, _ = self.attend(q, k, one, log_forget, beta, emptied, False)
+        known, _ = self.attend(q, k, torch.zeros_like(v), log_forget, beta, memory, False)
         return self.pattern(pattern) @ v + known
 
     def _gates(self, tokens: Tensor) -> tuple[Tensor | None, Tensor | None]:

@@ -39,11 +39,14 @@ class SoftmaxAttention(CausalAttention):
     Decoding keeps the last ``window`` keys and values, or all.
     """
 
-    def attend(self, q, k, v, log_forget, beta, memory):
+    def attend(self, q, k, v, log_forget, beta, memory, keep):
         scale = q.shape[-1] ** 0.5 if self.normalise else None
-        return causal_softmax_attention(
-            q, k, v, scale=scale, log_forget=log_forget, beta=beta, window=self.config.window, state=memory,
-            return_state=True, check=self.config.check,
+        return _pair(
+            causal_softmax_attention(
+                q, k, v, scale=scale, log_forget=log_forget, beta=beta, window=self.config.window, state=memory,
+                return_state=keep, check=self.config.check,
+            ),
+            keep,
         )  # fmt: skip
 
     def init_memory(self, *batch: int) -> SoftmaxState:
@@ -56,9 +59,9 @@ class SoftmaxAttention(CausalAttention):
 class LinearAttention(CausalAttention):
     """y_t = G_t q_t with G_t = gamma_t G_{t-1} + beta_t v_t k_t^T. Decoding keeps G."""
 
-    def attend(self, q, k, v, log_forget, beta, memory):
+    def attend(self, q, k, v, log_forget, beta, memory, keep):
         options = {"log_forget": log_forget, "beta": beta, "state": memory, "check": self.config.check}
-        return causal_linear_attention(q, k, v, return_state=True, **options)
+        return _pair(causal_linear_attention(q, k, v, return_state=keep, **options), keep)
 
     def init_memory(self, *batch: int) -> LinearState:
         return LinearState(self._no_map(*batch))
@@ -78,9 +81,9 @@ class DeltaAttention(LinearAttention):
     normalises = True
     learns_beta = True
 
-    def attend(self, q, k, v, log_forget, beta, memory):
+    def attend(self, q, k, v, log_forget, beta, memory, keep):
         options = {"log_forget": log_forget, "beta": beta, "state": memory, "check": self.config.check}
-        return delta_attention(q, k, v, return_state=True, **options)
+        return _pair(delta_attention(q, k, v, return_state=keep, **options), keep)
 
     def init_memory(self, *batch: int) -> DeltaState:
         return DeltaState(self._no_map(*batch))
@@ -118,10 +121,10 @@ class MesaAttention(CausalAttention):
         with torch.no_grad():
             self.ridge_above.fill_(above + math.log(-math.expm1(-above)))
 
-    def attend(self, q, k, v, log_forget, beta, memory):
+    def attend(self, q, k, v, log_forget, beta, memory, keep):
         if q.shape[-2] == 1 and isinstance(memory, MesaState | RootedMesaState):
             return self._attend_once(q, k, v, log_forget, beta, memory)
-        return self._attend_many(q, k, v, log_forget, beta, memory)
+        return self._attend_many(q, k, v, log_forget, beta, memory, keep)
 
     def _attend_once(self, q, k, v, log_forget, beta, memory):
         """A token that follows others, as in decoding: from a root of H^{-1}, which is kept from here on."""
@@ -131,7 +134,7 @@ class MesaAttention(CausalAttention):
         y, after = mesa_step(q.squeeze(-2), k.squeeze(-2), v.squeeze(-2), state, **once, **self._solving())
         return y[..., None, :], after
 
-    def attend_last(self, count, q, k, v, log_forget, beta, memory):
+    def attend_last(self, count, q, k, v, log_forget, beta, memory, keep):
         """The tokens before cost sums alone: no system is solved for them."""
         first = q.shape[-2] - count
         (_, q), (old_k, k), (old_v, v) = (part.tensor_split([first], -2) for part in (q, k, v))
@@ -139,11 +142,11 @@ class MesaAttention(CausalAttention):
             (None, None) if gate is None else gate.tensor_split([first], -1) for gate in (log_forget, beta)
         )
         options = {"log_forget": old_forget, "beta": old_beta, "state": memory, **self._solving()}
-        return self._attend_many(q, k, v, log_forget, beta, mesa_state(old_k, old_v, **options))
+        return self._attend_many(q, k, v, log_forget, beta, mesa_state(old_k, old_v, **options), keep)
 
-    def _attend_many(self, q, k, v, log_forget, beta, memory):
+    def _attend_many(self, q, k, v, log_forget, beta, memory, keep):
         options = {"log_forget": log_forget, "beta": beta, "state": memory, **self._solving()}
-        return mesa_attention(q, k, v, return_state=True, **options)
+        return _pair(mesa_attention(q, k, v, return_state=keep, **options), keep)
 
     def _solving(self) -> dict[str, Any]:
         ridge = self.ridge.repeat_interleave(self.config.group, 0)
@@ -152,3 +155,8 @@ class MesaAttention(CausalAttention):
     def init_memory(self, *batch: int) -> None:
         """None, which lets the op begin with the ridge."""
         return
+
+
+def _pair(outputs: Any, keep: bool) -> tuple[Tensor, Any]:
+    """What an operation gave, and its state, None where none was asked for."""
+    return outputs if keep else (outputs, None)

@@ -69,6 +69,7 @@ def causal_softmax_attention(
     if check:
         require_values(arguments, q.shape[-2])
     wide = torch.promote_types(q.dtype, torch.float32)
+    biased = not (beta is None and log_forget is None and state is None)
     bias = q.new_zeros(q.shape[:-1], dtype=wide) if beta is None else _log_strength(beta.to(wide))
     decay = None
     if log_forget is not None:
@@ -86,8 +87,10 @@ def causal_softmax_attention(
     if log_forget is not None:  # what came before a token that forgets everything
         whose = torch.nn.functional.pad(begun, (n - t, 0))
         unseen = unseen | (begun[..., :, None] != whose[..., None, :])
-    scores = (q @ k.mT).to(wide) * (q.shape[-1] ** -0.5 if scale is None else scale) + bias[..., None, :]
-    y = torch.softmax(scores.masked_fill(unseen, -torch.inf), -1).to(v.dtype) @ v
+    hidden = q.new_zeros(unseen.shape, dtype=wide).masked_fill(unseen, -torch.inf)
+    scores = ((q.shape[-1] ** -0.5 if scale is None else scale) * q) @ k.mT
+    scores = scores.to(wide) + (bias[..., None, :] + hidden if biased else hidden)
+    y = torch.softmax(scores, -1).to(v.dtype) @ v
     if not return_state:
         return y
     if decay is not None and t:  # from here on, decay counts from the last token

@@ -17,7 +17,8 @@ NOTHING_LEFT = -1e4
 def cut(sequence: Float[Tensor, "batch t d"], size: int) -> Float[Tensor, "batch chunks size d"]:
     """The sequence in chunks, at least one, filled up with zeros: tokens that neither add nor forget anything."""
     count = max(math.ceil(sequence.shape[1] / size), 1)
-    return functional.pad(sequence, (0, 0, 0, count * size - sequence.shape[1])).unflatten(1, (count, size))
+    missing = count * size - sequence.shape[1]
+    return (functional.pad(sequence, (0, 0, 0, missing)) if missing else sequence).unflatten(1, (count, size))
 
 
 def decays(log_forget: Float[Tensor, "*batch size 1"]) -> Float[Tensor, "*batch size 1"]:

@@ -154,7 +154,8 @@ def _fast_weights(
     with torch.autocast(q.device.type, enabled=False):
         dtype = torch.promote_types(q.dtype, torch.float32)
         gates = (None if part is None else part.to(dtype) for part in (log_forget, beta, start))
-        y, G = _in_chunks(q.to(dtype), k.to(dtype), v.to(dtype), *gates, chunk=chunk, delta=kind is DeltaState)
+        options = {"chunk": chunk, "delta": kind is DeltaState, "keep": return_state}
+        y, G = _in_chunks(q.to(dtype), k.to(dtype), v.to(dtype), *gates, **options)
     if check and y.numel() and not torch.compiler.is_compiling():
         extremes = read(torch.stack(y.aminmax()).double())
         if not any(math.isfinite(low + high) for low, high in extremes):
@@ -176,28 +177,33 @@ def _in_chunks(
     *,
     chunk: int,
     delta: bool,
+    keep: bool,
 ) -> tuple[Tensor, Tensor]:
+    """Outputs, and G after the last token where it is to be kept."""
     t, dk, dv = q.shape[-2], q.shape[-1], v.shape[-1]
     size = min(chunk, max(t, 1))
-    gate = q.new_zeros(q.shape[:-1]) if log_forget is None else log_forget
-    strength = q.new_ones(q.shape[:-1]) if beta is None else beta
-    queries, keys, values, gates, strengths = (
-        cut(part.flatten(0, -3), size) for part in (q, k, v, gate[..., None], strength[..., None])
+    queries, keys, values = (cut(part.flatten(0, -3), size) for part in (q, k, v))
+    gates, strengths = (
+        keys.new_full((1, 1, size, 1), idle) if part is None else cut(part.flatten(0, -2)[..., None], size)
+        for part, idle in ((log_forget, 0.0), (beta, 1.0))
     )
     weights, decay = decay_weights(gates), decays(gates)
-    written, against = strengths * values, None
+    written, against = values if beta is None else strengths * values, None
     if delta:
         system = strengths * weights * (keys @ keys.mT)  # the solver reads what stands below the diagonal
         both = torch.cat([written, strengths * decay * keys], -1)
         solved = torch.linalg.solve_triangular(system, both, upper=False, unitriangular=True)
         written, against = solved.split((dv, dk), -1)
-    G = q.new_zeros(keys.shape[0], dv, dk) if state is None else state.flatten(0, -3)
-    whole, to_end = decay[:, :, -1:], weights[:, :, -1, :, None] * keys
+    count, G = keys.shape[1], q.new_zeros(keys.shape[0], dv, dk) if state is None else state.flatten(0, -3)
+    whole, to_end = (part.expand(-1, count, -1, -1) for part in (decay[:, :, -1:], weights[:, :, -1, :, None] * keys))
     starts, additions = [], []
-    for n in range(keys.shape[1]):
+    for n in range(count):
         added = written[:, n] if against is None else written[:, n] - against[:, n] @ G.mT
         starts.append(G)
         additions.append(added)
-        G = whole[:, n] * G + added.mT @ to_end[:, n]
-    y = decay * (queries @ torch.stack(starts, 1).mT) + (weights * (queries @ keys.mT)) @ torch.stack(additions, 1)
+        if keep or n + 1 < count:
+            G = whole[:, n] * G + added.mT @ to_end[:, n]
+    y = (weights * (queries @ keys.mT)) @ torch.stack(additions, 1)
+    if state is not None or count > 1:
+        y = y + decay * (queries @ torch.stack(starts, 1).mT)
     return y.flatten(1, 2)[:, :t].reshape(v.shape), G.reshape(*q.shape[:-2], dv, dk)
