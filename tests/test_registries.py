@@ -92,7 +92,9 @@ def test_families_keep_the_contract(build):
     check_family(build())
 
 
-@pytest.mark.parametrize("extra", [{"dynamics": "contracting"}, {"start": "uniform"}, {"clip": 0.5}, {"noise": 0.0}])
+@pytest.mark.parametrize(
+    "extra", [{"dynamics": "contracting"}, {"dynamics": "fixed"}, {"start": "uniform"}, {"clip": 0.5}, {"noise": 0.0}]
+)
 def test_linear_dynamics_keeps_the_contract_in_all_its_variants(extra):
     check_family(LinearDynamics(d=3, length=5, **extra))
 

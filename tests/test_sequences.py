@@ -24,7 +24,14 @@ from mesascope.nets import (
 )
 from mesascope.records import registered
 from mesascope.streams import stream
-from mesascope.tasks import Context, LinearDynamics, check_sequence
+from mesascope.tasks import (
+    Context,
+    FewShotSequence,
+    LinearDynamics,
+    NonlinearDynamics,
+    ObservedDynamics,
+    check_sequence,
+)
 from mesascope.testing import check_predictor
 from mesascope.training import EnsembleState, Training, fit, half_mse, train
 
@@ -62,6 +69,61 @@ def test_contractions_have_the_eigenvalues_stated():
     eigenvalues = torch.linalg.eigvalsh(LinearDynamics(D, dynamics="contracting")._matrices(500, stream(0, "haar")))
     assert eigenvalues.min() > 0.3
     assert eigenvalues.max() < 0.9
+
+
+def residuals(x, y):
+    """What the best linear map from x to y of each task leaves, relative to y."""
+    return (y - x @ torch.linalg.lstsq(x, y, driver="gelsd").solution).norm(dim=(1, 2)) / y.norm(dim=(1, 2))
+
+
+def test_a_fixed_matrix_is_that_of_every_task_and_of_its_seed():
+    family = LinearDynamics(D, 12, noise=0.0, dynamics="fixed")
+    one, other = (own.sample(5, stream(0, "fixed")).double() for own in (family, family.seeded(1)))
+    together = [s[:, :-1].reshape(1, -1, D) for s in (one, other)], [s[:, 1:].reshape(1, -1, D) for s in (one, other)]
+    assert [residuals(x, y).item() < 1e-5 for x, y in zip(*together, strict=True)] == [True, True]
+    matrices = [torch.linalg.lstsq(x, y).solution for x, y in zip(*together, strict=True)]
+    assert (matrices[0] - matrices[1]).norm() > 0.1
+    assert LinearDynamics(D).seeded(3) == LinearDynamics(D)
+
+
+def test_targets_of_a_few_shot_sequence_are_one_orthogonal_map_of_its_inputs_and_another_of_each_task():
+    s = FewShotSequence(d=D, pairs=8, tasks=2).sample(50, stream(0, "few shots")).double()
+    x, y = s[:, 0::2], s[:, 1::2]
+    torch.testing.assert_close(x.norm(dim=-1), y.norm(dim=-1), rtol=1e-5, atol=0)
+    assert all(residuals(x[:, part], y[:, part]).max() < 1e-5 for part in (slice(8), slice(8, None)))
+    assert residuals(x, y).median() > 0.3
+
+
+def test_a_state_seen_in_part_is_a_linear_map_of_as_many_elements_as_it_has_directions():
+    s = ObservedDynamics(d=2, hidden=6, length=40, noise=0.0).sample(20, stream(0, "observed")).double()
+    windows = s.unfold(1, 3, 1).flatten(2)  # three elements tell all six
+    assert residuals(windows[:, :-1], s[:, 3:]).max() < 1e-3
+    assert residuals(s[:, :-1], s[:, 1:]).median() > 0.3
+
+
+def test_nonlinear_dynamics_are_one_orthogonal_map_of_the_features_but_for_its_length():
+    family = NonlinearDynamics(d=3, length=30, noise=0.0)
+    s = family.sample(20, stream(0, "nonlinear")).double()
+    torch.testing.assert_close(s.norm(dim=-1), torch.full((20, 30), 3**0.5).double(), rtol=1e-5, atol=0)
+    seen = family.features(s[:, :-1])
+    scaled = seen / seen.norm(dim=-1, keepdim=True)
+    assert residuals(scaled, s[:, 1:]).max() < 1e-4
+    assert residuals(s[:, :-1], s[:, 1:]).median() > 0.1
+    assert not torch.equal(family.seeded(1).features(s), family.features(s))
+
+
+@pytest.mark.parametrize(
+    ("family", "change", "message"),
+    [
+        (FewShotSequence, {"pairs": 0}, "pairs must be at least 1"),
+        (ObservedDynamics, {"d": 5, "hidden": 4}, "hidden must be at least d = 5"),
+        (NonlinearDynamics, {"noise": -1.0}, "noise must be at least 0"),
+        (LinearDynamics, {"matrix_seed": -1}, "matrix_seed must be at least 0"),
+    ],
+)
+def test_families_of_sequences_refuse_what_they_cannot_draw(family, change, message):
+    with pytest.raises(ArgumentError, match=message):
+        family(**change)
 
 
 def test_one_linear_map_makes_each_sequence_but_for_the_noise():

@@ -11,6 +11,7 @@ from mesascope.learners import (
     GradientDescent,
     GradientDescentPlusPlus,
     LeastSquares,
+    OnlineGradientDescent,
     gram_spectra,
     one_step_optimum,
     spectral_mse,
@@ -23,7 +24,7 @@ from mesascope.learners.starts import at_depth, depths, extended, padded, scatte
 from mesascope.lenses import per_task_errors
 from mesascope.measurement import Measurement
 from mesascope.streams import stream
-from mesascope.tasks import LinearRegression
+from mesascope.tasks import LinearDynamics, LinearRegression
 
 WIDE, NARROW = LinearRegression(), LinearRegression(x_scale=0.5)
 
@@ -119,6 +120,15 @@ def test_the_descent_within_another_learner_is_tuned_depth_after_depth():
     learner = Centred(GradientDescent(2, [0.1, 0.1]))
     assert depths(learner) == [1, 2]
     assert set(tune(learner, family, tasks=300).step_sizes) == {"learner.eta"}
+
+
+def test_one_step_on_sequences_is_tuned_to_the_minimum_of_its_parabola():
+    family = LinearDynamics(3, 12)
+    tuned = tune(OnlineGradientDescent(1, eta=0.5), family, tasks=400, seed=3)
+    sequences = family.sample(400, stream(3, "tune")).double()
+    step = OnlineGradientDescent(1, eta=1.0)(sequences[:, :-1])
+    best = (step * sequences[:, 1:]).sum() / step.square().sum()
+    assert tuned.step_sizes["eta"][0].value == pytest.approx(best.item(), rel=1e-6)
 
 
 def test_starts_agree_where_there_is_one_minimum_and_differ_with_the_seed():

@@ -485,7 +485,7 @@ train(config.build, pairs, plan, checkpoints='path') | checkpoints must be of ty
 tune(Free(lambda xq: xq[..., 0]), pairs, tasks=9) | of the answers' shape (9, 1, 1)
 tune(Mean(), pairs) | must have parameters to tune, but Mean() has none
 tune(GradientDescent(0, 1.0), pairs) | must have parameters to tune
-tune(gd, dynamics, tasks=20) | must be of type Episode
+tune(gd, dynamics, tasks=20) | must take what the family draws
 tune(predictor, pairs, tasks=20) | must take what the family draws, here (context, xq), but OnlineGradientDescent
 tune(gd, Odd(lambda f, b, g: f.sample(b, g).map(lambda t: t * inf)), tasks=9) | must be finite
 tune_spectral(GradientDescent(1, 1.0, w0=[[1.0, 2.0]]), pairs) | learner must start from zero weights

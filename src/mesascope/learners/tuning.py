@@ -21,8 +21,8 @@ from mesascope.learners.starts import Values, at_depth, depths, extended, padded
 from mesascope.measurement import Measurement
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import stream
-from mesascope.tasks import Episode, Family, LinearRegression, check_episode
-from mesascope.tasks.asking import asked, check_answer, drawn, label
+from mesascope.tasks import Context, Episode, Family, LinearRegression, SequenceFamily, check_episode
+from mesascope.tasks.asking import asked, check_answer, check_tasks, drawn, label
 
 __all__ = ["Tuned", "tune", "tune_spectral"]
 
@@ -61,8 +61,10 @@ class Tuned(Tabular, Generic[Module]):
         return statistics.median(self.starts) / self.starts[0] - 1
 
 
-def tune(learner: Module, family: Family, *, tasks: int = 10_000, seed: int = 0) -> Tuned[Module]:
+def tune(learner: Module, family: Family | SequenceFamily, *, tasks: int = 10_000, seed: int = 0) -> Tuned[Module]:
     """Minimise the mean squared error over all parameters of ``learner``, on ``tasks`` tasks of the `tune` stream.
+
+    Of a predictor, on sequences, it is that of all next elements.
 
     Steps are added one at a time, up to the learner's; each depth starts from the optimum of the one before, from the
     learner's values and from a spread around them, all scaled to where their loss is finite and stops falling. L-BFGS
@@ -90,17 +92,16 @@ def tune(learner: Module, family: Family, *, tasks: int = 10_000, seed: int = 0)
             f"learner must have parameters to tune, but {label(learner)} has none: pass one with step sizes."
         )
     draw = stream(seed, "tune", device=parameters[0].device)
-    fit, choice = (_episodes(family, count, draw) for count in (tasks, max(tasks, min(10 * tasks, _CHOICE))))
+    fit, choice = (_asked(family, count, draw) for count in (tasks, max(tasks, min(10 * tasks, _CHOICE))))
 
-    def on(episode: Episode) -> Losses:
+    def on(part: _Asked) -> Losses:
         def losses(shallower: nn.Module, values: Values) -> Tensor:
-            answer = asked(shallower, episode.context, episode.xq, weights=values)
-            return (check_answer(learner, answer, episode.yq.shape) - episode.yq).square().mean((-2, -1))
+            answer = asked(shallower, *part.inputs, weights=values)
+            return (check_answer(learner, answer, part.answers.shape) - part.answers).square().mean((-2, -1))
 
         return losses
 
-    n = fit.context.x.shape[-2]
-    problem = _Problem(on(fit.part(0, _few(tasks))), on(fit), on(choice), n)
+    problem = _Problem(on(fit.first(_few(tasks))), on(fit), on(choice), fit.pairs)
     warm = _without_clip(learner, family, 10 * tasks, seed)
     return _tuned(problem, learner, _climb(problem, learner, seed, warm)[-1], tasks)
 
@@ -125,10 +126,34 @@ def tune_spectral(
 Losses = Callable[[Any, Values], Float[Tensor, " n"]]
 
 
-def _episodes(family: Family, tasks: int, generator: torch.Generator) -> Episode:
-    episodes = drawn(family, tasks, generator)
-    check_episode(episodes)
-    return episodes.to(torch.float64)
+class _Asked(NamedTuple):
+    """What a learner, or a predictor, is called with, and the right answers."""
+
+    inputs: tuple[Context, Tensor] | tuple[Tensor]
+    answers: Tensor
+
+    def first(self, tasks: int) -> _Asked:
+        inputs = (
+            type(part)(*(own[:tasks] for own in part)) if isinstance(part, Context) else part[:tasks]
+            for part in self.inputs
+        )
+        return _Asked(tuple(inputs), self.answers[:tasks])  # type: ignore[arg-type]
+
+    @property
+    def pairs(self) -> int:
+        """To learn from: those of a context, or of elements that follow one another."""
+        known = self.inputs[0]
+        return known.x.shape[-2] if isinstance(known, Context) else known.shape[-2]
+
+
+def _asked(family: Family | SequenceFamily, tasks: int, generator: torch.Generator) -> _Asked:
+    found = drawn(family, tasks, generator)
+    if isinstance(found, Episode):
+        check_episode(found)
+        found = found.to(torch.float64)
+        return _Asked((found.context, found.xq), found.yq)
+    check_tasks(found)
+    return _Asked((found[:, :-1].double(),), found[:, 1:].double())
 
 
 class _Problem(NamedTuple):
@@ -172,7 +197,9 @@ def _unclipped(learner: Descent) -> Descent:
     return free
 
 
-def _without_clip(learner: nn.Module, family: Family, contexts: int, seed: int) -> Mapping[int, Values]:
+def _without_clip(
+    learner: nn.Module, family: Family | SequenceFamily, contexts: int, seed: int
+) -> Mapping[int, Values]:
     """Optima without the clip by depth, as warm starts for a learner with one; none where spectra do not tell."""
     if not isinstance(learner, GradientDescentPlusPlus) or learner.token_clip is None:
         return {}

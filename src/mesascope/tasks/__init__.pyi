@@ -10,6 +10,8 @@ from .episodes import (
     check_inputs as check_inputs,
     check_sequence as check_sequence,
 )
+from .few_shot_sequence import FewShotSequence as FewShotSequence
+from .hidden_dynamics import NonlinearDynamics as NonlinearDynamics, ObservedDynamics as ObservedDynamics
 from .linear_dynamics import LinearDynamics as LinearDynamics
 from .linear_regression import LinearRegression as LinearRegression
 from .sine_waves import SineWaves as SineWaves

@@ -9,11 +9,13 @@ from mesascope.shapes import Tensor
 
 __all__ = [
     "INPUT_LAWS",
+    "STARTS",
     "check_draw",
     "exponential",
     "laplace",
     "mixture",
     "normal",
+    "orthogonal",
     "require_scale",
     "symmetric_uniform",
 ]
@@ -48,6 +50,12 @@ def normal(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     return torch.randn(shape, generator=generator, device=generator.device)
 
 
+def orthogonal(batch: tuple[int, ...], d: int, generator: torch.Generator) -> Tensor:
+    """Orthogonal matrices ``(*batch, d, d)``, uniform on the orthogonal group."""
+    q, r = torch.linalg.qr(normal((*batch, d, d), generator))
+    return q * r.diagonal(dim1=-2, dim2=-1).sign()[..., None, :]  # without these signs Q is not uniform
+
+
 def exponential(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     """The exponential law of rate 1 (mean 1, variance 1), by inverting its distribution function."""
     return symmetric_uniform(shape, generator).abs_().log_().neg_()
@@ -73,3 +81,6 @@ INPUT_LAWS = {
     "laplace": laplace,
     "mixture": mixture,
 }
+
+# Laws of the first element of a sequence.
+STARTS = {"normal": normal, "uniform": symmetric_uniform}

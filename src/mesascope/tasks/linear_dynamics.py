@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,11 +12,10 @@ import torch
 from mesascope.errors import require_choice, require_count, require_number
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
-from mesascope.tasks.draws import check_draw, normal, require_scale, symmetric_uniform
+from mesascope.streams import stream
+from mesascope.tasks.draws import STARTS, check_draw, normal, orthogonal, require_scale, symmetric_uniform
 
 __all__ = ["LinearDynamics"]
-
-_STARTS = {"normal": normal, "uniform": symmetric_uniform}
 
 
 @register("family", "linear-dynamics")
@@ -23,20 +24,22 @@ class LinearDynamics:
     """Fully observed linear systems, one a task: s_{t+1} = W s_t + noise * eps, with eps standard normal.
 
     W ``(d, d)`` is a random orthogonal matrix Q, uniform on the orthogonal group, or a contraction Q^T diag(a) Q with
-    eigenvalues a ~ U(0.3, 0.9) that differ from task to task.
+    eigenvalues a ~ U(0.3, 0.9) that differ from task to task, or one orthogonal matrix for all tasks, which need not be
+    learned in context.
 
     Args:
         d: width of an element.
         length: elements of a sequence (T).
         noise: standard deviation of what is added at each step.
-        dynamics: ``"orthogonal"`` or ``"contracting"``.
+        dynamics: ``"orthogonal"``, ``"contracting"`` or ``"fixed"``.
         start: law of s_1: ``"normal"``, N(0, I), as in the text of the thesis, or ``"uniform"``, U(-1, 1), as in the
             code behind its figures.
         clip: clip every entry of every element to [-clip, clip] before the next is drawn.
+        matrix_seed: seed of the stream that a fixed W is drawn from, once. Replicates that are to differ in it need one
+            each: `seeded`.
 
     Source: thesis, section 3.5.1; clip and contraction, the ablations of its code.
 
-    >>> from mesascope.streams import stream
     >>> LinearDynamics(d=3, length=5).sample(2, stream(0, "doc")).shape
     torch.Size([2, 5, 3])
     """
@@ -44,24 +47,34 @@ class LinearDynamics:
     d: int = 10
     length: int = 50
     noise: float = 0.01
-    dynamics: Literal["orthogonal", "contracting"] = "orthogonal"
+    dynamics: Literal["orthogonal", "contracting", "fixed"] = "orthogonal"
     start: Literal["normal", "uniform"] = "normal"
     clip: float | None = None
+    matrix_seed: int = 0
 
     def __post_init__(self) -> None:
         for name in ("d", "length"):
             require_count(name, getattr(self, name))
         require_scale("noise", self.noise, least=0)
-        require_choice("dynamics", self.dynamics, ("orthogonal", "contracting"))
-        require_choice("start", self.start, _STARTS)
+        require_choice("dynamics", self.dynamics, ("orthogonal", "contracting", "fixed"))
+        require_choice("start", self.start, STARTS)
         if self.clip is not None:
             require_number("clip", self.clip, above=0)
+        require_count("matrix_seed", self.matrix_seed, least=0)
+
+    def seeded(self, seed: int) -> LinearDynamics:
+        """The family that training seed ``seed`` learns from: where one matrix is fixed, with a matrix of its own."""
+        return dataclasses.replace(self, matrix_seed=seed) if self.dynamics == "fixed" else self
+
+    @functools.cached_property
+    def _fixed(self) -> Float[Tensor, "d d"]:
+        return orthogonal((), self.d, stream(self.matrix_seed, "matrix"))
 
     def sample(self, batch: int, generator: torch.Generator) -> Float[Tensor, "batch t d"]:
         """Draw ``batch`` sequences on the generator's device, in float32."""
         check_draw(batch, generator)
         matrix = self._matrices(batch, generator)
-        element = self._bounded(_STARTS[self.start]((batch, self.d), generator))
+        element = self._bounded(STARTS[self.start]((batch, self.d), generator))
         noise = self.noise * normal((self.length - 1, batch, self.d), generator)
         sequence = [element]
         for added in noise:
@@ -70,8 +83,9 @@ class LinearDynamics:
         return torch.stack(sequence, 1)
 
     def _matrices(self, batch: int, generator: torch.Generator) -> Float[Tensor, "batch d d"]:
-        q, r = torch.linalg.qr(normal((batch, self.d, self.d), generator))
-        q = q * r.diagonal(dim1=-2, dim2=-1).sign()[:, None, :]  # without these signs Q is not uniform
+        if self.dynamics == "fixed":
+            return self._fixed.to(generator.device).expand(batch, -1, -1)
+        q = orthogonal((batch,), self.d, generator)
         if self.dynamics == "orthogonal":
             return q
         eigenvalues = 0.6 + 0.3 * symmetric_uniform((batch, self.d), generator)

@@ -68,7 +68,14 @@ from mesascope.nets import (
 )
 from mesascope.records import facts, registered
 from mesascope.streams import stream
-from mesascope.tasks import LinearDynamics, LinearRegression, SineWaves
+from mesascope.tasks import (
+    FewShotSequence,
+    LinearDynamics,
+    LinearRegression,
+    NonlinearDynamics,
+    ObservedDynamics,
+    SineWaves,
+)
 
 __all__ = ["EXAMPLES", "examples"]
 
@@ -82,7 +89,10 @@ EXAMPLES: dict[str, dict[str, list[Callable[..., Any]]]] = {
     "family": {
         "linear-regression": [LinearRegression],
         "sine-waves": [SineWaves, lambda: SineWaves(tied=True)],
+        "few-shot-sequence": [lambda: FewShotSequence(d=3, pairs=2, tasks=2)],
         "linear-dynamics": [LinearDynamics],
+        "nonlinear-dynamics": [lambda: NonlinearDynamics(d=3, length=5)],
+        "observed-dynamics": [lambda: ObservedDynamics(d=2, hidden=4, length=5)],
     },
     "learner": {
         "gradient-descent": [lambda: GradientDescent(steps=3, eta=0.3)],

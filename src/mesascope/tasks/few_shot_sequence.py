@@ -1,0 +1,55 @@
+"""Regression told one element after another: x_1, y_1, x_2, y_2, ... with y = W x."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from mesascope.errors import require_choice, require_count
+from mesascope.records import register
+from mesascope.shapes import Float, Tensor
+from mesascope.tasks.draws import STARTS, check_draw, orthogonal
+
+__all__ = ["FewShotSequence"]
+
+
+@register("family", "few-shot-sequence")
+@dataclass(frozen=True)
+class FewShotSequence:
+    """Pairs (x, W x) as a sequence, W a random orthogonal matrix of the task: few-shot learning for a predictor.
+
+    Elements ``sequence[:, 0::2]`` are inputs and ``sequence[:, 1::2]`` their targets, so that a predictor that has read
+    an input answers with the next element. Where ``tasks`` follow one another, each has a W of its own and ``pairs``
+    pairs.
+
+    Args:
+        d: width of an element.
+        pairs: of each task.
+        tasks: in a row.
+        x: law of inputs: ``"normal"``, N(0, I), or ``"uniform"``, U(-1, 1).
+
+    Source: thesis, section 3.5.2.
+
+    >>> from mesascope.streams import stream
+    >>> FewShotSequence(d=3, pairs=4, tasks=2).sample(5, stream(0, "doc")).shape
+    torch.Size([5, 16, 3])
+    """
+
+    d: int = 10
+    pairs: int = 20
+    tasks: int = 1
+    x: Literal["normal", "uniform"] = "normal"
+
+    def __post_init__(self) -> None:
+        for name in ("d", "pairs", "tasks"):
+            require_count(name, getattr(self, name))
+        require_choice("x", self.x, STARTS)
+
+    def sample(self, batch: int, generator: torch.Generator) -> Float[Tensor, "batch t d"]:
+        """Draw ``batch`` sequences of ``2 * pairs * tasks`` elements on the generator's device, in float32."""
+        check_draw(batch, generator)
+        matrix = orthogonal((batch, self.tasks), self.d, generator)
+        x = STARTS[self.x]((batch, self.tasks, self.pairs, self.d), generator)
+        return torch.stack([x, x @ matrix.mT], 3).flatten(1, 3)

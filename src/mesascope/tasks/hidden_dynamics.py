@@ -1,0 +1,136 @@
+"""Dynamics that a linear model of the last element does not capture: seen in part, or not linear."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch.nn import functional
+
+from mesascope.errors import refuse, require_choice, require_count
+from mesascope.records import register
+from mesascope.shapes import Float, Tensor
+from mesascope.streams import stream
+from mesascope.tasks.draws import STARTS, check_draw, normal, orthogonal, require_scale
+
+__all__ = ["NonlinearDynamics", "ObservedDynamics"]
+
+
+@register("family", "observed-dynamics")
+@dataclass(frozen=True)
+class ObservedDynamics:
+    """Linear systems seen in part: h_{t+1} = W h_t + noise * eps of width ``hidden``, and s_t = C h_t of width ``d``.
+
+    W is a random orthogonal matrix and the rows of C are orthonormal, both the task's own. An element tells d of
+    hidden directions, so that a linear model of the last hidden / d elements predicts the next one, and one of the last
+    alone does not.
+
+    Args:
+        d: width of an element.
+        hidden: width of the state, d or more.
+        length: elements of a sequence (T).
+        noise: standard deviation of what is added to the state at each step.
+        start: law of h_1: ``"normal"``, N(0, I), or ``"uniform"``, U(-1, 1).
+
+    Source: the extended paper behind thesis ch. 3 (von Oswald et al. 2023).
+
+    >>> ObservedDynamics(d=2, hidden=4, length=7).sample(3, stream(0, "doc")).shape
+    torch.Size([3, 7, 2])
+    """
+
+    d: int = 5
+    hidden: int = 15
+    length: int = 50
+    noise: float = 0.01
+    start: Literal["normal", "uniform"] = "normal"
+
+    def __post_init__(self) -> None:
+        for name in ("d", "hidden", "length"):
+            require_count(name, getattr(self, name))
+        if self.hidden < self.d:
+            refuse("hidden", f"be at least d = {self.d}", self.hidden, "widen the state")
+        require_scale("noise", self.noise, least=0)
+        require_choice("start", self.start, STARTS)
+
+    def sample(self, batch: int, generator: torch.Generator) -> Float[Tensor, "batch t d"]:
+        """Draw ``batch`` sequences on the generator's device, in float32."""
+        check_draw(batch, generator)
+        matrix, seen = (orthogonal((batch,), self.hidden, generator) for _ in range(2))
+        state = STARTS[self.start]((batch, self.hidden), generator)
+        noise = self.noise * normal((self.length - 1, batch, self.hidden), generator)
+        states = [state]
+        for added in noise:
+            state = (matrix @ state[..., None]).squeeze(-1) + added
+            states.append(state)
+        return torch.stack(states, 1) @ seen[:, : self.d].mT
+
+
+@register("family", "nonlinear-dynamics")
+@dataclass(frozen=True)
+class NonlinearDynamics:
+    """Dynamics that are linear in features: s_{t+1} = sqrt(d) u/|u| + noise * eps with u = W f(s_t).
+
+    W ``(d, d)`` is a random orthogonal matrix of the task. The features f(s) = B tanh(gain A s), with A ``(hidden, d)`` and
+    B ``(d, hidden)``, are the same for all tasks, so that a network can learn them while it trains, and W in context.
+
+    Args:
+        d: width of an element.
+        hidden: units of the features' hidden layer.
+        gain: how far from linear the features are. Those of gain 1 let most sequences fall into a fixed point.
+        length: elements of a sequence (T).
+        noise: standard deviation of what is added at each step.
+        feature_seed: seed of the stream that A and B are drawn from, once. Replicates that are to differ in their
+            features need one each: `seeded`.
+
+    Source: the extended paper behind thesis ch. 3 (von Oswald et al. 2023); widths, gain and normalisation are ours.
+
+    >>> NonlinearDynamics(d=3, length=7).sample(2, stream(0, "doc")).shape
+    torch.Size([2, 7, 3])
+    """
+
+    d: int = 10
+    hidden: int = 40
+    length: int = 50
+    noise: float = 0.01
+    gain: float = 4.0
+    feature_seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("d", "hidden", "length"):
+            require_count(name, getattr(self, name))
+        require_scale("noise", self.noise, least=0)
+        require_scale("gain", self.gain)
+        require_count("feature_seed", self.feature_seed, least=0)
+
+    def seeded(self, seed: int) -> NonlinearDynamics:
+        """The family that training seed ``seed`` learns from, with features of its own."""
+        return dataclasses.replace(self, feature_seed=seed)
+
+    @functools.cached_property
+    def _weights(self) -> tuple[Tensor, Tensor]:
+        generator = stream(self.feature_seed, "features")
+        first, second = (normal(shape, generator) for shape in ((self.hidden, self.d), (self.d, self.hidden)))
+        return first / self.d**0.5, second / self.hidden**0.5
+
+    def features(self, elements: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
+        """f(s): what the next element is linear in, but for its length."""
+        first, second = (weight.to(elements) for weight in self._weights)
+        return torch.tanh(self.gain * elements @ first.mT) @ second.mT
+
+    def sample(self, batch: int, generator: torch.Generator) -> Float[Tensor, "batch t d"]:
+        """Draw ``batch`` sequences on the generator's device, in float32."""
+        check_draw(batch, generator)
+        matrix = orthogonal((batch,), self.d, generator)
+        element = self._unit(normal((batch, self.d), generator))
+        noise = self.noise * normal((self.length - 1, batch, self.d), generator)
+        sequence = [element]
+        for added in noise:
+            element = self._unit((matrix @ self.features(element)[..., None]).squeeze(-1)) + added
+            sequence.append(element)
+        return torch.stack(sequence, 1)
+
+    def _unit(self, vectors: Tensor) -> Tensor:
+        return self.d**0.5 * functional.normalize(vectors, dim=-1)
