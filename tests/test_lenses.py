@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from mesascope.constructions import gradient_descent, gradient_descent_plus_plus
+from mesascope.constructions import gradient_descent, gradient_descent_plus_plus, mesa_gradient_descent
 from mesascope.errors import ArgumentError, ArgumentTypeError, NumericalError
 from mesascope.learners import (
     GradientDescent,
@@ -131,7 +131,11 @@ def test_access_is_told_apart(episodes):
 TASKS = LinearRegression(n_context=10, d_in=3).sample(6, stream(0, "lenses"))
 
 
-@pytest.mark.parametrize(("name", "look"), examples("lens"))
+LENSES = [one for one in examples("lens") if "of" not in facts("lens", one[0])]
+OF_SEQUENCES = examples("lens", of="predictor")
+
+
+@pytest.mark.parametrize(("name", "look"), LENSES)
 def test_a_lens_takes_a_plain_function_or_refuses_it_in_a_sentence(name, look, unchecked):
     if facts("lens", name)["needs"] == "prediction":
         look(numpy_mean, TASKS)
@@ -142,13 +146,38 @@ def test_a_lens_takes_a_plain_function_or_refuses_it_in_a_sentence(name, look, u
         assert str(refusal.value).count(".") == 1
 
 
-@pytest.mark.parametrize(("name", "look"), examples("lens"))
+@pytest.mark.parametrize(("name", "look"), LENSES)
 def test_a_lens_refuses_what_is_no_learner(name, look, unchecked):
     with pytest.raises(ArgumentTypeError, match="but is given str"):
         look("text", TASKS)
 
 
-@pytest.mark.parametrize(("name", "look"), examples("lens"))
+SEQUENCES = LinearDynamics(3, 8).sample(6, stream(0, "lenses"))
+
+
+@pytest.mark.parametrize(("name", "look"), OF_SEQUENCES)
+def test_a_lens_of_sequences_takes_a_plain_function_or_refuses_it_and_what_is_no_predictor(name, look, unchecked):
+    def last(sequence):
+        return sequence
+
+    if facts("lens", name)["needs"] == "prediction":
+        look(last, SEQUENCES)
+    else:
+        with pytest.raises(ArgumentTypeError, match=rf"^{name} must be given .*, but is given last: "):
+            look(last, SEQUENCES)
+    with pytest.raises(ArgumentTypeError, match="but is given str"):
+        look("text", SEQUENCES)
+
+
+@pytest.mark.parametrize(("name", "look"), OF_SEQUENCES)
+def test_every_lens_of_sequences_looks_at_a_network_and_leaves_its_mode_as_it_was(name, look):
+    net = mesa_gradient_descent(3, 0.1).network.float().train()
+    net.transformer.layers[0].norm.eval()
+    look(net, SEQUENCES)
+    assert [part for part in net.modules() if not part.training] == [net.transformer.layers[0].norm]
+
+
+@pytest.mark.parametrize(("name", "look"), LENSES)
 def test_every_lens_looks_at_a_network_and_leaves_its_mode_as_it_was(name, look):
     """Dropout would make two calls differ, batches of other tasks would change what a norm computes."""
     config = TransformerConfig(4, n_layers=2, shared=True, token_clip=9.0)

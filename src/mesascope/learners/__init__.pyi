@@ -15,6 +15,7 @@ from .sequences import (
     ChebyshevLeastSquares as ChebyshevLeastSquares,
     NeumannLeastSquares as NeumannLeastSquares,
     OnlineGradientDescent as OnlineGradientDescent,
+    PairSums as PairSums,
     RecursiveLeastSquares as RecursiveLeastSquares,
 )
 from .sparse import Lasso as Lasso

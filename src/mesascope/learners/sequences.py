@@ -26,7 +26,7 @@ from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import check_sequence
 
-__all__ = ["ChebyshevLeastSquares", "NeumannLeastSquares", "OnlineGradientDescent", "RecursiveLeastSquares"]
+__all__ = ["ChebyshevLeastSquares", "NeumannLeastSquares", "OnlineGradientDescent", "PairSums", "RecursiveLeastSquares"]
 
 _RAISE = "use a bound above the eigenvalues of every A_t, of which the sum of |s_i|^2 and the ridge is one"
 
@@ -80,6 +80,47 @@ class OnlineGradientDescent(nn.Module):
                 predictions.append(predictions[-1] + eta * _through_pairs(sequence, before, residual))
                 residual = residual - eta * _through_pairs(before, before, residual)
         return torch.stack(predictions)
+
+
+@register("predictor", "pair-sums", free={})
+class PairSums(nn.Module):
+    """Weighted sums of pairs, which one linear layer on tokens (0, s_t, s_{t-1}) can compute: A_t s_t + B_t s_{t-1}.
+
+    A_t = sum_{i<=t} a_1 s_i s_i^T + a_2 s_{i-1} s_i^T + a_3 s_i s_{i-1}^T + a_4 s_{i-1} s_{i-1}^T, and B_t likewise.
+    Alone, a_3 is the step size of one step of gradient descent from W = 0; with a_4 = -c a_3, one from W = c I adds
+    this to c s_t.
+
+    Args:
+        now: a_1 to a_4, of A; a parameter.
+        before: those of B; a parameter.
+
+    Source: thesis, eqs. 3.52 and 3.55, whose signs are those of minus the prediction.
+
+    >>> PairSums((0, 0, 0.5, 0), (0, 0, 0, 0))(torch.tensor([[1.0], [2.0], [4.0]])).squeeze(-1).tolist()
+    [0.0, 2.0, 20.0]
+    """
+
+    def __init__(self, now: Sequence[float], before: Sequence[float]) -> None:
+        super().__init__()
+        for name, values in (("now", now), ("before", before)):
+            require_instance(name, values, Sequence)
+            if len(values) != 4:
+                refuse(name, "have four numbers", values, "pass the weights of the four products")
+            for value in values:
+                require_number(name, value)
+        self.now, self.before = (nn.Parameter(torch.tensor(one, dtype=torch.float64)) for one in (now, before))
+
+    def forward(self, sequence: Float[Tensor, "*batch t d"]) -> Float[Tensor, "*batch t d"]:
+        last = _before(sequence)
+        prediction = torch.zeros_like(sequence)
+        with _diverging("use smaller weights"):
+            for query, weights in ((sequence, self.now), (last, self.before)):
+                for key, (own, other) in zip((sequence, last), weights.to(sequence).view(2, 2), strict=True):
+                    prediction = prediction + _through_pairs(query, key, own * sequence + other * last)
+        return prediction
+
+    def extra_repr(self) -> str:
+        return f"now={self.now.tolist()}, before={self.before.tolist()}"
 
 
 @register(

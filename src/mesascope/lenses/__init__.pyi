@@ -3,6 +3,7 @@ from .comparison import Comparison as Comparison, compare as compare
 from .flow import token_sensitivity as token_sensitivity
 from .needs import (
     Access as Access,
+    HasChannels as HasChannels,
     HasProducts as HasProducts,
     HasRule as HasRule,
     HasTokens as HasTokens,
@@ -18,5 +19,7 @@ from .reading import (
     step_sizes as step_sizes,
     weights as weights,
 )
+from .reverse import ReverseEngineered as ReverseEngineered, reverse_engineer as reverse_engineer
+from .sequences import errors_by_time as errors_by_time, measure_predictors as measure_predictors
 from .sweeps import rollout as rollout, sweep as sweep, trajectory_errors as trajectory_errors
 from .together import measure_together as measure_together

@@ -19,6 +19,7 @@ from mesascope.training import Ensemble
 
 __all__ = [
     "Access",
+    "HasChannels",
     "HasProducts",
     "HasRule",
     "HasTokens",
@@ -33,7 +34,7 @@ __all__ = [
 # What a family draws: episodes, or sequences (tasks, t, d).
 Tasks = Episode | Tensor
 
-Access = Literal["prediction", "gradient", "products", "tokens", "rule", "trajectory"]
+Access = Literal["prediction", "gradient", "products", "channels", "tokens", "rule", "trajectory"]
 
 
 @runtime_checkable
@@ -49,6 +50,18 @@ class HasProducts(Protocol):
     def linear(self) -> bool: ...
     @property
     def token_clip(self) -> float | None: ...
+    def products(self) -> list[Products]: ...
+    def with_products(self, products: Sequence[Products]) -> Any: ...
+
+
+@runtime_checkable
+class HasChannels(Protocol):
+    """A predictor of linear attention on tokens of channels, which computes with W_KQ and W_PV alone."""
+
+    @property
+    def config(self) -> Any: ...
+    @property
+    def on_channels(self) -> bool: ...
     def products(self) -> list[Products]: ...
     def with_products(self, products: Sequence[Products]) -> Any: ...
 
@@ -75,7 +88,13 @@ class HasTrajectory(Protocol):
     def trajectory(self, context: Context, xq: Tensor) -> Tensor: ...
 
 
-_PROTOCOLS = {"products": HasProducts, "tokens": HasTokens, "rule": HasRule, "trajectory": HasTrajectory}
+_PROTOCOLS = {
+    "products": HasProducts,
+    "channels": HasChannels,
+    "tokens": HasTokens,
+    "rule": HasRule,
+    "trajectory": HasTrajectory,
+}
 
 _PREDICTIONS = "use a lens that needs predictions only, such as agreement or sweep"
 
@@ -84,6 +103,10 @@ _WORDS: dict[str, tuple[str, str]] = {
     "prediction": ("a learner that can be called as learner(context, xq)", "pass a module or a function"),
     "gradient": ("a learner that torch can differentiate by xq", f"write it in torch, or {_PREDICTIONS}"),
     "products": ("a network with products() and with_products(products)", _PREDICTIONS),
+    "channels": (
+        "a predictor of linear attention alone on tokens of channels",
+        "use probe, which needs activations only",
+    ),
     "tokens": ("a network with tokens(context, xq) and tokens_from(start)", _PREDICTIONS),
     "rule": ("a learner with a rule to repeat", "pass a one-layer network, a descent learner, or write repeated()"),
     "trajectory": ("a learner with a trajectory of predictions", "pass a network, a descent learner, or a rollout"),
@@ -125,7 +148,7 @@ def _gives(learner: Any, need: str, tasks: Tasks | None) -> bool:
         return callable(learner)
     if need == "gradient":
         return callable(learner) and isinstance(tasks, Episode) and _differentiable(learner, tasks)
-    return isinstance(learner, _PROTOCOLS[need])
+    return isinstance(learner, _PROTOCOLS[need]) and (need != "channels" or learner.on_channels)
 
 
 def _differentiable(learner: Callable, episode: Episode) -> bool:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from mesascope.errors import refuse, require_choice, require_count, require_instance
+from mesascope.errors import ArgumentError, refuse, require_choice, require_count, require_instance
+from mesascope.nets.attention_config import AttentionConfig
 from mesascope.nets.causal_transformer import CausalTransformer, CausalTransformerConfig
 from mesascope.nets.checks import as_sequence, check_batch, check_like, check_start
 from mesascope.nets.gram import rows_times
-from mesascope.nets.layers import initial_weights, module_text
+from mesascope.nets.layers import Products, initial_weights, module_text, set_products
 from mesascope.nets.padding import blanked, check_mask, given
 from mesascope.nets.points import HasPoints
 from mesascope.nets.pretrained import Pretrained
@@ -148,6 +151,54 @@ class SequencePredictor(HasPoints, Pretrained):
         """Predictions along a sequence that goes on from ``state``, and the state after it: how a prompt is read."""
         check_state(state, PredictorState)
         return self(sequence, state, mask)
+
+    @property
+    def on_channels(self) -> bool:
+        """Whether it computes with the products of its layers alone, on tokens of channels."""
+        config = self.config.transformer
+        plain = config.mlp is None and not any(config.layer_norms) and set(config.attentions) == {"linear"}
+        return (
+            self.config.channels is not None
+            and plain
+            and dataclasses.replace(
+                config.heads,
+                width=1,
+                n_heads=1,
+                key_size=None,
+                value_size=None,
+                n_kv_heads=None,
+                init_scale=1.0,
+                check=True,
+            )
+            == AttentionConfig(1)
+        )
+
+    def products(self) -> list[Products]:
+        """W_KQ and W_PV of each layer, each ``(heads, width, width)``."""
+        return self.transformer.products()
+
+    def with_products(self, products: Sequence[Products]) -> SequencePredictor:
+        """A network of linear attention whose layers have exactly these products, at full key size.
+
+        Raises:
+            ArgumentError: this network computes with more than its products, or has another number of layers.
+        """
+        require_instance("products", products, Sequence)
+        config = self.config.transformer
+        if not self.on_channels:
+            raise ArgumentError(
+                "with_products must be asked of linear attention alone on tokens of channels, but this network has "
+                "raw tokens, other layers, or more than keys, queries and values: build another."
+            )
+        if len(products) != config.n_layers:
+            refuse("products", f"be of {config.n_layers} layers", len(products), "pass one pair a layer")
+        heads, width, _ = products[0].w_kq.shape
+        own = dataclasses.replace(config.heads, n_heads=heads, n_kv_heads=None, key_size=width, value_size=width)
+        whole = dataclasses.replace(self.config, transformer=dataclasses.replace(config, heads=own))
+        other = SequencePredictor(whole, torch.Generator(), self.w0).to(products[0].w_kq)
+        for layer, pair in zip(other.transformer.layers, products, strict=True):
+            set_products(layer.attention, pair)  # type: ignore[arg-type]
+        return other
 
     def trajectory(self, sequence: Float[Tensor, "*batch t d"]) -> Float[Tensor, "k *batch t d"]:
         """Predictions read before the first layer and after each layer."""

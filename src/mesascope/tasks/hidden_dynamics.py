@@ -73,8 +73,9 @@ class ObservedDynamics:
 class NonlinearDynamics:
     """Dynamics that are linear in features: s_{t+1} = sqrt(d) u/|u| + noise * eps with u = W f(s_t).
 
-    W ``(d, d)`` is a random orthogonal matrix of the task. The features f(s) = B tanh(gain A s), with A ``(hidden, d)`` and
-    B ``(d, hidden)``, are the same for all tasks, so that a network can learn them while it trains, and W in context.
+    W ``(d, d)`` is a random orthogonal matrix of the task. The features f(s) = B tanh(gain A s), with A ``(hidden, d)``
+    and B ``(d, hidden)``, are the same for all tasks, so that a network can learn them while it trains, and W in
+    context.
 
     Args:
         d: width of an element.

@@ -34,6 +34,7 @@ from mesascope.learners import (
     NeumannLeastSquares,
     Newton,
     OnlineGradientDescent,
+    PairSums,
     PreconditionedGradientDescent,
     RecursiveLeastSquares,
     Zero,
@@ -42,10 +43,13 @@ from mesascope.lenses import (
     agreement,
     alignment,
     compare,
+    errors_by_time,
     interpolate,
+    measure_predictors,
     measure_together,
     per_task_errors,
     rescaled_products,
+    reverse_engineer,
     rollout,
     step_sizes,
     sweep,
@@ -114,6 +118,7 @@ EXAMPLES: dict[str, dict[str, list[Callable[..., Any]]]] = {
     },
     "predictor": {
         "online-gradient-descent": [lambda: OnlineGradientDescent(steps=3, eta=0.03)],
+        "pair-sums": [lambda: PairSums((0.01, 0.0, 0.05, -0.02), (0.0, 0.01, 0.0, 0.0))],
         "recursive-least-squares": [
             lambda: RecursiveLeastSquares(ridge=0.1),
             lambda: RecursiveLeastSquares(ridge=0.1, forget=0.9),
@@ -195,6 +200,9 @@ EXAMPLES: dict[str, dict[str, list[Callable[..., Any]]]] = {
         "token_sensitivity": [token_sensitivity],
         "rollout": [lambda learner, episodes: rollout(learner, 3)],
         "trajectory_errors": [trajectory_errors],
+        "measure_predictors": [lambda learner, sequences: measure_predictors({"a": [learner]}, ["a"], sequences)],
+        "errors_by_time": [lambda learner, sequences: errors_by_time({"a": [learner]}, sequences)],
+        "reverse_engineer": [lambda learner, sequences: reverse_engineer(learner, keep=6)],
     },
 }
 

@@ -1,0 +1,126 @@
+"""Reading the algorithm of a linear transformer on constructed tokens from the blocks of its weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from mesascope.errors import ArgumentError, refuse, require_count, require_number
+from mesascope.evidence.tables import Table, Tabular
+from mesascope.learners import PairSums
+from mesascope.lenses.needs import HasChannels, require_access
+from mesascope.nets import Products
+from mesascope.records import register
+from mesascope.shapes import Float, Tensor
+
+__all__ = ["ReverseEngineered", "reverse_engineer"]
+
+
+@dataclass(frozen=True, repr=False)
+class ReverseEngineered(Tabular):
+    """A network of linear layers on tokens of channels, each block of its W_KQ and W_PV one number times I.
+
+    Args:
+        kq: that number for each layer, head, key's channel and query's channel.
+        pv: for each layer, head, channel written to and channel of the value.
+        network: what was read.
+        algorithm: the network whose blocks are exactly these multiples of I: RevAlg-d.
+    """
+
+    kq: Float[Tensor, "layers heads channels channels"]
+    pv: Float[Tensor, "layers heads channels channels"]
+    network: Any
+    algorithm: Any
+
+    @property
+    def kept(self) -> int:
+        """Numbers that the algorithm has."""
+        return int((self.kq != 0).sum() + (self.pv != 0).sum())
+
+    @property
+    def share_kept(self) -> float:
+        """Of the network's parameters."""
+        return self.kept / sum(weight.numel() for weight in self.network.parameters())
+
+    def pair_sums(self) -> PairSums:
+        """The algorithm of one layer on (blank, now, before) by its coefficients: eq. 3.55.
+
+        Raises:
+            ArgumentError: more layers, or other channels.
+        """
+        channels = self.network.config.channels
+        if len(self.kq) != 1 or channels != ("blank", "now", "before"):
+            raise ArgumentError(
+                f"pair_sums must be asked of one layer on (blank, now, before), but there are {len(self.kq)} on "
+                f"{channels}: use algorithm."
+            )
+        kq, pv = self.kq[0, :, 1:, 1:], self.pv[0, :, 0, 1:]  # the blank channel holds nothing yet
+        sums = -torch.einsum("hv,hkq->qkv", pv, kq)  # (query, key, value); predictions are minus the first channel
+        now, before = (query.flatten().tolist() for query in sums)
+        return PairSums(now, before)
+
+    def between(self, t: float) -> Any:
+        """The network whose products are 1 - t of the network's own and t of the algorithm's."""
+        require_number("t", t)
+        ends = zip(self.network.products(), self.algorithm.products(), strict=True)
+        return self.network.with_products(
+            [Products(*(torch.lerp(one, two, t) for one, two in zip(own, other, strict=True))) for own, other in ends]
+        )
+
+    def table(self) -> Table:
+        """One row for each block that is kept."""
+        names = self.network.config.channels
+        numbered = [f"{name} {place}" if names.count(name) > 1 else name for place, name in enumerate(names)]
+        rows = []
+        for product, blocks in (("W_KQ", self.kq), ("W_PV", self.pv)):
+            for layer, head, row, column in blocks.nonzero().tolist():
+                value = blocks[layer, head, row, column].item()
+                at = {"row": numbered[row], "column": numbered[column]}
+                rows.append({"product": product, "layer": layer, "head": head, **at, "value": value})
+        return Table(rows)
+
+
+@register("lens", "reverse_engineer", needs="channels", of="predictor")
+def reverse_engineer(network: HasChannels, keep: int | None = None) -> ReverseEngineered:
+    """Replace every d x d block of each head's W_KQ and W_PV by the mean of its diagonal times I. Needs *channels*.
+
+    Args:
+        network: linear attention alone, on tokens of channels: a `SequencePredictor` without MLP, norm, convolution,
+            gates or features.
+        keep: blocks kept of each layer and head, those of largest size, each beside the mean size of its product's;
+            all if None. The thesis keeps 6 of one layer on three channels, and 16 on four.
+
+    Source: thesis, section 3.7.3.1, eqs. 3.53 and 3.54.
+    """
+    require_access("reverse_engineer", network)
+    d, channels = network.config.d, len(network.config.channels or ())
+    if keep is not None:
+        require_count("keep", keep)
+        if keep > 2 * channels**2:
+            refuse("keep", f"be at most {2 * channels**2}, the blocks of a head", keep, "leave it out to keep all")
+    products = network.products()
+    kq, pv = (torch.stack([_block_means(own[index].detach(), d, channels) for own in products]) for index in range(2))
+    if keep is not None:
+        kq, pv = _largest(kq, pv, keep)
+    identity = torch.eye(d).to(kq)
+    whole = [
+        Products(*(torch.einsum("hrc,xy->hrxcy", part, identity).flatten(3).flatten(1, 2) for part in layer))
+        for layer in zip(kq, pv, strict=True)
+    ]
+    return ReverseEngineered(kq, pv, network, network.with_products(whole))
+
+
+def _block_means(product: Float[Tensor, "heads width width"], d: int, channels: int) -> Tensor:
+    """Means of the diagonals of the blocks, ``(heads, channels, channels)``."""
+    blocks = product.unflatten(2, (channels, d)).unflatten(1, (channels, d))
+    return blocks.diagonal(dim1=2, dim2=4).mean(-1)
+
+
+def _largest(kq: Tensor, pv: Tensor, keep: int) -> tuple[Tensor, Tensor]:
+    """The ``keep`` blocks of each layer and head that are largest beside their product's mean size; zero elsewhere."""
+    sizes = torch.cat([(part / part.abs().mean((-2, -1), keepdim=True)).abs().flatten(2) for part in (kq, pv)], -1)
+    chosen = torch.zeros_like(sizes, dtype=torch.bool).scatter_(-1, sizes.topk(keep, -1).indices, True)
+    first, second = (part.view(kq.shape) for part in chosen.chunk(2, -1))
+    return kq * first, pv * second

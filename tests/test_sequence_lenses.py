@@ -1,0 +1,108 @@
+"""Lenses of predictors: errors along sequences, and algorithms read from blocks of weights."""
+
+import pytest
+import torch
+
+from mesascope.constructions import mesa_gradient_descent, online_gradient_descent
+from mesascope.errors import ArgumentError, ArgumentTypeError
+from mesascope.learners import OnlineGradientDescent, PairSums, RecursiveLeastSquares
+from mesascope.lenses import errors_by_time, measure_predictors, reverse_engineer
+from mesascope.nets import AttentionConfig, CausalTransformerConfig, SequencePredictorConfig
+from mesascope.streams import stream
+from mesascope.tasks import LinearDynamics
+
+D = 3
+SEQUENCES = LinearDynamics(D, 12).sample(40, stream(0, "sequences")).double()
+
+
+def built(layers=2, channels=("blank", "now", "now", "before"), **options):
+    """A network with normal weights, whose blocks are no multiples of I."""
+    width = len(channels) * D
+    heads = AttentionConfig(width, 2, key_size=5, init_scale=0.05, **options)
+    return (
+        SequencePredictorConfig(CausalTransformerConfig(heads, layers), D, channels).build(stream(0, "init")).double()
+    )
+
+
+def test_errors_are_those_of_definition_over_all_times_and_at_each():
+    groups = {"ridge": [RecursiveLeastSquares(0.1), RecursiveLeastSquares(1.0)], "gd": [OnlineGradientDescent(1, 0.05)]}
+    found, along = measure_predictors(groups, ["gd"], SEQUENCES), errors_by_time(groups, SEQUENCES)
+    answers = SEQUENCES[:, 1:]
+    with torch.no_grad():
+        ridge, gd = groups["ridge"][1](SEQUENCES[:, :-1]), groups["gd"][0](SEQUENCES[:, :-1])
+    squares = (ridge - answers).square()
+    assert found["mse", "ridge"][1].n == pytest.approx(squares.mean().item())
+    assert found["mse", "ridge"][1].s == pytest.approx((squares.mean((1, 2)).std() / 40**0.5).item())
+    assert found["prediction-difference", "ridge", "gd"][1].n == pytest.approx((ridge - gd).norm(dim=-1).mean().item())
+    assert along.cases["t"].tolist() == list(range(1, 12))
+    for t in (1, 5, 11):
+        assert along["mse", "ridge"][1, t - 1].n == pytest.approx(squares[:, t - 1].mean().item())
+    assert errors_by_time(groups, SEQUENCES, [5])["mse", "ridge"][1, 0].n == along["mse", "ridge"][1, 4].n
+
+
+@pytest.mark.parametrize("known", [mesa_gradient_descent(D, 0.07), online_gradient_descent(D, (0.05, 0.02), 2)])
+def test_what_a_construction_runs_is_read_back_exactly(known):
+    read = reverse_engineer(known.network)
+    torch.testing.assert_close(read.algorithm(SEQUENCES), known.algorithm(SEQUENCES), rtol=1e-12, atol=1e-12)
+    # A block for each head's W_KQ, and one for its W_PV: W_0 = 0 leaves the other out.
+    heads = known.network.products()[0].w_kq.shape[0]
+    assert read.kept == 2 * heads * len(known.network.products()) == len(read.table())
+
+
+def test_one_layer_is_its_pair_sums():
+    net = built(1, ("blank", "now", "before"))
+    read = reverse_engineer(net)
+    torch.testing.assert_close(read.pair_sums()(SEQUENCES), read.algorithm(SEQUENCES), rtol=1e-10, atol=1e-12)
+    sums = reverse_engineer(mesa_gradient_descent(D, 0.07).network).pair_sums()
+    torch.testing.assert_close(sums.now, torch.tensor([0.0, 0.0, 0.07, 0.0]).double())
+    assert not sums.before.any()
+
+
+def test_blocks_are_means_of_diagonals_and_the_largest_are_kept():
+    net = built()
+    read = reverse_engineer(net)
+    w_kq = net.products()[1].w_kq[0]
+    assert read.kq[1, 0, 2, 1].item() == pytest.approx(w_kq[2 * D : 3 * D, D : 2 * D].diagonal().mean().item())
+    few = reverse_engineer(net, keep=5)
+    assert few.kept == 5 * 2 * 2
+    assert few.share_kept == pytest.approx(20 / sum(weight.numel() for weight in net.parameters()))
+    sizes = torch.cat(
+        [(part / part.abs().mean((-2, -1), keepdim=True)).abs().flatten(2) for part in (read.kq, read.pv)], -1
+    )
+    kept = torch.cat([part.flatten(2) for part in (few.kq, few.pv)], -1) != 0
+    assert bool((sizes.masked_fill(~kept, 9e9).amin(-1) >= sizes.masked_fill(kept, 0).amax(-1)).all())
+
+
+def test_a_path_leads_from_the_network_to_its_algorithm():
+    net = built()
+    read = reverse_engineer(net)
+    ends = (read.between(0.0)(SEQUENCES), read.between(1.0)(SEQUENCES))
+    for found, end in zip(ends, (net, read.algorithm), strict=True):
+        torch.testing.assert_close(found, end(SEQUENCES), rtol=1e-9, atol=1e-12)
+    half = read.between(0.5).products()[0].w_pv
+    torch.testing.assert_close(half, (net.products()[0].w_pv + read.algorithm.products()[0].w_pv) / 2)
+
+
+def test_pair_sums_hold_a_gradient_step_from_any_multiple_of_the_identity():
+    step = OnlineGradientDescent(1, 0.05, w0=0.4 * torch.eye(D).double())
+    sums = PairSums((0, 0, 0.05, -0.05 * 0.4), (0, 0, 0, 0))
+    torch.testing.assert_close(0.4 * SEQUENCES + sums(SEQUENCES), step(SEQUENCES), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: errors_by_time({"gd": [PairSums([0] * 4, [0] * 4)]}, SEQUENCES, [12]), ArgumentError, "times must be"),
+        (lambda: measure_predictors({}, [], SEQUENCES), ArgumentTypeError, "groups must map names"),
+        (lambda: measure_predictors({"gd": []}, [], SEQUENCES), ArgumentTypeError, "gd must be a list"),
+        (lambda: reverse_engineer(built(), keep=40), ArgumentError, "keep must be at most 32"),
+        (lambda: reverse_engineer(built(forget=True)), ArgumentTypeError, "reverse_engineer must be given a predictor"),
+        (lambda: reverse_engineer(built()).pair_sums(), ArgumentError, "pair_sums must be asked of one layer"),
+        (lambda: built(normalise=True).with_products([]), ArgumentError, "with_products must be asked of linear"),
+        (lambda: built().with_products([]), ArgumentError, "products must be of 2 layers"),
+        (lambda: PairSums([0.0] * 3, [0.0] * 4), ArgumentError, "now must have four numbers"),
+    ],
+)
+def test_what_cannot_be_read_is_refused(call, error, message, unchecked):
+    with pytest.raises(error, match=message):
+        call()
