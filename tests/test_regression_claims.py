@@ -9,10 +9,10 @@ from mesascope.evidence import Arrays, judge
 from mesascope.learners import Centred, GradientDescent, GradientDescentPlusPlus
 from mesascope.records import registered
 from mesascope.streams import stream
+from mesascope.studies.common import converged, late_share
 from mesascope.studies.icl_gd.deep import _as_network
 from mesascope.studies.icl_gd.deep_claims import _smooth
 from mesascope.studies.icl_gd.regression import Regression, predicted
-from mesascope.studies.icl_gd.shared_claims import converged, late_share
 from mesascope.studies.icl_gd.sine import _transformer, as_transformer
 from mesascope.studies.icl_gd.softmax import _shape
 from mesascope.studies.icl_gd.weights import _heads, _left_of_heads, _spread

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from mesascope.evidence import Arrays
+from mesascope.studies.common import converged, late_share
 from mesascope.studies.icl_gd.copying import copying_before
 from mesascope.studies.icl_gd.curvature_claims import condition_number, condition_numbers, flattest, transformed
 from mesascope.studies.icl_gd.phase_transitions_claims import rise_and_fall
-from mesascope.studies.icl_gd.shared_claims import converged, late_share
 
 
 def curves(**arrays):

@@ -19,8 +19,9 @@ from mesascope import learners, lenses, nets
 from mesascope.evidence import Claim, above, ours, printed, two_sided
 from mesascope.records import register
 from mesascope.reports import Figure, Level, Line, Lines
-from mesascope.studies.icl_gd.regression import PAPER, Recipe, Regression, network, plan, predicted, watch
-from mesascope.studies.icl_gd.shared_claims import as_predicted, converged
+from mesascope.studies.common import converged, plan
+from mesascope.studies.icl_gd.regression import PAPER, Recipe, Regression, network, predicted, watch
+from mesascope.studies.icl_gd.shared_claims import as_predicted
 from mesascope.studies.icl_gd.shared_figures import HALF_MSE
 from mesascope.studies.study import Study
 

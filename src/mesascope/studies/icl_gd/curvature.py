@@ -17,9 +17,10 @@ from mesascope import learners, lenses
 from mesascope.errors import require_count
 from mesascope.evidence import Arrays, Estimates
 from mesascope.records import register
+from mesascope.studies.common import plan, watch_loss
 from mesascope.studies.icl_gd.curvature_claims import CLAIMS, GAMMAS, SIZES, condition_number, transformed
 from mesascope.studies.icl_gd.curvature_figures import FIGURES
-from mesascope.studies.icl_gd.regression import PAPER, Regression, network, own_descent, plan, watch_loss
+from mesascope.studies.icl_gd.regression import PAPER, Regression, network, own_descent
 from mesascope.studies.study import Study
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from mesascope.evidence import Bound, Claim, Reported, above, below, derived, ours, printed, two_sided
-from mesascope.studies.icl_gd.shared_claims import converged, no_better_descent
+from mesascope.studies.common import converged
+from mesascope.studies.icl_gd.shared_claims import no_better_descent
 
 __all__ = ["CLAIMS", "GAMMAS", "SIZES", "condition_number", "condition_numbers", "flattest", "transformed"]
 

@@ -25,6 +25,7 @@ from mesascope.errors import require_number
 from mesascope.evidence import Arrays, Estimates
 from mesascope.records import register
 from mesascope.reports import Figure, Line, Lines
+from mesascope.studies.common import plan, watch_loss
 from mesascope.studies.icl_gd.deep_claims import CLAIMS, without_each
 from mesascope.studies.icl_gd.regression import (
     PAPER,
@@ -36,9 +37,7 @@ from mesascope.studies.icl_gd.regression import (
     middles,
     network,
     own_descent,
-    plan,
     untied_descents,
-    watch_loss,
 )
 from mesascope.studies.icl_gd.shared_figures import HALF_MSE, NAMES, contrast_figures, values
 from mesascope.studies.study import Study

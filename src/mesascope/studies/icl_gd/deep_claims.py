@@ -7,15 +7,8 @@ from typing import Any
 import numpy as np
 
 from mesascope.evidence import Claim, above, below, derived, ours, printed, two_sided
-from mesascope.studies.icl_gd.shared_claims import (
-    converged,
-    halfway_distances,
-    halfway_losses,
-    midpoint,
-    near_training,
-    no_better_descent,
-    peak_difference,
-)
+from mesascope.studies.common import converged, halfway_distances, halfway_losses, midpoint
+from mesascope.studies.icl_gd.shared_claims import near_training, no_better_descent, peak_difference
 
 __all__ = ["CLAIMS", "without_each"]
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from mesascope.errors import require_count
 from mesascope.evidence import Claim, above, below, printed, two_sided
 from mesascope.records import register
+from mesascope.studies.common import converged, plan
 from mesascope.studies.icl_gd.regression import (
     PAPER,
     Recipe,
@@ -21,10 +22,9 @@ from mesascope.studies.icl_gd.regression import (
     contrast,
     network,
     own_descent,
-    plan,
     untied_descents,
 )
-from mesascope.studies.icl_gd.shared_claims import converged, derivatives, no_better_descent
+from mesascope.studies.icl_gd.shared_claims import derivatives, no_better_descent
 from mesascope.studies.icl_gd.shared_figures import contrast_figures
 from mesascope.studies.study import Study
 

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from mesascope import learners
 from mesascope.evidence import Bound, Claim, above, below, printed
 from mesascope.records import register
-from mesascope.studies.icl_gd.regression import PAPER, Recipe, Regression, contrast, network, plan, predicted
-from mesascope.studies.icl_gd.shared_claims import as_predicted, converged, derivatives, gap_left, no_better_descent
+from mesascope.studies.common import converged, plan
+from mesascope.studies.icl_gd.regression import PAPER, Recipe, Regression, contrast, network, predicted
+from mesascope.studies.icl_gd.shared_claims import as_predicted, derivatives, gap_left, no_better_descent
 from mesascope.studies.icl_gd.shared_figures import contrast_figures
 from mesascope.studies.study import Study
 

@@ -19,20 +19,10 @@ import numpy as np
 from mesascope import constructions, learners, lenses, nets, tasks
 from mesascope.evidence import Arrays, Estimates
 from mesascope.records import register
+from mesascope.studies.common import plan, watch_loss
 from mesascope.studies.icl_gd.one_step_claims import CLAIMS, SIZES
 from mesascope.studies.icl_gd.one_step_figures import FIGURES
-from mesascope.studies.icl_gd.regression import (
-    PAPER,
-    SWEEPS,
-    Regression,
-    halfway,
-    middles,
-    network,
-    plan,
-    sweep,
-    watch,
-    watch_loss,
-)
+from mesascope.studies.icl_gd.regression import PAPER, SWEEPS, Regression, halfway, middles, network, sweep, watch
 from mesascope.studies.study import Study
 from mesascope.training import Training
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from mesascope.evidence import Claim, Reported, above, below, derived, printed, two_sided
-from mesascope.studies.icl_gd.shared_claims import converged, halfway_losses, midpoint
+from mesascope.studies.common import converged, halfway_losses, midpoint
 
 __all__ = ["CLAIMS", "SIZES"]
 

@@ -19,8 +19,9 @@ from mesascope.errors import require_count, require_number
 from mesascope.evidence import Arrays
 from mesascope.records import register
 from mesascope.reports import Figure, Level, Line, Lines
+from mesascope.studies.common import watch_loss
 from mesascope.studies.icl_gd.phase_transitions_claims import CLAIMS, HEADS, THRESHOLD
-from mesascope.studies.icl_gd.regression import PAPER, Regression, network, predicted, watch_loss
+from mesascope.studies.icl_gd.regression import PAPER, Regression, network, predicted
 from mesascope.studies.icl_gd.shared_figures import HALF_MSE
 from mesascope.studies.study import Study
 from mesascope.training import Training

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from mesascope.evidence import Claim, above, below, ours, printed, two_sided
-from mesascope.studies.icl_gd.shared_claims import as_predicted, converged
+from mesascope.studies.common import converged
+from mesascope.studies.icl_gd.shared_claims import as_predicted
 
 __all__ = ["CLAIMS", "HEADS", "THRESHOLD", "rise_and_fall"]
 

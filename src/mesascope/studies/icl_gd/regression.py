@@ -27,12 +27,10 @@ __all__ = [
     "middles",
     "network",
     "own_descent",
-    "plan",
     "predicted",
     "sweep",
     "untied_descents",
     "watch",
-    "watch_loss",
 ]
 
 PAPER = "von Oswald et al., Transformers learn in-context by gradient descent (ICML 2023)"
@@ -47,12 +45,6 @@ SWEEPS: dict[str, dict[str, Sequence[Any]]] = {
     "teacher-scale": {"w_scale": (0.5, 1.0, 2.0, 3.0, 4.0, 5.0)},
     "other-inputs": {"x": LAWS, "x_scale": (0.5, 1.0, 2.0)},
 }
-
-
-def plan(steps: int, learning_rate: float, **changes: Any) -> Training:
-    """Decay and averaging remove the noise that Adam leaves; some fifty evaluations, whatever the length."""
-    usual: dict[str, Any] = {"decay_from": 0.3, "average": 4.0, "evaluate_every": max(steps // 50, 20)}
-    return Training(steps, learning_rate=learning_rate, **(usual | changes))
 
 
 @dataclass(frozen=True)
@@ -120,15 +112,6 @@ def watch(references: Mapping[str, Any], episodes: tasks.Episode) -> Callable[[A
                 f"{name} prediction-difference": seen.prediction_difference.value,
             }
         return row
-
-    return look
-
-
-def watch_loss(**episodes: tasks.Episode) -> Callable[[Any], dict[str, float]]:
-    """What to log while training where no reference is near: the loss on each of ``episodes``, by its name."""
-
-    def look(net: Any) -> dict[str, float]:
-        return {name: float(lenses.per_task_errors(net, drawn).mean()) for name, drawn in episodes.items()}
 
     return look
 

@@ -7,55 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from mesascope.evidence import Bound, Claim, above, below, ours, two_sided
+from mesascope.evidence import Claim, above, below, ours, two_sided
 
 __all__ = [
     "as_predicted",
-    "converged",
     "derivatives",
     "gap_left",
-    "halfway_distances",
-    "halfway_losses",
-    "late_share",
-    "midpoint",
     "near_training",
     "no_better_descent",
     "peak_difference",
 ]
-
-
-def converged(
-    *trainings: str,
-    id: str = "converged",
-    most: float = 0.01,
-    at_least: int = 5,
-    quantity: str = "mse",
-    log: bool = False,
-) -> Claim:
-    """Without it, how a trained network compares with anything says little.
-
-    ``log`` takes change and fall on a logarithmic scale, for losses that fall by orders of magnitude: one that falls by
-    the same factor throughout has a fifth of its fall in the last fifth.
-    """
-    return Claim(
-        id,
-        f"training has converged: its last fifth changes the {'logarithm of the ' if log else ''}loss by less than "
-        f"{most:.0%} of the fall over the whole training",
-        f"mean over seeds of |change in the last fifth| / |fall|{', of log loss' if log else ''}",
-        ours("premise"),
-        lambda r: np.stack([late_share(r[training], quantity, log=log) for training in trainings], axis=1),
-        below(most),
-        quantifier="mean",
-        at_least=at_least,
-    )
-
-
-def late_share(curves: Any, quantity: str = "mse", *, log: bool = False) -> np.ndarray:
-    """Of the fall of each seed's loss, the share made in the last fifth of the steps; 1 where nothing falls."""
-    step, loss = curves["step"], np.log(curves[quantity]) if log else curves[quantity]
-    before = np.flatnonzero(step <= 0.8 * step[-1])[-1]
-    fall, late = loss[:, 0] - loss[:, -1], loss[:, before] - loss[:, -1]
-    return np.where(fall > 0, np.abs(late) / np.maximum(fall, 1e-30), 1.0)
 
 
 def no_better_descent(
@@ -90,17 +51,6 @@ def derivatives(stage: str, *, id: str = "derivatives") -> Claim:
     )
 
 
-def halfway_losses(path: Any) -> np.ndarray:
-    """Loss of each midpoint of a `halfway` over that of either end, ``(seeds, 2)``."""
-    return np.stack([path.ratio("middle", end) for end in ("trained", "other")], axis=1)
-
-
-def halfway_distances(path: Any) -> np.ndarray:
-    """Mean difference of predictions of each midpoint to either end, over that of the ends, ``(seeds, 2)``."""
-    ends = path["prediction-difference", "trained", "other"]
-    return np.stack([path["prediction-difference", "middle", end] / ends for end in ("trained", "other")], axis=1)
-
-
 def peak_difference(curves: Any) -> np.ndarray:
     """Each seed's cosine to gradient descent less that to GD++, at the step where the former is largest."""
     to_gd, to_plus = curves["gd cosine"], curves["gd++ cosine"]
@@ -116,18 +66,6 @@ def gap_left(r: Any, one: str, two: str) -> np.ndarray:
 def near_training(swept: Any) -> Any:
     """The part of a sweep over input scales that is at most a quarter above that of training."""
     return swept.where(swept.cases["x_scale"] <= 1.25 * 0.5)
-
-
-def midpoint(stage: str, *, id: str = "midpoint") -> Claim:
-    """A path that never leaves one end would have the loss of that end."""
-    return Claim(
-        id,
-        "the network halfway between two others differs from each by about half of what these differ",
-        "mean difference of predictions, midpoint to either end / end to end",
-        ours("premise"),
-        lambda r: halfway_distances(r[stage]),
-        Bound(0.3, 0.7),
-    )
 
 
 def as_predicted(references: Sequence[str], stage: str = "predicted", *, id: str = "references-as-predicted") -> Claim:

@@ -23,8 +23,9 @@ from mesascope.errors import require_count, require_number
 from mesascope.evidence import Arrays, Claim, Estimates, above, below, ours, printed, two_sided
 from mesascope.records import register
 from mesascope.reports import Figure, Line, Lines
-from mesascope.studies.icl_gd.regression import PAPER, plan, watch_loss
-from mesascope.studies.icl_gd.shared_claims import converged, derivatives
+from mesascope.studies.common import converged, plan, watch_loss
+from mesascope.studies.icl_gd.regression import PAPER
+from mesascope.studies.icl_gd.shared_claims import derivatives
 from mesascope.studies.icl_gd.shared_figures import HALF_MSE
 from mesascope.studies.study import Study
 from mesascope.training import Training

@@ -17,17 +17,9 @@ import numpy as np
 from mesascope import learners
 from mesascope.evidence import Bound, Claim, Reported, above, below, derived, printed, two_sided
 from mesascope.records import register
-from mesascope.studies.icl_gd.regression import (
-    INPUT_SCALES,
-    PAPER,
-    Recipe,
-    Regression,
-    contrast,
-    network,
-    plan,
-    predicted,
-)
-from mesascope.studies.icl_gd.shared_claims import as_predicted, converged, derivatives, gap_left
+from mesascope.studies.common import converged, plan
+from mesascope.studies.icl_gd.regression import INPUT_SCALES, PAPER, Recipe, Regression, contrast, network, predicted
+from mesascope.studies.icl_gd.shared_claims import as_predicted, derivatives, gap_left
 from mesascope.studies.icl_gd.shared_figures import contrast_figures
 from mesascope.studies.study import Study
 

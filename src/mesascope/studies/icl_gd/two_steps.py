@@ -12,6 +12,7 @@ from mesascope import constructions, learners, lenses
 from mesascope.evidence import Claim, Reported, above, printed, two_sided
 from mesascope.records import register
 from mesascope.reports import Figure, Line, Lines
+from mesascope.studies.common import converged, halfway_losses, midpoint, plan
 from mesascope.studies.icl_gd.regression import (
     LAWS,
     PAPER,
@@ -21,18 +22,9 @@ from mesascope.studies.icl_gd.regression import (
     halfway,
     middles,
     network,
-    plan,
     predicted,
 )
-from mesascope.studies.icl_gd.shared_claims import (
-    as_predicted,
-    converged,
-    halfway_losses,
-    midpoint,
-    near_training,
-    no_better_descent,
-    peak_difference,
-)
+from mesascope.studies.icl_gd.shared_claims import as_predicted, near_training, no_better_descent, peak_difference
 from mesascope.studies.icl_gd.shared_figures import (
     HALF_MSE,
     RELATIVE,

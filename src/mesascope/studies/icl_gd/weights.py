@@ -18,8 +18,9 @@ from mesascope import constructions, learners, lenses
 from mesascope.evidence import Claim, Estimates, Reported, below, printed, two_sided
 from mesascope.records import register
 from mesascope.reports import Figure, Matrices
-from mesascope.studies.icl_gd.regression import PAPER, Recipe, network, own_descent, plan, predicted, watch
-from mesascope.studies.icl_gd.shared_claims import as_predicted, converged, no_better_descent
+from mesascope.studies.common import converged, plan
+from mesascope.studies.icl_gd.regression import PAPER, Recipe, network, own_descent, predicted, watch
+from mesascope.studies.icl_gd.shared_claims import as_predicted, no_better_descent
 from mesascope.studies.icl_gd.shared_figures import products
 from mesascope.studies.icl_gd.softmax import Softmax
 from mesascope.studies.study import Study

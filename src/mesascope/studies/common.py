@@ -1,0 +1,94 @@
+"""What studies of different papers share: how networks train, premises, and readings of paths between networks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from mesascope import lenses
+from mesascope.evidence import Bound, Claim, below, ours
+from mesascope.training import Training
+
+__all__ = [
+    "converged",
+    "halfway_distances",
+    "halfway_losses",
+    "late_share",
+    "midpoint",
+    "plan",
+    "watch_loss",
+]
+
+
+def plan(steps: int, learning_rate: float, **changes: Any) -> Training:
+    """Decay and averaging remove the noise that Adam leaves; some fifty evaluations, whatever the length."""
+    usual: dict[str, Any] = {"decay_from": 0.3, "average": 4.0, "evaluate_every": max(steps // 50, 20)}
+    return Training(steps, learning_rate=learning_rate, **(usual | changes))
+
+
+def watch_loss(**episodes: Any) -> Callable[[Any], dict[str, float]]:
+    """What to log while training where no reference is near: the loss on each of ``episodes``, by its name."""
+
+    def look(net: Any) -> dict[str, float]:
+        return {name: float(lenses.per_task_errors(net, drawn).mean()) for name, drawn in episodes.items()}
+
+    return look
+
+
+def converged(
+    *trainings: str,
+    id: str = "converged",
+    most: float = 0.01,
+    at_least: int = 5,
+    quantity: str = "mse",
+    log: bool = False,
+) -> Claim:
+    """Without it, how a trained network compares with anything says little.
+
+    ``log`` takes change and fall on a logarithmic scale, for losses that fall by orders of magnitude: one that falls by
+    the same factor throughout has a fifth of its fall in the last fifth.
+    """
+    return Claim(
+        id,
+        f"training has converged: its last fifth changes the {'logarithm of the ' if log else ''}loss by less than "
+        f"{most:.0%} of the fall over the whole training",
+        f"mean over seeds of |change in the last fifth| / |fall|{', of log loss' if log else ''}",
+        ours("premise"),
+        lambda r: np.stack([late_share(r[training], quantity, log=log) for training in trainings], axis=1),
+        below(most),
+        quantifier="mean",
+        at_least=at_least,
+    )
+
+
+def late_share(curves: Any, quantity: str = "mse", *, log: bool = False) -> np.ndarray:
+    """Of the fall of each seed's loss, the share made in the last fifth of the steps; 1 where nothing falls."""
+    step, loss = curves["step"], np.log(curves[quantity]) if log else curves[quantity]
+    before = np.flatnonzero(step <= 0.8 * step[-1])[-1]
+    fall, late = loss[:, 0] - loss[:, -1], loss[:, before] - loss[:, -1]
+    return np.where(fall > 0, np.abs(late) / np.maximum(fall, 1e-30), 1.0)
+
+
+def midpoint(stage: str, *, id: str = "midpoint") -> Claim:
+    """A path that never leaves one end would have the loss of that end."""
+    return Claim(
+        id,
+        "the network halfway between two others differs from each by about half of what these differ",
+        "mean difference of predictions, midpoint to either end / end to end",
+        ours("premise"),
+        lambda r: halfway_distances(r[stage]),
+        Bound(0.3, 0.7),
+    )
+
+
+def halfway_losses(path: Any) -> np.ndarray:
+    """Loss of each midpoint of a `halfway` over that of either end, ``(seeds, 2)``."""
+    return np.stack([path.ratio("middle", end) for end in ("trained", "other")], axis=1)
+
+
+def halfway_distances(path: Any) -> np.ndarray:
+    """Mean difference of predictions of each midpoint to either end, over that of the ends, ``(seeds, 2)``."""
+    ends = path["prediction-difference", "trained", "other"]
+    return np.stack([path["prediction-difference", "middle", end] / ends for end in ("trained", "other")], axis=1)
