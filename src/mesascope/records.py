@@ -26,15 +26,15 @@ _T = TypeVar("_T")
 
 # Where mesascope's own entries of a kind are registered, when these packages are imported.
 _HOMES = {
-    "family": "tasks",
-    "learner": "learners",
-    "predictor": "learners",
-    "net": "nets",
-    "layout": "nets",
-    "attention": "nets",
-    "construction": "constructions",
-    "lens": "lenses",
-    "study": "studies.icl_gd",
+    "family": ("tasks",),
+    "learner": ("learners",),
+    "predictor": ("learners",),
+    "net": ("nets",),
+    "layout": ("nets",),
+    "attention": ("nets",),
+    "construction": ("constructions",),
+    "lens": ("lenses",),
+    "study": ("studies.icl_gd", "studies.mesa"),
 }
 
 
@@ -192,7 +192,8 @@ def _identity(target: type) -> tuple[str, str] | None:
 
 def _entries(kind: str) -> Mapping[str, Registered]:
     require_choice("kind", kind, _HOMES)
-    _import_all(_HOMES[kind])
+    for package in _HOMES[kind]:
+        _import_all(package)
     return _REGISTRY.get(kind, {})
 
 

@@ -82,8 +82,8 @@ def mesa_attention(
             ``"fused"``: ``"chunk"`` as one Triton kernel, for CUDA; not timed on a GPU yet, and so picked by nothing.
             ``"neumann"``, ``"chebyshev"``: ``iterations`` terms of a series, for H of small condition number:
             T d (2 C + d) multiplications a term, no factorisation, derivatives through every term.
-        chunk: tokens of a chunk; if None 64, or 32 for iterations or keys of less than 64 entries. Chunks that forget
-            much are cut further.
+        chunk: tokens of a chunk; if None at most 64, or 32 for iterations or keys of less than 64 entries. Chunks that
+            forget much are cut further.
         state: that of the tokens before, as an earlier call returned it: a `MesaState` where the ridge decays, else a
             `FixedRidgeState`. What is left of a decaying ridge is part of it, and ``ridge`` then has no effect.
         return_state, return_info: whether to return a state and a `MesaInfo` too, in this order.
@@ -279,6 +279,13 @@ def _require_documents(cu_seqlens: Tensor, q: Tensor, lengths: Tensor | None) ->
         refuse("cu_seqlens", f"rise from 0 to the {q.shape[-2]} tokens of q", ends, "pass cumulative lengths")
 
 
+def _chunk_size(longest: int, dk: int, chunk: int | None, method: str) -> int:
+    """Tokens of a chunk: as told, or such that chunks of a sequence are alike. Products of odd sizes are slow."""
+    size = chunk or (_CHUNK if dk >= _CHUNK and method in ("chunk", "fused") else _CHUNK // 2)
+    parts = math.ceil(longest / size) if chunk is None else 1
+    return max(min(size, 4 * math.ceil(longest / max(parts, 1) / 4)), 1)
+
+
 def _solution(
     problem: Problem, documents: list[int], chunk: int | None, plan: Plan, heads: int, stateless: bool, informed: bool
 ) -> tuple[Solution, Float[Tensor, " rows"], int]:
@@ -286,8 +293,7 @@ def _solution(
     (rows, _, dk), count = problem.q.shape, plan.iterations
     if plan.method == "solve":
         return mesa_steps.solve(problem, heads, plan.check), problem.q.new_zeros(rows), 0
-    size = chunk or (_CHUNK if dk >= _CHUNK and plan.method in ("chunk", "fused") else _CHUNK // 2)
-    size = min(size, 4 * math.ceil(max(documents) / 4) or 1)  # products of odd sizes are slow
+    size = _chunk_size(max(documents), dk, chunk, plan.method)
     chunks = chunks_of(problem, size, documents)
     q, ridge = chunks.queries, problem.ridge[:, None, None, :].expand(-1, chunks.H.shape[1], -1, -1)
     normal = Normal(chunks.keys, chunks.weights, chunks.log_forget, chunks.H, ridge)

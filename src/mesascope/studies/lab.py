@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import torch
 
@@ -19,8 +19,9 @@ from mesascope.records import to_record
 from mesascope.runs import Run
 from mesascope.runs.checkpoints import TrainingCheckpoints
 from mesascope.runs.results import record_hash
+from mesascope.shapes import Tensor
 from mesascope.streams import stream
-from mesascope.tasks import Episode, Family
+from mesascope.tasks import Episode, Family, SequenceFamily
 from mesascope.training import Ensemble, ProgressBar, Training, train
 
 __all__ = ["Lab"]
@@ -43,7 +44,11 @@ class Lab:
         self.device = torch.device(run.config["device"])
         self._trained: dict[str, Ensemble] = {}
 
-    def draw(self, family: Family, tasks: int, name: str) -> Episode:
+    @overload
+    def draw(self, family: Family, tasks: int, name: str) -> Episode: ...
+    @overload
+    def draw(self, family: SequenceFamily, tasks: int, name: str) -> Tensor: ...
+    def draw(self, family: Family | SequenceFamily, tasks: int, name: str) -> Episode | Tensor:
         """Fresh tasks for a use of this name: each name has tasks of its own, and so has each seed of a run."""
         return family.sample(tasks, self.stream(name))
 
@@ -55,7 +60,7 @@ class Lab:
         self,
         name: str,
         network: Any,
-        family: Family,
+        family: Family | SequenceFamily,
         training: Training,
         *,
         seeds: Sequence[int] | None = None,

@@ -1,0 +1,1 @@
+"""Studies of thesis chapter 3: mesa-optimisation in autoregressively trained networks."""

@@ -1,0 +1,100 @@
+"""What the studies of linear dynamics share: settings, networks, references and how losses are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mesascope import learners, nets, tasks
+from mesascope.errors import require_choice, require_count
+from mesascope.reports import Line
+from mesascope.training import Training
+
+if TYPE_CHECKING:
+    from mesascope.studies.lab import Lab
+
+__all__ = [
+    "LOSS",
+    "RIDGE",
+    "RIDGES",
+    "THESIS",
+    "Dynamics",
+    "channels",
+    "least_squares",
+    "losses_by_time",
+    "one_step",
+    "times",
+]
+
+THESIS = "von Oswald, thesis (2024), chapter 3"
+LOSS = "loss of a step: half squared error"
+# The regulariser of the limit, the noise's variance over that of W's entries, and two others that must not be better.
+RIDGE = 1e-3
+RIDGES = (RIDGE / 3, 3 * RIDGE)
+
+
+@dataclass(frozen=True)
+class Dynamics:
+    """Settings of a study of linear dynamics: sequences of 51 elements of width 10, and how networks train on them."""
+
+    training: Training
+    """How the networks train."""
+    dynamics: str = "orthogonal"
+    """What sequences follow: orthogonal, contracting or fixed maps."""
+    init_scale: float = 0.006
+    """Variance of the initial weights, times depth and fan-in."""
+    seeds: int = 5
+    """Networks trained, one a seed."""
+    tasks: int = 20_000
+    """Fresh sequences that networks and algorithms are compared on."""
+    tune_tasks: int = 10_000
+    """Sequences that references are tuned on."""
+    watch_tasks: int = 2_000
+    """Sequences of an evaluation while training."""
+
+    def __post_init__(self) -> None:
+        require_count("seeds", self.seeds)
+        for name in ("tasks", "tune_tasks", "watch_tasks"):
+            require_count(name, getattr(self, name), least=2)
+        require_choice("dynamics", self.dynamics, ("orthogonal", "contracting", "fixed"))
+
+    def family(self) -> tasks.LinearDynamics:
+        """The sequences: 50 steps to predict each, first elements uniform as in the authors' code."""
+        return tasks.LinearDynamics(length=51, dynamics=self.dynamics, start="uniform")  # type: ignore[arg-type]
+
+
+def channels(*names: str, n_layers: int = 1, attention: Any = "linear", d: int = 10, **heads: Any) -> Any:
+    """The config of a network on tokens put together from these channels."""
+    own = nets.AttentionConfig(len(names) * d, **heads)
+    return nets.SequencePredictorConfig(nets.CausalTransformerConfig(own, n_layers, attention), d, names)
+
+
+def one_step(lab: Lab, settings: Dynamics) -> Any:
+    """Tuned gradient descent of one step."""
+    start = learners.OnlineGradientDescent(1, 0.03)
+    return learners.tune(start, settings.family(), tasks=settings.tune_tasks, seed=lab.seed).learner
+
+
+def least_squares() -> dict[str, list[Any]]:
+    """Ridge regression on all known pairs: ``limit``, with the regulariser that theory picks, and with others."""
+    named = {f"ridge-{ridge:g}": [learners.RecursiveLeastSquares(ridge)] for ridge in RIDGES}
+    return {"limit": [learners.RecursiveLeastSquares(RIDGE)], **named}
+
+
+def losses_by_time(found: Any, shown: Mapping[str, tuple[str, str]]) -> list[Line]:
+    """Curves of half squared errors over the number of elements known, from `lenses.errors_by_time`."""
+    steps = found.cases["t"]
+    return [Line(steps, 5 * values(found["mse", name]), role, label) for name, (role, label) in shown.items()]
+
+
+def times(found: Any, chosen: Sequence[int]) -> Any:
+    """The part of `lenses.errors_by_time` at these numbers of known elements."""
+    return found.where(np.isin(found.cases["t"], chosen))
+
+
+def values(numbers: Any) -> np.ndarray:
+    """Numbers with errors, without them."""
+    return np.vectorize(lambda number: getattr(number, "nominal_value", number), otypes=[float])(numbers)

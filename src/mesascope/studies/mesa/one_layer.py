@@ -1,0 +1,274 @@
+"""Does one layer of linear attention learn a sequence by a step of gradient descent, and a mesa-layer by least squares?
+
+Thesis: Figures 3.2 and 3.10, Table 3.1. One linear layer on tokens (0, s_t, s_{t-1}) is compared with one tuned step of
+gradient descent, read as weighted sums of pairs (eq. 3.55), and interpolated with what is read; one mesa layer is
+compared with ridge regression on all known pairs, the limit.
+
+The weighted sums are tuned by themselves, too: no linear layer whose blocks are multiples of I can do better.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mesascope import learners, lenses
+from mesascope.evidence import Arrays, Claim, Reported, above, below, ours, printed, two_sided
+from mesascope.records import register
+from mesascope.reports import Figure, Line, Lines, Matrices
+from mesascope.studies.common import converged, halfway_distances, plan, watch_loss
+from mesascope.studies.mesa.dynamics import (
+    LOSS,
+    RIDGES,
+    THESIS,
+    Dynamics,
+    channels,
+    least_squares,
+    losses_by_time,
+    one_step,
+    times,
+)
+from mesascope.studies.study import Study
+from mesascope.training import Training
+
+if TYPE_CHECKING:
+    from mesascope.studies.lab import Lab
+
+CHANNELS = ("blank", "now", "before")
+SHOWN = (10, 20, 50)
+LINEAR = ("linear-converged", "no-better-sums")
+MESA = ("mesa-converged", "limit-at-its-optimum")
+
+
+@dataclass(frozen=True)
+class OneLayer(Dynamics):
+    """Settings of the study."""
+
+    mesa: Training = field(default_factory=lambda: plan(2000, 1e-2, batch=128, optimizer="adamw", weight_decay=0.1))
+    """How the mesa layers train."""
+
+
+CLAIMS = (
+    converged("linear", "one-head", "four-heads", id="linear-converged"),
+    converged("mesa", id="mesa-converged"),
+    Claim(
+        "limit-at-its-optimum", "no other regulariser makes ridge regression better",
+        "loss of each other ridge / of the limit", ours("premise"),
+        lambda r: np.concatenate([r["comparison"].ratio(f"ridge-{ridge:g}", "limit") for ridge in RIDGES]),
+        above(0.999), over="algorithms", about="algorithms",
+    ),
+    Claim(
+        "no-better-sums", "no trained linear layer loses less than tuned sums of pairs",
+        "loss of trained / of tuned sums", ours("premise"), lambda r: r["comparison"].ratio("linear", "sums"),
+        above(0.995), about="algorithms",
+    ),
+    Claim(
+        "one-step", "each linear layer loses what one tuned step of gradient descent does, within 2 %",
+        "loss of trained / of gradient descent", printed("Fig. 3.2 A"),
+        lambda r: r["comparison"].ratio("linear", "gd"), two_sided(0.02), premises=LINEAR,
+        reported=Reported(0.993, "authors' stored results"),
+    ),
+    Claim(
+        "one-step-along", "so it does after 10, 20 and 50 elements, within 5 %",
+        "loss of trained / of gradient descent, at each", printed("Fig. 3.2 A"),
+        lambda r: times(r["by-time"], SHOWN).ratio("linear", "gd"), two_sided(0.05), premises=LINEAR,
+        reported=Reported((0.994, 0.98, 1.015), "authors' stored results"),
+    ),
+    Claim(
+        "revalg", "the algorithm read from a linear layer's blocks loses what the layer does, within 2 %",
+        "loss of RevAlg-1 / of trained", printed("Fig. 3.2 A"), lambda r: r["comparison"].ratio("revalg", "linear"),
+        two_sided(0.02), premises=LINEAR,
+    ),
+    Claim(
+        "path", "the network halfway to that algorithm differs from both",
+        "mean difference of predictions, midpoint to either end / end to end", ours("premise"),
+        lambda r: halfway_distances(r["interpolation"]), above(0.3), about="algorithms",
+    ),
+    Claim(
+        "interpolation", "halfway to that algorithm the loss is that of the layer, within 3 %",
+        "loss at the midpoint / of trained", printed("Fig. 3.2 A"),
+        lambda r: r["interpolation"].ratio("middle", "trained"), two_sided(0.03), premises=(*LINEAR, "path"),
+    ),
+    Claim(
+        "reduced", "without all but the coefficients of a gradient step, lambda_A3 and lambda_A4, the loss is at most "
+        "5 % larger", "loss of reduced coefficients / of trained", printed("Table 3.1"),
+        lambda r: r["comparison"].ratio("reduced", "linear"), below(1.05), premises=LINEAR,
+        reported=Reported((1.01, 1.012, 1.053, 1.018, 1.013)),
+    ),
+    Claim(
+        "ablated", "without these two, it is more than half as large again",
+        "loss of the other coefficients / of trained", printed("Table 3.1"),
+        lambda r: r["comparison"].ratio("ablated", "linear"), above(1.5), premises=LINEAR,
+        reported=Reported((1.937, 1.943, 1.973, 1.951, 1.928)),
+    ),
+    Claim(
+        "step-size", "lambda_A3 is the tuned step size, within 5 %", "lambda_A3 / eta tuned", printed("Table 3.1"),
+        lambda r: r["coefficients"]["now"][:, 2] / r["coefficients"]["eta"], two_sided(0.05), quantifier="mean",
+        premises=LINEAR,
+    ),
+    Claim(
+        "blocks", "more than nine tenths of each head's squared weights lie in the blocks that are read",
+        "|multiples of I|^2 / |products|^2, of W_KQ and of W_PV's first rows, mean over seeds", printed("Fig. 3.10"),
+        lambda r: r["coefficients"]["explained"], above(0.9), quantifier="mean", premises=LINEAR,
+    ),
+    Claim(
+        "second-head", "a second head lowers the loss", "loss of one head / of two, each with each",
+        printed("section 3.7.3.1"), lambda r: _each(r["comparison"], "one-head", "linear"), above(1.0), premises=LINEAR,
+    ),
+    Claim(
+        "more-heads", "two more heads do not: by less than 0.5 %", "loss of four heads / of two, each with each",
+        printed("section 3.7.3.1"), lambda r: _each(r["comparison"], "four-heads", "linear"), above(0.995),
+        premises=LINEAR,
+    ),
+    Claim(
+        "mesa-at-the-limit", "each mesa layer loses what ridge regression on all known pairs does, within 1.5 %",
+        "loss of trained / of the limit", printed("Fig. 3.2 B"), lambda r: r["comparison"].ratio("mesa", "limit"),
+        two_sided(0.015), premises=MESA, reported=Reported(1.005, "authors' stored results, against 0.1893"),
+    ),
+    Claim(
+        "mesa-below-linear", "each mesa layer loses less than a quarter of what linear layers do",
+        "loss of mesa / of linear, each with each", printed("Fig. 3.2"),
+        lambda r: _each(r["comparison"], "mesa", "linear"), below(0.25), premises=(*LINEAR, *MESA),
+    ),
+)  # fmt: skip
+
+
+def measure(lab: Lab, settings: OneLayer) -> None:
+    """Train layers of one, two and four heads and mesa layers, and compare."""
+    family = settings.family()
+    watched = watch_loss(mse=lab.draw(family, settings.watch_tasks, "watch"))
+    trained = {
+        name: lab.train(name, _network(settings, heads, attention), family, training, watch=watched)
+        for name, heads, attention, training in (
+            ("linear", 2, "linear", settings.training),
+            ("one-head", 1, "linear", settings.training),
+            ("four-heads", 4, "linear", settings.training),
+            ("mesa", 4, "mesa", settings.mesa),
+        )
+    }
+    gd = one_step(lab, settings)
+    start = learners.PairSums((0.0, 0.0, gd.eta.item(), 0.0), (1e-3, 0.0, 0.0, 0.0))
+    sums = learners.tune(start, family, tasks=settings.tune_tasks, seed=lab.seed).learner
+    read = [lenses.reverse_engineer(net) for net in trained["linear"]]
+    found = [one.pair_sums() for one in read]
+    groups = {
+        **trained,
+        "revalg": [one.algorithm for one in read],
+        "reduced": [_only(one, (2, 3), before=False) for one in found],
+        "ablated": [_only(one, (0, 1), before=True) for one in found],
+        "gd": [gd],
+        "sums": [sums],
+        **least_squares(),
+    }
+    fresh = lab.draw(family, settings.tasks, "eval")
+    lab.stage("comparison", lambda: lenses.measure_predictors(groups, ["gd", "limit"], fresh))
+    lab.stage("by-time", lambda: lenses.errors_by_time({name: groups[name] for name in ROLES}, fresh))
+    path = {"trained": trained["linear"], "other": groups["revalg"], "middle": [one.between(0.5) for one in read]}
+    lab.stage("interpolation", lambda: lenses.measure_predictors(path, ["trained", "other"], fresh))
+    lab.stage("coefficients", lambda: _coefficients(read, found, gd.eta.item()))
+
+
+def _network(settings: OneLayer, n_heads: int, attention: str) -> Any:
+    return channels(*CHANNELS, attention=attention, n_heads=n_heads, key_size=20, init_scale=settings.init_scale)
+
+
+def _only(sums: learners.PairSums, kept: tuple[int, int], before: bool) -> learners.PairSums:
+    """The sums with these two coefficients of A alone, and with all of B or none."""
+    now = [value if place in kept else 0.0 for place, value in enumerate(sums.now.tolist())]
+    return learners.PairSums(now, sums.before.tolist() if before else [0.0] * 4)
+
+
+def _coefficients(read: list[Any], found: list[learners.PairSums], eta: float) -> Arrays:
+    first = read[0]
+    arrays: dict[str, Any] = {
+        "now": [sums.now.tolist() for sums in found],
+        "before": [sums.before.tolist() for sums in found],
+        "eta": [eta] * len(found),
+        "explained": [_explained(one) for one in read],
+        "w_kq": first.network.products()[0].w_kq.detach().cpu().numpy(),
+        "w_pv": first.network.products()[0].w_pv.detach().cpu().numpy(),
+    }
+    axes = {"now": "seed product", "before": "seed product", "eta": "seed", "explained": "seed part"}
+    return Arrays(arrays, **axes, w_kq="head row column", w_pv="head row column")
+
+
+def _explained(one: Any) -> list[float]:
+    """Of the squared weights of W_KQ between s_t and s_{t-1}, and of W_PV from them to the prediction."""
+    own, blocks = one.network.products()[0], one.algorithm.products()[0]
+    d = one.network.config.d
+    parts = (lambda p: p.w_kq[:, d:, d:], lambda p: p.w_pv[:, :d, d:])
+    return [float((part(blocks).square().sum() / part(own).square().sum()).detach()) for part in parts]
+
+
+def _each(found: Any, one: str, other: str) -> np.ndarray:
+    return np.true_divide.outer(found["mse", one], found["mse", other]).ravel()
+
+
+ROLES = {
+    "linear": ("trained", "linear layer"),
+    "mesa": ("interpolated", "mesa layer"),
+    "gd": ("gd", "gradient step"),
+    "revalg": ("other", "RevAlg-1"),
+    "limit": ("limit", "least squares"),
+}
+
+
+def _training(r: Any) -> list[Line]:
+    return [Line(r[name]["step"], 5 * r[name]["mse"], *ROLES[name]) for name in ("linear", "mesa")]
+
+
+def _weights(r: Any) -> dict[str, np.ndarray]:
+    found = r["coefficients"]
+    named = {}
+    for head in range(2):
+        for key, label in (("w_kq", "W_KQ"), ("w_pv", "W_PV")):
+            matrix = found[key][head]
+            named[f"{label}, head {head + 1}"] = matrix / max(np.abs(matrix).max(), 1e-12)
+    return named
+
+
+FIGURES = (
+    Figure(
+        "losses", "Loss of a step, while training and by the number of elements known; line and band: mean and range "
+        "over seeds. Thesis: Fig. 3.2.",
+        (
+            Lines("", "training step", LOSS, _training, "y"),
+            Lines("", "elements known", LOSS, lambda r: losses_by_time(r["by-time"], ROLES), "y"),
+        ),
+        columns=2, shared_legend=True,
+        claims=("one-step", "one-step-along", "revalg", "interpolation", "mesa-at-the-limit", "mesa-below-linear"),
+    ),
+    Figure(
+        "weights", "Products of weights of the first seed, each over its largest entry, in blocks for the prediction, "
+        "s_t and s_{t-1}. Thesis: Fig. 3.10.", Matrices(_weights, 1.0),
+        claims=("blocks", "step-size", "reduced", "ablated", "second-head", "more-heads"),
+    ),
+)  # fmt: skip
+
+STUDY = register("study", "mesa-one-layer")(
+    Study(
+        name="mesa-one-layer",
+        question="Does one linear layer learn a sequence by a gradient step, and a mesa-layer by least squares?",
+        source=f"{THESIS}: Figs. 3.2 and 3.10, Table 3.1",
+        presets={
+            "quick": OneLayer(
+                plan(300, 5e-3, batch=32, optimizer="adamw", weight_decay=0.1),
+                tasks=4_000,
+                tune_tasks=1_000,
+                watch_tasks=500,
+                mesa=plan(120, 5e-2, batch=32, optimizer="adamw", weight_decay=0.1),
+            ),
+            "paper": OneLayer(plan(2500, 1e-3, batch=256, optimizer="adamw", weight_decay=0.1)),
+        },
+        measure=measure,
+        claims=CLAIMS,
+        figures=FIGURES,
+        deviations=(
+            "The learning rate of linear layers is 1e-3 in place of 2e-4, that of mesa layers 1e-2 in place of 4e-4, for "
+            "2,000 steps of 128 sequences in place of 4,500 of 256; both decay, and weights are averaged.",
+            "Gradients are not clipped.",
+        ),
+    )
+)
