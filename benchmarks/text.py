@@ -1,8 +1,8 @@
 """Small byte models whose second layer is of one kind or another: how fast they train, and what they come to.
 
 The text is the source of the Python standard library on this machine, split by file. All kinds take turns, one training
-step each, so that their speeds are compared within one process. Writes benchmarks/results/text.json after every seed.
-Takes about an hour and a half on two cores; ``python benchmarks/text.py STEPS SEEDS`` takes less.
+step each, so that their speeds are compared within one process. Writes benchmarks/results/text.json after every seed,
+and goes on from there. Takes hours on two cores; ``python benchmarks/text.py STEPS SEEDS`` takes less.
 """
 
 from __future__ import annotations
@@ -119,11 +119,17 @@ def train(steps: int, seed: int) -> dict[str, dict[str, float]]:
 def main(steps: int = 1500, seeds: int = 3) -> None:
     keep_freed_memory()
     torch.set_flush_denormal(True)
-    machine = {"machine": platform.machine(), "threads": torch.get_num_threads(), "torch": torch.__version__}
-    runs = []
-    for seed in range(seeds):
+    settings = {
+        "machine": platform.machine(),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "steps": steps,
+    }
+    found = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    runs = found["seeds"] if {**found, "seeds": None} == {**settings, "seeds": None} else []
+    for seed in range(len(runs), seeds):
         runs.append(train(steps, seed))
-        RESULTS.write_text(json.dumps({**machine, "steps": steps, "seeds": runs}, indent=1) + "\n")
+        RESULTS.write_text(json.dumps({**settings, "seeds": runs}, indent=1) + "\n")
     table = Table("second layer", "bits a byte, each seed", "tokens a second / softmax's", title=f"{steps} steps")
     for kind in KINDS:
         losses = ", ".join(f"{run[kind]['bits a byte']:.3f}" for run in runs)
