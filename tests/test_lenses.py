@@ -121,7 +121,7 @@ def regressor(**transformer):
 
 def test_access_is_told_apart(episodes):
     net = regressor()
-    assert access_of(net, episodes) == {"prediction", "gradient", "products", "tokens", "rule", "trajectory"}
+    assert access_of(net, episodes) == {"prediction", "gradient", "products", "points", "tokens", "rule", "trajectory"}
     assert access_of(GradientDescent(1, 0.5), episodes) == {"prediction", "gradient", "rule", "trajectory"}
     assert access_of(Mean(), episodes) == {"prediction", "gradient"}
     assert access_of(numpy_mean, episodes) == {"prediction"}

@@ -6,7 +6,15 @@ import torch
 from mesascope.constructions import mesa_gradient_descent, online_gradient_descent
 from mesascope.errors import ArgumentError, ArgumentTypeError
 from mesascope.learners import OnlineGradientDescent, PairSums, RecursiveLeastSquares
-from mesascope.lenses import errors_by_time, measure_predictors, reverse_engineer
+from mesascope.lenses import (
+    attention_maps,
+    element_sensitivity,
+    errors_by_time,
+    measure_predictors,
+    preconditioned,
+    probe,
+    reverse_engineer,
+)
 from mesascope.nets import AttentionConfig, CausalTransformerConfig, SequencePredictorConfig
 from mesascope.streams import stream
 from mesascope.tasks import LinearDynamics
@@ -101,8 +109,104 @@ def test_pair_sums_hold_a_gradient_step_from_any_multiple_of_the_identity():
         (lambda: built(normalise=True).with_products([]), ArgumentError, "with_products must be asked of linear"),
         (lambda: built().with_products([]), ArgumentError, "products must be of 2 layers"),
         (lambda: PairSums([0.0] * 3, [0.0] * 4), ArgumentError, "now must have four numbers"),
+        (lambda: probe({"net": [built()]}, SEQUENCES, "last"), ArgumentError, "target must be one of"),
+        (lambda: probe({"net": [built()]}, SEQUENCES, times=[0]), ArgumentError, "times must be at least 1"),
+        (lambda: probe({"net": [built()]}, SEQUENCES[:2]), ArgumentError, "sequences must be at least 4"),
+        (
+            lambda: probe({"a": [built()], "b": [built(1)]}, SEQUENCES),
+            ArgumentError,
+            "groups must be of networks of one",
+        ),
+        (
+            lambda: element_sensitivity(built(), SEQUENCES, 3),
+            ArgumentError,
+            "layer must be at most the network's depth 2",
+        ),
     ],
 )
 def test_what_cannot_be_read_is_refused(call, error, message, unchecked):
     with pytest.raises(error, match=message):
         call()
+
+
+# Probes
+
+
+def raw(attention=("softmax", "linear"), **options):
+    heads = AttentionConfig(8, 2, positions=4, **options)
+    return SequencePredictorConfig(CausalTransformerConfig(heads, 2, attention), D).build(stream(0, "init")).double()
+
+
+class Told:
+    """Shows the same numbers at every layer."""
+
+    def __init__(self, *layers):
+        self.layers = layers
+
+    def __call__(self, sequence):
+        return sequence
+
+    def activations(self, sequence):
+        return [layer(sequence) for layer in self.layers]
+
+
+def test_preconditioned_inputs_solve_their_equation_and_make_one_gradient_step_least_squares():
+    x = preconditioned(SEQUENCES, 0.3)
+    gram = SEQUENCES[:, :5].mT @ SEQUENCES[:, :5] + 0.3 * torch.eye(D)
+    torch.testing.assert_close((gram @ x[:, 5, :, None]).squeeze(-1), SEQUENCES[:, 5])
+    pairs = SEQUENCES[:, 1:6].mT @ SEQUENCES[:, :5]
+    torch.testing.assert_close((pairs @ x[:, 5, :, None]).squeeze(-1), RecursiveLeastSquares(0.3)(SEQUENCES)[:, 5])
+
+
+def test_a_probe_finds_what_is_a_linear_map_of_the_activations_and_nothing_where_targets_are_shuffled():
+    many = LinearDynamics(D, 8).sample(600, stream(0, "probes")).double()
+    inverse = Told(
+        lambda s: torch.randn(*s.shape, generator=stream(0, "noise")).double(), lambda s: preconditioned(s, 0.1)
+    )
+    found = probe({"net": [inverse]}, many, "preconditioned", regulariser=0.1, ridge=1e-9, times=[2, 7])
+    assert found.cases["layer"].tolist() == [0, 0, 1, 1]
+    assert found.cases["t"].tolist() == [2, 7, 2, 7]
+    net, shuffled, constant = (found["mse", name][0] for name in ("net", "net-shuffled", "constant"))
+    assert all(net[place].n < 1e-12 * constant[place].n for place in (2, 3))
+    assert all(abs(shuffled[place].n / constant[place].n - 1) < 0.1 for place in range(4))
+    assert all(abs(net[place].n / constant[place].n - 1) < 0.1 for place in (0, 1))
+    best = Told(lambda s: s, lambda s: preconditioned(s, 1e-3))
+    implicit = probe({"net": [best]}, many, "implicit", regulariser=1e-3, ridge=1e-12, times=[7])
+    least = errors_by_time({"ridge": [RecursiveLeastSquares(1e-3)]}, many[300:], [7])["mse", "ridge"][0, 0].n
+    assert implicit["mse", "net"][0, 1].n == pytest.approx(least, rel=0.02)
+
+
+def test_probes_are_judged_on_sequences_that_they_were_not_fitted_on():
+    """As many directions as sequences to fit on: the fit is perfect and means nothing."""
+    wide = Told(lambda s: torch.randn(*s.shape[:-1], 60, generator=stream(0, "noise")).double())
+    many = LinearDynamics(D, 5).sample(100, stream(0, "probes")).double()
+    found = probe({"net": [wide]}, many, ridge=1e-9)
+    assert all(
+        one.n > constant.n for one, constant in zip(found["mse", "net"][0], found["mse", "constant"][0], strict=True)
+    )
+
+
+@pytest.mark.parametrize("attention", [("softmax", "linear"), ("mesa", "softmax")])
+def test_sensitivities_of_elements_are_those_of_difference_quotients(attention):
+    net, sequence = raw(attention), SEQUENCES[:2, :6]
+    found = element_sensitivity(net, sequence, 2)
+    assert bool((found.triu(1) == 0).all())
+    direction = torch.randn(D, generator=stream(0, "direction")).double()
+    moved = [sequence.clone() for _ in range(2)]
+    for sign, one in zip((1, -1), moved, strict=True):
+        one[:, 2] += sign * 1e-5 * direction
+    with torch.no_grad():
+        after = [net.activations(one)[2] for one in moved]
+    quotient = ((after[0] - after[1]) / 2e-5).norm(dim=-1) / direction.norm()
+    assert bool((quotient[:, 2:].mean(0) <= found[2:, 2] * (1 + 1e-6)).all())
+    rows = [torch.func.jacrev(lambda s: net.activations(s)[2][4])(one)[:, 2] for one in sequence]
+    assert found[4, 2].item() == pytest.approx(sum(row.norm().item() for row in rows) / 2, rel=1e-6)
+
+
+def test_attention_maps_mix_values_into_what_heads_read():
+    net, sequence = raw(), SEQUENCES[:1, :6]
+    maps = attention_maps(net, sequence)
+    assert maps.shape == (2, 2, 6, 6)
+    torch.testing.assert_close(maps[0].sum(-1), torch.ones(2, 6).double())
+    _, kept = net.run_with_cache(sequence)
+    torch.testing.assert_close(maps[1] @ kept["layers.1.attention.value"][0], kept["layers.1.attention.read"][0])

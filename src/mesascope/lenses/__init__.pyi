@@ -1,8 +1,13 @@
 from .access import per_task_errors as per_task_errors
 from .comparison import Comparison as Comparison, compare as compare
-from .flow import token_sensitivity as token_sensitivity
+from .flow import (
+    attention_maps as attention_maps,
+    element_sensitivity as element_sensitivity,
+    token_sensitivity as token_sensitivity,
+)
 from .needs import (
     Access as Access,
+    HasActivations as HasActivations,
     HasChannels as HasChannels,
     HasProducts as HasProducts,
     HasRule as HasRule,
@@ -11,6 +16,7 @@ from .needs import (
     access_of as access_of,
 )
 from .pairs import Agreement as Agreement, Alignment as Alignment, agreement as agreement, alignment as alignment
+from .probes import PROBED as PROBED, preconditioned as preconditioned, probe as probe
 from .reading import (
     StepSizes as StepSizes,
     WeightReading as WeightReading,

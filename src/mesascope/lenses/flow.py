@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import torch
-from torch.func import jacrev, vmap
+from torch.func import jacfwd, jacrev, vmap
 
 from mesascope.errors import refuse, require_count, require_instance
-from mesascope.lenses.needs import HasTokens, evaluating, require_access
-from mesascope.nets import Tokens
+from mesascope.lenses.needs import HasActivations, HasTokens, evaluating, require_access
+from mesascope.nets import HasPoints, Tokens
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Episode
 from mesascope.tasks.asking import check_tasks
 
-__all__ = ["token_sensitivity"]
+__all__ = ["attention_maps", "element_sensitivity", "token_sensitivity"]
 
 
 @register("lens", "token_sensitivity", needs="tokens")
@@ -39,3 +39,41 @@ def token_sensitivity(network: HasTokens, episodes: Episode, layer: int = 1) -> 
             refuse("layer", f"be at most the network's depth {len(states) - 1}", layer, "name one it has")
         jacobian = vmap(jacrev(after))(*states[0])  # (tasks, rows, width, rows, width)
     return jacobian.square().sum((2, 4)).sqrt().mean(0)
+
+
+@register("lens", "element_sensitivity", needs="activations", of="predictor")
+def element_sensitivity(
+    network: HasActivations, sequences: Float[Tensor, "tasks t d"], layer: int = 1
+) -> Float[Tensor, "t t"]:
+    """E |d e_t / d s_u|_F: how the token at t after ``layer`` layers depends on the element at u.
+
+    The mean over tasks of the Frobenius norms of the blocks of the Jacobian, what the embedding and the residual path
+    pass on included. Needs *activations*. Costs a forward pass a number of a sequence, and memory t^2 width d numbers.
+
+    Source: thesis, section 3.5.1 and Fig. 3.4 B.
+    """
+    require_access("element_sensitivity", network)
+    check_tasks(sequences)
+    require_count("layer", layer, least=0)
+    total = sequences.new_zeros(sequences.shape[1], sequences.shape[1])
+    with torch.no_grad(), evaluating(network):
+        depth = len(network.activations(sequences[:1])) - 1
+        if layer > depth:
+            refuse("layer", f"be at most the network's depth {depth}", layer, "name one it has")
+        for sequence in sequences:
+            jacobian = jacfwd(lambda one: network.activations(one)[layer])(sequence)  # (t, width, t, d)
+            total = total + jacobian.square().sum((1, 3)).sqrt()
+    return total / len(sequences)
+
+
+@register("lens", "attention_maps", needs="points", of="predictor")
+def attention_maps(network: HasPoints, sequences: Float[Tensor, "tasks t d"]) -> Float[Tensor, "layers heads t t"]:
+    """Mean over tasks of the matrix A with which each head mixes values: read_t = sum_i A_ti value_i. Needs *points*.
+
+    Source: thesis, sections 3.5.1 and 3.7.4.
+    """
+    require_access("attention_maps", network)
+    check_tasks(sequences)
+    with torch.no_grad(), evaluating(network):
+        _, kept = network.run_with_cache(sequences, names="layers.*.attention.pattern")
+    return torch.stack([pattern.mean(0) for pattern in kept.values()])

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from mesascope.errors import ArgumentTypeError
-from mesascope.nets import Products, Tokens
+from mesascope.nets import HasPoints, Products, Tokens
 from mesascope.records import facts
 from mesascope.shapes import Tensor
 from mesascope.tasks import Context, Episode
@@ -19,6 +19,7 @@ from mesascope.training import Ensemble
 
 __all__ = [
     "Access",
+    "HasActivations",
     "HasChannels",
     "HasProducts",
     "HasRule",
@@ -34,7 +35,9 @@ __all__ = [
 # What a family draws: episodes, or sequences (tasks, t, d).
 Tasks = Episode | Tensor
 
-Access = Literal["prediction", "gradient", "products", "channels", "tokens", "rule", "trajectory"]
+Access = Literal[
+    "prediction", "gradient", "products", "channels", "activations", "points", "tokens", "rule", "trajectory"
+]
 
 
 @runtime_checkable
@@ -67,6 +70,13 @@ class HasChannels(Protocol):
 
 
 @runtime_checkable
+class HasActivations(Protocol):
+    """A predictor that shows its tokens along a sequence, before the first layer and after each."""
+
+    def activations(self, sequence: Tensor) -> list[Tensor]: ...
+
+
+@runtime_checkable
 class HasTokens(Protocol):
     """A network that shows its tokens before the first layer and after each, and goes on from tokens of one's own."""
 
@@ -91,6 +101,8 @@ class HasTrajectory(Protocol):
 _PROTOCOLS = {
     "products": HasProducts,
     "channels": HasChannels,
+    "activations": HasActivations,
+    "points": HasPoints,
     "tokens": HasTokens,
     "rule": HasRule,
     "trajectory": HasTrajectory,
@@ -107,6 +119,8 @@ _WORDS: dict[str, tuple[str, str]] = {
         "a predictor of linear attention alone on tokens of channels",
         "use probe, which needs activations only",
     ),
+    "activations": ("a predictor with activations(sequence)", "write it: one tensor (*batch, t, width) a layer"),
+    "points": ("a network whose insides have names", "build it from mesascope.nets, or use probe"),
     "tokens": ("a network with tokens(context, xq) and tokens_from(start)", _PREDICTIONS),
     "rule": ("a learner with a rule to repeat", "pass a one-layer network, a descent learner, or write repeated()"),
     "trajectory": ("a learner with a trajectory of predictions", "pass a network, a descent learner, or a rollout"),

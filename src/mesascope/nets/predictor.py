@@ -200,11 +200,14 @@ class SequencePredictor(HasPoints, Pretrained):
             set_products(layer.attention, pair)  # type: ignore[arg-type]
         return other
 
+    def activations(self, sequence: Float[Tensor, "*batch t d"]) -> list[Tensor]:
+        """Tokens before the first layer and after each layer, each ``(*batch, t, width)``."""
+        self._check(sequence, None)
+        return self.transformer.tokens(self._embedded(sequence, self._before(sequence, None)))
+
     def trajectory(self, sequence: Float[Tensor, "*batch t d"]) -> Float[Tensor, "k *batch t d"]:
         """Predictions read before the first layer and after each layer."""
-        self._check(sequence, None)
-        tokens = self._embedded(sequence, self._before(sequence, None))
-        return torch.stack([self._read(after) for after in self.transformer.tokens(tokens)])
+        return torch.stack([self._read(after) for after in self.activations(sequence)])
 
     def __repr__(self) -> str:
         return module_text(self)

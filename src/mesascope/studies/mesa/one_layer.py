@@ -266,8 +266,8 @@ STUDY = register("study", "mesa-one-layer")(
         claims=CLAIMS,
         figures=FIGURES,
         deviations=(
-            "The learning rate of linear layers is 1e-3 in place of 2e-4, that of mesa layers 1e-2 in place of 4e-4, for "
-            "2,000 steps of 128 sequences in place of 4,500 of 256; both decay, and weights are averaged.",
+            "The learning rate of linear layers is 1e-3 in place of 2e-4, that of mesa layers 1e-2 in place of 4e-4, "
+            "for 2,000 steps of 128 sequences in place of 4,500 of 256; both decay, and weights are averaged.",
             "Gradients are not clipped.",
         ),
     )

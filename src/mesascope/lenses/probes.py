@@ -1,0 +1,171 @@
+"""Linear probes: what can be read off the activations of a network at each layer and time, on sequences held out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from mesascope.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    refuse,
+    require_choice,
+    require_count,
+    require_number,
+    shown,
+)
+from mesascope.evidence import Estimates
+from mesascope.lenses.needs import HasActivations, evaluating, require_access
+from mesascope.records import register
+from mesascope.shapes import Float, Tensor
+from mesascope.tasks.asking import check_tasks
+
+__all__ = ["PROBED", "preconditioned", "probe"]
+
+PROBED = ("next", "preconditioned", "implicit")
+# Share of the sequences that probes are fitted on.
+_FITTED = 0.5
+
+
+@register("lens", "probe", needs="activations", of="predictor")
+def probe(
+    groups: Mapping[str, Sequence[HasActivations]],
+    sequences: Float[Tensor, "tasks t d"],
+    target: str = "next",
+    *,
+    times: Sequence[int] | None = None,
+    ridge: float = 1e-3,
+    regulariser: float = 1e-3,
+    generator: torch.Generator | None = None,
+) -> Estimates:
+    """Errors of linear maps from activations to a target, one for each layer and time. Needs *activations*.
+
+    Each map, with a constant, minimises the squared error on half of the sequences plus ``ridge`` times its own squared
+    size times their number; errors are those on the other half. Cases are layers (0 is before the first) and
+    ``t``, the number of elements known. ``("mse", group)`` is the mean squared error, and ``("mse", "group-shuffled")``
+    that of maps fitted to targets of other sequences; ``("mse", "constant")`` is that of the targets' mean.
+
+    Targets: ``"next"`` is the next element; ``"preconditioned"`` is A_t^{-1} s_t with A_t = sum_{i<t} s_i s_i^T +
+    regulariser I; ``"implicit"`` is the next element again, predicted by eta sum_{i<=t} s_i s_{i-1}^T x_t from what the
+    probe of ``"preconditioned"`` gives as x_t, with one eta a layer and time.
+
+    Args:
+        groups: networks by name, one a replicate, all of one depth. Untrained ones are a control.
+        times: from 1 to one less than a sequence has; all if None.
+        ridge: of the probes, relative to the mean squared size of an activation.
+        regulariser: 1/lambda of the second target.
+        generator: of the shuffling.
+
+    Source: thesis, section 3.5.1, Figs. 3.3, 3.4 and 3.13.
+    """
+    check_tasks(sequences)
+    require_choice("target", target, PROBED)
+    require_number("ridge", ridge, above=0)
+    if not isinstance(groups, Mapping) or not groups:
+        raise ArgumentTypeError(f"groups must map names to lists of networks, but is {shown(groups)}: pass some.")
+    known = sequences.shape[1] - 1
+    chosen = list(range(1, known + 1)) if times is None else list(times)
+    for time in chosen:
+        require_count("times", time)
+        if time > known:
+            refuse("times", f"be at most {known}, one less than the elements", time, "draw longer sequences")
+    if len(sequences) < 4:
+        refuse("sequences", "be at least 4, to fit on half of them", len(sequences), "draw more")
+    at = [time - 1 for time in chosen]
+    wide = sequences.double()
+    wanted = preconditioned(wide[:, :-1], regulariser)[:, at] if target != "next" else wide[:, 1:][:, at]
+    read = _implicit(wide, at) if target == "implicit" else None
+    errors: dict[str, list[Tensor]] = {}
+    for name, members in groups.items():
+        for member in members:
+            layers = [tokens[:, at].double() for tokens in _activations(member, sequences[:, :-1])]
+            for kind, targets in (("", wanted), ("-shuffled", _shuffled(wanted, generator))):
+                found = [_probe_errors(tokens, targets, wanted, ridge, read) for tokens in layers]
+                errors.setdefault(f"{name}{kind}", []).append(torch.stack(found))  # (layers, held out, times)
+    depths = {len(one) for own in errors.values() for one in own}
+    if len(depths) > 1:
+        raise ArgumentError(
+            f"groups must be of networks of one depth, but have {sorted(depths)} layers: probe each apart."
+        )
+    truth = wanted if read is None else read[1]
+    constant = _held(truth) - _fitted(truth).mean(0)
+    errors["constant"] = [constant.square().mean(-1).expand(depths.pop(), -1, -1)]
+    places = [(layer, place) for layer in range(len(errors["constant"][0])) for place in range(len(chosen))]
+    points = [
+        Estimates.of({("mse", name): [_numbers(one[layer, :, place]) for one in own] for name, own in errors.items()})
+        for layer, place in places
+    ]
+    return Estimates.over(
+        {"layer": [layer for layer, _ in places], "t": [chosen[place] for _, place in places]}, points
+    )
+
+
+def preconditioned(sequences: Float[Tensor, "tasks t d"], regulariser: float) -> Float[Tensor, "tasks t d"]:
+    """(sum_{i<t} s_i s_i^T + regulariser I)^{-1} s_t at every t: the input from which one gradient step is the best.
+
+    Source: thesis, section 3.3.
+    """
+    require_number("regulariser", regulariser, above=0)
+    identity = regulariser * torch.eye(sequences.shape[-1]).to(sequences)
+    gram, rows = identity.expand(len(sequences), -1, -1), []
+    for element in sequences.unbind(1):
+        rows.append(torch.linalg.solve(gram, element))
+        gram = gram + element[:, :, None] * element[:, None, :]
+    return torch.stack(rows, 1)
+
+
+def _implicit(sequences: Tensor, at: list[int]) -> tuple[Tensor, Tensor]:
+    """sum_{i<=t} s_i s_{i-1}^T at the chosen times, and the next elements."""
+    before = functional.pad(sequences, (0, 0, 1, 0))[:, :-1]
+    sums = (sequences[..., :, None] * before[..., None, :]).cumsum(1)
+    return sums[:, :-1][:, at], sequences[:, 1:][:, at]
+
+
+def _activations(network: Any, sequences: Tensor) -> list[Tensor]:
+    """Tokens before the first layer and after each."""
+    require_access("probe", network)
+    with torch.no_grad(), evaluating(network):
+        return network.activations(sequences)
+
+
+def _probe_errors(
+    tokens: Tensor, targets: Tensor, truth: Tensor, ridge: float, read: tuple[Tensor, Tensor] | None
+) -> Float[Tensor, "held times"]:
+    """Mean squared errors on the sequences held out, of maps fitted to ``targets`` on the others."""
+    x = torch.cat([tokens, torch.ones_like(tokens[..., :1])], -1).transpose(0, 1)  # (times, tasks, width + 1)
+    fitted, wanted = x[:, : _split(tokens)], _fitted(targets).transpose(0, 1)
+    gram = fitted.mT @ fitted / fitted.shape[1]
+    size = ridge * gram.diagonal(dim1=-2, dim2=-1).mean(-1)
+    ridged = gram + size[:, None, None] * torch.eye(gram.shape[-1]).to(gram)
+    maps = torch.linalg.solve(ridged, fitted.mT @ wanted / fitted.shape[1])
+    found = (x @ maps).transpose(0, 1)
+    if read is not None:
+        sums, truth = read
+        found = torch.einsum("btij,btj->bti", sums, found)
+        own, own_truth = _fitted(found), _fitted(truth)
+        found = found * ((own * own_truth).sum((0, 2)) / own.square().sum((0, 2)))[:, None]
+    return (_held(found) - _held(truth)).square().mean(-1)
+
+
+def _shuffled(targets: Tensor, generator: torch.Generator | None) -> Tensor:
+    return targets[torch.randperm(len(targets), generator=generator)]
+
+
+def _split(tasks: Tensor) -> int:
+    return int(_FITTED * len(tasks))
+
+
+def _fitted(tasks: Tensor) -> Tensor:
+    return tasks[: _split(tasks)]
+
+
+def _held(tasks: Tensor) -> Tensor:
+    return tasks[_split(tasks) :]
+
+
+def _numbers(tensor: Tensor) -> np.ndarray:
+    return tensor.detach().cpu().numpy()
