@@ -17,6 +17,7 @@ from .needs import (
 )
 from .pairs import Agreement as Agreement, Alignment as Alignment, agreement as agreement, alignment as alignment
 from .probes import PROBED as PROBED, preconditioned as preconditioned, probe as probe
+from .prompts import prompt_tune as prompt_tune
 from .reading import (
     StepSizes as StepSizes,
     WeightReading as WeightReading,

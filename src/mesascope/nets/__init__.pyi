@@ -23,6 +23,7 @@ from .predictor import (
     SequencePredictorConfig as SequencePredictorConfig,
 )
 from .pretrained import Pretrained as Pretrained
+from .prompted import Prompted as Prompted, PromptedConfig as PromptedConfig
 from .regressor import (
     InContextRegressor as InContextRegressor,
     InContextRegressorConfig as InContextRegressorConfig,

@@ -22,7 +22,7 @@ from mesascope.runs.results import record_hash
 from mesascope.shapes import Tensor
 from mesascope.streams import stream
 from mesascope.tasks import Episode, Family, SequenceFamily
-from mesascope.training import Ensemble, ProgressBar, Training, train
+from mesascope.training import Ensemble, ProgressBar, Training, half_mse, train
 
 __all__ = ["Lab"]
 
@@ -64,6 +64,7 @@ class Lab:
         training: Training,
         *,
         seeds: Sequence[int] | None = None,
+        loss: Callable[[Any, Any], Tensor] = half_mse,
         watch: Watch | Sequence[Watch] | None = None,
         start: tuple[str, Sequence[Any]] | None = None,
     ) -> list[Any]:
@@ -75,12 +76,15 @@ class Lab:
         Args:
             name: of the training, in metrics and checkpoints.
             network: the registered config of the networks.
+            loss: see `mesascope.train`; its name is part of the identity.
             start: what networks start from in place of ``network.build``, in words and one a seed.
             watch: numbers to log of each network while training, or one such function a seed; stage ``name`` holds
                 them by seed and step.
         """
         seeds = list(seeds or self.seeds)
         identity = {"network": network, "family": family, "training": training, "seeds": seeds}
+        if loss is not half_mse:
+            identity["loss"] = loss.__name__
         build = network.build
         if start is not None:
             identity["start"], build = start[0], _one_after_another(start[1])
@@ -88,7 +92,7 @@ class Lab:
         key = record_hash(record)
         if key not in self._trained:
             with self._timed(f"train {name}"):
-                self._trained[key] = self._train(name, build, family, training, record, seeds, watch)
+                self._trained[key] = self._train(name, build, family, training, record, seeds, watch, loss)
         if watch is not None:
             self.stage(name, lambda: self.run.curves(name))
         return self._trained[key].members()
@@ -106,7 +110,7 @@ class Lab:
                 results.save(name, found if isinstance(found, Stage) else by_seed(found))
         return results[name]
 
-    def _train(self, name, build, family, training, record, seeds, watch) -> Ensemble:
+    def _train(self, name, build, family, training, record, seeds, watch, loss) -> Ensemble:
         checkpoints = TrainingCheckpoints(self.run.path / "checkpoints" / name, record, self.device)
         watches = watch if isinstance(watch, Sequence) else [watch] * len(seeds) if watch else []
         found = checkpoints.load()
@@ -125,8 +129,8 @@ class Lab:
 
         with ProgressBar(f"training {name}", training.steps) as bar:
             return train(
-                build, family, training, seeds, device=self.device, evaluate=log, checkpoints=checkpoints,
-                observe=bar,
+                build, family, training, seeds, loss=loss, device=self.device, evaluate=log,
+                checkpoints=checkpoints, observe=bar,
             )  # fmt: skip
 
     def _require_no_progress(self, name: str, training: Training, folder: Path) -> None:

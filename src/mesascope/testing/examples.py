@@ -69,6 +69,7 @@ from mesascope.nets import (
     EmbeddedDescentConfig,
     EmbeddingConfig,
     InContextRegressorConfig,
+    PromptedConfig,
     SequencePredictorConfig,
     TransformerConfig,
     WithQuery,
@@ -172,6 +173,11 @@ EXAMPLES: dict[str, dict[str, list[Callable[..., Any]]]] = {
             ),
             lambda: SequencePredictorConfig(
                 CausalTransformerConfig(AttentionConfig(9, key_size=3)), d=3, channels=("blank", "now", "before")
+            ),
+        ],
+        "prompted": [
+            lambda: PromptedConfig(
+                SequencePredictorConfig(CausalTransformerConfig(AttentionConfig(8, 2, positions=4)), d=3), 2, True
             ),
         ],
         "embedded-descent": [lambda: EmbeddedDescentConfig(EmbeddingConfig(4, 8), steps=2, eta=(0.1, 0.2))],

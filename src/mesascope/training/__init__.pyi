@@ -9,7 +9,7 @@ from .loop import (
     fit as fit,
     result_tensors as result_tensors,
 )
-from .losses import half_mse as half_mse
+from .losses import half_mse as half_mse, pair_half_mse as pair_half_mse
 from .memory import keep_freed_memory as keep_freed_memory
 from .module_state import ModuleState as ModuleState
 from .plan import (

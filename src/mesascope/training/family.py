@@ -6,6 +6,7 @@ import operator
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import nn
@@ -33,12 +34,13 @@ def train(
     training: Training | None = None,
     seeds: Sequence[int] = (0,),
     *,
+    loss: Callable[[Ensemble, Any], Tensor] = half_mse,
     device: torch.device | str = "cpu",
     evaluate: Callable[[int, Ensemble], None] | None = None,
     checkpoints: Checkpoints | None = None,
     observe: Observer | None = None,
 ) -> Ensemble[Module]:
-    """Train one learner or predictor a seed on fresh tasks of ``family``, all at once, by `half_mse`.
+    """Train one learner or predictor a seed on fresh tasks of ``family``, all at once.
 
     Its ``members()`` are the trained modules, its ``history`` a table of every step that pandas takes. On Ctrl-C the
     training ends early: see `fit`.
@@ -51,6 +53,7 @@ def train(
             ``family`` has a method ``seeded(seed)``.
         training: see `Training`.
         seeds: one member each.
+        loss: of an ensemble on a batch of tasks, one number a member: `half_mse`, or `pair_half_mse`, say.
         observe: see `fit`; a bar on a terminal, lines in a notebook, and nothing elsewhere, if None.
         evaluate, checkpoints: see `fit`.
 
@@ -77,7 +80,7 @@ def train(
     seeds = _checked(seeds)
     families = [family.seeded(seed) if isinstance(family, Seeded) else family for seed in seeds]
     ensemble = Ensemble([_made(make, seed) for seed in seeds]).to(device)
-    state = EnsembleState(ensemble, half_mse, plan, seed=seeds[0])
+    state = EnsembleState(ensemble, loss, plan, seed=seeds[0])
 
     def batch_at(step: int) -> Episode | Tensor:
         draws = [stream(seed, "train", step, device) for seed in seeds]

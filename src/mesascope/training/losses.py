@@ -10,7 +10,7 @@ from mesascope.tasks import Episode, check_sequence
 from mesascope.tasks.asking import asked, check_answer
 from mesascope.training.ensemble import Ensemble
 
-__all__ = ["half_mse"]
+__all__ = ["half_mse", "pair_half_mse"]
 
 
 def half_mse(model: Ensemble | nn.Module, tasks: Episode | Tensor) -> Float[Tensor, "*members"]:
@@ -29,6 +29,24 @@ def half_mse(model: Ensemble | nn.Module, tasks: Episode | Tensor) -> Float[Tens
             refuse("tasks", "have sequences of at least 2 elements", tuple(tasks.shape), "draw longer ones")
         # A copy: a model that writes into what it reads must not change the answers.
         inputs, answer = (tasks[..., :-1, :],), tasks[..., 1:, :].clone()
-    prediction = check_answer(model, asked(model, *inputs), answer.shape)
-    error = 0.5 * (prediction - answer).square()
-    return error.flatten(1).mean(1) if isinstance(model, Ensemble) else error.mean()
+    return _half_mean_square(model, check_answer(model, asked(model, *inputs), answer.shape) - answer)
+
+
+def pair_half_mse(model: Ensemble | nn.Module, sequences: Float[Tensor, "*batch t d"]) -> Float[Tensor, "*members"]:
+    """Half the mean squared error of the targets alone in sequences x_1, y_1, x_2, y_2, ..., each after its input.
+
+    One number a member for an `Ensemble`, one number for a module.
+
+    Source: thesis, section 3.5.2; its loss sums over pairs and entries.
+    """
+    check_sequence(sequences)
+    if sequences.shape[-2] < 2 or sequences.shape[-2] % 2:
+        refuse("sequences", "have pairs of elements", tuple(sequences.shape), "draw them from a FewShotSequence, say")
+    inputs, answer = sequences[..., :-1, :], sequences[..., 1:, :].clone()
+    prediction = check_answer(model, asked(model, inputs), answer.shape)
+    return _half_mean_square(model, (prediction - answer)[..., 0::2, :])
+
+
+def _half_mean_square(model: Ensemble | nn.Module, error: Tensor) -> Tensor:
+    square = 0.5 * error.square()
+    return square.flatten(1).mean(1) if isinstance(model, Ensemble) else square.mean()

@@ -1,0 +1,112 @@
+"""A frozen predictor that reads pairs with learned elements among them: prompt tuning."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from mesascope.errors import refuse, require_count, require_instance
+from mesascope.nets.layers import module_text
+from mesascope.nets.predictor import SequencePredictor, SequencePredictorConfig
+from mesascope.nets.pretrained import Pretrained
+from mesascope.records import register
+from mesascope.shapes import Float, Tensor
+from mesascope.tasks import check_sequence
+
+__all__ = ["Prompted", "PromptedConfig"]
+
+
+@register("net", "prompted", of="predictor")
+@dataclass(frozen=True)
+class PromptedConfig:
+    """What a `Prompted` is built from.
+
+    Args:
+        network: the predictor.
+        prefix: elements before a sequence.
+        eos: whether an element stands between one pair and the next.
+    """
+
+    network: SequencePredictorConfig
+    prefix: int = 0
+    eos: bool = False
+
+    def __post_init__(self) -> None:
+        require_instance("network", self.network, SequencePredictorConfig)
+        require_count("prefix", self.prefix, least=0)
+        require_instance("eos", self.eos, bool)
+
+    def build(self, generator: torch.Generator | None = None) -> Prompted:
+        """The prompt and the network, their initial weights from ``generator``."""
+        return Prompted(self, generator)
+
+
+class Prompted(Pretrained):
+    """What a predictor says of x_1, y_1, x_2, ... where it is shown prefix, x_1, y_1, EOS, x_2, y_2, EOS, x_3, ...
+
+    Only the prompt, N(0, I) at first, is learned: the network is frozen. Predictions at its elements are left out, so
+    that this is a predictor of the sequence without them.
+
+    Args:
+        config: what it is built from.
+        generator: of the prompt, and of the network's weights where it is built anew; torch's global one if None.
+        network: the network to prompt, which is copied; a new one if None.
+
+    Source: thesis, section 3.5.2.
+
+    >>> from mesascope.nets import AttentionConfig, CausalTransformerConfig
+    >>> network = SequencePredictorConfig(CausalTransformerConfig(AttentionConfig(width=8)), d=3)
+    >>> prompted = PromptedConfig(network, prefix=2, eos=True).build()
+    >>> prompted(torch.ones(4, 6, 3)).shape, [name for name, w in prompted.named_parameters() if w.requires_grad]
+    (torch.Size([4, 6, 3]), ['prefix', 'eos'])
+    """
+
+    def __init__(
+        self,
+        config: PromptedConfig,
+        generator: torch.Generator | None = None,
+        network: SequencePredictor | None = None,
+    ) -> None:
+        super().__init__()
+        require_instance("config", config, PromptedConfig)
+        if network is not None:
+            require_instance("network", network, SequencePredictor)
+            if network.config != config.network:
+                refuse("network", "be built from config.network", type(network).__name__, "pass its own config")
+        self.config, d = config, config.network.d
+        self.network = (config.network.build(generator) if network is None else copy.deepcopy(network)).eval()
+        self.network.requires_grad_(False)
+        like = next(self.network.parameters())
+
+        def drawn(*shape: int) -> nn.Parameter:
+            device = "cpu" if generator is None else generator.device
+            return nn.Parameter(torch.randn(shape, generator=generator, device=device).to(like))
+
+        self.prefix = drawn(config.prefix, d) if config.prefix else None
+        self.eos = drawn(d) if config.eos else None
+
+    def forward(self, sequence: Float[Tensor, "*batch t d"]) -> Float[Tensor, "*batch t d"]:
+        check_sequence(sequence)
+        shown, places = self.shown(sequence)
+        return self.network(shown)[..., places, :]
+
+    def shown(self, sequence: Float[Tensor, "*batch t d"]) -> tuple[Float[Tensor, "*batch shown d"], Tensor]:
+        """What the network reads, and where the sequence's own elements stand in it."""
+        *batch, t, d = sequence.shape
+        if d != self.config.network.d:
+            refuse("sequence", f"have width {self.config.network.d}", d, "build the network with this d")
+        places, parts = torch.arange(t, device=sequence.device), [sequence]
+        if self.eos is not None and t:
+            pairs = torch.nn.functional.pad(sequence, (0, 0, 0, t % 2)).unflatten(-2, (-1, 2))
+            eos = self.eos.to(sequence).expand(*batch, pairs.shape[-3], 1, d)
+            own = places + places // 2
+            parts, places = [torch.cat([pairs, eos], -2).flatten(-3, -2)[..., : t + (t - 1) // 2, :]], own
+        if self.prefix is not None:
+            parts, places = [self.prefix.to(sequence).expand(*batch, -1, d), *parts], places + len(self.prefix)
+        return torch.cat(parts, -2), places
+
+    def __repr__(self) -> str:
+        return module_text(self)
