@@ -15,6 +15,7 @@ from mesascope.nets import (
     InContextRegressor,
     InContextRegressorConfig,
     MesaAttention,
+    Prompted,
     SequencePredictor,
     Transformer,
     TransformerConfig,
@@ -30,7 +31,7 @@ SEQUENCE = LinearDynamics(d=3, length=9).sample(4, stream(0, "pretrained"))
 
 def told(net):
     dtype = next(net.parameters()).dtype
-    if isinstance(net, SequencePredictor):
+    if isinstance(net, SequencePredictor | Prompted):
         return net(SEQUENCE.to(dtype))
     episode = EPISODE.to(dtype)
     return net(episode.context, episode.xq)
@@ -48,7 +49,10 @@ def test_every_registered_network_goes_through_a_folder(name, build, dtype, tmp_
     again = type(net).from_pretrained(str(tmp_path / "new" / "folder"))
     assert again.config == net.config
     assert torch.equal(told(again), expected)
-    assert all(weight.requires_grad and weight.dtype == dtype for weight in again.parameters())
+    assert all(weight.dtype == dtype for weight in again.parameters())
+    frozen = [[not weight.requires_grad for weight in one.parameters()] for one in (again, net)]
+    assert frozen[0] == frozen[1]
+    assert not all(frozen[0])
 
 
 @pytest.mark.parametrize("w0", [None, "random"])
@@ -144,7 +148,7 @@ def test_a_network_is_shown_in_a_line(name, build):
     assert len(repr(net)) < 250
     assert "\n" not in repr(net)
     assert repr(net).startswith(type(net).__name__)
-    if not isinstance(net, EmbeddedDescent):
+    if not isinstance(net, EmbeddedDescent | Prompted):
         assert "\n" not in repr(net.transformer)
         assert "Point" not in repr(net.transformer.layers)
 
