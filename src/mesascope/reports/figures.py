@@ -74,8 +74,12 @@ def _draw_panels(canvas: Any, figure: Figure, results: Any) -> None:
     for axes in places[len(figure.panels) :]:
         axes.remove()
     if figure.shared_legend:
-        handles, labels = places[0].get_legend_handles_labels()
-        canvas.legend(handles, labels, loc="outside lower center", ncols=4)
+        named = {
+            label: handle
+            for axes in places[: len(figure.panels)]
+            for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+        }
+        canvas.legend(named.values(), named.keys(), loc="outside lower center", ncols=4)
         for axes in places[: len(figure.panels)]:
             axes.get_legend().remove()
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from mesascope import learners, nets, tasks
 from mesascope.errors import require_choice, require_count
+from mesascope.evidence import Claim, above, ours
 from mesascope.reports import Line
 from mesascope.training import Training
 
@@ -18,15 +19,16 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LOSS",
-    "RIDGE",
-    "RIDGES",
     "THESIS",
     "Dynamics",
+    "best_ridge",
     "channels",
+    "each_with_each",
     "least_squares",
     "losses_by_time",
     "one_step",
     "times",
+    "values",
 ]
 
 THESIS = "von Oswald, thesis (2024), chapter 3"
@@ -66,10 +68,18 @@ class Dynamics:
         return tasks.LinearDynamics(length=51, dynamics=self.dynamics, start="uniform")  # type: ignore[arg-type]
 
 
-def channels(*names: str, n_layers: int = 1, attention: Any = "linear", d: int = 10, **heads: Any) -> Any:
+def channels(
+    *names: str,
+    n_layers: int = 1,
+    attention: Any = "linear",
+    token_clip: float | None = None,
+    d: int = 10,
+    **heads: Any,
+) -> Any:
     """The config of a network on tokens put together from these channels."""
     own = nets.AttentionConfig(len(names) * d, **heads)
-    return nets.SequencePredictorConfig(nets.CausalTransformerConfig(own, n_layers, attention), d, names)
+    transformer = nets.CausalTransformerConfig(own, n_layers, attention, token_clip=token_clip)
+    return nets.SequencePredictorConfig(transformer, d, names)
 
 
 def one_step(lab: Lab, settings: Dynamics) -> Any:
@@ -84,7 +94,27 @@ def least_squares() -> dict[str, list[Any]]:
     return {"limit": [learners.RecursiveLeastSquares(RIDGE)], **named}
 
 
-def losses_by_time(found: Any, shown: Mapping[str, tuple[str, str]]) -> list[Line]:
+def best_ridge() -> Claim:
+    """A limit with another regulariser than the best would flatter every network."""
+    return Claim(
+        "limit-at-its-optimum",
+        "no other regulariser makes ridge regression better",
+        "loss of each other ridge / of the limit",
+        ours("premise"),
+        lambda r: np.concatenate([r["comparison"].ratio(f"ridge-{ridge:g}", "limit") for ridge in RIDGES]),
+        above(0.999),
+        over="algorithms",
+        at_least=len(RIDGES),
+        about="algorithms",
+    )
+
+
+def each_with_each(found: Any, one: str, other: str) -> np.ndarray:
+    """Loss of every network of one group over that of every one of the other."""
+    return np.true_divide.outer(found["mse", one], found["mse", other]).ravel()
+
+
+def losses_by_time(found: Any, shown: Mapping[str, tuple[Any, str]]) -> list[Line]:
     """Curves of half squared errors over the number of elements known, from `lenses.errors_by_time`."""
     steps = found.cases["t"]
     return [Line(steps, 5 * values(found["mse", name]), role, label) for name, (role, label) in shown.items()]

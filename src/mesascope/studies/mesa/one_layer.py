@@ -21,10 +21,11 @@ from mesascope.reports import Figure, Line, Lines, Matrices
 from mesascope.studies.common import converged, halfway_distances, plan, watch_loss
 from mesascope.studies.mesa.dynamics import (
     LOSS,
-    RIDGES,
     THESIS,
     Dynamics,
+    best_ridge,
     channels,
+    each_with_each,
     least_squares,
     losses_by_time,
     one_step,
@@ -53,12 +54,7 @@ class OneLayer(Dynamics):
 CLAIMS = (
     converged("linear", "one-head", "four-heads", id="linear-converged"),
     converged("mesa", id="mesa-converged"),
-    Claim(
-        "limit-at-its-optimum", "no other regulariser makes ridge regression better",
-        "loss of each other ridge / of the limit", ours("premise"),
-        lambda r: np.concatenate([r["comparison"].ratio(f"ridge-{ridge:g}", "limit") for ridge in RIDGES]),
-        above(0.999), over="algorithms", at_least=len(RIDGES), about="algorithms",
-    ),
+    best_ridge(),
     Claim(
         "no-better-sums", "no trained linear layer loses less than tuned sums of pairs",
         "loss of trained / of tuned sums", ours("premise"), lambda r: r["comparison"].ratio("linear", "sums"),
@@ -115,11 +111,12 @@ CLAIMS = (
     ),
     Claim(
         "second-head", "a second head lowers the loss", "loss of one head / of two, each with each",
-        printed("section 3.7.3.1"), lambda r: _each(r["comparison"], "one-head", "linear"), above(1.0), premises=LINEAR,
+        printed("section 3.7.3.1"), lambda r: each_with_each(r["comparison"], "one-head", "linear"), above(1.0),
+        premises=LINEAR,
     ),
     Claim(
         "more-heads", "two more heads do not: by less than 0.5 %", "loss of four heads / of two, each with each",
-        printed("section 3.7.3.1"), lambda r: _each(r["comparison"], "four-heads", "linear"), above(0.995),
+        printed("section 3.7.3.1"), lambda r: each_with_each(r["comparison"], "four-heads", "linear"), above(0.995),
         premises=LINEAR,
     ),
     Claim(
@@ -130,7 +127,7 @@ CLAIMS = (
     Claim(
         "mesa-below-linear", "each mesa layer loses less than a quarter of what linear layers do",
         "loss of mesa / of linear, each with each", printed("Fig. 3.2"),
-        lambda r: _each(r["comparison"], "mesa", "linear"), below(0.25), premises=(*LINEAR, *MESA),
+        lambda r: each_with_each(r["comparison"], "mesa", "linear"), below(0.25), premises=(*LINEAR, *MESA),
     ),
 )  # fmt: skip
 
@@ -200,10 +197,6 @@ def _explained(one: Any) -> list[float]:
     d = one.network.config.d
     parts = (lambda p: p.w_kq[:, d:, d:], lambda p: p.w_pv[:, :d, d:])
     return [float((part(blocks).square().sum() / part(own).square().sum()).detach()) for part in parts]
-
-
-def _each(found: Any, one: str, other: str) -> np.ndarray:
-    return np.true_divide.outer(found["mse", one], found["mse", other]).ravel()
 
 
 ROLES = {

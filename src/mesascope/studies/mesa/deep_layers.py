@@ -1,0 +1,275 @@
+"""What do stacked layers of linear attention run on constructed tokens, and what can be read off on the way?
+
+Thesis: Figures 3.3 and 3.11. Two, four and six linear layers on tokens (0, s_t, s_t, s_{t-1}) are compared with ridge
+regression, the limit, and with as many tuned steps of online gradient descent, which is what stacked gradient steps
+compute; six are read as multiples of I in blocks, and interpolated with what is read. Linear probes look for the next
+element and for the preconditioned input at every layer; untrained networks and shuffled targets are controls.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mesascope import learners, lenses
+from mesascope.errors import require_count
+from mesascope.evidence import Bound, Claim, Reported, above, below, derived, ours, printed, two_sided
+from mesascope.records import register
+from mesascope.reports import Figure, Line, Lines
+from mesascope.streams import stream
+from mesascope.studies.common import converged, halfway_distances, plan, watch_loss
+from mesascope.studies.mesa.dynamics import (
+    LOSS,
+    THESIS,
+    Dynamics,
+    best_ridge,
+    channels,
+    each_with_each,
+    least_squares,
+    losses_by_time,
+    values,
+)
+from mesascope.studies.study import Study
+from mesascope.training import Training
+
+if TYPE_CHECKING:
+    from mesascope.studies.lab import Lab
+
+CHANNELS = ("blank", "now", "now", "before")
+DEPTHS = {"two": 2, "four": 4, "six": 6}
+TIMES = (10, 20, 40)
+PREMISES = ("converged", "limit-at-its-optimum")
+PROBES = ("converged", "shuffled-targets")
+
+
+@dataclass(frozen=True)
+class DeepLayers(Dynamics):
+    """Settings of the study."""
+
+    init_scale: float = 0.05
+    """Variance of the initial weights, times depth and fan-in."""
+    seeds: int = 3
+    """Networks of each depth trained, one a seed."""
+    shallow: Training = field(default_factory=lambda: plan(2000, 3e-3, batch=128, clip=0.1, optimizer="adamw"))
+    """How networks of two and four layers train."""
+    probe_tasks: int = 4_000
+    """Sequences that probes are fitted and judged on."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_count("probe_tasks", self.probe_tasks, least=4)
+
+
+def _layers(r: Any, stage: str, name: str = "six") -> np.ndarray:
+    """Errors of a probe, ``(seeds, layers, times)``."""
+    found = r[stage]
+    return found["mse", name].reshape(len(found["mse", name]), -1, len(TIMES))
+
+
+def _improvement(r: Any, stage: str) -> np.ndarray:
+    """Error after each layer over that before it, by seed and time."""
+    errors = _layers(r, stage)
+    return (errors[:, 1:] / errors[:, :-1]).reshape(len(errors), -1)
+
+
+def _shuffled(r: Any) -> np.ndarray:
+    ratios = [r[stage].ratio(f"{name}-shuffled", "constant") for stage in STAGES for name in ("six", "untrained")]
+    return np.concatenate([one.reshape(len(one), -1) for one in ratios], axis=1)
+
+
+STAGES = ("next-probe", "preconditioned-probe")
+
+CLAIMS = (
+    converged(*DEPTHS, at_least=3, most=0.02),
+    best_ridge(),
+    Claim(
+        "deeper", "four layers lose less than two, and six less than four",
+        "loss of four / of two, of six / of four, each with each", printed("Fig. 3.3 A"),
+        lambda r: np.stack(
+            [each_with_each(r["comparison"], one, other) for one, other in (("four", "two"), ("six", "four"))], axis=1
+        ),
+        below(1.0), at_least=3, premises=PREMISES, reported=Reported((0.549, 0.915), "authors' stored results"),
+    ),
+    Claim(
+        "not-the-limit", "each network of six layers comes near to ridge regression without reaching it: it loses 2 "
+        "to 30 % more", "loss of six layers / of the limit", printed("Fig. 3.3 A"),
+        lambda r: r["comparison"].ratio("six", "limit"), Bound(1.02, 1.3), at_least=3, premises=PREMISES,
+        reported=Reported(1.141, "authors' stored results, against 0.1893"),
+    ),
+    Claim(
+        "below-online", "each network of six layers loses less than two thirds of what six tuned steps of online "
+        "gradient descent do", "loss of six layers / of online gradient descent",
+        derived("section 3.7.3.2: stacked gradient steps"), lambda r: r["comparison"].ratio("six", "online"),
+        below(0.67), at_least=3, premises=PREMISES,
+    ),
+    Claim(
+        "revalg", "the algorithm read from the blocks of six layers loses what they do, within 2 %",
+        "loss of RevAlg-6 / of trained", printed("Fig. 3.3 A"), lambda r: r["comparison"].ratio("revalg", "six"),
+        two_sided(0.02), at_least=3, premises=PREMISES,
+    ),
+    Claim(
+        "sixteen-blocks", "so it does with sixteen blocks of each layer and head", "loss of RevAlg-6, 16 blocks / of "
+        "trained", printed("section 3.7.3"), lambda r: r["comparison"].ratio("revalg-16", "six"), two_sided(0.02),
+        at_least=3, premises=PREMISES,
+    ),
+    Claim(
+        "path", "the network halfway to that algorithm differs from both",
+        "mean difference of predictions, midpoint to either end / end to end", ours("premise"),
+        lambda r: halfway_distances(r["interpolation"]), above(0.3), at_least=3, about="algorithms",
+    ),
+    Claim(
+        "interpolation", "halfway to that algorithm the loss is that of the network, within 3 %",
+        "loss at the midpoint / of trained", printed("section 3.5.1: almost lossless"),
+        lambda r: r["interpolation"].ratio("middle", "trained"), two_sided(0.03), at_least=3,
+        premises=(*PREMISES, "path"),
+    ),
+    Claim(
+        "shuffled-targets", "probes of shuffled targets find nothing", "error of such a probe / of the mean of the "
+        "targets, at each layer and time", ours("premise"), _shuffled, above(0.97), at_least=3, about="algorithms",
+    ),
+    Claim(
+        "next-improves", "from layer to layer, the next element can be decoded better, after 10, 20 and 40 elements",
+        "error of the probe after a layer / before it", printed("Fig. 3.3 B"),
+        lambda r: _improvement(r, "next-probe"), below(1.0), at_least=3, premises=PROBES,
+    ),
+    Claim(
+        "preconditioned-improves", "and so can the preconditioned input",
+        "error of the probe after a layer / before it", printed("Fig. 3.3 C"),
+        lambda r: _improvement(r, "preconditioned-probe"), below(1.0), at_least=3, premises=PROBES,
+    ),
+    Claim(
+        "next-improves-along", "after six layers the next element is decoded twice as well after 40 elements as after "
+        "10", "error of the probe at 40 / at 10", printed("Fig. 3.3 B"),
+        lambda r: _layers(r, "next-probe")[:, -1, 2] / _layers(r, "next-probe")[:, -1, 0], below(0.5), at_least=3,
+        premises=PROBES,
+    ),
+    Claim(
+        "untrained", "both are decoded twice as well from six trained layers as from six untrained ones",
+        "error of the probe, trained / untrained, after 20 elements", ours("a null control"),
+        lambda r: np.stack(
+            [_layers(r, stage)[:, -1, 1] / _layers(r, stage, "untrained")[:, -1, 1] for stage in STAGES], axis=1
+        ),
+        below(0.5), at_least=3, premises=PROBES,
+    ),
+)  # fmt: skip
+
+
+def measure(lab: Lab, settings: DeepLayers) -> None:
+    """Train networks of each depth, compare, read and probe."""
+    family = settings.family()
+    watched = watch_loss(mse=lab.draw(family, settings.watch_tasks, "watch"))
+    trained = {
+        name: lab.train(
+            name, _network(settings, depth), family, settings.training if name == "six" else settings.shallow,
+            watch=watched,
+        )
+        for name, depth in DEPTHS.items()
+    }  # fmt: skip
+    start = learners.OnlineGradientDescent(6, [0.01] * 6)
+    online = learners.tune(start, family, tasks=settings.tune_tasks, seed=lab.seed).learner
+    read = [lenses.reverse_engineer(net) for net in trained["six"]]
+    groups = {
+        **trained,
+        "revalg": [one.algorithm for one in read],
+        "revalg-16": [lenses.reverse_engineer(net, keep=16).algorithm for net in trained["six"]],
+        "online": [online],
+        **least_squares(),
+    }
+    fresh = lab.draw(family, settings.tasks, "eval")
+    lab.stage("comparison", lambda: lenses.measure_predictors(groups, ["limit"], fresh))
+    lab.stage("by-time", lambda: lenses.errors_by_time({name: groups[name] for name in ROLES}, fresh))
+    path = {"trained": trained["six"], "other": groups["revalg"], "middle": [one.between(0.5) for one in read]}
+    lab.stage("interpolation", lambda: lenses.measure_predictors(path, ["trained", "other"], fresh))
+
+    probed = lab.draw(family, settings.probe_tasks, "probe")
+    untrained = [_network(settings, 6).build(stream(seed, "untrained")).to(lab.device) for seed in lab.seeds]
+    nets = {"six": trained["six"], "untrained": untrained}
+    for target in ("next", "preconditioned"):
+        lab.stage(
+            f"{target}-probe",
+            lambda target=target: lenses.probe(nets, probed, target, times=TIMES, generator=lab.stream("shuffle")),
+        )
+
+
+def _network(settings: DeepLayers, n_layers: int) -> Any:
+    return channels(
+        *CHANNELS, n_layers=n_layers, token_clip=4.0, n_heads=4, key_size=20, init_scale=settings.init_scale
+    )
+
+
+ROLES = {
+    "two": (0.15, "two layers"),
+    "four": (0.5, "four layers"),
+    "six": ("trained", "six layers"),
+    "revalg": ("other", "RevAlg-6"),
+    "online": ("gd", "online descent"),
+    "limit": ("limit", "least squares"),
+}
+
+
+def _training(r: Any) -> list[Line]:
+    return [Line(r[name]["step"], 5 * r[name]["mse"], *ROLES[name]) for name in DEPTHS]
+
+
+def _probes(stage: str) -> Lines:
+    """Errors of a probe over layers, relative to the targets' spread."""
+
+    def read(r: Any) -> list[Line]:
+        found, lines = r[stage], []
+        for name, role, label in (("six", "trained", "trained"), ("untrained", "gd", "untrained")):
+            relative = values(found.ratio(name, "constant")).reshape(len(found["mse", name]), -1, len(TIMES))
+            for place, (time, marks) in enumerate(zip(TIMES, ("o:", "s--", "^-"), strict=True)):
+                y = relative[:, :, place]
+                lines.append(Line(np.arange(y.shape[1]), y, role, f"{label}, {time} elements", marks=marks))
+        return lines
+
+    title = {"next-probe": "next element", "preconditioned-probe": "preconditioned input"}[stage]
+    return Lines(title, "layer", "error of the probe / of the mean", read, "y")
+
+
+FIGURES = (
+    Figure(
+        "losses", "Loss of a step, while training and by the number of elements known; line and band: mean and range "
+        "over seeds. Thesis: Fig. 3.3 A.",
+        (
+            Lines("", "training step", LOSS, _training, "y"),
+            Lines("", "elements known", LOSS, lambda r: losses_by_time(r["by-time"], ROLES), "y"),
+        ),
+        columns=2, shared_legend=True,
+        claims=("deeper", "not-the-limit", "below-online", "revalg", "sixteen-blocks", "interpolation"),
+    ),
+    Figure(
+        "probes", "Errors of linear probes on sequences held out, by layer; 0 is before the first. Thesis: Fig. 3.3 B "
+        "and C.", tuple(_probes(stage) for stage in STAGES), columns=2, shared_legend=True,
+        claims=("next-improves", "preconditioned-improves", "next-improves-along", "untrained", "shuffled-targets"),
+    ),
+)  # fmt: skip
+
+STUDY = register("study", "mesa-deep")(
+    Study(
+        name="mesa-deep",
+        question="What do stacked layers of linear attention run on constructed tokens?",
+        source=f"{THESIS}: Figs. 3.3 and 3.11",
+        presets={
+            "quick": DeepLayers(
+                plan(200, 3e-3, batch=16, clip=0.1, optimizer="adamw"),
+                tasks=1_000,
+                tune_tasks=500,
+                watch_tasks=200,
+                shallow=plan(150, 3e-3, batch=16, clip=0.1, optimizer="adamw"),
+                probe_tasks=1_000,
+            ),
+            "paper": DeepLayers(plan(3000, 3e-3, batch=128, clip=0.1, optimizer="adamw", weight_decay=0.1)),
+        },
+        measure=measure,
+        claims=CLAIMS,
+        figures=FIGURES,
+        deviations=(
+            "Networks train for 2,000 to 3,000 steps of 128 sequences at a learning rate of 3e-3, which decays, in "
+            "place of 5,000 to 15,000 of 256 at 1e-4, and weights are averaged.",
+            "The norm of gradients is clipped, not their entries.",
+        ),
+    )
+)
