@@ -17,19 +17,23 @@ from mesascope.training import Training
 
 STUDIES = registered("study")
 TINY = {"tasks": 400, "sweep_tasks": 150, "tune_tasks": 150, "watch_tasks": 100, "draws": 10}
+# Sequences cost fifty times what tasks of one query do.
+TINY_SEQUENCES = {"tasks": 60, "tune_tasks": 60, "watch_tasks": 20, "probe_tasks": 60}
 
 
 def hardly_trained(settings, **tiny):
     """The same settings with four training steps and few tasks: the same networks, seeds, claims and figures."""
-    changes = {}
+    changes, sizes = {}, TINY_SEQUENCES if hasattr(settings, "dynamics") else TINY
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
         if isinstance(value, Training):
-            changes[field.name] = dataclasses.replace(value, steps=4, batch=min(value.batch, 64))
+            changes[field.name] = dataclasses.replace(
+                value, steps=4, batch=min(value.batch, 64 if sizes is TINY else 8)
+            )
         elif dataclasses.is_dataclass(value):
             changes[field.name] = hardly_trained(value)
-        elif field.name in TINY:
-            changes[field.name] = TINY[field.name]
+        elif field.name in sizes:
+            changes[field.name] = sizes[field.name]
     return dataclasses.replace(settings, **changes | tiny)
 
 

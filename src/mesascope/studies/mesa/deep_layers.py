@@ -18,7 +18,6 @@ from mesascope.errors import require_count
 from mesascope.evidence import Bound, Claim, Reported, above, below, derived, ours, printed, two_sided
 from mesascope.records import register
 from mesascope.reports import Figure, Line, Lines
-from mesascope.streams import stream
 from mesascope.studies.common import converged, halfway_distances, plan, watch_loss
 from mesascope.studies.mesa.dynamics import (
     LOSS,
@@ -184,7 +183,7 @@ def measure(lab: Lab, settings: DeepLayers) -> None:
     lab.stage("interpolation", lambda: lenses.measure_predictors(path, ["trained", "other"], fresh))
 
     probed = lab.draw(family, settings.probe_tasks, "probe")
-    untrained = [_network(settings, 6).build(stream(seed, "untrained")).to(lab.device) for seed in lab.seeds]
+    untrained = [_network(settings, 6).build(lab.stream("untrained", index)) for index in range(settings.seeds)]
     nets = {"six": trained["six"], "untrained": untrained}
     for target in ("next", "preconditioned"):
         lab.stage(

@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 THESIS = "von Oswald, thesis (2024), chapter 3"
-LOSS = "loss of a step: half squared error"
+LOSS = "half squared error a step"
 # The regulariser of the limit, the noise's variance over that of W's entries, and two others that must not be better.
 RIDGE = 1e-3
 RIDGES = (RIDGE / 3, 3 * RIDGE)
