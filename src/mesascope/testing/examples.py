@@ -225,7 +225,7 @@ def examples(kind: str, **said: Any) -> list[tuple[str, Callable[..., Any]]]:
     Only mesascope's own entries need one. ``said`` picks those that were registered with these facts.
 
     >>> [name for name, _ in examples("net", of="predictor")]
-    ['sequence-predictor', 'sequence-predictor']
+    ['sequence-predictor', 'sequence-predictor', 'prompted']
     """
     own = EXAMPLES[kind]
     for name, target in registered(kind).items():
