@@ -21,8 +21,8 @@ from mesascope.learners.starts import Values, at_depth, depths, extended, padded
 from mesascope.measurement import Measurement
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import stream
-from mesascope.tasks import Context, Episode, Family, LinearRegression, SequenceFamily, check_episode
-from mesascope.tasks.asking import asked, check_answer, check_tasks, drawn, label
+from mesascope.tasks import Episode, Family, LinearRegression, SequenceFamily, check_episode
+from mesascope.tasks.asking import asked, check_answer, check_tasks, drawn, label, posed
 
 __all__ = ["Tuned", "tune", "tune_spectral"]
 
@@ -92,16 +92,18 @@ def tune(learner: Module, family: Family | SequenceFamily, *, tasks: int = 10_00
             f"learner must have parameters to tune, but {label(learner)} has none: pass one with step sizes."
         )
     draw = stream(seed, "tune", device=parameters[0].device)
-    fit, choice = (_asked(family, count, draw) for count in (tasks, max(tasks, min(10 * tasks, _CHOICE))))
+    fit, choice = (_drawn(family, count, draw) for count in (tasks, max(tasks, min(10 * tasks, _CHOICE))))
 
-    def on(part: _Asked) -> Losses:
+    def on(part: Episode | Tensor) -> Losses:
+        inputs, answers = posed(part)
+
         def losses(shallower: nn.Module, values: Values) -> Tensor:
-            answer = asked(shallower, *part.inputs, weights=values)
-            return (check_answer(learner, answer, part.answers.shape) - part.answers).square().mean((-2, -1))
+            answer = asked(shallower, *inputs, weights=values)
+            return (check_answer(learner, answer, answers.shape) - answers).square().mean((-2, -1))
 
         return losses
 
-    problem = _Problem(on(fit.first(_few(tasks))), on(fit), on(choice), fit.pairs)
+    problem = _Problem(on(_first(fit, _few(tasks))), on(fit), on(choice), _pairs(fit))
     warm = _without_clip(learner, family, 10 * tasks, seed)
     return _tuned(problem, learner, _climb(problem, learner, seed, warm)[-1], tasks)
 
@@ -126,34 +128,19 @@ def tune_spectral(
 Losses = Callable[[Any, Values], Float[Tensor, " n"]]
 
 
-class _Asked(NamedTuple):
-    """What a learner, or a predictor, is called with, and the right answers."""
-
-    inputs: tuple[Context, Tensor] | tuple[Tensor]
-    answers: Tensor
-
-    def first(self, tasks: int) -> _Asked:
-        inputs = (
-            type(part)(*(own[:tasks] for own in part)) if isinstance(part, Context) else part[:tasks]
-            for part in self.inputs
-        )
-        return _Asked(tuple(inputs), self.answers[:tasks])  # type: ignore[arg-type]
-
-    @property
-    def pairs(self) -> int:
-        """To learn from: those of a context, or of elements that follow one another."""
-        known = self.inputs[0]
-        return known.x.shape[-2] if isinstance(known, Context) else known.shape[-2]
-
-
-def _asked(family: Family | SequenceFamily, tasks: int, generator: torch.Generator) -> _Asked:
+def _drawn(family: Family | SequenceFamily, tasks: int, generator: torch.Generator) -> Episode | Tensor:
     found = drawn(family, tasks, generator)
-    if isinstance(found, Episode):
-        check_episode(found)
-        found = found.to(torch.float64)
-        return _Asked((found.context, found.xq), found.yq)
-    check_tasks(found)
-    return _Asked((found[:, :-1].double(),), found[:, 1:].double())
+    (check_episode if isinstance(found, Episode) else check_tasks)(found)
+    return found.to(torch.float64)
+
+
+def _first(tasks: Episode | Tensor, count: int) -> Episode | Tensor:
+    return tasks.part(0, count) if isinstance(tasks, Episode) else tasks[:count]
+
+
+def _pairs(tasks: Episode | Tensor) -> int:
+    """To learn from: those of a context, or of elements that follow one another."""
+    return tasks.context.x.shape[-2] if isinstance(tasks, Episode) else tasks.shape[-2] - 1
 
 
 class _Problem(NamedTuple):

@@ -7,6 +7,7 @@ from torch.func import jacfwd, jacrev, vmap
 
 from mesascope.errors import refuse, require_count, require_instance
 from mesascope.lenses.needs import HasActivations, HasTokens, evaluating, require_access
+from mesascope.lenses.sequences import require_sequences
 from mesascope.nets import HasPoints, Tokens
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
@@ -53,7 +54,7 @@ def element_sensitivity(
     Source: thesis, section 3.5.1 and Fig. 3.4 B.
     """
     require_access("element_sensitivity", network)
-    check_tasks(sequences)
+    require_sequences("element_sensitivity", sequences)
     require_count("layer", layer, least=0)
     total = sequences.new_zeros(sequences.shape[1], sequences.shape[1])
     with torch.no_grad(), evaluating(network):
@@ -73,7 +74,7 @@ def attention_maps(network: HasPoints, sequences: Float[Tensor, "tasks t d"]) ->
     Source: thesis, sections 3.5.1 and 3.7.4.
     """
     require_access("attention_maps", network)
-    check_tasks(sequences)
+    require_sequences("attention_maps", sequences)
     with torch.no_grad(), evaluating(network):
         _, kept = network.run_with_cache(sequences, names="layers.*.attention.pattern")
     return torch.stack([pattern.mean(0) for pattern in kept.values()])

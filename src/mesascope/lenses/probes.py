@@ -5,24 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch.nn import functional
 
-from mesascope.errors import (
-    ArgumentError,
-    ArgumentTypeError,
-    refuse,
-    require_choice,
-    require_count,
-    require_number,
-    shown,
-)
+from mesascope.errors import ArgumentError, refuse, require_choice, require_number
 from mesascope.evidence import Estimates
+from mesascope.lenses.groups import numbers, require_groups
 from mesascope.lenses.needs import HasActivations, evaluating, require_access
+from mesascope.lenses.sequences import chosen_times, require_sequences
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
-from mesascope.tasks.asking import check_tasks
 
 __all__ = ["PROBED", "preconditioned", "probe"]
 
@@ -62,46 +54,45 @@ def probe(
 
     Source: thesis, section 3.5.1, Figs. 3.3, 3.4 and 3.13.
     """
-    check_tasks(sequences)
+    require_groups(groups)
+    require_sequences("probe", sequences)
     require_choice("target", target, PROBED)
     require_number("ridge", ridge, above=0)
-    if not isinstance(groups, Mapping) or not groups:
-        raise ArgumentTypeError(f"groups must map names to lists of networks, but is {shown(groups)}: pass some.")
-    known = sequences.shape[1] - 1
-    chosen = list(range(1, known + 1)) if times is None else list(times)
-    for time in chosen:
-        require_count("times", time)
-        if time > known:
-            refuse("times", f"be at most {known}, one less than the elements", time, "draw longer sequences")
     if len(sequences) < 4:
         refuse("sequences", "be at least 4, to fit on half of them", len(sequences), "draw more")
-    at = [time - 1 for time in chosen]
-    wide = sequences.double()
+    chosen = chosen_times(times, sequences)
+    at, wide = [time - 1 for time in chosen], sequences.double()
     wanted = preconditioned(wide[:, :-1], regulariser)[:, at] if target != "next" else wide[:, 1:][:, at]
     read = _implicit(wide, at) if target == "implicit" else None
-    errors: dict[str, list[Tensor]] = {}
-    for name, members in groups.items():
-        for member in members:
-            layers = [tokens[:, at].double() for tokens in _activations(member, sequences[:, :-1])]
-            for kind, targets in (("", wanted), ("-shuffled", _shuffled(wanted, generator))):
-                found = [_probe_errors(tokens, targets, wanted, ridge, read) for tokens in layers]
-                errors.setdefault(f"{name}{kind}", []).append(torch.stack(found))  # (layers, held out, times)
+    errors: dict[str, list[Tensor]] = {}  # each (layers, held out, times)
+    for name, member in ((name, member) for name, members in groups.items() for member in members):
+        layers = [tokens[:, at].double() for tokens in _activations(member, sequences[:, :-1])]
+        shuffled = wanted[torch.randperm(len(wanted), generator=generator)]
+        for kind, own in (("", wanted), ("-shuffled", shuffled)):
+            found = [_probe_errors(tokens, own, wanted, ridge, read) for tokens in layers]
+            errors.setdefault(f"{name}{kind}", []).append(torch.stack(found))
+    truth = wanted if read is None else read[1]
+    constant = (_held(truth) - _fitted(truth).mean(0)).square().mean(-1)
+    return _by_layer_and_time(errors, constant, chosen)
+
+
+def _by_layer_and_time(errors: dict[str, list[Tensor]], constant: Tensor, times: list[int]) -> Estimates:
+    """A case for each layer and time, from errors ``(layers, held out, times)``; the constant's serve every layer."""
     depths = {len(one) for own in errors.values() for one in own}
     if len(depths) > 1:
         raise ArgumentError(
-            f"groups must be of networks of one depth, but have {sorted(depths)} layers: probe each apart."
+            f"groups must be of networks of one depth, but have {sorted(depths)} sets of tokens: probe each apart."
         )
-    truth = wanted if read is None else read[1]
-    constant = _held(truth) - _fitted(truth).mean(0)
-    errors["constant"] = [constant.square().mean(-1).expand(depths.pop(), -1, -1)]
-    places = [(layer, place) for layer in range(len(errors["constant"][0])) for place in range(len(chosen))]
+    places = [(layer, place) for layer in range(depths.pop()) for place in range(len(times))]
     points = [
-        Estimates.of({("mse", name): [_numbers(one[layer, :, place]) for one in own] for name, own in errors.items()})
+        Estimates.of(
+            {("mse", name): [numbers(one[layer, :, place]) for one in own] for name, own in errors.items()}
+            | {("mse", "constant"): [numbers(constant[:, place])]}
+        )
         for layer, place in places
     ]
-    return Estimates.over(
-        {"layer": [layer for layer, _ in places], "t": [chosen[place] for _, place in places]}, points
-    )
+    cases = {"layer": [layer for layer, _ in places], "t": [times[place] for _, place in places]}
+    return Estimates.over(cases, points)
 
 
 def preconditioned(sequences: Float[Tensor, "tasks t d"], regulariser: float) -> Float[Tensor, "tasks t d"]:
@@ -151,10 +142,6 @@ def _probe_errors(
     return (_held(found) - _held(truth)).square().mean(-1)
 
 
-def _shuffled(targets: Tensor, generator: torch.Generator | None) -> Tensor:
-    return targets[torch.randperm(len(targets), generator=generator)]
-
-
 def _split(tasks: Tensor) -> int:
     return int(_FITTED * len(tasks))
 
@@ -165,7 +152,3 @@ def _fitted(tasks: Tensor) -> Tensor:
 
 def _held(tasks: Tensor) -> Tensor:
     return tasks[_split(tasks) :]
-
-
-def _numbers(tensor: Tensor) -> np.ndarray:
-    return tensor.detach().cpu().numpy()

@@ -9,16 +9,16 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from mesascope.errors import ArgumentError, ArgumentTypeError, require_choice, require_instance, shown
+from mesascope.errors import require_instance
 from mesascope.evidence import Estimates
 from mesascope.lenses import access
+from mesascope.lenses.groups import in_pairs, numbers, require_against, require_groups
 from mesascope.lenses.needs import require_access
 from mesascope.lenses.pairs import compare_sensitivities
 from mesascope.records import register
 from mesascope.shapes import Tensor
 from mesascope.tasks import Episode, Learner
 from mesascope.tasks.asking import check_tasks
-from mesascope.training import Ensemble
 
 __all__ = ["measure_together"]
 
@@ -49,24 +49,16 @@ def measure_together(groups: Mapping[str, Sequence[Learner]], against: Sequence[
         groups: learners by name, one a replicate.
         against: names of the groups that the others are compared with.
     """
-    if not isinstance(groups, Mapping) or not groups:
-        raise ArgumentTypeError(f"groups must map names to lists of learners, but is {shown(groups)}: pass some.")
-    for name, learners in groups.items():
-        if not isinstance(learners, Sequence) or not learners:
-            remedy = "pass its members()" if isinstance(learners, Ensemble) else "pass [learner]"
-            raise ArgumentTypeError(f"{name} must be a list of some learners, but is {shown(learners)}: {remedy}.")
-    if isinstance(against, str):
-        raise ArgumentTypeError(f"against must be a list of names, but is {against!r}: pass [{against!r}].")
+    require_groups(groups)
+    require_against(against, groups)
     require_instance("episodes", episodes, Episode)
     check_tasks(episodes)
-    for name in against:
-        require_choice("against", name, groups)
     for learner in itertools.chain.from_iterable(groups.values()):
         require_access("measure_together", learner, episodes)
     seen = {name: [_seen(learner, episodes) for learner in learners] for name, learners in groups.items()}
     tasks: dict[tuple[str, ...], list[np.ndarray]] = {}
     for name, members in seen.items():
-        tasks["mse", name] = [_numbers(member.error) for member in members]
+        tasks["mse", name] = [numbers(member.error) for member in members]
         tasks["median", name] = [_median(member.error) for member in members]
         own = zip(groups[name], members, strict=True)
         checked = [_derivative(learner, member, episodes) for learner, member in own]
@@ -74,7 +66,7 @@ def measure_together(groups: Mapping[str, Sequence[Learner]], against: Sequence[
         tasks["derivative-error", name] = [error for _, error in checked]
     for name, other in itertools.product(seen, against):
         if name != other:
-            pairs = _pairs(seen[name], seen[other], f"{name} and {other}")
+            pairs = in_pairs(seen[name], seen[other], f"{name} and {other}")
             for quantity, columns in _agreement(pairs).items():
                 tasks[quantity, name, other] = columns
     return Estimates.of(tasks)
@@ -95,28 +87,17 @@ def _derivative(learner: Learner, seen: _Seen, episodes: Episode) -> tuple[np.nd
     high, low = (torch.cat([p for _, p in access.predictions(learner, side)]) for side in sides)
     quotient = (high - low) / (2 * _STEP)
     slope = torch.einsum("tmyx,tmx->tmy", seen.sensitivity, direction)
-    return tuple(_numbers(part.norm(dim=-1).mean(-1)) for part in (quotient, quotient - slope))  # type: ignore[return-value]
+    return tuple(numbers(part.norm(dim=-1).mean(-1)) for part in (quotient, quotient - slope))  # type: ignore[return-value]
 
 
 def _agreement(pairs: Sequence[tuple[_Seen, _Seen]]) -> dict[str, list[np.ndarray]]:
     columns: dict[str, list[np.ndarray]] = {"prediction-difference": [], "cosine": [], "sensitivity-difference": []}
     for one, other in pairs:
-        columns["prediction-difference"].append(_numbers((one.prediction - other.prediction).norm(dim=-1).mean(-1)))
+        columns["prediction-difference"].append(numbers((one.prediction - other.prediction).norm(dim=-1).mean(-1)))
         compared = compare_sensitivities(one.sensitivity, other.sensitivity)
-        columns["cosine"].append(_numbers(compared["cosine"]))
-        columns["sensitivity-difference"].append(_numbers(compared["sensitivity"]))
+        columns["cosine"].append(numbers(compared["cosine"]))
+        columns["sensitivity-difference"].append(numbers(compared["sensitivity"]))
     return columns
-
-
-def _pairs(members: Sequence[_Seen], others: Sequence[_Seen], names: str) -> list[tuple[_Seen, _Seen]]:
-    """Each with the one of its place, or with the only one."""
-    count = max(len(members), len(others))
-    if {len(members), len(others)} - {1, count}:
-        raise ArgumentError(
-            f"groups must have as many members as the groups that they are compared with, or one, but {names} have "
-            f"{len(members)} and {len(others)}: build one for each."
-        )
-    return list(zip(*(list(part) * (count // len(part)) for part in (members, others)), strict=True))
 
 
 def _median(errors: Tensor) -> np.ndarray:
@@ -124,12 +105,8 @@ def _median(errors: Tensor) -> np.ndarray:
 
     The density at the median comes from the order statistics around it.
     """
-    values = _numbers(errors)
+    values = numbers(errors)
     reach = 0.5 * len(values) ** (-1 / 3)
     low, median, high = np.quantile(values, [max(0.5 - reach, 0.0), 0.5, min(0.5 + reach, 1.0)])
     below = values < median
     return median + (below.mean() - below) * (high - low) / (2 * reach)
-
-
-def _numbers(tensor: Tensor) -> np.ndarray:
-    return tensor.detach().double().cpu().numpy()

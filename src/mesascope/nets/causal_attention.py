@@ -19,6 +19,7 @@ from mesascope.nets.layers import (
     initial_weights,
     linear,
     module_text,
+    products_of,
 )
 from mesascope.nets.padding import blanked, check_mask, check_padding, gates_without
 from mesascope.nets.points import Point, looked_at
@@ -185,9 +186,7 @@ class CausalAttention(nn.Module, ABC):
 
         They are all that a layer computes with unless it normalises, convolves or makes features of keys and queries.
         """
-        group = self.config.group
-        w_k, w_v = (weight.repeat_interleave(group, 0) for weight in (self.w_k, self.w_v))
-        return Products(w_k.mT @ self.w_q, self.p @ w_v)
+        return products_of(self, self.config.group)
 
     def __repr__(self) -> str:
         return module_text(self)

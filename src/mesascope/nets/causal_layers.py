@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.nn import functional
@@ -27,7 +27,7 @@ from mesascope.ops import (
     softmax_attention,
 )
 from mesascope.records import register
-from mesascope.shapes import Float, Tensor
+from mesascope.shapes import Tensor
 
 __all__ = ["DeltaAttention", "LinearAttention", "MesaAttention", "SoftmaxAttention"]
 
@@ -59,16 +59,16 @@ class SoftmaxAttention(CausalAttention):
 class LinearAttention(CausalAttention):
     """y_t = G_t q_t with G_t = gamma_t G_{t-1} + beta_t v_t k_t^T. Decoding keeps G."""
 
+    operation: ClassVar[Any] = staticmethod(causal_linear_attention)
+    memory: ClassVar[type[LinearState] | type[DeltaState]] = LinearState
+
     def attend(self, q, k, v, log_forget, beta, memory, keep):
         options = {"log_forget": log_forget, "beta": beta, "state": memory, "check": self.config.check}
-        return _pair(causal_linear_attention(q, k, v, return_state=keep, **options), keep)
+        return _pair(self.operation(q, k, v, return_state=keep, **options), keep)
 
-    def init_memory(self, *batch: int) -> LinearState:
-        return LinearState(self._no_map(*batch))
-
-    def _no_map(self, *batch: int) -> Float[Tensor, "*batch heads dv dk"]:
+    def init_memory(self, *batch: int) -> LinearState | DeltaState:
         _, value, features = self.config.sizes
-        return self._like.new_zeros((*batch, self.config.kv_heads, value, features))
+        return self.memory(self._like.new_zeros((*batch, self.config.kv_heads, value, features)))
 
 
 @register("attention", "delta")
@@ -80,13 +80,8 @@ class DeltaAttention(LinearAttention):
 
     normalises = True
     learns_beta = True
-
-    def attend(self, q, k, v, log_forget, beta, memory, keep):
-        options = {"log_forget": log_forget, "beta": beta, "state": memory, "check": self.config.check}
-        return _pair(delta_attention(q, k, v, return_state=keep, **options), keep)
-
-    def init_memory(self, *batch: int) -> DeltaState:
-        return DeltaState(self._no_map(*batch))
+    operation = staticmethod(delta_attention)
+    memory = DeltaState
 
 
 @register("attention", "mesa")

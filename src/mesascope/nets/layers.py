@@ -145,9 +145,11 @@ def module_text(module: Any) -> str:
     return f"{type(module).__name__}({config_text(module.config)}; {count:,} parameters)"
 
 
-def products_of(attention: nn.Module) -> Products:
-    """W_KQ = W_K^T W_Q and W_PV = P W_V of a layer of heads."""
+def products_of(attention: nn.Module, group: int = 1) -> Products:
+    """W_KQ = W_K^T W_Q and W_PV = P W_V of a layer of heads, ``group`` of which share each W_K and W_V."""
     w_k, w_q, w_v, p = (getattr(attention, name) for name in ("w_k", "w_q", "w_v", "p"))
+    if group > 1:
+        w_k, w_v = (weight.repeat_interleave(group, 0) for weight in (w_k, w_v))
     return Products(w_k.mT @ w_q, p @ w_v)
 
 

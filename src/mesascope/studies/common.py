@@ -18,6 +18,7 @@ __all__ = [
     "late_share",
     "midpoint",
     "plan",
+    "values",
     "watch_loss",
 ]
 
@@ -92,3 +93,8 @@ def halfway_distances(path: Any) -> np.ndarray:
     """Mean difference of predictions of each midpoint to either end, over that of the ends, ``(seeds, 2)``."""
     ends = path["prediction-difference", "trained", "other"]
     return np.stack([path["prediction-difference", "middle", end] / ends for end in ("trained", "other")], axis=1)
+
+
+def values(numbers: Any) -> np.ndarray:
+    """Numbers with errors, without them."""
+    return np.vectorize(lambda number: getattr(number, "nominal_value", number), otypes=[float])(numbers)

@@ -24,6 +24,7 @@ __all__ = [
     "drawn",
     "in_words",
     "label",
+    "posed",
     "raised",
     "require_family",
     "takes",
@@ -126,6 +127,13 @@ def check_tasks(tasks: Any) -> None:
     check_sequence(tasks)
     if tasks.ndim != 3 or tasks.shape[1] < 2 or not tasks.numel() or not bool(torch.isfinite(tasks).all()):
         refuse("sequences", "be finite numbers (tasks, t, d) with t > 1", tuple(tasks.shape), "draw longer ones, say")
+
+
+def posed(tasks: Episode | Tensor) -> tuple[tuple[Any, ...], Tensor]:
+    """What a learner, or a predictor, is called with, and the right answers: of sequences, their next elements."""
+    if isinstance(tasks, Episode):
+        return (tasks.context, tasks.xq), tasks.yq
+    return (tasks[..., :-1, :],), tasks[..., 1:, :]
 
 
 def copied(tensor: Tensor) -> Tensor:

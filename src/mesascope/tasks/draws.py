@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from mesascope.errors import require_count, require_instance, require_number
-from mesascope.shapes import Tensor
+from mesascope.shapes import Float, Tensor
 
 __all__ = [
     "INPUT_LAWS",
     "STARTS",
+    "applied",
     "check_draw",
     "exponential",
     "laplace",
@@ -18,6 +21,7 @@ __all__ = [
     "orthogonal",
     "require_scale",
     "symmetric_uniform",
+    "unrolled",
 ]
 
 
@@ -54,6 +58,21 @@ def orthogonal(batch: tuple[int, ...], d: int, generator: torch.Generator) -> Te
     """Orthogonal matrices ``(*batch, d, d)``, uniform on the orthogonal group."""
     q, r = torch.linalg.qr(normal((*batch, d, d), generator))
     return q * r.diagonal(dim1=-2, dim2=-1).sign()[..., None, :]  # without these signs Q is not uniform
+
+
+def applied(matrix: Float[Tensor, "batch d d"], column: Float[Tensor, "batch d"]) -> Float[Tensor, "batch d"]:
+    """Each matrix times its column."""
+    return (matrix @ column[..., None]).squeeze(-1)
+
+
+def unrolled(
+    first: Float[Tensor, "batch d"], noise: Float[Tensor, "steps batch d"], step: Callable[[Tensor, Tensor], Tensor]
+) -> Float[Tensor, "batch t d"]:
+    """The sequence that begins with ``first``, each next element what ``step`` makes of the last and of its noise."""
+    sequence = [first]
+    for added in noise:
+        sequence.append(step(sequence[-1], added))
+    return torch.stack(sequence, 1)
 
 
 def exponential(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:

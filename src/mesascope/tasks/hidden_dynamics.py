@@ -14,7 +14,7 @@ from mesascope.errors import refuse, require_choice, require_count
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import stream
-from mesascope.tasks.draws import STARTS, check_draw, normal, orthogonal, require_scale
+from mesascope.tasks.draws import STARTS, applied, check_draw, normal, orthogonal, require_scale, unrolled
 
 __all__ = ["NonlinearDynamics", "ObservedDynamics"]
 
@@ -59,13 +59,9 @@ class ObservedDynamics:
         """Draw ``batch`` sequences on the generator's device, in float32."""
         check_draw(batch, generator)
         matrix, seen = (orthogonal((batch,), self.hidden, generator) for _ in range(2))
-        state = STARTS[self.start]((batch, self.hidden), generator)
+        first = STARTS[self.start]((batch, self.hidden), generator)
         noise = self.noise * normal((self.length - 1, batch, self.hidden), generator)
-        states = [state]
-        for added in noise:
-            state = (matrix @ state[..., None]).squeeze(-1) + added
-            states.append(state)
-        return torch.stack(states, 1) @ seen[:, : self.d].mT
+        return unrolled(first, noise, lambda last, added: applied(matrix, last) + added) @ seen[:, : self.d].mT
 
 
 @register("family", "nonlinear-dynamics")
@@ -125,13 +121,9 @@ class NonlinearDynamics:
         """Draw ``batch`` sequences on the generator's device, in float32."""
         check_draw(batch, generator)
         matrix = orthogonal((batch,), self.d, generator)
-        element = self._unit(normal((batch, self.d), generator))
+        first = self._unit(normal((batch, self.d), generator))
         noise = self.noise * normal((self.length - 1, batch, self.d), generator)
-        sequence = [element]
-        for added in noise:
-            element = self._unit((matrix @ self.features(element)[..., None]).squeeze(-1)) + added
-            sequence.append(element)
-        return torch.stack(sequence, 1)
+        return unrolled(first, noise, lambda last, added: self._unit(applied(matrix, self.features(last))) + added)
 
     def _unit(self, vectors: Tensor) -> Tensor:
         return self.d**0.5 * functional.normalize(vectors, dim=-1)

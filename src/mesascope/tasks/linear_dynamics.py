@@ -13,7 +13,16 @@ from mesascope.errors import require_choice, require_count, require_number
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import stream
-from mesascope.tasks.draws import STARTS, check_draw, normal, orthogonal, require_scale, symmetric_uniform
+from mesascope.tasks.draws import (
+    STARTS,
+    applied,
+    check_draw,
+    normal,
+    orthogonal,
+    require_scale,
+    symmetric_uniform,
+    unrolled,
+)
 
 __all__ = ["LinearDynamics"]
 
@@ -74,13 +83,9 @@ class LinearDynamics:
         """Draw ``batch`` sequences on the generator's device, in float32."""
         check_draw(batch, generator)
         matrix = self._matrices(batch, generator)
-        element = self._bounded(STARTS[self.start]((batch, self.d), generator))
+        first = self._bounded(STARTS[self.start]((batch, self.d), generator))
         noise = self.noise * normal((self.length - 1, batch, self.d), generator)
-        sequence = [element]
-        for added in noise:
-            element = self._bounded((matrix @ element[..., None]).squeeze(-1) + added)
-            sequence.append(element)
-        return torch.stack(sequence, 1)
+        return unrolled(first, noise, lambda last, added: self._bounded(applied(matrix, last) + added))
 
     def _matrices(self, batch: int, generator: torch.Generator) -> Float[Tensor, "batch d d"]:
         if self.dynamics == "fixed":

@@ -7,7 +7,7 @@ from torch import nn
 from mesascope.errors import refuse
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Episode, check_sequence
-from mesascope.tasks.asking import asked, check_answer
+from mesascope.tasks.asking import asked, check_answer, posed
 from mesascope.training.ensemble import Ensemble
 
 __all__ = ["half_mse", "pair_half_mse"]
@@ -21,15 +21,11 @@ def half_mse(model: Ensemble | nn.Module, tasks: Episode | Tensor) -> Float[Tens
     The training loss of the ICML paper's code. That of the thesis, eq. 3.11, sums over times and entries and so is
     (T - 1) d times as large for sequences.
     """
-    if isinstance(tasks, Episode):
-        inputs, answer = (tasks.context, tasks.xq), tasks.yq
-    else:
+    if not isinstance(tasks, Episode):
         check_sequence(tasks)
         if tasks.shape[-2] < 2:
             refuse("tasks", "have sequences of at least 2 elements", tuple(tasks.shape), "draw longer ones")
-        # A copy: a model that writes into what it reads must not change the answers.
-        inputs, answer = (tasks[..., :-1, :],), tasks[..., 1:, :].clone()
-    return _half_mean_square(model, check_answer(model, asked(model, *inputs), answer.shape) - answer)
+    return _half_mean_square(model, _errors(model, tasks))
 
 
 def pair_half_mse(model: Ensemble | nn.Module, sequences: Float[Tensor, "*batch t d"]) -> Float[Tensor, "*members"]:
@@ -42,9 +38,14 @@ def pair_half_mse(model: Ensemble | nn.Module, sequences: Float[Tensor, "*batch 
     check_sequence(sequences)
     if sequences.shape[-2] < 2 or sequences.shape[-2] % 2:
         refuse("sequences", "have pairs of elements", tuple(sequences.shape), "draw them from a FewShotSequence, say")
-    inputs, answer = sequences[..., :-1, :], sequences[..., 1:, :].clone()
-    prediction = check_answer(model, asked(model, inputs), answer.shape)
-    return _half_mean_square(model, (prediction - answer)[..., 0::2, :])
+    return _half_mean_square(model, _errors(model, sequences)[..., 0::2, :])
+
+
+def _errors(model: Ensemble | nn.Module, tasks: Episode | Tensor) -> Tensor:
+    inputs, answer = posed(tasks)
+    if not isinstance(tasks, Episode):  # a model that writes into what it reads must not change the answers
+        answer = answer.clone()
+    return check_answer(model, asked(model, *inputs), answer.shape) - answer
 
 
 def _half_mean_square(model: Ensemble | nn.Module, error: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ from mesascope.errors import require_number
 from mesascope.evidence import Arrays, Estimates
 from mesascope.records import register
 from mesascope.reports import Figure, Line, Lines
-from mesascope.studies.common import plan, watch_loss
+from mesascope.studies.common import plan, values, watch_loss
 from mesascope.studies.icl_gd.deep_claims import CLAIMS, without_each
 from mesascope.studies.icl_gd.regression import (
     PAPER,
@@ -39,7 +39,7 @@ from mesascope.studies.icl_gd.regression import (
     own_descent,
     untied_descents,
 )
-from mesascope.studies.icl_gd.shared_figures import HALF_MSE, NAMES, contrast_figures, values
+from mesascope.studies.icl_gd.shared_figures import HALF_MSE, NAMES, contrast_figures
 from mesascope.studies.study import Study
 from mesascope.training import Training
 

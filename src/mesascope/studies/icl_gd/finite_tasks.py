@@ -18,10 +18,10 @@ from mesascope import constructions, learners, lenses
 from mesascope.evidence import Bound, Claim, above, below, derived, ours, printed, two_sided
 from mesascope.records import register
 from mesascope.reports import Figure, Level, Line, Lines
-from mesascope.studies.common import converged, plan, watch_loss
+from mesascope.studies.common import converged, plan, values, watch_loss
 from mesascope.studies.icl_gd.regression import PAPER, Regression, middles, network, predicted, sweep, watch
 from mesascope.studies.icl_gd.shared_claims import as_predicted
-from mesascope.studies.icl_gd.shared_figures import HALF_MSE, RELATIVE, SENSITIVITIES, relative, values
+from mesascope.studies.icl_gd.shared_figures import HALF_MSE, RELATIVE, SENSITIVITIES, relative
 from mesascope.studies.study import Study
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from mesascope.reports import Figure, Level, Line, Lines, Matrices
+from mesascope.studies.common import values
 from mesascope.studies.icl_gd.one_step_claims import SIZES
 from mesascope.studies.icl_gd.regression import LAWS
 from mesascope.studies.icl_gd.shared_figures import (
@@ -19,7 +20,6 @@ from mesascope.studies.icl_gd.shared_figures import (
     products,
     ratio_lines,
     scaled,
-    values,
 )
 
 __all__ = ["FIGURES"]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from mesascope.reports import Figure, Level, Line, Lines
+from mesascope.studies.common import values
 
 __all__ = [
     "HALF_MSE",
@@ -22,7 +23,6 @@ __all__ = [
     "ratio_lines",
     "relative",
     "scaled",
-    "values",
 ]
 
 NAMES = {"gd": "gradient descent", "gd++": "GD++", "centred": "centred descent"}
@@ -80,11 +80,6 @@ def contrast_figures(
             claims=away,
         ),
     )  # fmt: skip
-
-
-def values(numbers: Any) -> np.ndarray:
-    """Numbers with errors, without them."""
-    return np.vectorize(lambda number: getattr(number, "nominal_value", number), otypes=[float])(numbers)
 
 
 def relative(swept: Any, case: str) -> np.ndarray:

@@ -12,7 +12,7 @@ from mesascope import constructions, learners, lenses
 from mesascope.evidence import Claim, Reported, above, printed, two_sided
 from mesascope.records import register
 from mesascope.reports import Figure, Line, Lines
-from mesascope.studies.common import converged, halfway_losses, midpoint, plan
+from mesascope.studies.common import converged, halfway_losses, midpoint, plan, values
 from mesascope.studies.icl_gd.regression import (
     LAWS,
     PAPER,
@@ -25,15 +25,7 @@ from mesascope.studies.icl_gd.regression import (
     predicted,
 )
 from mesascope.studies.icl_gd.shared_claims import as_predicted, near_training, no_better_descent, peak_difference
-from mesascope.studies.icl_gd.shared_figures import (
-    HALF_MSE,
-    RELATIVE,
-    contrast_figures,
-    law_of,
-    ratio_lines,
-    scaled,
-    values,
-)
+from mesascope.studies.icl_gd.shared_figures import HALF_MSE, RELATIVE, contrast_figures, law_of, ratio_lines, scaled
 from mesascope.studies.study import Study
 
 if TYPE_CHECKING:

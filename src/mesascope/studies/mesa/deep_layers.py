@@ -18,17 +18,15 @@ from mesascope.errors import require_count
 from mesascope.evidence import Bound, Claim, Reported, above, below, derived, ours, printed, two_sided
 from mesascope.records import register
 from mesascope.reports import Figure, Line, Lines
-from mesascope.studies.common import converged, halfway_distances, plan, watch_loss
+from mesascope.studies.common import converged, halfway_distances, plan, values, watch_loss
 from mesascope.studies.mesa.dynamics import (
-    LOSS,
     THESIS,
     Dynamics,
     best_ridge,
     channels,
     each_with_each,
     least_squares,
-    losses_by_time,
-    values,
+    losses,
 )
 from mesascope.studies.study import Study
 from mesascope.training import Training
@@ -208,10 +206,6 @@ ROLES = {
 }
 
 
-def _training(r: Any) -> list[Line]:
-    return [Line(r[name]["step"], 5 * r[name]["mse"], *ROLES[name]) for name in DEPTHS]
-
-
 def _probes(stage: str) -> Lines:
     """Errors of a probe over layers, relative to the targets' spread."""
 
@@ -229,15 +223,9 @@ def _probes(stage: str) -> Lines:
 
 
 FIGURES = (
-    Figure(
-        "losses", "Loss of a step, while training and by the number of elements known; line and band: mean and range "
-        "over seeds. Thesis: Fig. 3.3 A.",
-        (
-            Lines("", "training step", LOSS, _training, "y"),
-            Lines("", "elements known", LOSS, lambda r: losses_by_time(r["by-time"], ROLES), "y"),
-        ),
-        columns=2, shared_legend=True,
-        claims=("deeper", "not-the-limit", "below-online", "revalg", "sixteen-blocks", "interpolation"),
+    losses(
+        ROLES, tuple(DEPTHS), "Fig. 3.3 A",
+        ("deeper", "not-the-limit", "below-online", "revalg", "sixteen-blocks", "interpolation"),
     ),
     Figure(
         "probes", "Errors of linear probes on sequences held out, by layer; 0 is before the first. Thesis: Fig. 3.3 B "

@@ -11,24 +11,23 @@ import numpy as np
 from mesascope import learners, nets, tasks
 from mesascope.errors import require_choice, require_count
 from mesascope.evidence import Claim, above, ours
-from mesascope.reports import Line
+from mesascope.reports import Figure, Line, Lines
+from mesascope.studies.common import values
 from mesascope.training import Training
 
 if TYPE_CHECKING:
     from mesascope.studies.lab import Lab
 
 __all__ = [
-    "LOSS",
     "THESIS",
     "Dynamics",
     "best_ridge",
     "channels",
     "each_with_each",
     "least_squares",
-    "losses_by_time",
+    "losses",
     "one_step",
     "times",
-    "values",
 ]
 
 THESIS = "von Oswald, thesis (2024), chapter 3"
@@ -114,17 +113,35 @@ def each_with_each(found: Any, one: str, other: str) -> np.ndarray:
     return np.true_divide.outer(found["mse", one], found["mse", other]).ravel()
 
 
-def losses_by_time(found: Any, shown: Mapping[str, tuple[Any, str]]) -> list[Line]:
-    """Curves of half squared errors over the number of elements known, from `lenses.errors_by_time`."""
-    steps = found.cases["t"]
-    return [Line(steps, 5 * values(found["mse", name]), role, label) for name, (role, label) in shown.items()]
+def losses(
+    shown: Mapping[str, tuple[Any, str]], trained: Sequence[str], figure: str, claims: tuple[str, ...]
+) -> Figure:
+    """The losses of a study, from its trainings and from stage ``by-time``.
+
+    Args:
+        shown: role and label of each group.
+        trained: those of them that are trained.
+        figure: of the thesis.
+    """
+
+    def training(r: Any) -> list[Line]:
+        return [Line(r[name]["step"], 5 * r[name]["mse"], *shown[name]) for name in trained]
+
+    def by_time(r: Any) -> list[Line]:
+        found = r["by-time"]
+        return [Line(found.cases["t"], 5 * values(found["mse", name]), *line) for name, line in shown.items()]
+
+    return Figure(
+        "losses",
+        "Loss of a step, while training and by the number of elements known; line and band: mean and range over seeds. "
+        f"Thesis: {figure}.",
+        (Lines("", "training step", LOSS, training, "y"), Lines("", "elements known", LOSS, by_time, "y")),
+        columns=2,
+        shared_legend=True,
+        claims=claims,
+    )
 
 
 def times(found: Any, chosen: Sequence[int]) -> Any:
     """The part of `lenses.errors_by_time` at these numbers of known elements."""
     return found.where(np.isin(found.cases["t"], chosen))
-
-
-def values(numbers: Any) -> np.ndarray:
-    """Numbers with errors, without them."""
-    return np.vectorize(lambda number: getattr(number, "nominal_value", number), otypes=[float])(numbers)

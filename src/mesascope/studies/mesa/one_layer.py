@@ -17,17 +17,16 @@ import numpy as np
 from mesascope import learners, lenses
 from mesascope.evidence import Arrays, Claim, Reported, above, below, ours, printed, two_sided
 from mesascope.records import register
-from mesascope.reports import Figure, Line, Lines, Matrices
+from mesascope.reports import Figure, Matrices
 from mesascope.studies.common import converged, halfway_distances, plan, watch_loss
 from mesascope.studies.mesa.dynamics import (
-    LOSS,
     THESIS,
     Dynamics,
     best_ridge,
     channels,
     each_with_each,
     least_squares,
-    losses_by_time,
+    losses,
     one_step,
     times,
 )
@@ -208,10 +207,6 @@ ROLES = {
 }
 
 
-def _training(r: Any) -> list[Line]:
-    return [Line(r[name]["step"], 5 * r[name]["mse"], *ROLES[name]) for name in ("linear", "mesa")]
-
-
 def _weights(r: Any) -> dict[str, np.ndarray]:
     found = r["coefficients"]
     named = {}
@@ -223,15 +218,9 @@ def _weights(r: Any) -> dict[str, np.ndarray]:
 
 
 FIGURES = (
-    Figure(
-        "losses", "Loss of a step, while training and by the number of elements known; line and band: mean and range "
-        "over seeds. Thesis: Fig. 3.2.",
-        (
-            Lines("", "training step", LOSS, _training, "y"),
-            Lines("", "elements known", LOSS, lambda r: losses_by_time(r["by-time"], ROLES), "y"),
-        ),
-        columns=2, shared_legend=True,
-        claims=("one-step", "one-step-along", "revalg", "interpolation", "mesa-at-the-limit", "mesa-below-linear"),
+    losses(
+        ROLES, ("linear", "mesa"), "Fig. 3.2",
+        ("one-step", "one-step-along", "revalg", "interpolation", "mesa-at-the-limit", "mesa-below-linear"),
     ),
     Figure(
         "weights", "Products of weights of the first seed, each over its largest entry, in blocks for the prediction, "
