@@ -37,6 +37,8 @@ class RunStudy:
     """Folder of the run; runs/<study>-<preset>-<time> if not given."""
     device: str = "auto"
     """Where to compute: cpu, cuda, cuda:1, ... or mps; auto takes a GPU if there is one."""
+    reuse: Path | None = None
+    """Folder of a run whose finished trainings are taken over where this one would train the same again."""
     resume: Path | None = None
     """Folder of a run to continue; stands alone, as everything else is read from its config.json."""
 
@@ -49,7 +51,7 @@ class RunStudy:
         if self.resume is None:
             run = new_run(
                 study, self.preset, settings, seed=self.seed, device=self.device, out=self.out,
-                command=shlex.join(["mesascope", *sys.argv[1:]]),
+                reuse=self.reuse, command=shlex.join(["mesascope", *sys.argv[1:]]),
             )  # fmt: skip
         else:
             found, settings, run = resume_run(self.resume)

@@ -62,6 +62,13 @@ class TrainingCheckpoints:
         for older in _steps(self.folder)[:-1]:
             shutil.rmtree(self.folder / str(older))
 
+    def finished_like(self, others: Path, steps: int) -> TrainingCheckpoints | None:
+        """The checkpoints of a finished training of the same record among ``checkpoints`` of another run, if any."""
+        for manifest in sorted(others.glob(f"*/{steps}/manifest.json")):
+            if read_json(manifest).get("key") == record_hash(self.config):
+                return TrainingCheckpoints(manifest.parent.parent, self.config, self.device)
+        return None
+
     def load(self) -> tuple[int, dict[str, torch.Tensor]] | None:
         """The newest checkpoint's step and tensors, None if there is none."""
         steps = _steps(self.folder)

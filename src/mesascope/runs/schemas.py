@@ -43,6 +43,7 @@ class StudyConfig(Config):
     preset: str
     settings: dict[str, Any]
     device: str
+    reuse: NotRequired[str]
 
 
 class ClaimRecord(TypedDict):

@@ -24,7 +24,7 @@ from mesascope.evidence import judge_all
 from mesascope.evidence.tables import Table
 from mesascope.records import registered, to_record
 from mesascope.reports import draw_figures, write_report
-from mesascope.runs import Run
+from mesascope.runs import Run, open_run
 from mesascope.studies.study import Study
 
 __all__ = ["available_device", "changed_settings", "conclude", "new_run", "resume_run", "run_study"]
@@ -38,6 +38,7 @@ def new_run(
     seed: int = 0,
     device: str = "cpu",
     out: str | Path | None = None,
+    reuse: str | Path | None = None,
     command: str = "",
 ) -> Run:
     """Create the folder of a run of a study; runs/<study>-<preset>-<time>-<id> if ``out`` is None.
@@ -46,6 +47,8 @@ def new_run(
         settings: those of the preset if None.
         seed: the first of the networks' seeds; every random draw follows from it.
         device: auto (a GPU if there is one), cpu, cuda, cuda:1, ... or mps.
+        reuse: folder of a run whose finished trainings are taken over wherever this run would train the same again:
+            networks, family, training and seeds by their record. Its code may have been another.
     """
     require_instance("study", study, Study)
     require_choice("preset", preset, study.presets)
@@ -72,6 +75,8 @@ def new_run(
         "machine": _machine(device),
         "git": _commit(),
     }
+    if reuse is not None:
+        config["reuse"] = str(open_run(reuse).path.resolve())
     return Run.create(path, "study", config)
 
 
