@@ -18,7 +18,7 @@ from mesascope.training import Training
 STUDIES = registered("study")
 TINY = {"tasks": 400, "sweep_tasks": 150, "tune_tasks": 150, "watch_tasks": 100, "draws": 10}
 # Sequences cost fifty times what tasks of one query do.
-TINY_SEQUENCES = {"tasks": 60, "tune_tasks": 60, "watch_tasks": 20, "probe_tasks": 60}
+TINY_SEQUENCES = {"tasks": 60, "tune_tasks": 60, "watch_tasks": 20, "probe_tasks": 60, "averaged_tasks": 1}
 
 
 def hardly_trained(settings, **tiny):

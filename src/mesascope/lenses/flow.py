@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import torch
 from torch.func import jacfwd, jacrev, vmap
 
@@ -49,7 +51,8 @@ def element_sensitivity(
     """E |d e_t / d s_u|_F: how the token at t after ``layer`` layers depends on the element at u.
 
     The mean over tasks of the Frobenius norms of the blocks of the Jacobian, what the embedding and the residual path
-    pass on included. Needs *activations*. Costs a forward pass a number of a sequence, and memory t^2 width d numbers.
+    pass on included. Needs *activations*. Costs a forward pass a number of a sequence, through the first ``layer``
+    layers where ``activations`` takes ``layers``, and memory t^2 width d numbers.
 
     Source: thesis, section 3.5.1 and Fig. 3.4 B.
     """
@@ -61,8 +64,9 @@ def element_sensitivity(
         depth = len(network.activations(sequences[:1])) - 1
         if layer > depth:
             refuse("layer", f"be at most the network's depth {depth}", layer, "name one it has")
+        only = {"layers": layer} if "layers" in inspect.signature(network.activations).parameters else {}
         for sequence in sequences:
-            jacobian = jacfwd(lambda one: network.activations(one)[layer])(sequence)  # (t, width, t, d)
+            jacobian = jacfwd(lambda one: network.activations(one, **only)[layer])(sequence)  # (t, width, t, d)
             total = total + jacobian.square().sum((1, 3)).sqrt()
     return total / len(sequences)
 

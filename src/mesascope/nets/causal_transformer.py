@@ -136,9 +136,9 @@ class CausalTransformer(HasPoints, Pretrained):
             after.append(own)
         return tokens, tuple(after)
 
-    def tokens(self, tokens: Float[Tensor, "*batch t width"]) -> list[Tensor]:
-        """Tokens before the first layer and after each layer."""
-        return self._after_layers(tokens, None, None)
+    def tokens(self, tokens: Float[Tensor, "*batch t width"], layers: int | None = None) -> list[Tensor]:
+        """Tokens before the first layer and after each layer, the first ``layers`` or all."""
+        return self._after_layers(tokens, None, None, layers)
 
     def __repr__(self) -> str:
         return module_text(self)
@@ -174,11 +174,13 @@ class CausalTransformer(HasPoints, Pretrained):
         check_state(state, tuple)
         return self(tokens, state, mask, last)
 
-    def _after_layers(self, tokens: Tensor, mask: Tensor | None, last: int | None) -> list[Tensor]:
+    def _after_layers(
+        self, tokens: Tensor, mask: Tensor | None, last: int | None, layers: int | None = None
+    ) -> list[Tensor]:
         """Tokens before the first layer and after each layer, the last ones after the last."""
         self._check(tokens, mask, None)
         steps = [self.embedded(blanked(tokens, mask))]
-        for layer in self.layers:
+        for layer in self.layers[:layers]:  # type: ignore[misc]
             own = last if layer is self.layers[-1] else None
             steps.append(layer(steps[-1], *given(None, mask), **_only(own)))
         return steps

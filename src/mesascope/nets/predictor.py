@@ -200,10 +200,10 @@ class SequencePredictor(HasPoints, Pretrained):
             set_products(layer.attention, pair)  # type: ignore[arg-type]
         return other
 
-    def activations(self, sequence: Float[Tensor, "*batch t d"]) -> list[Tensor]:
-        """Tokens before the first layer and after each layer, each ``(*batch, t, width)``."""
+    def activations(self, sequence: Float[Tensor, "*batch t d"], layers: int | None = None) -> list[Tensor]:
+        """Tokens before the first layer and after each, the first ``layers`` or all, each ``(*batch, t, width)``."""
         self._check(sequence, None)
-        return self.transformer.tokens(self._embedded(sequence, self._before(sequence, None)))
+        return self.transformer.tokens(self._embedded(sequence, self._before(sequence, None)), layers)
 
     def trajectory(self, sequence: Float[Tensor, "*batch t d"]) -> Float[Tensor, "k *batch t d"]:
         """Predictions read before the first layer and after each layer."""

@@ -89,8 +89,11 @@ def _draw_matrices(canvas: Any, figure: Figure, results: Any) -> None:
     shown = figure.panels.read(results)
     limit = figure.panels.bound or max(float(np.abs(matrix).max()) for matrix in shown.values())
     canvas.set_size_inches(figure.size or (9, 2.6))
-    image = None
-    for axes, (title, matrix) in zip(canvas.subplots(1, len(shown), squeeze=False)[0], shown.items(), strict=True):
+    image, rows = None, figure.panels.rows
+    places = canvas.subplots(rows, math.ceil(len(shown) / rows), squeeze=False).ravel()
+    for axes in places[len(shown) :]:
+        axes.remove()
+    for axes, (title, matrix) in zip(places, shown.items(), strict=False):
         image = axes.imshow(matrix, cmap="RdBu", vmin=-limit, vmax=limit)
         axes.set_title(title)
         axes.grid(False)

@@ -92,10 +92,11 @@ class Lines:
 
 @dataclass(frozen=True)
 class Matrices:
-    """Panels of matrices side by side on one colour scale, from -bound to bound; the largest |entry| if None."""
+    """Panels of matrices on one colour scale, from -bound to bound, the largest |entry| if None; in so many rows."""
 
     read: Callable[[Results], Mapping[str, np.ndarray]]
     bound: float | None = None
+    rows: int = 1
 
 
 @dataclass(frozen=True)

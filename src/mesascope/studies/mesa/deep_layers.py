@@ -17,8 +17,8 @@ from mesascope import learners, lenses
 from mesascope.errors import require_count
 from mesascope.evidence import Bound, Claim, Reported, above, below, derived, ours, printed, two_sided
 from mesascope.records import register
-from mesascope.reports import Figure, Line, Lines
-from mesascope.studies.common import converged, halfway_distances, plan, values, watch_loss
+from mesascope.reports import Figure
+from mesascope.studies.common import converged, halfway_distances, plan, watch_loss
 from mesascope.studies.mesa.dynamics import (
     THESIS,
     Dynamics,
@@ -28,6 +28,8 @@ from mesascope.studies.mesa.dynamics import (
     least_squares,
     losses,
 )
+from mesascope.studies.mesa.probing import TIMES, by_layer, improvement, probed, shuffled_targets
+from mesascope.studies.mesa.weights import kept_products, weights_figure
 from mesascope.studies.study import Study
 from mesascope.training import Training
 
@@ -36,7 +38,6 @@ if TYPE_CHECKING:
 
 CHANNELS = ("blank", "now", "now", "before")
 DEPTHS = {"two": 2, "four": 4, "six": 6}
-TIMES = (10, 20, 40)
 PREMISES = ("converged", "limit-at-its-optimum")
 PROBES = ("converged", "shuffled-targets")
 
@@ -59,24 +60,7 @@ class DeepLayers(Dynamics):
         require_count("probe_tasks", self.probe_tasks, least=4)
 
 
-def _layers(r: Any, stage: str, name: str = "six") -> np.ndarray:
-    """Errors of a probe, ``(seeds, layers, times)``."""
-    found = r[stage]
-    return found["mse", name].reshape(len(found["mse", name]), -1, len(TIMES))
-
-
-def _improvement(r: Any, stage: str) -> np.ndarray:
-    """Error after each layer over that before it, by seed and time."""
-    errors = _layers(r, stage)
-    return (errors[:, 1:] / errors[:, :-1]).reshape(len(errors), -1)
-
-
-def _shuffled(r: Any) -> np.ndarray:
-    ratios = [r[stage].ratio(f"{name}-shuffled", "constant") for stage in STAGES for name in ("six", "untrained")]
-    return np.concatenate([one.reshape(len(one), -1) for one in ratios], axis=1)
-
-
-STAGES = ("next-probe", "preconditioned-probe")
+STAGES = {"next-probe": "next element", "preconditioned-probe": "preconditioned input"}
 
 CLAIMS = (
     converged(*DEPTHS, at_least=3, most=0.02),
@@ -122,31 +106,29 @@ CLAIMS = (
         lambda r: r["interpolation"].ratio("middle", "trained"), two_sided(0.03), at_least=3,
         premises=(*PREMISES, "path"),
     ),
-    Claim(
-        "shuffled-targets", "probes of shuffled targets find nothing", "error of such a probe / of the mean of the "
-        "targets, at each layer and time", ours("premise"), _shuffled, above(0.97), at_least=3, about="algorithms",
-    ),
+    shuffled_targets(STAGES, ("six", "untrained")),
     Claim(
         "next-improves", "from layer to layer, the next element can be decoded better, after 10, 20 and 40 elements",
         "error of the probe after a layer / before it", printed("Fig. 3.3 B"),
-        lambda r: _improvement(r, "next-probe"), below(1.0), at_least=3, premises=PROBES,
+        lambda r: improvement(r["next-probe"], "six"), below(1.0), at_least=3, premises=PROBES,
     ),
     Claim(
         "preconditioned-improves", "and so can the preconditioned input",
         "error of the probe after a layer / before it", printed("Fig. 3.3 C"),
-        lambda r: _improvement(r, "preconditioned-probe"), below(1.0), at_least=3, premises=PROBES,
+        lambda r: improvement(r["preconditioned-probe"], "six"), below(1.0), at_least=3, premises=PROBES,
     ),
     Claim(
         "next-improves-along", "after six layers the next element is decoded twice as well after 40 elements as after "
         "10", "error of the probe at 40 / at 10", printed("Fig. 3.3 B"),
-        lambda r: _layers(r, "next-probe")[:, -1, 2] / _layers(r, "next-probe")[:, -1, 0], below(0.5), at_least=3,
-        premises=PROBES,
+        lambda r: np.true_divide(*np.moveaxis(by_layer(r["next-probe"], "six")[:, -1, [2, 0]], 1, 0)), below(0.5),
+        at_least=3, premises=PROBES,
     ),
     Claim(
         "untrained", "both are decoded twice as well from six trained layers as from six untrained ones",
         "error of the probe, trained / untrained, after 20 elements", ours("a null control"),
         lambda r: np.stack(
-            [_layers(r, stage)[:, -1, 1] / _layers(r, stage, "untrained")[:, -1, 1] for stage in STAGES], axis=1
+            [by_layer(r[stage], "six")[:, -1, 1] / by_layer(r[stage], "untrained")[:, -1, 1] for stage in STAGES],
+            axis=1,
         ),
         below(0.5), at_least=3, premises=PROBES,
     ),
@@ -180,13 +162,15 @@ def measure(lab: Lab, settings: DeepLayers) -> None:
     path = {"trained": trained["six"], "other": groups["revalg"], "middle": [one.between(0.5) for one in read]}
     lab.stage("interpolation", lambda: lenses.measure_predictors(path, ["trained", "other"], fresh))
 
-    probed = lab.draw(family, settings.probe_tasks, "probe")
+    lab.stage("weights", lambda: kept_products(trained["six"][0], 0, 1))
+
+    shown = lab.draw(family, settings.probe_tasks, "probe")
     untrained = [_network(settings, 6).build(lab.stream("untrained", index)) for index in range(settings.seeds)]
     nets = {"six": trained["six"], "untrained": untrained}
     for target in ("next", "preconditioned"):
         lab.stage(
             f"{target}-probe",
-            lambda target=target: lenses.probe(nets, probed, target, times=TIMES, generator=lab.stream("shuffle")),
+            lambda target=target: lenses.probe(nets, shown, target, times=TIMES, generator=lab.stream("shuffle")),
         )
 
 
@@ -204,22 +188,7 @@ ROLES = {
     "online": ("gd", "online descent"),
     "limit": ("limit", "least squares"),
 }
-
-
-def _probes(stage: str) -> Lines:
-    """Errors of a probe over layers, relative to the targets' spread."""
-
-    def read(r: Any) -> list[Line]:
-        found, lines = r[stage], []
-        for name, role, label in (("six", "trained", "trained"), ("untrained", "gd", "untrained")):
-            relative = values(found.ratio(name, "constant")).reshape(len(found["mse", name]), -1, len(TIMES))
-            for place, (time, marks) in enumerate(zip(TIMES, ("o:", "s--", "^-"), strict=True)):
-                y = relative[:, :, place]
-                lines.append(Line(np.arange(y.shape[1]), y, role, f"{label}, {time} elements", marks=marks))
-        return lines
-
-    title = {"next-probe": "next element", "preconditioned-probe": "preconditioned input"}[stage]
-    return Lines(title, "layer", "error of the probe / of the mean", read, "y")
+PROBED = {"six": ("trained", "trained"), "untrained": ("gd", "untrained")}
 
 
 FIGURES = (
@@ -229,8 +198,12 @@ FIGURES = (
     ),
     Figure(
         "probes", "Errors of linear probes on sequences held out, by layer; 0 is before the first. Thesis: Fig. 3.3 B "
-        "and C.", tuple(_probes(stage) for stage in STAGES), columns=2, shared_legend=True,
+        "and C.", tuple(probed(stage, title, PROBED) for stage, title in STAGES.items()), columns=2, shared_legend=True,
         claims=("next-improves", "preconditioned-improves", "next-improves-along", "untrained", "shuffled-targets"),
+    ),
+    weights_figure(
+        "Products of weights of the first two of six layers, first seed, each over its largest entry, in blocks for "
+        "the prediction, s_t, s_t and s_{t-1}. Thesis: Fig. 3.11.", 4, (9, 8.6), ("revalg", "sixteen-blocks"),
     ),
 )  # fmt: skip
 

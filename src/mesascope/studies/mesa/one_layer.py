@@ -12,12 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from mesascope import learners, lenses
 from mesascope.evidence import Arrays, Claim, Reported, above, below, ours, printed, two_sided
 from mesascope.records import register
-from mesascope.reports import Figure, Matrices
 from mesascope.studies.common import converged, halfway_distances, plan, watch_loss
 from mesascope.studies.mesa.dynamics import (
     THESIS,
@@ -30,6 +27,7 @@ from mesascope.studies.mesa.dynamics import (
     one_step,
     times,
 )
+from mesascope.studies.mesa.weights import kept_products, weights_figure
 from mesascope.studies.study import Study
 from mesascope.training import Training
 
@@ -164,6 +162,7 @@ def measure(lab: Lab, settings: OneLayer) -> None:
     path = {"trained": trained["linear"], "other": groups["revalg"], "middle": [one.between(0.5) for one in read]}
     lab.stage("interpolation", lambda: lenses.measure_predictors(path, ["trained", "other"], fresh))
     lab.stage("coefficients", lambda: _coefficients(read, found, gd.eta.item()))
+    lab.stage("weights", lambda: kept_products(trained["linear"][0], 0))
 
 
 def _network(settings: OneLayer, n_heads: int, attention: str) -> Any:
@@ -177,17 +176,13 @@ def _only(sums: learners.PairSums, kept: tuple[int, int], before: bool) -> learn
 
 
 def _coefficients(read: list[Any], found: list[learners.PairSums], eta: float) -> Arrays:
-    first = read[0]
-    arrays: dict[str, Any] = {
+    arrays = {
         "now": [sums.now.tolist() for sums in found],
         "before": [sums.before.tolist() for sums in found],
         "eta": [eta] * len(found),
         "explained": [_explained(one) for one in read],
-        "w_kq": first.network.products()[0].w_kq.detach().cpu().numpy(),
-        "w_pv": first.network.products()[0].w_pv.detach().cpu().numpy(),
     }
-    axes = {"now": "seed product", "before": "seed product", "eta": "seed", "explained": "seed part"}
-    return Arrays(arrays, **axes, w_kq="head row column", w_pv="head row column")
+    return Arrays(arrays, now="seed product", before="seed product", eta="seed", explained="seed part")
 
 
 def _explained(one: Any) -> list[float]:
@@ -207,25 +202,15 @@ ROLES = {
 }
 
 
-def _weights(r: Any) -> dict[str, np.ndarray]:
-    found = r["coefficients"]
-    named = {}
-    for head in range(2):
-        for key, label in (("w_kq", "W_KQ"), ("w_pv", "W_PV")):
-            matrix = found[key][head]
-            named[f"{label}, head {head + 1}"] = matrix / max(np.abs(matrix).max(), 1e-12)
-    return named
-
-
 FIGURES = (
     losses(
         ROLES, ("linear", "mesa"), "Fig. 3.2",
         ("one-step", "one-step-along", "revalg", "interpolation", "mesa-at-the-limit", "mesa-below-linear"),
     ),
-    Figure(
-        "weights", "Products of weights of the first seed, each over its largest entry, in blocks for the prediction, "
-        "s_t and s_{t-1}. Thesis: Fig. 3.10.", Matrices(_weights, 1.0),
-        claims=("blocks", "step-size", "reduced", "ablated", "second-head", "more-heads"),
+    weights_figure(
+        "Products of weights of the first seed, each over its largest entry, in blocks for the prediction, s_t and "
+        "s_{t-1}. Thesis: Fig. 3.10.", 1, (9, 2.6),
+        ("blocks", "step-size", "reduced", "ablated", "second-head", "more-heads"),
     ),
 )  # fmt: skip
 

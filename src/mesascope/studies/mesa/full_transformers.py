@@ -1,0 +1,311 @@
+"""What do transformers that read raw elements learn from linear dynamics: to copy, to precondition, to descend?
+
+Thesis: Figures 3.4, 3.8, 3.12 and 3.13. Seven softmax layers, a hybrid of one softmax and six linear layers, and one of
+a softmax and a mesa layer are compared with ridge regression, the limit, and one tuned step of gradient descent. The
+first layer's sensitivities and attention show whether it puts neighbours together; linear probes look in every layer
+for the next element, for the preconditioned input, and for what a gradient step on that would predict. Untrained
+networks and shuffled targets are controls.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from uncertainties import unumpy
+
+from mesascope import lenses
+from mesascope.errors import require_count
+from mesascope.evidence import Arrays, Bound, Claim, Reported, above, below, ours, printed
+from mesascope.records import register
+from mesascope.reports import Figure, Matrices
+from mesascope.studies.common import converged, plan, watch_loss
+from mesascope.studies.mesa.dynamics import (
+    THESIS,
+    Dynamics,
+    best_ridge,
+    each_with_each,
+    least_squares,
+    losses,
+    one_step,
+)
+from mesascope.studies.mesa.probing import TIMES, by_layer, improvement, probed, shuffled_targets
+from mesascope.studies.mesa.transformers import LAYERS, USUAL, transformer
+from mesascope.studies.mesa.weights import kept_products, weights_figure
+from mesascope.studies.study import Study
+from mesascope.training import Training
+
+if TYPE_CHECKING:
+    from mesascope.studies.lab import Lab
+
+PREMISES = ("converged", "limit-at-its-optimum")
+PROBES = ("converged", "shuffled-targets")
+DEEP = ("softmax", "linear")
+STAGES = {
+    "next-probe": "next element",
+    "preconditioned-probe": "preconditioned input",
+    "implicit-probe": "a step on it",
+}
+# Elements left out where maps are averaged along the sequence.
+BEGINNING = 5
+
+
+@dataclass(frozen=True)
+class FullTransformers(Dynamics):
+    """Settings of the study."""
+
+    seeds: int = 3
+    """Networks of each kind trained, one a seed."""
+    mesa: Training = field(default_factory=lambda: plan(4000, 5e-3, batch=128, warmup_steps=400, **USUAL))
+    """How the hybrid of a softmax and a mesa layer trains."""
+    probe_tasks: int = 4_000
+    """Sequences that probes are fitted and judged on."""
+    averaged_tasks: int = 20
+    """Sequences that sensitivities and attention are averaged over."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_count("probe_tasks", self.probe_tasks, least=4)
+        require_count("averaged_tasks", self.averaged_tasks)
+
+
+def _copying(maps: np.ndarray) -> np.ndarray:
+    """How a token depends on the element before over how it does on any earlier one, of means over tokens."""
+    lags = [np.diagonal(maps, -lag, 1, 2)[:, BEGINNING:].mean(1) for lag in range(1, maps.shape[1] - BEGINNING)]
+    return lags[0] / np.max(lags[1:], axis=0)
+
+
+def _copied(r: Any) -> np.ndarray:
+    return np.stack([_copying(r["sensitivity"][name]) for name in LAYERS], axis=1)
+
+
+def _previous(r: Any) -> np.ndarray:
+    """The attention of each first layer's head that looks most at the element before, mean over tokens."""
+    return np.stack(
+        [np.diagonal(r["attention"][name], -1, 2, 3)[..., BEGINNING:].mean(-1).max(-1) for name in LAYERS], axis=1
+    )
+
+
+def _last(r: Any, name: str) -> np.ndarray:
+    """Of the fall of the logarithm of the error over all layers, the part of the last, after 40 elements."""
+    errors = unumpy.log(by_layer(r["next-probe"], name)[:, :, 2])
+    return (errors[:, -2] - errors[:, -1]) / (errors[:, 0] - errors[:, -1])
+
+
+def _implicit(r: Any) -> np.ndarray:
+    """Error of a step on what is decoded before the last layer over that of one on the inputs, after 20 and 40."""
+    step = r["by-time"].where(np.isin(r["by-time"].cases["t"], TIMES[1:]))["mse", "gd"]
+    found = [by_layer(r["implicit-probe"], name)[:, -2, 1:] / step.reshape(1, -1) for name in DEEP]
+    return np.concatenate(found, axis=1)
+
+
+CLAIMS = (
+    converged(*LAYERS, at_least=3, most=0.02),
+    best_ridge(),
+    Claim(
+        "mesa-best", "every hybrid with a mesa layer loses less than every network of seven softmax layers",
+        "loss of softmax and mesa / of seven softmax layers, each with each", printed("Fig. 3.4 A"),
+        lambda r: each_with_each(r["comparison"], "mesa", "softmax"), below(1.0), at_least=3, premises=PREMISES,
+        reported=Reported(0.862, "authors' stored results"),
+    ),
+    Claim(
+        "mesa-below-linear", "and less than every hybrid of six linear layers",
+        "loss of softmax and mesa / of softmax and six linear layers, each with each", printed("Fig. 3.4 A"),
+        lambda r: each_with_each(r["comparison"], "mesa", "linear"), below(1.0), at_least=3, premises=PREMISES,
+    ),
+    Claim(
+        "mesa-near-the-limit", "each hybrid with a mesa layer loses at most 10 % more than ridge regression on all "
+        "known pairs", "loss of softmax and mesa / of the limit", printed("section 3.5.1"),
+        lambda r: r["comparison"].ratio("mesa", "limit"), Bound(0.99, 1.1), at_least=3, premises=PREMISES,
+        reported=Reported(1.048, "authors' stored results, against 0.1893"),
+    ),
+    Claim(
+        "below-one-step", "seven softmax layers lose less than two fifths of what one tuned step of gradient descent "
+        "does", "loss of seven softmax layers / of one step", printed("section 3.5.1"),
+        lambda r: r["comparison"].ratio("softmax", "gd"), below(0.4), at_least=3, premises=("converged",),
+        reported=Reported(0.256, "authors' stored results"),
+    ),
+    Claim(
+        "copies", "after the first layer, tokens depend on the element before twice as much as on any earlier one, in "
+        "networks of all kinds", "|d e_t / d s_{t-1}| / largest |d e_t / d s_{t-k}| of k > 1, means over tokens",
+        printed("Fig. 3.4 B"), _copied, above(2.0), at_least=3, premises=("converged",),
+    ),
+    Claim(
+        "untrained-copies", "those of untrained networks do not", "the same of untrained seven softmax layers",
+        ours("a null control"), lambda r: _copying(r["sensitivity"]["untrained"]), below(2.0), at_least=3,
+        about="algorithms",
+    ),
+    Claim(
+        "attends-before", "a head of the first layer gives the element before more than half of its attention",
+        "attention of t to t - 1, mean over tokens, of the head that has most",
+        printed("section 3.5.1, attention maps"),
+        _previous, above(0.5), at_least=3, premises=("converged",),
+    ),
+    shuffled_targets(tuple(STAGES)[:2], (*DEEP, "untrained")),
+    Claim(
+        "next-improves", "through seven softmax layers the next element is decoded better after each than before it",
+        "error of the probe after a layer / before it, at 10, 20 and 40 elements", printed("Fig. 3.4 C"),
+        lambda r: improvement(r["next-probe"], "softmax"), below(1.0), at_least=3, premises=PROBES,
+    ),
+    Claim(
+        "jump", "the last of seven softmax layers makes more than half of that",
+        "part of the last layer in the fall of the log error, after 40 elements", printed("Fig. 3.4 C"),
+        lambda r: _last(r, "softmax"), above(0.5), at_least=3, premises=PROBES,
+    ),
+    Claim(
+        "hybrid-jump", "and so does the last of six linear layers", "the same of softmax and six linear layers",
+        printed("Fig. 3.8 B"), lambda r: _last(r, "linear"), above(0.5), at_least=3, premises=PROBES,
+    ),
+    Claim(
+        "preconditions", "the preconditioned input is decoded better from layer to layer, through the first four of "
+        "seven softmax layers", "error of the probe after a layer / before it", printed("Fig. 3.4 D"),
+        lambda r: improvement(r["preconditioned-probe"], "softmax", slice(4)), below(1.0), at_least=3, premises=PROBES,
+    ),
+    Claim(
+        "hybrid-preconditions", "and through all of softmax and six linear layers but the last",
+        "error of the probe after a layer / before it", printed("Fig. 3.8 C"),
+        lambda r: improvement(r["preconditioned-probe"], "linear", slice(6)), below(1.0), at_least=3, premises=PROBES,
+    ),
+    Claim(
+        "hybrid-gives-up", "whose last layer leaves less of it", "error of the probe after the last layer / before it",
+        printed("Fig. 3.8 C"), lambda r: improvement(r["preconditioned-probe"], "linear", slice(6, None)), above(1.0),
+        at_least=3, premises=PROBES,
+    ),
+    Claim(
+        "untrained", "both targets are decoded better from trained networks of seven softmax layers than from "
+        "untrained ones", "error of the probe, trained / untrained, before the last layer, after 20 elements",
+        ours("a null control"),
+        lambda r: np.stack(
+            [by_layer(r[s], "softmax")[:, -2, 1] / by_layer(r[s], "untrained")[:, -2, 1] for s in tuple(STAGES)[:2]],
+            axis=1,
+        ),
+        below(0.8), at_least=3, premises=PROBES,
+    ),
+    Claim(
+        "implicit-step", "one gradient step on the input as it is decoded before the last layer errs less than one on "
+        "the input itself, after 20 and after 40 elements", "error of the step on the decoded / of a tuned step",
+        printed("Fig. 3.13"), _implicit, below(1.0), at_least=3, premises=PROBES,
+    ),
+)  # fmt: skip
+
+
+def measure(lab: Lab, settings: FullTransformers) -> None:
+    """Train networks of each kind, compare, look into the first layer and probe."""
+    family = settings.family()
+    watched = watch_loss(mse=lab.draw(family, settings.watch_tasks, "watch"))
+    trained = {
+        name: lab.train(
+            name, transformer(name), family, settings.mesa if name == "mesa" else settings.training, watch=watched
+        )
+        for name in LAYERS
+    }
+    groups = {**trained, "gd": [one_step(lab, settings)], **least_squares()}
+    fresh = lab.draw(family, settings.tasks, "eval")
+    lab.stage("comparison", lambda: lenses.measure_predictors(groups, ["limit"], fresh))
+    lab.stage("by-time", lambda: lenses.errors_by_time({name: groups[name] for name in ROLES}, fresh))
+
+    untrained = [transformer("softmax").build(lab.stream("untrained", index)) for index in range(settings.seeds)]
+    seen = lab.draw(family, settings.averaged_tasks, "sensitivity")
+    lab.stage("sensitivity", lambda: _each({**trained, "untrained": untrained}, seen, lenses.element_sensitivity))
+    lab.stage("attention", lambda: _each(trained, seen, lambda net, own: lenses.attention_maps(net, own)[0]))
+    lab.stage("weights", lambda: kept_products(trained["linear"][0], 1, 2))
+
+    shown = lab.draw(family, settings.probe_tasks, "probe")
+    groups = {name: trained[name] for name in DEEP} | {"untrained": untrained}
+    for stage in STAGES:
+        target = stage.removesuffix("-probe")
+        lab.stage(
+            stage,
+            lambda target=target: lenses.probe(groups, shown, target, times=TIMES, generator=lab.stream("shuffle")),
+        )
+
+
+def _each(groups: dict[str, list[Any]], sequences: Any, lens: Any) -> Arrays:
+    """What a lens gives of every network, ``(seeds, ...)``."""
+    found = {
+        name: np.stack([lens(net, sequences).cpu().numpy() for net in members]) for name, members in groups.items()
+    }
+    return Arrays(found, **{name: " ".join(("seed", "head", "t", "u")[-one.ndim :]) for name, one in found.items()})
+
+
+ROLES = {
+    "softmax": ("trained", "7 softmax"),
+    "linear": ("other", "softmax, 6 linear"),
+    "mesa": ("interpolated", "softmax, mesa"),
+    "gd": ("gd", "gradient step"),
+    "limit": ("limit", "least squares"),
+}
+PROBED = {name: ROLES[name] for name in DEEP} | {"untrained": ("gd", "untrained")}
+
+
+def _sensitivities(r: Any) -> dict[str, np.ndarray]:
+    labels = {name: ROLES[name][1] for name in LAYERS} | {"untrained": "untrained"}
+    shown = {label: r["sensitivity"][name].mean(0)[:20, :20] for name, label in labels.items()}
+    return {label: one / one.max() for label, one in shown.items()}
+
+
+def _attention(r: Any) -> dict[str, np.ndarray]:
+    return {
+        f"{ROLES[name][1]}, head {head + 1}": one[:20, :20]
+        for name in LAYERS
+        for head, one in enumerate(r["attention"][name][0])
+    }
+
+
+FIGURES = (
+    losses(
+        ROLES, tuple(LAYERS), "Fig. 3.4 A", ("mesa-best", "mesa-below-linear", "mesa-near-the-limit", "below-one-step"),
+    ),
+    Figure(
+        "sensitivity", "How tokens after the first layer (rows) depend on elements (columns): norms of derivatives "
+        "over the largest, means over sequences and seeds, of the first 20. Thesis: Figs. 3.4 B and 3.8 A.",
+        Matrices(_sensitivities, 1.0), claims=("copies", "untrained-copies"),
+    ),
+    Figure(
+        "attention", "Attention of the first layer's heads, first seed, means over sequences; rows attend to columns. "
+        "Thesis: section 3.7.4.", Matrices(_attention, 1.0, 3), size=(9, 6.6), claims=("attends-before",),
+    ),
+    Figure(
+        "probes", "Errors of linear probes on sequences held out, by layer; 0 is before the first. Thesis: Figs. 3.4 C "
+        "and D, 3.8 B and C, 3.13.", tuple(probed(stage, title, PROBED) for stage, title in STAGES.items()),
+        shared_legend=True,
+        claims=(
+            "next-improves", "jump", "hybrid-jump", "preconditions", "hybrid-preconditions", "hybrid-gives-up",
+            "untrained", "implicit-step", "shuffled-targets",
+        ),
+    ),
+    weights_figure(
+        "Products of weights of the first two linear layers of a hybrid, first seed, each over its largest entry. "
+        "Thesis: Fig. 3.12.", 4, (9, 8.6),
+    ),
+)  # fmt: skip
+
+STUDY = register("study", "mesa-transformer")(
+    Study(
+        name="mesa-transformer",
+        question="What do transformers that read raw elements learn from linear dynamics?",
+        source=f"{THESIS}: Figs. 3.4, 3.8, 3.12 and 3.13",
+        presets={
+            "quick": FullTransformers(
+                plan(120, 1e-3, batch=16, **USUAL),
+                tasks=500,
+                tune_tasks=500,
+                watch_tasks=100,
+                mesa=plan(120, 8e-3, batch=16, **USUAL),
+                probe_tasks=500,
+                averaged_tasks=4,
+            ),
+            "paper": FullTransformers(plan(8000, 1e-3, batch=128, warmup_steps=800, **USUAL)),
+        },
+        measure=measure,
+        claims=CLAIMS,
+        figures=FIGURES,
+        deviations=(
+            "Networks train for 8,000 steps (the mesa-layer's hybrid for 4,000) of 128 sequences, in place of 10,000 "
+            "to 20,000 of 256, at learning rates of 1e-3 and 5e-3 in place of 7e-4 and 3e-4; weights are averaged.",
+            "Three networks of each kind, in place of five.",
+            "Tokens of the hybrid of linear layers are clipped at 4 after each layer.",
+        ),
+    )
+)  # fmt: skip

@@ -1,0 +1,62 @@
+"""Linear probes of networks, as studies judge and show them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+
+from mesascope.evidence import Claim, above, ours
+from mesascope.reports import Line, Lines
+from mesascope.studies.common import values
+
+__all__ = ["TIMES", "by_layer", "improvement", "probed", "shuffled_targets"]
+
+# Numbers of elements known at which networks are probed.
+TIMES = (10, 20, 40)
+
+
+def by_layer(found: Any, name: str) -> np.ndarray:
+    """Errors of a probe, ``(seeds, layers, times)``; layer 0 is before the first."""
+    return found["mse", name].reshape(len(found["mse", name]), -1, len(TIMES))
+
+
+def improvement(found: Any, name: str, layers: slice = slice(None)) -> np.ndarray:
+    """Error after each of these layers over that before it, ``(seeds, layers times)``."""
+    errors = by_layer(found, name)
+    return (errors[:, 1:] / errors[:, :-1])[:, layers].reshape(len(errors), -1)
+
+
+def shuffled_targets(stages: Collection[str], names: Collection[str], at_least: int = 3) -> Claim:
+    """Probes that find something in shuffled targets have seen what they are judged on."""
+
+    def ratios(r: Any) -> np.ndarray:
+        found = [r[stage].ratio(f"{name}-shuffled", "constant") for stage in stages for name in names]
+        return np.concatenate([one.reshape(len(one), -1) for one in found], axis=1)
+
+    return Claim(
+        "shuffled-targets",
+        "probes of shuffled targets find nothing",
+        "error of such a probe / of the mean of the targets, at each layer and time",
+        ours("premise"),
+        ratios,
+        above(0.97),
+        at_least=at_least,
+        about="algorithms",
+    )
+
+
+def probed(stage: str, title: str, shown: Mapping[str, tuple[Any, str]]) -> Lines:
+    """Errors of a probe over layers, relative to the targets' spread; role and label of each group."""
+
+    def read(r: Any) -> list[Line]:
+        found, lines = r[stage], []
+        for name, (role, label) in shown.items():
+            relative = values(found.ratio(name, "constant")).reshape(len(found["mse", name]), -1, len(TIMES))
+            for place, (time, marks) in enumerate(zip(TIMES, ("o:", "s--", "^-"), strict=True)):
+                y = relative[:, :, place]
+                lines.append(Line(np.arange(y.shape[1]), y, role, f"{label}, {time} elements", marks=marks))
+        return lines
+
+    return Lines(title, "layer", "error of the probe / of the mean", read, "y")
