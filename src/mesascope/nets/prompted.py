@@ -88,6 +88,38 @@ class Prompted(Pretrained):
         self.prefix = drawn(config.prefix, d) if config.prefix else None
         self.eos = drawn(d) if config.eos else None
 
+    @classmethod
+    def on(
+        cls,
+        network: SequencePredictor | Prompted,
+        *,
+        eos: bool = False,
+        prefix: int = 0,
+        generator: torch.Generator | None = None,
+    ) -> Prompted:
+        """A prompt for a network; for one that has a prompt, that is kept, frozen, and what is asked for added to it.
+
+        Args:
+            eos: an element between one pair and the next.
+            prefix: so many elements before a sequence.
+            generator: of the prompt.
+        """
+        before = network if isinstance(network, Prompted) else None
+        bare = network.network if isinstance(network, Prompted) else network
+        require_instance("network", bare, SequencePredictor)
+        kept = {name: None if before is None else getattr(before, name) for name in ("eos", "prefix")}
+        for name, wanted in (("eos", eos), ("prefix", prefix)):
+            if wanted and kept[name] is not None:
+                refuse(name, "be left out where the network has one", wanted, "prompt the network that it was made of")
+        length = prefix or (0 if kept["prefix"] is None else len(kept["prefix"]))
+        prompted = cls(PromptedConfig(bare.config, length, eos or kept["eos"] is not None), generator, bare)
+        for name, found in kept.items():
+            if found is not None:
+                own = getattr(prompted, name)
+                own.data.copy_(found)
+                own.requires_grad_(False)
+        return prompted
+
     def forward(self, sequence: Float[Tensor, "*batch t d"]) -> Float[Tensor, "*batch t d"]:
         check_sequence(sequence)
         shown, places = self.shown(sequence)

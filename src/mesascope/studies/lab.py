@@ -43,6 +43,7 @@ class Lab:
         self.seeds = [self.seed + index for index in range(seeds)]
         self.device = torch.device(run.config["device"])
         self._trained: dict[str, Ensemble] = {}
+        self._taken: set[str] = set()  # names of the trainings that were taken over
 
     @overload
     def draw(self, family: Family, tasks: int, name: str) -> Episode: ...
@@ -142,7 +143,10 @@ class Lab:
 
     def _take_over(self, name: str, checkpoints: TrainingCheckpoints, steps: int) -> bool:
         """Copy a finished training of the same record, and what it logged, from the run to reuse, if it has one."""
-        if "reuse" not in self.run.config or "start" in checkpoints.config:  # a start is recorded by its name alone
+        if "reuse" not in self.run.config:
+            return False
+        # A start is recorded by its name alone: it is the same where that training was taken over, too.
+        if checkpoints.config.get("start") not in (None, *self._taken):
             return False
         other = open_run(self.run.config["reuse"])
         there = checkpoints.finished_like(other.path / "checkpoints", steps)
@@ -152,6 +156,7 @@ class Lab:
         self.run.rewind_metrics(name, -1)
         self.run.append_metrics({**row, "training": name} for row in other.metrics(there.folder.name))
         checkpoints.save(*found)
+        self._taken.add(name)
         return True
 
     def _require_logged(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
