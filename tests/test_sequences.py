@@ -2,12 +2,14 @@
 
 import pytest
 import torch
+from torch.nn.functional import pad
 
 from mesascope.constructions import mesa_least_squares, neumann_preconditioning, online_gradient_descent
 from mesascope.errors import ArgumentError, ArgumentTypeError, NumericalError
 from mesascope.learners import (
     ChebyshevLeastSquares,
     GradientDescent,
+    Lags,
     LeastSquares,
     NeumannLeastSquares,
     OnlineGradientDescent,
@@ -167,6 +169,27 @@ def test_forgetting_weights_the_past_and_the_regulariser():
         torch.testing.assert_close(predictions[:, t : t + 1], expected)
 
 
+def test_least_squares_on_features_learns_from_these():
+    s = sequences()
+    windows = pad(torch.cat([s[:, 1:], s[:, :-1]], -1), (0, 0, 1, 0))
+    for features, found in ((Lags(2), windows), (torch.tanh, s.tanh())):
+        predictions = RecursiveLeastSquares(0.3, features=features)(s)
+        for t in (2, 7, 11):
+            context = Context(found[:, : t - 1], s[:, 1:t])
+            expected = LeastSquares(ridge=0.3)(context, found[:, t - 1 : t])
+            torch.testing.assert_close(predictions[:, t - 1 : t], expected)
+
+
+def test_a_system_seen_in_part_is_learned_from_as_many_elements_as_its_state_needs():
+    s = ObservedDynamics(d=2, hidden=6, noise=0.0).sample(20, stream(0, "seen")).double()
+    errors = [
+        (RecursiveLeastSquares(1e-8, features=Lags(lags))(s)[:, 40:-1] - s[:, 41:]).square().mean()
+        for lags in (1, 2, 3)
+    ]
+    assert errors[2] < 1e-6
+    assert min(errors[:2]) > 0.05
+
+
 def test_one_step_is_gradient_descent_on_the_past():
     s, w0 = sequences(), torch.randn(D, D, dtype=torch.float64, generator=stream(0, "w0"))
     predictions = OnlineGradientDescent(1, 0.05, w0)(s)
@@ -230,6 +253,11 @@ def test_trajectories_end_at_the_prediction_and_begin_before_the_first_step():
         (lambda: OnlineGradientDescent(2, [0.1]), "eta must be one number or 2"),
         (lambda: RecursiveLeastSquares(0.0), "ridge must be greater than 0"),
         (lambda: RecursiveLeastSquares(1.0, 1.5), "forget must be at most 1"),
+        (
+            lambda: RecursiveLeastSquares(1.0, features=torch.sum)(torch.ones(5, 2)),
+            "features must give one row an elem",
+        ),
+        (lambda: Lags(0), "count must be at least 1"),
         (lambda: NeumannLeastSquares(3, 0.5), "bound must be greater than ridge = 1, but is 0.5"),
         (lambda: ChebyshevLeastSquares([], 10.0), r"len\(coefficients\) must be at least 1"),
         (lambda: check_sequence(torch.ones(3)), r"sequence must be \(\*batch, t, d\), but is \(3,\)"),

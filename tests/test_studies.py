@@ -13,6 +13,7 @@ from mesascope.records import from_record, registered, to_record
 from mesascope.reports import figures, ledger_markdown
 from mesascope.runs import find_runs, open_run
 from mesascope.studies import Lab, changed_settings, ledger_rows, new_run, resume_run, run_study
+from mesascope.studies.mesa.dynamics import Sequences
 from mesascope.training import Training
 
 STUDIES = registered("study")
@@ -23,7 +24,7 @@ TINY_SEQUENCES = {"tasks": 60, "tune_tasks": 60, "watch_tasks": 20, "probe_tasks
 
 def hardly_trained(settings, **tiny):
     """The same settings with four training steps and few tasks: the same networks, seeds, claims and figures."""
-    changes, sizes = {}, TINY_SEQUENCES if hasattr(settings, "dynamics") else TINY
+    changes, sizes = {}, TINY_SEQUENCES if isinstance(settings, Sequences) else TINY
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
         if isinstance(value, Training):

@@ -13,6 +13,7 @@ from .ranges import Range as Range
 from .second_order import Newton as Newton, PreconditionedGradientDescent as PreconditionedGradientDescent
 from .sequences import (
     ChebyshevLeastSquares as ChebyshevLeastSquares,
+    Lags as Lags,
     NeumannLeastSquares as NeumannLeastSquares,
     OnlineGradientDescent as OnlineGradientDescent,
     PairSums as PairSums,

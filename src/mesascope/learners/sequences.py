@@ -11,13 +11,21 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import nn
 from torch.nn import functional
 
-from mesascope.errors import ArgumentError, NumericalError, refuse, require_count, require_instance, require_number
+from mesascope.errors import (
+    ArgumentError,
+    NumericalError,
+    refuse,
+    require_callable,
+    require_count,
+    require_instance,
+    require_number,
+)
 from mesascope.learners.descent import Rows, size_at, step_sizes, tensor_of
 from mesascope.learners.ranges import Range
 from mesascope.ops import causal_linear_attention, mesa_attention
@@ -26,7 +34,14 @@ from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import check_sequence
 
-__all__ = ["ChebyshevLeastSquares", "NeumannLeastSquares", "OnlineGradientDescent", "PairSums", "RecursiveLeastSquares"]
+__all__ = [
+    "ChebyshevLeastSquares",
+    "Lags",
+    "NeumannLeastSquares",
+    "OnlineGradientDescent",
+    "PairSums",
+    "RecursiveLeastSquares",
+]
 
 _RAISE = "use a bound above the eigenvalues of every A_t, of which the sum of |s_i|^2 and the ridge is one"
 
@@ -123,17 +138,44 @@ class PairSums(nn.Module):
         return f"now={self.now.tolist()}, before={self.before.tolist()}"
 
 
+class Lags(nn.Module):
+    """The last ``count`` elements side by side, the newest first: ``(*batch, t, count * d)``.
+
+    Zero, of which nothing is learned, as long as fewer are known: a pair with part of its input would be a wrong one.
+
+    >>> Lags(2)(torch.tensor([[1.0], [2.0], [4.0]]))
+    tensor([[0., 0.],
+            [2., 1.],
+            [4., 2.]])
+    """
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        require_count("count", count)
+        self.count = count
+
+    def forward(self, sequence: Float[Tensor, "*batch t d"]) -> Float[Tensor, "*batch t f"]:
+        check_sequence(sequence)
+        t = sequence.shape[-2]
+        window = torch.cat([functional.pad(sequence, (0, 0, lag, 0))[..., :t, :] for lag in range(self.count)], -1)
+        return window * (torch.arange(t, device=sequence.device) >= self.count - 1).to(sequence)[:, None]
+
+
 @register(
     "predictor",
     "recursive-least-squares",
     free={"ridge": Range(1e-4, 100.0, "log"), "forget": Range(0.5, 1.0, "linear")},
 )
 class RecursiveLeastSquares(nn.Module):
-    """The W_t that minimises 1/2 sum_{i<=t} forget^(t-i) |s_i - W s_{i-1}|^2 + forget^t ridge/2 |W|^2, at every t.
+    """The W_t that minimises 1/2 sum_{i<=t} forget^(t-i) |s_i - W x_{i-1}|^2 + forget^t ridge/2 |W|^2, at every t.
+
+    Its inputs x_i are the elements s_i, or features of the elements up to s_i.
 
     Args:
         ridge: 1/lambda, greater than 0. The best is noise^2 over the variance of W's entries.
         forget: factor by which all that was is forgotten at each element; 1 forgets nothing.
+        features: maps a sequence ``(*batch, t, d)`` to inputs ``(*batch, t, f)``, each of the elements up to its own,
+            as `Lags` does; the elements themselves if None.
 
     Raises:
         NumericalError: the problem is singular to the precision at hand.
@@ -144,15 +186,20 @@ class RecursiveLeastSquares(nn.Module):
     tensor([0., 4., 8.])
     """
 
-    def __init__(self, ridge: float, forget: float = 1.0) -> None:
+    def __init__(self, ridge: float, forget: float = 1.0, features: Callable[[Tensor], Tensor] | None = None) -> None:
         super().__init__()
         require_number("ridge", ridge, above=0)
         require_number("forget", forget, above=0, most=1)
-        self.ridge, self.forget = ridge, forget
+        if features is not None:
+            require_callable("features", features)
+        self.ridge, self.forget, self.features = ridge, forget, features
 
     def forward(self, sequence: Float[Tensor, "*batch t d"]) -> Float[Tensor, "*batch t d"]:
-        before = _before(sequence)
-        q, k, v = (part.unsqueeze(-3) for part in (sequence, before, sequence))
+        check_sequence(sequence)
+        inputs = sequence if self.features is None else self.features(sequence)
+        if inputs.ndim != sequence.ndim or inputs.shape[:-1] != sequence.shape[:-1]:
+            refuse("features", "give one row an element", tuple(inputs.shape), "map (*batch, t, d) to (*batch, t, f)")
+        q, k, v = (part.unsqueeze(-3) for part in (inputs, _before(inputs), sequence))
         gate = None if self.forget == 1 else torch.full_like(q[..., 0], math.log(self.forget))
         return mesa_attention(q, k, v, ridge=self.ridge, log_forget=gate).squeeze(-3)
 

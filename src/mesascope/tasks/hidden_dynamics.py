@@ -67,11 +67,11 @@ class ObservedDynamics:
 @register("family", "nonlinear-dynamics")
 @dataclass(frozen=True)
 class NonlinearDynamics:
-    """Dynamics that are linear in features: s_{t+1} = sqrt(d) u/|u| + noise * eps with u = W f(s_t).
+    """Dynamics that are linear in features: s_{t+1} = W f(s_t) + noise * eps with |f(s)| = sqrt(d).
 
-    W ``(d, d)`` is a random orthogonal matrix of the task. The features f(s) = B tanh(gain A s), with A ``(hidden, d)``
-    and B ``(d, hidden)``, are the same for all tasks, so that a network can learn them while it trains, and W in
-    context.
+    W ``(d, d)`` is a random orthogonal matrix of the task. The features f(s) = sqrt(d) g/|g| of g = B tanh(gain A s),
+    with A ``(hidden, d)`` and B ``(d, hidden)``, are the same for all tasks, so that a network can learn them while it
+    trains, and W in context.
 
     Args:
         d: width of an element.
@@ -113,9 +113,9 @@ class NonlinearDynamics:
         return first / self.d**0.5, second / self.hidden**0.5
 
     def features(self, elements: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
-        """f(s): what the next element is linear in, but for its length."""
+        """f(s): what the next element is linear in."""
         first, second = (weight.to(elements) for weight in self._weights)
-        return torch.tanh(self.gain * elements @ first.mT) @ second.mT
+        return self._unit(torch.tanh(self.gain * elements @ first.mT) @ second.mT)
 
     def sample(self, batch: int, generator: torch.Generator) -> Float[Tensor, "batch t d"]:
         """Draw ``batch`` sequences on the generator's device, in float32."""
@@ -123,7 +123,7 @@ class NonlinearDynamics:
         matrix = orthogonal((batch,), self.d, generator)
         first = self._unit(normal((batch, self.d), generator))
         noise = self.noise * normal((self.length - 1, batch, self.d), generator)
-        return unrolled(first, noise, lambda last, added: self._unit(applied(matrix, self.features(last))) + added)
+        return unrolled(first, noise, lambda last, added: applied(matrix, self.features(last)) + added)
 
     def _unit(self, vectors: Tensor) -> Tensor:
         return self.d**0.5 * functional.normalize(vectors, dim=-1)

@@ -193,7 +193,7 @@ PROBED = {"six": ("trained", "trained"), "untrained": ("gd", "untrained")}
 
 FIGURES = (
     losses(
-        ROLES, tuple(DEPTHS), "Fig. 3.3 A",
+        ROLES, tuple(DEPTHS), "Thesis: Fig. 3.3 A",
         ("deeper", "not-the-limit", "below-online", "revalg", "sixteen-blocks", "interpolation"),
     ),
     Figure(

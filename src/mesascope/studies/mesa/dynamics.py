@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mesascope import learners, nets, tasks
+from mesascope import learners, lenses, nets, tasks
 from mesascope.errors import require_choice, require_count
 from mesascope.evidence import Claim, above, ours
 from mesascope.reports import Figure, Line, Lines
@@ -19,15 +19,19 @@ if TYPE_CHECKING:
     from mesascope.studies.lab import Lab
 
 __all__ = [
+    "LOSS",
     "THESIS",
     "Dynamics",
+    "Sequences",
     "best_ridge",
     "channels",
     "each_with_each",
     "least_squares",
     "losses",
     "one_step",
+    "single_layer",
     "times",
+    "tuned_ridge",
 ]
 
 THESIS = "von Oswald, thesis (2024), chapter 3"
@@ -35,18 +39,16 @@ LOSS = "half squared error a step"
 # The regulariser of the limit, the noise's variance over that of W's entries, and two others that must not be better.
 RIDGE = 1e-3
 RIDGES = (RIDGE / 3, 3 * RIDGE)
+# Regularisers that are tried where theory picks none.
+TRIED = (1e-3, 0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 
 
 @dataclass(frozen=True)
-class Dynamics:
-    """Settings of a study of linear dynamics: sequences of 51 elements of width 10, and how networks train on them."""
+class Sequences:
+    """Settings of a study of networks that predict sequences."""
 
     training: Training
     """How the networks train."""
-    dynamics: str = "orthogonal"
-    """What sequences follow: orthogonal, contracting or fixed maps."""
-    init_scale: float = 0.006
-    """Variance of the initial weights, times depth and fan-in."""
     seeds: int = 5
     """Networks trained, one a seed."""
     tasks: int = 20_000
@@ -60,6 +62,19 @@ class Dynamics:
         require_count("seeds", self.seeds)
         for name in ("tasks", "tune_tasks", "watch_tasks"):
             require_count(name, getattr(self, name), least=2)
+
+
+@dataclass(frozen=True)
+class Dynamics(Sequences):
+    """Settings of a study of linear dynamics: sequences of 51 elements of width 10, and how networks train on them."""
+
+    dynamics: str = "orthogonal"
+    """What sequences follow: orthogonal, contracting or fixed maps."""
+    init_scale: float = 0.006
+    """Variance of the initial weights, times depth and fan-in."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         require_choice("dynamics", self.dynamics, ("orthogonal", "contracting", "fixed"))
 
     def family(self) -> tasks.LinearDynamics:
@@ -81,6 +96,13 @@ def channels(
     return nets.SequencePredictorConfig(transformer, d, names)
 
 
+def single_layer(settings: Dynamics, n_heads: int, attention: str) -> Any:
+    """The config of one layer on tokens (0, s_t, s_{t-1})."""
+    return channels(
+        "blank", "now", "before", attention=attention, n_heads=n_heads, key_size=20, init_scale=settings.init_scale
+    )
+
+
 def one_step(lab: Lab, settings: Dynamics) -> Any:
     """Tuned gradient descent of one step."""
     start = learners.OnlineGradientDescent(1, 0.03)
@@ -91,6 +113,20 @@ def least_squares() -> dict[str, list[Any]]:
     """Ridge regression on all known pairs: ``limit``, with the regulariser that theory picks, and with others."""
     named = {f"ridge-{ridge:g}": [learners.RecursiveLeastSquares(ridge)] for ridge in RIDGES}
     return {"limit": [learners.RecursiveLeastSquares(RIDGE)], **named}
+
+
+def tuned_ridge(
+    lab: Lab, settings: Sequences, family: Any, features: Any = None, times: Sequence[int] | None = None
+) -> Any:
+    """Ridge regression, on elements or features, with the regulariser that is best on sequences of its own.
+
+    Args:
+        times: numbers of elements known at which it is judged; all if None.
+    """
+    drawn = lab.draw(family, settings.tune_tasks, "tune")
+    known = {f"{ridge:g}": learners.RecursiveLeastSquares(ridge, features=features) for ridge in TRIED}
+    errors = lenses.errors_by_time({name: [learner] for name, learner in known.items()}, drawn, times)
+    return known[min(known, key=lambda name: values(errors["mse", name]).sum())]
 
 
 def best_ridge() -> Claim:
@@ -114,27 +150,28 @@ def each_with_each(found: Any, one: str, other: str) -> np.ndarray:
 
 
 def losses(
-    shown: Mapping[str, tuple[Any, str]], trained: Sequence[str], figure: str, claims: tuple[str, ...]
+    shown: Mapping[str, tuple[Any, str]], trained: Sequence[str], figure: str, claims: tuple[str, ...], d: int = 10
 ) -> Figure:
     """The losses of a study, from its trainings and from stage ``by-time``.
 
     Args:
         shown: role and label of each group.
         trained: those of them that are trained.
-        figure: of the thesis.
+        figure: where a source has it, in words.
+        d: width of an element.
     """
 
     def training(r: Any) -> list[Line]:
-        return [Line(r[name]["step"], 5 * r[name]["mse"], *shown[name]) for name in trained]
+        return [Line(r[name]["step"], d / 2 * r[name]["mse"], *shown[name]) for name in trained]
 
     def by_time(r: Any) -> list[Line]:
         found = r["by-time"]
-        return [Line(found.cases["t"], 5 * values(found["mse", name]), *line) for name, line in shown.items()]
+        return [Line(found.cases["t"], d / 2 * values(found["mse", name]), *line) for name, line in shown.items()]
 
     return Figure(
         "losses",
         "Loss of a step, while training and by the number of elements known; line and band: mean and range over seeds. "
-        f"Thesis: {figure}.",
+        f"{figure}.",
         (Lines("", "training step", LOSS, training, "y"), Lines("", "elements known", LOSS, by_time, "y")),
         columns=2,
         shared_legend=True,

@@ -9,14 +9,14 @@ networks and shuffled targets are controls.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mesascope import lenses
 from mesascope.errors import require_count
-from mesascope.evidence import Arrays, Bound, Claim, Reported, above, below, ours, printed
+from mesascope.evidence import Bound, Claim, Reported, above, below, ours, printed
 from mesascope.records import register
 from mesascope.reports import Figure, Matrices
 from mesascope.studies.common import converged, plan, watch_loss
@@ -30,10 +30,20 @@ from mesascope.studies.mesa.dynamics import (
     one_step,
 )
 from mesascope.studies.mesa.probing import TIMES, by_layer, improvement, probed, shuffled_targets
-from mesascope.studies.mesa.transformers import LAYERS, USUAL, transformer
+from mesascope.studies.mesa.transformers import (
+    BEGINNING,
+    DEVIATIONS,
+    LAYERS,
+    LONG,
+    USUAL,
+    Transformers,
+    copying,
+    of_each,
+    sensitivity_figure,
+    transformer,
+)
 from mesascope.studies.mesa.weights import kept_products, weights_figure
 from mesascope.studies.study import Study
-from mesascope.training import Training
 
 if TYPE_CHECKING:
     from mesascope.studies.lab import Lab
@@ -46,37 +56,22 @@ STAGES = {
     "preconditioned-probe": "preconditioned input",
     "implicit-probe": "a step on it",
 }
-# Elements left out where maps are averaged along the sequence.
-BEGINNING = 5
 
 
 @dataclass(frozen=True)
-class FullTransformers(Dynamics):
+class FullTransformers(Transformers, Dynamics):
     """Settings of the study."""
 
-    seeds: int = 3
-    """Networks of each kind trained, one a seed."""
-    mesa: Training = field(default_factory=lambda: plan(4000, 5e-3, batch=128, warmup_steps=400, **USUAL))
-    """How the hybrid of a softmax and a mesa layer trains."""
     probe_tasks: int = 4_000
     """Sequences that probes are fitted and judged on."""
-    averaged_tasks: int = 20
-    """Sequences that sensitivities and attention are averaged over."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_count("probe_tasks", self.probe_tasks, least=4)
-        require_count("averaged_tasks", self.averaged_tasks)
-
-
-def _copying(maps: np.ndarray) -> np.ndarray:
-    """How a token depends on the element before over how it does on any earlier one, of means over tokens."""
-    lags = [np.diagonal(maps, -lag, 1, 2)[:, BEGINNING:].mean(1) for lag in range(1, maps.shape[1] - BEGINNING)]
-    return lags[0] / np.max(lags[1:], axis=0)
 
 
 def _copied(r: Any) -> np.ndarray:
-    return np.stack([_copying(r["sensitivity"][name]) for name in LAYERS], axis=1)
+    return np.stack([copying(r["sensitivity"][name]) for name in LAYERS], axis=1)
 
 
 def _previous(r: Any) -> np.ndarray:
@@ -132,7 +127,7 @@ CLAIMS = (
     ),
     Claim(
         "untrained-copies", "those of untrained networks do not", "the same of untrained seven softmax layers",
-        ours("a null control"), lambda r: _copying(r["sensitivity"]["untrained"]), below(2.0), at_least=3,
+        ours("a null control"), lambda r: copying(r["sensitivity"]["untrained"]), below(2.0), at_least=3,
         about="algorithms",
     ),
     Claim(
@@ -206,8 +201,8 @@ def measure(lab: Lab, settings: FullTransformers) -> None:
 
     untrained = [transformer("softmax").build(lab.stream("untrained", index)) for index in range(settings.seeds)]
     seen = lab.draw(family, settings.averaged_tasks, "sensitivity")
-    lab.stage("sensitivity", lambda: _each({**trained, "untrained": untrained}, seen, lenses.element_sensitivity))
-    lab.stage("attention", lambda: _each(trained, seen, lambda net, own: lenses.attention_maps(net, own)[0]))
+    lab.stage("sensitivity", lambda: of_each({**trained, "untrained": untrained}, seen, lenses.element_sensitivity))
+    lab.stage("attention", lambda: of_each(trained, seen, lambda net, own: lenses.attention_maps(net, own)[0]))
     lab.stage("weights", lambda: kept_products(trained["linear"][0], 1, 2))
 
     shown = lab.draw(family, settings.probe_tasks, "probe")
@@ -220,14 +215,6 @@ def measure(lab: Lab, settings: FullTransformers) -> None:
         )
 
 
-def _each(groups: dict[str, list[Any]], sequences: Any, lens: Any) -> Arrays:
-    """What a lens gives of every network, ``(seeds, ...)``."""
-    found = {
-        name: np.stack([lens(net, sequences).cpu().numpy() for net in members]) for name, members in groups.items()
-    }
-    return Arrays(found, **{name: " ".join(("seed", "head", "t", "u")[-one.ndim :]) for name, one in found.items()})
-
-
 ROLES = {
     "softmax": ("trained", "7 softmax"),
     "linear": ("other", "softmax, 6 linear"),
@@ -236,12 +223,6 @@ ROLES = {
     "limit": ("limit", "least squares"),
 }
 PROBED = {name: ROLES[name] for name in DEEP} | {"untrained": ("gd", "untrained")}
-
-
-def _sensitivities(r: Any) -> dict[str, np.ndarray]:
-    labels = {name: ROLES[name][1] for name in LAYERS} | {"untrained": "untrained"}
-    shown = {label: r["sensitivity"][name].mean(0)[:20, :20] for name, label in labels.items()}
-    return {label: one / one.max() for label, one in shown.items()}
 
 
 def _attention(r: Any) -> dict[str, np.ndarray]:
@@ -254,12 +235,12 @@ def _attention(r: Any) -> dict[str, np.ndarray]:
 
 FIGURES = (
     losses(
-        ROLES, tuple(LAYERS), "Fig. 3.4 A", ("mesa-best", "mesa-below-linear", "mesa-near-the-limit", "below-one-step"),
+        ROLES, tuple(LAYERS), "Thesis: Fig. 3.4 A",
+        ("mesa-best", "mesa-below-linear", "mesa-near-the-limit", "below-one-step"),
     ),
-    Figure(
-        "sensitivity", "How tokens after the first layer (rows) depend on elements (columns): norms of derivatives "
-        "over the largest, means over sequences and seeds, of the first 20. Thesis: Figs. 3.4 B and 3.8 A.",
-        Matrices(_sensitivities, 1.0), claims=("copies", "untrained-copies"),
+    sensitivity_figure(
+        {name: ROLES[name][1] for name in LAYERS} | {"untrained": "untrained"}, "Thesis: Figs. 3.4 B and 3.8 A",
+        ("copies", "untrained-copies"),
     ),
     Figure(
         "attention", "Attention of the first layer's heads, first seed, means over sequences; rows attend to columns. "
@@ -287,24 +268,19 @@ STUDY = register("study", "mesa-transformer")(
         source=f"{THESIS}: Figs. 3.4, 3.8, 3.12 and 3.13",
         presets={
             "quick": FullTransformers(
-                plan(120, 1e-3, batch=16, **USUAL),
+                plan(120, 3e-3, batch=16, **USUAL),
                 tasks=500,
                 tune_tasks=500,
                 watch_tasks=100,
                 mesa=plan(120, 8e-3, batch=16, **USUAL),
                 probe_tasks=500,
-                averaged_tasks=4,
+                averaged_tasks=2,
             ),
-            "paper": FullTransformers(plan(8000, 1e-3, batch=128, warmup_steps=800, **USUAL)),
+            "paper": FullTransformers(LONG),
         },
         measure=measure,
         claims=CLAIMS,
         figures=FIGURES,
-        deviations=(
-            "Networks train for 8,000 steps (the mesa-layer's hybrid for 4,000) of 128 sequences, in place of 10,000 "
-            "to 20,000 of 256, at learning rates of 1e-3 and 5e-3 in place of 7e-4 and 3e-4; weights are averaged.",
-            "Three networks of each kind, in place of five.",
-            "Tokens of the hybrid of linear layers are clipped at 4 after each layer.",
-        ),
+        deviations=(*DEVIATIONS, "Tokens of the hybrid of linear layers are clipped at 4 after each layer."),
     )
 )  # fmt: skip

@@ -20,11 +20,11 @@ from mesascope.studies.mesa.dynamics import (
     THESIS,
     Dynamics,
     best_ridge,
-    channels,
     each_with_each,
     least_squares,
     losses,
     one_step,
+    single_layer,
     times,
 )
 from mesascope.studies.mesa.weights import kept_products, weights_figure
@@ -34,7 +34,6 @@ from mesascope.training import Training
 if TYPE_CHECKING:
     from mesascope.studies.lab import Lab
 
-CHANNELS = ("blank", "now", "before")
 SHOWN = (10, 20, 50)
 LINEAR = ("linear-converged", "no-better-sums")
 MESA = ("mesa-converged", "limit-at-its-optimum")
@@ -134,7 +133,7 @@ def measure(lab: Lab, settings: OneLayer) -> None:
     family = settings.family()
     watched = watch_loss(mse=lab.draw(family, settings.watch_tasks, "watch"))
     trained = {
-        name: lab.train(name, _network(settings, heads, attention), family, training, watch=watched)
+        name: lab.train(name, single_layer(settings, heads, attention), family, training, watch=watched)
         for name, heads, attention, training in (
             ("linear", 2, "linear", settings.training),
             ("one-head", 1, "linear", settings.training),
@@ -163,10 +162,6 @@ def measure(lab: Lab, settings: OneLayer) -> None:
     lab.stage("interpolation", lambda: lenses.measure_predictors(path, ["trained", "other"], fresh))
     lab.stage("coefficients", lambda: _coefficients(read, found, gd.eta.item()))
     lab.stage("weights", lambda: kept_products(trained["linear"][0], 0))
-
-
-def _network(settings: OneLayer, n_heads: int, attention: str) -> Any:
-    return channels(*CHANNELS, attention=attention, n_heads=n_heads, key_size=20, init_scale=settings.init_scale)
 
 
 def _only(sums: learners.PairSums, kept: tuple[int, int], before: bool) -> learners.PairSums:
@@ -204,7 +199,7 @@ ROLES = {
 
 FIGURES = (
     losses(
-        ROLES, ("linear", "mesa"), "Fig. 3.2",
+        ROLES, ("linear", "mesa"), "Thesis: Fig. 3.2",
         ("one-step", "one-step-along", "revalg", "interpolation", "mesa-at-the-limit", "mesa-below-linear"),
     ),
     weights_figure(

@@ -2,11 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from mesascope import nets
+import numpy as np
 
-__all__ = ["LAYERS", "USUAL", "transformer"]
+from mesascope import nets
+from mesascope.errors import require_count
+from mesascope.evidence import Arrays
+from mesascope.reports import Figure, Matrices
+from mesascope.studies.common import plan
+from mesascope.studies.mesa.dynamics import Sequences
+from mesascope.training import Training
+
+__all__ = [
+    "DEVIATIONS",
+    "LAYERS",
+    "LONG",
+    "USUAL",
+    "Transformers",
+    "copying",
+    "of_each",
+    "sensitivity_figure",
+    "transformer",
+]
 
 # Attention by layer: all softmax, a hybrid of linear layers, and one of a single mesa layer.
 LAYERS = {
@@ -19,11 +39,75 @@ WIDTH, HEADS, KEY = 40, 4, 20
 USUAL: dict[str, Any] = {"schedule": "cosine", "optimizer": "adamw", "weight_decay": 0.05, "clip": 1.0}
 
 
-def transformer(name: str, d: int = 10) -> Any:
+LONG = plan(6000, 3e-3, batch=64, warmup_steps=600, **USUAL)
+DEVIATIONS = (
+    "Networks train for 6,000 steps (hybrids of a mesa layer for 4,000) of 64 sequences, in place of 10,000 to 20,000 "
+    "of 256, at learning rates of 3e-3 and 5e-3 in place of 7e-4 and 3e-4; weights are averaged.",
+    "Three networks of each kind, in place of five.",
+)
+# Elements left out where sensitivities are averaged along the sequence.
+BEGINNING = 5
+
+
+@dataclass(frozen=True)
+class Transformers(Sequences):
+    """Settings of a study of transformers."""
+
+    seeds: int = 3
+    """Networks of each kind trained, one a seed."""
+    mesa: Training = field(default_factory=lambda: plan(4000, 5e-3, batch=64, warmup_steps=400, **USUAL))
+    """How hybrids of a softmax and a mesa layer train."""
+    averaged_tasks: int = 10
+    """Sequences that sensitivities and attention are averaged over."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_count("averaged_tasks", self.averaged_tasks)
+
+
+def transformer(name: str, d: int = 10, mlp: int | None = None) -> Any:
     """The config of a network of these layers; its initial weights deviate by 0.05, as in the authors' code.
 
     The tokens of linear layers are clipped: otherwise they grow with the third power from layer to layer.
     """
     layers, clip = LAYERS[name], 4.0 if name == "linear" else None
     heads = nets.AttentionConfig(WIDTH, HEADS, key_size=KEY, positions=WIDTH, init_scale=0.05**2 * WIDTH * len(layers))
-    return nets.SequencePredictorConfig(nets.CausalTransformerConfig(heads, len(layers), layers, token_clip=clip), d)
+    body = nets.CausalTransformerConfig(heads, len(layers), layers, mlp=mlp, token_clip=clip)
+    return nets.SequencePredictorConfig(body, d)
+
+
+def copying(maps: np.ndarray, lag: int = 1, beyond: int = 2) -> np.ndarray:
+    """How a token depends on the element ``lag`` before over how it does, at most, on one ``beyond`` or more before.
+
+    Args:
+        maps: sensitivities ``(seeds, t, t)``; lags of fewer than five tokens are left out.
+    """
+    means = {
+        own: np.diagonal(maps, -own, 1, 2)[:, BEGINNING:].mean(1) for own in range(lag, maps.shape[1] - 2 * BEGINNING)
+    }
+    return means[lag] / np.max([means[own] for own in means if own >= beyond], axis=0)
+
+
+def of_each(groups: Mapping[str, Sequence[Any]], sequences: Any, lens: Callable[[Any, Any], Any]) -> Arrays:
+    """What a lens gives of every network, ``(seeds, ..., t, t)``."""
+    found = {
+        name: np.stack([lens(net, sequences).cpu().numpy() for net in members]) for name, members in groups.items()
+    }
+    axes = {3: "seed t u", 4: "seed head t u"}
+    return Arrays(found, **{name: axes[one.ndim] for name, one in found.items()})
+
+
+def sensitivity_figure(shown: Mapping[str, str], source: str, claims: tuple[str, ...]) -> Figure:
+    """The means over seeds of stage ``sensitivity``, of the first 20 elements; label of each group."""
+
+    def read(r: Any) -> dict[str, np.ndarray]:
+        means = {label: r["sensitivity"][name].mean(0)[:20, :20] for name, label in shown.items()}
+        return {label: one / one.max() for label, one in means.items()}
+
+    return Figure(
+        "sensitivity",
+        "How tokens after the first layer (rows) depend on elements (columns): norms of derivatives over the largest, "
+        f"means over sequences and seeds, of the first 20. {source}.",
+        Matrices(read, 1.0),
+        claims=claims,
+    )

@@ -1,0 +1,203 @@
+"""Do networks trained on other dynamics learn by another algorithm?
+
+Thesis: the first footnote of section 3.5.1, which says so of converging dynamics. One linear layer and one mesa layer
+train on contractions Q^T diag(a) Q, one linear layer on orthogonal maps. All contractions are symmetric and have
+eigenvalues from 0.3 to 0.9: whoever knows that can do better than least squares, which takes every W for possible.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mesascope import lenses
+from mesascope.evidence import Arrays, Claim, above, below, ours, printed, two_sided
+from mesascope.records import register
+from mesascope.reports import Figure, Line, Lines
+from mesascope.studies.common import converged, plan, values, watch_loss
+from mesascope.studies.mesa.dynamics import (
+    LOSS,
+    THESIS,
+    Dynamics,
+    best_ridge,
+    each_with_each,
+    least_squares,
+    one_step,
+    single_layer,
+)
+from mesascope.studies.study import Study
+from mesascope.training import Training
+
+if TYPE_CHECKING:
+    from mesascope.studies.lab import Lab
+
+PREMISES = ("converged",)
+FOOTNOTE = "section 3.5.1, footnote 1"
+
+
+@dataclass(frozen=True)
+class Contracting(Dynamics):
+    """Settings of the study."""
+
+    dynamics: str = "contracting"
+    """What sequences follow, but for those of the layers that are compared with."""
+    mesa: Training = field(default_factory=lambda: plan(2000, 1e-2, batch=128, optimizer="adamw", weight_decay=0.1))
+    """How mesa layers train."""
+
+
+def _products(r: Any, name: str) -> np.ndarray:
+    """Sizes of the coefficients of all products but s_i s_{i-1}^T over that of this one."""
+    now = np.abs(r["coefficients"][name])
+    return now[:, [0, 1, 3]].sum(1) / now[:, 2]
+
+
+CLAIMS = (
+    converged("linear", "mesa", "orthogonal-linear"),
+    best_ridge(),
+    Claim(
+        "other-algorithm", "a linear layer trained on contractions loses less than half of what one tuned step of "
+        "gradient descent does", "loss of linear / of one step, on contractions", printed(FOOTNOTE),
+        lambda r: r["comparison"].ratio("linear", "gd"), below(0.5), premises=PREMISES,
+    ),
+    Claim(
+        "one-step-elsewhere", "on orthogonal maps the same layer, trained on them, loses what one tuned step does, "
+        "within 2 %", "loss of linear / of one step, on orthogonal maps", ours("the control: section 3.5.1"),
+        lambda r: r["orthogonal-comparison"].ratio("orthogonal-linear", "gd"), two_sided(0.02), premises=PREMISES,
+    ),
+    Claim(
+        "other-products", "what it weighs besides s_i s_{i-1}^T, the products that gradient descent has no use for, it "
+        "weighs more than that", "sum of other |coefficients| of eq. 3.55 / that of s_i s_{i-1}^T", printed(FOOTNOTE),
+        lambda r: _products(r, "linear"), above(1.0), premises=PREMISES,
+    ),
+    Claim(
+        "one-product-elsewhere", "layers trained on orthogonal maps weigh the others less than a tenth of it",
+        "the same of layers trained on orthogonal maps", ours("the control: Table 3.1"),
+        lambda r: _products(r, "orthogonal-linear"), below(0.1), premises=PREMISES,
+    ),
+    Claim(
+        "below-least-squares", "both layers lose less than ridge regression on all known pairs, which does not know "
+        "what contractions have in common", "loss of each / of ridge regression, on contractions", printed(FOOTNOTE),
+        lambda r: np.stack([r["comparison"].ratio(name, "limit") for name in ("linear", "mesa")], axis=1), below(1.0),
+        premises=(*PREMISES, "limit-at-its-optimum"),
+    ),
+    Claim(
+        "no-transfer", "linear layers trained on one kind of dynamics lose at least twice as much on the other as "
+        "those trained there", "loss of those trained elsewhere / trained there, each with each",
+        ours("what makes them other"),
+        lambda r: np.stack(
+            [
+                each_with_each(r["comparison"], "orthogonal-linear", "linear"),
+                each_with_each(r["orthogonal-comparison"], "linear", "orthogonal-linear"),
+            ],
+            axis=1,
+        ),
+        above(2.0), premises=PREMISES,
+    ),
+)  # fmt: skip
+
+
+def measure(lab: Lab, settings: Contracting) -> None:
+    """Train layers on both kinds of dynamics, and compare all on both."""
+    orthogonal = dataclasses.replace(settings, dynamics="orthogonal")
+    linear, mesa = single_layer(settings, 2, "linear"), single_layer(settings, 4, "mesa")
+    trained = {
+        name: lab.train(
+            name, layer, own.family(), training,
+            watch=watch_loss(mse=lab.draw(own.family(), settings.watch_tasks, "watch")),
+        )
+        for name, layer, own, training in (
+            ("linear", linear, settings, settings.training),
+            ("mesa", mesa, settings, settings.mesa),
+            ("orthogonal-linear", linear, orthogonal, settings.training),
+        )
+    }  # fmt: skip
+    for own, kind in ((settings, ""), (orthogonal, "orthogonal-")):
+        groups = {**trained, "gd": [one_step(lab, own)], **least_squares()}
+        fresh = lab.draw(own.family(), settings.tasks, "eval")
+        seen = {name: groups[name] for name in ROLES}
+        lab.stage(f"{kind}comparison", lambda g=groups, x=fresh: lenses.measure_predictors(g, [], x))
+        lab.stage(f"{kind}by-time", lambda g=seen, x=fresh: lenses.errors_by_time(g, x))
+    lab.stage("coefficients", lambda: _coefficients(trained))
+
+
+def _coefficients(trained: dict[str, list[Any]]) -> Arrays:
+    """Of s_i s_i^T, s_{i-1} s_{i-1}^T, s_i s_{i-1}^T and s_{i-1} s_i^T, in what multiplies s_t: eq. 3.55."""
+    found = {
+        name: np.array([lenses.reverse_engineer(net).pair_sums().now.tolist() for net in trained[name]])
+        for name in ("linear", "orthogonal-linear")
+    }
+    return Arrays(found, **dict.fromkeys(found, "seed product"))
+
+
+ROLES = {
+    "linear": ("trained", "linear layer"),
+    "mesa": ("interpolated", "mesa layer"),
+    "orthogonal-linear": ("other", "linear layer, trained on orthogonal maps"),
+    "gd": ("gd", "gradient step"),
+    "limit": ("limit", "least squares"),
+}
+
+
+PRODUCTS: dict[str, Any] = {
+    "xticks": range(4),
+    "xticklabels": ("$s_i s_i^T$", "$s_{i-1} s_{i-1}^T$", "$s_i s_{i-1}^T$", "$s_{i-1} s_i^T$"),
+}
+
+
+def _weighed(r: Any) -> list[Line]:
+    shown = {"linear": "trained on contractions", "orthogonal-linear": "on orthogonal maps"}
+    return [
+        Line(np.arange(4), r["coefficients"][name], ROLES[name][0], label, each=True, marks="o")
+        for name, label in shown.items()
+    ]
+
+
+def _by_time(stage: str, title: str) -> Lines:
+    def read(r: Any) -> list[Line]:
+        found = r[stage]
+        return [Line(found.cases["t"], 5 * values(found["mse", name]), *line) for name, line in ROLES.items()]
+
+    return Lines(title, "elements known", LOSS, read, "y")
+
+
+FIGURES = (
+    Figure(
+        "losses", "Loss of a step by the number of elements known, on both kinds of dynamics; line and band: mean and "
+        "range over seeds.",
+        (_by_time("by-time", "contractions"), _by_time("orthogonal-by-time", "orthogonal maps")), columns=2,
+        shared_legend=True, claims=("other-algorithm", "one-step-elsewhere", "below-least-squares", "no-transfer"),
+    ),
+    Figure(
+        "coefficients", "Coefficients of the products of pairs with which linear layers multiply s_t: eq. 3.55 of the "
+        "thesis, each seed.", (Lines("", "product", "coefficient", _weighed, limits=PRODUCTS),), columns=1,
+        claims=("other-products", "one-product-elsewhere"),
+    ),
+)  # fmt: skip
+
+STUDY = register("study", "mesa-contracting")(
+    Study(
+        name="mesa-contracting",
+        question="Do networks trained on other dynamics learn by another algorithm?",
+        source=f"{THESIS}: {FOOTNOTE}",
+        presets={
+            "quick": Contracting(
+                plan(300, 5e-3, batch=32, optimizer="adamw", weight_decay=0.1),
+                tasks=2_000,
+                tune_tasks=1_000,
+                watch_tasks=500,
+                mesa=plan(120, 5e-2, batch=32, optimizer="adamw", weight_decay=0.1),
+            ),
+            "paper": Contracting(plan(2500, 1e-3, batch=256, optimizer="adamw", weight_decay=0.1)),
+        },
+        measure=measure,
+        claims=CLAIMS,
+        figures=FIGURES,
+        deviations=(
+            "The thesis says neither which converging dynamics nor which algorithm; contractions here are symmetric.",
+            "Networks train as in mesa-one-layer, and those on orthogonal maps are the same.",
+        ),
+    )
+)

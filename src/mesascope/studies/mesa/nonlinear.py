@@ -1,0 +1,125 @@
+"""Do transformers learn the features in which nonlinear dynamics are linear, and least squares on them in context?
+
+The extended paper behind chapter 3 of the thesis. Elements follow s_{t+1} = W f(s_t), with W of the task and features f
+that all tasks share: f can be learned while training, W in context. Networks with MLPs are compared with ridge
+regression on the elements, on the true features, and with networks without MLPs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mesascope import lenses, tasks
+from mesascope.evidence import Bound, Claim, below, ours, printed
+from mesascope.records import register
+from mesascope.studies.common import converged, plan, watch_loss
+from mesascope.studies.mesa.dynamics import each_with_each, losses, times, tuned_ridge
+from mesascope.studies.mesa.transformers import DEVIATIONS, LONG, USUAL, Transformers, transformer
+from mesascope.studies.study import Study
+
+if TYPE_CHECKING:
+    from mesascope.studies.lab import Lab
+
+EXTENDED = "extended paper (arXiv 2309.05858)"
+KINDS = ("softmax", "mesa")
+PREMISES = ("converged",)
+
+CLAIMS = (
+    converged("softmax", "mesa", "no-mlp", at_least=3, most=0.02),
+    Claim(
+        "features-are-better", "least squares on the true features loses less than half of what it does on elements",
+        "loss on features / on elements", ours("premise: these dynamics are not linear"),
+        lambda r: r["comparison"].ratio("features", "linear"), below(0.5), over="algorithms", at_least=1,
+        about="algorithms",
+    ),
+    Claim(
+        "below-linear", "networks with MLPs lose less than ridge regression on elements",
+        "loss of trained / of ridge regression", printed(EXTENDED),
+        lambda r: np.stack([r["comparison"].ratio(name, "linear") for name in KINDS], axis=1), below(1.0), at_least=3,
+        premises=PREMISES,
+    ),
+    Claim(
+        "mlps-are-needed", "every hybrid of a mesa layer with MLPs loses less than every one without",
+        "loss with MLPs / without, each with each", ours("the control: what learns the features"),
+        lambda r: each_with_each(r["comparison"], "mesa", "no-mlp"), below(1.0), at_least=3, premises=PREMISES,
+    ),
+    Claim(
+        "near-features", "networks with MLPs come near to least squares on the true features: they lose at most twice "
+        "as much", "loss of trained / of least squares on features", printed(EXTENDED),
+        lambda r: np.stack([r["comparison"].ratio(name, "features") for name in KINDS], axis=1), Bound(1.0, 2.0),
+        at_least=3, premises=PREMISES,
+    ),
+    Claim(
+        "in-context", "they learn in context: after 50 elements they err less than half of what they do after 5",
+        "error at 50 / at 5", printed(EXTENDED),
+        lambda r: np.stack(
+            [np.true_divide(*times(r["by-time"], [5, 50])["mse", name].T[::-1]) for name in KINDS], axis=1
+        ),
+        below(0.5), at_least=3, premises=PREMISES,
+    ),
+)  # fmt: skip
+
+
+def measure(lab: Lab, settings: Transformers) -> None:
+    """Train networks with MLPs and without, and compare with least squares on elements and on features."""
+    family = tasks.NonlinearDynamics(length=51)
+    watched = watch_loss(mse=lab.draw(family, settings.watch_tasks, "watch"))
+    trained = {
+        name: lab.train(name, transformer(kind, family.d, mlp), family, training, watch=watched)
+        for name, kind, mlp, training in (
+            ("softmax", "softmax", 4, settings.training),
+            ("mesa", "mesa", 4, settings.mesa),
+            ("no-mlp", "mesa", None, settings.mesa),
+        )
+    }
+    groups = {
+        **trained,
+        "linear": [tuned_ridge(lab, settings, family)],
+        "features": [tuned_ridge(lab, settings, family, family.features)],
+    }
+    fresh = lab.draw(family, settings.tasks, "eval")
+    lab.stage("comparison", lambda: lenses.measure_predictors(groups, [], fresh))
+    lab.stage("by-time", lambda: lenses.errors_by_time(groups, fresh))
+
+
+ROLES = {
+    "softmax": ("trained", "7 softmax, MLPs"),
+    "mesa": ("interpolated", "softmax, mesa, MLPs"),
+    "no-mlp": ("other", "softmax, mesa"),
+    "linear": ("gd", "least squares"),
+    "features": ("limit", "on true features"),
+}
+
+FIGURES = (
+    losses(
+        ROLES, ("softmax", "mesa", "no-mlp"), "The extended paper has the like",
+        ("below-linear", "mlps-are-needed", "near-features", "in-context", "features-are-better"),
+    ),
+)  # fmt: skip
+
+STUDY = register("study", "mesa-nonlinear")(
+    Study(
+        name="mesa-nonlinear",
+        question="Do transformers learn the features in which nonlinear dynamics are linear?",
+        source=EXTENDED,
+        presets={
+            "quick": Transformers(
+                plan(120, 3e-3, batch=16, **USUAL),
+                tasks=500,
+                tune_tasks=500,
+                watch_tasks=100,
+                mesa=plan(120, 8e-3, batch=16, **USUAL),
+            ),
+            "paper": Transformers(LONG),
+        },
+        measure=measure,
+        claims=CLAIMS,
+        figures=FIGURES,
+        deviations=(
+            *DEVIATIONS,
+            "The features' widths, gain and normalisation are ours; all networks train on the same features.",
+        ),
+    )
+)

@@ -1,0 +1,151 @@
+"""How do transformers predict systems of which they see a part?
+
+The extended paper behind chapter 3 of the thesis. A hidden state of width 15 is seen through 5 numbers, so that three
+elements in a row tell it, and one does not. Seven softmax layers, and a softmax and a mesa layer, are compared with
+ridge regression on the last one to five elements.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mesascope import learners, lenses, tasks
+from mesascope.evidence import Claim, above, below, derived, ours, printed
+from mesascope.records import register
+from mesascope.studies.common import converged, plan, watch_loss
+from mesascope.studies.mesa.dynamics import losses, times, tuned_ridge
+from mesascope.studies.mesa.transformers import (
+    DEVIATIONS,
+    LONG,
+    USUAL,
+    Transformers,
+    copying,
+    of_each,
+    sensitivity_figure,
+    transformer,
+)
+from mesascope.studies.study import Study
+
+if TYPE_CHECKING:
+    from mesascope.studies.lab import Lab
+
+EXTENDED = "extended paper (arXiv 2309.05858)"
+KINDS = ("softmax", "mesa")
+PREMISES = ("converged",)
+
+
+def _late(r: Any, other: str) -> np.ndarray:
+    """Errors of both kinds of network over those of least squares after 50 elements."""
+    late = times(r["by-time"], [50])
+    return np.concatenate([late.ratio(name, other) for name in KINDS], axis=1)
+
+
+CLAIMS = (
+    converged(*KINDS, at_least=3, most=0.02),
+    Claim(
+        "three-are-needed", "least squares on the last three elements errs less than a tenth of what it does on one or "
+        "two, after 50 elements", "error on three / on one, on two", derived("the state has width 15, an element 5"),
+        lambda r: np.concatenate(
+            [times(r["by-time"], [50]).ratio("three", name) for name in ("one", "two")], axis=1
+        ).ravel(),
+        below(0.1), over="algorithms", at_least=2, about="algorithms",
+    ),
+    Claim(
+        "several-elements", "networks of both kinds put several elements together: they lose less than ridge "
+        "regression on single ones", "loss of trained / of ridge regression on one element", printed(EXTENDED),
+        lambda r: np.stack([r["comparison"].ratio(name, "one") for name in KINDS], axis=1), below(1.0), at_least=3,
+        premises=PREMISES,
+    ),
+    Claim(
+        "beyond-two", "after 50 elements they err less than ridge regression on two",
+        "error of trained / of ridge regression on two elements", derived("the state needs three"),
+        lambda r: _late(r, "two"), below(1.0), at_least=3, premises=PREMISES,
+    ),
+    Claim(
+        "in-context", "they learn in context: after 50 elements they err less than half of what they do after 5",
+        "error at 50 / at 5", printed(EXTENDED),
+        lambda r: np.stack(
+            [np.true_divide(*times(r["by-time"], [5, 50])["mse", name].T[::-1]) for name in KINDS], axis=1
+        ),
+        below(0.5), at_least=3, premises=PREMISES,
+    ),
+    Claim(
+        "copies-two-back", "after the first layer, tokens depend on the element two before more than on any that is "
+        "four or more before", "|d e_t / d s_{t-2}| / largest |d e_t / d s_{t-k}| of k > 3, means over tokens",
+        printed(EXTENDED), lambda r: np.stack([copying(r["sensitivity"][name], 2, 4) for name in KINDS], axis=1),
+        above(1.5), at_least=3, premises=PREMISES,
+    ),
+    Claim(
+        "untrained-copies", "those of untrained networks do not", "the same of untrained seven softmax layers",
+        ours("a null control"), lambda r: copying(r["sensitivity"]["untrained"], 2, 4), below(1.5), at_least=3,
+        about="algorithms",
+    ),
+)  # fmt: skip
+
+
+def measure(lab: Lab, settings: Transformers) -> None:
+    """Train both kinds of network, and compare with least squares on one to five elements."""
+    family = tasks.ObservedDynamics(length=51)
+    watched = watch_loss(mse=lab.draw(family, settings.watch_tasks, "watch"))
+    trained = {
+        name: lab.train(name, transformer(name, family.d), family, training, watch=watched)
+        for name, training in (("softmax", settings.training), ("mesa", settings.mesa))
+    }
+    lags = {
+        name: [tuned_ridge(lab, settings, family, learners.Lags(count))]
+        for count, name in enumerate(("one", "two", "three", "four", "five"), 1)
+    }
+    groups = {**trained, **lags}
+    fresh = lab.draw(family, settings.tasks, "eval")
+    lab.stage("comparison", lambda: lenses.measure_predictors(groups, [], fresh))
+    lab.stage("by-time", lambda: lenses.errors_by_time(groups, fresh))
+    untrained = [transformer("softmax", family.d).build(lab.stream("untrained", n)) for n in range(settings.seeds)]
+    seen = lab.draw(family, settings.averaged_tasks, "sensitivity")
+    lab.stage("sensitivity", lambda: of_each({**trained, "untrained": untrained}, seen, lenses.element_sensitivity))
+
+
+ROLES = {
+    "softmax": ("trained", "7 softmax"),
+    "mesa": ("interpolated", "softmax, mesa"),
+    "one": ("gd", "least squares on 1"),
+    "two": (0.5, "on 2"),
+    "three": ("limit", "on 3"),
+    "four": ("other", "on 4"),
+}
+
+FIGURES = (
+    losses(
+        ROLES, KINDS, "The extended paper has the like",
+        ("several-elements", "beyond-two", "in-context", "three-are-needed"),
+        d=5,
+    ),
+    sensitivity_figure(
+        {name: ROLES[name][1] for name in KINDS} | {"untrained": "untrained"}, "The extended paper has the like",
+        ("copies-two-back", "untrained-copies"),
+    ),
+)  # fmt: skip
+
+STUDY = register("study", "mesa-partial")(
+    Study(
+        name="mesa-partial",
+        question="How do transformers predict systems of which they see a part?",
+        source=EXTENDED,
+        presets={
+            "quick": Transformers(
+                plan(120, 3e-3, batch=16, **USUAL),
+                tasks=500,
+                tune_tasks=500,
+                watch_tasks=100,
+                mesa=plan(120, 8e-3, batch=16, **USUAL),
+                averaged_tasks=2,
+            ),
+            "paper": Transformers(LONG),
+        },
+        measure=measure,
+        claims=CLAIMS,
+        figures=FIGURES,
+        deviations=(*DEVIATIONS, "Widths are the extended paper's, noise and length those of the other studies."),
+    )
+)
