@@ -2,12 +2,14 @@
 
 import pytest
 import torch
+from torch import nn
 
 from mesascope.constructions import mesa_gradient_descent, online_gradient_descent
 from mesascope.errors import ArgumentError, ArgumentTypeError
 from mesascope.learners import OnlineGradientDescent, PairSums, RecursiveLeastSquares
 from mesascope.lenses import (
     attention_maps,
+    compare,
     element_sensitivity,
     errors_by_time,
     measure_predictors,
@@ -18,6 +20,7 @@ from mesascope.lenses import (
 from mesascope.nets import AttentionConfig, CausalTransformerConfig, SequencePredictorConfig
 from mesascope.streams import stream
 from mesascope.tasks import LinearDynamics
+from mesascope.training import Training, train
 
 D = 3
 SEQUENCES = LinearDynamics(D, 12).sample(40, stream(0, "sequences")).double()
@@ -210,3 +213,46 @@ def test_attention_maps_mix_values_into_what_heads_read():
     torch.testing.assert_close(maps[0].sum(-1), torch.ones(2, 6).double())
     _, kept = net.run_with_cache(sequence)
     torch.testing.assert_close(maps[1] @ kept["layers.1.attention.value"][0], kept["layers.1.attention.read"][0])
+
+
+class Lookahead(nn.Module):
+    """A predictor that sees ``ahead`` elements after the newest."""
+
+    def __init__(self, ahead):
+        super().__init__()
+        self.ahead, self.scale = ahead, nn.Parameter(torch.ones(()))
+
+    def forward(self, sequence):
+        return self.scale * (sequence.roll(-self.ahead, -2) if self.ahead else sequence)
+
+
+class Average(nn.Linear):
+    """A linear map of the element and of the mean of all: attention without a mask."""
+
+    def forward(self, sequence):
+        return super().forward(sequence + sequence.mean(-2, keepdim=True))
+
+
+@pytest.mark.parametrize("make", [lambda: Lookahead(1), lambda: Lookahead(3), lambda: Average(3, 3)])
+def test_a_predictor_that_looks_ahead_is_refused_wherever_it_is_asked(make):
+    family = LinearDynamics(d=3, length=12)
+    leaking, sequences = make(), family.sample(20, stream(0, "ahead"))
+    calls = [
+        lambda: compare(leaking, {"limit": RecursiveLeastSquares(0.1)}, family, tasks=20),
+        lambda: compare(RecursiveLeastSquares(0.1), {"mine": leaking}, family, tasks=20),
+        lambda: measure_predictors({"mine": [leaking]}, [], sequences),
+        lambda: errors_by_time({"mine": [leaking]}, sequences),
+        lambda: train(lambda generator: make(), family, Training(steps=2, batch=4)),
+    ]
+    for call in calls:
+        with pytest.raises(ArgumentError, match=r"must not look ahead, but what .* says after \d+ elements changes"):
+            call()
+
+
+@pytest.mark.parametrize("attention", ["softmax", "linear", "delta", "mesa"])
+def test_causal_networks_are_not_suspected(attention):
+    heads = AttentionConfig(8, 2, convolution=2, forget=attention != "softmax")
+    net = SequencePredictorConfig(CausalTransformerConfig(heads, 2, attention, mlp=2, layer_norm=True), 3).build()
+    table = compare(net, {"limit": RecursiveLeastSquares(0.1)}, LinearDynamics(d=3, length=40), tasks=50)
+    assert table.rows["limit"].mse_ratio.value > 1
+    assert compare(Lookahead(0), {"limit": net}, LinearDynamics(d=3, length=2), tasks=50)  # nothing comes after

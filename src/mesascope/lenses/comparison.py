@@ -11,6 +11,7 @@ from mesascope.errors import ArgumentError, refuse, require_count, require_insta
 from mesascope.evidence.tables import Table, Tabular
 from mesascope.lenses.needs import access_of, require_access
 from mesascope.lenses.pairs import Agreement, paired
+from mesascope.lenses.sequences import require_causal
 from mesascope.measurement import Measurement
 from mesascope.records import register
 from mesascope.streams import stream
@@ -85,14 +86,16 @@ def compare(
     Needs *prediction*: any callable ``(context, xq) -> prediction`` is a learner, a torch module of your own included.
     Each is asked once, in parts of 10,000 tasks, but for one task more that tells whether torch can differentiate it.
     Sensitivities are compared where torch can differentiate both learners by the queries. On a family of sequences,
-    predictors ``sequence -> predictions`` are compared, over all times. All numbers carry the standard error over
-    tasks; ``loss ratio`` is the mean squared error of ``learner`` over the other's, paired.
+    predictors ``sequence -> predictions`` are compared, over all times, and asked twice more, about four sequences,
+    whether they look ahead. All numbers carry the standard error over tasks; ``loss ratio`` is the mean squared error
+    of ``learner`` over the other's, paired.
 
     Args:
         name: of ``learner`` in the table; its class or function's if None.
 
     Raises:
-        ArgumentError: no others, one named as ``learner`` is, shapes that disagree, numbers that are not finite.
+        ArgumentError: no others, one named as ``learner`` is, shapes that disagree, numbers that are not finite, a
+            predictor that looks ahead.
         NumericalError: a learner's predictions are not finite.
 
     >>> from mesascope.learners import GradientDescent, LeastSquares
@@ -116,6 +119,8 @@ def compare(
     drawn_tasks = drawn(family, tasks, stream(seed, "compare", device=device))
     own, *derived = ("gradient" in access_of(one, drawn_tasks) for one in (learner, *others.values()))
     rows = paired(learner, list(others.values()), drawn_tasks, [own and one for one in derived])
+    if isinstance(drawn_tasks, torch.Tensor):
+        require_causal([learner, *others.values()], drawn_tasks)  # type: ignore[list-item]
     return Comparison(name, dict(zip(others, rows, strict=True)))
 
 

@@ -13,13 +13,13 @@ from mesascope.errors import ArgumentTypeError, refuse, require_count, shown
 from mesascope.evidence import Estimates
 from mesascope.lenses import access
 from mesascope.lenses.groups import in_pairs, numbers, require_against, require_groups
-from mesascope.lenses.needs import require_access
+from mesascope.lenses.needs import evaluating, require_access
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Predictor
-from mesascope.tasks.asking import check_tasks
+from mesascope.tasks.asking import check_causal, check_tasks
 
-__all__ = ["chosen_times", "errors_by_time", "measure_predictors", "require_sequences"]
+__all__ = ["chosen_times", "errors_by_time", "measure_predictors", "require_causal", "require_sequences"]
 
 Groups = Mapping[str, Sequence[Predictor]]
 
@@ -85,6 +85,13 @@ def require_sequences(lens: str, sequences: Any) -> None:
     check_tasks(sequences)
 
 
+def require_causal(predictors: Sequence[Predictor], sequences: Float[Tensor, "tasks t d"]) -> None:
+    """Refuse predictors that look ahead."""
+    for one in predictors:
+        with evaluating(one):
+            check_causal(one, sequences)
+
+
 def chosen_times(times: Sequence[int] | None, sequences: Float[Tensor, "tasks t d"]) -> list[int]:
     """Numbers of elements known, from 1 to one less than a sequence has; all if None."""
     known = sequences.shape[1] - 1
@@ -106,4 +113,5 @@ def _asked(lens: str, groups: Groups, sequences: Tensor) -> tuple[Tensor, dict[s
         name: [torch.cat([prediction for _, prediction in access.predictions(one, sequences)]) for one in members]
         for name, members in groups.items()
     }
+    require_causal(list(itertools.chain.from_iterable(groups.values())), sequences)
     return sequences[:, 1:], seen

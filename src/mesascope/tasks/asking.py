@@ -19,6 +19,7 @@ __all__ = [
     "UnansweredError",
     "asked",
     "check_answer",
+    "check_causal",
     "check_tasks",
     "copied",
     "drawn",
@@ -110,6 +111,22 @@ def check_answer(model: object, answer: object, shape: tuple[int, ...]) -> Tenso
             "sequences."
         )
     return answer
+
+
+def check_causal(predictor: Any, sequences: Tensor) -> None:
+    """Refuse a predictor that looks ahead: one of whose predictions change with the elements that come after them."""
+    few = sequences[:4, :-1]
+    known = few.shape[1] // 2
+    changed = torch.cat([few[:, :known], -1.5 * few[:, known:]], 1)
+    with torch.no_grad():
+        seen, other = (check_answer(predictor, asked(predictor, copied(one)), few.shape) for one in (few, changed))
+    moved = (seen - other)[:, :known].abs().amax((0, 2))
+    ahead = (moved > 1e-3 * seen.abs().max()).nonzero()
+    if len(ahead):
+        raise ArgumentError(
+            f"a predictor must not look ahead, but what {label(predictor)} says after {int(ahead[0]) + 1} elements "
+            f"changes with those from the {known + 1}th on: mask later elements, as causal attention does."
+        )
 
 
 def check_tasks(tasks: Any) -> None:

@@ -15,7 +15,7 @@ from mesascope.errors import ArgumentTypeError, refuse, require_callable, requir
 from mesascope.shapes import Tensor
 from mesascope.streams import stream
 from mesascope.tasks import Context, Episode, Family, Seeded, SequenceFamily
-from mesascope.tasks.asking import drawn, require_family, takes
+from mesascope.tasks.asking import check_causal, drawn, require_family, takes
 from mesascope.training.ensemble import Ensemble, Module
 from mesascope.training.ensemble_state import EnsembleState
 from mesascope.training.history import History
@@ -58,7 +58,7 @@ def train(
         evaluate, checkpoints: see `fit`.
 
     Raises:
-        ArgumentError: equal seeds, or members that start equal.
+        ArgumentError: equal seeds, members that start equal, or predictors that look ahead.
         ArgumentTypeError: arguments of other types.
         NumericalError: every member has diverged.
 
@@ -81,6 +81,9 @@ def train(
     families = [family.seeded(seed) if isinstance(family, Seeded) else family for seed in seeds]
     ensemble = Ensemble([_made(make, seed) for seed in seeds]).to(device)
     state = EnsembleState(ensemble, loss, plan, seed=seeds[0])
+    few = drawn(families[0], 4, stream(seeds[0], "causality", device=device))
+    if isinstance(few, Tensor) and loss is half_mse:  # a model that sees what it is to predict would seem to learn
+        check_causal(ensemble.member(0).eval(), few)
 
     def batch_at(step: int) -> Episode | Tensor:
         draws = [stream(seed, "train", step, device) for seed in seeds]
