@@ -31,6 +31,7 @@ torture: .venv/installed-dev
 bench: .venv/installed
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/mesa.py
+	$(BIN)/python benchmarks/sequences.py
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
