@@ -5,9 +5,13 @@ import json
 
 import pytest
 import tiny_study
+import torch
 
-from mesascope.errors import ArgumentError, RunDirectoryError
-from mesascope.studies import new_run, run_study
+from mesascope.errors import RunDirectoryError
+from mesascope.nets import InContextRegressorConfig, TransformerConfig
+from mesascope.runs.checkpoints import TrainingCheckpoints
+from mesascope.studies import Lab, new_run, run_study
+from mesascope.tasks import LinearRegression
 from mesascope.training import EnsembleState
 
 
@@ -32,7 +36,7 @@ def test_a_training_of_another_record_or_unfinished_is_not_taken_over(tmp_path, 
         assert "taken over" not in capsys.readouterr().err
 
 
-def test_curves_of_a_training_taken_over_must_be_those_that_would_be_logged(tmp_path):
+def test_curves_of_a_training_taken_over_must_be_those_that_would_be_logged(tmp_path, capsys):
     first = new_run(tiny_study.STUDY, "quick", out=tmp_path / "first")
     run_study(tiny_study.STUDY, tiny_study.Settings(), first)
     (tmp_path / "first/finished.json").unlink()
@@ -40,11 +44,62 @@ def test_curves_of_a_training_taken_over_must_be_those_that_would_be_logged(tmp_
     rows = [json.loads(line) for line in metrics.read_text().splitlines()]
     metrics.write_text("".join(json.dumps({**row, "mse": row["mse"] + 0.1}) + "\n" for row in rows))
     second = new_run(tiny_study.STUDY, "quick", out=tmp_path / "second", reuse=tmp_path / "first")
-    with pytest.raises(ArgumentError, match="reuse must name a run that logs of layer what this one does"):
-        run_study(tiny_study.STUDY, tiny_study.Settings(), second)
+    run_study(tiny_study.STUDY, tiny_study.Settings(), second)
+    assert "training layer anew" in capsys.readouterr().err
+    assert (tmp_path / "second/metrics.jsonl").read_bytes() != metrics.read_bytes()
+
+
+def test_a_run_to_reuse_that_is_gone_trains_anew(tmp_path, capsys):
+    first = new_run(tiny_study.STUDY, "quick", out=tmp_path / "first")
+    run_study(tiny_study.STUDY, tiny_study.Settings(), first)
+    second = new_run(tiny_study.STUDY, "quick", out=tmp_path / "second", reuse=tmp_path / "first")
+    (tmp_path / "first").rename(tmp_path / "elsewhere")
+    run_study(tiny_study.STUDY, tiny_study.Settings(), second)
+    assert "training layer anew: a run directory must exist" in capsys.readouterr().err
+
+
+def test_a_take_over_that_was_killed_is_taken_up(tmp_path, monkeypatch):
+    first = new_run(tiny_study.STUDY, "quick", out=tmp_path / "first")
+    run_study(tiny_study.STUDY, tiny_study.Settings(), first)
+    second = new_run(tiny_study.STUDY, "quick", out=tmp_path / "second", reuse=tmp_path / "first")
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainingCheckpoints, "copy", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run_study(tiny_study.STUDY, tiny_study.Settings(), second)
+    monkeypatch.setattr(EnsembleState, "update", None)
+    run_study(tiny_study.STUDY, tiny_study.Settings(), second)
+    assert (tmp_path / "second/metrics.jsonl").read_bytes() == (tmp_path / "first/metrics.jsonl").read_bytes()
+
+
+def interrupted(*arguments):
+    raise KeyboardInterrupt
+
+
+def test_a_training_that_starts_from_another_is_taken_over_with_it_alone(tmp_path, monkeypatch):
+    """Of a start, the record holds no more than the name."""
+    family, config = LinearRegression(n_context=4, d_in=3), InContextRegressorConfig(TransformerConfig(width=4))
+
+    def trained(folder, reuse=None, **others):
+        run = new_run(tiny_study.STUDY, "quick", out=tmp_path / folder, reuse=reuse)
+        lab, plan = Lab(run, 2), tiny_study.TRAINING
+        started = {name: lab.train(name, config, family, dataclasses.replace(plan, **others)) for name in ("start",)}
+        return [one.w_pv for net in lab.train("next", config, family, plan, start=("start", started["start"]))
+                for one in net.products()]  # fmt: skip
+
+    whole = trained("first")
+    with monkeypatch.context() as patch:
+        patch.setattr(EnsembleState, "update", None)
+        for one, other in zip(trained("second", tmp_path / "first"), whole, strict=True):
+            assert torch.equal(one, other)
+    other_start = trained("third", learning_rate=1e-2)
+    for one, other in zip(trained("fourth", tmp_path / "first", learning_rate=1e-2), other_start, strict=True):
+        assert torch.equal(one, other)
 
 
 def test_a_run_to_reuse_must_exist(tmp_path):
     with pytest.raises(RunDirectoryError):
         new_run(tiny_study.STUDY, "quick", out=tmp_path / "run", reuse=tmp_path / "none")
+    first = new_run(tiny_study.STUDY, "quick", out=tmp_path / "first")
+    with pytest.raises(RunDirectoryError, match="reuse must name a run with its checkpoints"):
+        new_run(tiny_study.STUDY, "quick", out=tmp_path / "run", reuse=first.path)
     assert not (tmp_path / "run").exists()

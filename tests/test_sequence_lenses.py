@@ -6,7 +6,7 @@ from torch import nn
 
 from mesascope.constructions import mesa_gradient_descent, online_gradient_descent
 from mesascope.errors import ArgumentError, ArgumentTypeError
-from mesascope.learners import OnlineGradientDescent, PairSums, RecursiveLeastSquares
+from mesascope.learners import Lags, OnlineGradientDescent, PairSums, RecursiveLeastSquares
 from mesascope.lenses import (
     attention_maps,
     compare,
@@ -19,8 +19,8 @@ from mesascope.lenses import (
 )
 from mesascope.nets import AttentionConfig, CausalTransformerConfig, SequencePredictorConfig
 from mesascope.streams import stream
-from mesascope.tasks import LinearDynamics
-from mesascope.training import Training, train
+from mesascope.tasks import LinearDynamics, ObservedDynamics
+from mesascope.training import Training, pair_half_mse, train
 
 D = 3
 SEQUENCES = LinearDynamics(D, 12).sample(40, stream(0, "sequences")).double()
@@ -233,7 +233,19 @@ class Average(nn.Linear):
         return super().forward(sequence + sequence.mean(-2, keepdim=True))
 
 
-@pytest.mark.parametrize("make", [lambda: Lookahead(1), lambda: Lookahead(3), lambda: Average(3, 3)])
+class Blocks(Average):
+    """Sees all of its block of three."""
+
+    def forward(self, sequence):
+        t = sequence.shape[-2] // 3 * 3
+        blocks = sequence[..., :t, :].unflatten(-2, (-1, 3))
+        seen = blocks.mean(-2, keepdim=True).expand_as(blocks).flatten(-3, -2)
+        return nn.Linear.forward(self, torch.cat([seen, sequence[..., t:, :]], -2))
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: Lookahead(1), lambda: Lookahead(3), lambda: Average(3, 3), lambda: Blocks(3, 3)]
+)
 def test_a_predictor_that_looks_ahead_is_refused_wherever_it_is_asked(make):
     family = LinearDynamics(d=3, length=12)
     leaking, sequences = make(), family.sample(20, stream(0, "ahead"))
@@ -243,6 +255,7 @@ def test_a_predictor_that_looks_ahead_is_refused_wherever_it_is_asked(make):
         lambda: measure_predictors({"mine": [leaking]}, [], sequences),
         lambda: errors_by_time({"mine": [leaking]}, sequences),
         lambda: train(lambda generator: make(), family, Training(steps=2, batch=4)),
+        lambda: train(lambda generator: make(), family, Training(steps=2, batch=4), loss=pair_half_mse),
     ]
     for call in calls:
         with pytest.raises(ArgumentError, match=r"must not look ahead, but what .* says after \d+ elements changes"):
@@ -256,3 +269,16 @@ def test_causal_networks_are_not_suspected(attention):
     table = compare(net, {"limit": RecursiveLeastSquares(0.1)}, LinearDynamics(d=3, length=40), tasks=50)
     assert table.rows["limit"].mse_ratio.value > 1
     assert compare(Lookahead(0), {"limit": net}, LinearDynamics(d=3, length=2), tasks=50)  # nothing comes after
+
+
+def test_rounding_noise_and_words_are_no_looking_ahead():
+    """Least squares in chunks of float32, whose rounding moves with later elements; noise; rows of a table."""
+    for draw in range(6):
+        sequences = ObservedDynamics(length=51).sample(20, stream(draw, "rounding"))
+        errors_by_time({"five": [RecursiveLeastSquares(1e-3, features=Lags(5))]}, sequences, [50])
+    state = torch.get_rng_state()
+    measure_predictors({"noise": [torch.randn_like]}, [], SEQUENCES)
+    assert not torch.equal(torch.get_rng_state(), state)  # by its answers alone
+    table = torch.randn(5, 1, generator=stream(0, "table"))
+    words = torch.randint(5, (30, 9, 1), generator=stream(0, "words")).float()
+    measure_predictors({"table": [lambda s: table[s[..., 0].long()]]}, [], words)

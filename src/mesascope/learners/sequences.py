@@ -160,6 +160,9 @@ class Lags(nn.Module):
         window = torch.cat([functional.pad(sequence, (0, 0, lag, 0))[..., :t, :] for lag in range(self.count)], -1)
         return window * (torch.arange(t, device=sequence.device) >= self.count - 1).to(sequence)[:, None]
 
+    def extra_repr(self) -> str:
+        return str(self.count)
+
 
 @register(
     "predictor",

@@ -39,11 +39,13 @@ def probe(
     Each map, with a constant, minimises the squared error on half of the sequences plus ``ridge`` times its own squared
     size times their number; errors are those on the other half. Cases are layers (0 is before the first) and
     ``t``, the number of elements known. ``("mse", group)`` is the mean squared error, and ``("mse", "group-shuffled")``
-    that of maps fitted to targets of other sequences; ``("mse", "constant")`` is that of the targets' mean.
+    that of maps fitted to, and judged on, targets of other sequences; ``("mse", "constant")`` is that of the targets'
+    mean.
 
     Targets: ``"next"`` is the next element; ``"preconditioned"`` is A_t^{-1} s_t with A_t = sum_{i<t} s_i s_i^T +
     regulariser I; ``"implicit"`` is the next element again, predicted by eta sum_{i<=t} s_i s_{i-1}^T x_t from what the
-    probe of ``"preconditioned"`` gives as x_t, with one eta a layer and time.
+    probe of ``"preconditioned"`` gives as x_t, with one eta a layer and time. There ``("mse", "input")`` is that of the
+    same step from the input itself, x_t = s_t.
 
     Args:
         groups: networks by name, one a replicate, all of one depth. Untrained ones are a control.
@@ -67,17 +69,18 @@ def probe(
     errors: dict[str, list[Tensor]] = {}  # each (layers, held out, times)
     for name, member in ((name, member) for name, members in groups.items() for member in members):
         layers = [tokens[:, at].double() for tokens in _activations(member, sequences[:, :-1])]
-        shuffled = wanted[torch.randperm(len(wanted), generator=generator)]
-        for kind, own in (("", wanted), ("-shuffled", shuffled)):
-            found = [_probe_errors(tokens, own, wanted, ridge, read) for tokens in layers]
+        for kind, own in (("", wanted), ("-shuffled", _shuffled(wanted, generator))):
+            found = [_probe_errors(tokens, own, ridge, read) for tokens in layers]
             errors.setdefault(f"{name}{kind}", []).append(torch.stack(found))
     truth = wanted if read is None else read[1]
-    constant = (_held(truth) - _fitted(truth).mean(0)).square().mean(-1)
-    return _by_layer_and_time(errors, constant, chosen)
+    fixed = {"constant": (_held(truth) - _fitted(truth).mean(0)).square().mean(-1)}
+    if read is not None:
+        fixed["input"] = (_held(_stepped(wide[:, :-1][:, at], *read)) - _held(truth)).square().mean(-1)
+    return _by_layer_and_time(errors, fixed, chosen)
 
 
-def _by_layer_and_time(errors: dict[str, list[Tensor]], constant: Tensor, times: list[int]) -> Estimates:
-    """A case for each layer and time, from errors ``(layers, held out, times)``; the constant's serve every layer."""
+def _by_layer_and_time(errors: dict[str, list[Tensor]], fixed: dict[str, Tensor], times: list[int]) -> Estimates:
+    """A case for each layer and time, from errors ``(layers, held out, times)``; those ``fixed`` serve every layer."""
     depths = {len(one) for own in errors.values() for one in own}
     if len(depths) > 1:
         raise ArgumentError(
@@ -87,7 +90,7 @@ def _by_layer_and_time(errors: dict[str, list[Tensor]], constant: Tensor, times:
     points = [
         Estimates.of(
             {("mse", name): [numbers(one[layer, :, place]) for one in own] for name, own in errors.items()}
-            | {("mse", "constant"): [numbers(constant[:, place])]}
+            | {("mse", name): [numbers(one[:, place])] for name, one in fixed.items()}
         )
         for layer, place in places
     ]
@@ -123,8 +126,24 @@ def _activations(network: Any, sequences: Tensor) -> list[Tensor]:
         return network.activations(sequences)
 
 
+def _shuffled(targets: Tensor, generator: torch.Generator | None) -> Tensor:
+    """The targets of other sequences, those to fit on and those held out each among themselves."""
+    device = "cpu" if generator is None else generator.device
+    parts = (_fitted(targets), _held(targets))
+    return torch.cat(
+        [one[torch.randperm(len(one), generator=generator, device=device).to(one.device)] for one in parts]
+    )
+
+
+def _stepped(inputs: Tensor, sums: Tensor, truth: Tensor) -> Tensor:
+    """eta sums x_t of these x_t, with the eta of each time that is best on the sequences to fit on."""
+    found = torch.einsum("btij,btj->bti", sums, inputs)
+    own, wanted = _fitted(found), _fitted(truth)
+    return found * ((own * wanted).sum((0, 2)) / own.square().sum((0, 2)))[:, None]
+
+
 def _probe_errors(
-    tokens: Tensor, targets: Tensor, truth: Tensor, ridge: float, read: tuple[Tensor, Tensor] | None
+    tokens: Tensor, targets: Tensor, ridge: float, read: tuple[Tensor, Tensor] | None
 ) -> Float[Tensor, "held times"]:
     """Mean squared errors on the sequences held out, of maps fitted to ``targets`` on the others."""
     x = torch.cat([tokens, torch.ones_like(tokens[..., :1])], -1).transpose(0, 1)  # (times, tasks, width + 1)
@@ -134,11 +153,9 @@ def _probe_errors(
     ridged = gram + size[:, None, None] * torch.eye(gram.shape[-1]).to(gram)
     maps = torch.linalg.solve(ridged, fitted.mT @ wanted / fitted.shape[1])
     found = (x @ maps).transpose(0, 1)
+    truth = targets
     if read is not None:
-        sums, truth = read
-        found = torch.einsum("btij,btj->bti", sums, found)
-        own, own_truth = _fitted(found), _fitted(truth)
-        found = found * ((own * own_truth).sum((0, 2)) / own.square().sum((0, 2)))[:, None]
+        found, truth = _stepped(found, *read), read[1]
     return (_held(found) - _held(truth)).square().mean(-1)
 
 

@@ -36,7 +36,7 @@ def measure_predictors(groups: Groups, against: Sequence[str], sequences: Float[
         groups: predictors by name, one a replicate.
         against: names of the groups that the others are compared with.
 
-    Source: thesis, section 3.5.1; its loss sums over entries and halves, and so is d/2 times as large.
+    Source: thesis, section 3.5.1; its loss sums over times and entries and halves: (T - 1) d/2 times as much.
     """
     answers, seen = _asked("measure_predictors", groups, sequences)
     require_against(against, groups)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -19,7 +20,7 @@ from mesascope.runs.files import as_path, damaged, read_bytes, read_json, sync, 
 from mesascope.runs.results import record_hash
 from mesascope.runs.schemas import SCHEMA
 
-__all__ = ["TrainingCheckpoints", "lost", "trained_network", "trained_on"]
+__all__ = ["TrainingCheckpoints", "lost", "trained_network", "trained_on", "weights_hash"]
 
 
 class TrainingCheckpoints:
@@ -65,9 +66,19 @@ class TrainingCheckpoints:
     def finished_like(self, others: Path, steps: int) -> TrainingCheckpoints | None:
         """The checkpoints of a finished training of the same record among ``checkpoints`` of another run, if any."""
         for manifest in sorted(others.glob(f"*/{steps}/manifest.json")):
-            if read_json(manifest).get("key") == record_hash(self.config):
-                return TrainingCheckpoints(manifest.parent.parent, self.config, self.device)
+            with contextlib.suppress(RunDirectoryError):  # one that is damaged is no reason to refuse the others
+                if read_json(manifest).get("key") == record_hash(self.config):
+                    return TrainingCheckpoints(manifest.parent.parent, self.config, self.device)
         return None
+
+    def copy(self, other: TrainingCheckpoints, step: int) -> None:
+        """Keep another run's checkpoint of ``step``, byte for byte."""
+        aside = self.folder / f".{step}.aside"
+        shutil.rmtree(aside, ignore_errors=True)
+        for name in ("weights.safetensors", "manifest.json"):
+            write_aside(aside / name, read_bytes(other.folder / str(step) / name))
+        os.rename(aside, self.folder / str(step))
+        sync(self.folder)
 
     def load(self) -> tuple[int, dict[str, torch.Tensor]] | None:
         """The newest checkpoint's step and tensors, None if there is none."""
@@ -133,6 +144,12 @@ def lost(checkpoints: Path, trainings: Iterable[str]) -> list[str]:
         except (RunDirectoryError, ArgumentError):
             found.append(training)
     return found
+
+
+def weights_hash(checkpoints: Path, training: str) -> str | None:
+    """The checksum of a training's newest weights; None if there are none."""
+    steps = _steps(checkpoints / training)
+    return read_json(checkpoints / training / str(steps[-1]) / "manifest.json").get("sha256") if steps else None
 
 
 def _newest(checkpoints: Path, training: str) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,21 +12,19 @@ from typing import Any, overload
 
 import torch
 
-from mesascope.errors import ArgumentError, RunDirectoryError
+from mesascope.errors import RunDirectoryError
 from mesascope.evidence import Arrays, Stage
 from mesascope.records import to_record
-from mesascope.runs import Run, open_run
+from mesascope.runs import Run
 from mesascope.runs.checkpoints import TrainingCheckpoints
 from mesascope.runs.results import record_hash
 from mesascope.shapes import Tensor
 from mesascope.streams import stream
+from mesascope.studies.reuse import Watch, logged_rows, logged_steps, take_over
 from mesascope.tasks import Episode, Family, SequenceFamily
 from mesascope.training import Ensemble, ProgressBar, Training, half_mse, train
 
 __all__ = ["Lab"]
-
-# What to log of one network while training.
-Watch = Callable[[Any], Mapping[str, float]]
 
 
 class Lab:
@@ -43,7 +40,6 @@ class Lab:
         self.seeds = [self.seed + index for index in range(seeds)]
         self.device = torch.device(run.config["device"])
         self._trained: dict[str, Ensemble] = {}
-        self._taken: set[str] = set()  # names of the trainings that were taken over
 
     @overload
     def draw(self, family: Family, tasks: int, name: str) -> Episode: ...
@@ -115,8 +111,7 @@ class Lab:
         checkpoints = TrainingCheckpoints(self.run.path / "checkpoints" / name, record, self.device)
         watches = watch if isinstance(watch, Sequence) else [watch] * len(seeds) if watch else []
         found = checkpoints.load()
-        taken = found is None and self._take_over(name, checkpoints, training.steps)
-        if taken:
+        if found is None and take_over(self.run, name, checkpoints, watches, training):
             found = checkpoints.load()
         if found is None:
             self._require_no_progress(name, training, checkpoints.folder)
@@ -124,51 +119,14 @@ class Lab:
             self._require_metrics(name, training, found[0], seeds[: len(watches)])
         self.run.rewind_metrics(name, found[0] if found else -1)
 
-        def looked(step: int, ensemble: Ensemble) -> list[dict[str, Any]]:
-            numbers = [look(member) for look, member in zip(watches, ensemble.members(), strict=False)]
-            own = zip(seeds, numbers, strict=False)
-            return [{"training": name, "step": step, "seed": seed, **_finite(row)} for seed, row in own]
-
         def log(step: int, ensemble: Ensemble) -> None:
-            self.run.append_metrics(looked(step, ensemble))
+            self.run.append_metrics(logged_rows(name, step, seeds, watches, ensemble.members()))
 
         with ProgressBar(f"training {name}", training.steps) as bar:
-            ensemble = train(
+            return train(
                 build, family, training, seeds, loss=loss, device=self.device, evaluate=log,
                 checkpoints=checkpoints, observe=bar,
             )  # fmt: skip
-        if taken:
-            self._require_logged(name, looked(training.steps, ensemble))
-        return ensemble
-
-    def _take_over(self, name: str, checkpoints: TrainingCheckpoints, steps: int) -> bool:
-        """Copy a finished training of the same record, and what it logged, from the run to reuse, if it has one."""
-        if "reuse" not in self.run.config:
-            return False
-        # A start is recorded by its name alone: it is the same where that training was taken over, too.
-        if checkpoints.config.get("start") not in (None, *self._taken):
-            return False
-        other = open_run(self.run.config["reuse"])
-        there = checkpoints.finished_like(other.path / "checkpoints", steps)
-        if there is None or (found := there.load()) is None:
-            return False
-        print(f"training {name}: taken over from {there.folder}", file=sys.stderr, flush=True)
-        self.run.rewind_metrics(name, -1)
-        self.run.append_metrics({**row, "training": name} for row in other.metrics(there.folder.name))
-        checkpoints.save(*found)
-        self._taken.add(name)
-        return True
-
-    def _require_logged(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Refuse curves of a training taken over that are of other numbers, or of other tasks, than are logged here."""
-        logged = {(row["step"], row["seed"]): row for row in self.run.metrics(name)}
-        for row in rows:
-            other = logged[row["step"], row["seed"]]
-            if set(row) != set(other) or not all(_close(row[key], other[key]) for key in row if key != "training"):
-                raise ArgumentError(
-                    f"reuse must name a run that logs of {name} what this one does, but {self.run.config['reuse']} "
-                    f"logged {dict(other)} where this gives {dict(row)}: start a new run without it."
-                )
 
     def _require_no_progress(self, name: str, training: Training, folder: Path) -> None:
         """Refuse to train again what had come past its first checkpoint: what was logged would be lost."""
@@ -181,9 +139,8 @@ class Lab:
 
     def _require_metrics(self, name: str, training: Training, done: int, seeds: Sequence[int]) -> None:
         """Refuse to go on where metrics up to the last checkpoint were lost: curves would have a hole."""
-        steps = {0, *range(0, done + 1, training.evaluate_every), *([done] if done == training.steps else [])}
         logged = {(row["step"], row["seed"]) for row in self.run.metrics(name)}
-        lost = sorted({(step, seed) for step in steps for seed in seeds} - logged)
+        lost = sorted({(step, seed) for step in logged_steps(training, done) for seed in seeds} - logged)
         if lost:
             raise RunDirectoryError(
                 f"{self.run.path / 'metrics.jsonl'} must hold what {name} logged up to its checkpoint at step {done}, "
@@ -203,15 +160,6 @@ def _one_after_another(networks: Sequence[Any]) -> Callable[[torch.Generator], A
     """Copies of the networks, one a call."""
     copies = iter([copy.deepcopy(network) for network in networks])
     return lambda generator: next(copies)
-
-
-def _finite(row: Mapping[str, float]) -> dict[str, float | None]:
-    """What a network that diverged gives is no number: null in metrics.jsonl."""
-    return {name: value if math.isfinite(value) else None for name, value in row.items()}
-
-
-def _close(one: float | None, other: float | None) -> bool:
-    return one == other or (one is not None and other is not None and math.isclose(one, other, rel_tol=1e-3))
 
 
 def by_seed(arrays: Mapping[str, Any]) -> Arrays:

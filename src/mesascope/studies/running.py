@@ -76,7 +76,13 @@ def new_run(
         "git": _commit(),
     }
     if reuse is not None:
-        config["reuse"] = str(open_run(reuse).path.resolve())
+        other = open_run(reuse)
+        if not (other.path / "checkpoints").is_dir():
+            raise RunDirectoryError(
+                f"reuse must name a run with its checkpoints, but {other.path} has none (published runs leave them "
+                "out): leave it out."
+            )
+        config["reuse"] = str(other.path.resolve())
     return Run.create(path, "study", config)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from dataclasses import dataclass
 from typing import Literal
@@ -79,8 +78,7 @@ class NonlinearDynamics:
         gain: how far from linear the features are. Those of gain 1 let most sequences fall into a fixed point.
         length: elements of a sequence (T).
         noise: standard deviation of what is added at each step.
-        feature_seed: seed of the stream that A and B are drawn from, once. Replicates that are to differ in their
-            features need one each: `seeded`.
+        feature_seed: seed of the stream that A and B are drawn from, once. All seeds of a training learn the same ones.
 
     Source: the extended paper behind thesis ch. 3 (von Oswald et al. 2023); widths, gain and normalisation are ours.
 
@@ -101,10 +99,6 @@ class NonlinearDynamics:
         require_scale("noise", self.noise, least=0)
         require_scale("gain", self.gain)
         require_count("feature_seed", self.feature_seed, least=0)
-
-    def seeded(self, seed: int) -> NonlinearDynamics:
-        """The family that training seed ``seed`` learns from, with features of its own."""
-        return dataclasses.replace(self, feature_seed=seed)
 
     @functools.cached_property
     def _weights(self) -> tuple[Tensor, Tensor]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -15,12 +15,12 @@ from mesascope.errors import ArgumentTypeError, refuse, require_callable, requir
 from mesascope.shapes import Tensor
 from mesascope.streams import stream
 from mesascope.tasks import Context, Episode, Family, Seeded, SequenceFamily
-from mesascope.tasks.asking import check_causal, drawn, require_family, takes
+from mesascope.tasks.asking import UnansweredError, check_causal, drawn, require_family, takes
 from mesascope.training.ensemble import Ensemble, Module
 from mesascope.training.ensemble_state import EnsembleState
 from mesascope.training.history import History
 from mesascope.training.loop import Checkpoints, Metrics, Observer, fit
-from mesascope.training.losses import half_mse
+from mesascope.training.losses import half_mse, pair_half_mse
 from mesascope.training.plan import Training
 from mesascope.training.progress import ProgressBar
 from mesascope.training.randomness import drawing_from
@@ -81,13 +81,17 @@ def train(
     families = [family.seeded(seed) if isinstance(family, Seeded) else family for seed in seeds]
     ensemble = Ensemble([_made(make, seed) for seed in seeds]).to(device)
     state = EnsembleState(ensemble, loss, plan, seed=seeds[0])
-    few = drawn(families[0], 4, stream(seeds[0], "causality", device=device))
-    if isinstance(few, Tensor) and loss is half_mse:  # a model that sees what it is to predict would seem to learn
-        check_causal(ensemble.member(0).eval(), few)
+    unchecked = loss in (half_mse, pair_half_mse)
 
     def batch_at(step: int) -> Episode | Tensor:
+        nonlocal unchecked
         draws = [stream(seed, "train", step, device) for seed in seeds]
-        return stacked([drawn(own, plan.batch, draw) for own, draw in zip(families, draws, strict=True)])
+        batches = [drawn(own, plan.batch, draw) for own, draw in zip(families, draws, strict=True)]
+        if unchecked and isinstance(batches[0], Tensor):  # a model that sees what it is to predict would seem to learn
+            with suppress(UnansweredError):  # one that takes batches of one size only
+                check_causal(ensemble.member(0).eval(), batches[0])
+        unchecked = False
+        return stacked(batches)
 
     history = History(seeds)
     with _shown(observe, plan.steps) as show:

@@ -8,74 +8,79 @@ eigenvalues from 0.3 to 0.9: whoever knows that can do better than least squares
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mesascope import lenses
+from mesascope import learners, lenses
 from mesascope.evidence import Arrays, Claim, above, below, ours, printed, two_sided
 from mesascope.records import register
 from mesascope.reports import Figure, Line, Lines
 from mesascope.studies.common import converged, plan, values, watch_loss
 from mesascope.studies.mesa.dynamics import (
     LOSS,
+    ONE_LAYER,
     THESIS,
+    USUAL,
+    Constructed,
     Dynamics,
+    around,
     best_ridge,
     each_with_each,
     least_squares,
     one_step,
     single_layer,
+    tuned_steps,
 )
 from mesascope.studies.study import Study
-from mesascope.training import Training
 
 if TYPE_CHECKING:
     from mesascope.studies.lab import Lab
 
 PREMISES = ("converged",)
+STEPS = ("converged", "gd-at-its-optimum")
 FOOTNOTE = "section 3.5.1, footnote 1"
 
 
 @dataclass(frozen=True)
-class Contracting(Dynamics):
+class Contracting(Constructed):
     """Settings of the study."""
 
     dynamics: str = "contracting"
     """What sequences follow, but for those of the layers that are compared with."""
-    mesa: Training = field(default_factory=lambda: plan(2000, 1e-2, batch=128, optimizer="adamw", weight_decay=0.1))
-    """How mesa layers train."""
 
 
 def _products(r: Any, name: str) -> np.ndarray:
-    """Sizes of the coefficients of all products but s_i s_{i-1}^T over that of this one."""
+    """Sizes of the coefficients of s_i s_i^T and s_{i-1} s_i^T over that of s_i s_{i-1}^T."""
     now = np.abs(r["coefficients"][name])
-    return now[:, [0, 1, 3]].sum(1) / now[:, 2]
+    return now[:, :2].sum(1) / now[:, 2]
 
 
 CLAIMS = (
     converged("linear", "mesa", "orthogonal-linear"),
     best_ridge(),
+    tuned_steps("gd", "comparison", "orthogonal-comparison"),
     Claim(
         "other-algorithm", "a linear layer trained on contractions loses less than half of what one tuned step of "
-        "gradient descent does", "loss of linear / of one step, on contractions", printed(FOOTNOTE),
-        lambda r: r["comparison"].ratio("linear", "gd"), below(0.5), premises=PREMISES,
+        "gradient descent from zero does", "loss of linear / of one step, on contractions", printed(FOOTNOTE),
+        lambda r: r["comparison"].ratio("linear", "gd"), below(0.5), premises=STEPS,
     ),
     Claim(
         "one-step-elsewhere", "on orthogonal maps the same layer, trained on them, loses what one tuned step does, "
         "within 2 %", "loss of linear / of one step, on orthogonal maps", ours("the control: section 3.5.1"),
-        lambda r: r["orthogonal-comparison"].ratio("orthogonal-linear", "gd"), two_sided(0.02), premises=PREMISES,
+        lambda r: r["orthogonal-comparison"].ratio("orthogonal-linear", "gd"), two_sided(0.02), premises=STEPS,
     ),
     Claim(
-        "other-products", "what it weighs besides s_i s_{i-1}^T, the products that gradient descent has no use for, it "
-        "weighs more than that", "sum of other |coefficients| of eq. 3.55 / that of s_i s_{i-1}^T", printed(FOOTNOTE),
-        lambda r: _products(r, "linear"), above(1.0), premises=PREMISES,
+        "other-products", "it weighs s_i s_i^T and s_{i-1} s_i^T, which no step of gradient descent from a multiple of "
+        "I uses, more than s_i s_{i-1}^T",
+        "sum of their |coefficients| of eq. 3.55 / that of s_i s_{i-1}^T, mean over seeds", printed(FOOTNOTE),
+        lambda r: _products(r, "linear"), above(1.0), quantifier="mean", premises=PREMISES,
     ),
     Claim(
-        "one-product-elsewhere", "layers trained on orthogonal maps weigh the others less than a tenth of it",
+        "one-product-elsewhere", "layers trained on orthogonal maps weigh them less than a tenth of it",
         "the same of layers trained on orthogonal maps", ours("the control: Table 3.1"),
-        lambda r: _products(r, "orthogonal-linear"), below(0.1), premises=PREMISES,
+        lambda r: _products(r, "orthogonal-linear"), below(0.1), quantifier="mean", premises=PREMISES,
     ),
     Claim(
         "below-least-squares", "both layers lose less than ridge regression on all known pairs, which does not know "
@@ -84,10 +89,28 @@ CLAIMS = (
         premises=(*PREMISES, "limit-at-its-optimum"),
     ),
     Claim(
+        "constant-is-enough", "so does the best multiple of the newest element, which learns nothing in context",
+        "loss of that multiple / of ridge regression, on contractions", ours("what the others' losses are worth"),
+        lambda r: r["comparison"].ratio("multiple", "limit"), below(1.0), over="algorithms", at_least=1,
+        about="algorithms",
+    ),
+    Claim(
+        "not-below-constant", "of both layers, none loses less than this multiple",
+        "loss of each / of the multiple, on contractions", ours("whether they learn more in context than it"),
+        lambda r: np.stack([r["comparison"].ratio(name, "multiple") for name in ("linear", "mesa")], axis=1),
+        above(1.0), premises=PREMISES,
+    ),
+    Claim(
+        "step-from-constant", "one step of gradient descent from this multiple loses less than it",
+        "loss of the step / of the multiple, on contractions", ours("that there is something to learn"),
+        lambda r: r["comparison"].ratio("step-from-multiple", "multiple"), below(1.0), over="algorithms", at_least=1,
+        about="algorithms",
+    ),
+    Claim(
         "no-transfer", "linear layers trained on one kind of dynamics lose at least twice as much on the other as "
         "those trained there", "loss of those trained elsewhere / trained there, each with each",
         ours("what makes them other"),
-        lambda r: np.stack(
+        lambda r: np.concatenate(
             [
                 each_with_each(r["comparison"], "orthogonal-linear", "linear"),
                 each_with_each(r["orthogonal-comparison"], "linear", "orthogonal-linear"),
@@ -115,7 +138,7 @@ def measure(lab: Lab, settings: Contracting) -> None:
         )
     }  # fmt: skip
     for own, kind in ((settings, ""), (orthogonal, "orthogonal-")):
-        groups = {**trained, "gd": [one_step(lab, own)], **least_squares()}
+        groups = {**trained, **around("gd", one_step(lab, own)), **least_squares(own), **_from_multiple(lab, own)}
         fresh = lab.draw(own.family(), settings.tasks, "eval")
         seen = {name: groups[name] for name in ROLES}
         lab.stage(f"{kind}comparison", lambda g=groups, x=fresh: lenses.measure_predictors(g, [], x))
@@ -123,8 +146,21 @@ def measure(lab: Lab, settings: Contracting) -> None:
     lab.stage("coefficients", lambda: _coefficients(trained))
 
 
+def _from_multiple(lab: Lab, settings: Dynamics) -> dict[str, list[Any]]:
+    """The best multiple of the newest element, and one tuned step of gradient descent from that multiple of I."""
+    import torch
+
+    family = settings.family()
+    drawn = lab.draw(family, settings.tune_tasks, "tune")
+    known = [learners.OnlineGradientDescent(1, 1e-12, c * torch.eye(family.d)) for c in np.linspace(0, 1, 41)]
+    best = min(known, key=lambda one: lenses.per_task_errors(one, drawn).mean().item())
+    start = learners.OnlineGradientDescent(1, 0.03, best.w0)
+    step = learners.tune(start, family, tasks=settings.tune_tasks, seed=lab.seed).learner
+    return {"multiple": [best], "step-from-multiple": [step]}
+
+
 def _coefficients(trained: dict[str, list[Any]]) -> Arrays:
-    """Of s_i s_i^T, s_{i-1} s_{i-1}^T, s_i s_{i-1}^T and s_{i-1} s_i^T, in what multiplies s_t: eq. 3.55."""
+    """Of s_i s_i^T, s_{i-1} s_i^T, s_i s_{i-1}^T and s_{i-1} s_{i-1}^T, in what multiplies s_t: eq. 3.55."""
     found = {
         name: np.array([lenses.reverse_engineer(net).pair_sums().now.tolist() for net in trained[name]])
         for name in ("linear", "orthogonal-linear")
@@ -137,13 +173,14 @@ ROLES = {
     "mesa": ("interpolated", "mesa layer"),
     "orthogonal-linear": ("other", "linear layer, trained on orthogonal maps"),
     "gd": ("gd", "gradient step"),
+    "multiple": (0.5, "multiple of the newest"),
     "limit": ("limit", "least squares"),
 }
 
 
 PRODUCTS: dict[str, Any] = {
     "xticks": range(4),
-    "xticklabels": ("$s_i s_i^T$", "$s_{i-1} s_{i-1}^T$", "$s_i s_{i-1}^T$", "$s_{i-1} s_i^T$"),
+    "xticklabels": ("$s_i s_i^T$", "$s_{i-1} s_i^T$", "$s_i s_{i-1}^T$", "$s_{i-1} s_{i-1}^T$"),
 }
 
 
@@ -168,7 +205,10 @@ FIGURES = (
         "losses", "Loss of a step by the number of elements known, on both kinds of dynamics; line and band: mean and "
         "range over seeds.",
         (_by_time("by-time", "contractions"), _by_time("orthogonal-by-time", "orthogonal maps")), columns=2,
-        shared_legend=True, claims=("other-algorithm", "one-step-elsewhere", "below-least-squares", "no-transfer"),
+        shared_legend=True, claims=(
+            "other-algorithm", "one-step-elsewhere", "below-least-squares", "constant-is-enough", "not-below-constant",
+            "step-from-constant", "no-transfer",
+        ),
     ),
     Figure(
         "coefficients", "Coefficients of the products of pairs with which linear layers multiply s_t: eq. 3.55 of the "
@@ -184,13 +224,13 @@ STUDY = register("study", "mesa-contracting")(
         source=f"{THESIS}: {FOOTNOTE}",
         presets={
             "quick": Contracting(
-                plan(300, 5e-3, batch=32, optimizer="adamw", weight_decay=0.1),
+                plan(300, 5e-3, batch=32, **USUAL),
                 tasks=2_000,
                 tune_tasks=1_000,
                 watch_tasks=500,
-                mesa=plan(120, 5e-2, batch=32, optimizer="adamw", weight_decay=0.1),
+                mesa=plan(120, 5e-2, batch=32, **USUAL),
             ),
-            "paper": Contracting(plan(2500, 1e-3, batch=256, optimizer="adamw", weight_decay=0.1)),
+            "paper": Contracting(ONE_LAYER),
         },
         measure=measure,
         claims=CLAIMS,

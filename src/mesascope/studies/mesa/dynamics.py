@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from mesascope import learners, lenses, nets, tasks
 from mesascope.errors import require_choice, require_count
 from mesascope.evidence import Claim, above, ours
 from mesascope.reports import Figure, Line, Lines
-from mesascope.studies.common import values
+from mesascope.studies.common import plan, values
 from mesascope.training import Training
 
 if TYPE_CHECKING:
@@ -20,9 +21,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LOSS",
+    "ONE_LAYER",
     "THESIS",
+    "USUAL",
+    "Constructed",
     "Dynamics",
     "Sequences",
+    "around",
     "best_ridge",
     "channels",
     "each_with_each",
@@ -32,15 +37,23 @@ __all__ = [
     "single_layer",
     "times",
     "tuned_ridge",
+    "tuned_steps",
 ]
 
 THESIS = "von Oswald, thesis (2024), chapter 3"
 LOSS = "half squared error a step"
-# The regulariser of the limit, the noise's variance over that of W's entries, and two others that must not be better.
-RIDGE = 1e-3
-RIDGES = (RIDGE / 3, 3 * RIDGE)
+# The regulariser of the limit, the noise's variance over the mean square of W's entries; others must not be better.
+RIDGES = {"orthogonal": 1e-3, "contracting": 2.6e-3}
+FACTORS = {"a-third": 1 / 3, "threefold": 3.0}
+# So must step sizes that differ from the tuned ones by these factors.
+STEPS = {"shorter": 0.9, "longer": 1.1}
 # Regularisers that are tried where theory picks none.
 TRIED = (1e-3, 0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+
+
+# How networks on constructed tokens train, and one linear layer at the paper preset.
+USUAL: dict[str, Any] = {"optimizer": "adamw", "weight_decay": 0.1}
+ONE_LAYER = plan(2500, 1e-3, batch=256, **USUAL)
 
 
 @dataclass(frozen=True)
@@ -69,17 +82,25 @@ class Dynamics(Sequences):
     """Settings of a study of linear dynamics: sequences of 51 elements of width 10, and how networks train on them."""
 
     dynamics: str = "orthogonal"
-    """What sequences follow: orthogonal, contracting or fixed maps."""
-    init_scale: float = 0.006
-    """Variance of the initial weights, times depth and fan-in."""
+    """What sequences follow: orthogonal or contracting maps."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_choice("dynamics", self.dynamics, ("orthogonal", "contracting", "fixed"))
+        require_choice("dynamics", self.dynamics, RIDGES)
 
     def family(self) -> tasks.LinearDynamics:
         """The sequences: 50 steps to predict each, first elements uniform as in the authors' code."""
         return tasks.LinearDynamics(length=51, dynamics=self.dynamics, start="uniform")  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Constructed(Dynamics):
+    """Settings of a study of networks on tokens put together from elements."""
+
+    init_scale: float = 0.006
+    """Variance of the initial weights, times depth and fan-in."""
+    mesa: Training = field(default_factory=lambda: plan(2000, 1e-2, batch=128, **USUAL))
+    """How mesa layers train."""
 
 
 def channels(
@@ -96,7 +117,7 @@ def channels(
     return nets.SequencePredictorConfig(transformer, d, names)
 
 
-def single_layer(settings: Dynamics, n_heads: int, attention: str) -> Any:
+def single_layer(settings: Constructed, n_heads: int, attention: str) -> Any:
     """The config of one layer on tokens (0, s_t, s_{t-1})."""
     return channels(
         "blank", "now", "before", attention=attention, n_heads=n_heads, key_size=20, init_scale=settings.init_scale
@@ -109,10 +130,36 @@ def one_step(lab: Lab, settings: Dynamics) -> Any:
     return learners.tune(start, settings.family(), tasks=settings.tune_tasks, seed=lab.seed).learner
 
 
-def least_squares() -> dict[str, list[Any]]:
+def around(name: str, descent: Any) -> dict[str, list[Any]]:
+    """Online gradient descent, as tuned and with shorter and longer steps."""
+    found = {name: [descent]}
+    for word, factor in STEPS.items():
+        other = copy.deepcopy(descent)
+        other.eta.data.mul_(factor)
+        found[f"{name}-{word}"] = [other]
+    return found
+
+
+def tuned_steps(name: str, *stages: str) -> Claim:
+    """A step size that is not the best would flatter every network."""
+    return Claim(
+        f"{name}-at-its-optimum",
+        "gradient descent with steps of nine or eleven tenths of the tuned size loses no less",
+        "loss of each other / of the tuned one",
+        ours("premise"),
+        lambda r: np.concatenate([r[stage].ratio(f"{name}-{word}", name) for stage in stages for word in STEPS]),
+        above(0.999),
+        over="algorithms",
+        at_least=len(STEPS) * len(stages),
+        about="algorithms",
+    )
+
+
+def least_squares(settings: Dynamics) -> dict[str, list[Any]]:
     """Ridge regression on all known pairs: ``limit``, with the regulariser that theory picks, and with others."""
-    named = {f"ridge-{ridge:g}": [learners.RecursiveLeastSquares(ridge)] for ridge in RIDGES}
-    return {"limit": [learners.RecursiveLeastSquares(RIDGE)], **named}
+    ridge = RIDGES[settings.dynamics]
+    named = {f"limit-{word}": [learners.RecursiveLeastSquares(factor * ridge)] for word, factor in FACTORS.items()}
+    return {"limit": [learners.RecursiveLeastSquares(ridge)], **named}
 
 
 def tuned_ridge(
@@ -136,17 +183,17 @@ def best_ridge() -> Claim:
         "no other regulariser makes ridge regression better",
         "loss of each other ridge / of the limit",
         ours("premise"),
-        lambda r: np.concatenate([r["comparison"].ratio(f"ridge-{ridge:g}", "limit") for ridge in RIDGES]),
-        above(0.999),
+        lambda r: np.concatenate([r["comparison"].ratio(f"limit-{word}", "limit") for word in FACTORS]),
+        above(0.9995),
         over="algorithms",
-        at_least=len(RIDGES),
+        at_least=len(FACTORS),
         about="algorithms",
     )
 
 
 def each_with_each(found: Any, one: str, other: str) -> np.ndarray:
-    """Loss of every network of one group over that of every one of the other."""
-    return np.true_divide.outer(found["mse", one], found["mse", other]).ravel()
+    """Loss of every network of one group over that of every one of the other, ``(seeds of the one, of the other)``."""
+    return np.true_divide.outer(found["mse", one], found["mse", other])
 
 
 def losses(

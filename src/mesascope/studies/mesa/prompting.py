@@ -10,7 +10,7 @@ from mesascope.evidence import Claim
 from mesascope.reports import Line
 from mesascope.studies.common import converged, plan, values, watch_loss
 from mesascope.studies.mesa.dynamics import Dynamics, tuned_ridge
-from mesascope.studies.mesa.transformers import USUAL, transformer
+from mesascope.studies.mesa.transformers import LONG, USUAL, transformer
 from mesascope.training import Training, pair_half_mse
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def _prompted(lab: Lab, settings: Prompting) -> dict[str, list[Any]]:
     family, pairs = settings.family(), tasks.FewShotSequence(pairs=PAIRS)
     watched = watch_loss(mse=lab.draw(family, settings.watch_tasks, "watch"))
     trained = {"bare": lab.train("bare", transformer("softmax"), family, settings.training, watch=watched)}
-    watched = watch_loss(mse=lab.draw(pairs, settings.watch_tasks, "watch-pairs"))
+    watched = _answers(lab.draw(pairs, settings.watch_tasks, "watch-pairs"))
     asked: dict[str, tuple[str, dict[str, Any]]] = {
         "eos": ("bare", {"eos": True}),
         "prefix": ("eos", {"prefix": PREFIX}),
@@ -83,6 +83,11 @@ def _prompted(lab: Lab, settings: Prompting) -> dict[str, list[Any]]:
             name, ready[0].config, pairs, settings.prompt, loss=pair_half_mse, watch=watched, start=(start, ready)
         )
     return trained
+
+
+def _answers(sequences: Any) -> Any:
+    """What to log: errors of the answers to inputs alone, which prompts are trained for."""
+    return lambda net: {"mse": 2 * float(pair_half_mse(net, sequences).detach())}
 
 
 def at_pair(r: Any, name: str, *pairs: int) -> Any:
@@ -112,7 +117,7 @@ PRESETS: dict[str, Any] = {
         plan(100, 3e-3, batch=8, **USUAL), tasks=300, tune_tasks=300, watch_tasks=50, prompt=plan(40, 2e-2, batch=8),
     ),
     "paper": Prompting(
-        plan(6000, 3e-3, batch=64, warmup_steps=600, **USUAL), tasks=5_000, tune_tasks=5_000, watch_tasks=500,
+        LONG, tasks=5_000, tune_tasks=5_000, watch_tasks=500,
     ),
 }  # fmt: skip
 DEVIATIONS = (

@@ -1,0 +1,93 @@
+"""Taking over what another run trained."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from mesascope.errors import RunDirectoryError
+from mesascope.runs import Run, open_run
+from mesascope.runs.checkpoints import TrainingCheckpoints, weights_hash
+from mesascope.training import Training
+
+__all__ = ["Watch", "logged_rows", "logged_steps", "take_over"]
+
+# What to log of one network while training.
+Watch = Callable[[Any], Mapping[str, float]]
+
+
+def take_over(
+    run: Run, name: str, checkpoints: TrainingCheckpoints, watches: Sequence[Watch], training: Training
+) -> bool:
+    """Copy a finished training of the same record, and what it logged, from the run to reuse, if it has one.
+
+    Args:
+        name: of the training in this run.
+        checkpoints: its own, of which there are none yet.
+        watches: numbers to log of each network.
+    """
+    if "reuse" not in run.config or run.is_finished:
+        return False
+    try:
+        other = open_run(run.config["reuse"])
+        there = _finished_there(run, other, checkpoints, training.steps)
+        if there is None:
+            return False
+        rows = _logged_there(other, there.folder.name, checkpoints.config["seeds"], watches, training)
+    except RunDirectoryError as error:
+        print(f"training {name} anew: {error}", file=sys.stderr, flush=True)
+        return False
+    print(f"training {name}: taken over from {there.folder}", file=sys.stderr, flush=True)
+    run.rewind_metrics(name, -1)
+    run.append_metrics({**row, "training": name} for row in rows)
+    checkpoints.copy(there, training.steps)
+    return True
+
+
+def logged_rows(
+    name: str, step: int, seeds: Sequence[int], watches: Sequence[Watch], networks: Sequence[Any]
+) -> list[dict[str, Any]]:
+    """What is logged of a training at a step, a row a network. What one that diverged gives is no number: null."""
+    found = [look(network) for look, network in zip(watches, networks, strict=False)]
+    return [
+        {"training": name, "step": step, "seed": seed}
+        | {key: value if math.isfinite(value) else None for key, value in row.items()}
+        for seed, row in zip(seeds, found, strict=False)
+    ]
+
+
+def logged_steps(training: Training, done: int) -> set[int]:
+    """The steps at which a training logs, up to one."""
+    return {0, *range(0, done + 1, training.evaluate_every), *([done] if done == training.steps else [])}
+
+
+def _finished_there(run: Run, other: Run, checkpoints: TrainingCheckpoints, steps: int) -> TrainingCheckpoints | None:
+    """A start is recorded by its name alone: it must have left the same weights in both runs."""
+    folder, start = other.path / "checkpoints", checkpoints.config.get("start")
+    if start and weights_hash(run.path / "checkpoints", start) != weights_hash(folder, start):
+        return None
+    found = checkpoints.finished_like(folder, steps)
+    return None if found is None or found.load() is None else found
+
+
+def _logged_there(
+    other: Run, name: str, seeds: Sequence[int], watches: Sequence[Watch], training: Training
+) -> list[Mapping[str, Any]]:
+    """The rows of a training, whose last ones must be what this run would log of its networks."""
+    rows = {(row["step"], row["seed"]): row for row in other.metrics(name)}
+    watched = seeds[: len(watches)]
+    wanted = {(step, seed) for step in logged_steps(training, training.steps) for seed in watched}
+    own = logged_rows(name, training.steps, seeds, watches, [other.network(name, seed) for seed in watched])
+    if wanted - set(rows) or not all(_close(row, rows[row["step"], row["seed"]]) for row in own):
+        raise RunDirectoryError(
+            f"{other.path} must have logged of {name} what this run does, but logged other numbers."
+        )
+    return list(rows.values())
+
+
+def _close(row: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two rows hold the same numbers, but for rounding."""
+    numbers = [(row[key], other[key]) for key in row if key != "training"] if set(row) == set(other) else [(0, 1)]
+    return all(a == b or (None not in (a, b) and math.isclose(a, b, rel_tol=1e-3)) for a, b in numbers)
