@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from mesascope import lenses, nets, tasks
+from mesascope import lenses, nets, tasks, training
 from mesascope.evidence import Claim
 from mesascope.reports import Line
 from mesascope.studies.common import converged, plan, values, watch_loss
 from mesascope.studies.mesa.dynamics import Dynamics, tuned_ridge
 from mesascope.studies.mesa.transformers import LONG, USUAL, transformer
-from mesascope.training import Training, pair_half_mse
+from mesascope.training import Training
 
 if TYPE_CHECKING:
     from mesascope.studies.lab import Lab
@@ -80,14 +80,15 @@ def _prompted(lab: Lab, settings: Prompting) -> dict[str, list[Any]]:
             for index, network in enumerate(trained[start])
         ]
         trained[name] = lab.train(
-            name, ready[0].config, pairs, settings.prompt, loss=pair_half_mse, watch=watched, start=(start, ready)
-        )
+            name, ready[0].config, pairs, settings.prompt, loss=training.pair_half_mse, watch=watched,
+            start=(start, ready),
+        )  # fmt: skip
     return trained
 
 
 def _answers(sequences: Any) -> Any:
     """What to log: errors of the answers to inputs alone, which prompts are trained for."""
-    return lambda net: {"mse": 2 * float(pair_half_mse(net, sequences).detach())}
+    return lambda net: {"mse": 2 * float(training.pair_half_mse(net, sequences).detach())}
 
 
 def at_pair(r: Any, name: str, *pairs: int) -> Any:
