@@ -20,14 +20,12 @@ from typing import Any
 from unittest import mock
 
 import torch
-from torch.nn.functional import pad
 
 from mesascope import learners, lenses, records, tasks
 from mesascope.evidence import judge_all
 from mesascope.learners.descent import GradientDescent, GradientDescentPlusPlus
-from mesascope.lenses import access, reading, reverse
+from mesascope.lenses import access, reading
 from mesascope.measurement import Measurement
-from mesascope.ops import mesa_attention
 from mesascope.runs import Run, open_run
 from mesascope.studies import Lab, new_run
 from mesascope.training import keep_freed_memory
@@ -159,27 +157,6 @@ def training_tasks() -> contextlib.AbstractContextManager:
     return mock.patch.object(Lab, "draw", seen)
 
 
-def lagged_least_squares() -> contextlib.AbstractContextManager:
-    """Least squares without the newest pair that is known."""
-
-    def lagged(self: Any, sequence: torch.Tensor) -> torch.Tensor:
-        keys, values = (pad(sequence, (0, 0, by, 0))[..., :-by, :] for by in (2, 1))
-        q, k, v = (part.unsqueeze(-3) for part in (sequence, keys, values))
-        return mesa_attention(q, k, v, ridge=self.ridge).squeeze(-3)
-
-    return mock.patch.object(learners.RecursiveLeastSquares, "forward", lagged)
-
-
-def half_online_step() -> contextlib.AbstractContextManager:
-    forward = learners.OnlineGradientDescent.forward
-    return mock.patch.object(learners.OnlineGradientDescent, "forward", lambda self, s: forward(self, s) / 2)
-
-
-def transposed_blocks() -> contextlib.AbstractContextManager:
-    means = reverse._block_means
-    return mock.patch.object(reverse, "_block_means", lambda *given: means(*given).mT)
-
-
 @contextlib.contextmanager
 def no_bug() -> Iterator[None]:
     yield
@@ -203,10 +180,6 @@ MUTATIONS = (
     Mutation("sensitivities are taken at another query", "softmax", other_queries),
     Mutation("the reference's tokens are not clipped", "deep", with_steps(unclipped)),
     Mutation("fresh tasks are those of the first seed's training", "finite-tasks", training_tasks),
-    Mutation("least squares drops the newest known pair", "mesa-one-layer", lagged_least_squares),
-    Mutation("a step of online descent is half its size", "mesa-one-layer", half_online_step),
-    Mutation("blocks are read transposed", "mesa-one-layer", transposed_blocks),
-    Mutation("all seeds are equal", "mesa-one-layer", equal_seeds),
 )
 # What decides the claims soonest, by study.
 CHANGES: dict[str, dict[str, Any]] = {"deep": {"tasks": 5000, "sweep_tasks": 200, "tune_tasks": 200}}
