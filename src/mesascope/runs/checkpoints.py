@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +41,6 @@ class TrainingCheckpoints:
     def save(self, step: int, tensors: Mapping[str, torch.Tensor]) -> None:
         """Keep ``tensors`` as the checkpoint of ``step``, then remove the one before it."""
         content = safetensors.torch.save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
-        aside = self.folder / f".{step}.aside"
-        shutil.rmtree(aside, ignore_errors=True)
         manifest = {
             "schema": SCHEMA,
             "step": step,
@@ -52,14 +50,9 @@ class TrainingCheckpoints:
             "versions": {"torch": torch.__version__, "safetensors": safetensors.__version__},
             "sha256": hashlib.sha256(content).hexdigest(),
         }
-        try:
+        with self._placed(step) as aside:
             write_aside(aside / "weights.safetensors", content)
             write_json(aside / "manifest.json", manifest)
-            if not (self.folder / str(step)).exists():
-                os.rename(aside, self.folder / str(step))
-                sync(self.folder)
-        finally:
-            shutil.rmtree(aside, ignore_errors=True)
         for older in _steps(self.folder)[:-1]:
             shutil.rmtree(self.folder / str(older))
 
@@ -73,12 +66,22 @@ class TrainingCheckpoints:
 
     def copy(self, other: TrainingCheckpoints, step: int) -> None:
         """Keep another run's checkpoint of ``step``, byte for byte."""
+        with self._placed(step) as aside:
+            for name in ("weights.safetensors", "manifest.json"):
+                write_aside(aside / name, read_bytes(other.folder / str(step) / name))
+
+    @contextlib.contextmanager
+    def _placed(self, step: int) -> Iterator[Path]:
+        """A folder to write into, which becomes the checkpoint of ``step`` if nothing fails."""
         aside = self.folder / f".{step}.aside"
         shutil.rmtree(aside, ignore_errors=True)
-        for name in ("weights.safetensors", "manifest.json"):
-            write_aside(aside / name, read_bytes(other.folder / str(step) / name))
-        os.rename(aside, self.folder / str(step))
-        sync(self.folder)
+        try:
+            yield aside
+            if not (self.folder / str(step)).exists():
+                os.rename(aside, self.folder / str(step))
+                sync(self.folder)
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
 
     def load(self) -> tuple[int, dict[str, torch.Tensor]] | None:
         """The newest checkpoint's step and tensors, None if there is none."""

@@ -18,6 +18,8 @@ from mesascope.studies.mesa.prompting import (
     PAIRS,
     PREMISES,
     PRESETS,
+    PROMPTED,
+    TRAINED,
     Prompting,
     at_pair,
     errors_by_pair,
@@ -31,8 +33,6 @@ if TYPE_CHECKING:
 # Of each task: with EOS and prefix, both together are as long as what the networks were trained on.
 EACH = PAIRS // 2
 LAST, FIRST, END = EACH, EACH + 1, 2 * EACH
-TRAINED = ("converged",)
-PROMPTED = ("converged", "prompts-converged")
 
 
 def _relative(r: Any, name: str) -> Any:

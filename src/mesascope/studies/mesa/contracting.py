@@ -17,16 +17,17 @@ from mesascope import learners, lenses
 from mesascope.evidence import Arrays, Claim, above, below, ours, printed, two_sided
 from mesascope.records import register
 from mesascope.reports import Figure, Line, Lines
-from mesascope.studies.common import converged, plan, values, watch_loss
+from mesascope.studies.common import converged, watch_loss
 from mesascope.studies.mesa.dynamics import (
-    LOSS,
     ONE_LAYER,
+    QUICK,
     THESIS,
-    USUAL,
     Constructed,
     Dynamics,
+    along,
     around,
     best_ridge,
+    compared,
     each_with_each,
     least_squares,
     one_step,
@@ -139,10 +140,7 @@ def measure(lab: Lab, settings: Contracting) -> None:
     }  # fmt: skip
     for own, kind in ((settings, ""), (orthogonal, "orthogonal-")):
         groups = {**trained, **around("gd", one_step(lab, own)), **least_squares(own), **_from_multiple(lab, own)}
-        fresh = lab.draw(own.family(), settings.tasks, "eval")
-        seen = {name: groups[name] for name in ROLES}
-        lab.stage(f"{kind}comparison", lambda g=groups, x=fresh: lenses.measure_predictors(g, [], x))
-        lab.stage(f"{kind}by-time", lambda g=seen, x=fresh: lenses.errors_by_time(g, x))
+        compared(lab, groups, [], ROLES, lab.draw(own.family(), settings.tasks, "eval"), kind)
     lab.stage("coefficients", lambda: _coefficients(trained))
 
 
@@ -192,19 +190,15 @@ def _weighed(r: Any) -> list[Line]:
     ]
 
 
-def _by_time(stage: str, title: str) -> Lines:
-    def read(r: Any) -> list[Line]:
-        found = r[stage]
-        return [Line(found.cases["t"], 5 * values(found["mse", name]), *line) for name, line in ROLES.items()]
-
-    return Lines(title, "elements known", LOSS, read, "y")
-
-
 FIGURES = (
     Figure(
         "losses", "Loss of a step by the number of elements known, on both kinds of dynamics; line and band: mean and "
         "range over seeds.",
-        (_by_time("by-time", "contractions"), _by_time("orthogonal-by-time", "orthogonal maps")), columns=2,
+        (
+            along("by-time", "contractions", ROLES),
+            along("orthogonal-by-time", "orthogonal maps", ROLES),
+        ),
+        columns=2,
         shared_legend=True, claims=(
             "other-algorithm", "one-step-elsewhere", "below-least-squares", "constant-is-enough", "not-below-constant",
             "step-from-constant", "no-transfer",
@@ -223,13 +217,7 @@ STUDY = register("study", "mesa-contracting")(
         question="Do networks trained on other dynamics learn by another algorithm?",
         source=f"{THESIS}: {FOOTNOTE}",
         presets={
-            "quick": Contracting(
-                plan(300, 5e-3, batch=32, **USUAL),
-                tasks=2_000,
-                tune_tasks=1_000,
-                watch_tasks=500,
-                mesa=plan(120, 5e-2, batch=32, **USUAL),
-            ),
+            "quick": Contracting(**QUICK),
             "paper": Contracting(ONE_LAYER),
         },
         measure=measure,

@@ -25,6 +25,7 @@ from mesascope.studies.mesa.dynamics import (
     around,
     best_ridge,
     channels,
+    compared,
     each_with_each,
     least_squares,
     losses,
@@ -155,8 +156,7 @@ def measure(lab: Lab, settings: DeepLayers) -> None:
         **least_squares(settings),
     }
     fresh = lab.draw(family, settings.tasks, "eval")
-    lab.stage("comparison", lambda: lenses.measure_predictors(groups, ["limit"], fresh))
-    lab.stage("by-time", lambda: lenses.errors_by_time({name: groups[name] for name in ROLES}, fresh))
+    compared(lab, groups, ["limit"], ROLES, fresh)
     path = {"trained": trained["six"], "other": groups["revalg"], "middle": [one.between(0.5) for one in read]}
     lab.stage("interpolation", lambda: lenses.measure_predictors(path, ["trained", "other"], fresh))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -20,16 +20,18 @@ if TYPE_CHECKING:
     from mesascope.studies.lab import Lab
 
 __all__ = [
-    "LOSS",
     "ONE_LAYER",
+    "QUICK",
     "THESIS",
     "USUAL",
     "Constructed",
     "Dynamics",
     "Sequences",
+    "along",
     "around",
     "best_ridge",
     "channels",
+    "compared",
     "each_with_each",
     "least_squares",
     "losses",
@@ -54,6 +56,14 @@ TRIED = (1e-3, 0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 # How networks on constructed tokens train, and one linear layer at the paper preset.
 USUAL: dict[str, Any] = {"optimizer": "adamw", "weight_decay": 0.1}
 ONE_LAYER = plan(2500, 1e-3, batch=256, **USUAL)
+# Settings of the quick preset of one layer.
+QUICK: dict[str, Any] = {
+    "training": plan(300, 5e-3, batch=32, **USUAL),
+    "tasks": 2_000,
+    "tune_tasks": 1_000,
+    "watch_tasks": 500,
+    "mesa": plan(120, 5e-2, batch=32, **USUAL),
+}
 
 
 @dataclass(frozen=True)
@@ -196,6 +206,29 @@ def each_with_each(found: Any, one: str, other: str) -> np.ndarray:
     return np.true_divide.outer(found["mse", one], found["mse", other])
 
 
+def along(stage: str, title: str, shown: Mapping[str, tuple[Any, str]], d: int = 10) -> Lines:
+    """Losses of a stage of `lenses.errors_by_time`; role and label of each group."""
+
+    def read(r: Any) -> list[Line]:
+        found = r[stage]
+        return [Line(found.cases["t"], d / 2 * values(found["mse", name]), *line) for name, line in shown.items()]
+
+    return Lines(title, "elements known", LOSS, read, "y")
+
+
+def compared(
+    lab: Lab,
+    groups: Mapping[str, Sequence[Any]],
+    against: Sequence[str],
+    shown: Iterable[str],
+    fresh: Any,
+    kind: str = "",
+) -> None:
+    """Stage ``comparison`` of all groups and ``by-time`` of those that are shown, on the same sequences."""
+    lab.stage(f"{kind}comparison", lambda: lenses.measure_predictors(groups, against, fresh))
+    lab.stage(f"{kind}by-time", lambda: lenses.errors_by_time({name: groups[name] for name in shown}, fresh))
+
+
 def losses(
     shown: Mapping[str, tuple[Any, str]], trained: Sequence[str], figure: str, claims: tuple[str, ...], d: int = 10
 ) -> Figure:
@@ -211,15 +244,11 @@ def losses(
     def training(r: Any) -> list[Line]:
         return [Line(r[name]["step"], d / 2 * r[name]["mse"], *shown[name]) for name in trained]
 
-    def by_time(r: Any) -> list[Line]:
-        found = r["by-time"]
-        return [Line(found.cases["t"], d / 2 * values(found["mse", name]), *line) for name, line in shown.items()]
-
     return Figure(
         "losses",
         "Loss of a step, while training and by the number of elements known; line and band: mean and range over seeds. "
         f"{figure}.",
-        (Lines("", "training step", LOSS, training, "y"), Lines("", "elements known", LOSS, by_time, "y")),
+        (Lines("", "training step", LOSS, training, "y"), along("by-time", "", shown, d)),
         columns=2,
         shared_legend=True,
         claims=claims,

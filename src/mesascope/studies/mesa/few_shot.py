@@ -20,7 +20,9 @@ from mesascope.studies.mesa.prompting import (
     PAIRS,
     PREMISES,
     PRESETS,
+    PROMPTED,
     ROLES,
+    TRAINED,
     Prompting,
     at_pair,
     errors_by_pair,
@@ -31,8 +33,6 @@ from mesascope.studies.study import Study
 if TYPE_CHECKING:
     from mesascope.studies.lab import Lab
 
-TRAINED = ("converged",)
-PROMPTED = ("converged", "prompts-converged")
 
 CLAIMS = (
     *PREMISES,

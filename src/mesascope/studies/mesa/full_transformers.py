@@ -18,12 +18,13 @@ from mesascope import lenses
 from mesascope.evidence import Claim, Reported, above, below, ours, printed
 from mesascope.records import register
 from mesascope.reports import Figure, Matrices
-from mesascope.studies.common import converged, plan, watch_loss
+from mesascope.studies.common import converged, watch_loss
 from mesascope.studies.mesa.dynamics import (
     THESIS,
     Dynamics,
     around,
     best_ridge,
+    compared,
     each_with_each,
     least_squares,
     losses,
@@ -36,7 +37,7 @@ from mesascope.studies.mesa.transformers import (
     DEVIATIONS,
     LAYERS,
     LONG,
-    USUAL,
+    SHORT,
     Transformers,
     copying,
     of_each,
@@ -194,8 +195,7 @@ def measure(lab: Lab, settings: FullTransformers) -> None:
     }
     groups = {**trained, **around("gd", one_step(lab, settings)), **least_squares(settings)}
     fresh = lab.draw(family, settings.tasks, "eval")
-    lab.stage("comparison", lambda: lenses.measure_predictors(groups, ["limit"], fresh))
-    lab.stage("by-time", lambda: lenses.errors_by_time({name: groups[name] for name in ROLES}, fresh))
+    compared(lab, groups, ["limit"], ROLES, fresh)
 
     untrained = [transformer("softmax").build(lab.stream("untrained", index)) for index in range(settings.seeds)]
     seen = lab.draw(family, settings.averaged_tasks, "sensitivity")
@@ -259,15 +259,7 @@ STUDY = register("study", "mesa-transformer")(
         question="What do transformers that read raw elements learn from linear dynamics?",
         source=f"{THESIS}: Figs. 3.4, 3.8, 3.12 and 3.13",
         presets={
-            "quick": FullTransformers(
-                plan(120, 3e-3, batch=16, **USUAL),
-                tasks=500,
-                tune_tasks=500,
-                watch_tasks=100,
-                mesa=plan(120, 8e-3, batch=16, **USUAL),
-                probe_tasks=500,
-                averaged_tasks=2,
-            ),
+            "quick": FullTransformers(**SHORT, probe_tasks=500),
             "paper": FullTransformers(LONG),
         },
         measure=measure,

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mesascope import lenses, tasks
+from mesascope import tasks
 from mesascope.evidence import Claim, below, ours, printed
 from mesascope.records import register
-from mesascope.studies.common import converged, plan, watch_loss
-from mesascope.studies.mesa.dynamics import each_with_each, losses, tuned_ridge
-from mesascope.studies.mesa.transformers import DEVIATIONS, EXTENDED, LONG, USUAL, Transformers, in_context, transformer
+from mesascope.studies.common import converged, watch_loss
+from mesascope.studies.mesa.dynamics import compared, each_with_each, losses, tuned_ridge
+from mesascope.studies.mesa.transformers import DEVIATIONS, EXTENDED, LONG, SHORT, Transformers, in_context, transformer
 from mesascope.studies.study import Study
 
 if TYPE_CHECKING:
@@ -72,8 +72,7 @@ def measure(lab: Lab, settings: Transformers) -> None:
         "features": [tuned_ridge(lab, settings, family, family.features)],
     }
     fresh = lab.draw(family, settings.tasks, "eval")
-    lab.stage("comparison", lambda: lenses.measure_predictors(groups, [], fresh))
-    lab.stage("by-time", lambda: lenses.errors_by_time(groups, fresh))
+    compared(lab, groups, [], groups, fresh)
 
 
 ROLES = {
@@ -96,16 +95,7 @@ STUDY = register("study", "mesa-nonlinear")(
         name="mesa-nonlinear",
         question="Do transformers learn the features in which nonlinear dynamics are linear?",
         source=EXTENDED,
-        presets={
-            "quick": Transformers(
-                plan(120, 3e-3, batch=16, **USUAL),
-                tasks=500,
-                tune_tasks=500,
-                watch_tasks=100,
-                mesa=plan(120, 8e-3, batch=16, **USUAL),
-            ),
-            "paper": Transformers(LONG),
-        },
+        presets={"quick": Transformers(**SHORT), "paper": Transformers(LONG)},
         measure=measure,
         claims=CLAIMS,
         figures=FIGURES,

@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Any
 from mesascope import learners, lenses
 from mesascope.evidence import Arrays, Claim, Reported, above, below, ours, printed, two_sided
 from mesascope.records import register
-from mesascope.studies.common import converged, midpoint, plan, watch_loss
+from mesascope.studies.common import converged, midpoint, watch_loss
 from mesascope.studies.mesa.dynamics import (
     ONE_LAYER,
+    QUICK,
     THESIS,
-    USUAL,
     Constructed,
     around,
     best_ridge,
+    compared,
     each_with_each,
     least_squares,
     losses,
@@ -147,8 +148,7 @@ def measure(lab: Lab, settings: Constructed) -> None:
         **least_squares(settings),
     }
     fresh = lab.draw(family, settings.tasks, "eval")
-    lab.stage("comparison", lambda: lenses.measure_predictors(groups, ["gd", "limit"], fresh))
-    lab.stage("by-time", lambda: lenses.errors_by_time({name: groups[name] for name in ROLES}, fresh))
+    compared(lab, groups, ["gd", "limit"], ROLES, fresh)
     path = {"trained": trained["linear"], "other": groups["revalg"], "middle": [one.between(0.5) for one in read]}
     lab.stage("interpolation", lambda: lenses.measure_predictors(path, ["trained", "other"], fresh))
     lab.stage("coefficients", lambda: _coefficients(read, found, gd.eta.item()))
@@ -207,13 +207,7 @@ STUDY = register("study", "mesa-one-layer")(
         question="Does one linear layer learn a sequence by a gradient step, and a mesa-layer by least squares?",
         source=f"{THESIS}: Figs. 3.2 and 3.10, Table 3.1",
         presets={
-            "quick": Constructed(
-                plan(300, 5e-3, batch=32, **USUAL),
-                tasks=2_000,
-                tune_tasks=1_000,
-                watch_tasks=500,
-                mesa=plan(120, 5e-2, batch=32, **USUAL),
-            ),
+            "quick": Constructed(**QUICK),
             "paper": Constructed(ONE_LAYER),
         },
         measure=measure,

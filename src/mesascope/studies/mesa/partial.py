@@ -14,13 +14,13 @@ import numpy as np
 from mesascope import learners, lenses, tasks
 from mesascope.evidence import Claim, above, below, derived, ours, printed
 from mesascope.records import register
-from mesascope.studies.common import converged, plan, watch_loss
-from mesascope.studies.mesa.dynamics import losses, times, tuned_ridge
+from mesascope.studies.common import converged, watch_loss
+from mesascope.studies.mesa.dynamics import compared, losses, times, tuned_ridge
 from mesascope.studies.mesa.transformers import (
     DEVIATIONS,
     EXTENDED,
     LONG,
-    USUAL,
+    SHORT,
     Transformers,
     copying,
     in_context,
@@ -95,8 +95,7 @@ def measure(lab: Lab, settings: Transformers) -> None:
     }
     groups = {**trained, **lags, **late}
     fresh = lab.draw(family, settings.tasks, "eval")
-    lab.stage("comparison", lambda: lenses.measure_predictors(groups, [], fresh))
-    lab.stage("by-time", lambda: lenses.errors_by_time(groups, fresh))
+    compared(lab, groups, [], groups, fresh)
     untrained = [transformer("softmax", family.d).build(lab.stream("untrained", n)) for n in range(settings.seeds)]
     seen = lab.draw(family, settings.averaged_tasks, "sensitivity")
     lab.stage("sensitivity", lambda: of_each({**trained, "untrained": untrained}, seen, lenses.element_sensitivity))
@@ -128,17 +127,7 @@ STUDY = register("study", "mesa-partial")(
         name="mesa-partial",
         question="How do transformers predict systems of which they see a part?",
         source=EXTENDED,
-        presets={
-            "quick": Transformers(
-                plan(120, 3e-3, batch=16, **USUAL),
-                tasks=500,
-                tune_tasks=500,
-                watch_tasks=100,
-                mesa=plan(120, 8e-3, batch=16, **USUAL),
-                averaged_tasks=2,
-            ),
-            "paper": Transformers(LONG),
-        },
+        presets={"quick": Transformers(**SHORT), "paper": Transformers(LONG)},
         measure=measure,
         claims=CLAIMS,
         figures=FIGURES,

@@ -21,7 +21,9 @@ __all__ = [
     "PAIRS",
     "PREMISES",
     "PRESETS",
+    "PROMPTED",
     "ROLES",
+    "TRAINED",
     "at_pair",
     "errors_by_pair",
     "measure_pairs",
@@ -109,6 +111,8 @@ ROLES = {
     "all": ("limit", "least squares on all"),
     "untrained": ("gd", "untrained"),
 }
+TRAINED = ("converged",)
+PROMPTED = ("converged", "prompts-converged")
 PREMISES: tuple[Claim, ...] = (
     converged("bare", at_least=3, most=0.02),
     converged("eos", "prefix", id="prompts-converged", at_least=3, most=0.1),

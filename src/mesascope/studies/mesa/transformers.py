@@ -21,6 +21,7 @@ __all__ = [
     "EXTENDED",
     "LAYERS",
     "LONG",
+    "SHORT",
     "USUAL",
     "Transformers",
     "copying",
@@ -43,6 +44,15 @@ USUAL: dict[str, Any] = {"schedule": "cosine", "optimizer": "adamw", "weight_dec
 
 EXTENDED = "extended paper (arXiv 2309.05858)"
 LONG = plan(6000, 3e-3, batch=64, warmup_steps=600, **USUAL)
+# Settings of the quick presets.
+SHORT: dict[str, Any] = {
+    "training": plan(120, 3e-3, batch=16, **USUAL),
+    "tasks": 500,
+    "tune_tasks": 500,
+    "watch_tasks": 100,
+    "mesa": plan(120, 8e-3, batch=16, **USUAL),
+    "averaged_tasks": 2,
+}
 DEVIATIONS = (
     "Networks train for 6,000 steps (hybrids of a mesa layer for 4,000) of 64 sequences, in place of 10,000 to 20,000 "
     "of 256, at learning rates of 3e-3 and 5e-3 in place of 7e-4 and 3e-4; weights are averaged.",
