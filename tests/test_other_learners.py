@@ -92,7 +92,27 @@ def test_lasso_agrees_with_scikit_learn(alpha, n):
         np.testing.assert_allclose(ours[t], expected, atol=1e-6)
 
 
+@pytest.mark.parametrize("n", [5, 6, 20])
+@pytest.mark.parametrize("alpha", [1e-5, 1e-3, 0.03, 1.0])
+def test_lassos_gradients_are_those_of_a_minimum(alpha, n):
+    """Alpha times the sign of each weight, and less where it is 0: with fewer pairs than inputs, and repeated ones."""
+    (x, y), _, _ = episode(n=n, d=8, tasks=100).to(torch.float64)
+    x, y = (torch.cat([part, part[:, :3]], 1) for part in (x, y))
+    weights = Lasso(alpha)(Context(x, y), torch.eye(8, dtype=torch.float64).expand(100, 8, 8))
+    pull = x.mT @ (y - x @ weights) / len(x[0]) / alpha
+    assert torch.allclose(pull[weights != 0], weights.sign()[weights != 0], atol=1e-6)
+    assert float(pull.abs().max()) < 1 + 1e-6
+
+
+def test_lassos_path_ends_where_coordinate_descent_does(monkeypatch):
+    tasks = episode(d=6, tasks=50).to(torch.float64)
+    followed = Lasso(0.05)(tasks.context, tasks.xq)
+    monkeypatch.setattr("mesascope.learners.sparse._MOST_BENDS", 0)
+    torch.testing.assert_close(Lasso(0.05)(tasks.context, tasks.xq), followed, rtol=1e-9, atol=1e-9)
+
+
 def test_lasso_says_when_it_does_not_converge(monkeypatch):
+    monkeypatch.setattr("mesascope.learners.sparse._MOST_BENDS", 0)
     monkeypatch.setattr("mesascope.learners.sparse._MOST_SWEEPS", 2)
     tasks = episode()
     with pytest.raises(NumericalError, match="must converge within 2 sweeps"):

@@ -50,7 +50,7 @@ def hardly_tuned():
     """References are tuned by three steps of L-BFGS a start, which is tested elsewhere, and figures drawn as SVG."""
     minimise = tuning.minimise
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(figures, "FORMATS", {"svg": {"Date": None}})
+        patch.setattr(figures, "FORMATS", {"svg": figures.FORMATS["svg"]})
         patch.setattr(tuning, "minimise", lambda losses, start, units, iterations: minimise(losses, start, units, 3))
         yield
 

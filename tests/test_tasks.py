@@ -87,6 +87,16 @@ def test_pools_of_other_seeds_are_other_tasks_and_the_first_is_the_same_as_ever(
     assert torch.equal(draw(replaced).xq, draw(other).xq)
 
 
+def test_a_pool_tells_its_teachers():
+    family = LinearRegression(pool=6, d_out=2)
+    (x, y), xq, yq = family.sample(6, stream(0, "x"))
+    teachers = family.teachers()
+    torch.testing.assert_close(y, x @ teachers.mT)
+    torch.testing.assert_close(yq, xq @ teachers.mT)
+    with pytest.raises(ArgumentError, match="pool must be a number"):
+        LinearRegression().teachers()
+
+
 def test_a_pool_is_drawn_once(monkeypatch):
     family, drawn = LinearRegression(pool=6), []
     monkeypatch.setattr("mesascope.tasks.linear_regression.stream", lambda *key: drawn.append(key) or stream(*key))

@@ -16,7 +16,6 @@ __all__ = ["draw_figures", "figure_files"]
 
 STYLE: dict[Any, Any] = {
     "figure.dpi": 100,
-    "savefig.dpi": 200,
     "font.size": 9,
     "axes.titlesize": 9,
     "axes.spines.top": False,
@@ -32,10 +31,6 @@ STYLE: dict[Any, Any] = {
     "svg.hashsalt": "mesascope",
     "figure.constrained_layout.use": True,
 }
-
-
-# What a figure is written as, with metadata that do not change from one time to the next.
-FORMATS: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "png": {"Software": None}}
 
 
 def draw_figures(run: Run, figures: Sequence[Figure]) -> None:
@@ -54,11 +49,31 @@ def figure_files(figure: Figure, results: Any) -> dict[str, bytes]:
         canvas = Canvas()
         draw = _draw_matrices if isinstance(figure.panels, Matrices) else _draw_panels
         draw(canvas, figure, results)
-        for suffix, metadata in FORMATS.items():
+        # Once for all formats, and without savefig, which draws twice.
+        canvas.get_layout_engine().execute(canvas)  # type: ignore[union-attr]
+        canvas.set_layout_engine("none")
+        for suffix, write in FORMATS.items():
             buffer = io.BytesIO()
-            canvas.savefig(buffer, format=suffix, metadata=metadata)
+            write(canvas, buffer)
             files[suffix] = buffer.getvalue()
     return files
+
+
+def _write_svg(canvas: Any, buffer: io.BytesIO) -> None:
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+    FigureCanvasSVG(canvas).print_svg(buffer, metadata={"Date": None})
+
+
+def _write_png(canvas: Any, buffer: io.BytesIO) -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    canvas.set_dpi(200)
+    FigureCanvasAgg(canvas).print_png(buffer, metadata={"Software": None})
+
+
+# What a figure is written as, with metadata that do not change from one time to the next.
+FORMATS = {"svg": _write_svg, "png": _write_png}
 
 
 def _draw_panels(canvas: Any, figure: Figure, results: Any) -> None:

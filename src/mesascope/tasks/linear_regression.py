@@ -112,14 +112,22 @@ class LinearRegression:
         return self if self.pool is None else dataclasses.replace(self, pool_seed=seed)
 
     @functools.cached_property
-    def _pool(self) -> Episode:
-        return dataclasses.replace(self, pool=None).sample(self.pool or 0, stream(self.pool_seed, "pool"))
+    def _pool(self) -> tuple[Episode, Tensor]:
+        return self._fresh(self.pool or 0, stream(self.pool_seed, "pool"))
+
+    def teachers(self) -> Float[Tensor, "pool dy dx"]:
+        """W of each task of the pool: what `learners.BayesPool` is told."""
+        if self.pool is None:
+            refuse("pool", "be a number for its teachers to be known", None, "pass pool=64, say")
+        return self._pool[1]
 
     def sample(self, batch: int, generator: torch.Generator) -> Episode:
         """Draw ``batch`` tasks on the generator's device, in float32."""
         check_draw(batch, generator)
-        if self.pool is not None:
-            return self._sample_pool(batch, generator)
+        return self._fresh(batch, generator)[0] if self.pool is None else self._sample_pool(batch, generator)
+
+    def _fresh(self, batch: int, generator: torch.Generator) -> tuple[Episode, Tensor]:
+        """New tasks and their teachers."""
         rows = self.n_context + self.n_query
         inputs = INPUT_LAWS[self.x]((batch, rows, self.d_in), generator).mul_(self.x_scale)
         if self.covariance is not None:
@@ -130,10 +138,10 @@ class LinearRegression:
         (x, xq), (y, yq) = inputs.split(sizes, dim=1), targets.split(sizes, dim=1)
         if self.noise:
             y = y + self.noise * normal(tuple(y.shape), generator)
-        return Episode(Context(x, y), xq, yq)
+        return Episode(Context(x, y), xq, yq), teacher
 
     def _sample_pool(self, batch: int, generator: torch.Generator) -> Episode:
-        pool = self._pool.to(generator.device)
+        pool = self._pool[0].to(generator.device)
         if batch == self.pool:
             return pool
         index = torch.randint(self.pool or 0, (batch,), generator=generator, device=generator.device)

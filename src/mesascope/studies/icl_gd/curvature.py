@@ -130,7 +130,7 @@ STUDY = register("study", "curvature")(
         source=f"{PAPER}: Fig. 13",
         presets={
             "quick": Curvature(
-                plan(1500, 8e-3, batch=512, clip=0.001),
+                plan(1200, 8e-3, batch=256, clip=0.001),
                 init_scale=0.005,
                 tasks=20_000,
                 sweep_tasks=2000,

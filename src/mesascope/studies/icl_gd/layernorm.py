@@ -152,10 +152,11 @@ STUDY = register("study", "layernorm")(
         source=f"{PAPER}: Fig. 14",
         presets={
             "quick": LayerNorm(
-                plan(1600, 8e-3, batch=512, clip=0.001),
+                plan(1000, 8e-3, batch=512, clip=0.001),
                 init_scale=0.02,
+                tasks=30_000,
                 sweep_tasks=2000,
-                two_layers=Recipe(plan(1600, 8e-3, batch=512, clip=0.001), init_scale=0.02),
+                two_layers=Recipe(plan(1000, 8e-3, batch=512, clip=0.001), init_scale=0.02),
             ),
             "paper": LayerNorm(plan(5000, 1e-3, clip=0.001)),
         },

@@ -185,6 +185,8 @@ STUDY = register("study", "weights")(
             "quick": Softmax(
                 plan(1000, 4e-3, clip=0.001),
                 init_scale=0.02,
+                tasks=20_000,
+                sweep_tasks=2_000,
                 two_heads=Recipe(plan(1000, 1e-2, clip=0.001), init_scale=0.2),
             ),
             "paper": Softmax(plan(5000, 1e-3, clip=0.001), two_heads=Recipe(plan(5000, 1e-3, clip=0.001), 0.002)),
