@@ -2,6 +2,7 @@
 
 import sys
 
+import numpy as np
 import pytest
 import torch
 from sklearn.cluster import KMeans
@@ -11,9 +12,19 @@ from sklearn.neighbors import KNeighborsRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from mesascope.adapters import AsLearner, AsPredictor, chunk_mesa_net, from_mesa_net, from_sklearn
+from mesascope.adapters import (
+    AsLearner,
+    AsPredictor,
+    chunk_mesa_net,
+    from_mesa_net,
+    from_numpy,
+    from_sklearn,
+    record,
+    replay,
+)
 from mesascope.errors import ArgumentError, ArgumentTypeError, MissingPackageError
 from mesascope.learners import (
+    Averaging,
     GradientDescent,
     LeastSquares,
     Mean,
@@ -266,3 +277,63 @@ def test_weights_that_are_not_mesanets_are_refused():
     del named["lambda_params"]
     with pytest.raises(ArgumentError, match=r"but \['lambda_params'\] are missing"):
         from_mesa_net(named)
+
+
+def test_a_function_of_arrays_learns_a_task_at_a_time():
+    tasks = LinearRegression(n_context=6, d_in=3, d_out=2, n_query=4).sample(5, stream(0, "numpy"))
+
+    def least_squares(x, y, xq):
+        assert (x.shape, y.shape, xq.shape) == ((6, 3), (6, 2), (4, 3))
+        assert x.dtype == np.float64
+        x *= 1  # what it is given is its own
+        return xq @ np.linalg.lstsq(x, y, rcond=None)[0]
+
+    mine = from_numpy(least_squares)
+    torch.testing.assert_close(mine(*tasks[:2]), LeastSquares()(*tasks[:2]), rtol=1e-4, atol=1e-5)
+    assert mine.__name__ == "least_squares"
+    assert mine(*tasks[:2]).dtype == torch.float32
+    one = LinearRegression(n_context=6, d_in=3).sample(5, stream(0, "numpy"))
+    assert from_numpy(lambda x, y, xq: xq[:, 0])(*one[:2]).shape == (5, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (lambda x, y, xq: "seven", "must return numbers \\(1, 1\\), but returned a str"),
+        (lambda x, y, xq: y, "must have shape \\(1, 1\\), but is \\(10, 1\\)"),
+    ],
+)
+def test_what_a_function_returns_is_checked(answer, message):
+    with pytest.raises(ArgumentError, match=message):
+        from_numpy(answer)(*LinearRegression().sample(2, stream(0, "numpy"))[:2])
+
+
+def test_recorded_calls_are_replayed_in_turn(tmp_path):
+    tasks = LinearRegression(n_context=4, d_in=2, n_query=3).sample(5, stream(0, "record"))
+    draws = stream(0, "noise")
+
+    def noisy(context, xq):
+        return Averaging()(context, xq) + torch.randn(*xq.shape[:-1], 1, generator=draws)
+
+    kept = record(noisy, tmp_path / "calls.jsonl")
+    first, second = kept(*tasks[:2]), kept(*tasks[:2])
+    again = replay(tmp_path / "calls.jsonl")
+    for answer in (first, second, first):
+        assert torch.equal(again(*tasks[:2]), answer)
+    other = LinearRegression(n_context=4, d_in=2).sample(1, stream(1, "record"))
+    with pytest.raises(ArgumentError, match="holds no such task"):
+        again(*other[:2])
+
+
+def test_a_file_of_calls_that_is_damaged_is_refused_but_for_a_line_that_was_not_finished(tmp_path):
+    file = tmp_path / "calls.jsonl"
+    with pytest.raises(ArgumentError, match="path must be a file of recorded calls"):
+        replay(file)
+    tasks = LinearRegression(n_context=2, d_in=1).sample(2, stream(0, "record"))
+    record(Averaging(), file)(*tasks[:2])
+    whole = file.read_text()
+    file.write_text(whole + '{"x": [[')
+    assert torch.equal(replay(file)(*tasks[:2]), Averaging()(*tasks[:2]))
+    file.write_text(whole + '{"x": [[1.0]]}\n')
+    with pytest.raises(ArgumentError, match=r"line 3 of .* does not: remove or mend it"):
+        replay(file)

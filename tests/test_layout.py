@@ -29,6 +29,7 @@ ORDER = [
     "training",
     "runs",
     "lenses",
+    "identification",
     "reports",
     "studies",
     "testing",
@@ -47,6 +48,7 @@ TORCH = {
     "adapters",
     "training",
     "lenses",
+    "identification",
 }
 APART = {
     "evidence": {"records"},

@@ -3,6 +3,7 @@
 The most used names are here; ``help(mesascope.compare)`` tells of one:
 
     compare, sweep, alignment           learners side by side, on the same tasks
+    identify, Identification, Candidate     which known algorithm a learner runs, as far as its predictions tell
     weights, interpolate, rollout       what a network's weights say, and what its layer does when repeated
     train, Training                     networks trained on a family of tasks, several seeds at once
     tune                                the best step sizes of a learner

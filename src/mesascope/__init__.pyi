@@ -2,6 +2,7 @@ from .constructions import (
     gradient_descent as gradient_descent,
     gradient_descent_plus_plus as gradient_descent_plus_plus,
 )
+from .identification import Candidate as Candidate, Identification as Identification, identify as identify
 from .learners import (
     GradientDescent as GradientDescent,
     GradientDescentPlusPlus as GradientDescentPlusPlus,

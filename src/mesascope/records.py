@@ -33,7 +33,7 @@ _HOMES = {
     "layout": ("nets",),
     "attention": ("nets",),
     "construction": ("constructions",),
-    "lens": ("lenses",),
+    "lens": ("lenses", "identification"),
     "study": ("studies.icl_gd", "studies.mesa"),
 }
 

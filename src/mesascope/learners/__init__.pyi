@@ -28,4 +28,5 @@ from .spectra import (
     one_step_preconditioner as one_step_preconditioner,
     spectral_mse as spectral_mse,
 )
+from .summed import Summed as Summed
 from .tuning import Tuned as Tuned, tune as tune, tune_spectral as tune_spectral

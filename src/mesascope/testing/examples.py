@@ -18,6 +18,7 @@ from mesascope.constructions import (
     online_gradient_descent,
     softmax_gradient_descent,
 )
+from mesascope.identification import candidates, identify
 from mesascope.learners import (
     Averaging,
     BayesPool,
@@ -37,6 +38,7 @@ from mesascope.learners import (
     PairSums,
     PreconditionedGradientDescent,
     RecursiveLeastSquares,
+    Summed,
     Zero,
 )
 from mesascope.lenses import (
@@ -116,6 +118,7 @@ EXAMPLES: dict[str, dict[str, list[Callable[..., Any]]]] = {
         "nearest-neighbours": [NearestNeighbours],
         "bayes-pool": [lambda: BayesPool(torch.eye(3).unsqueeze(1), noise=0.5)],
         "centred": [lambda: Centred(GradientDescent(steps=3, eta=0.3))],
+        "summed": [lambda: Summed(GradientDescent(steps=3, eta=0.3), pairs=5)],
         "averaging": [Averaging],
         "mean": [Mean],
         "zero": [Zero],
@@ -214,6 +217,7 @@ EXAMPLES: dict[str, dict[str, list[Callable[..., Any]]]] = {
         "probe": [lambda learner, sequences: probe({"a": [learner]}, sequences, "implicit")],
         "element_sensitivity": [element_sensitivity],
         "attention_maps": [attention_maps],
+        "identify": [lambda learner, episodes: identify(learner, _TASKS, candidates(sklearn=False)[:2], budget=300)],
         "reverse_engineer": [lambda learner, sequences: reverse_engineer(learner, keep=6)],
     },
 }

@@ -1,0 +1,115 @@
+"""Calls of a learner on file: what was answered elsewhere, or is too dear to ask twice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mesascope.errors import ArgumentError, refuse, require_callable, require_instance
+from mesascope.shapes import Float, Tensor
+from mesascope.tasks import Context, Learner, check_inputs
+from mesascope.tasks.asking import asked, check_answer
+
+__all__ = ["record", "replay"]
+
+
+def record(learner: Learner, path: str | Path) -> Recorder:
+    """The same learner, each of whose answers is added to a file: a line of JSON a query.
+
+    A line has ``x`` and ``y``, the context, ``xq``, the query, and ``answer``: a table that other programs can make,
+    too. `replay` answers from it.
+    """
+    require_callable("learner", learner)
+    return Recorder(learner, Path(path))
+
+
+def replay(path: str | Path) -> Replayed:
+    """A learner that answers from a file of recorded calls, and refuses tasks that are not in it.
+
+    A query that was answered several times gives its answers in turn, so that how much they differ can be told.
+
+    Raises:
+        ArgumentError: a file that is missing, or a line that is no recorded call.
+    """
+    path = Path(path)
+    if not path.is_file():
+        refuse("path", "be a file of recorded calls", str(path), "make one with record(learner, path)")
+    return Replayed(path, dict(_read(path)))
+
+
+class Recorder:
+    """What `record` returns."""
+
+    def __init__(self, learner: Learner, path: Path) -> None:
+        self.learner, self.path = learner, path
+        self.__name__ = getattr(learner, "__name__", type(learner).__name__)
+
+    def __repr__(self) -> str:
+        return f"record({self.learner!r}, {str(self.path)!r})"
+
+    def __call__(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
+        answer = check_answer(self.learner, asked(self.learner, context, xq), (*xq.shape[:-1], context.y.shape[-1]))
+        with self.path.open("a", encoding="utf-8") as file:
+            for (x, y, query), one in zip(_queries(context, xq), answer.detach().flatten(0, -2).tolist(), strict=True):
+                file.write(json.dumps({"x": x, "y": y, "xq": query, "answer": one}) + "\n")
+        return answer
+
+
+class Replayed:
+    """What `replay` returns."""
+
+    def __init__(self, path: Path, calls: dict[str, list[list[float]]]) -> None:
+        self.path, self.calls = path, calls
+        self.given: dict[str, int] = {}
+        self.__name__ = path.stem
+
+    def __repr__(self) -> str:
+        return f"replay({str(self.path)!r})"
+
+    def __call__(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
+        check_inputs(context, xq)
+        answers = [self._answer(_key(*query)) for query in _queries(context, xq)]
+        shape = (*xq.shape[:-1], context.y.shape[-1])
+        return torch.tensor(answers, dtype=torch.float64).reshape(shape).to(xq) if answers else xq.new_zeros(shape)
+
+    def _answer(self, key: str) -> list[float]:
+        if key not in self.calls:
+            raise ArgumentError(
+                f"a replayed learner must be asked what it was asked before, but {self.path} holds no such task: "
+                "record it with the same family, budget and seed."
+            )
+        answers, given = self.calls[key], self.given.get(key, 0)
+        self.given[key] = given + 1
+        return answers[given % len(answers)]
+
+
+def _queries(context: Context, xq: Tensor) -> Iterator[tuple[list, list, list]]:
+    """Context and one query, as lists, a query after the other."""
+    x, y, queries = (part.detach().reshape(-1, *part.shape[-2:]).tolist() for part in (*context, xq))
+    for pairs, labels, several in zip(x, y, queries, strict=True):
+        for query in several:
+            yield pairs, labels, query
+
+
+def _key(x: Any, y: Any, xq: Any) -> str:
+    return json.dumps([x, y, xq])
+
+
+def _read(path: Path) -> Iterator[tuple[str, list[list[float]]]]:
+    calls: dict[str, list[list[float]]] = {}
+    # What follows the last end of a line was being written when its program was stopped.
+    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n")[:-1], 1):
+        try:
+            row = json.loads(line)
+            require_instance("a line", row, dict)
+            key, answer = _key(row["x"], row["y"], row["xq"]), [float(value) for value in row["answer"]]
+        except (ValueError, KeyError, TypeError):
+            raise ArgumentError(
+                f"each line must hold x, y, xq and answer, but line {number} of {path} does not: remove or mend it."
+            ) from None
+        calls.setdefault(key, []).append(answer)
+    yield from calls.items()

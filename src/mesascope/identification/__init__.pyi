@@ -1,0 +1,11 @@
+from .behaviour import (
+    INVARIANCES as INVARIANCES,
+    implicit_weights as implicit_weights,
+    invariances as invariances,
+    smoother_weights as smoother_weights,
+    spectral_filter as spectral_filter,
+    superposition as superposition,
+)
+from .catalogue import Candidate as Candidate, candidates as candidates
+from .conditions import CONDITIONS as CONDITIONS, battery as battery
+from .naming import Identification as Identification, identify as identify

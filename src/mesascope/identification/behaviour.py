@@ -1,0 +1,188 @@
+"""What a learner does, told without any candidate: smoother weights, spectral filter, invariances, controls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from mesascope.evidence.tables import Table
+from mesascope.identification.fitting import answers, sizes, squared_differences
+from mesascope.measurement import Measurement
+from mesascope.shapes import Float, Tensor
+from mesascope.tasks import Context, Episode, Learner
+
+__all__ = ["INVARIANCES", "implicit_weights", "invariances", "smoother_weights", "spectral_filter", "superposition"]
+
+# Each changes a task and says what the predictions are if the learner does not mind: the same, or a function of them.
+Change = Callable[[Episode, torch.Generator], tuple[Episode, Callable[[Tensor], Tensor]]]
+
+
+def smoother_weights(learner: Learner, tasks: Episode) -> Float[Tensor, "tasks m n"] | None:
+    """s_i = d yhat / d y_i for the first target, from n + 1 predictions: exact for a learner that is linear in labels.
+
+    None if the learner does not answer. Labels change by their root mean square, so that rounding does not show.
+    """
+    x, y = tasks.context
+    step = y.square().mean((-2, -1), keepdim=True).sqrt().clamp_min(torch.finfo(y.dtype).tiny)
+    moved = {"": tasks}
+    for row in range(y.shape[-2]):
+        change = torch.zeros_like(y)
+        change[:, row, :1] = step[:, 0]
+        moved[str(row)] = tasks._replace(context=Context(x, y + change))
+    found = answers(learner, moved)
+    if len(found) < len(moved):
+        return None
+    return torch.stack([(found[str(row)] - found[""])[..., 0] / step[..., 0] for row in range(y.shape[-2])], -1)
+
+
+def superposition(learner: Learner, tasks: Episode) -> Measurement | None:
+    """How far f(y + y') is from f(y) + f(y'), with another task's labels y': squared, over the size of predictions."""
+    x, y = tasks.context
+    other = y.roll(1, 0)
+    parts = {"one": y, "other": other, "both": y + other}
+    episodes = {name: tasks._replace(context=Context(x, labels)) for name, labels in parts.items()}
+    found = answers(learner, episodes)
+    if len(found) < len(parts):
+        return None
+    size = sizes({"both": episodes["both"]}, {"both": found["both"]})["both"]
+    return Measurement.of(squared_differences(found["both"], found["one"] + found["other"], size))
+
+
+def spectral_filter(weights: Float[Tensor, "tasks m n"], tasks: Episode, bins: int = 12) -> tuple[Table, Measurement]:
+    """h(lambda), where smoother weights are x_q^T h(C) X^T / n with C = X^T X / n, and their R^2 as such.
+
+    In the eigenbasis of C, s^T X is x_q h(lambda) lambda, one number a direction; h of a bin is the least-squares slope
+    over all directions whose lambda falls into it. Gradient descent of one step has h = eta, of k steps
+    (1 - (1 - eta lambda)^k) / lambda, least squares 1 / lambda, ridge 1 / (lambda + ridge / n).
+
+    Source: math.md, section 4.
+    """
+    x = tasks.context.x
+    n = x.shape[-2]
+    values, basis = torch.linalg.eigh(x.mT @ x / n)
+    seen = weights @ x @ basis
+    asked = tasks.xq @ basis * values[..., None, :]
+    edges = torch.quantile(values.flatten(), torch.linspace(0, 1, bins + 1, dtype=values.dtype))
+    place = torch.bucketize(values, edges[1:-1].contiguous())
+    rows, filtered = [], torch.zeros_like(values)
+    for one in range(bins):
+        inside = (place == one)[..., None, :]
+        above, below = ((part * inside).sum((-2, -1)) for part in (seen * asked, asked.square()))
+        if not bool((below > 0).sum() > 1):
+            continue
+        height = Measurement.ratio(above, below)
+        filtered = torch.where(place == one, torch.full_like(filtered, height.value), filtered)
+        rows.append({"eigenvalue": float(values[place == one].mean()), "filter": height})
+    fitted = torch.einsum("...md,...d,...nd->...mn", tasks.xq @ basis, filtered, x @ basis) / n
+    left = (weights - fitted).square().sum((-2, -1))
+    return Table(rows), _explained(left, weights.square().sum((-2, -1)))
+
+
+def implicit_weights(
+    learner: Learner, tasks: Episode, queries: Float[Tensor, "tasks m dx"]
+) -> tuple[Float[Tensor, "tasks dx dy"], Measurement] | None:
+    """The linear map that is nearest to a learner's predictions of ``queries``, of each task, and its R^2."""
+    found = answers(learner, {"": Episode(tasks.context, queries, queries.new_zeros(*queries.shape[:-1], _dy(tasks)))})
+    if not found:
+        return None
+    predicted = found[""]
+    maps = torch.linalg.lstsq(queries, predicted).solution
+    left = (predicted - queries @ maps).square().sum((-2, -1))
+    return maps, _explained(left, predicted.square().sum((-2, -1)))
+
+
+def _dy(tasks: Episode) -> int:
+    return tasks.context.y.shape[-1]
+
+
+def _explained(left: Tensor, whole: Tensor) -> Measurement:
+    """1 - sum of ``left`` / sum of ``whole``."""
+    if not float(whole.sum()):
+        return Measurement(0.0, 0.0, len(whole))
+    ratio = Measurement.ratio(left, whole)
+    return Measurement(1 - ratio.value, ratio.stderr, ratio.n)
+
+
+def invariances(learner: Learner, tasks: Episode, generator: torch.Generator) -> dict[str, Measurement]:
+    """How far predictions are from where each change would take those of a learner that respects it.
+
+    Squared differences over the size of labels and predictions; changes that the learner does not answer are missing.
+    """
+    plain = answers(learner, {"": tasks})
+    if not plain:
+        return {}
+    found = {}
+    for name, change in INVARIANCES.items():
+        changed, expected = change(tasks, generator)
+        seen = answers(learner, {"": changed})
+        if seen:
+            wanted = expected(plain[""])
+            size = sizes({"": changed}, {"": wanted})[""]
+            found[name] = Measurement.of(squared_differences(seen[""], wanted, size))
+    return found
+
+
+def _permuted(tasks: Episode, generator: torch.Generator) -> tuple[Episode, Callable[[Tensor], Tensor]]:
+    x, y = tasks.context
+    order = torch.rand(x.shape[:2], generator=generator).argsort(-1)[..., None]
+    context = Context(torch.take_along_dim(x, order, -2), torch.take_along_dim(y, order, -2))
+    return tasks._replace(context=context), lambda predicted: predicted
+
+
+def _labels(change: Callable[[Tensor], Tensor]) -> Change:
+    """Of labels, by what predictions change too."""
+
+    def made(tasks: Episode, generator: torch.Generator) -> tuple[Episode, Callable[[Tensor], Tensor]]:
+        return tasks._replace(context=Context(tasks.context.x, change(tasks.context.y))), change
+
+    return made
+
+
+def _inputs(change: Callable[[Tensor], Tensor]) -> Change:
+    """Of all inputs alike, which predictions are not to show."""
+
+    def made(tasks: Episode, generator: torch.Generator) -> tuple[Episode, Callable[[Tensor], Tensor]]:
+        changed = tasks._replace(context=Context(change(tasks.context.x), tasks.context.y), xq=change(tasks.xq))
+        return changed, lambda predicted: predicted
+
+    return made
+
+
+def _rotated(tasks: Episode, generator: torch.Generator) -> tuple[Episode, Callable[[Tensor], Tensor]]:
+    d = tasks.xq.shape[-1]
+    basis, _ = torch.linalg.qr(torch.randn(len(tasks.xq), d, d, generator=generator, dtype=tasks.xq.dtype))
+    return _inputs(lambda x: x @ basis)(tasks, generator)
+
+
+def _twice(tasks: Episode, generator: torch.Generator) -> tuple[Episode, Callable[[Tensor], Tensor]]:
+    context = Context(*(torch.cat([part, part], -2) for part in tasks.context))
+    return tasks._replace(context=context), lambda predicted: predicted
+
+
+INVARIANCES: Mapping[str, Change] = {
+    "pairs in another order": _permuted,
+    "labels twice as large": _labels(lambda y: 2 * y),
+    "labels of the other sign": _labels(lambda y: -y),
+    "labels and one": _labels(lambda y: y + 1),
+    "inputs rotated": _rotated,
+    "inputs twice as large": _inputs(lambda x: 2 * x),
+    "inputs and one": _inputs(lambda x: x + 1),
+    "every pair twice": _twice,
+}
+
+
+def controls(learner: Any, tasks: Episode, shuffled: Episode, untrained: Any = None) -> dict[str, Measurement]:
+    """Mean squared errors over those of predicting zero: as it is, with labels shuffled, with no pairs, untrained."""
+    nothing = tasks._replace(context=Context(tasks.context.x[:, :0], tasks.context.y[:, :0]))
+    asked = {"as it is": (learner, tasks), "labels shuffled": (learner, shuffled), "no pairs": (learner, nothing)}
+    if untrained is not None:
+        asked["untrained"] = (untrained, tasks)
+    found = {}
+    for name, (one, episode) in asked.items():
+        seen = answers(one, {"": episode})
+        if seen:
+            errors, zero = ((part - episode.yq).square().mean((-2, -1)) for part in (seen[""], 0 * seen[""]))
+            found[name] = Measurement.ratio(errors, zero)
+    return found

@@ -1,0 +1,122 @@
+"""Tasks that tell algorithms apart: a family's own, shorter ones, and ones that are out of the ordinary.
+
+In distribution many algorithms are near twins. Scaled, ill-conditioned and duplicated inputs separate them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from mesascope.shapes import Float, Tensor
+from mesascope.streams import stream
+from mesascope.tasks import Context, Episode
+from mesascope.tasks.asking import check_tasks, drawn
+
+__all__ = ["CONDITIONS", "OWN", "battery"]
+
+OWN = "own"
+_SCALE, _SHIFT, _OUTLIER = 2.0, 1.0, 10.0
+# The smallest of the factors that coordinates are multiplied by where inputs are ill-conditioned.
+_NARROW = 0.05
+
+
+def battery(family: Any, tasks: int, seed: int, part: str) -> dict[str, Episode]:
+    """``tasks`` tasks for each condition that the family's tasks allow, in float64; the first are the family's own.
+
+    All conditions distort the same tasks, but for those of ``OWN``. Labels stay as drawn unless a condition says
+    otherwise: an algorithm answers any context.
+
+    Args:
+        part: names the stream, so that tasks to fit on and tasks to test on differ.
+    """
+    own = drawn(family, tasks, stream(seed, f"identify-{part}")).to(torch.float64)
+    check_tasks(own)
+    plain = drawn(family, tasks, stream(seed, f"identify-{part}", 1)).to(torch.float64)
+    found = {OWN: own}
+    for index, (name, change) in enumerate(CONDITIONS.items()):
+        changed = change(plain, stream(seed, f"identify-{part}", 2 + index))
+        if changed is not None:
+            found[name] = changed
+    return found
+
+
+def _shorter(share: float) -> Callable[[Episode, torch.Generator], Episode | None]:
+    def change(tasks: Episode, generator: torch.Generator) -> Episode | None:
+        n = tasks.context.x.shape[-2]
+        kept = round(share * n)
+        return _first(tasks, kept) if 0 < kept < n else None
+
+    return change
+
+
+def _first(tasks: Episode, kept: int) -> Episode:
+    (x, y), xq, yq = tasks
+    return Episode(Context(x[..., :kept, :], y[..., :kept, :]), xq, yq)
+
+
+def _scaled(tasks: Episode, generator: torch.Generator) -> Episode:
+    return _inputs(tasks, lambda x: _SCALE * x)
+
+
+def _shifted(tasks: Episode, generator: torch.Generator) -> Episode:
+    size = tasks.context.x.square().mean((-2, -1), keepdim=True).sqrt()
+    return _inputs(tasks, lambda x: x + _SHIFT * size)
+
+
+def _ill_conditioned(tasks: Episode, generator: torch.Generator) -> Episode | None:
+    """Coordinates of a basis that is drawn for each task, times factors from 1 down to `_NARROW`."""
+    d = tasks.xq.shape[-1]
+    if d == 1:
+        return None
+    basis, _ = torch.linalg.qr(torch.randn(len(tasks.xq), d, d, generator=generator, dtype=torch.float64))
+    factors = torch.logspace(0, torch.log10(torch.tensor(_NARROW)).item(), d, dtype=torch.float64)
+    return _inputs(tasks, lambda x: x @ (basis * factors) @ basis.mT)
+
+
+def _duplicated(tasks: Episode, generator: torch.Generator) -> Episode | None:
+    """Its first half in place of its second, so that the number of pairs stays."""
+    (x, y), xq, yq = tasks
+    n = x.shape[-2]
+    if n < 2:
+        return None
+    rows = torch.arange(n) % ((n + 1) // 2)
+    return Episode(Context(x[..., rows, :], y[..., rows, :]), xq, yq)
+
+
+def _outlier(tasks: Episode, generator: torch.Generator) -> Episode:
+    """One label `_OUTLIER` times as large."""
+    (x, y), xq, yq = tasks
+    factor = torch.ones(y.shape[-2], 1, dtype=y.dtype)
+    factor[0] = _OUTLIER
+    return Episode(Context(x, y * factor), xq, yq)
+
+
+def _shuffled(tasks: Episode, generator: torch.Generator) -> Episode | None:
+    """Labels in another order than their inputs."""
+    (x, y), xq, yq = tasks
+    n = y.shape[-2]
+    if n < 2:
+        return None
+    order = torch.rand(len(y), n, generator=generator).argsort(-1)
+    return Episode(Context(x, torch.take_along_dim(y, order[..., None], -2)), xq, yq)
+
+
+def _inputs(tasks: Episode, change: Callable[[Tensor], Float[Tensor, "*batch n dx"]]) -> Episode:
+    (x, y), xq, yq = tasks
+    return Episode(Context(change(x), y), change(xq), yq)
+
+
+# What is changed in a family's tasks, by name; None where their shape does not allow it.
+CONDITIONS: dict[str, Callable[[Episode, torch.Generator], Episode | None]] = {
+    "half of the pairs": _shorter(0.5),
+    "a quarter of the pairs": _shorter(0.25),
+    "inputs twice as large": _scaled,
+    "ill-conditioned inputs": _ill_conditioned,
+    "duplicated pairs": _duplicated,
+    "shifted inputs": _shifted,
+    "an outlier": _outlier,
+    "shuffled labels": _shuffled,
+}

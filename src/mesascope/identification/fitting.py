@@ -1,0 +1,230 @@
+"""The parameters at which a candidate is nearest to a learner, on tasks of their own."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from scipy import optimize
+from torch import nn
+
+from mesascope.errors import MesascopeError
+from mesascope.identification.catalogue import Candidate
+from mesascope.identification.verdict import EXACT
+from mesascope.learners import Range
+from mesascope.learners.starts import depths
+from mesascope.lenses.needs import called
+from mesascope.shapes import Float, Tensor
+from mesascope.tasks import Context, Episode, Learner
+from mesascope.tasks.asking import check_answer
+
+__all__ = ["Answers", "Fit", "answers", "fit", "sizes", "squared_differences"]
+
+# Predictions (tasks, m, dy) by condition; conditions that a learner cannot answer are missing.
+Answers = Mapping[str, Float[Tensor, "tasks m dy"]]
+# Points of a grid along a parameter, where there is one, and where there are two.
+_POINTS = {0: 1, 1: 16, 2: 8}
+# What stands for a residual where a candidate has no answer: no two predictions differ by more of their size.
+_FAR = 2.0
+
+
+class Fit(NamedTuple):
+    """A candidate at its nearest to a learner."""
+
+    parameters: dict[str, Any]
+    learner: Learner
+
+
+def answers(learner: Learner, tasks: Mapping[str, Episode]) -> dict[str, Tensor]:
+    """What a learner predicts under each condition, in float64, but for those that it refuses or where it explodes."""
+    found = {}
+    for names in _alike(tasks).values():
+        together = Episode(*_joined([tasks[name] for name in names]))
+        try:
+            with torch.no_grad(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of estimators that do not converge: what they predict is compared
+                predicted = called(learner, together.context, together.xq)
+            answer = check_answer(learner, predicted, together.yq.shape).double()
+        except (MesascopeError, ValueError):
+            continue
+        parts = answer.split([len(tasks[name].xq) for name in names])
+        found |= {name: part for name, part in zip(names, parts, strict=True) if bool(torch.isfinite(part).all())}
+    return {name: found[name] for name in tasks if name in found}
+
+
+def _alike(tasks: Mapping[str, Episode]) -> dict[tuple[int, ...], list[str]]:
+    """Conditions whose tasks have one shape, which are asked in one call."""
+    found: dict[tuple[int, ...], list[str]] = {}
+    for name, episode in tasks.items():
+        found.setdefault((*episode.context.x.shape[1:], *episode.xq.shape[1:]), []).append(name)
+    return found
+
+
+def _joined(episodes: list[Episode]) -> tuple[Context, Tensor, Tensor]:
+    """Copies, which a learner may write into."""
+    contexts, queries, targets = zip(*episodes, strict=True)
+    x, y = zip(*contexts, strict=True)
+    return Context(torch.cat(x), torch.cat(y)), torch.cat(queries), torch.cat(targets)
+
+
+def sizes(tasks: Mapping[str, Episode], seen: Answers) -> dict[str, Tensor]:
+    """The mean square of each task's labels, or of its predictions where that is larger: what differences relate to."""
+    return {
+        name: torch.maximum(
+            tasks[name].context.y.double().square().mean((-2, -1)), seen[name].square().mean((-2, -1))
+        ).clamp_min(torch.finfo(torch.float64).tiny)
+        for name in seen
+    }
+
+
+def squared_differences(
+    one: Float[Tensor, "tasks m dy"], other: Float[Tensor, "tasks m dy"], size: Float[Tensor, " tasks"]
+) -> Float[Tensor, " tasks"]:
+    """Mean squared difference of two learners' predictions over ``size``, or their own mean square if that is larger.
+
+    At most 4, whatever explodes.
+    """
+    largest = torch.maximum(size, torch.maximum(one.square().mean((-2, -1)), other.square().mean((-2, -1))))
+    return (one - other).square().mean((-2, -1)) / largest
+
+
+def fit(candidate: Candidate, tasks: Mapping[str, Episode], seen: Answers, near: Fit | None = None) -> Fit:
+    """Least squares over the candidate's parameters: a grid, and Levenberg-Marquardt from its best points.
+
+    All conditions count alike. Residuals are differences of predictions over the root of `sizes`.
+
+    Args:
+        near: a fit to other tasks, from which it starts, too.
+    """
+    most = candidate.most_tasks
+    tasks = {name: tasks[name].part(0, most or len(one)) for name, one in seen.items()}
+    seen = {name: one[:most] for name, one in seen.items()}
+    size = {name: one.sqrt()[:, None, None] for name, one in sizes(tasks, seen).items()}
+
+    def residuals(learner: Learner) -> np.ndarray:
+        answered = answers(learner, tasks)
+        parts = [
+            ((answered[name] - one) / size[name]).clamp(-_FAR, _FAR) / one.numel() ** 0.5
+            if name in answered
+            else torch.full_like(one, _FAR) / one.numel() ** 0.5
+            for name, one in seen.items()
+        ]
+        return torch.cat([part.flatten() for part in parts]).numpy()
+
+    def loss(fitted: Fit) -> float:
+        return float(np.square(residuals(fitted.learner)).sum())
+
+    def criterion(fitted: Fit) -> float:
+        """Akaike's, and what is no larger than rounding counts alike."""
+        count = sum(np.size(value) for name, value in fitted.parameters.items() if name not in whole)
+        return sum(one.numel() for one in seen.values()) * np.log(max(loss(fitted), EXACT * len(seen))) + 2 * count
+
+    whole, real = _split(candidate.free)
+    found = []
+    for counts in _grid(whole):
+        starts = [Fit(point, candidate.build(**point)) for point in ({**counts, **rest} for rest in _grid(real))]
+        best = min(starts, key=loss)
+        found.append(_refined(candidate, best, real, residuals) if real else best)
+    if near is not None and real:
+        found.append(_descended(_Each(near) if candidate.own_sizes else _Single(candidate, near, real), residuals))
+    return min(found, key=criterion)
+
+
+def _split(free: Mapping[str, Range]) -> tuple[dict[str, Range], dict[str, Range]]:
+    whole = {name: one for name, one in free.items() if one.scale == "integer"}
+    return whole, {name: one for name, one in free.items() if name not in whole}
+
+
+def _grid(free: Mapping[str, Range]) -> list[dict[str, Any]]:
+    points = _POINTS.get(len(free), 4)
+    axes = [_axis(one, points) for one in free.values()]
+    return [dict(zip(free, values, strict=True)) for values in itertools.product(*axes)]
+
+
+def _axis(one: Range, points: int) -> list[Any]:
+    if one.scale == "integer":
+        return list(range(int(one.low), int(one.high) + 1))
+    make = np.geomspace if one.scale == "log" else np.linspace
+    return make(one.low, one.high, points + 2)[1:-1].tolist()
+
+
+def _refined(
+    candidate: Candidate, start: Fit, real: Mapping[str, Range], residuals: Callable[[Learner], np.ndarray]
+) -> Fit:
+    """The nearest local optimum; of sizes of their own, from the best single size."""
+    tied = _descended(_Single(candidate, start, real), residuals)
+    if not candidate.own_sizes:
+        return tied
+    return _descended(_Each(tied, spread=0.5), residuals)
+
+
+class _Single:
+    """Parameters in coordinates that are even along their ranges."""
+
+    def __init__(self, candidate: Candidate, near: Fit, real: Mapping[str, Range]) -> None:
+        self.candidate, self.parameters, self.real = candidate, near.parameters, real
+        logs = [one.scale == "log" for one in real.values()]
+        self.into = [np.log if log else float for log in logs]
+        self.out = [np.exp if log else float for log in logs]
+        self.bounds = [[f(getattr(one, end)) for f, one in zip(self.into, real.values(), strict=True)]
+                       for end in ("low", "high")]  # fmt: skip
+
+    def start(self) -> list[float]:
+        return [float(f(self.parameters[name])) for f, name in zip(self.into, self.real, strict=True)]
+
+    def at(self, point: np.ndarray) -> Fit:
+        own = {name: float(f(value)) for f, name, value in zip(self.out, self.real, point, strict=True)}
+        parameters = {**self.parameters, **own}
+        return Fit(parameters, self.candidate.build(**parameters))
+
+
+class _Each:
+    """Every number of a learner's own parameters: each step's size, or each entry of a matrix.
+
+    With a ``spread`` sizes start from 1 + spread times that of all steps and fall to 1 - spread: equal ones are a
+    saddle, and would stay equal.
+    """
+
+    bounds = (-np.inf, np.inf)
+
+    def __init__(self, near: Fit, spread: float = 0.0) -> None:
+        assert isinstance(near.learner, nn.Module)
+        steps = max(depths(near.learner)[-1], 1)
+        self.near, self.module, self.spread = near, near.learner, spread
+        self.shapes = {
+            name: (steps,) if value.ndim == 0 else tuple(value.shape) for name, value in self.module.named_parameters()
+        }
+
+    def start(self) -> list[float]:
+        values = dict(self.module.named_parameters())
+        spread = {name: values[name].detach() * self._slope(shape) for name, shape in self.shapes.items()}
+        return torch.cat([value.flatten() for value in spread.values()]).tolist()
+
+    def _slope(self, shape: tuple[int, ...]) -> Tensor:
+        ends = (1 + self.spread, 1 - self.spread)
+        return torch.linspace(*ends, shape[0], dtype=torch.float64) if len(shape) == 1 else torch.ones(shape)
+
+    def at(self, point: np.ndarray) -> Fit:
+        learner = copy.deepcopy(self.module)
+        parts = torch.as_tensor(point.copy()).split([int(np.prod(shape)) for shape in self.shapes.values()])
+        found = {}
+        for (name, shape), part in zip(self.shapes.items(), parts, strict=True):
+            home, _, own = name.rpartition(".")
+            setattr(learner.get_submodule(home), own, nn.Parameter(part.reshape(shape)))
+            found[own] = part.reshape(shape).tolist()
+        whole = {name: value for name, value in self.near.parameters.items() if isinstance(value, int)}
+        return Fit({**whole, **found}, learner)
+
+
+def _descended(space: Any, residuals: Callable[[Learner], np.ndarray]) -> Fit:
+    start = space.start()
+    found = optimize.least_squares(
+        lambda point: residuals(space.at(point).learner), start, bounds=space.bounds, x_scale="jac",
+        xtol=1e-12, ftol=1e-12, gtol=1e-15, max_nfev=60,
+    )  # fmt: skip
+    return space.at(found.x)

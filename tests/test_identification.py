@@ -1,0 +1,270 @@
+"""Learners are named, or a set that holds them is, and what is no candidate is called none."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from mesascope import learners
+from mesascope.constructions import gradient_descent_plus_plus
+from mesascope.errors import ArgumentError, ArgumentTypeError
+from mesascope.identification import (
+    CONDITIONS,
+    INVARIANCES,
+    Candidate,
+    battery,
+    candidates,
+    identify,
+    implicit_weights,
+    invariances,
+    smoother_weights,
+    spectral_filter,
+    superposition,
+)
+from mesascope.identification.verdict import difference
+from mesascope.learners import Range
+from mesascope.records import registered
+from mesascope.streams import stream
+from mesascope.tasks import Context, LinearRegression
+
+FAMILY = LinearRegression(n_context=12, d_in=3, noise=0.3)
+NATIVE = {one.name: one for one in candidates(LinearRegression(n_context=12, d_in=3, noise=0.3, pool=8), sklearn=False)}
+# Near one another, and quick to fit.
+FEW = ["ridge least-squares", "minimum-norm least-squares", "newton", "averaging", "mean", "gaussian kernel-smoother"]
+TASKS = 24
+BUDGET = TASKS * 3 * (1 + len(CONDITIONS))
+
+
+def planted(candidate):
+    """Parameters off the grid: two fifths of the way along each range."""
+    return {name: along(one) for name, one in candidate.free.items()}
+
+
+def along(one):
+    if one.scale == "integer":
+        return round(one.low + 0.4 * (min(one.high, 6) - one.low))
+    if one.scale == "log":
+        return math.exp(math.log(one.low) + 0.4 * (math.log(one.high) - math.log(one.low)))
+    return one.low + 0.4 * (one.high - one.low)
+
+
+def some(*names):
+    return [NATIVE[name] for name in dict.fromkeys([*names, *FEW])]
+
+
+def test_every_registered_learner_is_a_candidate():
+    for name in registered("learner"):
+        assert any(name in candidate for candidate in NATIVE), name
+
+
+# One of each kind; those of more sizes and sums of other descents are fitted alike.
+ALIKE = ["of 3 sizes", "of 4 sizes", "of 5 sizes", "summed gradient-descent-plus-plus", "summed gradient-descent of"]
+KINDS = [name for name in NATIVE if not any(one in name for one in ALIKE)]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_candidate_is_named_and_its_parameters_are_found(name):
+    true = planted(NATIVE[name])
+    found = identify(NATIVE[name].build(**true), FAMILY, some(name), BUDGET)
+    assert name in found.names, found
+    assert found.standing.kind == "runs"
+    for key, value in true.items():
+        if not NATIVE[name].own_sizes:
+            assert found.parameters(name)[key] == pytest.approx(value, rel=0.05)
+
+
+@pytest.mark.parametrize("noise", [0.01, 0.1])
+def test_a_learner_that_answers_with_noise_is_in_the_set(noise):
+    generator = stream(0, "noise")
+
+    def noisy(context, xq):
+        answer = learners.LeastSquares(1.0)(context, xq)
+        return answer + noise * torch.randn(answer.shape, generator=generator).to(answer)
+
+    found = identify(noisy, FAMILY, some(), BUDGET)
+    assert "ridge least-squares" in found.names
+    assert found.parameters("ridge least-squares")["ridge"] == pytest.approx(1.0, rel=0.5)
+    assert found.noise["own"].value > 0
+    assert "mean" not in found.names
+
+
+def test_what_no_candidate_does_is_none_of_them():
+    for learner in (lambda context, xq: 3 + 0 * xq[..., :1], lambda context, xq: torch.sin(5 * xq).sum(-1, True)):
+        found = identify(learner, FAMILY, some(), BUDGET)
+        assert found.names == ()
+        assert "none of the" in found.verdict
+        assert set(found.standing.ruled_out) == {row.candidate for row in found.rows}
+
+
+def test_a_network_in_single_precision_is_named_by_what_it_is_built_to_run():
+    net = gradient_descent_plus_plus(3, 1, [0.4, 0.3], 0.01, 12, 2).network.float()
+    found = identify(net, FAMILY, some("summed gradient-descent-plus-plus of 2 sizes"), BUDGET)
+    assert found.names == ("summed gradient-descent-plus-plus of 2 sizes",)
+    assert found.standing.kind == "runs"
+    parameters = found.parameters(found.names[0])
+    assert parameters["eta"] == pytest.approx([0.4, 0.3], rel=0.01)
+
+
+def test_what_is_near_in_distribution_alone_is_said_to_be():
+    """A gradient step on contexts of twelve pairs, which it takes for granted."""
+
+    def fixed(context, xq):
+        return xq @ (context.x.mT @ context.y) * 1.5 / 12
+
+    found = identify(fixed, FAMILY, some("gradient-descent"), BUDGET)
+    assert found.standing.kind == "approximates on the family's own tasks"
+    assert found.names[0] == "gradient-descent"
+    assert found.parameters("gradient-descent")["eta"] == pytest.approx(1.5, rel=0.01)
+
+
+def test_fewer_parameters_come_first_among_what_is_exact():
+    found = identify(learners.GradientDescent(2, 0.7), FAMILY, some(*NATIVE.keys() & {
+        "gradient-descent", "gradient-descent of 2 sizes"}), BUDGET)  # fmt: skip
+    assert found.names == ("gradient-descent", "gradient-descent of 2 sizes")
+
+
+def test_the_answer_is_a_table_and_a_sentence():
+    found = identify(learners.LeastSquares(0.5), FAMILY, some(), BUDGET, name="mine")
+    assert found.verdict == "mine runs ridge least-squares with ridge = 0.5."
+    assert found.table()["candidate"][0] == "ridge least-squares"
+    assert "<table>" in found._repr_html_()
+    assert found.asked == BUDGET
+    assert {row["candidate"] for row in found.table()} == {one.name for one in some()}
+
+
+@pytest.mark.parametrize("draw", [lambda g, n: g.exponential(1, n), lambda g, n: g.chisquare(1, n),
+                                  lambda g, n: g.binomial(1, 0.05, n) / 0.05])  # fmt: skip
+@pytest.mark.parametrize(("n", "noise"), [(16, 0.0), (100, 0.0), (100, 0.9)])
+def test_a_lower_bound_exceeds_the_mean_no_more_often_than_promised(draw, n, noise):
+    generator, level, times = np.random.default_rng(n), 0.1, 400
+    lows = [
+        difference(torch.tensor(draw(generator, n)), noise * torch.tensor(generator.chisquare(1, n)), level).low
+        for _ in range(times)
+    ]
+    above = np.mean(np.array(lows) > 1 - noise)
+    assert above <= level + 3 * (level * (1 - level) / times) ** 0.5
+
+
+def test_without_noise_a_few_tasks_show_that_learners_differ():
+    raw = torch.zeros(24)
+    assert difference(raw, torch.zeros(24), 1e-3).low == 0
+    raw[:6] = torch.tensor([1e-2, 1e-3, 1e-4, 1e-2, 1e-3, 1e-4])
+    assert difference(raw, torch.zeros(24), 1e-3).low > 1e-6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"budget": 10}, "budget must leave 8 tasks a condition, but is 10: pass 216 or more"),
+        ({"tolerance": 0.0}, "tolerance must be greater than 0"),
+        ({"level": 2.0}, "level must be at most 1"),
+        ({"candidates": []}, "candidates must have names of their own"),
+        ({"candidates": [NATIVE["mean"]] * 2}, "candidates must have names of their own"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments, message):
+    with pytest.raises(ArgumentError, match=message):
+        identify(learners.Mean(), FAMILY, **arguments)
+
+
+def test_what_is_no_candidate_is_refused(unchecked):
+    with pytest.raises(ArgumentTypeError, match="a candidate must be of type Candidate"):
+        identify(learners.Mean(), FAMILY, [learners.Mean()])
+    with pytest.raises(ArgumentTypeError, match="pass \\[candidate\\]"):
+        identify(learners.Mean(), FAMILY, NATIVE["mean"])
+    with pytest.raises(ArgumentTypeError, match="pass Range"):
+        Candidate("mine", learners.LeastSquares, {"ridge": 0.5})
+
+
+def test_a_learner_of_ones_own_is_a_candidate():
+    mine = Candidate(
+        "shrunken", lambda share: lambda context, xq: share * learners.LeastSquares()(context, xq),
+        {"share": Range(0.0, 1.0, "linear")},
+    )  # fmt: skip
+    found = identify(mine.build(share=0.3), FAMILY, [mine, *some()], BUDGET)
+    assert found.names == ("shrunken",)
+    assert found.parameters("shrunken")["share"] == pytest.approx(0.3)
+
+
+def test_a_battery_distorts_the_same_tasks_and_its_parts_share_none():
+    tasks = battery(FAMILY, 5, 0, "fit")
+    plain = tasks["inputs twice as large"]
+    assert torch.equal(tasks["shifted inputs"].context.y, plain.context.y)
+    assert torch.equal(tasks["half of the pairs"].xq * 2, plain.xq)
+    assert not torch.equal(tasks["own"].xq, battery(FAMILY, 5, 0, "test")["own"].xq)
+    assert torch.equal(tasks["own"].xq, battery(FAMILY, 5, 0, "fit")["own"].xq)
+    assert set(tasks) == {"own", *CONDITIONS}
+    few = battery(LinearRegression(n_context=1, d_in=1), 5, 0, "fit")
+    assert set(few) == {"own", "inputs twice as large", "shifted inputs", "an outlier"}
+
+
+EPISODE = (
+    LinearRegression(n_context=8, d_in=3, noise=0.2, n_query=4).sample(60, stream(0, "behaviour")).to(torch.float64)
+)
+
+
+@pytest.mark.parametrize("learner", [learners.LeastSquares(0.3), learners.GradientDescent(3, 0.4)])
+def test_smoother_weights_are_derivatives_by_labels(learner):
+    x, y = EPISODE.context
+    y = y.clone().requires_grad_()
+    answer = learner(Context(x, y), EPISODE.xq)
+    slopes = torch.stack(
+        [torch.autograd.grad(answer[:, m].sum(), y, retain_graph=True)[0][..., 0] for m in range(4)], 1
+    )
+    torch.testing.assert_close(smoother_weights(learner, EPISODE), slopes)
+
+
+def test_only_learners_that_are_linear_in_labels_superpose():
+    assert superposition(learners.LeastSquares(0.3), EPISODE).value < 1e-20
+    assert superposition(learners.Lasso(0.1), EPISODE).value > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("learner", "height"),
+    [
+        (learners.GradientDescent(1, 0.7), lambda v: 0.7 + 0 * v),
+        (learners.GradientDescent(3, 0.7), lambda v: (1 - (1 - 0.7 * v) ** 3) / v),
+        (learners.LeastSquares(), lambda v: 1 / v),
+        (learners.LeastSquares(0.8), lambda v: 1 / (v + 0.1)),
+    ],
+)
+def test_a_spectral_filter_is_that_of_the_algorithm(learner, height):
+    table, explained = spectral_filter(smoother_weights(learner, EPISODE), EPISODE, bins=30)
+    for row in table:
+        assert row["filter"].value == pytest.approx(height(row["eigenvalue"]), rel=0.1)
+    assert explained.value > 0.98
+
+
+def test_a_kernel_smoother_has_no_spectral_filter():
+    _, explained = spectral_filter(smoother_weights(learners.KernelSmoother(bandwidth=0.3), EPISODE), EPISODE)
+    assert explained.value < 0.9
+
+
+def test_implicit_weights_are_those_of_a_linear_learner():
+    queries = torch.randn(60, 9, 3, generator=stream(0, "queries")).double()
+    maps, explained = implicit_weights(learners.LeastSquares(0.3), EPISODE, queries)
+    torch.testing.assert_close(queries @ maps, learners.LeastSquares(0.3)(EPISODE.context, queries))
+    assert explained.value == pytest.approx(1)
+    _, explained = implicit_weights(learners.NearestNeighbours(1), EPISODE, queries)
+    assert explained.value < 0.9
+
+
+def test_invariances_are_those_of_each_algorithm():
+    def kept(learner):
+        found = invariances(learner, EPISODE, stream(0, "turns"))
+        return {name for name, one in found.items() if one.value < 1e-12}
+
+    labels = {"labels twice as large", "labels of the other sign"}
+    order = {"pairs in another order"}
+    assert kept(learners.LeastSquares()) == {
+        *labels,
+        *order,
+        "inputs rotated",
+        "inputs twice as large",
+        "every pair twice",
+    }
+    assert kept(learners.LeastSquares(0.3)) == {*labels, *order, "inputs rotated"}
+    assert kept(learners.GradientDescent(2, 0.3)) == {*labels, *order, "inputs rotated", "every pair twice"}
+    everything = set(INVARIANCES)
+    assert kept(learners.Mean()) == kept(learners.NearestNeighbours(1)) == everything
