@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,12 +23,16 @@ from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, Episode, Learner
 from mesascope.tasks.asking import check_answer
 
-__all__ = ["Answers", "Fit", "answers", "fit", "sizes", "squared_differences"]
+__all__ = ["Answers", "Fit", "answers", "fits", "sizes", "squared_differences"]
 
 # Predictions (tasks, m, dy) by condition; conditions that a learner cannot answer are missing.
 Answers = Mapping[str, Float[Tensor, "tasks m dy"]]
 # Points of a grid along a parameter, where there is one, and where there are two.
 _POINTS = {0: 1, 1: 16, 2: 8}
+# Steps of Levenberg and Marquardt.
+_MOST_STEPS = 30
+# How far the loss of a fit that is kept may be above the lowest.
+_NEAR = 4.0
 # What stands for a residual where a candidate has no answer: no two predictions differ by more of their size.
 _FAR = 2.0
 
@@ -93,46 +97,55 @@ def squared_differences(
     return (one - other).square().mean((-2, -1)) / largest
 
 
-def fit(candidate: Candidate, tasks: Mapping[str, Episode], seen: Answers, near: Fit | None = None) -> Fit:
+def fits(candidate: Candidate, tasks: Mapping[str, Episode], seen: Answers, near: Sequence[Fit] = ()) -> list[Fit]:
     """Least squares over the candidate's parameters: a grid, and Levenberg-Marquardt from its best points.
 
     All conditions count alike. Residuals are differences of predictions over the root of `sizes`.
 
     Args:
-        near: a fit to other tasks, from which it starts, too.
+        near: fits to other tasks. Numbers of steps, and other whole numbers, are tried as these have them alone.
+
+    Returns:
+        The best for each choice of whole numbers, by Akaike's criterion, the best first; none whose loss is beyond four
+        times the lowest.
     """
     most = candidate.most_tasks
     tasks = {name: tasks[name].part(0, most or len(one)) for name, one in seen.items()}
     seen = {name: one[:most] for name, one in seen.items()}
-    size = {name: one.sqrt()[:, None, None] for name, one in sizes(tasks, seen).items()}
-
-    def residuals(learner: Learner) -> np.ndarray:
-        answered = answers(learner, tasks)
-        parts = [
-            ((answered[name] - one) / size[name]).clamp(-_FAR, _FAR) / one.numel() ** 0.5
-            if name in answered
-            else torch.full_like(one, _FAR) / one.numel() ** 0.5
-            for name, one in seen.items()
-        ]
-        return torch.cat([part.flatten() for part in parts]).numpy()
-
-    def loss(fitted: Fit) -> float:
-        return float(np.square(residuals(fitted.learner)).sum())
-
-    def criterion(fitted: Fit) -> float:
-        """Akaike's, and what is no larger than rounding counts alike."""
-        count = sum(np.size(value) for name, value in fitted.parameters.items() if name not in whole)
-        return sum(one.numel() for one in seen.values()) * np.log(max(loss(fitted), EXACT * len(seen))) + 2 * count
-
     whole, real = _split(candidate.free)
-    found = []
-    for counts in _grid(whole):
+    residuals = _Residuals(tasks, seen)
+    found = [_refined(candidate, one, real, residuals) for one in near]
+    for counts in _grid(whole) if not (near and whole) else ():
         starts = [Fit(point, candidate.build(**point)) for point in ({**counts, **rest} for rest in _grid(real))]
-        best = min(starts, key=loss)
-        found.append(_refined(candidate, best, real, residuals) if real else best)
-    if near is not None and real:
-        found.append(_descended(_Each(near) if candidate.own_sizes else _Single(candidate, near, real), residuals))
-    return min(found, key=criterion)
+        found.append(_refined(candidate, min(starts, key=residuals.loss), real, residuals, first=True))
+    losses = [max(residuals.loss(one), EXACT * len(seen)) for one in found]
+    numbers = [sum(np.size(value) for name, value in one.parameters.items() if name not in whole) for one in found]
+    criteria = [residuals.count * np.log(loss) + 2 * number for loss, number in zip(losses, numbers, strict=True)]
+    order = sorted(range(len(found)), key=lambda index: criteria[index])
+    return [found[index] for index in order if losses[index] <= _NEAR * min(losses)]
+
+
+class _Residuals:
+    """Differences of a learner's predictions from those seen, over the root of `sizes`, as one array."""
+
+    def __init__(self, tasks: Mapping[str, Episode], seen: Answers) -> None:
+        self.tasks, self.seen = tasks, seen
+        self.size = {name: one.sqrt()[:, None, None] for name, one in sizes(tasks, seen).items()}
+        self.count = sum(one.numel() for one in seen.values())
+
+    def __call__(self, learner: Learner) -> np.ndarray:
+        answered = answers(learner, self.tasks)
+        parts = [
+            ((answered[name] - one) / self.size[name]).clamp(-_FAR, _FAR)
+            if name in answered
+            else torch.full_like(one, _FAR)
+            for name, one in self.seen.items()
+        ]
+        return torch.cat([part.flatten() / part.numel() ** 0.5 for part in parts]).numpy()
+
+    def loss(self, fitted: Fit) -> float:
+        """The mean over a condition's tasks of squared residuals, summed over conditions."""
+        return float(np.square(self(fitted.learner)).sum())
 
 
 def _split(free: Mapping[str, Range]) -> tuple[dict[str, Range], dict[str, Range]]:
@@ -154,13 +167,16 @@ def _axis(one: Range, points: int) -> list[Any]:
 
 
 def _refined(
-    candidate: Candidate, start: Fit, real: Mapping[str, Range], residuals: Callable[[Learner], np.ndarray]
+    candidate: Candidate, start: Fit, real: Mapping[str, Range], residuals: _Residuals, first: bool = False
 ) -> Fit:
-    """The nearest local optimum; of sizes of their own, from the best single size."""
-    tied = _descended(_Single(candidate, start, real), residuals)
+    """The nearest local optimum; where sizes are their own, ``first`` comes from a point where they are equal."""
+    if not real:
+        return start
     if not candidate.own_sizes:
-        return tied
-    return _descended(_Each(tied, spread=0.5), residuals)
+        return _descended(_Single(candidate, start, real), residuals)
+    if not first:
+        return _descended(_Each(start), residuals)
+    return _descended(_Each(_descended(_Single(candidate, start, real), residuals), spread=0.5), residuals)
 
 
 class _Single:
@@ -210,9 +226,8 @@ class _Each:
         return torch.linspace(*ends, shape[0], dtype=torch.float64) if len(shape) == 1 else torch.ones(shape)
 
     def at(self, point: np.ndarray) -> Fit:
-        learner = copy.deepcopy(self.module)
+        learner, found = copy.deepcopy(self.module), {}
         parts = torch.as_tensor(point.copy()).split([int(np.prod(shape)) for shape in self.shapes.values()])
-        found = {}
         for (name, shape), part in zip(self.shapes.items(), parts, strict=True):
             home, _, own = name.rpartition(".")
             setattr(learner.get_submodule(home), own, nn.Parameter(part.reshape(shape)))
@@ -221,10 +236,10 @@ class _Each:
         return Fit({**whole, **found}, learner)
 
 
-def _descended(space: Any, residuals: Callable[[Learner], np.ndarray]) -> Fit:
+def _descended(space: Any, residuals: _Residuals) -> Fit:
     start = space.start()
     found = optimize.least_squares(
         lambda point: residuals(space.at(point).learner), start, bounds=space.bounds, x_scale="jac",
-        xtol=1e-12, ftol=1e-12, gtol=1e-15, max_nfev=60,
+        xtol=1e-12, ftol=1e-12, gtol=1e-15, max_nfev=_MOST_STEPS,
     )  # fmt: skip
     return space.at(found.x)

@@ -12,7 +12,7 @@ from mesascope.errors import ArgumentError, refuse, require_count, require_numbe
 from mesascope.evidence.tables import Table, Tabular
 from mesascope.identification.catalogue import Candidate, candidates as catalogue, require_candidates
 from mesascope.identification.conditions import OWN, battery
-from mesascope.identification.fitting import Answers, Fit, answers, fit, sizes, squared_differences
+from mesascope.identification.fitting import Answers, Fit, answers, fits, sizes, squared_differences
 from mesascope.identification.verdict import EXACT, Difference, Row, Standing, difference, standing
 from mesascope.lenses.needs import called, require_access
 from mesascope.measurement import Measurement
@@ -255,13 +255,15 @@ def _row(candidate: Candidate, seen: _Seen, tolerance: float, level: float) -> R
     ``level`` is for these two looks, and a half for all conditions together.
     """
     fitting = seen.tasks["fit"]
+    near: list[Fit] = []
     for most in (_SCREEN, len(seen.fit[OWN])):
         alone, tasks = {OWN: seen.fit[OWN][:most]}, {OWN: fitting[OWN].part(0, most)}
-        own = fit(candidate, tasks, alone)
+        near = fits(candidate, tasks, alone, near)
+        own = near[0]
         at_best = _difference(candidate, own, tasks, alone, float(seen.noise[OWN].mean()), level / 4)
         if at_best.low > max(tolerance, EXACT):
             return Row(candidate.name, own.parameters, {OWN: at_best}, own.parameters, at_best, screened=True)
-    whole = fit(candidate, fitting, seen.fit, own)
+    whole = fits(candidate, fitting, seen.fit, near)[0]
     share = level / 2 / len(seen.test)
     tested = {name: _tested(candidate, whole, seen, name, share) for name in seen.test}
     return Row(candidate.name, whole.parameters, tested, own.parameters, _tested(candidate, own, seen, OWN, level / 2))
