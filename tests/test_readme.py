@@ -32,7 +32,7 @@ SESSIONS = [
 def words(text):
     """Words, and numbers as numbers: their last digits may differ between machines."""
     return [
-        float(word) if re.fullmatch(r"-?[\d.]+(e[-+]\d+)?", word) else word
+        float(word) if re.fullmatch(r"-?\d*\.?\d+(e[-+]\d+)?", word) else word
         for word in re.findall(r"[^\s,\[\]()]+", text)
     ]
 
