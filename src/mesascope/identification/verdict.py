@@ -50,16 +50,12 @@ class Row:
     own_difference: Difference
     screened: bool = False
 
-    @property
-    def largest(self) -> float:
-        """The largest difference of all conditions."""
-        return max(one.mean.value for one in self.differences.values())
-
     def rank(self, bound: float = EXACT, own: bool = False) -> tuple[float, int, float]:
-        """By difference where it is beyond ``bound``, then by the number of parameters, then by difference."""
-        found = self.own_difference.mean.value if own else self.largest
-        parameters = sum(np.size(value) for value in self.parameters.values())
-        return max(found, bound), parameters, found
+        """By difference where it is beyond ``bound`` by its error, then by the number of sizes, then by difference."""
+        differences = [self.own_difference] if own else list(self.differences.values())
+        beyond = max(one.mean.value - np.nan_to_num(one.mean.stderr) for one in differences)
+        real = sum(np.size(value) for value in self.parameters.values() if not isinstance(value, int))
+        return max(beyond, bound), real, max(one.mean.value for one in differences)
 
 
 @dataclass(frozen=True)
@@ -80,7 +76,7 @@ def standing(rows: Sequence[Row], tolerance: float) -> Standing:
     """The strictest sense in which a candidate is left.
 
     That a candidate is not ruled out says only that these tasks cannot tell. Of those whose differences are no larger
-    than the bound, the ones with fewer parameters come first, and of these the nearest.
+    than the bound, the ones with fewer sizes come first, and of these the nearest.
     """
     for kind, bound, own in (
         ("runs", EXACT, False),
