@@ -68,7 +68,7 @@ def candidates(family: Any = None, *, sklearn: bool = True) -> list[Candidate]:
         sklearn: whether to add scikit-learn's, where it is installed.
 
     >>> [one.name for one in candidates(sklearn=False)][:3]
-    ['averaging', 'centred gradient-descent', 'gradient-descent']
+    ['averaging', 'centred gradient-descent', 'centred least-squares']
     """
     found = [one for name in registered("learner") for one in _BUILT.get(name, _plainly)(name, family)]
     if sklearn and importlib.util.find_spec("sklearn"):
