@@ -10,6 +10,7 @@ import torch
 from mesascope.errors import ArgumentError, refuse, require_callable
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
+from mesascope.tasks.asking import named
 
 __all__ = ["from_numpy"]
 
@@ -35,7 +36,7 @@ class NumpyLearner:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
-        self.__name__ = getattr(function, "__name__", type(function).__name__)
+        self.__name__ = named(function)
 
     def __repr__(self) -> str:
         return f"from_numpy({self.__name__})"

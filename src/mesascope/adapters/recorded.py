@@ -12,7 +12,7 @@ import torch
 from mesascope.errors import ArgumentError, refuse, require_callable, require_instance
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, Learner, check_inputs
-from mesascope.tasks.asking import asked, check_answer
+from mesascope.tasks.asking import asked, check_answer, named
 
 __all__ = ["record", "replay"]
 
@@ -38,7 +38,7 @@ def replay(path: str | Path) -> Replayed:
     path = Path(path)
     if not path.is_file():
         refuse("path", "be a file of recorded calls", str(path), "make one with record(learner, path)")
-    return Replayed(path, dict(_read(path)))
+    return Replayed(path, _read(path))
 
 
 class Recorder:
@@ -46,7 +46,7 @@ class Recorder:
 
     def __init__(self, learner: Learner, path: Path) -> None:
         self.learner, self.path = learner, path
-        self.__name__ = getattr(learner, "__name__", type(learner).__name__)
+        self.__name__ = named(learner)
 
     def __repr__(self) -> str:
         return f"record({self.learner!r}, {str(self.path)!r})"
@@ -99,7 +99,8 @@ def _key(x: Any, y: Any, xq: Any) -> str:
     return json.dumps([x, y, xq])
 
 
-def _read(path: Path) -> Iterator[tuple[str, list[list[float]]]]:
+def _read(path: Path) -> dict[str, list[list[float]]]:
+    """The answers to each task, in the order of the file."""
     calls: dict[str, list[list[float]]] = {}
     # What follows the last end of a line was being written when its program was stopped.
     for number, line in enumerate(path.read_text(encoding="utf-8").split("\n")[:-1], 1):
@@ -112,4 +113,4 @@ def _read(path: Path) -> Iterator[tuple[str, list[list[float]]]]:
                 f"each line must hold x, y, xq and answer, but line {number} of {path} does not: remove or mend it."
             ) from None
         calls.setdefault(key, []).append(answer)
-    yield from calls.items()
+    return calls

@@ -16,7 +16,7 @@ from mesascope.measurement import Measurement
 from mesascope.records import register
 from mesascope.streams import stream
 from mesascope.tasks import Family, Learner, Predictor, SequenceFamily
-from mesascope.tasks.asking import drawn
+from mesascope.tasks.asking import drawn, named
 
 __all__ = ["Comparison", "compare"]
 
@@ -113,7 +113,7 @@ def compare(
         require_access("compare", one)
     if name is not None:
         require_instance("name", name, str)
-    name = _label(learner) if name is None else name
+    name = named(learner) if name is None else name
     if name in others:
         refuse("name", "differ from the names of the others", name, "pass name='mine', say")
     drawn_tasks = drawn(family, tasks, stream(seed, "compare", device=device))
@@ -122,7 +122,3 @@ def compare(
     if isinstance(drawn_tasks, torch.Tensor):
         require_causal([learner, *others.values()], drawn_tasks)  # type: ignore[list-item]
     return Comparison(name, dict(zip(others, rows, strict=True)))
-
-
-def _label(learner: object) -> str:
-    return getattr(learner, "__name__", type(learner).__name__)

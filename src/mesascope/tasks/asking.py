@@ -25,6 +25,7 @@ __all__ = [
     "drawn",
     "in_words",
     "label",
+    "named",
     "posed",
     "raised",
     "require_family",
@@ -180,6 +181,11 @@ def label(model: object) -> str:
     model = getattr(model, "module", model)  # of an ensemble
     if isinstance(model, nn.Module) and "\n" not in (line := repr(model)) and len(line) < 80:
         return line
+    return named(model)
+
+
+def named(model: object) -> str:
+    """A learner or a family in a table: a function's name, or that of a class."""
     return getattr(model, "__name__", type(model).__name__)
 
 
