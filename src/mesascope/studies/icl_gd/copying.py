@@ -203,7 +203,7 @@ STUDY = register("study", "copying")(
         source=f"{PAPER}: Fig. 5",
         presets={
             "quick": Copying(
-                plan(1600, 6e-3, batch=512, decay_from=0.5, clip=1.0, evaluate_every=20), init_scale=1.0,
+                plan(1400, 6e-3, batch=512, decay_from=0.5, clip=1.0, evaluate_every=20), init_scale=1.0,
                 sweep_tasks=500, tune_tasks=2000,
                 ready=Recipe(plan(600, 6e-3, batch=512, clip=1.0, evaluate_every=20)),
             ),
