@@ -1,4 +1,4 @@
-"""The command line: ``mesascope list | run STUDY | report DIR | ledger [DIR...]``, one module a command."""
+"""The command line: ``list | run STUDY | identify LEARNER | report DIR | ledger [DIR...]``, a module each."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import tyro
 
+from mesascope.cli.identify import Identify
 from mesascope.cli.ledger import Ledger
 from mesascope.cli.list_studies import ListStudies
 from mesascope.cli.report import Report
@@ -23,7 +24,7 @@ from mesascope.records import registered
 
 __all__ = ["naming_flags", "parsed"]
 
-COMMANDS = {"run": RunStudy, "list": ListStudies, "report": Report, "ledger": Ledger}
+COMMANDS = {"run": RunStudy, "identify": Identify, "list": ListStudies, "report": Report, "ledger": Ledger}
 
 # How alike a word and a flag are, of 1, where the one may stand for the other.
 NEAR = 0.6
@@ -55,6 +56,7 @@ def parsed(arguments: list[str]) -> Callable[[], None]:
     _check(arguments)
     commands = (
         Annotated[run_command(arguments), tyro.conf.subcommand("run")],
+        Annotated[Identify, tyro.conf.subcommand("identify")],
         Annotated[ListStudies, tyro.conf.subcommand("list")],
         Annotated[Report, tyro.conf.subcommand("report")],
         Annotated[Ledger, tyro.conf.subcommand("ledger")],
@@ -159,9 +161,12 @@ def _check_words(called: Sequence[str], program: str, words: Sequence[str]) -> N
         if not words:
             raise ArgumentError(f"{program} must be given {what}, but is given none: choose one of {', '.join(known)}.")
         require_choice(what, words[0], known)
-    least, most = {"run": (0, 0), "list": (0, 0), "report": (1, 1)}.get(called[0], (0, len(words)))
+    least, most = {"run": (0, 0), "list": (0, 0), "report": (1, 1), "identify": (0, 1)}.get(called[0], (0, len(words)))
     if not least <= len(words) <= most:
-        given, takes = " ".join(words) or "none", "one folder" if most else "no words but flags"
+        given, takes = (
+            " ".join(words) or "none",
+            {"report": "one folder", "identify": "one learner"}.get(called[0], "no words but flags"),
+        )
         raise ArgumentError(f"{program} takes {takes}, but is given {given}: see {program} --help.")
 
 
@@ -182,7 +187,11 @@ def _flags(called: Sequence[str]) -> dict[str, Any]:
     if called in ([], ["run"]):
         return {}
     own = get_type_hints(COMMANDS[called[0]])
-    own = {name: kind for name, kind in own.items() if name not in ("study", "settings", "directory", "directories")}
+    own = {
+        name: kind
+        for name, kind in own.items()
+        if name not in ("study", "settings", "directory", "directories", "learner")
+    }
     if called[0] == "run":
         own |= _nested(next(iter(registered("study")[called[1]].presets.values())))
     return {f"--{name.replace('_', '-')}": kind for name, kind in own.items()}

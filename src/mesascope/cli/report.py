@@ -27,6 +27,11 @@ class Report:
         with run.lock():
             if run.config.get("study") in registered("study") and run.is_finished:
                 conclude(registered("study")[run.config["study"]], run)
+            elif run.config["kind"] == "identification" and run.is_finished:
+                from mesascope.identification.reporting import concluded
+
+                run.require_unchanged()
+                concluded(run)
             else:
                 run.require_unchanged()
                 write_report(run)

@@ -1,5 +1,7 @@
+from .answer import Identification as Identification
 from .behaviour import (
     INVARIANCES as INVARIANCES,
+    Behaviour as Behaviour,
     implicit_weights as implicit_weights,
     invariances as invariances,
     smoother_weights as smoother_weights,
@@ -8,4 +10,4 @@ from .behaviour import (
 )
 from .catalogue import Candidate as Candidate, candidates as candidates
 from .conditions import CONDITIONS as CONDITIONS, battery as battery
-from .naming import Identification as Identification, identify as identify
+from .naming import identify as identify

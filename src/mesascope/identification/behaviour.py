@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 
 from mesascope.evidence.tables import Table
 from mesascope.identification.fitting import answers, sizes, squared_differences
@@ -13,10 +16,68 @@ from mesascope.measurement import Measurement
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, Episode, Learner
 
-__all__ = ["INVARIANCES", "implicit_weights", "invariances", "smoother_weights", "spectral_filter", "superposition"]
+__all__ = [
+    "INVARIANCES",
+    "Behaviour",
+    "Bin",
+    "asked_for_behaviour",
+    "behaviour",
+    "controls",
+    "implicit_weights",
+    "invariances",
+    "smoother_weights",
+    "spectral_filter",
+    "superposition",
+    "untrained",
+]
 
 # Each changes a task and says what the predictions are if the learner does not mind: the same, or a function of them.
 Change = Callable[[Episode, torch.Generator], tuple[Episode, Callable[[Tensor], Tensor]]]
+
+
+@dataclass(frozen=True)
+class Bin:
+    """A part of the spectrum: the mean eigenvalue of X^T X / n, and what a learner multiplies these directions by."""
+
+    eigenvalue: float
+    filter: Measurement
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """What a learner does on a family's tasks; None, or no entry, is what it did not answer.
+
+    Args:
+        invariances: how far predictions are from where each change would take those of a learner that respects it.
+        superposition: how far predictions are from being linear in labels.
+        spectrum: the spectral filter, by eigenvalue.
+        filtered: the share of smoother weights that the filter explains.
+        linear: the share of predictions that a linear map of the query explains, for each task its own.
+    """
+
+    invariances: Mapping[str, Measurement]
+    superposition: Measurement | None
+    spectrum: tuple[Bin, ...]
+    filtered: Measurement | None
+    linear: Measurement | None
+
+
+def behaviour(learner: Learner, tasks: Episode, generator: torch.Generator) -> Behaviour:
+    """All of these, on tasks of the precision that ``learner`` takes."""
+    weights, queries = smoother_weights(learner, tasks), tasks.context.x.roll(1, 0)
+    spectrum, filtered = (None, None) if weights is None else spectral_filter(weights.double(), tasks.to(torch.float64))
+    maps = implicit_weights(learner, tasks, queries)
+    return Behaviour(
+        invariances(learner, tasks, generator), superposition(learner, tasks),
+        tuple(Bin(**row) for row in spectrum or ()), filtered, maps and maps[1],
+    )  # fmt: skip
+
+
+def asked_for_behaviour(task: Episode) -> int:
+    """The predictions that a learner is asked for about a task, by `behaviour` and by `controls`."""
+    n, m = task.context.x.shape[-2], task.xq.shape[-2]
+    smoother, superposed, changed, controlled = n + 1, 3, 1 + len(INVARIANCES), 3
+    return m * (smoother + superposed + changed + controlled) + n
 
 
 def smoother_weights(learner: Learner, tasks: Episode) -> Float[Tensor, "tasks m n"] | None:
@@ -87,7 +148,7 @@ def implicit_weights(
     found = answers(learner, {"": Episode(tasks.context, queries, queries.new_zeros(*queries.shape[:-1], _dy(tasks)))})
     if not found:
         return None
-    predicted = found[""]
+    predicted, queries = found[""], queries.double()
     maps = torch.linalg.lstsq(queries, predicted).solution
     left = (predicted - queries @ maps).square().sum((-2, -1))
     return maps, _explained(left, predicted.square().sum((-2, -1)))
@@ -161,6 +222,51 @@ def _twice(tasks: Episode, generator: torch.Generator) -> tuple[Episode, Callabl
     return tasks._replace(context=context), lambda predicted: predicted
 
 
+def controls(
+    learner: Learner, tasks: Episode, shuffled: Episode | None, other: Learner | None
+) -> dict[str, Measurement]:
+    """Squared errors over those of predicting zero: as it is, with shuffled labels, without pairs, and untrained.
+
+    A learner that uses its context errs less than 1 as it is, and more with shuffled labels and without pairs.
+
+    Args:
+        other: its `untrained` copy, if it has one.
+    """
+    nothing = tasks._replace(context=Context(*(part[:, :0] for part in tasks.context)))
+    asked = {"as it is": (learner, tasks), "no pairs": (learner, nothing)}
+    if shuffled is not None:
+        asked["shuffled labels"] = (learner, shuffled.to(tasks.xq.dtype))
+    if other is not None:
+        asked["untrained"] = (other, tasks)
+    found = {}
+    for name, (one, episode) in asked.items():
+        seen = answers(one, {"": episode})
+        if seen:
+            answer = episode.yq.double()
+            errors, zero = ((part - answer).square().mean((-2, -1)) for part in (seen[""], 0 * answer))
+            found[name] = Measurement.ratio(errors, zero)
+    return found
+
+
+def untrained(learner: Any, generator: torch.Generator) -> Learner | None:
+    """A copy with weights as before training, if the learner says how these are drawn: by its config, or by torch's."""
+    config: Any = getattr(learner, "config", None)
+    if hasattr(config, "build"):
+        weight = next(iter(learner.parameters()))
+        return config.build(generator).to(weight).eval()
+    if not isinstance(learner, nn.Module):
+        return None
+    found = copy.deepcopy(learner)
+    own = [part for part in found.modules() if any(True for _ in part.parameters(recurse=False))]
+    if not own or not all(hasattr(part, "reset_parameters") for part in own):
+        return None
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(generator.initial_seed())
+        for part in own:
+            part.reset_parameters()  # type: ignore[operator]
+    return found.eval()
+
+
 INVARIANCES: Mapping[str, Change] = {
     "pairs in another order": _permuted,
     "labels twice as large": _labels(lambda y: 2 * y),
@@ -171,18 +277,3 @@ INVARIANCES: Mapping[str, Change] = {
     "inputs and one": _inputs(lambda x: x + 1),
     "every pair twice": _twice,
 }
-
-
-def controls(learner: Any, tasks: Episode, shuffled: Episode, untrained: Any = None) -> dict[str, Measurement]:
-    """Mean squared errors over those of predicting zero: as it is, with labels shuffled, with no pairs, untrained."""
-    nothing = tasks._replace(context=Context(tasks.context.x[:, :0], tasks.context.y[:, :0]))
-    asked = {"as it is": (learner, tasks), "labels shuffled": (learner, shuffled), "no pairs": (learner, nothing)}
-    if untrained is not None:
-        asked["untrained"] = (untrained, tasks)
-    found = {}
-    for name, (one, episode) in asked.items():
-        seen = answers(one, {"": episode})
-        if seen:
-            errors, zero = ((part - episode.yq).square().mean((-2, -1)) for part in (seen[""], 0 * seen[""]))
-            found[name] = Measurement.ratio(errors, zero)
-    return found

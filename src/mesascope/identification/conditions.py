@@ -15,9 +15,9 @@ from mesascope.streams import stream
 from mesascope.tasks import Context, Episode
 from mesascope.tasks.asking import check_tasks, drawn
 
-__all__ = ["CONDITIONS", "OWN", "battery"]
+__all__ = ["CONDITIONS", "HALF", "OWN", "QUARTER", "SHUFFLED", "battery"]
 
-OWN = "own"
+OWN, HALF, QUARTER, SHUFFLED = "own", "half of the pairs", "a quarter of the pairs", "shuffled labels"
 _SCALE, _SHIFT, _OUTLIER = 2.0, 1.0, 10.0
 # The smallest of the factors that coordinates are multiplied by where inputs are ill-conditioned.
 _NARROW = 0.05
@@ -111,12 +111,12 @@ def _inputs(tasks: Episode, change: Callable[[Tensor], Float[Tensor, "*batch n d
 
 # What is changed in a family's tasks, by name; None where their shape does not allow it.
 CONDITIONS: dict[str, Callable[[Episode, torch.Generator], Episode | None]] = {
-    "half of the pairs": _shorter(0.5),
-    "a quarter of the pairs": _shorter(0.25),
+    HALF: _shorter(0.5),
+    QUARTER: _shorter(0.25),
     "inputs twice as large": _scaled,
     "ill-conditioned inputs": _ill_conditioned,
     "duplicated pairs": _duplicated,
     "shifted inputs": _shifted,
     "an outlier": _outlier,
-    "shuffled labels": _shuffled,
+    SHUFFLED: _shuffled,
 }

@@ -1,134 +1,43 @@
-"""Which learning algorithm a learner runs: the one call, and its answer."""
+"""Which learning algorithm a learner runs: the one call."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from rich.console import Console
+from rich.progress import track
 
 from mesascope.errors import ArgumentError, refuse, require_count, require_number
-from mesascope.evidence.tables import Table, Tabular
+from mesascope.identification.answer import Identification
+from mesascope.identification.behaviour import Behaviour, asked_for_behaviour, behaviour, controls, untrained
 from mesascope.identification.catalogue import Candidate, candidates as catalogue, require_candidates
-from mesascope.identification.conditions import OWN, battery
+from mesascope.identification.conditions import OWN, SHUFFLED, battery
 from mesascope.identification.fitting import Answers, Fit, answers, fits, sizes, squared_differences
-from mesascope.identification.verdict import EXACT, Difference, Row, Standing, difference, standing
+from mesascope.identification.likeness import Likeness, apart, likeness
+from mesascope.identification.verdict import EXACT, FARTHEST, Difference, Row, difference
 from mesascope.lenses.needs import called, require_access
 from mesascope.measurement import Measurement
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import stream
 from mesascope.tasks import Episode, Family, Learner
-from mesascope.tasks.asking import label
+from mesascope.tasks.asking import label, named
 
-__all__ = ["Identification", "identify"]
+__all__ = ["identify"]
 
 _TASKS = 100
 # Tasks of a condition are asked about three times: to fit, to test, and to see how answers differ from call to call.
 _PARTS = 3
 # Tasks that candidates are tried on first.
 _SCREEN = 16
-# The difference from a candidate that has no answer: none is larger.
-_FARTHEST = 4.0
 # The least tasks of a condition for an interval to mean anything.
 _LEAST = 8
-
-
-@dataclass(frozen=True, repr=False)
-class Identification(Tabular):
-    """The answer of `identify`.
-
-    Args:
-        learner: its name.
-        standing: which candidates are left, in which sense, and what rules out each other.
-        rows: every candidate at its nearest, the nearest first.
-        noise: by condition, how far answers of the learner differ from call to call and by rounding, squared, over the
-            size of labels and predictions: differences are less this.
-        level: the probability that the learner's own algorithm, were it among the candidates, is ruled out.
-        tolerance: the largest difference of an approximation.
-        asked: predictions that the learner was asked for.
-        unanswered: conditions that it did not answer.
-    """
-
-    learner: str
-    standing: Standing
-    rows: tuple[Row, ...]
-    noise: Mapping[str, Measurement]
-    level: float
-    tolerance: float
-    asked: int
-    unanswered: tuple[str, ...]
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The candidates that cannot be told apart from the learner, nearest first."""
-        return tuple(self.standing.names)
-
-    @property
-    def verdict(self) -> str:
-        """The answer in a sentence."""
-        if not self.names:
-            return f"{self.learner}: none of the {len(self.rows)} candidates."
-        by_name = {row.candidate: row for row in self.rows}
-        first, *others = self.names
-        also = f"; not told apart from it: {', '.join(others)}" if others else ""
-        return f"{self.learner} {self.standing.kind} {_spelt(by_name[first], self.standing)}{also}."
-
-    def parameters(self, candidate: str) -> dict[str, Any]:
-        """The parameters at which a candidate is nearest: on the family's own tasks, if the verdict is about those."""
-        for row in self.rows:
-            if row.candidate == candidate:
-                return dict(_parameters(row, self.standing))
-        raise ArgumentError(f"candidate must be one of those compared, but is {candidate!r}: see .table().")
-
-    def table(self) -> Table:
-        """A row for each candidate: the largest difference, that on the family's own tasks, and what rules it out."""
-        return Table(
-            {
-                "candidate": row.candidate,
-                "parameters": _listed(_parameters(row, self.standing)),
-                "own tasks": row.own_difference.mean,
-                "largest": row.differences[_clearest(row)].mean,
-                "under": _clearest(row),
-                "ruled out by": self.standing.ruled_out.get(row.candidate, ""),
-            }
-            for row in self.rows
-        )
-
-    def __str__(self) -> str:
-        return f"{self.verdict}\n{self.table()!r}"
-
-    def __repr__(self) -> str:
-        return str(self)
-
-    def _repr_html_(self) -> str:
-        from html import escape
-
-        return f"<p>{escape(self.verdict)}</p>{self.table()._repr_html_()}"
-
-
-def _clearest(row: Row) -> str:
-    return max(row.differences, key=lambda name: row.differences[name].mean.value)
-
-
-def _parameters(row: Row, standing: Standing) -> Mapping[str, Any]:
-    return row.own_parameters if standing.kind.endswith("own tasks") else row.parameters
-
-
-def _spelt(row: Row, standing: Standing) -> str:
-    listed = _listed(_parameters(row, standing))
-    return f"{row.candidate} with {listed}" if listed else row.candidate
-
-
-def _listed(parameters: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} = {_short(value)}" for name, value in parameters.items())
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, list):
-        return f"{len(value)} rows" if value and isinstance(value[0], list) else f"[{', '.join(map(_short, value))}]"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+# Tasks that behaviour is measured on, and the share of a budget that it may take.
+_WATCHED, _SHARE = 32, 4
+# Candidates that are compared beyond predictions.
+_NEAREST = 8
 
 
 @register("lens", "identify", needs="prediction")
@@ -171,28 +80,97 @@ def identify(
     for argument, value in (("tolerance", tolerance), ("level", level)):
         require_number(argument, value, above=0, most=1)
     chosen = require_candidates(catalogue(family) if candidates is None else candidates)
-    tasks = {part: battery(family, _affordable(family, budget), seed, part) for part in ("fit", "test")}
+    few = _watched(family, budget)
+    count = _affordable(family, None if budget is None else budget - few * _cost(family))
+    tasks = {part: battery(family, count, seed, part) for part in ("fit", "test")}
     seen = _Seen(learner, tasks, seed)
-    rows = sorted(
-        (_row(candidate, seen, tolerance, level) for candidate in chosen), key=lambda row: (row.screened, row.rank())
+    screen = Console(stderr=True)
+    shown = track(
+        chosen, "candidates", console=screen, transient=True, disable=not (screen.is_terminal or screen.is_jupyter)
     )
+    found = sorted(
+        (_row(candidate, seen, tolerance, level) for candidate in shown),
+        key=lambda pair: (pair[0].screened, pair[0].rank()),
+    )
+    nearest = {row.candidate: fit.learner for row, fit in found[:_NEAREST]}
+    name = name or named(learner)
+    watched = (
+        _watch(learner, name, nearest, battery(family, few, seed, "watch"), seen.dtype, seed) if few else _Watched()
+    )
+    unmeasured = {one: "the learner does not answer its contexts" for one in tasks["test"] if one not in seen.test}
+    if not few:
+        unmeasured |= dict.fromkeys(("behaviour", "controls"), f"the budget leaves fewer than {_LEAST} tasks for them")
     return Identification(
-        name or getattr(learner, "__name__", label(learner).split("(")[0]), standing(rows, tolerance),
-        tuple(rows), {one: Measurement.of(noise) for one, noise in seen.noise.items()}, level, tolerance, seen.asked,
-        tuple(one for one in tasks["test"] if one not in seen.test),
-    )  # fmt: skip
+        learner=name,
+        rows=tuple(row for row, _ in found),
+        noise={one: Measurement.of(noise) for one, noise in seen.noise.items()},
+        pairs={one: seen.tasks["test"][one].context.x.shape[-2] for one in seen.test},
+        level=level,
+        tolerance=tolerance,
+        asked=seen.asked + few * _cost(family),
+        behaviour=watched.behaviour,
+        controls=watched.controls,
+        likenesses=watched.likenesses,
+        apart=apart(nearest, {one: seen.tasks["test"][one] for one in seen.test}, seen.noise, level),
+        unmeasured={**unmeasured, **watched.unmeasured},
+    )
+
+
+class _Watched(NamedTuple):
+    """What is told beside the differences of predictions."""
+
+    behaviour: Mapping[str, Behaviour] = {}
+    controls: Mapping[str, Measurement] = {}
+    likenesses: tuple[Likeness, ...] = ()
+    unmeasured: Mapping[str, str] = {}
+
+
+def _watch(
+    learner: Learner,
+    name: str,
+    nearest: Mapping[str, Learner],
+    tasks: Mapping[str, Episode],
+    dtype: torch.dtype,
+    seed: int,
+) -> _Watched:
+    """Behaviour of the learner and of the candidate nearest to it, likenesses of the nearest, and null controls."""
+    own, unmeasured = tasks[OWN].to(dtype), {}
+    first, second = next(iter(nearest.items()))
+    seen = {
+        name: behaviour(learner, own, stream(seed, "identify-changes")),
+        first: behaviour(second, tasks[OWN], stream(seed, "identify-changes")),
+    }
+    copy = untrained(learner, stream(seed, "identify-untrained"))
+    if copy is None:
+        unmeasured["untrained copy"] = "the learner has no parameters, or does not say how they are drawn"
+    alike = likeness(learner, nearest, own, own.context.x.roll(1, 0))
+    if all(one.sensitivity_cosine is None for one in alike):
+        unmeasured["sensitivities"] = "torch cannot differentiate the learner"
+    return _Watched(seen, controls(learner, own, tasks.get(SHUFFLED), copy), alike, unmeasured)
+
+
+def _cost(family: Any) -> int:
+    """Predictions that a learner is asked for about a task of which its behaviour is watched."""
+    return asked_for_behaviour(battery(family, 1, 0, "size")[OWN])
+
+
+def _watched(family: Any, budget: int | None) -> int:
+    """Tasks that behaviour is measured on; none where a budget leaves too few."""
+    if budget is None:
+        return _WATCHED
+    require_count("budget", budget)
+    tasks = min(budget // (_SHARE * _cost(family)), _WATCHED)
+    return tasks if tasks >= _LEAST else 0
 
 
 def _affordable(family: Any, budget: int | None) -> int:
     """Tasks for each condition and part."""
     if budget is None:
         return _TASKS
-    require_count("budget", budget)
-    one = battery(family, 1, 0, "size")
-    tasks = budget // (_PARTS * sum(episode.xq.shape[-2] for episode in one.values()))
+    queries = _PARTS * sum(episode.xq.shape[-2] for episode in battery(family, 1, 0, "size").values())
+    tasks = budget // queries
     if tasks < _LEAST:
-        needed = _LEAST * budget // max(tasks, 1) if tasks else _LEAST * _PARTS * len(one)
-        refuse("budget", f"leave {_LEAST} tasks a condition", budget, f"pass {needed} or more")
+        refuse("budget", f"leave {_LEAST} tasks a condition", budget, f"pass {_LEAST * queries} or more")
     return tasks
 
 
@@ -204,12 +182,13 @@ class _Seen:
     """
 
     def __init__(self, learner: Learner, tasks: Mapping[str, Mapping[str, Episode]], seed: int) -> None:
-        dtype = _precision(learner, tasks["fit"][OWN].part(0, 1))
-        own = {part: {name: one.to(dtype) for name, one in some.items()} for part, some in tasks.items()}
+        self.dtype = _precision(learner, tasks["fit"][OWN].part(0, 1))
+        own = {part: {name: one.to(self.dtype) for name, one in some.items()} for part, some in tasks.items()}
         self.tasks = {part: {name: one.to(torch.float64) for name, one in some.items()} for part, some in own.items()}
         draw = stream(seed, "identify-rounding")
         again = {
-            name: _rounded_otherwise(one, draw) if dtype == torch.float32 else one for name, one in own["test"].items()
+            name: _rounded_otherwise(one, draw) if self.dtype == torch.float32 else one
+            for name, one in own["test"].items()
         }
         fitting, first, second = (answers(learner, part) for part in (own["fit"], own["test"], again))
         self.test = {name: one for name, one in first.items() if name in second and name in fitting}
@@ -248,7 +227,7 @@ def _rounded_otherwise(tasks: Episode, generator: torch.Generator) -> Episode:
     return tasks.map(moved)
 
 
-def _row(candidate: Candidate, seen: _Seen, tolerance: float, level: float) -> Row:
+def _row(candidate: Candidate, seen: _Seen, tolerance: float, level: float) -> tuple[Row, Fit]:
     """A candidate fitted to a few of the family's own tasks, to all of them, and to all conditions, while it is near.
 
     What it is fitted to flatters it: one that is beyond the bound there is ruled out with the less error. A half of
@@ -257,16 +236,17 @@ def _row(candidate: Candidate, seen: _Seen, tolerance: float, level: float) -> R
     fitting = seen.tasks["fit"]
     near: list[Fit] = []
     for most in (_SCREEN, len(seen.fit[OWN])):
-        alone, tasks = {OWN: seen.fit[OWN][:most]}, {OWN: fitting[OWN].part(0, most)}
-        near = fits(candidate, tasks, alone, near)
+        few, tasks = {OWN: seen.fit[OWN][:most]}, {OWN: fitting[OWN].part(0, most)}
+        near = fits(candidate, tasks, few, near)
         own = near[0]
-        at_best = _difference(candidate, own, tasks, alone, float(seen.noise[OWN].mean()), level / 4)
+        at_best = _difference(candidate, own, tasks, few, float(seen.noise[OWN].mean()), level / 4)
         if at_best.low > max(tolerance, EXACT):
-            return Row(candidate.name, own.parameters, {OWN: at_best}, own.parameters, at_best, screened=True)
+            return Row(candidate.name, own.parameters, {OWN: at_best}, own.parameters, at_best, screened=True), own
     whole = fits(candidate, fitting, seen.fit, near)[0]
     share = level / 2 / len(seen.test)
     tested = {name: _tested(candidate, whole, seen, name, share) for name in seen.test}
-    return Row(candidate.name, whole.parameters, tested, own.parameters, _tested(candidate, own, seen, OWN, level / 2))
+    alone = _tested(candidate, own, seen, OWN, level / 2)
+    return Row(candidate.name, whole.parameters, tested, own.parameters, alone), whole
 
 
 def _difference(
@@ -302,7 +282,7 @@ def _less_noise(
     """
     answered = answers(fitted.learner, {"": tasks})
     if not answered:
-        return Difference(Measurement(_FARTHEST, 0.0, len(size)), _FARTHEST)
+        return Difference(Measurement(FARTHEST, 0.0, len(size)), FARTHEST)
     raw = squared_differences(seen, answered[""], size)
     if candidate.draws is not None:
         other = answers(candidate.draws(seed=1, **fitted.parameters), {"": tasks})[""]

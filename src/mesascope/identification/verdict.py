@@ -13,11 +13,12 @@ from scipy import optimize, special, stats
 from mesascope.measurement import Measurement
 from mesascope.shapes import Float, Tensor
 
-__all__ = ["EXACT", "Difference", "Row", "Standing", "difference", "standing"]
+__all__ = ["EXACT", "FARTHEST", "Difference", "Row", "Standing", "difference", "standing"]
 
 # A normalised squared difference that rounding in single precision stays below: 0.1 % of the size of predictions.
 EXACT = 1e-6
-
+# The difference of those of whom one has no answer: none is larger.
+FARTHEST = 4.0
 
 # Stakes of the bets of `_betting_bound`, which are made side by side.
 _STAKES = (0.02, 0.1, 0.5)

@@ -2,6 +2,7 @@ from .figures import draw_figures as draw_figures, figure_files as figure_files
 from .html import write_report as write_report
 from .panels import (
     Figure as Figure,
+    Grid as Grid,
     Histogram as Histogram,
     Level as Level,
     Line as Line,

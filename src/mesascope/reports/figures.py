@@ -33,10 +33,10 @@ STYLE: dict[Any, Any] = {
 }
 
 
-def draw_figures(run: Run, figures: Sequence[Figure]) -> None:
-    """Draw figures from a run's results into its folder."""
+def draw_figures(run: Run, figures: Sequence[Figure], results: Any = None) -> None:
+    """Draw figures into a run's folder, from its results unless others are given."""
     for figure in figures:
-        run.save_figure(figure.name, figure.caption, figure_files(figure, run.results))
+        run.save_figure(figure.name, figure.caption, figure_files(figure, run.results if results is None else results))
 
 
 def figure_files(figure: Figure, results: Any) -> dict[str, bytes]:

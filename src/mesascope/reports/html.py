@@ -9,6 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from mesascope.evidence.tables import Table
 from mesascope.evidence.verdicts import measured_text
 from mesascope.reports.found import found_text, interval_svg
 from mesascope.reports.tables import bound_text, counts_text
@@ -36,19 +37,20 @@ pre { padding: .7rem; overflow-x: auto; }
 """
 
 
-def write_report(run: Run) -> Path:
-    """Write report.html from what the run directory holds; an unfinished run says so."""
+def write_report(run: Run, tables: Mapping[str, Table] | None = None) -> Path:
+    """Write report.html from what the run directory holds, and ``tables`` by title; an unfinished run says so."""
     config, claims = run.config, run.claims
     title = f"{config.get('study', config['kind'])} ({config.get('preset', config['id'][:8])})"
+    found = _found(claims) if config["kind"] == "study" else _sentences([claim["sentence"] for claim in claims])
     parts = [
         f"<h1>{escape(title)}</h1>",
         f'<p class="question">{escape(config.get("question", ""))}</p>',
         f'<p class="muted">{escape(config.get("source", ""))}</p>',
-        _found(claims) if claims else "<p>This run has not finished: continue it with --resume.</p>",
+        found if claims else "<p>This run has not finished: continue it with --resume.</p>",
         _deviations(config.get("deviations", [])),
         *(_figure(run, name, caption, claims) for name, caption in run.captions.items()),
-        "<h2>Premises, and claims that no figure shows</h2>" if claims else "",
-        _claims_table([claim for claim in claims if claim.get("figure", "") not in run.captions]),
+        _others([claim for claim in claims if claim.get("figure", "") not in run.captions]),
+        *(f"<h2>{escape(title)}</h2>{table._repr_html_()}" for title, table in (tables or {}).items()),
         "<h2>How it was made</h2>",
         f"<pre>{escape(config.get('command', ''))}</pre>",
         _made(run),
@@ -65,9 +67,13 @@ def write_report(run: Run) -> Path:
 
 
 def _found(claims: Sequence[Mapping[str, Any]]) -> str:
-    sentences = "".join(f"<p>{escape(sentence[0].upper() + sentence[1:])}</p>" for sentence in found_text(claims))
     counts = f"{len(claims)} claims, premises included: {counts_text(claims)}. Intervals are at 99.9 %."
-    return f'<div class="found">{sentences}</div><p class="muted">{escape(counts)}</p>'
+    sentences = [sentence[0].upper() + sentence[1:] for sentence in found_text(claims)]
+    return f'{_sentences(sentences)}<p class="muted">{escape(counts)}</p>'
+
+
+def _sentences(sentences: Sequence[str]) -> str:
+    return f'<div class="found">{"".join(f"<p>{escape(sentence)}</p>" for sentence in sentences)}</div>'
 
 
 def _deviations(sentences: Sequence[str]) -> str:
@@ -92,6 +98,10 @@ def _claims_table(claims: Sequence[Mapping[str, Any]]) -> str:
         )
     head = "<tr><th>claim</th><th>measured</th><th>bound (set by)</th><th>reported</th><th>verdict</th></tr>"
     return f"<table>{head}{''.join(rows)}</table>"
+
+
+def _others(claims: Sequence[Mapping[str, Any]]) -> str:
+    return f"<h2>Premises, and claims that no figure shows</h2>{_claims_table(claims)}" if claims else ""
 
 
 def _figure(run: Run, name: str, caption: str, claims: Sequence[Mapping[str, Any]]) -> str:

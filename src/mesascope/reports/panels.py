@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Figure", "Histogram", "Level", "Line", "Lines", "Matrices"]
+__all__ = ["Figure", "Grid", "Histogram", "Level", "Line", "Lines", "Matrices"]
 
 Results = Mapping[str, Any]
 
@@ -59,11 +59,20 @@ class Level:
 
 
 @dataclass(frozen=True)
+class Grid:
+    """Numbers ``(rows, columns)`` as colours, each with its text, and a name for each row and column."""
+
+    values: np.ndarray
+    rows: Sequence[str]
+    columns: Sequence[str]
+
+
+@dataclass(frozen=True)
 class Lines:
-    """A panel of curves.
+    """A panel of curves, or of a grid.
 
     Args:
-        read: takes the lines and levels from the results.
+        read: takes the lines, levels or grid from the results.
         log: axes on a logarithmic scale: ``""``, ``"x"``, ``"y"`` or ``"xy"``.
         limits: matplotlib's settings of the axes, such as ``{"ylim": (0, 1)}``.
     """
@@ -71,7 +80,7 @@ class Lines:
     title: str
     x: str
     y: str
-    read: Callable[[Results], Sequence[Line | Level]]
+    read: Callable[[Results], Sequence[Line | Level | Grid]]
     log: str = ""
     limits: Mapping[str, Any] = field(default_factory=dict)
 
@@ -80,6 +89,8 @@ class Lines:
             if isinstance(item, Level):
                 style = ":" if item.dotted else STYLES.get(item.role, "-")
                 axes.axhline(item.y, color=COLOURS[item.role], ls=style, lw=1, label=item.label)
+            elif isinstance(item, Grid):
+                _draw_grid(axes, item)
             else:
                 _draw_line(axes, item)
         scales = {f"{axis}scale": "log" for axis in self.log}
@@ -165,6 +176,21 @@ def _draw_line(axes: Any, line: Line) -> None:
     else:
         axes.plot(line.x, y.mean(0), *marks, lw=line.width, label=line.label, **look)
         axes.fill_between(line.x, y.min(0), y.max(0), color=look["color"], alpha=0.2, lw=0)
+
+
+def _draw_grid(axes: Any, grid: Grid) -> None:
+    image = axes.imshow(grid.values, cmap="viridis", aspect="auto")
+    axes.set_xticks(range(len(grid.columns)), grid.columns, rotation=40, ha="right")
+    axes.set_yticks(range(len(grid.rows)), grid.rows)
+    axes.grid(False)
+    axes.spines[:].set_visible(False)
+    middle = np.nanmean([np.nanmin(grid.values), np.nanmax(grid.values)])
+    for (row, column), value in np.ndenumerate(grid.values):
+        if np.isfinite(value):
+            axes.text(
+                column, row, f"{value:.1f}", ha="center", va="center", fontsize=7, color="kw"[int(value < middle)]
+            )
+    axes.figure.colorbar(image, ax=axes, shrink=0.8)
 
 
 def _colour(role: str | float) -> Any:

@@ -36,7 +36,7 @@ __all__ = ["Run"]
 # What decides the numbers of a run, and how they are judged.
 _DECIDES = ("kind", "study", "preset", "settings", "seed", "device")
 # What a run leaves once it has finished, with a checksum of each in finished.json.
-_LEFT = ("claims.json", "metrics.jsonl", "results/index.json")
+_LEFT = ("claims.json", "metrics.jsonl", "results/index.json", "identification.json")
 # What a killed creation may leave in a folder.
 _EMPTY = {".lock", ".config.json.aside"}
 
@@ -192,6 +192,14 @@ class Run:
         first = {name: left for name, left in self._left.items() if name == "metrics.jsonl"}
         left = {name: first.get(name) or checksum(self.path / name) for name in _LEFT}
         write_json(self.path / "finished.json", {name: own for name, own in left.items() if own})
+
+    @property
+    def identification(self) -> dict[str, Any]:
+        """The answer of `identify` that it keeps, as plain numbers: `Identification.from_dict` takes it."""
+        return read_json(self.path / "identification.json")
+
+    def save_identification(self, record: Mapping[str, Any]) -> None:
+        write_json(self.path / "identification.json", record)
 
     def curves(self, training: str) -> Arrays:
         """What was logged of a training: ``step``, and each number by seed and step."""

@@ -81,7 +81,7 @@ class StageEntry(TypedDict):
 
 
 # finished.json: the checksums of what a finished run leaves, by the name of the file.
-Left = dict[Literal["claims.json", "metrics.jsonl", "results/index.json"], str]
+Left = dict[Literal["claims.json", "metrics.jsonl", "results/index.json", "identification.json"], str]
 
 
 class Manifest(TypedDict):
@@ -115,6 +115,7 @@ FILES = {
     "config.json": Schema(Config, "restore it, or start a new run"),
     "claims.json": Schema(list[ClaimRecord], "write it again by mesascope report"),
     "finished.json": Schema(Left, "restore it, or delete it, and mesascope report writes it again"),
+    "identification.json": Schema(dict[str, Any], "restore it, or identify again"),
     "timing.json": Schema(dict[str, Annotated[float, msgspec.Meta(ge=0)]], "delete it, as no result depends on it"),
     "index.json": Schema(dict[Name, StageEntry], "restore it, or delete it and --resume the run to measure again"),
     "captions.json": Schema(dict[Name, str], "delete it, and mesascope report writes it again"),

@@ -18,6 +18,8 @@ __all__ = ["ledger_rows"]
 def ledger_rows(runs: Sequence[Run]) -> tuple[Table, list[str]]:
     """One row for each claim of each study, preset and settings, judged anew; and a sentence for each damaged run.
 
+    The answers of `identify` come first, one claim each.
+
     Of several finished runs of the same preset and settings, the last of ``runs`` counts. A claim of a study that has
     none is *not yet run*.
     """
@@ -26,6 +28,12 @@ def ledger_rows(runs: Sequence[Run]) -> tuple[Table, list[str]]:
         if run.config["kind"] == "study" and run.is_finished:
             newest[run.config["study"], run.config["preset"], record_hash(run.config["settings"])] = run
     rows, damaged = Table(), []
+    for run in runs:
+        if run.config["kind"] == "identification" and run.is_finished:
+            try:
+                rows += _identified(run)
+            except (MesascopeError, OSError) as error:
+                damaged.append(str(error))
     for name, study in registered("study").items():
         own = [run for (of, _, _), run in sorted(newest.items()) if of == name]
         found: list[dict[str, Any]] = []
@@ -55,3 +63,12 @@ def _judged(study: Any, run: Run) -> list[dict[str, Any]]:
         "seconds": sum(run.times.values()),
     }
     return [{**made, **record} for record in judged(study, run)]
+
+
+def _identified(run: Run) -> list[dict[str, Any]]:
+    from mesascope.identification.reporting import claims, read
+
+    run.require_unchanged()
+    made = {"study": "identify", "preset": "", "changed": [], "deviations": [], "run": str(run.path), "seconds": 0.0}
+    made |= {name: run.config.get(name, "") for name in ("command", "machine")}
+    return [{**made, **record} for record in claims(read(run))]

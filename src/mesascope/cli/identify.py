@@ -1,0 +1,154 @@
+"""``mesascope identify``."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import os
+import shlex
+import sys
+import uuid
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from mesascope.errors import ArgumentError, refuse
+
+__all__ = ["Identify"]
+
+FAMILY = "linear-regression()"
+
+
+@dataclass(frozen=True)
+class Identify:
+    """Tell which learning algorithm a learner runs, as far as its predictions tell.
+
+    LEARNER is a run's folder, RUN[:TRAINING[:SEED]], or an object of Python, module:attribute.
+    """
+
+    learner: tyro.conf.Positional[str] = ""
+    """RUN[:TRAINING[:SEED]] or module:attribute; nothing with --sklearn."""
+    sklearn: str | None = None
+    """A regressor of scikit-learn in place of LEARNER, such as "Ridge(alpha=1.0)"."""
+    family: str | None = None
+    """Tasks, such as "linear-regression(n_context=20, d_in=5)"; those that a run trained on, or linear regression."""
+    budget: int | None = None
+    """The most predictions to ask for; 100 tasks for each condition and part if not given."""
+    tolerance: float = 0.01
+    """The largest normalised squared difference of an approximation."""
+    level: float = 0.01
+    """The most that the probability of ruling out the learner's own algorithm may be."""
+    seed: int = 0
+    """The seed of all tasks."""
+    out: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
+    """Folder of the answer; runs/identify-<time> if not given."""
+
+    def __call__(self) -> None:
+        from mesascope.identification import identify
+
+        if bool(self.learner) == bool(self.sklearn):
+            given = f"{self.learner} and --sklearn" if self.learner else "none"
+            raise ArgumentError(f"mesascope identify takes one learner, but is given {given}: pass one.")
+        name, learner, family = _regressor(self.sklearn) if self.sklearn else _found(self.learner)
+        if self.family is not None or family is None:
+            family = _family(self.family or FAMILY)
+        found = identify(
+            learner, family, budget=self.budget, seed=self.seed, tolerance=self.tolerance, level=self.level, name=name
+        )
+        print(found)
+        run = found.save(self.out or _folder(), self._asked(family), self.seed)
+        print(f"report: {(run.path / 'report.html').resolve()}")
+
+    def _asked(self, family: Any) -> dict[str, Any]:
+        from mesascope.errors import MesascopeError
+        from mesascope.records import to_record
+
+        try:
+            tasks = to_record(family)
+        except MesascopeError:  # a family of one's own
+            tasks = repr(family)
+        return {
+            "learner": self.sklearn or self.learner, "family": tasks, "budget": self.budget,
+            "tolerance": self.tolerance, "level": self.level, "command": shlex.join(["mesascope", *sys.argv[1:]]),
+        }  # fmt: skip
+
+
+def _folder() -> Path:
+    return Path("runs") / f"identify-{datetime.now():%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:6]}"
+
+
+def _found(words: str) -> tuple[str, Any, Any]:
+    """The name, the learner and, of a run, its family."""
+    place, _, rest = words.partition(":")
+    if os.path.isdir(place):
+        return _trained(place, rest)
+    module, _, attribute = words.partition(":")
+    if not attribute:
+        refuse("LEARNER", "be a run's folder or module:attribute", words, "check the path")
+    sys.path.insert(0, os.getcwd())
+    try:
+        found: Any = importlib.import_module(module)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise ArgumentError(f"LEARNER must be importable, but {words} is not ({error}): check its names.") from None
+    return attribute, found, None
+
+
+def _trained(place: str, rest: str) -> tuple[str, Any, Any]:
+    from mesascope.runs import open_run
+
+    run = open_run(place)
+    training, _, seed = rest.partition(":")
+    known = list(dict.fromkeys(run.metrics()["training"])) if run.metrics() else []
+    if not training:
+        if len(known) != 1:
+            names = ", ".join(known) or "none"
+            raise ArgumentError(
+                f"LEARNER must name a training of the run ({names}), but names none: pass RUN:TRAINING."
+            )
+        training = known[0]
+    if seed and not seed.isdecimal():
+        refuse("LEARNER", "end in a seed, a whole number", seed, "pass RUN:TRAINING:0, say")
+    return f"{training} of seed {int(seed or 0)}", run.network(training, int(seed or 0)), run.family(training)
+
+
+def _family(words: str) -> Any:
+    from mesascope.records import from_record
+
+    name, values = _call("--family", words)
+    return from_record({"kind": "family", "name": name, **values})
+
+
+def _regressor(words: str) -> tuple[str, Any, None]:
+    from mesascope.adapters import from_sklearn
+    from mesascope.errors import require_choice, require_package
+
+    name, values = _call("--sklearn", words)
+    known = dict(require_package("sklearn.utils", "--sklearn", "sklearn").all_estimators(type_filter="regressor"))
+    require_choice("--sklearn", name, known)
+    try:
+        return words, from_sklearn(known[name](**values)), None
+    except TypeError as error:
+        raise ArgumentError(
+            f"--sklearn must be a regressor with its arguments, but is not ({error}): mend it."
+        ) from None
+
+
+def _call(flag: str, words: str) -> tuple[str, dict[str, Any]]:
+    """A name and plain values from ``name(key=value, ...)``; nothing of it is run.
+
+    >>> _call("--family", "linear-regression(n_context=20, noise=0.1)")
+    ('linear-regression', {'n_context': 20, 'noise': 0.1})
+    """
+    name, _, rest = words.strip().partition("(")
+    try:
+        call: Any = ast.parse(f"f({rest or ')'}", mode="eval").body
+        if call.args:
+            raise ValueError("values without a key")
+        return name.strip(), {str(one.arg): ast.literal_eval(one.value) for one in call.keywords}
+    except (SyntaxError, ValueError, AttributeError):
+        refuse(flag, "be name(key=value, ...) with plain values", words, "mend it")

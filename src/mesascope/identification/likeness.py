@@ -1,0 +1,122 @@
+"""How near the nearest candidates are to a learner's derivatives, and to one another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from mesascope.identification.behaviour import implicit_weights
+from mesascope.identification.fitting import Answers, answers, sizes, squared_differences
+from mesascope.identification.verdict import FARTHEST, difference
+from mesascope.lenses import access
+from mesascope.lenses.needs import access_of
+from mesascope.lenses.pairs import compare_sensitivities
+from mesascope.measurement import Measurement
+from mesascope.shapes import Float, Tensor
+from mesascope.tasks import Episode, Learner
+
+__all__ = ["Apart", "Likeness", "apart", "likeness"]
+
+# That of a learner's answers, by condition and task.
+Noise = Mapping[str, Float[Tensor, " tasks"]]
+
+
+@dataclass(frozen=True)
+class Likeness:
+    """How near a candidate is to a learner beyond predictions, on the family's own tasks.
+
+    Args:
+        sensitivity_cosine: E cos of dy/dx_q of both; None where either has none.
+        sensitivity_difference: E of the distance of the two.
+        weight_distance: E |w_f - w_a|^2 / E |w_f|^2 of the linear maps that are nearest to predictions.
+    """
+
+    candidate: str
+    sensitivity_cosine: Measurement | None
+    sensitivity_difference: Measurement | None
+    weight_distance: Measurement | None
+
+
+@dataclass(frozen=True)
+class Apart:
+    """Candidates at their nearest to the learner, each with each: what these tasks can tell.
+
+    Args:
+        differences: the largest normalised squared difference under any condition.
+        lows: what it exceeds beyond the learner's noise, but for the probability that the answer has.
+    """
+
+    names: tuple[str, ...]
+    differences: tuple[tuple[float, ...], ...]
+    lows: tuple[tuple[float, ...], ...]
+
+
+def likeness(
+    learner: Learner, candidates: Mapping[str, Learner], tasks: Episode, queries: Float[Tensor, "tasks m dx"]
+) -> tuple[Likeness, ...]:
+    """Compare derivatives where torch has them, and the linear maps nearest to predictions of ``queries``.
+
+    Args:
+        tasks: of the precision that ``learner`` takes; candidates compute in float64.
+    """
+    double = tasks.to(torch.float64)
+    own, maps = _sensitivity(learner, tasks), implicit_weights(learner, tasks, queries.to(tasks.xq.dtype))
+    return tuple(
+        Likeness(
+            name,
+            *_derivatives(own, _sensitivity(one, double)),
+            _weight_distance(maps, implicit_weights(one, double, queries.double())),
+        )
+        for name, one in candidates.items()
+    )
+
+
+def _sensitivity(learner: Learner, tasks: Episode) -> Tensor | None:
+    if "gradient" not in access_of(learner, tasks):
+        return None
+    return torch.cat([part[2] for part in access.sensitivities(learner, tasks)]).double()
+
+
+def _derivatives(one: Tensor | None, other: Tensor | None) -> tuple[Measurement | None, Measurement | None]:
+    if one is None or other is None:
+        return None, None
+    found = compare_sensitivities(one, other)
+    return Measurement.of(found["cosine"]), Measurement.of(found["sensitivity"])
+
+
+def _weight_distance(
+    one: tuple[Tensor, Measurement] | None, other: tuple[Tensor, Measurement] | None
+) -> Measurement | None:
+    if one is None or other is None or not bool(one[0].any()):
+        return None
+    return Measurement.ratio((one[0] - other[0]).square().sum((-2, -1)), one[0].square().sum((-2, -1)))
+
+
+def apart(candidates: Mapping[str, Learner], tasks: Mapping[str, Episode], noise: Noise, level: float) -> Apart:
+    """Differences of candidates, each with each; one that does not answer a condition differs by as much as any.
+
+    Args:
+        noise: that of the learner in whose place they are.
+    """
+    said = {name: answers(one, tasks) for name, one in candidates.items()}
+    pairs = {(a, b): _pair(said[a], said[b], tasks, noise, level) for a in said for b in said}
+    means, lows = (tuple(tuple(pairs[a, b][part] for b in said) for a in said) for part in (0, 1))
+    return Apart(tuple(said), means, lows)
+
+
+def _pair(
+    one: Answers, other: Answers, tasks: Mapping[str, Episode], noise: Noise, level: float
+) -> tuple[float, float]:
+    if one is other:
+        return 0.0, 0.0
+    found = []
+    for name in tasks:
+        if (name in one) != (name in other):
+            found.append((FARTHEST, FARTHEST))
+        elif name in one:
+            raw = squared_differences(one[name], other[name], sizes({name: tasks[name]}, {name: one[name]})[name])
+            seen = difference(raw, noise[name], level / len(tasks))
+            found.append((float(raw.mean()), max(seen.low, 0.0)))
+    return max(mean for mean, _ in found), max(low for _, low in found)

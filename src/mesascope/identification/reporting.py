@@ -1,0 +1,167 @@
+"""An identification as a run: its answer, the claim that it makes, figures and a page."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mesascope.errors import require_instance
+from mesascope.evidence import Verdicts
+from mesascope.identification.answer import Identification
+from mesascope.identification.conditions import HALF, OWN, QUARTER
+from mesascope.identification.verdict import EXACT, Difference
+from mesascope.reports import Figure, Grid, Line, Lines, draw_figures, write_report
+from mesascope.runs import Run
+from mesascope.runs.files import as_path
+
+__all__ = ["claims", "concluded", "page", "read", "saved"]
+
+# Candidates that figures show: the nearest.
+_SHOWN = 12
+# What a difference of zero is drawn as.
+_NOTHING = 1e-16
+
+
+def saved(found: Identification, folder: str | Path, settings: Mapping[str, Any], seed: int) -> Run:
+    """A finished run of an answer."""
+    require_instance("settings", settings, Mapping)
+    about = {
+        "question": f"Which learning algorithm does {found.learner} run?",
+        "settings": dict(settings),
+        "seed": seed,
+    }
+    run = Run.create(folder, "identification", about)
+    with run.lock():
+        run.save_identification(found.to_dict())
+        concluded(run)
+    return run
+
+
+def read(run: Run) -> Identification:
+    """The answer that a run keeps."""
+    return Identification.from_dict(run.identification)
+
+
+def concluded(run: Run) -> Verdicts:
+    """Judge, draw and report a run anew from the answer that it keeps. The caller holds its lock."""
+    found = read(run)
+    records = claims(found)
+    draw_figures(run, [figure for figure in FIGURES if figure.name != "filter" or found.behaviour], found)
+    run.save_claims(records)
+    write_report(run, found.tables())
+    return records
+
+
+def page(found: Identification, path: str | Path) -> Path:
+    """report.html alone."""
+    path = as_path("path", path)
+    with tempfile.TemporaryDirectory() as folder:
+        run = saved(found, Path(folder) / "run", {}, 0)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(run.path / "report.html", path)
+    return path
+
+
+def claims(found: Identification) -> Verdicts:
+    """The answer as the record of a claim: how far the nearest candidate is, and what it must not exceed."""
+    left = found.standing
+    nearest = found._row(left.names[0]) if left.names else found.rows[0]
+    own = left.kind.endswith("own tasks")
+    measured = [nearest.own_difference] if own else list(nearest.differences.values())
+    value, low, high = _farthest(measured)
+    bound = EXACT if left.kind == "runs" else found.tolerance
+    limits = {"bound_low": None, "bound_high": bound} if left.names else {"bound_low": bound, "bound_high": None}
+    record = {
+        "id": "algorithm",
+        "sentence": found.verdict.rstrip("."),
+        "measures": f"squared difference from {nearest.candidate}, normalised, largest of {len(measured)} conditions",
+        "source": "ours: identify",
+        "about": "algorithms",
+        "quantifier": "every",
+        "over": "tasks",
+        "n": nearest.own_difference.mean.n,
+        "at_least": 1,
+        "premises": [],
+        "value": value,
+        "low": low,
+        "high": high,
+        "bound": f"{'<' if left.names else '>'} {bound:g}",
+        "bound_by": "us",
+        "reported": None,
+        "verdict": "holds",
+        "reason": f"not told apart at a level of {found.level:g}" if left.names else "",
+        "figure": "conditions",
+    }
+    return Verdicts([record | limits])
+
+
+def _farthest(measured: Sequence[Difference]) -> tuple[float, float, float]:
+    """The largest difference, and what it is but for its error."""
+    one = max(measured, key=lambda one: one.mean.value)
+    return one.mean.value, min(one.low, one.mean.value), one.mean.value + 3 * one.mean.stderr
+
+
+def _conditions(found: Any) -> Grid:
+    rows = [row for row in found.rows if not row.screened][:_SHOWN] or list(found.rows[:_SHOWN])
+    names = list(found.noise)
+    values = [[row.differences[one].mean.value if one in row.differences else np.nan for one in names] for row in rows]
+    return Grid(_logs(values), [row.candidate for row in rows], names)
+
+
+def _apart(found: Any) -> Grid:
+    return Grid(_logs(found.apart.lows), found.apart.names, found.apart.names)
+
+
+def _logs(values: Any) -> np.ndarray:
+    return np.log10(np.maximum(np.array(values, dtype=float), _NOTHING))
+
+
+def _by_length(found: Any) -> list[Line]:
+    lengths = [one for one in (QUARTER, HALF, OWN) if one in found.pairs]
+    rows = [row for row in found.rows if all(one in row.differences for one in lengths)][:5]
+    return [
+        Line(
+            [found.pairs[one] for one in lengths], [max(row.differences[one].mean.value, _NOTHING) for one in lengths],
+            index / max(len(rows) - 1, 1), row.candidate, marks="o-",
+        )
+        for index, row in enumerate(rows)
+    ]  # fmt: skip
+
+
+def _filters(found: Any) -> list[Line]:
+    own, *others = found.behaviour.items()
+    return [
+        Line(
+            [one.eigenvalue for one in seen.spectrum], [one.filter.value for one in seen.spectrum], role, name,
+            marks=marks, error=[one.filter.stderr for one in seen.spectrum] if role == "trained" else None,
+        )
+        for (name, seen), role, marks in [(own, "trained", "o"), *((one, "gd", "-") for one in others)]
+        if seen.spectrum
+    ]  # fmt: skip
+
+
+FIGURES = (
+    Figure(
+        "conditions", "Squared differences of predictions over the size of labels or predictions, less the learner's "
+        "noise, of candidates at their nearest: powers of ten. Those ruled out early have no row.",
+        (Lines("", "", "", lambda found: [_conditions(found)]),), size=(9, 5),
+    ),
+    Figure(
+        "lengths", "The same by number of pairs in a context, of the nearest candidates.",
+        (Lines("", "pairs", "squared difference", _by_length, log="y"),), size=(7, 3.2),
+    ),
+    Figure(
+        "filter", "What predictions multiply the directions of X^T X / n by, by eigenvalue: of the learner, with "
+        "standard errors, and of the nearest candidate.", (Lines("", "eigenvalue", "filter", _filters),), size=(6, 3.2),
+    ),
+    Figure(
+        "confusion", "What these tasks can tell: lower bounds of the differences of the nearest candidates, each with "
+        "each, at the learner's noise: powers of ten.",
+        (Lines("", "", "", lambda found: [_apart(found)]),), size=(8, 6),
+    ),
+)  # fmt: skip
