@@ -35,6 +35,8 @@ class Identify:
     """A regressor of scikit-learn in place of LEARNER, such as "Ridge(alpha=1.0)"."""
     family: str | None = None
     """Tasks, such as "linear-regression(n_context=20, d_in=5)"; those that a run trained on, or linear regression."""
+    candidates: str | None = None
+    """Names with commas between them, such as "gradient-descent, lasso"; the whole catalogue if not given."""
     budget: int | None = None
     """The most predictions to ask for; 100 tasks for each condition and part if not given."""
     tolerance: float = 0.01
@@ -56,11 +58,24 @@ class Identify:
         if self.family is not None or family is None:
             family = _family(self.family or FAMILY)
         found = identify(
-            learner, family, budget=self.budget, seed=self.seed, tolerance=self.tolerance, level=self.level, name=name
-        )
+            learner, family, self._chosen(family), self.budget, self.seed, tolerance=self.tolerance, level=self.level,
+            name=name,
+        )  # fmt: skip
         print(found)
         run = found.save(self.out or _folder(), self._asked(family), self.seed)
         print(f"report: {(run.path / 'report.html').resolve()}")
+
+    def _chosen(self, family: Any) -> Any:
+        from mesascope.errors import require_choice
+        from mesascope.identification import candidates
+
+        if self.candidates is None:
+            return None
+        known = {one.name: one for one in candidates(family)}
+        names = [name.strip() for name in self.candidates.split(",")]
+        for name in names:
+            require_choice("--candidates", name, known)
+        return [known[name] for name in names]
 
     def _asked(self, family: Any) -> dict[str, Any]:
         from mesascope.errors import MesascopeError
@@ -71,7 +86,8 @@ class Identify:
         except MesascopeError:  # a family of one's own
             tasks = repr(family)
         return {
-            "learner": self.sklearn or self.learner, "family": tasks, "budget": self.budget,
+            "learner": self.sklearn or self.learner, "family": tasks, "candidates": self.candidates,
+            "budget": self.budget,
             "tolerance": self.tolerance, "level": self.level, "command": shlex.join(["mesascope", *sys.argv[1:]]),
         }  # fmt: skip
 

@@ -21,7 +21,7 @@ __all__ = [
     "Behaviour",
     "Bin",
     "asked_for_behaviour",
-    "behaviour",
+    "behaviour_of",
     "controls",
     "implicit_weights",
     "invariances",
@@ -62,7 +62,7 @@ class Behaviour:
     linear: Measurement | None
 
 
-def behaviour(learner: Learner, tasks: Episode, generator: torch.Generator) -> Behaviour:
+def behaviour_of(learner: Learner, tasks: Episode, generator: torch.Generator) -> Behaviour:
     """All of these, on tasks of the precision that ``learner`` takes."""
     weights, queries = smoother_weights(learner, tasks), tasks.context.x.roll(1, 0)
     spectrum, filtered = (None, None) if weights is None else spectral_filter(weights.double(), tasks.to(torch.float64))
@@ -74,10 +74,10 @@ def behaviour(learner: Learner, tasks: Episode, generator: torch.Generator) -> B
 
 
 def asked_for_behaviour(task: Episode) -> int:
-    """The predictions that a learner is asked for about a task, by `behaviour` and by `controls`."""
+    """The predictions that a learner is asked for about a task, by `behaviour_of`, `controls` and `likeness`."""
     n, m = task.context.x.shape[-2], task.xq.shape[-2]
-    smoother, superposed, changed, controlled = n + 1, 3, 1 + len(INVARIANCES), 3
-    return m * (smoother + superposed + changed + controlled) + n
+    smoother, superposed, changed, controlled, derived = n + 1, 3, 1 + len(INVARIANCES), 3, 1
+    return m * (smoother + superposed + changed + controlled + derived) + 2 * n  # linear maps are fitted twice
 
 
 def smoother_weights(learner: Learner, tasks: Episode) -> Float[Tensor, "tasks m n"] | None:

@@ -10,10 +10,11 @@ from typing import Any
 
 import torch
 
+from mesascope.errors import refuse
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import stream
 from mesascope.tasks import Context, Episode
-from mesascope.tasks.asking import check_tasks, drawn
+from mesascope.tasks.asking import check_tasks, drawn, label
 
 __all__ = ["CONDITIONS", "HALF", "OWN", "QUARTER", "SHUFFLED", "battery"]
 
@@ -32,8 +33,13 @@ def battery(family: Any, tasks: int, seed: int, part: str) -> dict[str, Episode]
     Args:
         part: names the stream, so that tasks to fit on and tasks to test on differ.
     """
-    own = drawn(family, tasks, stream(seed, f"identify-{part}")).to(torch.float64)
+    own = drawn(family, tasks, stream(seed, f"identify-{part}"))
+    if not isinstance(own, Episode):
+        refuse(
+            "family", "draw episodes", label(family), "choose one of contexts and queries, such as LinearRegression()"
+        )
     check_tasks(own)
+    own = own.to(torch.float64)
     plain = drawn(family, tasks, stream(seed, f"identify-{part}", 1)).to(torch.float64)
     found = {OWN: own}
     for index, (name, change) in enumerate(CONDITIONS.items()):

@@ -11,7 +11,7 @@ from rich.progress import track
 
 from mesascope.errors import ArgumentError, refuse, require_count, require_number
 from mesascope.identification.answer import Identification
-from mesascope.identification.behaviour import Behaviour, asked_for_behaviour, behaviour, controls, untrained
+from mesascope.identification.behaviour import Behaviour, asked_for_behaviour, behaviour_of, controls, untrained
 from mesascope.identification.catalogue import Candidate, candidates as catalogue, require_candidates
 from mesascope.identification.conditions import OWN, SHUFFLED, battery
 from mesascope.identification.fitting import Answers, Fit, answers, fits, sizes, squared_differences
@@ -137,8 +137,8 @@ def _watch(
     own, unmeasured = tasks[OWN].to(dtype), {}
     first, second = next(iter(nearest.items()))
     seen = {
-        name: behaviour(learner, own, stream(seed, "identify-changes")),
-        first: behaviour(second, tasks[OWN], stream(seed, "identify-changes")),
+        name: behaviour_of(learner, own, stream(seed, "identify-changes")),
+        first: behaviour_of(second, tasks[OWN], stream(seed, "identify-changes")),
     }
     copy = untrained(learner, stream(seed, "identify-untrained"))
     if copy is None:

@@ -51,7 +51,7 @@ def concluded(run: Run) -> Verdicts:
     """Judge, draw and report a run anew from the answer that it keeps. The caller holds its lock."""
     found = read(run)
     records = claims(found)
-    draw_figures(run, [figure for figure in FIGURES if figure.name != "filter" or found.behaviour], found)
+    draw_figures(run, [figure for figure in FIGURES if figure.name != "filter" or found.behaviour], {"answer": found})
     run.save_claims(records)
     write_report(run, found.tables())
     return records
@@ -106,22 +106,25 @@ def _farthest(measured: Sequence[Difference]) -> tuple[float, float, float]:
     return one.mean.value, min(one.low, one.mean.value), one.mean.value + 3 * one.mean.stderr
 
 
-def _conditions(found: Any) -> Grid:
+def _conditions(r: Any) -> list[Grid]:
+    found = r["answer"]
     rows = [row for row in found.rows if not row.screened][:_SHOWN] or list(found.rows[:_SHOWN])
     names = list(found.noise)
     values = [[row.differences[one].mean.value if one in row.differences else np.nan for one in names] for row in rows]
-    return Grid(_logs(values), [row.candidate for row in rows], names)
+    return [Grid(_logs(values), [row.candidate for row in rows], names)]
 
 
-def _apart(found: Any) -> Grid:
-    return Grid(_logs(found.apart.lows), found.apart.names, found.apart.names)
+def _apart(r: Any) -> list[Grid]:
+    apart = r["answer"].apart
+    return [Grid(_logs(apart.lows), apart.names, apart.names)]
 
 
 def _logs(values: Any) -> np.ndarray:
     return np.log10(np.maximum(np.array(values, dtype=float), _NOTHING))
 
 
-def _by_length(found: Any) -> list[Line]:
+def _by_length(r: Any) -> list[Line]:
+    found = r["answer"]
     lengths = [one for one in (QUARTER, HALF, OWN) if one in found.pairs]
     rows = [row for row in found.rows if all(one in row.differences for one in lengths)][:5]
     return [
@@ -133,8 +136,8 @@ def _by_length(found: Any) -> list[Line]:
     ]  # fmt: skip
 
 
-def _filters(found: Any) -> list[Line]:
-    own, *others = found.behaviour.items()
+def _filters(r: Any) -> list[Line]:
+    own, *others = r["answer"].behaviour.items()
     return [
         Line(
             [one.eigenvalue for one in seen.spectrum], [one.filter.value for one in seen.spectrum], role, name,
@@ -149,7 +152,7 @@ FIGURES = (
     Figure(
         "conditions", "Squared differences of predictions over the size of labels or predictions, less the learner's "
         "noise, of candidates at their nearest: powers of ten. Those ruled out early have no row.",
-        (Lines("", "", "", lambda found: [_conditions(found)]),), size=(9, 5),
+        (Lines("", "", "", _conditions),), size=(9, 5),
     ),
     Figure(
         "lengths", "The same by number of pairs in a context, of the nearest candidates.",
@@ -162,6 +165,6 @@ FIGURES = (
     Figure(
         "confusion", "What these tasks can tell: lower bounds of the differences of the nearest candidates, each with "
         "each, at the learner's noise: powers of ten.",
-        (Lines("", "", "", lambda found: [_apart(found)]),), size=(8, 6),
+        (Lines("", "", "", _apart),), size=(8, 6),
     ),
 )  # fmt: skip

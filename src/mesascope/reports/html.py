@@ -40,11 +40,13 @@ pre { padding: .7rem; overflow-x: auto; }
 def write_report(run: Run, tables: Mapping[str, Table] | None = None) -> Path:
     """Write report.html from what the run directory holds, and ``tables`` by title; an unfinished run says so."""
     config, claims = run.config, run.claims
-    title = f"{config.get('study', config['kind'])} ({config.get('preset', config['id'][:8])})"
-    found = _found(claims) if config["kind"] == "study" else _sentences([claim["sentence"] for claim in claims])
+    question, found = config.get("question", ""), _sentences([claim["sentence"] for claim in claims])
+    title = question or f"{config['kind']} ({config['id'][:8]})"
+    if config["kind"] == "study":
+        title, found = f"{config['study']} ({config['preset']})", _found(claims)
     parts = [
         f"<h1>{escape(title)}</h1>",
-        f'<p class="question">{escape(config.get("question", ""))}</p>',
+        f'<p class="question">{escape(question)}</p>' if question != title else "",
         f'<p class="muted">{escape(config.get("source", ""))}</p>',
         found if claims else "<p>This run has not finished: continue it with --resume.</p>",
         _deviations(config.get("deviations", [])),

@@ -1,0 +1,216 @@
+"""Answers of identify are kept, reported, listed and asked for on the command line."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from test_cli import mesascope
+
+from mesascope import learners, open_run
+from mesascope.adapters import from_numpy
+from mesascope.cli import main
+from mesascope.errors import ArgumentError, RunDirectoryError
+from mesascope.identification import Identification, behaviour_of, candidates, identify, untrained
+from mesascope.runs import find_runs
+from mesascope.streams import stream
+from mesascope.studies import ledger_rows
+from mesascope.tasks import LinearDynamics, LinearRegression
+
+FAMILY = LinearRegression(n_context=8, d_in=3, noise=0.3)
+FEW = [one for one in candidates(sklearn=False) if one.name in ("gradient-descent", "ridge least-squares", "mean")]
+NAMES = "gradient-descent, ridge least-squares, mean"
+
+
+@pytest.fixture(scope="module")
+def found():
+    return identify(learners.LeastSquares(0.5), FAMILY, FEW, 6000, name="mine")
+
+
+@pytest.fixture(scope="module")
+def run(found, tmp_path_factory):
+    return found.save(tmp_path_factory.mktemp("runs") / "mine", {"family": "linear regression"})
+
+
+def test_an_answer_is_read_back_as_it_was(found, run):
+    again = open_run(run.path)
+    assert Identification.from_dict(again.identification) == found
+    assert again.config["kind"] == "identification"
+    assert again.claims["verdict"] == ["holds"]
+    assert again.claims["sentence"] == ["mine runs ridge least-squares with ridge = 0.5"]
+    assert set(again.figures) == {"conditions", "lengths", "filter", "confusion"}
+    with pytest.raises(ArgumentError, match="record must be that of an identification"):
+        Identification.from_dict({"learner": "mine"})
+
+
+def test_it_is_plain_json(found):
+    record = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    assert record["names"] == ["ridge least-squares"]
+    assert record["sense"] == "runs"
+
+
+def test_the_report_is_one_page_that_opens_offline(found, tmp_path):
+    page = found.report(tmp_path / "pages" / "mine.html").read_text()
+    for word in (
+        found.verdict.rstrip("."),
+        "Candidates",
+        "What changes do to predictions",
+        "Controls",
+        "data:image/svg",
+    ):
+        assert word in page
+    assert "http://" not in page.replace("http://www.w3.org", "")
+    assert "<script" not in page
+
+
+def test_report_and_ledger_read_the_run(run, capsys):
+    before = {file: file.read_bytes() for file in run.path.rglob("*") if file.is_file()}
+    assert main(["report", str(run.path)]) == 0
+    assert {file: file.read_bytes() for file in before} == before
+    rows, damaged = ledger_rows(find_runs([run.path])[0])
+    assert not damaged
+    assert (rows[0]["study"], rows[0]["verdict"]) == ("identify", "holds")
+    assert main(["ledger", str(run.path), "--format", "markdown"]) == 0
+    assert "mine runs ridge least-squares" in capsys.readouterr().out
+
+
+def test_an_answer_that_was_edited_is_refused(found, tmp_path):
+    run = found.save(tmp_path / "run")
+    file = run.path / "identification.json"
+    file.write_text(file.read_text().replace('"mine"', '"yours"'))
+    with pytest.raises(RunDirectoryError, match="identification"):
+        open_run(run.path)
+    rows, damaged = ledger_rows(find_runs([run.path])[0])
+    assert "identification.json" in damaged[0]
+    assert all(row["study"] != "identify" for row in rows)
+
+
+def test_behaviour_and_controls_are_those_of_the_learner(found):
+    own, nearest = (found.behaviour[name] for name in ("mine", "ridge least-squares"))
+    assert own.superposition.value < 1e-20
+    assert own.filtered.value > 0.9
+    assert own.linear.value == pytest.approx(1)
+    for name, one in own.invariances.items():
+        assert one.value == pytest.approx(nearest.invariances[name].value, rel=1e-3, abs=1e-9)
+    errors = found.controls
+    assert errors["as it is"].value < errors["shuffled labels"].value
+    assert errors["no pairs"].value == 1
+    assert found.unmeasured == {"untrained copy": "the learner has no parameters, or does not say how they are drawn"}
+
+
+def test_likenesses_are_exact_for_the_algorithm_itself(found):
+    first = found.likenesses[0]
+    assert first.candidate == "ridge least-squares"
+    assert first.sensitivity_cosine.value == pytest.approx(1)
+    assert first.weight_distance.value == pytest.approx(0, abs=1e-9)
+    assert found.likenesses[-1].weight_distance.value > 0.01
+
+
+def test_candidates_that_tasks_tell_apart_are_apart(found):
+    names, lows = found.apart.names, np.array(found.apart.lows)
+    assert (np.diag(lows) == 0).all()
+    assert (lows[~np.eye(len(names), dtype=bool)] > 1e-3).all()
+
+
+def test_what_is_not_measured_is_said():
+    def on_arrays(x, y, xq):
+        return xq @ np.linalg.solve(x.T @ x + 0.5 * np.eye(3), x.T @ y)
+
+    found = identify(from_numpy(on_arrays), FAMILY, FEW, 6000)
+    assert found.names == ("ridge least-squares",)
+    assert found.unmeasured["sensitivities"] == "torch cannot differentiate the learner"
+    assert found.likenesses[0].weight_distance.value == pytest.approx(0, abs=1e-9)
+    poor = identify(learners.Mean(), FAMILY, FEW, 400)
+    assert poor.behaviour == {}
+    assert poor.unmeasured == dict.fromkeys(("behaviour", "controls"), "the budget leaves fewer than 8 tasks for them")
+    assert "filter" not in poor.tables()
+
+
+def test_asked_is_what_the_learner_was_asked():
+    asked = 0
+
+    def counting(context, xq):
+        nonlocal asked
+        asked += xq[..., 0].numel()
+        return 0 * xq[..., :1]
+
+    found = identify(counting, FAMILY, FEW, 6000)
+    assert found.asked <= 6000
+    assert asked == pytest.approx(found.asked, abs=20)  # a few tell what it takes and gives
+
+
+def test_an_untrained_copy_has_other_weights_of_the_same_kind():
+    net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 1))
+    copy = untrained(net, stream(0, "copy"))
+    assert [one.shape for one in copy.parameters()] == [one.shape for one in net.parameters()]
+    assert not torch.equal(copy[0].weight, net[0].weight)
+    assert torch.equal(copy[0].weight, untrained(net, stream(0, "copy"))[0].weight)
+    assert untrained(learners.GradientDescent(2, 0.3), stream(0, "copy")) is None
+    assert untrained(len, stream(0, "copy")) is None
+
+
+def test_what_a_learner_does_not_answer_is_missing():
+    def short(context, xq):
+        if context.x.shape[-2] != 8:
+            raise ValueError("contexts must have 8 pairs")
+        return learners.Mean()(context, xq)
+
+    episode = FAMILY.sample(20, stream(0, "behaviour")).to(torch.float64)
+    seen = behaviour_of(short, episode, stream(0, "changes"))
+    assert "every pair twice" not in seen.invariances
+    assert "inputs rotated" in seen.invariances
+
+
+def test_sequences_are_refused():
+    with pytest.raises(ArgumentError, match="family must draw episodes"):
+        identify(learners.Mean(), LinearDynamics())
+
+
+def test_the_command_line_takes_learners_of_all_kinds(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "def step(context, xq):\n    return xq @ (context.x.mT @ context.y) * 1.5 / context.x.shape[-2]\n"
+    )
+    tasks = ["--family", "linear-regression(n_context=8, d_in=3)", "--candidates", NAMES, "--budget", "1000"]
+    told = mesascope("identify", "mine:step", *tasks, "--out", "a", cwd=tmp_path)
+    assert told.returncode == 0, told.stderr
+    assert "step runs gradient-descent with steps = 1, eta = 1.5." in told.stdout
+    run = open_run(tmp_path / "a")
+    assert run.config["settings"]["family"]["n_context"] == 8
+    told = mesascope(
+        "identify", "--sklearn", "Ridge(alpha=2.0, fit_intercept=False)", *tasks, "--out", "b", cwd=tmp_path
+    )
+    assert "runs ridge least-squares with ridge = 2." in told.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([], "mesascope identify takes one learner, but is given none: pass one."),
+        (["a:b", "--sklearn", "Ridge()"], "is given a:b and --sklearn"),
+        (["nothing"], "LEARNER must be a run's folder or module:attribute, but is 'nothing'"),
+        (["no_such_module:x"], "LEARNER must be importable, but no_such_module:x is not"),
+        (["json:no_such"], "LEARNER must be importable, but json:no_such is not"),
+        (["json:loads", "--family", "linear-regression(n_context=__import__)"], "with plain values"),
+        (["json:loads", "--family", "linear-regresion()"], "did you mean 'linear-regression'"),
+        (["json:loads", "--family", "linear-regression(n_contexts=3)"], "did you mean 'n_context'"),
+        (["json:loads", "--candidates", "gradient-decent"], "did you mean 'gradient-descent'"),
+        (["--sklearn", "Rigde()"], "did you mean 'Ridge'"),
+        (["--sklearn", "Ridge(alhpa=1)"], "--sklearn must be a regressor with its arguments"),
+        (["--sklearn", "Ridge(1)"], "with plain values"),
+        (["--sklearn", "Ridge()", "--budget", "10"], "budget must leave 8 tasks"),
+        (["--sklearn", "Ridge()", "--bugdet", "10"], "did you mean --budget?"),
+    ],
+)
+def test_mistakes_are_answered_by_one_sentence(arguments, sentence, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["identify", *arguments]) == 2
+    said = capsys.readouterr().err
+    assert sentence in said, said
+    assert said.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_context_without_pairs_has_no_shuffled_labels():
+    found = identify(learners.Mean(), LinearRegression(n_context=1, d_in=1), FEW, 6000)
+    assert "shuffled labels" not in found.controls
+    assert isinstance(found, Identification)
