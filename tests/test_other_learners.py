@@ -4,21 +4,24 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
-from sklearn.linear_model import Lasso as ReferenceLasso
+from sklearn import kernel_ridge, linear_model
 from sklearn.neighbors import KNeighborsRegressor
 
+from mesascope.adapters import from_sklearn
 from mesascope.errors import ArgumentError, NumericalError
 from mesascope.learners import (
     Averaging,
     BayesPool,
     GradientDescent,
     KernelGradientDescent,
+    KernelRidge,
     KernelSmoother,
     Lasso,
     LeastSquares,
     NearestNeighbours,
     Newton,
     PreconditionedGradientDescent,
+    WithIntercept,
     one_step_preconditioner,
     tune,
 )
@@ -87,7 +90,7 @@ def test_lasso_agrees_with_scikit_learn(alpha, n):
     ours = Lasso(alpha)(tasks.context, tasks.xq)
     for t in range(5):
         x, y, xq = (part[t].numpy() for part in (*tasks.context, tasks.xq))
-        reference = ReferenceLasso(alpha, fit_intercept=False, tol=1e-14, max_iter=100_000)
+        reference = linear_model.Lasso(alpha, fit_intercept=False, tol=1e-14, max_iter=100_000)
         expected = np.stack([reference.fit(x, y[:, j]).predict(xq) for j in range(2)], axis=-1)
         np.testing.assert_allclose(ours[t], expected, atol=1e-6)
 
@@ -151,6 +154,32 @@ def test_smoothing_is_a_weighted_mean(kernel, weight):
         np.testing.assert_allclose(ours[t], weights @ y / weights.sum(1, keepdims=True), rtol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (WithIntercept(LeastSquares()), linear_model.LinearRegression()),
+        (WithIntercept(LeastSquares(0.7)), linear_model.Ridge(0.7)),
+        (WithIntercept(Lasso(0.05)), linear_model.Lasso(0.05, tol=1e-12, max_iter=100_000)),
+        (KernelRidge("gaussian", 0.3, 1.5), kernel_ridge.KernelRidge(0.3, kernel="rbf", gamma=1 / (2 * 1.5**2))),
+    ],
+)
+def test_learners_are_those_of_scikit_learn(ours, theirs):
+    tasks = episode()
+    torch.testing.assert_close(
+        ours(tasks.context, tasks.xq), from_sklearn(theirs)(tasks.context, tasks.xq), rtol=1e-7, atol=1e-7
+    )
+
+
+def test_kernel_ridge_predicts_nothing_from_no_pairs_and_refuses_what_cannot_be_solved():
+    context = Context(torch.zeros(2, 0, 3), torch.zeros(2, 0, 1))
+    assert torch.equal(KernelRidge()(context, torch.ones(2, 1, 3)), torch.zeros(2, 1, 1))
+    same = Context(torch.zeros(1, 50, 2), torch.ones(1, 50, 1))
+    with pytest.raises(NumericalError, match="use a larger ridge or float64"):
+        KernelRidge(ridge=1e-12)(same, torch.zeros(1, 1, 2))
+    with pytest.raises(ArgumentError, match="kernel must be one of"):
+        KernelRidge("exponential")
+
+
 def test_a_query_far_from_every_example_gets_a_finite_answer():
     tasks = episode()
     assert torch.isfinite(KernelSmoother("gaussian", 0.01)(tasks.context, 1e3 * tasks.xq)).all()
@@ -200,6 +229,8 @@ def test_learners_take_any_sizes(n, d, d_out, m):
         Newton(3),
         Lasso(0.1),
         KernelSmoother(),
+        KernelRidge(),
+        WithIntercept(LeastSquares(0.1)),
         KernelGradientDescent(torch.tanh, 2, 0.1),
         BayesPool(torch.randn(4, d_out, d), 0.5),
         Averaging(),

@@ -126,6 +126,16 @@ def _centred(name: str, family: Any) -> list[Candidate]:
     ]
 
 
+def _with_intercept(name: str, family: Any) -> list[Candidate]:
+    """scikit-learn's LinearRegression, Ridge and Lasso."""
+    ridge, alpha = facts("learner", "least-squares")["free"], facts("learner", "lasso")["free"]
+    return [
+        Candidate("least-squares with-intercept", lambda: learners.WithIntercept(learners.LeastSquares())),
+        Candidate("ridge with-intercept", lambda **own: learners.WithIntercept(learners.LeastSquares(**own)), ridge),
+        Candidate("lasso with-intercept", lambda **own: learners.WithIntercept(learners.Lasso(**own)), alpha),
+    ]
+
+
 def _smoothers(name: str, family: Any) -> list[Candidate]:
     free = facts("learner", name)["free"]
 
@@ -133,6 +143,15 @@ def _smoothers(name: str, family: Any) -> list[Candidate]:
         return lambda **own: learners.KernelSmoother(kernel, **own)
 
     return [Candidate(f"{kernel} {name}", smoother(kernel), free) for kernel in learners.KERNELS]
+
+
+def _kernel_ridge(name: str, family: Any) -> list[Candidate]:
+    free = facts("learner", name)["free"]
+
+    def regression(kernel: str) -> Callable[..., Learner]:
+        return lambda **own: learners.KernelRidge(kernel, **own)
+
+    return [Candidate(f"{kernel} {name}", regression(kernel), free) for kernel in ("gaussian", "laplace")]
 
 
 def _least_squares(name: str, family: Any) -> list[Candidate]:
@@ -188,6 +207,8 @@ _BUILT: dict[str, Callable[[str, Any], list[Candidate]]] = {
     "centred": _centred,
     "summed": _summed,
     "kernel-smoother": _smoothers,
+    "kernel-ridge": _kernel_ridge,
+    "with-intercept": _with_intercept,
     "least-squares": _least_squares,
     "kernel-gradient-descent": _on_features,
     "bayes-pool": _of_a_pool,
@@ -196,10 +217,8 @@ _BUILT: dict[str, Callable[[str, Any], list[Candidate]]] = {
 
 
 def _estimators() -> list[Candidate]:
-    """Regressors of scikit-learn, but for linear ones without an intercept and plain neighbours, which are above."""
+    """Regressors of scikit-learn that no learner above is equal to."""
     from sklearn.ensemble import AdaBoostRegressor, GradientBoostingRegressor, RandomForestRegressor
-    from sklearn.kernel_ridge import KernelRidge
-    from sklearn.linear_model import Lasso, LinearRegression as Linear, Ridge
     from sklearn.neighbors import KNeighborsRegressor
     from sklearn.neural_network import MLPRegressor
     from sklearn.svm import SVR
@@ -207,9 +226,6 @@ def _estimators() -> list[Candidate]:
 
     depth = {"max_depth": Range(1, 6, "integer")}
     return [
-        _estimator("sklearn LinearRegression", Linear),
-        _estimator("sklearn Ridge", Ridge, {"alpha": Range(1e-4, 100.0, "log")}),
-        _estimator("sklearn Lasso", Lasso, {"alpha": Range(1e-3, 1.0, "log")}),
         _estimator(
             "sklearn KNeighborsRegressor by distance", KNeighborsRegressor, {"n_neighbors": Range(1, 10, "integer")},
             weights="distance",
@@ -218,10 +234,6 @@ def _estimators() -> list[Candidate]:
         _estimator("sklearn RandomForestRegressor", RandomForestRegressor, depth, random=True, n_estimators=30),
         _estimator("sklearn GradientBoostingRegressor", GradientBoostingRegressor, depth, random=True),
         _estimator("sklearn AdaBoostRegressor", AdaBoostRegressor, random=True, n_estimators=30),
-        _estimator(
-            "sklearn KernelRidge", KernelRidge,
-            {"alpha": Range(1e-3, 10.0, "log"), "gamma": Range(1e-2, 10.0, "log")}, kernel="rbf",
-        ),
         _estimator("sklearn SVR", SVR, {"C": Range(0.1, 100.0, "log")}),
         _estimator("sklearn MLPRegressor", MLPRegressor, random=True, max_iter=200),
     ]  # fmt: skip

@@ -31,6 +31,10 @@ Answers = Mapping[str, Float[Tensor, "tasks m dy"]]
 _POINTS = {0: 1, 1: 16, 2: 8}
 # Steps of Levenberg and Marquardt.
 _MOST_STEPS = 30
+# The share of its loss by which a step lowers it, or is the last; where a fit is exact, each lowers it by far more.
+_GAIN = 1e-5
+# Fits that are kept for more tasks, for so many choices of whole numbers.
+_KEPT = 4
 # How far the loss of a fit that is kept may be above the lowest.
 _NEAR = 4.0
 # What stands for a residual where a candidate has no answer: no two predictions differ by more of their size.
@@ -106,8 +110,8 @@ def fits(candidate: Candidate, tasks: Mapping[str, Episode], seen: Answers, near
         near: fits to other tasks. Numbers of steps, and other whole numbers, are tried as these have them alone.
 
     Returns:
-        The best for each choice of whole numbers, by Akaike's criterion, the best first; none whose loss is beyond four
-        times the lowest.
+        The best for each choice of whole numbers, by Akaike's criterion, the best first; four at most, and none whose
+        loss is beyond four times the lowest.
     """
     most = candidate.most_tasks
     tasks = {name: tasks[name].part(0, most or len(one)) for name, one in seen.items()}
@@ -118,11 +122,13 @@ def fits(candidate: Candidate, tasks: Mapping[str, Episode], seen: Answers, near
     for counts in _grid(whole) if not (near and whole) else ():
         starts = [Fit(point, candidate.build(**point)) for point in ({**counts, **rest} for rest in _grid(real))]
         found.append(_refined(candidate, min(starts, key=residuals.loss), real, residuals, first=True))
+    if len(found) == 1:
+        return found
     losses = [max(residuals.loss(one), EXACT * len(seen)) for one in found]
     numbers = [sum(np.size(value) for name, value in one.parameters.items() if name not in whole) for one in found]
     criteria = [residuals.count * np.log(loss) + 2 * number for loss, number in zip(losses, numbers, strict=True)]
     order = sorted(range(len(found)), key=lambda index: criteria[index])
-    return [found[index] for index in order if losses[index] <= _NEAR * min(losses)]
+    return [found[index] for index in order if losses[index] <= _NEAR * min(losses)][:_KEPT]
 
 
 class _Residuals:
@@ -240,6 +246,6 @@ def _descended(space: Any, residuals: _Residuals) -> Fit:
     start = space.start()
     found = optimize.least_squares(
         lambda point: residuals(space.at(point).learner), start, bounds=space.bounds, x_scale="jac",
-        xtol=1e-12, ftol=1e-12, gtol=1e-15, max_nfev=_MOST_STEPS,
+        xtol=1e-12, ftol=_GAIN, gtol=1e-15, max_nfev=_MOST_STEPS,
     )  # fmt: skip
     return space.at(found.x)

@@ -228,25 +228,41 @@ def _rounded_otherwise(tasks: Episode, generator: torch.Generator) -> Episode:
 
 
 def _row(candidate: Candidate, seen: _Seen, tolerance: float, level: float) -> tuple[Row, Fit]:
-    """A candidate fitted to a few of the family's own tasks, to all of them, and to all conditions, while it is near.
+    """A candidate fitted to a few of the family's own tasks, to all of them, to a few of each condition, and to all.
 
-    What it is fitted to flatters it: one that is beyond the bound there is ruled out with the less error. A half of
-    ``level`` is for these two looks, and a half for all conditions together.
+    That is, while it is near. What it is fitted to flatters it: one that is beyond the bound there is ruled out with
+    the less error. A half of ``level`` is for these three looks, and a half for all conditions together.
     """
-    fitting = seen.tasks["fit"]
+    look, bound = level / 6, max(tolerance, EXACT)
     near: list[Fit] = []
-    for most in (_SCREEN, len(seen.fit[OWN])):
-        few, tasks = {OWN: seen.fit[OWN][:most]}, {OWN: fitting[OWN].part(0, most)}
+    counts = sorted({_most(candidate, _SCREEN), _most(candidate, len(seen.fit[OWN]))})
+    for most in counts:
+        few, tasks = {OWN: seen.fit[OWN][:most]}, {OWN: seen.tasks["fit"][OWN].part(0, most)}
         near = fits(candidate, tasks, few, near)
         own = near[0]
-        at_best = _difference(candidate, own, tasks, few, float(seen.noise[OWN].mean()), level / 4)
-        if at_best.low > max(tolerance, EXACT):
+        at_best = _difference(candidate, own, tasks, few, float(seen.noise[OWN].mean()), look)
+        if at_best.low > bound:
             return Row(candidate.name, own.parameters, {OWN: at_best}, own.parameters, at_best, screened=True), own
-    whole = fits(candidate, fitting, seen.fit, near)[0]
-    share = level / 2 / len(seen.test)
-    tested = {name: _tested(candidate, whole, seen, name, share) for name in seen.test}
     alone = _tested(candidate, own, seen, OWN, level / 2)
-    return Row(candidate.name, whole.parameters, tested, own.parameters, alone), whole
+    near = near[:1] if candidate.most_tasks else near
+    for most in counts:
+        few = {name: one[:most] for name, one in seen.fit.items()}
+        tasks = {name: one.part(0, most) for name, one in seen.tasks["fit"].items()}
+        near = fits(candidate, tasks, few, near)
+        best, last = near[0], most == counts[-1]
+        share, tested = (level / 2 if last else look) / len(seen.test), {}
+        for name in seen.test:
+            tested[name] = _tested(candidate, best, seen, name, share, most)
+            if candidate.most_tasks and tested[name].low > bound:  # others would take long
+                break
+        row = Row(candidate.name, best.parameters, tested, own.parameters, alone, screened=not last)
+        if any(one.low > bound for one in tested.values()):
+            break
+    return row, best
+
+
+def _most(candidate: Candidate, tasks: int) -> int:
+    return min(candidate.most_tasks or tasks, tasks)
 
 
 def _difference(
@@ -259,9 +275,11 @@ def _difference(
     return _less_noise(candidate, fitted, episode, own, size, torch.full_like(size, noise), level)
 
 
-def _tested(candidate: Candidate, fitted: Fit, seen: _Seen, name: str, level: float) -> Difference:
-    """On tasks that nothing was fitted to."""
-    most = candidate.most_tasks or len(seen.size[name])
+def _tested(
+    candidate: Candidate, fitted: Fit, seen: _Seen, name: str, level: float, most: int | None = None
+) -> Difference:
+    """On tasks that nothing was fitted to, so many of them at most."""
+    most = _most(candidate, most or len(seen.size[name]))
     answer, size, noise = (part[name][:most] for part in (seen.test, seen.size, seen.noise))
     return _less_noise(candidate, fitted, seen.tasks["test"][name].part(0, most), answer, size, noise, level)
 

@@ -108,8 +108,8 @@ def _farthest(measured: Sequence[Difference]) -> tuple[float, float, float]:
 
 def _conditions(r: Any) -> list[Grid]:
     found = r["answer"]
-    rows = [row for row in found.rows if not row.screened][:_SHOWN] or list(found.rows[:_SHOWN])
     names = list(found.noise)
+    rows = [row for row in found.rows if len(row.differences) == len(names)][:_SHOWN] or found.rows[:_SHOWN]
     values = [[row.differences[one].mean.value if one in row.differences else np.nan for one in names] for row in rows]
     return [Grid(_logs(values), [row.candidate for row in rows], names)]
 
@@ -151,7 +151,7 @@ def _filters(r: Any) -> list[Line]:
 FIGURES = (
     Figure(
         "conditions", "Squared differences of predictions over the size of labels or predictions, less the learner's "
-        "noise, of candidates at their nearest: powers of ten. Those ruled out early have no row.",
+        "noise, of candidates at their nearest: powers of ten. Those ruled out on the family's own tasks have no row.",
         (Lines("", "", "", _conditions),), size=(9, 5),
     ),
     Figure(

@@ -40,8 +40,8 @@ class Row:
         parameters: those fitted to all conditions, and ``own_parameters`` those to the family's own tasks alone.
         differences: by condition, that of |f - a|^2 over the size of labels and predictions, less the noise of both,
             on tasks that nothing was fitted to. ``own_difference`` is that of ``own_parameters``.
-        screened: whether it was ruled out before it was fitted to all conditions; there is one difference then, of the
-            tasks that it was fitted to.
+        screened: whether it was ruled out by a few tasks, before it was fitted to all; there is one difference alone
+            where these were the family's own.
     """
 
     candidate: str

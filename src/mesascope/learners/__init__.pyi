@@ -1,10 +1,11 @@
 from .baselines import Averaging as Averaging, Mean as Mean, Zero as Zero
 from .bayes import BayesPool as BayesPool
-from .centred import Centred as Centred
+from .centred import Centred as Centred, WithIntercept as WithIntercept
 from .descent import GradientDescent as GradientDescent, GradientDescentPlusPlus as GradientDescentPlusPlus
 from .kernels import (
     KERNELS as KERNELS,
     KernelGradientDescent as KernelGradientDescent,
+    KernelRidge as KernelRidge,
     KernelSmoother as KernelSmoother,
     NearestNeighbours as NearestNeighbours,
 )

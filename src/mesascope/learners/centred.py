@@ -1,4 +1,4 @@
-"""A learner that sees its context's inputs without their mean."""
+"""Learners that see their context without its mean."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
 
-__all__ = ["Centred"]
+__all__ = ["Centred", "WithIntercept"]
 
 
 @register("learner", "centred", free={})
@@ -36,5 +36,28 @@ class Centred(nn.Module):
 
     def _centred(self, context: Context, xq: Tensor) -> Context:
         check_inputs(context, xq)
-        mean = context.x.sum(-2, keepdim=True) / max(context.x.shape[-2], 1)
-        return Context(context.x - mean, context.y)
+        return Context(context.x - _mean(context.x), context.y)
+
+
+@register("learner", "with-intercept", free={})
+class WithIntercept(nn.Module):
+    """``learner`` on inputs and targets without the context's means, queries too; its mean target is added again.
+
+    For a linear learner this is its fit with an intercept that is not regularised: with `LeastSquares` scikit-learn's
+    ``LinearRegression`` or ``Ridge``, with `Lasso` its ``Lasso``.
+    """
+
+    def __init__(self, learner: nn.Module) -> None:
+        super().__init__()
+        require_callable("learner", learner)
+        self.learner = learner
+
+    def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
+        check_inputs(context, xq)
+        x, y = map(_mean, context)
+        return self.learner(Context(context.x - x, context.y - y), xq - x) + y
+
+
+def _mean(rows: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch 1 d"]:
+    """0 of no rows."""
+    return rows.sum(-2, keepdim=True) / max(rows.shape[-2], 1)

@@ -1,4 +1,4 @@
-"""Learners that compare a query with the context's inputs: smoothing, neighbours, and descent on features."""
+"""Learners that compare a query with the context's inputs: smoothing, regression, neighbours, descent on features."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from torch import nn
 
 from mesascope.errors import refuse, require_callable, require_choice, require_count, require_instance, require_number
 from mesascope.learners.descent import GradientDescent, require_precision
+from mesascope.learners.least_squares import solved
 from mesascope.learners.ranges import Range
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
 
-__all__ = ["KERNELS", "KernelGradientDescent", "KernelSmoother", "NearestNeighbours"]
+__all__ = ["KERNELS", "KernelGradientDescent", "KernelRidge", "KernelSmoother", "NearestNeighbours"]
 
 
 def distances(xq: Float[Tensor, "*batch m dx"], x: Float[Tensor, "*batch n dx"]) -> Float[Tensor, "*batch m n"]:
@@ -59,6 +60,43 @@ class KernelSmoother(nn.Module):
 
     def extra_repr(self) -> str:
         return f"kernel={self.kernel!r}, bandwidth={self.bandwidth:g}"
+
+
+@register("learner", "kernel-ridge", free={"ridge": Range(1e-3, 10.0, "log"), "bandwidth": Range(0.2, 20.0, "log")})
+class KernelRidge(nn.Module):
+    """The function that minimises sum_i (f(x_i) - y_i)^2 + ridge |f|^2 in the space of a kernel of `KernelSmoother`.
+
+    Predicts k(x_q, X) (K + ridge I)^{-1} Y, the posterior mean of a Gaussian process with noise of variance ``ridge``;
+    0 from an empty context. scikit-learn's ``KernelRidge(alpha=ridge, kernel="rbf", gamma=1 / (2 bandwidth^2))``.
+
+    Args:
+        kernel: gaussian or laplace.
+
+    Raises:
+        NumericalError: the factorisation broke down (a ridge below rounding).
+
+    >>> x, y = torch.eye(2), torch.tensor([[1.0], [2.0]])
+    >>> KernelRidge(ridge=1.0, bandwidth=0.1)(Context(x, y), x).squeeze(-1)
+    tensor([0.5000, 1.0000])
+    """
+
+    def __init__(self, kernel: str = "gaussian", ridge: float = 1.0, bandwidth: float = 1.0) -> None:
+        super().__init__()
+        require_choice("kernel", kernel, ("gaussian", "laplace"))
+        require_number("ridge", ridge, above=0)
+        require_number("bandwidth", bandwidth, above=0)
+        self.kernel, self.ridge, self.bandwidth = kernel, ridge, bandwidth
+
+    def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
+        check_inputs(context, xq)
+        weights = solved(self._kernel(context.x, context.x), self.ridge, context.y)
+        return self._kernel(xq, context.x) @ weights
+
+    def _kernel(self, one: Tensor, other: Tensor) -> Tensor:
+        return KERNELS[self.kernel](one, other, self.bandwidth).exp()
+
+    def extra_repr(self) -> str:
+        return f"kernel={self.kernel!r}, ridge={self.ridge:g}, bandwidth={self.bandwidth:g}"
 
 
 @register("learner", "nearest-neighbours", free={"k": Range(1, 10, "integer")})

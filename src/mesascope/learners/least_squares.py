@@ -12,7 +12,7 @@ from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
 
-__all__ = ["LeastSquares"]
+__all__ = ["LeastSquares", "solved"]
 
 
 @register("learner", "least-squares", free={"ridge": Range(1e-4, 100.0, "log")})
@@ -45,19 +45,24 @@ class LeastSquares(nn.Module):
         if self.ridge == 0:
             return xq @ (torch.linalg.pinv(x) @ y)
         if x.shape[-2] < x.shape[-1]:
-            return xq @ (x.mT @ self._solve(x @ x.mT, y))
-        return xq @ self._solve(x.mT @ x, x.mT @ y)
-
-    def _solve(self, gram: Tensor, target: Tensor) -> Tensor:
-        regularised = gram + self.ridge * torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
-        factor, info = torch.linalg.cholesky_ex(regularised)
-        failed = int((info != 0).sum())
-        if failed:
-            raise NumericalError(
-                f"the factorisation of X^T X + ridge I must succeed, but broke down in {failed} of {info.numel()} "
-                f"contexts at ridge {self.ridge:g}: use a larger ridge or float64."
-            )
-        return torch.cholesky_solve(target, factor)
+            return xq @ (x.mT @ solved(x @ x.mT, self.ridge, y))
+        return xq @ solved(x.mT @ x, self.ridge, x.mT @ y)
 
     def extra_repr(self) -> str:
         return f"ridge={self.ridge:g}"
+
+
+def solved(
+    gram: Float[Tensor, "*batch k k"], ridge: float, target: Float[Tensor, "*batch k dy"]
+) -> Float[Tensor, "*batch k dy"]:
+    """(gram + ridge I)^{-1} target, by Cholesky."""
+    factor, info = torch.linalg.cholesky_ex(
+        gram + ridge * torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+    )
+    failed = int((info != 0).sum())
+    if failed:
+        raise NumericalError(
+            f"the factorisation of a Gram matrix + ridge I must succeed, but broke down in {failed} of {info.numel()} "
+            f"contexts at ridge {ridge:g}: use a larger ridge or float64."
+        )
+    return torch.cholesky_solve(target, factor)

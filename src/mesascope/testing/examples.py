@@ -27,6 +27,7 @@ from mesascope.learners import (
     GradientDescent,
     GradientDescentPlusPlus,
     KernelGradientDescent,
+    KernelRidge,
     KernelSmoother,
     Lasso,
     LeastSquares,
@@ -39,6 +40,7 @@ from mesascope.learners import (
     PreconditionedGradientDescent,
     RecursiveLeastSquares,
     Summed,
+    WithIntercept,
     Zero,
 )
 from mesascope.lenses import (
@@ -114,10 +116,12 @@ EXAMPLES: dict[str, dict[str, list[Callable[..., Any]]]] = {
         "least-squares": [LeastSquares, lambda: LeastSquares(ridge=0.1)],
         "lasso": [lambda: Lasso(alpha=0.05)],
         "kernel-smoother": [KernelSmoother],
+        "kernel-ridge": [KernelRidge, lambda: KernelRidge("laplace", ridge=0.1)],
         "kernel-gradient-descent": [lambda: KernelGradientDescent(torch.tanh, steps=3, eta=0.3)],
         "nearest-neighbours": [NearestNeighbours],
         "bayes-pool": [lambda: BayesPool(torch.eye(3).unsqueeze(1), noise=0.5)],
         "centred": [lambda: Centred(GradientDescent(steps=3, eta=0.3))],
+        "with-intercept": [lambda: WithIntercept(LeastSquares(ridge=0.1))],
         "summed": [lambda: Summed(GradientDescent(steps=3, eta=0.3), pairs=5)],
         "averaging": [Averaging],
         "mean": [Mean],
