@@ -48,8 +48,12 @@ class Fit(NamedTuple):
     learner: Learner
 
 
-def answers(learner: Learner, tasks: Mapping[str, Episode]) -> dict[str, Tensor]:
-    """What a learner predicts under each condition, in float64, but for those that it refuses or where it explodes."""
+def answers(learner: Learner, tasks: Mapping[str, Episode], partly: bool = False) -> dict[str, Tensor]:
+    """What a learner predicts under each condition, in float64, but for those that it refuses or where it explodes.
+
+    Args:
+        partly: keep conditions where answers to some tasks are not finite.
+    """
     found = {}
     for names in _alike(tasks).values():
         together = Episode(*_joined([tasks[name] for name in names]))
@@ -61,7 +65,8 @@ def answers(learner: Learner, tasks: Mapping[str, Episode]) -> dict[str, Tensor]
         except (MesascopeError, ValueError):
             continue
         parts = answer.split([len(tasks[name].xq) for name in names])
-        found |= {name: part for name, part in zip(names, parts, strict=True) if bool(torch.isfinite(part).all())}
+        whole = [name for name, part in zip(names, parts, strict=True) if partly or bool(torch.isfinite(part).all())]
+        found |= {name: part for name, part in zip(names, parts, strict=True) if name in whole}
     return {name: found[name] for name in tasks if name in found}
 
 

@@ -36,6 +36,8 @@ _SCREEN = 16
 _LEAST = 8
 # Tasks that behaviour is measured on, and the share of a budget that it may take.
 _WATCHED, _SHARE = 32, 4
+# Predictions that tell in which precision a learner computes, and whether torch can differentiate it.
+_TRIED = 3
 # Candidates that are compared beyond predictions.
 _NEAREST = 8
 
@@ -81,7 +83,7 @@ def identify(
         require_number(argument, value, above=0, most=1)
     chosen = require_candidates(catalogue(family) if candidates is None else candidates)
     few = _watched(family, budget)
-    count = _affordable(family, None if budget is None else budget - few * _cost(family))
+    count = _affordable(family, budget, _TRIED + few * _cost(family))
     tasks = {part: battery(family, count, seed, part) for part in ("fit", "test")}
     seen = _Seen(learner, tasks, seed)
     screen = Console(stderr=True)
@@ -97,7 +99,7 @@ def identify(
     watched = (
         _watch(learner, name, nearest, battery(family, few, seed, "watch"), seen.dtype, seed) if few else _Watched()
     )
-    unmeasured = {one: "the learner does not answer its contexts" for one in tasks["test"] if one not in seen.test}
+    unmeasured = dict(seen.missed)
     if not few:
         unmeasured |= dict.fromkeys(("behaviour", "controls"), f"the budget leaves fewer than {_LEAST} tasks for them")
     return Identification(
@@ -107,7 +109,7 @@ def identify(
         pairs={one: seen.tasks["test"][one].context.x.shape[-2] for one in seen.test},
         level=level,
         tolerance=tolerance,
-        asked=seen.asked + few * _cost(family),
+        asked=_TRIED + seen.asked + few * _cost(family),
         behaviour=watched.behaviour,
         controls=watched.controls,
         likenesses=watched.likenesses,
@@ -159,18 +161,18 @@ def _watched(family: Any, budget: int | None) -> int:
     if budget is None:
         return _WATCHED
     require_count("budget", budget)
-    tasks = min(budget // (_SHARE * _cost(family)), _WATCHED)
+    tasks = min((budget - _TRIED) // (_SHARE * _cost(family)), _WATCHED)
     return tasks if tasks >= _LEAST else 0
 
 
-def _affordable(family: Any, budget: int | None) -> int:
-    """Tasks for each condition and part."""
+def _affordable(family: Any, budget: int | None, spent: int) -> int:
+    """Tasks for each condition and part, from what is left of a budget."""
     if budget is None:
         return _TASKS
     queries = _PARTS * sum(episode.xq.shape[-2] for episode in battery(family, 1, 0, "size").values())
-    tasks = budget // queries
+    tasks = (budget - spent) // queries
     if tasks < _LEAST:
-        refuse("budget", f"leave {_LEAST} tasks a condition", budget, f"pass {_LEAST * queries} or more")
+        refuse("budget", f"leave {_LEAST} tasks a condition", budget, f"pass {_LEAST * queries + spent} or more")
     return tasks
 
 
@@ -183,35 +185,55 @@ class _Seen:
 
     def __init__(self, learner: Learner, tasks: Mapping[str, Mapping[str, Episode]], seed: int) -> None:
         self.dtype = _precision(learner, tasks["fit"][OWN].part(0, 1))
-        own = {part: {name: one.to(self.dtype) for name, one in some.items()} for part, some in tasks.items()}
-        self.tasks = {part: {name: one.to(torch.float64) for name, one in some.items()} for part, some in own.items()}
+        read = getattr(learner, "as_written", lambda episode: episode)
+        own = {part: {name: read(one.to(self.dtype)) for name, one in some.items()} for part, some in tasks.items()}
         draw = stream(seed, "identify-rounding")
         again = {
             name: _rounded_otherwise(one, draw) if self.dtype == torch.float32 else one
             for name, one in own["test"].items()
         }
-        fitting, first, second = (answers(learner, part) for part in (own["fit"], own["test"], again))
-        self.test = {name: one for name, one in first.items() if name in second and name in fitting}
-        self.fit = {name: fitting[name] for name in self.test}
+        fitting, first, second = (answers(learner, part, partly=True) for part in (own["fit"], own["test"], again))
+        self.tasks: dict[str, dict[str, Episode]] = {"fit": {}, "test": {}}
+        self.fit: dict[str, Tensor] = {}
+        self.test: dict[str, Tensor] = {}
+        self.noise: dict[str, Tensor] = {}
+        self.missed: dict[str, str] = {}
+        rounding = getattr(learner, "resolution", 0.0) ** 2 / 12
+        for name in own["test"]:
+            if not all(name in one for one in (fitting, first, second)):
+                self.missed[name] = "the learner does not answer its contexts"
+                continue
+            fit, test = _finite(fitting[name]), _finite(first[name], second[name])
+            kept, all_ = int(fit.sum() + test.sum()), len(fit) + len(test)
+            if kept < all_:
+                self.missed[name] = f"{kept} of {all_} tasks were answered by numbers"
+            if min(fit.sum(), test.sum()) < _LEAST:
+                continue
+            for part, mask in (("fit", fit), ("test", test)):
+                self.tasks[part][name] = own[part][name].to(torch.float64).map(lambda one, mask=mask: one[mask])
+            self.fit[name], self.test[name] = fitting[name][fit], first[name][test]
+            differing = (first[name] - second[name])[test].square().mean((-2, -1)) / 2
+            self.noise[name] = differing + rounding
         if OWN not in self.test:
             raise ArgumentError(
-                f"a learner must answer the family's own tasks with finite numbers, but {label(learner)} does not: "
-                "mend it, or choose another family."
+                f"a learner must answer {_LEAST} of the family's own tasks with finite numbers, but {label(learner)} "
+                "does not: mend it, or choose another family."
             )
         self.size = sizes(self.tasks["test"], self.test)
-        rounding = getattr(learner, "resolution", 0.0) ** 2 / 12
-        self.noise = {
-            name: ((one - second[name]).square().mean((-2, -1)) / 2 + rounding) / self.size[name]
-            for name, one in self.test.items()
-        }
+        self.noise = {name: one / self.size[name] for name, one in self.noise.items()}
         asked = [*own["fit"].values(), *own["test"].values(), *again.values()]
         self.asked = sum(episode.yq[..., 0].numel() for episode in asked)
+
+
+def _finite(*answers: Float[Tensor, "tasks m dy"]) -> Tensor:
+    """Which tasks have finite answers alone."""
+    return torch.stack([torch.isfinite(one).flatten(1).all(1) for one in answers]).all(0)
 
 
 def _precision(learner: Learner, task: Episode) -> torch.dtype:
     """Double where the learner takes it."""
     for dtype in (torch.float64, torch.float32):
-        if answers(learner, {"": task.to(dtype)}):
+        if answers(learner, {"": task.to(dtype)}, partly=True):
             return dtype
     called(learner, task.context, task.xq)  # says what is wrong
     raise ArgumentError(f"a learner must answer in float64 or float32, but {label(learner)} does not: convert it.")

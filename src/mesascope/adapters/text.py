@@ -1,0 +1,202 @@
+"""Models of text as learners: pairs and a query in a prompt, a number in the answer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from mesascope.adapters.calls import CHARACTERS, Calls
+from mesascope.adapters.prompts import FORMATS, Format
+from mesascope.errors import refuse, require_callable, require_choice, require_count, require_instance
+from mesascope.evidence.tables import Table
+from mesascope.shapes import Float, Tensor
+from mesascope.streams import stream
+from mesascope.tasks import Context, Episode, check_inputs
+from mesascope.tasks.asking import drawn, named
+
+__all__ = ["TextLearner", "from_text"]
+
+ORDERS = ("given", "random", "distance")
+
+
+def from_text(
+    model: Callable[[Any], Any],
+    format: str | Format = "words-to-numbers",
+    *,
+    name: str | None = None,
+    decimals: int = 2,
+    order: str = "given",
+    scale: tuple[float, float] | None = None,
+    features: Sequence[str] | None = None,
+    cache: str | Path | None = None,
+    most_calls: int | None = None,
+    most_tokens: int | None = None,
+    concurrency: int = 8,
+    batched: bool = False,
+) -> TextLearner:
+    """A learner from a model of text.
+
+    Each query is a prompt of its own: the pairs of the context, then the query. An answer without a number, and one
+    that was not given, is nan, never 0; ``learner.table()`` counts them. Numbers are rounded, and the learner says so:
+    `identify` has candidates see what the model sees.
+
+    Args:
+        model: takes a prompt and returns a text; may be asynchronous, or take a list of prompts and return one of texts
+            (``batched=True``). `openai_model` makes one.
+        format: one of words-to-numbers, compact and digits, or a `Format`.
+        name: of the model and its settings; its function's name if None. Answers are kept under it.
+        decimals: that numbers are rounded to.
+        order: of the pairs: given, random (one order for each task), or distance, the nearest to the query last.
+        scale: the range that each feature and the labels of a context are mapped to; as they are if None.
+        features: names of the inputs; Feature 0, Feature 1, ... if None.
+        cache: a file of JSON lines; what is in it is not asked again.
+        most_calls, most_tokens: what may be spent; what is beyond is nan.
+        concurrency: prompts asked at the same time.
+
+    >>> def last(prompt):  # repeats the label that it read last
+    ...     return prompt.split("Output:")[-2].split()[0]
+    >>> learner = from_text(last)
+    >>> learner(Context(torch.ones(1, 2, 1), torch.tensor([[[3.0], [4.0]]])), torch.ones(1, 1, 1))
+    tensor([[[4.]]])
+    """
+    require_callable("model", model)
+    if isinstance(format, str):
+        require_choice("format", format, FORMATS)
+        format = FORMATS[format]
+    require_instance("format", format, Format)
+    require_count("decimals", decimals, least=0)
+    require_choice("order", order, ORDERS)
+    if scale is not None and not (len(scale) == 2 and scale[0] < scale[1]):
+        refuse("scale", "be a range, the lower end first", scale, "pass (0, 100), say")
+    calls = Calls(
+        model, name or named(model), cache=cache, most_calls=most_calls, most_tokens=most_tokens,
+        concurrency=concurrency, batched=batched,
+    )  # fmt: skip
+    return TextLearner(calls, format, decimals, order, scale, features)
+
+
+class _Scaling(NamedTuple):
+    """From numbers to what is written, (value - shift) * factor: of each feature, and of the labels."""
+
+    x_shift: Tensor
+    x_factor: Tensor
+    y_shift: Tensor
+    y_factor: Tensor
+
+
+class TextLearner:
+    """What `from_text` returns; in tables it has the model's name."""
+
+    def __init__(
+        self,
+        calls: Calls,
+        format: Format,
+        decimals: int,
+        order: str,
+        scale: tuple[float, float] | None,
+        features: Sequence[str] | None,
+    ) -> None:
+        self.calls, self.format, self.decimals, self.order = calls, format, decimals, order
+        self.scale, self.features = scale, features
+        self.asked = self.parsed = 0
+        self.__name__ = calls.name
+
+    def __repr__(self) -> str:
+        return f"from_text({self.__name__})"
+
+    @property
+    def resolution(self) -> float:
+        """The distance of two numbers that it can answer, where labels are written as they are."""
+        return 10.0**-self.decimals if self.scale is None else 0.0
+
+    def table(self) -> Table:
+        """What was asked, answered and read, and what it took: tokens are estimated."""
+        calls = self.calls
+        row = {
+            "asked": self.asked, "read": self.parsed, "parse rate": self.parsed / max(self.asked, 1),
+            "from file": calls.from_file, "calls": calls.calls, "tokens": calls.tokens, "failed": calls.failed,
+            "beyond the budget": calls.unaffordable,
+        }  # fmt: skip
+        return Table([row])
+
+    def estimate(self, family: Any, calls: int, price: float | None = None) -> Table:
+        """What so many calls on tasks of a family would take, without any: tokens of prompts, and their price.
+
+        Args:
+            price: of a million tokens.
+        """
+        require_count("calls", calls)
+        episode = drawn(family, 8, stream(0, "estimate"))
+        prompts = self._prompts(episode.context, episode.xq)
+        tokens = calls * sum(map(len, prompts)) / len(prompts) / CHARACTERS
+        cost = {} if price is None else {"price": tokens * price / 1e6}
+        return Table([{"calls": calls, "tokens": round(tokens), **cost}])
+
+    def as_written(self, tasks: Episode) -> Episode:
+        """Tasks with the numbers that the model reads, rounded; right answers stay as they are."""
+        scaling = self._scaling(tasks.context)
+        context = Context(
+            self._rounded(tasks.context.x, scaling.x_shift, scaling.x_factor),
+            self._rounded(tasks.context.y, scaling.y_shift, scaling.y_factor),
+        )
+        return Episode(context, self._rounded(tasks.xq, scaling.x_shift, scaling.x_factor), tasks.yq)
+
+    def __call__(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m 1"]:
+        check_inputs(context, xq)
+        if context.y.shape[-1] != 1:
+            refuse("context.y", "have one target", context.y.shape[-1], "ask for one target after the other")
+        texts = self.calls.ask(self._prompts(context, xq))
+        numbers = [math.nan if text is None else self.format.read(text, self.decimals) for text in texts]
+        self.asked, self.parsed = self.asked + len(numbers), self.parsed + sum(map(math.isfinite, numbers))
+        scaling = self._scaling(context)
+        found = torch.tensor(numbers, dtype=torch.float64).reshape(*xq.shape[:-1], 1)
+        return (found / scaling.y_factor + scaling.y_shift).to(xq)
+
+    def _prompts(self, context: Context, xq: Tensor) -> list[str]:
+        scaling = self._scaling(context)
+        x, y, queries = (
+            ((part.detach().cpu().double() - shift) * factor).round(decimals=self.decimals).flatten(0, -3)
+            for part, shift, factor in (
+                (context.x, scaling.x_shift, scaling.x_factor),
+                (context.y, scaling.y_shift, scaling.y_factor),
+                (xq, scaling.x_shift, scaling.x_factor),
+            )
+        )
+        generator = stream(0, "order of pairs")
+        prompts = []
+        for pairs, labels, several in zip(x, y, queries, strict=True):
+            shuffled = torch.randperm(len(pairs), generator=generator)
+            for query in several:
+                rows = {
+                    "given": torch.arange(len(pairs)),
+                    "random": shuffled,
+                    "distance": (pairs - query).norm(dim=-1).argsort(descending=True, stable=True),
+                }[self.order]
+                prompts.append(
+                    self.format.prompt(
+                        pairs[rows].tolist(), labels[rows, 0].tolist(), query.tolist(), self.features, self.decimals
+                    )
+                )
+        return prompts
+
+    def _scaling(self, context: Context) -> _Scaling:
+        ends = [self._column(part.detach().cpu().double()) for part in context]
+        return _Scaling(*ends[0], *ends[1])
+
+    def _column(self, rows: Float[Tensor, "*batch n d"]) -> tuple[Tensor, Tensor]:
+        """Shift and factor ``(*batch, 1, d)``; of numbers that are all the same the factor is 1."""
+        shape = (*rows.shape[:-2], 1, rows.shape[-1])
+        if self.scale is None or not rows.shape[-2]:
+            return torch.zeros(shape, dtype=torch.float64), torch.ones(shape, dtype=torch.float64)
+        low, high = rows.amin(-2, keepdim=True), rows.amax(-2, keepdim=True)
+        bottom, top = self.scale
+        factor = torch.where(high > low, (top - bottom) / (high - low), torch.ones_like(low))
+        return low - bottom / factor, factor
+
+    def _rounded(self, part: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
+        written = ((part.double().cpu() - shift) * factor).round(decimals=self.decimals)
+        return (written / factor + shift).to(part)

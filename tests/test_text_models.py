@@ -1,0 +1,278 @@
+"""Models of text as learners: prompts, numbers, budgets, files and servers that misbehave."""
+
+import json
+import math
+
+import pytest
+import torch
+from hypothesis import given, strategies as st
+from text_server import planted, serving
+
+from mesascope import identify, learners
+from mesascope.adapters import FORMATS, Calls, UnansweredPrompt, from_text, openai_model, parse_number
+from mesascope.errors import ArgumentError
+from mesascope.identification import candidates
+from mesascope.streams import stream
+from mesascope.tasks import Context, LinearRegression
+
+FAMILY = LinearRegression(n_context=8, d_in=2, noise=0.3)
+EPISODE = FAMILY.sample(6, stream(0, "text"))
+RIDGE = learners.LeastSquares(0.5)
+FEW = [one for one in candidates(sklearn=False) if one.name in ("gradient-descent", "ridge least-squares", "mean")]
+
+
+def test_the_prompt_is_that_of_the_paper():
+    prompt = FORMATS["words-to-numbers"].prompt([[-2.06, 1.0]], [-81.93], [0.4871, 3.0])
+    assert prompt == (
+        'The task is to provide your best estimate for "Output". Please provide that and only that, without any '
+        "additional text.\n\n\n\n\n"
+        "Feature 0: -2.06\nFeature 1: 1.0\nOutput: -81.93\n\nFeature 0: 0.49\nFeature 1: 3.0\nOutput:"
+    )
+
+
+def test_digits_stand_apart():
+    assert FORMATS["digits"].prompt([[-2.06]], [0.0], [12.5]) == "- 2 0 6 -> 0 ;\n1 2 5 0 ->"
+
+
+@given(st.floats(-1e6, 1e6), st.integers(0, 6), st.sampled_from(sorted(FORMATS)))
+def test_a_number_that_is_written_is_read_back(value, decimals, name):
+    form = FORMATS[name]
+    read = form.read(form.write(value, decimals), decimals)
+    assert read == pytest.approx(round(value, decimals), abs=0.51 * 10.0**-decimals * (name == "digits") + 1e-12)
+
+
+@given(st.text())
+def test_any_text_is_a_number_or_nan(text):
+    for form in FORMATS.values():
+        value = form.read(text, 2)
+        assert isinstance(value, float)
+        assert not math.isinf(value)
+
+
+@pytest.mark.parametrize("text", ["", " ", "none", "x2", "3rd", "1 2", "3 to 5", "nan", "inf", "1e400", "<p>1</p><p>2"])
+def test_what_is_no_number_is_nan_and_not_zero(text):
+    assert math.isnan(parse_number(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("-0.5", -0.5), ("\N{MINUS SIGN}3", -3), ("1.5e3", 1500), ("Output: 2.50\n\nFeature 0: 7", 2.5), (".5", 0.5),
+     ("1,234,567.8", 1234567.8), ("It is 4.", 4), ("**7**", 7), ("3\n4", 3), ("-> 5", 5), ("y = -2E-2", -0.02)],
+)  # fmt: skip
+def test_numbers_are_read_as_people_write_them(text, value):
+    assert parse_number(text) == value
+
+
+def test_a_planted_algorithm_answers_through_text_to_rounding():
+    learner = from_text(planted(RIDGE, 4), decimals=4)
+    seen = learner.as_written(EPISODE)
+    expected = RIDGE(seen.context, seen.xq)
+    torch.testing.assert_close(learner(EPISODE.context, EPISODE.xq), expected, rtol=0, atol=6e-5)
+    assert learner.table()[0]["parse rate"] == 1
+
+
+def test_scaled_labels_come_back_to_their_range():
+    learner = from_text(planted(learners.Mean()), scale=(0, 100), decimals=3)
+    torch.testing.assert_close(
+        learner(EPISODE.context, EPISODE.xq), learners.Mean()(EPISODE.context, EPISODE.xq), rtol=0, atol=1e-3
+    )
+
+
+def test_labels_that_are_all_the_same_are_scaled_without_nan():
+    context = Context(EPISODE.context.x, torch.full_like(EPISODE.context.y, 3.0))
+    learner = from_text(planted(learners.Mean()), scale=(0, 1))
+    torch.testing.assert_close(learner(context, EPISODE.xq), torch.full((6, 1, 1), 3.0))
+
+
+def test_pairs_are_ordered_as_asked():
+    prompts = []
+
+    def model(prompt):
+        prompts.append(prompt)
+        return "0"
+
+    context = Context(torch.tensor([[[3.0], [1.0], [2.0]]]), torch.tensor([[[30.0], [10.0], [20.0]]]))
+    for order in ("given", "distance", "random"):
+        from_text(model, "compact", order=order)(context, torch.tensor([[[1.1]]]))
+    assert prompts[0].splitlines()[:3] == ["3.0 -> 30.0", "1.0 -> 10.0", "2.0 -> 20.0"]
+    assert prompts[1].splitlines()[:3] == ["3.0 -> 30.0", "2.0 -> 20.0", "1.0 -> 10.0"]
+    assert sorted(prompts[2].splitlines()) == sorted(prompts[0].splitlines())
+
+
+def test_failures_are_nan_and_counted():
+    answers = iter(["1.5", "no idea", "2.5", "", "3", "4"])
+    learner = from_text(lambda prompt: next(answers), concurrency=1)
+    found = learner(EPISODE.context, EPISODE.xq).flatten()
+    assert torch.isnan(found).tolist() == [False, True, False, True, False, False]
+    assert learner.table()[0]["read"] == 4
+
+
+def test_async_and_batched_models_answer_alike():
+    async def later(prompt):
+        return planted(RIDGE)(prompt)
+
+    models = [planted(RIDGE), later]
+    found = [from_text(model)(EPISODE.context, EPISODE.xq) for model in models]
+    batched = from_text(lambda prompts: [planted(RIDGE)(one) for one in prompts], batched=True)
+    for one in (found[1], batched(EPISODE.context, EPISODE.xq)):
+        assert torch.equal(one, found[0])
+
+
+def test_answers_are_kept_on_file_and_not_asked_again(tmp_path):
+    asked = []
+
+    def model(prompt):
+        asked.append(prompt)
+        return f"{len(asked)}"
+
+    def answers():
+        learner = from_text(model, name="counting", cache=tmp_path / "calls.jsonl", concurrency=1)
+        return [learner(EPISODE.context, EPISODE.xq) for _ in range(2)], learner
+
+    first, _ = answers()
+    assert not torch.equal(*first)  # the second answers are others
+    file = tmp_path / "calls.jsonl"
+    file.write_text(file.read_text() + '{"key": "torn')
+    second, learner = answers()
+    assert len(asked) == 12
+    for one, other in zip(first, second, strict=True):
+        assert torch.equal(one, other)
+    assert learner.table()[0]["from file"] == 12
+    file.write_text("{}\n")
+    with pytest.raises(ArgumentError, match="line 1 of"):
+        answers()
+
+
+@pytest.mark.parametrize("budget", [{"most_calls": 4}, {"most_tokens": 4 * 150}])
+def test_what_is_beyond_a_budget_is_nan(budget):
+    learner = from_text(planted(RIDGE), **budget)
+    found = learner(EPISODE.context, EPISODE.xq)
+    row = learner.table()[0]
+    assert 0 < row["calls"] <= 5
+    assert row["beyond the budget"] == 6 - row["calls"]
+    assert int(torch.isnan(found).sum()) == 6 - row["calls"]
+
+
+def test_an_estimate_asks_nothing():
+    learner = from_text(lambda prompt: pytest.fail("asked"))
+    row = learner.estimate(FAMILY, 1000, price=2.0)[0]
+    assert 1000 * 50 < row["tokens"] < 1000 * 200
+    assert row["price"] == pytest.approx(row["tokens"] * 2e-6, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"format": "words-to-number"}, "did you mean 'words-to-numbers'"),
+        ({"decimals": -1}, "decimals must be at least 0"),
+        ({"order": "nearest"}, "order must be one of"),
+        ({"scale": (1, 0)}, "scale must be a range"),
+        ({"most_calls": -1}, "most_calls must be at least 0"),
+        ({"concurrency": 0}, "concurrency must be at least 1"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments, message):
+    with pytest.raises(ArgumentError, match=message):
+        from_text(planted(RIDGE), **arguments)
+
+
+def test_wrong_models_and_tasks_are_refused():
+    with pytest.raises(ArgumentError, match="what a model returns must be a text"):
+        from_text(lambda prompt: 3.0)(EPISODE.context, EPISODE.xq)
+    with pytest.raises(ArgumentError, match="hold 6 texts"):
+        from_text(lambda prompts: ["1"], batched=True)(EPISODE.context, EPISODE.xq)
+    with pytest.raises(ArgumentError, match="features must name each of 2 inputs"):
+        from_text(planted(RIDGE), features=["age"])(EPISODE.context, EPISODE.xq)
+    two = LinearRegression(n_context=3, d_in=2, d_out=2).sample(1, stream(0, "two"))
+    with pytest.raises(ArgumentError, match=r"context.y must have one target"):
+        from_text(planted(RIDGE))(two.context, two.xq)
+
+
+# From here on through HTTP.
+pytest.importorskip("openai")
+
+
+@pytest.fixture
+def key(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret-of-the-test")
+
+
+def test_identify_names_what_is_planted_behind_a_server(key, tmp_path):
+    with serving(planted(RIDGE, 3)) as (url, seen):
+        learner = from_text(openai_model("ridge", base_url=url), decimals=3, cache=tmp_path / "calls.jsonl")
+        found = identify(learner, FAMILY, FEW, 250)
+    assert found.names == ("ridge least-squares",)
+    assert found.parameters("ridge least-squares")["ridge"] == pytest.approx(0.5, rel=0.05)
+    assert seen[0]["model"] == "ridge"
+    assert len(seen) <= 252
+    kept = (tmp_path / "calls.jsonl").read_text()
+    assert "secret" not in kept + json.dumps(found.to_dict())
+
+
+@pytest.mark.parametrize("fault", [429, 500, 503, "closes"])
+def test_a_server_that_fails_once_is_asked_again(fault, key):
+    with serving(planted(RIDGE), fault) as (url, seen):
+        learner = from_text(openai_model("ridge", base_url=url, retries=2), concurrency=1)
+        assert torch.isfinite(learner(*one_task())).all()
+    assert len(seen) == 2
+
+
+def one_task():
+    part = EPISODE.part(0, 1)
+    return part.context, part.xq
+
+
+@pytest.mark.parametrize("fault", ["hangs", "closes", 500, 429, "page", "streams", "empty", "prose"])
+def test_a_server_that_misbehaves_leaves_nan(fault, key):
+    with serving(planted(RIDGE), fault) as (url, _):
+        learner = from_text(openai_model("ridge", base_url=url, retries=0, timeout=0.3), concurrency=1)
+        found = learner(EPISODE.context, EPISODE.xq).flatten()
+    assert torch.isnan(found).tolist() == [True] + [False] * 5
+    row = learner.table()[0]
+    assert (row["asked"], row["read"]) == (6, 5)
+    if fault != "prose":
+        assert row["failed"] == 1
+        assert "must answer, but does not" in learner.calls.failures[0]
+
+
+@pytest.mark.parametrize(("status", "remedy"), [(401, "OPENAI_API_KEY"), (404, "base_url"), (400, "longer window")])
+def test_a_server_that_refuses_stops_with_one_sentence(status, remedy, key):
+    with serving(planted(RIDGE), *[status] * 6) as (url, _):
+        learner = from_text(openai_model("ridge", base_url=url, retries=0), concurrency=1)
+        with pytest.raises(ArgumentError, match=remedy) as refused:
+            learner(EPISODE.context, EPISODE.xq)
+    assert "secret" not in str(refused.value)
+
+
+def test_nobody_there_leaves_nan(key):
+    learner = from_text(openai_model("ridge", base_url="http://127.0.0.1:9/v1", retries=0))
+    assert torch.isnan(learner(*one_task())).all()
+    with pytest.raises(ArgumentError, match="must answer 8 of the family's own tasks"):
+        identify(learner, FAMILY, FEW, 250)
+
+
+def test_a_key_is_needed_where_no_server_is_named(monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with pytest.raises(ArgumentError, match="OPENAI_API_KEY must be set"):
+        openai_model("gpt")
+
+
+def test_identify_goes_on_with_what_was_answered():
+    answer = planted(RIDGE, 4)
+    count = 0
+
+    def unsure(prompt):
+        nonlocal count
+        count += 1
+        if count % 11 == 0:
+            raise UnansweredPrompt("not now")
+        return answer(prompt)
+
+    found = identify(from_text(unsure, decimals=4, concurrency=1), FAMILY, FEW, 1000)
+    assert found.names == ("ridge least-squares",)
+    assert "tasks were answered by numbers" in found.unmeasured["own"]
+
+
+def test_calls_can_be_used_alone():
+    calls = Calls(str.upper, "upper")
+    assert calls.ask(["a", "b"]) == ["A", "B"]
