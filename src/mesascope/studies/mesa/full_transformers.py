@@ -276,8 +276,8 @@ STUDY = register("study", "mesa-transformer")(
         figures=FIGURES,
         deviations=(
             *DEVIATIONS,
-            "Tokens of the hybrid of linear layers are clipped at 4 after each layer; it trains for 2,500 steps at 1e-3, "
-            "and the norm of its gradients is clipped at 0.1.",
+            "Tokens of the hybrid of linear layers are clipped at 4 after each layer; it trains for 2,500 steps at "
+            "1e-3, and the norm of its gradients is clipped at 0.1.",
             "First elements are U(-1, 1), as in the authors' code; the thesis has N(0, I).",
             "Probes are of A_t^{-1} s_t itself, with a regulariser of 0.1, not of a Chebyshev approximation.",
         ),
