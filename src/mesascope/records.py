@@ -34,7 +34,7 @@ _HOMES = {
     "attention": ("nets",),
     "construction": ("constructions",),
     "lens": ("lenses", "identification"),
-    "study": ("studies.icl_gd", "studies.mesa"),
+    "study": ("studies.icl_gd", "studies.mesa", "studies.identifying"),
 }
 
 

@@ -26,7 +26,10 @@ __all__ = ["Results", "code_hash", "record_hash"]
 _AGAIN = "delete it and --resume the run"
 
 # What decides the numbers of a stage; how they are judged, reported and typed in may change without them.
-_CODE = ("streams.py", "ops", "tasks", "learners", "nets", "constructions", "training", "lenses", "studies")
+_CODE = (
+    "streams.py", "ops", "tasks", "learners", "nets", "constructions", "adapters", "training", "lenses",
+    "identification", "studies",
+)  # fmt: skip
 
 
 class Results(Mapping[str, Stage]):

@@ -1,0 +1,1 @@
+"""Studies of what can be told of a learner from outside."""
