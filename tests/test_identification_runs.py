@@ -43,6 +43,12 @@ def test_an_answer_is_read_back_as_it_was(found, run):
         Identification.from_dict({"learner": "mine"})
 
 
+def test_answers_and_runs_show_themselves_in_a_notebook(found, run):
+    for shown in (found, run, run.claims):
+        assert "ridge least-squares" in shown._repr_html_()
+        assert "<table>" in shown._repr_html_()
+
+
 def test_it_is_plain_json(found):
     record = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     assert record["names"] == ["ridge least-squares"]

@@ -188,7 +188,7 @@ def _draw_grid(axes: Any, grid: Grid) -> None:
     for (row, column), value in np.ndenumerate(grid.values):
         if np.isfinite(value):
             axes.text(
-                column, row, f"{value:.1f}", ha="center", va="center", fontsize=7, color="kw"[int(value < middle)]
+                column, row, f"{value:.3g}", ha="center", va="center", fontsize=7, color="kw"[int(value < middle)]
             )
     axes.figure.colorbar(image, ax=axes, shrink=0.8)
 

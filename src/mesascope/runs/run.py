@@ -8,6 +8,7 @@ import os
 import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -298,6 +299,9 @@ class Run:
         return (
             f"Run {self.config['id'][:8]}{study} in {self.path}: {len(self.results)} stages, {len(self.claims)} claims"
         )
+
+    def _repr_html_(self) -> str:
+        return f"<p>{escape(repr(self))}</p>{self.claims._repr_html_()}"
 
 
 def _hash(config: Mapping[str, Any]) -> str:
