@@ -14,7 +14,7 @@ def rows(paper=None):
     tables = PAGE.read_text().split("\n## ")[1:]
     lines = [line for table in tables if paper is None or table.startswith(paper) for line in table.splitlines()]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
-    return [row for row in cells if row[0] != "panel"]
+    return [row for row in cells if row[0] not in ("panel", "sentence")]
 
 
 def named(cell):

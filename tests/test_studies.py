@@ -17,9 +17,17 @@ from mesascope.studies.mesa.dynamics import Sequences
 from mesascope.training import Training
 
 STUDIES = registered("study")
-# Of algorithms alone.
-UNTRAINED = ("identify-calibration",)
-TINY = {"trials": 5, "tasks": 400, "sweep_tasks": 150, "tune_tasks": 150, "watch_tasks": 100, "draws": 10}
+# Of algorithms alone, with a setting that is changed here.
+UNTRAINED = {"identify-calibration": "trials 5 (", "good-regression": "tasks 400 ("}
+TINY = {
+    "trials": 5,
+    "budget": 300,
+    "tasks": 400,
+    "sweep_tasks": 150,
+    "tune_tasks": 150,
+    "watch_tasks": 100,
+    "draws": 10,
+}
 # Sequences cost fifty times what tasks of one query do.
 TINY_SEQUENCES = {"tasks": 60, "tune_tasks": 60, "watch_tasks": 20, "probe_tasks": 60, "averaged_tasks": 1}
 
@@ -131,8 +139,9 @@ def test_settings_and_their_changes_are_read_back(tiny):
     study, settings, again = resume_run(run.path)
     assert (study.name, again.path) == (name, run.path)
     assert settings == again.settings == hardly_trained(study.presets["quick"])
-    first = "trials 5 (" if name in UNTRAINED else "training.steps 4 ("
-    assert any(change.startswith(first) for change in changed_settings(study, again))
+    assert any(
+        change.startswith(UNTRAINED.get(name, "training.steps 4 (")) for change in changed_settings(study, again)
+    )
 
 
 def test_the_ledger_tells_presets_and_settings_apart(tmp_path):
