@@ -85,6 +85,7 @@ def midpoint(stage: str, *, id: str = "midpoint") -> Claim:
         ours("premise"),
         lambda r: halfway_distances(r[stage]),
         Bound(0.2, 0.8),
+        about="algorithms",  # of the path alone, whatever its ends have learned
     )
 
 
