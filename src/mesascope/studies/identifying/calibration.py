@@ -130,7 +130,7 @@ def _trial(lab: Lab, seed: int, index: int) -> dict[str, Any]:
         truth = pick(len(PLANTED))
         parameters = _drawn(known[PLANTED[truth]].free, generator)
         learner = known[PLANTED[truth]].build(**parameters)
-    planted = Noisy(learner, noise, stream(seed, "noise", index)) if noise else learner
+    planted: Any = Noisy(learner, noise, stream(seed, "noise", index)) if noise else learner
     budget = 3 * count * (1 + len(CONDITIONS)) + 3
     found = identify(planted, family, [known[name] for name in PLANTED], budget, seed=index)
     return {"truth": truth, "noise": noise, "count": count} | _outcome(found, truth, parameters, known)
@@ -153,7 +153,7 @@ def measure(lab: Lab, settings: Calibration) -> None:
     for start in range(0, settings.trials, PART):
         indices = range(start, min(start + PART, settings.trials))
         lab.stage(f"trials-{start}", lambda indices=indices: _part(lab, indices))
-    parts = [lab.run.results[f"trials-{start}"] for start in range(0, settings.trials, PART)]
+    parts: list[Any] = [lab.run.results[f"trials-{start}"] for start in range(0, settings.trials, PART)]
     axes = {name: " ".join(parts[0].axes[name]) for name in parts[0]}
     joined = {name: np.concatenate([np.asarray(part[name]) for part in parts], axis=1) for name in axes}
     lab.stage("trials", lambda: Arrays(joined, **axes))

@@ -78,10 +78,11 @@ def _path(lab: Lab, settings: GoodRegression) -> Arrays:
     found: dict[str, list[np.ndarray]] = {"apart": [], "network": [], "descent": []}
     for seed in lab.seeds:
         tasks = _episode(lab, seed, settings)
-        ours_, theirs = (one.trajectory(tasks.context, tasks.xq).detach() for one in (network, descent))
-        scale = theirs.square().mean().sqrt()
-        found["apart"].append(((ours_ - theirs).abs().amax((1, 2, 3)) / scale).numpy())
-        for name, path in (("network", ours_), ("descent", theirs)):
+        both: list[Any] = [network, descent]
+        layers, steps = (one.trajectory(tasks.context, tasks.xq).detach() for one in both)
+        scale = steps.square().mean().sqrt()
+        found["apart"].append(((layers - steps).abs().amax((1, 2, 3)) / scale).numpy())
+        for name, path in (("network", layers), ("descent", steps)):
             found[name].append((path - tasks.yq).square().mean((1, 2, 3)).numpy() / 2)
     return Arrays({name: np.stack(rows) for name, rows in found.items()}, **dict.fromkeys(found, "seed layer"))
 
