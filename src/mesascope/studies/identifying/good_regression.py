@@ -13,19 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mesascope import learners
+from mesascope import learners, tasks
 from mesascope.errors import require_count
 from mesascope.evidence import Arrays, Claim, above, below, ours, printed
 from mesascope.records import register
 from mesascope.reports import Figure, Level, Line, Lines
 from mesascope.studies.study import Study
-from mesascope.tasks import LinearRegression
 
 if TYPE_CHECKING:
     from mesascope.studies.lab import Lab
 
 BLOG = 'blog post "Interpreting In-Context Learning in Language Models" (2024)'
-FAMILY = LinearRegression(n_context=20, d_in=5, noise=0.3)
+N_CONTEXT, D_IN = 20, 5
 LAYERS, ETA = 12, 0.6
 RIVALS = ("ridge", "newton", "kernel-ridge")
 LABELS = {"ridge": "ridge regression", "newton": "six Newton steps", "kernel-ridge": "kernel ridge regression"}
@@ -63,40 +62,44 @@ def measure(lab: Lab, settings: GoodRegression) -> None:
     lab.stage("rivals", lambda: _beside_descent(lab, settings))
 
 
+def _family() -> tasks.LinearRegression:
+    return tasks.LinearRegression(N_CONTEXT, D_IN, noise=0.3)
+
+
 def _episode(lab: Lab, seed: int, settings: GoodRegression) -> Any:
     import torch
 
     from mesascope.streams import stream
 
-    return FAMILY.sample(settings.tasks, stream(seed, "good-regression")).to(torch.float64)
+    return _family().sample(settings.tasks, stream(seed, "good-regression")).to(torch.float64)
 
 
 def _path(lab: Lab, settings: GoodRegression) -> Arrays:
     from mesascope.constructions import gradient_descent
 
-    network, descent = gradient_descent(5, 1, ETA, FAMILY.n_context, LAYERS)
+    network, descent = gradient_descent(D_IN, 1, ETA, N_CONTEXT, LAYERS)
     found: dict[str, list[np.ndarray]] = {"apart": [], "network": [], "descent": []}
     for seed in lab.seeds:
-        tasks = _episode(lab, seed, settings)
+        episode = _episode(lab, seed, settings)
         both: list[Any] = [network, descent]
-        layers, steps = (one.trajectory(tasks.context, tasks.xq).detach() for one in both)
+        layers, steps = (one.trajectory(episode.context, episode.xq).detach() for one in both)
         scale = steps.square().mean().sqrt()
         found["apart"].append(((layers - steps).abs().amax((1, 2, 3)) / scale).numpy())
         for name, path in (("network", layers), ("descent", steps)):
-            found[name].append((path - tasks.yq).square().mean((1, 2, 3)).numpy() / 2)
+            found[name].append((path - episode.yq).square().mean((1, 2, 3)).numpy() / 2)
     return Arrays({name: np.stack(rows) for name, rows in found.items()}, **dict.fromkeys(found, "seed layer"))
 
 
 def _beside_descent(lab: Lab, settings: GoodRegression) -> Arrays:
     from mesascope.identification import candidates, identify
 
-    descents = [one for one in candidates(FAMILY, sklearn=False) if one.name in DESCENTS]
+    descents = [one for one in candidates(_family(), sklearn=False) if one.name in DESCENTS]
     losses, low, distances = [], [], []
     for seed in lab.seeds:
-        tasks = _episode(lab, seed, settings)
-        answers = [one(tasks.context, tasks.xq).detach() for one in _rivals().values()]
-        losses.append([(one - tasks.yq).square().mean().item() / 2 for one in answers])
-        rows = [identify(one, FAMILY, descents, settings.budget, seed).rows for one in _rivals().values()]
+        episode = _episode(lab, seed, settings)
+        answers = [one(episode.context, episode.xq).detach() for one in _rivals().values()]
+        losses.append([(one - episode.yq).square().mean().item() / 2 for one in answers])
+        rows = [identify(one, _family(), descents, settings.budget, seed).rows for one in _rivals().values()]
         far = [[max(row.differences.values(), key=lambda one: one.low) for row in own] for own in rows]
         low.append([min(one.low for one in own) for own in far])
         distances.append([min(one.mean.value for one in own) for own in far])
