@@ -647,8 +647,8 @@ def test_decoding_from_a_root_gives_the_same_numbers_and_derivatives():
 
 
 @pytest.mark.parametrize("factor", [1.0, 0.999, 0.9])
-def test_thousands_of_tokens_from_a_root_in_single_precision_are_as_exact_as_dense_solves(factor):
-    inputs = problem(3000, dk=8, dv=2, heads=2, batch=(1,))
+def test_many_tokens_from_a_root_in_single_precision_are_as_exact_as_dense_solves(factor):
+    inputs = problem(1500, dk=8, dv=2, heads=2, batch=(1,))
     inputs["k"] = normalize(inputs["k"], dim=-1)
     inputs["log_forget"] = torch.full_like(inputs["log_forget"], factor).log()
     rough = {name: part.float() for name, part in inputs.items()}

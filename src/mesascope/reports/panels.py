@@ -184,12 +184,10 @@ def _draw_grid(axes: Any, grid: Grid) -> None:
     axes.set_yticks(range(len(grid.rows)), grid.rows)
     axes.grid(False)
     axes.spines[:].set_visible(False)
-    middle = np.nanmean([np.nanmin(grid.values), np.nanmax(grid.values)])
     for (row, column), value in np.ndenumerate(grid.values):
         if np.isfinite(value):
-            axes.text(
-                column, row, f"{value:.3g}", ha="center", va="center", fontsize=7, color="kw"[int(value < middle)]
-            )
+            ink = "kw"[int(image.norm(value) < 0.5)]
+            axes.text(column, row, f"{value:.3g}", ha="center", va="center", fontsize=7, color=ink)
     axes.figure.colorbar(image, ax=axes, shrink=0.8)
 
 
