@@ -2,6 +2,8 @@
 
 import json
 import math
+import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ from text_server import planted, serving
 
 from mesascope import identify, learners
 from mesascope.adapters import FORMATS, Calls, UnansweredPrompt, from_text, openai_model, parse_number
+from mesascope.cli import main
 from mesascope.errors import ArgumentError
 from mesascope.identification import candidates
 from mesascope.streams import stream
@@ -28,6 +31,16 @@ def test_the_prompt_is_that_of_the_paper():
         "additional text.\n\n\n\n\n"
         "Feature 0: -2.06\nFeature 1: 1.0\nOutput: -81.93\n\nFeature 0: 0.49\nFeature 1: 3.0\nOutput:"
     )
+
+
+def test_features_may_be_letters():
+    assert (
+        FORMATS["letters"]
+        .prompt([[1, 26]], [0.5], [3, 2])
+        .endswith("Feature 0: a\nFeature 1: z\nOutput: 0.5\n\nFeature 0: c\nFeature 1: b\nOutput:")
+    )
+    with pytest.raises(ArgumentError, match="must be whole numbers from 1 to 26 to be letters"):
+        FORMATS["letters"].prompt([[1.5]], [0.5], [3])
 
 
 def test_digits_stand_apart():
@@ -215,6 +228,38 @@ def test_a_server_that_fails_once_is_asked_again(fault, key):
         learner = from_text(openai_model("ridge", base_url=url, retries=2), concurrency=1)
         assert torch.isfinite(learner(*one_task())).all()
     assert len(seen) == 2
+
+
+def test_the_command_line_asks_a_server(key, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    tasks = ["--family", "linear-regression(n_context=8, d_in=2, noise=0.3)", "--candidates"]
+    words = ["identify", "--openai", "ridge", *tasks, "ridge least-squares, mean", "--budget", "250", "--out", "found"]
+    with serving(planted(RIDGE)) as (url, seen):
+        main([*words, "--base-url", url, "--estimate", "2.5"])
+        assert "price" in capsys.readouterr().out
+        assert not seen
+        for _ in range(2):  # the second time from the file
+            main([*words, "--base-url", url])
+            assert "ridge least-squares" in capsys.readouterr().out
+            shutil.rmtree("found")
+        assert len(seen) <= 250
+    assert "secret" not in Path("runs/answers.jsonl").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--openai", "ridge"], "--budget must be given with --openai"),
+        (["--openai", "ridge", "--sklearn", "Ridge()"], "is given --sklearn and --openai: pass one"),
+        (["--sklearn", "Ridge()", "--base-url", "http://localhost"], "--base-url goes with --openai"),
+        (["--sklearn", "Ridge()", "--estimate", "2"], "--estimate goes with --openai"),
+        (["--openai", "ridge", "--budget", "250", "--format", "digit"], "format must be"),
+    ],
+)
+def test_a_wrong_call_of_a_server_ends_in_a_sentence(words, said, key, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["identify", *words]) == 2
+    assert said in " ".join(capsys.readouterr().err.split())
 
 
 def one_task():

@@ -109,6 +109,10 @@ GRIDS = {
         LinearDynamics(length=@)
         SineWaves(n_context=@)
         SineWaves(n_query=@)
+        RegressionProblem(n_context=@)
+        RegressionProblem(n_query=@)
+        RealTable(n_context=@)
+        RealTable(n_query=@)
         pairs.sample(batch=@, generator=g)
         dynamics.sample(batch=@, generator=g)
         SineWaves().sample(batch=@, generator=g)
@@ -602,6 +606,10 @@ SineWaves(amplitude=3) | amplitude must be (low, high), but is 3
 SineWaves(amplitude='ab') | amplitude must be (low, high), but is 'ab'
 SineWaves(amplitude=(1, 0)) | amplitude must be (low, high), but is (1, 0)
 SineWaves(amplitude=(1, 2, 3)) | amplitude must be (low, high)
+RegressionProblem('friedman') | problem must be
+RegressionProblem(authors='no') | authors must be
+RealTable('diabetis') | table must be
+RealTable(n_context=442).sample(1, g) | n_context must be at most 441, as diabetes has 442 rows
 stream(0, 3) | name must be of type str
 gradient_descent(2, 1, [1.0], 5, steps=2) | eta must be one number or 2, one a step
 gradient_descent(2, 1, 1.0, 5, w0=[[1.0, 2.0, 3.0]]) | w0 must have shape (1, 2), but is (1, 3)

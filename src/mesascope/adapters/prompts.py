@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mesascope.errors import ArgumentError
 
@@ -27,6 +27,7 @@ class Format:
         between: what parts two of them.
         write: a number's text, from the number and the decimals.
         read: the number of an answer, from its text and the decimals; nan if there is none.
+        write_feature: a feature's text, where features are written otherwise than labels.
     """
 
     instruction: str
@@ -35,6 +36,7 @@ class Format:
     between: str
     write: Callable[[float, int], str]
     read: Callable[[str, int], float]
+    write_feature: Callable[[float, int], str] | None = None
 
     def prompt(
         self,
@@ -58,7 +60,8 @@ class Format:
             )
 
         def features(row: Sequence[float]) -> list[tuple[str, str]]:
-            return [(name, self.write(value, decimals)) for name, value in zip(names, row, strict=True)]
+            write = self.write_feature or self.write
+            return [(name, write(value, decimals)) for name, value in zip(names, row, strict=True)]
 
         pairs = [self.pair(features(row), self.write(label, decimals)) for row, label in zip(x, y, strict=True)]
         return self.instruction + self.between.join([*pairs, self.query(features(query))])
@@ -92,6 +95,15 @@ def _plain(value: float, decimals: int) -> str:
     return str(round(float(value), decimals))
 
 
+def _letter(value: float, decimals: int) -> str:
+    """The letter at a place of the alphabet, the first is 1."""
+    if value not in range(1, 27):
+        raise ArgumentError(
+            f"features must be whole numbers from 1 to 26 to be letters, but one is {value}: choose another format."
+        )
+    return chr(ord("a") - 1 + int(value))
+
+
 def _spaced(value: float, decimals: int) -> str:
     """Digits with spaces between them, without a point: 1.5 with two decimals is 1 5 0."""
     digits = str(abs(round(float(value) * 10**decimals)))
@@ -111,18 +123,22 @@ def _line(features: Sequence[tuple[str, str]], label: str, comma: str = ", ") ->
     return f"{comma.join(text for _, text in features)} ->{label}"
 
 
-# Formats by name: that of Vacareanu et al., From Words to Numbers (2024); one line a pair; digits apart, after
-# Gruver et al., Large Language Models Are Zero-Shot Time Series Forecasters (2023).
+_WORDS = Format(
+    'The task is to provide your best estimate for "Output". Please provide that and only that, without any additional '
+    "text.\n\n\n\n\n",
+    lambda features, label: _block(features, f" {label}"),
+    lambda features: _block(features, ""),
+    "\n\n",
+    _plain,
+    lambda text, decimals: parse_number(text),
+)
+
+# Formats by name: that of Vacareanu et al., From Words to Numbers (2024), and with letters for features, as in one of
+# its problems; one line a pair; digits apart, after Gruver et al., Large Language Models Are Zero-Shot Time Series
+# Forecasters (2023).
 FORMATS: Mapping[str, Format] = {
-    "words-to-numbers": Format(
-        'The task is to provide your best estimate for "Output". Please provide that and only that, without any '
-        "additional text.\n\n\n\n\n",
-        lambda features, label: _block(features, f" {label}"),
-        lambda features: _block(features, ""),
-        "\n\n",
-        _plain,
-        lambda text, decimals: parse_number(text),
-    ),
+    "words-to-numbers": _WORDS,
+    "letters": replace(_WORDS, write_feature=_letter),
     "compact": Format(
         "",
         lambda features, label: _line(features, f" {label}"),

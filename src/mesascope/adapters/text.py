@@ -47,7 +47,7 @@ def from_text(
     Args:
         model: takes a prompt and returns a text; may be asynchronous, or take a list of prompts and return one of texts
             (``batched=True``). `openai_model` makes one.
-        format: one of words-to-numbers, compact and digits, or a `Format`.
+        format: one of words-to-numbers, letters (features are places in the alphabet), compact, digits, or a `Format`.
         name: of the model and its settings; its function's name if None. Answers are kept under it.
         decimals: that numbers are rounded to.
         order: of the pairs: given, random (one order for each task), or distance, the nearest to the query last.

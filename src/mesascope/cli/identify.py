@@ -30,9 +30,19 @@ class Identify:
     """
 
     learner: tyro.conf.Positional[str] = ""
-    """RUN[:TRAINING[:SEED]] or module:attribute; nothing with --sklearn."""
+    """RUN[:TRAINING[:SEED]] or module:attribute; nothing with --sklearn or --openai."""
     sklearn: str | None = None
     """A regressor of scikit-learn in place of LEARNER, such as "Ridge(alpha=1.0)"."""
+    openai: str | None = None
+    """A language model in place of LEARNER: its name at a server of OpenAI's protocol. OPENAI_API_KEY is its key."""
+    base_url: str | None = None
+    """Of that server, such as http://localhost:8000/v1; OpenAI's own if not given."""
+    format: str = "words-to-numbers"
+    """Of prompts to that model: words-to-numbers, letters, compact or digits."""
+    answers: Path = Path("runs/answers.jsonl")
+    """File that its answers are kept in; what is in it is not asked again."""
+    estimate: Annotated[float | None, tyro.conf.arg(metavar="PRICE")] = None
+    """Ask nothing, but tell how many tokens the budget would take, and what they cost at this price of a million."""
     family: str | None = None
     """Tasks, such as "linear-regression(n_context=20, d_in=5)"; those that a run trained on, or linear regression."""
     candidates: str | None = None
@@ -51,12 +61,12 @@ class Identify:
     def __call__(self) -> None:
         from mesascope.identification import identify
 
-        if bool(self.learner) == bool(self.sklearn):
-            given = f"{self.learner} and --sklearn" if self.learner else "none"
-            raise ArgumentError(f"mesascope identify takes one learner, but is given {given}: pass one.")
-        name, learner, family = _regressor(self.sklearn) if self.sklearn else _found(self.learner)
+        name, learner, family = self._learner()
         if self.family is not None or family is None:
             family = _family(self.family or FAMILY)
+        if self.estimate is not None:
+            print(learner.estimate(family, self.budget, self.estimate))
+            return
         found = identify(
             learner, family, self._chosen(family), self.budget, self.seed, tolerance=self.tolerance, level=self.level,
             name=name,
@@ -64,6 +74,33 @@ class Identify:
         print(found)
         run = found.save(self.out or _folder(), self._asked(family), self.seed)
         print(f"report: {(run.path / 'report.html').resolve()}")
+
+    def _learner(self) -> tuple[str, Any, Any]:
+        """Its name, itself and, of a run, its family."""
+        flags = {"--sklearn": self.sklearn, "--openai": self.openai}
+        given = [word for word in (self.learner, *(flag for flag, value in flags.items() if value)) if word]
+        if len(given) != 1:
+            raise ArgumentError(
+                f"mesascope identify takes one learner, but is given {' and '.join(given) or 'none'}: pass one."
+            )
+        if not self.openai and (self.base_url or self.estimate is not None):
+            flag = "--base-url" if self.base_url else "--estimate"
+            raise ArgumentError(f"{flag} goes with --openai, but there is none: pass --openai MODEL.")
+        if self.openai:
+            return self._language_model(self.openai)
+        return _regressor(self.sklearn) if self.sklearn else _found(self.learner)
+
+    def _language_model(self, model: str) -> tuple[str, Any, None]:
+        from mesascope.adapters import from_text, openai_model
+
+        if self.budget is None:
+            raise ArgumentError(
+                "--budget must be given with --openai, a call for each prediction, but is not: pass --budget 1000, say."
+            )
+        self.answers.parent.mkdir(parents=True, exist_ok=True)
+        ask = openai_model(model, base_url=self.base_url)
+        name = f"{model} at {self.base_url}" if self.base_url else model
+        return model, from_text(ask, self.format, name=name, cache=self.answers, most_calls=self.budget), None
 
     def _chosen(self, family: Any) -> Any:
         from mesascope.errors import require_choice
@@ -86,7 +123,7 @@ class Identify:
         except MesascopeError:  # a family of one's own
             tasks = repr(family)
         return {
-            "learner": self.sklearn or self.learner, "family": tasks, "candidates": self.candidates,
+            "learner": self.openai or self.sklearn or self.learner, "family": tasks, "candidates": self.candidates,
             "budget": self.budget,
             "tolerance": self.tolerance, "level": self.level, "command": shlex.join(["mesascope", *sys.argv[1:]]),
         }  # fmt: skip

@@ -14,4 +14,6 @@ from .few_shot_sequence import FewShotSequence as FewShotSequence
 from .hidden_dynamics import NonlinearDynamics as NonlinearDynamics, ObservedDynamics as ObservedDynamics
 from .linear_dynamics import LinearDynamics as LinearDynamics
 from .linear_regression import LinearRegression as LinearRegression
+from .real_tables import RealTable as RealTable
+from .regression_problems import RegressionProblem as RegressionProblem
 from .sine_waves import SineWaves as SineWaves

@@ -86,6 +86,8 @@ from mesascope.tasks import (
     LinearRegression,
     NonlinearDynamics,
     ObservedDynamics,
+    RealTable,
+    RegressionProblem,
     SineWaves,
 )
 
@@ -100,6 +102,15 @@ _TASKS = LinearRegression(n_context=10, d_in=3)
 EXAMPLES: dict[str, dict[str, list[Callable[..., Any]]]] = {
     "family": {
         "linear-regression": [LinearRegression],
+        "real-table": [lambda: RealTable(n_context=4)],
+        "regression-problem": [
+            RegressionProblem,
+            *(
+                lambda name=name: RegressionProblem(name, 3, authors=True)
+                for name in ("regression_ni33", "transformer1")
+            ),
+            *(lambda name=name: RegressionProblem(name, 3) for name in ("friedman3", "character_regression1")),
+        ],
         "sine-waves": [SineWaves, lambda: SineWaves(tied=True)],
         "few-shot-sequence": [lambda: FewShotSequence(d=3, pairs=2, tasks=2)],
         "linear-dynamics": [LinearDynamics],

@@ -1,0 +1,231 @@
+"""Regression problems that language models were tried on: the data sets of From Words to Numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from mesascope.errors import require_choice, require_count, require_instance
+from mesascope.records import register
+from mesascope.shapes import Float, Tensor
+from mesascope.tasks.draws import check_draw, normal
+from mesascope.tasks.episodes import Context, Episode
+
+__all__ = ["PROBLEMS", "RegressionProblem"]
+
+_LETTERS, _USED = 26, 5
+_HIDDEN = 5
+
+
+@register("family", "regression-problem")
+@dataclass(frozen=True)
+class RegressionProblem:
+    """One of the problems that Vacareanu et al. put to language models, without noise and rounded as in a prompt.
+
+    ============================  ===  ===========================================================================
+    ``problem``                    d   inputs and labels
+    ============================  ===  ===========================================================================
+    regression_ni11, 12, 13, ...  1-3  N(0, I); w x, a weight U(0, 100) for each of the first 1, 2 or 3 of d inputs
+    friedman1, 2, 3               5,4  Friedman's, as scikit-learn has them
+    original1                      1   U(0, 100); x + 10 sin(5 pi x / 100) + 10 cos(6 pi x / 100)
+    original2                      4   like friedman2, with other ranges and powers
+    original3                      4   e^x0 + x1 x2 / sqrt(x3) + (x3 x0)^1.5
+    original4                      2   U(2, 100); sines, cosines, roots and logarithms
+    original5                      3   U(-25, 25); 100 max softmax(x / 10)
+    simple_random_nn1              5   N(0, I); a random network of 5 hidden ReLUs, one a task
+    transformer1                   5   N(0, I); a random transformer layer and a linear one, one a task
+    character_regression1          5   five letters of the alphabet, 1 to 26; w times their places in a shuffled one
+    ============================  ===  ===========================================================================
+
+    All tasks of a problem with fixed labels differ in their inputs alone. Labels of ``original`` problems are those of
+    the rounded inputs, others those of inputs before rounding, as in the authors' code.
+
+    Args:
+        problem: its name.
+        n_context, n_query: pairs and queries of a task.
+        decimals: that numbers are rounded to.
+        authors: keep two slips of the authors' code: their regression_ni33 has two inputs, and in transformer1 a label
+            depends on all rows of a task, as its layer takes these for one sequence.
+
+    Source: Vacareanu et al., From Words to Numbers (COLM 2024); facts of their code, robertvacareanu/llm4regression.
+
+    >>> from mesascope.streams import stream
+    >>> episode = RegressionProblem("friedman2").sample(3, stream(0, "doc"))
+    >>> [tuple(t.shape) for t in (episode.context.x, episode.context.y, episode.xq, episode.yq)]
+    [(3, 50, 4), (3, 50, 1), (3, 1, 4), (3, 1, 1)]
+    """
+
+    problem: str = "friedman1"
+    n_context: int = 50
+    n_query: int = 1
+    decimals: int = 2
+    authors: bool = False
+
+    def __post_init__(self) -> None:
+        require_choice("problem", self.problem, PROBLEMS)
+        for name in ("n_context", "n_query"):
+            require_count(name, getattr(self, name))
+        require_count("decimals", self.decimals, least=0)
+        require_instance("authors", self.authors, bool)
+
+    @property
+    def d_in(self) -> int:
+        """The width of its inputs."""
+        return self._problem.d
+
+    @property
+    def _problem(self) -> _Problem:
+        return _AUTHORS.get(self.problem, PROBLEMS[self.problem]) if self.authors else PROBLEMS[self.problem]
+
+    def sample(self, batch: int, generator: torch.Generator) -> Episode:
+        """Draw ``batch`` tasks on the generator's device, in float32."""
+        check_draw(batch, generator)
+        rows = self.n_context + self.n_query
+        x = self._problem.inputs((batch, rows, self.d_in), generator)
+        rounded = x.round(decimals=self.decimals)
+        y = self._problem.labels(rounded if self._problem.rounded_first else x, generator)
+        y = y.round(decimals=self.decimals)[..., None].float()
+        sizes = [self.n_context, self.n_query]
+        (x, xq), (y, yq) = rounded.float().split(sizes, dim=1), y.split(sizes, dim=1)
+        return Episode(Context(x, y), xq, yq)
+
+
+class _Problem(NamedTuple):
+    """Inputs ``(batch, rows, d)`` in float64, and from these labels ``(batch, rows)``."""
+
+    d: int
+    inputs: Callable[[tuple[int, int, int], torch.Generator], Tensor]
+    labels: Callable[[Tensor, torch.Generator], Tensor]
+    rounded_first: bool = False
+
+
+def _uniform(*ends: tuple[float, float]) -> Callable[[tuple[int, int, int], torch.Generator], Tensor]:
+    """Each input between ends of its own, or all between the same."""
+    low, high = torch.tensor(ends, dtype=torch.float64).T
+
+    def draw(shape: tuple[int, int, int], generator: torch.Generator) -> Tensor:
+        unit = torch.rand(shape, generator=generator, device=generator.device, dtype=torch.float64)
+        return low.to(unit) + (high - low).to(unit) * unit
+
+    return draw
+
+
+def _gaussian(shape: tuple[int, int, int], generator: torch.Generator) -> Tensor:
+    return normal(shape, generator).double()
+
+
+def _linear(informative: int, d: int) -> _Problem:
+    def labels(x: Float[Tensor, "batch rows d"], generator: torch.Generator) -> Float[Tensor, "batch rows"]:
+        weights = 100 * torch.rand(len(x), d, generator=generator, device=x.device, dtype=x.dtype)
+        weights[:, informative:] = 0
+        return (x @ weights[..., None]).squeeze(-1)
+
+    return _Problem(d, _gaussian, labels)
+
+
+def _fixed(function: Callable[..., Tensor]) -> Callable[[Tensor, torch.Generator], Tensor]:
+    """Labels that are a function of the inputs, the same in every task."""
+    return lambda x, generator: function(*x.unbind(-1))
+
+
+def _friedman1(a: Tensor, b: Tensor, c: Tensor, d: Tensor, e: Tensor) -> Tensor:
+    return 10 * torch.sin(math.pi * a * b) + 20 * (c - 0.5) ** 2 + 10 * d + 5 * e
+
+
+def _friedman2(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
+    return torch.hypot(a, b * c - 1 / (b * d))
+
+
+def _friedman3(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
+    return torch.arctan((b * c - 1 / (b * d)) / a)
+
+
+def _original1(x: Tensor) -> Tensor:
+    return x + 10 * torch.sin(x / 100 * math.pi * 5) + 10 * torch.cos(x / 100 * math.pi * 6)
+
+
+def _original2(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
+    return (a**4 + (b * c - 2 / (b * d).sqrt()) ** 2) ** 0.75
+
+
+def _original3(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
+    return a.exp() + b * c / d.sqrt() + (d * a) ** 1.5
+
+
+def _original4(a: Tensor, b: Tensor) -> Tensor:
+    return b / 10 * a.sin() + a / 10 * b.cos() + a.sqrt() * b.log() / (b.sqrt() * a.log())
+
+
+def _original5(*x: Tensor) -> Tensor:
+    return 100 * torch.softmax(torch.stack(x, -1) / 10, -1).amax(-1)
+
+
+def _network(x: Float[Tensor, "batch rows d"], generator: torch.Generator) -> Float[Tensor, "batch rows"]:
+    """One hidden layer of ReLUs, initialised as torch's linear layers are."""
+
+    def layer(values: Tensor, width: int) -> Tensor:
+        fan_in = values.shape[-1]
+        drawn = torch.rand(len(x), fan_in + 1, width, generator=generator, device=x.device, dtype=x.dtype)
+        weights, bias = ((2 * drawn - 1) / math.sqrt(fan_in)).split([fan_in, 1], 1)
+        return values @ weights + bias
+
+    return layer(layer(x, _HIDDEN).relu(), 1).squeeze(-1)
+
+
+def _transformer(together: bool) -> Callable[[Tensor, torch.Generator], Float[Tensor, "batch rows"]]:
+    """A layer of torch's, initialised as that is, and a linear one; each row a sequence, or all rows ``together``."""
+
+    def labels(x: Float[Tensor, "batch rows d"], generator: torch.Generator) -> Float[Tensor, "batch rows"]:
+        answers = []
+        for task in x.cpu():
+            with torch.random.fork_rng(devices=[]), torch.no_grad():
+                torch.manual_seed(int(torch.randint(2**62, (), generator=generator, device=generator.device)))
+                layer = nn.TransformerEncoderLayer(x.shape[-1], nhead=1, batch_first=True).double().eval()
+                read = nn.Linear(x.shape[-1], 1).double()
+                answers.append(read(layer(task[None] if together else task[:, None])).flatten())
+        return torch.stack(answers).to(x) if answers else x.new_zeros(x.shape[:-1])
+
+    return labels
+
+
+def _letters(shape: tuple[int, int, int], generator: torch.Generator) -> Tensor:
+    """Five letters of the alphabet, by their places in it from 1 on, drawn anew for each task."""
+    batch, rows, d = shape
+    device = generator.device
+    alphabet = torch.rand(batch, _LETTERS, generator=generator, device=device).argsort(-1)[:, :_USED]
+    chosen = torch.randint(_USED, (batch, rows * d), generator=generator, device=device)
+    return (alphabet.gather(-1, chosen).reshape(shape) + 1).double()
+
+
+def _of_letters(x: Float[Tensor, "batch rows d"], generator: torch.Generator) -> Float[Tensor, "batch rows"]:
+    """Weights U(0, 10) times the letters' places in a shuffled alphabet, from 0 on."""
+    places = torch.rand(len(x), _LETTERS, generator=generator, device=x.device).argsort(-1).to(x)
+    weights = 10 * torch.rand(len(x), x.shape[-1], generator=generator, device=x.device, dtype=x.dtype)
+    values = places.gather(-1, x.flatten(1).long() - 1).reshape(x.shape)
+    return (values @ weights[..., None]).squeeze(-1)
+
+
+_FRIEDMAN = _uniform((0, 100), (40 * math.pi, 560 * math.pi), (0, 1), (1, 11))
+PROBLEMS: dict[str, _Problem] = {
+    **{f"regression_ni{a}{b}": _linear(a, b) for a, b in ((1, 1), (1, 2), (2, 2), (1, 3), (2, 3), (3, 3))},
+    "friedman1": _Problem(5, _uniform((0, 1)), _fixed(_friedman1)),
+    "friedman2": _Problem(4, _FRIEDMAN, _fixed(_friedman2)),
+    "friedman3": _Problem(4, _FRIEDMAN, _fixed(_friedman3)),
+    "original1": _Problem(1, _uniform((0, 100)), _fixed(_original1), True),
+    "original2": _Problem(
+        4, _uniform((0, 3), (4 * math.pi, 56 * math.pi), (0, 2), (1, 11)), _fixed(_original2), True
+    ),
+    "original3": _Problem(4, _uniform((1, 3), (1, 10), (0, 10), (1, 20)), _fixed(_original3), True),
+    "original4": _Problem(2, _uniform((2, 100)), _fixed(_original4), True),
+    "original5": _Problem(3, _uniform((-25, 25)), _fixed(_original5), True),
+    "simple_random_nn1": _Problem(5, _gaussian, _network, True),
+    "transformer1": _Problem(5, _gaussian, _transformer(together=False), True),
+    "character_regression1": _Problem(5, _letters, _of_letters),
+}  # fmt: skip
+# Where the authors' code does otherwise than it says.
+_AUTHORS = {"regression_ni33": _linear(2, 2), "transformer1": _Problem(5, _gaussian, _transformer(together=True), True)}
