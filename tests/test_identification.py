@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from mesascope import learners
+from mesascope.adapters import from_sklearn
 from mesascope.constructions import gradient_descent_plus_plus
 from mesascope.errors import ArgumentError, ArgumentTypeError
 from mesascope.identification import (
@@ -72,6 +73,16 @@ def test_a_candidate_is_named_and_its_parameters_are_found(name):
     for key, value in true.items():
         if not NATIVE[name].own_sizes:
             assert found.parameters(name)[key] == pytest.approx(value, rel=0.05)
+
+
+def test_estimators_that_remember_answer_as_those_of_scikit_learn():
+    """What they answered to other tasks, or with other settings, they do not repeat."""
+    svm = pytest.importorskip("sklearn.svm")
+    one = next(one for one in candidates() if one.name == "sklearn SVR")
+    for seed, strength in ((0, 1.0), (1, 1.0), (0, 10.0), (0, 1.0)):
+        tasks = FAMILY.sample(3, stream(seed, "remembered")).to(torch.float64)
+        expected = from_sklearn(svm.SVR(C=strength))(tasks.context, tasks.xq)
+        assert torch.equal(one.build(C=strength)(tasks.context, tasks.xq), expected)
 
 
 @pytest.mark.parametrize("noise", [0.01, 0.1])
