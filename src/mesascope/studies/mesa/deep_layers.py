@@ -52,8 +52,6 @@ class DeepLayers(Probing, Constructed):
 
     init_scale: float = 0.05
     """Variance of the initial weights, times depth and fan-in."""
-    seeds: int = 3
-    """Networks of each depth trained, one a seed."""
     shallow: Training = field(default_factory=lambda: plan(2000, 3e-3, batch=128, clip=0.1, **USUAL))
     """How networks of two and four layers train."""
 
@@ -213,6 +211,7 @@ STUDY = register("study", "mesa-deep")(
                 watch_tasks=200,
                 shallow=plan(150, 3e-3, batch=16, clip=0.1, **USUAL),
                 probe_tasks=1_000,
+                seeds=3,
             ),
             "paper": DeepLayers(plan(3000, 3e-3, batch=128, clip=0.1, **USUAL)),
         },
@@ -228,7 +227,6 @@ STUDY = register("study", "mesa-deep")(
             "Interpolation is between products of weights, without the retraining of the authors' code.",
             "The limit is ridge regression, where the thesis draws a trained mesa layer.",
             "Probes are of A_t^{-1} s_t itself, with a regulariser of 0.1, not of a Chebyshev approximation.",
-            "Three networks of each depth, in place of five.",
         ),
     )
 )

@@ -41,8 +41,6 @@ ANSWERED = range(1, 2 * PAIRS, 2)
 class Prompting(Dynamics):
     """Settings of the study."""
 
-    seeds: int = 3
-    """Networks trained, one a seed."""
     prompt: Training = field(default_factory=lambda: plan(1500, 1e-2, batch=64))
     """How an EOS element trains, and then a prefix."""
 
@@ -119,7 +117,7 @@ PREMISES: tuple[Claim, ...] = (
 )
 PRESETS: dict[str, Any] = {
     "quick": Prompting(
-        plan(100, 3e-3, batch=8, **USUAL), tasks=300, tune_tasks=300, watch_tasks=50, prompt=plan(40, 2e-2, batch=8),
+        plan(100, 3e-3, batch=8, **USUAL), 3, tasks=300, tune_tasks=300, watch_tasks=50, prompt=plan(40, 2e-2, batch=8),
     ),
     "paper": Prompting(
         LONG, tasks=5_000, tune_tasks=5_000, watch_tasks=500,
@@ -129,5 +127,4 @@ DEVIATIONS = (
     f"Sequences have {LENGTH} elements, and so at most {PAIRS} pairs with EOS and prefix, in place of 224 and 68.",
     "Networks train for 6,000 steps of 64 sequences in place of 15,000 to 40,000 of 128, at a learning rate of 3e-3 in "
     "place of 7e-4; prompts for 1,500 of 64 at 1e-2 in place of 5,000 at 1e-3. Weights are averaged.",
-    "Three networks, in place of five.",
 )
