@@ -155,6 +155,10 @@ def _plain_ticks(axes: Any) -> None:
     """Numbers in place of powers of ten on a logarithmic axis that spans little more than one of them."""
     low, high = axes.get_ylim()
     if high < 20 * low:
+        from matplotlib.ticker import LogLocator
+
+        if high > 4 * low:  # all nine would run into each other
+            axes.yaxis.set_minor_locator(LogLocator(subs=(2.0, 5.0)))
         for place in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
             place("{x:g}")
 

@@ -207,7 +207,7 @@ FIGURES = (
     Figure(
         "coefficients", "Coefficients of the products of pairs with which linear layers multiply s_t: eq. 3.55 of the "
         "thesis, each seed.", (Lines("", "product", "coefficient", _weighed, limits=PRODUCTS),), columns=1,
-        claims=("other-products", "one-product-elsewhere"),
+        shared_legend=True, claims=("other-products", "one-product-elsewhere"),
     ),
 )  # fmt: skip
 
