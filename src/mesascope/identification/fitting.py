@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 import itertools
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from scipy import optimize
 from torch import nn
+from torch.func import functional_call
 
 from mesascope.errors import MesascopeError
 from mesascope.identification.catalogue import Candidate
@@ -37,6 +38,8 @@ _GAIN = 1e-5
 _KEPT = 4
 # How far the loss of a fit that is kept may be above the lowest.
 _NEAR = 4.0
+# Between two points of a difference, over the larger of 1 and a parameter: the root of rounding.
+_STEP = 1.5e-8
 # What stands for a residual where a candidate has no answer: no two predictions differ by more of their size.
 _FAR = 2.0
 
@@ -145,14 +148,29 @@ class _Residuals:
         self.count = sum(one.numel() for one in seen.values())
 
     def __call__(self, learner: Learner) -> np.ndarray:
-        answered = answers(learner, self.tasks)
-        parts = [
-            ((answered[name] - one) / self.size[name]).clamp(-_FAR, _FAR)
-            if name in answered
-            else torch.full_like(one, _FAR)
-            for name, one in self.seen.items()
-        ]
-        return torch.cat([part.flatten() / part.numel() ** 0.5 for part in parts]).numpy()
+        return self._of({name: one[None] for name, one in answers(learner, self.tasks).items()}, 1)[0]
+
+    def of_several(self, learner: nn.Module, weights: Mapping[str, Tensor], count: int) -> np.ndarray:
+        """A row for each of ``count`` sets of weights, which broadcast against tasks."""
+        answered = {}
+        for names in _alike(self.tasks).values():
+            context, xq, _ = _joined([self.tasks[name] for name in names])
+            x, y, xq = (part.expand(count, *part.shape) for part in (*context, xq))
+            with torch.no_grad():
+                answer = functional_call(learner, dict(weights), (Context(x, y), xq))
+            answered |= zip(names, answer.split([len(self.tasks[name].xq) for name in names], 1), strict=True)
+        return self._of(answered, count)
+
+    def _of(self, answered: Mapping[str, Float[Tensor, "several tasks m dy"]], count: int) -> np.ndarray:
+        """Where a condition has no answer, or one that is not finite, all of its residuals are the largest."""
+        parts = []
+        for name, one in self.seen.items():
+            residuals = torch.full((count, one.numel()), _FAR, dtype=torch.float64)
+            if name in answered:
+                found = ((answered[name] - one) / self.size[name]).clamp(-_FAR, _FAR).flatten(1)
+                residuals = torch.where(torch.isfinite(found).all(1, keepdim=True), found, residuals)
+            parts.append(residuals / one.numel() ** 0.5)
+        return torch.cat(parts, 1).numpy()
 
     def loss(self, fitted: Fit) -> float:
         """The mean over a condition's tasks of squared residuals, summed over conditions."""
@@ -204,6 +222,10 @@ class _Single:
     def start(self) -> list[float]:
         return [float(f(self.parameters[name])) for f, name in zip(self.into, self.real, strict=True)]
 
+    def functions(self, residuals: _Residuals) -> tuple[Callable, Any]:
+        """Residuals at a point, and how their derivatives are found."""
+        return lambda point: residuals(self.at(point).learner), "2-point"
+
     def at(self, point: np.ndarray) -> Fit:
         own = {name: float(f(value)) for f, name, value in zip(self.out, self.real, point, strict=True)}
         parameters = {**self.parameters, **own}
@@ -236,6 +258,26 @@ class _Each:
         ends = (1 + self.spread, 1 - self.spread)
         return torch.linspace(*ends, shape[0], dtype=torch.float64) if len(shape) == 1 else torch.ones(shape)
 
+    def functions(self, residuals: _Residuals) -> tuple[Callable, Any]:
+        """Residuals at a point, and their derivatives; those by sizes of steps are found in one call."""
+        if any(len(shape) > 1 for shape in self.shapes.values()):
+            return lambda point: residuals(self.at(point).learner), "2-point"
+
+        def of(points: np.ndarray) -> np.ndarray:
+            return residuals.of_several(self.module, self._stacked(torch.as_tensor(points)), len(points))
+
+        def derivatives(point: np.ndarray) -> np.ndarray:
+            steps = _STEP * np.maximum(np.abs(point), 1.0)
+            there = of(np.concatenate([point[None], point + np.diag(steps)]))
+            return ((there[1:] - there[0]) / steps[:, None]).T
+
+        return lambda point: of(point[None])[0], derivatives
+
+    def _stacked(self, points: Float[Tensor, "several numbers"]) -> dict[str, Float[Tensor, "steps several 1 1 1"]]:
+        """Sizes of steps that broadcast against tasks ``(several, tasks, rows, width)``."""
+        parts = points.T[..., None, None, None].split([steps for (steps,) in self.shapes.values()])
+        return dict(zip(self.shapes, parts, strict=True))
+
     def at(self, point: np.ndarray) -> Fit:
         learner, found = copy.deepcopy(self.module), {}
         parts = torch.as_tensor(point.copy()).split([int(np.prod(shape)) for shape in self.shapes.values()])
@@ -248,9 +290,9 @@ class _Each:
 
 
 def _descended(space: Any, residuals: _Residuals) -> Fit:
-    start = space.start()
+    function, derivatives = space.functions(residuals)
     found = optimize.least_squares(
-        lambda point: residuals(space.at(point).learner), start, bounds=space.bounds, x_scale="jac",
+        function, space.start(), derivatives, bounds=space.bounds, x_scale="jac",
         xtol=1e-12, ftol=_GAIN, gtol=1e-15, max_nfev=_MOST_STEPS,
     )  # fmt: skip
     return space.at(found.x)
