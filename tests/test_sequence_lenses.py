@@ -8,11 +8,13 @@ from mesascope.constructions import mesa_gradient_descent, online_gradient_desce
 from mesascope.errors import ArgumentError, ArgumentTypeError
 from mesascope.learners import Lags, OnlineGradientDescent, PairSums, RecursiveLeastSquares
 from mesascope.lenses import (
+    agreement,
     attention_maps,
     compare,
     element_sensitivity,
     errors_by_time,
     measure_predictors,
+    per_task_errors,
     preconditioned,
     probe,
     reverse_engineer,
@@ -254,6 +256,8 @@ def test_a_predictor_that_looks_ahead_is_refused_wherever_it_is_asked(make):
         lambda: compare(RecursiveLeastSquares(0.1), {"mine": leaking}, family, tasks=20),
         lambda: measure_predictors({"mine": [leaking]}, [], sequences),
         lambda: errors_by_time({"mine": [leaking]}, sequences),
+        lambda: agreement(RecursiveLeastSquares(0.1), leaking, sequences),
+        lambda: per_task_errors(leaking, sequences),
         lambda: train(lambda generator: make(), family, Training(steps=2, batch=4)),
         lambda: train(lambda generator: make(), family, Training(steps=2, batch=4), loss=pair_half_mse),
     ]

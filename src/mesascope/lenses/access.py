@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -12,9 +12,9 @@ from mesascope.lenses.needs import Tasks, called, evaluating, require_access
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Episode, Learner, Predictor
-from mesascope.tasks.asking import check_answer, check_tasks, copied, label
+from mesascope.tasks.asking import check_answer, check_causal, check_tasks, copied, label
 
-__all__ = ["per_task_errors", "predictions", "sensitivities"]
+__all__ = ["per_task_errors", "predictions", "require_causal", "sensitivities"]
 
 # Episodes are evaluated in parts of this many tasks, which bounds memory and suits a processor's caches.
 _PART = 10_000
@@ -33,12 +33,21 @@ def predictions(
         yield answers, _checked(learner, prediction, answers)
 
 
+def require_causal(learners: Iterable[Learner | Predictor], tasks: Tasks) -> None:
+    """Refuse predictors of sequences that look ahead."""
+    if not isinstance(tasks, Episode):
+        for one in learners:
+            with evaluating(one):
+                check_causal(one, tasks)
+
+
 @register("lens", "per_task_errors", needs="prediction")
 def per_task_errors(learner: Learner | Predictor, tasks: Tasks) -> Float[Tensor, " tasks"]:
     """Squared error of each task, averaged over its queries, or times, and outputs. Needs *prediction*."""
     require_access("per_task_errors", learner)
     check_tasks(tasks)
     errors = [(p - answers).square().flatten(1).mean(1) for answers, p in predictions(learner, tasks)]
+    require_causal([learner], tasks)
     return torch.cat(errors)
 
 

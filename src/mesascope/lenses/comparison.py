@@ -9,9 +9,9 @@ import torch
 
 from mesascope.errors import ArgumentError, refuse, require_count, require_instance, shown
 from mesascope.evidence.tables import Table, Tabular
+from mesascope.lenses.access import require_causal
 from mesascope.lenses.needs import access_of, require_access
 from mesascope.lenses.pairs import Agreement, paired
-from mesascope.lenses.sequences import require_causal
 from mesascope.measurement import Measurement
 from mesascope.records import register
 from mesascope.streams import stream
@@ -119,6 +119,5 @@ def compare(
     drawn_tasks = drawn(family, tasks, stream(seed, "compare", device=device))
     own, *derived = ("gradient" in access_of(one, drawn_tasks) for one in (learner, *others.values()))
     rows = paired(learner, list(others.values()), drawn_tasks, [own and one for one in derived])
-    if isinstance(drawn_tasks, torch.Tensor):
-        require_causal([learner, *others.values()], drawn_tasks)  # type: ignore[list-item]
+    require_causal([learner, *others.values()], drawn_tasks)
     return Comparison(name, dict(zip(others, rows, strict=True)))

@@ -57,7 +57,9 @@ def agreement(a: Learner | Predictor, b: Learner | Predictor, tasks: Tasks) -> A
     check_tasks(tasks)
     for learner in (a, b):
         require_access("agreement", learner)
-    return paired(a, [b], tasks, [False])[0]
+    found = paired(a, [b], tasks, [False])[0]
+    access.require_causal([a, b], tasks)
+    return found
 
 
 @register("lens", "alignment", needs="gradient")

@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from mesascope.errors import ArgumentError, refuse, require_choice, require_number
 from mesascope.evidence import Estimates
+from mesascope.lenses.access import require_causal
 from mesascope.lenses.groups import numbers, require_groups
 from mesascope.lenses.needs import HasActivations, evaluating, require_access
 from mesascope.lenses.sequences import chosen_times, require_sequences
@@ -122,6 +123,7 @@ def _implicit(sequences: Tensor, at: list[int]) -> tuple[Tensor, Tensor]:
 def _activations(network: Any, sequences: Tensor) -> list[Tensor]:
     """Tokens before the first layer and after each."""
     require_access("probe", network)
+    require_causal([network], sequences)
     with torch.no_grad(), evaluating(network):
         return network.activations(sequences)
 

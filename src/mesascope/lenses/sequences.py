@@ -12,14 +12,15 @@ import torch
 from mesascope.errors import ArgumentTypeError, refuse, require_count, shown
 from mesascope.evidence import Estimates
 from mesascope.lenses import access
+from mesascope.lenses.access import require_causal
 from mesascope.lenses.groups import in_pairs, numbers, require_against, require_groups
-from mesascope.lenses.needs import evaluating, require_access
+from mesascope.lenses.needs import require_access
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Predictor
-from mesascope.tasks.asking import check_causal, check_tasks
+from mesascope.tasks.asking import check_tasks
 
-__all__ = ["chosen_times", "errors_by_time", "measure_predictors", "require_causal", "require_sequences"]
+__all__ = ["chosen_times", "errors_by_time", "measure_predictors", "require_sequences"]
 
 Groups = Mapping[str, Sequence[Predictor]]
 
@@ -83,13 +84,6 @@ def require_sequences(lens: str, sequences: Any) -> None:
             f"{lens} must be given sequences (tasks, t, d), but is given {shown(sequences)}: draw some."
         )
     check_tasks(sequences)
-
-
-def require_causal(predictors: Sequence[Predictor], sequences: Float[Tensor, "tasks t d"]) -> None:
-    """Refuse predictors that look ahead."""
-    for one in predictors:
-        with evaluating(one):
-            check_causal(one, sequences)
 
 
 def chosen_times(times: Sequence[int] | None, sequences: Float[Tensor, "tasks t d"]) -> list[int]:
