@@ -18,7 +18,7 @@ from mesascope.training import Training
 
 STUDIES = registered("study")
 # Of algorithms alone, which take long each: with settings of their own, the first that is told to have changed.
-UNTRAINED = {"identify-calibration": {"trials": 5, "seeds": 1}, "good-regression": {"tasks": 400, "seeds": 1}}
+UNTRAINED = {"identify-calibration": {"trials": 6, "seeds": 1}, "good-regression": {"tasks": 400, "seeds": 1}}
 TINY = {
     "budget": 300,
     "tasks": 400,
