@@ -12,7 +12,6 @@ import torch
 from mesascope.errors import ArgumentTypeError, refuse, require_count, shown
 from mesascope.evidence import Estimates
 from mesascope.lenses import access
-from mesascope.lenses.access import require_causal
 from mesascope.lenses.groups import in_pairs, numbers, require_against, require_groups
 from mesascope.lenses.needs import require_access
 from mesascope.records import register
@@ -107,5 +106,5 @@ def _asked(lens: str, groups: Groups, sequences: Tensor) -> tuple[Tensor, dict[s
         name: [torch.cat([prediction for _, prediction in access.predictions(one, sequences)]) for one in members]
         for name, members in groups.items()
     }
-    require_causal(list(itertools.chain.from_iterable(groups.values())), sequences)
+    access.require_causal(itertools.chain.from_iterable(groups.values()), sequences)
     return sequences[:, 1:], seen

@@ -42,8 +42,8 @@ class RegressionProblem:
     character_regression1          5   five letters of the alphabet, 1 to 26; w times their places in a shuffled one
     ============================  ===  ===========================================================================
 
-    All tasks of a problem with fixed labels differ in their inputs alone. Labels of ``original`` problems are those of
-    the rounded inputs, others those of inputs before rounding, as in the authors' code.
+    All tasks of a problem with fixed labels differ in their inputs alone. Labels of the linear problems, Friedman's and
+    letters are those of inputs before rounding, all others those of the rounded ones, as in the authors' code.
 
     Args:
         problem: its name.
