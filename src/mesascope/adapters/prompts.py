@@ -139,13 +139,12 @@ _WORDS = Format(
 FORMATS: Mapping[str, Format] = {
     "words-to-numbers": _WORDS,
     "letters": replace(_WORDS, write_feature=_letter),
-    "compact": Format(
-        "",
-        lambda features, label: _line(features, f" {label}"),
-        lambda features: _line(features, ""),
-        "\n",
-        _plain,
-        lambda text, decimals: parse_number(text),
+    "compact": replace(
+        _WORDS,
+        instruction="",
+        pair=lambda features, label: _line(features, f" {label}"),
+        query=lambda features: _line(features, ""),
+        between="\n",
     ),
     "digits": Format(
         "",
