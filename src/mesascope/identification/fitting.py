@@ -6,7 +6,7 @@ import copy
 import itertools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 import torch
@@ -128,8 +128,8 @@ def fits(candidate: Candidate, tasks: Mapping[str, Episode], seen: Answers, near
     residuals = _Residuals(tasks, seen)
     found = [_refined(candidate, one, real, residuals) for one in near]
     for counts in _grid(whole) if not (near and whole) else ():
-        starts = [Fit(point, candidate.build(**point)) for point in ({**counts, **rest} for rest in _grid(real))]
-        found.append(_refined(candidate, min(starts, key=residuals.loss), real, residuals, first=True))
+        start = _start(candidate, [{**counts, **rest} for rest in _grid(real)], real, residuals)
+        found.append(_refined(candidate, start, real, residuals, first=True))
     if len(found) == 1:
         return found
     losses = [max(residuals.loss(one), EXACT * len(seen)) for one in found]
@@ -147,21 +147,22 @@ class _Residuals:
         self.size = {name: one.sqrt()[:, None, None] for name, one in sizes(tasks, seen).items()}
         self.count = sum(one.numel() for one in seen.values())
 
-    def __call__(self, learner: Learner) -> np.ndarray:
+    def __call__(self, learner: Learner) -> Tensor:
         return self._of({name: one[None] for name, one in answers(learner, self.tasks).items()}, 1)[0]
 
-    def of_several(self, learner: nn.Module, weights: Mapping[str, Tensor], count: int) -> np.ndarray:
-        """A row for each of ``count`` sets of weights, which broadcast against tasks."""
-        answered = {}
+    def of_sizes(self, learner: nn.Module, sizes: Mapping[str, Float[Tensor, "steps several"]]) -> Tensor:
+        """A row for each of several sizes of a descent's steps, which broadcast against tasks."""
+        count, answered = next(iter(sizes.values())).shape[1], {}
+        weights = {name: one[..., None, None, None] for name, one in sizes.items()}
         for names in _alike(self.tasks).values():
             context, xq, _ = _joined([self.tasks[name] for name in names])
             x, y, xq = (part.expand(count, *part.shape) for part in (*context, xq))
             with torch.no_grad():
-                answer = functional_call(learner, dict(weights), (Context(x, y), xq))
+                answer = functional_call(learner, weights, (Context(x, y), xq))
             answered |= zip(names, answer.split([len(self.tasks[name].xq) for name in names], 1), strict=True)
         return self._of(answered, count)
 
-    def _of(self, answered: Mapping[str, Float[Tensor, "several tasks m dy"]], count: int) -> np.ndarray:
+    def _of(self, answered: Mapping[str, Float[Tensor, "several tasks m dy"]], count: int) -> Tensor:
         """Where a condition has no answer, or one that is not finite, all of its residuals are the largest."""
         parts = []
         for name, one in self.seen.items():
@@ -170,11 +171,11 @@ class _Residuals:
                 found = ((answered[name] - one) / self.size[name]).clamp(-_FAR, _FAR).flatten(1)
                 residuals = torch.where(torch.isfinite(found).all(1, keepdim=True), found, residuals)
             parts.append(residuals / one.numel() ** 0.5)
-        return torch.cat(parts, 1).numpy()
+        return torch.cat(parts, 1)
 
     def loss(self, fitted: Fit) -> float:
         """The mean over a condition's tasks of squared residuals, summed over conditions."""
-        return float(np.square(self(fitted.learner)).sum())
+        return self(fitted.learner).square().sum().item()
 
 
 def _split(free: Mapping[str, Range]) -> tuple[dict[str, Range], dict[str, Range]]:
@@ -193,6 +194,36 @@ def _axis(one: Range, points: int) -> list[Any]:
         return list(range(int(one.low), int(one.high) + 1))
     make = np.geomspace if one.scale == "log" else np.linspace
     return make(one.low, one.high, points + 2)[1:-1].tolist()
+
+
+def _start(
+    candidate: Candidate, points: Sequence[Mapping[str, Any]], real: Mapping[str, Range], residuals: _Residuals
+) -> Fit:
+    """The best of points that differ in real parameters alone."""
+    first = candidate.build(**points[0])
+    if _has_sizes(first, real):
+        values = torch.tensor([[point[name] for name in real] for point in points], dtype=torch.float64)
+        best = int(residuals.of_sizes(first, _by_parameter(first, real, values)).square().sum(1).argmin())
+        return Fit({**points[best]}, candidate.build(**points[best]))
+    return min((Fit({**point}, candidate.build(**point)) for point in points), key=residuals.loss)
+
+
+def _has_sizes(learner: Learner, real: Mapping[str, Range]) -> TypeGuard[nn.Module]:
+    """Whether the real parameters are sizes of a descent's steps, one for all steps."""
+    if not isinstance(learner, nn.Module) or not depths(learner)[-1]:
+        return False
+    parameters = {name.rpartition(".")[2]: value for name, value in learner.named_parameters()}
+    return set(parameters) == set(real) and not any(value.ndim for value in parameters.values())
+
+
+def _by_parameter(
+    learner: nn.Module, real: Mapping[str, Range], values: Float[Tensor, "several real"]
+) -> dict[str, Float[Tensor, "steps several"]]:
+    """A column for each of a descent's parameters, the same for all steps."""
+    columns = dict(zip(real, values.T, strict=True))
+    return {
+        name: columns[name.rpartition(".")[2]].expand(depths(learner)[-1], -1) for name, _ in learner.named_parameters()
+    }
 
 
 def _refined(
@@ -224,7 +255,16 @@ class _Single:
 
     def functions(self, residuals: _Residuals) -> tuple[Callable, Any]:
         """Residuals at a point, and how their derivatives are found."""
-        return lambda point: residuals(self.at(point).learner), "2-point"
+        learner = self.candidate.build(**self.parameters)
+        if not _has_sizes(learner, self.real):
+            return lambda point: residuals(self.at(point).learner).numpy(), "2-point"
+
+        def of(points: np.ndarray) -> Tensor:
+            values = [[f(value) for f, value in zip(self.out, point, strict=True)] for point in points]
+            sizes = _by_parameter(learner, self.real, torch.tensor(values, dtype=torch.float64))
+            return residuals.of_sizes(learner, sizes)
+
+        return _in_one_call(of)
 
     def at(self, point: np.ndarray) -> Fit:
         own = {name: float(f(value)) for f, name, value in zip(self.out, self.real, point, strict=True)}
@@ -261,22 +301,13 @@ class _Each:
     def functions(self, residuals: _Residuals) -> tuple[Callable, Any]:
         """Residuals at a point, and their derivatives; those by sizes of steps are found in one call."""
         if any(len(shape) > 1 for shape in self.shapes.values()):
-            return lambda point: residuals(self.at(point).learner), "2-point"
+            return lambda point: residuals(self.at(point).learner).numpy(), "2-point"
 
-        def of(points: np.ndarray) -> np.ndarray:
-            return residuals.of_several(self.module, self._stacked(torch.as_tensor(points)), len(points))
+        def of(points: np.ndarray) -> Tensor:
+            parts = torch.as_tensor(points).T.split([steps for (steps,) in self.shapes.values()])
+            return residuals.of_sizes(self.module, dict(zip(self.shapes, parts, strict=True)))
 
-        def derivatives(point: np.ndarray) -> np.ndarray:
-            steps = _STEP * np.maximum(np.abs(point), 1.0)
-            there = of(np.concatenate([point[None], point + np.diag(steps)]))
-            return ((there[1:] - there[0]) / steps[:, None]).T
-
-        return lambda point: of(point[None])[0], derivatives
-
-    def _stacked(self, points: Float[Tensor, "several numbers"]) -> dict[str, Float[Tensor, "steps several 1 1 1"]]:
-        """Sizes of steps that broadcast against tasks ``(several, tasks, rows, width)``."""
-        parts = points.T[..., None, None, None].split([steps for (steps,) in self.shapes.values()])
-        return dict(zip(self.shapes, parts, strict=True))
+        return _in_one_call(of)
 
     def at(self, point: np.ndarray) -> Fit:
         learner, found = copy.deepcopy(self.module), {}
@@ -287,6 +318,17 @@ class _Each:
             found[own] = part.reshape(shape).tolist()
         whole = {name: value for name, value in self.near.parameters.items() if isinstance(value, int)}
         return Fit({**whole, **found}, learner)
+
+
+def _in_one_call(of: Callable[[np.ndarray], Tensor]) -> tuple[Callable, Callable]:
+    """Residuals at a point, and all of their derivatives by differences, from those at several points."""
+
+    def derivatives(point: np.ndarray) -> np.ndarray:
+        steps = _STEP * np.maximum(np.abs(point), 1.0)
+        there = of(np.concatenate([point[None], point + np.diag(steps)])).numpy()
+        return ((there[1:] - there[0]) / steps[:, None]).T
+
+    return lambda point: of(point[None])[0].numpy(), derivatives
 
 
 def _descended(space: Any, residuals: _Residuals) -> Fit:

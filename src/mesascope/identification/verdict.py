@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import optimize, special, stats
+from scipy import optimize, stats
 
 from mesascope.measurement import Measurement
 from mesascope.shapes import Float, Tensor
@@ -129,7 +129,7 @@ def _betting_bound(draws: np.ndarray, level: float) -> float:
 
     def won(log_bound: float) -> float:
         gains = np.log1p(stakes * (draws / np.exp(log_bound) - 1)).sum(1)
-        return float(special.logsumexp(gains) - np.log(len(_STAKES)) + np.log(level))
+        return float(np.logaddexp.reduce(gains) - np.log(len(_STAKES)) + np.log(level))
 
     high = float(np.log(draws.mean()))
     low = high - 60
