@@ -33,22 +33,25 @@ _POINTS = {0: 1, 1: 16, 2: 8}
 # Steps of Levenberg and Marquardt.
 _MOST_STEPS = 30
 # The share of its loss by which a step lowers it, or is the last; where a fit is exact, each lowers it by far more.
-_GAIN = 1e-5
+_GAIN = 1e-4
 # Fits that are kept for more tasks, for so many choices of whole numbers.
-_KEPT = 4
+KEPT = 4
 # How far the loss of a fit that is kept may be above the lowest.
 _NEAR = 4.0
 # Between two points of a difference, over the larger of 1 and a parameter: the root of rounding.
 _STEP = 1.5e-8
+# The same for what is no descent: estimators stop at tolerances of their own.
+_FAR_STEP = 1e-2
 # What stands for a residual where a candidate has no answer: no two predictions differ by more of their size.
 _FAR = 2.0
 
 
 class Fit(NamedTuple):
-    """A candidate at its nearest to a learner."""
+    """A candidate at its nearest to a learner, and the loss there."""
 
     parameters: dict[str, Any]
     learner: Learner
+    loss: float
 
 
 def answers(learner: Learner, tasks: Mapping[str, Episode], partly: bool = False) -> dict[str, Tensor]:
@@ -109,13 +112,16 @@ def squared_differences(
     return (one - other).square().mean((-2, -1)) / largest
 
 
-def fits(candidate: Candidate, tasks: Mapping[str, Episode], seen: Answers, near: Sequence[Fit] = ()) -> list[Fit]:
+def fits(
+    candidate: Candidate, tasks: Mapping[str, Episode], seen: Answers, near: Sequence[Fit] = (), anew: bool = True
+) -> list[Fit]:
     """Least squares over the candidate's parameters: a grid, and Levenberg-Marquardt from its best points.
 
     All conditions count alike. Residuals are differences of predictions over the root of `sizes`.
 
     Args:
-        near: fits to other tasks. Numbers of steps, and other whole numbers, are tried as these have them alone.
+        near: fits to other tasks, to start from as well.
+        anew: whether numbers of steps, and other whole numbers, that no fit in ``near`` has are tried, too.
 
     Returns:
         The best for each choice of whole numbers, by Akaike's criterion, the best first; four at most, and none whose
@@ -126,17 +132,19 @@ def fits(candidate: Candidate, tasks: Mapping[str, Episode], seen: Answers, near
     seen = {name: one[:most] for name, one in seen.items()}
     whole, real = _split(candidate.free)
     residuals = _Residuals(tasks, seen)
-    found = [_refined(candidate, one, real, residuals) for one in near]
-    for counts in _grid(whole) if not (near and whole) else ():
-        start = _start(candidate, [{**counts, **rest} for rest in _grid(real)], real, residuals)
-        found.append(_refined(candidate, start, real, residuals, first=True))
-    if len(found) == 1:
-        return found
-    losses = [max(residuals.loss(one), EXACT * len(seen)) for one in found]
+    found = []
+    for counts in _grid(whole):
+        known = [one for one in near if all(one.parameters[name] == count for name, count in counts.items())]
+        refined = [_refined(candidate, one, real, residuals) for one in known]
+        if anew or not whole:
+            start = _start(candidate, [{**counts, **rest} for rest in _grid(real)], real, residuals)
+            refined.append(_refined(candidate, start, real, residuals, first=True))
+        found += [min(refined, key=lambda one: one.loss)] if refined else []
+    losses = [max(one.loss, EXACT * len(seen)) for one in found]
     numbers = [sum(np.size(value) for name, value in one.parameters.items() if name not in whole) for one in found]
     criteria = [residuals.count * np.log(loss) + 2 * number for loss, number in zip(losses, numbers, strict=True)]
     order = sorted(range(len(found)), key=lambda index: criteria[index])
-    return [found[index] for index in order if losses[index] <= _NEAR * min(losses)][:_KEPT]
+    return [found[index] for index in order if losses[index] <= _NEAR * min(losses)][:KEPT]
 
 
 class _Residuals:
@@ -157,7 +165,7 @@ class _Residuals:
         for names in _alike(self.tasks).values():
             context, xq, _ = _joined([self.tasks[name] for name in names])
             x, y, xq = (part.expand(count, *part.shape) for part in (*context, xq))
-            with torch.no_grad():
+            with torch.inference_mode():
                 answer = functional_call(learner, weights, (Context(x, y), xq))
             answered |= zip(names, answer.split([len(self.tasks[name].xq) for name in names], 1), strict=True)
         return self._of(answered, count)
@@ -173,9 +181,9 @@ class _Residuals:
             parts.append(residuals / one.numel() ** 0.5)
         return torch.cat(parts, 1)
 
-    def loss(self, fitted: Fit) -> float:
-        """The mean over a condition's tasks of squared residuals, summed over conditions."""
-        return self(fitted.learner).square().sum().item()
+    def fit(self, parameters: Mapping[str, Any], learner: Learner) -> Fit:
+        """With its loss, the mean over a condition's tasks of squared residuals, summed over conditions."""
+        return Fit({**parameters}, learner, self(learner).square().sum().item())
 
 
 def _split(free: Mapping[str, Range]) -> tuple[dict[str, Range], dict[str, Range]]:
@@ -204,8 +212,8 @@ def _start(
     if _has_sizes(first, real):
         values = torch.tensor([[point[name] for name in real] for point in points], dtype=torch.float64)
         best = int(residuals.of_sizes(first, _by_parameter(first, real, values)).square().sum(1).argmin())
-        return Fit({**points[best]}, candidate.build(**points[best]))
-    return min((Fit({**point}, candidate.build(**point)) for point in points), key=residuals.loss)
+        return residuals.fit(points[best], candidate.build(**points[best]))
+    return min((residuals.fit(point, candidate.build(**point)) for point in points), key=lambda one: one.loss)
 
 
 def _has_sizes(learner: Learner, real: Mapping[str, Range]) -> TypeGuard[nn.Module]:
@@ -231,7 +239,7 @@ def _refined(
 ) -> Fit:
     """The nearest local optimum; where sizes are their own, ``first`` comes from a point where they are equal."""
     if not real:
-        return start
+        return residuals.fit(start.parameters, start.learner)
     if not candidate.own_sizes:
         return _descended(_Single(candidate, start, real), residuals)
     if not first:
@@ -253,23 +261,23 @@ class _Single:
     def start(self) -> list[float]:
         return [float(f(self.parameters[name])) for f, name in zip(self.into, self.real, strict=True)]
 
-    def functions(self, residuals: _Residuals) -> tuple[Callable, Any]:
+    def functions(self, residuals: _Residuals) -> tuple[Callable, Callable]:
         """Residuals at a point, and how their derivatives are found."""
         learner = self.candidate.build(**self.parameters)
         if not _has_sizes(learner, self.real):
-            return lambda point: residuals(self.at(point).learner).numpy(), "2-point"
+            return _by_differences(_one_by_one(self, residuals), _FAR_STEP)
 
         def of(points: np.ndarray) -> Tensor:
             values = [[f(value) for f, value in zip(self.out, point, strict=True)] for point in points]
             sizes = _by_parameter(learner, self.real, torch.tensor(values, dtype=torch.float64))
             return residuals.of_sizes(learner, sizes)
 
-        return _in_one_call(of)
+        return _by_differences(of)
 
-    def at(self, point: np.ndarray) -> Fit:
+    def at(self, point: np.ndarray) -> tuple[dict[str, Any], Learner]:
         own = {name: float(f(value)) for f, name, value in zip(self.out, self.real, point, strict=True)}
         parameters = {**self.parameters, **own}
-        return Fit(parameters, self.candidate.build(**parameters))
+        return parameters, self.candidate.build(**parameters)
 
 
 class _Each:
@@ -298,18 +306,18 @@ class _Each:
         ends = (1 + self.spread, 1 - self.spread)
         return torch.linspace(*ends, shape[0], dtype=torch.float64) if len(shape) == 1 else torch.ones(shape)
 
-    def functions(self, residuals: _Residuals) -> tuple[Callable, Any]:
+    def functions(self, residuals: _Residuals) -> tuple[Callable, Callable]:
         """Residuals at a point, and their derivatives; those by sizes of steps are found in one call."""
         if any(len(shape) > 1 for shape in self.shapes.values()):
-            return lambda point: residuals(self.at(point).learner).numpy(), "2-point"
+            return _by_differences(_one_by_one(self, residuals))
 
         def of(points: np.ndarray) -> Tensor:
             parts = torch.as_tensor(points).T.split([steps for (steps,) in self.shapes.values()])
             return residuals.of_sizes(self.module, dict(zip(self.shapes, parts, strict=True)))
 
-        return _in_one_call(of)
+        return _by_differences(of)
 
-    def at(self, point: np.ndarray) -> Fit:
+    def at(self, point: np.ndarray) -> tuple[dict[str, Any], Learner]:
         learner, found = copy.deepcopy(self.module), {}
         parts = torch.as_tensor(point.copy()).split([int(np.prod(shape)) for shape in self.shapes.values()])
         for (name, shape), part in zip(self.shapes.items(), parts, strict=True):
@@ -317,18 +325,27 @@ class _Each:
             setattr(learner.get_submodule(home), own, nn.Parameter(part.reshape(shape)))
             found[own] = part.reshape(shape).tolist()
         whole = {name: value for name, value in self.near.parameters.items() if isinstance(value, int)}
-        return Fit({**whole, **found}, learner)
+        return {**whole, **found}, learner
 
 
-def _in_one_call(of: Callable[[np.ndarray], Tensor]) -> tuple[Callable, Callable]:
-    """Residuals at a point, and all of their derivatives by differences, from those at several points."""
+def _one_by_one(space: _Single | _Each, residuals: _Residuals) -> Callable[[np.ndarray], Tensor]:
+    return lambda points: torch.stack([residuals(space.at(one)[1]) for one in points])
+
+
+def _by_differences(of: Callable[[np.ndarray], Tensor], step: float = _STEP) -> tuple[Callable, Callable]:
+    """Residuals at a point, and their derivatives by differences, from those at several points."""
+    last: dict[str, np.ndarray] = {}
+
+    def there(point: np.ndarray) -> np.ndarray:
+        if not np.array_equal(point, last.get("point", [])):
+            last.update(point=point.copy(), residuals=of(point[None])[0].numpy())
+        return last["residuals"]
 
     def derivatives(point: np.ndarray) -> np.ndarray:
-        steps = _STEP * np.maximum(np.abs(point), 1.0)
-        there = of(np.concatenate([point[None], point + np.diag(steps)])).numpy()
-        return ((there[1:] - there[0]) / steps[:, None]).T
+        steps = step * np.maximum(np.abs(point), 1.0)
+        return (of(point + np.diag(steps)).numpy() - there(point)).T / steps
 
-    return lambda point: of(point[None])[0].numpy(), derivatives
+    return there, derivatives
 
 
 def _descended(space: Any, residuals: _Residuals) -> Fit:
@@ -337,4 +354,5 @@ def _descended(space: Any, residuals: _Residuals) -> Fit:
         function, space.start(), derivatives, bounds=space.bounds, x_scale="jac",
         xtol=1e-12, ftol=_GAIN, gtol=1e-15, max_nfev=_MOST_STEPS,
     )  # fmt: skip
-    return space.at(found.x)
+    parameters, learner = space.at(found.x)
+    return Fit(parameters, learner, 2 * float(found.cost))

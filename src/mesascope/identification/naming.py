@@ -14,7 +14,7 @@ from mesascope.identification.answer import Identification
 from mesascope.identification.behaviour import Behaviour, asked_for_behaviour, behaviour_of, controls, untrained
 from mesascope.identification.catalogue import Candidate, candidates as catalogue, require_candidates
 from mesascope.identification.conditions import OWN, SHUFFLED, battery
-from mesascope.identification.fitting import Answers, Fit, answers, fits, sizes, squared_differences
+from mesascope.identification.fitting import KEPT, Answers, Fit, answers, fits, sizes, squared_differences
 from mesascope.identification.likeness import Likeness, apart, likeness
 from mesascope.identification.verdict import EXACT, FARTHEST, Difference, Row, difference
 from mesascope.lenses.needs import called, require_access
@@ -257,20 +257,22 @@ def _row(candidate: Candidate, seen: _Seen, tolerance: float, level: float) -> t
     """
     look, bound = level / 6, max(tolerance, EXACT)
     near: list[Fit] = []
-    counts = sorted({_most(candidate, _SCREEN), _most(candidate, len(seen.fit[OWN]))})
+    tasks_each = len(seen.fit[OWN])
+    counts = sorted({_most(candidate, min(_SCREEN, tasks_each)), _most(candidate, tasks_each)})
     for most in counts:
         few, tasks = {OWN: seen.fit[OWN][:most]}, {OWN: seen.tasks["fit"][OWN].part(0, most)}
-        near = fits(candidate, tasks, few, near)
+        near = fits(candidate, tasks, few, near, anew=not near)
         own = near[0]
         at_best = _difference(candidate, own, tasks, few, float(seen.noise[OWN].mean()), look)
         if at_best.low > bound:
             return Row(candidate.name, own.parameters, {OWN: at_best}, own.parameters, at_best, screened=True), own
     alone = _tested(candidate, own, seen, OWN, level / 2)
     near = near[:1] if candidate.most_tasks else near
+    anew = len(near) == KEPT and float(seen.noise[OWN].mean()) > 0  # then other numbers of steps may be as near
     for most in counts:
         few = {name: one[:most] for name, one in seen.fit.items()}
         tasks = {name: one.part(0, most) for name, one in seen.tasks["fit"].items()}
-        near = fits(candidate, tasks, few, near)
+        near, anew = fits(candidate, tasks, few, near, anew), False
         best, last = near[0], most == counts[-1]
         share, tested = (level / 2 if last else look) / len(seen.test), {}
         for name in seen.test:

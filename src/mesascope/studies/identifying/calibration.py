@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import torch
 
     from mesascope.identification import Candidate, Identification
+    from mesascope.learners import Range
     from mesascope.studies.lab import Lab
 
 # What is planted, and what answers are chosen from: algorithms of all kinds, near neighbours among them.
@@ -150,20 +151,21 @@ def _behind(adapter: str, learner: Any) -> Any:
     return learner
 
 
-def _drawn(free: Any, generator: torch.Generator) -> dict[str, Any]:
-    """Parameters from the middle half of each range."""
+def _drawn(candidate: Candidate, generator: torch.Generator) -> dict[str, Any]:
+    """Parameters from the middle half of each range, two of each where steps have sizes of their own."""
     import torch
 
-    found: dict[str, Any] = {}
-    for name, one in free.items():
+    def drawn(one: Range) -> Any:
         share = 0.25 + 0.5 * torch.rand((), generator=generator).item()
         if one.scale == "integer":
-            found[name] = round(one.low + share * (min(one.high, 6) - one.low))
-        elif one.scale == "log":
-            found[name] = math.exp(math.log(one.low) + share * (math.log(one.high) - math.log(one.low)))
-        else:
-            found[name] = one.low + share * (one.high - one.low)
-    return found
+            return round(one.low + share * (min(one.high, 6) - one.low))
+        if one.scale == "log":
+            return math.exp(math.log(one.low) + share * (math.log(one.high) - math.log(one.low)))
+        return one.low + share * (one.high - one.low)
+
+    if candidate.own_sizes:
+        return {name: [drawn(one), drawn(one)] for name, one in candidate.free.items()}
+    return {name: drawn(one) for name, one in candidate.free.items()}
 
 
 def _trial(lab: Lab, seed: int, index: int) -> dict[str, Any]:
@@ -184,7 +186,7 @@ def _trial(lab: Lab, seed: int, index: int) -> dict[str, Any]:
         truth, parameters, learner = -1, {}, _aliens()[pick(4)]
     else:
         truth = pick(len(PLANTED))
-        parameters = _drawn(known[PLANTED[truth]].free, generator)
+        parameters = _drawn(known[PLANTED[truth]], generator)
         learner = known[PLANTED[truth]].build(**parameters)
     planted: Any = Noisy(learner, noise, stream(seed, "noise", index)) if noise else learner
     budget = 3 * count * (1 + len(CONDITIONS)) + 3
