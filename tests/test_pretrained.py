@@ -14,6 +14,7 @@ from mesascope.nets import (
     EmbeddedDescent,
     InContextRegressor,
     InContextRegressorConfig,
+    LanguageModel,
     MesaAttention,
     Prompted,
     SequencePredictor,
@@ -33,6 +34,8 @@ def told(net):
     dtype = next(net.parameters()).dtype
     if isinstance(net, SequencePredictor | Prompted):
         return net(SEQUENCE.to(dtype))
+    if isinstance(net, LanguageModel):
+        return net(torch.arange(5))
     episode = EPISODE.to(dtype)
     return net(episode.context, episode.xq)
 

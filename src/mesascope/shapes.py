@@ -1,7 +1,7 @@
 """The one place that shapes in signatures come from.
 
-``Float[Tensor, "*batch n d"]`` documents a shape for the reader; the test session checks every annotated call
-at run time (through jaxtyping's import hook), and a user's program pays nothing.
+``Float[Tensor, "*batch n d"]``, or ``Int``, documents a shape for the reader; the test session checks every annotated
+call at run time (through jaxtyping's import hook), and a user's program pays nothing.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from torch import Tensor
 
 if TYPE_CHECKING:
     # A type checker cannot read shapes: to it, Float[Tensor, "n d"] is a Tensor.
-    from typing import Annotated as Float
+    from typing import Annotated as Float, Annotated as Int
 else:
-    from jaxtyping import Float
+    from jaxtyping import Float, Int
 
-__all__ = ["Float", "Tensor"]
+__all__ = ["Float", "Int", "Tensor"]

@@ -6,3 +6,4 @@ from .prompts import FORMATS as FORMATS, Format as Format, parse_number as parse
 from .protocols import AsLearner as AsLearner, AsPredictor as AsPredictor
 from .recorded import record as record, replay as replay
 from .text import TextLearner as TextLearner, from_text as from_text
+from .words import NumberWords as NumberWords, from_language_model as from_language_model

@@ -37,6 +37,7 @@ def from_text(
     most_tokens: int | None = None,
     concurrency: int = 8,
     batched: bool = False,
+    answer_decimals: int | None = None,
 ) -> TextLearner:
     """A learner from a model of text.
 
@@ -56,6 +57,7 @@ def from_text(
         cache: a file of JSON lines; what is in it is not asked again.
         most_calls, most_tokens: what may be spent; what is beyond is nan.
         concurrency: prompts asked at the same time.
+        answer_decimals: that answers are rounded to, if not to those of the prompts.
 
     >>> def last(prompt):  # repeats the label that it read last
     ...     return prompt.split("Output:")[-2].split()[0]
@@ -69,6 +71,8 @@ def from_text(
         format = FORMATS[format]
     require_instance("format", format, Format)
     require_count("decimals", decimals, least=0)
+    if answer_decimals is not None:
+        require_count("answer_decimals", answer_decimals, least=0)
     require_choice("order", order, ORDERS)
     if scale is not None and not (len(scale) == 2 and scale[0] < scale[1]):
         refuse("scale", "be a range, the lower end first", scale, "pass (0, 100), say")
@@ -76,7 +80,7 @@ def from_text(
         model, name or named(model), cache=cache, most_calls=most_calls, most_tokens=most_tokens,
         concurrency=concurrency, batched=batched,
     )  # fmt: skip
-    return TextLearner(calls, format, decimals, order, scale, features)
+    return TextLearner(calls, format, decimals, order, scale, features, answer_decimals)
 
 
 class _Scaling(NamedTuple):
@@ -99,9 +103,11 @@ class TextLearner:
         order: str,
         scale: tuple[float, float] | None,
         features: Sequence[str] | None,
+        answer_decimals: int | None = None,
     ) -> None:
         self.calls, self.format, self.decimals, self.order = calls, format, decimals, order
         self.scale, self.features = scale, features
+        self.answer_decimals = decimals if answer_decimals is None else answer_decimals
         self.asked = self.parsed = 0
         self.__name__ = calls.name
 
@@ -111,7 +117,7 @@ class TextLearner:
     @property
     def resolution(self) -> float:
         """The distance of two numbers that it can answer, where labels are written as they are."""
-        return 10.0**-self.decimals if self.scale is None else 0.0
+        return 10.0**-self.answer_decimals if self.scale is None else 0.0
 
     def table(self) -> Table:
         """What was asked, answered and read, and what it took: tokens are estimated."""

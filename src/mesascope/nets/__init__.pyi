@@ -16,6 +16,7 @@ from .embedding import (
     Embedding as Embedding,
     EmbeddingConfig as EmbeddingConfig,
 )
+from .language_model import LanguageModel as LanguageModel, LanguageModelConfig as LanguageModelConfig
 from .layers import MLP as MLP, Products as Products, set_products as set_products
 from .points import HasPoints as HasPoints, Point as Point
 from .predictor import (

@@ -73,6 +73,7 @@ from mesascope.nets import (
     EmbeddedDescentConfig,
     EmbeddingConfig,
     InContextRegressorConfig,
+    LanguageModelConfig,
     PromptedConfig,
     SequencePredictorConfig,
     TransformerConfig,
@@ -196,6 +197,11 @@ EXAMPLES: dict[str, dict[str, list[Callable[..., Any]]]] = {
         "prompted": [
             lambda: PromptedConfig(
                 SequencePredictorConfig(CausalTransformerConfig(AttentionConfig(8, 2, positions=4)), d=3), 2, True
+            ),
+        ],
+        "language-model": [
+            lambda: LanguageModelConfig(
+                CausalTransformerConfig(AttentionConfig(8, 2), 2, ("softmax", "linear"), mlp=2, layer_norm=True), 12, 9
             ),
         ],
         "embedded-descent": [lambda: EmbeddedDescentConfig(EmbeddingConfig(4, 8), steps=2, eta=(0.1, 0.2))],

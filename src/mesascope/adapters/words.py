@@ -1,0 +1,136 @@
+"""Small language models whose tokens are numbers, as learners."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+
+from mesascope.adapters.text import TextLearner, from_text
+from mesascope.errors import ArgumentError, refuse, require_choice, require_count, require_instance, require_number
+from mesascope.shapes import Float, Int, Tensor
+from mesascope.streams import stream
+
+__all__ = ["NumberWords", "from_language_model"]
+
+READS = ("mode", "mean", "sample")
+# Decimals of a mean.
+_FINE = 6
+_PARTS = re.compile(r"-?\d+(?:\.\d+)?|->|,|\n|[^\s]+")
+
+
+class NumberWords:
+    """A tokenizer of prompts in format compact: each number is a token, and so are the signs between numbers.
+
+    Args:
+        largest: the largest number that there is a token for, and minus it the smallest.
+        decimals: that numbers have.
+
+    >>> words = NumberWords(largest=9.9, decimals=1)
+    >>> len(words), words.encode("1.5, -0.2 -> 3.0")
+    (202, [114, 199, 97, 200, 129])
+    >>> words.decode([114, 200])
+    '1.5 ->'
+    """
+
+    def __init__(self, largest: float = 9.9, decimals: int = 1) -> None:
+        require_number("largest", largest, above=0)
+        require_count("decimals", decimals, least=0)
+        self.decimals, self.most = decimals, round(largest * 10**decimals)
+        self.signs: Mapping[str, int] = {
+            sign: 2 * self.most + 1 + place for place, sign in enumerate((",", "->", "\n"))
+        }
+
+    def __len__(self) -> int:
+        return 2 * self.most + 1 + len(self.signs)
+
+    @property
+    def values(self) -> Float[Tensor, " numbers"]:
+        """The numbers of the first tokens, in float64; the signs come after them."""
+        return torch.arange(-self.most, self.most + 1, dtype=torch.float64) / 10**self.decimals
+
+    def encode(self, text: str) -> list[int]:
+        """The tokens of a text; refuses one with a number beyond the largest, or with another word."""
+        return [self.signs[part] if part in self.signs else self._number(part) for part in _PARTS.findall(text)]
+
+    def of_numbers(self, numbers: Float[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
+        """The tokens of numbers, rounded; those beyond the largest become it."""
+        return (numbers * 10**self.decimals).round().clamp(-self.most, self.most).long() + self.most
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of tokens."""
+        signs = {token: sign for sign, token in self.signs.items()}
+        texts = [signs[token] if token in signs else str(self.values[token].item()) for token in tokens]
+        return " ".join(texts).replace(" ,", ",").replace(" \n ", "\n")
+
+    def _number(self, text: str) -> int:
+        try:
+            token = round(float(text) * 10**self.decimals) + self.most
+        except ValueError:
+            token = -1
+        if not 0 <= token <= 2 * self.most:
+            most = self.most / 10**self.decimals
+            refuse("text", f"be of numbers from -{most} to {most} in format compact", text, "scale it")
+        return token
+
+
+def from_language_model(
+    model: Callable[[Tensor], Tensor],
+    words: NumberWords,
+    read: str = "mode",
+    *,
+    seed: int = 0,
+    name: str | None = None,
+) -> TextLearner:
+    """A learner from a language model of numbers, asked in format compact; see `from_text`.
+
+    A prompt with a number beyond the largest is not answered.
+
+    Args:
+        model: from tokens ``(batch, t)`` to logits ``(batch, t, vocabulary)``: `LanguageModel`, say.
+        read: what the answer is: the likeliest number, the mean of all by their probabilities, or one drawn by them.
+        seed: of what is drawn.
+
+    >>> from mesascope.tasks import Context
+    >>> words = NumberWords()
+    >>> flat = lambda tokens: torch.zeros(*tokens.shape, len(words))  # every token is as likely
+    >>> learner = from_language_model(flat, words, "mean")
+    >>> learner(Context(torch.ones(1, 2, 1), torch.ones(1, 2, 1)), torch.ones(1, 1, 1)).abs().item()
+    0.0
+    """
+    require_instance("words", words, NumberWords)
+    require_choice("read", read, READS)
+    generator = stream(seed, "answers")
+    return from_text(
+        lambda prompts: _answers(model, words, read, prompts, generator), "compact", batched=True,
+        name=name or type(model).__name__, decimals=words.decimals, concurrency=256,
+        answer_decimals=_FINE if read == "mean" else None,
+    )  # fmt: skip
+
+
+def _encoded(words: NumberWords, prompt: str) -> list[int]:
+    try:
+        return words.encode(prompt)
+    except ArgumentError:
+        return []
+
+
+def _answers(
+    model: Callable[[Tensor], Tensor], words: NumberWords, read: str, prompts: Sequence[str], generator: torch.Generator
+) -> list[str]:
+    """Texts of the next number after each prompt, empty where there are no words for it."""
+    tokens, answers = [_encoded(words, prompt) for prompt in prompts], [""] * len(prompts)
+    for length in {len(one) for one in tokens} - {0}:
+        places = [place for place, one in enumerate(tokens) if len(one) == length]
+        with torch.no_grad():
+            logits = model(torch.tensor([tokens[place] for place in places]))[:, -1].double().cpu()
+        shares = logits[:, : len(words.values)].softmax(-1)
+        numbers = {
+            "mode": lambda: words.values[shares.argmax(-1)],  # noqa: B023
+            "mean": lambda: shares @ words.values,  # noqa: B023
+            "sample": lambda: words.values[torch.multinomial(shares, 1, generator=generator)[:, 0]],  # noqa: B023
+        }[read]()
+        for place, number in zip(places, numbers.tolist(), strict=True):
+            answers[place] = f"{number:.{_FINE}f}"
+    return answers

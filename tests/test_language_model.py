@@ -1,0 +1,101 @@
+"""Language models of numbers: causal, refused in a sentence, and learners by their probabilities."""
+
+import re
+
+import pytest
+import torch
+from hypothesis import given, strategies as st
+
+from mesascope.adapters import FORMATS, NumberWords, from_language_model
+from mesascope.errors import ArgumentError, ArgumentTypeError
+from mesascope.nets import AttentionConfig, CausalTransformerConfig, LanguageModelConfig
+from mesascope.streams import stream
+from mesascope.tasks import Context, LinearRegression
+
+WORDS = NumberWords(largest=9.9, decimals=1)
+TRANSFORMER = CausalTransformerConfig(AttentionConfig(8, 2), 2, "softmax", mlp=2, layer_norm=True)
+
+
+def built():
+    return LanguageModelConfig(TRANSFORMER, len(WORDS), 40).build(stream(0, "init"))
+
+
+def test_logits_depend_on_the_tokens_up_to_each_alone():
+    model, tokens = built(), torch.randint(len(WORDS), (3, 12), generator=stream(0, "tokens"))
+    changed = tokens.clone()
+    changed[:, 7:] = (changed[:, 7:] + 1) % len(WORDS)
+    before, after = model(tokens), model(changed)
+    assert torch.equal(before[:, :7], after[:, :7])
+    assert not torch.allclose(before[:, 7:], after[:, 7:])
+
+
+def test_places_differ():
+    tokens = torch.zeros(1, 5, dtype=torch.long)
+    logits = built()(tokens)[0]
+    assert not torch.allclose(logits[0], logits[1])
+
+
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [
+        (torch.zeros(1, 41, dtype=torch.long), "tokens must be at most 40 long, but is 41: shorten the text."),
+        (torch.full((1, 3), 202), "tokens must be from 0 to 201, but is [202, 202]: use its own tokenizer."),
+        (torch.full((1, 3), -1), "tokens must be from 0 to 201, but is [-1, -1]: use its own tokenizer."),
+    ],
+)
+def test_tokens_that_it_cannot_read_are_refused(tokens, message):
+    with pytest.raises(ArgumentError, match=f"^{re.escape(message)}$"):
+        built()(tokens)
+
+
+def test_tokens_are_whole_numbers():
+    with pytest.raises(ArgumentTypeError, match=r"^tokens must be of dtype torch\.int64, but are torch\.float32"):
+        built()(torch.ones(1, 3))
+
+
+@given(st.lists(st.integers(-99, 99), min_size=2, max_size=6))
+def test_a_prompt_is_its_tokens_and_back(numbers):
+    *pairs, query = [number / 10 for number in numbers]
+    prompt = FORMATS["compact"].prompt([[one] for one in pairs], pairs, [query], decimals=1)
+    tokens = WORDS.encode(prompt)
+    assert WORDS.decode(tokens) == prompt.replace("-0.0", "0.0")
+    assert tokens[:-1:4] == WORDS.of_numbers(torch.tensor([*pairs, query])).tolist()
+
+
+@pytest.mark.parametrize("text", ["10.0 -> 1.0", "a -> 1.0", "1e99 ->", "1.0 => 2.0"])
+def test_words_that_it_lacks_are_refused(text):
+    with pytest.raises(ArgumentError, match=r"^text must be of numbers from -9\.9 to 9\.9 in format compact, but is"):
+        WORDS.encode(text)
+
+
+def peaked(tokens):
+    """Of three numbers after any prompt: 1.0 with probability .5, 2.0 with .3 and -4.0 with .2."""
+    logits = torch.full((*tokens.shape, len(WORDS)), -torch.inf)
+    logits[..., WORDS.of_numbers(torch.tensor([1.0, 2.0, -4.0]))] = torch.tensor([0.5, 0.3, 0.2]).log()
+    return logits
+
+
+def test_an_answer_is_the_likeliest_number_the_mean_or_one_that_is_drawn():
+    context, xq = Context(torch.ones(1, 2, 1), torch.ones(1, 2, 1)), torch.ones(1, 1, 1)
+    assert from_language_model(peaked, WORDS, "mode")(context, xq).item() == 1.0
+    assert from_language_model(peaked, WORDS, "mean")(context, xq).item() == pytest.approx(0.3, abs=1e-6)
+    many = Context(torch.ones(4000, 2, 1), torch.ones(4000, 2, 1))
+    drawn = from_language_model(peaked, WORDS, "sample")(many, torch.ones(4000, 1, 1))
+    assert set(drawn.flatten().tolist()) == {1.0, 2.0, -4.0}
+    assert drawn.mean().item() == pytest.approx(0.3, abs=5 * 2.2 / 4000**0.5)
+
+
+def test_a_prompt_beyond_its_words_is_not_answered_and_others_are():
+    x = torch.tensor([[[1.0], [2.0]], [[1.0], [12.0]]])
+    learner = from_language_model(peaked, WORDS)
+    answer = learner(Context(x, torch.ones(2, 2, 1)), torch.ones(2, 1, 1))
+    assert answer[0].item() == 1.0
+    assert answer[1].isnan().all()
+    assert learner.table()[0]["parse rate"] == 0.5
+
+
+def test_a_network_answers_tasks():
+    episode = LinearRegression(n_context=5, d_in=1).sample(3, stream(0, "tasks"))
+    answer = from_language_model(built(), WORDS, "mean")(episode.context, episode.xq)
+    assert answer.shape == episode.yq.shape
+    assert answer.isfinite().all()
