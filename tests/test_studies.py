@@ -19,6 +19,7 @@ from mesascope.training import Training
 STUDIES = registered("study")
 # Of algorithms alone, which take long each: with settings of their own, the first that is told to have changed.
 UNTRAINED = {"identify-calibration": {"trials": 6, "seeds": 1}, "good-regression": {"tasks": 400, "seeds": 1}}
+SHRUNK = {**UNTRAINED, "llm-regression": {"tasks": 30}}
 TINY = {
     "budget": 300,
     "tasks": 400,
@@ -26,6 +27,7 @@ TINY = {
     "tune_tasks": 150,
     "watch_tasks": 100,
     "draws": 10,
+    "slow_tasks": 3,
 }
 # Sequences cost fifty times what tasks of one query do.
 TINY_SEQUENCES = {"tasks": 60, "tune_tasks": 60, "watch_tasks": 20, "probe_tasks": 60, "averaged_tasks": 1}
@@ -49,7 +51,7 @@ def hardly_trained(settings, **tiny):
 
 def finished(name, folder, seed=0, **tiny):
     study = STUDIES[name]
-    settings = hardly_trained(study.presets["quick"], **UNTRAINED.get(name, {}) | tiny)
+    settings = hardly_trained(study.presets["quick"], **SHRUNK.get(name, {}) | tiny)
     run = new_run(study, "quick", settings, seed=seed, out=folder)
     return run, run_study(study, settings, run)
 
@@ -137,7 +139,7 @@ def test_settings_and_their_changes_are_read_back(tiny):
     name, run, _ = tiny
     study, settings, again = resume_run(run.path)
     assert (study.name, again.path) == (name, run.path)
-    assert settings == again.settings == hardly_trained(study.presets["quick"], **UNTRAINED.get(name, {}))
+    assert settings == again.settings == hardly_trained(study.presets["quick"], **SHRUNK.get(name, {}))
     first = " ".join(map(str, next(iter(UNTRAINED.get(name, {"training.steps": 4}).items()))))
     assert any(change.startswith(f"{first} (") for change in changed_settings(study, again))
 

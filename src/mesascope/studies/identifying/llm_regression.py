@@ -1,0 +1,395 @@
+"""Which algorithm does a language model run that predicts numbers in text?
+
+From Words to Numbers (Vacareanu et al., 2024) measures how well language models regress in context, and says of the
+mechanism that it does not explain it. Here small language models are trained on text of linear problems, put beside
+regressors that read the same rounded numbers, and asked with `identify`. A model behind a server of OpenAI's protocol
+takes their place with --model and --base-url.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mesascope.errors import refuse, require_count, require_instance
+from mesascope.evidence import Arrays, Claim, above, below, ours, printed
+from mesascope.records import register
+from mesascope.reports import Figure, Grid, Line, Lines
+from mesascope.studies.common import converged, plan
+from mesascope.studies.identifying.regression_text import FAMILY, PAIRS, USUAL, TextModels, label_loss, reader
+from mesascope.studies.study import Study
+
+if TYPE_CHECKING:
+    from mesascope.identification import Identification
+    from mesascope.studies.lab import Lab
+
+PAPER = "Vacareanu et al., From Words to Numbers (COLM 2024)"
+# What regresses by text, and what it is compared with; the last ones are told of with all pairs alone.
+MODEL = "model"
+LABELS = {
+    "mean": "mean of labels", "last": "last label", "neighbour": "nearest neighbour", "neighbours": "3 neighbours",
+    "kernel": "kernel ridge", "linear": "LinearRegression", "origin": "least squares", "bayes": "ridge, tuned",
+}  # fmt: skip
+SLOW = {"forest": "random forest", "boosting": "gradient boosting", "svr": "SVR"}
+# Pairs that an algorithm may be told of.
+COUNTS = tuple(range(1, PAIRS + 1))
+# From where on the regret's growth is fitted.
+GROWN = 4
+
+
+@dataclass(frozen=True)
+class LanguageRegression(TextModels):
+    """Settings of the study."""
+
+    tasks: int = 1000
+    """Tasks that errors are measured on, with each number of pairs."""
+    slow_tasks: int = 300
+    """Of these, those that forests and boosting are fitted to, with all pairs."""
+    identify_tasks: int = 100
+    """Tasks of each condition that `identify` asks for."""
+    model: str = ""
+    """A model behind a server, in place of ones that are trained here."""
+    base_url: str = ""
+    """Of the server."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("tasks", "slow_tasks", "identify_tasks"):
+            require_count(name, getattr(self, name))
+        for name in ("model", "base_url"):
+            require_instance(name, getattr(self, name), str)
+        if bool(self.model) != bool(self.base_url):
+            refuse("model", "be named if and only if base_url is", self.model, "pass --model and --base-url")
+
+
+def measure(lab: Lab, settings: LanguageRegression) -> None:
+    """Train language models, compare their errors with regressors', and ask which algorithm they run."""
+    models = _served(lab, settings) if settings.model else _trained(lab, settings)
+    lab.stage("errors", lambda: _errors(lab, settings, models))
+    lab.stage("whole", lambda: _whole_errors(lab, settings, models))
+    lab.stage("identified", lambda: _identified(lab, settings, models))
+
+
+def _trained(lab: Lab, settings: LanguageRegression) -> list[Any]:
+    watched = lab.draw(FAMILY, settings.tasks, "watch")
+    networks = lab.train(
+        "language", settings.network(), FAMILY, settings.training, loss=label_loss,
+        watch=lambda network: {"loss": label_loss(network, watched).item()},
+    )  # fmt: skip
+    return [reader(network) for network in networks]
+
+
+def _served(lab: Lab, settings: LanguageRegression) -> list[Any]:
+    """The same model for each set of tasks; what it answered is kept in the run's folder."""
+    from mesascope.adapters import from_text, openai_model
+
+    model = openai_model(settings.model, base_url=settings.base_url)
+    return [
+        from_text(model, "words-to-numbers", decimals=1, cache=lab.run.path / f"answers-{seed}.jsonl")
+        for seed in lab.seeds
+    ]
+
+
+def _references() -> dict[str, Any]:
+    """Regressors that take a batch of tasks; ridge regression has the family's own ratio of noise to weights."""
+    from mesascope import learners
+
+    return {
+        "mean": learners.Mean(),
+        "last": lambda context, xq: context.y[..., -1:, :].expand(*xq.shape[:-1], -1),
+        "neighbour": learners.NearestNeighbours(1),
+        "neighbours": learners.NearestNeighbours(3),
+        "kernel": learners.KernelRidge("gaussian", 0.05, 2.0),
+        "linear": learners.WithIntercept(learners.LeastSquares()),
+        "origin": learners.LeastSquares(),
+        "bayes": learners.LeastSquares((FAMILY.noise / FAMILY.w_scale) ** 2),
+    }
+
+
+def _estimators() -> dict[str, Any]:
+    from sklearn.ensemble import GradientBoostingRegressor, RandomForestRegressor
+    from sklearn.svm import SVR
+
+    from mesascope.adapters import from_sklearn
+
+    forest = RandomForestRegressor(max_depth=3, random_state=0)
+    return {
+        "forest": from_sklearn(forest),
+        "boosting": from_sklearn(GradientBoostingRegressor(random_state=0)),
+        "svr": from_sklearn(SVR()),
+    }
+
+
+def _errors(lab: Lab, settings: LanguageRegression, models: list[Any]) -> Arrays:
+    """Errors ``(seeds, numbers of pairs, tasks)`` of each regressor on the numbers that a model reads."""
+    import torch
+
+    from mesascope.streams import stream
+    from mesascope.tasks import Context
+
+    found: dict[str, list[Any]] = {name: [] for name in (MODEL, *LABELS, "unrounded")}
+    for seed, model in zip(lab.seeds, models, strict=True):
+        exact = FAMILY.sample(settings.tasks, stream(seed, "llm-regression")).to(torch.float64)
+        read, rows = model.as_written(exact), {name: [] for name in found}
+        for count in COUNTS:
+            first = Context(read.context.x[:, :count], read.context.y[:, :count])
+            whole = Context(exact.context.x[:, :count], exact.context.y[:, :count])
+            asked = {MODEL: (model, first, read.xq), "unrounded": (_references()["bayes"], whole, exact.xq)}
+            asked |= {name: (one, first, read.xq) for name, one in _references().items()}
+            for name, (one, context, xq) in asked.items():
+                few = name == "neighbours" and count < 3
+                answer = (_references()["neighbour"] if few else one)(context, xq)
+                rows[name].append((answer.detach() - exact.yq)[:, 0, 0].numpy())
+        for name, row in rows.items():
+            found[name].append(np.stack(row))
+    arrays = {name: np.stack(rows).astype(np.float32) for name, rows in found.items()}
+    return Arrays(arrays, **dict.fromkeys(arrays, "seed pairs task"))
+
+
+def _whole_errors(lab: Lab, settings: LanguageRegression, models: list[Any]) -> Arrays:
+    """With all pairs: of estimators that take a task at a time, and of the model with shuffled labels."""
+    import torch
+
+    from mesascope.streams import stream
+    from mesascope.tasks import Context
+
+    found: dict[str, list[Any]] = {name: [] for name in (*SLOW, "shuffled")}
+    for seed, model in zip(lab.seeds, models, strict=True):
+        exact = FAMILY.sample(settings.tasks, stream(seed, "llm-regression")).to(torch.float64)
+        exact = exact.part(0, settings.slow_tasks)
+        read = model.as_written(exact)
+        (x, y), order = read.context, torch.randperm(PAIRS, generator=stream(seed, "shuffled"))
+        asked = {name: (one, read.context) for name, one in _estimators().items()}
+        asked["shuffled"] = (model, Context(x, y[:, order]))
+        for name, (one, context) in asked.items():
+            found[name].append((one(context, read.xq) - exact.yq)[:, 0, 0].numpy())
+    arrays = {name: np.stack(rows).astype(np.float32) for name, rows in found.items()}
+    return Arrays(arrays, **dict.fromkeys(arrays, "seed task"))
+
+
+def _identified(lab: Lab, settings: LanguageRegression, models: list[Any]) -> Arrays:
+    """Of each model's answer: distances of candidates and their bounds on the family's own tasks, and the worst."""
+    from mesascope.identification import CONDITIONS, candidates, identify
+
+    catalogue = candidates(FAMILY, sklearn=False)
+    budget = 3 * settings.identify_tasks * (1 + len(CONDITIONS)) + 3
+    answers = [identify(model, FAMILY, catalogue, budget, seed) for seed, model in zip(lab.seeds, models, strict=True)]
+    names = [one.name for one in catalogue]
+    rows = [_told(answer, names) for answer in answers]
+    return Arrays(
+        {name: np.stack([row[name] for row in rows]) for name in rows[0]} | {"candidate": np.array(names)},
+        **dict.fromkeys(rows[0], "seed candidate") | {"sense": "seed", "candidate": "candidate"},
+    )
+
+
+def _told(answer: Identification, names: list[str]) -> dict[str, Any]:
+    rows = {row.candidate: row for row in answer.rows}
+    senses = ("none of the candidates", "approximates on the family's own tasks", "approximates", "runs")
+    return {
+        "own": np.array([rows[name].own_difference.mean.value for name in names]),
+        "low": np.array([rows[name].own_difference.low for name in names]),
+        "worst": np.array([max(one.low for one in rows[name].differences.values()) for name in names]),
+        "sense": np.array(senses.index(answer.standing.kind)),
+    }
+
+
+def _errs(r: Any, name: str, count: int = PAIRS) -> np.ndarray:
+    """Mean absolute errors ``(seeds,)`` over tasks that the model answered."""
+    errors = r["errors"]
+    answered = np.isfinite(errors[MODEL][:, count - 1])
+    return np.nanmean(np.where(answered, np.abs(errors[name][:, count - 1].astype(float)), np.nan), 1)
+
+
+def _regret(r: Any) -> np.ndarray:
+    """Sums of mean absolute errors beyond those of the reference with the least, after each number of pairs."""
+    means = {name: np.nanmean(np.abs(r["errors"][name]), -1) for name in (MODEL, *LABELS)}
+    best = min(LABELS, key=lambda name: means[name].sum())
+    return np.cumsum(means[MODEL] - means[best], 1)
+
+
+def _growth(r: Any) -> np.ndarray:
+    """The exponent a of a regret like T^a from `GROWN` pairs on; nan where there is none."""
+    regret = _regret(r)[:, GROWN - 1 :]
+    logs = np.log(np.where(regret > 0, regret, np.nan))
+    return np.array([np.polyfit(np.log(COUNTS[GROWN - 1 :]), row, 1)[0] for row in logs])
+
+
+def _nearest(r: Any, name: str) -> np.ndarray:
+    """By candidate, the least of a seed."""
+    return np.asarray(r["identified"][name]).min(1)
+
+
+PREMISES = ("converged",)
+
+CLAIMS = (
+    converged("language", quantity="loss", most=0.02, at_least=3),
+    Claim(
+        "learns-in-context", "with all pairs each language model errs less than half as much as with one",
+        "mean absolute error with 20 pairs / with one", printed(PAPER),
+        lambda r: _errs(r, MODEL) / _errs(r, MODEL, 1), below(0.5), quantifier="mean",
+        at_least=3, premises=PREMISES,
+    ),
+    Claim(
+        "better-than-neighbours", "it errs less than three neighbours do", "mean absolute error / of three neighbours",
+        printed(PAPER), lambda r: _errs(r, MODEL) / _errs(r, "neighbours"), below(1.0), quantifier="mean", at_least=3,
+        premises=PREMISES,
+    ),
+    Claim(
+        "as-good-as-linear", "it errs no more than LinearRegression on the same rounded numbers, within 5 %",
+        "mean absolute error / of LinearRegression", printed(PAPER),
+        lambda r: _errs(r, MODEL) / _errs(r, "linear"), below(1.05), quantifier="mean", at_least=3,
+        premises=PREMISES,
+    ),
+    Claim(
+        "not-optimal", "it errs more than ridge regression that knows the noise",
+        "mean absolute error / of tuned ridge regression", ours("the limit"),
+        lambda r: _errs(r, MODEL) / _errs(r, "bayes"), above(1.0), quantifier="mean", at_least=3,
+        premises=PREMISES,
+    ),
+    Claim(
+        "rank", "among twelve regressors its mean rank is better than the middle", "mean rank by absolute error",
+        printed(PAPER), lambda r: _table(r)["ranks"][:, 0].mean(-1), below(6.5), quantifier="mean", at_least=3,
+        premises=PREMISES,
+    ),
+    Claim(
+        "regret", "its regret grows more slowly than the number of pairs", "exponent of the regret's growth",
+        printed(PAPER), _growth, below(1.0), quantifier="mean", at_least=3,
+        premises=PREMISES,
+    ),
+    Claim(
+        "rounding", "rounding to one decimal costs tuned ridge regression less than the model loses to it",
+        "(error of ridge on rounded - on exact numbers) / (error of the model - of ridge on rounded)",
+        ours("the rounding floor"),
+        lambda r: (_errs(r, "bayes") - _errs(r, "unrounded")) / (_errs(r, MODEL) - _errs(r, "bayes")),
+        below(1.0), quantifier="mean", at_least=3,
+        premises=PREMISES,
+    ),
+    Claim(
+        "shuffled", "with shuffled labels it errs at least twice as much as without",
+        "mean absolute error with shuffled labels / without", ours("a null control"),
+        lambda r: np.nanmean(np.abs(r["whole"]["shuffled"]), 1) / _errs(r, MODEL), above(2.0), quantifier="mean",
+        at_least=3, premises=PREMISES,
+    ),
+    Claim(
+        "on-its-tasks", "on the tasks it was trained for some candidate is within 1 % of its predictions",
+        "normalised squared difference from the nearest", ours("identify"), lambda r: _nearest(r, "own"),
+        below(0.01), quantifier="mean", at_least=3,
+        premises=PREMISES,
+    ),
+    Claim(
+        "elsewhere", "under some condition each candidate is beyond half of that at the level which an answer states: "
+        "it runs no algorithm of the catalogue", "what the difference exceeds, least of all candidates",
+        ours("identify"), lambda r: _nearest(r, "worst"), above(0.005), quantifier="mean", at_least=3,
+        premises=PREMISES,
+    ),
+)  # fmt: skip
+
+
+def _curves(r: Any) -> list[Line]:
+    roles: Mapping[str, Any] = {MODEL: "trained", "bayes": "limit", "linear": "gd"}
+    shades = iter(np.linspace(0, 1, len(LABELS) + 1))
+    rows = {name: np.stack([_errs(r, name, count) for count in COUNTS], 1) for name in (MODEL, *LABELS)}
+    shown = {MODEL: "language model", **LABELS}
+    return [Line(COUNTS, rows[name], roles.get(name, next(shades)), shown[name]) for name in shown]
+
+
+def _regrets(r: Any) -> list[Line]:
+    return [Line(COUNTS, _regret(r), "trained", "language model", each=True)]
+
+
+def _table(r: Any) -> dict[str, np.ndarray]:
+    """Absolute errors and ranks with all pairs ``(seeds, regressors, tasks)``."""
+    from scipy.stats import rankdata
+
+    tasks = r["whole"]["forest"].shape[1]
+    errors = [np.abs(r["errors"][name][:, -1, :tasks]) for name in (MODEL, *LABELS)]
+    absolute = np.stack([*errors, *(np.abs(r["whole"][name]) for name in SLOW)], 1).astype(float)
+    return {"errors": absolute, "ranks": rankdata(np.nan_to_num(absolute, nan=np.inf), axis=1)}
+
+
+def _bars(name: str, labelled: bool = False) -> Callable[[Any], list[Line]]:
+    """Means over tasks and seeds by regressor, the best first, with bootstrap intervals at 95 % over tasks."""
+
+    def read(r: Any) -> list[Line]:
+        table = _table(r)
+        order = np.argsort(table["ranks"].mean((0, 2)))
+        values = table[name].transpose(1, 0, 2).reshape(len(order), -1)
+        draws = np.random.default_rng(0).integers(values.shape[1], size=(1000, values.shape[1]))
+        halves = [np.nanstd(np.nanmean(row[draws], 1)) * 1.96 for row in values]
+        labels = ["language model", *LABELS.values(), *SLOW.values()]
+        return [
+            Line([place], [np.nanmean(values[one])], "trained" if one == 0 else place / len(order),
+                 labels[one] if labelled else None, marks="o", error=[halves[one]])
+            for place, one in enumerate(order)
+        ]  # fmt: skip
+
+    return read
+
+
+def _distances(r: Any) -> list[Grid]:
+    """In percent."""
+    found = r["identified"]
+    order = np.argsort(found["own"].mean(0))[:12]
+    values = 100 * np.stack([found["own"].mean(0)[order], found["worst"].mean(0)[order]], 1)
+    return [Grid(values, [str(name) for name in found["candidate"][order]], ["own tasks", "worst condition"])]
+
+
+FIGURES = (
+    Figure(
+        "errors", "Mean absolute errors by number of pairs, of language models and of regressors that read the "
+        "same rounded numbers; regrets of each language model beyond the best of them.",
+        (
+            Lines("", "pairs", "mean absolute error", _curves, log="y"),
+            Lines("", "pairs", "sum of excess absolute errors", _regrets),
+        ),
+        columns=2, size=(10, 4.2),
+        claims=("learns-in-context", "better-than-neighbours", "as-good-as-linear", "not-optimal", "regret",
+                "rounding"),
+    ),
+    Figure(
+        "ranks", "With all pairs: mean absolute errors, and mean ranks by them, the best first, with bootstrap "
+        "intervals at 95 % over tasks of all language models.",
+        (
+            Lines("", "", "mean absolute error", _bars("errors"), log="y", limits={"xticks": []}),
+            Lines("", "", "mean rank", _bars("ranks", labelled=True), limits={"xticks": [], "xlim": (-1, 22)}),
+        ),
+        columns=2, size=(11, 4.5), claims=("rank",),
+    ),
+    Figure(
+        "identified", "Normalised squared differences, in percent, from the twelve candidates nearest to the language "
+        "models: on the tasks they were trained for, and at least, under the condition that parts them most. Means "
+        "over models.",
+        (Lines("", "", "", _distances),), size=(6, 6),
+        claims=("on-its-tasks", "elsewhere", "shuffled"),
+    ),
+)  # fmt: skip
+
+STUDY = register("study", "llm-regression")(
+    Study(
+        name="llm-regression",
+        question="Which algorithm does a language model run that predicts numbers in text?",
+        source=PAPER,
+        presets={
+            "quick": LanguageRegression(
+                plan(400, 3e-3, batch=32, **USUAL),
+                width=32,
+                layers=3,
+                tasks=100,
+                slow_tasks=30,
+                identify_tasks=8,
+                seeds=3,
+            ),
+            "paper": LanguageRegression(),
+        },
+        measure=measure,
+        claims=CLAIMS,
+        figures=FIGURES,
+        deviations=(
+            "Language models of some 200,000 weights whose tokens are numbers of one decimal, trained on linear "
+            "problems alone, in place of large ones that were trained on text of all kinds.",
+        ),
+    )
+)
