@@ -30,6 +30,8 @@ __all__ = ["Answers", "Fit", "answers", "fits", "sizes", "squared_differences"]
 Answers = Mapping[str, Float[Tensor, "tasks m dy"]]
 # Points of a grid along a parameter, where there is one, and where there are two.
 _POINTS = {0: 1, 1: 16, 2: 8}
+# Of these, the points that the search starts from.
+_STARTS = {2: 3}
 # Steps of Levenberg and Marquardt.
 _MOST_STEPS = 30
 # The share of its loss by which a step lowers it, or is the last; where a fit is exact, each lowers it by far more.
@@ -135,10 +137,9 @@ def fits(
     found = []
     for counts in _grid(whole):
         known = [one for one in near if all(one.parameters[name] == count for name, count in counts.items())]
-        refined = [_refined(candidate, one, real, residuals) for one in known]
+        refined = [_near(candidate, one, real, residuals) for one in known]
         if anew or not whole:
-            start = _start(candidate, [{**counts, **rest} for rest in _grid(real)], real, residuals)
-            refined.append(_refined(candidate, start, real, residuals, first=True))
+            refined.append(_best(candidate, counts, real, residuals))
         found += [min(refined, key=lambda one: one.loss)] if refined else []
     losses = [max(one.loss, EXACT * len(seen)) for one in found]
     numbers = [sum(np.size(value) for name, value in one.parameters.items() if name not in whole) for one in found]
@@ -204,16 +205,19 @@ def _axis(one: Range, points: int) -> list[Any]:
     return make(one.low, one.high, points + 2)[1:-1].tolist()
 
 
-def _start(
-    candidate: Candidate, points: Sequence[Mapping[str, Any]], real: Mapping[str, Range], residuals: _Residuals
-) -> Fit:
-    """The best of points that differ in real parameters alone."""
+def _starts(
+    candidate: Candidate, counts: Mapping[str, int], real: Mapping[str, Range], residuals: _Residuals
+) -> list[Fit]:
+    """The best points of a grid along the real parameters."""
+    points = [{**counts, **rest} for rest in _grid(real)]
     first = candidate.build(**points[0])
-    if _has_sizes(first, real):
+    if not _has_sizes(first, real):
+        found = [residuals.fit(point, candidate.build(**point)) for point in points]
+    else:
         values = torch.tensor([[point[name] for name in real] for point in points], dtype=torch.float64)
-        best = int(residuals.of_sizes(first, _by_parameter(first, real, values)).square().sum(1).argmin())
-        return residuals.fit(points[best], candidate.build(**points[best]))
-    return min((residuals.fit(point, candidate.build(**point)) for point in points), key=lambda one: one.loss)
+        losses = residuals.of_sizes(first, _by_parameter(first, real, values)).square().sum(1).tolist()
+        found = [Fit(point, candidate.build(**point), loss) for point, loss in zip(points, losses, strict=True)]
+    return sorted(found, key=lambda one: one.loss)[: _STARTS.get(len(real), 1)]
 
 
 def _has_sizes(learner: Learner, real: Mapping[str, Range]) -> TypeGuard[nn.Module]:
@@ -234,17 +238,19 @@ def _by_parameter(
     }
 
 
-def _refined(
-    candidate: Candidate, start: Fit, real: Mapping[str, Range], residuals: _Residuals, first: bool = False
-) -> Fit:
-    """The nearest local optimum; where sizes are their own, ``first`` comes from a point where they are equal."""
+def _best(candidate: Candidate, counts: Mapping[str, int], real: Mapping[str, Range], residuals: _Residuals) -> Fit:
+    """The lowest of the local optima near points of a grid; sizes of steps are their own from there on."""
+    starts = _starts(candidate, counts, real, residuals)
+    optima = [_descended(_Single(candidate, one, real), residuals) for one in starts] if real else starts
+    best = min(optima, key=lambda one: one.loss)
+    return _descended(_Each(best, spread=0.5), residuals) if candidate.own_sizes else best
+
+
+def _near(candidate: Candidate, start: Fit, real: Mapping[str, Range], residuals: _Residuals) -> Fit:
+    """The local optimum near a fit to other tasks."""
     if not real:
         return residuals.fit(start.parameters, start.learner)
-    if not candidate.own_sizes:
-        return _descended(_Single(candidate, start, real), residuals)
-    if not first:
-        return _descended(_Each(start), residuals)
-    return _descended(_Each(_descended(_Single(candidate, start, real), residuals), spread=0.5), residuals)
+    return _descended(_Each(start) if candidate.own_sizes else _Single(candidate, start, real), residuals)
 
 
 class _Single:

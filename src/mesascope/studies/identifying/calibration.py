@@ -52,7 +52,7 @@ class Calibration:
 
     trials: int = 500
     """Trials a seed."""
-    seeds: int = 2
+    seeds: int = 4
     """Sets of trials."""
 
     def __post_init__(self) -> None:
@@ -338,7 +338,7 @@ STUDY = register("study", "identify-calibration")(
         name="identify-calibration",
         question="Does identify name the algorithms that are planted, and none where none is?",
         source="ours",
-        presets={"quick": Calibration(trials=10), "paper": Calibration()},
+        presets={"quick": Calibration(trials=10, seeds=2), "paper": Calibration()},
         measure=measure,
         claims=CLAIMS,
         figures=FIGURES,
