@@ -34,7 +34,7 @@ _LINE = 4
 class TextModels:
     """Settings of a study of language models trained on regression."""
 
-    training: Training = field(default_factory=lambda: plan(3000, 2e-3, batch=64, **USUAL))
+    training: Training = field(default_factory=lambda: plan(1500, 2e-3, batch=64, **USUAL))
     """How they train: to predict the labels of each text, each from the lines before."""
     width: int = 64
     """Of the transformer."""

@@ -1,0 +1,87 @@
+"""The study of language models of regression, end to end: text is what prompts say, and a served model is named."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from text_server import planted, serving
+
+from mesascope.adapters import FORMATS
+from mesascope.learners import LeastSquares
+from mesascope.records import registered
+from mesascope.streams import stream
+from mesascope.studies import new_run, run_study
+from mesascope.studies.identifying.llm_regression import LanguageRegression
+from mesascope.studies.identifying.regression_text import FAMILY, WORDS, TextModels, label_loss, tokens_of
+from mesascope.training import Ensemble
+
+pytest.importorskip("openai")
+STUDY = registered("study")["llm-regression"]
+SMALL = {"tasks": 3, "slow_tasks": 2, "identify_tasks": 8, "seeds": 2}
+
+
+def test_a_model_trains_on_the_text_that_it_is_prompted_with():
+    tasks = FAMILY.sample(3, stream(0, "text"))
+    tokens = tokens_of(tasks)
+    for task in range(3):
+        x, y, query = tasks.context.x[task], tasks.context.y[task, :, 0], tasks.xq[task, 0]
+        rounded = [part.round(decimals=1).tolist() for part in (x, y, query)]
+        prompt = WORDS.encode(FORMATS["compact"].prompt(*rounded, decimals=1))
+        assert tokens[task, : len(prompt)].tolist() == prompt
+        assert tokens[task, len(prompt) :].tolist() == [
+            WORDS.of_numbers(tasks.yq[task, 0, 0]).item(),
+            WORDS.signs["\n"],
+        ]
+
+
+def test_the_loss_is_that_of_labels_alone():
+    tasks = FAMILY.sample(4, stream(0, "text"))
+    tokens = tokens_of(tasks)
+
+    def sure(wrong):
+        """Logits that give each label, and every other token or none, probability 1."""
+
+        def model(seen):
+            following = torch.cat([seen[:, 1:], seen[:, :1]], 1)
+            following[:, wrong::4] = (following[:, wrong::4] + 1) % len(WORDS)
+            return 100.0 * torch.nn.functional.one_hot(following, len(WORDS)).float()
+
+        return model
+
+    assert label_loss(sure(0), tasks).item() == pytest.approx(0.0, abs=1e-6)  # what follows inputs does not matter
+    assert label_loss(sure(1), tasks).item() == pytest.approx(100.0, rel=1e-4)  # what follows arrows does
+    assert tokens.shape == (4, 4 * 21)
+
+
+def test_members_of_an_ensemble_have_losses_of_their_own():
+    config = TextModels(width=8, layers=1).network()
+    members = [config.build(stream(seed, "init")) for seed in (0, 1)]
+    tasks = FAMILY.sample(2, stream(0, "text"))
+    both = tasks.map(lambda part: torch.stack([part, part]))
+    losses = label_loss(Ensemble(members), both)
+    assert torch.allclose(losses, torch.stack([label_loss(one, tasks) for one in members]), atol=1e-5)
+
+
+def test_an_algorithm_behind_a_server_is_named(tmp_path):
+    ridge = (FAMILY.noise / FAMILY.w_scale) ** 2
+    with serving(planted(LeastSquares(ridge), decimals=1)) as (url, seen):
+        settings = LanguageRegression(model="some-model", base_url=url, **SMALL)
+        run = new_run(STUDY, "quick", settings, out=tmp_path / "run")
+        records = {record["id"]: record for record in run_study(STUDY, settings, run)}
+    found = run.results["identified"]
+    place = [str(name) for name in found["candidate"]].index("ridge least-squares")
+    assert (found["worst"][:, place] < 1e-6).all()
+    assert (found["sense"] == 3).all()  # "runs"
+    assert {body["model"] for body in seen} == {"some-model"}
+    assert records["converged"]["verdict"] == "undecided"
+    assert len(list(run.path.glob("answers-*.jsonl"))) == 2
+    errors = run.results["errors"]
+    assert np.abs(errors["model"] - errors["bayes"]).max() < 0.051  # answers have one decimal
+    assert "some-model" in (run.path / "config.json").read_text()
+
+
+@pytest.mark.parametrize("given", [{"model": "a"}, {"base_url": "http://localhost:1/v1"}])
+def test_a_model_and_its_server_go_together(given):
+    with pytest.raises(ValueError, match=r"^model must be named if and only if base_url is"):
+        dataclasses.replace(LanguageRegression(), **given)
