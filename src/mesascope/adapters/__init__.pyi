@@ -2,6 +2,7 @@ from .arrays import from_numpy as from_numpy
 from .calls import Calls as Calls, UnansweredPrompt as UnansweredPrompt, openai_model as openai_model
 from .estimators import from_sklearn as from_sklearn
 from .fla import chunk_mesa_net as chunk_mesa_net, from_mesa_net as from_mesa_net
+from .local import LocalModel as LocalModel
 from .prompts import FORMATS as FORMATS, Format as Format, parse_number as parse_number
 from .protocols import AsLearner as AsLearner, AsPredictor as AsPredictor
 from .recorded import record as record, replay as replay
