@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from mesascope import learners
-from mesascope.adapters import from_sklearn
+from mesascope.adapters import from_numpy, from_sklearn, from_text, record, replay
 from mesascope.constructions import gradient_descent_plus_plus
 from mesascope.errors import ArgumentError, ArgumentTypeError
 from mesascope.identification import (
@@ -24,10 +24,12 @@ from mesascope.identification import (
     superposition,
 )
 from mesascope.identification.verdict import difference
-from mesascope.learners import Range
+from mesascope.learners import Range, one_step_optimum
+from mesascope.nets import InContextRegressorConfig, TransformerConfig
 from mesascope.records import registered
 from mesascope.streams import stream
 from mesascope.tasks import Context, LinearRegression
+from mesascope.training import Training, train
 
 FAMILY = LinearRegression(n_context=12, d_in=3, noise=0.3)
 NATIVE = {one.name: one for one in candidates(LinearRegression(n_context=12, d_in=3, noise=0.3, pool=8), sklearn=False)}
@@ -75,6 +77,67 @@ def test_a_candidate_is_named_and_its_parameters_are_found(name):
             assert found.parameters(name)[key] == pytest.approx(value, rel=0.05)
 
 
+class Regressor:
+    """A learner with what scikit-learn asks of a regressor."""
+
+    def __init__(self, learner):
+        self.learner = learner
+
+    def __sklearn_clone__(self):
+        return Regressor(self.learner)
+
+    def get_params(self, deep=True):
+        return {"learner": self.learner}
+
+    def fit(self, x, y):
+        self.pairs = x, y.reshape(len(x), -1)
+        return self
+
+    def predict(self, xq):
+        return of_arrays(self.learner, *self.pairs, xq)[:, 0]
+
+
+def of_arrays(learner, x, y, xq):
+    context = Context(*(torch.as_tensor(part)[None] for part in (x, y)))
+    return learner(context, torch.as_tensor(xq)[None]).detach()[0].numpy()
+
+
+def recorded(learner, folder):
+    """Asked for all that `identify` will ask for, and then answering from the file alone."""
+    identify(record(learner, folder / "calls.jsonl"), FAMILY, some(), 8 * 3 * (1 + len(CONDITIONS)) + 3)
+    return replay(folder / "calls.jsonl")
+
+
+def read(learner, prompt):
+    """What a model of text says that runs an algorithm on the numbers of a prompt in format compact."""
+    lines = [line.replace("->", ",").split(",") for line in prompt.splitlines()]
+    rows = [[float(number) for number in line if number.strip()] for line in lines]
+    pairs, query = np.array(rows[:-1]), np.array(rows[-1:])
+    return f"{of_arrays(learner, pairs[:, :-1], pairs[:, -1:], query).item():.3f}"
+
+
+ADAPTERS = {
+    "NumPy": lambda learner, folder: from_numpy(lambda x, y, xq: of_arrays(learner, x, y, xq)),
+    "scikit-learn": lambda learner, folder: from_sklearn(Regressor(learner)),
+    "replay": recorded,
+    "text": lambda learner, folder: from_text(
+        lambda prompt: read(learner, prompt), "compact", decimals=3, concurrency=1
+    ),
+}
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS)
+@pytest.mark.parametrize("name", ["ridge least-squares", "gradient-descent", "lasso", "nearest-neighbours", "mean"])
+def test_a_candidate_is_named_behind_every_adapter(name, adapter, tmp_path):
+    true = planted(NATIVE[name])
+    learner = ADAPTERS[adapter](NATIVE[name].build(**true), tmp_path)
+    found = identify(learner, FAMILY, some(name), 8 * 3 * (1 + len(CONDITIONS)) + 3)
+    assert found.names[0] == name, found
+    assert found.standing.kind == "runs"
+    for key, value in true.items():
+        assert found.parameters(name)[key] == pytest.approx(value, rel=0.05)
+
+
 def test_estimators_that_remember_answer_as_those_of_scikit_learn():
     """What they answered to other tasks, or with other settings, they do not repeat."""
     svm = pytest.importorskip("sklearn.svm")
@@ -115,6 +178,19 @@ def test_a_network_in_single_precision_is_named_by_what_it_is_built_to_run():
     assert found.standing.kind == "runs"
     parameters = found.parameters(found.names[0])
     assert parameters["eta"] == pytest.approx([0.4, 0.3], rel=0.01)
+
+
+def test_a_trained_layer_is_named_by_the_step_that_it_learned_and_an_untrained_one_is_none():
+    family = LinearRegression(n_context=8, d_in=3)
+    config = InContextRegressorConfig(TransformerConfig(4))
+    plan = Training(steps=800, batch=256, learning_rate=1e-2, decay_from=0.3)
+    some = [one for one in candidates(family, sklearn=False) if one.name in ("summed gradient-descent", *FEW)]
+    found = identify(train(config.build, family, plan)[0], family, some, 1000)
+    assert found.names == ("summed gradient-descent",)
+    assert found.standing.kind == "approximates"
+    assert found.parameters("summed gradient-descent")["steps"] == 1
+    assert found.parameters("summed gradient-descent")["eta"] == pytest.approx(one_step_optimum(family).eta, rel=0.05)
+    assert identify(config.build(stream(0, "init")), family, some, 1000).names == ()
 
 
 def test_what_is_near_in_distribution_alone_is_said_to_be():

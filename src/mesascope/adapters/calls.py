@@ -79,7 +79,9 @@ class Calls:
         self.from_file += len(prompts) - len(left)
         parts = [left[start : start + self.concurrency] for start in range(0, len(left), self.concurrency)]
         screen = Console(stderr=True)
-        for part in track(parts, "prompts", console=screen, transient=True, disable=not screen.is_terminal):
+        for part in track(
+            parts, "prompts", console=screen, transient=True, disable=not (screen.is_terminal or screen.is_jupyter)
+        ):
             self._ask([(key, prompt) for key, prompt in part if self._affords(prompt)])
         return [self._kept.get(key) for key in keys]
 
