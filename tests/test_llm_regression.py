@@ -13,12 +13,12 @@ from mesascope.records import registered
 from mesascope.streams import stream
 from mesascope.studies import new_run, run_study
 from mesascope.studies.identifying.llm_regression import LanguageRegression
-from mesascope.studies.identifying.regression_text import FAMILY, WORDS, TextModels, label_loss, tokens_of
+from mesascope.studies.identifying.regression_text import family, label_loss, network, tokens_of, words
 from mesascope.training import Ensemble
 
 pytest.importorskip("openai")
+FAMILY, WORDS = family(), words()
 STUDY = registered("study")["llm-regression"]
-SMALL = {"tasks": 3, "slow_tasks": 2, "identify_tasks": 8, "seeds": 2}
 
 
 def test_a_model_trains_on_the_text_that_it_is_prompted_with():
@@ -55,7 +55,7 @@ def test_the_loss_is_that_of_labels_alone():
 
 
 def test_members_of_an_ensemble_have_losses_of_their_own():
-    config = TextModels(width=8, layers=1).network()
+    config = network(width=8, layers=1)
     members = [config.build(stream(seed, "init")) for seed in (0, 1)]
     tasks = FAMILY.sample(2, stream(0, "text"))
     both = tasks.map(lambda part: torch.stack([part, part]))
@@ -66,7 +66,9 @@ def test_members_of_an_ensemble_have_losses_of_their_own():
 def test_an_algorithm_behind_a_server_is_named(tmp_path):
     ridge = (FAMILY.noise / FAMILY.w_scale) ** 2
     with serving(planted(LeastSquares(ridge), decimals=1)) as (url, seen):
-        settings = LanguageRegression(model="some-model", base_url=url, **SMALL)
+        settings = LanguageRegression(
+            seeds=2, tasks=3, slow_tasks=2, identify_tasks=8, model="some-model", base_url=url
+        )
         run = new_run(STUDY, "quick", settings, out=tmp_path / "run")
         records = {record["id"]: record for record in run_study(STUDY, settings, run)}
     found = run.results["identified"]
@@ -78,6 +80,7 @@ def test_an_algorithm_behind_a_server_is_named(tmp_path):
     assert len(list(run.path.glob("answers-*.jsonl"))) == 2
     errors = run.results["errors"]
     assert np.abs(errors["model"] - errors["bayes"]).max() < 0.051  # answers have one decimal
+    assert run.results["names"]["error"].shape == (2, 3)
     assert "some-model" in (run.path / "config.json").read_text()
 
 

@@ -11,12 +11,12 @@ from hypothesis import given, strategies as st
 from text_server import planted, serving
 
 from mesascope import identify, learners
-from mesascope.adapters import FORMATS, Calls, UnansweredPrompt, from_text, openai_model, parse_number
+from mesascope.adapters import FORMATS, Calls, UnansweredPrompt, from_text, names_matter, openai_model, parse_number
 from mesascope.cli import main
 from mesascope.errors import ArgumentError
 from mesascope.identification import candidates
 from mesascope.streams import stream
-from mesascope.tasks import Context, LinearRegression
+from mesascope.tasks import Context, LinearRegression, RealTable
 
 FAMILY = LinearRegression(n_context=8, d_in=2, noise=0.3)
 EPISODE = FAMILY.sample(6, stream(0, "text"))
@@ -321,3 +321,31 @@ def test_identify_goes_on_with_what_was_answered():
 def test_calls_can_be_used_alone():
     calls = Calls(str.upper, "upper")
     assert calls.ask(["a", "b"]) == ["A", "B"]
+
+
+def by_numbers(prompt):
+    """The last label: names are not read."""
+    return prompt.split("Output:")[-2].split()[0]
+
+
+def by_names(prompt):
+    """Worse by ten for every name that stands where its column has never had that mean."""
+    first = prompt.split("Output:")[0]
+    penalty = 0 if "age: " in first and 15 < float(first.split("age: ")[1].split()[0]) < 85 else 10
+    return str(float(by_numbers(prompt)) + 1000 * penalty)
+
+
+def test_names_matter_to_a_model_that_goes_by_them_and_not_to_one_that_does_not():
+    table = RealTable(n_context=5)
+    same = names_matter(by_numbers, table, tasks=20)
+    assert [row["more than without"].value for row in same] == [0.0, 0.0, 0.0]
+    assert [row["parse rate"] for row in same] == [1.0, 1.0, 1.0]
+    own, none, exchanged = names_matter(by_names, table, tasks=20)
+    assert own["more than without"].value < -5000
+    assert none["more than without"].value == 0.0
+    assert exchanged["more than without"].value > own["more than without"].value + 5000
+
+
+def test_a_model_that_gives_no_numbers_is_refused():
+    with pytest.raises(ArgumentError, match=r"^model must answer with a number at least once, but is"):
+        names_matter(lambda prompt: "I do not know", tasks=3)

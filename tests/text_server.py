@@ -20,7 +20,7 @@ def planted(learner, decimals=2):
     """A model of text that reads pairs in the format words-to-numbers and answers what ``learner`` predicts."""
 
     def answer(prompt):
-        blocks = [re.findall(rf": ?({NUMBER})", block) for block in prompt.split("\n\n") if "Feature 0" in block]
+        blocks = [re.findall(rf": ?({NUMBER})", block) for block in prompt.split("\n\n") if "Output:" in block]
         *pairs, query = [[float(number) for number in block] for block in blocks]
         rows = torch.tensor(pairs, dtype=torch.float64)[None]
         xq = torch.tensor([[query]], dtype=torch.float64)

@@ -3,6 +3,7 @@ from .calls import Calls as Calls, UnansweredPrompt as UnansweredPrompt, openai_
 from .estimators import from_sklearn as from_sklearn
 from .fla import chunk_mesa_net as chunk_mesa_net, from_mesa_net as from_mesa_net
 from .local import LocalModel as LocalModel
+from .names import names_matter as names_matter
 from .prompts import FORMATS as FORMATS, Format as Format, parse_number as parse_number
 from .protocols import AsLearner as AsLearner, AsPredictor as AsPredictor
 from .recorded import record as record, replay as replay

@@ -9,7 +9,7 @@ takes their place with --model and --base-url.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,31 +19,42 @@ from mesascope.evidence import Arrays, Claim, above, below, ours, printed
 from mesascope.records import register
 from mesascope.reports import Figure, Grid, Line, Lines
 from mesascope.studies.common import converged, plan
-from mesascope.studies.identifying.regression_text import FAMILY, PAIRS, USUAL, TextModels, label_loss, reader
+from mesascope.studies.identifying.regression_text import family, label_loss, network, reader
+from mesascope.studies.identifying.regressors import LABELS, PAIRS, SLOW, estimators, references
 from mesascope.studies.study import Study
+from mesascope.training import Training
 
 if TYPE_CHECKING:
     from mesascope.identification import Identification
     from mesascope.studies.lab import Lab
 
 PAPER = "Vacareanu et al., From Words to Numbers (COLM 2024)"
-# What regresses by text, and what it is compared with; the last ones are told of with all pairs alone.
+# What regresses by text.
 MODEL = "model"
-LABELS = {
-    "mean": "mean of labels", "last": "last label", "neighbour": "nearest neighbour", "neighbours": "3 neighbours",
-    "kernel": "kernel ridge", "linear": "LinearRegression", "origin": "least squares", "bayes": "ridge, tuned",
-}  # fmt: skip
-SLOW = {"forest": "random forest", "boosting": "gradient boosting", "svr": "SVR"}
 # Pairs that an algorithm may be told of.
 COUNTS = tuple(range(1, PAIRS + 1))
 # From where on the regret's growth is fitted.
 GROWN = 4
 
 
+# How language models train, but for lengths and rates.
+USUAL: dict[str, Any] = {
+    "schedule": "cosine", "warmup_steps": 100, "optimizer": "adamw", "weight_decay": 0.05, "clip": 1.0,
+}  # fmt: skip
+
+
 @dataclass(frozen=True)
-class LanguageRegression(TextModels):
+class LanguageRegression:
     """Settings of the study."""
 
+    training: Training = field(default_factory=lambda: plan(1500, 2e-3, batch=64, **USUAL))
+    """How language models train: to predict the labels of each text, each from the lines before."""
+    width: int = 64
+    """Of their transformers."""
+    layers: int = 4
+    """Of softmax attention and an MLP each."""
+    seeds: int = 5
+    """Language models, or sets of tasks for a served one."""
     tasks: int = 1000
     """Tasks that errors are measured on, with each number of pairs."""
     slow_tasks: int = 300
@@ -56,8 +67,8 @@ class LanguageRegression(TextModels):
     """Of the server."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("tasks", "slow_tasks", "identify_tasks"):
+        require_instance("training", self.training, Training)
+        for name in ("width", "layers", "seeds", "tasks", "slow_tasks", "identify_tasks"):
             require_count(name, getattr(self, name))
         for name in ("model", "base_url"):
             require_instance(name, getattr(self, name), str)
@@ -71,15 +82,17 @@ def measure(lab: Lab, settings: LanguageRegression) -> None:
     lab.stage("errors", lambda: _errors(lab, settings, models))
     lab.stage("whole", lambda: _whole_errors(lab, settings, models))
     lab.stage("identified", lambda: _identified(lab, settings, models))
+    if settings.model:
+        lab.stage("names", lambda: _by_names(lab, settings))
 
 
 def _trained(lab: Lab, settings: LanguageRegression) -> list[Any]:
-    watched = lab.draw(FAMILY, settings.tasks, "watch")
-    networks = lab.train(
-        "language", settings.network(), FAMILY, settings.training, loss=label_loss,
-        watch=lambda network: {"loss": label_loss(network, watched).item()},
+    watched = lab.draw(family(), settings.tasks, "watch")
+    models = lab.train(
+        "language", network(settings.width, settings.layers), family(), settings.training, loss=label_loss,
+        watch=lambda model: {"loss": label_loss(model, watched).item()},
     )  # fmt: skip
-    return [reader(network) for network in networks]
+    return [reader(model) for model in models]
 
 
 def _served(lab: Lab, settings: LanguageRegression) -> list[Any]:
@@ -93,34 +106,17 @@ def _served(lab: Lab, settings: LanguageRegression) -> list[Any]:
     ]
 
 
-def _references() -> dict[str, Any]:
-    """Regressors that take a batch of tasks; ridge regression has the family's own ratio of noise to weights."""
-    from mesascope import learners
+def _by_names(lab: Lab, settings: LanguageRegression) -> Arrays:
+    """Errors on rows of a real table with names of features, without, and with names exchanged."""
+    from mesascope.adapters import names_matter, openai_model
 
-    return {
-        "mean": learners.Mean(),
-        "last": lambda context, xq: context.y[..., -1:, :].expand(*xq.shape[:-1], -1),
-        "neighbour": learners.NearestNeighbours(1),
-        "neighbours": learners.NearestNeighbours(3),
-        "kernel": learners.KernelRidge("gaussian", 0.05, 2.0),
-        "linear": learners.WithIntercept(learners.LeastSquares()),
-        "origin": learners.LeastSquares(),
-        "bayes": learners.LeastSquares((FAMILY.noise / FAMILY.w_scale) ** 2),
-    }
-
-
-def _estimators() -> dict[str, Any]:
-    from sklearn.ensemble import GradientBoostingRegressor, RandomForestRegressor
-    from sklearn.svm import SVR
-
-    from mesascope.adapters import from_sklearn
-
-    forest = RandomForestRegressor(max_depth=3, random_state=0)
-    return {
-        "forest": from_sklearn(forest),
-        "boosting": from_sklearn(GradientBoostingRegressor(random_state=0)),
-        "svr": from_sklearn(SVR()),
-    }
+    model = openai_model(settings.model, base_url=settings.base_url)
+    found = [
+        names_matter(model, None, settings.slow_tasks, seed, cache=lab.run.path / f"names-{seed}.jsonl")
+        for seed in lab.seeds
+    ]
+    arrays = {name: [[row[name].value for row in one] for one in found] for name in ("error", "more than without")}
+    return Arrays(arrays, **dict.fromkeys(arrays, "seed names"))
 
 
 def _errors(lab: Lab, settings: LanguageRegression, models: list[Any]) -> Arrays:
@@ -132,16 +128,16 @@ def _errors(lab: Lab, settings: LanguageRegression, models: list[Any]) -> Arrays
 
     found: dict[str, list[Any]] = {name: [] for name in (MODEL, *LABELS, "unrounded")}
     for seed, model in zip(lab.seeds, models, strict=True):
-        exact = FAMILY.sample(settings.tasks, stream(seed, "llm-regression")).to(torch.float64)
+        exact = family().sample(settings.tasks, stream(seed, "llm-regression")).to(torch.float64)
         read, rows = model.as_written(exact), {name: [] for name in found}
         for count in COUNTS:
             first = Context(read.context.x[:, :count], read.context.y[:, :count])
             whole = Context(exact.context.x[:, :count], exact.context.y[:, :count])
-            asked = {MODEL: (model, first, read.xq), "unrounded": (_references()["bayes"], whole, exact.xq)}
-            asked |= {name: (one, first, read.xq) for name, one in _references().items()}
+            asked = {MODEL: (model, first, read.xq), "unrounded": (references()["bayes"], whole, exact.xq)}
+            asked |= {name: (one, first, read.xq) for name, one in references().items()}
             for name, (one, context, xq) in asked.items():
                 few = name == "neighbours" and count < 3
-                answer = (_references()["neighbour"] if few else one)(context, xq)
+                answer = (references()["neighbour"] if few else one)(context, xq)
                 rows[name].append((answer.detach() - exact.yq)[:, 0, 0].numpy())
         for name, row in rows.items():
             found[name].append(np.stack(row))
@@ -158,11 +154,11 @@ def _whole_errors(lab: Lab, settings: LanguageRegression, models: list[Any]) -> 
 
     found: dict[str, list[Any]] = {name: [] for name in (*SLOW, "shuffled")}
     for seed, model in zip(lab.seeds, models, strict=True):
-        exact = FAMILY.sample(settings.tasks, stream(seed, "llm-regression")).to(torch.float64)
+        exact = family().sample(settings.tasks, stream(seed, "llm-regression")).to(torch.float64)
         exact = exact.part(0, settings.slow_tasks)
         read = model.as_written(exact)
         (x, y), order = read.context, torch.randperm(PAIRS, generator=stream(seed, "shuffled"))
-        asked = {name: (one, read.context) for name, one in _estimators().items()}
+        asked = {name: (one, read.context) for name, one in estimators().items()}
         asked["shuffled"] = (model, Context(x, y[:, order]))
         for name, (one, context) in asked.items():
             found[name].append((one(context, read.xq) - exact.yq)[:, 0, 0].numpy())
@@ -174,9 +170,11 @@ def _identified(lab: Lab, settings: LanguageRegression, models: list[Any]) -> Ar
     """Of each model's answer: distances of candidates and their bounds on the family's own tasks, and the worst."""
     from mesascope.identification import CONDITIONS, candidates, identify
 
-    catalogue = candidates(FAMILY, sklearn=False)
+    catalogue = candidates(family(), sklearn=False)
     budget = 3 * settings.identify_tasks * (1 + len(CONDITIONS)) + 3
-    answers = [identify(model, FAMILY, catalogue, budget, seed) for seed, model in zip(lab.seeds, models, strict=True)]
+    answers = [
+        identify(model, family(), catalogue, budget, seed) for seed, model in zip(lab.seeds, models, strict=True)
+    ]
     names = [one.name for one in catalogue]
     rows = [_told(answer, names) for answer in answers]
     return Arrays(

@@ -2,70 +2,64 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+import functools
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch.nn.functional import cross_entropy
+from mesascope.studies.identifying.regressors import PAIRS
 
-from mesascope.adapters import NumberWords, TextLearner, from_language_model
-from mesascope.errors import require_count, require_instance
-from mesascope.nets import AttentionConfig, CausalTransformerConfig, LanguageModelConfig
-from mesascope.shapes import Float, Int, Tensor
-from mesascope.studies.common import plan
-from mesascope.tasks import Episode, LinearRegression
-from mesascope.training import Ensemble, Training
+if TYPE_CHECKING:
+    from torch import Tensor
 
-__all__ = ["FAMILY", "PAIRS", "USUAL", "WORDS", "TextModels", "label_loss", "reader", "tokens_of"]
+    from mesascope.adapters import NumberWords, TextLearner
+    from mesascope.nets import LanguageModelConfig
+    from mesascope.tasks import Episode, LinearRegression
 
-# Lines "x -> w x + noise" of numbers of one decimal, from -19.9 to 19.9.
-PAIRS = 20
-FAMILY = LinearRegression(n_context=PAIRS, d_in=1, x="exponential", x_scale=1.2, w_scale=0.8, noise=0.2)
-WORDS = NumberWords(largest=19.9, decimals=1)
-# How they train, but for lengths and rates.
-USUAL: dict[str, Any] = {
-    "schedule": "cosine", "warmup_steps": 100, "optimizer": "adamw", "weight_decay": 0.05, "clip": 1.0,
-}  # fmt: skip
+__all__ = ["family", "label_loss", "network", "reader", "tokens_of", "words"]
+
 # Tokens of a line: input, arrow, label, end.
 _LINE = 4
 
 
-@dataclass(frozen=True)
-class TextModels:
-    """Settings of a study of language models trained on regression."""
+@functools.cache
+def family() -> LinearRegression:
+    """Lines "x -> w x + noise" with inputs that are positive, as most numbers in text are."""
+    from mesascope.tasks import LinearRegression
 
-    training: Training = field(default_factory=lambda: plan(1500, 2e-3, batch=64, **USUAL))
-    """How they train: to predict the labels of each text, each from the lines before."""
-    width: int = 64
-    """Of the transformer."""
-    layers: int = 4
-    """Of softmax attention and an MLP each."""
-    seeds: int = 5
-    """Language models."""
-
-    def __post_init__(self) -> None:
-        require_instance("training", self.training, Training)
-        for name in ("width", "layers", "seeds"):
-            require_count(name, getattr(self, name))
-
-    def network(self) -> LanguageModelConfig:
-        """The architecture."""
-        transformer = CausalTransformerConfig(
-            AttentionConfig(self.width, 4), self.layers, "softmax", mlp=4, layer_norm=True
-        )
-        return LanguageModelConfig(transformer, len(WORDS), _LINE * (PAIRS + 1))
+    return LinearRegression(n_context=PAIRS, d_in=1, x="exponential", x_scale=1.2, w_scale=0.8, noise=0.2)
 
 
-def tokens_of(tasks: Episode) -> Int[Tensor, "*batch t"]:
-    """The text of each task with its query and the label of that: what the prompt in format compact has, and an end."""
+@functools.cache
+def words() -> NumberWords:
+    """Numbers of one decimal."""
+    from mesascope.adapters import NumberWords
+
+    return NumberWords(largest=19.9, decimals=1)
+
+
+def network(width: int, layers: int) -> LanguageModelConfig:
+    """The architecture: layers of softmax attention with four heads and an MLP each."""
+    from mesascope.nets import AttentionConfig, CausalTransformerConfig, LanguageModelConfig
+
+    transformer = CausalTransformerConfig(AttentionConfig(width, 4), layers, "softmax", mlp=4, layer_norm=True)
+    return LanguageModelConfig(transformer, len(words()), _LINE * (PAIRS + 1))
+
+
+def tokens_of(tasks: Episode) -> Tensor:
+    """The text ``(*batch, t)`` of each task with its query and the label of that: prompt, answer and end."""
+    import torch
+
     (x, y), xq, yq = tasks
-    x, y = (WORDS.of_numbers(torch.cat(both, -2)) for both in ((x, xq), (y, yq)))
-    arrow, end = (torch.full_like(x, WORDS.signs[sign]) for sign in ("->", "\n"))
+    x, y = (words().of_numbers(torch.cat(both, -2)) for both in ((x, xq), (y, yq)))
+    arrow, end = (torch.full_like(x, words().signs[sign]) for sign in ("->", "\n"))
     return torch.cat([x, arrow, y, end], -1).flatten(-2)
 
 
-def label_loss(model: Ensemble | Any, tasks: Episode) -> Float[Tensor, "*members"]:
+def label_loss(model: Any, tasks: Episode) -> Tensor:
     """The cross-entropy of labels, each after the lines before it; one number a member of an ensemble."""
+    from torch.nn.functional import cross_entropy
+
+    from mesascope.training import Ensemble
+
     tokens = tokens_of(tasks)
     logits = model(tokens)[..., _LINE // 2 - 1 :: _LINE, :]
     losses = cross_entropy(logits.movedim(-1, 1), tokens[..., _LINE // 2 :: _LINE], reduction="none")
@@ -74,4 +68,6 @@ def label_loss(model: Ensemble | Any, tasks: Episode) -> Float[Tensor, "*members
 
 def reader(model: Any, read: str = "mean") -> TextLearner:
     """A trained model as a learner; see `from_language_model`."""
-    return from_language_model(model.eval(), WORDS, read)
+    from mesascope.adapters import from_language_model
+
+    return from_language_model(model.eval(), words(), read)

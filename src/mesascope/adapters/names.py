@@ -1,0 +1,65 @@
+"""Does a model of text answer by the names of features, and so by what it was told elsewhere?"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from mesascope.adapters.text import from_text
+from mesascope.errors import refuse, require_count, require_instance
+from mesascope.evidence.tables import Table
+from mesascope.measurement import Measurement
+from mesascope.streams import stream
+from mesascope.tasks import RealTable
+
+__all__ = ["names_matter"]
+
+
+def names_matter(
+    model: Callable[[Any], Any], table: RealTable | None = None, tasks: int = 50, seed: int = 0, **options: Any
+) -> Table:
+    """Errors of a model of text on a real table: with its features' names, without, and with names exchanged.
+
+    An algorithm that runs on the numbers answers alike. One that errs less with names knows them from elsewhere, and
+    one that errs more with names exchanged goes by them: neither is learning in context.
+
+    Args:
+        model: of text; see `from_text`.
+        table: rows of which are asked about; diabetes if None.
+        tasks: prompts of each kind.
+        seed: of the rows.
+        options: of `from_text`.
+
+    Returns:
+        A row a kind: the share of answers that are numbers, the mean absolute error, and how much more it is than
+        without names, on the tasks where both answers are numbers.
+
+    >>> found = names_matter(lambda prompt: "150", tasks=4)
+    >>> [(row["names"], row["more than without"].value) for row in found]
+    [('own', 0.0), ('none', 0.0), ('exchanged', 0.0)]
+    """
+    table = RealTable() if table is None else table
+    require_instance("table", table, RealTable)
+    require_count("tasks", tasks, least=2)
+    episode = table.sample(tasks, stream(seed, "names")).to(torch.float64)
+    turned = list(itertools.islice(itertools.cycle(table.features), 1, 1 + table.d_in))  # none keeps its own
+    errors, read = {}, {}
+    for kind, names in (("own", table.features), ("none", None), ("exchanged", turned)):
+        learner = from_text(model, features=names, **options)
+        errors[kind] = (learner(episode.context, episode.xq) - episode.yq).abs().mean((-2, -1))
+        read[kind] = learner.table()[0]["parse rate"]
+    if not all(bool(one.isfinite().any()) for one in errors.values()):
+        refuse("model", "answer with a number at least once", read, "see what it says, and choose another format")
+    rows = []
+    for kind, own in errors.items():
+        both = own.isfinite() & errors["none"].isfinite()
+        if not both.any():
+            refuse("model", "answer some tasks with and without names", read, "ask about more tasks")
+        rows.append({
+            "names": kind, "parse rate": read[kind], "error": Measurement.of(own[own.isfinite()]),
+            "more than without": Measurement.of((own - errors["none"])[both]),
+        })  # fmt: skip
+    return Table(rows)
