@@ -19,7 +19,7 @@ from mesascope.training import Training
 STUDIES = registered("study")
 # Of algorithms alone, which take long each: with settings of their own, the first that is told to have changed.
 UNTRAINED = {"identify-calibration": {"trials": 6, "seeds": 1}, "good-regression": {"tasks": 400, "seeds": 1}}
-SHRUNK = {**UNTRAINED, "llm-regression": {"tasks": 30}}
+SHRUNK = {**UNTRAINED, "llm-regression": {"tasks": 20, "seeds": 1, "width": 8, "layers": 1}}
 TINY = {
     "budget": 300,
     "tasks": 400,

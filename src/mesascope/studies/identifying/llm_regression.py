@@ -39,7 +39,7 @@ GROWN = 4
 
 # How language models train, but for lengths and rates.
 USUAL: dict[str, Any] = {
-    "schedule": "cosine", "warmup_steps": 100, "optimizer": "adamw", "weight_decay": 0.05, "clip": 1.0,
+    "schedule": "cosine", "optimizer": "adamw", "weight_decay": 0.05, "clip": 1.0,
 }  # fmt: skip
 
 
@@ -47,7 +47,7 @@ USUAL: dict[str, Any] = {
 class LanguageRegression:
     """Settings of the study."""
 
-    training: Training = field(default_factory=lambda: plan(1500, 2e-3, batch=64, **USUAL))
+    training: Training = field(default_factory=lambda: plan(1500, 2e-3, batch=64, warmup_steps=100, **USUAL))
     """How language models train: to predict the labels of each text, each from the lines before."""
     width: int = 64
     """Of their transformers."""
