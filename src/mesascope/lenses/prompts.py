@@ -26,7 +26,7 @@ def prompt_tune(
 ) -> Prompted:
     """The network beside a prompt that is trained on ``family``, all else frozen: an EOS element, a prefix, or both.
 
-    Given what was prompted before, its prompt is frozen too, and what is asked for is added to it.
+    It trains on the network's device. Given what was prompted before, its prompt is frozen too, and what is asked for is added to it.
 
     Args:
         family: of sequences x_1, y_1, x_2, ...; see `FewShotSequence`.
@@ -45,4 +45,5 @@ def prompt_tune(
         return Prompted.on(network, eos=eos, prefix=prefix, generator=generator)
 
     plan = Training(5000, 128, 1e-3) if training is None else training
-    return train(made, family, plan, [seed], loss=loss).member(0)
+    device = next(network.parameters()).device
+    return train(made, family, plan, [seed], loss=loss, device=device).member(0)
