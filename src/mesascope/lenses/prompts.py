@@ -26,7 +26,8 @@ def prompt_tune(
 ) -> Prompted:
     """The network beside a prompt that is trained on ``family``, all else frozen: an EOS element, a prefix, or both.
 
-    It trains on the network's device. Given what was prompted before, its prompt is frozen too, and what is asked for is added to it.
+    It trains on the network's device. Given what was prompted before, its prompt is frozen too, and what is asked for
+    is added to it.
 
     Args:
         family: of sequences x_1, y_1, x_2, ...; see `FewShotSequence`.
