@@ -341,8 +341,10 @@ FIGURES = (
         "errors", "Mean absolute errors by number of pairs, of language models and of regressors that read the "
         "same rounded numbers; regrets of each language model beyond the best of them.",
         (
-            Lines("", "pairs", "mean absolute error", _curves, log="y"),
-            Lines("", "pairs", "sum of excess absolute errors", _regrets),
+            Lines("", "pairs", "mean absolute error", _curves, log="y",
+                  limits={"ylim": (0.005, 1.1), "xticks": range(0, PAIRS + 1, 5)}),
+            Lines("", "pairs", "sum of excess absolute errors", _regrets,
+                  limits={"xticks": range(0, PAIRS + 1, 5)}),
         ),
         columns=2, size=(10, 4.2),
         claims=("learns-in-context", "better-than-neighbours", "as-good-as-linear", "not-optimal", "regret",
