@@ -51,11 +51,7 @@ def test_every_registered_network_goes_through_a_folder(name, build, dtype, tmp_
     assert json.loads((tmp_path / "new" / "folder" / "config.json").read_text())["name"] == name
     again = type(net).from_pretrained(str(tmp_path / "new" / "folder"))
     assert again.config == net.config
-    before, after = net.state_dict(), again.state_dict()
-    assert before.keys() == after.keys()
-    assert all(torch.equal(before[key], after[key]) for key in before)
-    # The same weights may lie elsewhere in memory, where products of matrices round otherwise.
-    assert torch.allclose(told(again), expected, rtol=0, atol=1e3 * torch.finfo(dtype).eps)
+    assert torch.equal(told(again), expected)
     assert all(weight.dtype == dtype for weight in again.parameters())
     frozen = [[not weight.requires_grad for weight in one.parameters()] for one in (again, net)]
     assert frozen[0] == frozen[1]

@@ -82,7 +82,12 @@ class Pretrained(nn.Module):
 
 
 def _fill(net: nn.Module, weights: dict[str, Any]) -> None:
-    """Give a network weights of whatever dtype, and buffers that it may be built without."""
+    """Give a network weights of whatever dtype, and buffers that it may be built without.
+
+    They are copied: those of a file lie in its bytes, unaligned, where products of matrices are slower and round
+    otherwise.
+    """
+    weights = {name: weight.clone() for name, weight in weights.items()}
     for name, buffer in net._buffers.items():
         if buffer is None and name in weights:
             setattr(net, name, weights[name])
