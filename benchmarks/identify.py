@@ -8,7 +8,6 @@ minutes; ``python benchmarks/identify.py`` from the root of the project.
 from __future__ import annotations
 
 import json
-import math
 import os
 import platform
 import time
@@ -28,30 +27,21 @@ def family() -> Any:
     return LinearRegression(n_context=12, d_in=3, noise=0.3)
 
 
-def along(one: Any) -> Any:
-    """Two fifths of the way along a range."""
-    if one.scale == "integer":
-        return round(one.low + 0.4 * (min(one.high, 6) - one.low))
-    if one.scale == "log":
-        return math.exp(math.log(one.low) + 0.4 * (math.log(one.high) - math.log(one.low)))
-    return one.low + 0.4 * (one.high - one.low)
-
-
 def asked(part: int) -> list[dict[str, Any]]:
-    """Every second candidate, planted."""
+    """Every second candidate, planted two fifths of the way along its ranges."""
     import torch
 
-    from mesascope.identification import CONDITIONS, candidates, identify
+    from mesascope.identification import candidates, identify
+    from mesascope.studies.identifying.calibration import along, budget
 
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     catalogue = candidates(family())
-    budget = 3 * TASKS * (1 + len(CONDITIONS)) + 3
     rows = []
     for one in catalogue[part::PROCESSES]:
-        planted = {name: along(free) for name, free in one.free.items()}
+        planted = {name: along(free, 0.4) for name, free in one.free.items()}
         start = time.process_time()
-        found = identify(one.build(**planted), family(), catalogue, budget)
+        found = identify(one.build(**planted), family(), catalogue, budget(TASKS))
         rows.append({
             "planted": one.name, "kind": found.standing.kind, "set": list(found.names),
             "processor_seconds": round(time.process_time() - start, 2),

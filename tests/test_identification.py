@@ -1,13 +1,11 @@
 """Learners are named, or a set that holds them is, and what is no candidate is called none."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
 
 from mesascope import learners
-from mesascope.adapters import from_numpy, from_sklearn, from_text, record, replay
+from mesascope.adapters import from_sklearn, record, replay
 from mesascope.constructions import gradient_descent_plus_plus
 from mesascope.errors import ArgumentError, ArgumentTypeError
 from mesascope.identification import (
@@ -28,6 +26,7 @@ from mesascope.learners import Range, one_step_optimum
 from mesascope.nets import InContextRegressorConfig, TransformerConfig
 from mesascope.records import registered
 from mesascope.streams import stream
+from mesascope.studies.identifying.calibration import ADAPTERS, along, behind, budget
 from mesascope.tasks import Context, LinearRegression
 from mesascope.training import Training, train
 
@@ -36,20 +35,12 @@ NATIVE = {one.name: one for one in candidates(LinearRegression(n_context=12, d_i
 # Near one another, and quick to fit.
 FEW = ["ridge least-squares", "minimum-norm least-squares", "newton", "averaging", "mean", "gaussian kernel-smoother"]
 TASKS = 24
-BUDGET = TASKS * 3 * (1 + len(CONDITIONS)) + 3
+BUDGET = budget(TASKS)
 
 
 def planted(candidate):
     """Parameters off the grid: two fifths of the way along each range."""
-    return {name: along(one) for name, one in candidate.free.items()}
-
-
-def along(one):
-    if one.scale == "integer":
-        return round(one.low + 0.4 * (min(one.high, 6) - one.low))
-    if one.scale == "log":
-        return math.exp(math.log(one.low) + 0.4 * (math.log(one.high) - math.log(one.low)))
-    return one.low + 0.4 * (one.high - one.low)
+    return {name: along(one, 0.4) for name, one in candidate.free.items()}
 
 
 def some(*names):
@@ -77,61 +68,15 @@ def test_a_candidate_is_named_and_its_parameters_are_found(name):
             assert found.parameters(name)[key] == pytest.approx(value, rel=0.05)
 
 
-class Regressor:
-    """A learner with what scikit-learn asks of a regressor."""
-
-    def __init__(self, learner):
-        self.learner = learner
-
-    def __sklearn_clone__(self):
-        return Regressor(self.learner)
-
-    def get_params(self, deep=True):
-        return {"learner": self.learner}
-
-    def fit(self, x, y):
-        self.pairs = x, y.reshape(len(x), -1)
-        return self
-
-    def predict(self, xq):
-        return of_arrays(self.learner, *self.pairs, xq)[:, 0]
-
-
-def of_arrays(learner, x, y, xq):
-    context = Context(*(torch.as_tensor(part)[None] for part in (x, y)))
-    return learner(context, torch.as_tensor(xq)[None]).detach()[0].numpy()
-
-
-def recorded(learner, folder):
-    """Asked for all that `identify` will ask for, and then answering from the file alone."""
-    identify(record(learner, folder / "calls.jsonl"), FAMILY, some(), 8 * 3 * (1 + len(CONDITIONS)) + 3)
-    return replay(folder / "calls.jsonl")
-
-
-def read(learner, prompt):
-    """What a model of text says that runs an algorithm on the numbers of a prompt in format compact."""
-    lines = [line.replace("->", ",").split(",") for line in prompt.splitlines()]
-    rows = [[float(number) for number in line if number.strip()] for line in lines]
-    pairs, query = np.array(rows[:-1]), np.array(rows[-1:])
-    return f"{of_arrays(learner, pairs[:, :-1], pairs[:, -1:], query).item():.3f}"
-
-
-ADAPTERS = {
-    "NumPy": lambda learner, folder: from_numpy(lambda x, y, xq: of_arrays(learner, x, y, xq)),
-    "scikit-learn": lambda learner, folder: from_sklearn(Regressor(learner)),
-    "replay": recorded,
-    "text": lambda learner, folder: from_text(
-        lambda prompt: read(learner, prompt), "compact", decimals=3, concurrency=1
-    ),
-}
-
-
-@pytest.mark.parametrize("adapter", ADAPTERS)
+@pytest.mark.parametrize("adapter", [*ADAPTERS, "replay"])
 @pytest.mark.parametrize("name", ["ridge least-squares", "gradient-descent", "lasso", "nearest-neighbours", "mean"])
 def test_a_candidate_is_named_behind_every_adapter(name, adapter, tmp_path):
     true = planted(NATIVE[name])
-    learner = ADAPTERS[adapter](NATIVE[name].build(**true), tmp_path)
-    found = identify(learner, FAMILY, some(name), 8 * 3 * (1 + len(CONDITIONS)) + 3)
+    learner = NATIVE[name].build(**true)
+    if adapter == "replay":
+        identify(record(learner, tmp_path / "calls.jsonl"), FAMILY, some(name), budget(8))
+        learner = replay(tmp_path / "calls.jsonl")
+    found = identify(behind(adapter, learner), FAMILY, some(name), budget(8))
     assert found.names[0] == name, found
     assert found.standing.kind == "runs"
     for key, value in true.items():

@@ -16,6 +16,7 @@ ORDER = [
     "errors",
     "records",
     "text",
+    "progress",
     "evidence",
     "shapes",
     "streams",

@@ -15,10 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.progress import track
-
 from mesascope.errors import ArgumentError, MesascopeError, refuse, require_count, require_package
+from mesascope.progress import tracked
 
 __all__ = ["CHARACTERS", "Calls", "UnansweredPrompt", "openai_model"]
 
@@ -78,10 +76,7 @@ class Calls:
         left = [(key, prompt) for key, prompt in zip(keys, prompts, strict=True) if key not in self._kept]
         self.from_file += len(prompts) - len(left)
         parts = [left[start : start + self.concurrency] for start in range(0, len(left), self.concurrency)]
-        screen = Console(stderr=True)
-        for part in track(
-            parts, "prompts", console=screen, transient=True, disable=not (screen.is_terminal or screen.is_jupyter)
-        ):
+        for part in tracked(parts, "prompts"):
             self._ask([(key, prompt) for key, prompt in part if self._affords(prompt)])
         return [self._kept.get(key) for key in keys]
 

@@ -17,13 +17,13 @@ __all__ = ["LocalModel"]
 class LocalModel:
     """A causal language model of a folder, or of the Hugging Face hub, as a batched model of text for `from_text`.
 
-    It continues a prompt as it stands, without a template for chats. Needs ``pip install 'mesascope[llm]'``.
+    It continues a prompt as it stands, without a template for chats; ``concurrency`` of `from_text` says how many it
+    reads at once. Needs ``pip install 'mesascope[llm]'``.
 
     Args:
         name: a folder that ``save_pretrained`` wrote model and tokenizer to, or a name on the hub, which is downloaded.
         temperature: of what is drawn; 0 takes the likeliest token each time.
         max_tokens: the most tokens of an answer.
-        batch: prompts read at once.
         device: where to compute.
         seed: of what is drawn.
 
@@ -38,13 +38,11 @@ class LocalModel:
         *,
         temperature: float = 0.0,
         max_tokens: int = 16,
-        batch: int = 16,
         device: torch.device | str = "cpu",
         seed: int = 0,
     ) -> None:
         require_number("temperature", temperature, least=0)
         require_count("max_tokens", max_tokens)
-        require_count("batch", batch)
         transformers: Any = require_package("transformers", "LocalModel", "'mesascope[llm]'")
         try:
             self.tokenizer: Any = transformers.AutoTokenizer.from_pretrained(name)
@@ -55,15 +53,33 @@ class LocalModel:
                 f"name must be a model of transformers, but is {str(name)!r} ({first}): pass a folder that "
                 "save_pretrained wrote."
             ) from None
-        self.temperature, self.max_tokens, self.batch = temperature, max_tokens, batch
+        self.temperature, self.max_tokens = temperature, max_tokens
         self.generator = stream(seed, "answers", device=device)
         self.__name__ = Path(name).name
 
     @torch.no_grad()
     def __call__(self, prompts: Sequence[str]) -> list[str]:
-        """Texts that go on from the prompts."""
-        parts = [prompts[start : start + self.batch] for start in range(0, len(prompts), self.batch)]
-        return [text for part in parts for text in self._continued(part)]
+        """Texts that go on from the prompts, which are read at once.
+
+        One token after the other, with what was computed for those before kept.
+        """
+        if not prompts:
+            return []
+        tokens = [self._tokens(prompt) for prompt in prompts]
+        longest = max(map(len, tokens))
+        self._require_room(longest + self.max_tokens)
+        device = self.model.device
+        mask = torch.tensor([[0] * (longest - len(one)) + [1] * len(one) for one in tokens], device=device)
+        read = torch.tensor([[0] * (longest - len(one)) + one for one in tokens], device=device)
+        places, kept, drawn = (mask.cumsum(-1) - 1).clamp(min=0), None, []
+        for _ in range(self.max_tokens):
+            out = self.model(
+                input_ids=read, attention_mask=mask, position_ids=places, past_key_values=kept, use_cache=True
+            )
+            read, kept = self._next(out.logits[:, -1]), out.past_key_values
+            mask, places = torch.cat([mask, torch.ones_like(read)], -1), places[:, -1:] + 1
+            drawn.append(read)
+        return [self._text(row) for row in torch.cat(drawn, -1).tolist()]
 
     @torch.no_grad()
     def log_probabilities(self, prompt: str, answers: Sequence[str]) -> list[float]:
@@ -83,24 +99,6 @@ class LocalModel:
             rows = logits.log_softmax(-1)[len(before) - 1 : -1]
             found.append(sum(row[token].item() for row, token in zip(rows, tokens[len(before) :], strict=True)))
         return found
-
-    def _continued(self, prompts: Sequence[str]) -> list[str]:
-        """One token after the other, with what was computed for those before kept."""
-        tokens = [self._tokens(prompt) for prompt in prompts]
-        longest = max(map(len, tokens))
-        self._require_room(longest + self.max_tokens)
-        device = self.model.device
-        mask = torch.tensor([[0] * (longest - len(one)) + [1] * len(one) for one in tokens], device=device)
-        read = torch.tensor([[0] * (longest - len(one)) + one for one in tokens], device=device)
-        places, kept, drawn = (mask.cumsum(-1) - 1).clamp(min=0), None, []
-        for _ in range(self.max_tokens):
-            out = self.model(
-                input_ids=read, attention_mask=mask, position_ids=places, past_key_values=kept, use_cache=True
-            )
-            read, kept = self._next(out.logits[:, -1]), out.past_key_values
-            mask, places = torch.cat([mask, torch.ones_like(read)], -1), places[:, -1:] + 1
-            drawn.append(read)
-        return [self._text(row) for row in torch.cat(drawn, -1).tolist()]
 
     def _next(self, logits: torch.Tensor) -> torch.Tensor:
         if self.temperature == 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 
 import torch
 
@@ -45,7 +46,7 @@ class NumberWords:
     def __len__(self) -> int:
         return 2 * self.most + 1 + len(self.signs)
 
-    @property
+    @cached_property
     def values(self) -> Float[Tensor, " numbers"]:
         """The numbers of the first tokens, in float64; the signs come after them."""
         return torch.arange(-self.most, self.most + 1, dtype=torch.float64) / 10**self.decimals
@@ -125,12 +126,16 @@ def _answers(
         places = [place for place, one in enumerate(tokens) if len(one) == length]
         with torch.no_grad():
             logits = model(torch.tensor([tokens[place] for place in places]))[:, -1].double().cpu()
-        shares = logits[:, : len(words.values)].softmax(-1)
-        numbers = {
-            "mode": lambda: words.values[shares.argmax(-1)],  # noqa: B023
-            "mean": lambda: shares @ words.values,  # noqa: B023
-            "sample": lambda: words.values[torch.multinomial(shares, 1, generator=generator)[:, 0]],  # noqa: B023
-        }[read]()
+        numbers = _read(logits[:, : len(words.values)].softmax(-1), words.values, read, generator)
         for place, number in zip(places, numbers.tolist(), strict=True):
             answers[place] = f"{number:.{_FINE}f}"
     return answers
+
+
+def _read(
+    shares: Float[Tensor, "prompts numbers"], values: Float[Tensor, " numbers"], read: str, generator: torch.Generator
+) -> Float[Tensor, " prompts"]:
+    """One number from the probabilities of all."""
+    if read == "mean":
+        return shares @ values
+    return values[shares.argmax(-1) if read == "mode" else torch.multinomial(shares, 1, generator=generator)[:, 0]]

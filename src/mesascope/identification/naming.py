@@ -6,8 +6,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import torch
-from rich.console import Console
-from rich.progress import track
 
 from mesascope.errors import ArgumentError, refuse, require_count, require_number
 from mesascope.identification.answer import Identification
@@ -19,6 +17,7 @@ from mesascope.identification.likeness import Likeness, apart, likeness
 from mesascope.identification.verdict import EXACT, FARTHEST, Difference, Row, difference
 from mesascope.lenses.needs import called, require_access
 from mesascope.measurement import Measurement
+from mesascope.progress import tracked
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import stream
@@ -86,12 +85,8 @@ def identify(
     count = _affordable(family, budget, _TRIED + few * _cost(family))
     tasks = {part: battery(family, count, seed, part) for part in ("fit", "test")}
     seen = _Seen(learner, tasks, seed)
-    screen = Console(stderr=True)
-    shown = track(
-        chosen, "candidates", console=screen, transient=True, disable=not (screen.is_terminal or screen.is_jupyter)
-    )
     found = sorted(
-        (_row(candidate, seen, tolerance, level) for candidate in shown),
+        (_row(candidate, seen, tolerance, level) for candidate in tracked(chosen, "candidates")),
         key=lambda pair: (pair[0].screened, pair[0].rank()),
     )
     nearest = {row.candidate: fit.learner for row, fit in found[:_NEAREST]}

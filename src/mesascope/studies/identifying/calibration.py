@@ -137,7 +137,8 @@ def _read_and_answered(learner: Any, prompt: str) -> str:
     return f"{_answered(learner, pairs[:, :-1], pairs[:, -1:], query).item():.{DECIMALS}f}"
 
 
-def _behind(adapter: str, learner: Any) -> Any:
+def behind(adapter: str, learner: Any) -> Any:
+    """A learner asked as one of `ADAPTERS`."""
     from mesascope.adapters import from_numpy, from_sklearn, from_text
 
     if adapter == "NumPy":
@@ -151,17 +152,28 @@ def _behind(adapter: str, learner: Any) -> Any:
     return learner
 
 
+def budget(tasks: int) -> int:
+    """Predictions that are asked for where so many tasks of each condition are put to a learner three times."""
+    from mesascope.identification import CONDITIONS
+
+    return 3 * tasks * (1 + len(CONDITIONS)) + 3
+
+
+def along(one: Range, share: float) -> Any:
+    """The value at a share of a range; six is the largest whole number."""
+    if one.scale == "integer":
+        return round(one.low + share * (min(one.high, 6) - one.low))
+    if one.scale == "log":
+        return math.exp(math.log(one.low) + share * (math.log(one.high) - math.log(one.low)))
+    return one.low + share * (one.high - one.low)
+
+
 def _drawn(candidate: Candidate, generator: torch.Generator) -> dict[str, Any]:
     """Parameters from the middle half of each range, two of each where steps have sizes of their own."""
     import torch
 
     def drawn(one: Range) -> Any:
-        share = 0.25 + 0.5 * torch.rand((), generator=generator).item()
-        if one.scale == "integer":
-            return round(one.low + share * (min(one.high, 6) - one.low))
-        if one.scale == "log":
-            return math.exp(math.log(one.low) + share * (math.log(one.high) - math.log(one.low)))
-        return one.low + share * (one.high - one.low)
+        return along(one, 0.25 + 0.5 * torch.rand((), generator=generator).item())
 
     if candidate.own_sizes:
         return {name: [drawn(one), drawn(one)] for name, one in candidate.free.items()}
@@ -172,7 +184,7 @@ def _trial(lab: Lab, seed: int, index: int) -> dict[str, Any]:
     """One learner, planted and asked for."""
     import torch
 
-    from mesascope.identification import CONDITIONS, candidates, identify
+    from mesascope.identification import candidates, identify
     from mesascope.streams import stream
 
     generator = stream(seed, "trial", index)
@@ -189,9 +201,8 @@ def _trial(lab: Lab, seed: int, index: int) -> dict[str, Any]:
         parameters = _drawn(known[PLANTED[truth]], generator)
         learner = known[PLANTED[truth]].build(**parameters)
     planted: Any = Noisy(learner, noise, stream(seed, "noise", index)) if noise else learner
-    budget = 3 * count * (1 + len(CONDITIONS)) + 3
-    planted = _behind(ADAPTERS[adapter], planted)
-    found = identify(planted, family, [known[name] for name in PLANTED], budget, seed=index)
+    planted = behind(ADAPTERS[adapter], planted)
+    found = identify(planted, family, [known[name] for name in PLANTED], budget(count), seed=index)
     return {"truth": truth, "noise": noise, "count": count, "adapter": adapter} | _outcome(
         found, truth, parameters, known
     )

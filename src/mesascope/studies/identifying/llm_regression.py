@@ -19,8 +19,17 @@ from mesascope.evidence import Arrays, Claim, above, below, ours, printed
 from mesascope.records import register
 from mesascope.reports import Figure, Grid, Line, Lines
 from mesascope.studies.common import converged, plan
+from mesascope.studies.identifying.calibration import budget
 from mesascope.studies.identifying.regression_text import family, label_loss, network, reader
-from mesascope.studies.identifying.regressors import LABELS, PAIRS, SLOW, estimators, references
+from mesascope.studies.identifying.regressors import (
+    COUNTS,
+    LABELS,
+    MODEL,
+    PAIRS,
+    SLOW,
+    errors_by_pairs,
+    errors_with_all,
+)
 from mesascope.studies.study import Study
 from mesascope.training import Training
 
@@ -29,10 +38,6 @@ if TYPE_CHECKING:
     from mesascope.studies.lab import Lab
 
 PAPER = "Vacareanu et al., From Words to Numbers (COLM 2024)"
-# What regresses by text.
-MODEL = "model"
-# Pairs that an algorithm may be told of.
-COUNTS = tuple(range(1, PAIRS + 1))
 # From where on the regret's growth is fitted.
 GROWN = 4
 
@@ -78,12 +83,13 @@ class LanguageRegression:
 
 def measure(lab: Lab, settings: LanguageRegression) -> None:
     """Train language models, compare their errors with regressors', and ask which algorithm they run."""
-    models = _served(lab, settings) if settings.model else _trained(lab, settings)
-    lab.stage("errors", lambda: _errors(lab, settings, models))
-    lab.stage("whole", lambda: _whole_errors(lab, settings, models))
+    served = _server(settings) if settings.model else None
+    models = _trained(lab, settings) if served is None else _readers(lab, served)
+    lab.stage("errors", lambda: _by_task(lab, settings, models, errors_by_pairs, "pairs task", settings.tasks))
+    lab.stage("whole", lambda: _by_task(lab, settings, models, errors_with_all, "task", settings.slow_tasks))
     lab.stage("identified", lambda: _identified(lab, settings, models))
-    if settings.model:
-        lab.stage("names", lambda: _by_names(lab, settings))
+    if served is not None:
+        lab.stage("names", lambda: _by_names(lab, served, settings.slow_tasks))
 
 
 def _trained(lab: Lab, settings: LanguageRegression) -> list[Any]:
@@ -95,102 +101,76 @@ def _trained(lab: Lab, settings: LanguageRegression) -> list[Any]:
     return [reader(model) for model in models]
 
 
-def _served(lab: Lab, settings: LanguageRegression) -> list[Any]:
+def _server(settings: LanguageRegression) -> Callable[[str], str]:
+    from mesascope.adapters import openai_model
+
+    return openai_model(settings.model, base_url=settings.base_url)
+
+
+def _readers(lab: Lab, served: Callable[[str], str]) -> list[Any]:
     """The same model for each set of tasks; what it answered is kept in the run's folder."""
-    from mesascope.adapters import from_text, openai_model
+    from mesascope.adapters import from_text
 
-    model = openai_model(settings.model, base_url=settings.base_url)
     return [
-        from_text(model, "words-to-numbers", decimals=1, cache=lab.run.path / f"answers-{seed}.jsonl")
+        from_text(served, "words-to-numbers", decimals=1, cache=lab.run.path / f"answers-{seed}.jsonl")
         for seed in lab.seeds
     ]
 
 
-def _by_names(lab: Lab, settings: LanguageRegression) -> Arrays:
+def _by_names(lab: Lab, served: Callable[[str], str], tasks: int) -> Arrays:
     """Errors on rows of a real table with names of features, without, and with names exchanged."""
-    from mesascope.adapters import names_matter, openai_model
+    from mesascope.adapters import names_matter
 
-    model = openai_model(settings.model, base_url=settings.base_url)
-    found = [
-        names_matter(model, None, settings.slow_tasks, seed, cache=lab.run.path / f"names-{seed}.jsonl")
-        for seed in lab.seeds
-    ]
+    found = [names_matter(served, None, tasks, seed, cache=lab.run.path / f"names-{seed}.jsonl") for seed in lab.seeds]
     arrays = {name: [[row[name].value for row in one] for one in found] for name in ("error", "more than without")}
     return Arrays(arrays, **dict.fromkeys(arrays, "seed names"))
 
 
-def _errors(lab: Lab, settings: LanguageRegression, models: list[Any]) -> Arrays:
-    """Errors ``(seeds, numbers of pairs, tasks)`` of each regressor on the numbers that a model reads."""
+def _by_task(
+    lab: Lab,
+    settings: LanguageRegression,
+    models: list[Any],
+    errors: Callable[..., Mapping[str, np.ndarray]],
+    axes: str,
+    most: int,
+) -> Arrays:
+    """What ``errors`` says of a model, of tasks as they are and of the same as the model reads them, for each seed."""
     import torch
 
     from mesascope.streams import stream
-    from mesascope.tasks import Context
 
-    found: dict[str, list[Any]] = {name: [] for name in (MODEL, *LABELS, "unrounded")}
+    rows = []
     for seed, model in zip(lab.seeds, models, strict=True):
-        exact = family().sample(settings.tasks, stream(seed, "llm-regression")).to(torch.float64)
-        read, rows = model.as_written(exact), {name: [] for name in found}
-        for count in COUNTS:
-            first = Context(read.context.x[:, :count], read.context.y[:, :count])
-            whole = Context(exact.context.x[:, :count], exact.context.y[:, :count])
-            asked = {MODEL: (model, first, read.xq), "unrounded": (references()["bayes"], whole, exact.xq)}
-            asked |= {name: (one, first, read.xq) for name, one in references().items()}
-            for name, (one, context, xq) in asked.items():
-                few = name == "neighbours" and count < 3
-                answer = (references()["neighbour"] if few else one)(context, xq)
-                rows[name].append((answer.detach() - exact.yq)[:, 0, 0].numpy())
-        for name, row in rows.items():
-            found[name].append(np.stack(row))
-    arrays = {name: np.stack(rows).astype(np.float32) for name, rows in found.items()}
-    return Arrays(arrays, **dict.fromkeys(arrays, "seed pairs task"))
-
-
-def _whole_errors(lab: Lab, settings: LanguageRegression, models: list[Any]) -> Arrays:
-    """With all pairs: of estimators that take a task at a time, and of the model with shuffled labels."""
-    import torch
-
-    from mesascope.streams import stream
-    from mesascope.tasks import Context
-
-    found: dict[str, list[Any]] = {name: [] for name in (*SLOW, "shuffled")}
-    for seed, model in zip(lab.seeds, models, strict=True):
-        exact = family().sample(settings.tasks, stream(seed, "llm-regression")).to(torch.float64)
-        exact = exact.part(0, settings.slow_tasks)
-        read = model.as_written(exact)
-        (x, y), order = read.context, torch.randperm(PAIRS, generator=stream(seed, "shuffled"))
-        asked = {name: (one, read.context) for name, one in estimators().items()}
-        asked["shuffled"] = (model, Context(x, y[:, order]))
-        for name, (one, context) in asked.items():
-            found[name].append((one(context, read.xq) - exact.yq)[:, 0, 0].numpy())
-    arrays = {name: np.stack(rows).astype(np.float32) for name, rows in found.items()}
-    return Arrays(arrays, **dict.fromkeys(arrays, "seed task"))
+        tasks = family().sample(settings.tasks, stream(seed, "llm-regression")).to(torch.float64).part(0, most)
+        rows.append(errors(model, tasks, model.as_written(tasks)))
+    return Arrays(
+        {name: np.stack([row[name] for row in rows]).astype(np.float32) for name in rows[0]},
+        **dict.fromkeys(rows[0], f"seed {axes}"),
+    )
 
 
 def _identified(lab: Lab, settings: LanguageRegression, models: list[Any]) -> Arrays:
-    """Of each model's answer: distances of candidates and their bounds on the family's own tasks, and the worst."""
-    from mesascope.identification import CONDITIONS, candidates, identify
+    """Of each model's answer: distances of candidates on the family's own tasks, and the worst bound on one."""
+    from mesascope.identification import candidates, identify
 
     catalogue = candidates(family(), sklearn=False)
-    budget = 3 * settings.identify_tasks * (1 + len(CONDITIONS)) + 3
-    answers = [
-        identify(model, family(), catalogue, budget, seed) for seed, model in zip(lab.seeds, models, strict=True)
+    names, most = [one.name for one in catalogue], budget(settings.identify_tasks)
+    rows = [
+        _told(identify(model, family(), catalogue, most, seed), names)
+        for seed, model in zip(lab.seeds, models, strict=True)
     ]
-    names = [one.name for one in catalogue]
-    rows = [_told(answer, names) for answer in answers]
     return Arrays(
         {name: np.stack([row[name] for row in rows]) for name in rows[0]} | {"candidate": np.array(names)},
-        **dict.fromkeys(rows[0], "seed candidate") | {"sense": "seed", "candidate": "candidate"},
-    )
+        own="seed candidate", worst="seed candidate", sense="seed", candidate="candidate",
+    )  # fmt: skip
 
 
 def _told(answer: Identification, names: list[str]) -> dict[str, Any]:
     rows = {row.candidate: row for row in answer.rows}
-    senses = ("none of the candidates", "approximates on the family's own tasks", "approximates", "runs")
     return {
         "own": np.array([rows[name].own_difference.mean.value for name in names]),
-        "low": np.array([rows[name].own_difference.low for name in names]),
         "worst": np.array([max(one.low for one in rows[name].differences.values()) for name in names]),
-        "sense": np.array(senses.index(answer.standing.kind)),
+        "sense": np.array(answer.standing.kind),
     }
 
 
@@ -249,6 +229,11 @@ CLAIMS = (
         premises=PREMISES,
     ),
     Claim(
+        "explains", "it explains more than nine tenths of the labels' variance", "R^2", printed(PAPER),
+        lambda r: 1 - np.nanmean(_table(r)["squares"][:, 0], -1), above(0.9), quantifier="mean", at_least=3,
+        premises=PREMISES,
+    ),
+    Claim(
         "rank", "among twelve regressors its mean rank is better than the middle", "mean rank by absolute error",
         printed(PAPER), lambda r: _table(r)["ranks"][:, 0].mean(-1), below(6.5), quantifier="mean", at_least=3,
         premises=PREMISES,
@@ -300,13 +285,18 @@ def _regrets(r: Any) -> list[Line]:
 
 
 def _table(r: Any) -> dict[str, np.ndarray]:
-    """Absolute errors and ranks with all pairs ``(seeds, regressors, tasks)``."""
+    """With all pairs ``(seeds, regressors, tasks)``: absolute errors, ranks, and squares over the labels' variance."""
     from scipy.stats import rankdata
 
     tasks = r["whole"]["forest"].shape[1]
     errors = [np.abs(r["errors"][name][:, -1, :tasks]) for name in (MODEL, *LABELS)]
     absolute = np.stack([*errors, *(np.abs(r["whole"][name]) for name in SLOW)], 1).astype(float)
-    return {"errors": absolute, "ranks": rankdata(np.nan_to_num(absolute, nan=np.inf), axis=1)}
+    labels = r["errors"]["label"][:, -1].astype(float)
+    return {
+        "errors": absolute,
+        "squares": absolute**2 / labels.var(1)[:, None, None],
+        "ranks": rankdata(np.nan_to_num(absolute, nan=np.inf), axis=1),
+    }
 
 
 def _bars(name: str, labelled: bool = False) -> Callable[[Any], list[Line]]:
@@ -351,13 +341,14 @@ FIGURES = (
                 "rounding"),
     ),
     Figure(
-        "ranks", "With all pairs: mean absolute errors, and mean ranks by them, the best first, with bootstrap "
-        "intervals at 95 % over tasks of all language models.",
+        "ranks", "With all pairs: mean absolute errors, what is left of the labels' variance, and mean ranks by "
+        "errors, the best first, with bootstrap intervals at 95 % over tasks of all language models.",
         (
             Lines("", "", "mean absolute error", _bars("errors"), log="y", limits={"xticks": []}),
+            Lines("", "", "1 - R^2", _bars("squares"), log="y", limits={"xticks": []}),
             Lines("", "", "mean rank", _bars("ranks", labelled=True), limits={"xticks": [], "xlim": (-1, 22)}),
         ),
-        columns=2, size=(11, 4.5), claims=("rank",),
+        columns=3, size=(13, 4.5), claims=("explains", "rank"),
     ),
     Figure(
         "identified", "Normalised squared differences, in percent, from the twelve candidates nearest to the language "
