@@ -148,39 +148,53 @@ def fits(
     return [found[index] for index in order if losses[index] <= _NEAR * min(losses)][:KEPT]
 
 
+class _Group(NamedTuple):
+    """Tasks of one shape, of several conditions; their sizes, and weights by which all conditions count alike."""
+
+    names: list[str]
+    tasks: tuple[Context, Tensor, Tensor]
+    seen: Float[Tensor, "tasks m dy"]
+    size: Float[Tensor, " tasks"]
+    weight: Float[Tensor, " tasks"]
+
+
 class _Residuals:
     """Differences of a learner's predictions from those seen, over the root of `sizes`, as one array."""
 
     def __init__(self, tasks: Mapping[str, Episode], seen: Answers) -> None:
         self.tasks, self.seen = tasks, seen
-        self.size = {name: one.sqrt()[:, None, None] for name, one in sizes(tasks, seen).items()}
         self.count = sum(one.numel() for one in seen.values())
+        size = sizes(tasks, seen)
+        weight = {name: torch.full_like(size[name], one.numel() ** -0.5) for name, one in seen.items()}
+        self.groups = []
+        for names in _alike(tasks).values():
+            joined = [torch.cat([part[name] for name in names]) for part in (seen, size, weight)]
+            self.groups.append(_Group(names, _joined([tasks[name] for name in names]), *joined))
 
     def __call__(self, learner: Learner) -> Tensor:
-        return self._of({name: one[None] for name, one in answers(learner, self.tasks).items()}, 1)[0]
+        found = answers(learner, self.tasks, partly=True)
+        missing = {name: torch.full_like(one, torch.nan) for name, one in self.seen.items() if name not in found}
+        answered = {**found, **missing}
+        return self._of([torch.cat([answered[name] for name in group.names])[None] for group in self.groups])[0]
 
     def of_sizes(self, learner: nn.Module, sizes: Mapping[str, Float[Tensor, "steps several"]]) -> Tensor:
         """A row for each of several sizes of a descent's steps, which broadcast against tasks."""
-        count, answered = next(iter(sizes.values())).shape[1], {}
-        weights = {name: one[..., None, None, None] for name, one in sizes.items()}
-        for names in _alike(self.tasks).values():
-            context, xq, _ = _joined([self.tasks[name] for name in names])
+        count = next(iter(sizes.values())).shape[1]
+        weights, answered = {name: one[..., None, None, None] for name, one in sizes.items()}, []
+        for group in self.groups:
+            context, xq, _ = group.tasks
             x, y, xq = (part.expand(count, *part.shape) for part in (*context, xq))
             with torch.inference_mode():
-                answer = functional_call(learner, weights, (Context(x, y), xq))
-            answered |= zip(names, answer.split([len(self.tasks[name].xq) for name in names], 1), strict=True)
-        return self._of(answered, count)
+                answered.append(functional_call(learner, weights, (Context(x, y), xq)))
+        return self._of(answered)
 
-    def _of(self, answered: Mapping[str, Float[Tensor, "several tasks m dy"]], count: int) -> Tensor:
-        """Where a condition has no answer, or one that is not finite, all of its residuals are the largest."""
-        parts = []
-        for name, one in self.seen.items():
-            residuals = torch.full((count, one.numel()), _FAR, dtype=torch.float64)
-            if name in answered:
-                found = ((answered[name] - one) / self.size[name]).clamp(-_FAR, _FAR).flatten(1)
-                residuals = torch.where(torch.isfinite(found).all(1, keepdim=True), found, residuals)
-            parts.append(residuals / one.numel() ** 0.5)
-        return torch.cat(parts, 1)
+    def _of(self, answered: list[Tensor]) -> Tensor:
+        """From predictions ``(several, tasks, m, dy)`` a group, a row of each; of what is no number, the largest."""
+        rows = []
+        for one, group in zip(answered, self.groups, strict=True):
+            found = (one - group.seen) / group.size.sqrt()[:, None, None]
+            rows.append((found.clamp(-_FAR, _FAR).nan_to_num(_FAR) * group.weight[:, None, None]).flatten(1))
+        return torch.cat(rows, 1)
 
     def fit(self, parameters: Mapping[str, Any], learner: Learner) -> Fit:
         """With its loss, the mean over a condition's tasks of squared residuals, summed over conditions."""
