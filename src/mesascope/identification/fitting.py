@@ -133,6 +133,8 @@ def fits(
     tasks = {name: tasks[name].part(0, most or len(one)) for name, one in seen.items()}
     seen = {name: one[:most] for name, one in seen.items()}
     whole, real = _split(candidate.free)
+    if len(near) == 1 and not anew and not real:  # nothing to choose
+        return list(near)
     residuals = _Residuals(tasks, seen)
     found = []
     for counts in _grid(whole):
@@ -353,19 +355,17 @@ def _one_by_one(space: _Single | _Each, residuals: _Residuals) -> Callable[[np.n
 
 
 def _by_differences(of: Callable[[np.ndarray], Tensor], step: float = _STEP) -> tuple[Callable, Callable]:
-    """Residuals at a point, and their derivatives by differences, from those at several points."""
+    """Residuals at a point, and their derivatives by differences, from those at several points: both in one call."""
     last: dict[str, np.ndarray] = {}
 
-    def there(point: np.ndarray) -> np.ndarray:
+    def both(point: np.ndarray) -> Mapping[str, np.ndarray]:
         if not np.array_equal(point, last.get("point", [])):
-            last.update(point=point.copy(), residuals=of(point[None])[0].numpy())
-        return last["residuals"]
+            steps = step * np.maximum(np.abs(point), 1.0)
+            there, *moved = of(np.vstack([point, point + np.diag(steps)])).numpy()
+            last.update(point=point.copy(), residuals=there, slopes=(np.stack(moved) - there).T / steps)
+        return last
 
-    def derivatives(point: np.ndarray) -> np.ndarray:
-        steps = step * np.maximum(np.abs(point), 1.0)
-        return (of(point + np.diag(steps)).numpy() - there(point)).T / steps
-
-    return there, derivatives
+    return lambda point: both(point)["residuals"], lambda point: both(point)["slopes"]
 
 
 def _descended(space: Any, residuals: _Residuals) -> Fit:
