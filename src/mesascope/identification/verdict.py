@@ -77,7 +77,8 @@ def standing(rows: Sequence[Row], tolerance: float) -> Standing:
     """The strictest sense in which a candidate is left.
 
     That a candidate is not ruled out says only that these tasks cannot tell. Of those whose differences are no larger
-    than the bound, the ones with fewer sizes come first, and of these the nearest.
+    than the bound, or no larger than the least of all by their error, the ones with fewer sizes come first, and of
+    these the nearest.
     """
     for kind, bound, own in (
         ("runs", EXACT, False),
@@ -87,6 +88,7 @@ def standing(rows: Sequence[Row], tolerance: float) -> Standing:
         reasons = {row.candidate: _reason(row, bound, own) for row in rows}
         left = [row for row in rows if reasons[row.candidate] is None]
         if left:
+            bound = max(bound, min(row.rank(bound, own)[-1] for row in left))
             nearest = sorted(left, key=lambda row: row.rank(bound, own))
             out = {name: reason for name, reason in reasons.items() if reason is not None}
             return Standing(kind, tuple(row.candidate for row in nearest), out)

@@ -293,7 +293,7 @@ CLAIMS = (
         at_least=100, about="algorithms",
     ),
     Claim(
-        "aliens", "no alien is said to run a candidate", "share of trials", ours("a null control"),
+        "aliens", "less than one alien of twenty is said to run a candidate", "share of trials", ours("a null control"),
         lambda r: _alien_sense(r) == SENSES.index("runs"), below(0.05), over="draws", quantifier="share",
         at_least=100, about="algorithms",
     ),
