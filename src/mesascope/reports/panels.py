@@ -35,7 +35,7 @@ class Line:
         role: what it shows, which gives its colour; a number from 0 to 1 is a shade.
         each: draw every replicate; their mean and range if False.
         marks: matplotlib's format, such as ``"o"`` for points alone.
-        error: half the length of error bars.
+        error: half the length of error bars, or a row of what they reach below and one of what they reach above.
     """
 
     x: Any

@@ -31,7 +31,7 @@ def take_over(
     if "reuse" not in run.config or run.is_finished:
         return False
     try:
-        other = open_run(run.config["reuse"])
+        other = open_run(run.path / run.config["reuse"])
         there = _finished_there(run, other, checkpoints, training.steps)
         if there is None:
             return False

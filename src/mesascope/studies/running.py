@@ -82,7 +82,7 @@ def new_run(
                 f"reuse must name a run with its checkpoints, but {other.path} has none (published runs leave them "
                 "out): leave it out."
             )
-        config["reuse"] = str(other.path.resolve())
+        config["reuse"] = os.path.relpath(other.path.resolve(), Path(path).resolve())
     return Run.create(path, "study", config)
 
 

@@ -307,11 +307,13 @@ def _bars(name: str, labelled: bool = False) -> Callable[[Any], list[Line]]:
         order = np.argsort(table["ranks"].mean((0, 2)))
         values = table[name].transpose(1, 0, 2).reshape(len(order), -1)
         draws = np.random.default_rng(0).integers(values.shape[1], size=(1000, values.shape[1]))
-        halves = [np.nanstd(np.nanmean(row[draws], 1)) * 1.96 for row in values]
+        means = np.nanmean(values, 1)
+        low, high = np.quantile([np.nanmean(row[draws], 1) for row in values], (0.025, 0.975), axis=1)
         labels = ["language model", *LABELS.values(), *SLOW.values()]
         return [
-            Line([place], [np.nanmean(values[one])], "trained" if one == 0 else place / len(order),
-                 labels[one] if labelled else None, marks="o", error=[halves[one]])
+            Line([place], [means[one]], "trained" if one == 0 else place / len(order),
+                 labels[one] if labelled else None, marks="o",
+                 error=[[means[one] - low[one]], [high[one] - means[one]]])
             for place, one in enumerate(order)
         ]  # fmt: skip
 
