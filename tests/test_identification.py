@@ -125,6 +125,16 @@ def test_a_network_in_single_precision_is_named_by_what_it_is_built_to_run():
     assert parameters["eta"] == pytest.approx([0.4, 0.3], rel=0.01)
 
 
+@pytest.mark.parametrize("eta", [[0.2, 1.2], [0.1, 0.2, 1.4]])
+def test_sizes_of_steps_are_found_in_their_order(eta):
+    """In another order steps of GD++ are another algorithm."""
+    name, true = f"gradient-descent-plus-plus of {len(eta)} sizes", {"eta": eta, "gamma": [0.01] * len(eta)}
+    found = identify(NATIVE[name].build(**true), FAMILY, some(name), BUDGET)
+    assert found.names == (name,)
+    assert found.standing.kind == "runs"
+    assert found.parameters(name)["eta"] == pytest.approx(eta, rel=0.05)
+
+
 def test_a_trained_layer_is_named_by_the_step_that_it_learned_and_an_untrained_one_is_none():
     family = LinearRegression(n_context=8, d_in=3)
     config = InContextRegressorConfig(TransformerConfig(4))

@@ -22,6 +22,7 @@ ORDER = [
     "streams",
     "measurement",
     "ops",
+    "data",
     "tasks",
     "learners",
     "nets",
@@ -42,6 +43,7 @@ TORCH = {
     "streams",
     "measurement",
     "ops",
+    "data",
     "tasks",
     "learners",
     "nets",
@@ -54,6 +56,7 @@ TORCH = {
 APART = {
     "evidence": {"records"},
     "ops": {"tasks", "measurement", "evidence"},
+    "data": {"ops", "measurement", "evidence"},
     "runs": TORCH - {"training"},
     "reports": {"shapes", *TORCH},
 }

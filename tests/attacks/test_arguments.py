@@ -113,6 +113,11 @@ GRIDS = {
         RegressionProblem(n_query=@)
         RealTable(n_context=@)
         RealTable(n_query=@)
+        FewShotImages(ways=@)
+        FewShotImages(shots=@)
+        FewShotImages(queries=@)
+        FewShotImages(size=@)?
+        FewShotImages().sample(batch=@, generator=g)
         pairs.sample(batch=@, generator=g)
         dynamics.sample(batch=@, generator=g)
         SineWaves().sample(batch=@, generator=g)

@@ -32,6 +32,8 @@ Answers = Mapping[str, Float[Tensor, "tasks m dy"]]
 _POINTS = {0: 1, 1: 16, 2: 8}
 # Of these, the points that the search starts from.
 _STARTS = {2: 3}
+# From 1 + spread times the size of all steps to 1 - spread times: steps of GD++ cannot change places.
+_SPREADS = (0.5, -0.5)
 # Steps of Levenberg and Marquardt.
 _MOST_STEPS = 30
 # The share of its loss by which a step lowers it, or is the last; where a fit is exact, each lowers it by far more.
@@ -257,9 +259,12 @@ def _by_parameter(
 def _best(candidate: Candidate, counts: Mapping[str, int], real: Mapping[str, Range], residuals: _Residuals) -> Fit:
     """The lowest of the local optima near points of a grid; sizes of steps are their own from there on."""
     starts = _starts(candidate, counts, real, residuals)
-    optima = [_descended(_Single(candidate, one, real), residuals) for one in starts] if real else starts
-    best = min(optima, key=lambda one: one.loss)
-    return _descended(_Each(best, spread=0.5), residuals) if candidate.own_sizes else best
+    if candidate.own_sizes:
+        alike = _descended(_Single(candidate, starts[0], real), residuals)
+        optima = [_descended(_Each(alike, spread), residuals) for spread in _SPREADS[: len(real)]]
+    else:
+        optima = [_descended(_Single(candidate, one, real), residuals) for one in starts] if real else starts
+    return min(optima, key=lambda one: one.loss)
 
 
 def _near(candidate: Candidate, start: Fit, real: Mapping[str, Range], residuals: _Residuals) -> Fit:

@@ -82,6 +82,7 @@ from mesascope.nets import (
 from mesascope.records import facts, registered
 from mesascope.streams import stream
 from mesascope.tasks import (
+    FewShotImages,
     FewShotSequence,
     LinearDynamics,
     LinearRegression,
@@ -103,6 +104,7 @@ _TASKS = LinearRegression(n_context=10, d_in=3)
 EXAMPLES: dict[str, dict[str, list[Callable[..., Any]]]] = {
     "family": {
         "linear-regression": [LinearRegression],
+        "few-shot-images": [lambda: FewShotImages(ways=2, queries=2)],
         "real-table": [lambda: RealTable(n_context=4)],
         "regression-problem": [
             RegressionProblem,

@@ -1,0 +1,214 @@
+"""Sets of images: digits, MNIST, Fashion-MNIST, Omniglot, and folders of a user's own."""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import hashlib
+import io
+import json
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch.nn import functional
+
+from mesascope.data.files import Source, cache_folder, found
+from mesascope.data.folders import folder_of, pictures_of
+from mesascope.errors import ArgumentError, require_choice, require_count, require_instance, require_package
+from mesascope.progress import tracked
+from mesascope.shapes import Int, Tensor
+
+__all__ = ["DATASETS", "PARTS", "Images", "images"]
+
+PARTS = ("train", "validation", "test")
+# Images that are resized at once.
+_AT_ONCE = 4096
+# Pixels of a side where a folder's images differ in size.
+_USUAL_SIZE = 84
+_MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist/"
+_FASHION = "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/"
+_OMNIGLOT = "https://github.com/brendenlake/omniglot/raw/master/python/"
+_IDX = ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz", "t10k-images-idx3-ubyte.gz",
+        "t10k-labels-idx1-ubyte.gz")  # fmt: skip
+
+
+class Images(NamedTuple):
+    """Images in their classes: bytes ``pixels (images, channels, size, size)``, from black 0 to white 255."""
+
+    pixels: Tensor
+    labels: Int[Tensor, " images"]
+    classes: tuple[str, ...]
+
+
+def images(dataset: str, part: str = "train", size: int | None = None) -> Images:
+    """The images of a dataset, decoded once in a process.
+
+    ==============  ======================================================================================
+    ``dataset``     what it holds
+    ==============  ======================================================================================
+    digits          1,797 handwritten digits of 8 x 8 pixels, which come with scikit-learn; a quarter to test
+    mnist           60,000 and 10,000 handwritten digits, 28 x 28
+    fashion-mnist   60,000 and 10,000 articles of clothing, 28 x 28
+    omniglot        20 drawings of each of 1,623 characters, 105 x 105; 964 of 30 alphabets to train, those of
+                    the other 20 alphabets to test
+    another         a folder of that name with pictures in classes: see below
+    ==============  ======================================================================================
+
+    They are looked for in folders of these names under MESASCOPE_DATA and in the cache, and downloaded to the cache
+    where they are in neither; a folder of a user's own is not. It has either ``images/`` and a table ``train.csv``,
+    ``val.csv`` and ``test.csv`` of file names and classes, with the columns ``filename`` and ``label``, as
+    miniImageNet and CUB are split, or ``train/CLASS/PICTURE``, and so on.
+
+    Args:
+        part: train, validation or test.
+        size: pixels of a side that images are brought to; as they are if None, 84 for folders.
+
+    Raises:
+        DownloadError: the files are on no disk here, and cannot be fetched.
+        ArgumentError: there is no such part, or a folder is laid out in another way.
+
+    >>> digits = images("digits")
+    >>> tuple(digits.pixels.shape), len(digits.classes)
+    ((1347, 1, 8, 8), 10)
+    """
+    require_instance("dataset", dataset, str)
+    require_choice("part", part, PARTS)
+    if size is not None:
+        require_count("size", size)
+    return _images(dataset, part, size)
+
+
+@functools.cache
+def _images(dataset: str, part: str, size: int | None) -> Images:
+    if dataset in DATASETS:
+        return _resized(DATASETS[dataset](part), size)
+    return _of_folder(dataset, part, size or _USUAL_SIZE)
+
+
+def _resized(whole: Images, size: int | None) -> Images:
+    if size is None or size == whole.pixels.shape[-1]:
+        return whole
+    parts = [
+        functional.interpolate(part.float(), (size, size), mode="bilinear", antialias=True).round().byte()
+        for part in whole.pixels.split(_AT_ONCE)
+    ]
+    return whole._replace(pixels=torch.cat(parts))
+
+
+def _digits(part: str) -> Images:
+    if part == "validation":
+        raise _no_part("digits", part)
+    rows = require_package("sklearn.datasets", "the dataset digits", "'mesascope[sklearn]'").load_digits()
+    pixels = torch.as_tensor(rows.images * (255 / 16)).round().byte()[:, None]
+    cut = 3 * len(pixels) // 4
+    kept = slice(cut) if part == "train" else slice(cut, None)
+    return Images(pixels[kept].contiguous(), torch.as_tensor(rows.target)[kept].long(), _ten())
+
+
+def _idx(dataset: str, address: str, sums: tuple[str, ...], part: str) -> Images:
+    """Files in the format idx: four bytes that tell type and axes, a big-endian count each, and the numbers."""
+    if part == "validation":
+        raise _no_part(dataset, part)
+    paths = found(dataset, [Source(name, address + name, md5) for name, md5 in zip(_IDX, sums, strict=True)])
+    pixels, labels = (_read_idx(path) for path in (paths[:2] if part == "train" else paths[2:]))
+    if pixels.ndim != 3 or labels.shape != pixels.shape[:1]:
+        raise ArgumentError(f"{paths[0].parent} must hold images and as many labels, but does not: restore its files.")
+    return Images(torch.as_tensor(pixels)[:, None], torch.as_tensor(labels).long(), _ten())
+
+
+def _read_idx(path: Path) -> np.ndarray:
+    try:
+        data = gzip.decompress(path.read_bytes())
+        kind, axes = data[2], data[3]
+        shape = np.frombuffer(data, ">i4", axes, 4)
+        if kind != 8:
+            raise ValueError(kind)
+        return np.frombuffer(data, np.uint8, offset=4 + 4 * axes).reshape(shape).copy()
+    except (ValueError, OSError, EOFError, IndexError):
+        raise ArgumentError(f"{path} must be a gzipped idx file of bytes, but is not: restore it.") from None
+
+
+def _omniglot(part: str) -> Images:
+    if part == "validation":
+        raise _no_part("omniglot", part)
+    names = {"images_background.zip": "68d2efa1b9178cc56df9314c21c6e718",
+             "images_evaluation.zip": "6b91aef0f799c5bb55b94e3f2daec811"}  # fmt: skip
+    paths = found("omniglot", [Source(name, _OMNIGLOT + name, md5) for name, md5 in names.items()])
+    path = paths[0 if part == "train" else 1]
+    try:
+        with zipfile.ZipFile(path) as archive:
+            drawings = sorted(name for name in archive.namelist() if name.endswith(".png"))
+            pixels = np.stack([_decoded(archive.read(name), "L") for name in drawings])
+    except (zipfile.BadZipFile, OSError, ValueError):
+        raise ArgumentError(f"{path} must be a zip file of Omniglot's drawings, but is not: restore it.") from None
+    characters = ["/".join(name.split("/")[-3:-1]) for name in drawings]
+    classes, labels = np.unique(characters, return_inverse=True)
+    ink = 255 - torch.as_tensor(pixels)[:, None]  # white on black, as the others are
+    return Images(ink, torch.as_tensor(labels).long(), tuple(map(str, classes)))
+
+
+def _decoded(data: bytes | Path, mode: str, size: int | None = None) -> np.ndarray:
+    from PIL import Image
+
+    with Image.open(io.BytesIO(data) if isinstance(data, bytes) else data) as picture:
+        picture = picture.convert(mode)
+        return np.asarray(picture if size is None else picture.resize((size, size), Image.Resampling.BILINEAR))
+
+
+def _of_folder(dataset: str, part: str, size: int) -> Images:
+    """Pictures in colour; what is decoded is kept in the cache, for as long as no file changes."""
+    paths, names = pictures_of(folder_of(dataset), dataset, part)
+    classes, labels = np.unique(names, return_inverse=True)
+    state = [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in paths]
+    key = hashlib.sha256(json.dumps([size, state]).encode()).hexdigest()[:16]
+    kept = cache_folder() / "decoded" / f"{dataset}-{part}-{key}.safetensors"
+    if kept.is_file():
+        with safe_open(kept, "pt") as file:
+            pixels = file.get_tensor("pixels")
+    else:
+        pixels = _all_decoded(paths, size)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        save_file({"pixels": pixels}, kept.with_suffix(".part"))
+        kept.with_suffix(".part").replace(kept)
+    return Images(pixels, torch.as_tensor(labels).long(), tuple(map(str, classes)))
+
+
+def _all_decoded(paths: list[Path], size: int) -> Tensor:
+    pixels = torch.empty(len(paths), 3, size, size, dtype=torch.uint8)
+    for index in tracked(range(len(paths)), "pictures"):
+        try:
+            pixels[index] = torch.as_tensor(_decoded(paths[index], "RGB", size).copy()).movedim(-1, 0)
+        except (OSError, ValueError):
+            raise ArgumentError(f"{paths[index]} must be a picture, but is not: restore or remove it.") from None
+    return pixels
+
+
+def _no_part(dataset: str, part: str) -> ArgumentError:
+    return ArgumentError(f"part must be train or test for {dataset}, but is {part!r}: choose one of them.")
+
+
+def _ten() -> tuple[str, ...]:
+    return tuple(map(str, range(10)))
+
+
+# How each is read, by part.
+DATASETS: dict[str, Callable[[str], Any]] = {
+    "digits": _digits,
+    "mnist": functools.partial(
+        _idx, "mnist", _MNIST,
+        ("f68b3c2dcbeaaa9fbdd348bbdeb94873", "d53e105ee54ea40749a09fcbcd1e9432", "9fb629c4189551a2d022fa330f9573f3",
+         "ec29112dd5afa0611ce80d1b7f02629c"),
+    ),
+    "fashion-mnist": functools.partial(
+        _idx, "fashion-mnist", _FASHION,
+        ("8d4fb7e6c68d591d4c3dfef9ec88bf0d", "25c81989df183df01b3e8a0aad5dffbe", "bef4ecab320f06d8554ea6380940ec79",
+         "bb300cfdad3c16e7a12a480ee83cd310"),
+    ),
+    "omniglot": _omniglot,
+}  # fmt: skip

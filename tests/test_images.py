@@ -1,0 +1,239 @@
+"""Sets of images are read as they are, or refused in a sentence; few-shot tasks hold what they say."""
+
+import contextlib
+import gzip
+import hashlib
+import os
+import threading
+import zipfile
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from mesascope.data import cache_folder, images
+from mesascope.data.files import DownloadError, Source, found
+from mesascope.data.image_sets import _images
+from mesascope.errors import ArgumentError
+from mesascope.streams import stream
+from mesascope.tasks import FewShotImages
+
+REAL = os.environ.get("MESASCOPE_DATA")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """An empty folder of data, and an empty cache beside it."""
+    monkeypatch.setenv("MESASCOPE_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("MESASCOPE_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "data").mkdir()
+    _images.cache_clear()
+    yield tmp_path / "data"
+    _images.cache_clear()
+
+
+def classes_of(x, dataset):
+    """The class of each row of pixels, and its place, by looking it up."""
+    table = {bytes(row.flatten().tolist()): place for place, row in enumerate(dataset.pixels)}
+    places = [table[bytes((row * 255).round().byte().tolist())] for row in x]
+    return [int(dataset.labels[place]) for place in places], places
+
+
+@pytest.mark.parametrize(("ways", "shots", "queries"), [(2, 1, 1), (5, 3, 4), (10, 1, 2)])
+def test_a_task_holds_so_many_images_of_each_class_and_none_twice(ways, shots, queries):
+    dataset = images("digits")
+    family = FewShotImages(ways=ways, shots=shots, queries=queries)
+    episode = family.sample(3, stream(0, "images"))
+    numbered = []
+    for x, y, xq, yq in zip(*episode.context, episode.xq, episode.yq, strict=True):
+        assert y.sum(0).tolist() == [shots] * ways
+        assert yq.sum(0).tolist() == [queries] * ways
+        found_classes, places = classes_of(torch.cat([x, xq]), dataset)
+        assert len(set(places)) == len(places)
+        numbers = torch.cat([y, yq]).argmax(-1).tolist()
+        pairs = set(zip(numbers, found_classes, strict=True))
+        assert len(pairs) == ways
+        assert len({one for _, one in pairs}) == ways
+        numbered.append(sorted(pairs))
+    assert len({tuple(one) for one in numbered}) > 1  # classes are numbered anew in each task
+    assert not torch.equal(episode.context.y[0], episode.context.y[0].sort(0).values)  # and their order is random
+
+
+def test_turned_images_are_classes_of_their_own():
+    family = FewShotImages(ways=20, shots=1, queries=2, rotations=True)
+    episode = family.sample(1, stream(0, "turned"))
+    table = {}
+    for turn in range(4):
+        for row, label in zip(images("digits").pixels, images("digits").labels, strict=True):
+            table.setdefault(bytes(row.rot90(turn, (-2, -1)).flatten().tolist()), set()).add((int(label), turn))
+    x, y = torch.cat([episode.context.x, episode.xq], 1)[0], torch.cat([episode.context.y, episode.yq], 1)[0]
+    kinds = {}
+    for row, number in zip(x, y.argmax(-1).tolist(), strict=True):
+        kinds.setdefault(number, []).append(table[bytes((row * 255).round().byte().tolist())])
+    chosen = [set.intersection(*own) for own in kinds.values()]
+    assert all(len(own) == 1 for own in chosen)
+    assert len({next(iter(own)) for own in chosen}) == 20
+
+
+def test_parts_share_no_image_and_sizes_are_those_asked_for():
+    train, test = (images("digits", part).pixels for part in ("train", "test"))
+    assert len(train) + len(test) == 1797
+    assert images("digits", size=28).pixels.shape == (len(train), 1, 28, 28)
+    assert FewShotImages(size=14).sample(1, stream(0, "size")).xq.shape[-1] == 14 * 14
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"ways": 11}, "ways must be at most 10, the classes of digits, but is 11"),
+        ({"shots": 120}, "shots must be at most .*, as a class has .* images, but is 120"),
+        ({"part": "validation"}, "part must be train or test for digits, but is 'validation'"),
+    ],
+)
+def test_a_task_that_a_dataset_cannot_give_is_refused(arguments, message):
+    with pytest.raises(ArgumentError, match=message):
+        FewShotImages(**arguments).sample(1, stream(0, "refused"))
+
+
+def idx(array):
+    header = bytes([0, 0, 8, array.ndim]) + b"".join(size.to_bytes(4, "big") for size in array.shape)
+    return gzip.compress(header + array.tobytes())
+
+
+def test_idx_files_are_read(folder):
+    pixels = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
+    (folder / "mnist").mkdir()
+    files = {"train-images-idx3": pixels, "train-labels-idx1": np.array([7, 1], np.uint8),
+             "t10k-images-idx3": pixels + 1, "t10k-labels-idx1": np.array([0, 9], np.uint8)}  # fmt: skip
+    for name, array in files.items():
+        (folder / "mnist" / f"{name}-ubyte.gz").write_bytes(idx(array))
+    assert images("mnist").pixels.flatten().tolist() == list(range(18))
+    assert images("mnist", "test").labels.tolist() == [0, 9]
+    (folder / "mnist" / "train-images-idx3-ubyte.gz").write_bytes(b"<html>")
+    _images.cache_clear()
+    with pytest.raises(ArgumentError, match="must be a gzipped idx file of bytes, but is not: restore it"):
+        images("mnist")
+
+
+def picture(path, shade, size=6):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.full((size, size, 3), shade, np.uint8)).save(path)
+
+
+def test_drawings_of_omniglot_are_read_in_their_alphabets(folder):
+    (folder / "omniglot").mkdir()
+    for name in ("images_background", "images_evaluation"):
+        with zipfile.ZipFile(folder / "omniglot" / f"{name}.zip", "w") as archive:
+            for place, character in enumerate(("A/character01", "A/character02", "B/character01")):
+                picture(folder / "one.png", 255 if place else 0)
+                archive.write(folder / "one.png", f"{name}/{character}/0001_01.png")
+    read = images("omniglot")
+    assert read.classes == ("A/character01", "A/character02", "B/character01")
+    assert read.pixels[:, 0, 0, 0].tolist() == [255, 0, 0]  # ink is white
+
+
+def test_pictures_of_a_folder_are_read_by_table_and_by_class(folder):
+    for place, (name, label) in enumerate((("a.png", "cat"), ("b.jpg", "dog"), ("in/c.png", "cat"))):
+        picture(folder / "mine" / "images" / name, 100 * place)
+        for part in ("train", "test"):
+            with (folder / "mine" / f"{part}.csv").open("a") as file:
+                file.write(("filename,label\n" if place == 0 else "") + f"{name},{label}\n")
+    by_table = images("mine", "train", size=4)
+    assert by_table.classes == ("cat", "dog")
+    assert by_table.labels.tolist() == [0, 1, 0]
+    assert by_table.pixels.shape == (3, 3, 4, 4)
+    assert by_table.pixels[:, 0, 0, 0].tolist() == pytest.approx([0, 100, 200], abs=3)
+    picture(folder / "other" / "val" / "dog" / "1.png", 50)
+    picture(folder / "other" / "val" / "cat" / "1.png", 150)
+    by_class = images("other", "validation")
+    assert by_class.classes == ("cat", "dog")
+    assert by_class.pixels[:, 0, 0, 0].tolist() == [150, 50]
+    assert by_class.pixels.shape[-1] == 84
+
+
+def test_what_was_decoded_is_kept_until_a_file_changes(folder):
+    picture(folder / "mine" / "train" / "cat" / "1.png", 10)
+    assert images("mine", size=4).pixels.unique().tolist() == [10]
+    kept = list((cache_folder() / "decoded").iterdir())
+    assert len(kept) == 1
+    _images.cache_clear()
+    assert images("mine", size=4).pixels.unique().tolist() == [10]
+    assert list((cache_folder() / "decoded").iterdir()) == kept
+    picture(folder / "mine" / "train" / "cat" / "1.png", 200, size=7)
+    _images.cache_clear()
+    assert images("mine", size=4).pixels.unique().tolist() == [200]
+
+
+def test_a_folder_that_is_laid_out_otherwise_is_refused(folder):
+    with pytest.raises(ArgumentError, match=r"dataset must be digits, mnist, .* or a folder, but there is no .*mine"):
+        images("mine")
+    (folder / "mine").mkdir()
+    with pytest.raises(ArgumentError, match=r"mine must have train.csv .* but .*mine has neither"):
+        images("mine")
+    (folder / "mine" / "train.csv").write_text("picture,class\na.png,cat\n")
+    with pytest.raises(ArgumentError, match="must have the columns filename and label"):
+        images("mine")
+    (folder / "mine" / "train.csv").write_text("filename,label\na.png,cat\nb.png,cat\n")
+    with pytest.raises(ArgumentError, match=r"must hold what train.csv lists, but lacks a.png and 1 more"):
+        images("mine")
+    (folder / "mine" / "images").mkdir()
+    for name in ("a.png", "b.png"):
+        (folder / "mine" / "images" / name).write_text("no picture")
+    with pytest.raises(ArgumentError, match=r"a.png must be a picture, but is not"):
+        images("mine")
+
+
+class _Files(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        if "long" in self.path:
+            self.send_header("Content-Length", "5")
+        self.end_headers()
+        self.wfile.write(b"hello")
+
+    def log_message(self, *arguments):
+        pass
+
+
+@pytest.fixture(scope="module")
+def address():
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Files)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize("name", ["long", "of-no-length"])
+def test_a_file_is_fetched_once_and_whole(folder, address, name):
+    source = Source("file", address + name, hashlib.md5(b"hello").hexdigest())
+    assert [path.read_bytes() for path in found("some", [source])] == [b"hello"]
+    gone = source._replace(url="http://127.0.0.1:1/")
+    assert [path.parent for path in found("some", [gone])] == [cache_folder() / "some"]
+
+
+def test_what_comes_with_another_checksum_is_not_kept(folder, address):
+    with pytest.raises(ArgumentError, match="must have the MD5 checksum 0, but what came has"):
+        found("some", [Source("file", address, "0")])
+    assert list((cache_folder() / "some").iterdir()) == []
+
+
+def test_without_a_network_a_sentence_says_where_files_belong(folder):
+    source = Source("file.gz", "http://127.0.0.1:1/file.gz", "0")
+    with pytest.raises(DownloadError, match=r"some must be on this machine .* put file.gz into .*, or set MESASCOPE_D"):
+        found("some", [source])
+    with contextlib.suppress(FileNotFoundError):
+        assert list((cache_folder() / "some").iterdir()) == []
+
+
+@pytest.mark.skipif(not REAL, reason="MESASCOPE_DATA is not set")
+@pytest.mark.parametrize(
+    ("dataset", "train", "test", "classes"),
+    [("mnist", 60000, 10000, 10), ("fashion-mnist", 60000, 10000, 10), ("omniglot", 19280, 13180, 964)],
+)
+def test_real_images_are_as_many_as_there_are(dataset, train, test, classes):
+    assert (len(images(dataset).pixels), len(images(dataset, "test").pixels)) == (train, test)
+    assert len(images(dataset).classes) == classes
+    assert int(images(dataset).labels.bincount().min()) >= 20
