@@ -29,6 +29,7 @@ ORDER = [
     "constructions",
     "adapters",
     "training",
+    "meta",
     "runs",
     "reports",
     "lenses",
@@ -50,6 +51,7 @@ TORCH = {
     "constructions",
     "adapters",
     "training",
+    "meta",
     "lenses",
     "identification",
 }

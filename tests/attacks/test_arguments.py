@@ -15,14 +15,14 @@ import torch
 from sentences import one_sentence
 
 import mesascope
-from mesascope import constructions, learners, lenses, nets, ops, tasks, testing, training
+from mesascope import constructions, learners, lenses, meta, nets, ops, tasks, testing, training
 from mesascope.adapters import AsLearner, AsPredictor, from_sklearn
 from mesascope.errors import MesascopeError
 from mesascope.streams import stream
 
 NAMES = {
     name: getattr(package, name)
-    for package in (tasks, learners, nets, constructions, training, lenses, testing, ops)
+    for package in (tasks, learners, nets, constructions, training, meta, lenses, testing, ops)
     for name in dir(package)
     if not name.startswith("_")
 }
@@ -118,6 +118,7 @@ GRIDS = {
         FewShotImages(queries=@)
         FewShotImages(size=@)?
         FewShotImages().sample(batch=@, generator=g)
+        MAML(0.1, steps=@)
         pairs.sample(batch=@, generator=g)
         dynamics.sample(batch=@, generator=g)
         SineWaves().sample(batch=@, generator=g)
@@ -181,6 +182,7 @@ GRIDS = {
         LinearDynamics(noise=@)
         LinearDynamics(clip=@)?
         SineWaves(x_scale=@)
+        MAML(inner_lr=@, steps=1)
         SineWaves(amplitude=(0.0, @)) | amplitude
         SineWaves(phase=(@, 1.0)) | phase
         GradientDescent(1, eta=@)

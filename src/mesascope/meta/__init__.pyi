@@ -1,0 +1,11 @@
+from .learner import MetaLearner as MetaLearner
+from .maml import (
+    ANIL as ANIL,
+    BOIL as BOIL,
+    MAML as MAML,
+    ExpMAML as ExpMAML,
+    MetaSGD as MetaSGD,
+    SparseMAML as SparseMAML,
+    SparseReLUMAML as SparseReLUMAML,
+)
+from .modulation import MODULATIONS as MODULATIONS, Modulation as Modulation

@@ -1,0 +1,68 @@
+"""A module and the method that adapts it, as one learner."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from mesascope.errors import require_instance
+from mesascope.meta.maml import MAML
+from mesascope.shapes import Float, Tensor
+from mesascope.tasks import Context, Episode, check_inputs
+
+__all__ = ["MetaLearner"]
+
+
+class MetaLearner(nn.Module):
+    """Any torch module that a method adapts to each context before it answers.
+
+    `ModuleState` trains it, the module's parameters and what the method learns alike, with `MetaLearner.loss`.
+
+    Args:
+        model: from inputs ``(n, dx)`` to predictions ``(n, dy)``; it is neither subclassed nor patched.
+        method: `MAML` or one of its family.
+        generator: of what the method learns; see `Modulation`.
+
+    >>> from mesascope.meta import SparseMAML
+    >>> from mesascope.streams import stream
+    >>> from mesascope.tasks import FewShotImages
+    >>> from mesascope.training import ModuleState, Training, fit
+    >>> family = FewShotImages(ways=2, shots=5)
+    >>> learner = MetaLearner(nn.Linear(64, 2), SparseMAML(1.0, steps=3), stream(0, "init"))
+    >>> plan = Training(steps=100, learning_rate=0.01)
+    >>> state = ModuleState(learner, MetaLearner.loss, plan)
+    >>> trained = fit(state, lambda step: family.sample(4, stream(0, "train", step)), plan)
+    >>> tasks = family.sample(20, stream(0, "test"))
+    >>> (trained(tasks.context, tasks.xq).argmax(-1) == tasks.yq.argmax(-1)).float().mean() > 0.8
+    tensor(True)
+    """
+
+    def __init__(self, model: nn.Module, method: MAML, generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        require_instance("model", model, nn.Module)
+        require_instance("method", method, MAML)
+        self.model, self.method = model, method
+        if generator is not None:
+            method.start(model, generator)
+        method.factors(model)  # what it learns is there before training begins
+
+    def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
+        """Predictions of each task's queries; they carry gradients where the module is in training."""
+        check_inputs(context, xq)
+        lead = xq.shape[:-2]
+        x, y, queries = (part.reshape(-1, *part.shape[-2:]) for part in (*context, xq))
+        answers = [
+            self.method.predicted(self.model, Context(*pairs), own) for *pairs, own in zip(x, y, queries, strict=True)
+        ]
+        if not answers:
+            return xq.new_zeros(*xq.shape[:-1], context.y.shape[-1])
+        found = torch.stack(answers).unflatten(0, lead) if lead else answers[0]
+        return found if self.training else found.detach()
+
+    def loss(self, episode: Episode) -> Float[Tensor, ""]:
+        """The outer loss of a batch of tasks."""
+        return self.method.outer_loss(self.model, episode)
+
+    def gradient_sparsity(self) -> dict[str, float]:
+        """The share of each parameter's entries that inner steps do not change."""
+        return self.method.gradient_sparsity(self.model)

@@ -1,0 +1,230 @@
+"""Adapting a module to a task by gradient steps, and learning from where and along which entries: MAML's family."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.func import functional_call
+from torch.nn.functional import cross_entropy
+
+from mesascope.errors import refuse, require_callable, require_choice, require_count, require_instance, require_number
+from mesascope.meta.modulation import MODULATIONS, Modulation
+from mesascope.meta.statistics import BATCH_STATS, Buffers, batch_statistics
+from mesascope.shapes import Float, Tensor
+from mesascope.streams import stream
+from mesascope.tasks import Context, Episode
+
+__all__ = ["ANIL", "BOIL", "MAML", "ExpMAML", "MetaSGD", "SparseMAML", "SparseReLUMAML"]
+
+# Parameters by name.
+Parameters = Mapping[str, Tensor]
+
+
+def classification_loss(scores: Float[Tensor, "m ways"], targets: Float[Tensor, "m ways"]) -> Float[Tensor, ""]:
+    """The mean cross-entropy of targets with a 1 at the class."""
+    return cross_entropy(scores, targets)
+
+
+class MAML(nn.Module):
+    """Gradient steps on the loss of a task's context, from weights that are learned: model-agnostic meta-learning.
+
+    phi_0 = theta, phi_{k+1} = phi_k - inner_lr * grad L(phi_k, context), for ``steps`` steps. The outer loop lowers the
+    loss of phi_K on the task's queries by theta.
+
+    Args:
+        inner_lr: of the inner steps.
+        steps: of the inner loop.
+        order: 2 differentiates through the inner loop; 1 takes its gradients as constants (first-order MAML), and needs
+            no more memory for more steps.
+        adapt: which parameters inner steps change: "all", those of the last layer ("head"), all others ("body"), or a
+            function of their names.
+        batch_stats: what BatchNorm normalises by. "transductive": the statistics of each batch, of queries too;
+            "support": those of the context, for queries too; "running": running averages.
+        loss: of predictions and targets, inner and outer.
+
+    Source: Finn et al. (2017); thesis, section 4.2.
+
+    >>> model = nn.Linear(2, 3)
+    >>> context = Context(torch.eye(2), torch.eye(3)[:2])
+    >>> adapted = MAML(0.1, steps=2).adapt(model, context)
+    >>> sorted(adapted), adapted["weight"].shape
+    (['bias', 'weight'], torch.Size([3, 2]))
+    """
+
+    modulation: Modulation | None = None
+
+    def __init__(
+        self,
+        inner_lr: float,
+        steps: int,
+        *,
+        order: int = 1,
+        adapt: str | Callable[[str], bool] = "all",
+        batch_stats: str = "transductive",
+        loss: Callable[[Tensor, Tensor], Tensor] = classification_loss,
+    ) -> None:
+        super().__init__()
+        require_number("inner_lr", inner_lr, above=0)
+        require_count("steps", steps, least=0)
+        if order not in (1, 2):
+            refuse("order", "be 1 or 2", order, "choose one of them")
+        if not callable(adapt):
+            require_choice("adapt", adapt, ("all", "head", "body"))
+        require_choice("batch_stats", batch_stats, BATCH_STATS)
+        require_callable("loss", loss)
+        self.inner_lr, self.steps, self.order, self.loss = inner_lr, steps, order, loss
+        self.which, self.batch_stats = adapt, batch_stats
+        self.numbers = nn.ParameterDict()
+
+    def start(self, model: nn.Module, generator: torch.Generator) -> None:
+        """Draw what the modulation learns for the parameters of a model."""
+        if self.modulation is None:
+            return
+        for name, parameter in self.adapted(model).items():
+            first = self.modulation.start(parameter.detach(), self.inner_lr, generator)
+            self.numbers[_key(name)] = nn.Parameter(first)
+
+    def adapted(self, model: nn.Module) -> Parameters:
+        """The parameters of ``model`` that inner steps change."""
+        parameters = {name: one for name, one in model.named_parameters() if one.requires_grad}
+        if not parameters:
+            refuse("model", "have parameters that require gradients", type(model).__name__, "pass another model")
+        head = {name for name in parameters if name.rpartition(".")[0] == next(reversed(parameters)).rpartition(".")[0]}
+        chosen: Mapping[str, Callable[[str], bool]] = {
+            "all": lambda name: True, "head": lambda name: name in head, "body": lambda name: name not in head,
+        }  # fmt: skip
+        wanted = self.which if callable(self.which) else chosen[self.which]
+        found = {name: one for name, one in parameters.items() if wanted(name)}
+        if not found:
+            refuse("adapt", "choose at least one parameter", sorted(parameters), "choose among these")
+        return found
+
+    def factors(self, model: nn.Module) -> dict[str, Tensor | float]:
+        """What the gradient of each adapted parameter is multiplied by, inner learning rate and all."""
+        names = self.adapted(model)
+        if self.modulation is None:
+            return dict.fromkeys(names, self.inner_lr)
+        if not self.numbers:
+            self.start(model, stream(0, "modulation", device=next(iter(names.values())).device))
+        rate = self.inner_lr if self.modulation.times_rate else 1.0
+        return {name: rate * self.modulation.factor(self.numbers[_key(name)]) for name in names}
+
+    def adapt(self, model: nn.Module, context: Context) -> Parameters:
+        """The parameters of ``model`` after the inner steps on the context ``x (n, dx)``, ``y (n, dy)`` of one task.
+
+        Differentiable by the model's parameters and by what the modulation learns, to the method's order.
+        """
+        require_instance("model", model, nn.Module)
+        with batch_statistics(model, self.batch_stats) as buffers, torch.enable_grad():
+            return self._steps(model, buffers, context)
+
+    def outer_loss(self, model: nn.Module, episode: Episode) -> Float[Tensor, ""]:
+        """The mean over tasks of the adapted model's loss on queries; its gradient is that of the outer loop.
+
+        To first order it is that of eqs. 4.8 and 4.9: by theta the gradient at phi_K, and by m
+        -inner_lr * grad L(phi_K, queries) o sum_k grad L(phi_k, context) times the derivative of the factor.
+        """
+        losses = [
+            self.loss(self.predicted(model, Context(x, y), xq), yq)
+            for x, y, xq, yq in zip(*episode.context, episode.xq, episode.yq, strict=True)
+        ]
+        return torch.stack(losses).mean()
+
+    def predicted(self, model: nn.Module, context: Context, xq: Float[Tensor, "m dx"]) -> Float[Tensor, "m dy"]:
+        """What ``model`` says of one task's queries after it has adapted to its context."""
+        with batch_statistics(model, self.batch_stats) as buffers, torch.enable_grad():
+            phi = self._steps(model, buffers, context)
+            if self.batch_stats == "support":
+                buffers.taken_from(lambda: functional_call(model, {**phi, **buffers.tensors}, (context.x,)))
+            return functional_call(model, {**phi, **buffers.tensors}, (xq,))
+
+    def gradient_sparsity(self, model: nn.Module) -> dict[str, float]:
+        """The share of each parameter's entries that inner steps do not change."""
+        factors = self.factors(model)
+        return {
+            name: float((torch.as_tensor(factors[name]) == 0).float().mean()) if name in factors else 1.0
+            for name, _ in model.named_parameters()
+        }
+
+    def _steps(self, model: nn.Module, buffers: Buffers, context: Context) -> Parameters:
+        theta, factors = self.adapted(model), self.factors(model)
+        if self.order == 2:
+            phi: Parameters = theta
+            for _ in range(self.steps):
+                inner = self._gradients(model, phi, buffers, context, create_graph=True)
+                phi = {name: one - factors[name] * inner[name] for name, one in phi.items()}
+            return phi
+        # To first order each gradient is a constant: their sum, taken from theta at once, leads to the same place.
+        phi = {name: one.detach() for name, one in theta.items()}
+        sums = {name: torch.zeros_like(one) for name, one in theta.items()}
+        for _ in range(self.steps):
+            inner = self._gradients(model, {name: one.requires_grad_() for name, one in phi.items()}, buffers, context)
+            with torch.no_grad():
+                sums = {name: one + inner[name] for name, one in sums.items()}
+                phi = {name: one - factors[name] * inner[name] for name, one in phi.items()}
+        return {name: one - factors[name] * sums[name] for name, one in theta.items()}
+
+    def _gradients(
+        self, model: nn.Module, phi: Parameters, buffers: Buffers, context: Context, create_graph: bool = False
+    ) -> Parameters:
+        """Of the loss on the context."""
+        scores = functional_call(model, {**phi, **buffers.tensors}, (context.x,))
+        found = torch.autograd.grad(self.loss(scores, context.y), list(phi.values()), create_graph=create_graph)
+        return dict(zip(phi, found, strict=True))
+
+
+class ANIL(MAML):
+    """MAML whose inner steps change the last layer alone: almost no inner loop. Source: Raghu et al. (2020)."""
+
+    def __init__(self, inner_lr: float, steps: int, **options: Any) -> None:
+        super().__init__(inner_lr, steps, adapt="head", **options)
+
+
+class BOIL(MAML):
+    """MAML whose inner steps change all but the last layer: body only in the inner loop. Source: Oh et al. (2021)."""
+
+    def __init__(self, inner_lr: float, steps: int, **options: Any) -> None:
+        super().__init__(inner_lr, steps, adapt="body", **options)
+
+
+class MetaSGD(MAML):
+    """MAML with a learned rate for each entry, which starts at ``inner_lr`` and may fall below 0.
+
+    Source: Li et al. (2017); thesis, eq. 4.2 with M diagonal.
+    """
+
+    modulation = MODULATIONS["identity"]
+
+
+class ExpMAML(MAML):
+    """MAML with rates exp(m) that stay above 0 and start at ``inner_lr``. Source: thesis, section 4.3.3."""
+
+    modulation = MODULATIONS["exp"]
+
+
+class SparseMAML(MAML):
+    """MAML that learns which entries inner steps change: phi <- phi - inner_lr 1[m >= 0] o grad L, eq. 4.3.
+
+    The step function is differentiated as if it were m itself: eq. 4.4. Half of m starts below 0.
+
+    Source: thesis, section 4.2; von Oswald et al. (2021).
+    """
+
+    modulation = MODULATIONS["binary"]
+
+
+class SparseReLUMAML(MAML):
+    """MAML with rates max(m, 0), whose m is learned straight through, so that rates come back from 0.
+
+    Source: thesis, section 4.3.3.
+    """
+
+    modulation = MODULATIONS["relu"]
+
+
+def _key(name: str) -> str:
+    """Names of parameters of a ParameterDict have no dots."""
+    return name.replace(".", "/")

@@ -1,0 +1,244 @@
+"""Inner and outer loops of MAML's family are what their equations say."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import mse_loss
+
+from mesascope.errors import ArgumentError
+from mesascope.meta import ANIL, BOIL, MAML, ExpMAML, MetaLearner, MetaSGD, SparseMAML, SparseReLUMAML
+from mesascope.streams import stream
+from mesascope.tasks import Context, Episode, LinearRegression
+from mesascope.testing import check_learner
+from mesascope.training import ModuleState, Training, fit
+
+METHODS = [MAML, MetaSGD, ExpMAML, SparseMAML, SparseReLUMAML, ANIL, BOIL]
+FAMILY = LinearRegression(n_context=6, d_in=3, n_query=4)
+
+
+def network(seed=0, dtype=torch.float64):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 1)).to(dtype)
+
+
+def episode(tasks=2, dtype=torch.float64):
+    return FAMILY.sample(tasks, stream(0, "meta")).to(dtype)
+
+
+def gradients(loss, parameters):
+    return torch.autograd.grad(loss, parameters, allow_unused=True)
+
+
+def slow(model, factor, rate, steps, context, order=1):
+    """Parameters after inner steps one by one, and the sum of inner gradients."""
+    phi = [one if order == 2 else one.detach().clone().requires_grad_() for one in model.parameters()]
+    sums = [torch.zeros_like(one) for one in phi]
+    for _ in range(steps):
+        w, b, v, c = phi
+        loss = (torch.tanh(context.x @ w.T + b) @ v.T + c - context.y).square().mean()
+        inner = torch.autograd.grad(loss, phi, create_graph=order == 2)
+        sums = [total + one for total, one in zip(sums, inner, strict=True)]
+        phi = [one - rate * f * g for one, f, g in zip(phi, factor, inner, strict=True)]
+        if order == 1:
+            phi = [one.detach().requires_grad_() for one in phi]
+    return phi, sums
+
+
+def query_loss(phi, xq, yq):
+    w, b, v, c = phi
+    return (torch.tanh(xq @ w.T + b) @ v.T + c - yq).square().mean()
+
+
+def outer(method, model, tasks):
+    """The outer gradient by theta and by the numbers that the method learns."""
+    parameters, numbers = list(model.parameters()), list(method.numbers.values())
+    found = gradients(method.outer_loss(model, tasks), [*parameters, *numbers])
+    return found[: len(parameters)], found[len(parameters) :]
+
+
+@pytest.mark.parametrize("steps", [0, 1, 4])
+def test_first_order_updates_are_those_of_equations_4_8_and_4_9(steps):
+    model, tasks, rate = network(), episode(), 0.3
+    method = SparseMAML(rate, steps, loss=mse_loss)
+    method.start(model, stream(0, "masks"))
+    masks = [(one >= 0).double() for one in method.numbers.values()]
+    assert 0 < sum(mask.sum() for mask in masks) < sum(mask.numel() for mask in masks)
+    theta, m = outer(method, model, tasks)
+    expected_theta = [torch.zeros_like(one) for one in model.parameters()]
+    expected_m = [torch.zeros_like(one) for one in model.parameters()]
+    for x, y, xq, yq in zip(*tasks.context, tasks.xq, tasks.yq, strict=True):
+        phi, sums = slow(model, masks, rate, steps, Context(x, y))
+        out = gradients(query_loss(phi, xq, yq), phi)
+        expected_theta = [total + one / 2 for total, one in zip(expected_theta, out, strict=True)]
+        expected_m = [total - rate * one * inner / 2 for total, one, inner in zip(expected_m, out, sums, strict=True)]
+    torch.testing.assert_close(list(theta), expected_theta)
+    torch.testing.assert_close(list(m), expected_m)
+
+
+@pytest.mark.parametrize(
+    ("kind", "derivative"),
+    [(MetaSGD, lambda m: 1.0), (ExpMAML, lambda m: m.exp()), (SparseReLUMAML, lambda m: 1.0)],
+)
+def test_learned_rates_are_differentiated_by_their_rule(kind, derivative):
+    model, tasks = network(), episode(1)
+    method = kind(0.2, 3, loss=mse_loss)
+    method.start(model, stream(0, "rates"))
+    for number in method.numbers.values():  # some below zero
+        number.data += 0.3 * torch.randn(number.shape, generator=stream(0, "noise")).double()
+    numbers = [one.detach() for one in method.numbers.values()]
+    factors = {MetaSGD: lambda m: m, ExpMAML: torch.exp, SparseReLUMAML: lambda m: m.clamp(min=0)}[kind]
+    phi, sums = slow(model, [factors(m) for m in numbers], 1.0, 3, Context(tasks.context.x[0], tasks.context.y[0]))
+    out = gradients(query_loss(phi, tasks.xq[0], tasks.yq[0]), phi)
+    expected = [-derivative(m) * one * inner for m, one, inner in zip(numbers, out, sums, strict=True)]
+    torch.testing.assert_close(list(outer(method, model, tasks)[1]), expected)
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_second_order_is_the_derivative_of_the_unrolled_loop(steps):
+    model, tasks, rate = network(), episode(1), 0.3
+    found, _ = outer(MAML(rate, steps, order=2, loss=mse_loss), model, tasks)
+    context = Context(tasks.context.x[0], tasks.context.y[0])
+    phi, _ = slow(model, [1.0] * 4, rate, steps, context, order=2)
+    expected = gradients(query_loss(phi, tasks.xq[0], tasks.yq[0]), list(model.parameters()))
+    torch.testing.assert_close(list(found), list(expected))
+    first, _ = outer(MAML(rate, steps, loss=mse_loss), model, tasks)
+    assert not torch.allclose(first[0], found[0], rtol=1e-2)
+
+
+def test_second_order_agrees_with_finite_differences():
+    model, tasks = network(), episode(1)
+    method = MAML(0.3, 2, order=2, loss=mse_loss)
+    weight, step = model[0].weight, 1e-6
+    found = outer(method, model, tasks)[0][0][1, 2]
+    losses = []
+    for sign in (1, -1):
+        with torch.no_grad():
+            weight[1, 2] += sign * step
+        losses.append(method.outer_loss(model, tasks).item())
+        with torch.no_grad():
+            weight[1, 2] -= sign * step
+    assert found.item() == pytest.approx((losses[0] - losses[1]) / (2 * step), rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", METHODS)
+@pytest.mark.parametrize("order", [1, 2])
+def test_adapting_leaves_the_model_as_it_is_and_changes_what_it_should(kind, order):
+    model = network()
+    before = copy.deepcopy(model.state_dict())
+    adapted = kind(0.3, 3, order=order, loss=mse_loss).adapt(model, Context(*(part[0] for part in episode().context)))
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name])
+    expected = {ANIL: {"2.weight", "2.bias"}, BOIL: {"0.weight", "0.bias"}}.get(kind, set(before))
+    changed = {name for name, value in adapted.items() if not torch.equal(value, before[name])}
+    assert changed == expected or (kind is SparseMAML and expected - changed == {"2.bias"})  # whose one entry is closed
+
+
+def test_parameters_to_adapt_may_be_chosen_by_name():
+    method = MAML(0.3, 1, adapt=lambda name: name.endswith("bias"), loss=mse_loss)
+    assert set(method.adapted(network())) == {"0.bias", "2.bias"}
+    assert method.gradient_sparsity(network()) == {"0.weight": 1.0, "0.bias": 0.0, "2.weight": 1.0, "2.bias": 0.0}
+    with pytest.raises(ArgumentError, match="adapt must choose at least one parameter"):
+        MAML(0.3, 1, adapt=lambda name: False).adapted(network())
+
+
+def test_closed_entries_stay_and_are_counted():
+    model = network()
+    method = SparseMAML(0.3, 3, loss=mse_loss)
+    method.start(model, stream(0, "masks"))
+    adapted = method.adapt(model, Context(*(part[0] for part in episode().context)))
+    for name, parameter in model.named_parameters():
+        stayed = adapted[name] == parameter
+        assert torch.equal(stayed, method.numbers[name.replace(".", "/")] < 0)
+        assert method.gradient_sparsity(model)[name] == pytest.approx(stayed.double().mean().item())
+
+
+@pytest.mark.parametrize("kind", METHODS)
+def test_an_adapted_model_is_a_learner(kind):
+    learner = MetaLearner(network(dtype=torch.float32), kind(0.1, 2, loss=mse_loss), stream(0, "init")).eval()
+    check_learner(learner, FAMILY)
+    assert not learner(*FAMILY.sample(3, stream(0, "learner"))[:2]).requires_grad
+
+
+def test_training_goes_on_bit_for_bit():
+    def state():
+        learner = MetaLearner(network(dtype=torch.float32), SparseMAML(0.1, 2, loss=mse_loss), stream(0, "init"))
+        return ModuleState(learner, MetaLearner.loss, plan)
+
+    def batch_at(step):
+        return FAMILY.sample(4, stream(0, "train", step))
+
+    plan = Training(steps=6, learning_rate=0.01)
+    whole, first, second = state(), state(), state()
+    fit(whole, batch_at, plan)
+    for step in range(3):
+        first.update(batch_at(step))
+    second.load(first.tensors())
+    for step in range(3, 6):
+        second.update(batch_at(step))
+    for name, value in whole.tensors().items():
+        assert torch.equal(value, second.tensors()[name]), name
+
+
+def normalised():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 1)).double()
+
+
+def statistics(model, x, phi):
+    """Mean and variance of what BatchNorm meets."""
+    hidden = nn.functional.linear(x, phi["0.weight"], phi["0.bias"])
+    return hidden.mean(0), hidden.var(0, correction=0), hidden.var(0)
+
+
+@pytest.mark.parametrize("kind", ["transductive", "support", "running"])
+def test_batch_norm_normalises_by_what_was_asked_for(kind):
+    model = normalised()
+    model[1].running_mean += 0.5
+    before = copy.deepcopy(model.state_dict())
+    method = MAML(0.3, 2, batch_stats=kind, loss=mse_loss)
+    tasks = episode(1)
+    context, xq = Context(tasks.context.x[0], tasks.context.y[0]), tasks.xq[0]
+    phi = method.adapt(model, context)
+    mean, biased, unbiased = statistics(model, xq if kind == "transductive" else context.x, phi)
+    mean, variance = {
+        "transductive": (mean, biased),
+        "support": (mean, unbiased),
+        "running": (model[1].running_mean, model[1].running_var),
+    }[kind]
+    hidden = nn.functional.linear(xq, phi["0.weight"], phi["0.bias"])
+    hidden = (hidden - mean) / (variance + model[1].eps).sqrt() * phi["1.weight"] + phi["1.bias"]
+    expected = nn.functional.linear(hidden.tanh(), phi["3.weight"], phi["3.bias"])
+    torch.testing.assert_close(method.predicted(model, context, xq), expected)
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name]), name
+    assert model[1].training
+    assert model[1].momentum == 0.1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"inner_lr": 0.0, "steps": 1}, "inner_lr must be greater than 0"),
+        ({"inner_lr": 0.1, "steps": -1}, "steps must be at least 0"),
+        ({"inner_lr": 0.1, "steps": 1, "order": 3}, "order must be 1 or 2, but is 3"),
+        ({"inner_lr": 0.1, "steps": 1, "adapt": "tail"}, "adapt must be one of"),
+        ({"inner_lr": 0.1, "steps": 1, "batch_stats": "batch"}, "batch_stats must be one of"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments, message):
+    with pytest.raises(ArgumentError, match=message):
+        MAML(**arguments)
+
+
+def test_a_model_without_parameters_is_refused():
+    with pytest.raises(ArgumentError, match="model must have parameters that require gradients"):
+        MAML(0.1, 1).adapted(nn.Tanh())
+
+
+def test_order_of_tasks_does_not_matter():
+    model, tasks = network(), episode(3)
+    method = SparseMAML(0.3, 2, loss=mse_loss)
+    turned = Episode(Context(*(part.flip(0) for part in tasks.context)), tasks.xq.flip(0), tasks.yq.flip(0))
+    torch.testing.assert_close(method.outer_loss(model, tasks), method.outer_loss(model, turned))
