@@ -43,3 +43,4 @@ from .tokens import (
     WithQuery as WithQuery,
 )
 from .transformer import Tokens as Tokens, Transformer as Transformer, TransformerConfig as TransformerConfig
+from .vision import ConvNet4 as ConvNet4
