@@ -6,6 +6,7 @@ from .maml import (
     ExpMAML as ExpMAML,
     MetaSGD as MetaSGD,
     SparseMAML as SparseMAML,
+    SparseMAMLPlus as SparseMAMLPlus,
     SparseReLUMAML as SparseReLUMAML,
 )
 from .modulation import MODULATIONS as MODULATIONS, Modulation as Modulation

@@ -17,7 +17,7 @@ from mesascope.shapes import Float, Tensor
 from mesascope.streams import stream
 from mesascope.tasks import Context, Episode
 
-__all__ = ["ANIL", "BOIL", "MAML", "ExpMAML", "MetaSGD", "SparseMAML", "SparseReLUMAML"]
+__all__ = ["ANIL", "BOIL", "MAML", "ExpMAML", "MetaSGD", "SparseMAML", "SparseMAMLPlus", "SparseReLUMAML"]
 
 # Parameters by name.
 Parameters = Mapping[str, Tensor]
@@ -110,7 +110,11 @@ class MAML(nn.Module):
         if not self.numbers:
             self.start(model, stream(0, "modulation", device=next(iter(names.values())).device))
         rate = self.inner_lr if self.modulation.times_rate else 1.0
-        return {name: rate * self.modulation.factor(self.numbers[_key(name)]) for name in names}
+        return {name: rate * self.modulation.factor(one) for name, one in self.underlying(names).items()}
+
+    def underlying(self, parameters: Parameters) -> Parameters:
+        """The numbers m of these parameters that the modulation is a function of."""
+        return {name: self.numbers[_key(name)] for name in parameters}
 
     def adapt(self, model: nn.Module, context: Context) -> Parameters:
         """The parameters of ``model`` after the inner steps on the context ``x (n, dx)``, ``y (n, dy)`` of one task.
@@ -214,6 +218,39 @@ class SparseMAML(MAML):
     """
 
     modulation = MODULATIONS["binary"]
+
+
+class SparseMAMLPlus(SparseMAML):
+    """Sparse-MAML whose m is a linear function of a few numbers that are drawn anew for each task.
+
+    m = A (eps o sigma + mu) + c with eps ~ N(0, I), where A, c, mu and sigma are learned. Evaluation draws, too, from
+    torch's global generator.
+
+    Args:
+        latent: how many numbers are drawn.
+
+    Source: thesis, section 4.3.3, stochastic gradient masking.
+    """
+
+    def __init__(self, inner_lr: float, steps: int, *, latent: int = 16, **options: Any) -> None:
+        super().__init__(inner_lr, steps, **options)
+        require_count("latent", latent)
+        self.mu, self.sigma = nn.Parameter(torch.zeros(latent)), nn.Parameter(torch.ones(latent))
+        self.maps = nn.ParameterDict()
+
+    def start(self, model: nn.Module, generator: torch.Generator) -> None:
+        """Draw A and c for the parameters of a model, both as torch's linear layers start."""
+        for name, parameter in self.adapted(model).items():
+            key, bound = _key(name), len(self.mu) ** -0.5
+            for part, shape in ((self.maps, (*parameter.shape, len(self.mu))), (self.numbers, parameter.shape)):
+                draw = torch.rand(shape, generator=generator, device=generator.device)
+                part[key] = nn.Parameter(((2 * draw - 1) * bound).to(parameter))
+            self.mu.data, self.sigma.data = self.mu.to(parameter), self.sigma.to(parameter)
+
+    def underlying(self, parameters: Parameters) -> Parameters:
+        """m from one draw of eps."""
+        drawn = torch.randn_like(self.mu) * self.sigma + self.mu
+        return {name: self.maps[_key(name)] @ drawn + self.numbers[_key(name)] for name in parameters}
 
 
 class SparseReLUMAML(MAML):
