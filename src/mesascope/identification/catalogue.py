@@ -231,9 +231,9 @@ def _estimators() -> list[Candidate]:
             weights="distance",
         ),
         _estimator("sklearn DecisionTreeRegressor", DecisionTreeRegressor, depth, random=True),
-        _estimator("sklearn RandomForestRegressor", RandomForestRegressor, depth, random=True, n_estimators=30),
+        _estimator("sklearn RandomForestRegressor", RandomForestRegressor, depth, random=True, n_estimators=20),
         _estimator("sklearn GradientBoostingRegressor", GradientBoostingRegressor, depth, random=True),
-        _estimator("sklearn AdaBoostRegressor", AdaBoostRegressor, random=True, n_estimators=30),
+        _estimator("sklearn AdaBoostRegressor", AdaBoostRegressor, random=True, n_estimators=20),
         _estimator("sklearn SVR", SVR, {"C": Range(0.1, 100.0, "log")}),
         _estimator("sklearn MLPRegressor", MLPRegressor, random=True, max_iter=200),
     ]  # fmt: skip
