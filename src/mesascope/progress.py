@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TypeVar
 
 from rich.console import Console
@@ -14,7 +14,12 @@ __all__ = ["tracked"]
 T = TypeVar("T")
 
 
-def tracked(items: Sequence[T], what: str) -> Iterable[T]:
-    """The items, with a bar on a terminal's standard error or in a notebook, which goes when they end."""
+def tracked(items: Iterable[T], what: str, total: int | None = None) -> Iterable[T]:
+    """The items, with a bar on a terminal's standard error or in a notebook, which goes when they end.
+
+    Args:
+        total: how many there are, where they do not tell.
+    """
     screen = Console(stderr=True)
-    return track(items, what, console=screen, transient=True, disable=not (screen.is_terminal or screen.is_jupyter))
+    hidden = not (screen.is_terminal or screen.is_jupyter)
+    return track(items, what, total=total, console=screen, transient=True, disable=hidden)

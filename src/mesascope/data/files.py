@@ -90,12 +90,9 @@ def _copied(source: Source, file) -> str:
     """Copy what is at the address, and return its checksum."""
     digest = hashlib.md5(usedforsecurity=False)
     with urllib.request.urlopen(source.url, timeout=_TIMEOUT) as answer:
-        blocks = int(answer.headers.get("Content-Length") or 0) // _BLOCK + 1
-        for _ in tracked(range(blocks), source.name):
-            block = answer.read(_BLOCK)
-            digest.update(block)
-            file.write(block)
-        while block := answer.read(_BLOCK):  # where its length is not told
+        length = answer.headers.get("Content-Length")
+        total = None if length is None else -(-int(length) // _BLOCK)
+        for block in tracked(iter(lambda: answer.read(_BLOCK), b""), source.name, total):
             digest.update(block)
             file.write(block)
     file.flush()

@@ -87,6 +87,8 @@ def images(dataset: str, part: str = "train", size: int | None = None) -> Images
 @functools.cache
 def _images(dataset: str, part: str, size: int | None) -> Images:
     if dataset in DATASETS:
+        if part == "validation":
+            raise ArgumentError(f"part must be train or test for {dataset}, but is {part!r}: choose one of them.")
         return _resized(DATASETS[dataset](part), size)
     return _of_folder(dataset, part, size or _USUAL_SIZE)
 
@@ -102,8 +104,6 @@ def _resized(whole: Images, size: int | None) -> Images:
 
 
 def _digits(part: str) -> Images:
-    if part == "validation":
-        raise _no_part("digits", part)
     rows = require_package("sklearn.datasets", "the dataset digits", "'mesascope[sklearn]'").load_digits()
     pixels = torch.as_tensor(rows.images * (255 / 16)).round().byte()[:, None]
     cut = 3 * len(pixels) // 4
@@ -113,8 +113,6 @@ def _digits(part: str) -> Images:
 
 def _idx(dataset: str, address: str, sums: tuple[str, ...], part: str) -> Images:
     """Files in the format idx: four bytes that tell type and axes, a big-endian count each, and the numbers."""
-    if part == "validation":
-        raise _no_part(dataset, part)
     paths = found(dataset, [Source(name, address + name, md5) for name, md5 in zip(_IDX, sums, strict=True)])
     pixels, labels = (_read_idx(path) for path in (paths[:2] if part == "train" else paths[2:]))
     if pixels.ndim != 3 or labels.shape != pixels.shape[:1]:
@@ -135,8 +133,6 @@ def _read_idx(path: Path) -> np.ndarray:
 
 
 def _omniglot(part: str) -> Images:
-    if part == "validation":
-        raise _no_part("omniglot", part)
     names = {"images_background.zip": "68d2efa1b9178cc56df9314c21c6e718",
              "images_evaluation.zip": "6b91aef0f799c5bb55b94e3f2daec811"}  # fmt: skip
     paths = found("omniglot", [Source(name, _OMNIGLOT + name, md5) for name, md5 in names.items()])
@@ -187,10 +183,6 @@ def _all_decoded(paths: list[Path], size: int) -> Tensor:
         except (OSError, ValueError):
             raise ArgumentError(f"{paths[index]} must be a picture, but is not: restore or remove it.") from None
     return pixels
-
-
-def _no_part(dataset: str, part: str) -> ArgumentError:
-    return ArgumentError(f"part must be train or test for {dataset}, but is {part!r}: choose one of them.")
 
 
 def _ten() -> tuple[str, ...]:

@@ -23,11 +23,6 @@ __all__ = ["ANIL", "BOIL", "MAML", "ExpMAML", "MetaSGD", "SparseMAML", "SparseMA
 Parameters = Mapping[str, Tensor]
 
 
-def classification_loss(scores: Float[Tensor, "m ways"], targets: Float[Tensor, "m ways"]) -> Float[Tensor, ""]:
-    """The mean cross-entropy of targets with a 1 at the class."""
-    return cross_entropy(scores, targets)
-
-
 class MAML(nn.Module):
     """Gradient steps on the loss of a task's context, from weights that are learned: model-agnostic meta-learning.
 
@@ -64,7 +59,7 @@ class MAML(nn.Module):
         order: int = 1,
         adapt: str | Callable[[str], bool] = "all",
         batch_stats: str = "transductive",
-        loss: Callable[[Tensor, Tensor], Tensor] = classification_loss,
+        loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy,
     ) -> None:
         super().__init__()
         require_number("inner_lr", inner_lr, above=0)
@@ -92,10 +87,12 @@ class MAML(nn.Module):
         parameters = {name: one for name, one in model.named_parameters() if one.requires_grad}
         if not parameters:
             refuse("model", "have parameters that require gradients", type(model).__name__, "pass another model")
-        head = {name for name in parameters if name.rpartition(".")[0] == next(reversed(parameters)).rpartition(".")[0]}
+        last = next(reversed(parameters)).rpartition(".")[0]
         chosen: Mapping[str, Callable[[str], bool]] = {
-            "all": lambda name: True, "head": lambda name: name in head, "body": lambda name: name not in head,
-        }  # fmt: skip
+            "all": lambda name: True,
+            "head": lambda name: name.rpartition(".")[0] == last,
+            "body": lambda name: name.rpartition(".")[0] != last,
+        }
         wanted = self.which if callable(self.which) else chosen[self.which]
         found = {name: one for name, one in parameters.items() if wanted(name)}
         if not found:

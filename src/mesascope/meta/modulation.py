@@ -14,28 +14,20 @@ from mesascope.shapes import Tensor
 __all__ = ["MODULATIONS", "Modulation"]
 
 
-class _Step(torch.autograd.Function):
-    """1 where a number is at least 0, and 0 elsewhere; differentiated as if it were the number itself."""
+class _StraightThrough(torch.autograd.Function):
+    """A function of numbers that is differentiated as if it were the number itself."""
 
     @staticmethod
-    def forward(ctx: Any, numbers: Tensor) -> Tensor:
-        return (numbers >= 0).to(numbers)
+    def forward(ctx: Any, numbers: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
+        return function(numbers)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return gradient
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient, None
 
 
-class _Positive(torch.autograd.Function):
-    """The positive part of a number, differentiated as if it were the number itself."""
-
-    @staticmethod
-    def forward(ctx: Any, numbers: Tensor) -> Tensor:
-        return numbers.clamp(min=0)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return gradient
+def _straight_through(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    return lambda numbers: _StraightThrough.apply(numbers, function)
 
 
 @dataclass(frozen=True)
@@ -61,13 +53,13 @@ def _centred(parameter: Tensor, rate: float, generator: torch.Generator) -> Tens
 
 
 def _at(value: Callable[[float], float]) -> Callable[[Tensor, float, torch.Generator], Tensor]:
-    return lambda parameter, rate, generator: torch.full_like(parameter, value(rate), requires_grad=False)
+    return lambda parameter, rate, generator: torch.full_like(parameter, value(rate))
 
 
 # By name. Source: thesis, sections 4.2 and 4.3.3.
 MODULATIONS: dict[str, Modulation] = {
-    "binary": Modulation(_Step.apply, _centred, times_rate=True),
-    "relu": Modulation(_Positive.apply, _at(lambda rate: rate)),
+    "binary": Modulation(_straight_through(lambda numbers: (numbers >= 0).to(numbers)), _centred, times_rate=True),
+    "relu": Modulation(_straight_through(lambda numbers: numbers.clamp(min=0)), _at(lambda rate: rate)),
     "exp": Modulation(torch.exp, _at(math.log)),
     "identity": Modulation(lambda numbers: numbers, _at(lambda rate: rate)),
 }

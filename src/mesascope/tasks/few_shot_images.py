@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -58,9 +60,9 @@ class FewShotImages:
     def sample(self, batch: int, generator: torch.Generator) -> Episode:
         """Draw ``batch`` tasks on the generator's device, in float32."""
         check_draw(batch, generator)
-        found = self._images()
+        found, by_class = self._images()
         chosen, turns = self._classes(batch, len(found.classes), generator)
-        rows = self._rows(found.labels, chosen, generator)
+        rows = self._rows(by_class, chosen, generator)
         pixels = found.pixels[rows.flatten(0, 1).cpu()].to(generator.device)  # (batch * ways, shots + queries, c, s, s)
         if self.rotations:
             pixels = _turned(pixels, turns.flatten())
@@ -74,16 +76,16 @@ class FewShotImages:
     def _turns(self) -> int:
         return 4 if self.rotations else 1
 
-    def _images(self) -> Images:
-        found = images(self.dataset, self.part, self.size)
-        fewest = int(found.labels.bincount().min())
+    def _images(self) -> tuple[Images, _ByClass]:
+        found, by_class = _sorted(self.dataset, self.part, self.size)
+        fewest = int(by_class.counts.min())
         if self.shots + self.queries > fewest:
             most = fewest - self.queries
             refuse("shots", f"be at most {most}, as a class has {fewest} images", self.shots, "lower shots or queries")
         kinds = self._turns * len(found.classes)
         if self.ways > kinds:
             refuse("ways", f"be at most {kinds}, the classes of {self.dataset}", self.ways, "lower it")
-        return found
+        return found, by_class
 
     def _classes(self, batch: int, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Classes ``(batch, ways)`` and quarters of a turn."""
@@ -91,14 +93,28 @@ class FewShotImages:
         drawn = scores.topk(self.ways).indices
         return drawn % count, drawn // count
 
-    def _rows(self, labels: Tensor, chosen: Tensor, generator: torch.Generator) -> Int[Tensor, "batch ways images"]:
-        """Images of each class ``chosen``, none twice; images are sorted by class first."""
-        counts = labels.bincount().to(chosen.device)
-        starts, order = counts.cumsum(0) - counts, labels.argsort(stable=True).to(chosen.device)
+    def _rows(self, by_class: _ByClass, chosen: Tensor, generator: torch.Generator) -> Int[Tensor, "batch ways images"]:
+        """Images of each class ``chosen``, none twice."""
+        order, starts, counts = (part.to(chosen.device) for part in by_class)
         scores = torch.rand(*chosen.shape, int(counts.max()), generator=generator, device=chosen.device)
         scores[torch.arange(scores.shape[-1], device=chosen.device) >= counts[chosen][..., None]] = -1
         places = scores.topk(self.shots + self.queries).indices
         return order[starts[chosen][..., None] + places]
+
+
+class _ByClass(NamedTuple):
+    """Images sorted by class, the place of the first of each, and how many there are."""
+
+    order: Int[Tensor, " images"]
+    starts: Int[Tensor, " classes"]
+    counts: Int[Tensor, " classes"]
+
+
+@functools.lru_cache(16)
+def _sorted(dataset: str, part: str, size: int | None) -> tuple[Images, _ByClass]:
+    found = images(dataset, part, size)
+    counts = found.labels.bincount()
+    return found, _ByClass(found.labels.argsort(stable=True), counts.cumsum(0) - counts, counts)
 
 
 def _turned(pixels: Tensor, turns: Tensor) -> Tensor:
