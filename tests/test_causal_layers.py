@@ -10,7 +10,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mesascope.errors import ArgumentError
-from mesascope.nets import MLP, AttentionConfig, CausalTransformer, CausalTransformerConfig, MesaAttention
+from mesascope.nets import AttentionConfig, CausalTransformer, CausalTransformerConfig, MesaAttention, TokenMLP
 from mesascope.records import registered
 from mesascope.streams import stream
 from mesascope.training import EnsembleState, ModuleState, Training
@@ -40,7 +40,7 @@ def test_all_matrices_are_those_of_linear_modules(attention):
     assert linear == {f"{name}_proj" for name in ("q", "k", "v", "o", "forget", "beta", "gate")}
     others = {name for name, weight in net.named_parameters() if name.split(".")[0] not in linear}
     assert others <= {"convolution", "norm", "ridge_above"}
-    assert {name for name, part in MLP(8, 16, 1.0).named_modules() if name} == {"up_proj", "down_proj"}
+    assert {name for name, part in TokenMLP(8, 16, 1.0).named_modules() if name} == {"up_proj", "down_proj"}
     e = tokens(2, 5, 8)
     for name in linear:
         before, part = net(e), getattr(net, name)

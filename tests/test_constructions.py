@@ -7,11 +7,11 @@ from mesascope.constructions import copy_tokens, gradient_descent, kernel_gradie
 from mesascope.errors import ArgumentError
 from mesascope.learners import Centred, GradientDescent
 from mesascope.nets import (
-    MLP,
     Alternating,
     EmbeddedDescentConfig,
     EmbeddingConfig,
     InContextRegressorConfig,
+    TokenMLP,
     TransformerConfig,
 )
 from mesascope.streams import stream
@@ -94,7 +94,7 @@ def test_centred_descent_is_descent_on_centred_inputs():
 
 
 def test_a_kernel_construction_leaves_the_mlp_passed_in_as_it_was():
-    mlp = MLP(3, 6, 1.0, stream(0, "init"))
+    mlp = TokenMLP(3, 6, 1.0, stream(0, "init"))
     before = mlp.up_proj.weight.clone()
     network, algorithm = kernel_gradient_descent(mlp, 1, 0.2, 6)
     with torch.no_grad():
@@ -106,12 +106,12 @@ def test_a_kernel_construction_leaves_the_mlp_passed_in_as_it_was():
 
 
 def test_a_kernel_construction_takes_biases():
-    mlp = MLP(3, 6, 1.0, stream(0, "init"), bias=True)
+    mlp = TokenMLP(3, 6, 1.0, stream(0, "init"), bias=True)
     with torch.no_grad():
         for bias in (mlp.up_proj.bias, mlp.down_proj.bias):
             bias.copy_(torch.randn(bias.shape, generator=stream(0, "biases")))
     network, algorithm = kernel_gradient_descent(mlp, 1, 0.1, 6, steps=2)
-    plain, _ = kernel_gradient_descent(MLP(3, 6, 1.0, stream(0, "init")), 1, 0.1, 6, steps=2)
+    plain, _ = kernel_gradient_descent(TokenMLP(3, 6, 1.0, stream(0, "init")), 1, 0.1, 6, steps=2)
     tasks = episode()
     assert gap(network, algorithm, tasks) < 1e-12
     assert gap(network, plain, tasks) > 0.1

@@ -14,7 +14,8 @@ from mesascope.nets import SequencePredictor, SequencePredictorConfig
 from mesascope.ops import mesa_attention
 q, k, v = torch.randn(3, 2, 4, 12, 8)
 from mesascope.nets import EmbeddedDescentConfig, EmbeddingConfig, InContextRegressor, InContextRegressorConfig
-from mesascope.nets import MLP, SoftmaxAttention, Transformer, TransformerConfig, load_state, save_state, set_products
+from mesascope.nets import SoftmaxAttention, TokenMLP, Transformer, TransformerConfig, load_state, save_state
+from mesascope.nets import set_products
 from mesascope.ops import causal_linear_attention, causal_softmax_attention, dpfp
 from mesascope.tasks import Context
 regressor = InContextRegressorConfig(TransformerConfig(4)).build()
@@ -76,8 +77,8 @@ CALLS = {
     "causal(tokens / 0)": "tokens must be finite where MesaAttention reads them, but 80 of 80 numbers are not: mend",
     "CausalTransformer(causal.config).to('meta')(tokens.to('meta'))": "the network must be on a device that holds num",
     "InContextRegressor(regressor.config).to('meta')(Context(x, y), xq)": "the network must be on a device that holds",
-    "MLP(8, 8, 1.0)(tokens[..., :7])": "tokens must have shape (*batch, t, 8), but is (2, 5, 7): set the MLP's width",
-    "MLP(8, 8, 1.0)(tokens.double())": "tokens must have the dtype of the network",
+    "TokenMLP(8, 8, 1.0)(tokens[..., :7])": "tokens must have shape (*batch, t, 8), but is (2, 5, 7): set the MLP's",
+    "TokenMLP(8, 8, 1.0)(tokens.double())": "tokens must have the dtype of the network",
     "embedded(Context(x[..., :2], y), xq[..., :2])": "context must give tokens of the embedding's width 4, but is 3: "
     "set EmbeddingConfig.d_token to the layout's width(d_in, d_out).",
     "embedded(Context(x[..., :2], torch.ones(2, 5, 2)), xq[..., :2])": "context.y must have width 1, but is 2",

@@ -5,13 +5,13 @@ import torch
 
 from mesascope.errors import ArgumentError, ArgumentTypeError
 from mesascope.nets import (
-    MLP,
     AttentionConfig,
     CausalTransformer,
     CausalTransformerConfig,
     Embedding,
     EmbeddingConfig,
     SequencePredictorConfig,
+    TokenMLP,
     Transformer,
     TransformerConfig,
     load_state,
@@ -228,7 +228,7 @@ def test_layers_without_a_generator_follow_the_global_one():
     rich = AttentionConfig(8, 2, convolution=3, output_gate=True, forget=True, beta=True)
     builders = [
         *(lambda kind=kind: registered("attention")[kind](rich) for kind in ATTENTIONS),
-        lambda: MLP(4, 8, 1.0),
+        lambda: TokenMLP(4, 8, 1.0),
         lambda: Embedding(EmbeddingConfig(4, 6)),
         lambda: Transformer(TransformerConfig(4, 2, mlp=2)),
         lambda: CausalTransformer(CausalTransformerConfig(rich, 2, ("linear", "mesa"), mlp=2)),

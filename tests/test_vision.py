@@ -3,9 +3,10 @@
 import pytest
 import torch
 from torch import nn
+from torch.func import functional_call
 
 from mesascope.errors import ArgumentError
-from mesascope.nets import ConvNet4
+from mesascope.nets import MLP, ClassifierConfig, ConvNet4, ResNet12
 
 
 def test_it_is_four_blocks_and_a_linear_layer():
@@ -37,3 +38,57 @@ def test_the_convnet_of_the_paper_has_its_number_of_parameters():
 def test_images_of_another_size_are_refused(shape):
     with pytest.raises(ArgumentError, match=r"images must have shape \(n, 1, 28, 28\), but is"):
         ConvNet4(4)(torch.zeros(shape))
+
+
+def test_resnet12_is_three_convolutions_beside_one_of_a_pixel_four_times():
+    """Written out by torch's own functions, with batch statistics."""
+    torch.manual_seed(0)
+    net, images = ResNet12(2, 1, 20, 5).double(), torch.randn(3, 1, 20, 20, dtype=torch.float64)
+    hidden = images
+    for block in net.blocks:
+        read = hidden
+        for index, (conv, norm) in enumerate(zip(block.convolutions, block.norms, strict=True)):
+            hidden = nn.functional.conv2d(hidden, conv.weight, padding=1)
+            hidden = nn.functional.batch_norm(hidden, None, None, norm.weight, norm.bias, training=True)
+            hidden = nn.functional.leaky_relu(hidden, 0.1) if index < 2 else hidden
+        beside = nn.functional.conv2d(read, block.beside[0].weight)
+        beside = nn.functional.batch_norm(
+            beside, None, None, block.beside[1].weight, block.beside[1].bias, training=True
+        )
+        hidden = nn.functional.max_pool2d(nn.functional.leaky_relu(hidden + beside, 0.1), 2)
+    torch.testing.assert_close(net(images), hidden.mean((2, 3)) @ net.head.weight.T + net.head.bias)
+
+
+def test_resnet12_of_the_paper_has_its_widths():
+    net = ResNet12()
+    assert [block.norms[0].num_features for block in net.blocks] == [64, 128, 256, 512]
+    assert 7.9e6 < sum(one.numel() for one in net.parameters()) < 8.1e6
+
+
+def test_an_mlp_is_linear_layers_with_relu_between_them_alone_and_stacked():
+    torch.manual_seed(0)
+    nets, inputs = [MLP([4, 6, 5, 3]) for _ in range(2)], torch.randn(2, 7, 4)
+    expected = []
+    for net, own in zip(nets, inputs, strict=True):
+        hidden = own
+        for index, (weight, bias) in enumerate(zip(net.weights, net.biases, strict=True)):
+            hidden = nn.functional.linear(hidden if index == 0 else hidden.relu(), weight.T, bias[0])
+        expected.append(hidden)
+        torch.testing.assert_close(net(own), hidden)
+    stacked = {name: torch.stack([one.state_dict()[name] for one in nets]) for name in nets[0].state_dict()}
+    torch.testing.assert_close(functional_call(nets[0], stacked, (inputs,)), torch.stack(expected))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: MLP([4]), "sizes must be two numbers or more"),
+        (lambda: MLP([4, 0]), "sizes must be at least 1"),
+        (lambda: MLP([4, 2])(torch.zeros(3, 5)), r"inputs must have shape \(n, 4\), but is \(3, 5\)"),
+        (lambda: ResNet12(2, 1, 8)(torch.zeros(2, 63)), r"images must have shape \(n, 1, 8, 8\)"),
+        (lambda: ClassifierConfig("resnet"), "architecture must be one of"),
+    ],
+)
+def test_wrong_arguments_are_refused(call, message):
+    with pytest.raises((ArgumentError, TypeError), match=message):
+        call()

@@ -29,7 +29,7 @@ _HOMES = {
     "family": ("tasks",),
     "learner": ("learners",),
     "predictor": ("learners",),
-    "net": ("nets",),
+    "net": ("nets", "meta"),
     "layout": ("nets",),
     "attention": ("nets",),
     "construction": ("constructions",),

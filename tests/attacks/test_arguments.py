@@ -143,7 +143,7 @@ GRIDS = {
         gradient_descent(2, 1, 1.0, n_context=@)
         gradient_descent(2, 1, 1.0, 5, steps=@)
         gradient_descent_plus_plus(2, 1, 1.0, 0.1, n_context=@)
-        kernel_gradient_descent(MLP(2, 4, 1.0, g), d_out=@, eta=1.0, n_context=5)
+        kernel_gradient_descent(TokenMLP(2, 4, 1.0, g), d_out=@, eta=1.0, n_context=5)
         copy_tokens(2, 1, 1.0, n_context=@)
         softmax_gradient_descent(d_in=@, d_out=1, eta=1.0)
         softmax_gradient_descent(2, 1, 1.0, steps=@)
@@ -170,7 +170,7 @@ GRIDS = {
         TransformerConfig(3, n_layers=@)
         InContextRegressorConfig(TransformerConfig(3), d_out=@)
         SequencePredictorConfig(CausalTransformerConfig(heads), d=@)
-        MLP(2, 4, 1.0, g) and NearestNeighbours(k=@)
+        TokenMLP(2, 4, 1.0, g) and NearestNeighbours(k=@)
         """,
     ),
     "number": (
@@ -248,7 +248,7 @@ GRIDS = {
         config.build(generator=@)
         SequencePredictorConfig(CausalTransformerConfig(heads), 3).build(generator=@)
         EmbeddedDescentConfig(EmbeddingConfig(4, 8), 2, (0.1, 0.2)).build(generator=@)
-        MLP(2, 4, 1.0, generator=@)
+        TokenMLP(2, 4, 1.0, generator=@)
         """,
     ),
     "generator": (
@@ -621,7 +621,7 @@ stream(0, 3) | name must be of type str
 gradient_descent(2, 1, [1.0], 5, steps=2) | eta must be one number or 2, one a step
 gradient_descent(2, 1, 1.0, 5, w0=[[1.0, 2.0, 3.0]]) | w0 must have shape (1, 2), but is (1, 3)
 gradient_descent(2, 1, 1.0, 5, w0=[[1.0, 2.0, 3.0]]) | pass w0 of shape (dy, dx)
-kernel_gradient_descent(None, 1, 1.0, 5) | mlp must be of type MLP, but is None
+kernel_gradient_descent(None, 1, 1.0, 5) | mlp must be of type TokenMLP, but is None
 softmax_gradient_descent(2, 1, [1.0, 2.0]) | eta must be a number
 mesa_gradient_descent(2, [1.0, 2.0]) | eta must be one number
 mesa_gradient_descent(2, 1.0, w0=torch.ones(3, 3)) | w0 must have shape (2, 2), but is (3, 3)

@@ -14,11 +14,11 @@ from mesascope.errors import require_count, require_instance
 from mesascope.learners import GradientDescent, GradientDescentPlusPlus, KernelGradientDescent
 from mesascope.learners.descent import Rows, tensor_of
 from mesascope.nets import (
-    MLP,
     EmbeddingConfig,
     InContextRegressor,
     InContextRegressorConfig,
     Products,
+    TokenMLP,
     TransformerConfig,
 )
 from mesascope.records import register
@@ -78,7 +78,7 @@ def gradient_descent_plus_plus(
 
 @register("construction", "kernel-gradient-descent", of="learner", exact=True)
 def kernel_gradient_descent(
-    mlp: MLP, d_out: int, eta: float | Sequence[float], n_context: int, steps: int = 1
+    mlp: TokenMLP, d_out: int, eta: float | Sequence[float], n_context: int, steps: int = 1
 ) -> Construction:
     """Proposition 2: a residual MLP on the inputs, then layers that descend on the features m(x) = x + MLP(x).
 
@@ -87,7 +87,7 @@ def kernel_gradient_descent(
     regression with the kernel m(x) . m(x'), as in eq. 13 of the ICML paper, and each further one a step more. ``mlp``
     maps inputs ``(*batch, rows, d_in)`` to the same shape; it is copied.
     """
-    require_instance("mlp", mlp, MLP)
+    require_instance("mlp", mlp, TokenMLP)
     require_count("d_out", d_out)
     hidden, d_in = mlp.up_proj.weight.shape
     width, own = d_in + d_out, copy.deepcopy(mlp).double()
@@ -101,7 +101,7 @@ def kernel_gradient_descent(
     return Construction(network, KernelGradientDescent(_Residual(own), steps, eta))
 
 
-def _pad(wide: MLP, mlp: MLP) -> None:
+def _pad(wide: TokenMLP, mlp: TokenMLP) -> None:
     """Make ``wide`` compute ``mlp`` on the first entries of its tokens, and neither read nor change the others."""
     with torch.no_grad():
         for weight in wide.parameters():
@@ -113,7 +113,7 @@ def _pad(wide: MLP, mlp: MLP) -> None:
 class _Residual(nn.Module):
     """x + MLP(x)."""
 
-    def __init__(self, mlp: MLP) -> None:
+    def __init__(self, mlp: TokenMLP) -> None:
         super().__init__()
         self.mlp = mlp
 

@@ -1,3 +1,9 @@
+from .config import (
+    LOSSES as LOSSES,
+    METHODS as METHODS,
+    MetaLearnerConfig as MetaLearnerConfig,
+    outer_loss as outer_loss,
+)
 from .learner import MetaLearner as MetaLearner
 from .maml import (
     ANIL as ANIL,
@@ -9,4 +15,4 @@ from .maml import (
     SparseMAMLPlus as SparseMAMLPlus,
     SparseReLUMAML as SparseReLUMAML,
 )
-from .modulation import MODULATIONS as MODULATIONS, Modulation as Modulation
+from .modulation import MODULATIONS as MODULATIONS, Modulation as Modulation, binary as binary

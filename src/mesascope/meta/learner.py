@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -36,6 +38,9 @@ class MetaLearner(nn.Module):
     >>> (trained(tasks.context, tasks.xq).argmax(-1) == tasks.yq.argmax(-1)).float().mean() > 0.8
     tensor(True)
     """
+
+    config: Any = None
+    """The record that it was built from, where it was."""
 
     def __init__(self, model: nn.Module, method: MAML, generator: torch.Generator | None = None) -> None:
         super().__init__()

@@ -11,7 +11,7 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from mesascope.errors import refuse, require_callable, require_choice, require_count, require_instance, require_number
-from mesascope.meta.modulation import MODULATIONS, Modulation
+from mesascope.meta.modulation import MODULATIONS, Modulation, binary
 from mesascope.meta.statistics import BATCH_STATS, Buffers, batch_statistics
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import stream
@@ -209,15 +209,23 @@ class ExpMAML(MAML):
 class SparseMAML(MAML):
     """MAML that learns which entries inner steps change: phi <- phi - inner_lr 1[m >= 0] o grad L, eq. 4.3.
 
-    The step function is differentiated as if it were m itself: eq. 4.4. Half of m starts below 0.
+    The step function is differentiated as if it were m itself: eq. 4.4.
+
+    Args:
+        closed: share of m that starts below 0.
 
     Source: thesis, section 4.2; von Oswald et al. (2021).
     """
 
     modulation = MODULATIONS["binary"]
 
+    def __init__(self, inner_lr: float, steps: int, *, closed: float = 0.5, **options: Any) -> None:
+        super().__init__(inner_lr, steps, **options)
+        require_number("closed", closed, least=0, most=1)
+        self.modulation = binary(closed)
 
-class SparseMAMLPlus(SparseMAML):
+
+class SparseMAMLPlus(MAML):
     """Sparse-MAML whose m is a linear function of a few numbers that are drawn anew for each task.
 
     m = A (eps o sigma + mu) + c with eps ~ N(0, I), where A, c, mu and sigma are learned. Evaluation draws, too, from
@@ -228,6 +236,8 @@ class SparseMAMLPlus(SparseMAML):
 
     Source: thesis, section 4.3.3, stochastic gradient masking.
     """
+
+    modulation = MODULATIONS["binary"]
 
     def __init__(self, inner_lr: float, steps: int, *, latent: int = 16, **options: Any) -> None:
         super().__init__(inner_lr, steps, **options)

@@ -11,7 +11,7 @@ import torch
 
 from mesascope.shapes import Tensor
 
-__all__ = ["MODULATIONS", "Modulation"]
+__all__ = ["MODULATIONS", "Modulation", "binary"]
 
 
 class _StraightThrough(torch.autograd.Function):
@@ -45,11 +45,19 @@ class Modulation:
     times_rate: bool = False
 
 
-def _centred(parameter: Tensor, rate: float, generator: torch.Generator) -> Tensor:
-    """U(-b, b) with b = 1 / root of the fan-in, as torch's layers start their weights: half of them below 0."""
-    fan_in = parameter[0].numel() if parameter.ndim > 1 else parameter.numel()
-    draw = torch.rand(parameter.shape, generator=generator, device=generator.device, dtype=torch.float64)
-    return ((2 * draw - 1) / math.sqrt(fan_in)).to(parameter)
+def binary(closed: float = 0.5) -> Modulation:
+    """Masks 1[m >= 0] that are learned straight through; a share ``closed`` of m starts below 0.
+
+    m ~ U(-2 closed b, 2 (1 - closed) b) with b = 1 / root of the fan-in: at a half as torch's layers start their
+    weights.
+    """
+
+    def start(parameter: Tensor, rate: float, generator: torch.Generator) -> Tensor:
+        fan_in = parameter[0].numel() if parameter.ndim > 1 else parameter.numel()
+        draw = torch.rand(parameter.shape, generator=generator, device=generator.device, dtype=torch.float64)
+        return (2 * (draw - closed) / math.sqrt(fan_in)).to(parameter)
+
+    return Modulation(_straight_through(lambda numbers: (numbers >= 0).to(numbers)), start, times_rate=True)
 
 
 def _at(value: Callable[[float], float]) -> Callable[[Tensor, float, torch.Generator], Tensor]:
@@ -58,7 +66,7 @@ def _at(value: Callable[[float], float]) -> Callable[[Tensor, float, torch.Gener
 
 # By name. Source: thesis, sections 4.2 and 4.3.3.
 MODULATIONS: dict[str, Modulation] = {
-    "binary": Modulation(_straight_through(lambda numbers: (numbers >= 0).to(numbers)), _centred, times_rate=True),
+    "binary": binary(),
     "relu": Modulation(_straight_through(lambda numbers: numbers.clamp(min=0)), _at(lambda rate: rate)),
     "exp": Modulation(torch.exp, _at(math.log)),
     "identity": Modulation(lambda numbers: numbers, _at(lambda rate: rate)),

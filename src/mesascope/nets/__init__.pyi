@@ -17,7 +17,7 @@ from .embedding import (
     EmbeddingConfig as EmbeddingConfig,
 )
 from .language_model import LanguageModel as LanguageModel, LanguageModelConfig as LanguageModelConfig
-from .layers import MLP as MLP, Products as Products, set_products as set_products
+from .layers import Products as Products, TokenMLP as TokenMLP, set_products as set_products
 from .points import HasPoints as HasPoints, Point as Point
 from .predictor import (
     SequencePredictor as SequencePredictor,
@@ -43,4 +43,4 @@ from .tokens import (
     WithQuery as WithQuery,
 )
 from .transformer import Tokens as Tokens, Transformer as Transformer, TransformerConfig as TransformerConfig
-from .vision import ConvNet4 as ConvNet4
+from .vision import MLP as MLP, ClassifierConfig as ClassifierConfig, ConvNet4 as ConvNet4, ResNet12 as ResNet12

@@ -10,7 +10,7 @@ from torch import nn
 from mesascope.errors import refuse, require_count, require_instance, require_number
 from mesascope.learners import GradientDescent
 from mesascope.nets.checks import check_context, check_tokens, check_width
-from mesascope.nets.layers import MLP, initial_weights, module_text
+from mesascope.nets.layers import TokenMLP, initial_weights, module_text
 from mesascope.nets.pretrained import Pretrained
 from mesascope.nets.tokens import Concatenated
 from mesascope.records import register
@@ -65,7 +65,7 @@ class Embedding(nn.Module):
         self.config, width, scale = config, config.width, config.init_scale
         shape = (width, config.d_token)
         self.w_in = initial_weights(shape, scale / config.d_token, generator) if config.project else None
-        self.mlp = MLP(width, config.mlp * width, scale, generator, bias=True)
+        self.mlp = TokenMLP(width, config.mlp * width, scale, generator, bias=True)
 
     def forward(self, tokens: Float[Tensor, "*batch rows d_token"]) -> Float[Tensor, "*batch rows width"]:
         check_tokens("tokens", tokens, self.config.d_token, self.mlp.up_proj.weight, "EmbeddingConfig.d_token")

@@ -17,9 +17,9 @@ from mesascope.shapes import Float, Tensor
 from mesascope.text import config_text
 
 __all__ = [
-    "MLP",
     "Layer",
     "Products",
+    "TokenMLP",
     "check_heads",
     "check_layers",
     "each_layer",
@@ -165,7 +165,7 @@ def set_products(attention: nn.Module, products: Products) -> None:
             getattr(attention, weight).copy_(value)
 
 
-class MLP(nn.Module):
+class TokenMLP(nn.Module):
     """GELU multi-layer perceptron, tokens in and tokens out; its biases, where it has them, start at zero."""
 
     def __init__(
@@ -219,7 +219,7 @@ class Layer(nn.Module):
     ) -> None:
         super().__init__()
         self.attention = attention
-        self.mlp = MLP(width, mlp * width, scale, generator) if mlp else None
+        self.mlp = TokenMLP(width, mlp * width, scale, generator) if mlp else None
         self.norm = nn.LayerNorm(width) if layer_norm else nn.Identity()
         self.mlp_norm = (nn.LayerNorm(width) if layer_norm else nn.Identity()) if mlp else None
         self.token_clip, self.damping = token_clip, damping

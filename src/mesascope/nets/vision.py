@@ -1,19 +1,25 @@
-"""Networks for images, as few-shot learning has them."""
+"""Networks for images, as few-shot and continual learning have them."""
 
 from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import nn
+from torch.nn.functional import leaky_relu
 
-from mesascope.errors import refuse, require_count, require_instance
+from mesascope.errors import ArgumentTypeError, refuse, require_choice, require_count, require_instance, shown
+from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 
-__all__ = ["ConvNet4"]
+__all__ = ["MLP", "ClassifierConfig", "ConvNet4", "ResNet12"]
 
 _BLOCKS = 4
+# Slope of ResNet12's rectifiers below 0.
+_SLOPE = 0.1
 
 
 class ConvNet4(nn.Module):
@@ -34,7 +40,7 @@ class ConvNet4(nn.Module):
         super().__init__()
         for name, value in (("filters", filters), ("in_channels", in_channels), ("size", size), ("classes", classes)):
             require_count(name, value)
-        self.images = (in_channels, size, size)
+        self.shape = (in_channels, size, size)
         widths, blocks = [in_channels] + [filters] * _BLOCKS, []
         for read, written in itertools.pairwise(widths):
             pool = nn.MaxPool2d(2) if size > 1 else nn.Identity()
@@ -47,12 +53,156 @@ class ConvNet4(nn.Module):
 
     def forward(self, images: Float[Tensor, "n ..."]) -> Float[Tensor, "n classes"]:
         """Scores of images ``(n, channels, size, size)``, or of as many pixels in a row, channels first."""
-        require_instance("images", images, Tensor)
-        if images.ndim < 2 or images.shape[1:].numel() != math.prod(self.images):
-            refuse("images", f"have shape (n, {', '.join(map(str, self.images))})", tuple(images.shape), "reshape them")
         # With channels last a step of training takes a third less time on CPU.
-        pixels = images.reshape(-1, *self.images).to(memory_format=torch.channels_last)
+        pixels = _as_images(images, self.shape).to(memory_format=torch.channels_last)
         return self.head(self.blocks(pixels).flatten(1))
 
     def extra_repr(self) -> str:
-        return f"images={self.images}"
+        return f"images={self.shape}"
+
+
+class ResNet12(nn.Module):
+    """Four residual blocks of three 3 x 3 convolutions, the mean over pixels, and a linear layer.
+
+    Convolutions are followed by BatchNorm and, but for a block's last, by a leaky ReLU; a 1 x 1 convolution with
+    BatchNorm is added, then come a leaky ReLU and max-pooling by 2.
+
+    Args:
+        filters: channels of the first block; each block has twice those of the one before.
+        in_channels, size: of the images; each block halves their sides, rounded down, as long as it can.
+        classes: width of the output.
+
+    Source: Lee et al. (2019); thesis, section 4.3.1.
+
+    >>> ResNet12(filters=4, in_channels=3, size=84, classes=5)(torch.zeros(2, 3, 84, 84)).shape
+    torch.Size([2, 5])
+    """
+
+    def __init__(self, filters: int = 64, in_channels: int = 3, size: int = 84, classes: int = 5) -> None:
+        super().__init__()
+        for name, value in (("filters", filters), ("in_channels", in_channels), ("size", size), ("classes", classes)):
+            require_count(name, value)
+        self.shape = (in_channels, size, size)
+        widths = [in_channels, *(filters * 2**block for block in range(_BLOCKS))]
+        self.blocks = nn.Sequential()
+        for read, written in itertools.pairwise(widths):
+            self.blocks.append(_Residual(read, written, halve=size > 1))
+            size = max(size // 2, 1)
+        self.head = nn.Linear(widths[-1], classes)
+
+    def forward(self, images: Float[Tensor, "n ..."]) -> Float[Tensor, "n classes"]:
+        """Scores of images ``(n, channels, size, size)``, or of as many pixels in a row, channels first."""
+        pixels = _as_images(images, self.shape).to(memory_format=torch.channels_last)
+        return self.head(self.blocks(pixels).mean((-2, -1)))
+
+    def extra_repr(self) -> str:
+        return f"images={self.shape}"
+
+
+class _Residual(nn.Module):
+    """Three convolutions beside one of a single pixel."""
+
+    def __init__(self, read: int, written: int, halve: bool) -> None:
+        super().__init__()
+        widths = [read, written, written, written]
+        self.convolutions = nn.ModuleList(
+            nn.Conv2d(*pair, 3, padding=1, bias=False) for pair in itertools.pairwise(widths)
+        )
+        self.norms = nn.ModuleList(nn.BatchNorm2d(written) for _ in self.convolutions)
+        self.beside = nn.Sequential(nn.Conv2d(read, written, 1, bias=False), nn.BatchNorm2d(written))
+        self.pool = nn.MaxPool2d(2) if halve else nn.Identity()
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        hidden = pixels
+        for index, (convolution, norm) in enumerate(zip(self.convolutions, self.norms, strict=True)):
+            hidden = norm(convolution(hidden if index == 0 else leaky_relu(hidden, _SLOPE)))
+        return self.pool(leaky_relu(hidden + self.beside(pixels), _SLOPE))
+
+
+class MLP(nn.Module):
+    """Linear layers with ReLU between them: inputs in a row to scores.
+
+    Weights are ``(in, out)`` and biases ``(1, out)``, so that `torch.func.functional_call` with a leading axis of
+    members in all of them, and in the inputs, runs several networks at once.
+
+    Args:
+        sizes: of the input, of each hidden layer and of the output.
+
+    >>> MLP([784, 100, 100, 10])(torch.zeros(2, 784)).shape
+    torch.Size([2, 10])
+    """
+
+    stackable = True
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        super().__init__()
+        if isinstance(sizes, str) or not isinstance(sizes, Sequence) or len(sizes) < 2:
+            raise ArgumentTypeError(
+                f"sizes must be two numbers or more, but is {shown(sizes)}: pass [784, 100, 10], say."
+            )
+        for size in sizes:
+            require_count("sizes", size)
+        layers = [nn.Linear(*pair) for pair in itertools.pairwise(sizes)]  # torch's initial weights
+        self.weights = nn.ParameterList(layer.weight.detach().mT.contiguous() for layer in layers)
+        self.biases = nn.ParameterList(layer.bias.detach()[None] for layer in layers)
+
+    def forward(self, inputs: Float[Tensor, "*members n d"]) -> Float[Tensor, "*members n classes"]:
+        require_instance("inputs", inputs, Tensor)
+        width = self.weights[0].shape[-2]
+        if inputs.ndim < 2 or inputs.shape[-1] != width:
+            refuse("inputs", f"have shape (n, {width})", tuple(inputs.shape), "reshape them")
+        hidden = inputs
+        for index, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            hidden = (hidden if index == 0 else hidden.relu()) @ weight + bias
+        return hidden
+
+
+@register("net", "classifier", of="classifier")
+@dataclass(frozen=True)
+class ClassifierConfig:
+    """What a network that tells classes of images apart is built from.
+
+    Args:
+        architecture: "convnet4" (`ConvNet4`), "resnet12" (`ResNet12`), or "mlp" (`MLP` with two hidden layers).
+        width: filters of a convolutional network's first block, or units of each hidden layer.
+        in_channels, size: of the images.
+        classes: width of the output.
+    """
+
+    architecture: str = "convnet4"
+    width: int = 64
+    in_channels: int = 1
+    size: int = 28
+    classes: int = 5
+
+    def __post_init__(self) -> None:
+        require_choice("architecture", self.architecture, _ARCHITECTURES)
+        for name in ("width", "in_channels", "size", "classes"):
+            require_count(name, getattr(self, name))
+
+    def build(self, generator: torch.Generator | None = None) -> nn.Module:
+        """The network, its initial weights those of torch's layers, from ``generator``; torch's global one if None."""
+        if generator is None:
+            net = _ARCHITECTURES[self.architecture](self)
+        else:
+            seed = int(torch.randint(2**31, (), generator=generator, device=generator.device))
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seed)
+                net = _ARCHITECTURES[self.architecture](self)
+        net.config = self
+        return net
+
+
+_ARCHITECTURES: dict[str, Callable[[ClassifierConfig], nn.Module]] = {
+    "convnet4": lambda one: ConvNet4(one.width, one.in_channels, one.size, one.classes),
+    "resnet12": lambda one: ResNet12(one.width, one.in_channels, one.size, one.classes),
+    "mlp": lambda one: MLP([one.in_channels * one.size**2, one.width, one.width, one.classes]),
+}
+
+
+def _as_images(images: Tensor, shape: tuple[int, int, int]) -> Tensor:
+    """Images ``(n, channels, size, size)`` of rows of pixels, or of images."""
+    require_instance("images", images, Tensor)
+    if images.ndim < 2 or images.shape[1:].numel() != math.prod(shape):
+        refuse("images", f"have shape (n, {', '.join(map(str, shape))})", tuple(images.shape), "reshape them")
+    return images.reshape(-1, *shape)

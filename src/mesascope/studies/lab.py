@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +23,7 @@ from mesascope.shapes import Tensor
 from mesascope.streams import stream
 from mesascope.studies.reuse import Watch, logged_rows, logged_steps, take_over
 from mesascope.tasks import Episode, Family, SequenceFamily
-from mesascope.training import Ensemble, ProgressBar, Training, half_mse, train
+from mesascope.training import Ensemble, ParameterGroup, ProgressBar, Training, half_mse, train
 
 __all__ = ["Lab"]
 
@@ -62,6 +63,7 @@ class Lab:
         *,
         seeds: Sequence[int] | None = None,
         loss: Callable[[Any, Any], Tensor] = half_mse,
+        parameter_groups: Sequence[ParameterGroup] = (),
         watch: Watch | Sequence[Watch] | None = None,
         start: tuple[str, Sequence[Any]] | None = None,
     ) -> list[Any]:
@@ -74,6 +76,7 @@ class Lab:
             name: of the training, in metrics and checkpoints.
             network: the registered config of the networks.
             loss: see `mesascope.train`; its name is part of the identity.
+            parameter_groups: see `mesascope.train`; part of the identity where there are any.
             start: what networks start from in place of ``network.build``, in words and one a seed.
             watch: numbers to log of each network while training, or one such function a seed; stage ``name`` holds
                 them by seed and step.
@@ -82,6 +85,8 @@ class Lab:
         identity = {"network": network, "family": family, "training": training, "seeds": seeds}
         if loss is not half_mse:
             identity["loss"] = loss.__name__
+        if parameter_groups:
+            identity["parameter_groups"] = [dataclasses.asdict(group) for group in parameter_groups]
         build = network.build
         if start is not None:
             identity["start"], build = start[0], _one_after_another(start[1])
@@ -89,7 +94,9 @@ class Lab:
         key = record_hash(record)
         if key not in self._trained:
             with self._timed(f"train {name}"):
-                self._trained[key] = self._train(name, build, family, training, record, seeds, watch, loss)
+                self._trained[key] = self._train(
+                    name, build, family, training, record, seeds, watch, loss, parameter_groups
+                )
         if watch is not None:
             self.stage(name, lambda: self.run.curves(name))
         return self._trained[key].members()
@@ -107,7 +114,7 @@ class Lab:
                 results.save(name, found if isinstance(found, Stage) else by_seed(found))
         return results[name]
 
-    def _train(self, name, build, family, training, record, seeds, watch, loss) -> Ensemble:
+    def _train(self, name, build, family, training, record, seeds, watch, loss, groups) -> Ensemble:
         checkpoints = TrainingCheckpoints(self.run.path / "checkpoints" / name, record, self.device)
         watches = watch if isinstance(watch, Sequence) else [watch] * len(seeds) if watch else []
         found = checkpoints.load()
@@ -124,7 +131,7 @@ class Lab:
 
         with ProgressBar(f"training {name}", training.steps) as bar:
             return train(
-                build, family, training, seeds, loss=loss, device=self.device, evaluate=log,
+                build, family, training, seeds, loss=loss, parameter_groups=groups, device=self.device, evaluate=log,
                 checkpoints=checkpoints, observe=bar,
             )  # fmt: skip
 

@@ -64,11 +64,12 @@ from mesascope.lenses import (
     trajectory_errors,
     weights,
 )
+from mesascope.meta import MetaLearnerConfig
 from mesascope.nets import (
-    MLP,
     Alternating,
     AttentionConfig,
     CausalTransformerConfig,
+    ClassifierConfig,
     Concatenated,
     EmbeddedDescentConfig,
     EmbeddingConfig,
@@ -76,6 +77,7 @@ from mesascope.nets import (
     LanguageModelConfig,
     PromptedConfig,
     SequencePredictorConfig,
+    TokenMLP,
     TransformerConfig,
     WithQuery,
 )
@@ -160,7 +162,7 @@ EXAMPLES: dict[str, dict[str, list[Callable[..., Any]]]] = {
         ],
         "kernel-gradient-descent": [
             lambda d_in, d_out, n, steps, w0: kernel_gradient_descent(
-                MLP(d_in, 3 * d_in, 1.0, stream(0, "init")), d_out, 0.1, n, steps
+                TokenMLP(d_in, 3 * d_in, 1.0, stream(0, "init")), d_out, 0.1, n, steps
             )
         ],
         "copy-tokens": [
@@ -207,6 +209,16 @@ EXAMPLES: dict[str, dict[str, list[Callable[..., Any]]]] = {
             ),
         ],
         "embedded-descent": [lambda: EmbeddedDescentConfig(EmbeddingConfig(4, 8), steps=2, eta=(0.1, 0.2))],
+        "classifier": [
+            lambda: ClassifierConfig("mlp", width=8, size=6, classes=3),
+            lambda: ClassifierConfig("convnet4", width=4, size=9, classes=3),
+            lambda: ClassifierConfig("resnet12", width=2, in_channels=3, size=6, classes=2),
+        ],
+        "meta-learner": [
+            lambda: MetaLearnerConfig(
+                ClassifierConfig("mlp", width=8, in_channels=3, size=1, classes=1), loss="mean-squares"
+            )
+        ],
     },
     "layout": {
         "concatenated": [Concatenated],

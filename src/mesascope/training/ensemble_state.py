@@ -26,7 +26,7 @@ from mesascope.training.optimizers import (
     trainable,
     update_average,
 )
-from mesascope.training.plan import Training
+from mesascope.training.plan import ParameterGroup, Training
 from mesascope.training.randomness import drawing_from, generator_states, load_generators
 
 __all__ = ["EnsembleState"]
@@ -46,10 +46,13 @@ class EnsembleState(Generic[Module]):
             that do not require gradients stay as they are.
         loss: the losses of a batch, one a member, differentiated here; `half_mse`, say.
         plan: optimiser, schedule, clipping, averaging.
+        parameter_groups: parameters with a learning rate or weight decay of their own. The first group that names a
+            parameter takes it; the others train as the plan says.
         seed: of what the members draw at random, as for dropout.
 
     Raises:
-        ArgumentError: two members that start equal: they would count as two samples and be one.
+        ArgumentError: a group that names no parameter, or two members that start equal: they would count as two
+            samples and be one.
     """
 
     def __init__(
@@ -58,16 +61,19 @@ class EnsembleState(Generic[Module]):
         loss: Callable[[Ensemble[Module], Any], Float[Tensor, " members"]],
         plan: Training,
         *,
+        parameter_groups: Sequence[ParameterGroup] = (),
         seed: int = 0,
     ) -> None:
         require_callable("loss", loss)
         require_instance("plan", plan, Training)
+        for group in parameter_groups:
+            require_instance("parameter_groups", group, ParameterGroup)
         self.ensemble = members if isinstance(members, Ensemble) else Ensemble(members)
         _refuse_equal_members(self.ensemble)
         self.loss, self.plan, self.seed = loss, plan, seed
         self.step = 0
         self._weights = trainable(self.ensemble.weights)
-        self._optimizer = make_optimizer(self._weights, plan, self.ensemble.module)
+        self._optimizer = make_optimizer(self._weights, plan, self.ensemble.module, parameter_groups)
         self._average = {name: w.detach().clone() for name, w in self._weights.items() if plan.average is not None}
         self._modes = Modes(self.ensemble.module)
         device = next(iter(self._weights.values())).device

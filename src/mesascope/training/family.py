@@ -21,7 +21,7 @@ from mesascope.training.ensemble_state import EnsembleState
 from mesascope.training.history import History
 from mesascope.training.loop import Checkpoints, Metrics, Observer, fit
 from mesascope.training.losses import half_mse, pair_half_mse
-from mesascope.training.plan import Training
+from mesascope.training.plan import ParameterGroup, Training
 from mesascope.training.progress import ProgressBar
 from mesascope.training.randomness import drawing_from
 
@@ -35,6 +35,7 @@ def train(
     seeds: Sequence[int] = (0,),
     *,
     loss: Callable[[Ensemble, Any], Tensor] = half_mse,
+    parameter_groups: Sequence[ParameterGroup] = (),
     device: torch.device | str = "cpu",
     evaluate: Callable[[int, Ensemble], None] | None = None,
     checkpoints: Checkpoints | None = None,
@@ -54,6 +55,7 @@ def train(
         training: see `Training`.
         seeds: one member each.
         loss: of an ensemble on a batch of tasks, one number a member: `half_mse`, or `pair_half_mse`, say.
+        parameter_groups: parameters with a learning rate of their own; see `EnsembleState`.
         observe: see `fit`; a bar on a terminal, lines in a notebook, and nothing elsewhere, if None.
         evaluate, checkpoints: see `fit`.
 
@@ -80,7 +82,7 @@ def train(
     seeds = _checked(seeds)
     families = [family.seeded(seed) if isinstance(family, Seeded) else family for seed in seeds]
     ensemble = Ensemble([_made(make, seed) for seed in seeds]).to(device)
-    state = EnsembleState(ensemble, loss, plan, seed=seeds[0])
+    state = EnsembleState(ensemble, loss, plan, parameter_groups=parameter_groups, seed=seeds[0])
     unchecked = loss in (half_mse, pair_half_mse)
 
     def batch_at(step: int) -> Episode | Tensor:

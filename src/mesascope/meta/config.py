@@ -1,0 +1,108 @@
+"""What a meta-learner is built from, as a record, and how several are trained at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.func import functional_call
+from torch.nn.functional import cross_entropy, mse_loss
+
+from mesascope.errors import refuse, require_choice
+from mesascope.meta.learner import MetaLearner
+from mesascope.meta.maml import ANIL, BOIL, MAML, ExpMAML, MetaSGD, SparseMAML, SparseMAMLPlus, SparseReLUMAML
+from mesascope.nets import ClassifierConfig
+from mesascope.records import register
+from mesascope.shapes import Float, Tensor
+from mesascope.tasks import Context, Episode
+from mesascope.training import Ensemble
+
+__all__ = ["LOSSES", "METHODS", "MetaLearnerConfig", "outer_loss"]
+
+METHODS: dict[str, type[MAML]] = {
+    "maml": MAML,
+    "anil": ANIL,
+    "boil": BOIL,
+    "meta-sgd": MetaSGD,
+    "exp-maml": ExpMAML,
+    "sparse-maml": SparseMAML,
+    "sparse-maml-plus": SparseMAMLPlus,
+    "sparse-relu-maml": SparseReLUMAML,
+}
+LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"cross-entropy": cross_entropy, "mean-squares": mse_loss}
+
+
+@register("net", "meta-learner", of="learner")
+@dataclass(frozen=True)
+class MetaLearnerConfig:
+    """What a `MetaLearner` is built from.
+
+    Args:
+        model: the registered config of the network that adapts.
+        method: one of `METHODS`.
+        inner_lr, steps, order, batch_stats: see `MAML`.
+        closed: share of the masks' entries that start closed, of sparse-maml alone; a half if None.
+        loss: of predictions and targets, inner and outer: one of `LOSSES`.
+    """
+
+    model: Any = field(default_factory=ClassifierConfig)
+    method: str = "sparse-maml"
+    inner_lr: float = 0.1
+    steps: int = 5
+    order: int = 1
+    batch_stats: str = "transductive"
+    closed: float | None = None
+    loss: str = "cross-entropy"
+
+    def __post_init__(self) -> None:
+        require_choice("method", self.method, METHODS)
+        require_choice("loss", self.loss, LOSSES)
+        if self.closed is not None and self.method != "sparse-maml":
+            refuse("closed", f"be None for {self.method}", self.closed, "only sparse-maml's masks start so")
+        self._made()
+
+    def build(self, generator: torch.Generator | None = None) -> MetaLearner:
+        """The network and its method, initial weights and masks from ``generator``."""
+        learner = MetaLearner(self.model.build(generator), self._made(), generator)
+        learner.config = self
+        return learner
+
+    def _made(self) -> MAML:
+        options: dict[str, Any] = {} if self.closed is None else {"closed": self.closed}
+        options |= {"order": self.order, "batch_stats": self.batch_stats, "loss": LOSSES[self.loss]}
+        return METHODS[self.method](self.inner_lr, self.steps, **options)
+
+
+def outer_loss(ensemble: Ensemble[MetaLearner], batch: Episode) -> Float[Tensor, " members"]:
+    """The outer loss of each member of an ensemble of meta-learners: what `train` lowers.
+
+    >>> from mesascope.tasks import FewShotImages
+    >>> from mesascope.training import ParameterGroup, Training, train
+    >>> learner = MetaLearnerConfig(ClassifierConfig("mlp", width=16, size=8, classes=2), steps=3)
+    >>> family = FewShotImages(ways=2, shots=5)
+    >>> masks = ParameterGroup(("method.*",), learning_rate=0.0075)
+    >>> trained = train(learner.build, family, Training(50, 4), [0, 1], loss=outer_loss, parameter_groups=[masks])
+    >>> sorted(trained[0].gradient_sparsity())
+    ['biases.0', 'biases.1', 'biases.2', 'weights.0', 'weights.1', 'weights.2']
+    """
+    called, parts = _Loss(ensemble.module), (*batch.context, batch.xq, batch.yq)
+    state = {f"learner.{name}": one.unbind() for name, one in (ensemble.weights | ensemble.buffers).items()}
+    losses = [
+        functional_call(called, {name: one[index] for name, one in state.items()}, tuple(part[index] for part in parts))
+        for index in range(len(ensemble))
+    ]
+    return torch.stack(losses)
+
+
+class _Loss(nn.Module):
+    """The outer loss as a call, which `functional_call` needs."""
+
+    def __init__(self, learner: MetaLearner) -> None:
+        super().__init__()
+        self.learner = learner
+
+    def forward(self, x: Tensor, y: Tensor, xq: Tensor, yq: Tensor) -> Tensor:
+        return self.learner.loss(Episode(Context(x, y), xq, yq))
