@@ -22,7 +22,14 @@ _BLOCKS = 4
 _SLOPE = 0.1
 
 
-class ConvNet4(nn.Module):
+class _Classifier(nn.Module):
+    """A network of scores of classes."""
+
+    config: ClassifierConfig | None = None
+    """The record that it was built from, where it was."""
+
+
+class ConvNet4(_Classifier):
     """Four blocks of a 3 x 3 convolution, BatchNorm, ReLU and max-pooling by 2, and a linear layer.
 
     Args:
@@ -61,7 +68,7 @@ class ConvNet4(nn.Module):
         return f"images={self.shape}"
 
 
-class ResNet12(nn.Module):
+class ResNet12(_Classifier):
     """Four residual blocks of three 3 x 3 convolutions, the mean over pixels, and a linear layer.
 
     Convolutions are followed by BatchNorm and, but for a block's last, by a leaky ReLU; a 1 x 1 convolution with
@@ -119,7 +126,7 @@ class _Residual(nn.Module):
         return self.pool(leaky_relu(hidden + self.beside(pixels), _SLOPE))
 
 
-class MLP(nn.Module):
+class MLP(_Classifier):
     """Linear layers with ReLU between them: inputs in a row to scores.
 
     Weights are ``(in, out)`` and biases ``(1, out)``, so that `torch.func.functional_call` with a leading axis of
@@ -180,7 +187,7 @@ class ClassifierConfig:
         for name in ("width", "in_channels", "size", "classes"):
             require_count(name, getattr(self, name))
 
-    def build(self, generator: torch.Generator | None = None) -> nn.Module:
+    def build(self, generator: torch.Generator | None = None) -> _Classifier:
         """The network, its initial weights those of torch's layers, from ``generator``; torch's global one if None."""
         if generator is None:
             net = _ARCHITECTURES[self.architecture](self)
@@ -193,7 +200,7 @@ class ClassifierConfig:
         return net
 
 
-_ARCHITECTURES: dict[str, Callable[[ClassifierConfig], nn.Module]] = {
+_ARCHITECTURES: dict[str, Callable[[ClassifierConfig], _Classifier]] = {
     "convnet4": lambda one: ConvNet4(one.width, one.in_channels, one.size, one.classes),
     "resnet12": lambda one: ResNet12(one.width, one.in_channels, one.size, one.classes),
     "mlp": lambda one: MLP([one.in_channels * one.size**2, one.width, one.width, one.classes]),
