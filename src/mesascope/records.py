@@ -30,6 +30,7 @@ _HOMES = {
     "learner": ("learners",),
     "predictor": ("learners",),
     "net": ("nets", "meta"),
+    "method": ("meta",),
     "layout": ("nets",),
     "attention": ("nets",),
     "construction": ("constructions",),

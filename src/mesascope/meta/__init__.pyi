@@ -4,6 +4,23 @@ from .config import (
     MetaLearnerConfig as MetaLearnerConfig,
     outer_loss as outer_loss,
 )
+from .continual import (
+    GEM as GEM,
+    MER as MER,
+    ContinualMethod as ContinualMethod,
+    ExperienceReplay as ExperienceReplay,
+    LaMAML as LaMAML,
+    Learning as Learning,
+    OnlineSGD as OnlineSGD,
+    SparseLaMAML as SparseLaMAML,
+    Sync as Sync,
+)
+from .continual_state import (
+    ContinualBatch as ContinualBatch,
+    ContinualState as ContinualState,
+    batch_of as batch_of,
+    retained as retained,
+)
 from .learner import MetaLearner as MetaLearner
 from .maml import (
     ANIL as ANIL,
@@ -15,4 +32,5 @@ from .maml import (
     SparseMAMLPlus as SparseMAMLPlus,
     SparseReLUMAML as SparseReLUMAML,
 )
+from .memory import Reservoir as Reservoir, TaskMemory as TaskMemory
 from .modulation import MODULATIONS as MODULATIONS, Modulation as Modulation, binary as binary

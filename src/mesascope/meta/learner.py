@@ -9,13 +9,15 @@ from torch import nn
 
 from mesascope.errors import require_instance
 from mesascope.meta.maml import MAML
+from mesascope.nets.layers import module_text
+from mesascope.nets.pretrained import Pretrained
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, Episode, check_inputs
 
 __all__ = ["MetaLearner"]
 
 
-class MetaLearner(nn.Module):
+class MetaLearner(Pretrained):
     """Any torch module that a method adapts to each context before it answers.
 
     `ModuleState` trains it, the module's parameters and what the method learns alike, with `MetaLearner.loss`.
@@ -40,7 +42,6 @@ class MetaLearner(nn.Module):
     """
 
     config: Any = None
-    """The record that it was built from, where it was."""
 
     def __init__(self, model: nn.Module, method: MAML, generator: torch.Generator | None = None) -> None:
         super().__init__()
@@ -50,6 +51,9 @@ class MetaLearner(nn.Module):
         if generator is not None:
             method.start(model, generator)
         method.factors(model)  # what it learns is there before training begins
+
+    def __repr__(self) -> str:
+        return super().__repr__() if self.config is None else module_text(self)
 
     def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
         """Predictions of each task's queries; they carry gradients where the module is in training."""

@@ -39,6 +39,10 @@ class Pretrained(nn.Module):
             ArgumentError: the folder cannot be written to, or the weights hold no numbers.
             ArgumentTypeError: what is no path.
         """
+        if self.config is None:
+            refuse(
+                "the network", "be built from a config", type(self).__name__, "build it from one, or save its weights"
+            )
         weights = {name: weight.detach().clone().contiguous() for name, weight in self.state_dict().items()}
         for weight in weights.values():
             check_held("the network", weight)

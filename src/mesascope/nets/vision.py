@@ -12,6 +12,8 @@ from torch import nn
 from torch.nn.functional import leaky_relu
 
 from mesascope.errors import ArgumentTypeError, refuse, require_choice, require_count, require_instance, shown
+from mesascope.nets.layers import module_text
+from mesascope.nets.pretrained import Pretrained
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 
@@ -22,11 +24,13 @@ _BLOCKS = 4
 _SLOPE = 0.1
 
 
-class _Classifier(nn.Module):
+class _Classifier(Pretrained):
     """A network of scores of classes."""
 
     config: ClassifierConfig | None = None
-    """The record that it was built from, where it was."""
+
+    def __repr__(self) -> str:
+        return super().__repr__() if self.config is None else module_text(self)
 
 
 class ConvNet4(_Classifier):
@@ -47,6 +51,7 @@ class ConvNet4(_Classifier):
         super().__init__()
         for name, value in (("filters", filters), ("in_channels", in_channels), ("size", size), ("classes", classes)):
             require_count(name, value)
+        self.config = ClassifierConfig("convnet4", filters, in_channels, size, classes)
         self.shape = (in_channels, size, size)
         widths, blocks = [in_channels] + [filters] * _BLOCKS, []
         for read, written in itertools.pairwise(widths):
@@ -63,9 +68,6 @@ class ConvNet4(_Classifier):
         # With channels last a step of training takes a third less time on CPU.
         pixels = _as_images(images, self.shape).to(memory_format=torch.channels_last)
         return self.head(self.blocks(pixels).flatten(1))
-
-    def extra_repr(self) -> str:
-        return f"images={self.shape}"
 
 
 class ResNet12(_Classifier):
@@ -89,6 +91,7 @@ class ResNet12(_Classifier):
         super().__init__()
         for name, value in (("filters", filters), ("in_channels", in_channels), ("size", size), ("classes", classes)):
             require_count(name, value)
+        self.config = ClassifierConfig("resnet12", filters, in_channels, size, classes)
         self.shape = (in_channels, size, size)
         widths = [in_channels, *(filters * 2**block for block in range(_BLOCKS))]
         self.blocks = nn.Sequential()
@@ -101,9 +104,6 @@ class ResNet12(_Classifier):
         """Scores of images ``(n, channels, size, size)``, or of as many pixels in a row, channels first."""
         pixels = _as_images(images, self.shape).to(memory_format=torch.channels_last)
         return self.head(self.blocks(pixels).mean((-2, -1)))
-
-    def extra_repr(self) -> str:
-        return f"images={self.shape}"
 
 
 class _Residual(nn.Module):

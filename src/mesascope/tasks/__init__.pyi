@@ -1,3 +1,4 @@
+from .continual_digits import PermutedDigits as PermutedDigits, RotatedDigits as RotatedDigits
 from .episodes import (
     Context as Context,
     Episode as Episode,
@@ -18,3 +19,4 @@ from .linear_regression import LinearRegression as LinearRegression
 from .real_tables import RealTable as RealTable
 from .regression_problems import RegressionProblem as RegressionProblem
 from .sine_waves import SineWaves as SineWaves
+from .switching_images import ImageStream as ImageStream, SwitchingImages as SwitchingImages

@@ -15,7 +15,7 @@ from mesascope.shapes import Int, Tensor
 from mesascope.tasks.draws import check_draw
 from mesascope.tasks.episodes import Context, Episode
 
-__all__ = ["FewShotImages"]
+__all__ = ["ByClass", "FewShotImages", "sorted_images"]
 
 
 @register("family", "few-shot-images")
@@ -62,7 +62,7 @@ class FewShotImages:
         check_draw(batch, generator)
         found, by_class = self._images()
         chosen, turns = self._classes(batch, len(found.classes), generator)
-        rows = self._rows(by_class, chosen, generator)
+        rows = by_class.drawn(chosen, self.shots + self.queries, generator)
         pixels = found.pixels[rows.flatten(0, 1).cpu()].to(generator.device)  # (batch * ways, shots + queries, c, s, s)
         if self.rotations:
             pixels = _turned(pixels, turns.flatten())
@@ -76,8 +76,8 @@ class FewShotImages:
     def _turns(self) -> int:
         return 4 if self.rotations else 1
 
-    def _images(self) -> tuple[Images, _ByClass]:
-        found, by_class = _sorted(self.dataset, self.part, self.size)
+    def _images(self) -> tuple[Images, ByClass]:
+        found, by_class = sorted_images(self.dataset, self.part, self.size)
         fewest = int(by_class.counts.min())
         if self.shots + self.queries > fewest:
             most = fewest - self.queries
@@ -93,28 +93,31 @@ class FewShotImages:
         drawn = scores.topk(self.ways).indices
         return drawn % count, drawn // count
 
-    def _rows(self, by_class: _ByClass, chosen: Tensor, generator: torch.Generator) -> Int[Tensor, "batch ways images"]:
-        """Images of each class ``chosen``, none twice."""
-        order, starts, counts = (part.to(chosen.device) for part in by_class)
-        scores = torch.rand(*chosen.shape, int(counts.max()), generator=generator, device=chosen.device)
-        scores[torch.arange(scores.shape[-1], device=chosen.device) >= counts[chosen][..., None]] = -1
-        places = scores.topk(self.shots + self.queries).indices
-        return order[starts[chosen][..., None] + places]
 
-
-class _ByClass(NamedTuple):
+class ByClass(NamedTuple):
     """Images sorted by class, the place of the first of each, and how many there are."""
 
     order: Int[Tensor, " images"]
     starts: Int[Tensor, " classes"]
     counts: Int[Tensor, " classes"]
 
+    def drawn(
+        self, chosen: Int[Tensor, "batch ways"], count: int, generator: torch.Generator
+    ) -> Int[Tensor, "batch ways count"]:
+        """Images of each class ``chosen``, none twice."""
+        order, starts, counts = (part.to(chosen.device) for part in self)
+        scores = torch.rand(*chosen.shape, int(counts.max()), generator=generator, device=chosen.device)
+        scores[torch.arange(scores.shape[-1], device=chosen.device) >= counts[chosen][..., None]] = -1
+        places = scores.topk(count).indices
+        return order[starts[chosen][..., None] + places]
+
 
 @functools.lru_cache(16)
-def _sorted(dataset: str, part: str, size: int | None) -> tuple[Images, _ByClass]:
+def sorted_images(dataset: str, part: str, size: int | None) -> tuple[Images, ByClass]:
+    """The images of a dataset, and where those of each class are."""
     found = images(dataset, part, size)
     counts = found.labels.bincount()
-    return found, _ByClass(found.labels.argsort(stable=True), counts.cumsum(0) - counts, counts)
+    return found, ByClass(found.labels.argsort(stable=True), counts.cumsum(0) - counts, counts)
 
 
 def _turned(pixels: Tensor, turns: Tensor) -> Tensor:

@@ -64,7 +64,7 @@ from mesascope.lenses import (
     trajectory_errors,
     weights,
 )
-from mesascope.meta import MetaLearnerConfig
+from mesascope.meta import GEM, MER, ExperienceReplay, LaMAML, MetaLearnerConfig, OnlineSGD, SparseLaMAML, Sync
 from mesascope.nets import (
     Alternating,
     AttentionConfig,
@@ -90,8 +90,10 @@ from mesascope.tasks import (
     LinearRegression,
     NonlinearDynamics,
     ObservedDynamics,
+    PermutedDigits,
     RealTable,
     RegressionProblem,
+    RotatedDigits,
     SineWaves,
 )
 
@@ -107,6 +109,8 @@ EXAMPLES: dict[str, dict[str, list[Callable[..., Any]]]] = {
     "family": {
         "linear-regression": [LinearRegression],
         "few-shot-images": [lambda: FewShotImages(ways=2, queries=2)],
+        "rotated-digits": [lambda: RotatedDigits(samples=5, queries=3)],
+        "permuted-digits": [lambda: PermutedDigits(samples=5, queries=3)],
         "real-table": [lambda: RealTable(n_context=4)],
         "regression-problem": [
             RegressionProblem,
@@ -219,6 +223,15 @@ EXAMPLES: dict[str, dict[str, list[Callable[..., Any]]]] = {
                 ClassifierConfig("mlp", width=8, in_channels=3, size=1, classes=1), loss="mean-squares"
             )
         ],
+    },
+    "method": {
+        "online-sgd": [lambda: OnlineSGD(0.3)],
+        "experience-replay": [lambda: ExperienceReplay(0.3)],
+        "gem": [lambda: GEM(0.3)],
+        "mer": [lambda: MER(0.3, within=0.3, memory=20, replay=2, batches=1)],
+        "la-maml": [lambda: LaMAML(rate=0.3, glances=2)],
+        "sync": [lambda: Sync(outer_rate=0.3, glances=2)],
+        "sparse-la-maml": [lambda: SparseLaMAML(rate=0.3, glances=2)],
     },
     "layout": {
         "concatenated": [Concatenated],

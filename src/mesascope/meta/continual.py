@@ -1,0 +1,369 @@
+"""Methods that learn tasks one after another: each is one rule for what to do with a batch of a stream.
+
+They work on the weights of several members at once; nothing couples members. Weights, gradients and rates are lists of
+tensors ``(members, ...)``, one a parameter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from scipy.optimize import nnls
+
+from mesascope.errors import require_count, require_number
+from mesascope.meta.memory import Reservoir, TaskMemory
+from mesascope.records import register
+from mesascope.shapes import Float, Int, Tensor
+
+__all__ = [
+    "GEM",
+    "MER",
+    "ContinualMethod",
+    "ExperienceReplay",
+    "LaMAML",
+    "Learning",
+    "OnlineSGD",
+    "SparseLaMAML",
+    "Sync",
+]
+
+Tensors = Sequence[Tensor]
+
+
+@dataclass
+class Learning:
+    """What a method works on.
+
+    Args:
+        weights: of the network; changed in place.
+        rates: what the method learns for each entry of the weights; changed in place.
+        memory: what the method keeps of the past, where it does.
+        gradient: of weights, x and y: the mean loss of each member and its gradient.
+        generators: of all that is drawn for a batch, one a member.
+    """
+
+    weights: Tensors
+    rates: Tensors
+    memory: Reservoir | TaskMemory | None
+    gradient: Callable[[Tensors, Tensor, Tensor], tuple[Float[Tensor, " members"], Tensors]]
+    generators: Sequence[torch.Generator] = ()
+
+
+@runtime_checkable
+class ContinualMethod(Protocol):
+    """A rule by which members learn from one batch of a stream."""
+
+    def start(self, weights: Tensors) -> tuple[Tensors, Reservoir | TaskMemory | None]:
+        """The rates and the memory that learning starts with."""
+        ...
+
+    def learn(
+        self, at: Learning, x: Float[Tensor, "members n d"], y: Int[Tensor, "members n"], task: int
+    ) -> Float[Tensor, " members"]:
+        """Change the weights, and return the loss of the batch as it was before."""
+        ...
+
+    def closed(self, rates: Tensors) -> list[Float[Tensor, " members"]]:
+        """The share of each parameter's entries that learning does not change."""
+        ...
+
+
+@register("method", "online-sgd")
+@dataclass(frozen=True)
+class OnlineSGD:
+    """Gradient descent on each batch as it comes, ``glances`` steps.
+
+    >>> OnlineSGD(learning_rate=0.1)
+    OnlineSGD(learning_rate=0.1, glances=1)
+    """
+
+    learning_rate: float = 0.03
+    glances: int = 1
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    def start(self, weights: Tensors) -> tuple[Tensors, Any]:
+        return [], None
+
+    def closed(self, rates: Tensors) -> list[Tensor]:
+        return []
+
+    def learn(self, at: Learning, x: Tensor, y: Tensor, task: int) -> Tensor:
+        first = None
+        for _ in range(self.glances):
+            losses, gradient = at.gradient(at.weights, *self._with_past(at, x, y))
+            first = losses if first is None else first
+            torch._foreach_add_(at.weights, self._direction(at, gradient, task), alpha=-self.learning_rate)
+        self._keep(at, x, y, task)
+        assert first is not None
+        return first
+
+    def _with_past(self, at: Learning, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return x, y
+
+    def _direction(self, at: Learning, gradient: Tensors, task: int) -> Tensors:
+        return gradient
+
+    def _keep(self, at: Learning, x: Tensor, y: Tensor, task: int) -> None:
+        pass
+
+
+@register("method", "experience-replay")
+@dataclass(frozen=True)
+class ExperienceReplay(OnlineSGD):
+    """Gradient descent on each batch together with ``replay`` examples of the past, drawn from a reservoir.
+
+    Source: Chaudhry et al. (2019).
+    """
+
+    memory: int = 200
+    replay: int = 10
+
+    def start(self, weights: Tensors) -> tuple[Tensors, Any]:
+        return [], Reservoir(self.memory)
+
+    def _with_past(self, at: Learning, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return _with_past(at, x, y, self.replay)
+
+    def _keep(self, at: Learning, x: Tensor, y: Tensor, task: int) -> None:
+        _reservoir(at).add(x, y, at.generators)
+
+
+@register("method", "gem")
+@dataclass(frozen=True)
+class GEM(OnlineSGD):
+    """Gradient descent along the nearest direction that raises the loss of no past task: gradient episodic memory.
+
+    The direction is g + G^T v, with v >= ``margin`` the least that gives G (g + G^T v) >= 0, and G the gradients on
+    ``memory`` examples of each past task.
+
+    Source: Lopez-Paz and Ranzato (2017).
+    """
+
+    learning_rate: float = 0.01
+    memory: int = 10
+    margin: float = 0.5
+
+    def start(self, weights: Tensors) -> tuple[Tensors, Any]:
+        return [], TaskMemory(self.memory)
+
+    def _direction(self, at: Learning, gradient: Tensors, task: int) -> Tensors:
+        assert isinstance(at.memory, TaskMemory)
+        past = [at.gradient(at.weights, *pairs)[1] for pairs in at.memory.before(task)]
+        if not past:
+            return gradient
+        own = _flat(gradient)
+        rows = torch.stack([_flat(one) for one in past], 1)  # (members, tasks, entries)
+        moved = own + torch.stack([
+            torch.zeros_like(g) if bool((r @ g >= 0).all()) else r.mT @ _dual(r, g, self.margin)
+            for r, g in zip(rows, own, strict=True)
+        ])  # fmt: skip
+        parts = moved.split([one[0].numel() for one in gradient], 1)
+        return [part.view_as(one) for part, one in zip(parts, gradient, strict=True)]
+
+    def _keep(self, at: Learning, x: Tensor, y: Tensor, task: int) -> None:
+        assert isinstance(at.memory, TaskMemory)
+        at.memory.add(x, y, task)
+
+
+@register("method", "mer")
+@dataclass(frozen=True)
+class MER:
+    """Steps on single examples, of which the weights go only a part of the way: meta-experience replay.
+
+    For each example ``batches`` times: steps on it and on ``replay`` of the past, one by one, then
+    theta <- theta_before + ``within`` (theta - theta_before); after all of them likewise with ``across``.
+
+    Source: Riemer et al. (2019), algorithm 1.
+    """
+
+    learning_rate: float = 0.1
+    within: float = 0.01
+    across: float = 1.0
+    batches: int = 5
+    memory: int = 200
+    replay: int = 9
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    def start(self, weights: Tensors) -> tuple[Tensors, Any]:
+        return [], Reservoir(self.memory)
+
+    def closed(self, rates: Tensors) -> list[Tensor]:
+        return []
+
+    def learn(self, at: Learning, x: Tensor, y: Tensor, task: int) -> Tensor:
+        first, _ = at.gradient(at.weights, x, y)
+        for index in range(x.shape[1]):
+            example = x[:, index : index + 1], y[:, index : index + 1]
+            start = [one.clone() for one in at.weights]
+            for _ in range(self.batches):
+                before = [one.clone() for one in at.weights]
+                bx, by = _with_past(at, *example, self.replay)
+                for one in range(bx.shape[1]):
+                    _, gradient = at.gradient(at.weights, bx[:, one : one + 1], by[:, one : one + 1])
+                    torch._foreach_add_(at.weights, gradient, alpha=-self.learning_rate)
+                torch._foreach_lerp_(before, at.weights, self.within)
+                torch._foreach_copy_(at.weights, before)
+            torch._foreach_lerp_(start, at.weights, self.across)
+            torch._foreach_copy_(at.weights, start)
+            _reservoir(at).add(*example, at.generators)
+        return first
+
+
+@register("method", "la-maml")
+@dataclass(frozen=True)
+class LaMAML:
+    """Look-ahead MAML: learned rates alpha of each entry, in inner steps and in the outer one alike.
+
+    ``glances`` times a batch: from phi = theta one step phi <- phi - alpha_+ o grad L(phi) on each of its examples;
+    then g, the gradient at phi of the loss on the batch and ``replay`` examples of the past, moves the rates,
+    alpha <- alpha - ``learning_rate`` dL/dalpha to first order, and theta <- theta - alpha_+ o g. A rate below 0 stays.
+
+    Args:
+        rate: alpha at the start.
+        clip: bound on the norm of the gradients of the outer step.
+
+    Source: Gupta et al. (2020); thesis, eqs. 4.6 and 4.7.
+    """
+
+    learning_rate: float = 0.3
+    rate: float = 0.15
+    memory: int = 200
+    replay: int = 10
+    glances: int = 5
+    clip: float = 2.0
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    def start(self, weights: Tensors) -> tuple[Tensors, Any]:
+        return [torch.full_like(one, self.rate) for one in weights], Reservoir(self.memory)
+
+    def closed(self, rates: Tensors) -> list[Tensor]:
+        return [(one == 0).flatten(1).float().mean(1) for one in self._applied(rates)]
+
+    def learn(self, at: Learning, x: Tensor, y: Tensor, task: int) -> Tensor:
+        first = None
+        members = torch.arange(len(x))[:, None]
+        for _ in range(self.glances):
+            order = torch.stack([torch.randperm(x.shape[1], generator=one) for one in at.generators])
+            losses = self._glance(at, x[members, order], y[members, order])
+            first = losses if first is None else first
+        _reservoir(at).add(x, y, at.generators)
+        assert first is not None
+        return first
+
+    def _glance(self, at: Learning, x: Tensor, y: Tensor) -> Tensor:
+        phi, sums = [one.clone() for one in at.weights], [torch.zeros_like(one) for one in at.weights]
+        applied = self._applied(at.rates)
+        for index in range(x.shape[1]):
+            _, inner = at.gradient(phi, x[:, index : index + 1], y[:, index : index + 1])
+            torch._foreach_add_(sums, inner)
+            torch._foreach_addcmul_(phi, applied, inner, -1.0)
+        losses, outer = at.gradient(phi, *_with_past(at, x, y, self.replay))
+        by_rates = self._by_rates(at.rates, torch._foreach_mul(sums, outer))
+        torch._foreach_addcmul_(at.rates, by_rates, _clipping(by_rates, self.clip), -self.learning_rate)
+        torch._foreach_mul_(outer, _clipping(outer, self.clip))
+        self._step(at, outer)
+        return losses
+
+    def _applied(self, rates: Tensors) -> Tensors:
+        """What gradients are multiplied by."""
+        return torch._foreach_clamp_min(rates, 0.0)
+
+    def _by_rates(self, rates: Tensors, products: Tensors) -> Tensors:
+        """The outer gradient by what is learned, of the products of outer gradients and sums of inner ones."""
+        torch._foreach_mul_(products, [-(one > 0).to(one) for one in rates])
+        return products
+
+    def _step(self, at: Learning, outer: Tensors) -> None:
+        torch._foreach_addcmul_(at.weights, self._applied(at.rates), outer, -1.0)
+
+
+@register("method", "sync")
+@dataclass(frozen=True)
+class Sync(LaMAML):
+    """La-MAML whose outer step has one rate for all weights, ``outer_rate``: rates serve the look ahead alone.
+
+    Source: Gupta et al. (2020).
+    """
+
+    outer_rate: float = 0.1
+
+    def _step(self, at: Learning, outer: Tensors) -> None:
+        torch._foreach_add_(at.weights, outer, alpha=-self.outer_rate)
+
+
+@register("method", "sparse-la-maml")
+@dataclass(frozen=True)
+class SparseLaMAML(LaMAML):
+    """La-MAML with rates ``rate`` 1[m >= 0]: masks that are learned straight through, so that entries open again.
+
+    Args:
+        start_at: m at the start: all entries are open.
+
+    Source: thesis, section 4.4.1.
+    """
+
+    start_at: float = 0.1
+
+    def start(self, weights: Tensors) -> tuple[Tensors, Any]:
+        return [torch.full_like(one, self.start_at) for one in weights], Reservoir(self.memory)
+
+    def _applied(self, rates: Tensors) -> Tensors:
+        return [self.rate * (one >= 0).to(one) for one in rates]
+
+    def _by_rates(self, rates: Tensors, products: Tensors) -> Tensors:
+        torch._foreach_mul_(products, -self.rate)
+        return products
+
+
+def _check(method: Any) -> None:
+    """Numbers are above 0, and counts at least 1."""
+    for field in fields(method):
+        value = getattr(method, field.name)
+        require_count(field.name, value) if field.type == "int" else require_number(field.name, value, above=0)
+
+
+def _reservoir(at: Learning) -> Reservoir:
+    assert isinstance(at.memory, Reservoir)
+    return at.memory
+
+
+def _with_past(at: Learning, x: Tensor, y: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Examples of the past, and then these."""
+    memory = _reservoir(at)
+    if not memory.seen:
+        return x, y
+    past_x, past_y = memory.draw(count, at.generators)
+    return torch.cat([past_x, x], 1), torch.cat([past_y, y], 1)
+
+
+def _clipping(gradients: Tensors, most: float) -> Tensors:
+    """Factors that bring the norm of each member's gradient to ``most`` where it is longer, in shapes to multiply."""
+    norms = torch.stack([one.flatten(1).norm(dim=1) for one in gradients]).norm(dim=0)
+    factors = (most / norms.clamp_min(1e-30)).clamp_max(1.0)
+    return [factors.view(-1, *[1] * (one.ndim - 1)).expand_as(one) for one in gradients]
+
+
+def _flat(gradient: Tensors) -> Float[Tensor, "members entries"]:
+    return torch.cat([one.flatten(1) for one in gradient], 1)
+
+
+def _dual(
+    rows: Float[Tensor, "tasks entries"], own: Float[Tensor, " entries"], margin: float
+) -> Float[Tensor, " tasks"]:
+    """The v >= margin that minimises |own + rows^T v|."""
+    gram = (rows @ rows.mT).double().numpy()
+    gram += 1e-3 * np.eye(len(gram))
+    linear = (rows @ own).double().numpy() + gram.sum(1) * margin
+    root = np.linalg.cholesky(gram).T
+    free, _ = nnls(root, -np.linalg.solve(root.T, linear))
+    return torch.as_tensor(free + margin).to(own)

@@ -1,0 +1,141 @@
+"""Learning a stream of tasks as a state of the one training loop."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Generic, NamedTuple
+
+import torch
+from torch.func import functional_call
+from torch.nn.functional import cross_entropy
+
+from mesascope.errors import refuse, require_count, require_instance
+from mesascope.meta.continual import ContinualMethod, Learning
+from mesascope.shapes import Float, Int, Tensor
+from mesascope.streams import stream
+from mesascope.tasks import Episode
+from mesascope.training import Ensemble, Metrics
+from mesascope.training.ensemble import Module
+
+__all__ = ["ContinualBatch", "ContinualState", "batch_of", "retained"]
+
+
+class ContinualBatch(NamedTuple):
+    """The next examples of each member's stream, and the number of the task that they are of."""
+
+    x: Float[Tensor, "members n d"]
+    y: Int[Tensor, "members n"]
+    task: int
+
+
+class ContinualState(Generic[Module]):
+    """The state of members that learn a stream batch by batch, by the rule of a method.
+
+    Args:
+        members: networks of classes, from ``(n, d)`` to ``(n, classes)``, or their ensemble, which learns in place.
+        method: `LaMAML` or another of its kind.
+        seeds: of what each member draws at random; as many as members.
+
+    >>> from mesascope.meta import OnlineSGD
+    >>> from mesascope.nets import ClassifierConfig
+    >>> from mesascope.tasks import RotatedDigits
+    >>> from mesascope.training import Training, fit
+    >>> tasks = RotatedDigits(samples=500, queries=100).sample(2, stream(0, "tasks")).map(lambda part: part[None])
+    >>> net = ClassifierConfig("mlp", width=50, size=8, classes=10).build(stream(0, "init"))
+    >>> state = ContinualState([net], OnlineSGD(0.1), [0])
+    >>> learned = fit(state, lambda step: batch_of(tasks, step, 10), Training(steps=100, batch=10))
+    >>> retained(learned, tasks).shape
+    torch.Size([1, 2])
+    """
+
+    def __init__(
+        self, members: Sequence[Module] | Ensemble[Module], method: ContinualMethod, seeds: Sequence[int]
+    ) -> None:
+        require_instance("method", method, ContinualMethod)
+        self.ensemble = members if isinstance(members, Ensemble) else Ensemble(members)
+        if len(seeds) != len(self.ensemble):
+            refuse("seeds", f"be {len(self.ensemble)}, one a member", list(seeds), "pass as many")
+        self.method, self.seeds, self.step = method, list(seeds), 0
+        self.ensemble.module.train()
+        weights = list(self.ensemble.weights.values())
+        with torch.no_grad():
+            rates, memory = method.start(weights)
+        self._at = Learning([one.detach() for one in weights], rates, memory, self._gradient)
+
+    def update(self, batch: ContinualBatch) -> Metrics:
+        """Learn from a batch: ``loss`` of it before, and ``closed``, the share of entries that do not change."""
+        self._at.generators = [stream(seed, "continual", self.step) for seed in self.seeds]
+        losses = self.method.learn(self._at, *batch)
+        self.step += 1
+        return {"loss": losses}
+
+    def closed(self) -> list[dict[str, float]]:
+        """Of each member, the share of each parameter's entries that learning does not change."""
+        shares = dict(zip(self.ensemble.weights, self.method.closed(self._at.rates), strict=False))
+        return [{name: float(one[member]) for name, one in shares.items()} for member in range(len(self.seeds))]
+
+    def result(self) -> Ensemble[Module]:
+        """The ensemble, in eval() mode."""
+        weights = dict(zip(self.ensemble.weights, self._at.weights, strict=True))
+        found = self.ensemble.with_weights(weights)
+        found.module.eval()
+        return found
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All that changes, by name, for a checkpoint."""
+        named = {f"weights/{name}": one for name, one in zip(self.ensemble.weights, self._at.weights, strict=True)}
+        named |= {f"rates/{name}": one for name, one in zip(self.ensemble.weights, self._at.rates, strict=False)}
+        memory = {} if self._at.memory is None else self._at.memory.tensors()
+        return named | {f"memory/{name}": one for name, one in memory.items()} | {"step": torch.tensor(self.step)}
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Go on from what `tensors` gave."""
+        for kind, own in (("weights", self._at.weights), ("rates", self._at.rates)):
+            for name, one in zip(self.ensemble.weights, own, strict=False):
+                one.copy_(tensors[f"{kind}/{name}"])
+        if self._at.memory is not None:
+            kept = {name.removeprefix("memory/"): one for name, one in tensors.items() if name.startswith("memory/")}
+            self._at.memory.load(kept)
+        self.step = int(tensors["step"])
+
+    def _gradient(self, weights: list[Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, list[Tensor]]:
+        leaves = [one.detach().requires_grad_() for one in weights]
+        self.ensemble.module.train()
+        scores = self._scores(dict(zip(self.ensemble.weights, leaves, strict=True)), x)
+        losses = cross_entropy(scores.flatten(0, 1), y.flatten(), reduction="none").view(y.shape).mean(1)
+        return losses.detach(), list(torch.autograd.grad(losses.sum(), leaves))
+
+    def _scores(self, weights: dict[str, Tensor], x: Tensor) -> Tensor:
+        module = self.ensemble.module
+        if getattr(module, "stackable", False):
+            return functional_call(module, weights, (x,))
+        buffers = {name: one.clone() for name, one in self.ensemble.buffers.items()}
+        state = {name: one.unbind() for name, one in (weights | buffers).items()}
+        each = [functional_call(module, {n: s[i] for n, s in state.items()}, (x[i],)) for i in range(len(x))]
+        return torch.stack(each)
+
+
+def batch_of(tasks: Episode, step: int, size: int, passes: int = 1) -> ContinualBatch:
+    """The batch of a step of streams ``(members, tasks, n, d)``: each task ``passes`` times, then the next.
+
+    Args:
+        tasks: what a family's ``sample`` gives for each member, stacked.
+        step: counted from 0.
+        size: examples of each member.
+    """
+    require_count("size", size)
+    require_count("passes", passes)
+    count = tasks.context.x.shape[2]
+    if count % size:
+        refuse("size", f"divide the {count} examples of a task", size, "pass another")
+    task, place = divmod(step, passes * count // size)
+    rows = slice(place * size % count, place * size % count + size)
+    return ContinualBatch(tasks.context.x[:, task, rows], tasks.context.y[:, task, rows].argmax(-1), task)
+
+
+def retained(ensemble: Ensemble, tasks: Episode) -> Float[Tensor, "members tasks"]:
+    """The accuracy of each member on the queries of each task of its stream ``(members, tasks, n, d)``."""
+    with torch.no_grad():
+        scores = [ensemble(xq) for xq in tasks.xq.unbind(1)]
+    hits = [one.argmax(-1) == yq.argmax(-1) for one, yq in zip(scores, tasks.yq.unbind(1), strict=True)]
+    return torch.stack([one.float().mean(1) for one in hits], 1)

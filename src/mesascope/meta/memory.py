@@ -1,0 +1,98 @@
+"""What a continual learner keeps of the past, each member of an ensemble its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from mesascope.errors import require_count
+from mesascope.shapes import Float, Int, Tensor
+
+__all__ = ["Reservoir", "TaskMemory"]
+
+
+class Reservoir:
+    """A uniform sample of all that was seen so far: reservoir sampling.
+
+    Args:
+        size: examples kept for each member.
+
+    >>> memory = Reservoir(2)
+    >>> memory.add(torch.zeros(1, 5, 3), torch.arange(5)[None], [torch.Generator()])
+    >>> memory.draw(10, [torch.Generator()])[0].shape, memory.seen
+    (torch.Size([1, 2, 3]), 5)
+    """
+
+    def __init__(self, size: int) -> None:
+        require_count("size", size)
+        self.size, self.seen = size, 0
+        self.x, self.y = torch.empty(0), torch.empty(0)
+
+    def add(
+        self, x: Float[Tensor, "members n d"], y: Int[Tensor, "members n"], generators: Sequence[torch.Generator]
+    ) -> None:
+        """Take in ``n`` examples of each member, one after another."""
+        if not self.seen:
+            self.x, self.y = x.new_zeros(len(x), self.size, x.shape[2]), y.new_zeros(len(y), self.size)
+        chance = torch.stack([torch.rand(x.shape[1], generator=generator) for generator in generators])
+        for index in range(x.shape[1]):
+            self.seen += 1
+            slots = (
+                [self.seen - 1] * len(x) if self.seen <= self.size else (chance[:, index] * self.seen).int().tolist()
+            )
+            for member, slot in enumerate(slots):
+                if slot < self.size:
+                    self.x[member, slot], self.y[member, slot] = x[member, index], y[member, index]
+
+    def draw(
+        self, count: int, generators: Sequence[torch.Generator]
+    ) -> tuple[Float[Tensor, "members m d"], Int[Tensor, "members m"]]:
+        """``count`` examples of each member at random, none twice; all, where fewer are kept."""
+        kept = min(self.seen, self.size)
+        rows = torch.stack([torch.randperm(kept, generator=generator)[:count] for generator in generators])
+        members = torch.arange(len(rows))[:, None]
+        return self.x[members, rows], self.y[members, rows]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """For a checkpoint; nothing before the first examples."""
+        return {"x": self.x, "y": self.y, "seen": torch.tensor(self.seen)} if self.seen else {}
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Go on from what `tensors` gave."""
+        if tensors:
+            self.x, self.y, self.seen = tensors["x"].clone(), tensors["y"].clone(), int(tensors["seen"])
+
+
+class TaskMemory:
+    """The last examples of each task.
+
+    Args:
+        size: examples kept of a task, for each member.
+    """
+
+    def __init__(self, size: int) -> None:
+        require_count("size", size)
+        self.size = size
+        self.kept: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def add(self, x: Float[Tensor, "members n d"], y: Int[Tensor, "members n"], task: int) -> None:
+        """Take in examples of a task."""
+        if task in self.kept:
+            x, y = torch.cat([self.kept[task][0], x], 1), torch.cat([self.kept[task][1], y], 1)
+        self.kept[task] = x[:, -self.size :].contiguous(), y[:, -self.size :].contiguous()
+
+    def before(self, task: int) -> list[tuple[Tensor, Tensor]]:
+        """The examples of each other task."""
+        return [pairs for other, pairs in self.kept.items() if other != task]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """For a checkpoint."""
+        return {
+            f"{task}/{part}": one for task, pairs in self.kept.items() for part, one in zip("xy", pairs, strict=True)
+        }
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Go on from what `tensors` gave."""
+        tasks = sorted({int(name.split("/")[0]) for name in tensors})
+        self.kept = {task: (tensors[f"{task}/x"].clone(), tensors[f"{task}/y"].clone()) for task in tasks}

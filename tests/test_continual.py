@@ -1,0 +1,275 @@
+"""Streams of tasks, and methods that learn from them, are what their rules say."""
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from mesascope.errors import ArgumentError
+from mesascope.meta import (
+    GEM,
+    MER,
+    ContinualState,
+    ExperienceReplay,
+    LaMAML,
+    OnlineSGD,
+    Reservoir,
+    SparseLaMAML,
+    Sync,
+    batch_of,
+    retained,
+)
+from mesascope.meta.continual import _dual
+from mesascope.nets import ClassifierConfig
+from mesascope.records import from_record, to_record
+from mesascope.streams import stream
+from mesascope.tasks import Context, Episode, PermutedDigits, RotatedDigits, SwitchingImages
+from mesascope.testing import examples
+from mesascope.training import Training, fit
+
+METHODS = dict(examples("method"))
+NET = ClassifierConfig("mlp", width=20, size=8, classes=10)
+
+
+def streams(*seeds, tasks=3, samples=20):
+    """Of each seed, stacked."""
+    drawn = [RotatedDigits(samples, 30).sample(tasks, stream(seed, "tasks")) for seed in seeds]
+    x, y, xq, yq = (
+        torch.stack(parts) for parts in zip(*((*one.context, one.xq, one.yq) for one in drawn), strict=True)
+    )
+    return Episode(Context(x, y), xq, yq)
+
+
+def state_of(method, *seeds):
+    return ContinualState([NET.build(stream(seed, "init")) for seed in seeds], method, seeds)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_is_the_inverse_of_its_record(name):
+    method = METHODS[name]()
+    assert from_record(to_record(method)) == method
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_members_learn_as_they_would_alone(name):
+    tasks, both = streams(0, 1), state_of(METHODS[name](), 0, 1)
+    fit(both, lambda step: batch_of(tasks, step, 5), Training(steps=12))
+    for member, seed in enumerate((0, 1)):
+        alone, own = state_of(METHODS[name](), seed), tasks.map(lambda part, m=member: part[m : m + 1])
+        fit(alone, lambda step, own=own: batch_of(own, step, 5), Training(steps=12))
+        for key, value in alone.tensors().items():
+            if not key.startswith("step") and value.ndim:
+                torch.testing.assert_close(both.tensors()[key][member], value[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_learning_goes_on_bit_for_bit(name):
+    tasks = streams(0, 1)
+    whole, first, second = (state_of(METHODS[name](), 0, 1) for _ in range(3))
+    for step in range(12):
+        whole.update(batch_of(tasks, step, 5))
+        (first if step < 7 else second).update(batch_of(tasks, step, 5))
+        if step == 6:
+            second.load({key: value.clone() for key, value in first.tensors().items()})
+    assert whole.tensors().keys() == second.tensors().keys()
+    for key, value in whole.tensors().items():
+        assert torch.equal(value, second.tensors()[key]), key
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_learns_its_first_task(name):
+    tasks = streams(0, tasks=1, samples=500)
+    state = state_of(METHODS[name](), 0)
+    fit(state, lambda step: batch_of(tasks, step, 10, passes=3), Training(steps=150))
+    assert retained(state.result(), tasks).item() > 0.4
+
+
+def slow_la_maml(weights, rates, applied, batch):
+    """The outer gradient after inner steps on each example of a batch, and the sum of inner ones."""
+    phi, sums = [one.clone() for one in weights], [torch.zeros_like(one) for one in weights]
+    for x, y in zip(*batch, strict=True):
+        inner = gradient(phi, x[None], y[None])
+        sums = [total + one for total, one in zip(sums, inner, strict=True)]
+        phi = [one - applied(rate) * g for one, rate, g in zip(phi, rates, inner, strict=True)]
+    return gradient(phi, *batch), sums
+
+
+def gradient(weights, x, y):
+    leaves = [one.detach().requires_grad_() for one in weights]
+    hidden = x
+    for index in range(3):
+        hidden = (hidden if index == 0 else hidden.relu()) @ leaves[index] + leaves[index + 3]
+    return torch.autograd.grad(cross_entropy(hidden, y), leaves)
+
+
+def clipped(gradients, most=2.0):
+    norm = torch.sqrt(sum(one.square().sum() for one in gradients))
+    return [one * min(1.0, float(most / norm)) for one in gradients]
+
+
+@pytest.mark.parametrize("kind", [LaMAML, Sync, SparseLaMAML])
+def test_a_glance_is_what_its_equations_say(kind):
+    """Of a batch of one example, whose order is one, before there is a past."""
+    method = kind(learning_rate=5.0, glances=1)
+    state, tasks = state_of(method, 0), streams(0)
+    weights = [one[0].clone() for one in state._at.weights]
+    rates = [one[0] for one in state._at.rates]
+    for rate in rates:  # some below zero
+        rate += 0.2 * torch.randn(rate.shape, generator=stream(0, "rates"))
+    rates = [one.clone() for one in rates]
+    sparse = kind is SparseLaMAML
+    applied = (lambda m: 0.15 * (m >= 0)) if sparse else (lambda a: a.clamp(min=0))
+    batch = batch_of(tasks, 0, 1)
+    outer, sums = slow_la_maml(weights, rates, applied, (batch.x[0], batch.y[0]))
+    factors = [torch.full_like(rate, 0.15) if sparse else (rate > 0).float() for rate in rates]
+    by_rates = clipped([-f * g * s for f, g, s in zip(factors, outer, sums, strict=True)])
+    moved = [rate - 5.0 * one for rate, one in zip(rates, by_rates, strict=True)]
+    if kind is Sync:
+        expected = [w - 0.1 * g for w, g in zip(weights, clipped(outer), strict=True)]
+    else:
+        expected = [w - applied(rate) * g for w, rate, g in zip(weights, moved, clipped(outer), strict=True)]
+    state.update(batch)
+    torch.testing.assert_close([one[0] for one in state._at.rates], moved)
+    torch.testing.assert_close([one[0] for one in state._at.weights], expected)
+    shares = [(applied(rate) == 0).float().mean().item() for rate in moved]
+    assert list(state.closed()[0].values()) == pytest.approx(shares)
+    assert 0 < shares[0] < 1
+
+
+def test_replay_adds_examples_of_the_past():
+    state, tasks = state_of(ExperienceReplay(0.1, memory=50, replay=6), 0), streams(0)
+    state.update(batch_of(tasks, 0, 5))
+    weights, past = [one[0].clone() for one in state._at.weights], state._at.memory
+    drawn = past.draw(6, [stream(0, "continual", 1)])
+    batch = batch_of(tasks, 1, 5)
+    expected = gradient(weights, torch.cat([drawn[0][0], batch.x[0]]), torch.cat([drawn[1][0], batch.y[0]]))
+    state.update(batch)
+    torch.testing.assert_close(
+        [one[0] for one in state._at.weights], [w - 0.1 * g for w, g in zip(weights, expected, strict=True)]
+    )
+
+
+def test_a_reservoir_is_a_uniform_sample_of_what_was_seen():
+    counts = torch.zeros(30)
+    for seed in range(1500):
+        memory = Reservoir(6)
+        for part in range(3):
+            x = torch.arange(10 * part, 10 * part + 10.0).view(1, 10, 1)
+            memory.add(x, x[..., 0].long(), [stream(seed, "reservoir", part)])
+        assert memory.x.unique().numel() == 6
+        counts[memory.x.flatten().long()] += 1
+    assert (counts / 1500 - 0.2).abs().max() < 0.05
+
+
+def test_gem_moves_along_no_direction_that_raises_the_loss_of_a_past_task():
+    generator = stream(0, "gem")
+    for _ in range(20):
+        rows, own = torch.randn(4, 30, generator=generator), torch.randn(30, generator=generator)
+        rows = rows - 0.5 * own
+        found = own + rows.T @ _dual(rows, own, 0.0)
+        assert (rows @ found > -1e-2).all()
+        for _ in range(50):  # no other direction that keeps the rule is nearer
+            v = _dual(rows, own, 0.0) * (1 + 0.2 * torch.randn(4, generator=generator))
+            other = own + rows.T @ v
+            if (rows @ other >= -1e-6).all():
+                assert (other - own).norm() >= (found - own).norm() - 1e-3
+
+
+def test_gem_is_gradient_descent_where_nothing_is_at_odds():
+    tasks = streams(0, tasks=1)
+    plain, gem = state_of(OnlineSGD(0.05), 0), state_of(GEM(0.05), 0)
+    for step in range(4):
+        for state in (plain, gem):
+            state.update(batch_of(tasks, step, 5))
+    for one, other in zip(plain._at.weights, gem._at.weights, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_mer_is_slow_steps_towards_quick_ones():
+    """Of one example before there is a past: a step of the learning rate, of which a share is kept, thrice."""
+    state, tasks = state_of(MER(0.3, within=0.2, across=0.5, batches=3), 0), streams(0)
+    start = weights = [one[0].clone() for one in state._at.weights]
+    batch = batch_of(tasks, 0, 1)
+    for _ in range(3):
+        step = gradient(weights, batch.x[0], batch.y[0])
+        weights = [w - 0.2 * 0.3 * g for w, g in zip(weights, step, strict=True)]
+    state.update(batch)
+    expected = [s + 0.5 * (w - s) for s, w in zip(start, weights, strict=True)]
+    torch.testing.assert_close([one[0] for one in state._at.weights], expected)
+
+
+def test_each_task_is_seen_as_often_as_asked_and_then_the_next():
+    tasks = streams(0, samples=10)
+    order = [batch_of(tasks, step, 5, passes=3) for step in range(18)]
+    assert [one.task for one in order] == [0] * 6 + [1] * 6 + [2] * 6
+    assert torch.equal(order[0].x, order[2].x)
+    assert torch.equal(order[6].x[0], tasks.context.x[0, 1, :5])
+    assert torch.equal(torch.nn.functional.one_hot(order[7].y, 10).float()[0], tasks.context.y[0, 1, 5:])
+    with pytest.raises(ArgumentError, match="size must divide the 10 examples of a task, but is 4"):
+        batch_of(tasks, 0, 4)
+
+
+def test_retained_is_the_share_of_queries_that_are_told():
+    tasks, state = streams(0, 1), state_of(OnlineSGD(), 0, 1)
+    found = retained(state.result(), tasks)
+    for member in range(2):
+        for task in range(3):
+            told = state.result()[member](tasks.xq[member, task]).argmax(-1) == tasks.yq[member, task].argmax(-1)
+            assert found[member, task].item() == pytest.approx(told.float().mean().item())
+
+
+@pytest.mark.parametrize(("task", "share", "quarters"), [(0, 0.0, 0), (1, 0.0, 1), (0, 1.0, 1), (1, 1.0, 2)])
+def test_task_t_of_two_turns_digits_by_an_angle_of_its_half(task, share, quarters, monkeypatch):
+    image = torch.rand(1, 1, 9, 9, generator=stream(0, "image"))
+    monkeypatch.setattr(torch, "rand", lambda *shape, **options: torch.tensor(share))
+    turned = RotatedDigits()._changed(image, task, 2, stream(0, "angle"))
+    torch.testing.assert_close(turned, image.rot90(quarters, (2, 3)), rtol=0, atol=1e-5)
+
+
+def test_permuted_tasks_hold_the_same_pixels_in_other_places():
+    tasks = PermutedDigits(200, 50).sample(3, stream(0, "tasks"))
+    for part in (tasks.context.x, tasks.xq):
+        assert part.min() >= 0
+        assert part.max() <= 1
+    means = tasks.context.x.mean(1)
+    for task in (1, 2):
+        assert not torch.allclose(means[0], means[task], atol=0.1)
+        torch.testing.assert_close(means[0].sort().values, means[task].sort().values, atol=0.08, rtol=0)
+
+
+def test_a_stream_switches_as_often_as_asked_and_is_the_same_again():
+    settings = SwitchingImages(stay=0.8, ways=4, shots=2, domains=("digits",), size=8)
+    found, again, other = settings.stream(2000, 0), settings.stream(2000, 0), settings.stream(2000, 1)
+    assert 0.17 < (found.tasks[1:] != found.tasks[:-1]).float().mean() < 0.23
+    assert torch.equal(found(7).x, again(7).x)
+    assert not torch.equal(found.tasks, other.tasks)
+    first = found(0)
+    assert first.x.shape == (8, 64)
+    assert torch.equal(first.y.sum(0), torch.full((4,), 2.0))
+    start = int((found.tasks == 3).nonzero()[0])
+    assert not torch.equal(found(start).x, found(start + 1).x)
+
+
+def test_steps_of_one_task_number_its_classes_alike():
+    """Means of the images of a class are alike within a task, and of classes are not."""
+    settings = SwitchingImages(stay=1.0, ways=5, shots=20, domains=("digits",), size=8)
+    found = settings.stream(2, 0)
+    means = [found(step).y.T @ found(step).x / 20 for step in range(2)]
+    distances = torch.cdist(*means)
+    assert torch.equal(distances.argmin(1), torch.arange(5))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: OnlineSGD(learning_rate=0), "learning_rate must be greater than 0"),
+        (lambda: LaMAML(glances=0), "glances must be at least 1"),
+        (lambda: Reservoir(0), "size must be at least 1"),
+        (lambda: RotatedDigits(samples=2000).sample(1, stream(0, "tasks")), "samples must be at most the 1347 images"),
+        (lambda: ContinualState([NET.build()], OnlineSGD(), [0, 1]), "seeds must be 1, one a member"),
+        (lambda: SwitchingImages(stay=1.5), "stay must be at most 1"),
+        (lambda: SwitchingImages(ways=11, domains=("digits",)).stream(3, 0), "ways must be at most 10 for digits"),
+    ],
+)
+def test_wrong_arguments_are_refused(call, message):
+    with pytest.raises(ArgumentError, match=message):
+        call()
