@@ -84,13 +84,18 @@ def test_a_method_learns_its_first_task(name):
 
 
 def slow_la_maml(weights, rates, applied, batch):
-    """The outer gradient after inner steps on each example of a batch, and the sum of inner ones."""
-    phi, sums = [one.clone() for one in weights], [torch.zeros_like(one) for one in weights]
+    """Outer gradients by weights and by what gradients are multiplied by, step by step, before there is a past."""
+    phi, sums = list(weights), [torch.zeros_like(one) for one in weights]
+    by_weights, by_applied = ([torch.zeros_like(one) for one in weights] for _ in range(2))
     for x, y in zip(*batch, strict=True):
         inner = gradient(phi, x[None], y[None])
-        sums = [total + one for total, one in zip(sums, inner, strict=True)]
         phi = [one - applied(rate) * g for one, rate, g in zip(phi, rates, inner, strict=True)]
-    return gradient(phi, *batch), sums
+        outer = gradient(phi, *batch)
+        for index, (g, o) in enumerate(zip(inner, outer, strict=True)):
+            sums[index] = sums[index] + g
+            by_weights[index] += o / len(batch[0])
+            by_applied[index] -= o * sums[index] / len(batch[0])
+    return by_weights, by_applied
 
 
 def gradient(weights, x, y):
@@ -108,20 +113,20 @@ def clipped(gradients, most=2.0):
 
 @pytest.mark.parametrize("kind", [LaMAML, Sync, SparseLaMAML])
 def test_a_glance_is_what_its_equations_say(kind):
-    """Of a batch of one example, whose order is one, before there is a past."""
+    """Of a batch before there is a past."""
     method = kind(learning_rate=5.0, glances=1)
     state, tasks = state_of(method, 0), streams(0)
     weights = [one[0].clone() for one in state._at.weights]
-    rates = [one[0] for one in state._at.rates]
-    for rate in rates:  # some below zero
+    for rate in state._at.rates:  # some below zero
         rate += 0.2 * torch.randn(rate.shape, generator=stream(0, "rates"))
-    rates = [one.clone() for one in rates]
+    rates = [one[0].clone() for one in state._at.rates]
     sparse = kind is SparseLaMAML
     applied = (lambda m: 0.15 * (m >= 0)) if sparse else (lambda a: a.clamp(min=0))
-    batch = batch_of(tasks, 0, 1)
-    outer, sums = slow_la_maml(weights, rates, applied, (batch.x[0], batch.y[0]))
+    batch = batch_of(tasks, 0, 4)
+    order = torch.randperm(4, generator=stream(0, "continual", 0))
+    outer, by_applied = slow_la_maml(weights, rates, applied, (batch.x[0, order], batch.y[0, order]))
     factors = [torch.full_like(rate, 0.15) if sparse else (rate > 0).float() for rate in rates]
-    by_rates = clipped([-f * g * s for f, g, s in zip(factors, outer, sums, strict=True)])
+    by_rates = clipped([f * g for f, g in zip(factors, by_applied, strict=True)])
     moved = [rate - 5.0 * one for rate, one in zip(rates, by_rates, strict=True)]
     if kind is Sync:
         expected = [w - 0.1 * g for w, g in zip(weights, clipped(outer), strict=True)]

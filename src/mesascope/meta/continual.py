@@ -64,7 +64,7 @@ class ContinualMethod(Protocol):
     def learn(
         self, at: Learning, x: Float[Tensor, "members n d"], y: Int[Tensor, "members n"], task: int
     ) -> Float[Tensor, " members"]:
-        """Change the weights, and return the loss of the batch as it was before."""
+        """Change the weights, and return a loss of the batch: of LaMAML and its kind the outer one."""
         ...
 
     def closed(self, rates: Tensors) -> list[Float[Tensor, " members"]]:
@@ -98,7 +98,7 @@ class OnlineSGD:
         for _ in range(self.glances):
             losses, gradient = at.gradient(at.weights, *self._with_past(at, x, y))
             first = losses if first is None else first
-            torch._foreach_add_(at.weights, self._direction(at, gradient, task), alpha=-self.learning_rate)
+            _add(at.weights, self._direction(at, gradient, task), -self.learning_rate)
         self._keep(at, x, y, task)
         assert first is not None
         return first
@@ -208,11 +208,9 @@ class MER:
                 bx, by = _with_past(at, *example, self.replay)
                 for one in range(bx.shape[1]):
                     _, gradient = at.gradient(at.weights, bx[:, one : one + 1], by[:, one : one + 1])
-                    torch._foreach_add_(at.weights, gradient, alpha=-self.learning_rate)
-                torch._foreach_lerp_(before, at.weights, self.within)
-                torch._foreach_copy_(at.weights, before)
-            torch._foreach_lerp_(start, at.weights, self.across)
-            torch._foreach_copy_(at.weights, start)
+                    _add(at.weights, gradient, -self.learning_rate)
+                _go_back(at.weights, before, self.within)
+            _go_back(at.weights, start, self.across)
             _reservoir(at).add(*example, at.generators)
         return first
 
@@ -222,9 +220,12 @@ class MER:
 class LaMAML:
     """Look-ahead MAML: learned rates alpha of each entry, in inner steps and in the outer one alike.
 
-    ``glances`` times a batch: from phi = theta one step phi <- phi - alpha_+ o grad L(phi) on each of its examples;
-    then g, the gradient at phi of the loss on the batch and ``replay`` examples of the past, moves the rates,
-    alpha <- alpha - ``learning_rate`` dL/dalpha to first order, and theta <- theta - alpha_+ o g. A rate below 0 stays.
+    ``glances`` times a batch: from phi = theta one step phi <- phi - alpha_+ o grad L(phi) on each of its examples. The
+    outer loss is that of the batch and of ``replay`` examples of the past, its mean over the phi after each step; to
+    first order it moves the rates, alpha <- alpha - ``learning_rate`` dL/dalpha, and with the mean g of its gradients
+    theta <- theta - alpha_+ o g. A rate that falls below 0 stays there.
+
+    The thesis writes the loss at the last phi alone; its numbers, and Gupta et al.'s, are of the mean.
 
     Args:
         rate: alpha at the start.
@@ -261,30 +262,32 @@ class LaMAML:
         return first
 
     def _glance(self, at: Learning, x: Tensor, y: Tensor) -> Tensor:
-        phi, sums = [one.clone() for one in at.weights], [torch.zeros_like(one) for one in at.weights]
-        applied = self._applied(at.rates)
-        for index in range(x.shape[1]):
+        phi, applied, steps = [one.clone() for one in at.weights], self._applied(at.rates), x.shape[1]
+        sums, by_weights, by_rates = ([torch.zeros_like(one) for one in at.weights] for _ in range(3))
+        losses, (bx, by) = torch.zeros(()), _with_past(at, x, y, self.replay)
+        for index in range(steps):
             _, inner = at.gradient(phi, x[:, index : index + 1], y[:, index : index + 1])
-            torch._foreach_add_(sums, inner)
-            torch._foreach_addcmul_(phi, applied, inner, -1.0)
-        losses, outer = at.gradient(phi, *_with_past(at, x, y, self.replay))
-        by_rates = self._by_rates(at.rates, torch._foreach_mul(sums, outer))
-        torch._foreach_addcmul_(at.rates, by_rates, _clipping(by_rates, self.clip), -self.learning_rate)
-        torch._foreach_mul_(outer, _clipping(outer, self.clip))
-        self._step(at, outer)
+            _add(sums, inner)
+            _add_products(phi, applied, inner, -1.0)
+            losses, outer = at.gradient(phi, bx, by)
+            _add(by_weights, outer, 1 / steps)
+            _add_products(by_rates, outer, sums, -1 / steps)
+        for rate, one in zip(at.rates, by_rates, strict=True):
+            one.mul_(self._derivative(rate))
+        _add(at.rates, _clipped(by_rates, self.clip), -self.learning_rate)
+        self._step(at, _clipped(by_weights, self.clip))
         return losses
 
     def _applied(self, rates: Tensors) -> Tensors:
         """What gradients are multiplied by."""
-        return torch._foreach_clamp_min(rates, 0.0)
+        return [one.clamp(min=0) for one in rates]
 
-    def _by_rates(self, rates: Tensors, products: Tensors) -> Tensors:
-        """The outer gradient by what is learned, of the products of outer gradients and sums of inner ones."""
-        torch._foreach_mul_(products, [-(one > 0).to(one) for one in rates])
-        return products
+    def _derivative(self, rate: Tensor) -> Tensor | float:
+        """Of what gradients are multiplied by."""
+        return (rate > 0).to(rate)
 
     def _step(self, at: Learning, outer: Tensors) -> None:
-        torch._foreach_addcmul_(at.weights, self._applied(at.rates), outer, -1.0)
+        _add_products(at.weights, self._applied(at.rates), outer, -1.0)
 
 
 @register("method", "sync")
@@ -298,7 +301,7 @@ class Sync(LaMAML):
     outer_rate: float = 0.1
 
     def _step(self, at: Learning, outer: Tensors) -> None:
-        torch._foreach_add_(at.weights, outer, alpha=-self.outer_rate)
+        _add(at.weights, outer, -self.outer_rate)
 
 
 @register("method", "sparse-la-maml")
@@ -320,9 +323,8 @@ class SparseLaMAML(LaMAML):
     def _applied(self, rates: Tensors) -> Tensors:
         return [self.rate * (one >= 0).to(one) for one in rates]
 
-    def _by_rates(self, rates: Tensors, products: Tensors) -> Tensors:
-        torch._foreach_mul_(products, -self.rate)
-        return products
+    def _derivative(self, rate: Tensor) -> Tensor | float:
+        return self.rate
 
 
 def _check(method: Any) -> None:
@@ -346,11 +348,27 @@ def _with_past(at: Learning, x: Tensor, y: Tensor, count: int) -> tuple[Tensor, 
     return torch.cat([past_x, x], 1), torch.cat([past_y, y], 1)
 
 
-def _clipping(gradients: Tensors, most: float) -> Tensors:
-    """Factors that bring the norm of each member's gradient to ``most`` where it is longer, in shapes to multiply."""
+def _add(to: Tensors, others: Tensors, factor: float = 1.0) -> None:
+    for one, other in zip(to, others, strict=True):
+        one.add_(other, alpha=factor)
+
+
+def _add_products(to: Tensors, first: Tensors, second: Tensors, factor: float) -> None:
+    for one, a, b in zip(to, first, second, strict=True):
+        one.addcmul_(a, b, value=factor)
+
+
+def _go_back(weights: Tensors, before: Tensors, share: float) -> None:
+    """Leave weights a share of the way from where they were before."""
+    for one, old in zip(weights, before, strict=True):
+        one.lerp_(old, 1 - share)
+
+
+def _clipped(gradients: Tensors, most: float) -> Tensors:
+    """Each member's gradient brought to the norm ``most`` where it is longer, in place."""
     norms = torch.stack([one.flatten(1).norm(dim=1) for one in gradients]).norm(dim=0)
     factors = (most / norms.clamp_min(1e-30)).clamp_max(1.0)
-    return [factors.view(-1, *[1] * (one.ndim - 1)).expand_as(one) for one in gradients]
+    return [one.mul_(factors.view(-1, *[1] * (one.ndim - 1))) for one in gradients]
 
 
 def _flat(gradient: Tensors) -> Float[Tensor, "members entries"]:

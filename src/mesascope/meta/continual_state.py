@@ -98,12 +98,12 @@ class ContinualState(Generic[Module]):
             self._at.memory.load(kept)
         self.step = int(tensors["step"])
 
-    def _gradient(self, weights: list[Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, list[Tensor]]:
+    def _gradient(self, weights: Sequence[Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
         leaves = [one.detach().requires_grad_() for one in weights]
         self.ensemble.module.train()
         scores = self._scores(dict(zip(self.ensemble.weights, leaves, strict=True)), x)
         losses = cross_entropy(scores.flatten(0, 1), y.flatten(), reduction="none").view(y.shape).mean(1)
-        return losses.detach(), list(torch.autograd.grad(losses.sum(), leaves))
+        return losses.detach(), torch.autograd.grad(losses.sum(), leaves)
 
     def _scores(self, weights: dict[str, Tensor], x: Tensor) -> Tensor:
         module = self.ensemble.module
