@@ -83,6 +83,37 @@ def test_a_method_learns_its_first_task(name):
     assert retained(state.result(), tasks).item() > 0.4
 
 
+def linear(net):
+    """The same network of torch's own layers."""
+    parts = []
+    for index, (weight, bias) in enumerate(zip(net.weights, net.biases, strict=True)):
+        layer = torch.nn.Linear(*weight.shape)
+        layer.weight.data, layer.bias.data = weight.detach().T.clone(), bias.detach()[0].clone()
+        parts += [torch.nn.ReLU(), layer] if index else [layer]
+    return torch.nn.Sequential(*parts)
+
+
+def test_any_module_learns():
+    tasks, nets = streams(0, 1), [NET.build(stream(seed, "init")) for seed in range(2)]
+    ours, other = (ContinualState(own, LaMAML(glances=2), [0, 1]) for own in (nets, [linear(net) for net in nets]))
+    for step in range(6):
+        ours.update(batch_of(tasks, step, 5))
+        other.update(batch_of(tasks, step, 5))
+    for own, theirs in zip(ours.result(), other.result(), strict=True):
+        torch.testing.assert_close(own(tasks.xq[0, 0]), theirs(tasks.xq[0, 0]), rtol=1e-3, atol=1e-4)
+
+
+def test_a_convolutional_network_learns_with_the_statistics_of_each_batch():
+    net = ClassifierConfig("convnet4", width=4, size=8, classes=10).build(stream(0, "init"))
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    state = ContinualState([net], OnlineSGD(0.1), [0])
+    state.update(batch_of(streams(0), 0, 10))
+    after = state.result()[0].state_dict()
+    assert not torch.equal(after["head.weight"], before["head.weight"])
+    assert not torch.equal(after["blocks.0.1.running_mean"], before["blocks.0.1.running_mean"])
+    assert "buffers/blocks.0.1.running_mean" in state.tensors()
+
+
 def slow_la_maml(weights, rates, applied, batch):
     """Outer gradients by weights and by what gradients are multiplied by, step by step, before there is a past."""
     phi, sums = list(weights), [torch.zeros_like(one) for one in weights]

@@ -3,7 +3,6 @@
 import pytest
 import torch
 from torch import nn
-from torch.func import functional_call
 
 from mesascope.errors import ArgumentError
 from mesascope.nets import MLP, ClassifierConfig, ConvNet4, ResNet12
@@ -65,18 +64,30 @@ def test_resnet12_of_the_paper_has_its_widths():
     assert 7.9e6 < sum(one.numel() for one in net.parameters()) < 8.1e6
 
 
-def test_an_mlp_is_linear_layers_with_relu_between_them_alone_and_stacked():
+def test_an_mlp_is_linear_layers_with_relu_between_them():
     torch.manual_seed(0)
-    nets, inputs = [MLP([4, 6, 5, 3]) for _ in range(2)], torch.randn(2, 7, 4)
-    expected = []
-    for net, own in zip(nets, inputs, strict=True):
-        hidden = own
-        for index, (weight, bias) in enumerate(zip(net.weights, net.biases, strict=True)):
-            hidden = nn.functional.linear(hidden if index == 0 else hidden.relu(), weight.T, bias[0])
-        expected.append(hidden)
-        torch.testing.assert_close(net(own), hidden)
-    stacked = {name: torch.stack([one.state_dict()[name] for one in nets]) for name in nets[0].state_dict()}
-    torch.testing.assert_close(functional_call(nets[0], stacked, (inputs,)), torch.stack(expected))
+    net, inputs = MLP([4, 6, 5, 3]), torch.randn(7, 4)
+    hidden = inputs
+    for index, (weight, bias) in enumerate(zip(net.weights, net.biases, strict=True)):
+        hidden = nn.functional.linear(hidden if index == 0 else hidden.relu(), weight.T, bias[0])
+    torch.testing.assert_close(net(inputs), hidden)
+
+
+@pytest.mark.parametrize("sizes", [[4, 3], [4, 6, 3], [4, 6, 5, 3]])
+@pytest.mark.parametrize("rows", [1, 7])
+def test_the_gradient_of_several_mlps_is_that_of_autograd(sizes, rows):
+    torch.manual_seed(0)
+    nets = [MLP(sizes).double() for _ in range(2)]
+    x, y = torch.randn(2, rows, 4, dtype=torch.float64), torch.randint(3, (2, rows))
+    stacked = [torch.stack(parts).detach() for parts in zip(*(net.parameters() for net in nets), strict=True)]
+    before = [one.clone() for one in stacked]
+    losses, found = MLP.gradient(stacked, x, y)
+    for member, net in enumerate(nets):
+        loss = nn.functional.cross_entropy(net(x[member]), y[member])
+        torch.testing.assert_close(losses[member], loss.detach())
+        expected = torch.autograd.grad(loss, list(net.parameters()))
+        torch.testing.assert_close([one[member] for one in found], list(expected))
+    assert all(torch.equal(one, other) for one, other in zip(stacked, before, strict=True))
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from mesascope.errors import refuse, require_count, require_instance
 from mesascope.meta.continual import ContinualMethod, Learning
+from mesascope.nets import MLP
 from mesascope.shapes import Float, Int, Tensor
 from mesascope.streams import stream
 from mesascope.tasks import Episode
@@ -30,6 +31,8 @@ class ContinualBatch(NamedTuple):
 
 class ContinualState(Generic[Module]):
     """The state of members that learn a stream batch by batch, by the rule of a method.
+
+    BatchNorm normalises by each batch while a network learns, and by running averages of these after.
 
     Args:
         members: networks of classes, from ``(n, d)`` to ``(n, classes)``, or their ensemble, which learns in place.
@@ -85,6 +88,7 @@ class ContinualState(Generic[Module]):
         """All that changes, by name, for a checkpoint."""
         named = {f"weights/{name}": one for name, one in zip(self.ensemble.weights, self._at.weights, strict=True)}
         named |= {f"rates/{name}": one for name, one in zip(self.ensemble.weights, self._at.rates, strict=False)}
+        named |= {f"buffers/{name}": one for name, one in self.ensemble.buffers.items()}
         memory = {} if self._at.memory is None else self._at.memory.tensors()
         return named | {f"memory/{name}": one for name, one in memory.items()} | {"step": torch.tensor(self.step)}
 
@@ -93,12 +97,16 @@ class ContinualState(Generic[Module]):
         for kind, own in (("weights", self._at.weights), ("rates", self._at.rates)):
             for name, one in zip(self.ensemble.weights, own, strict=False):
                 one.copy_(tensors[f"{kind}/{name}"])
+        for name, one in self.ensemble.buffers.items():
+            one.copy_(tensors[f"buffers/{name}"])
         if self._at.memory is not None:
             kept = {name.removeprefix("memory/"): one for name, one in tensors.items() if name.startswith("memory/")}
             self._at.memory.load(kept)
         self.step = int(tensors["step"])
 
     def _gradient(self, weights: Sequence[Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
+        if isinstance(self.ensemble.module, MLP):
+            return MLP.gradient(weights, x, y)
         leaves = [one.detach().requires_grad_() for one in weights]
         self.ensemble.module.train()
         scores = self._scores(dict(zip(self.ensemble.weights, leaves, strict=True)), x)
@@ -107,10 +115,7 @@ class ContinualState(Generic[Module]):
 
     def _scores(self, weights: dict[str, Tensor], x: Tensor) -> Tensor:
         module = self.ensemble.module
-        if getattr(module, "stackable", False):
-            return functional_call(module, weights, (x,))
-        buffers = {name: one.clone() for name, one in self.ensemble.buffers.items()}
-        state = {name: one.unbind() for name, one in (weights | buffers).items()}
+        state = {name: one.unbind() for name, one in (weights | self.ensemble.buffers).items()}
         each = [functional_call(module, {n: s[i] for n, s in state.items()}, (x[i],)) for i in range(len(x))]
         return torch.stack(each)
 

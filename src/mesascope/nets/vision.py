@@ -15,7 +15,7 @@ from mesascope.errors import ArgumentTypeError, refuse, require_choice, require_
 from mesascope.nets.layers import module_text
 from mesascope.nets.pretrained import Pretrained
 from mesascope.records import register
-from mesascope.shapes import Float, Tensor
+from mesascope.shapes import Float, Int, Tensor
 
 __all__ = ["MLP", "ClassifierConfig", "ConvNet4", "ResNet12"]
 
@@ -129,8 +129,7 @@ class _Residual(nn.Module):
 class MLP(_Classifier):
     """Linear layers with ReLU between them: inputs in a row to scores.
 
-    Weights are ``(in, out)`` and biases ``(1, out)``, so that `torch.func.functional_call` with a leading axis of
-    members in all of them, and in the inputs, runs several networks at once.
+    Weights are ``(in, out)`` and biases ``(1, out)``.
 
     Args:
         sizes: of the input, of each hidden layer and of the output.
@@ -138,8 +137,6 @@ class MLP(_Classifier):
     >>> MLP([784, 100, 100, 10])(torch.zeros(2, 784)).shape
     torch.Size([2, 10])
     """
-
-    stackable = True
 
     def __init__(self, sizes: Sequence[int]) -> None:
         super().__init__()
@@ -162,6 +159,34 @@ class MLP(_Classifier):
         for index, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             hidden = (hidden if index == 0 else hidden.relu()) @ weight + bias
         return hidden
+
+    @staticmethod
+    def gradient(
+        weights: Sequence[Float[Tensor, "members ..."]], x: Float[Tensor, "members n d"], y: Int[Tensor, "members n"]
+    ) -> tuple[Float[Tensor, " members"], list[Float[Tensor, "members ..."]]]:
+        """The mean cross-entropy of several networks, each on its own examples, and its gradient.
+
+        In closed form: three times as fast as autograd where networks and batches are small.
+
+        Args:
+            weights: all networks' parameters, stacked, in the order of ``parameters()``.
+            y: classes.
+        """
+        layers = len(weights) // 2
+        hidden, rows = [x], x.shape[1]
+        for weight, bias in zip(weights[: layers - 1], weights[layers:], strict=False):
+            hidden.append(torch.baddbmm(bias, hidden[-1], weight).relu_())
+        logs = torch.baddbmm(weights[-1], hidden[-1], weights[layers - 1]).log_softmax(-1)
+        losses = -logs.gather(-1, y[..., None])
+        delta = logs.exp_().scatter_add_(-1, y[..., None], -torch.ones_like(losses)).div_(rows)
+        found: list[Tensor] = [delta] * len(weights)
+        for layer in reversed(range(layers)):
+            read = hidden[layer]
+            found[layer] = read.mT * delta if rows == 1 else torch.bmm(read.mT, delta)
+            found[layers + layer] = delta.sum(1, keepdim=True)
+            if layer:
+                delta = torch.bmm(delta, weights[layer].mT).mul_(read > 0)
+        return losses.mean((1, 2)), found
 
 
 @register("net", "classifier", of="classifier")

@@ -11,10 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, overload
 
+import numpy as np
 import torch
 
 from mesascope.errors import RunDirectoryError
 from mesascope.evidence import Arrays, Stage
+from mesascope.meta import ContinualState, batch_of, retained
 from mesascope.records import to_record
 from mesascope.runs import Run
 from mesascope.runs.checkpoints import TrainingCheckpoints
@@ -23,7 +25,8 @@ from mesascope.shapes import Tensor
 from mesascope.streams import stream
 from mesascope.studies.reuse import Watch, logged_rows, logged_steps, take_over
 from mesascope.tasks import Episode, Family, SequenceFamily
-from mesascope.training import Ensemble, ParameterGroup, ProgressBar, Training, half_mse, train
+from mesascope.training import Ensemble, ParameterGroup, ProgressBar, Training, fit, half_mse, train
+from mesascope.training.family import stacked
 
 __all__ = ["Lab"]
 
@@ -93,13 +96,66 @@ class Lab:
         record = to_record(identity)
         key = record_hash(record)
         if key not in self._trained:
-            with self._timed(f"train {name}"):
-                self._trained[key] = self._train(
-                    name, build, family, training, record, seeds, watch, loss, parameter_groups
-                )
+            watches = list(watch) if isinstance(watch, Sequence) else [watch] * len(seeds) if watch else []
+            self._trained[key] = self._train(
+                name, record, training, watches,
+                lambda log, checkpoints, bar: train(
+                    build, family, training, seeds, loss=loss, parameter_groups=parameter_groups, device=self.device,
+                    evaluate=log, checkpoints=checkpoints, observe=bar,
+                ),
+            )  # fmt: skip
         if watch is not None:
             self.stage(name, lambda: self.run.curves(name))
         return self._trained[key].members()
+
+    def follow(
+        self,
+        name: str,
+        network: Any,
+        method: Any,
+        family: Family,
+        tasks: int,
+        *,
+        batch: int = 10,
+        passes: int = 1,
+        looks: int = 1,
+    ) -> Stage:
+        """What a method of continual learning makes of networks that meet ``tasks`` tasks one after another.
+
+        Each seed has a network of ``network.build`` and a stream of its own, a batch of ``family``. Stage ``name``
+        holds ``learned``, the accuracy on a task at its end, and ``retained``, at the end of all, by seed and task; and
+        ``closed``, the share of each parameter's entries that learning does not change, by seed, look and parameter.
+
+        Args:
+            batch: examples of a step.
+            passes: how often each task is seen before the next.
+            looks: how often in a task accuracy and closed entries are logged.
+        """
+        identity = {"network": network, "method": method, "family": family, "tasks": tasks, "batch": batch}
+        record = to_record(identity | {"passes": passes, "seeds": self.seeds})
+        drawn = stacked([family.sample(tasks, stream(seed, "tasks", device=self.device)) for seed in self.seeds])
+        networks = [network.build(stream(seed, "init")).to(self.device) for seed in self.seeds]
+        state = ContinualState(networks, method, self.seeds)
+        each = passes * drawn.context.x.shape[2] // batch
+        training = Training(tasks * each, batch, evaluate_every=each // looks, checkpoint_every=10 * each)
+
+        def watch(member: int) -> Watch:
+            def look(net: Any) -> dict[str, float]:
+                task = max(state.step - 1, 0) // each
+                hits = net(drawn.xq[member, task]).argmax(-1) == drawn.yq[member, task].argmax(-1)
+                shares = {f"closed {key}": share for key, share in state.closed()[member].items()}
+                return {"accuracy": float(hits.float().mean())} | shares
+
+            return look
+
+        ensemble = self._train(
+            name, record, training, [watch(member) for member in range(len(self.seeds))],
+            lambda log, checkpoints, bar: fit(
+                state, lambda step: batch_of(drawn, step, batch, passes), training, evaluate=log,
+                checkpoints=checkpoints, observe=bar,
+            ),
+        )  # fmt: skip
+        return self.stage(name, lambda: _followed(self.run.curves(name), retained(ensemble, drawn), looks))
 
     def stage(self, name: str, compute: Callable[[], Stage | Mapping[str, Any]]) -> Stage:
         """The arrays of ``name``, computed where they are missing, or were computed by other code or settings.
@@ -114,10 +170,12 @@ class Lab:
                 results.save(name, found if isinstance(found, Stage) else by_seed(found))
         return results[name]
 
-    def _train(self, name, build, family, training, record, seeds, watch, loss, groups) -> Ensemble:
+    def _train(
+        self, name: str, record: Any, training: Training, watches: Sequence[Watch], go: Callable[..., Ensemble]
+    ) -> Ensemble:
+        """What ``go(log, checkpoints, bar)`` trains, from its last checkpoint on, with what ``watches`` say logged."""
         checkpoints = TrainingCheckpoints(self.run.path / "checkpoints" / name, record, self.device)
-        watches = watch if isinstance(watch, Sequence) else [watch] * len(seeds) if watch else []
-        found = checkpoints.load()
+        seeds, found = record["seeds"], checkpoints.load()
         if found is None and take_over(self.run, name, checkpoints, watches, training):
             found = checkpoints.load()
         if found is None:
@@ -129,11 +187,8 @@ class Lab:
         def log(step: int, ensemble: Ensemble) -> None:
             self.run.append_metrics(logged_rows(name, step, seeds, watches, ensemble.members()))
 
-        with ProgressBar(f"training {name}", training.steps) as bar:
-            return train(
-                build, family, training, seeds, loss=loss, parameter_groups=groups, device=self.device, evaluate=log,
-                checkpoints=checkpoints, observe=bar,
-            )  # fmt: skip
+        with self._timed(f"train {name}"), ProgressBar(f"training {name}", training.steps) as bar:
+            return go(log, checkpoints, bar)
 
     def _require_no_progress(self, name: str, training: Training, folder: Path) -> None:
         """Refuse to train again what had come past its first checkpoint: what was logged would be lost."""
@@ -163,6 +218,15 @@ class Lab:
             self.run.add_time(stage, time.monotonic() - start)
 
 
+def _followed(curves: Arrays, at_the_end: Tensor, looks: int) -> Arrays:
+    shares = [curves[name] for name in curves if name.startswith("closed ")]
+    arrays = {"learned": curves["accuracy"][:, looks::looks], "retained": at_the_end.numpy()}
+    axes = dict.fromkeys(arrays, "seed task")
+    if shares:
+        arrays["closed"], axes["closed"] = np.stack(shares, -1), "seed look parameter"
+    return Arrays(arrays, **axes)
+
+
 def _one_after_another(networks: Sequence[Any]) -> Callable[[torch.Generator], Any]:
     """Copies of the networks, one a call."""
     copies = iter([copy.deepcopy(network) for network in networks])
@@ -171,8 +235,6 @@ def _one_after_another(networks: Sequence[Any]) -> Callable[[torch.Generator], A
 
 def by_seed(arrays: Mapping[str, Any]) -> Arrays:
     """Arrays whose first axis is the seed; further axes are numbered."""
-    import numpy as np
-
     named = {name: np.asarray(array) for name, array in arrays.items()}
     axes = {name: " ".join(("seed", "row", "column", "entry")[: array.ndim]) for name, array in named.items()}
     return Arrays(named, **axes)
