@@ -60,12 +60,10 @@ class MetaLearner(Pretrained):
         check_inputs(context, xq)
         lead = xq.shape[:-2]
         x, y, queries = (part.reshape(-1, *part.shape[-2:]) for part in (*context, xq))
-        answers = [
-            self.method.predicted(self.model, Context(*pairs), own) for *pairs, own in zip(x, y, queries, strict=True)
-        ]
-        if not answers:
-            return xq.new_zeros(*xq.shape[:-1], context.y.shape[-1])
-        found = torch.stack(answers).unflatten(0, lead) if lead else answers[0]
+        if not len(queries):
+            return queries.new_zeros(*lead, xq.shape[-2], context.y.shape[-1])
+        answers = self.method.predicted(self.model, Context(x, y), queries)
+        found = answers.reshape(*lead, *answers.shape[1:])
         return found if self.training else found.detach()
 
     def loss(self, episode: Episode) -> Float[Tensor, ""]:

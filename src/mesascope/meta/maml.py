@@ -7,12 +7,11 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from mesascope.errors import refuse, require_callable, require_choice, require_count, require_instance, require_number
+from mesascope.meta.copies import BATCH_STATS, Copies, copies_of
 from mesascope.meta.modulation import MODULATIONS, Modulation, binary
-from mesascope.meta.statistics import BATCH_STATS, Buffers, batch_statistics
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import stream
 from mesascope.tasks import Context, Episode
@@ -119,8 +118,9 @@ class MAML(nn.Module):
         Differentiable by the model's parameters and by what the modulation learns, to the method's order.
         """
         require_instance("model", model, nn.Module)
-        with batch_statistics(model, self.batch_stats) as buffers, torch.enable_grad():
-            return self._steps(model, buffers, context)
+        with copies_of(model, 1, self.batch_stats) as copies, torch.enable_grad():
+            found = self._steps(model, copies, Context(context.x[None], context.y[None]))
+        return {name: one[0] for name, one in found.items()}
 
     def outer_loss(self, model: nn.Module, episode: Episode) -> Float[Tensor, ""]:
         """The mean over tasks of the adapted model's loss on queries; its gradient is that of the outer loop.
@@ -128,19 +128,18 @@ class MAML(nn.Module):
         To first order it is that of eqs. 4.8 and 4.9: by theta the gradient at phi_K, and by m
         -inner_lr * grad L(phi_K, queries) o sum_k grad L(phi_k, context) times the derivative of the factor.
         """
-        losses = [
-            self.loss(self.predicted(model, Context(x, y), xq), yq)
-            for x, y, xq, yq in zip(*episode.context, episode.xq, episode.yq, strict=True)
-        ]
-        return torch.stack(losses).mean()
+        answers = self.predicted(model, episode.context, episode.xq)
+        return torch.stack([self.loss(*pair) for pair in zip(answers, episode.yq, strict=True)]).mean()
 
-    def predicted(self, model: nn.Module, context: Context, xq: Float[Tensor, "m dx"]) -> Float[Tensor, "m dy"]:
-        """What ``model`` says of one task's queries after it has adapted to its context."""
-        with batch_statistics(model, self.batch_stats) as buffers, torch.enable_grad():
-            phi = self._steps(model, buffers, context)
+    def predicted(
+        self, model: nn.Module, context: Context, xq: Float[Tensor, "tasks m dx"]
+    ) -> Float[Tensor, "tasks m dy"]:
+        """What ``model`` says of each task's queries after it has adapted to its context."""
+        with copies_of(model, len(xq), self.batch_stats) as copies, torch.enable_grad():
+            phi = self._steps(model, copies, context)
             if self.batch_stats == "support":
-                buffers.taken_from(lambda: functional_call(model, {**phi, **buffers.tensors}, (context.x,)))
-            return functional_call(model, {**phi, **buffers.tensors}, (xq,))
+                copies.keep_statistics(lambda: copies(phi, context.x))
+            return copies(phi, xq)
 
     def gradient_sparsity(self, model: nn.Module) -> dict[str, float]:
         """The share of each parameter's entries that inner steps do not change."""
@@ -150,30 +149,37 @@ class MAML(nn.Module):
             for name, _ in model.named_parameters()
         }
 
-    def _steps(self, model: nn.Module, buffers: Buffers, context: Context) -> Parameters:
-        theta, factors = self.adapted(model), self.factors(model)
+    def _steps(self, model: nn.Module, copies: Copies, context: Context) -> Parameters:
+        """Parameters after the inner steps, ``(tasks, ...)`` each."""
+        theta, factors = self.adapted(model), self._factors_of_tasks(model, len(context.x))
+        starts = {name: one.expand(len(context.x), *one.shape) for name, one in theta.items()}
         if self.order == 2:
-            phi: Parameters = theta
+            phi: Parameters = starts
             for _ in range(self.steps):
-                inner = self._gradients(model, phi, buffers, context, create_graph=True)
+                inner = self._gradients(copies, phi, context, create_graph=True)
                 phi = {name: one - factors[name] * inner[name] for name, one in phi.items()}
             return phi
         # To first order each gradient is a constant: their sum, taken from theta at once, leads to the same place.
-        phi = {name: one.detach() for name, one in theta.items()}
-        sums = {name: torch.zeros_like(one) for name, one in theta.items()}
+        phi = {name: one.detach().clone() for name, one in starts.items()}
+        sums = {name: torch.zeros_like(one) for name, one in phi.items()}
+        fixed = {name: one.detach() if isinstance(one, Tensor) else one for name, one in factors.items()}
         for _ in range(self.steps):
-            inner = self._gradients(model, {name: one.requires_grad_() for name, one in phi.items()}, buffers, context)
-            with torch.no_grad():
-                sums = {name: one + inner[name] for name, one in sums.items()}
-                phi = {name: one - factors[name] * inner[name] for name, one in phi.items()}
-        return {name: one - factors[name] * sums[name] for name, one in theta.items()}
+            inner = self._gradients(copies, {name: one.requires_grad_() for name, one in phi.items()}, context)
+            phi = {name: one.detach() for name, one in phi.items()}
+            for name, one in phi.items():
+                sums[name] += inner[name]
+                one -= fixed[name] * inner[name]
+        return {name: one - factors[name] * sums[name] for name, one in starts.items()}
 
-    def _gradients(
-        self, model: nn.Module, phi: Parameters, buffers: Buffers, context: Context, create_graph: bool = False
-    ) -> Parameters:
-        """Of the loss on the context."""
-        scores = functional_call(model, {**phi, **buffers.tensors}, (context.x,))
-        found = torch.autograd.grad(self.loss(scores, context.y), list(phi.values()), create_graph=create_graph)
+    def _factors_of_tasks(self, model: nn.Module, tasks: int) -> Mapping[str, Tensor | float]:
+        """`factors` of each task, or of all."""
+        return self.factors(model)
+
+    def _gradients(self, copies: Copies, phi: Parameters, context: Context, create_graph: bool = False) -> Parameters:
+        """Of each task's loss on its context."""
+        scores = copies(phi, context.x)
+        losses = [self.loss(*pair) for pair in zip(scores, context.y, strict=True)]
+        found = torch.autograd.grad(torch.stack(losses).sum(), list(phi.values()), create_graph=create_graph)
         return dict(zip(phi, found, strict=True))
 
 
@@ -258,6 +264,10 @@ class SparseMAMLPlus(MAML):
         """m from one draw of eps."""
         drawn = torch.randn_like(self.mu) * self.sigma + self.mu
         return {name: self.maps[_key(name)] @ drawn + self.numbers[_key(name)] for name in parameters}
+
+    def _factors_of_tasks(self, model: nn.Module, tasks: int) -> Mapping[str, Tensor | float]:
+        drawn = [self.factors(model) for _ in range(tasks)]
+        return {name: torch.stack([torch.as_tensor(one[name]) for one in drawn]) for name in drawn[0]}
 
 
 class SparseReLUMAML(MAML):

@@ -65,9 +65,7 @@ class ConvNet4(_Classifier):
 
     def forward(self, images: Float[Tensor, "n ..."]) -> Float[Tensor, "n classes"]:
         """Scores of images ``(n, channels, size, size)``, or of as many pixels in a row, channels first."""
-        # With channels last a step of training takes a third less time on CPU.
-        pixels = _as_images(images, self.shape).to(memory_format=torch.channels_last)
-        return self.head(self.blocks(pixels).flatten(1))
+        return self.head(self.blocks(_as_images(images, self.shape)).flatten(1))
 
 
 class ResNet12(_Classifier):
@@ -102,8 +100,7 @@ class ResNet12(_Classifier):
 
     def forward(self, images: Float[Tensor, "n ..."]) -> Float[Tensor, "n classes"]:
         """Scores of images ``(n, channels, size, size)``, or of as many pixels in a row, channels first."""
-        pixels = _as_images(images, self.shape).to(memory_format=torch.channels_last)
-        return self.head(self.blocks(pixels).mean((-2, -1)))
+        return self.head(self.blocks(_as_images(images, self.shape)).mean((-2, -1)))
 
 
 class _Residual(nn.Module):
@@ -233,8 +230,9 @@ _ARCHITECTURES: dict[str, Callable[[ClassifierConfig], _Classifier]] = {
 
 
 def _as_images(images: Tensor, shape: tuple[int, int, int]) -> Tensor:
-    """Images ``(n, channels, size, size)`` of rows of pixels, or of images."""
+    """Images ``(n, channels, size, size)`` of rows of pixels, or of images, with channels last in memory."""
     require_instance("images", images, Tensor)
     if images.ndim < 2 or images.shape[1:].numel() != math.prod(shape):
         refuse("images", f"have shape (n, {', '.join(map(str, shape))})", tuple(images.shape), "reshape them")
-    return images.reshape(-1, *shape)
+    # A step of training takes a third less time so, on CPU; vmap takes no memory_format.
+    return images.reshape(-1, *shape).movedim(1, -1).contiguous().movedim(-1, 1)
