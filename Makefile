@@ -32,6 +32,7 @@ bench: .venv/installed
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/mesa.py
 	$(BIN)/python benchmarks/sequences.py
+	$(BIN)/python benchmarks/meta.py
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv

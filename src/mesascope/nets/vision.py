@@ -235,4 +235,7 @@ def _as_images(images: Tensor, shape: tuple[int, int, int]) -> Tensor:
     if images.ndim < 2 or images.shape[1:].numel() != math.prod(shape):
         refuse("images", f"have shape (n, {', '.join(map(str, shape))})", tuple(images.shape), "reshape them")
     # A step of training takes a third less time so, on CPU; vmap takes no memory_format.
+    channels, height, width = shape
+    if channels == 1:
+        return images.reshape(-1, height, width, 1).movedim(-1, 1)
     return images.reshape(-1, *shape).movedim(1, -1).contiguous().movedim(-1, 1)
