@@ -26,7 +26,7 @@ from mesascope.tasks import Context, Episode, PermutedDigits, RotatedDigits, Swi
 from mesascope.testing import examples
 from mesascope.training import Training, fit
 
-METHODS = dict(examples("method"))
+METHODS = dict(examples("method", of="tasks"))
 NET = ClassifierConfig("mlp", width=20, size=8, classes=10)
 
 

@@ -34,3 +34,9 @@ from .maml import (
 )
 from .memory import Reservoir as Reservoir, TaskMemory as TaskMemory
 from .modulation import MODULATIONS as MODULATIONS, Modulation as Modulation, binary as binary
+from .online import (
+    ContinualMAML as ContinualMAML,
+    ContinualMAMLState as ContinualMAMLState,
+    OnlineDescent as OnlineDescent,
+    OnlineDescentState as OnlineDescentState,
+)

@@ -72,7 +72,7 @@ class ContinualMethod(Protocol):
         ...
 
 
-@register("method", "online-sgd")
+@register("method", "online-sgd", of="tasks")
 @dataclass(frozen=True)
 class OnlineSGD:
     """Gradient descent on each batch as it comes, ``glances`` steps.
@@ -113,7 +113,7 @@ class OnlineSGD:
         pass
 
 
-@register("method", "experience-replay")
+@register("method", "experience-replay", of="tasks")
 @dataclass(frozen=True)
 class ExperienceReplay(OnlineSGD):
     """Gradient descent on each batch together with ``replay`` examples of the past, drawn from a reservoir.
@@ -134,7 +134,7 @@ class ExperienceReplay(OnlineSGD):
         _reservoir(at).add(x, y, at.generators)
 
 
-@register("method", "gem")
+@register("method", "gem", of="tasks")
 @dataclass(frozen=True)
 class GEM(OnlineSGD):
     """Gradient descent along the nearest direction that raises the loss of no past task: gradient episodic memory.
@@ -171,7 +171,7 @@ class GEM(OnlineSGD):
         at.memory.add(x, y, task)
 
 
-@register("method", "mer")
+@register("method", "mer", of="tasks")
 @dataclass(frozen=True)
 class MER:
     """Steps on single examples, of which the weights go only a part of the way: meta-experience replay.
@@ -215,7 +215,7 @@ class MER:
         return first
 
 
-@register("method", "la-maml")
+@register("method", "la-maml", of="tasks")
 @dataclass(frozen=True)
 class LaMAML:
     """Look-ahead MAML: learned rates alpha of each entry, in inner steps and in the outer one alike.
@@ -290,7 +290,7 @@ class LaMAML:
         _add_products(at.weights, self._applied(at.rates), outer, -1.0)
 
 
-@register("method", "sync")
+@register("method", "sync", of="tasks")
 @dataclass(frozen=True)
 class Sync(LaMAML):
     """La-MAML whose outer step has one rate for all weights, ``outer_rate``: rates serve the look ahead alone.
@@ -304,7 +304,7 @@ class Sync(LaMAML):
         _add(at.weights, outer, -self.outer_rate)
 
 
-@register("method", "sparse-la-maml")
+@register("method", "sparse-la-maml", of="tasks")
 @dataclass(frozen=True)
 class SparseLaMAML(LaMAML):
     """La-MAML with rates ``rate`` 1[m >= 0]: masks that are learned straight through, so that entries open again.

@@ -73,3 +73,8 @@ class MetaLearner(Pretrained):
     def gradient_sparsity(self) -> dict[str, float]:
         """The share of each parameter's entries that inner steps do not change."""
         return self.method.gradient_sparsity(self.model)
+
+    def closed(self) -> float:
+        """The share of all entries that inner steps do not change."""
+        shares, sizes = self.gradient_sparsity(), {name: one.numel() for name, one in self.model.named_parameters()}
+        return sum(shares[name] * size for name, size in sizes.items()) / sum(sizes.values())

@@ -112,14 +112,17 @@ class MAML(nn.Module):
         """The numbers m of these parameters that the modulation is a function of."""
         return {name: self.numbers[_key(name)] for name in parameters}
 
-    def adapt(self, model: nn.Module, context: Context) -> Parameters:
+    def adapt(self, model: nn.Module, context: Context, start: Parameters | None = None) -> Parameters:
         """The parameters of ``model`` after the inner steps on the context ``x (n, dx)``, ``y (n, dy)`` of one task.
 
         Differentiable by the model's parameters and by what the modulation learns, to the method's order.
+
+        Args:
+            start: adapted parameters to go on from, in place of the model's.
         """
         require_instance("model", model, nn.Module)
         with copies_of(model, 1, self.batch_stats) as copies, torch.enable_grad():
-            found = self._steps(model, copies, Context(context.x[None], context.y[None]))
+            found = self._steps(model, copies, Context(context.x[None], context.y[None]), start)
         return {name: one[0] for name, one in found.items()}
 
     def outer_loss(self, model: nn.Module, episode: Episode) -> Float[Tensor, ""]:
@@ -149,9 +152,9 @@ class MAML(nn.Module):
             for name, _ in model.named_parameters()
         }
 
-    def _steps(self, model: nn.Module, copies: Copies, context: Context) -> Parameters:
+    def _steps(self, model: nn.Module, copies: Copies, context: Context, start: Parameters | None = None) -> Parameters:
         """Parameters after the inner steps, ``(tasks, ...)`` each."""
-        theta, factors = self.adapted(model), self._factors_of_tasks(model, len(context.x))
+        theta, factors = start or self.adapted(model), self._factors_of_tasks(model, len(context.x))
         starts = {name: one.expand(len(context.x), *one.shape) for name, one in theta.items()}
         if self.order == 2:
             phi: Parameters = starts

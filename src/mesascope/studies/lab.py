@@ -134,6 +134,7 @@ class Lab:
         identity = {"network": network, "method": method, "family": family, "tasks": tasks, "batch": batch}
         record = to_record(identity | {"passes": passes, "seeds": self.seeds})
         drawn = stacked([family.sample(tasks, stream(seed, "tasks", device=self.device)) for seed in self.seeds])
+        assert isinstance(drawn, Episode)
         networks = [network.build(stream(seed, "init")).to(self.device) for seed in self.seeds]
         state = ContinualState(networks, method, self.seeds)
         each = passes * drawn.context.x.shape[2] // batch

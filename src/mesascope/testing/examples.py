@@ -64,7 +64,18 @@ from mesascope.lenses import (
     trajectory_errors,
     weights,
 )
-from mesascope.meta import GEM, MER, ExperienceReplay, LaMAML, MetaLearnerConfig, OnlineSGD, SparseLaMAML, Sync
+from mesascope.meta import (
+    GEM,
+    MER,
+    ContinualMAML,
+    ExperienceReplay,
+    LaMAML,
+    MetaLearnerConfig,
+    OnlineDescent,
+    OnlineSGD,
+    SparseLaMAML,
+    Sync,
+)
 from mesascope.nets import (
     Alternating,
     AttentionConfig,
@@ -231,6 +242,12 @@ EXAMPLES: dict[str, dict[str, list[Callable[..., Any]]]] = {
         "mer": [lambda: MER(0.3, within=0.3, memory=20, replay=2, batches=1)],
         "la-maml": [lambda: LaMAML(rate=0.3, glances=2)],
         "sync": [lambda: Sync(outer_rate=0.3, glances=2)],
+        "online-descent": [lambda: OnlineDescent(ClassifierConfig("mlp", 16, size=8, classes=4))],
+        "continual-maml": [
+            lambda: ContinualMAML(
+                MetaLearnerConfig(ClassifierConfig("mlp", 16, size=8, classes=4), inner_lr=0.5), threshold=0.5
+            )
+        ],
         "sparse-la-maml": [lambda: SparseLaMAML(rate=0.3, glances=2)],
     },
     "layout": {

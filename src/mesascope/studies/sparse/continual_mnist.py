@@ -260,7 +260,7 @@ def _bars(quantity: str, stream: int) -> Any:
                  for index, name in enumerate(METHODS) if name in PRINTED]  # fmt: skip
         return [
             Line(np.arange(len(METHODS)), own, "trained", "each seed", each=True, marks="o"),
-            Line(*np.array(known).T, "gd", "thesis", marks="_"),
+            Line([place for place, _ in known], [value for _, value in known], "gd", "thesis", marks="_"),
         ]
 
     return lines

@@ -1,0 +1,131 @@
+"""What the few-shot studies share: settings, how meta-learners train, their accuracy and what they close."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mesascope.errors import require_count, require_number
+from mesascope.evidence import Arrays
+from mesascope.nets import ClassifierConfig
+from mesascope.tasks import FewShotImages
+from mesascope.training import ParameterGroup, Training
+
+if TYPE_CHECKING:
+    from mesascope.studies.lab import Lab
+
+THESIS = "von Oswald's thesis"
+# Methods, with a name to show.
+METHODS = {
+    "maml": "MAML", "anil": "ANIL", "boil": "BOIL", "meta-sgd": "Meta-SGD", "exp-maml": "exp-MAML",
+    "sparse-relu-maml": "sparse-ReLU-MAML", "sparse-maml": "sparse-MAML",
+}  # fmt: skip
+# Methods whose rates are learned in their own units, where masks and exponents are numbers of order 1.
+_RATES = ("meta-sgd", "sparse-relu-maml")
+# The embedded digits and a network of three layers: seconds, and no download.
+QUICK: dict[str, Any] = {
+    "dataset": "digits", "ways": 5, "queries": 5, "net": ClassifierConfig("mlp", 32, size=8, classes=5),
+    "training": Training(200, 4, learning_rate=3e-3, schedule="constant", evaluate_every=50),
+    "tasks": 200, "watch_tasks": 20,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class FewShot:
+    """Settings of a few-shot study."""
+
+    dataset: str = "omniglot"
+    """Images of the tasks: omniglot, digits, or another dataset."""
+    ways: int = 20
+    """Classes of a task."""
+    shots: int = 1
+    """Images of each class in a context."""
+    queries: int = 2
+    """Images of each class that are asked about."""
+    net: ClassifierConfig = field(default_factory=lambda: ClassifierConfig("convnet4", 32, size=28, classes=20))
+    """The network that adapts."""
+    inner_lr: float = 0.1
+    """Of the inner steps."""
+    inner_steps: int = 5
+    """Steps on a context."""
+    mask_lr: float = 0.0075
+    """Of the masks, and of exponents."""
+    rate_lr: float = 0.001
+    """Of learned rates."""
+    training: Training = field(
+        default_factory=lambda: Training(3000, 2, learning_rate=1e-3, schedule="constant", evaluate_every=300)
+    )
+    """Of the outer loop."""
+    tasks: int = 400
+    """Tasks of new classes that accuracy is measured on."""
+    watch_tasks: int = 40
+    """Those that it is watched on."""
+    seeds: int = 5
+    """Networks trained, one a seed."""
+
+    def __post_init__(self) -> None:
+        for name in ("ways", "shots", "queries", "inner_steps", "tasks", "watch_tasks"):
+            require_count(name, getattr(self, name))
+        for name in ("inner_lr", "mask_lr", "rate_lr"):
+            require_number(name, getattr(self, name), above=0)
+
+    def family(self, part: str = "train") -> FewShotImages:
+        """Tasks of the classes of a part."""
+        return FewShotImages(self.dataset, self.ways, self.shots, self.queries, self.net.size, part)
+
+
+def meta_trained(lab: Lab, name: str, settings: FewShot, method: str, **changes: Any) -> list[Any]:
+    """Networks that a method meta-learned, one a seed; stage ``name`` has accuracy and closed shares by step."""
+    from mesascope.meta import MetaLearnerConfig, outer_loss
+
+    numbers = {"inner_lr": settings.inner_lr, "steps": settings.inner_steps} | changes
+    config = MetaLearnerConfig(settings.net, method, **numbers)
+    learns = method not in ("maml", "anil", "boil")
+    rate = settings.rate_lr if method in _RATES else settings.mask_lr
+    return lab.train(
+        name, config, settings.family(), settings.training, loss=outer_loss,
+        parameter_groups=[ParameterGroup(("method.*",), learning_rate=rate)] if learns else [],
+        watch=watched(lab.draw(settings.family("test"), settings.watch_tasks, "watch")),
+    )  # fmt: skip
+
+
+def watched(drawn: Any) -> Callable[[Any], dict[str, float]]:
+    """Accuracy on tasks, and the share of each layer's weights that is closed, layers counted from 0, and of all."""
+
+    def look(learner: Any) -> dict[str, float]:
+        weights = {name: one for name, one in learner.model.named_parameters() if "weight" in name and one.ndim > 1}
+        shares = learner.gradient_sparsity()
+        closed = {f"closed {place}": shares[name] for place, name in enumerate(weights)}
+        return {"accuracy": float(hits(learner, drawn).mean()), **closed, "closed": learner.closed()}
+
+    return look
+
+
+def hits(learner: Any, drawn: Any, at_once: int = 20) -> np.ndarray:
+    """The share of queries that are told, by task."""
+    found = []
+    for start in range(0, len(drawn.xq), at_once):
+        part = drawn.map(lambda tensor, start=start: tensor[start : start + at_once])
+        right = learner(part.context, part.xq).argmax(-1) == part.yq.argmax(-1)
+        found.append(right.float().mean(-1))
+    return np.concatenate([one.numpy() for one in found])
+
+
+def accuracies(lab: Lab, stage: str, groups: Mapping[str, Sequence[Any]], drawn: Any) -> Any:
+    """Percent of queries told by each seed's network, the same tasks for all."""
+    return lab.stage(
+        stage,
+        lambda: Arrays(
+            {name: np.array([100 * hits(one, drawn).mean() for one in learners]) for name, learners in groups.items()},
+            **dict.fromkeys(groups, "seed"),
+        ),
+    )
+
+
+def layers_closed(r: Any, name: str) -> np.ndarray:
+    """Percent closed at the end of a training, by seed and layer."""
+    keys = sorted(key for key in r[name] if key.startswith("closed "))
+    return 100 * np.stack([np.asarray(r[name][key])[:, -1] for key in keys], axis=1)

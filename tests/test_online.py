@@ -1,0 +1,155 @@
+"""Learners of a stream whose task switches are judged before they learn, and notice the switches."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from mesascope.errors import ArgumentError
+from mesascope.meta import ContinualMAML, MetaLearnerConfig, OnlineDescent
+from mesascope.nets import ClassifierConfig
+from mesascope.records import from_record, to_record
+from mesascope.streams import stream
+from mesascope.tasks import Context, SwitchingImages
+from mesascope.testing import examples
+from mesascope.training import Training, fit
+
+METHODS = dict(examples("method", of="batches"))
+NET = ClassifierConfig("mlp", 16, size=8, classes=4)
+STREAM = SwitchingImages(stay=0.8, ways=4, shots=5, domains=("digits",), size=8)
+PLAN = Training(learning_rate=1e-3, schedule="constant")
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_is_the_inverse_of_its_record(name):
+    method = METHODS[name]()
+    assert from_record(to_record(method)) == method
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_learning_goes_on_bit_for_bit(name):
+    batches = STREAM.stream(24, 0)
+    whole, first, second = (METHODS[name]().state(0) for _ in range(3))
+    for step in range(24):
+        expected = whole.update(batches(step))
+        if step < 15:
+            first.update(batches(step))
+        else:
+            assert second.update(batches(step)) == expected
+        if step == 14:
+            second.load({key: value.clone() for key, value in first.tensors().items()})
+    for key, value in whole.tensors().items():
+        assert torch.equal(value, second.tensors()[key]), key
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_batch_is_judged_before_it_is_learned_from(name):
+    """The first accuracy is that of the network at its start."""
+    method, batch = METHODS[name](), STREAM.stream(1, 0)(0)
+    network = NET.build(stream(0, "init"))
+    found = method.state(0).update(batch)
+    told = network(batch.x).argmax(-1) == batch.y.argmax(-1)
+    assert found["accuracy"] == pytest.approx(told.float().mean().item())
+
+
+def test_learning_starts_from_what_was_learned_before():
+    before = {name: torch.full_like(value, 0.01) for name, value in NET.build().state_dict().items()}
+    for name in METHODS:
+        state = METHODS[name]().state(0, before)
+        network = state.result() if name == "online-descent" else state.result().model
+        assert all(torch.equal(value, before[key]) for key, value in network.state_dict().items())
+
+
+def test_descent_is_that_of_the_optimiser():
+    method = OnlineDescent(NET, dataclasses.replace(PLAN, optimizer="sgd", learning_rate=0.1), steps=2)
+    state, batch, network = method.state(0), STREAM.stream(1, 0)(0), NET.build(stream(0, "init"))
+    for _ in range(2):
+        loss = torch.nn.functional.cross_entropy(network(batch.x), batch.y)
+        gradients = torch.autograd.grad(loss, list(network.parameters()))
+        for parameter, gradient in zip(network.parameters(), gradients, strict=True):
+            parameter.data -= 0.1 * gradient
+    state.update(batch)
+    for own, expected in zip(state.result().parameters(), network.parameters(), strict=True):
+        torch.testing.assert_close(own, expected)
+
+
+def continual(method="maml", steps=8, **settings):
+    learner = MetaLearnerConfig(NET, method, inner_lr=0.5, steps=steps)
+    return ContinualMAML(learner, PLAN, **{"threshold": 0.5, **settings})
+
+
+def test_a_task_with_other_labels_is_noticed():
+    """Where weights that learn it afresh lose less by the threshold, which they do at the switch alone."""
+    first = STREAM.stream(1, 0)(0)
+    other = Context(first.x, first.y.roll(1, 1))
+    state, switches = continual(steps=60).state(0), []
+    for batch in (first, first, first, other, other, first, first):
+        switches.append(state.update(batch)["switch"])
+    assert switches == [0, 0, 0, 1, 0, 1, 0]
+    never = continual(steps=60, threshold=50.0).state(0)
+    assert [never.update(batch)["switch"] for batch in (first, first, first, other)] == [0, 0, 0, 0]
+
+
+def test_no_switch_no_outer_step():
+    """Slow weights move where a task ends, and only there."""
+    batches = SwitchingImages(stay=1.0, ways=4, shots=5, domains=("digits",), size=8).stream(6, 0)
+    state = continual(threshold=50.0).state(0)
+    before = {name: value.clone() for name, value in state.result().state_dict().items()}
+    accuracy = [state.update(batches(step))["accuracy"] for step in range(6)]
+    assert all(torch.equal(value, before[name]) for name, value in state.result().state_dict().items())
+    assert accuracy[-1] > accuracy[0] + 0.2, "fast weights learn all the same"
+    assert len(state.task) == 4
+
+
+def test_the_outer_step_is_maml_on_the_task_that_ended():
+    """The loss of later batches after adapting to the first, weighed by how large it is, one step of SGD."""
+    plan = dataclasses.replace(PLAN, optimizer="sgd", learning_rate=0.1)
+    method = dataclasses.replace(continual(modulation=0.7), training=plan)
+    state, batches = method.state(0), STREAM.stream(3, 0)
+    learner = method.learner.build(stream(0, "init"))
+    state.task = [batches(0), batches(1), batches(2)]
+    state.fast = state._adapted(batches(0), None)
+    later = Context(torch.cat([batches(1).x, batches(2).x]), torch.cat([batches(1).y, batches(2).y]))
+    scores = torch.func.functional_call(learner.model, learner.method.adapt(learner.model, batches(0)), (later.x,))
+    loss = torch.nn.functional.cross_entropy(scores, later.y)
+    gradients = torch.autograd.grad(loss, list(learner.model.parameters()))
+    state._learn()
+    weight = 1 - torch.exp(-0.7 * loss.detach())
+    for own, start, gradient in zip(
+        state.result().model.parameters(), learner.model.parameters(), gradients, strict=True
+    ):
+        torch.testing.assert_close(own, start - 0.1 * weight * gradient)
+
+
+@pytest.mark.parametrize("method", ["sparse-maml", "sparse-relu-maml"])
+def test_sparse_ones_learn_their_masks_and_change_only_what_is_open(method):
+    batches, state = STREAM.stream(40, 0), continual(method, threshold=0.2, mask_lr=0.1).state(0)
+    numbers = [one.clone() for one in state.learner.method.numbers.values()]
+    shares = [state.update(batches(step))["closed"] for step in range(40)]
+    assert any(
+        not torch.equal(one, new) for one, new in zip(numbers, state.learner.method.numbers.values(), strict=True)
+    )
+    assert 0 <= min(shares) <= max(shares) <= 1
+    slow, factors = dict(state.learner.model.named_parameters()), state.learner.method.factors(state.learner.model)
+    fast = state._adapted(batches(0), None)
+    for name, factor in factors.items():
+        assert torch.equal(fast[name][factor == 0], slow[name][factor == 0])
+
+
+def test_the_loop_trains_it():
+    batches, accuracy = STREAM.stream(30, 0), []
+    fit(continual().state(0), batches, Training(steps=30), observe=lambda step, m: accuracy.append(m["accuracy"]))
+    assert len(accuracy) == 30
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"threshold": -1}, "threshold must be at least 0"),
+        ({"kept": 1}, "kept must be at least 2"),
+        ({"modulation": 0}, "modulation must be greater than 0"),
+    ],
+)
+def test_wrong_arguments_are_refused(settings, message):
+    with pytest.raises(ArgumentError, match=message):
+        continual(**settings)
