@@ -29,7 +29,7 @@ _RATES = ("meta-sgd", "sparse-relu-maml")
 QUICK: dict[str, Any] = {
     "dataset": "digits", "ways": 5, "queries": 5, "net": ClassifierConfig("mlp", 32, size=8, classes=5),
     "training": Training(200, 4, learning_rate=3e-3, schedule="constant", evaluate_every=50),
-    "tasks": 200, "watch_tasks": 20,
+    "inner_lr": 0.5, "tasks": 200, "watch_tasks": 20,
 }  # fmt: skip
 
 
@@ -93,13 +93,16 @@ def meta_trained(lab: Lab, name: str, settings: FewShot, method: str, **changes:
 
 
 def watched(drawn: Any) -> Callable[[Any], dict[str, float]]:
-    """Accuracy on tasks, and the share of each layer's weights that is closed, layers counted from 0, and of all."""
+    """Accuracy on tasks, and of methods that learn masks or rates the share closed, by layer from 0, and of all."""
 
     def look(learner: Any) -> dict[str, float]:
-        weights = {name: one for name, one in learner.model.named_parameters() if "weight" in name and one.ndim > 1}
+        accuracy = {"accuracy": float(hits(learner, drawn).mean())}
+        if not learner.method.numbers:
+            return accuracy
+        weights = [name for name, one in learner.model.named_parameters() if "weight" in name and one.ndim > 1]
         shares = learner.gradient_sparsity()
         closed = {f"closed {place}": shares[name] for place, name in enumerate(weights)}
-        return {"accuracy": float(hits(learner, drawn).mean()), **closed, "closed": learner.closed()}
+        return {**accuracy, **closed, "closed": learner.closed()}
 
     return look
 
