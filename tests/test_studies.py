@@ -22,7 +22,7 @@ UNTRAINED = {"identify-calibration": {"trials": 3, "seeds": 1}, "good-regression
 SHRUNK = {
     **UNTRAINED,
     "llm-regression": {"tasks": 20, "seeds": 1, "width": 8, "layers": 1},
-    "sparse-maml": {"tasks": 60, "watch_tasks": 60},
+    **{name: {"tasks": 60, "watch_tasks": 60} for name in STUDIES if name.startswith(("sparse-maml", "cross-domain"))},
     "continual-mnist": {
         "samples": 100, "many_samples": 20, "queries": 400, "tasks": 3, "many_tasks": 3, "width": 12, "widths": (4, 6),
         "passes": 1,

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mesascope import nets, tasks
 from mesascope.errors import require_count, require_number
 from mesascope.evidence import Arrays
-from mesascope.nets import ClassifierConfig
-from mesascope.tasks import FewShotImages
 from mesascope.training import ParameterGroup, Training
 
 if TYPE_CHECKING:
+    from mesascope.nets import ClassifierConfig
     from mesascope.studies.lab import Lab
+    from mesascope.tasks import FewShotImages
 
 THESIS = "von Oswald's thesis"
 # Methods, with a name to show.
@@ -27,7 +28,7 @@ METHODS = {
 _RATES = ("meta-sgd", "sparse-relu-maml")
 # The embedded digits and a network of three layers: seconds, and no download.
 QUICK: dict[str, Any] = {
-    "dataset": "digits", "ways": 5, "queries": 5, "net": ClassifierConfig("mlp", 32, size=8, classes=5),
+    "dataset": "digits", "ways": 5, "queries": 5, "architecture": "mlp", "width": 32, "size": 8,
     "training": Training(200, 4, learning_rate=3e-3, schedule="constant", evaluate_every=50),
     "inner_lr": 0.5, "tasks": 200, "watch_tasks": 20,
 }  # fmt: skip
@@ -45,8 +46,12 @@ class FewShot:
     """Images of each class in a context."""
     queries: int = 2
     """Images of each class that are asked about."""
-    net: ClassifierConfig = field(default_factory=lambda: ClassifierConfig("convnet4", 32, size=28, classes=20))
-    """The network that adapts."""
+    architecture: str = "convnet4"
+    """The network that adapts: convnet4, resnet12 or mlp."""
+    width: int = 32
+    """Its filters, or units of each hidden layer."""
+    size: int = 28
+    """Pixels of a side."""
     inner_lr: float = 0.1
     """Of the inner steps."""
     inner_steps: int = 5
@@ -67,14 +72,18 @@ class FewShot:
     """Networks trained, one a seed."""
 
     def __post_init__(self) -> None:
-        for name in ("ways", "shots", "queries", "inner_steps", "tasks", "watch_tasks"):
+        for name in ("ways", "shots", "queries", "width", "size", "inner_steps", "tasks", "watch_tasks"):
             require_count(name, getattr(self, name))
         for name in ("inner_lr", "mask_lr", "rate_lr"):
             require_number(name, getattr(self, name), above=0)
 
     def family(self, part: str = "train") -> FewShotImages:
         """Tasks of the classes of a part."""
-        return FewShotImages(self.dataset, self.ways, self.shots, self.queries, self.net.size, part)
+        return tasks.FewShotImages(self.dataset, self.ways, self.shots, self.queries, self.size, part)
+
+    def network(self) -> ClassifierConfig:
+        """The network before meta-learning."""
+        return nets.ClassifierConfig(self.architecture, self.width, size=self.size, classes=self.ways)
 
 
 def meta_trained(lab: Lab, name: str, settings: FewShot, method: str, **changes: Any) -> list[Any]:
@@ -82,7 +91,7 @@ def meta_trained(lab: Lab, name: str, settings: FewShot, method: str, **changes:
     from mesascope.meta import MetaLearnerConfig, outer_loss
 
     numbers = {"inner_lr": settings.inner_lr, "steps": settings.inner_steps} | changes
-    config = MetaLearnerConfig(settings.net, method, **numbers)
+    config = MetaLearnerConfig(settings.network(), method, **numbers)
     learns = method not in ("maml", "anil", "boil")
     rate = settings.rate_lr if method in _RATES else settings.mask_lr
     return lab.train(

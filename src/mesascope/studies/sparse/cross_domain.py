@@ -1,0 +1,141 @@
+"""Do learners that chose where to learn carry over to other images than those they meta-learned on?
+
+Thesis: Table 4.4. Networks that meta-learned on one dataset adapt to tasks of others.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mesascope.errors import ArgumentTypeError, shown
+from mesascope.evidence import Claim, above, ours, printed
+from mesascope.records import register
+from mesascope.reports import Figure, Line, Lines
+from mesascope.studies.sparse.few_shot import METHODS, QUICK, THESIS, FewShot, accuracies, meta_trained
+from mesascope.studies.study import Study
+
+if TYPE_CHECKING:
+    from mesascope.studies.lab import Lab
+
+TABLE = "Table 4.4"
+COMPARED = ("maml", "anil", "boil", "sparse-maml", "sparse-relu-maml")
+
+
+@dataclass(frozen=True)
+class CrossDomain(FewShot):
+    """Settings of the study."""
+
+    domains: tuple[str, ...] = ("mnist", "fashion-mnist", "digits")
+    """Datasets that tasks are drawn from after meta-learning; the one that was learned on comes besides."""
+    domain_ways: int = 5
+    """Classes of their tasks."""
+    turned: bool = False
+    """Whether images turned by quarters are classes of their own there."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.domains, str) or not self.domains:
+            raise ArgumentTypeError(f"domains must be names, but is {shown(self.domains)}: pass ('mnist',), say.")
+
+
+def measure(lab: Lab, settings: CrossDomain) -> None:
+    """Train each method once, and put tasks of every dataset to it."""
+    groups = {name: meta_trained(lab, name, settings, name) for name in COMPARED}
+    accuracies(lab, "own", groups, lab.draw(settings.family("test"), settings.tasks, "eval"))
+    for domain in settings.domains:
+        family = dataclasses.replace(
+            settings.family("test"), dataset=domain, ways=settings.domain_ways, rotations=settings.turned
+        )
+        drawn = lab.draw(family, settings.tasks, f"eval {domain}")
+        accuracies(lab, f"on {domain}", groups, padded(drawn, settings.ways))
+
+
+def padded(drawn: Any, ways: int) -> Any:
+    """Tasks of fewer classes for networks of more outputs: targets of the others are 0."""
+    import torch
+
+    def wide(targets: Any) -> Any:
+        return torch.cat([targets, targets.new_zeros(*targets.shape[:-1], ways - targets.shape[-1])], -1)
+
+    return drawn._replace(context=drawn.context._replace(y=wide(drawn.context.y)), yq=wide(drawn.yq))
+
+
+def _elsewhere(r: Any) -> list[Any]:
+    return [r[name] for name in r if name.startswith("on ")]
+
+
+def _above(name: str, *others: str) -> Any:
+    """Points of accuracy above others, by seed, and dataset and other."""
+    return lambda r: np.stack([one[name] - one[other] for one in _elsewhere(r) for other in others], axis=1)
+
+
+CLAIMS = (
+    Claim(
+        "learns", "networks that adapt tell most characters of the dataset that they meta-learned on",
+        "percent of queries, MAML: mean over seeds", ours("premise"), lambda r: r["own"]["maml"], above(50.0),
+        quantifier="mean",
+    ),
+    Claim(
+        "carries-over", "and more than by chance on each other dataset", "percent of queries, sparse-MAML: mean over "
+        "seeds of each", ours("premise"), lambda r: np.stack([one["sparse-maml"] for one in _elsewhere(r)], axis=1),
+        above(30.0), quantifier="mean", premises=("learns",),
+    ),
+    *(
+        Claim(
+            f"above-{name}",
+            f"sparse-MAML tells more than {METHODS[name]} on each dataset that they did not meta-learn on",
+            f"points of accuracy above {METHODS[name]}: mean over seeds of each", printed(TABLE),
+            _above("sparse-maml", name), above(0.0), quantifier="mean", premises=("learns", "carries-over"),
+        )
+        for name in ("maml", "anil", "boil")
+    ),
+    Claim(
+        "relu-above-maml", "so do rectified rates",
+        "points of accuracy of sparse-ReLU-MAML above MAML: mean over seeds of each", ours("the other sparse method"),
+        _above("sparse-relu-maml", "maml"), above(0.0), quantifier="mean", premises=("learns", "carries-over"),
+    ),
+)  # fmt: skip
+
+
+def _bars(r: Any) -> list[Line]:
+    stages = ["own", *(name for name in r if name.startswith("on "))]
+    x = np.arange(len(COMPARED))
+    return [
+        Line(x, np.stack([r[stage][name] for name in COMPARED], axis=1), place / max(len(stages) - 1, 1), stage,
+             each=True, marks="o")
+        for place, stage in enumerate(stages)
+    ]  # fmt: skip
+
+
+FIGURES = (
+    Figure(
+        "domains", "Accuracy of each method on tasks of the dataset that it meta-learned on, and of others, each seed. "
+        "Thesis: Table 4.4.",
+        (Lines("", "", "accuracy (%)", _bars,
+               limits={"xticks": range(len(COMPARED)), "xticklabels": [METHODS[name] for name in COMPARED]}),),
+        columns=1, size=(9, 3.8), claims=tuple(claim.id for claim in CLAIMS),
+    ),
+)  # fmt: skip
+
+STUDY = register("study", "cross-domain")(
+    Study(
+        name="cross-domain",
+        question="Do learners that chose where to learn carry over to other images?",
+        source=f"{THESIS}, section 4.3.4",
+        presets={
+            "quick": CrossDomain(**QUICK | {"domains": ("digits",), "turned": True}),
+            "paper": CrossDomain(),
+        },
+        measure=measure,
+        claims=CLAIMS,
+        figures=FIGURES,
+        deviations=(
+            "From Omniglot to MNIST, Fashion-MNIST and digits in place of miniImageNet to TieredImageNet, CUB and "
+            "Cars, whose images cannot be passed on and whose numbers the thesis' text has lost.",
+        ),
+    )
+)  # fmt: skip

@@ -1,0 +1,153 @@
+"""Do longer and larger inner steps help a meta-learner that chooses where to learn, and not one that does not?
+
+Thesis: Fig. 4.2. MAML and sparse-MAML meta-learn with more and more inner steps, and with larger and larger ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mesascope.errors import require_count, require_number
+from mesascope.evidence import Arrays, Claim, above, below, ours, printed
+from mesascope.records import register
+from mesascope.reports import Figure, Line, Lines
+from mesascope.studies.sparse.few_shot import QUICK, THESIS, FewShot, hits, meta_trained
+from mesascope.studies.study import Study
+
+if TYPE_CHECKING:
+    from mesascope.studies.lab import Lab
+
+FIGURE = "Fig. 4.2"
+COMPARED = ("maml", "sparse-maml")
+
+
+@dataclass(frozen=True)
+class Plasticity(FewShot):
+    """Settings of the study."""
+
+    lengths: tuple[int, ...] = (5, 15, 25)
+    """Numbers of inner steps."""
+    rates: tuple[float, ...] = (0.05, 0.1, 0.2, 0.4)
+    """Inner learning rates, of 5 steps."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for value in self.lengths:
+            require_count("lengths", value)
+        for value in self.rates:
+            require_number("rates", value, above=0)
+
+
+def measure(lab: Lab, settings: Plasticity) -> None:
+    """Train both methods at each length and at each rate."""
+    drawn = lab.draw(settings.family("test"), settings.tasks, "eval")
+    for axis, values, argument in (("lengths", settings.lengths, "steps"), ("rates", settings.rates, "inner_lr")):
+        trained = {
+            method: [meta_trained(lab, f"{method} {argument} {v}", settings, method, **{argument: v}) for v in values]
+            for method in COMPARED
+        }
+        lab.stage(axis, lambda trained=trained, values=values: _measured(trained, values, drawn))
+
+
+def _measured(trained: dict[str, list[list[Any]]], values: tuple[float, ...], drawn: Any) -> Arrays:
+    """Accuracy in percent and percent closed, by seed and value."""
+    accuracy = {
+        f"accuracy {method}": 100 * np.array([[hits(one, drawn).mean() for one in group] for group in groups]).T
+        for method, groups in trained.items()
+    }
+    closed = 100 * np.array([[one.closed() for one in group] for group in trained["sparse-maml"]]).T
+    return Arrays(
+        {"x": np.array(values, dtype=float), **accuracy, "closed": closed},
+        x="value", **dict.fromkeys([*accuracy, "closed"], "seed value"),
+    )  # fmt: skip
+
+
+def _gain(axis: str, quantity: str) -> Any:
+    """Points at the largest value above the smallest, by seed."""
+    return lambda r: r[axis][quantity][:, -1] - r[axis][quantity][:, 0]
+
+
+def _more(axis: str) -> Any:
+    """Points that sparse-MAML gains more than MAML."""
+    return lambda r: _gain(axis, "accuracy sparse-maml")(r) - _gain(axis, "accuracy maml")(r)
+
+
+CLAIMS = (
+    Claim(
+        "learns", "networks that adapt tell most characters after meta-learning",
+        "percent of queries, MAML with fewest steps: mean over seeds", ours("premise"),
+        lambda r: r["lengths"]["accuracy maml"][:, 0], above(50.0), quantifier="mean",
+    ),
+    Claim(
+        "longer-helps", "sparse-MAML tells more where it adapts for more steps",
+        "points of accuracy with most steps above fewest: mean over seeds", printed(FIGURE),
+        _gain("lengths", "accuracy sparse-maml"), above(0.0), quantifier="mean", premises=("learns",),
+    ),
+    Claim(
+        "longer-helps-more", "and gains more by them than MAML does",
+        "points gained more than MAML gains: mean over seeds", printed(FIGURE), _more("lengths"), above(0.0),
+        quantifier="mean", premises=("learns",),
+    ),
+    Claim(
+        "not-maml", "which gains less than a point", "points of accuracy with most steps above fewest: mean over seeds",
+        printed(FIGURE), _gain("lengths", "accuracy maml"), below(1.0), quantifier="mean", premises=("learns",),
+    ),
+    Claim(
+        "larger-helps-more", "sparse-MAML gains more by larger steps than MAML does",
+        "points gained from the smallest rate to the largest, more than MAML gains: mean over seeds", printed(FIGURE),
+        _more("rates"), above(0.0), quantifier="mean", premises=("learns",),
+    ),
+    Claim(
+        "closes-with-length", "more is closed where there are more inner steps",
+        "points closed with most steps above fewest: mean over seeds", printed(FIGURE), _gain("lengths", "closed"),
+        above(1.0), quantifier="mean", premises=("learns",),
+    ),
+    Claim(
+        "closes-with-rate", "and where these are larger", "points closed at the largest rate above the smallest: mean "
+        "over seeds", printed(FIGURE), _gain("rates", "closed"), above(1.0), quantifier="mean", premises=("learns",),
+    ),
+)  # fmt: skip
+
+
+def _accuracy(axis: str) -> Any:
+    return lambda r: [
+        Line(r[axis]["x"], r[axis][f"accuracy {method}"], role, label, marks="o-")
+        for method, role, label in (("maml", "gd", "MAML"), ("sparse-maml", "trained", "sparse-MAML"))
+    ]
+
+
+def _closed(axis: str) -> Any:
+    return lambda r: [Line(r[axis]["x"], r[axis]["closed"], "trained", "sparse-MAML", marks="o-")]
+
+
+FIGURES = (
+    Figure(
+        "plasticity", "Accuracy on new characters, and percent of entries closed, by the number of inner steps and by "
+        "the inner learning rate; mean and range over seeds. Thesis: Fig. 4.2.",
+        (
+            Lines("", "inner steps", "accuracy (%)", _accuracy("lengths")),
+            Lines("", "inner learning rate", "accuracy (%)", _accuracy("rates"), log="x"),
+            Lines("", "inner steps", "closed (%)", _closed("lengths")),
+            Lines("", "inner learning rate", "closed (%)", _closed("rates"), log="x"),
+        ), columns=2, claims=tuple(claim.id for claim in CLAIMS),
+    ),
+)  # fmt: skip
+
+STUDY = register("study", "sparse-maml-plasticity")(
+    Study(
+        name="sparse-maml-plasticity",
+        question="Do longer and larger inner steps help a meta-learner that chooses where to learn?",
+        source=f"{THESIS}, section 4.3.2",
+        presets={
+            "quick": Plasticity(**QUICK | {"lengths": (2, 8), "rates": (0.1, 1.0)}),
+            "paper": Plasticity(),
+        },
+        measure=measure,
+        claims=CLAIMS,
+        figures=FIGURES,
+        deviations=("Omniglot in place of miniImageNet, with fewer filters and outer steps, as in sparse-maml.",),
+    )
+)  # fmt: skip

@@ -1,0 +1,149 @@
+"""Does the noise of masks that are drawn for each task vanish while they are learned?
+
+Thesis: section 4.3.3 and Table 4.3. The masks of sparse-MAML+ are a linear function of a few random numbers, whose mean
+and spread are learned; sparse-MAML, whose masks are fixed, and rectified rates train beside it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mesascope.evidence import Arrays, Claim, above, below, ours, printed
+from mesascope.records import register
+from mesascope.reports import Figure, Line, Lines
+from mesascope.studies.sparse.few_shot import QUICK, THESIS, FewShot, accuracies, meta_trained
+from mesascope.studies.study import Study
+
+if TYPE_CHECKING:
+    from mesascope.studies.lab import Lab
+
+TABLE, SECTION = "Table 4.3", "section 4.3.3"
+COMPARED = {"sparse-relu-maml": "sparse-ReLU-MAML", "sparse-maml": "sparse-MAML", "sparse-maml-plus": "sparse-MAML+"}
+# Pairs of draws that are compared.
+DRAWS = 20
+
+
+def measure(lab: Lab, settings: FewShot) -> None:
+    """Train the three, and see how much masks of one network differ from draw to draw."""
+    groups = {name: meta_trained(lab, name, settings, name) for name in COMPARED}
+    accuracies(lab, "accuracy", groups, lab.draw(settings.family("test"), settings.tasks, "eval"))
+    untrained = [_untrained(settings, seed) for seed in lab.seeds]
+    lab.stage("draws", lambda: _drawn(groups["sparse-maml-plus"], untrained))
+    lab.stage(
+        "closed",
+        lambda: Arrays({name: np.array([100 * one.closed() for one in group]) for name, group in groups.items()},
+                       **dict.fromkeys(groups, "seed")),
+    )  # fmt: skip
+
+
+def _untrained(settings: FewShot, seed: int) -> Any:
+    from mesascope.meta import MetaLearnerConfig
+    from mesascope.streams import stream
+
+    config = MetaLearnerConfig(settings.network(), "sparse-maml-plus", settings.inner_lr, settings.inner_steps)
+    return config.build(stream(seed, "init"))
+
+
+def _drawn(trained: list[Any], untrained: list[Any]) -> Arrays:
+    """Percent of entries that are open in one of two draws alone, before and after; mean |sigma|, which starts at 1."""
+    arrays = {
+        "differ before": np.array([_differ(one) for one in untrained]),
+        "differ after": np.array([_differ(one) for one in trained]),
+        "sigma": np.array([float(one.method.sigma.detach().abs().mean()) for one in trained]),
+    }
+    return Arrays(arrays, **dict.fromkeys(arrays, "seed"))
+
+
+def _differ(learner: Any) -> float:
+    import torch
+
+    torch.manual_seed(0)
+    changed = total = 0
+    for _ in range(DRAWS):
+        first, second = (learner.method.factors(learner.model) for _ in range(2))
+        changed += sum(int((first[name] != second[name]).sum()) for name in first)
+        total += sum(one.numel() for one in first.values())
+    return 100 * changed / total
+
+
+CLAIMS = (
+    Claim(
+        "learns", "networks that adapt tell most characters after meta-learning",
+        "percent of queries, sparse-MAML: mean over seeds", ours("premise"), lambda r: r["accuracy"]["sparse-maml"],
+        above(50.0), quantifier="mean",
+    ),
+    Claim(
+        "noise-vanishes", "the spread of the noise falls to less than a tenth of what it was",
+        "mean |sigma|, which starts at 1: mean over seeds", printed(SECTION), lambda r: r["draws"]["sigma"], below(0.1),
+        quantifier="mean", premises=("learns",),
+    ),
+    Claim(
+        "masks-settle", "masks of two draws differ in less than a tenth of the entries that they differed in at first",
+        "percent of entries after / before: mean over seeds", ours("what the noise does"),
+        lambda r: r["draws"]["differ after"] / r["draws"]["differ before"], below(0.1), quantifier="mean",
+        premises=("learns",),
+    ),
+    Claim(
+        "noise-helps", "masks that were drawn meanwhile do better than fixed ones",
+        "points of accuracy above sparse-MAML: mean over seeds", printed(SECTION),
+        lambda r: r["accuracy"]["sparse-maml-plus"] - r["accuracy"]["sparse-maml"], above(0.0), quantifier="mean",
+        premises=("learns",),
+    ),
+    Claim(
+        "all-close", "more than half of all entries is closed in the end by each of the three",
+        "percent closed: mean over seeds of each", printed(TABLE),
+        lambda r: np.stack([r["closed"][name] for name in COMPARED], axis=1), above(50.0), quantifier="mean",
+        premises=("learns",),
+    ),
+)  # fmt: skip
+
+
+def _by_method(stage: str) -> Any:
+    def lines(r: Any) -> list[Line]:
+        numbers = np.stack([r[stage][name] for name in COMPARED], axis=1)
+        return [Line(np.arange(len(COMPARED)), numbers, "trained", "each seed", each=True, marks="o")]
+
+    return lines
+
+
+def _before_and_after(before: Any, after: str) -> Any:
+    def lines(r: Any) -> list[Line]:
+        start = np.ones(len(r["draws"][after])) if before is None else r["draws"][before]
+        return [
+            Line([0, 1], np.stack([start, r["draws"][after]], axis=1), "trained", "each seed", each=True, marks="o-")
+        ]
+
+    return lines
+
+
+WHEN: dict[str, Any] = {"xticks": (0, 1), "xticklabels": ("before", "after")}
+NAMES: dict[str, Any] = {"xticks": range(len(COMPARED)), "xticklabels": list(COMPARED.values())}
+
+FIGURES = (
+    Figure(
+        "noise", "Above: the spread of the noise that masks of sparse-MAML+ are made of, and percent of entries in "
+        "which the masks of two draws differ, before meta-learning and after. Below: accuracy on new characters, and "
+        "percent of entries closed. Each seed. Thesis: Table 4.3.",
+        (
+            Lines("", "", "mean |sigma|", _before_and_after(None, "sigma"), limits=WHEN),
+            Lines("", "", "entries that differ (%)", _before_and_after("differ before", "differ after"), limits=WHEN),
+            Lines("", "", "accuracy (%)", _by_method("accuracy"), limits=NAMES),
+            Lines("", "", "closed (%)", _by_method("closed"), limits=NAMES),
+        ), columns=2, shared_legend=True, claims=tuple(claim.id for claim in CLAIMS),
+    ),
+)  # fmt: skip
+
+STUDY = register("study", "sparse-maml-plus")(
+    Study(
+        name="sparse-maml-plus",
+        question="Does the noise of masks that are drawn for each task vanish while they are learned?",
+        source=f"{THESIS}, {SECTION}",
+        presets={"quick": FewShot(**QUICK), "paper": FewShot()},
+        measure=measure,
+        claims=CLAIMS,
+        figures=FIGURES,
+        deviations=("Omniglot in place of miniImageNet, with fewer filters and outer steps, as in sparse-maml.",),
+    )
+)
