@@ -105,8 +105,8 @@ def _bars(r: Any) -> list[Line]:
     stages = ["own", *(name for name in r if name.startswith("on "))]
     x = np.arange(len(COMPARED))
     return [
-        Line(x, np.stack([r[stage][name] for name in COMPARED], axis=1), place / max(len(stages) - 1, 1), stage,
-             each=True, marks="o")
+        Line(x, np.stack([r[stage][name] for name in COMPARED], axis=1), place / max(len(stages) - 1, 1),
+             "learned on" if stage == "own" else stage, each=True, marks="o")
         for place, stage in enumerate(stages)
     ]  # fmt: skip
 

@@ -131,7 +131,7 @@ FIGURES = (
             Lines("", "", "entries that differ (%)", _before_and_after("differ before", "differ after"), limits=WHEN),
             Lines("", "", "accuracy (%)", _by_method("accuracy"), limits=NAMES),
             Lines("", "", "closed (%)", _by_method("closed"), limits=NAMES),
-        ), columns=2, shared_legend=True, claims=tuple(claim.id for claim in CLAIMS),
+        ), columns=2, size=(11, 6.2), shared_legend=True, claims=tuple(claim.id for claim in CLAIMS),
     ),
 )  # fmt: skip
 
