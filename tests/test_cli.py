@@ -98,7 +98,7 @@ def test_report_and_ledger_read_the_run(finished, tmp_path):
     assert all(row["verdict"] == "not yet run" for row in rows if row["study"] != "two-steps")
     one = mesascope("ledger", path).stdout
     assert (one.count("not yet run"), f"{len(own)} claims:" in one, "copying (" in one) == (1, True, True)
-    assert "not yet run: copying" in mesascope("ledger", cwd=tmp_path).stdout
+    assert "not yet run: continual-mnist" in mesascope("ledger", cwd=tmp_path).stdout
 
 
 def test_list_and_help():

@@ -35,7 +35,7 @@ PROCESSES = {
     f"{MESASCOPE} rum 2>/dev/full": ((2,), ""),
     f"{MESASCOPE} rum 2>&-": ((2,), ""),
     f"{MESASCOPE} list >&- 2>&-": ((2,), ""),
-    f"set -o pipefail; {MESASCOPE} list | head -n 1": ((0, 1), "copying: Does a network"),
+    f"set -o pipefail; {MESASCOPE} list | head -n 1": ((0, 1), "continual-mnist: Do learned"),
     f"PYTHONOPTIMIZE=2 {MESASCOPE} run one-step --lr 3": ((2,), "did you mean --training.learning-rate?"),
     f"LANG=C LC_ALL=C PYTHONIOENCODING=ascii {MESASCOPE} run one-step --lr 3": ((2,), "--training.learning-rate?"),
 }  # fmt: skip

@@ -1,0 +1,219 @@
+"""Do masks help a learner that meets tasks which switch unannounced, and return?
+
+Thesis: section 4.4.2 and Table 4.6. Each batch of a stream is judged before it is learned from; now and then the task
+switches, between characters, digits and clothes. Continual MAML, with and without masks and rectified rates, starts
+from weights that MAML learned on other characters; so does fine-tuning, and online descent starts afresh.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mesascope import meta, nets, tasks
+from mesascope.errors import ArgumentTypeError, require_count, require_number, shown
+from mesascope.evidence import Arrays, Claim, above, ours, printed
+from mesascope.records import register
+from mesascope.reports import Figure, Line, Lines
+from mesascope.studies.study import Study
+from mesascope.training import Training
+
+if TYPE_CHECKING:
+    from mesascope.studies.lab import Lab
+
+TABLE = "Table 4.6"
+METHODS = {
+    "online-sgd": "online SGD", "online-adam": "online Adam", "fine-tuning": "fine-tuning", "maml": "C-MAML",
+    "sparse-maml": "sparse-C-MAML", "sparse-relu-maml": "sparse-ReLU-C-MAML",
+}  # fmt: skip
+CONTINUAL = ("maml", "sparse-maml", "sparse-relu-maml")
+# Parts of a stream that are averaged over.
+PARTS = 20
+
+
+@dataclass(frozen=True)
+class ContinualOnline:
+    """Settings of the study."""
+
+    domains: tuple[str, ...] = ("omniglot", "omniglot", "mnist", "fashion-mnist")
+    """Datasets that tasks are of, named as often as they are likely."""
+    stays: tuple[float, ...] = (0.9, 0.98)
+    """Probabilities that a task goes on."""
+    steps: int = 2000
+    """Batches of a stream."""
+    ways: int = 10
+    """Classes of a task."""
+    shots: int = 5
+    """Images of each class in a batch."""
+    architecture: str = "convnet4"
+    """The network: convnet4 or mlp."""
+    width: int = 16
+    """Its filters, or units."""
+    size: int = 28
+    """Pixels of a side."""
+    inner_lr: float = 0.1
+    """Of the fast weights."""
+    inner_steps: int = 5
+    """Steps of the fast weights on a batch."""
+    threshold: float = 1.5
+    """Loss above that of fresh weights by which a switch is told."""
+    before: str = "omniglot"
+    """Dataset whose training part weights are meta-learned on before."""
+    pretraining: Training = field(
+        default_factory=lambda: Training(500, 2, learning_rate=1e-3, schedule="constant", evaluate_every=500)
+    )
+    """How."""
+    seeds: int = 5
+    """Streams and networks."""
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "ways", "shots", "width", "size", "inner_steps"):
+            require_count(name, getattr(self, name))
+        for name in ("inner_lr", "threshold"):
+            require_number(name, getattr(self, name), above=0)
+        if isinstance(self.stays, float) or not self.stays:
+            raise ArgumentTypeError(f"stays must be probabilities, but is {shown(self.stays)}: pass (0.9,), say.")
+
+    def network(self) -> Any:
+        """The network of all methods."""
+        return nets.ClassifierConfig(self.architecture, self.width, size=self.size, classes=self.ways)
+
+    def learner(self, method: str) -> Any:
+        """The network and a method of its inner steps."""
+        return meta.MetaLearnerConfig(self.network(), method, self.inner_lr, self.inner_steps)
+
+
+def measure(lab: Lab, settings: ContinualOnline) -> None:
+    """Learn on other characters first, then follow streams of each probability with each method."""
+    family = tasks.FewShotImages(settings.before, settings.ways, 1, 4, settings.size)
+    learned = lab.train("before", settings.learner("maml"), family, settings.pretraining, loss=meta.outer_loss)
+    starts = [one.model.state_dict() for one in learned]
+    for stay in settings.stays:
+        for name in METHODS:
+            lab.stage(f"{name} {stay}", lambda name=name, stay=stay: _followed(lab, settings, name, stay, starts))
+
+
+def _method(settings: ContinualOnline, name: str) -> Any:
+    if name in CONTINUAL:
+        return meta.ContinualMAML(settings.learner(name), threshold=settings.threshold)
+    optimizer, rate = ("sgd", 0.03) if name == "online-sgd" else ("adam", 1e-3)
+    plan = Training(learning_rate=rate, optimizer=optimizer, schedule="constant")
+    return meta.OnlineDescent(settings.network(), plan, steps=settings.inner_steps)
+
+
+def _followed(lab: Lab, settings: ContinualOnline, name: str, stay: float, starts: list[Any]) -> Arrays:
+    """Means over parts of a stream, by seed: accuracy before learning, and share closed where masks are learned."""
+    from mesascope.training import ProgressBar, fit
+
+    source = tasks.SwitchingImages(stay, settings.ways, settings.shots, settings.domains, settings.size, "test")
+    rows: list[list[Any]] = []
+    for seed, start in zip(lab.seeds, starts, strict=True):
+        fresh = name.startswith("online")
+        state = _method(settings, name).state(seed, None if fresh else start)
+        plan, seen = Training(settings.steps), []
+        with ProgressBar(f"{name} {stay}, seed {seed}", settings.steps) as bar:
+
+            def told(step: int, metrics: Any, seen: list[Any] = seen, bar: Any = bar) -> None:
+                seen.append(metrics)
+                bar(step, metrics)
+
+            fit(state, source.stream(settings.steps, seed), plan, observe=told)
+        rows.append(seen)
+    keys = ["accuracy", *(["closed"] if name.startswith("sparse") else [])]
+    numbers = {key: np.array([[one[key] for one in row] for row in rows]) for key in keys}
+    parts = {key: 100 * np.stack([one.mean(1) for one in np.array_split(array, PARTS, 1)], 1)
+             for key, array in numbers.items()}  # fmt: skip
+    return Arrays(
+        parts | {"total": 100 * numbers["accuracy"].mean(1)}, **dict.fromkeys(keys, "seed part"), total="seed"
+    )
+
+
+def _stays(r: Any) -> list[str]:
+    return [name.removeprefix("maml ") for name in r if name.startswith("maml ")]
+
+
+def _above(name: str, *others: str) -> Any:
+    """Points of cumulative accuracy above others, by seed, and stream and other."""
+    return lambda r: np.stack(
+        [r[f"{name} {stay}"]["total"] - r[f"{other} {stay}"]["total"] for stay in _stays(r) for other in others], axis=1
+    )
+
+
+POINTS = "points of accuracy before learning, mean over a stream: mean over seeds of each kind of stream"
+CLAIMS = (
+    Claim(
+        "above-online", "continual MAML tells more than online SGD, online Adam and fine-tuning", POINTS,
+        printed(TABLE), _above("maml", "online-sgd", "online-adam", "fine-tuning"), above(0.0), quantifier="mean",
+    ),
+    Claim(
+        "masks-help", "with masks it tells more than without", POINTS, printed(TABLE), _above("sparse-maml", "maml"),
+        above(0.0), quantifier="mean",
+    ),
+    Claim(
+        "relu-helps", "and so it does with rectified rates", POINTS, printed(TABLE), _above("sparse-relu-maml", "maml"),
+        above(0.0), quantifier="mean",
+    ),
+    Claim(
+        "closes", "masks that start half closed close further",
+        "percent closed in the last part of a stream: mean over seeds", ours("whether sparsity emerges"),
+        lambda r: np.stack([r[f"sparse-maml {stay}"]["closed"][:, -1] for stay in _stays(r)], axis=1), above(52.0),
+        quantifier="mean",
+    ),
+)  # fmt: skip
+
+
+def _totals(r: Any) -> list[Line]:
+    x, stays = np.arange(len(METHODS)), _stays(r)
+    return [
+        Line(x, np.stack([r[f"{name} {stay}"]["total"] for name in METHODS], axis=1), place / max(len(stays), 1),
+             f"tasks stay with probability {stay}", each=True, marks="o")
+        for place, stay in enumerate(stays)
+    ]  # fmt: skip
+
+
+def _closed(r: Any) -> list[Line]:
+    return [
+        Line(np.arange(1, PARTS + 1) / PARTS, r[f"{name} {stay}"]["closed"], role, f"{METHODS[name]}, {stay}")
+        for name, role in (("sparse-maml", "trained"), ("sparse-relu-maml", "gd"))
+        for stay in _stays(r)
+    ]
+
+
+FIGURES = (
+    Figure(
+        "accuracy",
+        "Accuracy on each batch before it is learned from, mean over a stream, each seed. Thesis: Table 4.6.",
+        (Lines("", "", "accuracy (%)", _totals,
+               limits={"xticks": range(len(METHODS)), "xticklabels": list(METHODS.values())}),),
+        columns=1, size=(10, 3.6), claims=("above-online", "masks-help", "relu-helps"),
+    ),
+    Figure(
+        "closed", "Percent of entries that inner steps do not change, along a stream; mean and range over seeds.",
+        (Lines("", "share of the stream", "closed (%)", _closed),), columns=1, size=(7, 3.4), claims=("closes",),
+    ),
+)  # fmt: skip
+
+STUDY = register("study", "continual-online")(
+    Study(
+        name="continual-online",
+        question="Do masks help a learner that meets tasks which switch unannounced, and return?",
+        source="von Oswald's thesis, section 4.4.2",
+        presets={
+            "quick": ContinualOnline(
+                domains=("digits",), stays=(0.9,), steps=150, ways=5, architecture="mlp", width=32, size=8,
+                inner_lr=0.5, before="digits",
+                pretraining=Training(50, 4, learning_rate=3e-3, schedule="constant", evaluate_every=50),
+            ),
+            "paper": ContinualOnline(),
+        },
+        measure=measure,
+        claims=CLAIMS,
+        figures=FIGURES,
+        deviations=(
+            "Streams of 2,000 batches in place of 10,000, of networks of 16 filters.",
+            "Numbers of Table 4.6 are lost in the thesis' text: claims are of the order of methods.",
+        ),
+    )
+)  # fmt: skip
