@@ -18,6 +18,7 @@ from mesascope.errors import require_count, require_number
 from mesascope.meta.memory import Reservoir, TaskMemory
 from mesascope.records import register
 from mesascope.shapes import Float, Int, Tensor
+from mesascope.training.optimizers import clip_factor
 
 __all__ = [
     "GEM",
@@ -94,14 +95,13 @@ class OnlineSGD:
         return []
 
     def learn(self, at: Learning, x: Tensor, y: Tensor, task: int) -> Tensor:
-        first = None
+        losses = []
         for _ in range(self.glances):
-            losses, gradient = at.gradient(at.weights, *self._with_past(at, x, y))
-            first = losses if first is None else first
+            loss, gradient = at.gradient(at.weights, *self._with_past(at, x, y))
+            losses.append(loss)
             _add(at.weights, self._direction(at, gradient, task), -self.learning_rate)
         self._keep(at, x, y, task)
-        assert first is not None
-        return first
+        return losses[0]
 
     def _with_past(self, at: Learning, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         return x, y
@@ -251,15 +251,12 @@ class LaMAML:
         return [(one == 0).flatten(1).float().mean(1) for one in self._applied(rates)]
 
     def learn(self, at: Learning, x: Tensor, y: Tensor, task: int) -> Tensor:
-        first = None
-        members = torch.arange(len(x))[:, None]
+        losses, members = [], torch.arange(len(x))[:, None]
         for _ in range(self.glances):
             order = torch.stack([torch.randperm(x.shape[1], generator=one) for one in at.generators])
-            losses = self._glance(at, x[members, order], y[members, order])
-            first = losses if first is None else first
+            losses.append(self._glance(at, x[members, order], y[members, order]))
         _reservoir(at).add(x, y, at.generators)
-        assert first is not None
-        return first
+        return losses[0]
 
     def _glance(self, at: Learning, x: Tensor, y: Tensor) -> Tensor:
         phi, applied, steps = [one.clone() for one in at.weights], self._applied(at.rates), x.shape[1]
@@ -367,7 +364,7 @@ def _go_back(weights: Tensors, before: Tensors, share: float) -> None:
 def _clipped(gradients: Tensors, most: float) -> Tensors:
     """Each member's gradient brought to the norm ``most`` where it is longer, in place."""
     norms = torch.stack([one.flatten(1).norm(dim=1) for one in gradients]).norm(dim=0)
-    factors = (most / norms.clamp_min(1e-30)).clamp_max(1.0)
+    factors = clip_factor(norms, most)
     return [one.mul_(factors.view(-1, *[1] * (one.ndim - 1))) for one in gradients]
 
 

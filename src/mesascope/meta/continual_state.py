@@ -17,6 +17,7 @@ from mesascope.streams import stream
 from mesascope.tasks import Episode
 from mesascope.training import Ensemble, Metrics
 from mesascope.training.ensemble import Module
+from mesascope.training.optimizers import load_tensors
 
 __all__ = ["ContinualBatch", "ContinualState", "batch_of", "retained"]
 
@@ -66,7 +67,7 @@ class ContinualState(Generic[Module]):
         self._at = Learning([one.detach() for one in weights], rates, memory, self._gradient)
 
     def update(self, batch: ContinualBatch) -> Metrics:
-        """Learn from a batch: ``loss`` of it before, and ``closed``, the share of entries that do not change."""
+        """Learn from a batch: its ``loss`` is what the method's ``learn`` returns."""
         self._at.generators = [stream(seed, "continual", self.step) for seed in self.seeds]
         losses = self.method.learn(self._at, *batch)
         self.step += 1
@@ -94,11 +95,9 @@ class ContinualState(Generic[Module]):
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Go on from what `tensors` gave."""
-        for kind, own in (("weights", self._at.weights), ("rates", self._at.rates)):
-            for name, one in zip(self.ensemble.weights, own, strict=False):
-                one.copy_(tensors[f"{kind}/{name}"])
-        for name, one in self.ensemble.buffers.items():
-            one.copy_(tensors[f"buffers/{name}"])
+        load_tensors(dict(zip(self.ensemble.weights, self._at.weights, strict=True)), "weights", tensors)
+        load_tensors(dict(zip(self.ensemble.weights, self._at.rates, strict=False)), "rates", tensors)
+        load_tensors(self.ensemble.buffers, "buffers", tensors)
         if self._at.memory is not None:
             kept = {name.removeprefix("memory/"): one for name, one in tensors.items() if name.startswith("memory/")}
             self._at.memory.load(kept)

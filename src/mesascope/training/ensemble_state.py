@@ -66,8 +66,6 @@ class EnsembleState(Generic[Module]):
     ) -> None:
         require_callable("loss", loss)
         require_instance("plan", plan, Training)
-        for group in parameter_groups:
-            require_instance("parameter_groups", group, ParameterGroup)
         self.ensemble = members if isinstance(members, Ensemble) else Ensemble(members)
         _refuse_equal_members(self.ensemble)
         self.loss, self.plan, self.seed = loss, plan, seed

@@ -76,8 +76,6 @@ class ModuleState(Generic[Module]):
         require_instance("module", module, nn.Module)
         require_callable("loss", loss)
         require_instance("plan", plan, Training)
-        for group in parameter_groups:
-            require_instance("parameter_groups", group, ParameterGroup)
         require_count("accumulate", accumulate)
         if autocast not in (None, torch.float16, torch.bfloat16):
             refuse("autocast", "be torch.float16, torch.bfloat16 or None", autocast, "choose one of them")

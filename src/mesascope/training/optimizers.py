@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from mesascope.errors import ArgumentError
+from mesascope.errors import ArgumentError, require_instance
 from mesascope.shapes import Float, Tensor
 from mesascope.training.plan import ParameterGroup, Training, schedule_factor
 
@@ -43,6 +43,8 @@ def make_optimizer(
 
     Those that are marked with ``_no_weight_decay`` in ``module`` and named by no group do not decay.
     """
+    for group in groups:
+        require_instance("parameter_groups", group, ParameterGroup)
     marked = {name for name, weight in module.named_parameters() if getattr(weight, "_no_weight_decay", False)}
     parts = [_part(members, group, plan) for members, group in _grouped(weights, groups, marked) if members]
     # Fused optimisers take several times less time than torch's default, but know no complex numbers.
