@@ -29,3 +29,10 @@ def unchecked():
     config.update("jaxtyping_disable", True)
     yield
     config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture(params=["at once", "in turn"])
+def members(request, monkeypatch):
+    """How an ensemble runs its members, which depends on their size."""
+    monkeypatch.setattr("mesascope.training.ensemble._BUSY", 2**27 if request.param == "at once" else -1)
+    return request.param

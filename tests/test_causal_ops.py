@@ -97,7 +97,7 @@ def test_the_delta_rule_replaces_what_was_stored():
 
 
 @pytest.mark.parametrize("window", [None, 1, 3, 50])
-@pytest.mark.parametrize("t", [0, 1, 11])
+@pytest.mark.parametrize("t", [0, 1, 11, 32, 70, 140])
 def test_causal_softmax_is_its_definition(window, t):
     named = inputs(t)
     expected = causal_softmax_attention_reference(**named, window=window)
@@ -116,6 +116,15 @@ def test_a_cache_goes_on_where_a_prompt_ended_and_holds_no_more_than_the_window(
         y, state = causal_softmax_attention(**at(named, [t]), window=window, state=state, return_state=True)
         torch.testing.assert_close(y[..., 0, :], whole[..., t, :])
     assert state.k.shape[-2] == (11 if window is None else window - 1)
+
+
+@pytest.mark.parametrize("window", [None, 7, 60])
+def test_a_long_prompt_may_be_read_in_parts(window):
+    named = inputs(t=140)
+    whole = causal_softmax_attention(**named, window=window)
+    y, state = causal_softmax_attention(**at(named, slice(0, 50)), window=window, return_state=True)
+    rest = causal_softmax_attention(**at(named, slice(50, 140)), window=window, state=state)
+    torch.testing.assert_close(torch.cat([y, rest], -2), whole)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

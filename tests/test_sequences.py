@@ -483,6 +483,7 @@ def test_training_a_mesa_layer_on_constructed_tokens_finds_least_squares():
     assert loss(RecursiveLeastSquares(0.03)) < 0.7 * loss(OnlineGradientDescent(1, 0.02))
 
 
+@pytest.mark.usefixtures("members")
 def test_a_mesa_member_that_diverges_lets_the_others_train_on():
     """An infinite weight and, apart from it, a ridge that single precision cannot bear."""
     family, plan = LinearDynamics(D, 12), Training(steps=4, batch=8, learning_rate=0.01)

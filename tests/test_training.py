@@ -140,6 +140,7 @@ def test_progress_says_who_has_diverged(capsys):
 # Ensembles
 
 
+@pytest.mark.usefixtures("members")
 def test_members_of_an_ensemble_answer_as_they_do_alone():
     members = [make(stream(seed, "init")) for seed in range(3)]
     ensemble = Ensemble(members)
@@ -155,6 +156,7 @@ def test_members_of_an_ensemble_answer_as_they_do_alone():
     assert next(iter(ensemble)) is not ensemble[0]
 
 
+@pytest.mark.usefixtures("members")
 @pytest.mark.parametrize(
     "plan",
     [

@@ -184,6 +184,7 @@ class Replacing(nn.Module):
         return self.net(x - self.mean)
 
 
+@pytest.mark.usefixtures("members")
 def test_buffers_that_a_module_replaces_are_kept():
     ensemble = fit(EnsembleState([Replacing(seed) for seed in range(3)], loss, BASE), members_at, BASE)
     single = fit(

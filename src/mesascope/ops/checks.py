@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 
@@ -11,7 +13,24 @@ from mesascope.errors import ArgumentTypeError, refuse, require_instance
 from mesascope.ops.reading import read
 from mesascope.shapes import Tensor
 
-__all__ = ["require_shapes", "require_tensors", "require_values"]
+__all__ = ["require_shapes", "require_tensors", "require_values", "values_are_read", "without_reading_values"]
+
+_reading = contextvars.ContextVar("reading", default=True)
+
+
+@contextlib.contextmanager
+def without_reading_values() -> Iterator[None]:
+    """Have ops look at no values: for training, which looks at the loss that is made of them."""
+    token = _reading.set(False)
+    try:
+        yield
+    finally:
+        _reading.reset(token)
+
+
+def values_are_read() -> bool:
+    """Whether ops look at values; a graph that is being compiled shows none."""
+    return not torch.compiler.is_compiling() and _reading.get()
 
 
 def require_tensors(arguments: Mapping[str, Tensor | None]) -> None:
@@ -60,13 +79,13 @@ def require_shapes(q: Tensor, arguments: Mapping[str, Tensor | None], documents:
 
 
 def require_values(arguments: Mapping[str, Tensor | None], tokens: int) -> None:
-    """Refuse values out of range, by one reading of them all; a graph that is being compiled shows none.
+    """Refuse values out of range, by one reading of them all, where `values_are_read`.
 
     Under `torch.func.vmap` a member's values are refused only where every member's would be: one that has diverged must
     not stop the others.
     """
     given = {name: tensor for name, tensor in arguments.items() if tensor is not None and tensor.numel()}
-    if not given or torch.compiler.is_compiling():
+    if not given or not values_are_read():
         return
     rules: dict[str, tuple[Callable[[float], bool], str, str]] = {
         "ridge": (lambda x: 0 < x < math.inf, "be positive and finite", "pass 1/lambda, or put a floor under it"),

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 
 from mesascope.errors import NumericalError, require_count, require_instance
-from mesascope.ops.checks import require_shapes, require_tensors, require_values
+from mesascope.ops.checks import require_shapes, require_tensors, require_values, values_are_read
 from mesascope.ops.chunks import cut, decay_weights, decays
 from mesascope.ops.reading import read
 from mesascope.shapes import Float, Tensor
@@ -156,7 +156,7 @@ def _fast_weights(
         gates = (None if part is None else part.to(dtype) for part in (log_forget, beta, start))
         options = {"chunk": chunk, "delta": kind is DeltaState, "keep": return_state}
         y, G = _in_chunks(q.to(dtype), k.to(dtype), v.to(dtype), *gates, **options)
-    if check and y.numel() and not torch.compiler.is_compiling():
+    if check and y.numel() and values_are_read():
         extremes = read(torch.stack(y.aminmax()).double())
         if not any(math.isfinite(low + high) for low, high in extremes):
             low, high = extremes[0]
@@ -195,15 +195,15 @@ def _in_chunks(
         solved = torch.linalg.solve_triangular(system, both, upper=False, unitriangular=True)
         written, against = solved.split((dv, dk), -1)
     count, G = keys.shape[1], q.new_zeros(keys.shape[0], dv, dk) if state is None else state.flatten(0, -3)
-    whole, to_end = (part.expand(-1, count, -1, -1) for part in (decay[:, :, -1:], weights[:, :, -1, :, None] * keys))
+    whole, left = (part.expand(-1, count, -1, -1) for part in (decay[:, :, -1:], weights[:, :, -1, :, None]))
     starts, additions = [], []
     for n in range(count):
         added = written[:, n] if against is None else written[:, n] - against[:, n] @ G.mT
         starts.append(G)
         additions.append(added)
         if keep or n + 1 < count:
-            G = whole[:, n] * G + added.mT @ to_end[:, n]
-    y = (weights * (queries @ keys.mT)) @ torch.stack(additions, 1)
+            G = whole[:, n] * G + added.mT @ (left[:, n] * keys[:, n])
+    y = (weights * (queries @ keys.mT)) @ (written if against is None else torch.stack(additions, 1))
     if state is not None or count > 1:
         y = y + decay * (queries @ torch.stack(starts, 1).mT)
     return y.flatten(1, 2)[:, :t].reshape(v.shape), G.reshape(*q.shape[:-2], dv, dk)

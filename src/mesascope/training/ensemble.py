@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.func import functional_call, stack_module_state, vmap
 
-from mesascope.errors import ArgumentError, ArgumentTypeError, refuse, require_count, shown
+from mesascope.errors import ArgumentError, ArgumentTypeError, MesascopeError, refuse, require_count, shown
 from mesascope.evidence.tables import Table
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import generator_on
@@ -22,15 +22,19 @@ __all__ = ["Ensemble"]
 
 Module = TypeVar("Module", bound=nn.Module)
 
+# Rows of a member's input times entries of its weights, above which two cores have enough to do with one member.
+_BUSY = 2**27
+
 
 class Ensemble(Generic[Module]):
     """A learner or predictor whose first axis is the member; ``ensemble[0]`` is a copy of the first member alone.
 
     ``ensemble(context, xq)`` takes x ``(members, *batch, n, dx)``, ``ensemble(sequence)`` ``(members, *batch, t, d)``.
 
-    One small model leaves any machine idle, several at once do not. Works for any torch module that `torch.func.vmap`
-    can run; the modules passed in are copied. Buffers that a call changes, such as BatchNorm's running statistics, are
-    kept, each member's own; what the members draw at random, as for dropout, is independent.
+    One small model leaves any machine idle, several at once do not; larger ones run one after the other on CPU. Works
+    for any torch module that `torch.func.vmap` can run; those passed in are copied. Buffers that a call changes, such
+    as BatchNorm's running statistics, are kept, each member's own; what the members draw at random, as for dropout, is
+    independent.
 
     Args:
         members: modules of one architecture. The modes (train() or eval()) are those of the first.
@@ -75,14 +79,11 @@ class Ensemble(Generic[Module]):
         return map(self.member, range(len(self)))
 
     def __call__(self, *inputs: Context | Tensor) -> Float[Tensor, "members *batch m dy"]:
-        for part in (tensor for given in inputs for tensor in (given if isinstance(given, Context) else (given,))):
+        for part in _tensors(inputs):
             if part.shape[:1] != (len(self),):
                 refuse("inputs", f"have a first axis of {len(self)}, one a member", tuple(part.shape), "expand them")
-        if len(self) == 1:  # no vmap for one member: anything a module does is allowed, and shapes stay what they are
-            weights, buffers = ({name: t[0] for name, t in part.items()} for part in (self.weights, self.buffers))
-            own = [Context(part.x[0], part.y[0]) if isinstance(part, Context) else part[0] for part in inputs]
-            output, replaced = self._call(weights, buffers, *own)
-            output, replaced = output.unsqueeze(0), {name: buffer.unsqueeze(0) for name, buffer in replaced.items()}
+        if len(self) == 1 or self._fills_the_machine(inputs):
+            output, replaced = self._in_turn(*inputs)
         else:
             output, replaced = _together(self._call)(self.weights, self.buffers, *inputs)
         self.buffers.update({name: buffer.detach() for name, buffer in replaced.items()})
@@ -127,11 +128,45 @@ class Ensemble(Generic[Module]):
         self.module.to(device)
         return self
 
+    def _fills_the_machine(self, inputs: Sequence[Context | Tensor]) -> bool:
+        """Whether a member's call keeps a CPU busy, so that members at once would only crowd each other's caches."""
+        rows = max(part.shape[1:-1].numel() for part in _tensors(inputs))
+        entries = sum(weight[0].numel() for weight in self.weights.values())
+        return next(iter(self.weights.values())).device.type == "cpu" and rows * entries > _BUSY
+
+    def _in_turn(self, *inputs: Context | Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """As all at once: the output of a member that refuses what it computes is nan, unless every member does."""
+        tried = [self._tried(index, inputs) for index in range(len(self))]
+        made = next((one for one in tried if not isinstance(one, MesascopeError)), None)
+        if made is None:
+            raise tried[0]  # type: ignore[misc]
+        lost = (torch.full_like(made[0], torch.nan), {})
+        rows = [lost if isinstance(one, MesascopeError) else one for one in tried]
+        buffers = {
+            name: torch.stack([own.get(name, old) for old, (_, own) in zip(buffer, rows, strict=True)])
+            for name, buffer in self.buffers.items()
+        }
+        return torch.stack([output for output, _ in rows]), buffers
+
+    def _tried(
+        self, index: int, inputs: Sequence[Context | Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]] | MesascopeError:
+        weights, buffers = ({name: t[index] for name, t in part.items()} for part in (self.weights, self.buffers))
+        own = [Context(*(t[index] for t in part)) if isinstance(part, Context) else part[index] for part in inputs]
+        try:
+            return self._call(weights, buffers, *own)
+        except MesascopeError as error:
+            return error
+
     def _call(self, weights: dict, buffers: dict, *inputs: Context | Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """The output, and the buffers that the module has replaced by other tensors rather than changed in place."""
         state = weights | buffers
         output = functional_call(self.module, state, inputs)
         return output, {name: state[name] for name in buffers if state[name] is not buffers[name]}
+
+
+def _tensors(inputs: Sequence[Context | Tensor]) -> list[Tensor]:
+    return [tensor for given in inputs for tensor in (given if isinstance(given, Context) else (given,))]
 
 
 def _together(call: Callable[..., Any]) -> Callable[..., Any]:

@@ -11,6 +11,7 @@ from typing import Any, Generic
 import torch
 
 from mesascope.errors import ArgumentError, require_callable, require_instance
+from mesascope.ops.checks import without_reading_values
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks.asking import in_words
 from mesascope.training.ensemble import Ensemble, Module
@@ -85,7 +86,7 @@ class EnsembleState(Generic[Module]):
         self._optimizer.zero_grad()
         buffers = {name: buffer.clone() for name, buffer in self.ensemble.buffers.items()}
         drawing = drawing_from(self.seed, "model", self.step, self._diverged.device)
-        with drawing, in_words(self.ensemble, ()):
+        with drawing, in_words(self.ensemble, ()), without_reading_values():
             losses = self.loss(self.ensemble, batch)
             self._check(losses)
             losses.sum().backward()

@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from mesascope.errors import ArgumentError, refuse, require_callable, require_count, require_instance
+from mesascope.ops.checks import without_reading_values
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks.asking import in_words
 from mesascope.training.ensemble import Module
@@ -95,7 +96,8 @@ class ModuleState(Generic[Module]):
         """One optimiser step: ``loss``, ``gradient_norm`` before clipping, and ``learning_rate``."""
         self._modes.update()
         self._optimizer.zero_grad()
-        with drawing_from(self.seed, self._stream(), self.step, self._device), in_words(self._module, ()):
+        drawing = drawing_from(self.seed, self._stream(), self.step, self._device)
+        with drawing, in_words(self._module, ()), without_reading_values():
             loss = self._backward(batch)
         self._scaler.unscale_(self._optimizer)
         gradients = [weight.grad for weight in self._weights.values() if weight.grad is not None]
