@@ -27,7 +27,7 @@ from mesascope.tasks import LinearDynamics
 from mesascope.training import Ensemble, EnsembleState, Training, half_mse, keep_freed_memory
 
 RESULTS = Path(__file__).parent / "results" / "sequences.json"
-ROUNDS, SEEDS = 7, 3
+ROUNDS, SEEDS = 9, 3
 PLAN = Training(learning_rate=1e-3, optimizer="adamw", weight_decay=0.05, clip=1.0)
 # Batch and number of elements to predict from: as the studies of dynamics have them, and as those of pairs.
 SIZES = ((256, 50), (64, 50), (64, 224))

@@ -106,6 +106,8 @@ def _in_blocks(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, hidden: Ten
     """softmax(q k^T + bias + hidden) v, a few blocks of queries at a time, each with the keys that it may see."""
     t, n = q.shape[-2], k.shape[-2]
     size, rows = max(-(-t // _BLOCKS), _LEAST), []
+    if size < t:  # or each block would copy what it sees
+        q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
     for start in range(0, t, size):
         end = min(start + size, t)
         first, last = 0 if window is None else max(n - t + start - window + 1, 0), n - t + end

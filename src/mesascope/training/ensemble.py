@@ -141,7 +141,7 @@ class Ensemble(Generic[Module]):
         if made is None:
             raise tried[0]  # type: ignore[misc]
         lost = (torch.full_like(made[0], torch.nan), {})
-        rows = [lost if isinstance(one, MesascopeError) else one for one in tried]
+        rows: list[tuple[Tensor, dict]] = [lost if isinstance(one, MesascopeError) else one for one in tried]
         buffers = {
             name: torch.stack([own.get(name, old) for old, (_, own) in zip(buffer, rows, strict=True)])
             for name, buffer in self.buffers.items()
