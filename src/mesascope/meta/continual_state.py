@@ -14,7 +14,7 @@ from mesascope.meta.continual import ContinualMethod, Learning
 from mesascope.nets import MLP
 from mesascope.shapes import Float, Int, Tensor
 from mesascope.streams import stream
-from mesascope.tasks import Episode
+from mesascope.tasks import Episode, accuracy
 from mesascope.training import Ensemble, Metrics
 from mesascope.training.ensemble import Module
 from mesascope.training.optimizers import load_tensors
@@ -140,6 +140,5 @@ def batch_of(tasks: Episode, step: int, size: int, passes: int = 1) -> Continual
 def retained(ensemble: Ensemble, tasks: Episode) -> Float[Tensor, "members tasks"]:
     """The accuracy of each member on the queries of each task of its stream ``(members, tasks, n, d)``."""
     with torch.no_grad():
-        scores = [ensemble(xq) for xq in tasks.xq.unbind(1)]
-    hits = [one.argmax(-1) == yq.argmax(-1) for one, yq in zip(scores, tasks.yq.unbind(1), strict=True)]
-    return torch.stack([one.float().mean(1) for one in hits], 1)
+        found = [accuracy(ensemble(tasks.xq[:, task]), tasks.yq[:, task]) for task in range(tasks.xq.shape[1])]
+    return torch.stack(found, 1)

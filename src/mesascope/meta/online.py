@@ -16,7 +16,7 @@ from mesascope.meta.learner import MetaLearner
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import stream
-from mesascope.tasks import Context, Episode
+from mesascope.tasks import Context, Episode, accuracy
 from mesascope.training import Metrics, ModuleState, ParameterGroup, Training
 
 __all__ = ["ContinualMAML", "ContinualMAMLState", "OnlineDescent", "OnlineDescentState"]
@@ -195,5 +195,4 @@ def _batch_loss(network: nn.Module, batch: Context) -> Float[Tensor, ""]:
 
 
 def _judged(scores: Tensor, batch: Context) -> dict[str, float]:
-    hits = scores.argmax(-1) == batch.y.argmax(-1)
-    return {"loss": float(cross_entropy(scores, batch.y)), "accuracy": float(hits.float().mean())}
+    return {"loss": float(cross_entropy(scores, batch.y)), "accuracy": float(accuracy(scores, batch.y))}

@@ -24,7 +24,7 @@ from mesascope.runs.results import record_hash
 from mesascope.shapes import Tensor
 from mesascope.streams import stream
 from mesascope.studies.reuse import Watch, logged_rows, logged_steps, take_over
-from mesascope.tasks import Episode, Family, SequenceFamily
+from mesascope.tasks import Episode, Family, SequenceFamily, accuracy
 from mesascope.training import Ensemble, ParameterGroup, ProgressBar, Training, fit, half_mse, train
 from mesascope.training.family import stacked
 
@@ -143,9 +143,9 @@ class Lab:
         def watch(member: int) -> Watch:
             def look(net: Any) -> dict[str, float]:
                 task = max(state.step - 1, 0) // each
-                hits = net(drawn.xq[member, task]).argmax(-1) == drawn.yq[member, task].argmax(-1)
+                right = accuracy(net(drawn.xq[member, task]), drawn.yq[member, task])
                 shares = {f"closed {key}": share for key, share in state.closed()[member].items()}
-                return {"accuracy": float(hits.float().mean())} | shares
+                return {"accuracy": float(right)} | shares
 
             return look
 

@@ -11,7 +11,7 @@ from .episodes import (
     check_inputs as check_inputs,
     check_sequence as check_sequence,
 )
-from .few_shot_images import FewShotImages as FewShotImages
+from .few_shot_images import FewShotImages as FewShotImages, accuracy as accuracy
 from .few_shot_sequence import FewShotSequence as FewShotSequence
 from .hidden_dynamics import NonlinearDynamics as NonlinearDynamics, ObservedDynamics as ObservedDynamics
 from .linear_dynamics import LinearDynamics as LinearDynamics

@@ -11,11 +11,11 @@ import torch
 from mesascope.data import PARTS, Images, images
 from mesascope.errors import refuse, require_choice, require_count, require_instance
 from mesascope.records import register
-from mesascope.shapes import Int, Tensor
+from mesascope.shapes import Float, Int, Tensor
 from mesascope.tasks.draws import check_draw
 from mesascope.tasks.episodes import Context, Episode
 
-__all__ = ["ByClass", "FewShotImages", "sorted_images"]
+__all__ = ["ByClass", "FewShotImages", "accuracy", "sorted_images"]
 
 
 @register("family", "few-shot-images")
@@ -130,3 +130,14 @@ def _shuffled(x: Tensor, y: Tensor, generator: torch.Generator) -> tuple[Tensor,
     x, y = x.flatten(1, 2), y.flatten(1, 2)
     order = torch.rand(x.shape[:2], generator=generator, device=x.device).argsort(-1)[..., None]
     return torch.take_along_dim(x, order, 1), torch.take_along_dim(y, order, 1)
+
+
+def accuracy(
+    scores: Float[Tensor, "*batch m classes"], targets: Float[Tensor, "*batch m classes"]
+) -> Float[Tensor, "*batch"]:
+    """The share of queries whose class has the largest score; targets are 1 at their class.
+
+    >>> accuracy(torch.tensor([[0.2, 0.8], [0.6, 0.4]]), torch.tensor([[0.0, 1.0], [0.0, 1.0]]))
+    tensor(0.5000)
+    """
+    return (scores.argmax(-1) == targets.argmax(-1)).float().mean(-1)

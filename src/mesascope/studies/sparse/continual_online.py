@@ -17,6 +17,7 @@ from mesascope.errors import ArgumentTypeError, require_count, require_number, s
 from mesascope.evidence import Arrays, Claim, above, ours, printed
 from mesascope.records import register
 from mesascope.reports import Figure, Line, Lines
+from mesascope.studies.sparse.few_shot import by_method
 from mesascope.studies.study import Study
 from mesascope.training import Training
 
@@ -164,13 +165,11 @@ CLAIMS = (
 )  # fmt: skip
 
 
-def _totals(r: Any) -> list[Line]:
-    x, stays = np.arange(len(METHODS)), _stays(r)
-    return [
-        Line(x, np.stack([r[f"{name} {stay}"]["total"] for name in METHODS], axis=1), place / max(len(stays), 1),
-             f"tasks stay with probability {stay}", each=True, marks="o")
-        for place, stay in enumerate(stays)
-    ]  # fmt: skip
+def _totals(r: Any) -> dict[str, Any]:
+    return {
+        f"tasks stay with probability {stay}": {name: r[f"{name} {stay}"]["total"] for name in METHODS}
+        for stay in _stays(r)
+    }
 
 
 def _closed(r: Any) -> list[Line]:
@@ -185,8 +184,7 @@ FIGURES = (
     Figure(
         "accuracy",
         "Accuracy on each batch before it is learned from, mean over a stream, each seed. Thesis: Table 4.6.",
-        (Lines("", "", "accuracy (%)", _totals,
-               limits={"xticks": range(len(METHODS)), "xticklabels": list(METHODS.values())}),),
+        (by_method("accuracy (%)", METHODS, _totals),),
         columns=1, size=(10, 3.6), claims=("above-online", "masks-help", "relu-helps"),
     ),
     Figure(

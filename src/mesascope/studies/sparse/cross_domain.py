@@ -14,8 +14,8 @@ import numpy as np
 from mesascope.errors import ArgumentTypeError, shown
 from mesascope.evidence import Claim, above, ours, printed
 from mesascope.records import register
-from mesascope.reports import Figure, Line, Lines
-from mesascope.studies.sparse.few_shot import METHODS, QUICK, THESIS, FewShot, accuracies, meta_trained
+from mesascope.reports import Figure
+from mesascope.studies.sparse.few_shot import METHODS, QUICK, THESIS, FewShot, accuracies, by_method, meta_trained
 from mesascope.studies.study import Study
 
 if TYPE_CHECKING:
@@ -101,22 +101,15 @@ CLAIMS = (
 )  # fmt: skip
 
 
-def _bars(r: Any) -> list[Line]:
-    stages = ["own", *(name for name in r if name.startswith("on "))]
-    x = np.arange(len(COMPARED))
-    return [
-        Line(x, np.stack([r[stage][name] for name in COMPARED], axis=1), place / max(len(stages) - 1, 1),
-             "learned on" if stage == "own" else stage, each=True, marks="o")
-        for place, stage in enumerate(stages)
-    ]  # fmt: skip
+def _by_dataset(r: Any) -> dict[str, Any]:
+    return {"learned on": r["own"], **{name: r[name] for name in r if name.startswith("on ")}}
 
 
 FIGURES = (
     Figure(
         "domains", "Accuracy of each method on tasks of the dataset that it meta-learned on, and of others, each seed. "
         "Thesis: Table 4.4.",
-        (Lines("", "", "accuracy (%)", _bars,
-               limits={"xticks": range(len(COMPARED)), "xticklabels": [METHODS[name] for name in COMPARED]}),),
+        (by_method("accuracy (%)", {name: METHODS[name] for name in COMPARED}, _by_dataset),),
         columns=1, size=(9, 3.8), claims=tuple(claim.id for claim in CLAIMS),
     ),
 )  # fmt: skip

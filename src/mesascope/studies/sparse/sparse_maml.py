@@ -21,6 +21,7 @@ from mesascope.studies.sparse.few_shot import (
     THESIS,
     FewShot,
     accuracies,
+    by_method,
     layers_closed,
     meta_trained,
 )
@@ -148,11 +149,6 @@ def _by_layer(r: Any) -> list[Line]:
     ]  # fmt: skip
 
 
-def _bars(r: Any) -> list[Line]:
-    numbers = np.stack([r["accuracy"][name] for name in METHODS], axis=1)
-    return [Line(np.arange(len(METHODS)), numbers, "trained", "each seed", each=True, marks="o")]
-
-
 FIGURES = (
     Figure(
         "closed", "Left: percent of entries that inner steps do not change while sparse-MAML meta-learns, by what is "
@@ -167,8 +163,7 @@ FIGURES = (
     Figure(
         "methods", "Accuracy of each method on new characters, each seed; the same tasks and as many outer steps for "
         "all.",
-        (Lines("", "", "accuracy (%)", _bars,
-               limits={"xticks": range(len(METHODS)), "xticklabels": list(METHODS.values())}),),
+        (by_method("accuracy (%)", METHODS, lambda r: {"each seed": r["accuracy"]}),),
         columns=1, size=(9, 3.2),
         claims=("learns", "above-maml", "above-frozen", "as-meta-sgd", "relu-as-masks", "above-exp"),
     ),

@@ -13,7 +13,7 @@ import numpy as np
 from mesascope.evidence import Arrays, Claim, above, below, ours, printed
 from mesascope.records import register
 from mesascope.reports import Figure, Line, Lines
-from mesascope.studies.sparse.few_shot import QUICK, THESIS, FewShot, accuracies, meta_trained
+from mesascope.studies.sparse.few_shot import QUICK, THESIS, FewShot, accuracies, by_method, meta_trained
 from mesascope.studies.study import Study
 
 if TYPE_CHECKING:
@@ -100,14 +100,6 @@ CLAIMS = (
 )  # fmt: skip
 
 
-def _by_method(stage: str) -> Any:
-    def lines(r: Any) -> list[Line]:
-        numbers = np.stack([r[stage][name] for name in COMPARED], axis=1)
-        return [Line(np.arange(len(COMPARED)), numbers, "trained", "each seed", each=True, marks="o")]
-
-    return lines
-
-
 def _before_and_after(before: Any, after: str) -> Any:
     def lines(r: Any) -> list[Line]:
         start = np.ones(len(r["draws"][after])) if before is None else r["draws"][before]
@@ -119,7 +111,6 @@ def _before_and_after(before: Any, after: str) -> Any:
 
 
 WHEN: dict[str, Any] = {"xticks": (0, 1), "xticklabels": ("before", "after")}
-NAMES: dict[str, Any] = {"xticks": range(len(COMPARED)), "xticklabels": list(COMPARED.values())}
 
 FIGURES = (
     Figure(
@@ -129,8 +120,8 @@ FIGURES = (
         (
             Lines("", "", "mean |sigma|", _before_and_after(None, "sigma"), limits=WHEN),
             Lines("", "", "entries that differ (%)", _before_and_after("differ before", "differ after"), limits=WHEN),
-            Lines("", "", "accuracy (%)", _by_method("accuracy"), limits=NAMES),
-            Lines("", "", "closed (%)", _by_method("closed"), limits=NAMES),
+            by_method("accuracy (%)", COMPARED, lambda r: {"each seed": r["accuracy"]}),
+            by_method("closed (%)", COMPARED, lambda r: {"each seed": r["closed"]}),
         ), columns=2, size=(11, 6.2), shared_legend=True, claims=tuple(claim.id for claim in CLAIMS),
     ),
 )  # fmt: skip
