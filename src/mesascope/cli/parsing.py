@@ -193,7 +193,8 @@ def _flags(called: Sequence[str]) -> dict[str, Any]:
         if name not in ("study", "settings", "directory", "directories", "learner")
     }
     if called[0] == "run":
-        own |= _nested(next(iter(registered("study")[called[1]].presets.values())))
+        presets = registered("study")[called[1]].presets
+        own |= {"preset": Literal[tuple(presets)]} | _nested(next(iter(presets.values())))
     return {f"--{name.replace('_', '-')}": kind for name, kind in own.items()}
 
 

@@ -15,7 +15,16 @@ from mesascope.errors import ArgumentTypeError, shown
 from mesascope.evidence import Claim, above, ours, printed
 from mesascope.records import register
 from mesascope.reports import Figure
-from mesascope.studies.sparse.few_shot import METHODS, QUICK, THESIS, FewShot, accuracies, by_method, meta_trained
+from mesascope.studies.sparse.few_shot import (
+    METHODS,
+    MINI_IMAGENET,
+    QUICK,
+    THESIS,
+    FewShot,
+    accuracies,
+    by_method,
+    meta_trained,
+)
 from mesascope.studies.study import Study
 
 if TYPE_CHECKING:
@@ -122,6 +131,7 @@ STUDY = register("study", "cross-domain")(
         presets={
             "quick": CrossDomain(**QUICK | {"domains": ("digits",), "turned": True}),
             "paper": CrossDomain(),
+            "mini-imagenet": CrossDomain(**MINI_IMAGENET, domains=("tiered-imagenet", "cub", "cars")),
         },
         measure=measure,
         claims=CLAIMS,

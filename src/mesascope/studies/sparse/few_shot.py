@@ -33,6 +33,12 @@ QUICK: dict[str, Any] = {
     "training": Training(200, 4, learning_rate=3e-3, schedule="constant", evaluate_every=50),
     "inner_lr": 0.5, "tasks": 200, "watch_tasks": 20,
 }  # fmt: skip
+# The thesis' own setting, for whoever has the images: see `mesascope.data.images`.
+MINI_IMAGENET: dict[str, Any] = {
+    "dataset": "mini-imagenet", "ways": 5, "shots": 5, "queries": 15, "width": 64, "in_channels": 3, "size": 84,
+    "training": Training(40_000, 2, learning_rate=1e-3, schedule="constant", evaluate_every=4000),
+    "inner_lr": 0.25, "inner_steps": 35,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -51,6 +57,8 @@ class FewShot:
     """The network that adapts: convnet4, resnet12 or mlp."""
     width: int = 32
     """Its filters, or units of each hidden layer."""
+    in_channels: int = 1
+    """Of the images, three of colours."""
     size: int = 28
     """Pixels of a side."""
     inner_lr: float = 0.1
@@ -73,7 +81,7 @@ class FewShot:
     """Networks trained, one a seed."""
 
     def __post_init__(self) -> None:
-        for name in ("ways", "shots", "queries", "width", "size", "inner_steps", "tasks", "watch_tasks"):
+        for name in ("ways", "shots", "queries", "width", "in_channels", "size", "inner_steps", "tasks", "watch_tasks"):
             require_count(name, getattr(self, name))
         for name in ("inner_lr", "mask_lr", "rate_lr"):
             require_number(name, getattr(self, name), above=0)
@@ -84,7 +92,7 @@ class FewShot:
 
     def network(self) -> ClassifierConfig:
         """The network before meta-learning."""
-        return nets.ClassifierConfig(self.architecture, self.width, size=self.size, classes=self.ways)
+        return nets.ClassifierConfig(self.architecture, self.width, self.in_channels, self.size, self.ways)
 
 
 def meta_trained(lab: Lab, name: str, settings: FewShot, method: str, **changes: Any) -> list[Any]:

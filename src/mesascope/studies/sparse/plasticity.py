@@ -14,7 +14,7 @@ from mesascope.errors import require_count, require_number
 from mesascope.evidence import Arrays, Claim, above, below, ours, printed
 from mesascope.records import register
 from mesascope.reports import Figure, Line, Lines
-from mesascope.studies.sparse.few_shot import QUICK, THESIS, FewShot, hits, meta_trained
+from mesascope.studies.sparse.few_shot import MINI_IMAGENET, QUICK, THESIS, FewShot, hits, meta_trained
 from mesascope.studies.study import Study
 
 if TYPE_CHECKING:
@@ -144,6 +144,7 @@ STUDY = register("study", "sparse-maml-plasticity")(
         presets={
             "quick": Plasticity(**QUICK | {"lengths": (2, 8), "rates": (0.1, 1.0)}),
             "paper": Plasticity(),
+            "mini-imagenet": Plasticity(**MINI_IMAGENET | {"inner_lr": 0.1}),
         },
         measure=measure,
         claims=CLAIMS,

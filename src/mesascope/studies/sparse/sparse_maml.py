@@ -17,6 +17,7 @@ from mesascope.records import register
 from mesascope.reports import Figure, Line, Lines
 from mesascope.studies.sparse.few_shot import (
     METHODS,
+    MINI_IMAGENET,
     QUICK,
     THESIS,
     FewShot,
@@ -174,7 +175,7 @@ STUDY = register("study", "sparse-maml")(
         name="sparse-maml",
         question="Does a meta-learner that may choose where to learn learn better, and where does it choose to?",
         source=f"{THESIS}, sections 4.3.1 and 4.3.3",
-        presets={"quick": Sparse(**QUICK), "paper": Sparse()},
+        presets={"quick": Sparse(**QUICK), "paper": Sparse(), "mini-imagenet": Sparse(**MINI_IMAGENET)},
         measure=measure,
         claims=CLAIMS,
         figures=FIGURES,

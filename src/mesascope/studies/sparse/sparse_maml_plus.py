@@ -13,7 +13,7 @@ import numpy as np
 from mesascope.evidence import Arrays, Claim, above, below, ours, printed
 from mesascope.records import register
 from mesascope.reports import Figure, Line, Lines
-from mesascope.studies.sparse.few_shot import QUICK, THESIS, FewShot, accuracies, by_method, meta_trained
+from mesascope.studies.sparse.few_shot import MINI_IMAGENET, QUICK, THESIS, FewShot, accuracies, by_method, meta_trained
 from mesascope.studies.study import Study
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ STUDY = register("study", "sparse-maml-plus")(
         name="sparse-maml-plus",
         question="Does the noise of masks that are drawn for each task vanish while they are learned?",
         source=f"{THESIS}, {SECTION}",
-        presets={"quick": FewShot(**QUICK), "paper": FewShot()},
+        presets={"quick": FewShot(**QUICK), "paper": FewShot(), "mini-imagenet": FewShot(**MINI_IMAGENET)},
         measure=measure,
         claims=CLAIMS,
         figures=FIGURES,
