@@ -31,6 +31,7 @@ ORDER = [
     "training",
     "meta",
     "runs",
+    "language",
     "reports",
     "lenses",
     "identification",
@@ -52,6 +53,7 @@ TORCH = {
     "adapters",
     "training",
     "meta",
+    "language",
     "lenses",
     "identification",
 }
@@ -96,7 +98,17 @@ def test_reading_a_run_loads_no_torch():
 
 
 def test_importing_everything_loads_no_optional_package():
-    optional = {"hypothesis", "pytest", "beartype", "tokenizers", "transformers", "openai", "pandas", "nnsight"}
+    optional = {
+        "hypothesis",
+        "pytest",
+        "beartype",
+        "tokenizers",
+        "pyarrow",
+        "transformers",
+        "openai",
+        "pandas",
+        "nnsight",
+    }
     assert not loaded_by("import mesascope.cli, mesascope.studies, mesascope.testing") & optional
 
 

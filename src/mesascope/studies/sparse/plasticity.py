@@ -143,8 +143,8 @@ STUDY = register("study", "sparse-maml-plasticity")(
         source=f"{THESIS}, section 4.3.2",
         presets={
             "quick": Plasticity(**QUICK | {"lengths": (2, 8), "rates": (0.1, 1.0)}),
-            "paper": Plasticity(),
-            "mini-imagenet": Plasticity(**MINI_IMAGENET | {"inner_lr": 0.1}),
+            "paper": Plasticity(inner_lr=0.1),
+            "mini-imagenet": Plasticity(**{**MINI_IMAGENET, "inner_lr": 0.1}),
         },
         measure=measure,
         claims=CLAIMS,

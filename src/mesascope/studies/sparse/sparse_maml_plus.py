@@ -39,11 +39,9 @@ def measure(lab: Lab, settings: FewShot) -> None:
 
 
 def _untrained(settings: FewShot, seed: int) -> Any:
-    from mesascope.meta import MetaLearnerConfig
     from mesascope.streams import stream
 
-    config = MetaLearnerConfig(settings.network(), "sparse-maml-plus", settings.inner_lr, settings.inner_steps)
-    return config.build(stream(seed, "init"))
+    return settings.learner("sparse-maml-plus").build(stream(seed, "init"))
 
 
 def _drawn(trained: list[Any], untrained: list[Any]) -> Arrays:

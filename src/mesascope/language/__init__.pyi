@@ -1,0 +1,2 @@
+from .preparing import prepare as prepare
+from .shards import Corpus as Corpus, open_corpus as open_corpus

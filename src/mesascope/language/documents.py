@@ -1,0 +1,225 @@
+"""Reading documents of text from files, one piece at a time. Imports no torch."""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import io
+import json
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from mesascope.errors import ArgumentError, refuse, require_instance, require_package
+
+__all__ = ["Piece", "Problem", "Reading", "files_of", "pieces", "standard_library"]
+
+# Characters of a piece of a document: what is held in memory at once.
+PIECE = 1 << 20
+_TEXT = (".txt", ".md", ".rst", ".py", ".text", ".html", ".tex")
+_ROWS = (".jsonl", ".ndjson")
+_TABLES = (".parquet", ".arrow")
+
+
+class Piece(NamedTuple):
+    """A document's text, or the next part of it where it is long."""
+
+    text: str
+    begins: bool
+    """Whether a document begins with it."""
+    bytes_read: int
+    """Of its file, up to and with it."""
+
+
+class Problem(NamedTuple):
+    """What could not be read, and where."""
+
+    path: Path
+    line: int
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.what}"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How files are read.
+
+    Args:
+        field: of rows of JSONL, Parquet and Arrow files that holds the text.
+        delimiter: what stands between documents of a plain text file; a file is one document if None.
+        report: is told of every line that is left out.
+    """
+
+    field: str = "text"
+    delimiter: str | None = None
+    report: Callable[[Problem], None] = lambda problem: None
+
+    def __post_init__(self) -> None:
+        require_instance("field", self.field, str)
+        if self.delimiter == "":
+            refuse("delimiter", "have at least one character", self.delimiter, "pass None for a document a file")
+
+
+def files_of(paths: Sequence[str | Path]) -> list[Path]:
+    """The files that paths name, those of a folder in the order of their names.
+
+    Plain text (.txt, .py, .md and the like, or any file that is named itself), rows (.jsonl), tables (.parquet, and
+    .arrow as Hugging Face's datasets keeps them on disk), each also packed by gzip but for tables.
+
+    Raises:
+        ArgumentError: there is no such path, or a folder holds none of these.
+    """
+    if isinstance(paths, str | Path):
+        refuse("paths", "be a list", paths, "pass [path]")
+    found: list[Path] = []
+    for path in map(Path, paths):
+        if path.is_dir():
+            own = sorted(one for one in path.rglob("*") if one.is_file() and _kind(one) is not None)
+            if not own:
+                known = ", ".join((*_TEXT, *_ROWS, *_TABLES))
+                refuse("paths", f"hold files of text ({known})", str(path), "name the files themselves")
+            found += own
+        elif path.is_file():
+            found.append(path)
+        else:
+            refuse("paths", "exist", str(path), "name files or folders of text")
+    return found
+
+
+def standard_library() -> list[Path]:
+    """The sources of Python's standard library on this machine, some 20 MB: text that needs no download."""
+    root = Path(sysconfig.get_paths()["stdlib"])
+    found = sorted(path for path in root.rglob("*.py") if "site-packages" not in path.parts)
+    if not found:
+        raise ArgumentError(
+            f"the standard library must have its sources in {root}, but has none (Python {sys.version.split()[0]}): "
+            "name files of text."
+        )
+    return found
+
+
+def pieces(path: Path, reading: Reading) -> Iterator[Piece]:
+    """The documents of a file, in order; lines that cannot be read are left out and reported."""
+    kind = _kind(path) or _TEXT
+    if kind is _TABLES:
+        yield from _of_table(path, reading)
+    elif kind is _ROWS:
+        yield from _of_rows(path, reading)
+    else:
+        yield from _of_text(path, reading)
+
+
+def _kind(path: Path) -> tuple[str, ...] | None:
+    suffix = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
+    return next((kind for kind in (_TEXT, _ROWS, _TABLES) if suffix.lower() in kind), None)
+
+
+def _lines(path: Path, reading: Reading) -> Iterator[tuple[int, str, int]]:
+    """Number, text and bytes read of every line that is UTF-8."""
+    with path.open("rb") as raw:
+        file: IO[bytes] = io.BufferedReader(gzip.GzipFile(fileobj=raw)) if path.suffix == ".gz" else raw  # type: ignore[arg-type]
+        number = 0
+        try:
+            while line := file.readline(PIECE):
+                number += 1
+                start = len(codecs.BOM_UTF8) if number == 1 and line.startswith(codecs.BOM_UTF8) else 0
+                # A cut within a character goes on with it.
+                while not line.endswith(b"\n") and _cut_short(line) and (rest := file.read(1)):
+                    line += rest
+                try:
+                    yield number, line[start:].decode(), raw.tell()
+                except UnicodeDecodeError as error:
+                    reading.report(Problem(path, number, f"no UTF-8 ({error.reason} at byte {error.start})"))
+        except (EOFError, gzip.BadGzipFile) as error:
+            reading.report(Problem(path, number + 1, f"no whole gzip file ({error})"))
+
+
+def _cut_short(line: bytes) -> bool:
+    """Whether bytes end within a character of UTF-8."""
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(line, final=True)
+    except UnicodeDecodeError as error:
+        return error.reason == "unexpected end of data"
+    return False
+
+
+def _of_text(path: Path, reading: Reading) -> Iterator[Piece]:
+    """A file of plain text, cut at lines; delimiters may stand within a line, but not across two."""
+    held, begins, read = "", True, 0
+    for _, line, read in _lines(path, reading):
+        held += line
+        if reading.delimiter is not None and reading.delimiter in held:
+            *whole, held = held.split(reading.delimiter)
+            for text in whole:
+                if text.strip() or not begins:
+                    yield Piece(text, begins, read)
+                begins = True
+        elif len(held) >= PIECE + (kept := len(reading.delimiter or " ") - 1):  # it may hold a delimiter's beginning
+            cut = len(held) - kept
+            yield Piece(held[:cut], begins, read)
+            held, begins = held[cut:], False
+    if held.strip() or not begins:
+        yield Piece(held, begins, read)
+
+
+def _of_rows(path: Path, reading: Reading) -> Iterator[Piece]:
+    held = ""
+    for number, line, read in _lines(path, reading):
+        held += line
+        if not held.endswith("\n") and len(line) >= PIECE:
+            continue  # a row longer than a piece
+        whole, held = held, ""
+        if not whole.strip():
+            continue
+        try:
+            row = json.loads(whole)
+        except (json.JSONDecodeError, RecursionError) as error:
+            reading.report(Problem(path, number, f"no JSON ({getattr(error, 'msg', 'nested too deeply')})"))
+            continue
+        text = row.get(reading.field) if isinstance(row, dict) else None
+        if not isinstance(text, str):
+            reading.report(Problem(path, number, f"no text in {reading.field!r}"))
+        elif text.strip():
+            yield Piece(text, True, read)
+
+
+def _of_table(path: Path, reading: Reading) -> Iterator[Piece]:
+    size, row = path.stat().st_size, 0
+    for batch, share in _batches(path, reading):
+        if reading.field not in batch.schema.names:
+            known = ", ".join(batch.schema.names)
+            refuse("field", f"be a column of {path} ({known})", reading.field, "name the one that holds the text")
+        for text in batch.column(reading.field).to_pylist():
+            row += 1
+            if not isinstance(text, str):
+                reading.report(Problem(path, row, f"no text in {reading.field!r}"))
+            elif text.strip():
+                yield Piece(text, True, int(share * size))
+
+
+def _batches(path: Path, reading: Reading) -> Iterator[tuple[Any, float]]:
+    """Batches of rows, and the share of the file that they end at."""
+    arrow = require_package("pyarrow", f"{path.suffix} files", "'mesascope[language]'")
+    try:
+        if path.suffix == ".parquet":
+            parquet = require_package("pyarrow.parquet", ".parquet files", "'mesascope[language]'")
+            file, done = parquet.ParquetFile(path), 0
+            columns = [reading.field] if reading.field in file.schema_arrow.names else None
+            for batch in file.iter_batches(batch_size=256, columns=columns):
+                done += batch.num_rows
+                yield batch, done / max(file.metadata.num_rows, 1)
+        else:
+            ipc = require_package("pyarrow.ipc", ".arrow files", "'mesascope[language]'")
+            with arrow.memory_map(str(path)) as source:
+                for batch in ipc.open_stream(source):
+                    yield batch, source.tell() / max(source.size(), 1)
+    except (arrow.ArrowInvalid, arrow.ArrowIOError) as error:
+        first = " ".join(str(error).split())[:200]
+        raise ArgumentError(
+            f"{path} must be a whole {path.suffix} file, but is not ({first}): fetch it again."
+        ) from None

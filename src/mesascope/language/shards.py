@@ -1,0 +1,190 @@
+"""Tokens on disk: shards that are mapped into memory, and the index that says what they hold. Imports no torch."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import IO, Any, Literal
+
+import msgspec
+import numpy as np
+
+from mesascope.errors import ArgumentError, refuse, require_choice
+from mesascope.runs.files import as_path
+
+__all__ = ["INDEX", "SPLITS", "TOKENIZER", "Corpus", "Index", "ShardWriter", "open_corpus"]
+
+INDEX, TOKENIZER = "index.json", "tokenizer.json"
+SPLITS = ("train", "validation")
+# Bytes that a checksum reads at once.
+_BLOCK = 1 << 22
+
+
+class Shard(msgspec.Struct):
+    """A file of tokens, as the index tells of it."""
+
+    file: str
+    tokens: int = 0
+    sha256: str = ""
+
+
+class Split(msgspec.Struct):
+    """A part of the documents."""
+
+    tokens: int
+    documents: int
+    shards: list[Shard]
+
+
+class Index(msgspec.Struct):
+    """What the index says: SHA-256 of the tokenizer, how many tokens there are, which one ends a document."""
+
+    schema: Literal[1]
+    tokenizer: str
+    vocabulary: int
+    end: int
+    dtype: Literal["uint16", "uint32"]
+    splits: dict[str, Split]
+    files: int
+    skipped: int
+    """Lines that could not be read."""
+    mesascope: str
+
+
+class ShardWriter:
+    """Writes the tokens of a split into files of at most ``size`` tokens of ``dtype`` each."""
+
+    def __init__(self, folder: Path, split: str, dtype: str, size: int) -> None:
+        self.folder, self.split, self.dtype, self.size = folder, split, dtype, size
+        self.documents = 0
+        self.shards: list[Shard] = []
+        self._file: IO[bytes] | None = None
+        self._digest: Any = None
+
+    def write(self, tokens: np.ndarray) -> None:
+        """Add tokens after those before."""
+        while len(tokens):
+            file, shard = self._open()
+            part, tokens = np.split(tokens, [self.size - shard.tokens])
+            data = part.astype(self.dtype).tobytes()
+            try:
+                file.write(data)
+            except OSError as error:
+                error.filename = error.filename or file.name  # a full disk does not say which file it was
+                raise
+            self._digest.update(data)
+            shard.tokens += len(part)
+            if shard.tokens == self.size:
+                self.close()
+
+    def close(self) -> None:
+        """Flush the shard that is being written to disk."""
+        if self._file is None:
+            return
+        file, self._file = self._file, None
+        with file:
+            file.flush()
+            os.fsync(file.fileno())
+        self.shards[-1].sha256 = self._digest.hexdigest()
+
+    def record(self) -> Split:
+        """What the index says of the split."""
+        return Split(sum(shard.tokens for shard in self.shards), self.documents, self.shards)
+
+    def _open(self) -> tuple[IO[bytes], Shard]:
+        """The shard that is being written, or the next one."""
+        if self._file is None:
+            shard = Shard(f"{self.split}-{len(self.shards):05d}.bin")
+            self._file, self._digest = (self.folder / shard.file).open("wb"), hashlib.sha256()
+            self.shards.append(shard)
+        return self._file, self.shards[-1]
+
+
+class Corpus:
+    """Tokens that `prepare` wrote: ``corpus["train"]`` maps the shards of a split into memory.
+
+    Args:
+        folder: that holds them.
+        index: what it says of them.
+    """
+
+    def __init__(self, folder: Path, index: Index) -> None:
+        self.folder, self.index = folder, index
+        self._maps: dict[str, list[np.ndarray]] = {}
+
+    def __getitem__(self, split: str) -> list[np.ndarray]:
+        require_choice("split", split, SPLITS)
+        if split not in self._maps:
+            self._maps[split] = [
+                np.memmap(self.folder / shard.file, self.index.dtype, "r") for shard in self.index.splits[split].shards
+            ]
+        return self._maps[split]
+
+    def tokens(self, split: str) -> int:
+        """How many tokens a split has."""
+        require_choice("split", split, SPLITS)
+        return self.index.splits[split].tokens
+
+    def windows(self, split: str, starts: np.ndarray, length: int) -> np.ndarray:
+        """``length`` tokens from each start on, ``(len(starts), length)``; places are counted over all shards."""
+        parts, offsets = self[split], self._offsets(split)
+        found = np.empty((len(starts), length), np.int64)
+        for row, start in zip(found, np.asarray(starts).tolist(), strict=True):
+            place = int(np.searchsorted(offsets, start, "right")) - 1
+            at, filled = start - int(offsets[place]), 0
+            while filled < length:
+                part = parts[place][at : at + length - filled]
+                row[filled : filled + len(part)] = part
+                filled, place, at = filled + len(part), place + 1, 0
+        if found.size and not found.max() < self.index.vocabulary:
+            raise ArgumentError(
+                f"{self.folder} must hold tokens below {self.index.vocabulary}, but holds {found.max()}: prepare the "
+                "text anew."
+            )
+        return found
+
+    def verify(self) -> None:
+        """Refuse shards whose checksum is another than the index says; reads all of them."""
+        for split in self.index.splits.values():
+            for shard in split.shards:
+                digest = hashlib.sha256()
+                with open(self.folder / shard.file, "rb") as file:
+                    while block := file.read(_BLOCK):
+                        digest.update(block)
+                if digest.hexdigest() != shard.sha256:
+                    raise _damaged(self.folder / shard.file, "have the checksum that the index says", "has another")
+
+    def _offsets(self, split: str) -> np.ndarray:
+        return np.cumsum([0, *(len(part) for part in self[split])])[:-1]
+
+
+def open_corpus(folder: str | os.PathLike[str]) -> Corpus:
+    """The corpus of a folder that `prepare` wrote, whose files are seen to be there and of the right length.
+
+    Raises:
+        ArgumentError: there is none, or its shards or tokenizer are not those of its index.
+    """
+    path = as_path("corpus", folder)
+    if not (path / INDEX).is_file():
+        refuse("corpus", f"be a folder with {INDEX}", str(path), "write one by mesascope language prepare")
+    try:
+        index = msgspec.json.decode((path / INDEX).read_bytes(), type=Index)
+    except msgspec.DecodeError as error:
+        raise _damaged(path / INDEX, "be an index of tokens", f"is not ({error})") from None
+    size = np.dtype(index.dtype).itemsize
+    for split in SPLITS:
+        for shard in index.splits[split].shards if split in index.splits else ():
+            file = path / Path(shard.file).name
+            length = file.stat().st_size if file.is_file() else -1
+            if length != size * shard.tokens:
+                found = "is missing" if length < 0 else f"has {length // size}"
+                raise _damaged(file, f"have {shard.tokens} tokens, as the index says", found)
+    tokenizer = path / TOKENIZER
+    if not tokenizer.is_file() or hashlib.sha256(tokenizer.read_bytes()).hexdigest() != index.tokenizer:
+        raise _damaged(tokenizer, "be the tokenizer of the index", "is not")
+    return Corpus(path, index)
+
+
+def _damaged(path: Path, rule: str, found: str) -> ArgumentError:
+    return ArgumentError(f"{path} must {rule}, but {found}: prepare the text anew.")

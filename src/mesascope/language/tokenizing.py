@@ -1,0 +1,94 @@
+"""Tokenizers of the `tokenizers` library: bytes, byte pairs that are trained here, or a file. Imports no torch."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mesascope.errors import ArgumentError, refuse, require_instance, require_package
+
+__all__ = ["END", "TokenizerKind", "end_of_document", "load_tokenizer", "make_tokenizer", "tokenizer_checksum"]
+
+END = "<|endoftext|>"
+# Names that tokenizers have for the token between documents.
+_ENDS = (END, "</s>", "<|end_of_text|>", "<eos>", "[SEP]")
+# A byte each, and the end of a document.
+_LEAST = 257
+
+
+class TokenizerKind:
+    """What ``--tokenizer`` names: ``bytes``, ``bpe:VOCABULARY`` or a ``tokenizer.json``.
+
+    >>> TokenizerKind("bpe:5000").vocabulary
+    5000
+    """
+
+    def __init__(self, named: str | Path) -> None:
+        require_instance("tokenizer", named, str | Path)
+        self.path: Path | None = None
+        self.vocabulary = _LEAST
+        kind, _, size = str(named).partition(":")
+        if kind == "bpe":
+            if not size.isdecimal() or int(size) < _LEAST:
+                refuse(
+                    "tokenizer", f"be bpe:VOCABULARY with at least {_LEAST} tokens", str(named), "pass bpe:8192, say"
+                )
+            self.vocabulary = int(size)
+        elif str(named) != "bytes":
+            self.path = Path(named)
+            if not self.path.is_file():
+                refuse("tokenizer", "be bytes, bpe:VOCABULARY or a file", str(named), "pass a tokenizer.json")
+
+
+def make_tokenizer(kind: TokenizerKind, texts: Iterator[str]) -> Any:
+    """The tokenizer; ``texts`` are read only where byte pairs are trained."""
+    if kind.path is not None:
+        return load_tokenizer(kind.path)
+    library = require_package("tokenizers", "the package language", "'mesascope[language]'")
+    tokenizer = library.Tokenizer(library.models.BPE(vocab=_bytes(library), merges=[]))
+    tokenizer.decoder = library.decoders.ByteLevel()
+    trained = kind.vocabulary > _LEAST
+    tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=trained)
+    if trained:
+        trainer = library.trainers.BpeTrainer(
+            vocab_size=kind.vocabulary, special_tokens=[END], initial_alphabet=sorted(_bytes(library)),
+            show_progress=False,
+        )  # fmt: skip
+        tokenizer.train_from_iterator(texts, trainer)
+    else:
+        tokenizer.add_special_tokens([END])
+    return tokenizer
+
+
+def load_tokenizer(path: Path) -> Any:
+    """A tokenizer that `tokenizers`, or a model of Hugging Face, saved as ``tokenizer.json``."""
+    library = require_package("tokenizers", "the package language", "'mesascope[language]'")
+    try:
+        return library.Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises no narrower one
+        first = " ".join(str(error).split())[:200]
+        raise ArgumentError(
+            f"{path} must be a tokenizer.json of the tokenizers library, but is not ({first}): pass one."
+        ) from None
+
+
+def end_of_document(tokenizer: Any) -> int:
+    """The number of the token that stands after each document."""
+    for name in _ENDS:
+        if (number := tokenizer.token_to_id(name)) is not None:
+            return number
+    raise ArgumentError(
+        f"tokenizer must have a token for the end of a document, but has none of {', '.join(_ENDS)}: add one."
+    )
+
+
+def tokenizer_checksum(tokenizer: Any) -> str:
+    """SHA-256 of the tokenizer's JSON."""
+    return hashlib.sha256(tokenizer.to_str().encode()).hexdigest()
+
+
+def _bytes(library: Any) -> dict[str, int]:
+    """The 256 marks that stand for bytes, numbered."""
+    return {mark: number for number, mark in enumerate(sorted(library.pre_tokenizers.ByteLevel.alphabet()))}

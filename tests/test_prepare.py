@@ -1,0 +1,253 @@
+"""Text to tokens on disk: what is read, what is left out, what is refused."""
+
+import builtins
+import errno
+import gzip
+import io
+import json
+import shutil
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from mesascope.errors import ArgumentError
+from mesascope.language import documents, open_corpus, prepare, tokenizing
+from mesascope.language.documents import Reading, files_of, pieces
+from mesascope.language.tokenizing import load_tokenizer
+
+TEXTS = [f"document {number}: naïve {'x' * number}\n" for number in range(60)]
+
+
+def texts_of(path, **how):
+    """Whole documents of a file, and what was left out."""
+    problems, found = [], []
+    for piece in pieces(path, Reading(report=problems.append, **how)):
+        if piece.begins:
+            found.append("")
+        found[-1] += piece.text
+    return found, [str(problem).removeprefix(f"{path}:") for problem in problems]
+
+
+def decoded(corpus, split):
+    tokens = np.concatenate(corpus[split]).tolist()
+    tokenizer, ends = (
+        load_tokenizer(corpus.folder / "tokenizer.json"),
+        [i for i, t in enumerate(tokens) if t == corpus.index.end],
+    )
+    starts = [0, *(end + 1 for end in ends)]
+    return [tokenizer.decode(tokens[start:end]) for start, end in zip(starts, ends, strict=False)]
+
+
+def rows(texts):
+    return "".join(json.dumps({"text": text, "id": 1}) + "\n" for text in texts)
+
+
+def written(folder, kind):
+    path = folder / kind
+    if kind == "rows.jsonl":
+        path.write_text(rows(TEXTS))
+    elif kind == "rows.jsonl.gz":
+        path.write_bytes(gzip.compress(rows(TEXTS).encode()))
+    elif kind == "table.parquet":
+        pyarrow.parquet.write_table(pa.table({"text": TEXTS, "n": range(len(TEXTS))}), path, row_group_size=7)
+    elif kind == "data-00000.arrow":
+        table = pa.table({"text": TEXTS})
+        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
+            stream.write_table(table, max_chunksize=9)
+    else:
+        path.write_text("<|doc|>".join(TEXTS))
+    return path
+
+
+@pytest.mark.parametrize("kind", ["rows.jsonl", "rows.jsonl.gz", "table.parquet", "data-00000.arrow", "delimited.txt"])
+@pytest.mark.parametrize("tokenizer", ["bytes", "bpe:300"])
+def test_every_format_gives_the_same_documents_back(kind, tokenizer, tmp_path):
+    path = written(tmp_path, kind)
+    delimiter = "<|doc|>" if kind.endswith(".txt") else None
+    corpus = prepare([path], tmp_path / "out", tokenizer, validation=0.3, delimiter=delimiter, shard=500)
+    train, validation = decoded(corpus, "train"), decoded(corpus, "validation")
+    assert sorted(train + validation) == sorted(TEXTS)
+    assert [text for text in TEXTS if text in set(train)] == train
+    assert 5 < len(validation) < 35
+    assert corpus.index.splits["train"].documents == len(train)
+    assert len(corpus["train"]) == -(-corpus.tokens("train") // 500)
+    corpus.verify()
+
+
+def test_windows_run_over_the_ends_of_shards(tmp_path):
+    corpus = prepare([written(tmp_path, "rows.jsonl")], tmp_path / "out", validation=0.3, shard=37)
+    whole = np.concatenate(corpus["train"])
+    starts = np.array([0, 5, 36, 37, 73, len(whole) - 100])
+    expected = np.stack([whole[start : start + 100] for start in starts])
+    np.testing.assert_array_equal(corpus.windows("train", starts, 100), expected)
+
+
+def test_a_copy_of_a_document_is_in_the_same_part(tmp_path):
+    (tmp_path / "rows.jsonl").write_text(rows(TEXTS * 2))
+    corpus = prepare([tmp_path / "rows.jsonl"], tmp_path / "out", validation=0.3)
+    train, validation = decoded(corpus, "train"), decoded(corpus, "validation")
+    assert not set(train) & set(validation)
+    assert len(train) == 2 * len(set(train))
+
+
+@pytest.mark.parametrize("size", [1, 7, 64])
+def test_long_documents_come_in_pieces_that_make_up_the_whole(size, tmp_path, monkeypatch):
+    monkeypatch.setattr(documents, "PIECE", size)
+    text = "ä line of text €\nand another, 𝄞, longer than a piece\n" * 5
+    (tmp_path / "one.txt").write_text(text)
+    (tmp_path / "two.txt").write_text("<cut>".join([text, "second", text]))
+    (tmp_path / "rows.jsonl").write_text(rows([text, "second"]))
+    assert texts_of(tmp_path / "one.txt") == ([text], [])
+    assert texts_of(tmp_path / "two.txt", delimiter="<cut>") == ([text, "second", text], [])
+    assert texts_of(tmp_path / "rows.jsonl") == ([text, "second"], [])
+
+
+def test_broken_lines_are_left_out_and_told_by_file_and_line(tmp_path):
+    (tmp_path / "a.jsonl").write_text(
+        '{"text": "good"}\n{"text": \n\n{"other": "x"}\n{"text": 3}\n[1]\n{"text": "fine"}\n'
+    )
+    (tmp_path / "b.txt").write_bytes(b"\xef\xbb\xbfgood\nbad \xff line\nfine\n")
+    assert texts_of(tmp_path / "a.jsonl") == (
+        ["good", "fine"],
+        ["2: no JSON (Expecting value)", "4: no text in 'text'", "5: no text in 'text'", "6: no text in 'text'"],
+    )
+    assert texts_of(tmp_path / "b.txt") == (["good\nfine\n"], ["2: no UTF-8 (invalid start byte at byte 4)"])
+    whole = gzip.compress(rows(TEXTS).encode())
+    (tmp_path / "c.jsonl.gz").write_bytes(whole[:-20])
+    _, said = texts_of(tmp_path / "c.jsonl.gz")
+    assert "no whole gzip file" in said[-1]
+    (tmp_path / "d.parquet").write_bytes(b"PAR1 and no more")
+    with pytest.raises(ArgumentError, match=r"d\.parquet must be a whole \.parquet file, but is not"):
+        texts_of(tmp_path / "d.parquet")
+
+
+def test_broken_lines_are_counted_or_refused(tmp_path, capsys):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(rows(TEXTS) + "{\n" * 30)
+    assert prepare([path], tmp_path / "out", "bpe:300", validation=0.3).index.skipped == 30
+    said = capsys.readouterr().err
+    assert said.count("no JSON") == 20
+    assert "more lines" in said
+    with pytest.raises(ArgumentError, match=r"rows\.jsonl must be text that can be read, but line 61 is no JSON"):
+        prepare([path], tmp_path / "other", validation=0.3, broken="refuse")
+
+
+def test_folders_are_read_in_the_order_of_names_and_other_files_left_alone(tmp_path):
+    for name in ("b.txt", "a.md", "sub/c.jsonl", "image.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("x")
+    assert [path.name for path in files_of([tmp_path])] == ["a.md", "b.txt", "c.jsonl"]
+    assert files_of([tmp_path / "image.png"]) == [tmp_path / "image.png"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"paths": ["nowhere.txt"]}, "paths must exist, but is 'nowhere.txt': name files or folders"),
+        ({"paths": "text.txt"}, "paths must be a list, but is 'text.txt'"),
+        ({"tokenizer": "bpe:12"}, "tokenizer must be bpe:VOCABULARY with at least 257 tokens, but is 'bpe:12'"),
+        ({"tokenizer": "bpe:lots"}, "tokenizer must be bpe:VOCABULARY"),
+        ({"tokenizer": "words"}, "tokenizer must be bytes, bpe:VOCABULARY or a file, but is 'words'"),
+        ({"validation": 0.9}, "validation must be at most 0.5"),
+        (
+            {"validation": 1e-9},
+            r"validation must have a document, but all 60 are in the other part \(validation = 1e-09\)",
+        ),
+        ({"broken": "keep"}, "broken must be one of 'refuse', 'skip'"),
+        ({"field": "body"}, "paths must hold text, but 1 files have none"),
+        ({"delimiter": ""}, "delimiter must have at least one character"),
+        ({"shard": 0}, "shard must be at least 1"),
+    ],
+)
+def test_what_cannot_be_prepared_is_refused_in_a_sentence(change, message, tmp_path):
+    given = {"paths": [written(tmp_path, "rows.jsonl")], "validation": 0.3} | change
+    with pytest.raises(ArgumentError, match=message):
+        prepare(out=tmp_path / "out", **given)
+    assert not (tmp_path / "out" / "index.json").exists()
+
+
+def test_no_text_at_all_is_refused(tmp_path):
+    (tmp_path / "empty.txt").write_text(" \n\n")
+    with pytest.raises(ArgumentError, match="paths must hold text, but 1 files have none"):
+        prepare([tmp_path / "empty.txt"], tmp_path / "out")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(ArgumentError, match="paths must hold files of text"):
+        prepare([tmp_path / "folder"], tmp_path / "out")
+    with pytest.raises(ArgumentError, match="field must be a column of"):
+        prepare([written(tmp_path, "table.parquet")], tmp_path / "out", field="body")
+
+
+def test_a_tokenizer_file_is_taken_as_it_is(tmp_path):
+    first = prepare([written(tmp_path, "rows.jsonl")], tmp_path / "out", "bpe:300", validation=0.3)
+    again = prepare([tmp_path / "rows.jsonl"], tmp_path / "again", first.folder / "tokenizer.json", validation=0.3)
+    assert again.index.tokenizer == first.index.tokenizer
+    np.testing.assert_array_equal(again["train"][0], first["train"][0])
+    (tmp_path / "bad.json").write_text("{}")
+    with pytest.raises(ArgumentError, match=r"bad\.json must be a tokenizer\.json of the tokenizers library"):
+        prepare([tmp_path / "rows.jsonl"], tmp_path / "bad", tmp_path / "bad.json")
+    bare = json.loads((first.folder / "tokenizer.json").read_text().replace(tokenizing.END, "<none>"))
+    (tmp_path / "bare.json").write_text(json.dumps(bare))
+    with pytest.raises(ArgumentError, match="tokenizer must have a token for the end of a document, but has none of"):
+        prepare([tmp_path / "rows.jsonl"], tmp_path / "bare", tmp_path / "bare.json")
+
+
+def test_a_corpus_that_is_not_whole_is_refused(tmp_path):
+    whole = prepare([written(tmp_path, "rows.jsonl")], tmp_path / "whole", validation=0.3, shard=500).folder
+    with pytest.raises(ArgumentError, match="out must be a folder without a corpus"):
+        prepare([tmp_path / "rows.jsonl"], whole)
+
+    def damaged(name, change):
+        folder = tmp_path / name
+        shutil.copytree(whole, folder)
+        change(folder)
+        return folder
+
+    def shorter(folder):
+        path = folder / "train-00001.bin"
+        path.write_bytes(path.read_bytes()[:-2])
+
+    def other(folder):
+        path = folder / "train-00001.bin"
+        path.write_bytes(bytes(reversed(path.read_bytes())))
+
+    def retokenized(folder):
+        (folder / "tokenizer.json").write_text("{}")
+
+    for name, change, message in (
+        ("missing", lambda folder: (folder / "train-00000.bin").unlink(), "must have 500 tokens, .* but is missing"),
+        ("short", shorter, "must have 500 tokens, as the index says, but has 499: prepare the text anew"),
+        ("tokenizer", retokenized, "tokenizer.json must be the tokenizer of the index, but is not"),
+        (
+            "index",
+            lambda folder: (folder / "index.json").write_text('{"schema": 1}'),
+            "must be an index of tokens, but",
+        ),
+        ("nothing", lambda folder: (folder / "index.json").unlink(), "corpus must be a folder with index.json"),
+    ):
+        with pytest.raises(ArgumentError, match=message):
+            open_corpus(damaged(name, change))
+    changed = open_corpus(damaged("changed", other))
+    with pytest.raises(ArgumentError, match="must have the checksum that the index says, but has another"):
+        changed.verify()
+    with pytest.raises(ArgumentError, match="must hold tokens below 257, but holds"):
+        changed.windows("train", np.array([500]), 500)
+
+
+def test_a_full_disk_names_the_file_and_leaves_no_index(tmp_path, monkeypatch):
+    path, opened = written(tmp_path, "rows.jsonl"), io.open
+
+    class Full(io.FileIO):
+        def write(self, data):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    def full(file, mode="r", *rest, **named):
+        return Full(file, "w") if str(file).endswith(".bin") else opened(file, mode, *rest, **named)
+
+    monkeypatch.setattr(io, "open", full)
+    monkeypatch.setattr(builtins, "open", full)
+    with pytest.raises(OSError, match="No space left") as error:
+        prepare([path], tmp_path / "out", validation=0.3)
+    assert str(error.value.filename).endswith(".bin")
+    assert not (tmp_path / "out" / "index.json").exists()
