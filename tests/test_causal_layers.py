@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from mesascope.errors import ArgumentError
 from mesascope.nets import AttentionConfig, CausalTransformer, CausalTransformerConfig, MesaAttention, TokenMLP
+from mesascope.nets.tokens import rotated
 from mesascope.records import registered
 from mesascope.streams import stream
 from mesascope.training import EnsembleState, ModuleState, Training
@@ -106,6 +107,26 @@ def test_values_are_convolved_over_time_where_asked(attention):
     past = functional.pad(e @ net.v_proj.weight.mT, (0, 0, 2, 0))
     lagged = sum(net.convolution[8:, lag] * past[2 - lag : 8 - lag] for lag in range(3))
     torch.testing.assert_close(seen[0].transpose(0, 1).flatten(1), functional.silu(lagged))
+
+
+@each_attention
+def test_keys_are_those_of_the_token_before_where_asked(attention):
+    net, plain, e = layer(attention, 4, 2, key_shift=True), layer(attention, 4, 2), tokens(6, 4)
+    keys = {}
+    for name, one in (("shifted", net), ("plain", plain)):
+        one.key.register_forward_hook(lambda module, inputs, output, name=name: keys.update({name: output}))
+        one(e)
+    assert not keys["shifted"][:, 0].any()
+    torch.testing.assert_close(keys["shifted"][:, 1:], keys["plain"][:, :-1])
+
+
+def test_rotary_scores_depend_on_how_far_apart_tokens_are_alone():
+    q, k = torch.randn(2, 1, 2, 7, 6, generator=stream(0, "rotary"), dtype=torch.float64)
+    times = torch.arange(7)
+    early, late = (rotated(q, times + start) @ rotated(k, times + start).mT for start in (0, 1000))
+    torch.testing.assert_close(early, late, rtol=1e-9, atol=1e-9)
+    assert not torch.allclose(early, q @ k.mT)
+    torch.testing.assert_close(rotated(q, times).norm(dim=-1), q.norm(dim=-1))
 
 
 @pytest.mark.parametrize("copied", [lambda net: net, copy.deepcopy, lambda net: net.double()])

@@ -133,6 +133,7 @@ CAUSAL_VARIANTS = [
     {"dpfp": 2},
     {"convolution": 3},
     {"positions": 4, "window": 3},
+    {"key_shift": True, "rotary": True, "key_size": 4},
     {"ridge_per_dimension": True, "ridge_kind": "constant", "forget": True},
     {"output_norm": True, "output_gate": True},
 ]

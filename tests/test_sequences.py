@@ -333,7 +333,15 @@ def predictor(*attention, width=12, **heads):
 
 
 @pytest.mark.parametrize("attention", ATTENTIONS)
-@pytest.mark.parametrize("heads", [{}, {"convolution": 3, "forget": True, "beta": True}, {"positions": 6, "window": 4}])
+@pytest.mark.parametrize(
+    "heads",
+    [
+        {},
+        {"convolution": 3, "forget": True, "beta": True},
+        {"positions": 6, "window": 4},
+        {"key_shift": True, "rotary": True},
+    ],
+)
 def test_any_split_into_prompt_and_steps_gives_the_same(attention, heads):
     net, s = predictor("softmax", attention, **heads), sequences(length=75)
     with torch.no_grad():

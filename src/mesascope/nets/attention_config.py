@@ -29,6 +29,10 @@ class AttentionConfig:
         convolution: taps of a causal convolution over time of each entry of keys and queries, followed by SiLU; 0 for
             none.
         convolve_values: whether values pass through such a convolution, too.
+        key_shift: whether keys are made of the token before, the first one's being zero: what a layer that copies
+            would make, by hand.
+        rotary: whether keys and queries are turned by angles that grow with time, pair by pair of their entries, so
+            that scores depend on how far apart tokens are; features are made of what is turned.
         positions: width of the sinusoidal position that keys and queries read beside the token; 0 for none.
         window: last tokens that softmax attention sees, which bounds its memory in decoding; all if None. Other kinds
             take no notice of it, as no kind but mesa does of the ridge.
@@ -50,7 +54,7 @@ class AttentionConfig:
         init_scale: initial weights are normal with variance init_scale / n_layers / fan-in, cut at two deviations;
             a layer by itself is one of one.
 
-    Source: thesis, sections 3.4, 3.5.3 and 3.7.1; MesaNet (von Oswald et al. 2025).
+    Source: thesis, sections 3.4, 3.5.3 and 3.7.1; MesaNet (von Oswald et al. 2025); rotary positions: Su et al. (2021).
     """
 
     width: int
@@ -62,6 +66,8 @@ class AttentionConfig:
     dpfp: int = 0
     convolution: int = 0
     convolve_values: bool = False
+    key_shift: bool = False
+    rotary: bool = False
     positions: int = 0
     window: int | None = None
     forget: bool = False
@@ -87,7 +93,16 @@ class AttentionConfig:
             require_count("n_kv_heads", self.n_kv_heads)
             if self.n_heads % self.n_kv_heads:
                 refuse("n_kv_heads", f"divide n_heads = {self.n_heads}", self.n_kv_heads, "pass a divisor")
-        for name in ("convolve_values", "forget", "ridge_per_dimension", "output_norm", "output_gate", "check"):
+        for name in (
+            "convolve_values",
+            "key_shift",
+            "rotary",
+            "forget",
+            "ridge_per_dimension",
+            "output_norm",
+            "output_gate",
+            "check",
+        ):
             require_instance(name, getattr(self, name), bool)
         for name in ("normalise", "beta"):
             if getattr(self, name) is not None:
@@ -102,6 +117,10 @@ class AttentionConfig:
                 "ridge", f"be greater than ridge_floor = {self.ridge_floor:g}", self.ridge, "raise it, or lower that"
             )
         key = key_size_of(self)
+        if self.key_shift and self.convolution:
+            refuse("convolution", "be 0 where keys are shifted", self.convolution, "leave one of them out")
+        if self.rotary and key % 2:
+            refuse("key_size", "be even for rotary positions", key, "pass an even one")
         if self.dpfp >= 2 * key or (self.dpfp and key == 1):
             refuse("dpfp", f"be less than {2 * key if key > 1 else 1} for key_size {key}", self.dpfp, "widen the keys")
 

@@ -24,7 +24,7 @@ from mesascope.nets.layers import (
 from mesascope.nets.padding import blanked, check_mask, check_padding, gates_without
 from mesascope.nets.points import Point, looked_at
 from mesascope.nets.states import AttentionState, check_state
-from mesascope.nets.tokens import sinusoidal
+from mesascope.nets.tokens import rotated, sinusoidal
 from mesascope.ops import dpfp
 from mesascope.shapes import Float, Tensor
 
@@ -125,8 +125,13 @@ class CausalAttention(nn.Module, ABC):
         """The state before the first token, for tokens ``(*batch, width)``."""
         for size in batch:
             require_count("batch", size, least=0)
-        channels = 0 if self.convolution is None else self.convolution.shape[0]
-        recent = self._like.new_zeros((*batch, max(self.config.convolution - 1, 0), channels))
+        taps, channels = (
+            max(self.config.convolution - 1, 0),
+            0 if self.convolution is None else self.convolution.shape[0],
+        )
+        if self.config.key_shift:
+            taps, channels = 1, self.k_proj.out_features
+        recent = self._like.new_zeros((*batch, taps, channels))
         position = torch.zeros(batch, dtype=torch.int64, device=self._like.device)
         return AttentionState(position, recent, self.init_memory(*batch))
 
@@ -232,14 +237,22 @@ class CausalAttention(nn.Module, ABC):
         made = [self.q_proj(placed), self.k_proj(placed), self.v_proj(tokens)]
         if mask is not None:  # their positions are no zeros
             made = [part.masked_fill(~mask[..., None], 0) for part in made]
-        made, recent = self._convolved(made, recent)
+        made, recent = self._shifted(made, recent) if self.config.key_shift else self._convolved(made, recent)
         counts = (self.config.n_heads, self.config.kv_heads, self.config.kv_heads)
         q, k, v = (part.unflatten(-1, (n, -1)).transpose(-3, -2) for part, n in zip(made, counts, strict=True))
+        if self.config.rotary:
+            q, k = rotated(q, times), rotated(k, times)
         if self.config.dpfp:
             q, k = dpfp(q, self.config.dpfp), dpfp(k, self.config.dpfp)
         if self.normalise:
             q, k = _normalised(q), _normalised(k)
         return q, k, v.to(q.dtype), recent  # autocast may leave them different
+
+    def _shifted(self, made: list[Tensor], recent: Tensor) -> tuple[list[Tensor], Tensor]:
+        """Queries, the keys of the tokens before, and values; and the last key."""
+        q, k, v = made
+        row = torch.cat([recent, k], -2)
+        return [q, row[..., :-1, :], v], row[..., -1:, :].clone()
 
     def _convolved(self, made: list[Tensor], recent: Tensor) -> tuple[list[Tensor], Tensor]:
         """Queries, keys and perhaps values through their convolutions over time, and the last inputs of these."""

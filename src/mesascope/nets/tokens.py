@@ -10,10 +10,10 @@ from torch.nn import functional
 
 from mesascope.errors import refuse, require_choice, require_count, require_instance
 from mesascope.records import register
-from mesascope.shapes import Float, Tensor
+from mesascope.shapes import Float, Int, Tensor
 from mesascope.tasks import Context
 
-__all__ = ["Alternating", "Concatenated", "Layout", "WithQuery", "alternated", "sinusoidal"]
+__all__ = ["Alternating", "Concatenated", "Layout", "WithQuery", "alternated", "rotated", "sinusoidal"]
 
 
 @runtime_checkable
@@ -109,6 +109,23 @@ def sinusoidal(positions: Tensor, size: int) -> Float[Tensor, "*count size"]:
     pairs = torch.arange((size + 1) // 2, dtype=torch.float64, device=positions.device)
     angles = positions[..., None] * 10_000.0 ** (-pairs * 2 / size)
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)[..., :size]
+
+
+def rotated(
+    vectors: Float[Tensor, "*batch heads t d"], times: Int[Tensor, "*times t"]
+) -> Float[Tensor, "*batch heads t d"]:
+    """Entries i and i + d/2 turned by the angle t / 10000^(2i/d), in float32 at least.
+
+    >>> turned = rotated(torch.tensor([[[1.0, 0.0]]]), torch.tensor([1]))
+    >>> torch.allclose(turned, torch.tensor([0.5403, 0.8415]), atol=1e-4)
+    True
+    """
+    half = vectors.shape[-1] // 2
+    speeds = 10_000.0 ** (-torch.arange(half, dtype=torch.float64, device=vectors.device) / half)
+    angles = times[..., None, :, None] * speeds
+    one, other = vectors.to(torch.promote_types(vectors.dtype, torch.float32)).chunk(2, -1)
+    cos, sin = angles.cos().to(one), angles.sin().to(one)
+    return torch.cat([one * cos - other * sin, one * sin + other * cos], -1).to(vectors)
 
 
 def _one_hot(positions: Tensor, size: int) -> Float[Tensor, "count size"]:
