@@ -1,5 +1,6 @@
 """Language models of numbers: causal, refused in a sentence, and learners by their probabilities."""
 
+import dataclasses
 import re
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given, strategies as st
 from mesascope.adapters import FORMATS, NumberWords, from_language_model
 from mesascope.errors import ArgumentError, ArgumentTypeError
 from mesascope.nets import AttentionConfig, CausalTransformerConfig, LanguageModelConfig
+from mesascope.records import from_record, to_record
 from mesascope.streams import stream
 from mesascope.tasks import Context, LinearRegression
 
@@ -27,6 +29,82 @@ def test_logits_depend_on_the_tokens_up_to_each_alone():
     before, after = model(tokens), model(changed)
     assert torch.equal(before[:, :7], after[:, :7])
     assert not torch.allclose(before[:, 7:], after[:, 7:])
+
+
+MODELS = {
+    "places": LanguageModelConfig(TRANSFORMER, 20, 12),
+    "hybrid": LanguageModelConfig(
+        CausalTransformerConfig(
+            (AttentionConfig(8, 2, rotary=True), AttentionConfig(8, 2, dpfp=2, key_shift=True, forget=True)), 2,
+            ("softmax", "mesa"), mlp=2, layer_norm=True,
+        ), 20, 12, places="none", tied=True,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("split", [0, 1, 7, 11])
+def test_decoding_gives_the_logits_of_the_whole(name, split):
+    model = MODELS[name].build(stream(0, "init")).double().eval()
+    tokens = torch.randint(20, (3, 12), generator=stream(0, "tokens"))
+    whole = model(tokens)
+    told, state = model.advance(tokens[:, :split], model.init_state(3))
+    torch.testing.assert_close(told, whole[:, :split])
+    for t in range(split, 12):
+        logits, state = model.step(tokens[:, t], state)
+        torch.testing.assert_close(logits, whole[:, t])
+    torch.testing.assert_close(model(tokens, last=2), whole[:, -2:])
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_padding_before_a_text_changes_nothing(name):
+    model = MODELS[name].build(stream(0, "init")).double().eval()
+    tokens = torch.randint(20, (3, 12), generator=stream(0, "tokens"))
+    lengths = (12, 5, 1)
+    mask = torch.stack([torch.arange(12) >= 12 - length for length in lengths])
+    padded, state = model.advance(tokens, model.init_state(3), mask)
+    for row, length in enumerate(lengths):
+        torch.testing.assert_close(padded[row, -length:], model(tokens[row : row + 1, -length:])[0])
+    torch.testing.assert_close(model(tokens, mask=mask)[mask], padded[mask])
+    if name == "places":
+        with pytest.raises(ArgumentError, match="tokens must be at most 12 long, but is 13: shorten the text"):
+            model.step(tokens[:, 0], state)
+    else:
+        model.step(tokens[:, 0], state)
+
+
+def test_tied_weights_are_one_and_dropout_is_of_training_alone():
+    config = dataclasses.replace(MODELS["hybrid"], dropout=0.5)
+    model, tokens = config.build(stream(0, "init")), torch.arange(12)[None]
+    assert model.logits is None
+    assert not torch.equal(model.train()(tokens), model(tokens))
+    assert torch.equal(model.eval()(tokens), model(tokens))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"places": "sines"}, "places must be one of 'learned', 'none', but is 'sines'"),
+        ({"dropout": 1.0}, "dropout must be at most 0.99"),
+        ({"context": 0}, "context must be at least 1"),
+    ],
+)
+def test_configs_that_cannot_be_are_refused(change, message):
+    with pytest.raises((ArgumentError, ArgumentTypeError), match=message):
+        dataclasses.replace(MODELS["places"], **change)
+
+
+def test_heads_of_layers_are_one_for_all_or_one_each():
+    own = (AttentionConfig(8, 2), AttentionConfig(8, 4, dpfp=1))
+    transformer = CausalTransformerConfig(own, 2, ("softmax", "linear"))
+    assert transformer.each_heads == own
+    assert from_record(to_record(transformer), CausalTransformerConfig) == transformer
+    for heads, message in (
+        (own[:1], "heads must be one value or 2, one a layer"),
+        ((own[0], AttentionConfig(4, 2)), r"heads must have one width, but is \[8, 4\]"),
+    ):
+        with pytest.raises((ArgumentError, ArgumentTypeError), match=message):
+            CausalTransformerConfig(heads, 2)
 
 
 def test_places_differ():
@@ -48,6 +126,7 @@ def test_tokens_that_it_cannot_read_are_refused(tokens, message):
         built()(tokens)
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_tokens_are_whole_numbers():
     with pytest.raises(ArgumentTypeError, match=r"^tokens must be of dtype torch\.int64, but are torch\.float32"):
         built()(torch.ones(1, 3))

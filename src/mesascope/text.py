@@ -46,11 +46,14 @@ def config_text(config: Any) -> str:
         value = getattr(config, field.name)
         fallback = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
         if value != fallback:
-            nested = dataclasses.is_dataclass(value)
-            shown.append(
-                f"{field.name}={type(value).__name__}({config_text(value)})" if nested else f"{field.name}={value!r}"
-            )
+            shown.append(f"{field.name}={_value_text(value)}")
     return ", ".join(shown)
+
+
+def _value_text(value: Any) -> str:
+    if isinstance(value, tuple) and any(map(dataclasses.is_dataclass, value)):
+        return f"({', '.join(map(_value_text, value))})"
+    return f"{type(value).__name__}({config_text(value)})" if dataclasses.is_dataclass(value) else repr(value)
 
 
 def number_text(value: float, stderr: float) -> str:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -29,7 +28,7 @@ class CausalTransformerConfig:
     """A causal transformer from tokens to tokens.
 
     Args:
-        heads: of every layer; positions are read by the first layer alone.
+        heads: of every layer, or a tuple of one each, of the same width; positions are read by the first layer alone.
         n_layers: layers.
         attention: ``"softmax"``, ``"linear"``, ``"delta"``, ``"mesa"`` or another name that is registered as
             attention; for all layers or one name a layer.
@@ -38,7 +37,7 @@ class CausalTransformerConfig:
         token_clip: clip every entry of every token to [-token_clip, token_clip] after each layer.
     """
 
-    heads: AttentionConfig
+    heads: AttentionConfig | tuple[AttentionConfig, ...]
     n_layers: int = 1
     attention: str | tuple[str, ...] = "linear"
     mlp: int | None = None
@@ -46,8 +45,21 @@ class CausalTransformerConfig:
     token_clip: float | None = None
 
     def __post_init__(self) -> None:
-        require_instance("heads", self.heads, AttentionConfig)
-        check_layers(self, registered("attention"))
+        check_layers(self, registered("attention"), "heads")
+        for one in self.each_heads:
+            require_instance("heads", one, AttentionConfig)
+        if len({one.width for one in self.each_heads}) > 1:
+            refuse("heads", "have one width", [one.width for one in self.each_heads], "set AttentionConfig.width")
+
+    @property
+    def width(self) -> int:
+        """Of a token."""
+        return self.each_heads[0].width
+
+    @property
+    def each_heads(self) -> tuple[AttentionConfig, ...]:
+        """The heads of each layer."""
+        return each_layer(self.heads, self.n_layers)
 
     @property
     def attentions(self) -> tuple[str, ...]:
@@ -98,13 +110,14 @@ class CausalTransformer(HasPoints, Pretrained):
         super().__init__()
         require_instance("config", config, CausalTransformerConfig)
         self.config = config
-        scale = config.heads.init_scale / config.n_layers
-        first = dataclasses.replace(config.heads, init_scale=scale)
-        heads = [first] + [dataclasses.replace(first, positions=0)] * (config.n_layers - 1)
-        known, width = registered("attention"), config.heads.width
+        scaled = [replace(one, init_scale=one.init_scale / config.n_layers) for one in config.each_heads]
+        heads = [scaled[0], *(replace(one, positions=0) for one in scaled[1:])]
+        known, width = registered("attention"), config.width
         self.embedded = Point()
         self.layers = nn.ModuleList(
-            CausalLayer(known[kind](own, generator), width, config.mlp, norm, scale, generator, config.token_clip)
+            CausalLayer(
+                known[kind](own, generator), width, config.mlp, norm, own.init_scale, generator, config.token_clip
+            )
             for kind, own, norm in zip(config.attentions, heads, config.layer_norms, strict=True)
         )
         for layer in self.layers:
@@ -186,9 +199,9 @@ class CausalTransformer(HasPoints, Pretrained):
         return steps
 
     def _check(self, tokens: Tensor, mask: Tensor | None, position: Tensor | None) -> None:
-        check_tokens("tokens", tokens, self.config.heads.width, next(self.parameters()), "AttentionConfig.width")
+        check_tokens("tokens", tokens, self.config.width, next(self.parameters()), "AttentionConfig.width")
         check_mask(mask, tokens)
-        if self.config.heads.check:
+        if any(one.check for one in self.config.each_heads):
             check_padding(mask, position)
 
     def _check_states(self, state: Any) -> None:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
 
-from mesascope.errors import ArgumentTypeError, refuse, require_count, require_instance
+from mesascope.errors import ArgumentTypeError, refuse, require_choice, require_count, require_instance, require_number
 from mesascope.nets.causal_transformer import CausalTransformer, CausalTransformerConfig
 from mesascope.nets.layers import initial_weights, module_text
+from mesascope.nets.padding import blanked, check_mask, given
+from mesascope.nets.points import HasPoints
 from mesascope.nets.pretrained import Pretrained
+from mesascope.nets.states import AttentionState, check_state
+from mesascope.ops.reading import read
 from mesascope.records import register
-from mesascope.shapes import Float, Tensor
+from mesascope.shapes import Float, Int, Tensor
 
 __all__ = ["LanguageModel", "LanguageModelConfig"]
 
@@ -25,25 +31,37 @@ class LanguageModelConfig:
     Args:
         transformer: layers between the embedding and the logits.
         vocabulary: number of tokens.
-        context: the most tokens that it reads; each place has a learned vector.
+        context: the most tokens that it reads where places are learned, and those that it trains on.
+        places: ``"learned"``, a vector for each place in the context, or ``"none"``: layers may have positions of their
+            own, and a text may be of any length.
+        tied: whether logits are products with the embedding, rather than with weights of their own.
+        dropout: share of the embedding's entries that are left out in training.
     """
 
     transformer: CausalTransformerConfig
     vocabulary: int
     context: int
+    places: str = "learned"
+    tied: bool = False
+    dropout: float = 0.0
 
     def __post_init__(self) -> None:
         require_instance("transformer", self.transformer, CausalTransformerConfig)
         for name in ("vocabulary", "context"):
             require_count(name, getattr(self, name))
+        require_choice("places", self.places, ("learned", "none"))
+        require_instance("tied", self.tied, bool)
+        require_number("dropout", self.dropout, least=0, most=0.99)
 
     def build(self, generator: torch.Generator | None = None) -> LanguageModel:
         """The network, its initial weights from ``generator``."""
         return LanguageModel(self, generator)
 
 
-class LanguageModel(Pretrained):
+class LanguageModel(HasPoints, Pretrained):
     """Tokens 0, 1, ... ``(*batch, t)`` to the logits of what follows each, ``(*batch, t, vocabulary)``.
+
+    `init_state` and `step` decode token by token, to the same numbers, and `advance` reads a part of a text.
 
     Args:
         config: what it is built from.
@@ -51,25 +69,77 @@ class LanguageModel(Pretrained):
 
     >>> from mesascope.nets import AttentionConfig
     >>> transformer = CausalTransformerConfig(AttentionConfig(width=8, n_heads=2), 2, "softmax", mlp=4, layer_norm=True)
-    >>> LanguageModelConfig(transformer, vocabulary=50, context=16).build()(torch.tensor([[3, 1, 4]])).shape
+    >>> model = LanguageModelConfig(transformer, vocabulary=50, context=16).build()
+    >>> model(torch.tensor([[3, 1, 4]])).shape
     torch.Size([1, 3, 50])
+    >>> logits, state = model.step(torch.tensor([3]), model.init_state(1))
     """
 
     def __init__(self, config: LanguageModelConfig, generator: torch.Generator | None = None) -> None:
         super().__init__()
         require_instance("config", config, LanguageModelConfig)
-        self.config, width = config, config.transformer.heads.width
-        self.embedding = initial_weights((config.vocabulary, width), 1.0, generator)
-        self.places = initial_weights((config.context, width), 1e-3, generator)
+        self.config, width = config, config.transformer.width
+        self.embedding = initial_weights((config.vocabulary, width), 1 / width if config.tied else 1.0, generator)
+        learned = config.places == "learned"
+        self.places = initial_weights((config.context, width), 1e-3, generator) if learned else None
         self.transformer = CausalTransformer(config.transformer, generator)
         self.norm = nn.LayerNorm(width)
-        self.logits = initial_weights((config.vocabulary, width), 1 / width, generator)
+        self.logits = None if config.tied else initial_weights((config.vocabulary, width), 1 / width, generator)
+        self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, tokens: Tensor) -> Float[Tensor, "*batch t vocabulary"]:
+    def forward(
+        self,
+        tokens: Int[Tensor, "*batch t"],
+        state: Sequence[AttentionState] | None = None,
+        mask: Tensor | None = None,
+        last: int | None = None,
+    ) -> Any:
+        """Logits of what follows each token, and where a state is given the state after them too: see `advance`.
+
+        Args:
+            tokens: numbers below ``vocabulary``.
+            state: of every layer, of the tokens before; the text is whole if None.
+            mask: ``(*batch, t)``, False for padding before a text's first token, which nothing sees.
+            last: how many of the last tokens are answered, all if None; one is all that a prompt is read for.
+        """
+        embedded = self._embedded(tokens, state, mask)
+        after = self.transformer(embedded, *given(state, mask), **({} if last is None else {"last": last}))
+        if state is None:
+            return self._read(after)
+        found, state = after
+        return self._read(found), state
+
+    def init_state(self, *batch: int) -> tuple[AttentionState, ...]:
+        """The state of every layer before the first token."""
+        return self.transformer.init_state(*batch)
+
+    def step(
+        self, token: Int[Tensor, "*batch"], state: Sequence[AttentionState]
+    ) -> tuple[Float[Tensor, "*batch vocabulary"], tuple[AttentionState, ...]]:
+        """The logits of what follows one token, and the state after it."""
+        logits, state = self.advance(token[..., None], state)
+        return logits.squeeze(-2), state
+
+    def advance(
+        self,
+        tokens: Int[Tensor, "*batch t"],
+        state: Sequence[AttentionState],
+        mask: Tensor | None = None,
+        last: int | None = None,
+    ) -> tuple[Float[Tensor, "*batch last vocabulary"], tuple[AttentionState, ...]]:
+        """Logits along a part of a text that goes on from ``state``, and the state after it: how a prompt is read."""
+        check_state(state, tuple)
+        return self(tokens, state, mask, last)
+
+    def __repr__(self) -> str:
+        return module_text(self)
+
+    def _embedded(
+        self, tokens: Tensor, state: Sequence[AttentionState] | None, mask: Tensor | None
+    ) -> Float[Tensor, "*batch t width"]:
+        require_instance("tokens", tokens, Tensor)
         if tokens.dtype != torch.long:
             raise ArgumentTypeError(f"tokens must be of dtype torch.int64, but are {tokens.dtype}: convert them.")
-        if tokens.shape[-1] > self.config.context:
-            refuse("tokens", f"be at most {self.config.context} long", tokens.shape[-1], "shorten the text")
         try:
             embedded = nn.functional.embedding(tokens, self.embedding)
         except IndexError:
@@ -77,7 +147,21 @@ class LanguageModel(Pretrained):
             refuse(
                 "tokens", f"be from 0 to {most}", [tokens.min().item(), tokens.max().item()], "use its own tokenizer"
             )
-        return self.norm(self.transformer(embedded + self.places[: tokens.shape[-1]])) @ self.logits.mT
+        check_mask(mask, embedded)
+        if self.places is not None:
+            times = torch.arange(tokens.shape[-1], device=tokens.device) if mask is None else mask.cumsum(-1) - 1
+            times = times.clamp(min=0) if state is None else times.clamp(min=0) + state[0].position[..., None]
+            self._require_room(times, tokens.shape[-1], known=state is None)
+            embedded = embedded + self.places[times]
+        return self.dropout(blanked(embedded, mask))
 
-    def __repr__(self) -> str:
-        return module_text(self)
+    def _require_room(self, times: Tensor, length: int, known: bool) -> None:
+        """Refuse a text longer than the places that are learned."""
+        if (known and length <= self.config.context) or not times.numel():
+            return
+        longest = max(int(row[0]) for row in read(times.amax()[None].double())) + 1
+        if longest > self.config.context:
+            refuse("tokens", f"be at most {self.config.context} long", longest, "shorten the text")
+
+    def _read(self, tokens: Tensor) -> Float[Tensor, "*batch t vocabulary"]:
+        return self.norm(tokens) @ (self.embedding if self.logits is None else self.logits).mT

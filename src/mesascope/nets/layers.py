@@ -54,14 +54,17 @@ def check_heads(config: Any) -> None:
         refuse("key_size", rule, None, "pass key_size")
 
 
-def check_layers(config: Any, attentions: Iterable[str]) -> None:
-    """Refuse a config whose ``n_layers``, ``attention``, ``mlp``, ``layer_norm`` or ``token_clip`` breaks its rule."""
+def check_layers(config: Any, attentions: Iterable[str], *others: str) -> None:
+    """Refuse a config whose ``n_layers``, ``attention``, ``mlp``, ``layer_norm`` or ``token_clip`` breaks its rule.
+
+    Fields ``others`` may hold one value for all layers or a tuple of one each, as ``attention`` and ``layer_norm`` do.
+    """
     require_count("n_layers", config.n_layers)
     if config.mlp is not None:
         require_count("mlp", config.mlp)
     if config.token_clip is not None:
         require_number("token_clip", config.token_clip, above=0)
-    for name in ("attention", "layer_norm"):
+    for name in ("attention", "layer_norm", *others):
         value = getattr(config, name)
         if isinstance(value, list | tuple):
             object.__setattr__(config, name, tuple(value))

@@ -54,7 +54,7 @@ class SequencePredictorConfig:
         object.__setattr__(self, "channels", tuple(self.channels))
         for channel in self.channels:
             require_choice("channels", channel, CHANNELS)
-        width, needed = self.transformer.heads.width, len(self.channels) * self.d
+        width, needed = self.transformer.width, len(self.channels) * self.d
         if width != needed:
             refuse("transformer", f"have width {needed}, {self.d} a channel", width, "set AttentionConfig.width")
 
@@ -97,7 +97,7 @@ class SequencePredictor(HasPoints, Pretrained):
     ) -> None:
         super().__init__()
         require_instance("config", config, SequencePredictorConfig)
-        self.config, d, width = config, config.d, config.transformer.heads.width
+        self.config, d, width = config, config.d, config.transformer.width
         if w0 is not None and config.channels is None:
             refuse("w0", "be None for raw tokens", tuple(w0.shape), "pass channels, or leave w0 out")
         check_start(w0, (d, d), "d")
@@ -160,17 +160,7 @@ class SequencePredictor(HasPoints, Pretrained):
         return (
             self.config.channels is not None
             and plain
-            and dataclasses.replace(
-                config.heads,
-                width=1,
-                n_heads=1,
-                key_size=None,
-                value_size=None,
-                n_kv_heads=None,
-                init_scale=1.0,
-                check=True,
-            )
-            == AttentionConfig(1)
+            and all(_plain(one) == AttentionConfig(1) for one in config.each_heads)
         )
 
     def products(self) -> list[Products]:
@@ -193,7 +183,9 @@ class SequencePredictor(HasPoints, Pretrained):
         if len(products) != config.n_layers:
             refuse("products", f"be of {config.n_layers} layers", len(products), "pass one pair a layer")
         heads, width, _ = products[0].w_kq.shape
-        own = dataclasses.replace(config.heads, n_heads=heads, n_kv_heads=None, key_size=width, value_size=width)
+        own = dataclasses.replace(
+            config.each_heads[0], n_heads=heads, n_kv_heads=None, key_size=width, value_size=width
+        )
         whole = dataclasses.replace(self.config, transformer=dataclasses.replace(config, heads=own))
         other = SequencePredictor(whole, torch.Generator(), self.w0).to(products[0].w_kq)
         for layer, pair in zip(other.transformer.layers, products, strict=True):
@@ -235,3 +227,9 @@ class SequencePredictor(HasPoints, Pretrained):
 
     def _read(self, tokens: Tensor) -> Tensor:
         return -tokens[..., : self.config.d] if self.w_out is None else rows_times(tokens, self.w_out.mT)
+
+
+def _plain(heads: AttentionConfig) -> AttentionConfig:
+    """These heads, but for how many and how large they are, how they start and what they check."""
+    sizes: dict[str, Any] = {"width": 1, "n_heads": 1, "key_size": None, "value_size": None, "n_kv_heads": None}
+    return dataclasses.replace(heads, **sizes, init_scale=1.0, check=True)

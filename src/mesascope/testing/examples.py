@@ -222,6 +222,17 @@ EXAMPLES: dict[str, dict[str, list[Callable[..., Any]]]] = {
             lambda: LanguageModelConfig(
                 CausalTransformerConfig(AttentionConfig(8, 2), 2, ("softmax", "linear"), mlp=2, layer_norm=True), 12, 9
             ),
+            lambda: LanguageModelConfig(
+                CausalTransformerConfig(
+                    (AttentionConfig(8, rotary=True), AttentionConfig(8, dpfp=2)),
+                    2,
+                    ("softmax", "mesa"),
+                ),
+                12,
+                9,
+                places="none",
+                tied=True,
+            ),
         ],
         "embedded-descent": [lambda: EmbeddedDescentConfig(EmbeddingConfig(4, 8), steps=2, eta=(0.1, 0.2))],
         "classifier": [
