@@ -1,2 +1,9 @@
+from .losses import (
+    in_context_score as in_context_score,
+    next_token_loss as next_token_loss,
+    token_losses as token_losses,
+)
+from .models import layered as layered, named_layers as named_layers
 from .preparing import prepare as prepare
 from .shards import Corpus as Corpus, open_corpus as open_corpus
+from .windows import TextWindows as TextWindows

@@ -1,0 +1,63 @@
+"""How well a language model predicts the next token, and how much better late in a text than early."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from mesascope.errors import ArgumentTypeError, refuse, require_count, require_instance
+from mesascope.measurement import Measurement
+from mesascope.shapes import Float, Int, Tensor
+from mesascope.training import Ensemble
+
+__all__ = ["in_context_score", "next_token_loss", "token_losses"]
+
+# Tokens that the score compares, and the context that they are of (Olsson et al. 2022).
+_EARLY, _LATE, _OF = 50, 500, 1024
+
+
+def next_token_loss(model: Ensemble | nn.Module, windows: Int[Tensor, "*batch t"]) -> Float[Tensor, "*members"]:
+    """The mean cross-entropy, in nats, of each token after those before it; one number a member of an `Ensemble`."""
+    losses = _losses(model, windows)
+    return losses.flatten(1).mean(1) if isinstance(model, Ensemble) else losses.mean()
+
+
+def token_losses(model: nn.Module, windows: Int[Tensor, "n t"], at_once: int = 8) -> Float[Tensor, "n predicted"]:
+    """The cross-entropy, in nats, of each token after the first, ``(n, t - 1)``, without gradients.
+
+    Args:
+        windows: of tokens, read by themselves.
+        at_once: windows that are read at once.
+    """
+    require_count("at_once", at_once)
+    with torch.no_grad():
+        return torch.cat([_losses(model, part) for part in windows.split(at_once)])
+
+
+def in_context_score(losses: Float[Tensor, "n predicted"]) -> Measurement:
+    """The loss late in a window less that early in it: below 0 where a model learns from what it has read.
+
+    The tokens compared are the 50th and the 500th of 1,024, as in Olsson et al. (2022), and those at the same share of
+    shorter windows; the mean and its error are over windows.
+
+    >>> in_context_score(torch.arange(64.0).neg().expand(3, -1)).value  # the 31st token beside the 3rd
+    -28.0
+    """
+    require_instance("losses", losses, Tensor)
+    if losses.ndim != 2 or losses.shape[1] < 20:
+        refuse("losses", "have shape (n, t) with t of at least 20", tuple(losses.shape), "pass token_losses of a model")
+    early, late = (round(place * losses.shape[1] / _OF) for place in (_EARLY, _LATE))
+    return Measurement.of(losses[:, late - 1] - losses[:, early - 1])
+
+
+def _losses(model: Any, windows: Tensor) -> Float[Tensor, "*batch predicted"]:
+    require_instance("windows", windows, Tensor)
+    if windows.dtype != torch.long:
+        raise ArgumentTypeError(f"windows must be of dtype torch.int64, but are {windows.dtype}: convert them.")
+    if windows.ndim < 2 or windows.shape[-1] < 2:
+        refuse("windows", "have shape (*batch, t) with t of at least 2", tuple(windows.shape), "draw longer ones")
+    logits = model(windows[..., :-1])
+    return functional.cross_entropy(logits.movedim(-1, 1), windows[..., 1:], reduction="none")

@@ -1,0 +1,62 @@
+"""Windows of a corpus, drawn for training or laid end to end for measuring."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from mesascope.errors import refuse, require_choice, require_count, require_instance
+from mesascope.language.shards import SPLITS, Corpus, open_corpus
+from mesascope.shapes import Int, Tensor
+
+__all__ = ["TextWindows"]
+
+
+@dataclass(frozen=True)
+class TextWindows:
+    """Windows of ``length`` tokens of a corpus, wherever they begin.
+
+    Args:
+        folder: that `prepare` wrote.
+        split: train or validation.
+
+    Raises:
+        ArgumentError: there is no corpus, or its split is shorter than a window.
+    """
+
+    folder: str
+    length: int
+    split: str = "train"
+
+    def __post_init__(self) -> None:
+        require_instance("folder", self.folder, str)
+        require_count("length", self.length, least=2)
+        require_choice("split", self.split, SPLITS)
+        object.__setattr__(self, "_corpus", open_corpus(self.folder))
+        if self.corpus.tokens(self.split) < self.length:
+            most = self.corpus.tokens(self.split)
+            refuse("length", f"be at most {most}, the tokens of {self.split}", self.length, "lower it, or add text")
+
+    @property
+    def corpus(self) -> Corpus:
+        """What the windows are of."""
+        return self._corpus  # type: ignore[attr-defined]
+
+    def sample(self, batch: int, generator: torch.Generator) -> Int[Tensor, "batch length"]:
+        """Draw ``batch`` windows, each with the same probability, on the generator's device."""
+        require_count("batch", batch, least=0)
+        require_instance("generator", generator, torch.Generator)
+        last = self.corpus.tokens(self.split) - self.length
+        starts = torch.randint(last + 1, (batch,), generator=generator, device=generator.device)
+        return self._at(starts.cpu().numpy()).to(generator.device)
+
+    def first(self, most: int) -> Int[Tensor, "count length"]:
+        """The first windows laid end to end, ``most`` of them or as many as there are."""
+        require_count("most", most)
+        count = min(most, self.corpus.tokens(self.split) // self.length)
+        return self._at(np.arange(count) * self.length)
+
+    def _at(self, starts: np.ndarray) -> Tensor:
+        return torch.from_numpy(self.corpus.windows(self.split, starts, self.length))

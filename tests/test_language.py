@@ -1,0 +1,112 @@
+"""Language models by the names of their layers: their text, their losses, and that they learn from what they read."""
+
+import math
+
+import pytest
+import torch
+from torch.nn import functional
+
+from mesascope.errors import ArgumentError
+from mesascope.language import (
+    TextWindows,
+    in_context_score,
+    layered,
+    named_layers,
+    next_token_loss,
+    prepare,
+    token_losses,
+)
+from mesascope.streams import stream
+from mesascope.training import Ensemble, Training, train
+
+TINY = {"vocabulary": 30, "context": 40, "width": 16, "n_heads": 2}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("corpus")
+    (folder / "text.txt").write_text("|".join("abc " * 20 + str(number) for number in range(40)))
+    return prepare([folder / "text.txt"], folder / "tokens", delimiter="|", validation=0.3)
+
+
+def test_layers_are_named_in_a_line():
+    assert named_layers("mesa") == ("mesa",)
+    assert named_layers("softmax,linear*2, delta") == ("softmax", "linear", "linear", "delta")
+    assert named_layers(["softmax", "mesa"]) == ("softmax", "mesa")
+    for line, message in (
+        ("softmax,mess", "layers must be one of .* but is 'mess': did you mean 'mesa'"),
+        ("", "layers must be one of .* but is ''"),
+        ("softmax*0", "layers must be there at least once, but is 'softmax\\*0'"),
+    ):
+        with pytest.raises(ArgumentError, match=message):
+            named_layers(line)
+
+
+def test_only_layers_that_are_not_softmax_have_features_convolutions_and_gates():
+    config = layered("softmax,mesa,linear", **TINY, dpfp=2, convolution=3, forget=True, positions="rotary")
+    softmax, *others = config.transformer.each_heads
+    assert (softmax.dpfp, softmax.convolution, softmax.forget, softmax.rotary) == (0, 0, False, True)
+    assert {(one.dpfp, one.convolution, one.forget, one.rotary) for one in others} == {(2, 3, True, False)}
+    assert config.places == "none"
+    assert layered("mesa", **TINY, key_shift=True).transformer.each_heads[0].key_shift
+
+
+def test_models_of_other_layers_have_the_same_number_of_parameters():
+    counts = {
+        name: sum(weight.numel() for weight in layered(f"softmax, {name}", **TINY).build().parameters())
+        for name in ("softmax", "linear", "mesa")
+    }
+    assert counts["softmax"] == counts["linear"]
+    assert counts["mesa"] == counts["linear"] + TINY["n_heads"]  # a ridge a head
+
+
+def test_losses_are_cross_entropies_of_the_tokens_that_follow():
+    model = layered("softmax, mesa", **TINY).build(stream(0, "init"))
+    windows = torch.randint(30, (5, 12), generator=stream(0, "tokens"))
+    losses = token_losses(model, windows, at_once=2)
+    for row, told in zip(windows, losses, strict=True):
+        by_hand = [-model(row[None, :t])[0, -1].log_softmax(-1)[row[t]] for t in range(1, 12)]
+        torch.testing.assert_close(told, torch.stack(by_hand), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(next_token_loss(model, windows), losses.mean())
+    both = Ensemble([model, layered("softmax, mesa", **TINY).build(stream(1, "init"))])
+    torch.testing.assert_close(next_token_loss(both, windows.expand(2, -1, -1))[0], losses.mean())
+
+
+def test_the_score_is_the_loss_late_less_that_early():
+    losses = torch.zeros(4, 1024)
+    losses[:, 499], losses[:, 49] = torch.tensor([1.0, 2.0, 3.0, 4.0]), 5.0
+    score = in_context_score(losses)
+    assert (score.value, score.n) == (-2.5, 4)
+    with pytest.raises(ArgumentError, match=r"losses must have shape \(n, t\) with t of at least 20, but is \(4, 3\)"):
+        in_context_score(losses[:, :3])
+
+
+def test_windows_are_of_the_text_and_repeat_with_their_generator(corpus):
+    text = TextWindows(str(corpus.folder), 21)
+    drawn = text.sample(50, stream(0, "windows"))
+    whole = torch.from_numpy(corpus.windows("train", torch.tensor([0]).numpy(), corpus.tokens("train")))[0]
+    assert all(bool((whole.unfold(0, 21, 1) == row).all(1).any()) for row in drawn)
+    assert torch.equal(drawn, text.sample(50, stream(0, "windows")))
+    assert len(torch.unique(drawn, dim=0)) > 10
+    laid = TextWindows(str(corpus.folder), 21, "validation").first(10**6)
+    assert torch.equal(laid[1], torch.from_numpy(corpus["validation"][0][21:42].astype("int64")))
+    assert len(laid) == corpus.tokens("validation") // 21
+    with pytest.raises(ArgumentError, match="length must be at most"):
+        TextWindows(str(corpus.folder), 10**6)
+
+
+def test_a_model_learns_a_text_and_copies_what_it_has_read():
+    """Tokens at random, and then again: only what was read tells what comes."""
+
+    class Repeated:
+        def sample(self, batch, generator):
+            half = torch.randint(10, (batch, 10), generator=generator)
+            return torch.cat([half, half], 1)
+
+    plan = Training(400, 32, learning_rate=1e-2, optimizer="adamw", schedule="cosine", clip=1.0)
+    config = layered("softmax, mesa", 10, 20, width=32, n_heads=2, dpfp=2)
+    trained = train(config.build, Repeated(), plan, [0], loss=next_token_loss)[0]
+    losses = token_losses(trained, Repeated().sample(64, stream(0, "test"))).mean(0)
+    assert losses[:9].mean() == pytest.approx(math.log(10), abs=0.15)
+    assert losses[11:].mean() < 0.3
+    assert functional.relu(losses[11:] - 1.0).max() == 0
