@@ -22,8 +22,7 @@ from tiny_study import contents
 from mesascope.cli import main
 from mesascope.errors import RunDirectoryError
 from mesascope.reports import write_report
-from mesascope.runs import find_runs, open_run
-from mesascope.studies import running
+from mesascope.runs import find_runs, open_run, provenance
 
 MESASCOPE = f"{sys.executable} -m mesascope"
 
@@ -216,12 +215,12 @@ def test_the_commit_of_a_run_is_that_of_mesascopes_own_code(tmp_path, monkeypatc
         who = ("-c", "user.name=a", "-c", "user.email=a@b")
         return subprocess.run(["git", "-C", tmp_path, *who, *words], capture_output=True, text=True, check=True).stdout
 
-    own = tmp_path / "running.py"
+    own = tmp_path / "provenance.py"
     own.touch()
-    monkeypatch.setattr("mesascope.studies.running.__file__", str(own))
+    monkeypatch.setattr("mesascope.runs.provenance.__file__", str(own))
     git("init")
     git("commit", "--allow-empty", "-m", "a project")
-    assert running._commit() is None
-    git("add", "running.py")
+    assert provenance._commit() is None
+    git("add", "provenance.py")
     git("commit", "-m", "mesascope")
-    assert running._commit() == git("rev-parse", "HEAD").strip()
+    assert provenance._commit() == git("rev-parse", "HEAD").strip()

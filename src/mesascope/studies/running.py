@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import os
-import platform
-import subprocess
 import sys
 import uuid
-from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +22,10 @@ from mesascope.evidence.tables import Table
 from mesascope.records import registered, to_record
 from mesascope.reports import draw_figures, write_report
 from mesascope.runs import Run, open_run
+from mesascope.runs.provenance import available_device, made_with, tell_of_other_packages
 from mesascope.studies.study import Study
 
-__all__ = ["available_device", "changed_settings", "conclude", "new_run", "resume_run", "run_study"]
+__all__ = ["changed_settings", "conclude", "new_run", "resume_run", "run_study"]
 
 
 def new_run(
@@ -56,7 +54,8 @@ def new_run(
     require_instance("settings", settings, type(study.presets[preset]))
     require_count("seed", seed, least=0)
     device = available_device(device)
-    created, id = datetime.now(UTC), uuid.uuid4().hex
+    made = made_with(device, command)
+    id, created = uuid.uuid4().hex, datetime.fromisoformat(made["created"])
     path = Path("runs") / f"{study.name}-{preset}-{created.astimezone():%Y%m%d-%H%M%S}-{id[:6]}" if out is None else out
     config = {
         "id": id,
@@ -64,16 +63,10 @@ def new_run(
         "preset": preset,
         "settings": to_record(settings),
         "seed": seed,
-        "device": device,
         "question": study.question,
         "source": study.source,
         "deviations": list(study.deviations) if preset == "paper" else [],
-        "command": command.encode("utf-8", "replace").decode(),
-        "created": created.isoformat(timespec="microseconds"),
-        "versions": {name: _version(name) for name in ("mesascope", "torch", "numpy")},
-        "python": platform.python_version(),
-        "machine": _machine(device),
-        "git": _commit(),
+        **made,
     }
     if reuse is not None:
         other = open_run(reuse)
@@ -93,12 +86,7 @@ def resume_run(path: str | Path) -> tuple[Study, Any, Run]:
     _require_preset(study, run)
     available_device(run.config["device"])
     run.check()
-    for package, then in run.config.get("versions", {}).items():
-        if then != (now := _version(package)):
-            print(
-                f"mesascope: {path} was begun with {package} {then} and goes on with {now}: numbers may differ.",
-                file=sys.stderr,
-            )
+    tell_of_other_packages(path, run.config)
     return study, settings, run
 
 
@@ -189,53 +177,3 @@ def _flat(record: Any, prefix: str = "") -> dict[str, Any]:
     if not isinstance(record, dict):
         return {prefix.rstrip("."): record}
     return {name: value for key, part in record.items() for name, value in _flat(part, f"{prefix}{key}.").items()}
-
-
-def available_device(name: str) -> str:
-    """The device of this name, which must be there; ``auto`` is a GPU if there is one.
-
-    >>> available_device("cpu")
-    'cpu'
-    """
-    import torch
-
-    if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    there = ["cpu"]
-    if torch.cuda.is_available():
-        there += ["cuda", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
-    if torch.backends.mps.is_available():
-        there.append("mps")
-    if name not in there:
-        raise ArgumentError(f"device must be one that torch finds ({', '.join(there)}), but is {name!r}: pass cpu.")
-    return name
-
-
-def _machine(device: str) -> str:
-    import torch
-
-    if device.startswith("cuda"):
-        return torch.cuda.get_device_name(device)
-    return f"{platform.machine()}, threads: {torch.get_num_threads()}"
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"
-
-
-def _commit() -> str | None:
-    """The commit of mesascope's own checkout, None where its code is in no repository, or lies untracked in another."""
-    file, own = Path(__file__), {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-
-    def git(*words: str) -> str:
-        command = ["git", "-C", str(file.parent), *words]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=5, env=own).stdout.strip()
-
-    try:
-        git("ls-files", "--error-unmatch", file.name)
-        return git("rev-parse", "HEAD")
-    except (OSError, subprocess.SubprocessError):
-        return None

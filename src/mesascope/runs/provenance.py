@@ -1,0 +1,90 @@
+"""Where and with what a run is made: device, machine, packages and commit. Imports torch only when it is called."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from mesascope.errors import ArgumentError
+
+__all__ = ["available_device", "made_with", "tell_of_other_packages"]
+
+
+def made_with(device: str, command: str) -> dict[str, Any]:
+    """What config.json keeps of how a run that begins now is made."""
+    return {
+        "device": device,
+        "command": command.encode("utf-8", "replace").decode(),
+        "created": datetime.now(UTC).isoformat(timespec="microseconds"),
+        "versions": {name: _version(name) for name in ("mesascope", "torch", "numpy")},
+        "python": platform.python_version(),
+        "machine": _machine(device),
+        "git": _commit(),
+    }
+
+
+def tell_of_other_packages(path: str | Path, config: Mapping[str, Any]) -> None:
+    """Say which packages are of another version than the run was begun with."""
+    for package, then in config.get("versions", {}).items():
+        if then != (now := _version(package)):
+            print(
+                f"mesascope: {path} was begun with {package} {then} and goes on with {now}: numbers may differ.",
+                file=sys.stderr,
+            )
+
+
+def available_device(name: str) -> str:
+    """The device of this name, which must be there; ``auto`` is a GPU if there is one.
+
+    >>> available_device("cpu")
+    'cpu'
+    """
+    import torch
+
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    there = ["cpu"]
+    if torch.cuda.is_available():
+        there += ["cuda", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
+    if torch.backends.mps.is_available():
+        there.append("mps")
+    if name not in there:
+        raise ArgumentError(f"device must be one that torch finds ({', '.join(there)}), but is {name!r}: pass cpu.")
+    return name
+
+
+def _machine(device: str) -> str:
+    import torch
+
+    if device.startswith("cuda"):
+        return torch.cuda.get_device_name(device)
+    return f"{platform.machine()}, threads: {torch.get_num_threads()}"
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _commit() -> str | None:
+    """The commit of mesascope's own checkout, None where its code is in no repository, or lies untracked in another."""
+    file, own = Path(__file__), {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(file.parent), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=5, env=own).stdout.strip()
+
+    try:
+        git("ls-files", "--error-unmatch", file.name)
+        return git("rev-parse", "HEAD")
+    except (OSError, subprocess.SubprocessError):
+        return None
