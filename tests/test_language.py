@@ -1,23 +1,30 @@
 """Language models by the names of their layers: their text, their losses, and that they learn from what they read."""
 
+import dataclasses
 import math
+import shutil
 
 import pytest
 import torch
 from torch.nn import functional
 
-from mesascope.errors import ArgumentError
+from mesascope.errors import ArgumentError, RunDirectoryError
 from mesascope.language import (
+    LanguageTraining,
     TextWindows,
     in_context_score,
     layered,
     named_layers,
+    new_language_run,
     next_token_loss,
     prepare,
+    resume_language_run,
     token_losses,
+    train_language_model,
 )
+from mesascope.nets import LanguageModel
 from mesascope.streams import stream
-from mesascope.training import Ensemble, Training, train
+from mesascope.training import Ensemble, ModuleState, Training, train
 
 TINY = {"vocabulary": 30, "context": 40, "width": 16, "n_heads": 2}
 
@@ -110,3 +117,95 @@ def test_a_model_learns_a_text_and_copies_what_it_has_read():
     assert losses[:9].mean() == pytest.approx(math.log(10), abs=0.15)
     assert losses[11:].mean() < 0.3
     assert functional.relu(losses[11:] - 1.0).max() == 0
+
+
+# Training
+
+
+def settings_for(corpus, **changes):
+    plan = Training(
+        12, 4, learning_rate=1e-2, optimizer="adamw", clip=1.0, evaluate_every=4, checkpoint_every=4,
+    )  # fmt: skip
+    return LanguageTraining(
+        str(corpus.folder), "softmax, mesa", 16, 2, 2, 24, dropout=0.1, training=plan, validation_windows=6, **changes
+    )
+
+
+def weights_of(model):
+    return torch.cat([weight.detach().flatten() for weight in model.parameters()])
+
+
+def test_a_killed_training_goes_on_to_the_same_bytes(corpus, tmp_path, monkeypatch):
+    whole = new_language_run(settings_for(corpus), tmp_path / "whole", seed=3)
+    expected = train_language_model(whole)
+    killed, update = new_language_run(settings_for(corpus), tmp_path / "killed", seed=3), ModuleState.update
+
+    def kill(state, batch):
+        if state.step == 6:
+            raise MemoryError
+        return update(state, batch)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ModuleState, "update", kill)
+        with pytest.raises(MemoryError):
+            train_language_model(killed)
+    again = train_language_model(resume_language_run(tmp_path / "killed"))
+    assert torch.equal(weights_of(again), weights_of(expected))
+    assert killed.metrics("model") == whole.metrics("model")
+    kept = LanguageModel.from_pretrained(tmp_path / "killed" / "model")
+    assert torch.equal(weights_of(kept), weights_of(expected))
+    assert (tmp_path / "killed" / "model" / "tokenizer.json").is_file()
+
+
+def test_a_batch_may_be_computed_in_parts_and_in_half_precision(corpus, tmp_path):
+    one = train_language_model(new_language_run(settings_for(corpus), tmp_path / "one"))
+    for name, changes, apart in (("parts", {"accumulate": 2}, 1e-3), ("half", {"autocast": "bfloat16"}, 0.1)):
+        plain = {"dropout": 0.0} if name == "parts" else {}
+        settings = dataclasses.replace(settings_for(corpus, **changes), **plain)
+        other = train_language_model(new_language_run(settings, tmp_path / name))
+        reference = one
+        if plain:
+            whole = dataclasses.replace(settings_for(corpus), **plain)
+            reference = train_language_model(new_language_run(whole, tmp_path / f"{name} whole"))
+        assert (weights_of(other) - weights_of(reference)).norm() < apart * weights_of(reference).norm()
+
+
+def test_training_lowers_the_validation_loss_and_tells_the_tokens_a_second(corpus, tmp_path, capsys):
+    settings = settings_for(corpus)
+    longer = dataclasses.replace(settings, training=dataclasses.replace(settings.training, steps=60, evaluate_every=60))
+    run = new_language_run(longer, tmp_path / "run")
+    train_language_model(run)
+    first, last = run.metrics("model")
+    assert first["loss"] == pytest.approx(math.log(257), abs=1.0)
+    assert last["loss"] < 0.7 * first["loss"]
+    assert set(first) == {"training", "step", "seed", "loss", "in_context_score"}
+    assert "tokens/s" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"corpus": "nowhere"}, "corpus must be a folder with index.json"),
+        ({"context": 10**5}, "length must be at most"),
+        ({"layers": "softmax, mess"}, "layers must be one of"),
+        ({"accumulate": 3}, "accumulate must divide the batch of 4 windows, but is 3"),
+        ({"autocast": "float8"}, "autocast must be one of"),
+        ({"width": 15}, "key_size must be given, as n_heads = 2 does not divide width = 15"),
+    ],
+)
+@pytest.mark.usefixtures("unchecked")
+def test_what_cannot_be_trained_is_refused_before_it_begins(corpus, tmp_path, changes, message):
+    with pytest.raises(ArgumentError, match=message):
+        new_language_run(dataclasses.replace(settings_for(corpus), **changes), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_another_corpus_in_its_place_is_refused(corpus, tmp_path):
+    shutil.copytree(corpus.folder, tmp_path / "tokens")
+    run = new_language_run(dataclasses.replace(settings_for(corpus), corpus=str(tmp_path / "tokens")), tmp_path / "run")
+    train_language_model(run)
+    shutil.rmtree(tmp_path / "tokens")
+    (tmp_path / "text.txt").write_text("|".join("xyz " * 20 + str(number) for number in range(40)))
+    prepare([tmp_path / "text.txt"], tmp_path / "tokens", delimiter="|", validation=0.3)
+    with pytest.raises(RunDirectoryError, match="must hold the training that is asked for"):
+        train_language_model(resume_language_run(tmp_path / "run"))

@@ -1,3 +1,9 @@
+from .learning import (
+    LanguageTraining as LanguageTraining,
+    new_language_run as new_language_run,
+    resume_language_run as resume_language_run,
+    train_language_model as train_language_model,
+)
 from .losses import (
     in_context_score as in_context_score,
     next_token_loss as next_token_loss,

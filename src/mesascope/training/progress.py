@@ -22,10 +22,11 @@ class ProgressBar:
         name: of what is trained.
         steps: of the whole training.
         every: seconds between two lines, or a tenth of that between two updates of the bar.
+        per_step: tokens of a step, whose rate is told; None for what has none.
     """
 
-    def __init__(self, name: str, steps: int, *, every: float = 5.0) -> None:
-        self.name, self.steps, self.every = name, steps, every
+    def __init__(self, name: str, steps: int, *, every: float = 5.0, per_step: int | None = None) -> None:
+        self.name, self.steps, self.every, self.per_step = name, steps, every, per_step
         self._first: tuple[int, float] | None = None
         self._shown = time.monotonic()
         self._bar = _bar() if sys.stderr.isatty() else None
@@ -48,12 +49,15 @@ class ProgressBar:
         if now - self._shown < due and step < self.steps:
             return
         self._shown = now
+        first, start = self._first
+        pace = (now - start) / max(step - first, 1)
         loss = _said(metrics["loss"])
+        if self.per_step is not None and pace > 0:
+            loss += f", {self.per_step / pace:,.0f} tokens/s"
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=step, loss=loss)
             return
-        first, start = self._first
-        left = (now - start) / max(step - first, 1) * (self.steps - step)
+        left = pace * (self.steps - step)
         print(f"{self.name}: step {step}/{self.steps}, {loss}, {left:.0f} s left", file=sys.stderr, flush=True)
 
 

@@ -1,0 +1,193 @@
+"""Training a language model on a corpus, in a run that goes on after any kill."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from mesascope.errors import RunDirectoryError, refuse, require_choice, require_count, require_instance
+from mesascope.language.losses import in_context_score, next_token_loss, token_losses
+from mesascope.language.models import layered
+from mesascope.language.shards import TOKENIZER, open_corpus
+from mesascope.language.windows import TextWindows
+from mesascope.nets import LanguageModel, LanguageModelConfig
+from mesascope.records import from_record, to_record
+from mesascope.runs import Run
+from mesascope.runs.checkpoints import TrainingCheckpoints
+from mesascope.runs.provenance import available_device, made_with, tell_of_other_packages
+from mesascope.streams import stream
+from mesascope.training import ModuleState, ProgressBar, Training, fit
+
+__all__ = ["PRESETS", "LanguageTraining", "new_language_run", "resume_language_run", "train_language_model"]
+
+# Of the only training of such a run, and of the folder that its model is left in.
+MODEL = "model"
+_AUTOCAST = {"none": None, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class LanguageTraining:
+    """A language model, the text that it learns from, and how."""
+
+    corpus: str = "corpus"
+    """Folder that mesascope language prepare wrote."""
+    layers: str = "softmax, mesa"
+    """Names of the layers' attention, such as "softmax, linear*3"."""
+    width: int = 128
+    """Of a token."""
+    n_heads: int = 4
+    """Of each layer."""
+    mlp: int | None = 4
+    """Hidden width of MLPs as a multiple of the width; attention alone if None."""
+    context: int = 256
+    """Tokens of a window."""
+    positions: Literal["learned", "rotary", "none"] = "learned"
+    """A vector a place, turned keys and queries of softmax layers, or none."""
+    dpfp: int = 3
+    """nu of the features of layers that are not softmax; 0 for none."""
+    key_shift: bool = False
+    """Whether keys of the first layer are those of the token before."""
+    convolution: int = 0
+    """Taps of short convolutions of layers that are not softmax; 0 for none."""
+    forget: bool = False
+    """Whether those layers learn to forget."""
+    tied: bool = True
+    """Whether logits are products with the embedding."""
+    dropout: float = 0.0
+    """Of the embedding."""
+    training: Training = field(
+        default_factory=lambda: Training(
+            1000, 16, learning_rate=2e-3, schedule="cosine", warmup_steps=100, decay_from=0.0, final_rate=0.1,
+            optimizer="adamw", betas=(0.9, 0.95), weight_decay=0.1, clip=1.0, evaluate_every=100, checkpoint_every=200,
+        )
+    )  # fmt: skip
+    """Of what batches, at what rates; a batch is of windows."""
+    accumulate: int = 1
+    """Parts that a batch is computed in, one after the other."""
+    autocast: Literal["none", "bfloat16"] = "none"
+    """Precision of what is computed between weights, which stay in float32."""
+    validation_windows: int = 64
+    """Windows that the validation loss is the mean of."""
+
+    def __post_init__(self) -> None:
+        require_instance("corpus", self.corpus, str)
+        require_count("context", self.context, least=20)
+        for name in ("accumulate", "validation_windows"):
+            require_count(name, getattr(self, name))
+        if self.training.batch % self.accumulate:
+            refuse(
+                "accumulate", f"divide the batch of {self.training.batch} windows", self.accumulate, "pass a divisor"
+            )
+        require_choice("autocast", self.autocast, _AUTOCAST)
+        self.network(vocabulary=257)
+
+    def network(self, vocabulary: int) -> LanguageModelConfig:
+        """The model."""
+        return layered(
+            self.layers, vocabulary, self.context, width=self.width, n_heads=self.n_heads, mlp=self.mlp,
+            positions=self.positions, dpfp=self.dpfp, key_shift=self.key_shift, convolution=self.convolution,
+            forget=self.forget, tied=self.tied, dropout=self.dropout,
+        )  # fmt: skip
+
+
+# Minutes on two cores, and the thesis' models on the Pile: four layers with MLPs, GPT-2's tokens.
+PRESETS = {
+    "quick": LanguageTraining(),
+    "paper": LanguageTraining(
+        layers="softmax, mesa*3", width=768, n_heads=12, context=1024, tied=False, dropout=0.1, accumulate=8,
+        training=Training(
+            100_000, 256, learning_rate=3e-4, schedule="cosine", warmup_steps=8000, decay_from=0.0, final_rate=2 / 3,
+            optimizer="adamw", betas=(0.9, 0.95), weight_decay=0.1, clip=1.0, evaluate_every=1000,
+            checkpoint_every=1000,
+        ), autocast="bfloat16", validation_windows=256,
+    ),
+}  # fmt: skip
+
+
+def new_language_run(
+    settings: LanguageTraining, out: str | Path, *, seed: int = 0, device: str = "cpu", command: str = ""
+) -> Run:
+    """Create the folder of a run that trains a language model.
+
+    Args:
+        device: auto (a GPU if there is one), cpu, cuda, cuda:1, ... or mps.
+
+    Raises:
+        ArgumentError: there is no corpus, or it is shorter than a window.
+    """
+    require_instance("settings", settings, LanguageTraining)
+    require_count("seed", seed, least=0)
+    device = available_device(device)
+    settings = replace(settings, corpus=str(Path(settings.corpus).resolve()))
+    for split in ("train", "validation"):
+        TextWindows(settings.corpus, settings.context + 1, split)
+    record = {"settings": to_record(settings), "seed": seed, "question": f"A language model: {settings.layers}"}
+    return Run.create(out, "training", record | made_with(device, command))
+
+
+def resume_language_run(folder: str | Path) -> Run:
+    """A run begun earlier, whose files are all as they were left."""
+    run = Run.open(folder)
+    _settings(run)
+    available_device(run.config["device"])
+    run.check()
+    tell_of_other_packages(folder, run.config)
+    return run
+
+
+def train_language_model(run: Run) -> LanguageModel:
+    """Train from the last checkpoint on, and leave the model and its tokenizer in the folder ``model`` of the run.
+
+    Metrics hold the validation loss in nats a token, and `in_context_score`, every ``evaluate_every`` steps.
+    """
+    settings, seed, device = _settings(run), run.config["seed"], torch.device(run.config["device"])
+    windows, held = (TextWindows(settings.corpus, settings.context + 1, split) for split in ("train", "validation"))
+    network, plan = settings.network(windows.corpus.index.vocabulary), settings.training
+    record = {
+        "network": to_record(network),
+        "settings": to_record(settings),
+        "seeds": [seed],
+        "tokens": _tokens(windows),
+    }
+    model = network.build(stream(seed, "init")).to(device)
+    state = ModuleState(
+        model, next_token_loss, plan, accumulate=settings.accumulate, autocast=_AUTOCAST[settings.autocast], seed=seed
+    )
+    shown = held.first(settings.validation_windows).to(device)
+
+    def log(step: int, model: Any) -> None:
+        losses = token_losses(model, shown)
+        numbers = {"loss": float(losses.mean()), "in_context_score": in_context_score(losses).value}
+        run.append_metrics([{"training": MODEL, "step": step, "seed": seed, **numbers}])
+
+    with run.lock(), ProgressBar(MODEL, plan.steps, per_step=plan.batch * settings.context) as bar:
+        checkpoints = TrainingCheckpoints(run.path / "checkpoints" / MODEL, record, device)
+        found = checkpoints.load()
+        run.rewind_metrics(MODEL, found[0] if found else -1)
+        trained = fit(
+            state, lambda step: windows.sample(plan.batch, stream(seed, "text", step)).to(device), plan, evaluate=log,
+            checkpoints=checkpoints, observe=bar,
+        )  # fmt: skip
+        trained.save_pretrained(run.path / MODEL)
+        shutil.copyfile(Path(settings.corpus) / TOKENIZER, run.path / MODEL / TOKENIZER)
+    return trained
+
+
+def _settings(run: Run) -> LanguageTraining:
+    try:
+        return from_record(run.config["settings"], LanguageTraining)
+    except (ValueError, TypeError, KeyError) as error:
+        raise RunDirectoryError(
+            f"{run.path / 'config.json'} must hold the settings of a language model, but does not "
+            f"({str(error).rstrip('.')}): start a new run."
+        ) from None
+
+
+def _tokens(windows: TextWindows) -> list[str]:
+    """What tells a corpus from others: the checksums of its tokenizer and of its shards."""
+    index = open_corpus(windows.folder).index
+    return [index.tokenizer, *(shard.sha256 for split in index.splits.values() for shard in split.shards)]
