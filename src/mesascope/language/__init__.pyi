@@ -11,5 +11,6 @@ from .losses import (
 )
 from .models import layered as layered, named_layers as named_layers
 from .preparing import prepare as prepare
+from .sampling import continued as continued, load_language_model as load_language_model
 from .shards import Corpus as Corpus, open_corpus as open_corpus
 from .windows import TextWindows as TextWindows

@@ -1,0 +1,109 @@
+"""Text that a language model goes on with, token by token, in memory that does not grow for linear, delta and mesa."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mesascope.errors import refuse, require_count, require_instance, require_number
+from mesascope.language.shards import TOKENIZER
+from mesascope.language.tokenizing import end_of_document, load_tokenizer
+from mesascope.nets import LanguageModel
+from mesascope.shapes import Float, Int, Tensor
+from mesascope.streams import stream
+
+__all__ = ["continued", "load_language_model", "next_tokens"]
+
+
+def load_language_model(folder: str | Path) -> tuple[LanguageModel, Any]:
+    """The model and tokenizer that a training left in a folder ``model``, or of the run that it is in.
+
+    Raises:
+        ArgumentError: there is none, or it is damaged.
+    """
+    path = Path(folder)
+    if (path / "checkpoints").is_dir():
+        path = path / "model"
+    if not (path / TOKENIZER).is_file():
+        refuse(
+            "folder", f"hold a language model and {TOKENIZER}", str(folder), "pass a run that has ended, or its model"
+        )
+    return LanguageModel.from_pretrained(path).eval(), load_tokenizer(path / TOKENIZER)
+
+
+def continued(
+    model: LanguageModel,
+    tokenizer: Any,
+    prompt: str = "",
+    *,
+    tokens: int = 200,
+    temperature: float = 1.0,
+    top_p: float = 1.0,
+    seed: int = 0,
+    chunk: int = 256,
+) -> Iterator[str]:
+    """The text after a prompt, piece by piece as it is drawn, until ``tokens`` are drawn or the document ends.
+
+    The prompt is read in chunks; then each token costs the same, whatever was read, in layers that are not softmax.
+
+    Args:
+        prompt: nothing begins a document.
+        temperature: of what is drawn; 0 takes the likeliest token each time.
+        top_p: tokens are drawn from the likeliest that make up this probability.
+
+    Raises:
+        ArgumentError: prompt and text are longer than the places that the model has learned.
+    """
+    require_instance("model", model, LanguageModel)
+    require_instance("prompt", prompt, str)
+    for name, value in (("tokens", tokens), ("chunk", chunk)):
+        require_count(name, value)
+    require_number("temperature", temperature, least=0)
+    require_number("top_p", top_p, above=0, most=1)
+    end = end_of_document(tokenizer)
+    read = [end, *tokenizer.encode(prompt, add_special_tokens=False).ids]
+    if model.places is not None and len(read) + tokens > model.config.context:
+        most = model.config.context - len(read)
+        refuse(
+            "tokens", f"be at most {most} after this prompt, as places end there", tokens, "lower it, or shorten that"
+        )
+    return _drawn(model, tokenizer, read, tokens, temperature, top_p, seed, chunk)
+
+
+def next_tokens(
+    logits: Float[Tensor, "batch vocabulary"], temperature: float, top_p: float, generator: torch.Generator
+) -> Int[Tensor, " batch"]:
+    """A token a row, drawn from the likeliest that make up the probability ``top_p``; the likeliest if cold."""
+    if temperature == 0:
+        return logits.argmax(-1)
+    shares, order = (logits.double() / temperature).softmax(-1).sort(-1, descending=True)
+    before = shares.cumsum(-1) - shares
+    drawn = torch.multinomial(shares.masked_fill(before >= top_p, 0), 1, generator=generator)
+    return order.gather(-1, drawn)[:, 0]
+
+
+@torch.no_grad()
+def _drawn(
+    model: LanguageModel, tokenizer: Any, read: list[int], tokens: int, temperature: float, top_p: float, seed: int,
+    chunk: int,
+) -> Iterator[str]:  # fmt: skip
+    device = model.embedding.device
+    generator, end, found, told = stream(seed, "text", device=device), read[0], [], 0
+    state, logits = model.init_state(1), None
+    for part in torch.tensor(read, device=device).split(chunk):
+        logits, state = model.advance(part[None], state, last=1)
+    assert logits is not None
+    logits = logits[:, -1]
+    for _ in range(tokens):
+        token = next_tokens(logits, temperature, top_p, generator)
+        if int(token) == end:
+            return
+        found.append(int(token))
+        text = tokenizer.decode(found)
+        if not text.endswith("\ufffd"):  # else a character is not whole yet
+            yield text[told:]
+            told = len(text)
+        logits, state = model.step(token, state)

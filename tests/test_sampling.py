@@ -1,0 +1,82 @@
+"""Text that a model goes on with: the whole model's own tokens, however the prompt is read."""
+
+import pytest
+import torch
+
+from mesascope.errors import ArgumentError
+from mesascope.language import continued, layered, load_language_model, prepare
+from mesascope.language.sampling import next_tokens
+from mesascope.language.tokenizing import end_of_document, load_tokenizer
+from mesascope.streams import stream
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("corpus")
+    (folder / "text.txt").write_text("|".join(f"näive text {number}" for number in range(40)))
+    return load_tokenizer(
+        prepare([folder / "text.txt"], folder / "out", "bpe:300", delimiter="|", validation=0.3).folder
+        / "tokenizer.json"
+    )
+
+
+def built(layers="softmax, mesa", **options):
+    size = {"width": 16, "n_heads": 2, "positions": "rotary"}
+    return layered(layers, 300, 60, **size | options).build(stream(0, "init")).double().eval()
+
+
+@pytest.mark.parametrize("layers", ["softmax, mesa", "linear*2", "delta, softmax"])
+@pytest.mark.parametrize("chunk", [1, 7, 256])
+def test_the_likeliest_text_is_that_of_the_whole_model(tokenizer, layers, chunk):
+    model, prompt = built(layers), "näive text and more"
+    read = [end_of_document(tokenizer), *tokenizer.encode(prompt).ids]
+    start = len(read)
+    with torch.no_grad():
+        for _ in range(12):
+            read.append(int(model(torch.tensor([read]))[0, -1].argmax()))
+            if read[-1] == read[0]:
+                break
+    told = "".join(continued(model, tokenizer, prompt, tokens=12, temperature=0, chunk=chunk))
+    assert tokenizer.decode(read[start:]).startswith(told)
+    assert len(told) >= len(tokenizer.decode(read[start:]).rstrip("\ufffd"))
+
+
+def test_draws_follow_the_seed_and_the_probabilities(tokenizer):
+    model = built()
+    first, again, other = ("".join(continued(model, tokenizer, tokens=20, seed=seed)) for seed in (0, 0, 1))
+    assert first == again != other
+    logits = torch.tensor([0.5, 0.3, 0.15, 0.05]).log().expand(20_000, -1)
+    for top_p, shares in ((1.0, [0.5, 0.3, 0.15, 0.05]), (0.75, [0.625, 0.375, 0, 0]), (0.01, [1, 0, 0, 0])):
+        counts = next_tokens(logits, 1.0, top_p, stream(0, "draws")).bincount(minlength=4) / 20_000
+        torch.testing.assert_close(counts, torch.tensor(shares, dtype=torch.float32), atol=0.02, rtol=0)
+    cold = next_tokens(logits, 0.1, 1.0, stream(0, "draws"))
+    assert (cold == 0).float().mean() > 0.99
+
+
+def test_a_text_ends_where_the_document_does(tokenizer):
+    model = built()
+    end = end_of_document(tokenizer)
+    model.norm.bias.data += 100 * model.logits.data[end]
+    assert list(continued(model, tokenizer, tokens=50)) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tokens": 0}, "tokens must be at least 1"),
+        ({"temperature": -1.0}, "temperature must be at least 0"),
+        ({"top_p": 0.0}, "top_p must be greater than 0"),
+        (
+            {"prompt": "text " * 5, "tokens": 60},
+            "tokens must be at most .* after this prompt, as places end there, but is 60",
+        ),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(tokenizer, options, message):
+    with pytest.raises(ArgumentError, match=message):
+        continued(built(positions="learned"), tokenizer, **options)
+
+
+def test_a_folder_without_a_model_is_refused(tmp_path):
+    with pytest.raises(ArgumentError, match=r"folder must hold a language model and tokenizer\.json"):
+        load_language_model(tmp_path)
