@@ -15,16 +15,25 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import tyro
 
 from mesascope.cli.identify import Identify
+from mesascope.cli.language import LANGUAGE, Language, language_command
 from mesascope.cli.ledger import Ledger
 from mesascope.cli.list_studies import ListStudies
 from mesascope.cli.report import Report
-from mesascope.cli.run import RunStudy, run_command
+from mesascope.cli.run import RunStudy, asked_preset, run_command
 from mesascope.errors import ArgumentError, MesascopeError, refuse, require_choice
 from mesascope.records import registered
 
 __all__ = ["naming_flags", "parsed"]
 
-COMMANDS = {"run": RunStudy, "identify": Identify, "list": ListStudies, "report": Report, "ledger": Ledger}
+COMMANDS = {
+    "run": RunStudy, "identify": Identify, "language": Language, "list": ListStudies, "report": Report,
+    "ledger": Ledger,
+}  # fmt: skip
+# How few and how many words a command takes, if not as many as one likes.
+WORDS = {
+    "run": (0, 0), "list": (0, 0), "report": (1, 1), "identify": (0, 1), "language train": (0, 0),
+    "language evaluate": (1, 1), "language sample": (1, 1),
+}  # fmt: skip
 
 # How alike a word and a flag are, of 1, where the one may stand for the other.
 NEAR = 0.6
@@ -57,6 +66,7 @@ def parsed(arguments: list[str]) -> Callable[[], None]:
     commands = (
         Annotated[run_command(arguments), tyro.conf.subcommand("run")],
         Annotated[Identify, tyro.conf.subcommand("identify")],
+        Annotated[language_command(arguments, asked_preset(arguments)), tyro.conf.subcommand("language")],
         Annotated[ListStudies, tyro.conf.subcommand("list")],
         Annotated[Report, tyro.conf.subcommand("report")],
         Annotated[Ledger, tyro.conf.subcommand("ledger")],
@@ -156,16 +166,20 @@ def _require_readable(flag: str, number: type, words: str, value: str) -> None:
 
 def _check_words(called: Sequence[str], program: str, words: Sequence[str]) -> None:
     """Refuse words that name no command or study, and more or fewer folders than a command takes."""
-    if called in ([], ["run"]):
-        what, known = ("a study", registered("study")) if called else ("a command", COMMANDS)
+    if called in ([], ["run"], ["language"]):
+        known = {"run": registered("study"), "language": LANGUAGE}[called[0]] if called else COMMANDS
+        what = "a study" if called == ["run"] else "a command"
         if not words:
             raise ArgumentError(f"{program} must be given {what}, but is given none: choose one of {', '.join(known)}.")
         require_choice(what, words[0], known)
-    least, most = {"run": (0, 0), "list": (0, 0), "report": (1, 1), "identify": (0, 1)}.get(called[0], (0, len(words)))
+    command = " ".join(called[:1] if called[0] == "run" else called)
+    least, most = WORDS.get(command, (0, len(words)))
     if not least <= len(words) <= most:
         given, takes = (
             " ".join(words) or "none",
-            {"report": "one folder", "identify": "one learner"}.get(called[0], "no words but flags"),
+            {"report": "one folder", "identify": "one learner"}.get(
+                command, "one model" if most else "no words but flags"
+            ),
         )
         raise ArgumentError(f"{program} takes {takes}, but is given {given}: see {program} --help.")
 
@@ -179,22 +193,27 @@ def _called(arguments: Sequence[str]) -> list[str]:
     if not arguments or arguments[0] not in COMMANDS:
         return []
     words = [arguments[0], *(word.replace("_", "-") for word in arguments[1:2])]  # as tyro takes them, too
-    return words if words[0] == "run" and words[1:] and words[1] in registered("study") else words[:1]
+    known = {"run": registered("study"), "language": LANGUAGE}.get(words[0], {})
+    return words if words[1:] and words[1] in known else words[:1]
 
 
 def _flags(called: Sequence[str]) -> dict[str, Any]:
     """The flags of a command, each with the type of its value."""
-    if called in ([], ["run"]):
+    if called in ([], ["run"], ["language"]):
         return {}
-    own = get_type_hints(COMMANDS[called[0]])
+    own = get_type_hints(LANGUAGE[called[1]] if called[0] == "language" else COMMANDS[called[0]])
     own = {
         name: kind
         for name, kind in own.items()
-        if name not in ("study", "settings", "directory", "directories", "learner")
+        if name not in ("study", "settings", "directory", "directories", "learner", "paths", "model")
     }
     if called[0] == "run":
         presets = registered("study")[called[1]].presets
         own |= {"preset": Literal[tuple(presets)]} | _nested(next(iter(presets.values())))
+    if list(called) == ["language", "train"]:
+        from mesascope.language.learning import PRESETS
+
+        own |= _nested(PRESETS["quick"])
     return {f"--{name.replace('_', '-')}": kind for name, kind in own.items()}
 
 

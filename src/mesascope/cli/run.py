@@ -17,7 +17,7 @@ import tyro
 from mesascope.errors import ArgumentError
 from mesascope.records import registered
 
-__all__ = ["RunStudy", "run_command"]
+__all__ = ["RunStudy", "asked_preset", "run_command"]
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Run:
 
 def run_command(arguments: Sequence[str]) -> Any:
     """The type of the command: one subcommand a study, whose flags default to the preset that is asked for."""
-    preset = _preset(arguments)
+    preset = asked_preset(arguments)
     kinds = []
     for study in registered("study").values():
         settings = study.presets.get(preset, study.presets["quick"])
@@ -112,7 +112,7 @@ class _Preset:
     preset: str = "quick"
 
 
-def _preset(arguments: Sequence[str]) -> str:
+def asked_preset(arguments: Sequence[str]) -> str:
     """The preset, which decides the defaults of the other flags; a wrong one is refused when those are parsed."""
     try:
         found, _ = tyro.cli(

@@ -1,3 +1,4 @@
+from .evaluating import Evaluation as Evaluation, evaluated as evaluated
 from .learning import (
     LanguageTraining as LanguageTraining,
     new_language_run as new_language_run,

@@ -1,0 +1,183 @@
+"""``mesascope language prepare | train | evaluate | sample``."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import operator
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+__all__ = ["LANGUAGE", "Language", "language_command"]
+
+
+@dataclass(frozen=True)
+class Prepare:
+    """Write the tokens of files of text into a folder, a part of the documents for validation.
+
+    PATHS are files or folders of plain text, JSONL, Parquet or Arrow; Python's standard library if there are none.
+    """
+
+    paths: tyro.conf.Positional[tuple[str, ...]] = ()
+    """Files and folders of text."""
+    out: Path = Path("corpus")
+    """Folder of the tokens."""
+    tokenizer: str = "bytes"
+    """bytes, bpe:VOCABULARY to train byte pairs on this text, or a tokenizer.json."""
+    validation: float = 0.01
+    """Share of the documents for validation."""
+    field: str = "text"
+    """Field of rows that holds the text."""
+    delimiter: str | None = None
+    """What stands between documents of a plain text file, which is one document if not given."""
+    broken: Literal["skip", "refuse"] = "skip"
+    """What to do with lines that are no UTF-8, JSON or text."""
+
+    def __call__(self) -> None:
+        from mesascope.language import prepare
+
+        corpus = prepare(
+            self.paths, self.out, self.tokenizer, validation=self.validation, field=self.field,
+            delimiter=self.delimiter, broken=self.broken,
+        )  # fmt: skip
+        for split, own in corpus.index.splits.items():
+            print(f"{split}: {own.tokens:,} tokens of {own.documents:,} documents")
+        print(f"{corpus.index.vocabulary:,} different tokens; {corpus.index.skipped:,} lines left out")
+        print(f"corpus: {self.out.resolve()}")
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train a language model on a corpus.
+
+    Its settings are those of the preset; the flags below change them one by one. mesascope language train --resume DIR
+    continues a training that was interrupted, with the same result.
+    """
+
+    settings: Annotated[Any, tyro.conf.arg(name="")]
+    preset: Literal["quick", "paper"] = "quick"
+    """Settings to start from: quick takes minutes on two cores, paper follows the thesis' numbers."""
+    seed: int = 0
+    """Of the initial weights and of the order of the text."""
+    out: Path | None = None
+    """Folder of the run; runs/language-<time> if not given."""
+    device: str = "auto"
+    """Where to compute: cpu, cuda, cuda:1, ... or mps; auto takes a GPU if there is one."""
+    resume: Path | None = None
+    """Folder of a run to continue; stands alone, as everything else is read from its config.json."""
+
+    def __call__(self) -> None:
+        from mesascope.language import new_language_run, resume_language_run, train_language_model
+        from mesascope.training import keep_freed_memory
+
+        keep_freed_memory()
+        if self.resume is None:
+            out = self.out or Path("runs") / f"language-{datetime.now():%Y%m%d-%H%M%S}"
+            command = shlex.join(["mesascope", *sys.argv[1:]])
+            run = new_language_run(self.settings, out, seed=self.seed, device=self.device, command=command)
+        else:
+            run = resume_language_run(self.resume)
+        print(f"run directory: {run.path}", flush=True)
+        try:
+            train_language_model(run)
+        except (KeyboardInterrupt, OSError) as stop:
+            stop.add_note(shlex.join(["mesascope", "language", "train", "--resume", str(run.path)]))
+            raise
+        last = run.metrics("model")[-1]
+        print(f"validation loss {last['loss']:.4f} nats a token, in-context score {last['in_context_score']:.4f}")
+        print(f"model: {(run.path / 'model').resolve()}")
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Tell how well a language model predicts a text, and how much better late in it than early.
+
+    MODEL is the run of a training, or the folder of a model.
+    """
+
+    model: tyro.conf.Positional[str]
+    """Run of a training, or folder of a model."""
+    corpus: Path = Path("corpus")
+    """Folder that mesascope language prepare wrote, with the model's own tokenizer."""
+    split: Literal["train", "validation"] = "validation"
+    """Part of its documents."""
+    windows: int = 256
+    """The most windows to read."""
+
+    def __call__(self) -> None:
+        from mesascope.language import evaluated, load_language_model
+
+        print(evaluated(*load_language_model(self.model), self.corpus, self.split, self.windows))
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Print a text that a language model goes on with.
+
+    MODEL is the run of a training, or the folder of a model.
+    """
+
+    model: tyro.conf.Positional[str]
+    """Run of a training, or folder of a model."""
+    prompt: str = ""
+    """Text to go on with; a document of its own if not given."""
+    tokens: int = 200
+    """The most tokens to draw."""
+    temperature: float = 1.0
+    """Of what is drawn; 0 takes the likeliest token each time."""
+    top_p: float = 1.0
+    """Draw from the likeliest tokens that make up this probability."""
+    seed: int = 0
+    """Of what is drawn."""
+
+    def __call__(self) -> None:
+        from mesascope.language import continued, load_language_model
+
+        pieces = continued(
+            *load_language_model(self.model), self.prompt, tokens=self.tokens, temperature=self.temperature,
+            top_p=self.top_p, seed=self.seed,
+        )  # fmt: skip
+        print(self.prompt, end="")
+        for piece in pieces:
+            print(piece, end="", flush=True)
+        print()
+
+
+LANGUAGE = {"prepare": Prepare, "train": Train, "evaluate": Evaluate, "sample": Sample}
+
+
+@dataclass(frozen=True)
+class Language:
+    """Language models: prepare text, train on it, evaluate, sample."""
+
+    command: Annotated[Any, tyro.conf.arg(name="")]
+
+    def __call__(self) -> None:
+        self.command()
+
+
+def language_command(arguments: Sequence[str], preset: str) -> Any:
+    """The type of the command: one subcommand each, where training's flags default to those of the preset.
+
+    Settings are read, and torch with them, only where a training is asked for.
+    """
+    settings: tuple[str, Any, Any] = ("settings", tyro.conf.Suppress[Any], None)
+    if list(arguments[:2]) == ["language", "train"]:
+        from mesascope.language.learning import PRESETS
+
+        own = PRESETS.get(preset, PRESETS["quick"])
+        settings = ("settings", Annotated[type(own), tyro.conf.arg(name="")], own)
+    train = dataclasses.make_dataclass("Train", [settings], bases=(Train,), frozen=True)
+    train.__doc__ = Train.__doc__
+    kinds = [Annotated[kind, tyro.conf.subcommand(name)] for name, kind in (LANGUAGE | {"train": train}).items()]
+    field = ("command", Annotated[functools.reduce(operator.or_, kinds), tyro.conf.arg(name="")])
+    one = dataclasses.make_dataclass("Language", [field], bases=(Language,), frozen=True)
+    one.__doc__ = Language.__doc__
+    return one

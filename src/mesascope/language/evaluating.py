@@ -1,0 +1,62 @@
+"""How well a language model predicts a corpus, in a few numbers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mesascope.errors import refuse
+from mesascope.language.losses import in_context_score, token_losses
+from mesascope.language.tokenizing import tokenizer_checksum
+from mesascope.language.windows import TextWindows
+from mesascope.measurement import Measurement
+from mesascope.nets import LanguageModel
+
+__all__ = ["Evaluation", "evaluated"]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The loss of a language model, in nats a token, with errors over windows.
+
+    Args:
+        loss: mean over all tokens.
+        score: see `in_context_score`.
+        by_token: the loss of tokens 1, 2 to 3, 4 to 7 and so on, by the number of the first of them.
+    """
+
+    loss: Measurement
+    score: Measurement
+    by_token: dict[int, Measurement]
+
+    @property
+    def perplexity(self) -> float:
+        """exp of the loss."""
+        return math.exp(self.loss.value)
+
+    def __str__(self) -> str:
+        lines = [f"loss {self.loss} nats a token, perplexity {self.perplexity:.4g}, {self.loss.n} windows"]
+        lines.append(f"in-context score {self.score}")
+        lines += [f"from token {first:>5}: {own}" for first, own in self.by_token.items()]
+        return "\n".join(lines)
+
+
+def evaluated(
+    model: LanguageModel, tokenizer: Any, corpus: str | Path, split: str = "validation", windows: int = 256
+) -> Evaluation:
+    """The loss on the first windows of a corpus, each as long as the model's context.
+
+    Raises:
+        ArgumentError: the corpus was written with another tokenizer, or is shorter than a window.
+    """
+    text = TextWindows(str(corpus), model.config.context + 1, split)
+    if text.corpus.index.tokenizer != tokenizer_checksum(tokenizer):
+        refuse(
+            "corpus", "have the tokenizer of the model", str(corpus), "prepare it with --tokenizer MODEL/tokenizer.json"
+        )
+    losses = token_losses(model, text.first(windows).to(model.embedding.device)).double().cpu()
+    firsts = [1 << power for power in range(losses.shape[1].bit_length())]
+    parts = {first: Measurement.of(losses[:, first - 1 : 2 * first - 1].mean(1)) for first in firsts}
+    return Evaluation(Measurement.of(losses.mean(1)), in_context_score(losses), parts)
