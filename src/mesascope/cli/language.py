@@ -15,6 +15,8 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from mesascope.cli.run import asked_preset
+
 __all__ = ["LANGUAGE", "Language", "language_command"]
 
 
@@ -163,7 +165,7 @@ class Language:
         self.command()
 
 
-def language_command(arguments: Sequence[str], preset: str) -> Any:
+def language_command(arguments: Sequence[str]) -> Any:
     """The type of the command: one subcommand each, where training's flags default to those of the preset.
 
     Settings are read, and torch with them, only where a training is asked for.
@@ -172,7 +174,7 @@ def language_command(arguments: Sequence[str], preset: str) -> Any:
     if list(arguments[:2]) == ["language", "train"]:
         from mesascope.language.learning import PRESETS
 
-        own = PRESETS.get(preset, PRESETS["quick"])
+        own = PRESETS.get(asked_preset(arguments), PRESETS["quick"])
         settings = ("settings", Annotated[type(own), tyro.conf.arg(name="")], own)
     train = dataclasses.make_dataclass("Train", [settings], bases=(Train,), frozen=True)
     train.__doc__ = Train.__doc__

@@ -19,7 +19,7 @@ from mesascope.cli.language import LANGUAGE, Language, language_command
 from mesascope.cli.ledger import Ledger
 from mesascope.cli.list_studies import ListStudies
 from mesascope.cli.report import Report
-from mesascope.cli.run import RunStudy, asked_preset, run_command
+from mesascope.cli.run import RunStudy, run_command
 from mesascope.errors import ArgumentError, MesascopeError, refuse, require_choice
 from mesascope.records import registered
 
@@ -66,7 +66,7 @@ def parsed(arguments: list[str]) -> Callable[[], None]:
     commands = (
         Annotated[run_command(arguments), tyro.conf.subcommand("run")],
         Annotated[Identify, tyro.conf.subcommand("identify")],
-        Annotated[language_command(arguments, asked_preset(arguments)), tyro.conf.subcommand("language")],
+        Annotated[language_command(arguments), tyro.conf.subcommand("language")],
         Annotated[ListStudies, tyro.conf.subcommand("list")],
         Annotated[Report, tyro.conf.subcommand("report")],
         Annotated[Ledger, tyro.conf.subcommand("ledger")],

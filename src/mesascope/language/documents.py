@@ -30,8 +30,6 @@ class Piece(NamedTuple):
     text: str
     begins: bool
     """Whether a document begins with it."""
-    bytes_read: int
-    """Of its file, up to and with it."""
 
 
 class Problem(NamedTuple):
@@ -92,7 +90,7 @@ def files_of(paths: Sequence[str | Path]) -> list[Path]:
 
 
 def standard_library() -> list[Path]:
-    """The sources of Python's standard library on this machine, some 20 MB: text that needs no download."""
+    """The sources of Python's standard library on this machine, some 30 MB: text that needs no download."""
     root = Path(sysconfig.get_paths()["stdlib"])
     found = sorted(path for path in root.rglob("*.py") if "site-packages" not in path.parts)
     if not found:
@@ -119,8 +117,8 @@ def _kind(path: Path) -> tuple[str, ...] | None:
     return next((kind for kind in (_TEXT, _ROWS, _TABLES) if suffix.lower() in kind), None)
 
 
-def _lines(path: Path, reading: Reading) -> Iterator[tuple[int, str, int]]:
-    """Number, text and bytes read of every line that is UTF-8."""
+def _lines(path: Path, reading: Reading) -> Iterator[tuple[int, str]]:
+    """Number and text of every line that is UTF-8."""
     with path.open("rb") as raw:
         file: IO[bytes] = io.BufferedReader(gzip.GzipFile(fileobj=raw)) if path.suffix == ".gz" else raw  # type: ignore[arg-type]
         number = 0
@@ -132,7 +130,7 @@ def _lines(path: Path, reading: Reading) -> Iterator[tuple[int, str, int]]:
                 while not line.endswith(b"\n") and _cut_short(line) and (rest := file.read(1)):
                     line += rest
                 try:
-                    yield number, line[start:].decode(), raw.tell()
+                    yield number, line[start:].decode()
                 except UnicodeDecodeError as error:
                     reading.report(Problem(path, number, f"no UTF-8 ({error.reason} at byte {error.start})"))
         except (EOFError, gzip.BadGzipFile) as error:
@@ -142,34 +140,34 @@ def _lines(path: Path, reading: Reading) -> Iterator[tuple[int, str, int]]:
 def _cut_short(line: bytes) -> bool:
     """Whether bytes end within a character of UTF-8."""
     try:
-        codecs.getincrementaldecoder("utf-8")().decode(line, final=True)
+        line.decode()
     except UnicodeDecodeError as error:
         return error.reason == "unexpected end of data"
     return False
 
 
 def _of_text(path: Path, reading: Reading) -> Iterator[Piece]:
-    """A file of plain text, cut at lines; delimiters may stand within a line, but not across two."""
-    held, begins, read = "", True, 0
-    for _, line, read in _lines(path, reading):
+    """A file of plain text, cut at delimiters, and where it is long."""
+    held, begins = "", True
+    for _, line in _lines(path, reading):
         held += line
         if reading.delimiter is not None and reading.delimiter in held:
             *whole, held = held.split(reading.delimiter)
             for text in whole:
                 if text.strip() or not begins:
-                    yield Piece(text, begins, read)
+                    yield Piece(text, begins)
                 begins = True
         elif len(held) >= PIECE + (kept := len(reading.delimiter or " ") - 1):  # it may hold a delimiter's beginning
             cut = len(held) - kept
-            yield Piece(held[:cut], begins, read)
+            yield Piece(held[:cut], begins)
             held, begins = held[cut:], False
     if held.strip() or not begins:
-        yield Piece(held, begins, read)
+        yield Piece(held, begins)
 
 
 def _of_rows(path: Path, reading: Reading) -> Iterator[Piece]:
     held = ""
-    for number, line, read in _lines(path, reading):
+    for number, line in _lines(path, reading):
         held += line
         if not held.endswith("\n") and len(line) >= PIECE:
             continue  # a row longer than a piece
@@ -185,12 +183,12 @@ def _of_rows(path: Path, reading: Reading) -> Iterator[Piece]:
         if not isinstance(text, str):
             reading.report(Problem(path, number, f"no text in {reading.field!r}"))
         elif text.strip():
-            yield Piece(text, True, read)
+            yield Piece(text, True)
 
 
 def _of_table(path: Path, reading: Reading) -> Iterator[Piece]:
-    size, row = path.stat().st_size, 0
-    for batch, share in _batches(path, reading):
+    row = 0
+    for batch in _batches(path, reading):
         if reading.field not in batch.schema.names:
             known = ", ".join(batch.schema.names)
             refuse("field", f"be a column of {path} ({known})", reading.field, "name the one that holds the text")
@@ -199,25 +197,22 @@ def _of_table(path: Path, reading: Reading) -> Iterator[Piece]:
             if not isinstance(text, str):
                 reading.report(Problem(path, row, f"no text in {reading.field!r}"))
             elif text.strip():
-                yield Piece(text, True, int(share * size))
+                yield Piece(text, True)
 
 
-def _batches(path: Path, reading: Reading) -> Iterator[tuple[Any, float]]:
-    """Batches of rows, and the share of the file that they end at."""
+def _batches(path: Path, reading: Reading) -> Iterator[Any]:
+    """Batches of rows."""
     arrow = require_package("pyarrow", f"{path.suffix} files", "'mesascope[language]'")
     try:
         if path.suffix == ".parquet":
             parquet = require_package("pyarrow.parquet", ".parquet files", "'mesascope[language]'")
-            file, done = parquet.ParquetFile(path), 0
+            file = parquet.ParquetFile(path)
             columns = [reading.field] if reading.field in file.schema_arrow.names else None
-            for batch in file.iter_batches(batch_size=256, columns=columns):
-                done += batch.num_rows
-                yield batch, done / max(file.metadata.num_rows, 1)
+            yield from file.iter_batches(batch_size=256, columns=columns)
         else:
             ipc = require_package("pyarrow.ipc", ".arrow files", "'mesascope[language]'")
             with arrow.memory_map(str(path)) as source:
-                for batch in ipc.open_stream(source):
-                    yield batch, source.tell() / max(source.size(), 1)
+                yield from ipc.open_stream(source)
     except (arrow.ArrowInvalid, arrow.ArrowIOError) as error:
         first = " ".join(str(error).split())[:200]
         raise ArgumentError(

@@ -12,7 +12,7 @@ import torch
 from mesascope.errors import RunDirectoryError, refuse, require_choice, require_count, require_instance
 from mesascope.language.losses import in_context_score, next_token_loss, token_losses
 from mesascope.language.models import layered
-from mesascope.language.shards import TOKENIZER, open_corpus
+from mesascope.language.shards import TOKENIZER, Index
 from mesascope.language.windows import TextWindows
 from mesascope.nets import LanguageModel, LanguageModelConfig
 from mesascope.records import from_record, to_record
@@ -151,7 +151,7 @@ def train_language_model(run: Run) -> LanguageModel:
         "network": to_record(network),
         "settings": to_record(settings),
         "seeds": [seed],
-        "tokens": _tokens(windows),
+        "tokens": _tokens(windows.corpus.index),
     }
     model = network.build(stream(seed, "init")).to(device)
     state = ModuleState(
@@ -187,7 +187,6 @@ def _settings(run: Run) -> LanguageTraining:
         ) from None
 
 
-def _tokens(windows: TextWindows) -> list[str]:
+def _tokens(index: Index) -> list[str]:
     """What tells a corpus from others: the checksums of its tokenizer and of its shards."""
-    index = open_corpus(windows.folder).index
     return [index.tokenizer, *(shard.sha256 for split in index.splits.values() for shard in split.shards)]

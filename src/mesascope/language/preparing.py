@@ -17,7 +17,7 @@ import mesascope
 from mesascope.errors import ArgumentError, refuse, require_choice, require_count, require_number
 from mesascope.language.documents import Piece, Problem, Reading, files_of, pieces, standard_library
 from mesascope.language.shards import INDEX, SPLITS, TOKENIZER, Corpus, Index, ShardWriter, open_corpus
-from mesascope.language.tokenizing import TokenizerKind, end_of_document, make_tokenizer
+from mesascope.language.tokenizing import TokenizerKind, end_of_document, make_tokenizer, tokenizer_checksum
 from mesascope.progress import tracked
 from mesascope.runs.files import as_path, write_aside
 
@@ -77,7 +77,6 @@ def prepare(
     silent = replace(reading, report=lambda problem: None)
     words = make_tokenizer(kind, _trained_on(files, silent))
     folder.mkdir(parents=True, exist_ok=True)
-    text = words.to_str().encode()
     end, vocabulary = end_of_document(words), words.get_vocab_size()
     dtype: Literal["uint16", "uint32"] = "uint16" if vocabulary <= 1 << 16 else "uint32"
     writers = {split: ShardWriter(folder, split, dtype, shard) for split in SPLITS}
@@ -89,9 +88,9 @@ def prepare(
         for writer in writers.values():
             writer.close()
     _require_text(writers, files, validation)
-    write_aside(folder / TOKENIZER, text)
+    write_aside(folder / TOKENIZER, words.to_str().encode())
     splits = {split: writer.record() for split, writer in writers.items()}
-    digest, version = hashlib.sha256(text).hexdigest(), mesascope.__version__
+    digest, version = tokenizer_checksum(words), mesascope.__version__
     index = Index(1, digest, vocabulary, end, dtype, splits, len(files), len(problems), version)
     write_aside(folder / INDEX, msgspec.json.format(msgspec.json.encode(index)))
     return open_corpus(folder)

@@ -125,12 +125,9 @@ class CausalAttention(nn.Module, ABC):
         """The state before the first token, for tokens ``(*batch, width)``."""
         for size in batch:
             require_count("batch", size, least=0)
-        taps, channels = (
-            max(self.config.convolution - 1, 0),
-            0 if self.convolution is None else self.convolution.shape[0],
-        )
-        if self.config.key_shift:
-            taps, channels = 1, self.k_proj.out_features
+        taps, channels = (1, self.k_proj.out_features) if self.config.key_shift else (0, 0)
+        if self.convolution is not None:
+            channels, taps = self.convolution.shape[0], self.convolution.shape[1] - 1
         recent = self._like.new_zeros((*batch, taps, channels))
         position = torch.zeros(batch, dtype=torch.int64, device=self._like.device)
         return AttentionState(position, recent, self.init_memory(*batch))

@@ -142,9 +142,10 @@ class Ensemble(Generic[Module]):
             raise tried[0]  # type: ignore[misc]
         lost = (torch.full_like(made[0], torch.nan), {})
         rows: list[tuple[Tensor, dict]] = [lost if isinstance(one, MesascopeError) else one for one in tried]
+        replaced = dict.fromkeys(name for _, own in rows for name in own)
         buffers = {
-            name: torch.stack([own.get(name, old) for old, (_, own) in zip(buffer, rows, strict=True)])
-            for name, buffer in self.buffers.items()
+            name: torch.stack([own.get(name, old) for old, (_, own) in zip(self.buffers[name], rows, strict=True)])
+            for name in replaced
         }
         return torch.stack([output for output, _ in rows]), buffers
 
