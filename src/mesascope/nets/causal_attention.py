@@ -21,7 +21,7 @@ from mesascope.nets.layers import (
     module_text,
     products_of,
 )
-from mesascope.nets.padding import blanked, check_mask, check_padding, gates_without
+from mesascope.nets.padding import blanked, check_mask, check_padding, gates_without, places
 from mesascope.nets.points import Point, looked_at
 from mesascope.nets.states import AttentionState, check_state
 from mesascope.nets.tokens import rotated, sinusoidal
@@ -168,7 +168,8 @@ class CausalAttention(nn.Module, ABC):
         """
         self._check(tokens, state, mask, last)
         start, tokens = self.init_state(*tokens.shape[:-2]) if state is None else state, blanked(tokens, mask)
-        q, k, v, recent = self._heads(tokens, self._times(tokens, state, mask), start.recent, mask)
+        times = places(tokens.shape[-2], mask, None if state is None else state.position, tokens.device)
+        q, k, v, recent = self._heads(tokens, times, start.recent, mask)
         q, k, v = self.query(q), self.key(k), self.value(v)
         gates = gates_without(mask, self.config.kv_heads, *self._gates(tokens))
         keep = state is not None
@@ -217,11 +218,6 @@ class CausalAttention(nn.Module, ABC):
         except ArgumentError:
             check_finite(tokens, type(self).__name__)
             raise
-
-    def _times(self, tokens: Tensor, state: AttentionState | None, mask: Tensor | None) -> Tensor:
-        """How many tokens are before each, ``(t,)`` or ``(*batch, t)``."""
-        own = torch.arange(tokens.shape[-2], device=tokens.device) if mask is None else mask.cumsum(-1) - 1
-        return own.clamp(min=0) if state is None else own.clamp(min=0) + state.position[..., None]
 
     def _heads(
         self, tokens: Tensor, times: Tensor, recent: Tensor, mask: Tensor | None

@@ -12,7 +12,7 @@ from torch import nn
 from mesascope.errors import ArgumentTypeError, refuse, require_choice, require_count, require_instance, require_number
 from mesascope.nets.causal_transformer import CausalTransformer, CausalTransformerConfig
 from mesascope.nets.layers import initial_weights, module_text
-from mesascope.nets.padding import blanked, check_mask, given
+from mesascope.nets.padding import blanked, check_mask, given, places
 from mesascope.nets.points import HasPoints
 from mesascope.nets.pretrained import Pretrained
 from mesascope.nets.states import AttentionState, check_state
@@ -149,8 +149,7 @@ class LanguageModel(HasPoints, Pretrained):
             )
         check_mask(mask, embedded)
         if self.places is not None:
-            times = torch.arange(tokens.shape[-1], device=tokens.device) if mask is None else mask.cumsum(-1) - 1
-            times = times.clamp(min=0) if state is None else times.clamp(min=0) + state[0].position[..., None]
+            times = places(tokens.shape[-1], mask, None if state is None else state[0].position, tokens.device)
             self._require_room(times, tokens.shape[-1], known=state is None)
             embedded = embedded + self.places[times]
         return self.dropout(blanked(embedded, mask))

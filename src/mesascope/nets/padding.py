@@ -10,7 +10,7 @@ from mesascope.errors import ArgumentError, ArgumentTypeError, refuse
 from mesascope.ops.reading import read
 from mesascope.shapes import Tensor
 
-__all__ = ["blanked", "check_mask", "check_padding", "gates_without", "given"]
+__all__ = ["blanked", "check_mask", "check_padding", "gates_without", "given", "places"]
 
 
 def check_mask(mask: Tensor | None, tokens: Tensor) -> None:
@@ -43,6 +43,12 @@ def check_padding(mask: Tensor | None, position: Tensor | None) -> None:
             "mask must be False before a sequence's first token alone, but is so after it: pad on the left (padding on "
             "the right needs no mask, as no token sees what follows it)."
         )
+
+
+def places(length: int, mask: Tensor | None, position: Tensor | None, device: torch.device) -> Tensor:
+    """How many tokens are before each, ``(length,)`` or ``(*batch, length)``, ``position`` of them before the first."""
+    own = torch.arange(length, device=device) if mask is None else mask.cumsum(-1) - 1
+    return own.clamp(min=0) if position is None else own.clamp(min=0) + position[..., None]
 
 
 def given(state: Any, mask: Tensor | None) -> tuple[Any, ...]:
