@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from mesascope.errors import refuse, require_count, require_instance, require_number
+from mesascope.errors import refuse, require_count, require_instance, require_number, require_package
 from mesascope.language.shards import TOKENIZER
 from mesascope.language.tokenizing import end_of_document, load_tokenizer
 from mesascope.nets import LanguageModel
@@ -91,7 +91,9 @@ def _drawn(
     chunk: int,
 ) -> Iterator[str]:  # fmt: skip
     device = model.embedding.device
-    generator, end, found, told = stream(seed, "text", device=device), read[0], [], 0
+    generator, end = stream(seed, "text", device=device), read[0]
+    decoders = require_package("tokenizers.decoders", "the package language", "'mesascope[language]'")
+    text = decoders.DecodeStream(skip_special_tokens=True)
     state, logits = model.init_state(1), None
     for part in torch.tensor(read, device=device).split(chunk):
         logits, state = model.advance(part[None], state, last=1)
@@ -101,9 +103,6 @@ def _drawn(
         token = next_tokens(logits, temperature, top_p, generator)
         if int(token) == end:
             return
-        found.append(int(token))
-        text = tokenizer.decode(found)
-        if not text.endswith("\ufffd"):  # else a character is not whole yet
-            yield text[told:]
-            told = len(text)
+        if piece := text.step(tokenizer, int(token)):  # nothing while a character is not whole
+            yield piece
         logits, state = model.step(token, state)
