@@ -1,0 +1,238 @@
+"""Language models as causal language models of Hugging Face's transformers: its `generate`, folders and `Trainer`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from mesascope.errors import refuse, require_instance, require_package
+from mesascope.language.models import layered
+from mesascope.nets import LanguageModel, LanguageModelConfig, select_state
+from mesascope.records import from_record, to_record
+from mesascope.shapes import Float, Int, Tensor
+
+require_package("transformers", "mesascope.language.huggingface", "'mesascope[hf]'")
+
+from transformers import AutoConfig, AutoModelForCausalLM, Cache, GenerationMixin, PreTrainedConfig, PreTrainedModel  # noqa: E402
+from transformers.modeling_outputs import CausalLMOutputWithPast  # noqa: E402
+
+__all__ = ["MesascopeConfig", "MesascopeForCausalLM", "StateCache"]
+
+
+class MesascopeConfig(PreTrainedConfig):
+    """What a `MesascopeForCausalLM` is built from: the record of a `LanguageModelConfig`.
+
+    Args:
+        network: that config, or its record; two small layers, softmax and mesa, on bytes if None.
+        **kwargs: of transformers' own, such as ``eos_token_id``.
+    """
+
+    model_type = "mesascope"
+
+    def __init__(self, network: LanguageModelConfig | Mapping[str, Any] | None = None, **kwargs: Any) -> None:
+        config = layered("softmax, mesa", 257, 256) if network is None else network
+        self.network = dict(config) if isinstance(config, Mapping) else to_record(config)
+        own = self.build_config()
+        self.vocab_size, self.max_position_embeddings = own.vocabulary, own.context
+        self.hidden_size, self.num_hidden_layers = own.transformer.width, own.transformer.n_layers
+        kwargs["tie_word_embeddings"] = False  # the network ties its own
+        super().__init__(**kwargs)
+
+    def build_config(self) -> LanguageModelConfig:
+        """The config of the network."""
+        config = from_record(self.network)
+        require_instance("network", config, LanguageModelConfig)
+        return config
+
+
+class StateCache(Cache):
+    """What a language model has read: the state of every layer, and the tokens.
+
+    It can be reordered for beams and cropped. As states do not forget a token that they took in, a crop goes back to
+    the state before the last tokens that were read at once, or else to the beginning, and what is left of the tokens
+    after it is read again with the next: to the same numbers.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(layers=[])
+        self._tokens: Tensor | None = None
+        self._mask: Tensor | None = None
+        self._after: tuple[int, Any] = (0, None)  # number of tokens that the state is after, and the state
+        self._before: tuple[int, Any] = (0, None)
+
+    def read(
+        self, model: LanguageModel, tokens: Int[Tensor, "batch t"], mask: Tensor | None, last: int | None
+    ) -> Float[Tensor, "batch last vocabulary"]:
+        """The logits of what follows the last tokens, after those read before.
+
+        Args:
+            model: the same each time.
+            tokens: new ones.
+            mask: False for padding, of all tokens read or of the new ones alone.
+            last: how many are answered; all if None.
+        """
+        count = tokens.shape[-1]
+        seen = torch.ones_like(tokens, dtype=torch.bool) if mask is None else mask[:, -count:]
+        self._tokens = tokens if self._tokens is None else torch.cat([self._tokens, tokens], -1)
+        self._mask = seen if self._mask is None else torch.cat([self._mask, seen], -1)
+        done, state = self._after
+        unread, seen = self._tokens[:, done:], self._mask[:, done:]
+        state = model.init_state(len(tokens)) if state is None else state
+        told = count if last is None else min(last, count)
+        logits, after = model.advance(unread, state, None if bool(seen.all()) else seen, told)
+        self._before, self._after = self._after, (self._tokens.shape[-1], after)
+        return logits
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Number of tokens read."""
+        return 0 if self._tokens is None else self._tokens.shape[-1]
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Forget the last tokens, their number given as a negative one, or, if it is positive, all but so many."""
+        if self._tokens is None or self._mask is None:
+            return
+        length = tokens_to_remove if tokens_to_remove > 0 else self.get_seq_length() + tokens_to_remove
+        self._tokens, self._mask = self._tokens[:, : max(length, 0)], self._mask[:, : max(length, 0)]
+        if length < self._after[0]:
+            self._after = self._before if self._before[0] <= length else (0, None)
+            self._before = (0, None)
+
+    def batch_select_indices(self, indices: Int[Tensor, " count"]) -> None:
+        """Keep these sequences of the batch, in this order."""
+        if self._tokens is None or self._mask is None:
+            return
+        chosen = indices.long()
+        self._tokens, self._mask = self._tokens[chosen], self._mask[chosen]
+        self._after, self._before = (
+            (done, None if state is None else select_state(state, chosen))
+            for done, state in (self._after, self._before)
+        )
+
+    def reorder_cache(self, beam_idx: Int[Tensor, " beams"]) -> None:
+        """Keep these sequences of the batch, in this order."""
+        self.batch_select_indices(beam_idx)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Have each sequence of the batch ``repeats`` times."""
+        if self._tokens is not None:
+            self.batch_select_indices(torch.arange(len(self._tokens)).repeat_interleave(repeats))
+
+    def reset(self) -> None:
+        """Forget all tokens."""
+        self._tokens, self._mask, self._after, self._before = None, None, (0, None), (0, None)
+
+    @property
+    def is_compileable(self) -> bool:
+        """No: its size may grow."""
+        return False
+
+    @property
+    def is_croppable(self) -> bool:
+        """Yes: a crop leaves no trace."""
+        return True
+
+
+class MesascopeForCausalLM(PreTrainedModel, GenerationMixin):
+    """A `LanguageModel`, which is its ``model``, as transformers has them.
+
+    It is saved, loaded, trained and sampled from as theirs are: `save_pretrained`, `from_pretrained`, `Trainer`,
+    `generate` with a cache of states, by beams and with an assistant. Importing this module makes it known to
+    ``AutoModelForCausalLM``.
+
+    >>> from mesascope.language import layered
+    >>> model = MesascopeForCausalLM(MesascopeConfig(layered("softmax, mesa", 257, 64, width=32)))
+    >>> model.generate(torch.tensor([[1, 2, 3]]), max_new_tokens=4, do_sample=False, pad_token_id=0).shape
+    torch.Size([1, 7])
+    """
+
+    config_class = MesascopeConfig
+    base_model_prefix = "model"
+    main_input_name = "input_ids"
+
+    def __init__(self, config: MesascopeConfig) -> None:
+        super().__init__(config)
+        self.model = config.build_config().build()
+        self.post_init()
+
+    @classmethod
+    def of(cls, model: LanguageModel, **kwargs: Any) -> MesascopeForCausalLM:
+        """The same network, whose weights are shared.
+
+        Args:
+            model: that a training left, say.
+            **kwargs: of its `MesascopeConfig`, such as ``eos_token_id``.
+        """
+        require_instance("model", model, LanguageModel)
+        with torch.device("meta"):
+            made = cls(MesascopeConfig(model.config, **kwargs))
+        made.model = model
+        return made.train(model.training)
+
+    def forward(
+        self,
+        input_ids: Int[Tensor, "batch t"],
+        attention_mask: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        labels: Int[Tensor, "batch t"] | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int = 0,
+        **kwargs: Any,
+    ) -> CausalLMOutputWithPast:
+        """Logits of what follows each token, and the loss where labels are given.
+
+        Args:
+            input_ids: tokens; with a cache, those after what it has read.
+            attention_mask: 0 for padding before the first token or after the last, of all tokens or of the new ones.
+            past_key_values: a `StateCache`, or an empty one of another kind, in whose place one is returned.
+            labels: tokens to predict, those at the same place as in ``input_ids``; -100 counts for nothing.
+            use_cache: whether to return a cache.
+            logits_to_keep: how many of the last tokens are answered; 0 for all.
+            **kwargs: ``num_items_in_batch``, by which `Trainer` divides the loss; others change nothing.
+        """
+        mask, last = _padding(attention_mask), logits_to_keep or None
+        if use_cache or past_key_values is not None:
+            cache = _states(past_key_values)
+            logits = cache.read(self.model, input_ids, mask, last)
+        else:
+            # What follows padding on the right is nothing, and no token sees it.
+            cache, seen = None, None if mask is None else mask.cummax(-1).values
+            logits = self.model(input_ids, None, None if seen is None or bool(seen.all()) else seen, last)
+        loss = None
+        if labels is not None:
+            counted = {name: kwargs[name] for name in ("num_items_in_batch",) if name in kwargs}
+            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **counted)
+        return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=cache)
+
+    def _init_weights(self, module: nn.Module) -> None:
+        """Weights are those that the network was built with."""
+
+
+def _states(cache: Cache | None) -> StateCache:
+    if isinstance(cache, StateCache):
+        return cache
+    if cache is not None and cache.get_seq_length():
+        refuse("past_key_values", "be a StateCache", type(cache).__name__, "pass what an earlier call returned")
+    return StateCache()
+
+
+def _padding(mask: Tensor | None) -> Tensor | None:
+    """The mask as booleans, without gaps between tokens."""
+    if mask is None:
+        return None
+    if mask.ndim != 2:
+        refuse("attention_mask", "have shape (batch, t)", tuple(mask.shape), "pass the tokenizer's own")
+    mask = mask.bool()
+    gaps = (mask[:, 1:] & ~mask[:, :-1]).sum(-1) + mask[:, 0]
+    if bool((gaps > 1).any()):
+        refuse(
+            "attention_mask", "be 1 for tokens that follow one another", mask[gaps > 1][0].int().tolist(),
+            "pad on the left",
+        )  # fmt: skip
+    return mask
+
+
+AutoConfig.register(MesascopeConfig.model_type, MesascopeConfig, exist_ok=True)
+AutoModelForCausalLM.register(MesascopeConfig, MesascopeForCausalLM, exist_ok=True)

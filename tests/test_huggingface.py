@@ -1,0 +1,144 @@
+"""Language models as transformers' own: generation with states equals generation without, folders, padding, Trainer."""
+
+import warnings
+
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+
+from mesascope.errors import ArgumentError
+from mesascope.language import layered
+from mesascope.nets import LanguageModel
+from mesascope.streams import stream
+
+transformers = pytest.importorskip("transformers")
+huggingface = pytest.importorskip("mesascope.language.huggingface")
+
+LAYERS = ["softmax", "linear, mesa", "softmax, delta, mesa"]
+
+
+def built(layers="softmax, delta, mesa", width=16, seed=0, **options):
+    """One that is sure of little but not of nothing, so that beams differ and samples too."""
+    config = layered(layers, 50, 64, width=width, n_heads=2, convolution=2, forget=True, **options)
+    network = config.build(stream(seed, "init")).double().eval()
+    with torch.no_grad():
+        network.logits.mul_(4)
+    return huggingface.MesascopeForCausalLM.of(network, eos_token_id=0, pad_token_id=0)
+
+
+def prompts(count=2, length=9):
+    return torch.randint(1, 50, (count, length), generator=stream(0, "tokens"))
+
+
+WAYS = {
+    "greedy": {"do_sample": False},
+    "sampled": {"do_sample": True, "top_p": 0.9, "temperature": 1.5},
+    "beams": {"num_beams": 4, "do_sample": False},
+    "sampled-beams": {"num_beams": 3, "do_sample": True, "num_return_sequences": 2},
+}
+
+
+def drawn(model, tokens, **options):
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return model.generate(tokens, max_new_tokens=15, **options)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("layers", LAYERS)
+def test_generation_with_states_is_that_without(layers, way):
+    model = built(layers)
+    found = drawn(model, prompts(), **WAYS[way])
+    assert torch.equal(found, drawn(model, prompts(), use_cache=False, **WAYS[way]))
+    assert len(set(found[:, 9:].flatten().tolist())) > 5
+
+
+def test_beams_need_their_states_in_their_own_order(monkeypatch):
+    """Or the test above would hold of a cache that is left as it is."""
+    model = built()
+    found = drawn(model, prompts(), **WAYS["beams"])
+    monkeypatch.setattr(huggingface.StateCache, "reorder_cache", lambda self, beam_idx: None)
+    assert not torch.equal(drawn(model, prompts(), **WAYS["beams"]), found)
+
+
+@pytest.mark.parametrize("assistant", ["model", "prompt"])
+def test_an_assistant_changes_nothing(assistant):
+    model, tokens = built(), prompts(1)
+    other = {"assistant_model": built("linear", seed=1)} if assistant == "model" else {"prompt_lookup_num_tokens": 2}
+    assert torch.equal(drawn(model, tokens, do_sample=False, **other), drawn(model, tokens, do_sample=False))
+
+
+@pytest.mark.parametrize("layers", LAYERS)
+def test_padding_before_a_prompt_changes_nothing(layers):
+    model, tokens = built(layers), prompts(1)
+    padded = torch.cat([torch.zeros(1, 4, dtype=torch.long), tokens], -1)
+    mask = (torch.arange(13) >= 4).long()[None]
+    found = drawn(model, padded, attention_mask=mask, do_sample=False)
+    assert torch.equal(found[:, 4:], drawn(model, tokens, do_sample=False))
+
+
+def test_padding_after_a_text_changes_nothing_and_counts_for_nothing():
+    model, tokens = built(), prompts()
+    padded = torch.cat([tokens, tokens[:, :3]], -1)
+    mask = (torch.arange(12) < 9).long().expand(2, -1)
+    labels = padded.where(mask.bool(), -100)
+    found, plain = model(padded, mask, labels=labels), model(tokens, labels=tokens)
+    torch.testing.assert_close(found.logits[:, :9], plain.logits)
+    torch.testing.assert_close(found.loss, plain.loss)
+
+
+def test_gaps_between_tokens_are_refused():
+    with pytest.raises(ArgumentError, match=r"attention_mask must be 1 for tokens that follow one another"):
+        built()(prompts(1, 4), torch.tensor([[1, 0, 1, 1]]))
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 9)), min_size=1, max_size=4), st.sampled_from(LAYERS))
+def test_a_cropped_cache_has_read_what_is_left(steps, layers):
+    model, tokens, cache, kept = built(layers), prompts(2, 40), huggingface.StateCache(), 0
+    for count, removed in steps:
+        logits = model(tokens[:, kept : kept + count], past_key_values=cache).logits
+        torch.testing.assert_close(logits, model(tokens[:, : kept + count]).logits[:, -count:])
+        cache.crop(-removed)
+        kept = max(kept + count - removed, 0)
+        assert cache.get_seq_length() == kept
+
+
+def test_a_cache_of_another_kind_is_refused_unless_it_is_empty():
+    model, other = built(), transformers.DynamicCache()
+    assert isinstance(model(prompts(), past_key_values=other).past_key_values, huggingface.StateCache)
+    other.update(torch.zeros(2, 1, 3, 4), torch.zeros(2, 1, 3, 4), 0)
+    with pytest.raises(ArgumentError, match="past_key_values must be a StateCache"):
+        model(prompts(), past_key_values=other)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_folders_give_back_the_same_model(tied, tmp_path):
+    model = huggingface.MesascopeForCausalLM(
+        huggingface.MesascopeConfig(layered("softmax, mesa", 50, 64, width=16, tied=tied), eos_token_id=7)
+    ).eval()
+    model.save_pretrained(tmp_path)
+    found = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    assert isinstance(found.model, LanguageModel)
+    assert found.config.eos_token_id == 7
+    assert found.model.config == model.model.config
+    assert torch.equal(found(prompts()).logits, model(prompts()).logits)
+
+
+def test_trainer_trains_it(tmp_path):
+    pytest.importorskip("accelerate")
+    model, tokens = built().float(), prompts(8, 12)
+    rows = [{"input_ids": row, "labels": row} for row in tokens]
+    before = model(tokens, labels=tokens).loss.item()
+    plan = transformers.TrainingArguments(
+        str(tmp_path), max_steps=20, per_device_train_batch_size=4, learning_rate=1e-2, report_to=[], use_cpu=True,
+        disable_tqdm=True, save_strategy="steps", save_steps=10, logging_strategy="no",
+    )  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        transformers.Trainer(model, plan, train_dataset=rows).train()
+        transformers.Trainer(model, plan, train_dataset=rows).train(
+            resume_from_checkpoint=str(tmp_path / "checkpoint-10")
+        )
+    assert model.eval()(tokens, labels=tokens).loss.item() < 0.7 * before
