@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch.nn import functional
 
-from mesascope.errors import ArgumentError, RunDirectoryError
+from mesascope.errors import ArgumentError, NumericalError, RunDirectoryError
 from mesascope.language import (
     LanguageTraining,
     TextWindows,
+    head_scores,
     in_context_score,
     layered,
     named_layers,
@@ -22,6 +23,7 @@ from mesascope.language import (
     token_losses,
     train_language_model,
 )
+from mesascope.language.scales import Scales, moved
 from mesascope.nets import LanguageModel
 from mesascope.streams import stream
 from mesascope.training import Ensemble, ModuleState, Training, train
@@ -117,6 +119,8 @@ def test_a_model_learns_a_text_and_copies_what_it_has_read():
     assert losses[:9].mean() == pytest.approx(math.log(10), abs=0.15)
     assert losses[11:].mean() < 0.3
     assert functional.relu(losses[11:] - 1.0).max() == 0
+    scores, before = head_scores(trained, 10), head_scores(config.build(stream(1, "init")), 10)
+    assert max(own.max() for own in scores.induction) > 3 * max(own.max() for own in before.induction)
 
 
 # Training
@@ -209,3 +213,35 @@ def test_another_corpus_in_its_place_is_refused(corpus, tmp_path):
     prepare([tmp_path / "text.txt"], tmp_path / "tokens", delimiter="|", validation=0.3)
     with pytest.raises(RunDirectoryError, match="must hold the training that is asked for"):
         train_language_model(resume_language_run(tmp_path / "run"))
+
+
+def test_a_training_that_diverges_names_the_layer_that_moved(corpus, tmp_path):
+    settings, update = settings_for(corpus), ModuleState.update
+
+    def wild(state, batch):
+        if state.step == 6:
+            with torch.no_grad():
+                state.result().transformer.layers[1].mlp.down_proj.weight.mul_(1e6)
+                state.result().norm.weight.fill_(torch.nan)
+        return update(state, batch)
+
+    run = new_language_run(settings, tmp_path / "run")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ModuleState, "update", wild)
+        with pytest.raises(
+            NumericalError, match=r"diverged at step 7 .*; tokens after layer 1 moved most: .* at step 4"
+        ):
+            train_language_model(run)
+    assert sorted(path.name for path in (run.path / "checkpoints" / "model").iterdir()) == ["4"]
+    train_language_model(resume_language_run(tmp_path / "run"))
+
+
+def test_of_scales_the_first_layer_that_grew_is_named():
+    before, sentence = Scales(3, (1.0, 1.0, 2.0, 3.0)), "tokens after layer {} moved most"
+    assert moved(before, Scales(9, (1.0, 50.0, 100.0, 151.0))).startswith(sentence.format(0))
+    assert moved(before, Scales(9, (1.0, 1.1, 2.0, 90.0))).startswith(sentence.format(2))
+    assert (
+        moved(before, Scales(9, (1.0, math.nan, math.nan, 1.0)))
+        == "tokens after layer 0 are the first that are not finite"
+    )
+    assert moved(None, Scales(9, (1.0, 4.0, 2.0, 3.0))).startswith("tokens after layer 0 are the largest")

@@ -1,4 +1,4 @@
-"""``mesascope language prepare | train | evaluate | sample``."""
+"""``mesascope language prepare | train | evaluate | sample | inspect``."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from mesascope.cli.run import asked_preset
+from mesascope.errors import ArgumentError
 
 __all__ = ["LANGUAGE", "Language", "language_command"]
 
@@ -76,25 +77,35 @@ class Train:
     """Folder of a run to continue; stands alone, as everything else is read from its config.json."""
 
     def __call__(self) -> None:
-        from mesascope.language import new_language_run, resume_language_run, train_language_model
-        from mesascope.training import keep_freed_memory
+        from mesascope.language import resume_language_run, train_language_model
+        from mesascope.training import by_first, is_first_process, joined, keep_freed_memory
 
         keep_freed_memory()
-        if self.resume is None:
-            out = self.out or Path("runs") / f"language-{datetime.now():%Y%m%d-%H%M%S}"
-            command = shlex.join(["mesascope", *sys.argv[1:]])
-            run = new_language_run(self.settings, out, seed=self.seed, device=self.device, command=command)
-        else:
-            run = resume_language_run(self.resume)
-        print(f"run directory: {run.path}", flush=True)
-        try:
-            train_language_model(run)
-        except (KeyboardInterrupt, OSError) as stop:
-            stop.add_note(shlex.join(["mesascope", "language", "train", "--resume", str(run.path)]))
-            raise
+        folder = self.resume or self.out or Path("runs") / f"language-{datetime.now():%Y%m%d-%H%M%S}"
+        with joined() as several:
+            if several and not (self.resume or self.out):
+                raise ArgumentError("out must be given where several processes train, but is not: pass --out DIR.")
+            run = by_first(lambda: self._run(folder), lambda: resume_language_run(folder))
+            if is_first_process():
+                print(f"run directory: {run.path}", flush=True)
+            try:
+                train_language_model(run)
+            except (KeyboardInterrupt, OSError) as stop:
+                stop.add_note(shlex.join(["mesascope", "language", "train", "--resume", str(run.path)]))
+                raise
+            if not is_first_process():
+                return
         last = run.metrics("model")[-1]
         print(f"validation loss {last['loss']:.4f} nats a token, in-context score {last['in_context_score']:.4f}")
         print(f"model: {(run.path / 'model').resolve()}")
+
+    def _run(self, folder: Path) -> Any:
+        from mesascope.language import new_language_run, resume_language_run
+
+        if self.resume is not None:
+            return resume_language_run(folder)
+        command = shlex.join(["mesascope", *sys.argv[1:]])
+        return new_language_run(self.settings, folder, seed=self.seed, device=self.device, command=command)
 
 
 @dataclass(frozen=True)
@@ -152,12 +163,46 @@ class Sample:
         print()
 
 
-LANGUAGE = {"prepare": Prepare, "train": Train, "evaluate": Evaluate, "sample": Sample}
+@dataclass(frozen=True)
+class Inspect:
+    """Tell what the heads of a language model do: copy, complete, forget, solve; and draw where the first layer looks.
+
+    MODEL is the run of a training, or the folder of a model.
+    """
+
+    model: tyro.conf.Positional[str]
+    """Run of a training, or folder of a model."""
+    corpus: Path = Path("corpus")
+    """Folder that mesascope language prepare wrote, with the model's own tokenizer."""
+    split: Literal["train", "validation"] = "validation"
+    """Part of its documents."""
+    windows: int = 32
+    """The most windows to read."""
+    out: Path | None = None
+    """Folder of the figures; inspection in that of the model if not given."""
+    seed: int = 0
+    """Of the random tokens that heads copy and complete."""
+
+    def __call__(self) -> None:
+        from mesascope.cli.inspection import draw_inspection
+        from mesascope.language import corpus_windows, inspected, load_language_model
+
+        model, tokenizer = load_language_model(self.model)
+        found = inspected(model, corpus_windows(model, tokenizer, self.corpus, self.split, self.windows), self.seed)
+        print(found.table())
+        copying, induction = found.scores.uniform
+        print(f"a head that looks everywhere alike has copying {copying:.4f} and induction {induction:.4f}")
+        out = self.out or Path(self.model) / "inspection"
+        draw_inspection(found, out)
+        print(f"figures: {out.resolve()}")
+
+
+LANGUAGE = {"prepare": Prepare, "train": Train, "evaluate": Evaluate, "sample": Sample, "inspect": Inspect}
 
 
 @dataclass(frozen=True)
 class Language:
-    """Language models: prepare text, train on it, evaluate, sample."""
+    """Language models: prepare text, train on it, evaluate, sample, inspect."""
 
     command: Annotated[Any, tyro.conf.arg(name="")]
 

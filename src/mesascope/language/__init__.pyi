@@ -1,4 +1,10 @@
-from .evaluating import Evaluation as Evaluation, evaluated as evaluated
+from .evaluating import Evaluation as Evaluation, corpus_windows as corpus_windows, evaluated as evaluated
+from .inspecting import (
+    HeadScores as HeadScores,
+    Inspection as Inspection,
+    head_scores as head_scores,
+    inspected as inspected,
+)
 from .learning import (
     LanguageTraining as LanguageTraining,
     new_language_run as new_language_run,

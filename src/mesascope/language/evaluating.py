@@ -13,8 +13,9 @@ from mesascope.language.tokenizing import tokenizer_checksum
 from mesascope.language.windows import TextWindows
 from mesascope.measurement import Measurement
 from mesascope.nets import LanguageModel
+from mesascope.shapes import Int, Tensor
 
-__all__ = ["Evaluation", "evaluated"]
+__all__ = ["Evaluation", "corpus_windows", "evaluated"]
 
 
 @dataclass(frozen=True)
@@ -51,12 +52,24 @@ def evaluated(
     Raises:
         ArgumentError: the corpus was written with another tokenizer, or is shorter than a window.
     """
+    read = corpus_windows(model, tokenizer, corpus, split, windows)
+    losses = token_losses(model, read.to(model.embedding.device)).double().cpu()
+    firsts = [1 << power for power in range(losses.shape[1].bit_length())]
+    parts = {first: Measurement.of(losses[:, first - 1 : 2 * first - 1].mean(1)) for first in firsts}
+    return Evaluation(Measurement.of(losses.mean(1)), in_context_score(losses), parts)
+
+
+def corpus_windows(
+    model: LanguageModel, tokenizer: Any, corpus: str | Path, split: str, most: int
+) -> Int[Tensor, "n context_and_1"]:
+    """The first windows of a corpus, ``most`` of them or as many as there are, each of a token more than the context.
+
+    Raises:
+        ArgumentError: the corpus was written with another tokenizer, or is shorter than a window.
+    """
     text = TextWindows(str(corpus), model.config.context + 1, split)
     if text.corpus.index.tokenizer != tokenizer_checksum(tokenizer):
         refuse(
             "corpus", "have the tokenizer of the model", str(corpus), "prepare it with --tokenizer MODEL/tokenizer.json"
         )
-    losses = token_losses(model, text.first(windows).to(model.embedding.device)).double().cpu()
-    firsts = [1 << power for power in range(losses.shape[1].bit_length())]
-    parts = {first: Measurement.of(losses[:, first - 1 : 2 * first - 1].mean(1)) for first in firsts}
-    return Evaluation(Measurement.of(losses.mean(1)), in_context_score(losses), parts)
+    return text.first(most)

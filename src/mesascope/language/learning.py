@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from torch import distributed
+from torch.nn.parallel import DistributedDataParallel
 
-from mesascope.errors import RunDirectoryError, refuse, require_choice, require_count, require_instance
+from mesascope.errors import NumericalError, RunDirectoryError, refuse, require_choice, require_count, require_instance
 from mesascope.language.losses import in_context_score, next_token_loss, token_losses
 from mesascope.language.models import layered
+from mesascope.language.scales import Scales, layer_scales, moved
 from mesascope.language.shards import TOKENIZER, Index
 from mesascope.language.windows import TextWindows
 from mesascope.nets import LanguageModel, LanguageModelConfig
@@ -19,13 +23,26 @@ from mesascope.records import from_record, to_record
 from mesascope.runs import Run
 from mesascope.runs.checkpoints import TrainingCheckpoints
 from mesascope.runs.provenance import available_device, made_with, tell_of_other_packages
+from mesascope.shapes import Tensor
 from mesascope.streams import stream
-from mesascope.training import ModuleState, ProgressBar, Training, fit
+from mesascope.training import (
+    ModuleState,
+    ProgressBar,
+    SharedCheckpoints,
+    Training,
+    fit,
+    is_first_process,
+    own_device,
+    own_share,
+    result_tensors,
+    sharded,
+)
 
 __all__ = ["PRESETS", "LanguageTraining", "new_language_run", "resume_language_run", "train_language_model"]
 
 # Of the only training of such a run, and of the folder that its model is left in.
 MODEL = "model"
+_SCALED = 8  # windows that tokens are measured on after each layer
 _AUTOCAST = {"none": None, "bfloat16": torch.bfloat16}
 
 
@@ -72,6 +89,8 @@ class LanguageTraining:
     """Precision of what is computed between weights, which stay in float32."""
     validation_windows: int = 64
     """Windows that the validation loss is the mean of."""
+    shard: bool = False
+    """Whether processes that torchrun starts share the weights too (FSDP2), and not the batch alone (DDP)."""
 
     def __post_init__(self) -> None:
         require_instance("corpus", self.corpus, str)
@@ -142,9 +161,10 @@ def resume_language_run(folder: str | Path) -> Run:
 def train_language_model(run: Run) -> LanguageModel:
     """Train from the last checkpoint on, and leave the model and its tokenizer in the folder ``model`` of the run.
 
-    Metrics hold the validation loss in nats a token, and `in_context_score`, every ``evaluate_every`` steps.
+    Metrics hold the validation loss in nats a token, and `in_context_score`, every ``evaluate_every`` steps. Processes
+    that have `joined` share the work, and the first of them writes.
     """
-    settings, seed, device = _settings(run), run.config["seed"], torch.device(run.config["device"])
+    settings, seed, device = _settings(run), run.config["seed"], own_device(run.config["device"])
     windows, held = (TextWindows(settings.corpus, settings.context + 1, split) for split in ("train", "validation"))
     network, plan = settings.network(windows.corpus.index.vocabulary), settings.training
     record = {
@@ -153,28 +173,53 @@ def train_language_model(run: Run) -> LanguageModel:
         "seeds": [seed],
         "tokens": _tokens(windows.corpus.index),
     }
-    model = network.build(stream(seed, "init")).to(device)
+    model = _shared(network.build(stream(seed, "init")).to(device), settings.shard)
     state = ModuleState(
         model, next_token_loss, plan, accumulate=settings.accumulate, autocast=_AUTOCAST[settings.autocast], seed=seed
     )
     shown = held.first(settings.validation_windows).to(device)
 
-    def log(step: int, model: Any) -> None:
-        losses = token_losses(model, shown)
-        numbers = {"loss": float(losses.mean()), "in_context_score": in_context_score(losses).value}
-        run.append_metrics([{"training": MODEL, "step": step, "seed": seed, **numbers}])
+    def batch_at(step: int) -> Tensor:
+        return own_share(windows.sample(plan.batch, stream(seed, "text", step))).to(device)
 
-    with run.lock(), ProgressBar(MODEL, plan.steps, per_step=plan.batch * settings.context) as bar:
+    scales: list[Scales] = []
+
+    def log(step: int, model: Any) -> None:
+        losses = token_losses(model, shown)  # by all, each of which may hold a part of the weights
+        scales[:] = [layer_scales(step, model, shown[:_SCALED])]
+        numbers = {"loss": float(losses.mean()), "in_context_score": in_context_score(losses).value}
+        if is_first_process():
+            run.append_metrics([{"training": MODEL, "step": step, "seed": seed, **numbers}])
+
+    with run.lock() if is_first_process() else contextlib.nullcontext():
         checkpoints = TrainingCheckpoints(run.path / "checkpoints" / MODEL, record, device)
         found = checkpoints.load()
-        run.rewind_metrics(MODEL, found[0] if found else -1)
-        trained = fit(
-            state, lambda step: windows.sample(plan.batch, stream(seed, "text", step)).to(device), plan, evaluate=log,
-            checkpoints=checkpoints, observe=bar,
-        )  # fmt: skip
-        trained.save_pretrained(run.path / MODEL)
-        shutil.copyfile(Path(settings.corpus) / TOKENIZER, run.path / MODEL / TOKENIZER)
-    return trained
+        if is_first_process():
+            run.rewind_metrics(MODEL, found[0] if found else -1)
+        with ProgressBar(MODEL, plan.steps, per_step=plan.batch * settings.context) as bar:
+            try:
+                fit(
+                    state, batch_at, plan, evaluate=log, checkpoints=SharedCheckpoints(checkpoints),
+                    observe=bar if is_first_process() else None,
+                )  # fmt: skip
+            except NumericalError as error:
+                now = layer_scales(state.step, state.result(), shown[:_SCALED])
+                raise NumericalError(
+                    f"{str(error).rstrip('.')}; {moved(scales[0] if scales else None, now)}."
+                ) from None
+        trained = network.build(stream(seed, "init"))
+        trained.load_state_dict(result_tensors(state.tensors()))
+        if is_first_process():
+            trained.save_pretrained(run.path / MODEL)
+            shutil.copyfile(Path(settings.corpus) / TOKENIZER, run.path / MODEL / TOKENIZER)
+    return trained.to(device).eval()
+
+
+def _shared(model: LanguageModel, shard: bool) -> Any:
+    """The model for as many processes as have joined."""
+    if not distributed.is_initialized():
+        return model
+    return sharded(model, model.transformer.layers) if shard else DistributedDataParallel(model)
 
 
 def _settings(run: Run) -> LanguageTraining:

@@ -95,8 +95,9 @@ class Lines:
                 _draw_line(axes, item)
         scales = {f"{axis}scale": "log" for axis in self.log}
         axes.set(title=self.title, xlabel=self.x, ylabel=self.y, **scales, **self.limits)
-        if "y" in self.log:
-            _plain_ticks(axes)
+        for axis, span in (("x", 1000), ("y", 20)):
+            if axis in self.log:
+                _plain_ticks(getattr(axes, f"{axis}axis"), span)
         if axes.get_legend_handles_labels()[0]:
             axes.legend()
 
@@ -151,15 +152,15 @@ class Figure:
     claims: tuple[str, ...] = ()
 
 
-def _plain_ticks(axes: Any) -> None:
-    """Numbers in place of powers of ten on a logarithmic axis that spans little more than one of them."""
-    low, high = axes.get_ylim()
-    if high < 20 * low:
+def _plain_ticks(axis: Any, span: float) -> None:
+    """Numbers in place of powers of ten on a logarithmic axis on which they find room."""
+    low, high = axis.get_view_interval()
+    if high < span * low:
         from matplotlib.ticker import LogLocator
 
         if high > 4 * low:  # all nine would run into each other
-            axes.yaxis.set_minor_locator(LogLocator(subs=(2.0, 5.0)))
-        for place in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+            axis.set_minor_locator(LogLocator(subs=(2.0, 5.0)))
+        for place in (axis.set_major_formatter, axis.set_minor_formatter):
             place("{x:g}")
 
 

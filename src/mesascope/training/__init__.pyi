@@ -18,4 +18,13 @@ from .plan import (
     Training as Training,
     schedule_factor as schedule_factor,
 )
+from .processes import (
+    SharedCheckpoints as SharedCheckpoints,
+    by_first as by_first,
+    is_first_process as is_first_process,
+    joined as joined,
+    own_device as own_device,
+    own_share as own_share,
+    sharded as sharded,
+)
 from .progress import ProgressBar as ProgressBar

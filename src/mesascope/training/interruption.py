@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from torch import distributed
+
 __all__ = ["interruption"]
 
 
@@ -15,7 +17,8 @@ __all__ = ["interruption"]
 def interruption() -> Iterator[Callable[[], bool]]:
     """Tells whether Ctrl-C was pressed since; who presses it twice does not want to wait, and interrupts at once.
 
-    Only where Python's own answer to it holds: a program that handles the signal itself goes on doing so.
+    Only where Python's own answer to it holds: a program that handles the signal itself goes on doing so. Of several
+    processes that wait for one another none can stop after a step of its own: there it interrupts at once too.
     """
     pressed: list[int] = []
 
@@ -25,7 +28,8 @@ def interruption() -> Iterator[Callable[[], bool]]:
         pressed.append(number)
 
     main = threading.current_thread() is threading.main_thread()
-    if not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+    alone = not distributed.is_initialized()
+    if not (main and alone) or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield lambda: False
         return
     signal.signal(signal.SIGINT, note)

@@ -30,6 +30,7 @@ from mesascope.training.optimizers import (
     update_average,
 )
 from mesascope.training.plan import ParameterGroup, Training
+from mesascope.training.processes import averaged, is_split, whole
 from mesascope.training.randomness import drawing_from, generator_states, load_generators
 
 __all__ = ["ModuleState"]
@@ -39,9 +40,9 @@ class ModuleState(Generic[Module]):
     """The state of a training of one module, in place.
 
     Args:
-        module: any torch module, or one in `torch.nn.parallel.DistributedDataParallel`: then each process takes its
-            share of every batch, loads the checkpoint, and one of them saves it. Parameters that do not require
-            gradients stay as they are.
+        module: any torch module, or one that several processes train, in `torch.nn.parallel.DistributedDataParallel` or
+            `sharded`: then each takes its share of every batch, loads the checkpoint, and one of them saves it; the
+            loss told is the mean of theirs. Parameters that do not require gradients stay as they are.
         loss: the mean loss of a batch, one number, differentiated here; `half_mse`, say.
         plan: optimiser, schedule, clipping, averaging.
         parameter_groups: parameters with a learning rate or weight decay of their own. The first group that names a
@@ -53,7 +54,8 @@ class ModuleState(Generic[Module]):
         seed: of what the module draws at random, as for dropout.
 
     Raises:
-        ArgumentError: a group that names no parameter, or a module without parameters to train.
+        ArgumentError: a group that names no parameter, a module without parameters to train, or an average of weights
+            that are split over processes.
 
     >>> from mesascope.training import fit
     >>> line, plan = nn.Linear(1, 1), Training(steps=300, learning_rate=0.1)
@@ -82,11 +84,15 @@ class ModuleState(Generic[Module]):
             refuse("autocast", "be torch.float16, torch.bfloat16 or None", autocast, "choose one of them")
         self.loss, self.plan, self.accumulate, self.autocast, self.seed = loss, plan, accumulate, autocast, seed
         self.step = 0
-        self._parallel = module if isinstance(module, DistributedDataParallel) else None
         self._called: nn.Module = module
         self._module: Any = module.module if isinstance(module, DistributedDataParallel) else module
         self._weights = trainable(dict(self._module.named_parameters()))
-        self._device = next(iter(self._weights.values())).device
+        one = next(iter(self._weights.values()))
+        self._device, self._split = one.device, is_split(one)
+        self._parallel = self._split or isinstance(module, DistributedDataParallel)
+        self._group = getattr(module, "process_group", None)
+        if self._split and plan.average is not None:
+            refuse("average", "be None where weights are split over processes", plan.average, "leave it out")
         self._optimizer = make_optimizer(self._weights, plan, self._module, parameter_groups)
         self._scaler = torch.amp.GradScaler(self._device.type, enabled=autocast is torch.float16)
         self._averaged = copy.deepcopy(self._module) if plan.average is not None else None
@@ -102,7 +108,7 @@ class ModuleState(Generic[Module]):
         self._scaler.unscale_(self._optimizer)
         gradients = [weight.grad for weight in self._weights.values() if weight.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
-        shown, shown_norm = torch.stack([loss, norm.to(loss.device)]).tolist()  # one transfer from the device
+        shown, shown_norm = torch.stack([loss, whole(norm).to(loss.device)]).tolist()  # one transfer from the device
         # A gradient that overflows at a scale above 1 says nothing of the training: the scaler leaves the step out.
         scaled = self._scaler.is_enabled() and self._scaler.get_scale() > 1
         metrics = {"loss": shown, "gradient_norm": shown_norm}
@@ -135,6 +141,7 @@ class ModuleState(Generic[Module]):
         parts = {"weights": self._parameters(), "buffers": self._buffers(), "average": self._average()}
         named = {f"{kind}/{name}": tensor.detach() for kind, part in parts.items() for name, tensor in part.items()}
         named |= optimizer_tensors(self._optimizer, self._weights) | generator_states(self._module)
+        named = {name: whole(tensor) for name, tensor in named.items()}
         scaler = {f"scaler/{name}": torch.tensor(value) for name, value in self._scaler.state_dict().items()}
         return named | scaler | {"step": torch.tensor(self.step)}
 
@@ -153,9 +160,7 @@ class ModuleState(Generic[Module]):
         """The gradient of the mean loss over the parts of ``batch``, and that loss."""
         total = torch.zeros((), device=self._device)
         for index, part in enumerate(_parts(batch, self.accumulate)):
-            last = index == self.accumulate - 1
-            # Processes exchange their gradients once, with the last part.
-            with contextlib.nullcontext() if last or self._parallel is None else self._parallel.no_sync():
+            with self._exchanging(last=index == self.accumulate - 1):
                 with torch.autocast(self._device.type, dtype=self.autocast, enabled=self.autocast is not None):
                     loss = self.loss(self._called, part)
                 if loss.shape != ():
@@ -165,11 +170,18 @@ class ModuleState(Generic[Module]):
                     )
                 self._scaler.scale(loss / self.accumulate).backward()
             total = total + loss.detach() / self.accumulate
-        return total
+        return averaged(total, self._group) if self._parallel else total
+
+    def _exchanging(self, last: bool) -> contextlib.AbstractContextManager[Any]:
+        """Processes exchange their gradients once, with the last part of a batch."""
+        called: Any = self._called
+        if self._split:
+            called.set_requires_gradient_sync(last)
+        return contextlib.nullcontext() if last or self._split or not self._parallel else called.no_sync()
 
     def _stream(self) -> str:
         """Processes draw apart: each has a part of the batch of its own."""
-        rank = torch.distributed.get_rank(self._parallel.process_group) if self._parallel else 0
+        rank = torch.distributed.get_rank(self._group) if self._parallel else 0
         return f"model/{rank}" if rank else "model"
 
     def _parameters(self) -> dict[str, Tensor]:

@@ -12,6 +12,7 @@ from torch import nn
 from mesascope.errors import ArgumentError, require_instance
 from mesascope.shapes import Float, Tensor
 from mesascope.training.plan import ParameterGroup, Training, schedule_factor
+from mesascope.training.processes import split_like
 
 __all__ = [
     "clip_factor",
@@ -114,7 +115,8 @@ def load_optimizer(
     for key in tensors:
         if key.startswith("optimizer/"):
             _, moment, name = key.split("/", 2)
-            found.setdefault(name, {})[moment] = tensors[key].clone()
+            own = tensors[key].clone()
+            found.setdefault(name, {})[moment] = split_like(weights[name], own) if own.ndim else own
     ordered = [names[weight] for group in optimizer.param_groups for weight in group["params"]]
     state = {index: found[name] for index, name in enumerate(ordered) if name in found}
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
@@ -130,7 +132,7 @@ def load_tensors(into: Mapping[str, Tensor], kind: str, tensors: Mapping[str, Te
         )
     with torch.no_grad():
         for name, tensor in into.items():
-            tensor.copy_(tensors[f"{kind}/{name}"])
+            tensor.copy_(split_like(tensor, tensors[f"{kind}/{name}"]))
 
 
 def clip_factor(norm: Float[Tensor, "*members"], clip: float) -> Float[Tensor, "*members"]:

@@ -150,15 +150,19 @@ def around(name: str, descent: Any) -> dict[str, list[Any]]:
     return found
 
 
-def tuned_steps(name: str, *stages: str) -> Claim:
-    """A step size that is not the best would flatter every network."""
+def tuned_steps(name: str, *stages: str, least: float = 0.999) -> Claim:
+    """A step size that is not the best would flatter every network.
+
+    Args:
+        least: what others' losses are of that of the tuned one.
+    """
     return Claim(
         f"{name}-at-its-optimum",
         "gradient descent with steps of nine or eleven tenths of the tuned size loses no less",
         "loss of each other / of the tuned one",
         ours("premise"),
         lambda r: np.concatenate([r[stage].ratio(f"{name}-{word}", name) for stage in stages for word in STEPS]),
-        above(0.999),
+        above(least),
         over="algorithms",
         at_least=len(STEPS) * len(stages),
         about="algorithms",

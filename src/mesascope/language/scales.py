@@ -1,0 +1,51 @@
+"""How large tokens are after each layer, to tell which layer moved when a training diverges."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from mesascope.shapes import Int, Tensor
+
+__all__ = ["Scales", "layer_scales", "moved"]
+
+
+@dataclass(frozen=True)
+class Scales:
+    """Root mean squares of the tokens after each layer, the first before all of them, and the step they are of."""
+
+    step: int
+    values: tuple[float, ...]
+
+
+@torch.no_grad()
+def layer_scales(step: int, model: Any, windows: Int[Tensor, "n t"]) -> Scales:
+    """Those of a language model on windows of a text."""
+    names = ["embedded", *(f"layers.{index}" for index in range(model.config.transformer.n_layers))]
+    _, cache = model.run_with_cache(windows[:, :-1], names=names)
+    return Scales(step, tuple(cache[name].float().square().mean().sqrt().item() for name in names))
+
+
+def moved(before: Scales | None, now: Scales) -> str:
+    """A sentence on which layer's tokens grew most, or are no numbers any more.
+
+    >>> moved(Scales(40, (1.0, 1.1, 1.2)), Scales(49, (1.0, 1.1, 60.0)))
+    'tokens after layer 1 moved most: their root mean square is 60, and was 1.2 at step 40'
+    """
+    places = ["embedded tokens", *(f"tokens after layer {index}" for index in range(len(now.values) - 1))]
+    for place, value in zip(places, now.values, strict=True):
+        if not math.isfinite(value):
+            return f"{place} are the first that are not finite"
+    if before is None:
+        own = max(range(len(places)), key=lambda index: now.values[index])
+        return f"{places[own]} are the largest: their root mean square is {now.values[own]:.3g}"
+    # What a layer adds, beside what it is given: all layers after one that grew grow with it.
+    grown = [value / max(old, 1e-30) for value, old in zip(now.values, before.values, strict=True)]
+    steps = [grown[0], *(later / earlier for earlier, later in itertools.pairwise(grown))]
+    own = max(range(len(places)), key=lambda index: abs(math.log(max(steps[index], 1e-30))))
+    was, value = before.values[own], now.values[own]
+    return f"{places[own]} moved most: their root mean square is {value:.3g}, and was {was:.3g} at step {before.step}"

@@ -1,0 +1,145 @@
+"""Several processes that train one module, each on its share of every batch, as torchrun starts them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+from torch import distributed, nn
+
+from mesascope.errors import refuse
+from mesascope.shapes import Float, Tensor
+from mesascope.training.loop import Checkpoints
+
+__all__ = [
+    "SharedCheckpoints",
+    "averaged",
+    "by_first",
+    "is_first_process",
+    "is_split",
+    "joined",
+    "own_device",
+    "own_share",
+    "sharded",
+    "split_like",
+    "whole",
+]
+
+# Imported where it is needed: torch.distributed.tensor adds half to the time that torch itself takes.
+
+Result = TypeVar("Result")
+Module = TypeVar("Module", bound=nn.Module)
+
+
+@contextmanager
+def joined() -> Iterator[bool]:
+    """Join the processes that torchrun started, and tell whether it did: without it there is one.
+
+    Ctrl-C ends all of them at once: the last checkpoint is what is resumed from.
+    """
+    if not distributed.is_torchelastic_launched():
+        yield False
+        return
+    distributed.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
+    try:
+        yield True
+        distributed.barrier()  # who leaves while another is at work aborts
+    finally:
+        distributed.destroy_process_group()
+
+
+def is_first_process() -> bool:
+    """Whether this process is the one that writes and prints."""
+    return not distributed.is_initialized() or distributed.get_rank() == 0
+
+
+def by_first(do: Callable[[], Result], others: Callable[[], Result]) -> Result:
+    """What ``do`` gives the first process, and ``others``, called after it, the rest."""
+    result = do() if is_first_process() else None
+    if distributed.is_initialized():
+        distributed.barrier()
+    return others() if result is None else result
+
+
+def own_device(name: str) -> torch.device:
+    """The device of this process: of several GPUs, that of its place on the machine."""
+    device = torch.device(name)
+    if device.type == "cuda" and device.index is None and distributed.is_initialized():
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+    return device
+
+
+def own_share(batch: Tensor) -> Tensor:
+    """The rows of a batch that this process takes.
+
+    Raises:
+        ArgumentError: the batch cannot be split evenly.
+    """
+    if not distributed.is_initialized():
+        return batch
+    count = distributed.get_world_size()
+    if len(batch) % count:
+        refuse("batch", f"be a multiple of the {count} processes", len(batch), "choose one")
+    return batch.chunk(count)[distributed.get_rank()]
+
+
+def averaged(value: Float[Tensor, "*batch"], group: Any = None) -> Float[Tensor, "*batch"]:
+    """The mean over the processes of a group, or over all, the same in each."""
+    mean = value / distributed.get_world_size(group)
+    distributed.all_reduce(mean, group=group)
+    return mean
+
+
+def sharded(module: Module, parts: Iterable[nn.Module]) -> Module:
+    """The module with its weights, gradients and optimiser split over the processes (FSDP2).
+
+    Args:
+        module: the same in each, on its device.
+        parts: those of its modules whose weights are gathered together, one after the other.
+    """
+    from torch.distributed.fsdp import fully_shard
+
+    undecayed = [name for name, weight in module.named_parameters() if getattr(weight, "_no_weight_decay", False)]
+    for part in (*parts, module):
+        fully_shard(part)
+    for name in undecayed:  # new parameters take the place of the old, without their marks
+        module.get_parameter(name)._no_weight_decay = True  # type: ignore[attr-defined]
+    return module
+
+
+def is_split(tensor: Tensor) -> bool:
+    """Whether each process has a part of it."""
+    return hasattr(tensor, "full_tensor")
+
+
+def whole(tensor: Any) -> Tensor:
+    """A tensor in one piece, which may be split; all processes must ask for it."""
+    return tensor.full_tensor() if is_split(tensor) else tensor
+
+
+def split_like(other: Any, tensor: Tensor) -> Tensor:
+    """A tensor in one piece, split as another may be."""
+    if not is_split(other):
+        return tensor
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(tensor.to(other.device), other.device_mesh, other.placements)
+
+
+class SharedCheckpoints:
+    """Checkpoints that the first process saves and all load."""
+
+    def __init__(self, checkpoints: Checkpoints) -> None:
+        self._checkpoints = checkpoints
+
+    def save(self, step: int, tensors: Mapping[str, Tensor]) -> None:
+        """Return when they are saved."""
+        by_first(lambda: self._checkpoints.save(step, dict(tensors)), lambda: None)
+
+    def load(self) -> tuple[int, dict[str, Tensor]] | None:
+        """What was saved last."""
+        return self._checkpoints.load()

@@ -1,0 +1,126 @@
+"""Language models that two processes train, as torchrun starts them: the losses of one, and a run that goes on."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+import torch
+
+from mesascope.errors import ArgumentError
+from mesascope.language import load_language_model, prepare
+from mesascope.training import ModuleState, Training, own_share
+
+STEPS = 24
+OPTIONS = (
+    "--layers=softmax,mesa", "--width=16", "--n-heads=2", "--mlp=2", "--context=32", "--dropout=0", "--accumulate=2",
+    "--device=cpu", "--validation-windows=8", "--training.warmup-steps=5", "--training.batch=8",
+    "--training.evaluate-every=4", "--training.checkpoint-every=8",
+)  # fmt: skip
+ALONE = [sys.executable, "-m", "mesascope", "language", "train"]
+TOGETHER = [
+    sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m",
+    "mesascope.language.train",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("corpus")
+    (folder / "songs.txt").write_text("|".join(f"{n} green bottles hanging on the wall. " * 8 for n in range(100)))
+    prepare([folder / "songs.txt"], folder / "tokens", delimiter="|", validation=0.1)
+    return folder / "tokens"
+
+
+def command(program, corpus, out, *others, steps=STEPS):
+    about = ["--corpus", str(corpus), "--out", str(out), "--training.steps", str(steps)]
+    return [*map(str, program), *about, *OPTIONS, *others]
+
+
+def run(line):
+    done = subprocess.run(line, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def losses(folder):
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return torch.tensor([[row["step"], row["loss"], row["in_context_score"]] for row in rows])
+
+
+@pytest.fixture(scope="module")
+def alone(corpus, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("alone") / "run"
+    run(command(ALONE, corpus, folder))
+    return folder
+
+
+def close(folder, other):
+    torch.testing.assert_close(losses(folder), losses(other), rtol=1e-5, atol=1e-5)
+    (one, _), (two, _) = load_language_model(folder), load_language_model(other)
+    torch.testing.assert_close(one.state_dict(), two.state_dict(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("shard", ["False", "True"])
+def test_two_processes_train_as_one_does(corpus, alone, tmp_path, shard):
+    done = run(command(TOGETHER, corpus, tmp_path / "run", "--shard", shard))
+    assert done.stdout.count("run directory") == 1
+    close(tmp_path / "run", alone)
+    assert losses(alone)[-1, 1] < 0.9 * losses(alone)[0, 1]
+
+
+@pytest.mark.parametrize("shard", ["False", "True"])
+def test_a_killed_worker_leaves_a_run_that_goes_on(corpus, tmp_path, shard):
+    """In two processes, and then in one."""
+    whole, folder, steps = tmp_path / "whole", tmp_path / "run", 80
+    options = ["--shard", shard, "--training.evaluate-every", "40"]
+    started = subprocess.Popen(
+        command(TOGETHER, corpus, folder, *options, steps=steps), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    checkpoints = folder / "checkpoints" / "model"
+    try:
+        wait_for(lambda: checkpoints.is_dir() and any(path.name.isdecimal() for path in checkpoints.iterdir()), started)
+        workers = psutil.Process(started.pid).children()
+        workers[-1].send_signal(signal.SIGKILL)
+        assert started.wait(60) != 0
+    finally:
+        started.kill()
+    left = max(int(path.name) for path in checkpoints.iterdir() if path.name.isdecimal())
+    assert left < steps
+    run([*ALONE, "--resume", str(folder)])
+    run(command(ALONE, corpus, whole, *options, steps=steps))
+    torch.testing.assert_close(losses(folder)[:, :2], losses(whole)[:, :2], rtol=1e-4, atol=1e-4)
+
+
+def wait_for(done, process, seconds=120):
+    end = time.monotonic() + seconds
+    while not done():
+        assert process.poll() is None
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_a_batch_that_does_not_split_evenly_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 3)
+    with pytest.raises(ArgumentError, match="batch must be a multiple of the 3 processes, but is 8"):
+        own_share(torch.zeros(8, 2))
+
+
+def test_an_average_of_split_weights_is_refused(monkeypatch):
+    monkeypatch.setattr("mesascope.training.module_state.is_split", lambda weight: True)
+    with pytest.raises(ArgumentError, match="average must be None where weights are split over processes"):
+        ModuleState(torch.nn.Linear(1, 1), lambda f, x: f(x).mean(), Training(1, average=1.0))
+
+
+def test_without_a_folder_several_processes_are_refused(corpus):
+    line = command(TOGETHER, corpus, "x")
+    at = line.index("--out")
+    done = subprocess.run(line[:at] + line[at + 2 :], capture_output=True, text=True, timeout=120)
+    assert done.returncode != 0
+    assert "out must be given where several processes train" in done.stderr
