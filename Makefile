@@ -33,6 +33,7 @@ bench: .venv/installed
 	$(BIN)/python benchmarks/mesa.py
 	$(BIN)/python benchmarks/sequences.py
 	$(BIN)/python benchmarks/meta.py
+	$(BIN)/python benchmarks/language.py
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv

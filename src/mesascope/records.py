@@ -35,7 +35,7 @@ _HOMES = {
     "attention": ("nets",),
     "construction": ("constructions",),
     "lens": ("lenses", "identification"),
-    "study": ("studies.icl_gd", "studies.mesa", "studies.identifying", "studies.sparse"),
+    "study": ("studies.icl_gd", "studies.mesa", "studies.identifying", "studies.sparse", "studies.language"),
 }
 
 

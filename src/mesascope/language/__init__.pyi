@@ -18,6 +18,13 @@ from .losses import (
 )
 from .models import layered as layered, named_layers as named_layers
 from .preparing import prepare as prepare
+from .recall import (
+    AssociativeRecall as AssociativeRecall,
+    Automata as Automata,
+    Copying as Copying,
+    asked_accuracy as asked_accuracy,
+    asked_loss as asked_loss,
+)
 from .sampling import continued as continued, load_language_model as load_language_model
 from .shards import Corpus as Corpus, open_corpus as open_corpus
 from .windows import TextWindows as TextWindows

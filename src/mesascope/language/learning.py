@@ -163,6 +163,9 @@ def train_language_model(run: Run) -> LanguageModel:
 
     Metrics hold the validation loss in nats a token, and `in_context_score`, every ``evaluate_every`` steps. Processes
     that have `joined` share the work, and the first of them writes.
+
+    Raises:
+        NumericalError: the loss has diverged; names the layer whose tokens grew most. The last checkpoint stays.
     """
     settings, seed, device = _settings(run), run.config["seed"], own_device(run.config["device"])
     windows, held = (TextWindows(settings.corpus, settings.context + 1, split) for split in ("train", "validation"))
@@ -173,46 +176,58 @@ def train_language_model(run: Run) -> LanguageModel:
         "seeds": [seed],
         "tokens": _tokens(windows.corpus.index),
     }
-    model = _shared(network.build(stream(seed, "init")).to(device), settings.shard)
     state = ModuleState(
-        model, next_token_loss, plan, accumulate=settings.accumulate, autocast=_AUTOCAST[settings.autocast], seed=seed
-    )
-    shown = held.first(settings.validation_windows).to(device)
+        _shared(network.build(stream(seed, "init")).to(device), settings.shard), next_token_loss, plan,
+        accumulate=settings.accumulate, autocast=_AUTOCAST[settings.autocast], seed=seed,
+    )  # fmt: skip
+    watch = _Watch(run, seed, held.first(settings.validation_windows).to(device))
 
     def batch_at(step: int) -> Tensor:
         return own_share(windows.sample(plan.batch, stream(seed, "text", step))).to(device)
 
-    scales: list[Scales] = []
-
-    def log(step: int, model: Any) -> None:
-        losses = token_losses(model, shown)  # by all, each of which may hold a part of the weights
-        scales[:] = [layer_scales(step, model, shown[:_SCALED])]
-        numbers = {"loss": float(losses.mean()), "in_context_score": in_context_score(losses).value}
-        if is_first_process():
-            run.append_metrics([{"training": MODEL, "step": step, "seed": seed, **numbers}])
-
     with run.lock() if is_first_process() else contextlib.nullcontext():
         checkpoints = TrainingCheckpoints(run.path / "checkpoints" / MODEL, record, device)
-        found = checkpoints.load()
-        if is_first_process():
-            run.rewind_metrics(MODEL, found[0] if found else -1)
+        watch.go_on(checkpoints.load())
         with ProgressBar(MODEL, plan.steps, per_step=plan.batch * settings.context) as bar:
+            observe = bar if is_first_process() else None
             try:
-                fit(
-                    state, batch_at, plan, evaluate=log, checkpoints=SharedCheckpoints(checkpoints),
-                    observe=bar if is_first_process() else None,
-                )  # fmt: skip
+                fit(state, batch_at, plan, evaluate=watch, checkpoints=SharedCheckpoints(checkpoints), observe=observe)
             except NumericalError as error:
-                now = layer_scales(state.step, state.result(), shown[:_SCALED])
-                raise NumericalError(
-                    f"{str(error).rstrip('.')}; {moved(scales[0] if scales else None, now)}."
-                ) from None
+                raise watch.diverged(error, state) from None
         trained = network.build(stream(seed, "init"))
         trained.load_state_dict(result_tensors(state.tensors()))
         if is_first_process():
             trained.save_pretrained(run.path / MODEL)
             shutil.copyfile(Path(settings.corpus) / TOKENIZER, run.path / MODEL / TOKENIZER)
     return trained.to(device).eval()
+
+
+class _Watch:
+    """Logs how well a model predicts windows held back, and keeps how large its tokens are after each layer.
+
+    All processes ask the model, of which each may hold a part; the first one writes.
+    """
+
+    def __init__(self, run: Run, seed: int, shown: Tensor) -> None:
+        self.run, self.seed, self.shown = run, seed, shown
+        self.scales: Scales | None = None
+
+    def __call__(self, step: int, model: Any) -> None:
+        losses = token_losses(model, self.shown)
+        self.scales = layer_scales(step, model, self.shown[:_SCALED])
+        numbers = {"loss": float(losses.mean()), "in_context_score": in_context_score(losses).value}
+        if is_first_process():
+            self.run.append_metrics([{"training": MODEL, "step": step, "seed": self.seed, **numbers}])
+
+    def go_on(self, found: tuple[int, Any] | None) -> None:
+        """Forget what was logged after the checkpoint that was found."""
+        if is_first_process():
+            self.run.rewind_metrics(MODEL, found[0] if found else -1)
+
+    def diverged(self, error: NumericalError, state: ModuleState) -> NumericalError:
+        """The error, with the layer that moved."""
+        now = layer_scales(state.step, state.result(), self.shown[:_SCALED])
+        return NumericalError(f"{str(error).rstrip('.')}; {moved(self.scales, now)}.")
 
 
 def _shared(model: LanguageModel, shard: bool) -> Any:

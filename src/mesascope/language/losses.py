@@ -13,7 +13,7 @@ from mesascope.measurement import Measurement
 from mesascope.shapes import Float, Int, Tensor
 from mesascope.training import Ensemble
 
-__all__ = ["in_context_score", "next_token_loss", "token_losses"]
+__all__ = ["in_context_score", "losses_of", "next_token_loss", "token_losses"]
 
 # Tokens that the score compares, and the context that they are of (Olsson et al. 2022).
 _EARLY, _LATE, _OF = 50, 500, 1024
@@ -21,7 +21,7 @@ _EARLY, _LATE, _OF = 50, 500, 1024
 
 def next_token_loss(model: Ensemble | nn.Module, windows: Int[Tensor, "*batch t"]) -> Float[Tensor, "*members"]:
     """The mean cross-entropy, in nats, of each token after those before it; one number a member of an `Ensemble`."""
-    losses = _losses(model, windows)
+    losses = losses_of(model, windows)
     return losses.flatten(1).mean(1) if isinstance(model, Ensemble) else losses.mean()
 
 
@@ -34,7 +34,7 @@ def token_losses(model: nn.Module, windows: Int[Tensor, "n t"], at_once: int = 8
     """
     require_count("at_once", at_once)
     with torch.no_grad():
-        return torch.cat([_losses(model, part) for part in windows.split(at_once)])
+        return torch.cat([losses_of(model, part) for part in windows.split(at_once)])
 
 
 def in_context_score(losses: Float[Tensor, "n predicted"]) -> Measurement:
@@ -53,7 +53,8 @@ def in_context_score(losses: Float[Tensor, "n predicted"]) -> Measurement:
     return Measurement.of(losses[:, late - 1] - losses[:, early - 1])
 
 
-def _losses(model: Any, windows: Tensor) -> Float[Tensor, "*batch predicted"]:
+def losses_of(model: Any, windows: Int[Tensor, "*batch t"]) -> Float[Tensor, "*batch predicted"]:
+    """The cross-entropy, in nats, of each token after the first."""
     require_instance("windows", windows, Tensor)
     if windows.dtype != torch.long:
         raise ArgumentTypeError(f"windows must be of dtype torch.int64, but are {windows.dtype}: convert them.")

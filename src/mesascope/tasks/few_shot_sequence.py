@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 
-from mesascope.errors import require_choice, require_count
+from mesascope.errors import require_choice, require_count, require_number
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks.draws import STARTS, check_draw, orthogonal
@@ -18,7 +18,7 @@ __all__ = ["FewShotSequence"]
 @register("family", "few-shot-sequence")
 @dataclass(frozen=True)
 class FewShotSequence:
-    """Pairs (x, W x) as a sequence, W a random orthogonal matrix of the task: few-shot learning for a predictor.
+    """Pairs (x, W x + noise) as a sequence, W a random orthogonal matrix: few-shot learning for a predictor.
 
     Elements ``sequence[:, 0::2]`` are inputs and ``sequence[:, 1::2]`` their targets, so that a predictor that has read
     an input answers with the next element. Where ``tasks`` follow one another, each has a W of its own and ``pairs``
@@ -29,6 +29,7 @@ class FewShotSequence:
         pairs: of each task.
         tasks: in a row.
         x: law of inputs: ``"normal"``, N(0, I), or ``"uniform"``, U(-1, 1).
+        noise: standard deviation of what is added to targets, entry by entry.
 
     Source: thesis, section 3.5.2.
 
@@ -41,15 +42,20 @@ class FewShotSequence:
     pairs: int = 20
     tasks: int = 1
     x: Literal["normal", "uniform"] = "normal"
+    noise: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("d", "pairs", "tasks"):
             require_count(name, getattr(self, name))
         require_choice("x", self.x, STARTS)
+        require_number("noise", self.noise, least=0)
 
     def sample(self, batch: int, generator: torch.Generator) -> Float[Tensor, "batch t d"]:
         """Draw ``batch`` sequences of ``2 * pairs * tasks`` elements on the generator's device, in float32."""
         check_draw(batch, generator)
         matrix = orthogonal((batch, self.tasks), self.d, generator)
         x = STARTS[self.x]((batch, self.tasks, self.pairs, self.d), generator)
-        return torch.stack([x, x @ matrix.mT], 3).flatten(1, 3)
+        y = x @ matrix.mT
+        if self.noise:
+            y = y + self.noise * torch.randn(y.shape, generator=generator, device=generator.device)
+        return torch.stack([x, y], 3).flatten(1, 3)
