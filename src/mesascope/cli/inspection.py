@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from mesascope.language import losses_by_octave
 from mesascope.reports.figures import figure_files
 from mesascope.reports.panels import Figure, Line, Lines, Matrices
 
@@ -29,11 +30,10 @@ def _maps(found: Any) -> dict[str, np.ndarray]:
 
 def _loss(found: Any) -> list[Line]:
     """Means over tokens 1, 2 to 3, 4 to 7 and so on, each at its middle, with two standard errors over windows."""
-    firsts = [1 << power for power in range(found.losses.shape[1].bit_length())]
-    parts = [found.losses[:, first - 1 : 2 * first - 1].mean(1) for first in firsts]
-    middle = [first * 2**0.5 for first in firsts]
-    error = [2 * float(part.std()) / len(part) ** 0.5 for part in parts] if len(found.losses) > 1 else None
-    return [Line(middle, [float(part.mean()) for part in parts], "trained", marks="o-", error=error)]
+    parts = losses_by_octave(found.losses)
+    middles, n = [first * 2**0.5 for first in parts], len(found.losses)
+    error = [2 * float(own.std()) / n**0.5 for own in parts.values()] if n > 1 else None
+    return [Line(middles, [float(own.mean()) for own in parts.values()], "trained", marks="o-", error=error)]
 
 
 ATTENTION = Figure("attention", "Attention of the first layer.", Matrices(_maps))

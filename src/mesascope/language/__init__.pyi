@@ -13,6 +13,7 @@ from .learning import (
 )
 from .losses import (
     in_context_score as in_context_score,
+    losses_by_octave as losses_by_octave,
     next_token_loss as next_token_loss,
     token_losses as token_losses,
 )

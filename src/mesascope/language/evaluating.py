@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mesascope.errors import refuse
-from mesascope.language.losses import in_context_score, token_losses
+from mesascope.language.losses import in_context_score, losses_by_octave, token_losses
 from mesascope.language.tokenizing import tokenizer_checksum
 from mesascope.language.windows import TextWindows
 from mesascope.measurement import Measurement
@@ -54,8 +54,7 @@ def evaluated(
     """
     read = corpus_windows(model, tokenizer, corpus, split, windows)
     losses = token_losses(model, read.to(model.embedding.device)).double().cpu()
-    firsts = [1 << power for power in range(losses.shape[1].bit_length())]
-    parts = {first: Measurement.of(losses[:, first - 1 : 2 * first - 1].mean(1)) for first in firsts}
+    parts = {first: Measurement.of(own) for first, own in losses_by_octave(losses).items()}
     return Evaluation(Measurement.of(losses.mean(1)), in_context_score(losses), parts)
 
 

@@ -13,7 +13,7 @@ from mesascope.measurement import Measurement
 from mesascope.shapes import Float, Int, Tensor
 from mesascope.training import Ensemble
 
-__all__ = ["in_context_score", "losses_of", "next_token_loss", "token_losses"]
+__all__ = ["in_context_score", "losses_by_octave", "losses_of", "next_token_loss", "token_losses"]
 
 # Tokens that the score compares, and the context that they are of (Olsson et al. 2022).
 _EARLY, _LATE, _OF = 50, 500, 1024
@@ -51,6 +51,16 @@ def in_context_score(losses: Float[Tensor, "n predicted"]) -> Measurement:
         refuse("losses", "have shape (n, t) with t of at least 20", tuple(losses.shape), "pass token_losses of a model")
     early, late = (round(place * losses.shape[1] / _OF) for place in (_EARLY, _LATE))
     return Measurement.of(losses[:, late - 1] - losses[:, early - 1])
+
+
+def losses_by_octave(losses: Float[Tensor, "*batch predicted"]) -> dict[int, Float[Tensor, "*batch"]]:
+    """The mean loss of tokens 1, 2 to 3, 4 to 7 and so on, by the number of the first of them.
+
+    >>> losses_by_octave(torch.tensor([1.0, 2.0, 4.0, 7.0]))
+    {1: tensor(1.), 2: tensor(3.), 4: tensor(7.)}
+    """
+    firsts = [1 << power for power in range(losses.shape[-1].bit_length())]
+    return {first: losses[..., first - 1 : 2 * first - 1].mean(-1) for first in firsts}
 
 
 def losses_of(model: Any, windows: Int[Tensor, "*batch t"]) -> Float[Tensor, "*batch predicted"]:

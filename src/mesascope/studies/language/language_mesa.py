@@ -147,7 +147,7 @@ def _trained(lab: Lab, settings: LanguageMesa, name: str, layers: str, vocabular
 
 def _judge(lab: Lab, settings: LanguageMesa, stage: str, groups: dict[str, list[Any]], judged: Any) -> None:
     """Losses up to the trained context, in-context scores, and losses by token up to twice that context."""
-    from mesascope.language import in_context_score, token_losses
+    from mesascope.language import in_context_score, losses_by_octave, token_losses
 
     def found() -> Arrays:
         arrays: dict[str, Any] = {}
@@ -156,16 +156,11 @@ def _judge(lab: Lab, settings: LanguageMesa, stage: str, groups: dict[str, list[
             inside = [own[:, : settings.context] for own in losses]
             arrays[name] = np.array([float(own.mean()) for own in inside])
             arrays[f"{name} score"] = np.array([in_context_score(own).value for own in inside])
-            arrays[f"{name} by token"] = np.stack([_by_token(own.mean(0).numpy()) for own in losses])
+            arrays[f"{name} by token"] = np.array([list(losses_by_octave(own.mean(0)).values()) for own in losses])
         axes = {name: "seed part" if name.endswith("by token") else "seed" for name in arrays}
         return Arrays(arrays, **axes)
 
     lab.stage(stage, found)
-
-
-def _by_token(losses: np.ndarray) -> np.ndarray:
-    """Means over tokens 1, 2 to 3, 4 to 7 and so on."""
-    return np.array([losses[(1 << p) - 1 : (2 << p) - 1].mean() for p in range(len(losses).bit_length())])
 
 
 def _unigram(settings: LanguageMesa) -> np.ndarray:
