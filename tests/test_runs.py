@@ -290,6 +290,25 @@ def test_checkpoints_of_another_training_and_damaged_ones_are_refused(tmp_path):
         TrainingCheckpoints(tmp_path, {"a": 1}).load()
 
 
+def test_checkpoints_of_an_earlier_version_lack_fields_that_came_since(tmp_path):
+    """And are of the same training where the defaults of these are asked for."""
+    now = {
+        "network": to_record(InContextRegressorConfig(TransformerConfig(width=11))),
+        "family": to_record(LinearRegression()),
+        "seeds": [0, 1],
+    }
+    then = json.loads(json.dumps(now))
+    del then["family"]["x_scale"]
+    del then["network"]["transformer"]["token_clip"]
+    TrainingCheckpoints(tmp_path / "then", then).save(5, {"weights/a": torch.ones(3)})
+    assert TrainingCheckpoints(tmp_path / "then", now).load()[0] == 5
+    assert TrainingCheckpoints(tmp_path / "now", now).finished_like(tmp_path, 5) is not None
+    other = now | {"family": to_record(LinearRegression(x_scale=0.3))}
+    assert TrainingCheckpoints(tmp_path / "now", other).finished_like(tmp_path, 5) is None
+    with pytest.raises(RunDirectoryError, match="made with another configuration"):
+        TrainingCheckpoints(tmp_path / "then", other).load()
+
+
 def test_reports_show_claims_figures_and_escape_text(run):
     run.save_figure(
         "plot", "What <it> shows.", {"svg": b'<?xml version="1.0"?><svg viewBox="0 0 1 1"></svg>', "png": b""}

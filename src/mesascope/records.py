@@ -6,6 +6,7 @@ JSON, keyed by registered names and never by class paths, and `from_record` is i
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import functools
@@ -20,7 +21,7 @@ import msgspec
 
 from mesascope.errors import ArgumentError, ArgumentTypeError, require_choice
 
-__all__ = ["Registered", "facts", "from_record", "register", "registered", "to_record"]
+__all__ = ["Registered", "facts", "from_record", "register", "registered", "to_record", "updated"]
 
 _T = TypeVar("_T")
 
@@ -136,6 +137,17 @@ def from_record(record: Any, expected: Any = None) -> Any:
     if expected is None:
         raise ArgumentError(f"a record must have the keys kind and name, but is {record!r}: see mesascope.records.")
     return _value(record, expected, "the record")
+
+
+def updated(record: Any) -> Any:
+    """A record as this version writes it: fields that have come since it was written have their defaults.
+
+    What this version cannot build stays as it is.
+    """
+    if isinstance(record, Mapping) and "kind" in record:
+        with contextlib.suppress(ArgumentError, ArgumentTypeError):
+            return to_record(from_record(record))
+    return {key: updated(value) for key, value in record.items()} if isinstance(record, Mapping) else record
 
 
 def _built(target: Any, record: Mapping[str, Any], name: str) -> Any:

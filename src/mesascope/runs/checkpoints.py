@@ -15,7 +15,7 @@ import safetensors.torch
 import torch
 
 from mesascope.errors import ArgumentError, RunDirectoryError, refuse, require_choice, require_count
-from mesascope.records import from_record
+from mesascope.records import from_record, updated
 from mesascope.runs.files import as_path, damaged, read_bytes, read_json, sync, write_aside, write_json
 from mesascope.runs.results import record_hash
 from mesascope.runs.schemas import SCHEMA
@@ -60,7 +60,7 @@ class TrainingCheckpoints:
         """The checkpoints of a finished training of the same record among ``checkpoints`` of another run, if any."""
         for manifest in sorted(others.glob(f"*/{steps}/manifest.json")):
             with contextlib.suppress(RunDirectoryError):  # one that is damaged is no reason to refuse the others
-                if read_json(manifest).get("key") == record_hash(self.config):
+                if self._is_of(read_json(manifest)):
                     return TrainingCheckpoints(manifest.parent.parent, self.config, self.device)
         return None
 
@@ -69,6 +69,11 @@ class TrainingCheckpoints:
         with self._placed(step) as aside:
             for name in ("weights.safetensors", "manifest.json"):
                 write_aside(aside / name, read_bytes(other.folder / str(step) / name))
+
+    def _is_of(self, manifest: Mapping[str, Any]) -> bool:
+        """Whether a checkpoint is of this training; records of earlier versions may lack fields that came since."""
+        key = record_hash(self.config)
+        return manifest.get("key") == key or record_hash(updated(manifest.get("config"))) == key
 
     @contextlib.contextmanager
     def _placed(self, step: int) -> Iterator[Path]:
@@ -92,7 +97,7 @@ class TrainingCheckpoints:
         manifest = read_json(folder / "manifest.json")
         if manifest["step"] != steps[-1]:
             raise damaged(folder / "manifest.json", "name the step of its folder", f"names {manifest['step']}")
-        if manifest["key"] != record_hash(self.config):
+        if not self._is_of(manifest):
             raise RunDirectoryError(
                 f"{folder} must hold the training that is asked for, but was made with another configuration: start a "
                 "new run, or restore config.json."
