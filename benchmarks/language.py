@@ -1,9 +1,9 @@
 """Tokens a second of small language models in training and in decoding, by the kind of their second layer.
 
 Two layers with MLPs, the first one softmax, the second softmax, linear, delta or mesa, without features and with those
-of DPFP (nu = 3), at a context of 1,024, beside the softmax model in plain PyTorch, and beside fla's layers where they
-are installed and a GPU is there; all take turns in one process. Then milliseconds a token after 256 to 16,384 tokens,
-and bytes of the state. Writes benchmarks/results/language.json and prints tables. Some ten minutes on two cores.
+of DPFP (nu = 3), at a context of 1,024, beside the softmax model in plain PyTorch; all take turns in one process. Then
+milliseconds a token after 256 to 16,384 tokens, and bytes of the state. Writes benchmarks/results/language.json and
+prints tables. Some ten minutes on two cores.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def decoded(name: str) -> list[dict[str, float]]:
             _, after = model.step(tokens[:, 0], after)
             finished()
             times.append(time.perf_counter() - start)
-        found.append({"read": length, "ms": 1e3 * statistics.median(times[5:]), "bytes": size(state)})
+        found.append({"read": length, "ms": 1e3 * statistics.median(times[5:]), "bytes": size(after)})
     return found
 
 

@@ -3,6 +3,7 @@
 import warnings
 
 import pytest
+import safetensors.torch
 import torch
 from hypothesis import given, settings, strategies as st
 
@@ -69,13 +70,22 @@ def test_an_assistant_changes_nothing(assistant):
     assert torch.equal(drawn(model, tokens, do_sample=False, **other), drawn(model, tokens, do_sample=False))
 
 
+@pytest.mark.parametrize("way", ["greedy", "beams"])
 @pytest.mark.parametrize("layers", LAYERS)
-def test_padding_before_a_prompt_changes_nothing(layers):
-    model, tokens = built(layers), prompts(1)
-    padded = torch.cat([torch.zeros(1, 4, dtype=torch.long), tokens], -1)
-    mask = (torch.arange(13) >= 4).long()[None]
-    found = drawn(model, padded, attention_mask=mask, do_sample=False)
-    assert torch.equal(found[:, 4:], drawn(model, tokens, do_sample=False))
+def test_padding_before_prompts_changes_nothing(layers, way):
+    model, tokens, lengths = built(layers), prompts(3, 13), (9, 13, 5)
+    mask = torch.stack([torch.arange(13) >= 13 - length for length in lengths])
+    found = drawn(model, tokens.where(mask, 0), attention_mask=mask.long(), **WAYS[way])
+    for row, length, own in zip(tokens, lengths, found, strict=True):
+        alone = drawn(model, row[None, 13 - length :], **WAYS[way])[0, length:]
+        assert own[13 : 13 + len(alone)].equal(alone)
+
+
+def test_padding_before_texts_counts_for_nothing_in_the_loss():
+    model, tokens = built(), prompts()
+    padded, mask = torch.cat([tokens[:, :3], tokens], -1), (torch.arange(12) >= 3).expand(2, -1)
+    found = model(padded, mask, labels=padded.where(mask, -100)).loss
+    torch.testing.assert_close(found, model(tokens, labels=tokens).loss)
 
 
 def test_padding_after_a_text_changes_nothing_and_counts_for_nothing():
@@ -97,20 +107,61 @@ def test_gaps_between_tokens_are_refused():
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 9)), min_size=1, max_size=4), st.sampled_from(LAYERS))
 def test_a_cropped_cache_has_read_what_is_left(steps, layers):
     model, tokens, cache, kept = built(layers), prompts(2, 40), huggingface.StateCache(), 0
+    mask = torch.arange(40) >= torch.tensor([[0], [2]])  # padding before the second
     for count, removed in steps:
-        logits = model(tokens[:, kept : kept + count], past_key_values=cache).logits
-        torch.testing.assert_close(logits, model(tokens[:, : kept + count]).logits[:, -count:])
+        seen = mask[:, : kept + count]
+        logits = model(tokens[:, kept : kept + count], seen, cache).logits
+        expected = model(tokens[:, : kept + count], seen).logits[:, -count:]
+        torch.testing.assert_close(logits[seen[:, -count:]], expected[seen[:, -count:]])
         cache.crop(-removed)
         kept = max(kept + count - removed, 0)
         assert cache.get_seq_length() == kept
 
 
-def test_a_cache_of_another_kind_is_refused_unless_it_is_empty():
+def test_a_cache_of_another_kind_is_refused():
     model, other = built(), transformers.DynamicCache()
-    assert isinstance(model(prompts(), past_key_values=other).past_key_values, huggingface.StateCache)
-    other.update(torch.zeros(2, 1, 3, 4), torch.zeros(2, 1, 3, 4), 0)
-    with pytest.raises(ArgumentError, match="past_key_values must be a StateCache"):
+    with pytest.raises(ArgumentError, match="past_key_values must be a StateCache, but is 'DynamicCache'"):
         model(prompts(), past_key_values=other)
+    other.update(torch.zeros(2, 1, 3, 4), torch.zeros(2, 1, 3, 4), 0)
+    with pytest.raises(ArgumentError, match="past_key_values must be a StateCache, but is 'DynamicCache'"):
+        model.prepare_inputs_for_generation(prompts(), past_key_values=other)
+
+
+def test_a_refused_token_leaves_a_cache_as_it_was():
+    model, cache, tokens = built(), huggingface.StateCache(), prompts()
+    model(tokens[:, :4], past_key_values=cache)
+    with pytest.raises(ArgumentError, match="tokens must be from 0 to 49"):
+        model(tokens[:, 4:] + 50, past_key_values=cache)
+    found = model(tokens[:, 4:], past_key_values=cache).logits
+    torch.testing.assert_close(found, model(tokens).logits[:, 4:])
+
+
+def test_answers_may_be_asked_for_by_number_or_place():
+    model, tokens = built(), prompts()
+    whole = model(tokens).logits
+    torch.testing.assert_close(model(tokens, logits_to_keep=2).logits, whole[:, -2:])
+    torch.testing.assert_close(model(tokens, logits_to_keep=torch.tensor([0, 3])).logits, whole[:, [0, 3]])
+    with pytest.raises(ArgumentError, match="logits_to_keep must be 0 where labels are given"):
+        model(tokens, labels=tokens, logits_to_keep=2)
+
+
+def test_inputs_of_other_shapes_are_refused():
+    model, tokens = built(), prompts()
+    with pytest.raises(ArgumentError, match="attention_mask must be of 9 tokens, but is 7"):
+        model(tokens, torch.ones(2, 7))
+    with pytest.raises(ArgumentError, match=r"input_ids must have shape \(batch, t\), but is \(9,\)"):
+        model(tokens[0], use_cache=True)
+
+
+def test_a_folder_without_all_weights_is_refused(tmp_path):
+    model = built().float()
+    model.save_pretrained(tmp_path)
+    weights = safetensors.torch.load_file(tmp_path / "model.safetensors")
+    name = next(name for name in weights if "ridge" in name)
+    del weights[name]
+    safetensors.torch.save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ArgumentError, match=f"must hold all weights of the network, {name} among them"):
+        huggingface.MesascopeForCausalLM.from_pretrained(tmp_path)
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -128,7 +179,7 @@ def test_folders_give_back_the_same_model(tied, tmp_path):
 
 def test_trainer_trains_it(tmp_path):
     pytest.importorskip("accelerate")
-    model, tokens = built().float(), prompts(8, 12)
+    model, again, tokens = built().float(), built(seed=1).float(), prompts(8, 12)
     rows = [{"input_ids": row, "labels": row} for row in tokens]
     before = model(tokens, labels=tokens).loss.item()
     plan = transformers.TrainingArguments(
@@ -138,7 +189,7 @@ def test_trainer_trains_it(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         transformers.Trainer(model, plan, train_dataset=rows).train()
-        transformers.Trainer(model, plan, train_dataset=rows).train(
-            resume_from_checkpoint=str(tmp_path / "checkpoint-10")
-        )
+        half = str(tmp_path / "checkpoint-10")
+        transformers.Trainer(again, plan, train_dataset=rows).train(resume_from_checkpoint=half)
+    torch.testing.assert_close(again.state_dict(), model.state_dict())
     assert model.eval()(tokens, labels=tokens).loss.item() < 0.7 * before

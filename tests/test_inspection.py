@@ -1,5 +1,7 @@
 """What is said of a language model's heads, against patterns put in their place and sums of keys."""
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -37,28 +39,36 @@ def test_scores_of_heads_that_are_known(kind):
     assert 0 < found.copying[0].max() < 0.5
 
 
+@pytest.mark.parametrize("kv_heads", [2, 1])
 @pytest.mark.parametrize("forget", [False, True])
-def test_condition_numbers_are_those_of_sums_of_keys(forget):
-    model = built("softmax, mesa", forget=forget)
+def test_condition_numbers_are_those_of_sums_of_keys(forget, kv_heads):
+    config = layered("softmax, mesa", 40, 32, width=16, n_heads=2, forget=forget)
+    first, second = config.transformer.each_heads
+    heads = (first, dataclasses.replace(second, n_kv_heads=kv_heads))
+    config = dataclasses.replace(config, transformer=dataclasses.replace(config.transformer, heads=heads))
+    model = config.build(stream(0, "init")).double().eval()
     layer = model.transformer.layers[1].attention
     with torch.no_grad():
-        layer.ridge_above.copy_(torch.tensor([-2.0, 1.0]))
+        layer.ridge_above.copy_(torch.tensor([-2.0, 1.0])[:kv_heads])
     tokens = windows()
     found = inspected(model, tokens)
     names = ["layers.1.attention.key", "layers.1.norm"]
     _, cache = model.run_with_cache(tokens[:, :-1], names=names)
-    k, t = cache[names[0]], tokens.shape[1] - 1
-    gates = torch.sigmoid(layer.forget_proj(cache[names[1]])).mT if forget else torch.ones(5, 2, t)
-    weight = (gates.log().flip(-1).cumsum(-1).flip(-1) - gates.log()).exp()  # of each key at the last token
-    H = torch.einsum("bht,bhti,bhtj->bhij", weight.double(), k, k)
-    left = torch.ones(()) if forget else gates.double().prod(-1)[..., None, None]
-    H = H + left * layer.ridge[:, None, None] * torch.eye(k.shape[-1])
-    expected = torch.linalg.cond(H).median(0).values
-    torch.testing.assert_close(found.condition[1][-1], expected.detach())
-    torch.testing.assert_close(found.ridge[1], layer.ridge.detach())
-    assert found.read == (8, 16, 24, 32)
+    kv_heads, every = layer.config.kv_heads, layer.config.group
+    gates = torch.ones(5, kv_heads, 32)
     if forget:
-        torch.testing.assert_close(found.forget[1], gates.mean((0, 2)).detach())
+        gates = torch.sigmoid(layer.forget_proj(cache[names[1]])).mT
+    assert found.read == (8, 16, 24, 32)
+    for place, t in enumerate(found.read):
+        k, own = cache[names[0]][:, :, :t], gates[..., :t].double()
+        weight = (own.log().flip(-1).cumsum(-1).flip(-1) - own.log()).exp()  # of each key at the last token
+        H = torch.einsum("bht,bhti,bhtj->bhij", weight, k, k)
+        H = H + layer.ridge[:, None, None] * torch.eye(k.shape[-1])
+        expected = torch.linalg.cond(H).median(0).values.repeat_interleave(every)
+        torch.testing.assert_close(found.condition[1][place], expected.detach())
+    torch.testing.assert_close(found.ridge[1], layer.ridge.detach().repeat_interleave(every))
+    if forget:
+        torch.testing.assert_close(found.forget[1], gates.mean((0, 2)).detach().repeat_interleave(every))
     else:
         assert found.forget == {}
 

@@ -229,7 +229,7 @@ def test_a_training_that_diverges_names_the_layer_that_moved(corpus, tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ModuleState, "update", wild)
         with pytest.raises(
-            NumericalError, match=r"diverged at step 7 .*; tokens after layer 1 moved most: .* at step 4"
+            NumericalError, match=r"diverged at step 7 .*; tokens after layer 1 grew most: .* at step 4"
         ):
             train_language_model(run)
     assert sorted(path.name for path in (run.path / "checkpoints" / "model").iterdir()) == ["4"]
@@ -237,7 +237,7 @@ def test_a_training_that_diverges_names_the_layer_that_moved(corpus, tmp_path):
 
 
 def test_of_scales_the_first_layer_that_grew_is_named():
-    before, sentence = Scales(3, (1.0, 1.0, 2.0, 3.0)), "tokens after layer {} moved most"
+    before, sentence = Scales(3, (1.0, 1.0, 2.0, 3.0)), "tokens after layer {} grew most"
     assert moved(before, Scales(9, (1.0, 50.0, 100.0, 151.0))).startswith(sentence.format(0))
     assert moved(before, Scales(9, (1.0, 1.1, 2.0, 90.0))).startswith(sentence.format(2))
     assert (

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,8 +18,8 @@ from mesascope.training import ModuleState, Training, own_share
 
 STEPS = 24
 OPTIONS = (
-    "--layers=softmax,mesa", "--width=16", "--n-heads=2", "--mlp=2", "--context=32", "--dropout=0", "--accumulate=2",
-    "--device=cpu", "--validation-windows=8", "--training.warmup-steps=5", "--training.batch=8",
+    "--layers=softmax,mesa,delta", "--width=16", "--n-heads=2", "--mlp=2", "--context=32", "--dropout=0",
+    "--accumulate=2", "--device=cpu", "--validation-windows=8", "--training.warmup-steps=5", "--training.batch=8",
     "--training.evaluate-every=4", "--training.checkpoint-every=8",
 )  # fmt: skip
 ALONE = [sys.executable, "-m", "mesascope", "language", "train"]
@@ -92,7 +93,9 @@ def test_a_killed_worker_leaves_a_run_that_goes_on(corpus, tmp_path, shard):
         started.kill()
     left = max(int(path.name) for path in checkpoints.iterdir() if path.name.isdecimal())
     assert left < steps
-    run([*ALONE, "--resume", str(folder)])
+    resumed = run([*ALONE, "--resume", str(folder)]).stderr
+    first = int(re.search(r"step (\d+)/", resumed)[1])
+    assert left < first <= steps
     run(command(ALONE, corpus, whole, *options, steps=steps))
     torch.testing.assert_close(losses(folder)[:, :2], losses(whole)[:, :2], rtol=1e-4, atol=1e-4)
 

@@ -36,5 +36,5 @@ def _loss(found: Any) -> list[Line]:
     return [Line(middles, [float(own.mean()) for own in parts.values()], "trained", marks="o-", error=error)]
 
 
-ATTENTION = Figure("attention", "Attention of the first layer.", Matrices(_maps))
+ATTENTION = Figure("attention", f"Attention of the first layer, of the first {_MOST} tokens.", Matrices(_maps))
 LOSS = Figure("loss", "Loss by tokens read.", (Lines("", "tokens read", "nats a token", _loss, "x"),), columns=1)

@@ -75,15 +75,16 @@ class StateCache(Cache):
             last: how many are answered; all if None.
         """
         count = tokens.shape[-1]
+        _require_width(mask, count, count + self.get_seq_length())
         seen = torch.ones_like(tokens, dtype=torch.bool) if mask is None else mask[:, -count:]
-        self._tokens = tokens if self._tokens is None else torch.cat([self._tokens, tokens], -1)
-        self._mask = seen if self._mask is None else torch.cat([self._mask, seen], -1)
+        if self._tokens is not None and self._mask is not None:
+            tokens, seen = torch.cat([self._tokens, tokens], -1), torch.cat([self._mask, seen], -1)
         done, state = self._after
-        unread, seen = self._tokens[:, done:], self._mask[:, done:]
         state = model.init_state(len(tokens)) if state is None else state
-        told = count if last is None else min(last, count)
-        logits, after = model.advance(unread, state, None if bool(seen.all()) else seen, told)
-        self._before, self._after = self._after, (self._tokens.shape[-1], after)
+        told, unread = count if last is None else min(last, count), None if bool(seen.all()) else seen[:, done:]
+        logits, after = model.advance(tokens[:, done:], state, unread, told)
+        self._tokens, self._mask = tokens, seen
+        self._before, self._after = self._after, (tokens.shape[-1], after)
         return logits
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
@@ -173,49 +174,95 @@ class MesascopeForCausalLM(PreTrainedModel, GenerationMixin):
 
     def forward(
         self,
-        input_ids: Int[Tensor, "batch t"],
+        input_ids: Tensor,
         attention_mask: Tensor | None = None,
         past_key_values: Cache | None = None,
         labels: Int[Tensor, "batch t"] | None = None,
         use_cache: bool | None = None,
-        logits_to_keep: int = 0,
+        logits_to_keep: int | Tensor = 0,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
         """Logits of what follows each token, and the loss where labels are given.
 
         Args:
-            input_ids: tokens; with a cache, those after what it has read.
-            attention_mask: 0 for padding before the first token or after the last, of all tokens or of the new ones.
-            past_key_values: a `StateCache`, or an empty one of another kind, in whose place one is returned.
-            labels: tokens to predict, those at the same place as in ``input_ids``; -100 counts for nothing.
+            input_ids: tokens ``(batch, t)``; with a cache, those after what it has read.
+            attention_mask: 0 for padding before the first token, of all tokens read or of the new ones; without a cache
+                also after the last.
+            past_key_values: what an earlier call returned, or an empty `StateCache`.
+            labels: tokens to predict, those at the same place as in ``input_ids``; -100 counts for nothing, and nor
+                does a first token after padding.
             use_cache: whether to return a cache.
-            logits_to_keep: how many of the last tokens are answered; 0 for all.
+            logits_to_keep: how many of the last tokens are answered, 0 for all, or the places of those that are.
             **kwargs: ``num_items_in_batch``, by which `Trainer` divides the loss; others change nothing.
         """
-        mask, last = _padding(attention_mask), logits_to_keep or None
-        if use_cache or past_key_values is not None:
-            cache = _states(past_key_values)
+        if input_ids.ndim != 2:
+            refuse("input_ids", "have shape (batch, t)", tuple(input_ids.shape), "add an axis")
+        if past_key_values is not None and not isinstance(past_key_values, StateCache):
+            kind = type(past_key_values).__name__
+            refuse("past_key_values", "be a StateCache", kind, "pass what an earlier call returned, or StateCache()")
+        chosen = logits_to_keep if isinstance(logits_to_keep, Tensor) else None
+        mask, last = _padding(attention_mask), None if isinstance(logits_to_keep, Tensor) else logits_to_keep or None
+        if labels is not None and (last is not None or chosen is not None):
+            refuse("logits_to_keep", "be 0 where labels are given", logits_to_keep, "leave one of them out")
+        cache = StateCache() if use_cache and past_key_values is None else past_key_values
+        if cache is not None:
             logits = cache.read(self.model, input_ids, mask, last)
         else:
+            _require_width(mask, input_ids.shape[-1])
             # What follows padding on the right is nothing, and no token sees it.
-            cache, seen = None, None if mask is None else mask.cummax(-1).values
+            seen = None if mask is None else mask.cummax(-1).values
             logits = self.model(input_ids, None, None if seen is None or bool(seen.all()) else seen, last)
         loss = None
         if labels is not None:
             counted = {name: kwargs[name] for name in ("num_items_in_batch",) if name in kwargs}
-            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **counted)
-        return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=cache)
+            told = _told(labels, mask)
+            loss = self.loss_function(logits=logits, labels=told, vocab_size=self.config.vocab_size, **counted)
+        logits = logits if chosen is None else logits[:, chosen]
+        return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=cache)  # type: ignore[arg-type]
+
+    def prepare_inputs_for_generation(self, *args: Any, past_key_values: Any = None, **kwargs: Any) -> Any:
+        """As transformers asks for it, with a cache of states in place of the empty one that it begins with."""
+        if past_key_values is not None and not isinstance(past_key_values, StateCache):
+            if past_key_values.get_seq_length():
+                refuse("past_key_values", "be a StateCache", type(past_key_values).__name__, "pass none to begin with")
+            past_key_values = StateCache()
+        base: Any = super()
+        return base.prepare_inputs_for_generation(*args, past_key_values=past_key_values, **kwargs)
+
+    @classmethod
+    def from_pretrained(cls, *args: Any, output_loading_info: bool = False, **kwargs: Any) -> Any:
+        """As transformers has it, but that a folder without all of the weights is refused.
+
+        Parameters that should not decay are marked for `mesascope.training`, as in a network that was built;
+        transformers' `Trainer` knows no such marks, and leaves out biases and norms alone.
+        """
+        loaded: Any = super().from_pretrained(*args, output_loading_info=True, **kwargs)
+        model, found = loaded
+        lost = sorted({*found["missing_keys"], *(name for name, *_ in found["mismatched_keys"])})
+        if lost:
+            refuse("the folder", f"hold all weights of the network, {lost[0]} among them", "others", "pass another")
+        with torch.device("meta"):
+            built = model.config.build_config().build()
+        for name, weight in built.named_parameters():
+            if getattr(weight, "_no_weight_decay", False):
+                model.model.get_parameter(name)._no_weight_decay = True
+        return (model, found) if output_loading_info else model
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Weights are those that the network was built with."""
+        """Weights are those that the network was built with, or those of a folder, which must hold all."""
 
 
-def _states(cache: Cache | None) -> StateCache:
-    if isinstance(cache, StateCache):
-        return cache
-    if cache is not None and cache.get_seq_length():
-        refuse("past_key_values", "be a StateCache", type(cache).__name__, "pass what an earlier call returned")
-    return StateCache()
+def _told(labels: Tensor, mask: Tensor | None) -> Tensor:
+    """Labels, but of tokens whose predecessor is padding, from which nothing is predicted."""
+    if mask is None:
+        return labels
+    return torch.cat([labels[:, :1], labels[:, 1:].masked_fill(~mask[:, :-1], -100)], -1)
+
+
+def _require_width(mask: Tensor | None, *widths: int) -> None:
+    if mask is not None and mask.shape[-1] not in widths:
+        rule = f"be of {' or '.join(str(width) for width in dict.fromkeys(widths))} tokens"
+        refuse("attention_mask", rule, mask.shape[-1], "pass the tokenizer's own")
 
 
 def _padding(mask: Tensor | None) -> Tensor | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,7 +108,8 @@ def head_scores(model: LanguageModel, tokens: int | None = None, *, sequences: i
     require_count("sequences", sequences)
     once = torch.randint(model.config.vocabulary, (sequences, half), generator=stream(seed, "inspect"))
     names = "layers.*.attention.pattern"
-    _, patterns = model.eval().run_with_cache(once.repeat(1, 2).to(model.embedding.device), names=names)
+    with _evaluating(model):
+        _, patterns = model.run_with_cache(once.repeat(1, 2).to(model.embedding.device), names=names)
     copying, induction = [], []
     for pattern in patterns.values():
         shares = pattern.abs() / pattern.abs().sum(-1, keepdim=True).clamp_min(torch.finfo(pattern.dtype).tiny)
@@ -126,13 +129,16 @@ def inspected(model: LanguageModel, windows: Int[Tensor, "n t"], seed: int = 0) 
         seed: of the random tokens for `head_scores`.
 
     Raises:
-        ArgumentError: the model was trained with another tokenizer, or on shorter texts.
+        ArgumentError: windows of a few tokens, or longer than the places that the model has learned.
     """
     require_instance("windows", windows, Tensor)
     if windows.ndim != 2 or windows.shape[1] <= _PLACES:
         refuse("windows", f"have shape (n, t) with t above {_PLACES}", tuple(windows.shape), "draw longer ones")
-    model, windows = model.eval(), windows.to(model.embedding.device)
-    scores = head_scores(model, seed=seed)
+    with _evaluating(model):
+        return _inspected(model, windows.to(model.embedding.device), head_scores(model, seed=seed))
+
+
+def _inspected(model: LanguageModel, windows: Tensor, scores: HeadScores) -> Inspection:
     losses = token_losses(model, windows).double().cpu()
     name = "layers.0.attention.pattern"
     maps = model.run_with_cache(windows[:1, :-1], names=name)[1][name][0].cpu()
@@ -146,6 +152,17 @@ def inspected(model: LanguageModel, windows: Int[Tensor, "n t"], seed: int = 0) 
         {index: _of_heads(part, layers[index].config.group) for index, part in own.items()} for own in each
     )
     return Inspection(scores, maps, forget, ridge, condition, read, losses)
+
+
+@contextlib.contextmanager
+def _evaluating(model: LanguageModel) -> Iterator[None]:
+    """In eval() mode, and then as it was."""
+    training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(training)
 
 
 def _attentions(model: LanguageModel) -> tuple[str, ...]:
@@ -165,8 +182,7 @@ def _forget(model: LanguageModel, tokens: Tensor, layers: dict[int, Any]) -> dic
         return {}
     _, cache = model.run_with_cache(tokens, names="layers.*.norm")
     return {
-        index: torch.sigmoid(layer.forget_proj(cache[f"layers.{index}.norm"])).mean((0, 1)).cpu()
-        for index, layer in gated.items()
+        index: layer.gates(cache[f"layers.{index}.norm"])[0].exp().mean((0, -1)).cpu() for index, layer in gated.items()
     }
 
 

@@ -16,7 +16,7 @@ from mesascope.errors import NumericalError, RunDirectoryError, refuse, require_
 from mesascope.language.losses import in_context_score, next_token_loss, token_losses
 from mesascope.language.models import layered
 from mesascope.language.scales import Scales, layer_scales, moved
-from mesascope.language.shards import TOKENIZER, Index
+from mesascope.language.shards import TOKENIZER
 from mesascope.language.windows import TextWindows
 from mesascope.nets import LanguageModel, LanguageModelConfig
 from mesascope.records import from_record, to_record
@@ -168,13 +168,14 @@ def train_language_model(run: Run) -> LanguageModel:
         NumericalError: the loss has diverged; names the layer whose tokens grew most. The last checkpoint stays.
     """
     settings, seed, device = _settings(run), run.config["seed"], own_device(run.config["device"])
+    _require_even_shares(settings)
     windows, held = (TextWindows(settings.corpus, settings.context + 1, split) for split in ("train", "validation"))
     network, plan = settings.network(windows.corpus.index.vocabulary), settings.training
     record = {
         "network": to_record(network),
         "settings": to_record(settings),
         "seeds": [seed],
-        "tokens": _tokens(windows.corpus.index),
+        "tokens": windows.corpus.checksum,
     }
     state = ModuleState(
         _shared(network.build(stream(seed, "init")).to(device), settings.shard), next_token_loss, plan,
@@ -187,7 +188,7 @@ def train_language_model(run: Run) -> LanguageModel:
 
     with run.lock() if is_first_process() else contextlib.nullcontext():
         checkpoints = TrainingCheckpoints(run.path / "checkpoints" / MODEL, record, device)
-        watch.go_on(checkpoints.load())
+        watch.go_on(checkpoints.load(), state)
         with ProgressBar(MODEL, plan.steps, per_step=plan.batch * settings.context) as bar:
             observe = bar if is_first_process() else None
             try:
@@ -200,6 +201,14 @@ def train_language_model(run: Run) -> LanguageModel:
             trained.save_pretrained(run.path / MODEL)
             shutil.copyfile(Path(settings.corpus) / TOKENIZER, run.path / MODEL / TOKENIZER)
     return trained.to(device).eval()
+
+
+def _require_even_shares(settings: LanguageTraining) -> None:
+    """Refuse a batch that processes and parts do not share evenly."""
+    count = distributed.get_world_size() if distributed.is_initialized() else 1
+    if settings.training.batch % (settings.accumulate * count):
+        parts = f"be a multiple of {settings.accumulate * count}, {settings.accumulate} parts in {count} processes"
+        refuse("batch", parts, settings.training.batch, "choose one")
 
 
 class _Watch:
@@ -219,10 +228,13 @@ class _Watch:
         if is_first_process():
             self.run.append_metrics([{"training": MODEL, "step": step, "seed": self.seed, **numbers}])
 
-    def go_on(self, found: tuple[int, Any] | None) -> None:
+    def go_on(self, found: tuple[int, Any] | None, state: ModuleState) -> None:
         """Forget what was logged after the checkpoint that was found."""
         if is_first_process():
             self.run.rewind_metrics(MODEL, found[0] if found else -1)
+        if found:
+            state.load(found[1])
+            self.scales = layer_scales(found[0], state.result(), self.shown[:_SCALED])
 
     def diverged(self, error: NumericalError, state: ModuleState) -> NumericalError:
         """The error, with the layer that moved."""
@@ -245,8 +257,3 @@ def _settings(run: Run) -> LanguageTraining:
             f"{run.path / 'config.json'} must hold the settings of a language model, but does not "
             f"({str(error).rstrip('.')}): start a new run."
         ) from None
-
-
-def _tokens(index: Index) -> list[str]:
-    """What tells a corpus from others: the checksums of its tokenizer and of its shards."""
-    return [index.tokenizer, *(shard.sha256 for split in index.splits.values() for shard in split.shards)]

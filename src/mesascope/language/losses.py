@@ -54,12 +54,12 @@ def in_context_score(losses: Float[Tensor, "n predicted"]) -> Measurement:
 
 
 def losses_by_octave(losses: Float[Tensor, "*batch predicted"]) -> dict[int, Float[Tensor, "*batch"]]:
-    """The mean loss of tokens 1, 2 to 3, 4 to 7 and so on, by the number of the first of them.
+    """The mean loss of tokens 1, 2 to 3, 4 to 7 and so on, by the number of the first of them; all that are whole.
 
     >>> losses_by_octave(torch.tensor([1.0, 2.0, 4.0, 7.0]))
-    {1: tensor(1.), 2: tensor(3.), 4: tensor(7.)}
+    {1: tensor(1.), 2: tensor(3.)}
     """
-    firsts = [1 << power for power in range(losses.shape[-1].bit_length())]
+    firsts = [1 << power for power in range((losses.shape[-1] + 1).bit_length() - 1)]
     return {first: losses[..., first - 1 : 2 * first - 1].mean(-1) for first in firsts}
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from mesascope.ops.checks import without_reading_values
 from mesascope.shapes import Int, Tensor
 
 __all__ = ["Scales", "layer_scales", "moved"]
@@ -24,9 +25,10 @@ class Scales:
 
 @torch.no_grad()
 def layer_scales(step: int, model: Any, windows: Int[Tensor, "n t"]) -> Scales:
-    """Those of a language model on windows of a text."""
+    """Those of a language model on windows of a text, also where they are no numbers."""
     names = ["embedded", *(f"layers.{index}" for index in range(model.config.transformer.n_layers))]
-    _, cache = model.run_with_cache(windows[:, :-1], names=names)
+    with without_reading_values():
+        _, cache = model.run_with_cache(windows[:, :-1], names=names)
     return Scales(step, tuple(cache[name].float().square().mean().sqrt().item() for name in names))
 
 
@@ -34,7 +36,7 @@ def moved(before: Scales | None, now: Scales) -> str:
     """A sentence on which layer's tokens grew most, or are no numbers any more.
 
     >>> moved(Scales(40, (1.0, 1.1, 1.2)), Scales(49, (1.0, 1.1, 60.0)))
-    'tokens after layer 1 moved most: their root mean square is 60, and was 1.2 at step 40'
+    'tokens after layer 1 grew most: their root mean square is 60, and was 1.2 at step 40'
     """
     places = ["embedded tokens", *(f"tokens after layer {index}" for index in range(len(now.values) - 1))]
     for place, value in zip(places, now.values, strict=True):
@@ -46,6 +48,6 @@ def moved(before: Scales | None, now: Scales) -> str:
     # What a layer adds, beside what it is given: all layers after one that grew grow with it.
     grown = [value / max(old, 1e-30) for value, old in zip(now.values, before.values, strict=True)]
     steps = [grown[0], *(later / earlier for earlier, later in itertools.pairwise(grown))]
-    own = max(range(len(places)), key=lambda index: abs(math.log(max(steps[index], 1e-30))))
+    own = max(range(len(places)), key=lambda index: steps[index])
     was, value = before.values[own], now.values[own]
-    return f"{places[own]} moved most: their root mean square is {value:.3g}, and was {was:.3g} at step {before.step}"
+    return f"{places[own]} grew most: their root mean square is {value:.3g}, and was {was:.3g} at step {before.step}"

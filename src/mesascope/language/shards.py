@@ -121,6 +121,14 @@ class Corpus:
             ]
         return self._maps[split]
 
+    @property
+    def checksum(self) -> str:
+        """What tells it from others: of its tokenizer and of all shards."""
+        shards = [
+            shard.sha256 for split in SPLITS if split in self.index.splits for shard in self.index.splits[split].shards
+        ]
+        return hashlib.sha256(" ".join([self.index.tokenizer, *shards]).encode()).hexdigest()[:16]
+
     def tokens(self, split: str) -> int:
         """How many tokens a split has."""
         require_choice("split", split, SPLITS)

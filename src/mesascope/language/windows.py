@@ -21,20 +21,24 @@ class TextWindows:
     Args:
         folder: that `prepare` wrote.
         split: train or validation.
+        checksum: that the corpus must have, so that a record of windows tells of what text they are; any if empty.
 
     Raises:
-        ArgumentError: there is no corpus, or its split is shorter than a window.
+        ArgumentError: there is no corpus, it has another checksum, or its split is shorter than a window.
     """
 
     folder: str
     length: int
     split: str = "train"
+    checksum: str = ""
 
     def __post_init__(self) -> None:
         require_instance("folder", self.folder, str)
         require_count("length", self.length, least=2)
         require_choice("split", self.split, SPLITS)
         object.__setattr__(self, "_corpus", open_corpus(self.folder))
+        if self.checksum not in ("", self.corpus.checksum):
+            refuse("folder", f"hold the text of checksum {self.checksum}", self.folder, "prepare that text again")
         if self.corpus.tokens(self.split) < self.length:
             most = self.corpus.tokens(self.split)
             refuse("length", f"be at most {most}, the tokens of {self.split}", self.length, "lower it, or add text")

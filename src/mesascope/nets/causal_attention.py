@@ -74,7 +74,7 @@ class CausalAttention(nn.Module, ABC):
         idle, horizons = torch.zeros(config.kv_heads, width), torch.logspace(1, 3, config.kv_heads)
         self.forget_proj = linear(idle, (horizons - 1).log()) if config.forget else None
         learned = self.learns_beta if config.beta is None else config.beta
-        self.beta_proj = linear(idle, idle[:, 0]) if learned else None
+        self.beta_proj = linear(idle, idle[:, 0].clone()) if learned else None
         for gate in (self.forget_proj, self.beta_proj):
             if gate is not None:
                 gate.bias = UndecayedParameter(gate.bias.detach())
@@ -171,7 +171,7 @@ class CausalAttention(nn.Module, ABC):
         times = places(tokens.shape[-2], mask, None if state is None else state.position, tokens.device)
         q, k, v, recent = self._heads(tokens, times, start.recent, mask)
         q, k, v = self.query(q), self.key(k), self.value(v)
-        gates = gates_without(mask, self.config.kv_heads, *self._gates(tokens))
+        gates = gates_without(mask, self.config.kv_heads, *self.gates(tokens))
         keep = state is not None
         shared = [*self._shared(q, k, v, *gates, start.memory if keep else None), keep]
         told = slice(0 if last is None else max(tokens.shape[-2] - last, 0), None)
@@ -183,6 +183,17 @@ class CausalAttention(nn.Module, ABC):
             return moved
         length = tokens.shape[-2] if mask is None else mask.sum(-1)
         return moved, AttentionState(start.position + length, recent, self._unshared(q, memory))
+
+    def gates(self, tokens: Float[Tensor, "*batch t width"]) -> tuple[Tensor | None, Tensor | None]:
+        """log gamma and beta, each ``(*batch, heads, t)``, in float32 at least: half precision has them 0 too soon."""
+        log_forget = beta = None
+        if self.beta_proj is not None:
+            beta = torch.sigmoid(_wide(self.beta_proj(tokens))).clamp_min(_WEAKEST).mT
+        if self.forget_proj is not None:
+            log_forget = functional.logsigmoid(_wide(self.forget_proj(tokens))).mT
+            if beta is not None:
+                log_forget = log_forget + torch.log1p(-(1 - self.config.forget_cap) * beta.square())
+        return log_forget, beta
 
     def products(self) -> Products:
         """W_KQ = W_K^T W_Q, over tokens and their positions, and W_PV = P W_V.
@@ -296,17 +307,6 @@ class CausalAttention(nn.Module, ABC):
         pattern, _ = self.attend(q, k, one, log_forget, beta, emptied, False)
         known, _ = self.attend(q, k, torch.zeros_like(v), log_forget, beta, memory, False)
         return self.pattern(pattern) @ v + known
-
-    def _gates(self, tokens: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        """log gamma and beta, each ``(*batch, heads, t)``, in float32 at least: half precision has them 0 too soon."""
-        log_forget = beta = None
-        if self.beta_proj is not None:
-            beta = torch.sigmoid(_wide(self.beta_proj(tokens))).clamp_min(_WEAKEST).mT
-        if self.forget_proj is not None:
-            log_forget = functional.logsigmoid(_wide(self.forget_proj(tokens))).mT
-            if beta is not None:
-                log_forget = log_forget + torch.log1p(-(1 - self.config.forget_cap) * beta.square())
-        return log_forget, beta
 
 
 class UndecayedParameter(nn.Parameter):

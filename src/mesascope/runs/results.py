@@ -28,7 +28,7 @@ _AGAIN = "delete it and --resume the run"
 # What decides the numbers of a stage; how they are judged, reported and typed in may change without them.
 _CODE = (
     "streams.py", "ops", "tasks", "learners", "nets", "constructions", "adapters", "training", "lenses",
-    "identification", "studies",
+    "identification", "studies", "language", "meta",
 )  # fmt: skip
 
 

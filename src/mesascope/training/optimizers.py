@@ -12,7 +12,7 @@ from torch import nn
 from mesascope.errors import ArgumentError, require_instance
 from mesascope.shapes import Float, Tensor
 from mesascope.training.plan import ParameterGroup, Training, schedule_factor
-from mesascope.training.processes import split_like
+from mesascope.training.processes import is_split, split_like
 
 __all__ = [
     "clip_factor",
@@ -50,7 +50,8 @@ def make_optimizer(
     parts = [_part(members, group, plan) for members, group in _grouped(weights, groups, marked) if members]
     # Fused optimisers take several times less time than torch's default, but know no complex numbers.
     fused = all(weight.is_floating_point() for weight in weights.values())
-    if plan.optimizer == "sgd":
+    if plan.optimizer == "sgd":  # whose fused one knows no weights that are split over processes
+        fused = fused and not any(map(is_split, weights.values()))
         return torch.optim.SGD(parts, lr=plan.learning_rate, momentum=plan.momentum, fused=fused)
     kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[plan.optimizer]
     return kind(parts, lr=plan.learning_rate, betas=plan.betas, eps=plan.eps, fused=fused)

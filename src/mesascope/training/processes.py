@@ -58,16 +58,18 @@ def is_first_process() -> bool:
 
 def by_first(do: Callable[[], Result], others: Callable[[], Result]) -> Result:
     """What ``do`` gives the first process, and ``others``, called after it, the rest."""
-    result = do() if is_first_process() else None
+    results = [do()] if is_first_process() else []
     if distributed.is_initialized():
         distributed.barrier()
-    return others() if result is None else result
+    return results[0] if results else others()
 
 
 def own_device(name: str) -> torch.device:
     """The device of this process: of several GPUs, that of its place on the machine."""
     device = torch.device(name)
-    if device.type == "cuda" and device.index is None and distributed.is_initialized():
+    if device.type == "cuda" and distributed.is_initialized():
+        if device.index is not None:
+            refuse("device", "be cuda where several processes train, each on a GPU of its own", name, "pass cuda")
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
     return device
@@ -101,11 +103,13 @@ def sharded(module: Module, parts: Iterable[nn.Module]) -> Module:
         module: the same in each, on its device.
         parts: those of its modules whose weights are gathered together, one after the other.
     """
+    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
+    mesh = init_device_mesh(next(module.parameters()).device.type, (distributed.get_world_size(),))
     undecayed = [name for name, weight in module.named_parameters() if getattr(weight, "_no_weight_decay", False)]
     for part in (*parts, module):
-        fully_shard(part)
+        fully_shard(part, mesh=mesh)
     for name in undecayed:  # new parameters take the place of the old, without their marks
         module.get_parameter(name)._no_weight_decay = True  # type: ignore[attr-defined]
     return module

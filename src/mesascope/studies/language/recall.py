@@ -31,6 +31,7 @@ KINDS = {
 # keys besides (253 in all), and of softmax as many keys and values as fit, or, without a window, all.
 SIZES = {"mesa": (11, 12)}
 OTHERS, WINDOW = (16, 16), 8
+MATRICES = ("linear", "delta", "mesa")
 # How the tasks are called, and what is told of each.
 ASKED = {
     "recall": "recall: answered (%)",
@@ -128,8 +129,11 @@ def _judge_text(lab: Lab, settings: Recall, task: str, family: Any) -> None:
             return float(asked_loss(net.eval(), fresh).detach()) - np.log(2)
         return 100 * asked_accuracy(net.eval(), fresh)
 
-    found = {kind: np.array([score(net) for net in members]) for kind, members in trained.items()}
-    lab.stage(task, lambda: Arrays(found, **dict.fromkeys(found, "seed")))
+    def judged() -> Arrays:
+        found = {kind: np.array([score(net) for net in members]) for kind, members in trained.items()}
+        return Arrays(found, **dict.fromkeys(found, "seed"))
+
+    lab.stage(task, judged)
 
 
 def _language_model(settings: Recall, kind: str, family: Any) -> Any:
@@ -148,22 +152,24 @@ def _judge_regression(lab: Lab, settings: Recall) -> None:
         )
         for kind in KINDS
     }  # fmt: skip
-    known = learners.LeastSquares(settings.d * settings.noise**2)
-    inputs, targets = fresh[:, 0::2], fresh[:, 1::2]
     last = range(3 * settings.pairs // 4, settings.pairs)
-    best = np.mean([
-        float((known(tasks.Context(inputs[:, :n], targets[:, :n]), inputs[:, n : n + 1])[:, 0] - targets[:, n])
-              .square().mean())
-        for n in last
-    ])  # fmt: skip
-    times = [2 * n + 1 for n in last]
 
     def judged() -> Arrays:
-        errors = lenses.errors_by_time(trained, fresh, times)
+        errors, best = lenses.errors_by_time(trained, fresh, [2 * n + 1 for n in last]), _least(settings, fresh, last)
         found = {kind: values(errors["mse", kind]).mean(-1) / best for kind in KINDS}
-        return Arrays(found, **dict.fromkeys(found, "seed"))
+        found["nothing"] = np.array(float(fresh[:, 1::2][:, list(last)].square().mean()) / best)
+        return Arrays(found, **dict.fromkeys(KINDS, "seed"), nothing="")
 
     lab.stage("regression", judged)
+
+
+def _least(settings: Recall, fresh: Any, last: Any) -> float:
+    """The error of ridge regression on the pairs before each of these targets."""
+    known, inputs, targets = learners.LeastSquares(settings.d * settings.noise**2), fresh[:, 0::2], fresh[:, 1::2]
+    errors = [
+        known(tasks.Context(inputs[:, :n], targets[:, :n]), inputs[:, n : n + 1])[:, 0] - targets[:, n] for n in last
+    ]
+    return float(np.mean([float(error.square().mean()) for error in errors]))
 
 
 def _better(task: str, kind: str, *others: str) -> Any:
@@ -188,7 +194,19 @@ CLAIMS = (
         lambda r: _answered(r, "untrained"), below(10.0), quantifier="mean", at_least=3, premises=SOLVED,
     ),
     Claim(
-        "out-of-sight", "softmax that sees eight tokens does not recall what lies before them",
+        "regressed", "layers with a matrix as their state regress better than who predicts nothing",
+        "error / of predicting 0: mean over seeds of each", ours("premise"),
+        lambda r: np.stack([r["regression"][kind] for kind in MATRICES], axis=1) / r["regression"]["nothing"],
+        below(0.8), quantifier="mean", at_least=3,
+    ),
+    Claim(
+        "spoken", "and come nearer to an unknown automaton than untrained networks",
+        "nats above log 2 / those of untrained ones: mean over seeds of each", ours("premise"),
+        lambda r: np.stack([r["languages"][kind] for kind in MATRICES], axis=1) / r["languages"]["untrained"].mean(),
+        below(0.5), quantifier="mean", at_least=3,
+    ),
+    Claim(
+        "out-of-sight", "softmax layers that see eight tokens recall little: most lies further back than they reach",
         "percent answered: mean over seeds", ours("a control: the task needs a memory"),
         lambda r: r["recall"]["window"], below(25.0), quantifier="mean", at_least=3, premises=SOLVED,
     ),
@@ -206,11 +224,13 @@ CLAIMS = (
         "mesa-regresses", "a mesa layer regresses better than a linear or a delta layer",
         "error over least squares' less that of mesa: mean over seeds of each", ours("what the layer computes"),
         _better("regression", "mesa", "linear", "delta"), above(0.0), quantifier="mean", at_least=3,
+        premises=("regressed",),
     ),
     Claim(
         "mesa-languages", "and tells the words of an unknown automaton better",
         "nats less than linear and delta: mean over seeds of each", ours("Akyurek et al. (2024)"),
-        _better("languages", "mesa", "linear", "delta"), above(0.0), quantifier="mean", at_least=3, premises=SOLVED,
+        _better("languages", "mesa", "linear", "delta"), above(0.0), quantifier="mean", at_least=3,
+        premises=("spoken",),
     ),
 )  # fmt: skip
 

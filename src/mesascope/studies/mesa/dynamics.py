@@ -158,7 +158,7 @@ def tuned_steps(name: str, *stages: str, least: float = 0.999) -> Claim:
     """
     return Claim(
         f"{name}-at-its-optimum",
-        "gradient descent with steps of nine or eleven tenths of the tuned size loses no less",
+        f"gradient descent with steps of nine or eleven tenths of the tuned size loses no less than {least:g} of it",
         "loss of each other / of the tuned one",
         ours("premise"),
         lambda r: np.concatenate([r[stage].ratio(f"{name}-{word}", name) for stage in stages for word in STEPS]),
