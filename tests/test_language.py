@@ -215,22 +215,27 @@ def test_another_corpus_in_its_place_is_refused(corpus, tmp_path):
         train_language_model(resume_language_run(tmp_path / "run"))
 
 
-def test_a_training_that_diverges_names_the_layer_that_moved(corpus, tmp_path):
+@pytest.mark.parametrize(
+    ("layer", "factor", "said"),
+    [
+        (1, 1e6, "diverged at step 7 .*; tokens after layer 1 grew most: .* at step 4"),
+        (0, 1e30, "tokens after layer 0 are the first that are not finite"),
+    ],
+)
+def test_a_training_that_diverges_names_the_layer_that_grew(corpus, tmp_path, layer, factor, said):
     settings, update = settings_for(corpus), ModuleState.update
 
     def wild(state, batch):
         if state.step == 6:
             with torch.no_grad():
-                state.result().transformer.layers[1].mlp.down_proj.weight.mul_(1e6)
+                state.result().transformer.layers[layer].mlp.down_proj.weight.mul_(factor)
                 state.result().norm.weight.fill_(torch.nan)
         return update(state, batch)
 
     run = new_language_run(settings, tmp_path / "run")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ModuleState, "update", wild)
-        with pytest.raises(
-            NumericalError, match=r"diverged at step 7 .*; tokens after layer 1 grew most: .* at step 4"
-        ):
+        with pytest.raises(NumericalError, match=said):
             train_language_model(run)
     assert sorted(path.name for path in (run.path / "checkpoints" / "model").iterdir()) == ["4"]
     train_language_model(resume_language_run(tmp_path / "run"))

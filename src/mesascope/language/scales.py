@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from mesascope.errors import NumericalError
 from mesascope.ops.checks import without_reading_values
 from mesascope.shapes import Int, Tensor
 
@@ -25,11 +28,20 @@ class Scales:
 
 @torch.no_grad()
 def layer_scales(step: int, model: Any, windows: Int[Tensor, "n t"]) -> Scales:
-    """Those of a language model on windows of a text, also where they are no numbers."""
+    """Those of a language model on windows of a text; not finite after a layer that can make nothing of its tokens."""
     names = ["embedded", *(f"layers.{index}" for index in range(model.config.transformer.n_layers))]
-    with without_reading_values():
-        _, cache = model.run_with_cache(windows[:, :-1], names=names)
-    return Scales(step, tuple(cache[name].float().square().mean().sqrt().item() for name in names))
+    found: dict[str, float] = dict.fromkeys(names, math.nan)
+
+    def kept(name: str) -> Callable[[Tensor], Tensor]:
+        def keep(tokens: Tensor) -> Tensor:
+            found[name] = tokens.float().square().mean().sqrt().item()
+            return tokens
+
+        return keep
+
+    with without_reading_values(), contextlib.suppress(NumericalError), model.patched({n: kept(n) for n in names}):
+        model(windows[:, :-1])
+    return Scales(step, tuple(found.values()))
 
 
 def moved(before: Scales | None, now: Scales) -> str:
