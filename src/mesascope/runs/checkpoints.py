@@ -72,8 +72,9 @@ class TrainingCheckpoints:
 
     def _is_of(self, manifest: Mapping[str, Any]) -> bool:
         """Whether a checkpoint is of this training; records of earlier versions may lack fields that came since."""
-        key = record_hash(self.config)
-        return manifest.get("key") == key or record_hash(updated(manifest.get("config"))) == key
+        config = manifest.get("config")
+        whole = manifest.get("key") == record_hash(config)
+        return whole and record_hash(self.config) in (manifest["key"], record_hash(updated(config)))
 
     @contextlib.contextmanager
     def _placed(self, step: int) -> Iterator[Path]:
