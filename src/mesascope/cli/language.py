@@ -109,11 +109,8 @@ class Train:
 
 
 @dataclass(frozen=True)
-class Evaluate:
-    """Tell how well a language model predicts a text, and how much better late in it than early.
-
-    MODEL is the run of a training, or the folder of a model.
-    """
+class _OnCorpus:
+    """What commands take that read a corpus with a model."""
 
     model: tyro.conf.Positional[str]
     """Run of a training, or folder of a model."""
@@ -121,6 +118,15 @@ class Evaluate:
     """Folder that mesascope language prepare wrote, with the model's own tokenizer."""
     split: Literal["train", "validation"] = "validation"
     """Part of its documents."""
+
+
+@dataclass(frozen=True)
+class Evaluate(_OnCorpus):
+    """Tell how well a language model predicts a text, and how much better late in it than early.
+
+    MODEL is the run of a training, or the folder of a model.
+    """
+
     windows: int = 256
     """The most windows to read."""
 
@@ -164,18 +170,12 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Inspect:
+class Inspect(_OnCorpus):
     """Tell what the heads of a language model do: copy, complete, forget, solve; and draw where the first layer looks.
 
     MODEL is the run of a training, or the folder of a model.
     """
 
-    model: tyro.conf.Positional[str]
-    """Run of a training, or folder of a model."""
-    corpus: Path = Path("corpus")
-    """Folder that mesascope language prepare wrote, with the model's own tokenizer."""
-    split: Literal["train", "validation"] = "validation"
-    """Part of its documents."""
     windows: int = 32
     """The most windows to read."""
     out: Path | None = None

@@ -32,7 +32,7 @@ COMMANDS = {
 # How few and how many words a command takes, if not as many as one likes.
 WORDS = {
     "run": (0, 0), "list": (0, 0), "report": (1, 1), "identify": (0, 1), "language train": (0, 0),
-    "language evaluate": (1, 1), "language sample": (1, 1),
+    "language evaluate": (1, 1), "language sample": (1, 1), "language inspect": (1, 1),
 }  # fmt: skip
 
 # How alike a word and a flag are, of 1, where the one may stand for the other.

@@ -13,6 +13,7 @@ from mesascope.language.models import layered
 from mesascope.nets import LanguageModel, LanguageModelConfig, select_state
 from mesascope.records import from_record, to_record
 from mesascope.shapes import Float, Int, Tensor
+from mesascope.training.marks import mark_undecayed, undecayed
 
 require_package("transformers", "mesascope.language.huggingface", "'mesascope[hf]'")
 
@@ -243,9 +244,7 @@ class MesascopeForCausalLM(PreTrainedModel, GenerationMixin):
             refuse("the folder", f"hold all weights of the network, {lost[0]} among them", "others", "pass another")
         with torch.device("meta"):
             built = model.config.build_config().build()
-        for name, weight in built.named_parameters():
-            if getattr(weight, "_no_weight_decay", False):
-                model.model.get_parameter(name)._no_weight_decay = True
+        mark_undecayed(model.model, undecayed(built))
         return (model, found) if output_loading_info else model
 
     def _init_weights(self, module: nn.Module) -> None:

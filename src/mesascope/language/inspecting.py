@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +14,7 @@ from mesascope.nets import LanguageModel, MesaAttention
 from mesascope.ops import FixedRidgeState
 from mesascope.shapes import Float, Int, Tensor
 from mesascope.streams import stream
+from mesascope.training.modes import evaluating
 
 __all__ = ["HeadScores", "Inspection", "head_scores", "inspected"]
 
@@ -108,7 +107,7 @@ def head_scores(model: LanguageModel, tokens: int | None = None, *, sequences: i
     require_count("sequences", sequences)
     once = torch.randint(model.config.vocabulary, (sequences, half), generator=stream(seed, "inspect"))
     names = "layers.*.attention.pattern"
-    with _evaluating(model):
+    with evaluating(model):
         _, patterns = model.run_with_cache(once.repeat(1, 2).to(model.embedding.device), names=names)
     copying, induction = [], []
     for pattern in patterns.values():
@@ -117,7 +116,7 @@ def head_scores(model: LanguageModel, tokens: int | None = None, *, sequences: i
         induction.append(shares.diagonal(1 - half, -2, -1)[..., 1:].mean((0, -1)).cpu())
     seen = torch.arange(1, 2 * half + 1.0)  # tokens up to each
     uniform = (1 / seen[1:]).mean().item(), (1 / seen[half:]).mean().item()
-    return HeadScores(_attentions(model), tuple(copying), tuple(induction), uniform)
+    return HeadScores(model.config.transformer.attentions, tuple(copying), tuple(induction), uniform)
 
 
 @torch.no_grad()
@@ -134,7 +133,7 @@ def inspected(model: LanguageModel, windows: Int[Tensor, "n t"], seed: int = 0) 
     require_instance("windows", windows, Tensor)
     if windows.ndim != 2 or windows.shape[1] <= _PLACES:
         refuse("windows", f"have shape (n, t) with t above {_PLACES}", tuple(windows.shape), "draw longer ones")
-    with _evaluating(model):
+    with evaluating(model):
         return _inspected(model, windows.to(model.embedding.device), head_scores(model, seed=seed))
 
 
@@ -152,22 +151,6 @@ def _inspected(model: LanguageModel, windows: Tensor, scores: HeadScores) -> Ins
         {index: _of_heads(part, layers[index].config.group) for index, part in own.items()} for own in each
     )
     return Inspection(scores, maps, forget, ridge, condition, read, losses)
-
-
-@contextlib.contextmanager
-def _evaluating(model: LanguageModel) -> Iterator[None]:
-    """In eval() mode, and then as it was."""
-    training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(training)
-
-
-def _attentions(model: LanguageModel) -> tuple[str, ...]:
-    own = model.config.transformer.attention
-    return (own,) * model.config.transformer.n_layers if isinstance(own, str) else tuple(own)
 
 
 def _of_heads(part: Tensor, group: int) -> Tensor:

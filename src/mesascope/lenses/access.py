@@ -8,11 +8,12 @@ from typing import Any
 import torch
 
 from mesascope.errors import NumericalError
-from mesascope.lenses.needs import Tasks, called, evaluating, require_access
+from mesascope.lenses.needs import Tasks, called, require_access
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Episode, Learner, Predictor
 from mesascope.tasks.asking import check_answer, check_causal, check_tasks, copied, label
+from mesascope.training.modes import evaluating
 
 __all__ = ["per_task_errors", "predictions", "require_causal", "sensitivities"]
 

@@ -8,13 +8,14 @@ import torch
 from torch.func import jacfwd, jacrev, vmap
 
 from mesascope.errors import refuse, require_count, require_instance
-from mesascope.lenses.needs import HasActivations, HasTokens, evaluating, require_access
+from mesascope.lenses.needs import HasActivations, HasTokens, require_access
 from mesascope.lenses.sequences import require_sequences
 from mesascope.nets import HasPoints, Tokens
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Episode
 from mesascope.tasks.asking import check_tasks
+from mesascope.training.modes import evaluating
 
 __all__ = ["attention_maps", "element_sensitivity", "token_sensitivity"]
 

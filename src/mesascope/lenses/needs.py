@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import torch
-from torch import nn
 
 from mesascope.errors import ArgumentTypeError
 from mesascope.nets import HasPoints, Products, Tokens
@@ -16,6 +14,7 @@ from mesascope.shapes import Tensor
 from mesascope.tasks import Context, Episode
 from mesascope.tasks.asking import asked, check_tasks, copied, label
 from mesascope.training import Ensemble
+from mesascope.training.modes import evaluating
 
 __all__ = [
     "Access",
@@ -28,7 +27,6 @@ __all__ = [
     "Tasks",
     "access_of",
     "called",
-    "evaluating",
     "require_access",
 ]
 
@@ -177,20 +175,6 @@ def _differentiable(learner: Callable, episode: Episode) -> bool:
     if not isinstance(prediction, Tensor) or not prediction.requires_grad:
         return False
     return torch.autograd.grad(prediction.sum(), xq, allow_unused=True)[0] is not None
-
-
-@contextmanager
-def evaluating(*learners: Any) -> Iterator[None]:
-    """Modules in evaluation mode for a while (no dropout, stored statistics of batches), and back as they were."""
-    modules = [learner for learner in learners if isinstance(learner, nn.Module)]
-    before = [(part, part.training) for module in modules for part in module.modules()]
-    try:
-        for module in modules:
-            module.eval()
-        yield
-    finally:
-        for part, training in before:
-            part.training = training
 
 
 def called(learner: Callable, *inputs: Context | Tensor) -> Any:

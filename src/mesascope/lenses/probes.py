@@ -12,10 +12,11 @@ from mesascope.errors import ArgumentError, refuse, require_choice, require_numb
 from mesascope.evidence import Estimates
 from mesascope.lenses.access import require_causal
 from mesascope.lenses.groups import numbers, require_groups
-from mesascope.lenses.needs import HasActivations, evaluating, require_access
+from mesascope.lenses.needs import HasActivations, require_access
 from mesascope.lenses.sequences import chosen_times, require_sequences
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
+from mesascope.training.modes import evaluating
 
 __all__ = ["PROBED", "preconditioned", "probe"]
 

@@ -12,12 +12,13 @@ import torch
 from mesascope.errors import ArgumentTypeError, require_choice, require_count, require_instance, require_number, shown
 from mesascope.evidence import Estimates
 from mesascope.lenses.access import per_task_errors
-from mesascope.lenses.needs import HasRule, HasTrajectory, evaluating, require_access
+from mesascope.lenses.needs import HasRule, HasTrajectory, require_access
 from mesascope.records import register
 from mesascope.shapes import Tensor
 from mesascope.streams import stream
 from mesascope.tasks import Episode, Family, Learner
 from mesascope.tasks.asking import asked, check_answer, check_tasks, copied, drawn
+from mesascope.training.modes import evaluating
 
 __all__ = ["rollout", "sweep", "trajectory_errors"]
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from mesascope import lenses
 from mesascope.evidence import Bound, Claim, below, ours
+from mesascope.reports import Line, Lines
 from mesascope.training import Training
 
 __all__ = [
+    "by_method",
     "converged",
     "halfway_distances",
     "halfway_losses",
@@ -103,3 +105,17 @@ def halfway_distances(path: Any) -> np.ndarray:
 def values(numbers: Any) -> np.ndarray:
     """Numbers with errors, without them."""
     return np.vectorize(lambda number: getattr(number, "nominal_value", number), otypes=[float])(numbers)
+
+
+def by_method(y: str, names: Mapping[str, str], read: Callable[[Any], Mapping[str, Mapping[str, Any]]]) -> Lines:
+    """A panel of one mark a seed over the name of each method; ``read`` gives what to mark by label and method."""
+
+    def lines(r: Any) -> list[Line]:
+        groups = read(r)
+        return [
+            Line(np.arange(len(names)), np.stack([one[name] for name in names], axis=1),
+                 place / (len(groups) - 1) if len(groups) > 1 else "trained", label, each=True, marks="o")
+            for place, (label, one) in enumerate(groups.items())
+        ]  # fmt: skip
+
+    return Lines("", "", y, lines, limits={"xticks": range(len(names)), "xticklabels": list(names.values())})

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
 from torch import nn
 
-__all__ = ["Modes"]
+__all__ = ["Modes", "evaluating"]
 
 
 class Modes:
@@ -31,3 +35,17 @@ class Modes:
         """eval() mode throughout."""
         self._module.eval()
         self._updating = False
+
+
+@contextmanager
+def evaluating(*learners: Any) -> Iterator[None]:
+    """Modules in evaluation mode for a while (no dropout, stored statistics of batches), and back as they were."""
+    modules = [learner for learner in learners if isinstance(learner, nn.Module)]
+    before = [(part, part.training) for module in modules for part in module.modules()]
+    try:
+        for module in modules:
+            module.eval()
+        yield
+    finally:
+        for part, training in before:
+            part.training = training

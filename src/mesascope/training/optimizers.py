@@ -11,6 +11,7 @@ from torch import nn
 
 from mesascope.errors import ArgumentError, require_instance
 from mesascope.shapes import Float, Tensor
+from mesascope.training.marks import undecayed
 from mesascope.training.plan import ParameterGroup, Training, schedule_factor
 from mesascope.training.processes import is_split, split_like
 
@@ -46,8 +47,8 @@ def make_optimizer(
     """
     for group in groups:
         require_instance("parameter_groups", group, ParameterGroup)
-    marked = {name for name, weight in module.named_parameters() if getattr(weight, "_no_weight_decay", False)}
-    parts = [_part(members, group, plan) for members, group in _grouped(weights, groups, marked) if members]
+    grouped = _grouped(weights, groups, undecayed(module))
+    parts = [_part(members, group, plan) for members, group in grouped if members]
     # Fused optimisers take several times less time than torch's default, but know no complex numbers.
     fused = all(weight.is_floating_point() for weight in weights.values())
     if plan.optimizer == "sgd":  # whose fused one knows no weights that are split over processes
@@ -58,7 +59,7 @@ def make_optimizer(
 
 
 def _grouped(
-    weights: Mapping[str, Tensor], groups: Sequence[ParameterGroup], undecayed: Collection[str]
+    weights: Mapping[str, Tensor], groups: Sequence[ParameterGroup], marked: Collection[str]
 ) -> list[tuple[list[Tensor], ParameterGroup]]:
     for pattern in (pattern for group in groups for pattern in group.names):
         if not any(fnmatchcase(name, pattern) for name in weights):
@@ -66,7 +67,7 @@ def _grouped(
                 f"parameter_groups must name parameters that are trained, but {pattern!r} matches none of "
                 f"{', '.join(sorted(weights))}: correct the pattern."
             )
-    rest = [ParameterGroup(tuple(undecayed), weight_decay=0.0)] if undecayed else []
+    rest = [ParameterGroup(tuple(marked), weight_decay=0.0)] if marked else []
     found: list[tuple[list[Tensor], ParameterGroup]] = [
         ([], group) for group in (*groups, *rest, ParameterGroup(("*",)))
     ]

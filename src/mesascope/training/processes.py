@@ -13,6 +13,7 @@ from torch import distributed, nn
 from mesascope.errors import refuse
 from mesascope.shapes import Float, Tensor
 from mesascope.training.loop import Checkpoints
+from mesascope.training.marks import mark_undecayed, undecayed
 
 __all__ = [
     "SharedCheckpoints",
@@ -27,8 +28,6 @@ __all__ = [
     "split_like",
     "whole",
 ]
-
-# Imported where it is needed: torch.distributed.tensor adds half to the time that torch itself takes.
 
 Result = TypeVar("Result")
 Module = TypeVar("Module", bound=nn.Module)
@@ -103,15 +102,15 @@ def sharded(module: Module, parts: Iterable[nn.Module]) -> Module:
         module: the same in each, on its device.
         parts: those of its modules whose weights are gathered together, one after the other.
     """
+    # Not at start-up: torch.distributed.tensor adds half to the time that torch itself takes.
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
     mesh = init_device_mesh(next(module.parameters()).device.type, (distributed.get_world_size(),))
-    undecayed = [name for name, weight in module.named_parameters() if getattr(weight, "_no_weight_decay", False)]
+    marked = undecayed(module)
     for part in (*parts, module):
         fully_shard(part, mesh=mesh)
-    for name in undecayed:  # new parameters take the place of the old, without their marks
-        module.get_parameter(name)._no_weight_decay = True  # type: ignore[attr-defined]
+    mark_undecayed(module, marked)
     return module
 
 

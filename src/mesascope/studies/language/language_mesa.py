@@ -7,9 +7,10 @@ mesa, with as many parameters. One layer by itself stands behind a shift of its 
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from mesascope.errors import refuse, require_count, require_instance
 from mesascope.evidence import Arrays, Claim, above, below, ours, printed
 from mesascope.records import register
 from mesascope.reports import Figure, Line, Lines
+from mesascope.studies.common import by_method
 from mesascope.studies.study import Study
 from mesascope.training import Training
 
@@ -112,89 +114,88 @@ def _library(part: str) -> str:
     return str(folder)
 
 
+class _Text(NamedTuple):
+    """Windows to train on, those of other documents to watch while training, and those to judge by, twice as long."""
+
+    windows: TextWindows
+    watched: Any
+    judged: Any
+
+
 def measure(lab: Lab, settings: LanguageMesa) -> None:
     """Train every network on the same windows, and judge them on the same other documents."""
-    windows = settings.text(settings.context + 1)
-    vocabulary = windows.corpus.index.vocabulary
-    judged = settings.text(2 * settings.context + 1, "validation").first(settings.windows)
-    lab.stage("unigram", lambda: Arrays({"frequencies": _unigram(windows.corpus, judged)}, frequencies=""))
-    first = None
-    for size, (layers, with_mlps) in SIZES.items():
-        mlp = 4 if with_mlps else None
-        found = {
-            kind: _trained(lab, settings, f"{size}-{kind}", layers.format(kind), vocabulary, mlp=mlp) for kind in KINDS
+    text = _Text(
+        settings.text(settings.context + 1),
+        settings.text(settings.context + 1, "validation").first(settings.watch_windows).to(lab.device),
+        settings.text(2 * settings.context + 1, "validation").first(settings.windows).to(lab.device),
+    )
+    lab.stage("unigram", lambda: Arrays({"frequencies": _unigram(text)}, frequencies=""))
+    by_size = {
+        size: {
+            kind: _trained(lab, settings, text, f"{size}-{kind}", layers.format(kind), mlp=4 if with_mlps else None)
+            for kind in KINDS
         }
-        first = first or found
-        _judge(lab, settings, size, found, judged)
+        for size, (layers, with_mlps) in SIZES.items()
+    }
     gated = {
-        name: _trained(
-            lab, settings, f"mesa-{name}", "softmax, mesa", vocabulary, forget=name == "forget", constant=True
-        )
+        name: _trained(lab, settings, text, f"mesa-{name}", "softmax, mesa", forget=name == "forget", constant=True)
         for name in ("forget", "constant")
     }
-    _judge(lab, settings, "gates", gated, judged)
     alone = {
-        f"{kind} {nu}": _trained(lab, settings, f"alone-{kind}-{nu}", kind, vocabulary, key_shift=True, dpfp=nu)
+        f"{kind} {nu}": _trained(lab, settings, text, f"alone-{kind}-{nu}", kind, key_shift=True, dpfp=nu)
         for kind in ALONE
         for nu in NUS
     }
-    _judge(lab, settings, "alone", alone, judged)
-    assert first is not None
+    for stage, groups in {**by_size, "gates": gated, "alone": alone}.items():
+        lab.stage(stage, lambda groups=groups: _judged(settings, groups, text))
     untrained = [
-        settings.network("softmax, mesa", vocabulary).build(lab.stream("untrained", index))
+        settings.network("softmax, mesa", text.windows.corpus.index.vocabulary).build(lab.stream("untrained", index))
         for index in range(settings.seeds)
     ]
-    lab.stage("copying", lambda: _copying({**first, "untrained": untrained}))
+    lab.stage("copying", lambda: _copying({**by_size["two"], "untrained": untrained}))
 
 
-def _trained(lab: Lab, settings: LanguageMesa, name: str, layers: str, vocabulary: int, **options: Any) -> list[Any]:
+def _trained(lab: Lab, settings: LanguageMesa, text: _Text, name: str, layers: str, **options: Any) -> list[Any]:
     from mesascope.language import next_token_loss, token_losses
 
-    windows = settings.text(settings.context + 1)
-    shown = settings.text(settings.context + 1, "validation").first(settings.watch_windows).to(lab.device)
     return lab.train(
-        name, settings.network(layers, vocabulary, **options), windows, settings.training, loss=next_token_loss,
-        watch=lambda net: {"loss": float(token_losses(net, shown).mean())},
+        name, settings.network(layers, text.windows.corpus.index.vocabulary, **options), text.windows,
+        settings.training, loss=next_token_loss,
+        watch=lambda net: {"loss": float(token_losses(net, text.watched).mean())},
     )  # fmt: skip
 
 
-def _judge(lab: Lab, settings: LanguageMesa, stage: str, groups: dict[str, list[Any]], judged: Any) -> None:
+def _judged(settings: LanguageMesa, groups: Mapping[str, Sequence[Any]], text: _Text) -> dict[str, Any]:
     """Losses up to the trained context, in-context scores, and losses by token up to twice that context."""
     from mesascope.language import in_context_score, losses_by_octave, token_losses
 
-    def found() -> Arrays:
-        arrays: dict[str, Any] = {}
-        for name, members in groups.items():
-            losses = [token_losses(net, judged.to(lab.device)).double().cpu() for net in members]
-            inside = [own[:, : settings.context] for own in losses]
-            arrays[name] = np.array([float(own.mean()) for own in inside])
-            arrays[f"{name} score"] = np.array([in_context_score(own).value for own in inside])
-            arrays[f"{name} early"] = np.array([float(own[:, 3:7].mean()) for own in inside])
-            arrays[f"{name} late"] = np.array([float(own[:, settings.context // 2 :].mean()) for own in inside])
-            arrays[f"{name} by token"] = np.array([list(losses_by_octave(own.mean(0)).values()) for own in losses])
-        axes = {name: "seed part" if name.endswith("by token") else "seed" for name in arrays}
-        return Arrays(arrays, **axes)
-
-    lab.stage(stage, found)
+    arrays: dict[str, Any] = {}
+    for name, members in groups.items():
+        losses = [token_losses(net, text.judged).double().cpu() for net in members]
+        inside = [own[:, : settings.context] for own in losses]
+        arrays[name] = [float(own.mean()) for own in inside]
+        arrays[f"{name} score"] = [in_context_score(own).value for own in inside]
+        arrays[f"{name} early"] = [float(own[:, 3:7].mean()) for own in inside]
+        arrays[f"{name} late"] = [float(own[:, settings.context // 2 :].mean()) for own in inside]
+        arrays[f"{name} by token"] = [list(losses_by_octave(own.mean(0)).values()) for own in losses]
+    return arrays
 
 
-def _unigram(corpus: Any, judged: Any) -> np.ndarray:
+def _unigram(text: _Text) -> np.ndarray:
     """What who knows the frequencies of tokens alone loses on the tokens that networks are judged on, in nats each."""
+    corpus, judged = text.windows.corpus, text.judged.cpu().numpy()
     parts = [np.bincount(part, minlength=corpus.index.vocabulary) for part in corpus["train"]]
     shares = np.sum(parts, axis=0) + 1
-    held = np.bincount(judged[:, 1 : judged.shape[1] // 2 + 1].flatten().numpy(), minlength=len(shares))
+    held = np.bincount(judged[:, 1 : judged.shape[1] // 2 + 1].ravel(), minlength=len(shares))
     return np.array(-(held * np.log(shares / shares.sum())).sum() / held.sum())
 
 
-def _copying(groups: dict[str, list[Any]]) -> Arrays:
+def _copying(groups: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
     """The largest weight that a head of the first layer puts on the token before, over that of one that looks alike."""
     from mesascope.language import head_scores
 
     scores = {name: [head_scores(net) for net in members] for name, members in groups.items()}
-    found = {
-        name: np.array([float(own.copying[0].max()) / own.uniform[0] for own in each]) for name, each in scores.items()
-    }
-    return Arrays(found, **dict.fromkeys(found, "seed"))
+    return {name: [float(own.copying[0].max()) / own.uniform[0] for own in each] for name, each in scores.items()}
 
 
 def _less(kind: str, other: str, suffix: str = "") -> Any:
@@ -305,11 +306,6 @@ def _gates(r: Any) -> list[Line]:
     return [Line([0, 1], both, "trained", each=True, marks="o-")]
 
 
-def _copied(r: Any) -> list[Line]:
-    found = np.stack([r["copying"][name] for name in (*KINDS, "untrained")], axis=1)
-    return [Line(np.arange(found.shape[1]), found, "trained", each=True, marks="o")]
-
-
 FIGURES = (
     Figure(
         "losses", "Validation loss while training, of two layers without and four layers with MLPs; line and band: "
@@ -335,10 +331,8 @@ FIGURES = (
         "alike, by the kind of the second layer, each seed.",
         (
             Lines("", "", "nats a token", _gates, limits={"xticks": [0, 1], "xticklabels": ["no gates", "gates"]}),
-            Lines(
-                "", "", "weight over uniform", _copied,
-                limits={"xticks": range(len(KINDS) + 1), "xticklabels": [*KINDS, "untrained"]},
-            ),
+            by_method("weight over uniform", {kind: kind for kind in (*KINDS, "untrained")},
+                      lambda r: {"": r["copying"]}),
         ),
         columns=2, claims=("forgetting-helps", "copies", "untrained-copies"),
     ),

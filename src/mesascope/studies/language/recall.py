@@ -15,8 +15,8 @@ from mesascope import learners, lenses, nets, tasks, training
 from mesascope.errors import require_count, require_number
 from mesascope.evidence import Arrays, Claim, above, below, ours
 from mesascope.records import register
-from mesascope.reports import Figure, Line, Lines
-from mesascope.studies.common import plan, values
+from mesascope.reports import Figure
+from mesascope.studies.common import by_method, plan, values
 from mesascope.studies.study import Study
 from mesascope.training import Training
 
@@ -126,14 +126,10 @@ def _judge_text(lab: Lab, settings: Recall, task: str, family: Any) -> None:
 
     def score(net: Any) -> float:
         if task == "languages":
-            return float(asked_loss(net.eval(), fresh).detach()) - np.log(2)
-        return 100 * asked_accuracy(net.eval(), fresh)
+            return float(asked_loss(net, fresh).detach()) - np.log(2)
+        return 100 * asked_accuracy(net, fresh)
 
-    def judged() -> Arrays:
-        found = {kind: np.array([score(net) for net in members]) for kind, members in trained.items()}
-        return Arrays(found, **dict.fromkeys(found, "seed"))
-
-    lab.stage(task, judged)
+    lab.stage(task, lambda: {kind: [score(net) for net in members] for kind, members in trained.items()})
 
 
 def _language_model(settings: Recall, kind: str, family: Any) -> Any:
@@ -235,23 +231,12 @@ CLAIMS = (
 )  # fmt: skip
 
 
-def _marks(task: str) -> Any:
-    def lines(r: Any) -> list[Line]:
-        found = np.stack([r[task][kind] for kind in KINDS], axis=1)
-        return [Line(np.arange(len(KINDS)), found, "trained", each=True, marks="o")]
-
-    return lines
-
-
 FIGURES = (
     Figure(
         "yardstick", "What networks of each kind answer, each seed: percent of what is asked, nats above the least "
         "that a known automaton costs, and errors over those of ridge regression. All but the first have states of one "
         "size.",
-        tuple(
-            Lines("", "", y, _marks(task), limits={"xticks": range(len(KINDS)), "xticklabels": list(KINDS.values())})
-            for task, y in ASKED.items()
-        ),
+        tuple(by_method(y, KINDS, lambda r, task=task: {"": r[task]}) for task, y in ASKED.items()),
         columns=2, size=(11, 6.4), claims=tuple(claim.id for claim in CLAIMS),
     ),
 )  # fmt: skip

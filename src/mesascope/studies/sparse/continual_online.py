@@ -17,7 +17,7 @@ from mesascope.errors import ArgumentTypeError, require_count, require_number, s
 from mesascope.evidence import Arrays, Claim, above, ours, printed
 from mesascope.records import register
 from mesascope.reports import Figure, Line, Lines
-from mesascope.studies.sparse.few_shot import by_method
+from mesascope.studies.common import by_method
 from mesascope.studies.study import Study
 from mesascope.training import Training
 

@@ -12,7 +12,6 @@ import numpy as np
 from mesascope import nets, tasks
 from mesascope.errors import require_count, require_number
 from mesascope.evidence import Arrays
-from mesascope.reports import Line, Lines
 from mesascope.training import ParameterGroup, Training
 
 if TYPE_CHECKING:
@@ -158,20 +157,6 @@ def accuracies(lab: Lab, stage: str, groups: Mapping[str, Sequence[Any]], drawn:
             **dict.fromkeys(groups, "seed"),
         ),
     )
-
-
-def by_method(y: str, names: Mapping[str, str], read: Callable[[Any], Mapping[str, Mapping[str, Any]]]) -> Lines:
-    """A panel of one mark a seed over the name of each method; ``read`` gives what to mark by label and method."""
-
-    def lines(r: Any) -> list[Line]:
-        groups = read(r)
-        return [
-            Line(np.arange(len(names)), np.stack([one[name] for name in names], axis=1),
-                 place / (len(groups) - 1) if len(groups) > 1 else "trained", label, each=True, marks="o")
-            for place, (label, one) in enumerate(groups.items())
-        ]  # fmt: skip
-
-    return Lines("", "", y, lines, limits={"xticks": range(len(names)), "xticklabels": list(names.values())})
 
 
 def layers_closed(r: Any, name: str) -> np.ndarray:

@@ -15,6 +15,7 @@ from mesascope.errors import require_number
 from mesascope.evidence import Claim, above, ours, printed, two_sided
 from mesascope.records import register
 from mesascope.reports import Figure, Line, Lines
+from mesascope.studies.common import by_method
 from mesascope.studies.sparse.few_shot import (
     METHODS,
     MINI_IMAGENET,
@@ -22,7 +23,6 @@ from mesascope.studies.sparse.few_shot import (
     THESIS,
     FewShot,
     accuracies,
-    by_method,
     layers_closed,
     meta_trained,
 )

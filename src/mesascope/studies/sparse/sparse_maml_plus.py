@@ -13,7 +13,8 @@ import numpy as np
 from mesascope.evidence import Arrays, Claim, above, below, ours, printed
 from mesascope.records import register
 from mesascope.reports import Figure, Line, Lines
-from mesascope.studies.sparse.few_shot import MINI_IMAGENET, QUICK, THESIS, FewShot, accuracies, by_method, meta_trained
+from mesascope.studies.common import by_method
+from mesascope.studies.sparse.few_shot import MINI_IMAGENET, QUICK, THESIS, FewShot, accuracies, meta_trained
 from mesascope.studies.study import Study
 
 if TYPE_CHECKING:
