@@ -145,6 +145,27 @@ def test_answers_may_be_asked_for_by_number_or_place():
         model(tokens, labels=tokens, logits_to_keep=2)
 
 
+@pytest.mark.parametrize("cached", [False, True])
+def test_hidden_states_are_the_tokens_before_and_after_each_layer(cached):
+    model, tokens = built(), prompts()
+    found = model(tokens, use_cache=cached, logits_to_keep=2, output_hidden_states=True)
+    _, held = model.model.run_with_cache(tokens, names=["embedded", "layers.0", "layers.1", "layers.2"])
+    assert len(found.hidden_states) == 4
+    assert found.logits.shape[1] == 2
+    for own, expected in zip(found.hidden_states, held.values(), strict=True):
+        torch.testing.assert_close(own, expected)
+    assert model(tokens).hidden_states is None
+    with pytest.raises(ArgumentError, match="output_attentions must be False"):
+        model(tokens, output_attentions=True)
+
+
+def test_outputs_may_be_asked_for_as_a_tuple():
+    model, tokens = built(), prompts()
+    loss, logits = model(tokens, labels=tokens, return_dict=False)
+    torch.testing.assert_close(loss, model(tokens, labels=tokens).loss)
+    torch.testing.assert_close(logits, model(tokens).logits)
+
+
 def test_inputs_of_other_shapes_are_refused():
     model, tokens = built(), prompts()
     with pytest.raises(ArgumentError, match="attention_mask must be of 9 tokens, but is 7"):

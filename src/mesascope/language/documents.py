@@ -89,10 +89,18 @@ def files_of(paths: Sequence[str | Path]) -> list[Path]:
     return found
 
 
-def standard_library() -> list[Path]:
-    """The sources of Python's standard library on this machine, some 30 MB: text that needs no download."""
+def standard_library(part: str = "") -> list[Path]:
+    """The sources of Python's standard library on this machine, some 30 MB: text that needs no download.
+
+    Args:
+        part: a folder of it, ``"asyncio"`` say; all if empty.
+    """
     root = Path(sysconfig.get_paths()["stdlib"])
     found = sorted(path for path in root.rglob("*.py") if "site-packages" not in path.parts)
+    if found and part:
+        found = [path for path in found if path.is_relative_to(root / part)]
+        if not found:
+            refuse("part", "name a folder of the standard library", part, "pass asyncio, or leave it out")
     if not found:
         raise ArgumentError(
             f"the standard library must have its sources in {root}, but has none (Python {sys.version.split()[0]}): "

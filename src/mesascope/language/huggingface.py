@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ require_package("transformers", "mesascope.language.huggingface", "'mesascope[hf
 
 from transformers import AutoConfig, AutoModelForCausalLM, Cache, GenerationMixin, PreTrainedConfig, PreTrainedModel  # noqa: E402
 from transformers.modeling_outputs import CausalLMOutputWithPast  # noqa: E402
+from transformers.utils.generic import can_return_tuple  # noqa: E402
 
 __all__ = ["MesascopeConfig", "MesascopeForCausalLM", "StateCache"]
 
@@ -173,6 +175,7 @@ class MesascopeForCausalLM(PreTrainedModel, GenerationMixin):
         made.model = model
         return made.train(model.training)
 
+    @can_return_tuple
     def forward(
         self,
         input_ids: Tensor,
@@ -181,6 +184,8 @@ class MesascopeForCausalLM(PreTrainedModel, GenerationMixin):
         labels: Int[Tensor, "batch t"] | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | Tensor = 0,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
         """Logits of what follows each token, and the loss where labels are given.
@@ -194,8 +199,13 @@ class MesascopeForCausalLM(PreTrainedModel, GenerationMixin):
                 does a first token after padding.
             use_cache: whether to return a cache.
             logits_to_keep: how many of the last tokens are answered, 0 for all, or the places of those that are.
+            output_hidden_states: whether to return the tokens before the first layer and after each,
+                ``(batch, t, width)``, before the norm that logits are made with.
+            output_attentions: refused, as few layers compute such a matrix: see `LanguageModel.run_with_cache`.
             **kwargs: ``num_items_in_batch``, by which `Trainer` divides the loss; others change nothing.
         """
+        if output_attentions:
+            refuse("output_attentions", "be False", True, "ask model.run_with_cache for layers.*.attention.pattern")
         if input_ids.ndim != 2:
             refuse("input_ids", "have shape (batch, t)", tuple(input_ids.shape), "add an axis")
         if past_key_values is not None and not isinstance(past_key_values, StateCache):
@@ -205,21 +215,28 @@ class MesascopeForCausalLM(PreTrainedModel, GenerationMixin):
         mask, last = _padding(attention_mask), None if isinstance(logits_to_keep, Tensor) else logits_to_keep or None
         if labels is not None and (last is not None or chosen is not None):
             refuse("logits_to_keep", "be 0 where labels are given", logits_to_keep, "leave one of them out")
+        if output_hidden_states and last is not None:
+            last, chosen = None, slice(-last, None)
         cache = StateCache() if use_cache and past_key_values is None else past_key_values
-        if cache is not None:
-            logits = cache.read(self.model, input_ids, mask, last)
-        else:
-            _require_width(mask, input_ids.shape[-1])
-            # What follows padding on the right is nothing, and no token sees it.
-            seen = None if mask is None else mask.cummax(-1).values
-            logits = self.model(input_ids, None, None if seen is None or bool(seen.all()) else seen, last)
+        with _watching(self.model, bool(output_hidden_states)) as hidden:
+            if cache is not None:
+                logits = cache.read(self.model, input_ids, mask, last)
+            else:
+                _require_width(mask, input_ids.shape[-1])
+                # What follows padding on the right is nothing, and no token sees it.
+                seen = None if mask is None else mask.cummax(-1).values
+                logits = self.model(input_ids, None, None if seen is None or bool(seen.all()) else seen, last)
         loss = None
         if labels is not None:
             counted = {name: kwargs[name] for name in ("num_items_in_batch",) if name in kwargs}
             told = _told(labels, mask)
             loss = self.loss_function(logits=logits, labels=told, vocab_size=self.config.vocab_size, **counted)
-        logits = logits if chosen is None else logits[:, chosen]
-        return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=cache)  # type: ignore[arg-type]
+        return CausalLMOutputWithPast(
+            loss=loss,
+            logits=logits if chosen is None else logits[:, chosen],
+            past_key_values=cache,  # type: ignore[arg-type]
+            hidden_states=tuple(hidden) if output_hidden_states else None,
+        )
 
     def prepare_inputs_for_generation(self, *args: Any, past_key_values: Any = None, **kwargs: Any) -> Any:
         """As transformers asks for it, with a cache of states in place of the empty one that it begins with."""
@@ -249,6 +266,21 @@ class MesascopeForCausalLM(PreTrainedModel, GenerationMixin):
 
     def _init_weights(self, module: nn.Module) -> None:
         """Weights are those that the network was built with, or those of a folder, which must hold all."""
+
+
+@contextlib.contextmanager
+def _watching(model: LanguageModel, wanted: bool) -> Iterator[list[Tensor]]:
+    """What `model` has of its tokens before the first layer and after each, within this context."""
+    found: list[Tensor] = []
+    with contextlib.ExitStack() as hooks:
+        if wanted:
+
+            def keep(_module: nn.Module, _inputs: Any, output: Any) -> None:
+                found.append(output[0] if isinstance(output, tuple) else output)
+
+            for place in dict.fromkeys((model.transformer.embedded, *model.transformer.unrolled())):
+                hooks.callback(place.register_forward_hook(keep).remove)
+        yield found
 
 
 def _told(labels: Tensor, mask: Tensor | None) -> Tensor:

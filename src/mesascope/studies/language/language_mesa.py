@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from mesascope.errors import refuse, require_count, require_instance
+from mesascope.errors import require_count, require_instance
 from mesascope.evidence import Arrays, Claim, above, below, ours, printed
 from mesascope.records import register
 from mesascope.reports import Figure, Line, Lines
@@ -107,10 +107,7 @@ def _library(part: str) -> str:
     version = ".".join(map(str, sys.version_info[:3]))
     folder = cache_folder() / "texts" / "-".join(["python", version, *([part] if part else []), "bytes"])
     if not (folder / INDEX).exists():
-        files = [file for file in standard_library() if not part or part in Path(file).parts]
-        if not files:
-            refuse("part", "name a folder of the standard library", part, "pass asyncio, or leave it out")
-        prepare(files, folder, validation=0.05)
+        prepare(standard_library(part), folder, validation=0.05)
     return str(folder)
 
 
