@@ -77,7 +77,7 @@ class FewShot:
     rate_lr: float = 0.003
     """Of learned rates."""
     training: Training = field(
-        default_factory=lambda: Training(3000, 2, learning_rate=1e-3, schedule="constant", evaluate_every=300)
+        default_factory=lambda: Training(2000, 2, learning_rate=1e-3, schedule="constant", evaluate_every=200)
     )
     """Of the outer loop."""
     tasks: int = 400

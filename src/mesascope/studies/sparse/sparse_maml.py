@@ -181,7 +181,7 @@ STUDY = register("study", "sparse-maml")(
         figures=FIGURES,
         deviations=(
             "Omniglot, twenty characters from one example of each, in place of miniImageNet, which cannot be passed "
-            "on; 32 filters, 5 inner steps and 3,000 outer ones in place of 64, 35 and 40,000.",
+            "on; 32 filters, 5 inner steps and 2,000 outer ones in place of 64, 35 and 40,000.",
             "Meta-SGD and exp-MAML train to first order, as the others do.",
         ),
     )
