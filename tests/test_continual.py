@@ -1,8 +1,10 @@
 """Streams of tasks, and methods that learn from them, are what their rules say."""
 
+import copy
+
 import pytest
 import torch
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, linear
 
 from mesascope.errors import ArgumentError
 from mesascope.meta import (
@@ -83,19 +85,17 @@ def test_a_method_learns_its_first_task(name):
     assert retained(state.result(), tasks).item() > 0.4
 
 
-def linear(net):
+def in_torch(net):
     """The same network of torch's own layers."""
     parts = []
-    for index, (weight, bias) in enumerate(zip(net.weights, net.biases, strict=True)):
-        layer = torch.nn.Linear(*weight.shape)
-        layer.weight.data, layer.bias.data = weight.detach().T.clone(), bias.detach()[0].clone()
-        parts += [torch.nn.ReLU(), layer] if index else [layer]
+    for layer in net.layers:
+        parts += [torch.nn.ReLU(), copy.deepcopy(layer)] if parts else [copy.deepcopy(layer)]
     return torch.nn.Sequential(*parts)
 
 
 def test_any_module_learns():
     tasks, nets = streams(0, 1), [NET.build(stream(seed, "init")) for seed in range(2)]
-    ours, other = (ContinualState(own, LaMAML(glances=2), [0, 1]) for own in (nets, [linear(net) for net in nets]))
+    ours, other = (ContinualState(own, LaMAML(glances=2), [0, 1]) for own in (nets, [in_torch(net) for net in nets]))
     for step in range(6):
         ours.update(batch_of(tasks, step, 5))
         other.update(batch_of(tasks, step, 5))
@@ -133,7 +133,7 @@ def gradient(weights, x, y):
     leaves = [one.detach().requires_grad_() for one in weights]
     hidden = x
     for index in range(3):
-        hidden = (hidden if index == 0 else hidden.relu()) @ leaves[index] + leaves[index + 3]
+        hidden = linear(hidden if index == 0 else hidden.relu(), *leaves[2 * index : 2 * index + 2])
     return torch.autograd.grad(cross_entropy(hidden, y), leaves)
 
 

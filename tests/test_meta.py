@@ -174,6 +174,29 @@ def test_adapting_leaves_the_model_as_it_is_and_changes_what_it_should(kind, ord
     )  # whose one entry is closed
 
 
+@pytest.mark.parametrize("architecture", ["mlp", "convnet4", "resnet12"])
+def test_the_head_is_the_last_layer_with_its_bias(architecture):
+    model = ClassifierConfig(architecture, width=4, size=8, classes=3).build()
+    head, body = (set(kind(0.3, 1).adapted(model)) for kind in (ANIL, BOIL))
+    assert head == ({"layers.2.weight", "layers.2.bias"} if architecture == "mlp" else {"head.weight", "head.bias"})
+    assert head | body == dict(model.named_parameters()).keys()
+    assert not head & body
+
+
+def test_a_model_whose_layers_are_no_modules_has_no_head_that_is_known():
+    model = torch.nn.Module()
+    model.weights = torch.nn.ParameterList([torch.ones(2, 2), torch.ones(2, 2)])
+    with pytest.raises(ArgumentError, match="adapt must be a function of names"):
+        ANIL(0.3, 1).adapted(model)
+
+
+def test_what_is_closed_for_drawn_masks_does_not_change_from_look_to_look():
+    learner = MetaLearnerConfig(ClassifierConfig("mlp", width=4, size=8, classes=3), "sparse-maml-plus").build()
+    before = torch.random.get_rng_state()
+    assert learner.gradient_sparsity() == learner.gradient_sparsity()
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
 def test_parameters_to_adapt_may_be_chosen_by_name():
     method = MAML(0.3, 1, adapt=lambda name: name.endswith("bias"), loss=mse_loss)
     assert set(method.adapted(network())) == {"0.bias", "2.bias"}

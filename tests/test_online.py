@@ -53,11 +53,12 @@ def test_a_batch_is_judged_before_it_is_learned_from(name):
 
 
 def test_learning_starts_from_what_was_learned_before():
-    before = {name: torch.full_like(value, 0.01) for name, value in NET.build().state_dict().items()}
-    for name in METHODS:
-        state = METHODS[name]().state(0, before)
-        network = state.result() if name == "online-descent" else state.result().model
-        assert all(torch.equal(value, before[key]) for key, value in network.state_dict().items())
+    for make in METHODS.values():
+        method = make()
+        learned = method.state(1).result().state_dict()
+        before = {key: torch.full_like(value, 0.01) for key, value in learned.items()}
+        found = method.state(0, before).result().state_dict()
+        assert all(torch.equal(value, before[key]) for key, value in found.items())
 
 
 def test_descent_is_that_of_the_optimiser():

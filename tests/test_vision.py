@@ -68,8 +68,9 @@ def test_an_mlp_is_linear_layers_with_relu_between_them():
     torch.manual_seed(0)
     net, inputs = MLP([4, 6, 5, 3]), torch.randn(7, 4)
     hidden = inputs
-    for index, (weight, bias) in enumerate(zip(net.weights, net.biases, strict=True)):
-        hidden = nn.functional.linear(hidden if index == 0 else hidden.relu(), weight.T, bias[0])
+    parameters = list(net.parameters())
+    for index, (weight, bias) in enumerate(zip(parameters[::2], parameters[1::2], strict=True)):
+        hidden = nn.functional.linear(hidden if index == 0 else hidden.relu(), weight, bias)
     torch.testing.assert_close(net(inputs), hidden)
 
 

@@ -86,7 +86,7 @@ def outer_loss(ensemble: Ensemble[MetaLearner], batch: Episode) -> Float[Tensor,
     >>> masks = ParameterGroup(("method.*",), learning_rate=0.0075)
     >>> trained = train(learner.build, family, Training(50, 4), [0, 1], loss=outer_loss, parameter_groups=[masks])
     >>> sorted(trained[0].gradient_sparsity())
-    ['biases.0', 'biases.1', 'biases.2', 'weights.0', 'weights.1', 'weights.2']
+    ['layers.0.bias', 'layers.0.weight', 'layers.1.bias', 'layers.1.weight', 'layers.2.bias', 'layers.2.weight']
     """
     called, parts = _Loss(ensemble.module), (*batch.context, batch.xq, batch.yq)
     state = {f"learner.{name}": one.unbind() for name, one in (ensemble.weights | ensemble.buffers).items()}

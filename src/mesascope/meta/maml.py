@@ -15,6 +15,7 @@ from mesascope.meta.modulation import MODULATIONS, Modulation, binary
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import stream
 from mesascope.tasks import Context, Episode
+from mesascope.training.randomness import drawing_from
 
 __all__ = ["ANIL", "BOIL", "MAML", "ExpMAML", "MetaSGD", "SparseMAML", "SparseMAMLPlus", "SparseReLUMAML"]
 
@@ -33,8 +34,8 @@ class MAML(nn.Module):
         steps: of the inner loop.
         order: 2 differentiates through the inner loop; 1 takes its gradients as constants (first-order MAML), and needs
             no more memory for more steps.
-        adapt: which parameters inner steps change: "all", those of the last layer ("head"), all others ("body"), or a
-            function of their names.
+        adapt: which parameters inner steps change: "all", those of the module of the last parameter ("head"), all
+            others ("body"), or a function of their names.
         batch_stats: what BatchNorm normalises by. "transductive": the statistics of each batch, of queries too;
             "support": those of the context, for queries too; "running": running averages.
         loss: of predictions and targets, inner and outer.
@@ -87,6 +88,9 @@ class MAML(nn.Module):
         if not parameters:
             refuse("model", "have parameters that require gradients", type(model).__name__, "pass another model")
         last = next(reversed(parameters)).rpartition(".")[0]
+        listed = isinstance(model.get_submodule(last), nn.ParameterList | nn.ParameterDict)
+        if self.which in ("head", "body") and listed:
+            refuse("adapt", "be a function of names for a model whose layers are no modules", self.which, "pass one")
         chosen: Mapping[str, Callable[[str], bool]] = {
             "all": lambda name: True,
             "head": lambda name: name.rpartition(".")[0] == last,
@@ -262,6 +266,11 @@ class SparseMAMLPlus(MAML):
                 draw = torch.rand(shape, generator=generator, device=generator.device)
                 part[key] = nn.Parameter(((2 * draw - 1) * bound).to(parameter))
             self.mu.data, self.sigma.data = self.mu.to(parameter), self.sigma.to(parameter)
+
+    def gradient_sparsity(self, model: nn.Module) -> dict[str, float]:
+        """The share of each parameter's entries that inner steps do not change, of one draw that is always the same."""
+        with drawing_from(0, "gradient sparsity", 0, self.mu.device):
+            return super().gradient_sparsity(model)
 
     def underlying(self, parameters: Parameters) -> Parameters:
         """m from one draw of eps."""

@@ -118,10 +118,10 @@ class ContinualMAML:
         require_count("kept", self.kept, least=2)
 
     def state(self, seed: int, start: Mapping[str, Tensor] | None = None) -> ContinualMAMLState:
-        """The state of a seed, from a network's weights of ``start`` if there are any."""
+        """The state of a seed, from a learner's weights and masks of ``start`` if there are any."""
         learner = self.learner.build(stream(seed, "init"))
         if start is not None:
-            learner.model.load_state_dict(start)
+            learner.load_state_dict(start)
         return ContinualMAMLState(learner, self, seed)
 
 

@@ -126,8 +126,6 @@ class _Residual(nn.Module):
 class MLP(_Classifier):
     """Linear layers with ReLU between them: inputs in a row to scores.
 
-    Weights are ``(in, out)`` and biases ``(1, out)``.
-
     Args:
         sizes: of the input, of each hidden layer and of the output.
 
@@ -143,18 +141,16 @@ class MLP(_Classifier):
             )
         for size in sizes:
             require_count("sizes", size)
-        layers = [nn.Linear(*pair) for pair in itertools.pairwise(sizes)]  # torch's initial weights
-        self.weights = nn.ParameterList(layer.weight.detach().mT.contiguous() for layer in layers)
-        self.biases = nn.ParameterList(layer.bias.detach()[None] for layer in layers)
+        self.layers = nn.ModuleList(nn.Linear(*pair) for pair in itertools.pairwise(sizes))
+        self.width = sizes[0]
 
     def forward(self, inputs: Float[Tensor, "*members n d"]) -> Float[Tensor, "*members n classes"]:
         require_instance("inputs", inputs, Tensor)
-        width = self.weights[0].shape[-2]
-        if inputs.ndim < 2 or inputs.shape[-1] != width:
-            refuse("inputs", f"have shape (n, {width})", tuple(inputs.shape), "reshape them")
+        if inputs.ndim < 2 or inputs.shape[-1] != self.width:
+            refuse("inputs", f"have shape (n, {self.width})", tuple(inputs.shape), "reshape them")
         hidden = inputs
-        for index, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            hidden = (hidden if index == 0 else hidden.relu()) @ weight + bias
+        for index, layer in enumerate(self.layers):
+            hidden = layer(hidden if index == 0 else hidden.relu())
         return hidden
 
     @staticmethod
@@ -166,23 +162,23 @@ class MLP(_Classifier):
         In closed form: three times as fast as autograd where networks and batches are small.
 
         Args:
-            weights: all networks' parameters, stacked, in the order of ``parameters()``.
+            weights: all networks' parameters, stacked, in the order of ``parameters()``: each layer's weight and bias.
             y: classes.
         """
-        layers = len(weights) // 2
+        layers = list(zip(weights[::2], weights[1::2], strict=True))
         hidden, rows = [x], x.shape[1]
-        for weight, bias in zip(weights[: layers - 1], weights[layers:], strict=False):
-            hidden.append(torch.baddbmm(bias, hidden[-1], weight).relu_())
-        logs = torch.baddbmm(weights[-1], hidden[-1], weights[layers - 1]).log_softmax(-1)
+        for weight, bias in layers[:-1]:
+            hidden.append(torch.baddbmm(bias[:, None], hidden[-1], weight.mT).relu_())
+        weight, bias = layers[-1]
+        logs = torch.baddbmm(bias[:, None], hidden[-1], weight.mT).log_softmax(-1)
         losses = -logs.gather(-1, y[..., None])
         delta = logs.exp_().scatter_add_(-1, y[..., None], -torch.ones_like(losses)).div_(rows)
-        found: list[Tensor] = [delta] * len(weights)
-        for layer in reversed(range(layers)):
-            read = hidden[layer]
-            found[layer] = read.mT * delta if rows == 1 else torch.bmm(read.mT, delta)
-            found[layers + layer] = delta.sum(1, keepdim=True)
-            if layer:
-                delta = torch.bmm(delta, weights[layer].mT).mul_(read > 0)
+        found: list[Tensor] = []
+        for (weight, _), read in zip(reversed(layers), reversed(hidden), strict=True):
+            by_weight = delta.mT * read if rows == 1 else torch.bmm(delta.mT, read)
+            found = [by_weight, delta.sum(1), *found]
+            if read is not x:
+                delta = torch.bmm(delta, weight).mul_(read > 0)
         return losses.mean((1, 2)), found
 
 

@@ -43,7 +43,7 @@ class Lab:
         self.seed: int = run.config["seed"]
         self.seeds = [self.seed + index for index in range(seeds)]
         self.device = torch.device(run.config["device"])
-        self._trained: dict[str, Ensemble] = {}
+        self._trained: dict[str, tuple[str, Ensemble]] = {}  # with the name of each training, by its key
 
     @overload
     def draw(self, family: Family, tasks: int, name: str) -> Episode: ...
@@ -97,16 +97,18 @@ class Lab:
         key = record_hash(record)
         if key not in self._trained:
             watches = list(watch) if isinstance(watch, Sequence) else [watch] * len(seeds) if watch else []
-            self._trained[key] = self._train(
+            trained = self._train(
                 name, record, training, watches,
                 lambda log, checkpoints, bar: train(
                     build, family, training, seeds, loss=loss, parameter_groups=parameter_groups, device=self.device,
                     evaluate=log, checkpoints=checkpoints, observe=bar,
                 ),
             )  # fmt: skip
+            self._trained[key] = name, trained
+        logged, trained = self._trained[key]
         if watch is not None:
-            self.stage(name, lambda: self.run.curves(name))
-        return self._trained[key].members()
+            self.stage(name, lambda: self.run.curves(logged))
+        return trained.members()
 
     def follow(
         self,

@@ -24,7 +24,7 @@ STREAMS = ("rotations", "permutations", "many permutations")
 METHODS = ("SGD", "replay", "GEM", "MER", "Sync", "La-MAML", "sparse-La-MAML")
 LEARNED = ("La-MAML", "sparse-La-MAML")
 # Parameters of the network in the order of its state, and layer by layer.
-PARAMETERS = ("W1", "W2", "W3", "b1", "b2", "b3")
+PARAMETERS = ("W1", "b1", "W2", "b2", "W3", "b3")
 TABLE = "Table 4.5"
 # Looks at a task that is seen several times.
 LOOKS = 10
@@ -153,7 +153,7 @@ def _widths(settings: ContinualMnist, found: list[Any]) -> Arrays:
     closed = []
     for width, one in zip(settings.widths, found, strict=True):
         sizes = np.array([settings.size**2 * width, width * width, 10 * width])
-        closed.append(100 * np.asarray(one["closed"])[:, -1, :3] @ sizes / sizes.sum())
+        closed.append(100 * np.asarray(one["closed"])[:, -1, ::2] @ sizes / sizes.sum())
     retained = [100 * np.asarray(one["retained"]).mean(1) for one in found]
     return Arrays(
         {"width": np.array(settings.widths), "closed": np.array(closed).T, "retained": np.array(retained).T},
@@ -180,7 +180,7 @@ def _above(method: str, *others: str) -> Any:
 
 def _closed(r: Any, method: str) -> np.ndarray:
     """Percent of weights, without biases, that are closed at the end of rotations, by seed and layer."""
-    return 100 * np.asarray(r[f"rotations {method}"]["closed"])[:, -1, :3]
+    return 100 * np.asarray(r[f"rotations {method}"]["closed"])[:, -1, ::2]
 
 
 def _by_layer(r: Any) -> np.ndarray:
@@ -190,7 +190,7 @@ def _by_layer(r: Any) -> np.ndarray:
 
 def _within(r: Any) -> np.ndarray:
     """Points that close in the first tenth of a task, less those in the last, mean over tasks but the first."""
-    closed = 100 * np.asarray(r["passes"]["closed"])[:, :, :3].mean(2)
+    closed = 100 * np.asarray(r["passes"]["closed"])[:, :, ::2].mean(2)
     steps = np.diff(closed, axis=1).reshape(len(closed), -1, LOOKS)
     return (steps[:, 1:, 0] - steps[:, 1:, -1]).mean(1)
 

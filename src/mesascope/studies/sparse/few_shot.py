@@ -77,14 +77,14 @@ class FewShot:
     rate_lr: float = 0.003
     """Of learned rates."""
     training: Training = field(
-        default_factory=lambda: Training(2000, 2, learning_rate=1e-3, schedule="constant", evaluate_every=200)
+        default_factory=lambda: Training(1500, 2, learning_rate=1e-3, schedule="constant", evaluate_every=150)
     )
     """Of the outer loop."""
     tasks: int = 400
     """Tasks of new classes that accuracy is measured on."""
     watch_tasks: int = 40
     """Those that it is watched on."""
-    seeds: int = 5
+    seeds: int = 8
     """Networks trained, one a seed."""
 
     def __post_init__(self) -> None:
@@ -140,11 +140,15 @@ def watched(drawn: Any) -> Callable[[Any], dict[str, float]]:
 
 
 def hits(learner: Any, drawn: Any, at_once: int = 20) -> np.ndarray:
-    """The share of queries that are told, by task."""
+    """The share of queries that are told, by task, among the classes that are asked about."""
+    from mesascope.training.randomness import drawing_from
+
     found = []
     for start in range(0, len(drawn.xq), at_once):
         part = drawn.map(lambda tensor, start=start: tensor[start : start + at_once])
-        found.append(tasks.accuracy(learner(part.context, part.xq), part.yq))
+        with drawing_from(0, "hits", start, part.xq.device):  # what a method draws to adapt
+            scores = learner(part.context, part.xq)[..., : part.yq.shape[-1]]
+        found.append(tasks.accuracy(scores, part.yq))
     return np.concatenate([one.numpy() for one in found])
 
 
@@ -161,5 +165,10 @@ def accuracies(lab: Lab, stage: str, groups: Mapping[str, Sequence[Any]], drawn:
 
 def layers_closed(r: Any, name: str) -> np.ndarray:
     """Percent closed at the end of a training, by seed and layer."""
-    keys = sorted(key for key in r[name] if key.startswith("closed "))
-    return 100 * np.stack([np.asarray(r[name][key])[:, -1] for key in keys], axis=1)
+    return 100 * np.stack([np.asarray(one)[:, -1] for one in closed_by_layer(r[name])], axis=1)
+
+
+def closed_by_layer(curves: Any) -> list[Any]:
+    """The share of each layer's weights that is closed, by seed and evaluation."""
+    count = sum(key.startswith("closed ") for key in curves)
+    return [curves[f"closed {layer}"] for layer in range(count)]

@@ -143,9 +143,9 @@ STUDY = register("study", "sparse-maml-plasticity")(
         question="Do longer and larger inner steps help a meta-learner that chooses where to learn?",
         source=f"{THESIS}, section 4.3.2",
         presets={
-            "quick": Plasticity(**QUICK | {"lengths": (2, 8), "rates": (0.1, 1.0)}),
+            "quick": Plasticity(**QUICK | {"lengths": (5, 10), "rates": (0.1, 0.5)}),
             "paper": Plasticity(
-                training=Training(800, 2, learning_rate=1e-3, schedule="constant", evaluate_every=200), inner_lr=0.1
+                training=Training(500, 2, learning_rate=1e-3, schedule="constant", evaluate_every=100), inner_lr=0.1
             ),
             "mini-imagenet": Plasticity(**{**MINI_IMAGENET, "inner_lr": 0.1}),
         },
@@ -153,7 +153,7 @@ STUDY = register("study", "sparse-maml-plasticity")(
         claims=CLAIMS,
         figures=FIGURES,
         deviations=(
-            "Omniglot in place of miniImageNet, with fewer filters, as in sparse-maml, and 800 outer steps, as most of "
+            "Omniglot in place of miniImageNet, with fewer filters, as in sparse-maml, and 500 outer steps, as most of "
             "the cost is that of long inner loops.",
         ),
     )
