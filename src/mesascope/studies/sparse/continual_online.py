@@ -32,7 +32,11 @@ METHODS = {
 CONTINUAL = ("maml", "sparse-maml", "sparse-relu-maml")
 # Optimisers of baselines and their rates, and inner rates of the others and those of what they learn besides, that told
 # most on streams of other seeds.
-DESCENT = {"online-sgd": ("sgd", 0.2), "online-adam": ("adam", 3e-3), "fine-tuning": ("sgd", 0.1)}
+DESCENT: dict[str, tuple[Any, float]] = {
+    "online-sgd": ("sgd", 0.2),
+    "online-adam": ("adam", 3e-3),
+    "fine-tuning": ("sgd", 0.1),
+}
 TUNED = {"maml": (0.1, 0.0075), "sparse-maml": (0.2, 0.0075), "sparse-relu-maml": (0.1, 0.003)}
 # Parts of a stream that are averaged over.
 PARTS = 20
