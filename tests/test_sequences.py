@@ -408,7 +408,7 @@ def test_the_learned_ridge_starts_where_asked_and_stays_above_its_floor():
 
 def test_forget_factors_start_at_horizons_from_ten_to_a_thousand_tokens_and_keep_the_cap():
     layer = MesaAttention(AttentionConfig(6, 3, forget=True, beta=True)).double()
-    log_forget, beta = layer._gates(torch.zeros(1, 6).double())
+    log_forget, beta = layer.gates(torch.zeros(1, 6).double())
     horizons = torch.tensor([10.0, 100.0, 1000.0], dtype=torch.float64)
     expected = (1 - 1 / horizons) * (1 - 0.0025 * 0.25)
     torch.testing.assert_close(log_forget.exp().squeeze(-1), expected, rtol=1e-6, atol=0)

@@ -351,7 +351,6 @@ STUDY = register("study", "language-mesa")(
                 Training(30, 4, learning_rate=5e-3, schedule="cosine", clip=1.0, optimizer="adamw", evaluate_every=30),
                 part="asyncio", width=16, n_heads=2, context=32, windows=16, watch_windows=4,
             ),
-            "small": LanguageMesa(),
             "paper": LanguageMesa(
                 Training(
                     100_000, 256, learning_rate=3e-4, schedule="cosine", warmup_steps=8000, decay_from=0.0,
@@ -360,6 +359,7 @@ STUDY = register("study", "language-mesa")(
                 ),
                 corpus="pile", width=768, n_heads=12, context=1024, windows=1024, watch_windows=64,
             ),
+            "small": LanguageMesa(),
         },
         measure=measure,
         claims=CLAIMS,
