@@ -15,7 +15,6 @@ from mesascope.errors import ArgumentTypeError, shown
 from mesascope.evidence import Claim, above, ours, printed
 from mesascope.records import register
 from mesascope.reports import Figure
-from mesascope.streams import stream
 from mesascope.studies.common import by_method
 from mesascope.studies.sparse.few_shot import (
     METHODS,
@@ -54,6 +53,8 @@ class CrossDomain(FewShot):
 
 def measure(lab: Lab, settings: CrossDomain) -> None:
     """Train each method once, and put tasks of every dataset to it."""
+    from mesascope.streams import stream
+
     groups = {name: meta_trained(lab, name, settings, name) for name in COMPARED}
     for name in COMPARED:
         groups[f"untrained {name}"] = [settings.learner(name).build(stream(seed, "init")) for seed in lab.seeds]
