@@ -27,13 +27,13 @@ METHODS = {
     "sparse-relu-maml": "sparse-ReLU-MAML", "sparse-maml": "sparse-MAML",
 }  # fmt: skip
 # Inner learning rates that told most of other tasks of training characters after 400 outer steps from another seed, of
-# three or four each; of methods that learn them, where they start.
+# two to four each; of methods that learn them, where they start.
 TUNED = {
-    "maml": 0.1, "anil": 2.0, "boil": 0.2, "meta-sgd": 0.1, "exp-maml": 0.1, "sparse-relu-maml": 0.1,
+    "maml": 0.1, "anil": 2.0, "boil": 0.2, "meta-sgd": 0.2, "exp-maml": 0.1, "sparse-relu-maml": 0.2,
     "sparse-maml": 0.4, "sparse-maml-plus": 0.4,
 }  # fmt: skip
-# Methods whose rates are learned in their own units, where masks and exponents are numbers of order 1.
-_RATES = ("meta-sgd", "sparse-relu-maml")
+# Methods whose rates are learned, at `rate_lr`; the others learn masks, at `mask_lr`.
+_RATES = ("meta-sgd", "exp-maml", "sparse-relu-maml")
 # The embedded digits and a network of three layers: seconds, and no download.
 QUICK: dict[str, Any] = {
     "dataset": "digits", "ways": 5, "queries": 5, "architecture": "mlp", "width": 32, "size": 8,
@@ -73,9 +73,9 @@ class FewShot:
     inner_steps: int = 5
     """Steps on a context."""
     mask_lr: float = 0.0075
-    """Of the masks, and of exponents."""
+    """Of the masks."""
     rate_lr: float = 0.003
-    """Of learned rates."""
+    """Of learned rates, and of their exponents."""
     training: Training = field(
         default_factory=lambda: Training(1500, 2, learning_rate=1e-3, schedule="constant", evaluate_every=150)
     )
