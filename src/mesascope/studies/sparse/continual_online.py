@@ -37,7 +37,7 @@ DESCENT: dict[str, tuple[Any, float]] = {
     "online-adam": ("adam", 3e-3),
     "fine-tuning": ("sgd", 0.1),
 }
-TUNED = {"maml": (0.1, 0.0075), "sparse-maml": (0.2, 0.0075), "sparse-relu-maml": (0.1, 0.003)}
+TUNED = {"maml": (0.1, 0.0075), "sparse-maml": (0.2, 0.02), "sparse-relu-maml": (0.05, 0.003)}
 # Parts of a stream that are averaged over.
 PARTS = 20
 
