@@ -241,7 +241,7 @@ def test_help_tells_of_these_methods_before_those_of_torch():
     for kind in (Transformer, CausalTransformer, InContextRegressor, SequencePredictor):
         told = pydoc.plain(pydoc.render_doc(kind))
         torch_begins = told.index("inherited from torch")
-        for name in ("run_with_cache", "patched", "points", "forward"):
+        for name in ("run_with_cache", "cached", "patched", "points", "forward"):
             assert f" {name}(self" in told[:torch_begins]
 
 
@@ -492,3 +492,24 @@ def test_nnsight_reads_and_writes_the_same_points(name):
         silenced = wrapped.output.save()
     torch.testing.assert_close(silenced, expected)
     torch.testing.assert_close(net(*inputs), build()(*inputs))
+
+
+def test_what_was_held_before_a_call_failed_is_kept():
+    net = CausalTransformer(CausalTransformerConfig(AttentionConfig(width=6, n_heads=2), 2, "linear"))
+
+    def fail(value):
+        raise ZeroDivisionError
+
+    tokens = torch.randn(1, 4, 6)
+    with pytest.raises(ZeroDivisionError), net.patched({"layers.1": fail}), net.cached("layers.*.attention") as cache:
+        net(tokens)
+    _, expected = net.run_with_cache(tokens, names="layers.*.attention")
+    assert list(cache) == list(expected)
+    with (
+        pytest.raises(ZeroDivisionError),
+        net.patched({"layers.0": fail}),
+        net.cached(["layers.0.attention", "layers.1"]) as cache,
+    ):
+        net(tokens)
+    assert list(cache) == ["layers.0.attention"]
+    torch.testing.assert_close(cache["layers.0.attention"], expected["layers.0.attention"])

@@ -97,15 +97,14 @@ def standard_library(part: str = "") -> list[Path]:
     """
     root = Path(sysconfig.get_paths()["stdlib"])
     found = sorted(path for path in root.rglob("*.py") if "site-packages" not in path.parts)
-    if found and part:
-        found = [path for path in found if path.is_relative_to(root / part)]
-        if not found:
-            refuse("part", "name a folder of the standard library", part, "pass asyncio, or leave it out")
     if not found:
         raise ArgumentError(
             f"the standard library must have its sources in {root}, but has none (Python {sys.version.split()[0]}): "
             "name files of text."
         )
+    found = [path for path in found if path.is_relative_to(root / part)]
+    if not found:
+        refuse("part", "name a folder of the standard library", part, "pass asyncio, or leave it out")
     return found
 
 

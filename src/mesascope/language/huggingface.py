@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -218,7 +218,8 @@ class MesascopeForCausalLM(PreTrainedModel, GenerationMixin):
         if output_hidden_states and last is not None:
             last, chosen = None, slice(-last, None)
         cache = StateCache() if use_cache and past_key_values is None else past_key_values
-        with _watching(self.model, bool(output_hidden_states)) as hidden:
+        names = ["embedded", *(f"layers.{index}" for index in range(self.config.num_hidden_layers))]
+        with self.model.cached(names) if output_hidden_states else contextlib.nullcontext({}) as hidden:
             if cache is not None:
                 logits = cache.read(self.model, input_ids, mask, last)
             else:
@@ -235,7 +236,7 @@ class MesascopeForCausalLM(PreTrainedModel, GenerationMixin):
             loss=loss,
             logits=logits if chosen is None else logits[:, chosen],
             past_key_values=cache,  # type: ignore[arg-type]
-            hidden_states=tuple(hidden) if output_hidden_states else None,
+            hidden_states=tuple(hidden.values()) if output_hidden_states else None,
         )
 
     def prepare_inputs_for_generation(self, *args: Any, past_key_values: Any = None, **kwargs: Any) -> Any:
@@ -266,21 +267,6 @@ class MesascopeForCausalLM(PreTrainedModel, GenerationMixin):
 
     def _init_weights(self, module: nn.Module) -> None:
         """Weights are those that the network was built with, or those of a folder, which must hold all."""
-
-
-@contextlib.contextmanager
-def _watching(model: LanguageModel, wanted: bool) -> Iterator[list[Tensor]]:
-    """What `model` has of its tokens before the first layer and after each, within this context."""
-    found: list[Tensor] = []
-    with contextlib.ExitStack() as hooks:
-        if wanted:
-
-            def keep(_module: nn.Module, _inputs: Any, output: Any) -> None:
-                found.append(output[0] if isinstance(output, tuple) else output)
-
-            for place in dict.fromkeys((model.transformer.embedded, *model.transformer.unrolled())):
-                hooks.callback(place.register_forward_hook(keep).remove)
-        yield found
 
 
 def _told(labels: Tensor, mask: Tensor | None) -> Tensor:

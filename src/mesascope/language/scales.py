@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,18 +29,10 @@ class Scales:
 def layer_scales(step: int, model: Any, windows: Int[Tensor, "n t"]) -> Scales:
     """Those of a language model on windows of a text; not finite after a layer that can make nothing of its tokens."""
     names = ["embedded", *(f"layers.{index}" for index in range(model.config.transformer.n_layers))]
-    found: dict[str, float] = dict.fromkeys(names, math.nan)
-
-    def kept(name: str) -> Callable[[Tensor], Tensor]:
-        def keep(tokens: Tensor) -> Tensor:
-            found[name] = tokens.float().square().mean().sqrt().item()
-            return tokens
-
-        return keep
-
-    with without_reading_values(), contextlib.suppress(NumericalError), model.patched({n: kept(n) for n in names}):
+    with model.cached(names) as cache, without_reading_values(), contextlib.suppress(NumericalError):
         model(windows[:, :-1])
-    return Scales(step, tuple(found.values()))
+    found = {name: tokens.float().square().mean().sqrt().item() for name, tokens in cache.items()}
+    return Scales(step, tuple(found.get(name, math.nan) for name in names))
 
 
 def moved(before: Scales | None, now: Scales) -> str:

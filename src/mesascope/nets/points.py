@@ -69,17 +69,26 @@ class HasPoints(nn.Module):
 
         Tensors are the network's own, not copies: gradients flow through them.
         """
+        with self.cached(names) as cache:
+            output = self(*inputs, **options)
+        return output, cache
+
+    @contextlib.contextmanager
+    def cached(self, names: str | Sequence[str] | None = None) -> Iterator[dict[str, Tensor]]:
+        """Within this context, calls leave in a dictionary what the points held, by name, and so do calls that fail.
+
+        Args:
+            names: as `run_with_cache` has them.
+        """
         places = self._places()
-        wanted = _matching(places, names)
         cache: dict[str, Tensor] = {}
 
         def keep(name: str, value: Tensor) -> Tensor:
             cache[name] = value
             return value
 
-        with _hooked({name: places[name] for name in wanted}, keep):
-            output = self(*inputs, **options)
-        return output, cache
+        with _hooked({name: places[name] for name in _matching(places, names)}, keep):
+            yield cache
 
     @contextlib.contextmanager
     def patched(self, patches: Mapping[str, Tensor | Callable[[Tensor], Tensor]]) -> Iterator[None]:

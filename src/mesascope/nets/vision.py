@@ -142,12 +142,12 @@ class MLP(_Classifier):
         for size in sizes:
             require_count("sizes", size)
         self.layers = nn.ModuleList(nn.Linear(*pair) for pair in itertools.pairwise(sizes))
-        self.width = sizes[0]
 
     def forward(self, inputs: Float[Tensor, "*members n d"]) -> Float[Tensor, "*members n classes"]:
         require_instance("inputs", inputs, Tensor)
-        if inputs.ndim < 2 or inputs.shape[-1] != self.width:
-            refuse("inputs", f"have shape (n, {self.width})", tuple(inputs.shape), "reshape them")
+        width = self.layers[0].in_features
+        if inputs.ndim < 2 or inputs.shape[-1] != width:
+            refuse("inputs", f"have shape (n, {width})", tuple(inputs.shape), "reshape them")
         hidden = inputs
         for index, layer in enumerate(self.layers):
             hidden = layer(hidden if index == 0 else hidden.relu())

@@ -72,9 +72,9 @@ class TrainingCheckpoints:
 
     def _is_of(self, manifest: Mapping[str, Any]) -> bool:
         """Whether a checkpoint is of this training; records of earlier versions may lack fields that came since."""
-        config = manifest.get("config")
+        key, config = record_hash(self.config), manifest.get("config")
         whole = manifest.get("key") == record_hash(config)
-        return whole and record_hash(self.config) in (manifest["key"], record_hash(updated(config)))
+        return whole and (manifest["key"] == key or record_hash(updated(config)) == key)
 
     @contextlib.contextmanager
     def _placed(self, step: int) -> Iterator[Path]:

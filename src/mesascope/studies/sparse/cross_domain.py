@@ -24,6 +24,7 @@ from mesascope.studies.sparse.few_shot import (
     FewShot,
     accuracies,
     meta_trained,
+    untrained,
 )
 from mesascope.studies.study import Study
 
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 TABLE = "Table 4.4"
 COMPARED = ("maml", "anil", "boil", "sparse-maml", "sparse-relu-maml")
+# Those that are measured before they learn, too.
+CONTROLS = ("maml", "sparse-maml")
 
 
 @dataclass(frozen=True)
@@ -53,11 +56,8 @@ class CrossDomain(FewShot):
 
 def measure(lab: Lab, settings: CrossDomain) -> None:
     """Train each method once, and put tasks of every dataset to it."""
-    from mesascope.streams import stream
-
     groups = {name: meta_trained(lab, name, settings, name) for name in COMPARED}
-    for name in COMPARED:
-        groups[f"untrained {name}"] = [settings.learner(name).build(stream(seed, "init")) for seed in lab.seeds]
+    groups |= {f"untrained {name}": untrained(lab, settings, name) for name in CONTROLS}
     accuracies(lab, "own", groups, lab.draw(settings.family("test"), settings.tasks, "eval"))
     for domain in settings.domains:
         family = dataclasses.replace(
@@ -119,7 +119,7 @@ CLAIMS = (
 
 
 SHOWN = {name: METHODS[name] for name in COMPARED} | {
-    f"untrained {name}": f"{METHODS[name]}, untrained" for name in ("maml", "sparse-maml")
+    f"untrained {name}": f"{METHODS[name]}, untrained" for name in CONTROLS
 }
 
 

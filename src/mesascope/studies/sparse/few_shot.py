@@ -124,6 +124,13 @@ def meta_trained(lab: Lab, name: str, settings: FewShot, method: str, **changes:
     )  # fmt: skip
 
 
+def untrained(lab: Lab, settings: FewShot, method: str) -> list[Any]:
+    """The networks and their methods before any training, one a seed."""
+    from mesascope.streams import stream
+
+    return [settings.learner(method).build(stream(seed, "init")) for seed in lab.seeds]
+
+
 def watched(drawn: Any) -> Callable[[Any], dict[str, float]]:
     """Accuracy on tasks, and of methods that learn masks or rates the share closed, by layer from 0, and of all."""
 

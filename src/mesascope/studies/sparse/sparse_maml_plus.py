@@ -14,7 +14,7 @@ from mesascope.evidence import Arrays, Claim, above, below, ours, printed
 from mesascope.records import register
 from mesascope.reports import Figure, Line, Lines
 from mesascope.studies.common import by_method
-from mesascope.studies.sparse.few_shot import MINI_IMAGENET, QUICK, THESIS, FewShot, accuracies, meta_trained
+from mesascope.studies.sparse.few_shot import MINI_IMAGENET, QUICK, THESIS, FewShot, accuracies, meta_trained, untrained
 from mesascope.studies.study import Study
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ def measure(lab: Lab, settings: FewShot) -> None:
     """Train the three, and see how much masks of one network differ from draw to draw."""
     groups = {name: meta_trained(lab, name, settings, name) for name in COMPARED}
     accuracies(lab, "accuracy", groups, lab.draw(settings.family("test"), settings.tasks, "eval"))
-    untrained = [_untrained(settings, seed) for seed in lab.seeds]
-    lab.stage("draws", lambda: _drawn(groups["sparse-maml-plus"], untrained))
+    before = untrained(lab, settings, "sparse-maml-plus")
+    lab.stage("draws", lambda: _drawn(groups["sparse-maml-plus"], before))
     lab.stage(
         "closed",
         lambda: Arrays({name: np.array([100 * one.closed() for one in group]) for name, group in groups.items()},
@@ -39,16 +39,10 @@ def measure(lab: Lab, settings: FewShot) -> None:
     )  # fmt: skip
 
 
-def _untrained(settings: FewShot, seed: int) -> Any:
-    from mesascope.streams import stream
-
-    return settings.learner("sparse-maml-plus").build(stream(seed, "init"))
-
-
-def _drawn(trained: list[Any], untrained: list[Any]) -> Arrays:
+def _drawn(trained: list[Any], before: list[Any]) -> Arrays:
     """Percent of entries that are open in one of two draws alone, before and after; mean |sigma|, which starts at 1."""
     arrays = {
-        "differ before": np.array([_differ(one) for one in untrained]),
+        "differ before": np.array([_differ(one) for one in before]),
         "differ after": np.array([_differ(one) for one in trained]),
         "sigma": np.array([float(one.method.sigma.detach().abs().mean()) for one in trained]),
     }
