@@ -1,5 +1,7 @@
 """Every annotated shape and type is checked at run time while testing."""
 
+import contextlib
+
 import pytest
 from hypothesis import settings
 from jaxtyping import config, install_import_hook
@@ -23,12 +25,25 @@ def pytest_xdist_make_scheduler(config, log):
     return ByModuleOrStudy(config, log)
 
 
-@pytest.fixture
-def unchecked():
-    """Without these checks, as users call it: what has the wrong type meets mesascope's own sentence."""
+@contextlib.contextmanager
+def without_checks():
     config.update("jaxtyping_disable", True)
     yield
     config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture
+def unchecked():
+    """Without these checks, as users call it: what has the wrong type meets mesascope's own sentence."""
+    with without_checks():
+        yield
+
+
+@pytest.fixture(scope="module")
+def unchecked_module():
+    """Whole modules that call what others check, and take a third less time so."""
+    with without_checks():
+        yield
 
 
 @pytest.fixture(params=["at once", "in turn"])

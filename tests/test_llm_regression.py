@@ -63,7 +63,7 @@ def test_members_of_an_ensemble_have_losses_of_their_own():
     assert torch.allclose(losses, torch.stack([label_loss(one, tasks) for one in members]), atol=1e-5)
 
 
-def test_an_algorithm_behind_a_server_is_named(tmp_path):
+def test_an_algorithm_behind_a_server_is_named(tmp_path, unchecked):
     ridge = (FAMILY.noise / FAMILY.w_scale) ** 2
     with serving(planted(LeastSquares(ridge), decimals=1)) as (url, seen):
         settings = LanguageRegression(

@@ -44,7 +44,7 @@ def test_there_are_examples_and_each_shows_what_it_prints():
 
 
 @pytest.mark.parametrize("examples", SESSIONS)
-def test_an_example_prints_what_its_page_shows(examples, monkeypatch):
+def test_an_example_prints_what_its_page_shows(examples, monkeypatch, unchecked):
     monkeypatch.delenv("COLUMNS", raising=False)
     names = {}
     for code, shown in examples:

@@ -35,7 +35,7 @@ _STARTS = {2: 3}
 # From 1 + spread times the size of all steps to 1 - spread times: steps of GD++ cannot change places.
 _SPREADS = (0.5, -0.5)
 # Steps of Levenberg and Marquardt.
-_MOST_STEPS = 30
+MOST_STEPS = 30
 # The share of its loss by which a step lowers it, or is the last; where a fit is exact, each lowers it by far more.
 _GAIN = 1e-4
 # Fits that are kept for more tasks, for so many choices of whole numbers.
@@ -377,7 +377,7 @@ def _descended(space: Any, residuals: _Residuals) -> Fit:
     function, derivatives = space.functions(residuals)
     found = optimize.least_squares(
         function, space.start(), derivatives, bounds=space.bounds, x_scale="jac",
-        xtol=1e-12, ftol=_GAIN, gtol=1e-15, max_nfev=_MOST_STEPS,
+        xtol=1e-12, ftol=_GAIN, gtol=1e-15, max_nfev=MOST_STEPS,
     )  # fmt: skip
     parameters, learner = space.at(found.x)
     return Fit(parameters, learner, 2 * float(found.cost))
