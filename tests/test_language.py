@@ -65,7 +65,7 @@ def test_models_of_other_layers_have_the_same_number_of_parameters():
         name: sum(weight.numel() for weight in layered(f"softmax, {name}", **TINY).build().parameters())
         for name in ("softmax", "linear", "mesa")
     }
-    assert counts["softmax"] == counts["linear"]
+    assert counts["linear"] == counts["softmax"] + TINY["width"]  # scales of what heads read
     assert counts["mesa"] == counts["linear"] + TINY["n_heads"]  # a ridge a head
 
 
@@ -97,9 +97,11 @@ def test_windows_are_of_the_text_and_repeat_with_their_generator(corpus):
     assert all(bool((whole.unfold(0, 21, 1) == row).all(1).any()) for row in drawn)
     assert torch.equal(drawn, text.sample(50, stream(0, "windows")))
     assert len(torch.unique(drawn, dim=0)) > 10
-    laid = TextWindows(str(corpus.folder), 21, "validation").first(10**6)
+    laid = TextWindows(str(corpus.folder), 21, "validation").spread(10**6)
     assert torch.equal(laid[1], torch.from_numpy(corpus["validation"][0][21:42].astype("int64")))
     assert len(laid) == corpus.tokens("validation") // 21
+    some = TextWindows(str(corpus.folder), 21, "validation").spread(4)
+    assert torch.equal(some, laid[[index * len(laid) // 4 for index in range(4)]])
     with pytest.raises(ArgumentError, match="length must be at most"):
         TextWindows(str(corpus.folder), 10**6)
 

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from mesascope.errors import ArgumentError
-from mesascope.language import AssociativeRecall, Automata, Copying, asked_accuracy, asked_loss, layered
+from mesascope.language import AssociativeRecall, Automata, Copying, asked_accuracy, asked_each, asked_loss, layered
 from mesascope.streams import stream
 from mesascope.training import Ensemble
 
@@ -79,6 +79,9 @@ def test_losses_and_answers_are_of_what_is_asked_alone():
     )
     right = [logits[row, t - 1].argmax() == tasks[row, 0, t] for row in range(5) for t in range(5, 9)]
     assert asked_accuracy(models[0], tasks) == pytest.approx(sum(map(int, right)) / 20)
+    losses, shares = asked_each(models[0], tasks)
+    torch.testing.assert_close(losses, torch.stack(by_hand).view(5, 4).mean(1))
+    torch.testing.assert_close(shares, torch.tensor(right).view(5, 4).float().mean(1))
 
 
 def test_who_knows_the_automaton_loses_log_2():

@@ -24,6 +24,7 @@ from .recall import (
     Automata as Automata,
     Copying as Copying,
     asked_accuracy as asked_accuracy,
+    asked_each as asked_each,
     asked_loss as asked_loss,
 )
 from .sampling import continued as continued, load_language_model as load_language_model

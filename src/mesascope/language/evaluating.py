@@ -47,7 +47,7 @@ class Evaluation:
 def evaluated(
     model: LanguageModel, tokenizer: Any, corpus: str | Path, split: str = "validation", windows: int = 256
 ) -> Evaluation:
-    """The loss on the first windows of a corpus, each as long as the model's context.
+    """The loss on windows from all over a corpus, each as long as the model's context.
 
     Raises:
         ArgumentError: the corpus was written with another tokenizer, or is shorter than a window.
@@ -61,7 +61,7 @@ def evaluated(
 def corpus_windows(
     model: LanguageModel, tokenizer: Any, corpus: str | Path, split: str, most: int
 ) -> Int[Tensor, "n context_and_1"]:
-    """The first windows of a corpus, ``most`` of them or as many as there are, each of a token more than the context.
+    """Windows from all over a corpus, ``most`` or as many as there are, each of a token more than the context.
 
     Raises:
         ArgumentError: the corpus was written with another tokenizer, or is shorter than a window.
@@ -71,4 +71,4 @@ def corpus_windows(
         refuse(
             "corpus", "have the tokenizer of the model", str(corpus), "prepare it with --tokenizer MODEL/tokenizer.json"
         )
-    return text.first(most)
+    return text.spread(most)

@@ -181,7 +181,7 @@ def train_language_model(run: Run) -> LanguageModel:
         _shared(network.build(stream(seed, "init")).to(device), settings.shard), next_token_loss, plan,
         accumulate=settings.accumulate, autocast=_AUTOCAST[settings.autocast], seed=seed,
     )  # fmt: skip
-    watch = _Watch(run, seed, held.first(settings.validation_windows).to(device))
+    watch = _Watch(run, seed, held.spread(settings.validation_windows).to(device))
 
     def batch_at(step: int) -> Tensor:
         return own_share(windows.sample(plan.batch, stream(seed, "text", step))).to(device)

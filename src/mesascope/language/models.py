@@ -50,6 +50,9 @@ def layered(
 ) -> LanguageModelConfig:
     """A language model of these layers, each with a layer norm before it, as the thesis has them.
 
+    Layers other than softmax divide keys and queries by their norms, and what each head reads by its own: what a linear
+    layer reads would else grow with the tokens that it has read.
+
     Args:
         layers: names, ``"softmax, mesa"`` or ``"softmax, linear*3"``.
         vocabulary: number of tokens.
@@ -73,7 +76,9 @@ def layered(
     require_choice("positions", positions, ("learned", "rotary", "none"))
     require_instance("key_shift", key_shift, bool)
     plain = AttentionConfig(width, n_heads, rotary=positions == "rotary")
-    other = AttentionConfig(width, n_heads, dpfp=dpfp, convolution=convolution, forget=forget)
+    other = AttentionConfig(
+        width, n_heads, normalise=True, output_norm=True, dpfp=dpfp, convolution=convolution, forget=forget
+    )
     heads = [plain if name == "softmax" else other for name in names]
     if key_shift:
         heads[0] = replace(heads[0], key_shift=True)

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
+from torch.nn import functional
 
 from mesascope.errors import refuse, require_count, require_instance
 from mesascope.language.losses import losses_of
 from mesascope.shapes import Float, Int, Tensor
 from mesascope.training import Ensemble
 
-__all__ = ["AssociativeRecall", "Automata", "Copying", "asked_accuracy", "asked_loss"]
+__all__ = ["AssociativeRecall", "Automata", "Copying", "asked_accuracy", "asked_each", "asked_loss"]
 
 Asked = Int[Tensor, "batch two t"]
 
@@ -157,12 +158,21 @@ def asked_loss(model: Ensemble | nn.Module, tasks: Int[Tensor, "*batch two t"]) 
 
 
 def asked_accuracy(model: nn.Module, tasks: Asked) -> float:
-    """The share of the tokens that are asked for which are the likeliest to the model."""
+    """The share of the tokens that are asked for which are the likeliest to the model, by sequence, on average."""
+    return float(asked_each(model, tasks)[1].mean())
+
+
+def asked_each(model: nn.Module, tasks: Asked) -> tuple[Float[Tensor, " batch"], Float[Tensor, " batch"]]:
+    """Of what each sequence asks for, the mean cross-entropy in nats, and the share that is the likeliest to the model.
+
+    Without gradients.
+    """
     tokens, asked = _parted(tasks)
     with torch.no_grad():
-        right = model(tokens[:, :-1]).argmax(-1) == tokens[:, 1:]
-    weights = asked[:, 1:]
-    return float((right * weights).sum() / weights.sum())
+        logits = model(tokens[:, :-1])
+    losses = functional.cross_entropy(logits.movedim(-1, 1), tokens[:, 1:], reduction="none")
+    right, weights = logits.argmax(-1) == tokens[:, 1:], asked[:, 1:]
+    return tuple((part * weights).sum(-1) / weights.sum(-1) for part in (losses, right))  # type: ignore[return-value]
 
 
 def _parted(tasks: Tensor) -> tuple[Tensor, Tensor]:

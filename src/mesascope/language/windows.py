@@ -56,11 +56,12 @@ class TextWindows:
         starts = torch.randint(last + 1, (batch,), generator=generator, device=generator.device)
         return self._at(starts.cpu().numpy()).to(generator.device)
 
-    def first(self, most: int) -> Int[Tensor, "count length"]:
-        """The first windows laid end to end, ``most`` of them or as many as there are."""
+    def spread(self, most: int) -> Int[Tensor, "count length"]:
+        """Of all windows laid end to end, ``most`` as far apart as they go, or all if there are fewer."""
         require_count("most", most)
-        count = min(most, self.corpus.tokens(self.split) // self.length)
-        return self._at(np.arange(count) * self.length)
+        places = self.corpus.tokens(self.split) // self.length
+        count = min(most, places)
+        return self._at(np.arange(count) * places // count * self.length)
 
     def _at(self, starts: np.ndarray) -> Tensor:
         return torch.from_numpy(self.corpus.windows(self.split, starts, self.length))

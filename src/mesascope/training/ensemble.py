@@ -130,7 +130,7 @@ class Ensemble(Generic[Module]):
 
     def _fills_the_machine(self, inputs: Sequence[Context | Tensor]) -> bool:
         """Whether a member's call keeps a CPU busy, so that members at once would only crowd each other's caches."""
-        rows = max(part.shape[1:-1].numel() for part in _tensors(inputs))
+        rows = max(part.shape[1 : -1 if part.is_floating_point() else None].numel() for part in _tensors(inputs))
         entries = sum(weight[0].numel() for weight in self.weights.values())
         return next(iter(self.weights.values())).device.type == "cpu" and rows * entries > _BUSY
 

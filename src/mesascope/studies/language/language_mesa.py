@@ -1,13 +1,15 @@
 """Do layers that solve least squares make better small language models than linear ones?
 
 Thesis: section 3.5.3. A first layer of softmax copies the token before; those after it are softmax, linear, delta or
-mesa, with as many parameters. One layer by itself stands behind a shift of its keys, by hand, in place of that copy.
+mesa, with as many parameters but for gates, ridges and scales. One layer by itself stands behind a shift of its keys,
+by hand, in place of that copy.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,10 +17,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from mesascope.errors import require_count, require_instance
-from mesascope.evidence import Arrays, Claim, above, below, ours, printed
+from mesascope.evidence import Arrays, Estimates
 from mesascope.records import register
 from mesascope.reports import Figure, Line, Lines
-from mesascope.studies.common import by_method
+from mesascope.studies.common import by_method, values
+from mesascope.studies.language.language_mesa_claims import ALONE, CLAIMS, KINDS, NUS, SIZES, loss, score
 from mesascope.studies.study import Study
 from mesascope.training import Training
 
@@ -26,17 +29,10 @@ if TYPE_CHECKING:
     from mesascope.language import TextWindows
     from mesascope.studies.lab import Lab
 
-THESIS = "von Oswald's thesis"
-SECTION = "section 3.5.3"
-# Kinds of the layers after the first, with a name and a role to show.
-KINDS = {
-    "softmax": ("softmax", "gd"), "linear": ("linear", "other"), "delta": ("delta", "interpolated"),
-    "mesa": ("mesa", "trained"),
-}  # fmt: skip
-# Networks by their names: layers, and whether they have MLPs.
-SIZES = {"two": ("softmax, {0}", False), "four": ("softmax, {0}*3", True)}
-ALONE = ("linear", "mesa")
-NUS = (0, 1, 2, 3)
+# Learning rates of the preset `small`, each kind's own: the best of three on other windows, after fewer steps.
+RATES: dict[str, dict[str, float]] = {size: dict.fromkeys(KINDS, 6e-3) for size in (*SIZES, "alone")}
+# Pieces of the text that networks are judged on, each of windows beside each other, in place of documents.
+BLOCKS = 64
 
 
 @dataclass(frozen=True)
@@ -45,11 +41,13 @@ class LanguageMesa:
 
     training: Training = field(
         default_factory=lambda: Training(
-            1500, 16, learning_rate=2e-3, schedule="cosine", warmup_steps=150, decay_from=0.0, final_rate=0.1,
+            1500, 16, learning_rate=6e-3, schedule="cosine", warmup_steps=150, decay_from=0.0, final_rate=0.1,
             optimizer="adamw", betas=(0.9, 0.95), weight_decay=0.1, clip=1.0, evaluate_every=100,
         )
     )  # fmt: skip
     """How networks train; a batch is of windows."""
+    tuned: bool = False
+    """Whether each kind trains at a rate of its own, found on other windows, in place of training's."""
     seeds: int = 3
     """Networks trained of each kind, one a seed."""
     corpus: str = ""
@@ -62,15 +60,19 @@ class LanguageMesa:
     """Of a layer."""
     context: int = 256
     """Tokens of a window."""
-    windows: int = 128
+    dpfp: int = 1
+    """Nu of the features of keys and queries of all layers but softmax, where they do not stand alone."""
+    windows: int = 1024
     """Windows of other documents that networks are judged on, twice as long as the context."""
-    watch_windows: int = 16
+    watch_windows: int = 32
     """Windows of an evaluation while training."""
 
     def __post_init__(self) -> None:
         for name in ("seeds", "width", "n_heads", "windows", "watch_windows"):
             require_count(name, getattr(self, name))
-        require_count("context", self.context, least=20)
+        require_count("context", self.context, least=32)
+        require_count("dpfp", self.dpfp, least=0)
+        require_instance("tuned", self.tuned, bool)
         for name in ("corpus", "part"):
             require_instance(name, getattr(self, name), str)
 
@@ -81,20 +83,30 @@ class LanguageMesa:
         folder = str(Path(self.corpus).resolve()) if self.corpus else _library(self.part)
         return TextWindows(folder, length, split, open_corpus(folder).checksum)
 
-    def network(self, layers: str, vocabulary: int, constant: bool = False, **options: Any) -> Any:
-        """A language model whose layers know no places but by turned keys, so that texts may be of any length.
+    def network(self, layers: str, vocabulary: int, **options: Any) -> Any:
+        """A language model for texts of any length: only a first layer before others knows places, by turned keys.
 
-        Args:
-            constant: whether ridges do not decay, with gates or without.
+        Ridges do not decay, with gates or without.
         """
         from mesascope.language import layered
 
-        usual: dict[str, Any] = {"width": self.width, "n_heads": self.n_heads, "positions": "rotary", "tied": True}
-        config = layered(layers, vocabulary, self.context, **usual | options)
-        if not constant:
-            return config
-        heads = tuple(replace(own, ridge_kind="constant") for own in config.transformer.each_heads)
+        usual: dict[str, Any] = {"width": self.width, "n_heads": self.n_heads, "dpfp": self.dpfp, "tied": True}
+        config = layered(layers, vocabulary, self.context, positions="none", **usual | options)
+        first, *rest = (replace(own, ridge_kind="constant") for own in config.transformer.each_heads)
+        heads = (replace(first, rotary=bool(rest)), *rest)
         return replace(config, transformer=replace(config.transformer, heads=heads))
+
+    def plan(self, size: str, kind: str) -> Training:
+        """How networks of this size and kind train."""
+        return replace(self.training, learning_rate=RATES[size][kind]) if self.tuned else self.training
+
+    def bands(self) -> dict[str, slice]:
+        """Tokens that losses are told of, by name; early and late ones lie around those of the in-context score."""
+        whole = self.context
+        return {
+            "loss": slice(whole), "early": slice(whole // 32, whole // 16), "middle": slice(whole // 8, whole // 4),
+            "late": slice(3 * whole // 8, 5 * whole // 8), "end": slice(whole // 2, whole),
+        }  # fmt: skip
 
 
 def _library(part: str) -> str:
@@ -123,59 +135,79 @@ def measure(lab: Lab, settings: LanguageMesa) -> None:
     """Train every network on the same windows, and judge them on the same other documents."""
     text = _Text(
         settings.text(settings.context + 1),
-        settings.text(settings.context + 1, "validation").first(settings.watch_windows).to(lab.device),
-        settings.text(2 * settings.context + 1, "validation").first(settings.windows).to(lab.device),
+        settings.text(settings.context + 1, "validation").spread(settings.watch_windows).to(lab.device),
+        settings.text(2 * settings.context + 1, "validation").spread(settings.windows).to(lab.device),
     )
     lab.stage("unigram", lambda: Arrays({"frequencies": _unigram(text)}, frequencies=""))
-    by_size = {
+
+    def trained(size: str, kind: str, name: str, layers: str, **options: Any) -> list[Any]:
+        return _trained(lab, settings.plan(size, kind), name, settings.network(layers, *vocabulary, **options), text)
+
+    vocabulary = (text.windows.corpus.index.vocabulary,)
+    groups = {
         size: {
-            kind: _trained(lab, settings, text, f"{size}-{kind}", layers.format(kind), mlp=4 if with_mlps else None)
+            kind: trained(
+                size, kind, f"{size}-{kind}", layers.format(kind.removesuffix("-gates")), mlp=4 if with_mlps else None,
+                forget=kind.endswith("-gates"),
+            )
             for kind in KINDS
         }
         for size, (layers, with_mlps) in SIZES.items()
-    }
-    gated = {
-        name: _trained(lab, settings, text, f"mesa-{name}", "softmax, mesa", forget=name == "forget", constant=True)
-        for name in ("forget", "constant")
-    }
-    alone = {
-        f"{kind} {nu}": _trained(lab, settings, text, f"alone-{kind}-{nu}", kind, key_shift=True, dpfp=nu)
+    }  # fmt: skip
+    groups["alone"] = {
+        f"{kind} {nu}": trained("alone", kind, f"alone-{kind}-{nu}", kind, key_shift=True, dpfp=nu)
         for kind in ALONE
         for nu in NUS
     }
-    for stage, groups in {**by_size, "gates": gated, "alone": alone}.items():
-        lab.stage(stage, lambda groups=groups: _judged(settings, groups, text))
+    groups["alone"]["softmax"] = trained("alone", "softmax", "alone-softmax", "softmax", key_shift=True)
+    for size, members in groups.items():
+        _judge(lab, settings, size, members, text)
     untrained = [
-        settings.network("softmax, mesa", text.windows.corpus.index.vocabulary).build(lab.stream("untrained", index))
+        settings.network("softmax, mesa", *vocabulary).build(lab.stream("untrained", index))
         for index in range(settings.seeds)
     ]
-    lab.stage("copying", lambda: _copying({**by_size["two"], "untrained": untrained}))
+    lab.stage(
+        "copying", lambda: _copying({**groups["two"], "untrained": untrained}, text.judged[:, : settings.context])
+    )
 
 
-def _trained(lab: Lab, settings: LanguageMesa, text: _Text, name: str, layers: str, **options: Any) -> list[Any]:
+def _trained(lab: Lab, plan: Training, name: str, network: Any, text: _Text) -> list[Any]:
     from mesascope.language import next_token_loss, token_losses
 
     return lab.train(
-        name, settings.network(layers, text.windows.corpus.index.vocabulary, **options), text.windows,
-        settings.training, loss=next_token_loss,
+        name, network, text.windows, plan, loss=next_token_loss,
         watch=lambda net: {"loss": float(token_losses(net, text.watched).mean())},
     )  # fmt: skip
 
 
-def _judged(settings: LanguageMesa, groups: Mapping[str, Sequence[Any]], text: _Text) -> dict[str, Any]:
-    """Losses up to the trained context, in-context scores, and losses by token up to twice that context."""
-    from mesascope.language import in_context_score, losses_by_octave, token_losses
+def _judge(lab: Lab, settings: LanguageMesa, size: str, groups: Mapping[str, Sequence[Any]], text: _Text) -> None:
+    """Losses on each piece of text by band of tokens, and by token up to twice the trained context."""
+    from mesascope.language import losses_by_octave, token_losses
 
-    arrays: dict[str, Any] = {}
-    for name, members in groups.items():
-        losses = [token_losses(net, text.judged).double().cpu() for net in members]
-        inside = [own[:, : settings.context] for own in losses]
-        arrays[name] = [float(own.mean()) for own in inside]
-        arrays[f"{name} score"] = [in_context_score(own).value for own in inside]
-        arrays[f"{name} early"] = [float(own[:, 3:7].mean()) for own in inside]
-        arrays[f"{name} late"] = [float(own[:, settings.context // 2 :].mean()) for own in inside]
-        arrays[f"{name} by token"] = [list(losses_by_octave(own.mean(0)).values()) for own in losses]
-    return arrays
+    @functools.cache
+    def losses() -> dict[str, list[Any]]:
+        return {
+            name: [token_losses(net, text.judged).double().cpu() for net in members] for name, members in groups.items()
+        }
+
+    def banded() -> Estimates:
+        return Estimates.of({
+            (band, name): [_by_block(own)[:, tokens].mean(1).numpy() for own in members]
+            for name, members in losses().items()
+            for band, tokens in settings.bands().items()
+        })  # fmt: skip
+
+    lab.stage(size, banded)
+    lab.stage(f"{size} by token", lambda: {
+        name: [list(losses_by_octave(own.mean(0)).values()) for own in members] for name, members in losses().items()
+    })  # fmt: skip
+
+
+def _by_block(rows: Any) -> Any:
+    """Means over windows that lie beside each other, one row a block."""
+    import torch
+
+    return torch.stack([part.mean(0) for part in rows.tensor_split(min(BLOCKS, len(rows)))])
 
 
 def _unigram(text: _Text) -> np.ndarray:
@@ -187,91 +219,21 @@ def _unigram(text: _Text) -> np.ndarray:
     return np.array(-(held * np.log(shares / shares.sum())).sum() / held.sum())
 
 
-def _copying(groups: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
-    """The largest weight that a head of the first layer puts on the token before, over that of one that looks alike."""
-    from mesascope.language import head_scores
+def _copying(groups: Mapping[str, Sequence[Any]], windows: Any) -> Estimates:
+    """The largest weight that a head of the first layer puts on the token before, over that of one that looks alike.
 
-    scores = {name: [head_scores(net) for net in members] for name, members in groups.items()}
-    return {name: [float(own.copying[0].max()) / own.uniform[0] for own in each] for name, each in scores.items()}
+    On the first window of each piece of text.
+    """
+    read = windows[:: max(len(windows) // BLOCKS, 1)]
+    uniform = (1 / np.arange(2, read.shape[1] + 1)).mean()
 
+    def ratio(net: Any) -> np.ndarray:
+        name = "layers.0.attention.pattern"
+        pattern = net.run_with_cache(read, names=name)[1][name].detach()
+        weights = pattern.diagonal(-1, -2, -1).mean(-1).double().cpu().numpy() / uniform  # (windows, heads)
+        return weights[:, weights.mean(0).argmax()]
 
-def _less(kind: str, other: str, suffix: str = "") -> Any:
-    """By how much one is below another, by seed and size."""
-    return lambda r: np.stack([r[size][f"{other}{suffix}"] - r[size][f"{kind}{suffix}"] for size in SIZES], axis=1)
-
-
-def _fall(r: Any, size: str, kind: str) -> np.ndarray:
-    """From the fourth to the seventh token to the second half of the trained context."""
-    return r[size][f"{kind} early"] - r[size][f"{kind} late"]
-
-
-def _all(r: Any) -> np.ndarray:
-    """Losses of all networks, by seed and network."""
-    return np.stack([r[size][kind] for size in SIZES for kind in KINDS], axis=1)
-
-
-def _alone(r: Any) -> np.ndarray:
-    return np.stack([r["alone"][f"{kind} {nu}"] for kind in ALONE for nu in NUS], axis=1)
-
-
-LEARNED = ("learned",)
-ALIKE = ("learned", "early-alike")
-CLAIMS = (
-    Claim(
-        "learned", "networks of two and four layers predict better than the frequencies of tokens",
-        "loss / of the frequencies: mean over seeds of each kind and size", ours("premise"),
-        lambda r: _all(r) / r["unigram"]["frequencies"], below(0.9), quantifier="mean", at_least=3,
-    ),
-    Claim(
-        "alone-learned", "and so do single layers", "loss / of the frequencies: mean over seeds of each kind and nu",
-        ours("premise"), lambda r: _alone(r) / r["unigram"]["frequencies"], below(0.97), quantifier="mean", at_least=3,
-    ),
-    Claim(
-        "early-alike", "mesa is no worse early in a text than linear and softmax, where its loss would fall further",
-        "nats above them at tokens 4 to 7: mean over seeds of each size", ours("premise"),
-        lambda r: -np.concatenate([_less("mesa", other, " early")(r) for other in ("linear", "softmax")], axis=1),
-        below(0.05), quantifier="mean", at_least=3, premises=LEARNED,
-    ),
-    Claim(
-        "below-linear", "hybrids with mesa layers lose less than those with linear layers, at each size",
-        "nats a token below linear: mean over seeds of each size", printed(SECTION), _less("mesa", "linear"),
-        above(0.0), quantifier="mean", at_least=3, premises=LEARNED,
-    ),
-    Claim(
-        "better-score", "and learn more from what they read", "nats of the in-context score below linear: mean over "
-        "seeds of each size", printed(SECTION), _less("mesa", "linear", " score"), above(0.0), quantifier="mean",
-        at_least=3, premises=ALIKE,
-    ),
-    Claim(
-        "forgetting-helps", "a mesa layer with forget gates loses less than one without, both with a constant ridge",
-        "nats a token below: mean over seeds", printed(SECTION),
-        lambda r: r["gates"]["constant"] - r["gates"]["forget"], above(0.0), quantifier="mean", at_least=3,
-        premises=LEARNED,
-    ),
-    Claim(
-        "copies", "a head of the first softmax layer copies the token before",
-        "its weight there / that of a head that looks everywhere alike: mean over seeds of each kind", printed(SECTION),
-        lambda r: np.stack([r["copying"][kind] for kind in KINDS], axis=1), above(3.0), quantifier="mean", at_least=3,
-        premises=LEARNED,
-    ),
-    Claim(
-        "untrained-copies", "which no untrained one does", "the same", ours("a null control"),
-        lambda r: r["copying"]["untrained"], below(2.0), quantifier="mean", at_least=3, premises=LEARNED,
-    ),
-    Claim(
-        "falls-as-far", "the loss falls with the number of tokens read as far as that of softmax, or further",
-        "nats further than softmax, from tokens 4 to 7 to the second half: mean over seeds of each size",
-        ours("what a state of fixed size could cost"),
-        lambda r: np.stack([_fall(r, size, "mesa") - _fall(r, size, "softmax") for size in SIZES], axis=1),
-        above(-0.02), quantifier="mean", at_least=3, premises=ALIKE,
-    ),
-    Claim(
-        "alone-below-linear", "behind a shift of keys one mesa layer loses less than a linear one, at each nu",
-        "nats a token below linear: mean over seeds of each nu", printed(SECTION),
-        lambda r: np.stack([r["alone"][f"linear {nu}"] - r["alone"][f"mesa {nu}"] for nu in NUS], axis=1), above(0.0),
-        quantifier="mean", at_least=3, premises=("alone-learned",),
-    ),
-)  # fmt: skip
+    return Estimates.of({("copying", name): [ratio(net) for net in members] for name, members in groups.items()})
 
 
 def _training(size: str) -> Any:
@@ -284,23 +246,25 @@ def _training(size: str) -> Any:
 
 def _along(size: str) -> Any:
     def lines(r: Any) -> list[Line]:
-        parts = {kind: r[size][f"{kind} by token"] for kind in KINDS}
+        parts = {kind: r[f"{size} by token"][kind] for kind in KINDS}
         middles = 2.0 ** (np.arange(parts["mesa"].shape[1]) + 0.5)
         return [Line(middles, own, KINDS[kind][1], KINDS[kind][0]) for kind, own in parts.items()]
 
     return lines
 
 
-def _by_nu(r: Any) -> list[Line]:
-    return [
-        Line(NUS, np.stack([r["alone"][f"{kind} {nu}"] for nu in NUS], axis=1), KINDS[kind][1], kind, marks="o-")
-        for kind in ALONE
-    ]
+def _by_nu(read: Callable[[Any, str, str], Any]) -> Any:
+    def lines(r: Any) -> list[Line]:
+        softmax = Line(
+            NUS, np.repeat(values(read(r, "alone", "softmax"))[:, None], len(NUS), 1), *KINDS["softmax"][::-1]
+        )
+        return [softmax] + [
+            Line(NUS, values(np.stack([read(r, "alone", f"{kind} {nu}") for nu in NUS], axis=1)), KINDS[kind][1], kind,
+                 marks="o-")
+            for kind in ALONE
+        ]  # fmt: skip
 
-
-def _gates(r: Any) -> list[Line]:
-    both = np.stack([r["gates"]["constant"], r["gates"]["forget"]], axis=1)
-    return [Line([0, 1], both, "trained", each=True, marks="o-")]
+    return lines
 
 
 FIGURES = (
@@ -311,7 +275,8 @@ FIGURES = (
             Lines("two layers", "training step", "nats a token", _training("two")),
             Lines("four layers", "training step", "nats a token", _training("four")),
         ),
-        columns=2, shared_legend=True, claims=("learned", "below-linear"),
+        columns=2, shared_legend=True,
+        claims=("learned", "below-linear", "delta-below-linear", "near-softmax", "forgetting-helps"),
     ),
     Figure(
         "context", "Loss by the number of tokens read, up to twice the trained context; line and band: mean and range "
@@ -320,24 +285,28 @@ FIGURES = (
             Lines("two layers", "tokens read", "nats a token", _along("two"), "x"),
             Lines("four layers", "tokens read", "nats a token", _along("four"), "x"),
         ),
-        columns=2, shared_legend=True, claims=("early-alike", "better-score", "falls-as-far"),
+        columns=2, shared_legend=True, claims=("reads", "early-alike", "better-score", "falls-as-far"),
     ),
     Figure(
-        "heads", "Left: loss of a mesa layer behind a softmax layer, with forget gates and without, each seed. Right: "
-        "the largest weight of a head of the first layer on the token before, over that of one that looks everywhere "
-        "alike, by the kind of the second layer, each seed.",
+        "copying", "The largest weight of a head of the first layer on the token before, over that of one that looks "
+        "everywhere alike, on text, by the kind of the second layer; each seed.",
         (
-            Lines("", "", "nats a token", _gates, limits={"xticks": [0, 1], "xticklabels": ["no gates", "gates"]}),
-            by_method("weight over uniform", {kind: kind for kind in (*KINDS, "untrained")},
-                      lambda r: {"": r["copying"]}),
+            by_method(
+                "weight over uniform", {kind: kind for kind in (*KINDS, "untrained")},
+                lambda r: {"": {kind: values(r["copying"]["copying", kind]) for kind in (*KINDS, "untrained")}},
+            ),
         ),
-        columns=2, claims=("forgetting-helps", "copies", "untrained-copies"),
+        columns=1, size=(7, 3.2), claims=("copies", "untrained-copies"),
     ),
     Figure(
-        "alone", "Loss of one layer behind a shift of its keys, by nu of its features; line and band: mean and range "
-        "over seeds.",
-        (Lines("", "nu", "nats a token", _by_nu, limits={"xticks": NUS}),), columns=1,
-        claims=("alone-learned", "alone-below-linear"),
+        "alone", "Loss and in-context score of one layer behind a shift of its keys, by nu of its features; line and "
+        "band: mean and range over seeds. Thesis: Fig. 3.7.",
+        (
+            Lines("", "nu", "nats a token", _by_nu(loss), limits={"xticks": NUS}),
+            Lines("", "nu", "in-context score (nats)", _by_nu(score), limits={"xticks": NUS}),
+        ),
+        columns=2, shared_legend=True,
+        claims=("alone-learned", "alone-below-linear", "alone-better-score", "alone-near-softmax"),
     ),
 )  # fmt: skip
 
@@ -345,11 +314,11 @@ STUDY = register("study", "language-mesa")(
     Study(
         name="language-mesa",
         question="Do mesa layers make better small language models than linear ones?",
-        source=f"{THESIS}, {SECTION}",
+        source="von Oswald's thesis, section 3.5.3",
         presets={
             "quick": LanguageMesa(
-                Training(30, 4, learning_rate=5e-3, schedule="cosine", clip=1.0, optimizer="adamw", evaluate_every=30),
-                part="asyncio", width=16, n_heads=2, context=32, windows=16, watch_windows=4,
+                Training(60, 4, learning_rate=1e-2, schedule="cosine", clip=1.0, optimizer="adamw", evaluate_every=30),
+                part="asyncio", width=16, n_heads=2, windows=64, watch_windows=8,
             ),
             "paper": LanguageMesa(
                 Training(
@@ -357,16 +326,19 @@ STUDY = register("study", "language-mesa")(
                     final_rate=2 / 3, optimizer="adamw", betas=(0.9, 0.95), weight_decay=0.1, clip=1.0,
                     evaluate_every=1000, checkpoint_every=1000,
                 ),
-                corpus="pile", width=768, n_heads=12, context=1024, windows=1024, watch_windows=64,
+                corpus="pile", width=768, n_heads=12, context=1024, dpfp=3, watch_windows=64,
             ),
-            "small": LanguageMesa(),
+            "small": LanguageMesa(tuned=True),
         },
         measure=measure,
         claims=CLAIMS,
         figures=FIGURES,
         deviations=(
-            "Keys and queries of softmax layers are turned by their places, where the thesis has learned places: texts "
-            "longer than those trained on can be read.",
+            "Only the first layer knows places, by turned keys, where the thesis adds learned places to tokens: texts "
+            "longer than those trained on can be read, and no kind of later layer knows more of places than another.",
+            "What a head of a layer other than softmax reads is divided by its norm.",
+            "Preset small: features of nu = 1 in place of 3, but for single layers, which have each nu.",
+            "The in-context score compares means over the tokens around the two that the thesis compares.",
             "Logits are products with the embedding, and nothing is dropped out.",
         ),
     )
