@@ -25,8 +25,13 @@ def problem(kind):
         leaves["log_forget"] = leaves["log_forget"].clamp(min=-0.3) / 10
     return {name: leaf.requires_grad_() for name, leaf in leaves.items()}, torch.rand(3, 4, dtype=torch.float64) + 0.1
 
-def work(rank, path, kind):
-    distributed.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=2)
+def work(rank, folder):
+    distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    for kind in ("decaying", "constant", "relative"):
+        compare(rank, kind)
+    distributed.destroy_process_group()
+
+def compare(rank, kind):
     leaves, ridge = problem(kind)
     ridge.requires_grad_()
     whole = mesa_attention(**leaves, ridge=ridge, ridge_kind=kind)
@@ -46,11 +51,9 @@ def work(rank, path, kind):
     of_ridge = found[-1].clone()
     distributed.all_reduce(of_ridge)
     close(of_ridge, expected[-1])
-    distributed.destroy_process_group()
 
 if __name__ == "__main__":
-    for kind in ("decaying", "constant", "relative"):
-        multiprocessing.spawn(work, (f"{sys.argv[1]}/{kind}", kind), nprocs=2)
+    multiprocessing.spawn(work, (sys.argv[1],), nprocs=2)
 """
 
 
