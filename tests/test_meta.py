@@ -296,8 +296,18 @@ def test_wrong_arguments_are_refused(arguments, message):
 
 
 def test_a_model_without_parameters_is_refused():
-    with pytest.raises(ArgumentError, match="model must have parameters that require gradients"):
+    with pytest.raises(ArgumentError, match="model must have parameters, but is"):
         MAML(0.1, 1).adapted(nn.Tanh())
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_a_frozen_model_adapts_as_it_did(order):
+    """As those are that are read from a run."""
+    model, tasks = network(), episode(3)
+    method = MAML(0.3, 2, order=order, loss=mse_loss)
+    expected = method.predicted(model, tasks.context, tasks.xq)
+    model.requires_grad_(False)
+    torch.testing.assert_close(method.predicted(model, tasks.context, tasks.xq), expected)
 
 
 def test_order_of_tasks_does_not_matter():

@@ -83,10 +83,14 @@ class MAML(nn.Module):
             self.numbers[_key(name)] = nn.Parameter(first)
 
     def adapted(self, model: nn.Module) -> Parameters:
-        """The parameters of ``model`` that inner steps change."""
-        parameters = {name: one for name, one in model.named_parameters() if one.requires_grad}
+        """The parameters of ``model`` that inner steps change, of those that require gradients, or of all if none does.
+
+        Models that are read from a run require none.
+        """
+        every = dict(model.named_parameters())
+        parameters = {name: one for name, one in every.items() if one.requires_grad} or every
         if not parameters:
-            refuse("model", "have parameters that require gradients", type(model).__name__, "pass another model")
+            refuse("model", "have parameters", type(model).__name__, "pass another model")
         last = next(reversed(parameters)).rpartition(".")[0]
         listed = isinstance(model.get_submodule(last), nn.ParameterList | nn.ParameterDict)
         if self.which in ("head", "body") and listed:
@@ -161,7 +165,9 @@ class MAML(nn.Module):
         theta, factors = start or self.adapted(model), self._factors_of_tasks(model, len(context.x))
         starts = {name: one.expand(len(context.x), *one.shape) for name, one in theta.items()}
         if self.order == 2:
-            phi: Parameters = starts
+            phi: Parameters = {
+                name: one if one.requires_grad else one.clone().requires_grad_() for name, one in starts.items()
+            }
             for _ in range(self.steps):
                 inner = self._gradients(copies, phi, context, create_graph=True)
                 phi = {name: one - factors[name] * inner[name] for name, one in phi.items()}
