@@ -145,7 +145,8 @@ STUDY = register("study", "sparse-maml-plasticity")(
         presets={
             "quick": Plasticity(**QUICK | {"lengths": (5, 10), "rates": (0.1, 0.5)}),
             "paper": Plasticity(
-                training=Training(500, 2, learning_rate=1e-3, schedule="constant", evaluate_every=100), inner_lr=0.1
+                training=Training(500, 2, learning_rate=1e-3, schedule="constant", evaluate_every=250), inner_lr=0.1,
+                tasks=200, watch_tasks=20,
             ),
             "mini-imagenet": Plasticity(**{**MINI_IMAGENET, "inner_lr": 0.1}),
         },
