@@ -96,8 +96,8 @@ def test_a_killed_worker_leaves_a_run_that_goes_on(corpus, long_alone, tmp_path,
     """In two processes, and then in one."""
     folder = tmp_path / "run"
     started = subprocess.Popen(
-        command(TOGETHER, corpus, folder, "--shard", shard, *RARELY, steps=LONG), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        command(TOGETHER, corpus, folder, "--shard", shard, *RARELY, steps=LONG),
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ | {"OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     checkpoints = folder / "checkpoints" / "model"
     try:
