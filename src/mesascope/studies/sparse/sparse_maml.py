@@ -156,10 +156,10 @@ FIGURES = (
         "closed at the start. Centre: by layer, from a half. Right: accuracy on new characters. Mean and range over "
         "seeds. Thesis: Fig. 4.1.",
         (
-            Lines("", "outer steps", "closed (%)", _over_training("closed")),
-            Lines("", "outer steps", "closed (%)", _by_layer),
+            Lines("", "outer steps", "closed (%)", _over_training("closed"), limits={"ylim": (0, 100)}),
+            Lines("", "outer steps", "closed (%)", _by_layer, limits={"ylim": (0, 100)}),
             Lines("", "outer steps", "accuracy (%)", _over_training("accuracy")),
-        ), claims=("closes", "fewer-with-depth", "last-is-open", "closes-from-few", "sparse-start-helps"),
+        ), size=(9.5, 3.4), claims=("closes", "fewer-with-depth", "last-is-open", "closes-from-few", "sparse-start-helps"),
     ),
     Figure(
         "methods", "Accuracy of each method on new characters, each seed; the same tasks and as many outer steps for "
