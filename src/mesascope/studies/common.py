@@ -108,12 +108,16 @@ def values(numbers: Any) -> np.ndarray:
 
 
 def by_method(y: str, names: Mapping[str, str], read: Callable[[Any], Mapping[str, Mapping[str, Any]]]) -> Lines:
-    """A panel of one mark a seed over the name of each method; ``read`` gives what to mark by label and method."""
+    """A panel of one mark a seed over the name of each method; ``read`` gives what to mark by label and method.
+
+    What has different labels stands side by side.
+    """
 
     def lines(r: Any) -> list[Line]:
         groups = read(r)
+        beside = 0.14 * (np.arange(len(groups)) - (len(groups) - 1) / 2)
         return [
-            Line(np.arange(len(names)), np.stack([one[name] for name in names], axis=1),
+            Line(np.arange(len(names)) + beside[place], np.stack([one[name] for name in names], axis=1),
                  place / (len(groups) - 1) if len(groups) > 1 else "trained", label, each=True, marks="o")
             for place, (label, one) in enumerate(groups.items())
         ]  # fmt: skip

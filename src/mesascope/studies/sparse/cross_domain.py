@@ -119,7 +119,7 @@ CLAIMS = (
 
 
 SHOWN = {name: METHODS[name] for name in COMPARED} | {
-    f"untrained {name}": f"{METHODS[name]}, untrained" for name in CONTROLS
+    f"untrained {name}": f"{METHODS[name]},\nuntrained" for name in CONTROLS
 }
 
 
