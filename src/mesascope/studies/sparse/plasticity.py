@@ -45,7 +45,7 @@ class Plasticity(FewShot):
 def measure(lab: Lab, settings: Plasticity) -> None:
     """Train both methods at each length and at each rate."""
     drawn = lab.draw(settings.family("test"), settings.tasks, "eval")
-    for axis, values, argument in (("lengths", settings.lengths, "steps"), ("rates", settings.rates, "inner_lr")):
+    for axis, values, argument in (("rates", settings.rates, "inner_lr"), ("lengths", settings.lengths, "steps")):
         trained = {
             method: [meta_trained(lab, f"{method} {argument} {v}", settings, method, **{argument: v}) for v in values]
             for method in COMPARED
