@@ -27,9 +27,10 @@ def pytest_xdist_make_scheduler(config, log):
 
 @contextlib.contextmanager
 def without_checks():
+    before = config.jaxtyping_disable
     config.update("jaxtyping_disable", True)
     yield
-    config.update("jaxtyping_disable", False)
+    config.update("jaxtyping_disable", before)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from mesascope.evidence import Arrays, Estimates
 from mesascope.identification import fitting
@@ -23,7 +24,7 @@ UNTRAINED = {"identify-calibration": {"trials": 6, "seeds": 1}, "good-regression
 SHRUNK = {
     **UNTRAINED,
     "llm-regression": {"tasks": 20, "seeds": 1, "width": 8, "layers": 1},
-    **{name: {"tasks": 60, "watch_tasks": 60} for name in STUDIES if name.startswith(("sparse-maml", "cross-domain"))},
+    **{name: {"tasks": 60, "watch_tasks": 20} for name in STUDIES if name.startswith(("sparse-maml", "cross-domain"))},
     "continual-online": {"steps": 20, "width": 8},
     "language-mesa": {"context": 32, "windows": 16},
     "language-recall": {"tasks": 1000},  # answers are counted: of few sequences two seeds may have as many
@@ -34,10 +35,10 @@ SHRUNK = {
 }  # fmt: skip
 TINY = {
     "budget": 300,
-    "tasks": 400,
-    "sweep_tasks": 150,
-    "tune_tasks": 150,
-    "watch_tasks": 100,
+    "tasks": 300,
+    "sweep_tasks": 60,
+    "tune_tasks": 60,
+    "watch_tasks": 40,
     "draws": 10,
     "slow_tasks": 3,
 }
@@ -70,12 +71,13 @@ def finished(name, folder, seed=0, **tiny):
 
 @pytest.fixture(scope="module", autouse=True)
 def hardly_tuned(unchecked_module):
-    """References and candidates are tuned by three steps a start, which is tested elsewhere, and figures are SVG."""
+    """Tuned by three steps a start, which is tested elsewhere; figures are not laid out."""
     minimise = tuning.minimise
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(figures, "FORMATS", {"svg": figures.FORMATS["svg"]})
         patch.setattr(tuning, "minimise", lambda losses, start, units, iterations: minimise(losses, start, units, 3))
         patch.setattr(fitting, "MOST_STEPS", 3)
+        patch.setattr(ConstrainedLayoutEngine, "execute", lambda engine, canvas: None)
         yield
 
 

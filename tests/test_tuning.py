@@ -26,6 +26,8 @@ from mesascope.measurement import Measurement
 from mesascope.streams import stream
 from mesascope.tasks import LinearDynamics, LinearRegression
 
+pytestmark = pytest.mark.usefixtures("unchecked_module")
+
 WIDE, NARROW = LinearRegression(), LinearRegression(x_scale=0.5)
 
 # Mean squared errors of the best step sizes for uniform inputs on (-1, 1), N = d = 10: (steps, sizes of each, value).
