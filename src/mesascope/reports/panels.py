@@ -85,7 +85,10 @@ class Lines:
     limits: Mapping[str, Any] = field(default_factory=dict)
 
     def draw(self, axes: Any, results: Results) -> None:
-        for item in self.read(results):
+        items = self.read(results)
+        if all(float(x).is_integer() for item in items if isinstance(item, Line) for x in item.x):
+            axes.locator_params(axis="x", integer=True)
+        for item in items:
             if isinstance(item, Level):
                 style = ":" if item.dotted else STYLES.get(item.role, "-")
                 axes.axhline(item.y, color=COLOURS[item.role], ls=style, lw=1, label=item.label)
