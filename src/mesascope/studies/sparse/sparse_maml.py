@@ -159,7 +159,8 @@ FIGURES = (
             Lines("", "outer steps", "closed (%)", _over_training("closed"), limits={"ylim": (0, 100)}),
             Lines("", "outer steps", "closed (%)", _by_layer, limits={"ylim": (0, 100)}),
             Lines("", "outer steps", "accuracy (%)", _over_training("accuracy")),
-        ), size=(9.5, 3.4), claims=("closes", "fewer-with-depth", "last-is-open", "closes-from-few", "sparse-start-helps"),
+        ), size=(9.5, 3.4),
+        claims=("closes", "fewer-with-depth", "last-is-open", "closes-from-few", "sparse-start-helps"),
     ),
     Figure(
         "methods", "Accuracy of each method on new characters, each seed; the same tasks and as many outer steps for "
