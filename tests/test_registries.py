@@ -179,9 +179,10 @@ def test_causal_layers_take_half_precision_and_autocast(attention, extra, dtype)
 
 
 @pytest.mark.parametrize("build", each("construction", of="predictor"))
-@pytest.mark.parametrize("d", [1, 3, 10])
-@pytest.mark.parametrize("steps", [1, 2, 5])
-@pytest.mark.parametrize("start", [False, True])
+@pytest.mark.parametrize(
+    ("d", "steps", "start"),
+    [(1, 1, False), (1, 5, True), (3, 1, True), (3, 2, False), (3, 5, True), (10, 2, True), (10, 5, False)],
+)
 def test_constructions_that_predict_equal_their_algorithms(build, d, steps, start):
     w0 = torch.randn(d, d, dtype=torch.float64, generator=stream(0, "w0")) / d**0.5 if start else None
     network, algorithm = construction = build(d, steps, w0)
