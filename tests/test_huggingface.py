@@ -159,6 +159,25 @@ def test_hidden_states_are_the_tokens_before_and_after_each_layer(cached):
         model(tokens, output_attentions=True)
 
 
+def test_after_a_crop_hidden_states_and_losses_are_of_the_new_tokens_alone():
+    model, tokens, cache = built(), prompts(2, 12), huggingface.StateCache()
+    mask = torch.ones(2, 12, dtype=torch.long)
+    for part in (tokens[:, :3], tokens[:, 3:9]):
+        model(part, past_key_values=cache)
+    cache.crop(-2)
+    rest = tokens[:, 7:]
+    found = model(rest, mask, cache, labels=rest, output_hidden_states=True)
+    whole = model(tokens, output_hidden_states=True)
+    for own, expected in zip(found.hidden_states, whole.hidden_states, strict=True):
+        torch.testing.assert_close(own, expected[:, 7:])
+    torch.testing.assert_close(found.loss, model.loss_function(whole.logits[:, 7:], rest, 50))
+
+
+def test_numbers_of_tokens_may_be_of_32_bits():
+    model, tokens = built(), prompts()
+    torch.testing.assert_close(model(tokens.int()).logits, model(tokens).logits)
+
+
 def test_outputs_may_be_asked_for_as_a_tuple():
     model, tokens = built(), prompts()
     loss, logits = model(tokens, labels=tokens, return_dict=False)

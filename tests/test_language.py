@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch.nn import functional
 
-from mesascope.errors import ArgumentError, NumericalError, RunDirectoryError
+from mesascope.errors import ArgumentError, NumericalError
 from mesascope.language import (
     LanguageTraining,
     TextWindows,
+    evaluated,
     head_scores,
     in_context_score,
     layered,
@@ -24,6 +25,7 @@ from mesascope.language import (
     train_language_model,
 )
 from mesascope.language.scales import Scales, moved
+from mesascope.language.tokenizing import load_tokenizer
 from mesascope.nets import LanguageModel
 from mesascope.streams import stream
 from mesascope.training import Ensemble, ModuleState, Training, train
@@ -46,6 +48,7 @@ def test_layers_are_named_in_a_line():
         ("softmax,mess", "layers must be one of .* but is 'mess': did you mean 'mesa'"),
         ("", "layers must be one of .* but is ''"),
         ("softmax*0", "layers must be there at least once, but is 'softmax\\*0'"),
+        ("mesa, softmax*00", "layers must be there at least once, but is 'softmax\\*00'"),
     ):
         with pytest.raises(ArgumentError, match=message):
             named_layers(line)
@@ -192,11 +195,10 @@ def test_training_lowers_the_validation_loss_and_tells_the_tokens_a_second(corpu
     ("changes", "message"),
     [
         ({"corpus": "nowhere"}, "corpus must be a folder with index.json"),
-        ({"context": 10**5}, "length must be at most"),
+        ({"context": 10**5}, "context must be below the .* tokens of train, but is 100000: lower it"),
         ({"layers": "softmax, mess"}, "layers must be one of"),
         ({"accumulate": 3}, "accumulate must divide the batch of 4 windows, but is 3"),
         ({"autocast": "float8"}, "autocast must be one of"),
-        ({"width": 15}, "key_size must be given, as n_heads = 2 does not divide width = 15"),
     ],
 )
 @pytest.mark.usefixtures("unchecked")
@@ -206,21 +208,23 @@ def test_what_cannot_be_trained_is_refused_before_it_begins(corpus, tmp_path, ch
     assert not (tmp_path / "run").exists()
 
 
-def test_another_corpus_in_its_place_is_refused(corpus, tmp_path):
+@pytest.mark.parametrize("begun", [False, True])
+def test_another_corpus_in_its_place_is_refused(corpus, tmp_path, begun):
     shutil.copytree(corpus.folder, tmp_path / "tokens")
     run = new_language_run(dataclasses.replace(settings_for(corpus), corpus=str(tmp_path / "tokens")), tmp_path / "run")
-    train_language_model(run)
+    if begun:
+        train_language_model(run)
     shutil.rmtree(tmp_path / "tokens")
     (tmp_path / "text.txt").write_text("|".join("xyz " * 20 + str(number) for number in range(40)))
     prepare([tmp_path / "text.txt"], tmp_path / "tokens", delimiter="|", validation=0.3)
-    with pytest.raises(RunDirectoryError, match="must hold the training that is asked for"):
+    with pytest.raises(ArgumentError, match=r"folder must hold the text of checksum .*: prepare that text again"):
         train_language_model(resume_language_run(tmp_path / "run"))
 
 
 @pytest.mark.parametrize(
     ("layer", "factor", "said"),
     [
-        (1, 1e6, "diverged at step 7 .*; tokens after layer 1 grew most: .* at step 4"),
+        (1, 1e6, "diverged at step 7 .*; after step 6, tokens after layer 1 grew most: .* at step 4"),
         (0, 1e30, "tokens after layer 0 are the first that are not finite"),
     ],
 )
@@ -241,6 +245,45 @@ def test_a_training_that_diverges_names_the_layer_that_grew(corpus, tmp_path, la
             train_language_model(run)
     assert sorted(path.name for path in (run.path / "checkpoints" / "model").iterdir()) == ["4"]
     train_language_model(resume_language_run(tmp_path / "run"))
+
+
+@pytest.mark.parametrize(
+    ("every", "said"), [(4, "the validation loss must stay finite"), (12, "tokens must stay finite")]
+)
+def test_a_model_that_is_not_finite_any_more_is_not_kept(corpus, tmp_path, every, said):
+    settings, update = settings_for(corpus), ModuleState.update
+    plan = dataclasses.replace(settings.training, evaluate_every=every)
+
+    def wild(state, batch):
+        told = update(state, batch)
+        if state.step == 8:
+            with torch.no_grad():
+                state.result().transformer.layers[1].mlp.down_proj.weight.fill_(torch.inf)
+        return told
+
+    run = new_language_run(dataclasses.replace(settings, training=plan), tmp_path / "run")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ModuleState, "update", wild)
+        with pytest.raises(NumericalError, match=f"{said}.* after step 8, tokens after layer 1 are the first"):
+            train_language_model(run)
+    assert sorted(path.name for path in (run.path / "checkpoints" / "model").iterdir()) == ["4"]
+
+
+def test_an_evaluation_is_of_the_model_in_use_and_refuses_another_tokenizer_and_what_is_not_finite(corpus, tmp_path):
+    tokenizer = load_tokenizer(corpus.folder / "tokenizer.json")
+    model = layered("softmax, mesa", 257, 24, width=16, n_heads=2, dropout=0.5).build(stream(0, "init")).train()
+    found = evaluated(model, tokenizer, corpus.folder, windows=7)
+    assert model.training
+    losses = token_losses(model.eval(), TextWindows(str(corpus.folder), 25, "validation").spread(7))
+    assert (found.loss.n, found.loss.value) == (7, pytest.approx(losses.double().mean().item(), abs=1e-9))
+    assert found.perplexity == pytest.approx(math.exp(found.loss.value))
+    assert found.by_token[2].value == pytest.approx(losses[:, 1:3].double().mean().item())
+    other = prepare([corpus.folder.parent / "text.txt"], tmp_path, "bpe:270", delimiter="|", validation=0.3)
+    with pytest.raises(ArgumentError, match="corpus must have the tokenizer of the model"):
+        evaluated(model, tokenizer, other.folder)
+    torch.nn.init.constant_(model.norm.weight, torch.nan)
+    with pytest.raises(NumericalError, match="losses must be finite"):
+        evaluated(model, tokenizer, corpus.folder)
 
 
 def test_of_scales_the_first_layer_that_grew_is_named():

@@ -13,7 +13,7 @@ import pyarrow.parquet
 import pytest
 
 from mesascope.errors import ArgumentError
-from mesascope.language import documents, open_corpus, prepare, tokenizing
+from mesascope.language import TextWindows, documents, open_corpus, prepare, tokenizing
 from mesascope.language.documents import Reading, files_of, pieces
 from mesascope.language.tokenizing import load_tokenizer
 
@@ -73,7 +73,8 @@ def test_every_format_gives_the_same_documents_back(kind, tokenizer, tmp_path):
     assert 5 < len(validation) < 35
     assert corpus.index.splits["train"].documents == len(train)
     assert len(corpus["train"]) == -(-corpus.tokens("train") // 500)
-    corpus.verify()
+    for split in ("train", "validation"):
+        corpus.verify(split)
 
 
 def test_windows_run_over_the_ends_of_shards(tmp_path):
@@ -102,6 +103,59 @@ def test_long_documents_come_in_pieces_that_make_up_the_whole(size, tmp_path, mo
     assert texts_of(tmp_path / "one.txt") == ([text], [])
     assert texts_of(tmp_path / "two.txt", delimiter="<cut>") == ([text, "second", text], [])
     assert texts_of(tmp_path / "rows.jsonl") == ([text, "second"], [])
+
+
+def test_rows_longer_than_a_piece_are_one_document_and_lines_are_counted_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(documents, "PIECE", 16)
+    long = "ä" * 9 + "x" * 40
+    lines = [row.encode() for row in rows([long, "second", long]).splitlines(keepends=True)]
+    lines[1:1] = [lines[0][:30] + b"\xff" + lines[0][30:], b"{\n"]
+    (tmp_path / "rows.jsonl").write_bytes(b"".join(lines))
+    found, said = texts_of(tmp_path / "rows.jsonl")
+    assert found == [long, "second", long]
+    assert [one.split(" (")[0] for one in said] == ["2: no UTF-8", "3: no JSON"]
+    (tmp_path / "lines.txt").write_bytes(b"a line longer than a piece of text\nbad \xff\nlast")
+    found, said = texts_of(tmp_path / "lines.txt")
+    assert found == ["a line longer than a piece of text\nlast"]
+    assert said == ["2: no UTF-8 (invalid start byte at byte 4)"]
+    pieces_of_rows = list(pieces(tmp_path / "rows.jsonl", Reading()))
+    assert max(len(piece.text) for piece in pieces_of_rows) == 16
+
+
+def test_rows_that_no_text_can_be_made_of_are_left_out(tmp_path):
+    lines = ['{"text": "\\ud800"}', f'{{"text": {"9" * 5000}}}', "[" * 10**5, '{"text": "fine"}']
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    found, said = texts_of(tmp_path / "a.jsonl")
+    assert found == ["fine"]
+    assert said[0] == "1: half of a character in 'text'"
+    assert said[1].startswith("2: no JSON (Exceeds the limit")
+    assert said[2] == "3: no JSON (nested too deeply)"
+    packed = bytearray(gzip.compress(rows(TEXTS).encode()))
+    packed[60:80] = bytes(20)
+    (tmp_path / "b.jsonl.gz").write_bytes(packed)
+    assert "no whole gzip file" in texts_of(tmp_path / "b.jsonl.gz")[1][-1]
+    wrong = pa.Array.from_buffers(
+        pa.string(), 2, [None, pa.py_buffer(np.array([0, 2, 6], np.int32).tobytes()), pa.py_buffer(b"\xff\xfefine")]
+    )
+    pyarrow.parquet.write_table(pa.table({"text": wrong}), tmp_path / "c.parquet")
+    assert texts_of(tmp_path / "c.parquet") == (["fine"], ["1: no UTF-8 (invalid start byte at byte 0)"])
+
+
+def test_kinds_of_files_are_told_whatever_the_case_of_their_names(tmp_path):
+    (tmp_path / "A.JSONL.GZ").write_bytes(gzip.compress(rows(TEXTS).encode()))
+    table = pa.table({"text": TEXTS})
+    pyarrow.parquet.write_table(table, tmp_path / "B.PARQUET")
+    with pa.OSFile(str(tmp_path / "c.arrow"), "wb") as file, pa.ipc.new_file(file, table.schema) as whole:
+        whole.write_table(table, max_chunksize=9)
+    for name in ("A.JSONL.GZ", "B.PARQUET", "c.arrow"):
+        assert texts_of(tmp_path / name) == (TEXTS, [])
+
+
+def test_delimiters_are_found_where_two_lines_or_pieces_meet(tmp_path, monkeypatch):
+    monkeypatch.setattr(documents, "PIECE", 8)
+    texts = ["one\n", "two", "three\n\nlines of it", "four"]
+    (tmp_path / "text.txt").write_text("\n--\n".join(texts))
+    assert texts_of(tmp_path / "text.txt", delimiter="\n--\n") == (texts, [])
 
 
 def test_broken_lines_are_left_out_and_told_by_file_and_line(tmp_path):
@@ -147,8 +201,9 @@ def test_folders_are_read_in_the_order_of_names_and_other_files_left_alone(tmp_p
     [
         ({"paths": ["nowhere.txt"]}, "paths must exist, but is 'nowhere.txt': name files or folders"),
         ({"paths": "text.txt"}, "paths must be a list, but is 'text.txt'"),
-        ({"tokenizer": "bpe:12"}, "tokenizer must be bpe:VOCABULARY with at least 257 tokens, but is 'bpe:12'"),
+        ({"tokenizer": "bpe:12"}, "tokenizer must be bpe:VOCABULARY with 257 to 16777216 tokens, but is 'bpe:12'"),
         ({"tokenizer": "bpe:lots"}, "tokenizer must be bpe:VOCABULARY"),
+        ({"tokenizer": "bpe:" + "9" * 5000}, "tokenizer must be bpe:VOCABULARY"),
         ({"tokenizer": "words"}, "tokenizer must be bytes, bpe:VOCABULARY or a file, but is 'words'"),
         ({"validation": 0.9}, "validation must be at most 0.5"),
         (
@@ -193,6 +248,34 @@ def test_a_tokenizer_file_is_taken_as_it_is(tmp_path):
         prepare([tmp_path / "rows.jsonl"], tmp_path / "bare", tmp_path / "bare.json")
 
 
+def test_a_tokenizer_that_cuts_and_pads_for_a_model_cuts_and_pads_nothing_here(tmp_path):
+    first = prepare([written(tmp_path, "rows.jsonl")], tmp_path / "out", "bpe:300", validation=0.3)
+    for name in ("cuts", "pads"):
+        tokenizer = load_tokenizer(first.folder / "tokenizer.json")
+        if name == "cuts":
+            tokenizer.enable_truncation(5)
+        else:
+            tokenizer.enable_padding(length=100)
+        tokenizer.save(str(tmp_path / f"{name}.json"))
+        again = prepare([tmp_path / "rows.jsonl"], tmp_path / name, tmp_path / f"{name}.json", validation=0.3)
+        np.testing.assert_array_equal(again["train"][0], first["train"][0])
+
+
+@pytest.mark.parametrize("tokenizer", ["bytes", "bpe:300"])
+def test_what_looks_like_the_end_of_a_document_is_text(tokenizer, tmp_path):
+    texts = [f"{number} {tokenizing.END} more" for number in range(40)]
+    (tmp_path / "rows.jsonl").write_text(rows(texts))
+    corpus = prepare([tmp_path / "rows.jsonl"], tmp_path / "out", tokenizer, validation=0.3)
+    assert sorted(decoded(corpus, "train") + decoded(corpus, "validation")) == sorted(texts)
+
+
+def test_a_vocabulary_reaches_to_the_largest_of_its_numbers(tmp_path):
+    words = {"type": "WordLevel", "vocab": {"document": 70_000, tokenizing.END: 3, "?": 0}, "unk_token": "?"}
+    (tmp_path / "words.json").write_text(json.dumps({"version": "1.0", "added_tokens": [], "model": words}))
+    corpus = prepare([written(tmp_path, "rows.jsonl")], tmp_path / "out", tmp_path / "words.json", validation=0.3)
+    assert (corpus.index.vocabulary, corpus.index.dtype) == (70_001, "uint32")
+
+
 def test_a_corpus_that_is_not_whole_is_refused(tmp_path):
     whole = prepare([written(tmp_path, "rows.jsonl")], tmp_path / "whole", validation=0.3, shard=500).folder
     with pytest.raises(ArgumentError, match="out must be a folder without a corpus"):
@@ -212,6 +295,18 @@ def test_a_corpus_that_is_not_whole_is_refused(tmp_path):
         path = folder / "train-00001.bin"
         path.write_bytes(bytes(reversed(path.read_bytes())))
 
+    def reindexed(**changes):
+        def change(folder):
+            path = folder / "index.json"
+            path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+        return change
+
+    def recounted(folder):
+        splits = json.loads((folder / "index.json").read_text())["splits"]
+        splits["train"]["tokens"] += 1
+        reindexed(splits=splits)(folder)
+
     def retokenized(folder):
         (folder / "tokenizer.json").write_text("{}")
 
@@ -225,17 +320,23 @@ def test_a_corpus_that_is_not_whole_is_refused(tmp_path):
             "must be an index of tokens, but",
         ),
         ("nothing", lambda folder: (folder / "index.json").unlink(), "corpus must be a folder with index.json"),
+        ("empty", reindexed(splits={}), "must be an index of tokens, but has numbers that do not agree"),
+        ("end", reindexed(end=257), "must be an index of tokens, but has numbers that do not agree"),
+        ("more", recounted, "must be an index of tokens, but has numbers that do not agree"),
     ):
         with pytest.raises(ArgumentError, match=message):
             open_corpus(damaged(name, change))
     changed = open_corpus(damaged("changed", other))
+    changed.verify("validation")
     with pytest.raises(ArgumentError, match="must have the checksum that the index says, but has another"):
-        changed.verify()
+        TextWindows(str(changed.folder), 20)
     with pytest.raises(ArgumentError, match="must hold tokens below 257, but holds"):
         changed.windows("train", np.array([500]), 500)
 
 
-def test_a_full_disk_names_the_file_and_leaves_no_index(tmp_path, monkeypatch):
+@pytest.mark.parametrize("kept", [None, 1 << 20])
+def test_a_full_disk_names_the_file_and_leaves_no_index(kept, tmp_path, monkeypatch):
+    """Whether it is told at once, or when what was kept for it is written."""
     path, opened = written(tmp_path, "rows.jsonl"), io.open
 
     class Full(io.FileIO):
@@ -243,7 +344,8 @@ def test_a_full_disk_names_the_file_and_leaves_no_index(tmp_path, monkeypatch):
             raise OSError(errno.ENOSPC, "No space left on device")
 
     def full(file, mode="r", *rest, **named):
-        return Full(file, "w") if str(file).endswith(".bin") else opened(file, mode, *rest, **named)
+        raw = lambda: Full(file, "w") if kept is None else io.BufferedWriter(Full(file, "w"), kept)  # noqa: E731
+        return raw() if str(file).endswith(".bin") else opened(file, mode, *rest, **named)
 
     monkeypatch.setattr(io, "open", full)
     monkeypatch.setattr(builtins, "open", full)

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from mesascope.errors import ArgumentError
+from mesascope.errors import ArgumentError, NumericalError
 from mesascope.language import continued, layered, load_language_model, prepare
 from mesascope.language.sampling import next_tokens
-from mesascope.language.tokenizing import end_of_document, load_tokenizer
+from mesascope.language.tokenizing import END, end_of_document, load_tokenizer
 from mesascope.streams import stream
 
 
@@ -53,6 +53,26 @@ def test_draws_follow_the_seed_and_the_probabilities(tokenizer):
     assert (cold == 0).float().mean() > 0.99
 
 
+def test_the_coldest_draw_is_the_likeliest_token_and_what_is_not_finite_is_refused():
+    logits = torch.tensor([[0.1, 900.0, -900.0]])
+    assert next_tokens(logits, 1e-320, 0.5, stream(0, "draws")).tolist() == [1]
+    for temperature in (0.0, 1.0):
+        with pytest.raises(NumericalError, match="logits must be finite"):
+            next_tokens(logits * torch.nan, temperature, 1.0, stream(0, "draws"))
+
+
+def test_a_space_before_a_word_stands_where_a_prompt_is_before_it():
+    library = pytest.importorskip("tokenizers")
+    words = {name: number for number, name in enumerate([END, "▁the", "▁cat", "▁sat"])}
+    tokenizer = library.Tokenizer(library.models.WordLevel(words, unk_token=END))
+    tokenizer.pre_tokenizer, tokenizer.decoder = library.pre_tokenizers.Metaspace(), library.decoders.Metaspace()
+    tokenizer.add_special_tokens([END])
+    model = layered("linear", 4, 20, width=16).build(stream(0, "init")).eval()
+    model.norm.bias.data += 100 * model.logits.data[3]
+    said = "".join(continued(model, tokenizer, "the cat", tokens=2, temperature=0))
+    assert said == " sat sat"
+
+
 def test_a_text_ends_where_the_document_does(tokenizer):
     model = built()
     end = end_of_document(tokenizer)
@@ -66,6 +86,8 @@ def test_a_text_ends_where_the_document_does(tokenizer):
         ({"tokens": 0}, "tokens must be at least 1"),
         ({"temperature": -1.0}, "temperature must be at least 0"),
         ({"top_p": 0.0}, "top_p must be greater than 0"),
+        ({"prompt": "text \udcff"}, "prompt must be text"),
+        ({"prompt": "text " * 99}, "prompt must be shorter than the 60 places that the model has learned, but is"),
         (
             {"prompt": "text " * 5, "tokens": 60},
             "tokens must be at most .* after this prompt, as places end there, but is 60",

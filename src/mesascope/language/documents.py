@@ -8,6 +8,7 @@ import io
 import json
 import sys
 import sysconfig
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,8 @@ PIECE = 1 << 20
 _TEXT = (".txt", ".md", ".rst", ".py", ".text", ".html", ".tex")
 _ROWS = (".jsonl", ".ndjson")
 _TABLES = (".parquet", ".arrow")
+# What an Arrow file begins with, where it is no stream.
+_FILE = b"ARROW1"
 
 
 class Piece(NamedTuple):
@@ -120,27 +123,32 @@ def pieces(path: Path, reading: Reading) -> Iterator[Piece]:
 
 
 def _kind(path: Path) -> tuple[str, ...] | None:
-    suffix = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
+    suffix = Path(path.stem).suffix if _is_packed(path) else path.suffix
     return next((kind for kind in (_TEXT, _ROWS, _TABLES) if suffix.lower() in kind), None)
 
 
-def _lines(path: Path, reading: Reading) -> Iterator[tuple[int, str]]:
-    """Number and text of every line that is UTF-8."""
+def _is_packed(path: Path) -> bool:
+    return path.suffix.lower() == ".gz"
+
+
+def _lines(path: Path, reading: Reading, most: int = -1) -> Iterator[tuple[int, str]]:
+    """Number and text of every line that is UTF-8, in parts of ``most`` bytes where it is longer."""
     with path.open("rb") as raw:
-        file: IO[bytes] = io.BufferedReader(gzip.GzipFile(fileobj=raw)) if path.suffix == ".gz" else raw  # type: ignore[arg-type]
-        number = 0
+        file: IO[bytes] = io.BufferedReader(gzip.GzipFile(fileobj=raw)) if _is_packed(path) else raw  # type: ignore[arg-type]
+        number, ended = 0, True
         try:
-            while line := file.readline(PIECE):
-                number += 1
-                start = len(codecs.BOM_UTF8) if number == 1 and line.startswith(codecs.BOM_UTF8) else 0
+            while line := file.readline(most):
+                start = len(codecs.BOM_UTF8) if number == 0 and line.startswith(codecs.BOM_UTF8) else 0
+                number += ended
                 # A cut within a character goes on with it.
                 while not line.endswith(b"\n") and _cut_short(line) and (rest := file.read(1)):
                     line += rest
+                ended = line.endswith(b"\n")
                 try:
                     yield number, line[start:].decode()
                 except UnicodeDecodeError as error:
                     reading.report(Problem(path, number, f"no UTF-8 ({error.reason} at byte {error.start})"))
-        except (EOFError, gzip.BadGzipFile) as error:
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             reading.report(Problem(path, number + 1, f"no whole gzip file ({error})"))
 
 
@@ -156,9 +164,10 @@ def _cut_short(line: bytes) -> bool:
 def _of_text(path: Path, reading: Reading) -> Iterator[Piece]:
     """A file of plain text, cut at delimiters, and where it is long."""
     held, begins = "", True
-    for _, line in _lines(path, reading):
+    for _, line in _lines(path, reading, PIECE):
+        new = max(len(held) - len(reading.delimiter or ""), 0)  # before it there is no delimiter
         held += line
-        if reading.delimiter is not None and reading.delimiter in held:
+        if reading.delimiter is not None and reading.delimiter in held[new:]:
             *whole, held = held.split(reading.delimiter)
             for text in whole:
                 if text.strip() or not begins:
@@ -173,24 +182,36 @@ def _of_text(path: Path, reading: Reading) -> Iterator[Piece]:
 
 
 def _of_rows(path: Path, reading: Reading) -> Iterator[Piece]:
-    held = ""
     for number, line in _lines(path, reading):
-        held += line
-        if not held.endswith("\n") and len(line) >= PIECE:
-            continue  # a row longer than a piece
-        whole, held = held, ""
-        if not whole.strip():
+        if not line.strip():
             continue
         try:
-            row = json.loads(whole)
-        except (json.JSONDecodeError, RecursionError) as error:
-            reading.report(Problem(path, number, f"no JSON ({getattr(error, 'msg', 'nested too deeply')})"))
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:  # also of numbers with thousands of digits
+            why = "nested too deeply" if isinstance(error, RecursionError) else getattr(error, "msg", str(error))
+            reading.report(Problem(path, number, f"no JSON ({why})"))
             continue
-        text = row.get(reading.field) if isinstance(row, dict) else None
-        if not isinstance(text, str):
-            reading.report(Problem(path, number, f"no text in {reading.field!r}"))
-        elif text.strip():
-            yield Piece(text, True)
+        yield from _of_row(row.get(reading.field) if isinstance(row, dict) else None, path, number, reading)
+
+
+def _of_row(text: Any, path: Path, number: int, reading: Reading) -> Iterator[Piece]:
+    """What the field of a row holds, cut where it is long."""
+    if not isinstance(text, str):
+        reading.report(Problem(path, number, f"no text in {reading.field!r}"))
+    elif not _is_utf8(text):
+        reading.report(Problem(path, number, f"half of a character in {reading.field!r}"))
+    elif text.strip():
+        for start in range(0, len(text), PIECE):
+            yield Piece(text[start : start + PIECE], start == 0)
+
+
+def _is_utf8(text: str) -> bool:
+    """Whether it can be written; JSON may hold half of a character."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _of_table(path: Path, reading: Reading) -> Iterator[Piece]:
@@ -199,27 +220,34 @@ def _of_table(path: Path, reading: Reading) -> Iterator[Piece]:
         if reading.field not in batch.schema.names:
             known = ", ".join(batch.schema.names)
             refuse("field", f"be a column of {path} ({known})", reading.field, "name the one that holds the text")
-        for text in batch.column(reading.field).to_pylist():
+        for value in batch.column(reading.field):
             row += 1
-            if not isinstance(text, str):
-                reading.report(Problem(path, row, f"no text in {reading.field!r}"))
-            elif text.strip():
-                yield Piece(text, True)
+            try:
+                text = value.as_py()
+            except UnicodeDecodeError as error:
+                reading.report(Problem(path, row, f"no UTF-8 ({error.reason} at byte {error.start})"))
+            else:
+                yield from _of_row(text, path, row, reading)
 
 
 def _batches(path: Path, reading: Reading) -> Iterator[Any]:
     """Batches of rows."""
     arrow = require_package("pyarrow", f"{path.suffix} files", "'mesascope[language]'")
     try:
-        if path.suffix == ".parquet":
+        if path.suffix.lower() == ".parquet":
             parquet = require_package("pyarrow.parquet", ".parquet files", "'mesascope[language]'")
             file = parquet.ParquetFile(path)
             columns = [reading.field] if reading.field in file.schema_arrow.names else None
-            yield from file.iter_batches(batch_size=256, columns=columns)
+            yield from file.iter_batches(batch_size=64, columns=columns)
         else:
             ipc = require_package("pyarrow.ipc", ".arrow files", "'mesascope[language]'")
             with arrow.memory_map(str(path)) as source:
-                yield from ipc.open_stream(source)
+                if source.read(len(_FILE)) == _FILE:
+                    file = ipc.open_file(source)
+                    yield from (file.get_batch(index) for index in range(file.num_record_batches))
+                else:
+                    source.seek(0)
+                    yield from ipc.open_stream(source)
     except (arrow.ArrowInvalid, arrow.ArrowIOError) as error:
         first = " ".join(str(error).split())[:200]
         raise ArgumentError(

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mesascope.errors import refuse
+from mesascope.errors import NumericalError, refuse
 from mesascope.language.losses import in_context_score, losses_by_octave, token_losses
 from mesascope.language.tokenizing import tokenizer_checksum
 from mesascope.language.windows import TextWindows
 from mesascope.measurement import Measurement
 from mesascope.nets import LanguageModel
 from mesascope.shapes import Int, Tensor
+from mesascope.training.modes import evaluating
 
 __all__ = ["Evaluation", "corpus_windows", "evaluated"]
 
@@ -51,9 +52,13 @@ def evaluated(
 
     Raises:
         ArgumentError: the corpus was written with another tokenizer, or is shorter than a window.
+        NumericalError: a loss is not finite.
     """
     read = corpus_windows(model, tokenizer, corpus, split, windows)
-    losses = token_losses(model, read.to(model.embedding.device)).double().cpu()
+    with evaluating(model):
+        losses = token_losses(model, read.to(model.embedding.device)).double().cpu()
+    if not bool(losses.isfinite().all()):
+        raise NumericalError(f"losses must be finite, but some are not on {corpus}: train the model anew.")
     parts = {first: Measurement.of(own) for first, own in losses_by_octave(losses).items()}
     return Evaluation(Measurement.of(losses.mean(1)), in_context_score(losses), parts)
 

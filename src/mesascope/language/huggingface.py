@@ -208,6 +208,7 @@ class MesascopeForCausalLM(PreTrainedModel, GenerationMixin):
             refuse("output_attentions", "be False", True, "ask model.run_with_cache for layers.*.attention.pattern")
         if input_ids.ndim != 2:
             refuse("input_ids", "have shape (batch, t)", tuple(input_ids.shape), "add an axis")
+        input_ids = input_ids.long() if input_ids.dtype == torch.int32 else input_ids
         if past_key_values is not None and not isinstance(past_key_values, StateCache):
             kind = type(past_key_values).__name__
             refuse("past_key_values", "be a StateCache", kind, "pass what an earlier call returned, or StateCache()")
@@ -236,7 +237,8 @@ class MesascopeForCausalLM(PreTrainedModel, GenerationMixin):
             loss=loss,
             logits=logits if chosen is None else logits[:, chosen],
             past_key_values=cache,  # type: ignore[arg-type]
-            hidden_states=tuple(hidden.values()) if output_hidden_states else None,
+            # After a crop the cache may have read tokens again before these.
+            hidden_states=tuple(own[:, -input_ids.shape[1] :] for own in hidden.values()) or None,
         )
 
     def prepare_inputs_for_generation(self, *args: Any, past_key_values: Any = None, **kwargs: Any) -> Any:
@@ -273,7 +275,8 @@ def _told(labels: Tensor, mask: Tensor | None) -> Tensor:
     """Labels, but of tokens whose predecessor is padding, from which nothing is predicted."""
     if mask is None:
         return labels
-    return torch.cat([labels[:, :1], labels[:, 1:].masked_fill(~mask[:, :-1], -100)], -1)
+    before = mask[:, -labels.shape[-1] :][:, :-1]
+    return torch.cat([labels[:, :1], labels[:, 1:].masked_fill(~before, -100)], -1)
 
 
 def _require_width(mask: Tensor | None, *widths: int) -> None:

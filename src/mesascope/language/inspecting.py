@@ -108,7 +108,7 @@ def head_scores(model: LanguageModel, tokens: int | None = None, *, sequences: i
     once = torch.randint(model.config.vocabulary, (sequences, half), generator=stream(seed, "inspect"))
     names = "layers.*.attention.pattern"
     with evaluating(model):
-        _, patterns = model.run_with_cache(once.repeat(1, 2).to(model.embedding.device), names=names)
+        _, patterns = model.run_with_cache(once.repeat(1, 2).to(model.embedding.device), last=1, names=names)
     copying, induction = [], []
     for pattern in patterns.values():
         shares = pattern.abs() / pattern.abs().sum(-1, keepdim=True).clamp_min(torch.finfo(pattern.dtype).tiny)
@@ -140,7 +140,7 @@ def inspected(model: LanguageModel, windows: Int[Tensor, "n t"], seed: int = 0) 
 def _inspected(model: LanguageModel, windows: Tensor, scores: HeadScores) -> Inspection:
     losses = token_losses(model, windows).double().cpu()
     name = "layers.0.attention.pattern"
-    maps = model.run_with_cache(windows[:1, :-1], names=name)[1][name][0].cpu()
+    maps = model.run_with_cache(windows[:1, :-1], last=1, names=name)[1][name][0].cpu()
     layers: dict[int, Any] = dict(enumerate(layer.attention for layer in model.transformer.unrolled()))
     forget = _forget(model, windows[:, :-1], layers)
     mesa = {index: layer for index, layer in layers.items() if isinstance(layer, MesaAttention)}
@@ -163,7 +163,7 @@ def _forget(model: LanguageModel, tokens: Tensor, layers: dict[int, Any]) -> dic
     gated = {index: layer for index, layer in layers.items() if layer.forget_proj is not None}
     if not gated:
         return {}
-    _, cache = model.run_with_cache(tokens, names="layers.*.norm")
+    _, cache = model.run_with_cache(tokens, last=1, names="layers.*.norm")
     return {
         index: layer.gates(cache[f"layers.{index}.norm"])[0].exp().mean((0, -1)).cpu() for index, layer in gated.items()
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import shutil
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,9 +17,10 @@ from mesascope.errors import NumericalError, RunDirectoryError, refuse, require_
 from mesascope.language.losses import in_context_score, next_token_loss, token_losses
 from mesascope.language.models import layered
 from mesascope.language.scales import Scales, layer_scales, moved
-from mesascope.language.shards import TOKENIZER
+from mesascope.language.shards import SPLITS, TOKENIZER, open_corpus
 from mesascope.language.windows import TextWindows
 from mesascope.nets import LanguageModel, LanguageModelConfig
+from mesascope.ops.checks import without_reading_values
 from mesascope.records import from_record, to_record
 from mesascope.runs import Run
 from mesascope.runs.checkpoints import TrainingCheckpoints
@@ -26,6 +28,7 @@ from mesascope.runs.provenance import available_device, made_with, tell_of_other
 from mesascope.shapes import Tensor
 from mesascope.streams import stream
 from mesascope.training import (
+    Checkpoints,
     ModuleState,
     ProgressBar,
     SharedCheckpoints,
@@ -142,9 +145,14 @@ def new_language_run(
     require_count("seed", seed, least=0)
     device = available_device(device)
     settings = replace(settings, corpus=str(Path(settings.corpus).resolve()))
-    for split in ("train", "validation"):
-        TextWindows(settings.corpus, settings.context + 1, split)
-    record = {"settings": to_record(settings), "seed": seed, "question": f"A language model: {settings.layers}"}
+    corpus = open_corpus(settings.corpus)
+    for split in SPLITS:
+        if corpus.tokens(split) <= settings.context:
+            rule = f"be below the {corpus.tokens(split)} tokens of {split}"
+            refuse("context", rule, settings.context, "lower it, or prepare more text")
+        corpus.verify(split)
+    question = f"A language model: {settings.layers}"
+    record = {"settings": to_record(settings), "seed": seed, "question": question, "tokens": corpus.checksum}
     return Run.create(out, "training", record | made_with(device, command))
 
 
@@ -169,13 +177,14 @@ def train_language_model(run: Run) -> LanguageModel:
     """
     settings, seed, device = _settings(run), run.config["seed"], own_device(run.config["device"])
     _require_even_shares(settings)
-    windows, held = (TextWindows(settings.corpus, settings.context + 1, split) for split in ("train", "validation"))
+    tokens = run.config["tokens"]
+    windows, held = (TextWindows(settings.corpus, settings.context + 1, split, tokens) for split in SPLITS)
     network, plan = settings.network(windows.corpus.index.vocabulary), settings.training
     record = {
         "network": to_record(network),
         "settings": to_record(settings),
         "seeds": [seed],
-        "tokens": windows.corpus.checksum,
+        "tokens": tokens,
     }
     state = ModuleState(
         _shared(network.build(stream(seed, "init")).to(device), settings.shard), next_token_loss, plan,
@@ -192,7 +201,8 @@ def train_language_model(run: Run) -> LanguageModel:
         with ProgressBar(MODEL, plan.steps, per_step=plan.batch * settings.context) as bar:
             observe = bar if is_first_process() else None
             try:
-                fit(state, batch_at, plan, evaluate=watch, checkpoints=SharedCheckpoints(checkpoints), observe=observe)
+                kept = _Sound(SharedCheckpoints(checkpoints), watch, state)
+                fit(state, batch_at, plan, evaluate=watch, checkpoints=kept, observe=observe)
             except NumericalError as error:
                 raise watch.diverged(error, state) from None
         trained = network.build(stream(seed, "init"))
@@ -222,11 +232,24 @@ class _Watch:
         self.scales: Scales | None = None
 
     def __call__(self, step: int, model: Any) -> None:
-        losses = token_losses(model, self.shown)
-        self.scales = layer_scales(step, model, self.shown[:_SCALED])
+        with without_reading_values():
+            losses = token_losses(model, self.shown)
+        if not bool(losses.isfinite().all()):
+            raise NumericalError(
+                f"the validation loss must stay finite, but is {float(losses.mean())}: lower the learning rate, or "
+                "clip gradients (clip of Training)."
+            )
+        self.look(step, model)
         numbers = {"loss": float(losses.mean()), "in_context_score": in_context_score(losses).value}
         if is_first_process():
             self.run.append_metrics([{"training": MODEL, "step": step, "seed": self.seed, **numbers}])
+
+    def look(self, step: int, model: Any) -> None:
+        """Refuse a model that makes of text what is not finite."""
+        scales = layer_scales(step, model, self.shown[:_SCALED])
+        if not all(map(math.isfinite, scales.values)):
+            raise NumericalError("tokens must stay finite, but do not: lower the learning rate.")
+        self.scales = scales
 
     def go_on(self, found: tuple[int, Any] | None, state: ModuleState) -> None:
         """Forget what was logged after the checkpoint that was found."""
@@ -239,7 +262,21 @@ class _Watch:
     def diverged(self, error: NumericalError, state: ModuleState) -> NumericalError:
         """The error, with the layer that moved."""
         now = layer_scales(state.step, state.result(), self.shown[:_SCALED])
-        return NumericalError(f"{str(error).rstrip('.')}; {moved(self.scales, now)}.")
+        return NumericalError(f"{str(error).rstrip('.')}; after step {state.step}, {moved(self.scales, now)}.")
+
+
+class _Sound:
+    """Checkpoints of a model that reads text, and none of one that has diverged: the last good one stays."""
+
+    def __init__(self, checkpoints: Checkpoints, watch: _Watch, state: ModuleState) -> None:
+        self.checkpoints, self.watch, self.state = checkpoints, watch, state
+
+    def save(self, step: int, tensors: dict[str, Tensor]) -> None:
+        self.watch.look(step, self.state.result())
+        self.checkpoints.save(step, tensors)
+
+    def load(self) -> tuple[int, dict[str, Tensor]] | None:
+        return self.checkpoints.load()
 
 
 def _shared(model: LanguageModel, shard: bool) -> Any:

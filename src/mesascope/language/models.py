@@ -26,7 +26,7 @@ def named_layers(line: str | Sequence[str]) -> tuple[str, ...]:
         found = _TIMES.fullmatch(part.strip())
         name, times = found.groups() if found else ("", None)
         require_choice("layers", name.strip(), registered("attention"))
-        if times == "0":
+        if times and not int(times):
             refuse("layers", "be there at least once", part.strip(), "leave it out, or write softmax*2, say")
         names += [name.strip()] * int(times or 1)
     return tuple(names)

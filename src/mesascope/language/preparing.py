@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import sys
@@ -17,7 +18,13 @@ import mesascope
 from mesascope.errors import ArgumentError, refuse, require_choice, require_count, require_number
 from mesascope.language.documents import Piece, Problem, Reading, files_of, pieces, standard_library
 from mesascope.language.shards import INDEX, SPLITS, TOKENIZER, Corpus, Index, ShardWriter, open_corpus
-from mesascope.language.tokenizing import TokenizerKind, end_of_document, make_tokenizer, tokenizer_checksum
+from mesascope.language.tokenizing import (
+    TokenizerKind,
+    end_of_document,
+    make_tokenizer,
+    tokenizer_checksum,
+    vocabulary_of,
+)
 from mesascope.progress import tracked
 from mesascope.runs.files import as_path, write_aside
 
@@ -75,18 +82,17 @@ def prepare(
     problems: list[Problem] = []
     reading = Reading(field, delimiter, lambda problem: _broken(problem, problems, broken))
     silent = replace(reading, report=lambda problem: None)
-    words = make_tokenizer(kind, _trained_on(files, silent))
     folder.mkdir(parents=True, exist_ok=True)
-    end, vocabulary = end_of_document(words), words.get_vocab_size()
+    words = make_tokenizer(kind, _trained_on(files, silent))
+    end, vocabulary = end_of_document(words), vocabulary_of(words)
     dtype: Literal["uint16", "uint32"] = "uint16" if vocabulary <= 1 << 16 else "uint32"
     writers = {split: ShardWriter(folder, split, dtype, shard) for split in SPLITS}
     total = sum(file.stat().st_size for file in files)
     batches = tracked(_batches(files, reading), "tokenizing", -(-total // _AT_ONCE))
-    try:
-        _write(words, batches, writers, validation, end)
-    finally:
+    with contextlib.ExitStack() as written:
         for writer in writers.values():
-            writer.close()
+            written.callback(writer.close)
+        _write(words, batches, writers, validation, end)
     _require_text(writers, files, validation)
     write_aside(folder / TOKENIZER, words.to_str().encode())
     splits = {split: writer.record() for split, writer in writers.items()}

@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 
-from mesascope.errors import refuse, require_count, require_instance, require_number, require_package
+from mesascope.errors import NumericalError, refuse, require_count, require_instance, require_number, require_package
 from mesascope.language.shards import TOKENIZER
 from mesascope.language.tokenizing import end_of_document, load_tokenizer
 from mesascope.nets import LanguageModel
 from mesascope.shapes import Float, Int, Tensor
 from mesascope.streams import stream
+from mesascope.training.modes import evaluating
 
 __all__ = ["continued", "load_language_model", "next_tokens"]
 
@@ -56,9 +57,12 @@ def continued(
 
     Raises:
         ArgumentError: prompt and text are longer than the places that the model has learned.
+        NumericalError: the model's logits are not finite.
     """
     require_instance("model", model, LanguageModel)
     require_instance("prompt", prompt, str)
+    if not prompt.isascii() and prompt.encode(errors="ignore").decode() != prompt:
+        refuse("prompt", "be text", prompt, "leave out bytes that are no UTF-8")
     for name, value in (("tokens", tokens), ("chunk", chunk)):
         require_count(name, value)
     require_number("temperature", temperature, least=0)
@@ -67,6 +71,9 @@ def continued(
     read = [end, *tokenizer.encode(prompt, add_special_tokens=False).ids]
     if model.places is not None and len(read) + tokens > model.config.context:
         most = model.config.context - len(read)
+        if most < 1:
+            rule = f"be shorter than the {model.config.context} places that the model has learned"
+            refuse("prompt", rule, f"{len(read)} tokens", "shorten it")
         refuse(
             "tokens", f"be at most {most} after this prompt, as places end there", tokens, "lower it, or shorten that"
         )
@@ -77,9 +84,12 @@ def next_tokens(
     logits: Float[Tensor, "batch vocabulary"], temperature: float, top_p: float, generator: torch.Generator
 ) -> Int[Tensor, " batch"]:
     """A token a row, drawn from the likeliest that make up the probability ``top_p``; the likeliest if cold."""
+    if not bool(logits.isfinite().all()):
+        raise NumericalError("logits must be finite, but some are not: train the model anew.")
     if temperature == 0:
         return logits.argmax(-1)
-    shares, order = (logits.double() / temperature).softmax(-1).sort(-1, descending=True)
+    below = logits.double() - logits.amax(-1, keepdim=True)  # or a low temperature would make them infinite
+    shares, order = (below / temperature).softmax(-1).sort(-1, descending=True)
     before = shares.cumsum(-1) - shares
     drawn = torch.multinomial(shares.masked_fill(before >= top_p, 0), 1, generator=generator)
     return order.gather(-1, drawn)[:, 0]
@@ -94,15 +104,18 @@ def _drawn(
     generator, end = stream(seed, "text", device=device), read[0]
     decoders = require_package("tokenizers.decoders", "the package language", "'mesascope[language]'")
     text = decoders.DecodeStream(skip_special_tokens=True)
-    state, logits = model.init_state(1), None
-    for part in torch.tensor(read, device=device).split(chunk):
-        logits, state = model.advance(part[None], state, last=1)
-    assert logits is not None
-    logits = logits[:, -1]
-    for _ in range(tokens):
-        token = next_tokens(logits, temperature, top_p, generator)
-        if int(token) == end:
-            return
-        if piece := text.step(tokenizer, int(token)):  # nothing while a character is not whole
-            yield piece
-        logits, state = model.step(token, state)
+    for token in read[1:]:
+        text.step(tokenizer, token)  # a space before a word may stand or not, by what is before it
+    with evaluating(model):
+        state, logits = model.init_state(1), None
+        for part in torch.tensor(read, device=device).split(chunk):
+            logits, state = model.advance(part[None], state, last=1)
+        assert logits is not None
+        logits = logits[:, -1]
+        for _ in range(tokens):
+            token = next_tokens(logits, temperature, top_p, generator)
+            if int(token) == end:
+                return
+            if piece := text.step(tokenizer, int(token)):  # nothing while a character is not whole
+                yield piece
+            logits, state = model.step(token, state)

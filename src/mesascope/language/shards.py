@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import hashlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -11,14 +14,13 @@ import msgspec
 import numpy as np
 
 from mesascope.errors import ArgumentError, refuse, require_choice
+from mesascope.progress import tracked
 from mesascope.runs.files import as_path
 
 __all__ = ["INDEX", "SPLITS", "TOKENIZER", "Corpus", "Index", "ShardWriter", "open_corpus"]
 
 INDEX, TOKENIZER = "index.json", "tokenizer.json"
 SPLITS = ("train", "validation")
-# Bytes that a checksum reads at once.
-_BLOCK = 1 << 22
 
 
 class Shard(msgspec.Struct):
@@ -68,11 +70,8 @@ class ShardWriter:
             file, shard = self._open()
             part, tokens = np.split(tokens, [self.size - shard.tokens])
             data = part.astype(self.dtype).tobytes()
-            try:
+            with _named(file):
                 file.write(data)
-            except OSError as error:
-                error.filename = error.filename or file.name  # a full disk does not say which file it was
-                raise
             self._digest.update(data)
             shard.tokens += len(part)
             if shard.tokens == self.size:
@@ -83,7 +82,7 @@ class ShardWriter:
         if self._file is None:
             return
         file, self._file = self._file, None
-        with file:
+        with _named(file), file:
             file.flush()
             os.fsync(file.fileno())
         self.shards[-1].sha256 = self._digest.hexdigest()
@@ -124,9 +123,7 @@ class Corpus:
     @property
     def checksum(self) -> str:
         """What tells it from others: of its tokenizer and of all shards."""
-        shards = [
-            shard.sha256 for split in SPLITS if split in self.index.splits for shard in self.index.splits[split].shards
-        ]
+        shards = [shard.sha256 for split in SPLITS for shard in self.index.splits[split].shards]
         return hashlib.sha256(" ".join([self.index.tokenizer, *shards]).encode()).hexdigest()[:16]
 
     def tokens(self, split: str) -> int:
@@ -152,16 +149,13 @@ class Corpus:
             )
         return found
 
-    def verify(self) -> None:
-        """Refuse shards whose checksum is another than the index says; reads all of them."""
-        for split in self.index.splits.values():
-            for shard in split.shards:
-                digest = hashlib.sha256()
-                with open(self.folder / shard.file, "rb") as file:
-                    while block := file.read(_BLOCK):
-                        digest.update(block)
-                if digest.hexdigest() != shard.sha256:
-                    raise _damaged(self.folder / shard.file, "have the checksum that the index says", "has another")
+    def verify(self, split: str) -> None:
+        """Refuse shards whose checksum is another than the index says; reads all of them, once until they change."""
+        require_choice("split", split, SPLITS)
+        for shard in tracked(self.index.splits[split].shards, f"checking tokens of {split}"):
+            file = self.folder / shard.file
+            if _digest(file, file.stat().st_mtime_ns) != shard.sha256:
+                raise _damaged(file, "have the checksum that the index says", "has another")
 
     def _offsets(self, split: str) -> np.ndarray:
         return np.cumsum([0, *(len(part) for part in self[split])])[:-1]
@@ -180,9 +174,11 @@ def open_corpus(folder: str | os.PathLike[str]) -> Corpus:
         index = msgspec.json.decode((path / INDEX).read_bytes(), type=Index)
     except msgspec.DecodeError as error:
         raise _damaged(path / INDEX, "be an index of tokens", f"is not ({error})") from None
+    if not _agrees(index):
+        raise _damaged(path / INDEX, "be an index of tokens", "has numbers that do not agree")
     size = np.dtype(index.dtype).itemsize
     for split in SPLITS:
-        for shard in index.splits[split].shards if split in index.splits else ():
+        for shard in index.splits[split].shards:
             file = path / Path(shard.file).name
             length = file.stat().st_size if file.is_file() else -1
             if length != size * shard.tokens:
@@ -192,6 +188,30 @@ def open_corpus(folder: str | os.PathLike[str]) -> Corpus:
     if not tokenizer.is_file() or hashlib.sha256(tokenizer.read_bytes()).hexdigest() != index.tokenizer:
         raise _damaged(tokenizer, "be the tokenizer of the index", "is not")
     return Corpus(path, index)
+
+
+def _agrees(index: Index) -> bool:
+    """Whether both splits have tokens, as many as their shards, and the end of a document is one of the vocabulary."""
+    counts = {name: sum(shard.tokens for shard in split.shards) for name, split in index.splits.items()}
+    told = {name: split.tokens for name, split in index.splits.items()}
+    return set(counts) == set(SPLITS) and counts == told and min(counts.values()) > 0 and index.end < index.vocabulary
+
+
+@functools.cache
+def _digest(path: Path, changed: int) -> str:
+    """SHA-256 of a file that last changed then."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextlib.contextmanager
+def _named(file: IO[bytes]) -> Iterator[None]:
+    """An error of the disk says which file it was: a full one does not."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or file.name
+        raise
 
 
 def _damaged(path: Path, rule: str, found: str) -> ArgumentError:

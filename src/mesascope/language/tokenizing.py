@@ -9,13 +9,21 @@ from typing import Any
 
 from mesascope.errors import ArgumentError, refuse, require_instance, require_package
 
-__all__ = ["END", "TokenizerKind", "end_of_document", "load_tokenizer", "make_tokenizer", "tokenizer_checksum"]
+__all__ = [
+    "END",
+    "TokenizerKind",
+    "end_of_document",
+    "load_tokenizer",
+    "make_tokenizer",
+    "tokenizer_checksum",
+    "vocabulary_of",
+]
 
 END = "<|endoftext|>"
 # Names that tokenizers have for the token between documents.
 _ENDS = (END, "</s>", "<|end_of_text|>", "<eos>", "[SEP]")
-# A byte each, and the end of a document.
-_LEAST = 257
+# A byte each, and the end of a document; and more than any text has.
+_LEAST, _MOST = 257, 1 << 24
 
 
 class TokenizerKind:
@@ -31,10 +39,9 @@ class TokenizerKind:
         self.vocabulary = _LEAST
         kind, _, size = str(named).partition(":")
         if kind == "bpe":
-            if not size.isdecimal() or int(size) < _LEAST:
-                refuse(
-                    "tokenizer", f"be bpe:VOCABULARY with at least {_LEAST} tokens", str(named), "pass bpe:8192, say"
-                )
+            if not (size.isdecimal() and len(size) < 10 and _LEAST <= int(size) <= _MOST):
+                rule = f"be bpe:VOCABULARY with {_LEAST} to {_MOST} tokens"
+                refuse("tokenizer", rule, str(named), "pass bpe:8192, say")
             self.vocabulary = int(size)
         elif str(named) != "bytes":
             self.path = Path(named)
@@ -59,19 +66,30 @@ def make_tokenizer(kind: TokenizerKind, texts: Iterator[str]) -> Any:
         tokenizer.train_from_iterator(texts, trainer)
     else:
         tokenizer.add_special_tokens([END])
-    return tokenizer
+    return _of_texts(tokenizer)
 
 
 def load_tokenizer(path: Path) -> Any:
-    """A tokenizer that `tokenizers`, or a model of Hugging Face, saved as ``tokenizer.json``."""
+    """A tokenizer that `tokenizers`, or a model of Hugging Face, saved as ``tokenizer.json``; it cuts and pads nothing.
+
+    What looks like one of its special tokens in a text is text.
+    """
     library = require_package("tokenizers", "the package language", "'mesascope[language]'")
     try:
-        return library.Tokenizer.from_file(str(path))
+        tokenizer = library.Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises no narrower one
         first = " ".join(str(error).split())[:200]
         raise ArgumentError(
             f"{path} must be a tokenizer.json of the tokenizers library, but is not ({first}): pass one."
         ) from None
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return _of_texts(tokenizer)
+
+
+def vocabulary_of(tokenizer: Any) -> int:
+    """One more than its largest number: there may be gaps."""
+    return max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
 
 
 def end_of_document(tokenizer: Any) -> int:
@@ -87,6 +105,12 @@ def end_of_document(tokenizer: Any) -> int:
 def tokenizer_checksum(tokenizer: Any) -> str:
     """SHA-256 of the tokenizer's JSON."""
     return hashlib.sha256(tokenizer.to_str().encode()).hexdigest()
+
+
+def _of_texts(tokenizer: Any) -> Any:
+    """The same, which takes the name of a special token in a text for text."""
+    tokenizer.encode_special_tokens = True
+    return tokenizer
 
 
 def _bytes(library: Any) -> dict[str, int]:

@@ -16,7 +16,7 @@ __all__ = ["TextWindows"]
 
 @dataclass(frozen=True)
 class TextWindows:
-    """Windows of ``length`` tokens of a corpus, wherever they begin.
+    """Windows of ``length`` tokens of a corpus, wherever they begin; its shards are those of its index.
 
     Args:
         folder: that `prepare` wrote.
@@ -39,6 +39,7 @@ class TextWindows:
         object.__setattr__(self, "_corpus", open_corpus(self.folder))
         if self.checksum not in ("", self.corpus.checksum):
             refuse("folder", f"hold the text of checksum {self.checksum}", self.folder, "prepare that text again")
+        self.corpus.verify(self.split)
         if self.corpus.tokens(self.split) < self.length:
             most = self.corpus.tokens(self.split)
             refuse("length", f"be at most {most}, the tokens of {self.split}", self.length, "lower it, or add text")
