@@ -7,12 +7,12 @@ import pytest
 import tiny_study
 import torch
 
-from mesascope.errors import RunDirectoryError
+from mesascope.errors import NumericalError, RunDirectoryError
 from mesascope.nets import InContextRegressorConfig, TransformerConfig
 from mesascope.runs.checkpoints import TrainingCheckpoints
 from mesascope.studies import Lab, new_run, run_study
 from mesascope.tasks import LinearRegression
-from mesascope.training import EnsembleState
+from mesascope.training import EnsembleState, half_mse
 
 
 def test_a_finished_training_is_taken_over_from_a_run_to_reuse(tmp_path, monkeypatch):
@@ -103,3 +103,19 @@ def test_a_run_to_reuse_must_exist(tmp_path):
     with pytest.raises(RunDirectoryError, match="reuse must name a run with its checkpoints"):
         new_run(tiny_study.STUDY, "quick", out=tmp_path / "run", reuse=first.path)
     assert not (tmp_path / "run").exists()
+
+
+def half_exploding(ensemble, batch):
+    losses = half_mse(ensemble, batch)
+    return losses * torch.tensor([1.0, torch.inf])
+
+
+@pytest.mark.filterwarnings("ignore:members")
+def test_a_network_that_diverged_is_not_judged(tmp_path):
+    """It keeps the weights of before, which look like any others."""
+    family, config = LinearRegression(n_context=4, d_in=3), InContextRegressorConfig(TransformerConfig(width=4))
+    run = new_run(tiny_study.STUDY, "quick", out=tmp_path / "run", seed=5)
+    said = "training layer must not diverge, but the network of seed 6 did at step 1: start anew"
+    for _ in ("trained", "loaded"):
+        with pytest.raises(NumericalError, match=said):
+            Lab(run, 2).train("layer", config, family, tiny_study.TRAINING, loss=half_exploding)

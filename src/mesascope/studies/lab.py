@@ -14,7 +14,7 @@ from typing import Any, overload
 import numpy as np
 import torch
 
-from mesascope.errors import RunDirectoryError
+from mesascope.errors import NumericalError, RunDirectoryError
 from mesascope.evidence import Arrays, Stage
 from mesascope.meta import ContinualState, batch_of, retained
 from mesascope.records import to_record
@@ -191,7 +191,9 @@ class Lab:
             self.run.append_metrics(logged_rows(name, step, seeds, watches, ensemble.members()))
 
         with self._timed(f"train {name}"), ProgressBar(f"training {name}", training.steps) as bar:
-            return go(log, checkpoints, bar)
+            trained = go(log, checkpoints, bar)
+        _require_no_divergence(name, seeds, trained)
+        return trained
 
     def _require_no_progress(self, name: str, training: Training, folder: Path) -> None:
         """Refuse to train again what had come past its first checkpoint: what was logged would be lost."""
@@ -219,6 +221,17 @@ class Lab:
             yield
         finally:
             self.run.add_time(stage, time.monotonic() - start)
+
+
+def _require_no_divergence(name: str, seeds: Sequence[int], trained: Ensemble) -> None:
+    """Refuse to judge a network that diverged: it keeps the weights of before, or has none that are numbers."""
+    for index, (seed, step) in enumerate(zip(seeds, trained.diverged, strict=True)):
+        if step or not all(bool(weight[index].isfinite().all()) for weight in trained.weights.values()):
+            when = f" at step {step}" if step else ""
+            raise NumericalError(
+                f"training {name} must not diverge, but the network of seed {seed} did{when}: start anew with a lower "
+                "learning rate."
+            )
 
 
 def _followed(curves: Arrays, at_the_end: Tensor, looks: int) -> Arrays:

@@ -60,6 +60,8 @@ class Ensemble(Generic[Module]):
             raise ArgumentError(f"members must have parameters, but {members[0]} has none: pass another module.")
 
         self._history: History | None = None
+        self.diverged: tuple[int, ...] = (0,) * len(self)
+        """The training step at which each member diverged, to keep the weights of before; 0 if it has not."""
 
     @property
     def history(self) -> Table:

@@ -113,6 +113,7 @@ class EnsembleState(Generic[Module]):
     def result(self) -> Ensemble[Module]:
         """The ensemble in eval() mode, with the averaged weights where an average is kept."""
         self._modes.evaluate()
+        self.ensemble.diverged = tuple(self._diverged.tolist())
         return self.ensemble.with_weights(self.ensemble.weights | self._average) if self._average else self.ensemble
 
     def tensors(self) -> dict[str, Tensor]:
