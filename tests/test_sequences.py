@@ -94,6 +94,9 @@ def test_targets_of_a_few_shot_sequence_are_one_orthogonal_map_of_its_inputs_and
     torch.testing.assert_close(x.norm(dim=-1), y.norm(dim=-1), rtol=1e-5, atol=0)
     assert all(residuals(x[:, part], y[:, part]).max() < 1e-5 for part in (slice(8), slice(8, None)))
     assert residuals(x, y).median() > 0.3
+    marked = FewShotSequence(d=D, pairs=8, tasks=2, marked=True).sample(50, stream(0, "few shots")).double()
+    assert torch.equal(marked[..., :-1], s)
+    assert torch.equal(marked[..., -1], torch.tensor([1.0, 0.0]).double().repeat(50, 16))
 
 
 def test_a_state_seen_in_part_is_a_linear_map_of_as_many_elements_as_it_has_directions():

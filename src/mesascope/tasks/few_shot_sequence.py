@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 
-from mesascope.errors import require_choice, require_count, require_number
+from mesascope.errors import require_choice, require_count, require_instance, require_number
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks.draws import STARTS, check_draw, orthogonal
@@ -30,8 +30,10 @@ class FewShotSequence:
         tasks: in a row.
         x: law of inputs: ``"normal"``, N(0, I), or ``"uniform"``, U(-1, 1).
         noise: standard deviation of what is added to targets, entry by entry.
+        marked: whether elements have an entry more, the last, 1 of inputs and 0 of targets: a predictor knows no places
+            but those that its layers do.
 
-    Source: thesis, section 3.5.2.
+    Source: thesis, section 3.5.2; marks are ours.
 
     >>> from mesascope.streams import stream
     >>> FewShotSequence(d=3, pairs=4, tasks=2).sample(5, stream(0, "doc")).shape
@@ -43,19 +45,26 @@ class FewShotSequence:
     tasks: int = 1
     x: Literal["normal", "uniform"] = "normal"
     noise: float = 0.0
+    marked: bool = False
 
     def __post_init__(self) -> None:
         for name in ("d", "pairs", "tasks"):
             require_count(name, getattr(self, name))
         require_choice("x", self.x, STARTS)
         require_number("noise", self.noise, least=0)
+        require_instance("marked", self.marked, bool)
 
     def sample(self, batch: int, generator: torch.Generator) -> Float[Tensor, "batch t d"]:
-        """Draw ``batch`` sequences of ``2 * pairs * tasks`` elements on the generator's device, in float32."""
+        """Draw ``batch`` sequences of ``2 * pairs * tasks`` elements on the generator's device, in float32.
+
+        Elements have ``d`` entries, and one more if they are marked.
+        """
         check_draw(batch, generator)
         matrix = orthogonal((batch, self.tasks), self.d, generator)
         x = STARTS[self.x]((batch, self.tasks, self.pairs, self.d), generator)
         y = x @ matrix.mT
         if self.noise:
             y = y + self.noise * torch.randn(y.shape, generator=generator, device=generator.device)
+        if self.marked:
+            x, y = torch.cat([x, torch.ones_like(x[..., :1])], -1), torch.cat([y, torch.zeros_like(y[..., :1])], -1)
         return torch.stack([x, y], 3).flatten(1, 3)

@@ -38,6 +38,8 @@ RATES: dict[str, dict[str, float]] = {
 }
 # Pieces of the text that networks are judged on, each of windows beside each other, in place of documents.
 BLOCKS = 64
+# Tokens of the training text that pairs are counted in.
+COUNTED = 10_000_000
 
 
 @dataclass(frozen=True)
@@ -89,16 +91,15 @@ class LanguageMesa:
         return TextWindows(folder, length, split, open_corpus(folder).checksum)
 
     def network(self, layers: str, vocabulary: int, **options: Any) -> Any:
-        """A language model for texts of any length: only a first layer before others knows places, by turned keys.
+        """A language model for texts of any length: softmax layers alone know places, by turned keys.
 
         Ridges do not decay, with gates or without.
         """
         from mesascope.language import layered
 
         usual: dict[str, Any] = {"width": self.width, "n_heads": self.n_heads, "dpfp": self.dpfp, "tied": True}
-        config = layered(layers, vocabulary, self.context, positions="none", **usual | options)
-        first, *rest = (replace(own, ridge_kind="constant") for own in config.transformer.each_heads)
-        heads = (replace(first, rotary=bool(rest)), *rest)
+        config = layered(layers, vocabulary, self.context, positions="rotary", **usual | options)
+        heads = tuple(replace(own, ridge_kind="constant") for own in config.transformer.each_heads)
         return replace(config, transformer=replace(config.transformer, heads=heads))
 
     def plan(self, size: str, kind: str) -> Training:
@@ -143,7 +144,7 @@ def measure(lab: Lab, settings: LanguageMesa) -> None:
         settings.text(settings.context + 1, "validation").spread(settings.watch_windows).to(lab.device),
         settings.text(2 * settings.context + 1, "validation").spread(settings.windows).to(lab.device),
     )
-    lab.stage("unigram", lambda: Arrays({"frequencies": _unigram(text)}, frequencies=""))
+    lab.stage("pairs", lambda: Arrays({"frequencies": _of_pairs(text)}, frequencies=""))
 
     def trained(size: str, kind: str, name: str, layers: str, **options: Any) -> list[Any]:
         return _trained(lab, settings.plan(size, kind), name, settings.network(layers, *vocabulary, **options), text)
@@ -215,30 +216,41 @@ def _by_block(rows: Any) -> Any:
     return torch.stack([part.mean(0) for part in rows.tensor_split(min(BLOCKS, len(rows)))])
 
 
-def _unigram(text: _Text) -> np.ndarray:
-    """What who knows the frequencies of tokens alone loses on the tokens that networks are judged on, in nats each."""
-    corpus, judged = text.windows.corpus, text.judged.cpu().numpy()
-    parts = [np.bincount(part, minlength=corpus.index.vocabulary) for part in corpus["train"]]
-    shares = np.sum(parts, axis=0) + 1
-    held = np.bincount(judged[:, 1 : judged.shape[1] // 2 + 1].ravel(), minlength=len(shares))
-    return np.array(-(held * np.log(shares / shares.sum())).sum() / held.sum())
+def _of_pairs(text: _Text) -> np.ndarray:
+    """What who knows how often a token follows another loses on the tokens of judged contexts, in nats each.
+
+    Counts are of a part of the training text, with a prior of one token by the frequencies of all.
+    """
+    size, judged = text.windows.corpus.index.vocabulary, text.judged.cpu().numpy()
+    read = np.concatenate([part[:COUNTED] for part in text.windows.corpus["train"]])[:COUNTED].astype(np.int64)
+    pairs, counts = np.unique(read[:-1] * size + read[1:], return_counts=True)
+    single = np.bincount(read, minlength=size) + 1
+    tokens = judged[:, : judged.shape[1] // 2 + 1]
+    first, second = tokens[:, :-1].ravel(), tokens[:, 1:].ravel()
+    places = np.searchsorted(pairs, first * size + second).clip(max=len(pairs) - 1)
+    seen = np.where(pairs[places] == first * size + second, counts[places], 0)
+    return np.array(-np.log((seen + single[second] / single.sum()) / (single[first] + 1)).mean())
 
 
 def _copying(groups: Mapping[str, Sequence[Any]], windows: Any) -> Estimates:
-    """The largest weight that a head of the first layer puts on the token before, over that of one that looks alike.
+    """Of the head of the first layer that looks most at the token before: that weight, and its largest elsewhere near.
 
-    On the first window of each piece of text.
+    Elsewhere are the token itself and those two and three before it; on the first window of each piece of text.
     """
-    read = windows[:: max(len(windows) // BLOCKS, 1)]
-    uniform = (1 / np.arange(2, read.shape[1] + 1)).mean()
+    read, name = windows[:: max(len(windows) // BLOCKS, 1)], "layers.0.attention.pattern"
 
-    def ratio(net: Any) -> np.ndarray:
-        name = "layers.0.attention.pattern"
-        pattern = net.run_with_cache(read, names=name)[1][name].detach()
-        weights = pattern.diagonal(-1, -2, -1).mean(-1).double().cpu().numpy() / uniform  # (windows, heads)
-        return weights[:, weights.mean(0).argmax()]
+    def weights(net: Any) -> np.ndarray:
+        pattern = net.run_with_cache(read, last=1, names=name)[1][name].detach()
+        near = np.stack([pattern.diagonal(-far, -2, -1).mean(-1).double().cpu().numpy() for far in range(4)])
+        own = near[:, :, near[1].mean(0).argmax()]  # (distances, windows)
+        return np.stack([own[1], own[[0, 2, 3]][own[[0, 2, 3]].mean(1).argmax()]])
 
-    return Estimates.of({("copying", name): [ratio(net) for net in members] for name, members in groups.items()})
+    found = {kind: [weights(net) for net in members] for kind, members in groups.items()}
+    return Estimates.of({
+        (where, kind): [own[index] for own in each]
+        for index, where in enumerate(("before", "elsewhere"))
+        for kind, each in found.items()
+    })  # fmt: skip
 
 
 def _training(size: str) -> Any:
@@ -290,18 +302,22 @@ FIGURES = (
             Lines("two layers", "tokens read", "nats a token", _along("two"), "x"),
             Lines("four layers", "tokens read", "nats a token", _along("four"), "x"),
         ),
-        columns=2, shared_legend=True, claims=("reads", "early-alike", "better-score", "falls-as-far"),
+        columns=2, shared_legend=True, claims=("reads", "better-score", "falls-as-far"),
     ),
     Figure(
-        "copying", "The largest weight of a head of the first layer on the token before, over that of one that looks "
-        "everywhere alike, on text, by the kind of the second layer; each seed.",
-        (
+        "copying", "Of the head of the first layer that looks most at the token before, on text: that weight, and the "
+        "largest of those on the token itself and on tokens two and three before, by the kind of the second layer; "
+        "each seed.",
+        tuple(
             by_method(
-                "weight over uniform", {kind: kind for kind in (*KINDS, "untrained")},
-                lambda r: {"": {kind: values(r["copying"]["copying", kind]) for kind in (*KINDS, "untrained")}},
-            ),
+                f"weight {shown}", {kind: kind for kind in (*KINDS, "untrained")},
+                lambda r, where=where: {
+                    "": {kind: values(r["copying"][where, kind]) for kind in (*KINDS, "untrained")}
+                },
+            )
+            for where, shown in (("before", "on the token before"), ("elsewhere", "near it elsewhere"))
         ),
-        columns=1, size=(7, 3.2), claims=("copies", "untrained-copies"),
+        columns=2, size=(11, 3.2), claims=("copies", "untrained-copies"),
     ),
     Figure(
         "alone", "Loss and in-context score of one layer behind a shift of its keys, by nu of its features; line and "
@@ -311,7 +327,7 @@ FIGURES = (
             Lines("", "nu", "in-context score (nats)", _by_nu(score), limits={"xticks": NUS}),
         ),
         columns=2, shared_legend=True,
-        claims=("alone-learned", "alone-below-linear", "alone-better-score", "alone-near-softmax"),
+        claims=("alone-learned", "alone-reads", "alone-below-linear", "alone-better-score", "alone-near-softmax"),
     ),
 )  # fmt: skip
 
@@ -339,12 +355,13 @@ STUDY = register("study", "language-mesa")(
         claims=CLAIMS,
         figures=FIGURES,
         deviations=(
-            "Only the first layer knows places, by turned keys, where the thesis adds learned places to tokens: texts "
-            "longer than those trained on can be read, and no kind of later layer knows more of places than another.",
+            "Softmax layers know places by turned keys, others none but their order, where the thesis adds learned "
+            "places to tokens: texts longer than those trained on can be read.",
             "What a head of a layer other than softmax reads is divided by its norm.",
             "Preset small: features of nu = 1 in place of 3, but for single layers, which have each nu.",
             "The in-context score compares means over the tokens around the two that the thesis compares.",
             "Logits are products with the embedding, and nothing is dropped out.",
+            "Kinds have as many parameters, and states of different size: that of mesa holds three times the numbers.",
         ),
     )
 )  # fmt: skip
