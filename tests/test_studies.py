@@ -27,7 +27,7 @@ SHRUNK = {
     **{name: {"tasks": 60, "watch_tasks": 20} for name in STUDIES if name.startswith(("sparse-maml", "cross-domain"))},
     "continual-online": {"steps": 20, "width": 8},
     "language-mesa": {"context": 32, "windows": 16},
-    "language-recall": {"tasks": 1000},  # answers are counted: of few sequences two seeds may have as many
+    "language-recall": {"tasks": 300},  # answers are counted: of few sequences two seeds may have as many
     "continual-mnist": {
         "samples": 100, "many_samples": 20, "queries": 400, "tasks": 3, "many_tasks": 3, "width": 12, "widths": (4, 6),
         "passes": 1,
