@@ -21,7 +21,7 @@ from mesascope.meta import (
     retained,
 )
 from mesascope.meta.continual import _dual
-from mesascope.nets import ClassifierConfig
+from mesascope.nets import MLP, ClassifierConfig
 from mesascope.records import from_record, to_record
 from mesascope.streams import stream
 from mesascope.tasks import Context, Episode, PermutedDigits, RotatedDigits, SwitchingImages
@@ -112,6 +112,76 @@ def test_a_convolutional_network_learns_with_the_statistics_of_each_batch():
     assert not torch.equal(after["head.weight"], before["head.weight"])
     assert not torch.equal(after["blocks.0.1.running_mean"], before["blocks.0.1.running_mean"])
     assert "buffers/blocks.0.1.running_mean" in state.tensors()
+
+
+class Bent(MLP):
+    """A network of another law than the one that it is a subclass of."""
+
+    def forward(self, x):
+        return super().forward(x).tanh()
+
+
+def test_a_subclass_learns_by_its_own_gradient():
+    tasks, net = streams(0), NET.build(stream(0, "init"))
+    bent = copy.deepcopy(net)
+    bent.__class__ = Bent
+    state, x, y = ContinualState([bent], OnlineSGD(0.1), [0]), *batch_of(tasks, 0, 5)[:2]
+    state.update(batch_of(tasks, 0, 5))
+    leaves = [one.detach().requires_grad_() for one in net.parameters()]
+    names = [name for name, _ in net.named_parameters()]
+    scores = torch.func.functional_call(net, dict(zip(names, leaves, strict=True)), (x[0],)).tanh()
+    found = torch.autograd.grad(cross_entropy(scores, y[0]), leaves)
+    for now, before, step in zip(state.result().weights.values(), leaves, found, strict=True):
+        torch.testing.assert_close(now[0], before.detach() - 0.1 * step)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_frozen_parameters_stay(name):
+    net, tasks = NET.build(stream(0, "init")), streams(0)
+    net.layers[0].requires_grad_(False)
+    before = copy.deepcopy(net.state_dict())
+    state = ContinualState([net], METHODS[name](), [0])
+    fit(state, lambda step: batch_of(tasks, step, 5), Training(steps=6))
+    after = state.result()[0].state_dict()
+    assert torch.equal(after["layers.0.weight"], before["layers.0.weight"])
+    assert not torch.equal(after["layers.1.weight"], before["layers.1.weight"])
+    state.load(state.tensors())
+    assert torch.equal(state.result()[0].state_dict()["layers.1.weight"], after["layers.1.weight"])
+
+
+def test_dropout_of_a_learner_follows_its_seed():
+    def learned(seed):
+        torch.manual_seed(seed)
+        net = torch.nn.Sequential(in_torch(NET.build(stream(0, "init"))), torch.nn.Dropout(0.5))
+        state = ContinualState([net], OnlineSGD(0.1), [0])
+        return fit(state, lambda step: batch_of(tasks, step, 5), Training(steps=6)).weights
+
+    tasks = streams(0)
+    for one, other in zip(learned(0).values(), learned(1).values(), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_member_that_diverges_is_told_and_leaves_the_others_alone(name):
+    tasks = streams(0, 1)
+    tasks.context.x[0, 1, 3] = torch.inf
+    state, alone = state_of(METHODS[name](), 0, 1), state_of(METHODS[name](), 1)
+    with pytest.warns(UserWarning, match="member 0 diverged at step"):
+        found = fit(state, lambda step: batch_of(tasks, step, 5), Training(steps=12))
+    assert found.diverged[0] > 0 == found.diverged[1]
+    own = tasks.map(lambda part: part[1:])
+    whole = fit(alone, lambda step: batch_of(own, step, 5), Training(steps=12))
+    for key, value in whole.weights.items():
+        torch.testing.assert_close(found.weights[key][1], value[0], rtol=1e-4, atol=1e-5)
+    state.load(state.tensors())
+    assert state.result().diverged == found.diverged
+
+
+def test_a_reservoir_that_goes_on_from_the_start_is_empty():
+    memory = Reservoir(3)
+    memory.add(torch.ones(1, 5, 2), torch.ones(1, 5).long(), [stream(0, "draws")])
+    memory.load({})
+    assert (memory.seen, memory.tensors()) == (0, {})
 
 
 def slow_la_maml(weights, rates, applied, batch):

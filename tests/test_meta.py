@@ -251,7 +251,7 @@ def normalised():
 def statistics(model, x, phi):
     """Mean and variance of what BatchNorm meets."""
     hidden = nn.functional.linear(x, phi["0.weight"], phi["0.bias"])
-    return hidden.mean(0), hidden.var(0, correction=0), hidden.var(0)
+    return hidden.mean(0), hidden.var(0, correction=0)
 
 
 @pytest.mark.parametrize("kind", ["transductive", "support", "running"])
@@ -263,12 +263,9 @@ def test_batch_norm_normalises_by_what_was_asked_for(kind):
     tasks = episode(1)
     context, xq = Context(tasks.context.x[0], tasks.context.y[0]), tasks.xq[0]
     phi = method.adapt(model, context)
-    mean, biased, unbiased = statistics(model, xq if kind == "transductive" else context.x, phi)
-    mean, variance = {
-        "transductive": (mean, biased),
-        "support": (mean, unbiased),
-        "running": (model[1].running_mean, model[1].running_var),
-    }[kind]
+    mean, variance = statistics(model, xq if kind == "transductive" else context.x, phi)
+    if kind == "running":
+        mean, variance = model[1].running_mean, model[1].running_var
     hidden = nn.functional.linear(xq, phi["0.weight"], phi["0.bias"])
     hidden = (hidden - mean) / (variance + model[1].eps).sqrt() * phi["1.weight"] + phi["1.bias"]
     expected = nn.functional.linear(hidden.tanh(), phi["3.weight"], phi["3.bias"])
@@ -278,6 +275,92 @@ def test_batch_norm_normalises_by_what_was_asked_for(kind):
         assert torch.equal(value, before[name]), name
     assert model[1].training
     assert model[1].momentum == 0.1
+
+
+@pytest.mark.parametrize("kind", ["transductive", "support", "running"])
+@pytest.mark.parametrize(("order", "steps"), [(2, 2), (1, 0)])
+def test_outer_gradients_pass_through_the_statistics_of_batch_norm(kind, order, steps):
+    model, tasks = normalised(), episode(2)
+    method = MAML(0.3, steps, order=order, batch_stats=kind, loss=mse_loss)
+    names, values = zip(*((name, one.detach().requires_grad_()) for name, one in model.named_parameters()), strict=True)
+
+    def loss(*values):
+        wrapped = _Called(model, lambda: method.outer_loss(model, tasks))
+        return torch.func.functional_call(wrapped, {f"model.{n}": v for n, v in zip(names, values, strict=True)}, ())
+
+    assert torch.autograd.gradcheck(loss, values)
+
+
+class _Called(nn.Module):
+    def __init__(self, model, call):
+        super().__init__()
+        self.model, self.call = model, call
+
+    def forward(self):
+        return self.call()
+
+
+def test_batch_norm_without_running_averages_is_told_so():
+    model = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5, track_running_stats=False), nn.Linear(5, 1)).double()
+    tasks = episode(1)
+    with pytest.raises(ArgumentError, match="batch_stats must not be 'running' for a model whose BatchNorm keeps no"):
+        MAML(0.3, 1, batch_stats="running", loss=mse_loss).outer_loss(model, tasks)
+    support = MAML(0.3, 1, batch_stats="support", loss=mse_loss)
+    few = support.predicted(model, tasks.context, tasks.xq[:, :2])
+    torch.testing.assert_close(support.predicted(model, tasks.context, tasks.xq)[:, :2], few)
+
+
+class Odd(nn.Module):
+    """A parameter that nothing depends on, one with the name of a method, and a look at values."""
+
+    def __init__(self):
+        super().__init__()
+        self.keys, self.unused = nn.Parameter(torch.ones(3, 1)), nn.Parameter(torch.ones(2))
+
+    def forward(self, x):
+        return x @ self.keys * (2.0 if x.sum() > 0 else 1.0)
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_any_module_may_adapt(order):
+    model, tasks = Odd().double(), episode()
+    method = SparseMAML(0.1, 2, order=order, loss=mse_loss, closed=0.0)
+    method.start(model, stream(0, "masks"))
+    whole = method.predicted(model, tasks.context, tasks.xq)
+    for index in range(2):
+        context = Context(tasks.context.x[index], tasks.context.y[index])
+        phi = method.adapt(model, context)
+        torch.testing.assert_close(whole[index], torch.func.functional_call(model, phi, (tasks.xq[index],)))
+        torch.testing.assert_close(phi["unused"], model.unused)
+
+
+def test_a_learner_answers_in_inference_mode():
+    learner, tasks = MetaLearner(network(), SparseMAML(0.1, 2, loss=mse_loss)).eval(), episode()
+    expected = learner(tasks.context, tasks.xq)
+    with torch.inference_mode():
+        inside = episode()
+        torch.testing.assert_close(learner(inside.context, inside.xq), expected)
+
+
+def test_a_method_is_of_one_model_and_of_the_parameters_that_it_began_with():
+    first, method = network(), SparseMAML(0.1, 2, loss=mse_loss)
+    first[0].requires_grad_(False)
+    learner = MetaLearner(first, method)
+    tasks = episode()
+    before = learner(tasks.context, tasks.xq).detach()
+    torch.testing.assert_close(learner.requires_grad_(False)(tasks.context, tasks.xq), before)
+    with pytest.raises(ArgumentError, match=r"method must be new, but is .*: make one a model"):
+        MetaLearner(network(), method, stream(0, "masks"))
+    with pytest.raises(ArgumentError, match=r"model must have the parameter 2\.weight that the method began with"):
+        method.outer_loss(nn.Linear(3, 1).double(), tasks)
+
+
+def test_what_cannot_be_adapted_to_is_refused():
+    method, tasks = MAML(0.1, 1, loss=mse_loss), episode()
+    with pytest.raises(ArgumentError, match=r"context must be \(n, dx\) and \(n, dy\), but is .*: pass one task's"):
+        method.adapt(network(), tasks.context)
+    with pytest.raises(ArgumentError, match=r"model must answer \(.*, 1\) of a task with as many outputs as targets"):
+        method.outer_loss(nn.Linear(3, 4).double(), tasks)
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,34 @@ def test_a_batch_is_judged_before_it_is_learned_from(name):
     assert found["accuracy"] == pytest.approx(told.float().mean().item())
 
 
+@pytest.mark.parametrize("kind", ["transductive", "running"])
+def test_a_batch_is_judged_with_the_statistics_that_the_method_names(kind):
+    net = ClassifierConfig("convnet4", 4, size=8, classes=4)
+    method = ContinualMAML(MetaLearnerConfig(net, "maml", 0.1, 1, batch_stats=kind), PLAN)
+    state, batch = method.state(0), STREAM.stream(1, 0)(0)
+    model = net.build(stream(0, "init")).train(kind == "transductive")
+    found = state.update(batch)
+    assert found["loss"] == pytest.approx(torch.nn.functional.cross_entropy(model(batch.x), batch.y).item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("method", ["sparse-maml-plus", "maml"])
+def test_what_is_drawn_follows_the_seed(method):
+    def told(seed):
+        torch.manual_seed(seed)
+        state = ContinualMAML(MetaLearnerConfig(NET, method, 0.1, 2), PLAN).state(0)
+        return [state.update(batches(step)) for step in range(5)]
+
+    batches = STREAM.stream(5, 0)
+    assert told(0) == told(1)
+
+
+@pytest.mark.parametrize("make", [lambda plan: OnlineDescent(NET, plan), lambda plan: ContinualMAML(
+    MetaLearnerConfig(NET, "maml", 0.1, 2), plan)])  # fmt: skip
+def test_rates_that_fall_are_refused_where_nothing_ends(make):
+    with pytest.raises(ArgumentError, match="schedule must be constant, as a stream has no last step, but is 'linear'"):
+        make(Training(learning_rate=1e-3))
+
+
 def test_learning_starts_from_what_was_learned_before():
     for make in METHODS.values():
         method = make()

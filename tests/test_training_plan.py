@@ -87,3 +87,9 @@ def test_plans_load_without_torch():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize("kind", SCHEDULES)
+def test_after_the_last_step_a_rate_stays_where_it_fell_to(kind):
+    after = schedule_factor(kind, 2500, 2000, final_rate=0.1)
+    assert after == pytest.approx(1.0 if kind == "constant" else 0.1)

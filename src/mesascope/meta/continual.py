@@ -160,7 +160,7 @@ class GEM(OnlineSGD):
         own = _flat(gradient)
         rows = torch.stack([_flat(one) for one in past], 1)  # (members, tasks, entries)
         moved = own + torch.stack([
-            torch.zeros_like(g) if bool((r @ g >= 0).all()) else r.mT @ _dual(r, g, self.margin)
+            torch.zeros_like(g) if not bool((r @ g < 0).any()) else r.mT @ _dual(r, g, self.margin)
             for r, g in zip(rows, own, strict=True)
         ])  # fmt: skip
         parts = moved.split([one[0].numel() for one in gradient], 1)

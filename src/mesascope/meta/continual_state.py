@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Generic, NamedTuple
 
@@ -17,7 +19,8 @@ from mesascope.streams import stream
 from mesascope.tasks import Episode, accuracy
 from mesascope.training import Ensemble, Metrics
 from mesascope.training.ensemble import Module
-from mesascope.training.optimizers import load_tensors
+from mesascope.training.optimizers import load_tensors, trainable
+from mesascope.training.randomness import drawing_from
 
 __all__ = ["ContinualBatch", "ContinualState", "batch_of", "retained"]
 
@@ -61,54 +64,67 @@ class ContinualState(Generic[Module]):
             refuse("seeds", f"be {len(self.ensemble)}, one a member", list(seeds), "pass as many")
         self.method, self.seeds, self.step = method, list(seeds), 0
         self.ensemble.module.train()
-        weights = list(self.ensemble.weights.values())
+        self._learned = trainable(self.ensemble.weights)
         with torch.no_grad():
-            rates, memory = method.start(weights)
-        self._at = Learning([one.detach() for one in weights], rates, memory, self._gradient)
+            rates, memory = method.start(list(self._learned.values()))
+        self._at = Learning([one.detach() for one in self._learned.values()], rates, memory, self._gradient)
+        self._closed_form = type(self.ensemble.module) is MLP and len(self._learned) == len(self.ensemble.weights)
+        self._diverged = [0] * len(self.ensemble)
 
     def update(self, batch: ContinualBatch) -> Metrics:
         """Learn from a batch: its ``loss`` is what the method's ``learn`` returns."""
         self._at.generators = [stream(seed, "continual", self.step) for seed in self.seeds]
-        losses = self.method.learn(self._at, *batch)
+        with drawing_from(self.seeds[0], "model", self.step, batch.x.device):
+            losses = self.method.learn(self._at, *batch)
         self.step += 1
+        for member, loss in enumerate(losses.tolist()):
+            if not math.isfinite(loss) and not self._diverged[member]:
+                self._diverged[member] = self.step
+                warnings.warn(f"member {member} diverged at step {self.step}; the others learn on.", stacklevel=2)
         return {"loss": losses}
 
     def closed(self) -> list[dict[str, float]]:
         """Of each member, the share of each parameter's entries that learning does not change."""
-        shares = dict(zip(self.ensemble.weights, self.method.closed(self._at.rates), strict=False))
+        shares = dict(zip(self._learned, self.method.closed(self._at.rates), strict=False))
         return [{name: float(one[member]) for name, one in shares.items()} for member in range(len(self.seeds))]
 
     def result(self) -> Ensemble[Module]:
         """The ensemble, in eval() mode."""
-        weights = dict(zip(self.ensemble.weights, self._at.weights, strict=True))
-        found = self.ensemble.with_weights(weights)
+        found = self.ensemble.with_weights(self.ensemble.weights | self._weights())
+        found.diverged = tuple(self._diverged)
         found.module.eval()
         return found
 
     def tensors(self) -> dict[str, Tensor]:
         """All that changes, by name, for a checkpoint."""
-        named = {f"weights/{name}": one for name, one in zip(self.ensemble.weights, self._at.weights, strict=True)}
-        named |= {f"rates/{name}": one for name, one in zip(self.ensemble.weights, self._at.rates, strict=False)}
+        named = {f"weights/{name}": one for name, one in (self.ensemble.weights | self._weights()).items()}
+        named |= {f"rates/{name}": one for name, one in zip(self._learned, self._at.rates, strict=False)}
         named |= {f"buffers/{name}": one for name, one in self.ensemble.buffers.items()}
         memory = {} if self._at.memory is None else self._at.memory.tensors()
-        return named | {f"memory/{name}": one for name, one in memory.items()} | {"step": torch.tensor(self.step)}
+        counts = {"step": torch.tensor(self.step), "diverged": torch.tensor(self._diverged)}
+        return named | {f"memory/{name}": one for name, one in memory.items()} | counts
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Go on from what `tensors` gave."""
-        load_tensors(dict(zip(self.ensemble.weights, self._at.weights, strict=True)), "weights", tensors)
-        load_tensors(dict(zip(self.ensemble.weights, self._at.rates, strict=False)), "rates", tensors)
+        load_tensors(self.ensemble.weights | self._weights(), "weights", tensors)
+        load_tensors(dict(zip(self._learned, self._at.rates, strict=False)), "rates", tensors)
         load_tensors(self.ensemble.buffers, "buffers", tensors)
         if self._at.memory is not None:
             kept = {name.removeprefix("memory/"): one for name, one in tensors.items() if name.startswith("memory/")}
             self._at.memory.load(kept)
         self.step = int(tensors["step"])
+        self._diverged = tensors.get("diverged", torch.zeros(len(self.ensemble), dtype=torch.long)).tolist()
+
+    def _weights(self) -> dict[str, Tensor]:
+        """Those that are learned, by name."""
+        return dict(zip(self._learned, self._at.weights, strict=True))
 
     def _gradient(self, weights: Sequence[Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
-        if isinstance(self.ensemble.module, MLP):
+        if self._closed_form:
             return MLP.gradient(weights, x, y)
         leaves = [one.detach().requires_grad_() for one in weights]
         self.ensemble.module.train()
-        scores = self._scores(dict(zip(self.ensemble.weights, leaves, strict=True)), x)
+        scores = self._scores(self.ensemble.weights | dict(zip(self._learned, leaves, strict=True)), x)
         losses = cross_entropy(scores.flatten(0, 1), y.flatten(), reduction="none").view(y.shape).mean(1)
         return losses.detach(), torch.autograd.grad(losses.sum(), leaves)
 

@@ -11,6 +11,7 @@ from torch.func import functional_call, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
+from mesascope.errors import ArgumentError
 from mesascope.shapes import Float, Tensor
 
 __all__ = ["BATCH_STATS", "Copies", "copies_of"]
@@ -21,40 +22,56 @@ BATCH_STATS = ("transductive", "support", "running")
 class Copies:
     """A module with other parameters for each task, and buffers that its calls may write to.
 
-    Tasks run at once, but for convolutions on CPU: with weights of each task's own, these are slower together.
+    Tasks run at once, but for modules that vmap cannot run, and convolutions on CPU: with weights of each task's own,
+    these are slower together.
     """
 
     def __init__(self, model: nn.Module, tasks: int, norms: list[_BatchNorm]) -> None:
         self.model, self.norms = model, norms
         self.buffers = {name: one.expand(tasks, *one.shape).clone() for name, one in model.named_buffers()}
         convolves = any(isinstance(part, _ConvNd) for part in model.modules())
-        self.together = next(model.parameters()).device.type != "cpu" or not convolves
+        self.together = tasks > 1 and (next(model.parameters()).device.type != "cpu" or not convolves)
 
     def __call__(self, phi: Mapping[str, Tensor], x: Float[Tensor, "tasks n dx"]) -> Float[Tensor, "tasks n dy"]:
         """What each task's copy says, with parameters ``(tasks, ...)``."""
         state = {**phi, **self.buffers}
         if self.together:
-            return vmap(lambda own, part: functional_call(self.model, own, (part,)), randomness="different")(state, x)
+            try:
+                return vmap(lambda own, part: functional_call(self.model, own, (part,)), randomness="different")(
+                    state, x
+                )
+            except RuntimeError:  # it looks at values, say; one after the other it says what else may be wrong
+                self.together = False
         parts = {name: one.unbind() for name, one in state.items()}
         each = [{name: one[task] for name, one in parts.items()} for task in range(len(x))]
         return torch.stack([functional_call(self.model, own, (part,)) for own, part in zip(each, x, strict=True)])
 
-    def keep_statistics(self, forward: Callable[[], object]) -> None:
-        """Normalise by the statistics of one batch, that of a forward pass, from here on."""
-        momenta = [norm.momentum for norm in self.norms]
-        for norm in self.norms:
-            norm.momentum = 1.0
-        with torch.no_grad():
-            forward()
-        for norm, momentum in zip(self.norms, momenta, strict=True):
-            norm.momentum = momentum
-            norm.training = False
+    def alone(self, phi: Mapping[str, Tensor], x: Float[Tensor, "n dx"]) -> Float[Tensor, "n dy"]:
+        """What the copy of a single task says."""
+        return self({name: one[None] for name, one in phi.items()}, x[None])[0]
+
+    def after(
+        self, phi: Mapping[str, Tensor], x: Float[Tensor, "tasks n dx"], xq: Float[Tensor, "tasks m dx"]
+    ) -> Tensor:
+        """What each task's copy says of ``xq`` where BatchNorm normalises by the statistics of ``x``."""
+        count = x.shape[1]
+        hooks = [norm.register_forward_hook(_normalised_by(count)) for norm in self.norms]
+        try:
+            return self(phi, torch.cat([x, xq], 1))[:, count:]
+        finally:
+            for hook in hooks:
+                hook.remove()
 
 
 @contextmanager
 def copies_of(model: nn.Module, tasks: int, batch_stats: str) -> Iterator[Copies]:
     """Copies of ``model`` within, whose own buffers stay as they are; modes of BatchNorm are put back after."""
     norms = [part for part in model.modules() if isinstance(part, _BatchNorm)]
+    if batch_stats == "running" and any(norm.running_mean is None for norm in norms):
+        raise ArgumentError(
+            "batch_stats must not be 'running' for a model whose BatchNorm keeps no running averages "
+            "(track_running_stats=False): pass 'transductive' or 'support'."
+        )
     before = [norm.training for norm in norms]
     for norm in norms:
         norm.training = batch_stats != "running"
@@ -63,3 +80,19 @@ def copies_of(model: nn.Module, tasks: int, batch_stats: str) -> Iterator[Copies
     finally:
         for norm, training in zip(norms, before, strict=True):
             norm.training = training
+
+
+def _normalised_by(count: int) -> Callable[[_BatchNorm, tuple[Tensor], Tensor], Tensor]:
+    """What BatchNorm says where it takes its statistics of the first ``count`` examples alone, with their gradient."""
+
+    def hook(norm: _BatchNorm, inputs: tuple[Tensor], output: Tensor) -> Tensor:
+        (x,) = inputs
+        over = [axis for axis in range(x.ndim) if axis != 1]
+        variance, mean = torch.var_mean(x[:count], over, correction=0, keepdim=True)
+        found = (x - mean) * (variance + norm.eps).rsqrt()
+        if not norm.affine:
+            return found
+        shape = (1, -1, *[1] * (x.ndim - 2))
+        return found * norm.weight.view(shape) + norm.bias.view(shape)
+
+    return hook

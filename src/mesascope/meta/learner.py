@@ -12,6 +12,7 @@ from mesascope.meta.maml import MAML
 from mesascope.nets.layers import module_text
 from mesascope.nets.pretrained import Pretrained
 from mesascope.shapes import Float, Tensor
+from mesascope.streams import stream
 from mesascope.tasks import Context, Episode, check_inputs
 
 __all__ = ["MetaLearner"]
@@ -48,9 +49,8 @@ class MetaLearner(Pretrained):
         require_instance("model", model, nn.Module)
         require_instance("method", method, MAML)
         self.model, self.method = model, method
-        if generator is not None:
-            method.start(model, generator)
-        method.factors(model)  # what it learns is there before training begins
+        if generator is not None or method.names is None:  # what it learns is there before training begins
+            method.start(model, stream(0, "modulation") if generator is None else generator)
 
     def __repr__(self) -> str:
         return super().__repr__() if self.config is None else module_text(self)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from mesascope.meta.copies import BATCH_STATS, Copies, copies_of
 from mesascope.meta.modulation import MODULATIONS, Modulation, binary
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import stream
-from mesascope.tasks import Context, Episode
+from mesascope.tasks import Context, Episode, check_inputs
 from mesascope.training.randomness import drawing_from
 
 __all__ = ["ANIL", "BOIL", "MAML", "ExpMAML", "MetaSGD", "SparseMAML", "SparseMAMLPlus", "SparseReLUMAML"]
@@ -37,7 +38,8 @@ class MAML(nn.Module):
         adapt: which parameters inner steps change: "all", those of the module of the last parameter ("head"), all
             others ("body"), or a function of their names.
         batch_stats: what BatchNorm normalises by. "transductive": the statistics of each batch, of queries too;
-            "support": those of the context, for queries too; "running": running averages.
+            "support": those of the context, for queries too; "running": the module's running averages, which stay as
+            they are: of a network that was trained before.
         loss: of predictions and targets, inner and outer.
 
     Source: Finn et al. (2017); thesis, section 4.2.
@@ -73,9 +75,16 @@ class MAML(nn.Module):
         self.inner_lr, self.steps, self.order, self.loss = inner_lr, steps, order, loss
         self.which, self.batch_stats = adapt, batch_stats
         self.numbers = nn.ParameterDict()
+        self.names: tuple[str, ...] | None = None
+        """Of the parameters that it adapts, once it has begun with a model."""
 
     def start(self, model: nn.Module, generator: torch.Generator) -> None:
-        """Draw what the modulation learns for the parameters of a model."""
+        """Draw what the modulation learns for the parameters of a model.
+
+        Raises:
+            ArgumentError: the method is of another model already.
+        """
+        self._begin(model)
         if self.modulation is None:
             return
         for name, parameter in self.adapted(model).items():
@@ -85,9 +94,12 @@ class MAML(nn.Module):
     def adapted(self, model: nn.Module) -> Parameters:
         """The parameters of ``model`` that inner steps change, of those that require gradients, or of all if none does.
 
-        Models that are read from a run require none.
+        Models that are read from a run require none. A method that has begun changes the same ones from there on.
         """
         every = dict(model.named_parameters())
+        if self.names is not None:
+            self._require_own(every)
+            return {name: every[name] for name in self.names}
         parameters = {name: one for name, one in every.items() if one.requires_grad} or every
         if not parameters:
             refuse("model", "have parameters", type(model).__name__, "pass another model")
@@ -111,7 +123,7 @@ class MAML(nn.Module):
         names = self.adapted(model)
         if self.modulation is None:
             return dict.fromkeys(names, self.inner_lr)
-        if not self.numbers:
+        if self.names is None:
             self.start(model, stream(0, "modulation", device=next(iter(names.values())).device))
         rate = self.inner_lr if self.modulation.times_rate else 1.0
         return {name: rate * self.modulation.factor(one) for name, one in self.underlying(names).items()}
@@ -129,8 +141,12 @@ class MAML(nn.Module):
             start: adapted parameters to go on from, in place of the model's.
         """
         require_instance("model", model, nn.Module)
-        with copies_of(model, 1, self.batch_stats) as copies, torch.enable_grad():
-            found = self._steps(model, copies, Context(context.x[None], context.y[None]), start)
+        require_instance("context", context, Context)
+        x, y = context
+        if x.ndim != 2 or y.ndim not in (1, 2) or not 0 < len(x) == len(y):
+            refuse("context", "be (n, dx) and (n, dy)", (tuple(x.shape), tuple(y.shape)), "pass one task's")
+        with copies_of(model, 1, self.batch_stats) as copies, _recording():
+            found = self._steps(model, copies, Context(*_plain(x[None], y[None])), start)
         return {name: one[0] for name, one in found.items()}
 
     def outer_loss(self, model: nn.Module, episode: Episode) -> Float[Tensor, ""]:
@@ -139,18 +155,17 @@ class MAML(nn.Module):
         To first order it is that of eqs. 4.8 and 4.9: by theta the gradient at phi_K, and by m
         -inner_lr * grad L(phi_K, queries) o sum_k grad L(phi_k, context) times the derivative of the factor.
         """
-        answers = self.predicted(model, episode.context, episode.xq)
-        return torch.stack([self.loss(*pair) for pair in zip(answers, episode.yq, strict=True)]).mean()
+        check_inputs(episode.context, episode.xq)
+        return self._losses(self.predicted(model, episode.context, episode.xq), episode.yq).mean()
 
     def predicted(
         self, model: nn.Module, context: Context, xq: Float[Tensor, "tasks m dx"]
     ) -> Float[Tensor, "tasks m dy"]:
         """What ``model`` says of each task's queries after it has adapted to its context."""
-        with copies_of(model, len(xq), self.batch_stats) as copies, torch.enable_grad():
-            phi = self._steps(model, copies, context)
-            if self.batch_stats == "support":
-                copies.keep_statistics(lambda: copies(phi, context.x))
-            return copies(phi, xq)
+        with copies_of(model, len(xq), self.batch_stats) as copies, _recording():
+            x, y, xq = _plain(*context, xq)
+            phi = self._steps(model, copies, Context(x, y))
+            return copies.after(phi, x, xq) if self.batch_stats == "support" else copies(phi, xq)
 
     def gradient_sparsity(self, model: nn.Module) -> dict[str, float]:
         """The share of each parameter's entries that inner steps do not change."""
@@ -190,10 +205,33 @@ class MAML(nn.Module):
 
     def _gradients(self, copies: Copies, phi: Parameters, context: Context, create_graph: bool = False) -> Parameters:
         """Of each task's loss on its context."""
-        scores = copies(phi, context.x)
-        losses = [self.loss(*pair) for pair in zip(scores, context.y, strict=True)]
-        found = torch.autograd.grad(torch.stack(losses).sum(), list(phi.values()), create_graph=create_graph)
+        total = self._losses(copies(phi, context.x), context.y).sum()
+        found = torch.autograd.grad(total, list(phi.values()), create_graph=create_graph, materialize_grads=True)
         return dict(zip(phi, found, strict=True))
+
+    def _losses(self, scores: Tensor, y: Tensor) -> Float[Tensor, " tasks"]:
+        """The loss of each task."""
+        if scores.shape != y.shape and scores.shape[:-1] != y.shape:
+            rule = f"answer {tuple(y.shape[1:])} of a task with as many outputs as targets have entries"
+            refuse("model", rule, tuple(scores.shape[1:]), "build it for this many classes")
+        return torch.stack([self.loss(*pair) for pair in zip(scores, y, strict=True)])
+
+    def _begin(self, model: nn.Module) -> None:
+        """Remember which parameters are adapted."""
+        if self.names is not None:
+            self._require_own(dict(model.named_parameters()))
+            refuse("method", "be new", f"one that has begun with {len(self.names)} parameters", "make one a model")
+        self.names = tuple(self.adapted(model))
+
+    def _require_own(self, parameters: Parameters) -> None:
+        lost = [name for name in self.names or () if name not in parameters]
+        if lost:
+            refuse(
+                "model",
+                f"have the parameter {lost[0]} that the method began with",
+                sorted(parameters),
+                "make one a model",
+            )
 
 
 class ANIL(MAML):
@@ -266,6 +304,7 @@ class SparseMAMLPlus(MAML):
 
     def start(self, model: nn.Module, generator: torch.Generator) -> None:
         """Draw A and c for the parameters of a model, both as torch's linear layers start."""
+        self._begin(model)
         for name, parameter in self.adapted(model).items():
             key, bound = _key(name), len(self.mu) ** -0.5
             for part, shape in ((self.maps, (*parameter.shape, len(self.mu))), (self.numbers, parameter.shape)):
@@ -298,5 +337,18 @@ class SparseReLUMAML(MAML):
 
 
 def _key(name: str) -> str:
-    """Names of parameters of a ParameterDict have no dots."""
-    return name.replace(".", "/")
+    """Names of parameters of a ParameterDict have no dots, and are not those of its methods."""
+    key = name.replace(".", "/")
+    return f"{key}/" if hasattr(nn.ParameterDict, key) else key
+
+
+@contextmanager
+def _recording() -> Iterator[None]:
+    """Gradients are recorded, whatever is asked of torch around."""
+    with torch.inference_mode(False), torch.enable_grad():
+        yield
+
+
+def _plain(*tensors: Tensor) -> list[Tensor]:
+    """Tensors that autograd can keep: those made in inference mode are copied."""
+    return [one.clone() if one.is_inference() else one for one in tensors]

@@ -60,8 +60,9 @@ class Reservoir:
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Go on from what `tensors` gave."""
-        if tensors:
-            self.x, self.y, self.seen = tensors["x"].clone(), tensors["y"].clone(), int(tensors["seen"])
+        self.seen = int(tensors.get("seen", 0))
+        if self.seen:
+            self.x, self.y = tensors["x"].clone(), tensors["y"].clone()
 
 
 class TaskMemory:

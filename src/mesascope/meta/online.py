@@ -10,14 +10,16 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from mesascope.errors import require_count, require_instance, require_number
+from mesascope.errors import refuse, require_count, require_instance, require_number
 from mesascope.meta.config import MetaLearnerConfig
+from mesascope.meta.copies import copies_of
 from mesascope.meta.learner import MetaLearner
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import stream
 from mesascope.tasks import Context, Episode, accuracy
 from mesascope.training import Metrics, ModuleState, ParameterGroup, Training
+from mesascope.training.randomness import drawing_from
 
 __all__ = ["ContinualMAML", "ContinualMAMLState", "OnlineDescent", "OnlineDescentState"]
 
@@ -29,7 +31,7 @@ class OnlineDescent:
 
     Args:
         net: the registered config of the network.
-        training: optimiser and learning rate.
+        training: optimiser and learning rate, which stays: a stream has no last step.
         steps: on each batch.
     """
 
@@ -38,7 +40,7 @@ class OnlineDescent:
     steps: int = 1
 
     def __post_init__(self) -> None:
-        require_instance("training", self.training, Training)
+        _check(self)
         require_count("steps", self.steps)
 
     def state(self, seed: int, start: Mapping[str, Tensor] | None = None) -> OnlineDescentState:
@@ -58,9 +60,9 @@ class OnlineDescentState:
 
     def update(self, batch: Context) -> Metrics:
         """Judge a batch, and learn from it: ``accuracy`` and ``loss`` are of before."""
-        network = self._outer.result().train()
-        with torch.no_grad():
-            judged = _judged(network(batch.x), batch)
+        network = self._outer.result()
+        with torch.no_grad(), copies_of(network, 1, "transductive") as copies:
+            judged = _judged(copies.alone(dict(network.named_parameters()), batch.x), batch)
         for _ in range(self.settings.steps):
             self._outer.update(batch)
         return judged
@@ -111,7 +113,7 @@ class ContinualMAML:
 
     def __post_init__(self) -> None:
         require_instance("learner", self.learner, MetaLearnerConfig)
-        require_instance("training", self.training, Training)
+        _check(self)
         for name in ("mask_lr", "modulation"):
             require_number(name, getattr(self, name), above=0)
         require_number("threshold", self.threshold, least=0)
@@ -132,12 +134,18 @@ class ContinualMAMLState:
         self.settings, self.learner = settings, learner
         groups = [ParameterGroup(("method.*",), learning_rate=settings.mask_lr)] if learner.method.numbers else []
         self._outer = ModuleState(learner, self._outer_loss, settings.training, parameter_groups=groups, seed=seed)
+        self.seed, self.step = seed, 0
         self.fast: dict[str, Tensor] = {}
         self.task: list[Context] = []
 
     def update(self, batch: Context) -> Metrics:
         """Judge a batch, and learn from it: ``accuracy`` and ``loss`` are of before, ``switch`` is 1 at a new task."""
-        self._outer.result().train()
+        self._outer.result()
+        with drawing_from(self.seed, "online", self.step, batch.x.device):
+            self.step += 1
+            return self._updated(batch)
+
+    def _updated(self, batch: Context) -> Metrics:
         before = _judged(self._scores(self.fast, batch.x), batch)
         fresh = self._adapted(batch, None)
         lost = float(cross_entropy(self._scores(fresh, batch.x), batch.y))
@@ -156,13 +164,16 @@ class ContinualMAMLState:
     def tensors(self) -> dict[str, Tensor]:
         """All that changes, by name, for a checkpoint."""
         named = self._outer.tensors() | {f"fast/{name}": one for name, one in self.fast.items()}
+        named |= {"batches": torch.tensor(self.step)}
         for place, one in enumerate(self.task):
             named |= {f"task/{place}/x": one.x, f"task/{place}/y": one.y}
         return named
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Go on from what `tensors` gave."""
-        self._outer.load({key: one for key, one in tensors.items() if key.split("/")[0] not in ("fast", "task")})
+        own = ("fast", "task", "batches")
+        self._outer.load({key: one for key, one in tensors.items() if key.split("/")[0] not in own})
+        self.step = int(tensors["batches"])
         self.fast = {key.removeprefix("fast/"): one.clone() for key, one in tensors.items() if key.startswith("fast/")}
         kept = range(sum(key.startswith("task/") for key in tensors) // 2)
         self.task = [Context(*(tensors[f"task/{place}/{part}"].clone() for part in "xy")) for place in kept]
@@ -183,11 +194,15 @@ class ContinualMAMLState:
         return {name: one.detach() for name, one in found.items()}
 
     def _scores(self, phi: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        with torch.no_grad():
-            return torch.func.functional_call(self.learner.model, {**phi, **self._buffers()}, (x,))
+        """BatchNorm normalises by running averages where the method says so, and else by what is judged."""
+        with torch.no_grad(), copies_of(self.learner.model, 1, self.learner.method.batch_stats) as copies:
+            return copies.alone(phi, x)
 
-    def _buffers(self) -> dict[str, Tensor]:
-        return {name: one.clone() for name, one in self.learner.model.named_buffers()}
+
+def _check(settings: OnlineDescent | ContinualMAML) -> None:
+    require_instance("training", settings.training, Training)
+    if settings.training.schedule != "constant":
+        refuse("schedule", "be constant, as a stream has no last step", settings.training.schedule, "pass constant")
 
 
 def _batch_loss(network: nn.Module, batch: Context) -> Float[Tensor, ""]:

@@ -139,7 +139,7 @@ def schedule_factor(
 
     It rises in equal steps to 1 over the first ``warmup_steps``, stays there up to the share ``decay_from`` of all
     steps (or to the end of the warm-up, if that is later), and falls towards ``final_rate``, which it would reach at
-    step ``steps``, along a line or half a cosine. ``"constant"`` does not fall.
+    step ``steps`` and keeps from there on, along a line or half a cosine. ``"constant"`` does not fall.
 
     >>> [round(schedule_factor("linear", step, 8, 0.5, warmup_steps=2), 2) for step in range(8)]
     [0.5, 1.0, 1.0, 1.0, 1.0, 0.75, 0.5, 0.25]
@@ -149,6 +149,6 @@ def schedule_factor(
     if step < warmup_steps:
         return (step + 1) / warmup_steps
     start = max(decay_from * steps, warmup_steps)
-    progress = max(0.0, (step - start) / (steps - start)) if steps > start else 0.0
+    progress = min(max(0.0, (step - start) / (steps - start)), 1.0) if steps > start else 0.0
     height = SCHEDULES[schedule](progress)
     return height + final_rate * (1.0 - height)
