@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy, linear
 
-from mesascope.errors import ArgumentError
+from mesascope.errors import ArgumentError, ArgumentTypeError
 from mesascope.meta import (
     GEM,
     MER,
@@ -175,6 +175,12 @@ def test_a_member_that_diverges_is_told_and_leaves_the_others_alone(name):
         torch.testing.assert_close(found.weights[key][1], value[0], rtol=1e-4, atol=1e-5)
     state.load(state.tensors())
     assert state.result().diverged == found.diverged
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_class_of_methods_is_no_method():
+    with pytest.raises(ArgumentTypeError, match="method must be a method, but is the class OnlineSGD: pass one of it"):
+        ContinualState([NET.build()], OnlineSGD, [0])
 
 
 def test_a_reservoir_that_goes_on_from_the_start_is_empty():
@@ -373,6 +379,22 @@ def test_steps_of_one_task_number_its_classes_alike():
         (lambda: RotatedDigits(samples=2000).sample(1, stream(0, "tasks")), "samples must be at most the 1347 images"),
         (lambda: ContinualState([NET.build()], OnlineSGD(), [0, 1]), "seeds must be 1, one a member"),
         (lambda: SwitchingImages(stay=1.5), "stay must be at most 1"),
+        (
+            lambda: SwitchingImages(domains=("digits",), ways=4, size=8).stream(3, 0)(3),
+            "step must be below the 3 steps of the stream, but is 3",
+        ),
+        (
+            lambda: ContinualState([torch.nn.Linear(60, 10)], OnlineSGD(), [0]).update(batch_of(streams(0), 0, 5)),
+            "members must learn examples of 64 numbers in classes up to .* but Linear.* does not",
+        ),
+        (
+            lambda: ContinualState(
+                [ClassifierConfig("mlp", width=9, size=8, classes=2).build()], OnlineSGD(), [0]
+            ).update(batch_of(streams(0), 0, 5)),
+            "members must learn examples of 64 numbers in classes up to .* but MLP.* does not",
+        ),
+        (lambda: batch_of(streams(0), 12, 5), "step must be below the 12 batches of the stream, but is 12"),
+        (lambda: batch_of(streams(0), -1, 5), "step must be at least 0"),
         (lambda: SwitchingImages(ways=11, domains=("digits",)).stream(3, 0), "ways must be at most 10 for digits"),
     ],
 )

@@ -88,7 +88,7 @@ def test_parts_share_no_image_and_sizes_are_those_asked_for():
     ("arguments", "message"),
     [
         ({"ways": 11}, "ways must be at most 10, the classes of digits, but is 11"),
-        ({"shots": 120}, "shots must be at most .*, as a class has .* images, but is 120"),
+        ({"shots": 120}, "shots must be at most .* together with queries, the images of 4, but is"),
         ({"part": "validation"}, "part must be train or test for digits, but is 'validation'"),
     ],
 )
@@ -111,10 +111,16 @@ def test_idx_files_are_read(folder):
         (folder / "mnist" / f"{name}-ubyte.gz").write_bytes(idx(array))
     assert images("mnist").pixels.flatten().tolist() == list(range(18))
     assert images("mnist", "test").labels.tolist() == [0, 9]
-    (folder / "mnist" / "train-images-idx3-ubyte.gz").write_bytes(b"<html>")
+    whole = idx(pixels)
+    for content in (b"<html>", whole[:12] + bytes(8) + whole[20:]):
+        (folder / "mnist" / "train-images-idx3-ubyte.gz").write_bytes(content)
+        _images.cache_clear()
+        with pytest.raises(ArgumentError, match="must be a gzipped idx file of bytes, but is not: restore it"):
+            images("mnist")
+    (folder / "mnist" / "t10k-labels-idx1-ubyte.gz").write_bytes(idx(np.array([0, 10], np.uint8)))
     _images.cache_clear()
-    with pytest.raises(ArgumentError, match="must be a gzipped idx file of bytes, but is not: restore it"):
-        images("mnist")
+    with pytest.raises(ArgumentError, match="must hold images and as many labels of ten classes"):
+        images("mnist", "test")
 
 
 def picture(path, shade, size=6):
@@ -183,6 +189,45 @@ def test_a_folder_that_is_laid_out_otherwise_is_refused(folder):
         (folder / "mine" / "images" / name).write_text("no picture")
     with pytest.raises(ArgumentError, match=r"a.png must be a picture, but is not"):
         images("mine")
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        (b"filename,label\na.png,cat\na.png,dog\n", "row 3 lists a.png again: mend it"),
+        (b"filename,label\na.png,cat\nb.png\n", "row 3 lacks one of them"),
+        (b"filename,label\na.png,\n", "row 2 lacks one of them"),
+        (b"filename,label\n\xe9.png,cat\n", "must be a table in UTF-8, but is not"),
+    ],
+)
+def test_a_table_with_a_row_that_names_no_picture_of_its_own_is_refused(folder, table, message):
+    picture(folder / "mine" / "images" / "a.png", 10)
+    (folder / "mine" / "train.csv").write_bytes(table)
+    with pytest.raises(ArgumentError, match=message):
+        images("mine")
+    (folder / "mine" / "train.csv").write_bytes(b"\xef\xbb\xbffilename,label\na.png,cat\n")  # as Excel saves it
+    assert images("mine", size=4).classes == ("cat",)
+
+
+def test_a_cache_that_is_damaged_or_cannot_be_written_is_done_without(folder, monkeypatch):
+    picture(folder / "mine" / "train" / "cat" / "1.png", 10)
+    expected = images(str(folder / "mine"), size=4).pixels
+    (kept,) = (cache_folder() / "decoded").iterdir()  # and nothing beside the pictures
+    kept.write_bytes(b"damaged")
+    _images.cache_clear()
+    assert torch.equal(images(str(folder / "mine"), size=4).pixels, expected)
+    (folder / "file").write_text("no folder")
+    monkeypatch.setenv("MESASCOPE_CACHE", str(folder / "file"))
+    _images.cache_clear()
+    with pytest.warns(UserWarning, match="cannot be written .*: set MESASCOPE_CACHE to a folder that can"):
+        assert torch.equal(images(str(folder / "mine"), size=4).pixels, expected)
+
+
+def test_of_sixteen_bits_the_larger_half_is_taken(folder):
+    path = folder / "mine" / "train" / "cat" / "1.png"
+    path.parent.mkdir(parents=True)
+    Image.fromarray(np.full((6, 6), 0x4080, np.uint16)).save(path)
+    assert images("mine", size=4).pixels.unique().tolist() == [0x40]
 
 
 class _Files(BaseHTTPRequestHandler):

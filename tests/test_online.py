@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from mesascope.errors import ArgumentError
+from mesascope.errors import ArgumentError, ArgumentTypeError
 from mesascope.meta import ContinualMAML, MetaLearnerConfig, OnlineDescent
 from mesascope.nets import ClassifierConfig
 from mesascope.records import from_record, to_record
@@ -78,6 +78,12 @@ def test_what_is_drawn_follows_the_seed(method):
 def test_rates_that_fall_are_refused_where_nothing_ends(make):
     with pytest.raises(ArgumentError, match="schedule must be constant, as a stream has no last step, but is 'linear'"):
         make(Training(learning_rate=1e-3))
+
+
+@pytest.mark.parametrize("make", [lambda: OnlineDescent(torch.nn.Linear(2, 2)), lambda: MetaLearnerConfig("mlp")])
+def test_what_builds_no_network_is_refused(make):
+    with pytest.raises(ArgumentTypeError, match=r"must be the config of a network, but is .*: pass ClassifierConfig"):
+        make()
 
 
 def test_learning_starts_from_what_was_learned_before():

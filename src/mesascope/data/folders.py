@@ -44,12 +44,24 @@ def pictures_of(folder: Path, dataset: str, part: str) -> tuple[list[Path], list
 
 
 def _by_table(folder: Path, table: Path) -> tuple[list[Path], list[str]]:
-    with table.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+    try:
+        with table.open(newline="", encoding="utf-8-sig") as file:  # with or without a mark, which Excel leaves
+            rows = list(csv.DictReader(file))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ArgumentError(f"{table} must be a table in UTF-8, but is not ({error}): save it as one.") from None
     if not rows or not {"filename", "label"} <= set(rows[0]):
         raise ArgumentError(
             f"{table} must have the columns filename and label and a row a picture: mend its first line."
         )
+    seen: set[str] = set()
+    for number, row in enumerate(rows, 2):
+        name, label = row["filename"], row["label"]
+        if not name or not label or name in seen:
+            what = f"lists {name} again" if name in seen else "lacks one of them"
+            raise ArgumentError(
+                f"{table} must have a filename of its own and a label in each row, but row {number} {what}: mend it."
+            )
+        seen.add(name)
     paths = [folder / "images" / row["filename"] for row in rows]
     missing = [path for path in paths if not path.is_file()]
     if missing:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gzip
 import hashlib
 import io
 import json
+import os
+import warnings
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch.nn import functional
 
@@ -115,8 +119,10 @@ def _idx(dataset: str, address: str, sums: tuple[str, ...], part: str) -> Images
     """Files in the format idx: four bytes that tell type and axes, a big-endian count each, and the numbers."""
     paths = found(dataset, [Source(name, address + name, md5) for name, md5 in zip(_IDX, sums, strict=True)])
     pixels, labels = (_read_idx(path) for path in (paths[:2] if part == "train" else paths[2:]))
-    if pixels.ndim != 3 or labels.shape != pixels.shape[:1]:
-        raise ArgumentError(f"{paths[0].parent} must hold images and as many labels, but does not: restore its files.")
+    if pixels.ndim != 3 or labels.shape != pixels.shape[:1] or not labels.max(initial=0) < 10:
+        raise ArgumentError(
+            f"{paths[0].parent} must hold images and as many labels of ten classes, but does not: restore its files."
+        )
     return Images(torch.as_tensor(pixels)[:, None], torch.as_tensor(labels).long(), _ten())
 
 
@@ -128,7 +134,7 @@ def _read_idx(path: Path) -> np.ndarray:
         if kind != 8:
             raise ValueError(kind)
         return np.frombuffer(data, np.uint8, offset=4 + 4 * axes).reshape(shape).copy()
-    except (ValueError, OSError, EOFError, IndexError):
+    except (ValueError, OSError, EOFError, IndexError, zlib.error):
         raise ArgumentError(f"{path} must be a gzipped idx file of bytes, but is not: restore it.") from None
 
 
@@ -141,7 +147,7 @@ def _omniglot(part: str) -> Images:
         with zipfile.ZipFile(path) as archive:
             drawings = sorted(name for name in archive.namelist() if name.endswith(".png"))
             pixels = np.stack([_decoded(archive.read(name), "L") for name in drawings])
-    except (zipfile.BadZipFile, OSError, ValueError):
+    except (zipfile.BadZipFile, OSError, ValueError, zlib.error):
         raise ArgumentError(f"{path} must be a zip file of Omniglot's drawings, but is not: restore it.") from None
     characters = ["/".join(name.split("/")[-3:-1]) for name in drawings]
     classes, labels = np.unique(characters, return_inverse=True)
@@ -153,6 +159,8 @@ def _decoded(data: bytes | Path, mode: str, size: int | None = None) -> np.ndarr
     from PIL import Image
 
     with Image.open(io.BytesIO(data) if isinstance(data, bytes) else data) as picture:
+        if picture.mode.startswith("I;16"):  # whose larger half is what eight bits would show
+            picture = Image.fromarray((np.asarray(picture) >> 8).astype(np.uint8))
         picture = picture.convert(mode)
         return np.asarray(picture if size is None else picture.resize((size, size), Image.Resampling.BILINEAR))
 
@@ -163,16 +171,38 @@ def _of_folder(dataset: str, part: str, size: int) -> Images:
     classes, labels = np.unique(names, return_inverse=True)
     state = [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in paths]
     key = hashlib.sha256(json.dumps([size, state]).encode()).hexdigest()[:16]
-    kept = cache_folder() / "decoded" / f"{dataset}-{part}-{key}.safetensors"
-    if kept.is_file():
-        with safe_open(kept, "pt") as file:
-            pixels = file.get_tensor("pixels")
-    else:
+    kept = cache_folder() / "decoded" / f"{key}.safetensors"
+    pixels = _kept(kept)
+    if pixels is None:
         pixels = _all_decoded(paths, size)
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        save_file({"pixels": pixels}, kept.with_suffix(".part"))
-        kept.with_suffix(".part").replace(kept)
+        _keep(kept, pixels)
     return Images(pixels, torch.as_tensor(labels).long(), tuple(map(str, classes)))
+
+
+def _kept(path: Path) -> Tensor | None:
+    """What was decoded before; nothing if the file is damaged."""
+    try:
+        with safe_open(path, "pt") as file:
+            return file.get_tensor("pixels")
+    except (OSError, SafetensorError):
+        return None
+
+
+def _keep(path: Path, pixels: Tensor) -> None:
+    aside = path.with_suffix(f".{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_file({"pixels": pixels}, aside)
+        aside.replace(path)
+    except (OSError, SafetensorError) as error:
+        warnings.warn(
+            f"{path.parent} cannot be written ({error}), and pictures are decoded anew each time: set MESASCOPE_CACHE "
+            "to a folder that can.",
+            stacklevel=2,
+        )
+    finally:
+        with contextlib.suppress(OSError):
+            aside.unlink()
 
 
 def _all_decoded(paths: list[Path], size: int) -> Tensor:

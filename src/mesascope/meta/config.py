@@ -11,7 +11,7 @@ from torch import nn
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy, mse_loss
 
-from mesascope.errors import refuse, require_choice
+from mesascope.errors import ArgumentTypeError, refuse, require_choice, shown
 from mesascope.meta.learner import MetaLearner
 from mesascope.meta.maml import ANIL, BOIL, MAML, ExpMAML, MetaSGD, SparseMAML, SparseMAMLPlus, SparseReLUMAML
 from mesascope.nets import ClassifierConfig
@@ -58,6 +58,7 @@ class MetaLearnerConfig:
     loss: str = "cross-entropy"
 
     def __post_init__(self) -> None:
+        require_config("model", self.model)
         require_choice("method", self.method, METHODS)
         require_choice("loss", self.loss, LOSSES)
         if self.closed is not None and self.method != "sparse-maml":
@@ -74,6 +75,14 @@ class MetaLearnerConfig:
         options: dict[str, Any] = {} if self.closed is None else {"closed": self.closed}
         options |= {"order": self.order, "batch_stats": self.batch_stats, "loss": LOSSES[self.loss]}
         return METHODS[self.method](self.inner_lr, self.steps, **options)
+
+
+def require_config(argument: str, config: object) -> None:
+    """Refuse what builds no network."""
+    if not callable(getattr(config, "build", None)):
+        raise ArgumentTypeError(
+            f"{argument} must be the config of a network, but is {shown(config)}: pass ClassifierConfig(), say."
+        )
 
 
 def outer_loss(ensemble: Ensemble[MetaLearner], batch: Episode) -> Float[Tensor, " members"]:

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Generic, NamedTuple
 
 import torch
+from torch import nn
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from mesascope.errors import refuse, require_count, require_instance
+from mesascope.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    MesascopeError,
+    refuse,
+    require_count,
+    require_instance,
+)
 from mesascope.meta.continual import ContinualMethod, Learning
 from mesascope.nets import MLP
 from mesascope.shapes import Float, Int, Tensor
 from mesascope.streams import stream
 from mesascope.tasks import Episode, accuracy
+from mesascope.tasks.asking import label
 from mesascope.training import Ensemble, Metrics
 from mesascope.training.ensemble import Module
 from mesascope.training.optimizers import load_tensors, trainable
@@ -59,6 +69,8 @@ class ContinualState(Generic[Module]):
         self, members: Sequence[Module] | Ensemble[Module], method: ContinualMethod, seeds: Sequence[int]
     ) -> None:
         require_instance("method", method, ContinualMethod)
+        if isinstance(method, type):
+            raise ArgumentTypeError(f"method must be a method, but is the class {method.__name__}: pass one of it.")
         self.ensemble = members if isinstance(members, Ensemble) else Ensemble(members)
         if len(seeds) != len(self.ensemble):
             refuse("seeds", f"be {len(self.ensemble)}, one a member", list(seeds), "pass as many")
@@ -74,7 +86,7 @@ class ContinualState(Generic[Module]):
     def update(self, batch: ContinualBatch) -> Metrics:
         """Learn from a batch: its ``loss`` is what the method's ``learn`` returns."""
         self._at.generators = [stream(seed, "continual", self.step) for seed in self.seeds]
-        with drawing_from(self.seeds[0], "model", self.step, batch.x.device):
+        with drawing_from(self.seeds[0], "model", self.step, batch.x.device), _in_words(self.ensemble.module, batch):
             losses = self.method.learn(self._at, *batch)
         self.step += 1
         for member, loss in enumerate(losses.tolist()):
@@ -135,6 +147,20 @@ class ContinualState(Generic[Module]):
         return torch.stack(each)
 
 
+@contextlib.contextmanager
+def _in_words(module: nn.Module, batch: ContinualBatch) -> Iterator[None]:
+    """What torch says of a module that cannot learn from a batch, as a sentence."""
+    try:
+        yield
+    except MesascopeError:
+        raise
+    except (RuntimeError, IndexError, ValueError) as error:
+        raise ArgumentError(
+            f"members must learn examples of {batch.x.shape[-1]} numbers in classes up to {int(batch.y.max())}, some "
+            f"of them alone, but {label(module)} does not ({error}): build it for these."
+        ) from error
+
+
 def batch_of(tasks: Episode, step: int, size: int, passes: int = 1) -> ContinualBatch:
     """The batch of a step of streams ``(members, tasks, n, d)``: each task ``passes`` times, then the next.
 
@@ -148,6 +174,10 @@ def batch_of(tasks: Episode, step: int, size: int, passes: int = 1) -> Continual
     count = tasks.context.x.shape[2]
     if count % size:
         refuse("size", f"divide the {count} examples of a task", size, "pass another")
+    require_count("step", step, least=0)
+    steps = tasks.context.x.shape[1] * passes * count // size
+    if step >= steps:
+        refuse("step", f"be below the {steps} batches of the stream", step, "draw more tasks, or take fewer steps")
     task, place = divmod(step, passes * count // size)
     rows = slice(place * size % count, place * size % count + size)
     return ContinualBatch(tasks.context.x[:, task, rows], tasks.context.y[:, task, rows].argmax(-1), task)

@@ -66,7 +66,8 @@ class MAML(nn.Module):
         super().__init__()
         require_number("inner_lr", inner_lr, above=0)
         require_count("steps", steps, least=0)
-        if order not in (1, 2):
+        require_count("order", order)
+        if order > 2:
             refuse("order", "be 1 or 2", order, "choose one of them")
         if not callable(adapt):
             require_choice("adapt", adapt, ("all", "head", "body"))

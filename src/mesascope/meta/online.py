@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from mesascope.errors import refuse, require_count, require_instance, require_number
-from mesascope.meta.config import MetaLearnerConfig
+from mesascope.meta.config import MetaLearnerConfig, require_config
 from mesascope.meta.copies import copies_of
 from mesascope.meta.learner import MetaLearner
 from mesascope.records import register
@@ -40,6 +40,7 @@ class OnlineDescent:
     steps: int = 1
 
     def __post_init__(self) -> None:
+        require_config("net", self.net)
         _check(self)
         require_count("steps", self.steps)
 

@@ -41,9 +41,11 @@ class _Digits:
     def sample(self, batch: int, generator: torch.Generator) -> Episode:
         """Draw ``batch`` tasks in their order, on the generator's device, in float32."""
         check_draw(batch, generator)
-        parts = []
+        parts, sets = [], {part: images(self.dataset, part, self.size) for part in ("train", "test")}
+        if sets["train"].classes != sets["test"].classes:
+            refuse("dataset", "have the same classes to train and to test", self.dataset, "pass mnist, say")
         for name, part in (("samples", "train"), ("queries", "test")):
-            found, count = images(self.dataset, part, self.size), getattr(self, name)
+            found, count = sets[part], getattr(self, name)
             if count > len(found.labels):
                 refuse(name, f"be at most the {len(found.labels)} images of {self.dataset}", count, "lower it")
             parts.append([_drawn(found, count, generator) for _ in range(batch)])

@@ -80,8 +80,8 @@ class FewShotImages:
         found, by_class = sorted_images(self.dataset, self.part, self.size)
         fewest = int(by_class.counts.min())
         if self.shots + self.queries > fewest:
-            most = fewest - self.queries
-            refuse("shots", f"be at most {most}, as a class has {fewest} images", self.shots, "lower shots or queries")
+            rule = f"be at most {fewest} together with queries, the images of {found.classes[by_class.counts.argmin()]}"
+            refuse("shots", rule, self.shots + self.queries, "lower shots or queries")
         kinds = self._turns * len(found.classes)
         if self.ways > kinds:
             refuse("ways", f"be at most {kinds}, the classes of {self.dataset}", self.ways, "lower it")

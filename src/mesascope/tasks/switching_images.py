@@ -80,12 +80,18 @@ class ImageStream:
             for argument, most in (("ways", len(found.classes)), ("shots", int(by_class.counts.min()))):
                 if getattr(settings, argument) > most:
                     refuse(argument, f"be at most {most} for {name}", getattr(settings, argument), "lower it")
+        channels = {name: one.pixels.shape[1] for name, (one, _) in zip(settings.domains, self._sorted, strict=True)}
+        if len(set(channels.values())) > 1:
+            refuse("domains", "have as many channels as each other", channels, "leave some out")
 
     def __len__(self) -> int:
         return len(self.tasks)
 
     def __call__(self, step: int) -> Context:
         """The images of a step and their classes, in random order."""
+        require_count("step", step, least=0)
+        if step >= len(self):
+            refuse("step", f"be below the {len(self)} steps of the stream", step, "make a longer one")
         settings, task = self.settings, int(self.tasks[step])
         found, by_class = self._sorted[int(self.domains[task])]
         scores = torch.rand(1, len(found.classes), generator=stream(self.seed, "classes", task))

@@ -80,7 +80,7 @@ def _learned(name: str, sentence: str, networks: Sequence[tuple[str, str]]) -> C
 def _reads(name: str, sentence: str, networks: Sequence[tuple[str, str]]) -> Claim:
     return Claim(
         name, sentence, "nats a token from the second eighth of the context to its second half, each network",
-        ours("premise"), _over(networks, lambda r, one: _fall(r, *one, "middle")), above(0.0), **EVERY,
+        ours("premise"), _over(networks, lambda r, one: _fall(r, one[0], one[1], "middle")), above(0.0), **EVERY,
     )  # fmt: skip
 
 
