@@ -43,7 +43,7 @@ PRINTED = {
 TUNED = {
     "rotations": (0.01, (0.3, 1), 0.1, 0.3, 0.15),
     "permutations": (0.03, (0.1, 5), 0.1, 0.03, 0.08),
-    "many permutations": (0.03, (0.1, 5), 0.03, 0.1, 0.1),
+    "many permutations": (0.03, (0.1, 5), 0.01, 0.1, 0.1),
 }
 
 
