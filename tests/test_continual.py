@@ -12,6 +12,7 @@ from mesascope.meta import (
     MER,
     ContinualState,
     ExperienceReplay,
+    Gradient,
     LaMAML,
     OnlineSGD,
     Reservoir,
@@ -21,6 +22,7 @@ from mesascope.meta import (
     retained,
 )
 from mesascope.meta.continual import _dual
+from mesascope.meta.gradients import MLPGradient
 from mesascope.nets import MLP, ClassifierConfig
 from mesascope.records import from_record, to_record
 from mesascope.streams import stream
@@ -245,6 +247,28 @@ def test_a_glance_is_what_its_equations_say(kind):
     shares = [(applied(rate) == 0).float().mean().item() for rate in moved]
     assert list(state.closed()[0].values()) == pytest.approx(shares)
     assert 0 < shares[0] < 1
+
+
+@pytest.mark.parametrize("sizes", [[7, 3], [7, 6, 3], [7, 6, 5, 3]])
+@pytest.mark.parametrize(("rows", "steps"), [(1, 1), (4, 4), (9, 5)])
+def test_an_mlp_steps_and_looks_ahead_without_a_step_of_its_first_layer(sizes, rows, steps):
+    """In float64, with rates of which some are 0 and weights that move by as much as they are."""
+    generator = stream(0, "look ahead")
+    torch.manual_seed(0)
+    nets = [MLP(sizes).double() for _ in range(2)]
+    weights = [torch.stack(parts).detach() for parts in zip(*(net.parameters() for net in nets), strict=True)]
+    rates = [torch.randn(one.shape, generator=generator).clamp(min=0).to(one) for one in weights]
+    x = torch.randn(2, rows, 7, generator=generator).double()
+    y = torch.randint(3, (2, rows), generator=generator)
+    quick, slow, before = MLPGradient(), Gradient(MLP.gradient), [one.clone() for one in weights]
+    for one, other in zip(
+        quick.look_ahead(weights, rates, x, y, steps), slow.look_ahead(weights, rates, x, y, steps), strict=True
+    ):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+    assert all(torch.equal(one, other) for one, other in zip(weights, before, strict=True))
+    slow.descend(weights, x, y, 0.7)
+    quick.descend(before, x, y, 0.7)
+    torch.testing.assert_close(before, weights, rtol=1e-10, atol=1e-12)
 
 
 def test_replay_adds_examples_of_the_past():

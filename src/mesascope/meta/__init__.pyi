@@ -21,6 +21,7 @@ from .continual_state import (
     batch_of as batch_of,
     retained as retained,
 )
+from .gradients import Gradient as Gradient, LookAhead as LookAhead
 from .learner import MetaLearner as MetaLearner
 from .maml import (
     ANIL as ANIL,

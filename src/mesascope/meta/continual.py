@@ -6,7 +6,7 @@ tensors ``(members, ...)``, one a parameter.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Protocol, runtime_checkable
 
@@ -15,6 +15,7 @@ import torch
 from scipy.optimize import nnls
 
 from mesascope.errors import require_count, require_number
+from mesascope.meta.gradients import Gradient, Tensors
 from mesascope.meta.memory import Reservoir, TaskMemory
 from mesascope.records import register
 from mesascope.shapes import Float, Int, Tensor
@@ -32,8 +33,6 @@ __all__ = [
     "Sync",
 ]
 
-Tensors = Sequence[Tensor]
-
 
 @dataclass
 class Learning:
@@ -50,7 +49,7 @@ class Learning:
     weights: Tensors
     rates: Tensors
     memory: Reservoir | TaskMemory | None
-    gradient: Callable[[Tensors, Tensor, Tensor], tuple[Float[Tensor, " members"], Tensors]]
+    gradient: Gradient
     generators: Sequence[torch.Generator] = ()
 
 
@@ -205,10 +204,7 @@ class MER:
             start = [one.clone() for one in at.weights]
             for _ in range(self.batches):
                 before = [one.clone() for one in at.weights]
-                bx, by = _with_past(at, *example, self.replay)
-                for one in range(bx.shape[1]):
-                    _, gradient = at.gradient(at.weights, bx[:, one : one + 1], by[:, one : one + 1])
-                    _add(at.weights, gradient, -self.learning_rate)
+                at.gradient.descend(at.weights, *_with_past(at, *example, self.replay), self.learning_rate)
                 _go_back(at.weights, before, self.within)
             _go_back(at.weights, start, self.across)
             _reservoir(at).add(*example, at.generators)
@@ -259,21 +255,14 @@ class LaMAML:
         return losses[0]
 
     def _glance(self, at: Learning, x: Tensor, y: Tensor) -> Tensor:
-        phi, applied, steps = [one.clone() for one in at.weights], self._applied(at.rates), x.shape[1]
-        sums, by_weights, by_rates = ([torch.zeros_like(one) for one in at.weights] for _ in range(3))
-        losses, (bx, by) = torch.zeros(()), _with_past(at, x, y, self.replay)
-        for index in range(steps):
-            _, inner = at.gradient(phi, x[:, index : index + 1], y[:, index : index + 1])
-            _add(sums, inner)
-            _add_products(phi, applied, inner, -1.0)
-            losses, outer = at.gradient(phi, bx, by)
-            _add(by_weights, outer, 1 / steps)
-            _add_products(by_rates, outer, sums, -1 / steps)
-        for rate, one in zip(at.rates, by_rates, strict=True):
+        found = at.gradient.look_ahead(
+            at.weights, self._applied(at.rates), *_with_past(at, x, y, self.replay), steps=x.shape[1]
+        )
+        for rate, one in zip(at.rates, found.by_rates, strict=True):
             one.mul_(self._derivative(rate))
-        _add(at.rates, _clipped(by_rates, self.clip), -self.learning_rate)
-        self._step(at, _clipped(by_weights, self.clip))
-        return losses
+        _add(at.rates, _clipped(found.by_rates, self.clip), -self.learning_rate)
+        self._step(at, _clipped(found.by_weights, self.clip))
+        return found.losses
 
     def _applied(self, rates: Tensors) -> Tensors:
         """What gradients are multiplied by."""

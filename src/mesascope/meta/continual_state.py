@@ -22,6 +22,7 @@ from mesascope.errors import (
     require_instance,
 )
 from mesascope.meta.continual import ContinualMethod, Learning
+from mesascope.meta.gradients import Gradient, MLPGradient
 from mesascope.nets import MLP
 from mesascope.shapes import Float, Int, Tensor
 from mesascope.streams import stream
@@ -79,8 +80,9 @@ class ContinualState(Generic[Module]):
         self._learned = trainable(self.ensemble.weights)
         with torch.no_grad():
             rates, memory = method.start(list(self._learned.values()))
-        self._at = Learning([one.detach() for one in self._learned.values()], rates, memory, self._gradient)
-        self._closed_form = type(self.ensemble.module) is MLP and len(self._learned) == len(self.ensemble.weights)
+        whole = type(self.ensemble.module) is MLP and len(self._learned) == len(self.ensemble.weights)
+        gradient = MLPGradient() if whole else Gradient(self._gradient)
+        self._at = Learning([one.detach() for one in self._learned.values()], rates, memory, gradient)
         self._diverged = [0] * len(self.ensemble)
 
     def update(self, batch: ContinualBatch) -> Metrics:
@@ -132,8 +134,6 @@ class ContinualState(Generic[Module]):
         return dict(zip(self._learned, self._at.weights, strict=True))
 
     def _gradient(self, weights: Sequence[Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
-        if self._closed_form:
-            return MLP.gradient(weights, x, y)
         leaves = [one.detach().requires_grad_() for one in weights]
         self.ensemble.module.train()
         scores = self._scores(self.ensemble.weights | dict(zip(self._learned, leaves, strict=True)), x)

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -165,21 +166,52 @@ class MLP(_Classifier):
             weights: all networks' parameters, stacked, in the order of ``parameters()``: each layer's weight and bias.
             y: classes.
         """
-        layers = list(zip(weights[::2], weights[1::2], strict=True))
-        hidden, rows = [x], x.shape[1]
-        for weight, bias in layers[:-1]:
-            hidden.append(torch.baddbmm(bias[:, None], hidden[-1], weight.mT).relu_())
-        weight, bias = layers[-1]
-        logs = torch.baddbmm(bias[:, None], hidden[-1], weight.mT).log_softmax(-1)
+        first, *others = weights
+        losses, signals = MLP.signals(others, torch.bmm(x, first.mT), y)
+        return losses, MLP.products([Signal(signals[0].error, x), *signals[1:]])
+
+    @staticmethod
+    def signals(
+        others: Sequence[Float[Tensor, "members ..."]],
+        written: Float[Tensor, "members n width"],
+        y: Int[Tensor, "members n"],
+    ) -> tuple[Float[Tensor, " members"], list[Signal]]:
+        """The mean cross-entropy of several networks, and of each layer what its gradient is the product of.
+
+        Args:
+            others: all parameters but the first layer's weight, as `gradient` has them.
+            written: what the first layer puts out, without its bias. What it read is not known, None in its signal.
+        """
+        biases, weights = others[::2], others[1::2]
+        out, read = written + biases[0][:, None], []
+        for weight, bias in zip(weights, biases[1:], strict=True):
+            read.append(out.relu_())
+            out = torch.baddbmm(bias[:, None], read[-1], weight.mT)
+        logs = out.log_softmax(-1)
         losses = -logs.gather(-1, y[..., None])
-        delta = logs.exp_().scatter_add_(-1, y[..., None], -torch.ones_like(losses)).div_(rows)
+        error = logs.exp_().scatter_add_(-1, y[..., None], -torch.ones_like(losses)).div_(y.shape[1])
+        found: list[Signal] = []
+        for weight, one in zip(reversed(weights), reversed(read), strict=True):
+            found = [Signal(error, one), *found]
+            error = torch.bmm(error, weight).mul_(one > 0)
+        return losses.mean((1, 2)), [Signal(error, None), *found]
+
+    @staticmethod
+    def products(signals: Sequence[Signal]) -> list[Float[Tensor, "members ..."]]:
+        """The gradient by each layer's weight, where it is known what the layer read, and by its bias."""
         found: list[Tensor] = []
-        for (weight, _), read in zip(reversed(layers), reversed(hidden), strict=True):
-            by_weight = delta.mT * read if rows == 1 else torch.bmm(delta.mT, read)
-            found = [by_weight, delta.sum(1), *found]
-            if read is not x:
-                delta = torch.bmm(delta, weight).mul_(read > 0)
-        return losses.mean((1, 2)), found
+        for error, read in signals:
+            if read is not None:
+                found.append(error.mT * read if read.shape[1] == 1 else torch.bmm(error.mT, read))
+            found.append(error.sum(1))
+        return found
+
+
+class Signal(NamedTuple):
+    """Of a layer: the derivative of the loss by what it puts out, and what it read."""
+
+    error: Float[Tensor, "members n out"]
+    read: Float[Tensor, "members n in"] | None
 
 
 @register("net", "classifier", of="classifier")

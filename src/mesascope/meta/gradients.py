@@ -1,0 +1,145 @@
+"""The gradient of several members at once, and steps along it on one example after another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+
+from mesascope.nets import MLP
+from mesascope.shapes import Float, Int, Tensor
+
+__all__ = ["Gradient", "LookAhead", "MLPGradient"]
+
+# One a parameter, ``(members, ...)`` each.
+Tensors = Sequence[Tensor]
+
+
+class LookAhead(NamedTuple):
+    """What looking ahead finds: the loss of each member at the end, and the derivatives of its mean over the steps."""
+
+    losses: Float[Tensor, " members"]
+    by_weights: Tensors
+    by_rates: Tensors
+
+
+class Gradient:
+    """The mean loss of each member and its gradient, of weights, ``x (members, n, d)`` and ``y (members, n)``.
+
+    Args:
+        function: that computes them.
+    """
+
+    def __init__(
+        self, function: Callable[[Tensors, Tensor, Tensor], tuple[Float[Tensor, " members"], Tensors]]
+    ) -> None:
+        self.function = function
+
+    def __call__(
+        self, weights: Tensors, x: Float[Tensor, "members n d"], y: Int[Tensor, "members n"]
+    ) -> tuple[Float[Tensor, " members"], Tensors]:
+        return self.function(weights, x, y)
+
+    def descend(
+        self, weights: Tensors, x: Float[Tensor, "members n d"], y: Int[Tensor, "members n"], rate: float
+    ) -> None:
+        """Change the weights by a step on each example, in order: theta <- theta - ``rate`` grad L."""
+        for index in range(x.shape[1]):
+            _, found = self(weights, x[:, index : index + 1], y[:, index : index + 1])
+            for weight, one in zip(weights, found, strict=True):
+                weight.add_(one, alpha=-rate)
+
+    def look_ahead(
+        self,
+        weights: Tensors,
+        rates: Tensors,
+        x: Float[Tensor, "members n d"],
+        y: Int[Tensor, "members n"],
+        steps: int,
+    ) -> LookAhead:
+        """Steps phi <- phi - rates o grad L on the last ``steps`` examples, one by one, and the loss of all after each.
+
+        Its derivatives are to first order: the mean g_k of the gradients at each phi_k, and by the rates
+        -mean_k (g_k o the sum of the steps' gradients up to k).
+        """
+        phi = [one.clone() for one in weights]
+        sums, by_weights, by_rates = ([torch.zeros_like(one) for one in weights] for _ in range(3))
+        losses = x.new_zeros(len(x))
+        for row in range(x.shape[1] - steps, x.shape[1]):
+            _, inner = self(phi, x[:, row : row + 1], y[:, row : row + 1])
+            _descend(phi, sums, rates, inner)
+            losses, outer = self(phi, x, y)
+            _gather(by_weights, by_rates, outer, sums, steps)
+        return LookAhead(losses, by_weights, by_rates)
+
+
+class MLPGradient(Gradient):
+    """The same of `MLP`, whose first layer, by far the largest, takes no step.
+
+    A step on one example x_j changes the first layer by d_j x_j^T, with d_j the derivative of the loss by what the
+    layer puts out. What it puts out for x_i after k steps is thus W x_i - sum_{j<=k} d_j o R (x_j o x_i) with rates R,
+    and R (x_j o x_i) is computed for all pairs at once. Likewise the derivative by R is a sum over pairs:
+    -mean_k sum_{j<=k} sum_i (d_j o e_ki) (x_j o x_i)^T, with e_ki the derivative of the outer loss at phi_k.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(MLP.gradient)
+
+    def descend(
+        self, weights: Tensors, x: Float[Tensor, "members n d"], y: Int[Tensor, "members n"], rate: float
+    ) -> None:
+        first, *others = weights
+        products, written = rate * torch.bmm(x, x.mT), torch.bmm(x, first.mT)
+        moved = torch.empty_like(written)
+        for index in range(x.shape[1]):
+            rows = slice(index, index + 1)
+            _, signals = MLP.signals(others, written[:, rows], y[:, rows])
+            moved[:, rows] = signals[0].error
+            written -= products[:, index, :, None] * moved[:, rows]
+            for place, (error, read) in enumerate(signals):
+                if read is not None:
+                    others[2 * place - 1].baddbmm_(error.mT, read, alpha=-rate)
+                others[2 * place].add_(error.sum(1), alpha=-rate)
+        first.baddbmm_(moved.mT, x, alpha=-rate)
+
+    def look_ahead(
+        self,
+        weights: Tensors,
+        rates: Tensors,
+        x: Float[Tensor, "members n d"],
+        y: Int[Tensor, "members n"],
+        steps: int,
+    ) -> LookAhead:
+        first, *others = weights
+        start, phi = x.shape[1] - steps, [one.clone() for one in others]
+        sums, by_weights, by_rates = ([torch.zeros_like(one) for one in others] for _ in range(3))
+        pairs = (x[:, start:, None] * x[:, None]).flatten(1, 2)
+        changes, written = torch.bmm(pairs, rates[0].mT).unflatten(1, (steps, -1)), torch.bmm(x, first.mT)
+        losses, inner_errors, outer_errors = x.new_zeros(len(x)), [], []
+        for index in range(steps):
+            rows = slice(start + index, start + index + 1)
+            _, signals = MLP.signals(phi, written[:, rows], y[:, rows])
+            inner_errors.append(signals[0].error)
+            written -= inner_errors[-1] * changes[:, index]
+            _descend(phi, sums, rates[1:], MLP.products(signals))
+            losses, signals = MLP.signals(phi, written, y)
+            outer_errors.append(signals[0].error)
+            _gather(by_weights, by_rates, MLP.products(signals), sums, steps)
+        # of each inner step: what all outer losses after it say
+        after = torch.stack(outer_errors, 1).flip(1).cumsum(1).flip(1) / steps
+        own = torch.bmm(after[:, 0].mT, x)
+        across = (torch.stack(inner_errors, 1) * -after).flatten(1, 2)
+        return LookAhead(losses, [own, *by_weights], [torch.bmm(across.mT, pairs), *by_rates])
+
+
+def _descend(phi: Tensors, sums: Tensors, rates: Tensors, inner: Tensors) -> None:
+    for one, total, rate, gradient in zip(phi, sums, rates, inner, strict=True):
+        total.add_(gradient)
+        one.addcmul_(rate, gradient, value=-1.0)
+
+
+def _gather(by_weights: Tensors, by_rates: Tensors, outer: Tensors, sums: Tensors, steps: int) -> None:
+    for weight, rate, gradient, total in zip(by_weights, by_rates, outer, sums, strict=True):
+        weight.add_(gradient, alpha=1 / steps)
+        rate.addcmul_(gradient, total, value=-1 / steps)
