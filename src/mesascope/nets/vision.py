@@ -35,7 +35,7 @@ class _Classifier(Pretrained):
 
 
 class ConvNet4(_Classifier):
-    """Four blocks of a 3 x 3 convolution, BatchNorm, ReLU and max-pooling by 2, and a linear layer.
+    """Four blocks of a 3 x 3 convolution, BatchNorm, max-pooling by 2 and ReLU, and a linear layer.
 
     Args:
         filters: channels of each block.
@@ -58,8 +58,9 @@ class ConvNet4(_Classifier):
         for read, written in itertools.pairwise(widths):
             pool = nn.MaxPool2d(2) if size > 1 else nn.Identity()
             size = max(size // 2, 1)
+            # pooling first rectifies a quarter of the entries, to the same values and gradients
             blocks.append(
-                nn.Sequential(nn.Conv2d(read, written, 3, padding=1), nn.BatchNorm2d(written), nn.ReLU(), pool)
+                nn.Sequential(nn.Conv2d(read, written, 3, padding=1), nn.BatchNorm2d(written), pool, nn.ReLU())
             )
         self.blocks = nn.Sequential(*blocks)
         self.head = nn.Linear(filters * size**2, classes)

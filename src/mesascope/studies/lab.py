@@ -118,6 +118,7 @@ class Lab:
         family: Family,
         tasks: int,
         *,
+        seeds: Sequence[int] | None = None,
         batch: int = 10,
         passes: int = 1,
         looks: int = 1,
@@ -129,16 +130,18 @@ class Lab:
         ``closed``, the share of each parameter's entries that learning does not change, by seed, look and parameter.
 
         Args:
+            seeds: of networks and streams; the run's if None.
             batch: examples of a step.
             passes: how often each task is seen before the next.
             looks: how often in a task accuracy and closed entries are logged.
         """
+        seeds = list(seeds or self.seeds)
         identity = {"network": network, "method": method, "family": family, "tasks": tasks, "batch": batch}
-        record = to_record(identity | {"passes": passes, "seeds": self.seeds})
-        drawn = stacked([family.sample(tasks, stream(seed, "tasks", device=self.device)) for seed in self.seeds])
+        record = to_record(identity | {"passes": passes, "seeds": seeds})
+        drawn = stacked([family.sample(tasks, stream(seed, "tasks", device=self.device)) for seed in seeds])
         assert isinstance(drawn, Episode)
-        networks = [network.build(stream(seed, "init")).to(self.device) for seed in self.seeds]
-        state = ContinualState(networks, method, self.seeds)
+        networks = [network.build(stream(seed, "init")).to(self.device) for seed in seeds]
+        state = ContinualState(networks, method, seeds)
         each = passes * drawn.context.x.shape[2] // batch
         training = Training(tasks * each, batch, evaluate_every=each // looks, checkpoint_every=10 * each)
 
@@ -152,7 +155,7 @@ class Lab:
             return look
 
         ensemble = self._train(
-            name, record, training, [watch(member) for member in range(len(self.seeds))],
+            name, record, training, [watch(member) for member in range(len(seeds))],
             lambda log, checkpoints, bar: fit(
                 state, lambda step: batch_of(drawn, step, batch, passes), training, evaluate=log,
                 checkpoints=checkpoints, observe=bar,

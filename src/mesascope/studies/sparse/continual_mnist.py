@@ -67,7 +67,7 @@ class ContinualMnist:
     """Images of a task that accuracy is measured on."""
     width: int = 100
     """Units of each hidden layer."""
-    widths: tuple[int, ...] = (25, 50, 100, 200, 400)
+    widths: tuple[int, ...] = (25, 50, 100, 200)
     """Those of networks of several sizes."""
     mer_batches: int = 5
     """Times that MER goes over each image."""
@@ -77,10 +77,12 @@ class ContinualMnist:
     """Its tasks."""
     seeds: int = 10
     """Streams and networks."""
+    side_seeds: int = 5
+    """How many of them networks of several sizes and several passes are studied on."""
 
     def __post_init__(self) -> None:
         for name in ("tasks", "many_tasks", "samples", "many_samples", "queries", "width", "mer_batches", "passes",
-                     "pass_tasks"):  # fmt: skip
+                     "pass_tasks", "seeds", "side_seeds"):  # fmt: skip
             require_count(name, getattr(self, name))
 
 
@@ -125,13 +127,16 @@ def measure(lab: Lab, settings: ContinualMnist) -> None:
             found[stream, name] = lab.follow(f"{stream} {name}", net(settings.width), method, family, tasks)
     lab.stage("table", lambda: _table(found))
     family, tasks = streams["rotations"]
-    own = methods("rotations", settings.mer_batches)
-    nets = {width: net(width) for width in settings.widths}
-    by_width = [lab.follow(f"width {w}", one, own["sparse-La-MAML"], family, tasks) for w, one in nets.items()]
+    own, seeds = methods("rotations", settings.mer_batches), lab.seeds[: settings.side_seeds]
+    by_width = [
+        lab.follow(f"width {width}", net(width), own["sparse-La-MAML"], family, tasks, seeds=seeds)
+        for width in settings.widths
+    ]
     lab.stage("widths", lambda: _widths(settings, by_width))
     lab.follow(
-        "passes", net(settings.width), own["La-MAML"], family, settings.pass_tasks, passes=settings.passes, looks=LOOKS
-    )
+        "passes", net(settings.width), own["La-MAML"], family, settings.pass_tasks, seeds=seeds,
+        passes=settings.passes, looks=LOOKS,
+    )  # fmt: skip
 
 
 def _table(found: dict[tuple[str, str], Any]) -> Arrays:

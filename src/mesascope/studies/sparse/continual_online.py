@@ -50,7 +50,7 @@ class ContinualOnline:
     """Datasets that tasks are of, named as often as they are likely."""
     stays: tuple[float, ...] = (0.9, 0.98)
     """Probabilities that a task goes on."""
-    steps: int = 2000
+    steps: int = 1000
     """Batches of a stream."""
     ways: int = 10
     """Classes of a task."""
@@ -74,7 +74,7 @@ class ContinualOnline:
         default_factory=lambda: Training(500, 2, learning_rate=1e-3, schedule="constant", evaluate_every=500)
     )
     """How."""
-    seeds: int = 5
+    seeds: int = 6
     """Streams and networks."""
 
     def __post_init__(self) -> None:
@@ -237,7 +237,7 @@ STUDY = register("study", "continual-online")(
         claims=CLAIMS,
         figures=FIGURES,
         deviations=(
-            "Streams of 2,000 batches in place of 10,000, of networks of 16 filters.",
+            "Streams of 1,000 batches in place of 10,000, of networks of 16 filters.",
             "Numbers of Table 4.6 are lost in the thesis' text: claims are of the order of methods.",
         ),
     )
