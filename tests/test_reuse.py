@@ -8,10 +8,11 @@ import tiny_study
 import torch
 
 from mesascope.errors import NumericalError, RunDirectoryError
-from mesascope.nets import InContextRegressorConfig, TransformerConfig
+from mesascope.meta import ContinualState, SparseLaMAML
+from mesascope.nets import ClassifierConfig, InContextRegressorConfig, TransformerConfig
 from mesascope.runs.checkpoints import TrainingCheckpoints
 from mesascope.studies import Lab, new_run, run_study
-from mesascope.tasks import LinearRegression
+from mesascope.tasks import LinearRegression, RotatedDigits
 from mesascope.training import EnsembleState, half_mse
 
 
@@ -119,3 +120,18 @@ def test_a_network_that_diverged_is_not_judged(tmp_path):
     for _ in ("trained", "loaded"):
         with pytest.raises(NumericalError, match=said):
             Lab(run, 2).train("layer", config, family, tiny_study.TRAINING, loss=half_exploding)
+
+
+def test_a_stream_that_was_followed_is_taken_over_with_what_was_logged_along_it(tmp_path, monkeypatch, capsys):
+    net, family = ClassifierConfig("mlp", width=20, size=8, classes=10), RotatedDigits(20, 30)
+
+    def followed(folder, **options):
+        run = new_run(tiny_study.STUDY, "quick", out=tmp_path / folder, **options)
+        return Lab(run, 2).follow("stream", net, SparseLaMAML(glances=1), family, 3, batch=5)
+
+    first = followed("first")
+    monkeypatch.setattr(ContinualState, "update", None)  # no step can be taken
+    second = followed("second", reuse=tmp_path / "first")
+    assert "training stream: taken over" in capsys.readouterr().err
+    for name in ("learned", "retained", "closed"):
+        assert (first[name] == second[name]).all()

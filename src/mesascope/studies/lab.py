@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, overload
 
@@ -23,7 +24,7 @@ from mesascope.runs.checkpoints import TrainingCheckpoints
 from mesascope.runs.results import record_hash
 from mesascope.shapes import Tensor
 from mesascope.streams import stream
-from mesascope.studies.reuse import Watch, logged_rows, logged_steps, take_over
+from mesascope.studies.reuse import Finished, Watch, logged_rows, logged_steps, take_over
 from mesascope.tasks import Episode, Family, SequenceFamily, accuracy
 from mesascope.training import Ensemble, ParameterGroup, ProgressBar, Training, fit, half_mse, train
 from mesascope.training.family import stacked
@@ -140,26 +141,36 @@ class Lab:
         record = to_record(identity | {"passes": passes, "seeds": seeds})
         drawn = stacked([family.sample(tasks, stream(seed, "tasks", device=self.device)) for seed in seeds])
         assert isinstance(drawn, Episode)
-        networks = [network.build(stream(seed, "init")).to(self.device) for seed in seeds]
-        state = ContinualState(networks, method, seeds)
+
+        def begun() -> ContinualState:
+            networks = [network.build(stream(seed, "init")).to(self.device) for seed in seeds]
+            return ContinualState(networks, method, seeds)
+
         each = passes * drawn.context.x.shape[2] // batch
         training = Training(tasks * each, batch, evaluate_every=each // looks, checkpoint_every=10 * each)
 
-        def watch(member: int) -> Watch:
-            def look(net: Any) -> dict[str, float]:
+        def watches(state: ContinualState) -> list[Watch]:
+            def look(member: int, net: Any) -> dict[str, float]:
                 task = max(state.step - 1, 0) // each
                 right = accuracy(net(drawn.xq[member, task]), drawn.yq[member, task])
                 shares = {f"closed {key}": share for key, share in state.closed()[member].items()}
                 return {"accuracy": float(right)} | shares
 
-            return look
+            return [partial(look, member) for member in range(len(seeds))]
 
+        def finished(tensors: Mapping[str, Tensor]) -> list[Watch]:
+            state = begun()
+            state.load(tensors)
+            return watches(state)
+
+        state = begun()
         ensemble = self._train(
-            name, record, training, [watch(member) for member in range(len(seeds))],
+            name, record, training, watches(state),
             lambda log, checkpoints, bar: fit(
                 state, lambda step: batch_of(drawn, step, batch, passes), training, evaluate=log,
                 checkpoints=checkpoints, observe=bar,
             ),
+            finished,
         )  # fmt: skip
         return self.stage(name, lambda: _followed(self.run.curves(name), retained(ensemble, drawn), looks))
 
@@ -177,12 +188,22 @@ class Lab:
         return results[name]
 
     def _train(
-        self, name: str, record: Any, training: Training, watches: Sequence[Watch], go: Callable[..., Ensemble]
+        self,
+        name: str,
+        record: Any,
+        training: Training,
+        watches: Sequence[Watch],
+        go: Callable[..., Ensemble],
+        finished: Finished | None = None,
     ) -> Ensemble:
-        """What ``go(log, checkpoints, bar)`` trains, from its last checkpoint on, with what ``watches`` say logged."""
+        """What ``go(log, checkpoints, bar)`` trains, from its last checkpoint on, with what ``watches`` say logged.
+
+        Args:
+            finished: see `take_over`.
+        """
         checkpoints = TrainingCheckpoints(self.run.path / "checkpoints" / name, record, self.device)
         seeds, found = record["seeds"], checkpoints.load()
-        if found is None and take_over(self.run, name, checkpoints, watches, training):
+        if found is None and take_over(self.run, name, checkpoints, finished or (lambda _: watches), training):
             found = checkpoints.load()
         if found is None:
             self._require_no_progress(name, training, checkpoints.folder)

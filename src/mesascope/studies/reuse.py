@@ -10,31 +10,34 @@ from typing import Any
 from mesascope.errors import RunDirectoryError
 from mesascope.runs import Run, open_run
 from mesascope.runs.checkpoints import TrainingCheckpoints, weights_hash
+from mesascope.shapes import Tensor
 from mesascope.training import Training
 
-__all__ = ["Watch", "logged_rows", "logged_steps", "take_over"]
+__all__ = ["Finished", "Watch", "logged_rows", "logged_steps", "take_over"]
 
 # What to log of one network while training.
 Watch = Callable[[Any], Mapping[str, float]]
+# Watches of a training that has left these tensors.
+Finished = Callable[[Mapping[str, Tensor]], Sequence[Watch]]
 
 
-def take_over(
-    run: Run, name: str, checkpoints: TrainingCheckpoints, watches: Sequence[Watch], training: Training
-) -> bool:
+def take_over(run: Run, name: str, checkpoints: TrainingCheckpoints, finished: Finished, training: Training) -> bool:
     """Copy a finished training of the same record, and what it logged, from the run to reuse, if it has one.
 
     Args:
         name: of the training in this run.
         checkpoints: its own, of which there are none yet.
-        watches: numbers to log of each network.
+        finished: numbers to log of each network, of what the checkpoint of a finished training holds.
     """
     if "reuse" not in run.config or run.is_finished:
         return False
     try:
         other = open_run(run.path / run.config["reuse"])
         there = _finished_there(run, other, checkpoints, training.steps)
-        if there is None:
+        found = there and there.load()
+        if there is None or found is None:
             return False
+        watches = finished(found[1])
         rows = _logged_there(other, there.folder.name, checkpoints.config["seeds"], watches, training)
     except RunDirectoryError as error:
         print(f"training {name} anew: {error}", file=sys.stderr, flush=True)
@@ -68,8 +71,7 @@ def _finished_there(run: Run, other: Run, checkpoints: TrainingCheckpoints, step
     folder, start = other.path / "checkpoints", checkpoints.config.get("start")
     if start and weights_hash(run.path / "checkpoints", start) != weights_hash(folder, start):
         return None
-    found = checkpoints.finished_like(folder, steps)
-    return None if found is None or found.load() is None else found
+    return checkpoints.finished_like(folder, steps)
 
 
 def _logged_there(
