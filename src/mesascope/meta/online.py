@@ -148,13 +148,11 @@ class ContinualMAMLState:
 
     def _updated(self, batch: Context) -> Metrics:
         before = _judged(self._scores(self.fast, batch.x), batch)
-        fresh = self._adapted(batch, None)
-        lost = float(cross_entropy(self._scores(fresh, batch.x), batch.y))
-        switch = bool(self.fast) and lost + self.settings.threshold <= before["loss"]
+        switch = bool(self.fast) and self._is_new(batch, before["loss"])
         if switch:
             self._learn()
-            fresh, self.task = self._adapted(batch, None), []
-        self.fast = fresh if switch or not self.fast else self._adapted(batch, self.fast)
+            self.task = []
+        self.fast = self._adapted(batch, None if switch or not self.fast else self.fast)
         self.task = [*self.task, batch][: self.settings.kept]
         return {**before, "switch": float(switch), "closed": self.learner.closed()}
 
@@ -178,6 +176,13 @@ class ContinualMAMLState:
         self.fast = {key.removeprefix("fast/"): one.clone() for key, one in tensors.items() if key.startswith("fast/")}
         kept = range(sum(key.startswith("task/") for key in tensors) // 2)
         self.task = [Context(*(tensors[f"task/{place}/{part}"].clone() for part in "xy")) for place in kept]
+
+    def _is_new(self, batch: Context, loss: float) -> bool:
+        """Whether fresh weights lose less by the threshold, which takes as much to lose."""
+        if loss < self.settings.threshold:
+            return False
+        fresh = self._adapted(batch, None)
+        return float(cross_entropy(self._scores(fresh, batch.x), batch.y)) + self.settings.threshold <= loss
 
     def _learn(self) -> None:
         """One outer step on the task that has ended, if more than its first batch was kept."""
