@@ -25,9 +25,9 @@ SHRUNK = {
     **UNTRAINED,
     "llm-regression": {"tasks": 20, "seeds": 1, "width": 8, "layers": 1},
     **{name: {"tasks": 60, "watch_tasks": 20} for name in STUDIES if name.startswith(("sparse-maml", "cross-domain"))},
-    "continual-online": {"steps": 20, "width": 8},
     "language-mesa": {"context": 32, "windows": 16},
     "language-recall": {"tasks": 300},  # answers are counted: of few sequences two seeds may have as many
+    "continual-online": {"steps": 30, "width": 8, "stays": (0.5,)},  # for the same reason: many first batches of tasks
     "continual-mnist": {
         "samples": 100, "many_samples": 20, "queries": 400, "tasks": 3, "many_tasks": 3, "width": 12, "widths": (4, 6),
         "passes": 1,
