@@ -359,6 +359,8 @@ def test_what_cannot_be_adapted_to_is_refused():
     method, tasks = MAML(0.1, 1, loss=mse_loss), episode()
     with pytest.raises(ArgumentError, match=r"context must be \(n, dx\) and \(n, dy\), but is .*: pass one task's"):
         method.adapt(network(), tasks.context)
+    with pytest.raises(ArgumentError, match=r"model must read inputs \(.*, 3\) of a task, but Linear.* does not"):
+        MAML(0.1, 1, loss=mse_loss).outer_loss(nn.Linear(4, 1), episode(2))
     with pytest.raises(ArgumentError, match=r"model must answer \(.*, 1\) of a task with as many outputs as targets"):
         method.outer_loss(nn.Linear(3, 4).double(), tasks)
 

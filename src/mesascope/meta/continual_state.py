@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Generic, NamedTuple
 
 import torch
-from torch import nn
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from mesascope.errors import (
-    ArgumentError,
     ArgumentTypeError,
-    MesascopeError,
     refuse,
     require_count,
     require_instance,
 )
 from mesascope.meta.continual import ContinualMethod, Learning
+from mesascope.meta.copies import in_words
 from mesascope.meta.gradients import Gradient, MLPGradient
 from mesascope.nets import MLP
 from mesascope.shapes import Float, Int, Tensor
 from mesascope.streams import stream
 from mesascope.tasks import Episode, accuracy
-from mesascope.tasks.asking import label
 from mesascope.training import Ensemble, Metrics
 from mesascope.training.ensemble import Module
 from mesascope.training.optimizers import load_tensors, trainable
@@ -88,7 +84,11 @@ class ContinualState(Generic[Module]):
     def update(self, batch: ContinualBatch) -> Metrics:
         """Learn from a batch: its ``loss`` is what the method's ``learn`` returns."""
         self._at.generators = [stream(seed, "continual", self.step) for seed in self.seeds]
-        with drawing_from(self.seeds[0], "model", self.step, batch.x.device), _in_words(self.ensemble.module, batch):
+        rule = (
+            f"members must learn examples of {batch.x.shape[-1]} numbers in classes up to {int(batch.y.max())}, some "
+            "of them alone"
+        )
+        with drawing_from(self.seeds[0], "model", self.step, batch.x.device), in_words(self.ensemble.module, rule):
             losses = self.method.learn(self._at, *batch)
         self.step += 1
         for member, loss in enumerate(losses.tolist()):
@@ -145,20 +145,6 @@ class ContinualState(Generic[Module]):
         state = {name: one.unbind() for name, one in (weights | self.ensemble.buffers).items()}
         each = [functional_call(module, {n: s[i] for n, s in state.items()}, (x[i],)) for i in range(len(x))]
         return torch.stack(each)
-
-
-@contextlib.contextmanager
-def _in_words(module: nn.Module, batch: ContinualBatch) -> Iterator[None]:
-    """What torch says of a module that cannot learn from a batch, as a sentence."""
-    try:
-        yield
-    except MesascopeError:
-        raise
-    except (RuntimeError, IndexError, ValueError) as error:
-        raise ArgumentError(
-            f"members must learn examples of {batch.x.shape[-1]} numbers in classes up to {int(batch.y.max())}, some "
-            f"of them alone, but {label(module)} does not ({error}): build it for these."
-        ) from error
 
 
 def batch_of(tasks: Episode, step: int, size: int, passes: int = 1) -> ContinualBatch:

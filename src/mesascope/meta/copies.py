@@ -11,10 +11,11 @@ from torch.func import functional_call, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
-from mesascope.errors import ArgumentError
+from mesascope.errors import ArgumentError, MesascopeError
 from mesascope.shapes import Float, Tensor
+from mesascope.tasks.asking import label
 
-__all__ = ["BATCH_STATS", "Copies", "copies_of"]
+__all__ = ["BATCH_STATS", "Copies", "copies_of", "in_words"]
 
 BATCH_STATS = ("transductive", "support", "running")
 
@@ -44,7 +45,8 @@ class Copies:
                 self.together = False
         parts = {name: one.unbind() for name, one in state.items()}
         each = [{name: one[task] for name, one in parts.items()} for task in range(len(x))]
-        return torch.stack([functional_call(self.model, own, (part,)) for own, part in zip(each, x, strict=True)])
+        with in_words(self.model, f"model must read inputs {tuple(x.shape[1:])} of a task"):
+            return torch.stack([functional_call(self.model, own, (part,)) for own, part in zip(each, x, strict=True)])
 
     def alone(self, phi: Mapping[str, Tensor], x: Float[Tensor, "n dx"]) -> Float[Tensor, "n dy"]:
         """What the copy of a single task says."""
@@ -61,6 +63,17 @@ class Copies:
         finally:
             for hook in hooks:
                 hook.remove()
+
+
+@contextmanager
+def in_words(module: nn.Module, rule: str) -> Iterator[None]:
+    """What torch says of a module that breaks a rule, as a sentence."""
+    try:
+        yield
+    except (MesascopeError, torch.OutOfMemoryError):
+        raise
+    except (RuntimeError, IndexError, ValueError) as error:
+        raise ArgumentError(f"{rule}, but {label(module)} does not ({error}): build it for these.") from error
 
 
 @contextmanager
