@@ -288,7 +288,7 @@ def _bars(quantity: str, stream: int) -> Any:
 
 def _bar(quantity: str, stream: int) -> Lines:
     label = {"retained": "retained accuracy (%)", "transfer": "backward transfer (points)"}[quantity]
-    limits = {"xticks": range(len(METHODS)), "xticklabels": [name.replace("sparse-La", "sp.-La") for name in METHODS]}
+    limits = {"xticks": range(len(METHODS)), "xticklabels": [name.replace("sparse-", "sparse-\n") for name in METHODS]}
     return Lines(STREAMS[stream], "", label, _bars(quantity, stream), limits=limits)
 
 
