@@ -21,7 +21,7 @@ from unittest import mock
 
 import torch
 
-from mesascope import learners, lenses, records, tasks
+from mesascope import learners, lenses, meta, records, tasks
 from mesascope.evidence import judge_all
 from mesascope.learners.descent import GradientDescent, GradientDescentPlusPlus
 from mesascope.lenses import access, reading
@@ -157,6 +157,19 @@ def training_tasks() -> contextlib.AbstractContextManager:
     return mock.patch.object(Lab, "draw", seen)
 
 
+def judged_late() -> contextlib.AbstractContextManager:
+    """Batches of a stream that are learned from before they are judged."""
+    stack = contextlib.ExitStack()
+    for state in (meta.ContinualMAMLState, meta.OnlineDescentState):
+
+        def twice(self: Any, batch: Any, update: Any = state.update) -> Any:
+            update(self, batch)
+            return update(self, batch)
+
+        stack.enter_context(mock.patch.object(state, "update", twice))
+    return stack
+
+
 @contextlib.contextmanager
 def no_bug() -> Iterator[None]:
     yield
@@ -180,6 +193,7 @@ MUTATIONS = (
     Mutation("sensitivities are taken at another query", "softmax", other_queries),
     Mutation("the reference's tokens are not clipped", "deep", with_steps(unclipped)),
     Mutation("fresh tasks are those of the first seed's training", "finite-tasks", training_tasks),
+    Mutation("batches are judged after they were learned from", "continual-online", judged_late),
 )
 # What decides the claims soonest, by study.
 CHANGES: dict[str, dict[str, Any]] = {"deep": {"tasks": 5000, "sweep_tasks": 200, "tune_tasks": 200}}
