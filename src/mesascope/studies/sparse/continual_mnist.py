@@ -326,15 +326,18 @@ FIGURES = (
         ),
     ),
     Figure(
-        "closed", "Percent of each parameter's entries that do not change while a network learns turned digits, and of "
-        "all weights at the end by its width; mean and range over seeds. Thesis: Fig. 4.3.",
+        "closed", "Percent of each parameter's entries that do not change while a network learns turned digits; mean "
+        "and range over seeds. Thesis: Fig. 4.3, left and centre.",
+        tuple(Lines(method, "tasks", "closed (%)", _shares(method)) for method in LEARNED), columns=2,
+        shared_legend=True, claims=("closes", "closes-towards-output"),
+    ),
+    Figure(
+        "widths", "Percent of all weights that no longer change after turned digits, and what is retained of them, by "
+        "the width of a network that learns masks; mean and range over seeds. Thesis: Fig. 4.3, right.",
         (
-            Lines("La-MAML", "tasks", "closed (%)", _shares("La-MAML")),
-            Lines("sparse-La-MAML", "tasks", "closed (%)", _shares("sparse-La-MAML")),
-            Lines("sparse-La-MAML", "width", "closed (%)", _sizes("closed", "gd"), log="x"),
-            Lines("sparse-La-MAML", "width", "retained accuracy (%)", _sizes("retained", "trained"), log="x"),
-        ), columns=2,
-        claims=("closes", "closes-towards-output", "less-in-large", "more-retained-in-large"),
+            Lines("", "width", "closed (%)", _sizes("closed", "gd"), log="x"),
+            Lines("", "width", "retained accuracy (%)", _sizes("retained", "trained"), log="x"),
+        ), columns=2, claims=("less-in-large", "more-retained-in-large"),
     ),
     Figure(
         "passes", "Percent of entries that do not change where La-MAML sees each task several times; mean and range "
