@@ -116,30 +116,29 @@ class MLPGradient(Gradient):
         sums, by_weights, by_rates = ([torch.zeros_like(one) for one in others] for _ in range(3))
         pairs = (x[:, start:, None] * x[:, None]).flatten(1, 2)
         changes, written = torch.bmm(pairs, rates[0].mT).unflatten(1, (steps, -1)), torch.bmm(x, first.mT)
-        losses, inner_errors, outer_errors = x.new_zeros(len(x)), [], []
+        scores, inner_errors, outer_errors = x.new_zeros(*y.shape, 1), [], []
         for index in range(steps):
             rows = slice(start + index, start + index + 1)
             _, signals = MLP.signals(phi, written[:, rows], y[:, rows])
             inner_errors.append(signals[0].error)
             written -= inner_errors[-1] * changes[:, index]
             _descend(phi, sums, rates[1:], MLP.products(signals))
-            losses, signals = MLP.signals(phi, written, y)
+            scores, signals = MLP.signals(phi, written, y)
             outer_errors.append(signals[0].error)
             _gather(by_weights, by_rates, MLP.products(signals), sums, steps)
         # of each inner step: what all outer losses after it say
         after = torch.stack(outer_errors, 1).flip(1).cumsum(1).flip(1) / steps
         own = torch.bmm(after[:, 0].mT, x)
         across = (torch.stack(inner_errors, 1) * -after).flatten(1, 2)
+        losses = MLP.losses(scores, y)
         return LookAhead(losses, [own, *by_weights], [torch.bmm(across.mT, pairs), *by_rates])
 
 
 def _descend(phi: Tensors, sums: Tensors, rates: Tensors, inner: Tensors) -> None:
-    for one, total, rate, gradient in zip(phi, sums, rates, inner, strict=True):
-        total.add_(gradient)
-        one.addcmul_(rate, gradient, value=-1.0)
+    torch._foreach_add_(list(sums), list(inner))  # type: ignore[attr-defined]
+    torch._foreach_addcmul_(list(phi), list(rates), list(inner), value=-1.0)  # type: ignore[attr-defined]
 
 
 def _gather(by_weights: Tensors, by_rates: Tensors, outer: Tensors, sums: Tensors, steps: int) -> None:
-    for weight, rate, gradient, total in zip(by_weights, by_rates, outer, sums, strict=True):
-        weight.add_(gradient, alpha=1 / steps)
-        rate.addcmul_(gradient, total, value=-1 / steps)
+    torch._foreach_add_(list(by_weights), list(outer), alpha=1 / steps)  # type: ignore[attr-defined]
+    torch._foreach_addcmul_(list(by_rates), list(outer), list(sums), value=-1 / steps)  # type: ignore[attr-defined]

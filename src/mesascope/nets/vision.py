@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 from torch import nn
-from torch.nn.functional import leaky_relu
+from torch.nn.functional import cross_entropy, leaky_relu
 
 from mesascope.errors import ArgumentTypeError, refuse, require_choice, require_count, require_instance, shown
 from mesascope.nets.layers import module_text
@@ -168,34 +168,40 @@ class MLP(_Classifier):
             y: classes.
         """
         first, *others = weights
-        losses, signals = MLP.signals(others, torch.bmm(x, first.mT), y)
-        return losses, MLP.products([Signal(signals[0].error, x), *signals[1:]])
+        scores, signals = MLP.signals(others, torch.bmm(x, first.mT), y)
+        return MLP.losses(scores, y), MLP.products([Signal(signals[0].error, x), *signals[1:]])
 
     @staticmethod
     def signals(
         others: Sequence[Float[Tensor, "members ..."]],
         written: Float[Tensor, "members n width"],
         y: Int[Tensor, "members n"],
-    ) -> tuple[Float[Tensor, " members"], list[Signal]]:
-        """The mean cross-entropy of several networks, and of each layer what its gradient is the product of.
+    ) -> tuple[Float[Tensor, "members n classes"], list[Signal]]:
+        """The scores of several networks, and of each layer what the gradient of `losses` is the product of.
 
         Args:
             others: all parameters but the first layer's weight, as `gradient` has them.
             written: what the first layer puts out, without its bias. What it read is not known, None in its signal.
         """
         biases, weights = others[::2], others[1::2]
-        out, read = written + biases[0][:, None], []
+        scores, read = written + biases[0][:, None], []
         for weight, bias in zip(weights, biases[1:], strict=True):
-            read.append(out.relu_())
-            out = torch.baddbmm(bias[:, None], read[-1], weight.mT)
-        logs = out.log_softmax(-1)
-        losses = -logs.gather(-1, y[..., None])
-        error = logs.exp_().scatter_add_(-1, y[..., None], -torch.ones_like(losses)).div_(y.shape[1])
+            read.append(scores.relu_())
+            scores = torch.baddbmm(bias[:, None], read[-1], weight.mT)
+        error = scores.softmax(-1)
+        error.scatter_add_(-1, y[..., None], error.new_full((*y.shape, 1), -1.0))
+        if y.shape[1] > 1:
+            error.div_(y.shape[1])
         found: list[Signal] = []
         for weight, one in zip(reversed(weights), reversed(read), strict=True):
             found = [Signal(error, one), *found]
-            error = torch.bmm(error, weight).mul_(one > 0)
-        return losses.mean((1, 2)), [Signal(error, None), *found]
+            error = torch.ops.aten.threshold_backward(torch.bmm(error, weight), one, 0.0)
+        return scores, [Signal(error, None), *found]
+
+    @staticmethod
+    def losses(scores: Float[Tensor, "members n classes"], y: Int[Tensor, "members n"]) -> Float[Tensor, " members"]:
+        """The mean cross-entropy of each network."""
+        return cross_entropy(scores.flatten(0, 1), y.flatten(), reduction="none").view(y.shape).mean(1)
 
     @staticmethod
     def products(signals: Sequence[Signal]) -> list[Float[Tensor, "members ..."]]:

@@ -250,7 +250,7 @@ EXAMPLES: dict[str, dict[str, list[Callable[..., Any]]]] = {
         "online-sgd": [lambda: OnlineSGD(0.3)],
         "experience-replay": [lambda: ExperienceReplay(0.3)],
         "gem": [lambda: GEM(0.3)],
-        "mer": [lambda: MER(0.3, within=0.3, memory=20, replay=2, batches=1)],
+        "mer": [lambda: MER(0.1, within=0.3, memory=20, replay=2, batches=1)],
         "la-maml": [lambda: LaMAML(rate=0.3, glances=2)],
         "sync": [lambda: Sync(outer_rate=0.3, glances=2)],
         "online-descent": [lambda: OnlineDescent(ClassifierConfig("mlp", 16, size=8, classes=4))],
