@@ -84,11 +84,11 @@ class ContinualState(Generic[Module]):
     def update(self, batch: ContinualBatch) -> Metrics:
         """Learn from a batch: its ``loss`` is what the method's ``learn`` returns."""
         self._at.generators = [stream(seed, "continual", self.step) for seed in self.seeds]
-        rule = (
+        words = in_words(self.ensemble.module, lambda: (
             f"members must learn examples of {batch.x.shape[-1]} numbers in classes up to {int(batch.y.max())}, some "
             "of them alone"
-        )
-        with drawing_from(self.seeds[0], "model", self.step, batch.x.device), in_words(self.ensemble.module, rule):
+        ))  # fmt: skip
+        with drawing_from(self.seeds[0], "model", self.step, batch.x.device), words:
             losses = self.method.learn(self._at, *batch)
         self.step += 1
         for member, loss in enumerate(losses.tolist()):

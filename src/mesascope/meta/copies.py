@@ -45,7 +45,7 @@ class Copies:
                 self.together = False
         parts = {name: one.unbind() for name, one in state.items()}
         each = [{name: one[task] for name, one in parts.items()} for task in range(len(x))]
-        with in_words(self.model, f"model must read inputs {tuple(x.shape[1:])} of a task"):
+        with in_words(self.model, lambda: f"model must read inputs {tuple(x.shape[1:])} of a task"):
             return torch.stack([functional_call(self.model, own, (part,)) for own, part in zip(each, x, strict=True)])
 
     def alone(self, phi: Mapping[str, Tensor], x: Float[Tensor, "n dx"]) -> Float[Tensor, "n dy"]:
@@ -66,14 +66,14 @@ class Copies:
 
 
 @contextmanager
-def in_words(module: nn.Module, rule: str) -> Iterator[None]:
-    """What torch says of a module that breaks a rule, as a sentence."""
+def in_words(module: nn.Module, rule: Callable[[], str]) -> Iterator[None]:
+    """What torch says of a module that breaks a rule, as a sentence; ``rule`` is only then asked for its words."""
     try:
         yield
     except (MesascopeError, torch.OutOfMemoryError):
         raise
     except (RuntimeError, IndexError, ValueError) as error:
-        raise ArgumentError(f"{rule}, but {label(module)} does not ({error}): build it for these.") from error
+        raise ArgumentError(f"{rule()}, but {label(module)} does not ({error}): build it for these.") from error
 
 
 @contextmanager

@@ -169,7 +169,7 @@ class MLP(_Classifier):
         """
         first, *others = weights
         scores, signals = MLP.signals(others, torch.bmm(x, first.mT), y)
-        return MLP.losses(scores, y), MLP.products([Signal(signals[0].error, x), *signals[1:]])
+        return MLP.losses(scores, y), MLP.products([signals[0]._replace(read=x), *signals[1:]])
 
     @staticmethod
     def signals(

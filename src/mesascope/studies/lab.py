@@ -149,23 +149,14 @@ class Lab:
         each = passes * drawn.context.x.shape[2] // batch
         training = Training(tasks * each, batch, evaluate_every=each // looks, checkpoint_every=10 * each)
 
-        def watches(state: ContinualState) -> list[Watch]:
-            def look(member: int, net: Any) -> dict[str, float]:
-                task = max(state.step - 1, 0) // each
-                right = accuracy(net(drawn.xq[member, task]), drawn.yq[member, task])
-                shares = {f"closed {key}": share for key, share in state.closed()[member].items()}
-                return {"accuracy": float(right)} | shares
-
-            return [partial(look, member) for member in range(len(seeds))]
-
         def finished(tensors: Mapping[str, Tensor]) -> list[Watch]:
             state = begun()
             state.load(tensors)
-            return watches(state)
+            return _along(state, drawn, each)
 
         state = begun()
         ensemble = self._train(
-            name, record, training, watches(state),
+            name, record, training, _along(state, drawn, each),
             lambda log, checkpoints, bar: fit(
                 state, lambda step: batch_of(drawn, step, batch, passes), training, evaluate=log,
                 checkpoints=checkpoints, observe=bar,
@@ -256,6 +247,18 @@ def _require_no_divergence(name: str, seeds: Sequence[int], trained: Ensemble) -
                 f"training {name} must not diverge, but the network of seed {seed} did{when}: start anew with a lower "
                 "learning rate."
             )
+
+
+def _along(state: ContinualState, tasks: Episode, steps: int) -> list[Watch]:
+    """Of each member of a stream of tasks that take so many steps: accuracy on the present one, and closed shares."""
+
+    def look(member: int, net: Any) -> dict[str, float]:
+        task = max(state.step - 1, 0) // steps
+        right = accuracy(net(tasks.xq[member, task]), tasks.yq[member, task])
+        shares = {f"closed {key}": share for key, share in state.closed()[member].items()}
+        return {"accuracy": float(right)} | shares
+
+    return [partial(look, member) for member in range(len(state.seeds))]
 
 
 def _followed(curves: Arrays, at_the_end: Tensor, looks: int) -> Arrays:
