@@ -48,7 +48,7 @@ class LanguageMesa:
 
     training: Training = field(
         default_factory=lambda: Training(
-            1000, 16, learning_rate=6e-3, schedule="cosine", warmup_steps=100, decay_from=0.0, final_rate=0.1,
+            700, 16, learning_rate=6e-3, schedule="cosine", warmup_steps=70, decay_from=0.0, final_rate=0.1,
             optimizer="adamw", betas=(0.9, 0.95), weight_decay=0.1, clip=1.0, evaluate_every=100,
         )
     )  # fmt: skip

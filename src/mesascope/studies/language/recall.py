@@ -47,7 +47,7 @@ USUAL: dict[str, Any] = {"schedule": "cosine", "optimizer": "adamw", "weight_dec
 class Recall:
     """Settings of the study."""
 
-    training: Training = field(default_factory=lambda: plan(1500, 3e-3, batch=32, warmup_steps=150, **USUAL))
+    training: Training = field(default_factory=lambda: plan(1000, 3e-3, batch=32, warmup_steps=100, **USUAL))
     """How the networks train."""
     tuned: bool = False
     """Whether each kind trains at a rate of its own, found on other sequences, in place of training's."""
