@@ -1,13 +1,16 @@
 """Tokens a second of small language models in training and in decoding, by the kind of their second layer.
 
 Two layers with MLPs, the first one softmax, the second softmax, linear, delta or mesa, without features and with those
-of DPFP (nu = 3), at a context of 1,024, beside the softmax model in plain PyTorch; all take turns in one process. Then
-milliseconds a token after 256 to 16,384 tokens, and bytes of the state. Writes benchmarks/results/language.json and
-prints tables. Some ten minutes on two cores.
+of DPFP (nu = 3), at a context of 1,024, beside the softmax model in plain PyTorch and, on a GPU (all under bfloat16
+autocast there), models with the layers of flash-linear-attention where it is installed; all take turns in one process.
+Then milliseconds a token after 256 to 16,384 tokens, and bytes of the state. Writes benchmarks/results/language.json
+and prints tables. Some ten minutes on two cores.
 """
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import json
 import platform
 import statistics
@@ -39,35 +42,59 @@ MODELS = {
     "mesa, nu = 3": ("softmax, mesa", 3),
 }
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+AUTOCAST = torch.bfloat16 if DEVICE == "cuda" else None
 
 
-class Block(nn.Module):
-    """A layer of attention and an MLP as one writes them."""
+class Attention(nn.Module):
+    """Softmax attention as one writes it, by torch's own kernels."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.norm, self.mlp_norm = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
         self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH, bias=False), nn.Linear(WIDTH, WIDTH, bias=False)
+
+    def forward(self, tokens: Tensor) -> tuple[Tensor]:
+        q, k, v = (part.unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in self.qkv(tokens).chunk(3, -1))
+        read = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return (self.out(read.transpose(1, 2).flatten(2)),)
+
+
+class Block(nn.Module):
+    """A layer of attention, whose first output is what it adds to the tokens, and an MLP."""
+
+    def __init__(self, attention: nn.Module) -> None:
+        super().__init__()
+        self.norm, self.mlp_norm, self.attention = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH), attention
         self.mlp = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        q, k, v = (part.unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in self.qkv(self.norm(tokens)).chunk(3, -1))
-        read = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        tokens = tokens + self.out(read.transpose(1, 2).flatten(2))
+        tokens = tokens + self.attention(self.norm(tokens))[0]
         return tokens + self.mlp(self.mlp_norm(tokens))
 
 
 class Plain(nn.Module):
-    """The softmax model with torch's own attention."""
+    """The model in plain PyTorch: a layer of softmax, and one of the attention that is given."""
 
-    def __init__(self) -> None:
+    def __init__(self, second: nn.Module) -> None:
         super().__init__()
         self.embedding, self.places = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(CONTEXT, WIDTH)
-        self.blocks, self.norm = nn.Sequential(Block(), Block()), nn.LayerNorm(WIDTH)
+        self.blocks, self.norm = nn.Sequential(Block(Attention()), Block(second)), nn.LayerNorm(WIDTH)
 
     def forward(self, tokens: Tensor) -> Tensor:
         places = self.places.weight[: tokens.shape[-1]]
         return self.norm(self.blocks(self.embedding(tokens) + places)) @ self.embedding.weight.mT
+
+
+def layers_of_fla() -> dict[str, nn.Module]:
+    """Layers of flash-linear-attention, whose kernels need a GPU: none where it is not installed, or there is none."""
+    if DEVICE != "cuda" or importlib.util.find_spec("fla") is None:
+        return {}
+    layers = importlib.import_module("fla.layers")
+    size = {"hidden_size": WIDTH, "num_heads": HEADS}
+    return {
+        "linear": layers.LinearAttention(**size, feature_map="identity"),
+        "delta": layers.DeltaNet(**size, use_short_conv=False),
+        "mesa": layers.MesaNet(**size, head_dim=WIDTH // HEADS),  # it has short convolutions always
+    }
 
 
 def network(name: str, positions: str = "learned") -> nn.Module:
@@ -85,9 +112,11 @@ def finished() -> None:
 
 def trained(windows: Tensor) -> dict[str, dict[str, float]]:
     """Tokens a second of training steps, medians of turns, and parameters."""
-    models = {"plain PyTorch": Plain().to(DEVICE), **{name: network(name) for name in MODELS}}
+    others = {"plain PyTorch": Attention(), **{f"fla, {name}": layer for name, layer in layers_of_fla().items()}}
+    models = {name: Plain(layer).to(DEVICE) for name, layer in others.items()}
+    models |= {name: network(name) for name in MODELS}
     steps: dict[str, Callable[[Tensor], Any]] = {
-        name: ModuleState(model, next_token_loss, PLAN).update for name, model in models.items()
+        name: ModuleState(model, next_token_loss, PLAN, autocast=AUTOCAST).update for name, model in models.items()
     }
     times: dict[str, list[float]] = {name: [] for name in steps}
     for _ in range(ROUNDS + 1):
