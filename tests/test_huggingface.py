@@ -20,7 +20,8 @@ LAYERS = ["softmax", "linear, mesa", "softmax, delta, mesa"]
 
 def built(layers="softmax, delta, mesa", width=16, seed=0, **options):
     """One that is sure of little but not of nothing, so that beams differ and samples too."""
-    config = layered(layers, 50, 64, width=width, n_heads=2, convolution=2, forget=True, **options)
+    own = {} if layers == "softmax" else {"convolution": 2, "forget": True}
+    config = layered(layers, 50, 64, width=width, n_heads=2, **own, **options)
     network = config.build(stream(seed, "init")).double().eval()
     with torch.no_grad():
         network.logits.mul_(4)

@@ -136,8 +136,9 @@ def settings_for(corpus, **changes):
         12, 4, learning_rate=1e-2, optimizer="adamw", clip=1.0, evaluate_every=4, checkpoint_every=4,
     )  # fmt: skip
     return LanguageTraining(
-        str(corpus.folder), "softmax, mesa", 16, 2, 2, 24, dropout=0.1, training=plan, validation_windows=6, **changes
-    )
+        str(corpus.folder), "softmax, mesa", 16, 2, 2, 24, dpfp=3, dropout=0.1, training=plan, validation_windows=6,
+        **changes,
+    )  # fmt: skip
 
 
 def weights_of(model):
@@ -199,6 +200,9 @@ def test_training_lowers_the_validation_loss_and_tells_the_tokens_a_second(corpu
         ({"layers": "softmax, mess"}, "layers must be one of"),
         ({"accumulate": 3}, "accumulate must divide the batch of 4 windows, but is 3"),
         ({"autocast": "float8"}, "autocast must be one of"),
+        ({"layers": "linear", "positions": "rotary"}, "positions must be learned or none where no layer is softmax"),
+        ({"layers": "softmax", "forget": True}, "forget must be left out where all layers are softmax, but is True"),
+        ({"layers": "softmax*2", "convolution": 4}, "convolution must be left out where all layers are softmax"),
     ],
 )
 @pytest.mark.usefixtures("unchecked")
@@ -294,4 +298,5 @@ def test_of_scales_the_first_layer_that_grew_is_named():
         moved(before, Scales(9, (1.0, math.nan, math.nan, 1.0)))
         == "tokens after layer 0 are the first that are not finite"
     )
+    assert moved(before, Scales(9, (1.0, 1.1, 2.0, 3.0))) == "no layer has doubled its tokens since step 3"
     assert moved(None, Scales(9, (1.0, 4.0, 2.0, 3.0))).startswith("tokens after layer 0 are the largest")

@@ -189,11 +189,40 @@ def test_broken_lines_are_counted_or_refused(tmp_path, capsys):
 
 
 def test_folders_are_read_in_the_order_of_names_and_other_files_left_alone(tmp_path):
-    for name in ("b.txt", "a.md", "sub/c.jsonl", "image.png"):
+    for name in ("b.txt", "a.md", "sub/c.jsonl", "image.png", "about.json", "sub/cache-4f.arrow"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("x")
     assert [path.name for path in files_of([tmp_path])] == ["a.md", "b.txt", "c.jsonl"]
     assert files_of([tmp_path / "image.png"]) == [tmp_path / "image.png"]
+
+
+def test_what_is_no_text_is_refused_by_name_and_rows_are_rows(tmp_path):
+    (tmp_path / "rows.jsonl.zst").write_bytes(b"(\xb5/\xfd\x00 packed otherwise")
+    with pytest.raises(ArgumentError, match=r"rows\.jsonl\.zst must be text in UTF-8, but has bytes of 0: unpack it"):
+        prepare([tmp_path / "rows.jsonl.zst"], tmp_path / "out")
+    (tmp_path / "c4.json.gz").write_bytes(gzip.compress(rows(TEXTS).encode()))
+    assert texts_of(tmp_path / "c4.json.gz") == (TEXTS, [])
+
+
+def test_a_damaged_group_of_rows_is_left_out_and_told_by_its_first_row(tmp_path):
+    path = tmp_path / "table.parquet"
+    pyarrow.parquet.write_table(pa.table({"text": TEXTS}), path, row_group_size=10, compression="gzip")
+    column = pyarrow.parquet.ParquetFile(path).metadata.row_group(2).column(0)
+    data, start = bytearray(path.read_bytes()), column.data_page_offset
+    data[start : start + column.total_compressed_size // 2] = bytes(column.total_compressed_size // 2)
+    path.write_bytes(data)
+    found, said = texts_of(path)
+    assert found == TEXTS[:20] + TEXTS[30:]
+    assert [one.split(" (")[0] for one in said] == ["21: no whole group of rows"]
+    with pytest.raises(ArgumentError, match="line 21 is no whole group of rows"):
+        prepare([path], tmp_path / "out", validation=0.3, broken="refuse")
+
+
+def test_a_tokenizer_of_somebody_else_is_not_written_over(tmp_path):
+    (tmp_path / "tokenizer.json").write_text("theirs")
+    with pytest.raises(ArgumentError, match=r"out must be a folder without a corpus or a tokenizer\.json"):
+        prepare([written(tmp_path, "rows.jsonl")], tmp_path, validation=0.3)
+    assert (tmp_path / "tokenizer.json").read_text() == "theirs"
 
 
 @pytest.mark.parametrize(
@@ -211,7 +240,10 @@ def test_folders_are_read_in_the_order_of_names_and_other_files_left_alone(tmp_p
             r"validation must have a document, but all 60 are in the other part \(validation = 1e-09\)",
         ),
         ({"broken": "keep"}, "broken must be one of 'refuse', 'skip'"),
-        ({"field": "body"}, "paths must hold text, but 1 files have none"),
+        (
+            {"field": "body"},
+            r"paths must hold text, but 1 files have none \(line 1 of rows.jsonl: no text in 'body'\): name another",
+        ),
         ({"delimiter": ""}, "delimiter must have at least one character"),
         ({"shard": 0}, "shard must be at least 1"),
     ],
@@ -220,7 +252,7 @@ def test_what_cannot_be_prepared_is_refused_in_a_sentence(change, message, tmp_p
     given = {"paths": [written(tmp_path, "rows.jsonl")], "validation": 0.3} | change
     with pytest.raises(ArgumentError, match=message):
         prepare(out=tmp_path / "out", **given)
-    assert not (tmp_path / "out" / "index.json").exists()
+    assert not (tmp_path / "out").exists() or not any((tmp_path / "out").iterdir())
 
 
 def test_no_text_at_all_is_refused(tmp_path):
@@ -278,7 +310,7 @@ def test_a_vocabulary_reaches_to_the_largest_of_its_numbers(tmp_path):
 
 def test_a_corpus_that_is_not_whole_is_refused(tmp_path):
     whole = prepare([written(tmp_path, "rows.jsonl")], tmp_path / "whole", validation=0.3, shard=500).folder
-    with pytest.raises(ArgumentError, match="out must be a folder without a corpus"):
+    with pytest.raises(ArgumentError, match=r"out must be a folder without a corpus or a tokenizer\.json, but is"):
         prepare([tmp_path / "rows.jsonl"], whole)
 
     def damaged(name, change):
@@ -352,4 +384,4 @@ def test_a_full_disk_names_the_file_and_leaves_no_index(kept, tmp_path, monkeypa
     with pytest.raises(OSError, match="No space left") as error:
         prepare([path], tmp_path / "out", validation=0.3)
     assert str(error.value.filename).endswith(".bin")
-    assert not (tmp_path / "out" / "index.json").exists()
+    assert not any((tmp_path / "out").iterdir())

@@ -20,6 +20,7 @@ from mesascope.training import ModuleState, Training, own_share
 STEPS = 24
 OPTIONS = (
     "--width=16", "--n-heads=2", "--mlp=2", "--context=32", "--dropout=0",
+    "--dpfp=3",  # with 1 some gradients are next to nothing, and Adam makes much of how they are rounded
     "--accumulate=2", "--device=cpu", "--validation-windows=8", "--training.warmup-steps=5", "--training.batch=8",
     "--training.evaluate-every=4", "--training.checkpoint-every=8",
 )  # fmt: skip
@@ -135,6 +136,23 @@ def test_an_average_of_split_weights_is_refused(monkeypatch):
     monkeypatch.setattr("mesascope.training.module_state.is_split", lambda weight: True)
     with pytest.raises(ArgumentError, match="average must be None where weights are split over processes"):
         ModuleState(torch.nn.Linear(1, 1), lambda f, x: f(x).mean(), Training(1, average=1.0))
+
+
+def test_what_the_first_process_refuses_it_says_and_the_rest_end_without_a_word(corpus, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "notes.txt").write_text("mine")
+    done = subprocess.run(command(TOGETHER, corpus, tmp_path / "run"), capture_output=True, text=True, timeout=120)
+    assert done.returncode != 0
+    assert done.stderr.count("mesascope: ") == 1
+    assert "Connection" not in done.stderr
+    assert "distributed.broadcast" not in done.stderr
+
+
+def test_a_batch_that_processes_cannot_share_is_refused_before_there_is_a_run(corpus, tmp_path):
+    line = command(TOGETHER, corpus, tmp_path / "run", "--training.batch", "6")
+    done = subprocess.run(line, capture_output=True, text=True, timeout=120)
+    assert "batch must be a multiple of 4, 2 parts in 2 processes, but is 6: choose one" in done.stderr
+    assert not (tmp_path / "run").exists()
 
 
 def test_without_a_folder_several_processes_are_refused(corpus):

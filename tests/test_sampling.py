@@ -21,7 +21,7 @@ def tokenizer(tmp_path_factory):
 
 
 def built(layers="softmax, mesa", **options):
-    size = {"width": 16, "n_heads": 2, "positions": "rotary"}
+    size = {"width": 16, "n_heads": 2, "positions": "rotary" if "softmax" in layers else "none"}
     return layered(layers, 300, 60, **size | options).build(stream(0, "init")).double().eval()
 
 

@@ -118,6 +118,8 @@ class _OnCorpus:
     """Folder that mesascope language prepare wrote, with the model's own tokenizer."""
     split: Literal["train", "validation"] = "validation"
     """Part of its documents."""
+    device: str = "auto"
+    """Where to compute: cpu, cuda, cuda:1, ... or mps; auto takes a GPU if there is one."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +135,7 @@ class Evaluate(_OnCorpus):
     def __call__(self) -> None:
         from mesascope.language import evaluated, load_language_model
 
-        print(evaluated(*load_language_model(self.model), self.corpus, self.split, self.windows))
+        print(evaluated(*load_language_model(self.model, self.device), self.corpus, self.split, self.windows))
 
 
 @dataclass(frozen=True)
@@ -155,13 +157,15 @@ class Sample:
     """Draw from the likeliest tokens that make up this probability."""
     seed: int = 0
     """Of what is drawn."""
+    device: str = "auto"
+    """Where to compute: cpu, cuda, cuda:1, ... or mps; auto takes a GPU if there is one."""
 
     def __call__(self) -> None:
         from mesascope.language import continued, load_language_model
 
         pieces = continued(
-            *load_language_model(self.model), self.prompt, tokens=self.tokens, temperature=self.temperature,
-            top_p=self.top_p, seed=self.seed,
+            *load_language_model(self.model, self.device), self.prompt, tokens=self.tokens,
+            temperature=self.temperature, top_p=self.top_p, seed=self.seed,
         )  # fmt: skip
         print(self.prompt, end="")
         for piece in pieces:
@@ -187,7 +191,7 @@ class Inspect(_OnCorpus):
         from mesascope.cli.inspection import draw_inspection
         from mesascope.language import corpus_windows, inspected, load_language_model
 
-        model, tokenizer = load_language_model(self.model)
+        model, tokenizer = load_language_model(self.model, self.device)
         found = inspected(model, corpus_windows(model, tokenizer, self.corpus, self.split, self.windows), self.seed)
         print(found.table())
         copying, induction = found.scores.uniform

@@ -16,12 +16,12 @@ from typing import IO, Any, NamedTuple
 
 from mesascope.errors import ArgumentError, refuse, require_instance, require_package
 
-__all__ = ["Piece", "Problem", "Reading", "files_of", "pieces", "standard_library"]
+__all__ = ["Piece", "Problem", "Reading", "files_of", "pieces", "size_of", "standard_library"]
 
 # Characters of a piece of a document: what is held in memory at once.
 PIECE = 1 << 20
 _TEXT = (".txt", ".md", ".rst", ".py", ".text", ".html", ".tex")
-_ROWS = (".jsonl", ".ndjson")
+_ROWS = (".jsonl", ".ndjson", ".json")
 _TABLES = (".parquet", ".arrow")
 # What an Arrow file begins with, where it is no stream.
 _FILE = b"ARROW1"
@@ -69,8 +69,9 @@ class Reading:
 def files_of(paths: Sequence[str | Path]) -> list[Path]:
     """The files that paths name, those of a folder in the order of their names.
 
-    Plain text (.txt, .py, .md and the like, or any file that is named itself), rows (.jsonl), tables (.parquet, and
-    .arrow as Hugging Face's datasets keeps them on disk), each also packed by gzip but for tables.
+    Plain text (.txt, .py, .md and the like, or any file that is named itself), rows (.jsonl, or .json that is named
+    itself), tables (.parquet, and .arrow as Hugging Face's datasets keeps them on disk, without what it caches there),
+    each also packed by gzip but for tables.
 
     Raises:
         ArgumentError: there is no such path, or a folder holds none of these.
@@ -80,7 +81,7 @@ def files_of(paths: Sequence[str | Path]) -> list[Path]:
     found: list[Path] = []
     for path in map(Path, paths):
         if path.is_dir():
-            own = sorted(one for one in path.rglob("*") if one.is_file() and _kind(one) is not None)
+            own = sorted(one for one in path.rglob("*") if one.is_file() and _is_of_texts(one))
             if not own:
                 known = ", ".join((*_TEXT, *_ROWS, *_TABLES))
                 refuse("paths", f"hold files of text ({known})", str(path), "name the files themselves")
@@ -90,6 +91,12 @@ def files_of(paths: Sequence[str | Path]) -> list[Path]:
         else:
             refuse("paths", "exist", str(path), "name files or folders of text")
     return found
+
+
+def size_of(files: Sequence[Path]) -> int | None:
+    """Bytes of text, about; None where some are packed, which do not tell."""
+    packed = any(_is_packed(file) or file.suffix.lower() == ".parquet" for file in files)
+    return None if packed else sum(file.stat().st_size for file in files)
 
 
 def standard_library(part: str = "") -> list[Path]:
@@ -127,6 +134,11 @@ def _kind(path: Path) -> tuple[str, ...] | None:
     return next((kind for kind in (_TEXT, _ROWS, _TABLES) if suffix.lower() in kind), None)
 
 
+def _is_of_texts(path: Path) -> bool:
+    """Whether a file of a folder holds documents: a .json may be about them, and datasets keeps copies of its rows."""
+    return _kind(path) is not None and path.suffix.lower() != ".json" and not path.match("cache-*.arrow")
+
+
 def _is_packed(path: Path) -> bool:
     return path.suffix.lower() == ".gz"
 
@@ -137,6 +149,8 @@ def _lines(path: Path, reading: Reading, most: int = -1) -> Iterator[tuple[int, 
         file: IO[bytes] = io.BufferedReader(gzip.GzipFile(fileobj=raw)) if _is_packed(path) else raw  # type: ignore[arg-type]
         number, ended = 0, True
         try:
+            if b"\0" in file.peek(1):  # type: ignore[attr-defined]
+                raise ArgumentError(f"{path} must be text in UTF-8, but has bytes of 0: unpack it, or leave it out.")
             while line := file.readline(most):
                 start = len(codecs.BOM_UTF8) if number == 0 and line.startswith(codecs.BOM_UTF8) else 0
                 number += ended
@@ -215,13 +229,11 @@ def _is_utf8(text: str) -> bool:
 
 
 def _of_table(path: Path, reading: Reading) -> Iterator[Piece]:
-    row = 0
-    for batch in _batches(path, reading):
+    for first, batch in _batches(path, reading):
         if reading.field not in batch.schema.names:
             known = ", ".join(batch.schema.names)
             refuse("field", f"be a column of {path} ({known})", reading.field, "name the one that holds the text")
-        for value in batch.column(reading.field):
-            row += 1
+        for row, value in enumerate(batch.column(reading.field), first):
             try:
                 text = value.as_py()
             except UnicodeDecodeError as error:
@@ -230,26 +242,44 @@ def _of_table(path: Path, reading: Reading) -> Iterator[Piece]:
                 yield from _of_row(text, path, row, reading)
 
 
-def _batches(path: Path, reading: Reading) -> Iterator[Any]:
-    """Batches of rows."""
+def _batches(path: Path, reading: Reading) -> Iterator[tuple[int, Any]]:
+    """Batches of rows, each with the number of its first one, counted from 1."""
     arrow = require_package("pyarrow", f"{path.suffix} files", "'mesascope[language]'")
     try:
         if path.suffix.lower() == ".parquet":
-            parquet = require_package("pyarrow.parquet", ".parquet files", "'mesascope[language]'")
-            file = parquet.ParquetFile(path)
-            columns = [reading.field] if reading.field in file.schema_arrow.names else None
-            yield from file.iter_batches(batch_size=64, columns=columns)
-        else:
-            ipc = require_package("pyarrow.ipc", ".arrow files", "'mesascope[language]'")
-            with arrow.memory_map(str(path)) as source:
-                if source.read(len(_FILE)) == _FILE:
-                    file = ipc.open_file(source)
-                    yield from (file.get_batch(index) for index in range(file.num_record_batches))
-                else:
-                    source.seek(0)
-                    yield from ipc.open_stream(source)
-    except (arrow.ArrowInvalid, arrow.ArrowIOError) as error:
-        first = " ".join(str(error).split())[:200]
+            yield from _of_parquet(path, reading, arrow)
+            return
+        ipc, row = require_package("pyarrow.ipc", ".arrow files", "'mesascope[language]'"), 1
+        with arrow.memory_map(str(path)) as source:
+            whole = source.read(len(_FILE)) == _FILE
+            source.seek(0)
+            file = ipc.open_file(source) if whole else ipc.open_stream(source)
+            for batch in map(file.get_batch, range(file.num_record_batches)) if whole else file:
+                yield row, batch
+                row += len(batch)
+    except PermissionError:
+        raise
+    except (arrow.ArrowInvalid, OSError) as error:
         raise ArgumentError(
-            f"{path} must be a whole {path.suffix} file, but is not ({first}): fetch it again."
+            f"{path} must be a whole {path.suffix} file, but is not ({_first_words(error)}): fetch it again."
         ) from None
+
+
+def _of_parquet(path: Path, reading: Reading, arrow: Any) -> Iterator[tuple[int, Any]]:
+    """Batches of rows; a group of rows that is damaged is left out from there on and reported."""
+    parquet = require_package("pyarrow.parquet", ".parquet files", "'mesascope[language]'")
+    file, start = parquet.ParquetFile(path), 1
+    columns = [reading.field] if reading.field in file.schema_arrow.names else None
+    for group in range(file.num_row_groups):
+        row = start
+        try:
+            for batch in file.iter_batches(64, [group], columns):
+                yield row, batch
+                row += len(batch)
+        except (arrow.ArrowInvalid, OSError) as error:
+            reading.report(Problem(path, row, f"no whole group of rows ({_first_words(error)})"))
+        start += file.metadata.row_group(group).num_rows
+
+
+def _first_words(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]

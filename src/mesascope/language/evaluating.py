@@ -9,7 +9,8 @@ from typing import Any
 
 from mesascope.errors import NumericalError, refuse
 from mesascope.language.losses import in_context_score, losses_by_octave, token_losses
-from mesascope.language.tokenizing import tokenizer_checksum
+from mesascope.language.shards import TOKENIZER
+from mesascope.language.tokenizing import load_tokenizer, tokenizer_checksum
 from mesascope.language.windows import TextWindows
 from mesascope.measurement import Measurement
 from mesascope.nets import LanguageModel
@@ -72,7 +73,7 @@ def corpus_windows(
         ArgumentError: the corpus was written with another tokenizer, or is shorter than a window.
     """
     text = TextWindows(str(corpus), model.config.context + 1, split)
-    if text.corpus.index.tokenizer != tokenizer_checksum(tokenizer):
+    if tokenizer_checksum(load_tokenizer(text.corpus.folder / TOKENIZER)) != tokenizer_checksum(tokenizer):
         refuse(
             "corpus", "have the tokenizer of the model", str(corpus), "prepare it with --tokenizer MODEL/tokenizer.json"
         )

@@ -67,7 +67,7 @@ class LanguageTraining:
     """Tokens of a window."""
     positions: Literal["learned", "rotary", "none"] = "learned"
     """A vector a place, turned keys and queries of softmax layers, or none."""
-    dpfp: int = 3
+    dpfp: int = 1
     """nu of the features of layers that are not softmax; 0 for none."""
     key_shift: bool = False
     """Whether keys of the first layer are those of the token before."""
@@ -120,7 +120,7 @@ class LanguageTraining:
 PRESETS = {
     "quick": LanguageTraining(),
     "paper": LanguageTraining(
-        layers="softmax, mesa*3", width=768, n_heads=12, context=1024, tied=False, dropout=0.1, accumulate=8,
+        layers="softmax, mesa*3", width=768, n_heads=12, context=1024, dpfp=3, tied=False, dropout=0.1, accumulate=8,
         training=Training(
             100_000, 256, learning_rate=3e-4, schedule="cosine", warmup_steps=8000, decay_from=0.0, final_rate=2 / 3,
             optimizer="adamw", betas=(0.9, 0.95), weight_decay=0.1, clip=1.0, evaluate_every=1000,
@@ -139,11 +139,12 @@ def new_language_run(
         device: auto (a GPU if there is one), cpu, cuda, cuda:1, ... or mps.
 
     Raises:
-        ArgumentError: there is no corpus, or it is shorter than a window.
+        ArgumentError: there is no corpus, it is shorter than a window, or processes cannot share a batch evenly.
     """
     require_instance("settings", settings, LanguageTraining)
     require_count("seed", seed, least=0)
     device = available_device(device)
+    _require_even_shares(settings)
     settings = replace(settings, corpus=str(Path(settings.corpus).resolve()))
     corpus = open_corpus(settings.corpus)
     for split in SPLITS:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import sys
@@ -16,7 +15,7 @@ import numpy as np
 
 import mesascope
 from mesascope.errors import ArgumentError, refuse, require_choice, require_count, require_number
-from mesascope.language.documents import Piece, Problem, Reading, files_of, pieces, standard_library
+from mesascope.language.documents import Piece, Problem, Reading, files_of, pieces, size_of, standard_library
 from mesascope.language.shards import INDEX, SPLITS, TOKENIZER, Corpus, Index, ShardWriter, open_corpus
 from mesascope.language.tokenizing import (
     TokenizerKind,
@@ -76,24 +75,30 @@ def prepare(
     require_number("validation", validation, above=0, most=0.5)
     require_choice("broken", broken, ("skip", "refuse"))
     require_count("shard", shard)
-    if (folder / INDEX).exists():
-        refuse("out", "be a folder without a corpus", str(folder), "name another, or remove it")
+    foreign = (folder / TOKENIZER).exists() and not any(folder.glob("*.bin"))  # ours are beside shards
+    if foreign or (folder / INDEX).exists():
+        rule = f"be a folder without a corpus or a {TOKENIZER}"
+        refuse("out", rule, str(folder), "name another, or remove what it holds")
     files = files_of(paths) if paths else standard_library()
     problems: list[Problem] = []
     reading = Reading(field, delimiter, lambda problem: _broken(problem, problems, broken))
     silent = replace(reading, report=lambda problem: None)
     folder.mkdir(parents=True, exist_ok=True)
-    words = make_tokenizer(kind, _trained_on(files, silent))
+    words = make_tokenizer(kind, iter(tracked(_trained_on(files, silent), "training byte pairs")))
     end, vocabulary = end_of_document(words), vocabulary_of(words)
     dtype: Literal["uint16", "uint32"] = "uint16" if vocabulary <= 1 << 16 else "uint32"
     writers = {split: ShardWriter(folder, split, dtype, shard) for split in SPLITS}
-    total = sum(file.stat().st_size for file in files)
-    batches = tracked(_batches(files, reading), "tokenizing", -(-total // _AT_ONCE))
-    with contextlib.ExitStack() as written:
-        for writer in writers.values():
-            written.callback(writer.close)
+    total = size_of(files)
+    batches = tracked(_batches(files, reading), "tokenizing", None if total is None else -(-total // _AT_ONCE))
+    try:
         _write(words, batches, writers, validation, end)
-    _require_text(writers, files, validation)
+        for writer in writers.values():
+            writer.close()
+        _require_text(writers, files, validation, problems)
+    except BaseException:
+        for writer in writers.values():
+            writer.remove()
+        raise
     write_aside(folder / TOKENIZER, words.to_str().encode())
     splits = {split: writer.record() for split, writer in writers.items()}
     digest, version = tokenizer_checksum(words), mesascope.__version__
@@ -163,10 +168,14 @@ def _broken(problem: Problem, problems: list[Problem], what: str) -> None:
         print("left out: more lines, which are counted alone", file=sys.stderr)
 
 
-def _require_text(writers: Mapping[str, ShardWriter], files: Sequence[Path], validation: float) -> None:
+def _require_text(
+    writers: Mapping[str, ShardWriter], files: Sequence[Path], validation: float, problems: Sequence[Problem]
+) -> None:
     counts = {split: writer.documents for split, writer in writers.items()}
     if not sum(counts.values()):
-        raise ArgumentError(f"paths must hold text, but {len(files)} files have none: name others.")
+        why = f" (line {problems[0].line} of {problems[0].path.name}: {problems[0].what})" if problems else ""
+        remedy = "name another field, or other files" if problems else "name others"
+        raise ArgumentError(f"paths must hold text, but {len(files)} files have none{why}: {remedy}.")
     for split, count in counts.items():
         if not count:
             raise ArgumentError(

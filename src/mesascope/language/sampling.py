@@ -10,8 +10,9 @@ import torch
 
 from mesascope.errors import NumericalError, refuse, require_count, require_instance, require_number, require_package
 from mesascope.language.shards import TOKENIZER
-from mesascope.language.tokenizing import end_of_document, load_tokenizer
+from mesascope.language.tokenizing import end_of_document, load_tokenizer, vocabulary_of
 from mesascope.nets import LanguageModel
+from mesascope.runs.provenance import available_device
 from mesascope.shapes import Float, Int, Tensor
 from mesascope.streams import stream
 from mesascope.training.modes import evaluating
@@ -19,12 +20,16 @@ from mesascope.training.modes import evaluating
 __all__ = ["continued", "load_language_model", "next_tokens"]
 
 
-def load_language_model(folder: str | Path) -> tuple[LanguageModel, Any]:
+def load_language_model(folder: str | Path, device: str = "cpu") -> tuple[LanguageModel, Any]:
     """The model and tokenizer that a training left in a folder ``model``, or of the run that it is in.
 
+    Args:
+        device: auto (a GPU if there is one), cpu, cuda, cuda:1, ... or mps.
+
     Raises:
-        ArgumentError: there is none, or it is damaged.
+        ArgumentError: there is none, it is damaged, or the tokenizer has another vocabulary.
     """
+    device = available_device(device)
     path = Path(folder)
     if (path / "checkpoints").is_dir():
         path = path / "model"
@@ -32,7 +37,11 @@ def load_language_model(folder: str | Path) -> tuple[LanguageModel, Any]:
         refuse(
             "folder", f"hold a language model and {TOKENIZER}", str(folder), "pass a run that has ended, or its model"
         )
-    return LanguageModel.from_pretrained(path).eval(), load_tokenizer(path / TOKENIZER)
+    model, tokenizer = LanguageModel.from_pretrained(path).eval(), load_tokenizer(path / TOKENIZER)
+    if (known := vocabulary_of(tokenizer)) != model.config.vocabulary:
+        rule = f"have the {model.config.vocabulary} tokens of the model"
+        refuse(f"{path / TOKENIZER}", rule, known, "put the tokenizer back that the model was trained with")
+    return model.to(device), tokenizer
 
 
 def continued(

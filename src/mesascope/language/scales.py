@@ -52,5 +52,7 @@ def moved(before: Scales | None, now: Scales) -> str:
     grown = [value / max(old, 1e-30) for value, old in zip(now.values, before.values, strict=True)]
     steps = [grown[0], *(later / earlier for earlier, later in itertools.pairwise(grown))]
     own = max(range(len(places)), key=lambda index: steps[index])
+    if steps[own] < 2:
+        return f"no layer has doubled its tokens since step {before.step}"
     was, value = before.values[own], now.values[own]
     return f"{places[own]} grew most: their root mean square is {value:.3g}, and was {was:.3g} at step {before.step}"

@@ -87,6 +87,15 @@ class ShardWriter:
             os.fsync(file.fileno())
         self.shards[-1].sha256 = self._digest.hexdigest()
 
+    def remove(self) -> None:
+        """Leave nothing of what was written."""
+        if self._file is not None:
+            with contextlib.suppress(OSError):  # what is kept for a full disk cannot be written
+                self._file.close()
+            self._file = None
+        for shard in self.shards:
+            (self.folder / shard.file).unlink(missing_ok=True)
+
     def record(self) -> Split:
         """What the index says of the split."""
         return Split(sum(shard.tokens for shard in self.shards), self.documents, self.shards)

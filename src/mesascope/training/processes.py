@@ -56,10 +56,23 @@ def is_first_process() -> bool:
 
 
 def by_first(do: Callable[[], Result], others: Callable[[], Result]) -> Result:
-    """What ``do`` gives the first process, and ``others``, called after it, the rest."""
-    results = [do()] if is_first_process() else []
+    """What ``do`` gives the first process, and ``others``, called after it, the rest.
+
+    Where it fails, the first process says why, and the rest end without a word.
+    """
+    results, error = [], None
+    if is_first_process():
+        try:
+            results.append(do())
+        except Exception as raised:
+            error = raised
     if distributed.is_initialized():
-        distributed.barrier()
+        failed = torch.tensor(error is not None)
+        distributed.broadcast(failed, 0)
+        if failed and error is None:
+            raise SystemExit(2)
+    if error is not None:
+        raise error
     return results[0] if results else others()
 
 

@@ -98,7 +98,8 @@ class LanguageMesa:
         from mesascope.language import layered
 
         usual: dict[str, Any] = {"width": self.width, "n_heads": self.n_heads, "dpfp": self.dpfp, "tied": True}
-        config = layered(layers, vocabulary, self.context, positions="rotary", **usual | options)
+        positions = "rotary" if "softmax" in layers else "none"
+        config = layered(layers, vocabulary, self.context, positions=positions, **usual | options)
         heads = tuple(replace(own, ridge_kind="constant") for own in config.transformer.each_heads)
         return replace(config, transformer=replace(config.transformer, heads=heads))
 

@@ -1,0 +1,97 @@
+"""``mesascope language prepare | train | evaluate | sample | inspect``, one after the other, as a user has them."""
+
+import json
+import re
+import shutil
+
+import pytest
+
+from mesascope.cli import main
+from mesascope.errors import ArgumentError
+from mesascope.language import load_language_model, open_corpus, prepare
+from mesascope.language.documents import standard_library
+
+TRAIN = (
+    "--layers", "softmax, mesa", "--width", "16", "--n-heads", "2", "--mlp", "None", "--context", "24", "--forget",
+    "True", "--training.steps", "40", "--training.batch", "8", "--training.learning-rate", "0.02",
+    "--training.warmup-steps", "5", "--training.evaluate-every", "20",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, unchecked_module):
+    """A corpus and a model that was trained on it, both made by commands."""
+    folder = tmp_path_factory.mktemp("commands")
+    lines = [json.dumps({"song": f"{n} green bottles hanging on the wall. " * 4}) for n in range(60)] + ["{"]
+    (folder / "songs.jsonl").write_text("\n".join(lines))
+    prepared = ["prepare", str(folder / "songs.jsonl"), "--out", str(folder / "corpus"), "--field", "song"]
+    assert main(["language", *prepared, "--validation", "0.2"]) == 0
+    assert main(["language", "train", "--corpus", str(folder / "corpus"), "--out", str(folder / "run"), *TRAIN]) == 0
+    return folder
+
+
+def told(capsys, *line):
+    capsys.readouterr()
+    code = main(["language", *map(str, line)])
+    return code, capsys.readouterr()
+
+
+def test_a_corpus_is_told_in_numbers_and_its_broken_lines_too(folder, tmp_path, capsys):
+    line = ("prepare", folder / "songs.jsonl", "--field", "song", "--validation", "0.2", "--out")
+    code, said = told(capsys, *line, tmp_path / "out")
+    assert code == 0
+    assert "257 different tokens; 1 lines left out" in said.out
+    assert "songs.jsonl:61: no JSON" in said.err
+    corpus = open_corpus(folder / "corpus")
+    assert f"train: {corpus.tokens('train'):,} tokens of" in said.out
+    code, said = told(capsys, *line, tmp_path / "refused", "--broken", "refuse")
+    assert code == 2
+    assert "line 61 is no JSON" in said.err
+
+
+def test_a_model_is_evaluated_on_a_part_of_a_corpus(folder, capsys):
+    code, said = told(capsys, "evaluate", folder / "run", "--corpus", folder / "corpus", "--windows", "20")
+    assert code == 0
+    found = re.search(r"loss (\S+) ± \S+ nats a token, perplexity (\S+), 20 windows", said.out)
+    assert 0 < float(found[1]) < 3.5
+    assert "in-context score" in said.out
+    assert "from token     8" in said.out
+    code, said = told(capsys, "evaluate", folder / "run", "--corpus", folder / "nowhere")
+    assert (code, said.out) == (2, "")
+    assert "corpus must be a folder with index.json" in said.err
+
+
+def test_a_model_goes_on_with_a_prompt_the_same_way_for_the_same_seed(folder, capsys):
+    line = ("sample", folder / "run", "--prompt", "9 gr", "--tokens", "12", "--seed")
+    (code, first), (_, again), (_, other) = (told(capsys, *line, seed) for seed in (1, 1, 2))
+    assert code == 0
+    assert first.out.startswith("9 gr")
+    assert first.out == again.out != other.out
+    code, said = told(capsys, "sample", folder / "run", "--tokens", "100")
+    assert code == 2
+    assert "--tokens must be at most 23 after this prompt, as places end there, but is 100" in said.err
+
+
+def test_a_model_is_inspected_head_by_head_and_drawn(folder, tmp_path, capsys):
+    line = ("inspect", folder / "run", "--corpus", folder / "corpus", "--windows", "4", "--out", tmp_path / "drawn")
+    code, said = told(capsys, *line)
+    assert code == 0
+    for column in ("copying", "induction", "forget", "ridge", "condition 24"):
+        assert column in said.out
+    assert {path.suffix for path in (tmp_path / "drawn").iterdir()} >= {".png"}
+
+
+def test_a_folder_with_the_tokenizer_of_another_model_is_refused(folder, tmp_path):
+    shutil.copytree(folder / "run" / "model", tmp_path / "model")
+    other = prepare([folder / "songs.jsonl"], tmp_path / "other", "bpe:300", field="song", validation=0.2)
+    shutil.copyfile(other.folder / "tokenizer.json", tmp_path / "model" / "tokenizer.json")
+    with pytest.raises(ArgumentError, match=r"tokenizer\.json must have the 257 tokens of the model, but is 300: put"):
+        load_language_model(tmp_path / "model")
+
+
+def test_the_standard_library_is_text_that_needs_no_download():
+    own = standard_library("asyncio")
+    assert any(path.name == "events.py" for path in own)
+    assert {*own} < {*standard_library()}
+    with pytest.raises(ArgumentError, match="part must name a folder of the standard library, but is 'nothing'"):
+        standard_library("nothing")
