@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mesascope.errors import NumericalError, refuse
+from mesascope.errors import NumericalError, refuse, require_count
 from mesascope.language.losses import in_context_score, losses_by_octave, token_losses
 from mesascope.language.shards import TOKENIZER
 from mesascope.language.tokenizing import load_tokenizer, tokenizer_checksum
@@ -65,16 +65,17 @@ def evaluated(
 
 
 def corpus_windows(
-    model: LanguageModel, tokenizer: Any, corpus: str | Path, split: str, most: int
+    model: LanguageModel, tokenizer: Any, corpus: str | Path, split: str, windows: int
 ) -> Int[Tensor, "n context_and_1"]:
-    """Windows from all over a corpus, ``most`` or as many as there are, each of a token more than the context.
+    """Windows from all over a corpus, ``windows`` or as many as there are, each of a token more than the context.
 
     Raises:
         ArgumentError: the corpus was written with another tokenizer, or is shorter than a window.
     """
+    require_count("windows", windows)
     text = TextWindows(str(corpus), model.config.context + 1, split)
     if tokenizer_checksum(load_tokenizer(text.corpus.folder / TOKENIZER)) != tokenizer_checksum(tokenizer):
         refuse(
             "corpus", "have the tokenizer of the model", str(corpus), "prepare it with --tokenizer MODEL/tokenizer.json"
         )
-    return text.spread(most)
+    return text.spread(windows)

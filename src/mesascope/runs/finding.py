@@ -34,7 +34,7 @@ def open_run(path: str | Path) -> Run:
 
 
 def find_runs(folders: str | Path | Sequence[str | Path]) -> tuple[list[Run], list[str]]:
-    """All runs in a folder, or several, and one level below, oldest first, and a sentence for each unreadable one.
+    """The runs in a folder or several, or the one that a folder is, oldest first; and a sentence for each unreadable one.
 
     A folder that holds no file of a run is passed over; one of those given that holds no run has a sentence, too.
     """
@@ -50,7 +50,7 @@ def find_runs(folders: str | Path | Sequence[str | Path]) -> tuple[list[Run], li
             raise RunDirectoryError(
                 f"{folder} must be a folder that can be read, but is not ({error.strerror}): check its permissions."
             ) from None
-        own = [path for path in (folder, *inside) if any(os.path.lexists(path / name) for name in _MARKS)]
+        own = [folder] if _is_marked(folder) else list(filter(_is_marked, inside))
         found |= dict.fromkeys(own)
         if not own:
             damaged.append(f"{folder} must be a run, or hold runs, but does not: mesascope run makes one.")
@@ -61,6 +61,11 @@ def find_runs(folders: str | Path | Sequence[str | Path]) -> tuple[list[Run], li
         except RunDirectoryError as error:
             damaged.append(str(error))
     return sorted(runs, key=lambda run: (run.config.get("created", ""), os.fspath(run.path))), damaged
+
+
+def _is_marked(path: Path) -> bool:
+    """Whether a folder holds what a run does."""
+    return any(os.path.lexists(path / name) for name in _MARKS)
 
 
 def _listed(folders: Any) -> Sequence[Any]:
