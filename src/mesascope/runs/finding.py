@@ -34,7 +34,7 @@ def open_run(path: str | Path) -> Run:
 
 
 def find_runs(folders: str | Path | Sequence[str | Path]) -> tuple[list[Run], list[str]]:
-    """The runs in a folder or several, or the one that a folder is, oldest first; and a sentence for each unreadable one.
+    """The runs in folders, or those that folders are, oldest first, and a sentence for each unreadable one.
 
     A folder that holds no file of a run is passed over; one of those given that holds no run has a sentence, too.
     """
