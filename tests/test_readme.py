@@ -2,10 +2,17 @@
 
 import contextlib
 import io
+import math
 import re
 from pathlib import Path
 
 import pytest
+import torch
+
+from mesascope.measurement import Measurement
+from mesascope.runs import open_run
+from mesascope.studies.common import values
+from mesascope.studies.language.recall import KINDS, RECALLING
 
 ROOT = Path(__file__).parent.parent
 PAGES = {
@@ -53,3 +60,23 @@ def test_an_example_prints_what_its_page_shows(examples, monkeypatch, unchecked)
             exec(compile(code, "README.md", "exec"), names)
         for got, said in zip(words(printed.getvalue()), words(shown), strict=True):
             assert got == (pytest.approx(said, rel=0.02, abs=1e-3) if isinstance(said, float) else said)
+
+
+def test_the_yardstick_is_that_of_the_committed_results():
+    """Means over seeds, and standard errors of those."""
+    run = open_run(ROOT / "docs" / "results" / "language-recall")
+    results, seeds = run.results, run.settings.seeds
+
+    def shown(numbers):
+        return str(Measurement.of(torch.from_numpy(values(numbers))))
+
+    for kind, name in RECALLING.items():
+        cells = [shown(results["recall"]["answered", kind])]
+        if kind in KINDS:
+            cells += [
+                shown(results["copying"]["answered", kind]),
+                shown(results["languages"]["nats", kind] - math.log(2)),
+                shown(results["regression"].ratio(kind, "least-squares")),
+            ]
+        assert f"| {name} | {' | '.join(cells)} |" in PAGES["README.md"]
+    assert f"{seeds} networks" in PAGES["README.md"]
