@@ -77,10 +77,10 @@ def layered(
     require_instance("key_shift", key_shift, bool)
     if positions == "rotary" and "softmax" not in names:
         refuse("positions", "be learned or none where no layer is softmax", positions, "or have a softmax layer")
-    if (forget or convolution) and {*names} == {"softmax"}:
-        given = {"convolution": convolution} if convolution else {"forget": forget}
-        for name, value in given.items():
-            refuse(name, "be left out where all layers are softmax", value, "or have another layer")
+    if {*names} == {"softmax"}:
+        for name, value in {"convolution": convolution, "forget": forget}.items():
+            if value:
+                refuse(name, "be left out where all layers are softmax", value, "or have another layer")
     plain = AttentionConfig(width, n_heads, rotary=positions == "rotary")
     other = AttentionConfig(
         width, n_heads, normalise=True, output_norm=True, dpfp=dpfp, convolution=convolution, forget=forget
