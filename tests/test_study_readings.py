@@ -2,12 +2,16 @@
 
 import numpy as np
 import pytest
+import torch
 
 from mesascope.evidence import Arrays
+from mesascope.language import layered, token_losses
+from mesascope.streams import stream
 from mesascope.studies.common import converged, late_share
 from mesascope.studies.icl_gd.copying import copying_before
 from mesascope.studies.icl_gd.curvature_claims import condition_number, condition_numbers, flattest, transformed
 from mesascope.studies.icl_gd.phase_transitions_claims import rise_and_fall
+from mesascope.studies.language.language_mesa import cut_losses
 
 
 def curves(**arrays):
@@ -75,3 +79,15 @@ def test_every_training_must_have_converged_in_the_quantity_that_is_named():
     assert read == pytest.approx(np.array([[0.0, 0.2]] * 3))
     both = curves(step=step, mse=np.stack([falling]), own=np.stack([done]))
     assert converged("one", quantity="own").reading({"one": both}).tolist() == [[0.0]]
+
+
+@pytest.mark.parametrize("context", [32, 38])
+def test_losses_behind_a_cut_are_of_the_second_half_by_who_has_read_an_eighth_to_a_quarter(context):
+    net = layered("mesa", 11, context, width=8, n_heads=2).build(stream(0, "init")).double()
+    windows = torch.randint(11, (3, 2 * context + 1), generator=stream(1, "windows"))
+    eighth, half = context // 8, context // 2
+    slow = [
+        token_losses(net, windows[:, place - eighth - (place - half) % eighth : place + 2])[:, -1]
+        for place in range(half, context)
+    ]
+    torch.testing.assert_close(cut_losses(net, windows, context), torch.stack(slow, 1))

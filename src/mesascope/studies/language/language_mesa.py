@@ -111,7 +111,7 @@ class LanguageMesa:
         """Tokens that losses are told of, by name; early and late ones lie around those of the in-context score."""
         whole = self.context
         return {
-            "loss": slice(whole), "early": slice(whole // 32, whole // 16), "middle": slice(whole // 8, whole // 4),
+            "loss": slice(whole), "early": slice(whole // 32, whole // 16),
             "late": slice(3 * whole // 8, 5 * whole // 8), "end": slice(whole // 2, whole),
         }  # fmt: skip
 
@@ -198,16 +198,37 @@ def _judge(lab: Lab, settings: LanguageMesa, size: str, groups: Mapping[str, Seq
         }
 
     def banded() -> Estimates:
-        return Estimates.of({
+        read = {
             (band, name): [_by_block(own)[:, tokens].mean(1).numpy() for own in members]
             for name, members in losses().items()
             for band, tokens in settings.bands().items()
-        })  # fmt: skip
+        }
+        cut = {
+            ("cut", name): [
+                _by_block(cut_losses(net, text.judged, settings.context)).mean(1).numpy() for net in members
+            ]
+            for name, members in groups.items()
+        }
+        return Estimates.of(read | cut)
 
     lab.stage(size, banded)
     lab.stage(f"{size} by token", lambda: {
         name: [list(losses_by_octave(own.mean(0)).values()) for own in members] for name, members in losses().items()
     })  # fmt: skip
+
+
+def cut_losses(net: Any, windows: Any, context: int) -> Any:
+    """Losses on the second half of a context by who has read an eighth to a quarter of it before each token."""
+    import torch
+
+    from mesascope.language import token_losses
+
+    eighth, half = context // 8, context // 2
+    parts = [
+        token_losses(net, windows[:, start - eighth : start + eighth + 1])[:, eighth:]
+        for start in range(half, context, eighth)
+    ]
+    return torch.cat(parts, dim=1)[:, : context - half].double().cpu()
 
 
 def _by_block(rows: Any) -> Any:
@@ -257,7 +278,10 @@ def _copying(groups: Mapping[str, Sequence[Any]], windows: Any) -> Estimates:
 def _training(size: str) -> Any:
     def lines(r: Any) -> list[Line]:
         names = {kind: f"{size}-{kind}" for kind in KINDS}
-        return [Line(r[own]["step"], r[own]["loss"], KINDS[kind][1], KINDS[kind][0]) for kind, own in names.items()]
+        return [
+            Line(r[own]["step"][1:], r[own]["loss"][:, 1:], KINDS[kind][1], KINDS[kind][0])
+            for kind, own in names.items()
+        ]
 
     return lines
 
@@ -287,8 +311,8 @@ def _by_nu(read: Callable[[Any, str, str], Any]) -> Any:
 
 FIGURES = (
     Figure(
-        "losses", "Validation loss while training, of two layers without and four layers with MLPs; line and band: "
-        "mean and range over seeds. Thesis: section 3.5.3.",
+        "losses", "Validation loss while training, of two layers without and four layers with MLPs, after the first "
+        "steps; line and band: mean and range over seeds. Thesis: section 3.5.3.",
         (
             Lines("two layers", "training step", "nats a token", _training("two")),
             Lines("four layers", "training step", "nats a token", _training("four")),

@@ -44,9 +44,9 @@ def score(r: Any, size: str, name: str) -> Any:
     return r[size]["late", name] - r[size]["early", name]
 
 
-def _fall(r: Any, size: str, name: str, start: str = "early") -> Any:
-    """How far the loss falls to the second half of the context."""
-    return r[size][start, name] - r[size]["end", name]
+def _fall(r: Any, size: str, name: str) -> Any:
+    """How far the loss falls from early tokens to the second half of the context."""
+    return r[size]["early", name] - r[size]["end", name]
 
 
 def _both(*readings: Callable[[Any], np.ndarray]) -> Callable[[Any], np.ndarray]:
@@ -79,15 +79,16 @@ def _learned(name: str, sentence: str, networks: Sequence[tuple[str, str]]) -> C
 
 def _reads(name: str, sentence: str, networks: Sequence[tuple[str, str]]) -> Claim:
     return Claim(
-        name, sentence, "nats a token from the second eighth of the context to its second half, each network",
-        ours("premise"), _over(networks, lambda r, one: _fall(r, one[0], one[1], "middle")), above(0.0), **EVERY,
+        name, sentence, "nats that a token of the second half of the context loses more where what is read before it "
+        "is cut to the eighth to quarter nearest to it, each network", ours("premise"),
+        _over(networks, lambda r, one: r[one[0]]["cut", one[1]] - r[one[0]]["end", one[1]]), above(0.0), **EVERY,
     )  # fmt: skip
 
 
 CLAIMS = (
     _learned("learned", "networks of two and four layers predict better than how often a token follows another", DEEP),
     _learned("alone-learned", "and so do single layers", SINGLE),
-    _reads("reads", "networks still gain from what they read after an eighth of the context", DEEP),
+    _reads("reads", "networks gain from what they have read further back than an eighth of the context", DEEP),
     _reads("alone-reads", "and so do single layers", SINGLE),
     Claim(
         "below-linear", "each hybrid with mesa layers loses less than that with linear layers, at each size",
