@@ -21,7 +21,7 @@ from mesascope.evidence import Arrays, Estimates
 from mesascope.records import register
 from mesascope.reports import Figure, Line, Lines
 from mesascope.studies.common import by_method, values
-from mesascope.studies.language.language_mesa_claims import ALONE, CLAIMS, KINDS, NUS, SIZES, loss, score
+from mesascope.studies.language.language_mesa_claims import ALONE, CLAIMS, KINDS, NUS, SIZES, loss, reach, score
 from mesascope.studies.study import Study
 from mesascope.training import Training
 
@@ -327,7 +327,20 @@ FIGURES = (
             Lines("two layers", "tokens read", "nats a token", _along("two"), "x"),
             Lines("four layers", "tokens read", "nats a token", _along("four"), "x"),
         ),
-        columns=2, shared_legend=True, claims=("reads", "better-score", "falls-as-far"),
+        columns=2, shared_legend=True, claims=("better-score", "falls-as-far"),
+    ),
+    Figure(
+        "reach", "What the second half of the context gains from what was read further back than an eighth of it; each "
+        "seed.",
+        (
+            by_method(
+                "nats a token", {kind: kind for kind in KINDS},
+                lambda r: {
+                    f"{size} layers": {kind: values(reach(r, size, kind)) for kind in KINDS} for size in SIZES
+                },
+            ),
+        ),
+        size=(6.5, 3.2), claims=("reads",),
     ),
     Figure(
         "copying", "Of the head of the first layer that looks most at the token before, on text: that weight, and the "

@@ -9,7 +9,7 @@ import numpy as np
 
 from mesascope.evidence import Claim, above, below, ours, printed
 
-__all__ = ["ALONE", "CLAIMS", "KINDS", "NUS", "SIZES", "loss", "score"]
+__all__ = ["ALONE", "CLAIMS", "KINDS", "NUS", "SIZES", "loss", "reach", "score"]
 
 SECTION, FIGURE = "section 3.5.3", "Fig. 3.7"
 # Kinds of the layers after the first, with a name and a role to show.
@@ -42,6 +42,11 @@ def loss(r: Any, size: str, name: str) -> Any:
 def score(r: Any, size: str, name: str) -> Any:
     """The loss late in a context less that early in it."""
     return r[size]["late", name] - r[size]["early", name]
+
+
+def reach(r: Any, size: str, name: str) -> Any:
+    """What the second half of the context gains from what was read further back than an eighth of it."""
+    return r[size]["cut", name] - r[size]["end", name]
 
 
 def _fall(r: Any, size: str, name: str) -> Any:
@@ -77,19 +82,22 @@ def _learned(name: str, sentence: str, networks: Sequence[tuple[str, str]]) -> C
     )  # fmt: skip
 
 
-def _reads(name: str, sentence: str, networks: Sequence[tuple[str, str]]) -> Claim:
+def _reads(name: str, sentence: str, sizes: Sequence[str], learned: str) -> Claim:
     return Claim(
         name, sentence, "nats that a token of the second half of the context loses more where what is read before it "
-        "is cut to the eighth to quarter nearest to it, each network", ours("premise"),
-        _over(networks, lambda r, one: r[one[0]]["cut", one[1]] - r[one[0]]["end", one[1]]), above(0.0), **EVERY,
+        "is cut to the eighth to quarter nearest to it, each network of softmax", ours("premise"),
+        _over(sizes, lambda r, size: reach(r, size, "softmax")), above(0.0), premises=(learned,), **EVERY,
     )  # fmt: skip
 
 
 CLAIMS = (
     _learned("learned", "networks of two and four layers predict better than how often a token follows another", DEEP),
     _learned("alone-learned", "and so do single layers", SINGLE),
-    _reads("reads", "networks gain from what they have read further back than an eighth of the context", DEEP),
-    _reads("alone-reads", "and so do single layers", SINGLE),
+    _reads(
+        "reads", "those of softmax gain from what they read further back than an eighth of the context", [*SIZES],
+        "learned",
+    ),
+    _reads("alone-reads", "and so do single layers of softmax", ["alone"], "alone-learned"),
     Claim(
         "below-linear", "each hybrid with mesa layers loses less than that with linear layers, at each size",
         "nats a token below linear, each seed and size", printed(SECTION), _over([*SIZES], _less("mesa", "linear")),
