@@ -2,4 +2,9 @@
 
 from beartype import BeartypeConf, beartype
 
-check = beartype(conf=BeartypeConf(is_pep484_tower=True))
+checked = beartype(conf=BeartypeConf(is_pep484_tower=True))
+
+
+def check(function):
+    """Functions within functions are not checked: a checker would be compiled each time that they are made."""
+    return function if "<locals>" in function.__qualname__ else checked(function)
