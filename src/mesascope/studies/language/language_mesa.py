@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,9 +19,8 @@ import numpy as np
 from mesascope.errors import require_count, require_instance
 from mesascope.evidence import Arrays, Estimates
 from mesascope.records import register
-from mesascope.reports import Figure, Line, Lines
-from mesascope.studies.common import by_method, values
-from mesascope.studies.language.language_mesa_claims import ALONE, CLAIMS, KINDS, NUS, SIZES, loss, reach, score
+from mesascope.studies.language.language_mesa_claims import ALONE, CLAIMS, KINDS, NUS, SIZES
+from mesascope.studies.language.language_mesa_figures import FIGURES
 from mesascope.studies.study import Study
 from mesascope.training import Training
 
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 RATES: dict[str, dict[str, float]] = {
     "two": {"softmax": 0.024, "linear": 0.024, "delta": 0.012, "mesa": 0.012, "mesa-gates": 0.012},
     "four": {"softmax": 0.024, "linear": 0.024, "delta": 0.024, "mesa": 0.012, "mesa-gates": 0.012},
-    "alone": {"softmax": 0.048, "linear": 0.048, "mesa": 0.024},
+    "alone": {"softmax": 0.024, "linear": 0.048, "mesa": 0.024},
 }
 # Pieces of the text that networks are judged on, each of windows beside each other, in place of documents.
 BLOCKS = 64
@@ -91,14 +90,14 @@ class LanguageMesa:
         return TextWindows(folder, length, split, open_corpus(folder).checksum)
 
     def network(self, layers: str, vocabulary: int, **options: Any) -> Any:
-        """A language model for texts of any length: softmax layers alone know places, by turned keys.
+        """A language model for texts of any length: of several layers, those of softmax know places, by turned keys.
 
         Ridges do not decay, with gates or without.
         """
         from mesascope.language import layered
 
         usual: dict[str, Any] = {"width": self.width, "n_heads": self.n_heads, "dpfp": self.dpfp, "tied": True}
-        positions = "rotary" if "softmax" in layers else "none"
+        positions = "rotary" if "," in layers else "none"
         config = layered(layers, vocabulary, self.context, positions=positions, **usual | options)
         heads = tuple(replace(own, ridge_kind="constant") for own in config.transformer.each_heads)
         return replace(config, transformer=replace(config.transformer, heads=heads))
@@ -275,100 +274,6 @@ def _copying(groups: Mapping[str, Sequence[Any]], windows: Any) -> Estimates:
     })  # fmt: skip
 
 
-def _training(size: str) -> Any:
-    def lines(r: Any) -> list[Line]:
-        names = {kind: f"{size}-{kind}" for kind in KINDS}
-        return [
-            Line(r[own]["step"][1:], r[own]["loss"][:, 1:], KINDS[kind][1], KINDS[kind][0])
-            for kind, own in names.items()
-        ]
-
-    return lines
-
-
-def _along(size: str) -> Any:
-    def lines(r: Any) -> list[Line]:
-        parts = {kind: r[f"{size} by token"][kind] for kind in KINDS}
-        middles = 2.0 ** (np.arange(parts["mesa"].shape[1]) + 0.5)
-        return [Line(middles, own, KINDS[kind][1], KINDS[kind][0]) for kind, own in parts.items()]
-
-    return lines
-
-
-def _by_nu(read: Callable[[Any, str, str], Any]) -> Any:
-    def lines(r: Any) -> list[Line]:
-        softmax = Line(
-            NUS, np.repeat(values(read(r, "alone", "softmax"))[:, None], len(NUS), 1), *KINDS["softmax"][::-1]
-        )
-        return [softmax] + [
-            Line(NUS, values(np.stack([read(r, "alone", f"{kind} {nu}") for nu in NUS], axis=1)), KINDS[kind][1], kind,
-                 marks="o-")
-            for kind in ALONE
-        ]  # fmt: skip
-
-    return lines
-
-
-FIGURES = (
-    Figure(
-        "losses", "Validation loss while training, of two layers without and four layers with MLPs, after the first "
-        "steps; line and band: mean and range over seeds. Thesis: section 3.5.3.",
-        (
-            Lines("two layers", "training step", "nats a token", _training("two")),
-            Lines("four layers", "training step", "nats a token", _training("four")),
-        ),
-        columns=2, shared_legend=True,
-        claims=("learned", "below-linear", "delta-below-linear", "near-softmax", "forgetting-helps"),
-    ),
-    Figure(
-        "context", "Loss by the number of tokens read, up to twice the trained context; line and band: mean and range "
-        "over seeds.",
-        (
-            Lines("two layers", "tokens read", "nats a token", _along("two"), "x"),
-            Lines("four layers", "tokens read", "nats a token", _along("four"), "x"),
-        ),
-        columns=2, shared_legend=True, claims=("better-score", "falls-as-far"),
-    ),
-    Figure(
-        "reach", "What the second half of the context gains from what was read further back than an eighth of it; each "
-        "seed.",
-        (
-            by_method(
-                "nats a token", {kind: kind for kind in KINDS},
-                lambda r: {
-                    f"{size} layers": {kind: values(reach(r, size, kind)) for kind in KINDS} for size in SIZES
-                },
-            ),
-        ),
-        size=(6.5, 3.2), claims=("reads",),
-    ),
-    Figure(
-        "copying", "Of the head of the first layer that looks most at the token before, on text: that weight, and the "
-        "largest of those on the token itself and on tokens two and three before, by the kind of the second layer; "
-        "each seed.",
-        tuple(
-            by_method(
-                f"weight {shown}", {kind: kind for kind in (*KINDS, "untrained")},
-                lambda r, where=where: {
-                    "": {kind: values(r["copying"][where, kind]) for kind in (*KINDS, "untrained")}
-                },
-            )
-            for where, shown in (("before", "on the token before"), ("elsewhere", "near it elsewhere"))
-        ),
-        columns=2, size=(11, 3.2), claims=("copies", "untrained-copies"),
-    ),
-    Figure(
-        "alone", "Loss and in-context score of one layer behind a shift of its keys, by nu of its features; line and "
-        "band: mean and range over seeds. Thesis: Fig. 3.7.",
-        (
-            Lines("", "nu", "nats a token", _by_nu(loss), limits={"xticks": NUS}),
-            Lines("", "nu", "in-context score (nats)", _by_nu(score), limits={"xticks": NUS}),
-        ),
-        columns=2, shared_legend=True,
-        claims=("alone-learned", "alone-reads", "alone-below-linear", "alone-better-score", "alone-near-softmax"),
-    ),
-)  # fmt: skip
-
 STUDY = register("study", "language-mesa")(
     Study(
         name="language-mesa",
@@ -393,8 +298,8 @@ STUDY = register("study", "language-mesa")(
         claims=CLAIMS,
         figures=FIGURES,
         deviations=(
-            "Softmax layers know places by turned keys, others none but their order, where the thesis adds learned "
-            "places to tokens: texts longer than those trained on can be read.",
+            "Softmax layers know places by turned keys, others and single layers none but their order, where the "
+            "thesis adds learned places to tokens: texts longer than those trained on can be read.",
             "What a head of a layer other than softmax reads is divided by its norm.",
             "Preset small: features of nu = 1 in place of 3, but for single layers, which have each nu.",
             "The in-context score compares means over the tokens around the two that the thesis compares.",
