@@ -28,12 +28,22 @@ if TYPE_CHECKING:
     from mesascope.language import TextWindows
     from mesascope.studies.lab import Lab
 
-# Learning rates of the preset `small`, each kind's own: the best of those tried, on other windows, after 300 to 400
-# steps. Forget gates train at the rate of the layer that they are of.
+# Learning rates of the preset `small`, each kind's own, and each single layer's: the best of those tried, on other
+# windows, after 300 to 400 steps. Forget gates train at the rate of the layer that they are of.
 RATES: dict[str, dict[str, float]] = {
     "two": {"softmax": 0.024, "linear": 0.024, "delta": 0.012, "mesa": 0.012, "mesa-gates": 0.012},
     "four": {"softmax": 0.024, "linear": 0.024, "delta": 0.024, "mesa": 0.012, "mesa-gates": 0.012},
-    "alone": {"softmax": 0.024, "linear": 0.048, "mesa": 0.024},
+    "alone": {
+        "softmax": 0.024,
+        "linear 0": 0.096,
+        "linear 1": 0.192,
+        "linear 2": 0.192,
+        "linear 3": 0.192,
+        "mesa 0": 0.096,
+        "mesa 1": 0.192,
+        "mesa 2": 0.192,
+        "mesa 3": 0.096,
+    },
 }
 # Pieces of the text that networks are judged on, each of windows beside each other, in place of documents.
 BLOCKS = 64
@@ -161,7 +171,7 @@ def measure(lab: Lab, settings: LanguageMesa) -> None:
         for size, (layers, with_mlps) in SIZES.items()
     }  # fmt: skip
     groups["alone"] = {
-        f"{kind} {nu}": trained("alone", kind, f"alone-{kind}-{nu}", kind, key_shift=True, dpfp=nu)
+        f"{kind} {nu}": trained("alone", f"{kind} {nu}", f"alone-{kind}-{nu}", kind, key_shift=True, dpfp=nu)
         for kind in ALONE
         for nu in NUS
     }
