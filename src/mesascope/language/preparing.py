@@ -75,43 +75,42 @@ def prepare(
     require_number("validation", validation, above=0, most=0.5)
     require_choice("broken", broken, ("skip", "refuse"))
     require_count("shard", shard)
-    foreign = (folder / TOKENIZER).exists() and not any(folder.glob("*.bin"))  # ours are beside shards
-    if foreign or (folder / INDEX).exists():
-        rule = f"be a folder without a corpus or a {TOKENIZER}"
-        refuse("out", rule, str(folder), "name another, or remove what it holds")
+    _require_no_corpus(folder)
     files = files_of(paths) if paths else standard_library()
     problems: list[Problem] = []
     reading = Reading(field, delimiter, lambda problem: _broken(problem, problems, broken))
     silent = replace(reading, report=lambda problem: None)
     folder.mkdir(parents=True, exist_ok=True)
     words = make_tokenizer(kind, iter(tracked(_trained_on(files, silent), "training byte pairs")))
-    end, vocabulary = end_of_document(words), vocabulary_of(words)
-    dtype: Literal["uint16", "uint32"] = "uint16" if vocabulary <= 1 << 16 else "uint32"
+    dtype: Literal["uint16", "uint32"] = "uint16" if vocabulary_of(words) <= 1 << 16 else "uint32"
     writers = {split: ShardWriter(folder, split, dtype, shard) for split in SPLITS}
-    total = size_of(files)
-    batches = tracked(_batches(files, reading), "tokenizing", None if total is None else -(-total // _AT_ONCE))
     try:
-        _write(words, batches, writers, validation, end)
-        for writer in writers.values():
-            writer.close()
+        _write(words, _batches(files, reading), writers, validation)
         _require_text(writers, files, validation, problems)
     except BaseException:
         for writer in writers.values():
             writer.remove()
         raise
+    index = Index(
+        schema=1, tokenizer=tokenizer_checksum(words), vocabulary=vocabulary_of(words), end=end_of_document(words),
+        dtype=dtype, splits={split: writer.record() for split, writer in writers.items()}, files=len(files),
+        skipped=len(problems), mesascope=mesascope.__version__,
+    )  # fmt: skip
     write_aside(folder / TOKENIZER, words.to_str().encode())
-    splits = {split: writer.record() for split, writer in writers.items()}
-    digest, version = tokenizer_checksum(words), mesascope.__version__
-    index = Index(1, digest, vocabulary, end, dtype, splits, len(files), len(problems), version)
     write_aside(folder / INDEX, msgspec.json.format(msgspec.json.encode(index)))
     return open_corpus(folder)
 
 
-def _write(
-    words: Any, batches: Iterable[list[Piece]], writers: Mapping[str, ShardWriter], validation: float, end: int
-) -> None:
-    """Each document's tokens and then ``end``, to the writer of its part."""
-    writer, between = None, np.array([end])
+def _require_no_corpus(folder: Path) -> None:
+    foreign = (folder / TOKENIZER).exists() and not any(folder.glob("*.bin"))  # ours are beside shards
+    if foreign or (folder / INDEX).exists():
+        rule = f"be a folder without a corpus or a {TOKENIZER}"
+        refuse("out", rule, str(folder), "name another, or remove what it holds")
+
+
+def _write(words: Any, batches: Iterable[list[Piece]], writers: Mapping[str, ShardWriter], validation: float) -> None:
+    """Each document's tokens and then the end of one, to the writer of its part."""
+    writer, between = None, np.array([end_of_document(words)])
     for batch in batches:
         encoded = words.encode_batch_fast([piece.text for piece in batch], add_special_tokens=False)
         for piece, tokens in zip(batch, encoded, strict=True):
@@ -124,6 +123,8 @@ def _write(
             writer.write(np.array(tokens.ids))
     if writer is not None:
         writer.write(between)
+    for each in writers.values():
+        each.close()
 
 
 def _split(text: str, validation: float) -> str:
@@ -131,18 +132,23 @@ def _split(text: str, validation: float) -> str:
     return "validation" if int.from_bytes(digest[:8]) < validation * 2**64 else "train"
 
 
-def _batches(files: Sequence[Path], reading: Reading) -> Iterator[list[Piece]]:
-    """Pieces of all files, so many at a time that they are tokenized at once."""
-    batch, length = [], 0
-    for file in files:
-        for piece in pieces(file, reading):
-            batch.append(piece)
-            length += len(piece.text)
-            if length >= _AT_ONCE:
-                yield batch
-                batch, length = [], 0
-    if batch:
-        yield batch
+def _batches(files: Sequence[Path], reading: Reading) -> Iterable[list[Piece]]:
+    """Pieces of all files, so many at a time that they are tokenized at once, with a bar."""
+
+    def batches() -> Iterator[list[Piece]]:
+        batch, length = [], 0
+        for file in files:
+            for piece in pieces(file, reading):
+                batch.append(piece)
+                length += len(piece.text)
+                if length >= _AT_ONCE:
+                    yield batch
+                    batch, length = [], 0
+        if batch:
+            yield batch
+
+    total = size_of(files)
+    return tracked(batches(), "tokenizing", None if total is None else -(-total // _AT_ONCE))
 
 
 def _trained_on(files: Sequence[Path], reading: Reading) -> Iterator[str]:
