@@ -73,7 +73,7 @@ FIGURES = (
         "seed.",
         (
             by_method(
-                "nats a token", {kind: kind for kind in KINDS},
+                "nats a token gained", {kind: kind for kind in KINDS},
                 lambda r: {
                     f"{size} layers": {kind: values(reach(r, size, kind)) for kind in KINDS} for size in SIZES
                 },
