@@ -5,7 +5,9 @@ import errno
 import gzip
 import io
 import json
+import os
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -385,3 +387,13 @@ def test_a_full_disk_names_the_file_and_leaves_no_index(kept, tmp_path, monkeypa
         prepare([path], tmp_path / "out", validation=0.3)
     assert str(error.value.filename).endswith(".bin")
     assert not any((tmp_path / "out").iterdir())
+
+
+@pytest.mark.skipif("MESASCOPE_DATA" not in os.environ, reason="MESASCOPE_DATA is not set")
+@pytest.mark.parametrize("tokenizer", ["bytes", "bpe:500"])
+def test_real_texts_are_decoded_from_their_tokens(tmp_path, tokenizer):
+    file = Path(os.environ["MESASCOPE_DATA"]) / "text" / "tinyshakespeare.txt"
+    corpus = prepare([file], tmp_path / "corpus", tokenizer, delimiter="\n\n", validation=0.1)
+    speeches = sorted(file.read_text().split("\n\n"))
+    assert len(speeches) > 7000
+    assert sorted(decoded(corpus, "train") + decoded(corpus, "validation")) == speeches
