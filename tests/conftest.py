@@ -1,4 +1,4 @@
-"""Every annotated shape and type is checked at run time while testing."""
+"""Every annotated shape is checked at run time while testing, and all types but those of inner functions."""
 
 import contextlib
 
