@@ -6,6 +6,7 @@ import hashlib
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -83,14 +84,11 @@ def prepare(
     folder.mkdir(parents=True, exist_ok=True)
     words = make_tokenizer(kind, iter(tracked(_trained_on(files, silent), "training byte pairs")))
     dtype: Literal["uint16", "uint32"] = "uint16" if vocabulary_of(words) <= 1 << 16 else "uint32"
-    writers = {split: ShardWriter(folder, split, dtype, shard) for split in SPLITS}
-    try:
-        _write(words, _batches(files, reading), writers, validation)
+    total = size_of(files)
+    batches = tracked(_batches(files, reading), "tokenizing", None if total is None else -(-total // _AT_ONCE))
+    with _closed_or_removed({split: ShardWriter(folder, split, dtype, shard) for split in SPLITS}) as writers:
+        _write(words, batches, writers, validation)
         _require_text(writers, files, validation, problems)
-    except BaseException:
-        for writer in writers.values():
-            writer.remove()
-        raise
     index = Index(
         schema=1, tokenizer=tokenizer_checksum(words), vocabulary=vocabulary_of(words), end=end_of_document(words),
         dtype=dtype, splits={split: writer.record() for split, writer in writers.items()}, files=len(files),
@@ -108,6 +106,19 @@ def _require_no_corpus(folder: Path) -> None:
         refuse("out", rule, str(folder), "name another, or remove what it holds")
 
 
+@contextmanager
+def _closed_or_removed(writers: dict[str, ShardWriter]) -> Iterator[dict[str, ShardWriter]]:
+    """Close the writers, or remove what they wrote where anything fails."""
+    try:
+        yield writers
+        for writer in writers.values():
+            writer.close()
+    except BaseException:
+        for writer in writers.values():
+            writer.remove()
+        raise
+
+
 def _write(words: Any, batches: Iterable[list[Piece]], writers: Mapping[str, ShardWriter], validation: float) -> None:
     """Each document's tokens and then the end of one, to the writer of its part."""
     writer, between = None, np.array([end_of_document(words)])
@@ -123,8 +134,6 @@ def _write(words: Any, batches: Iterable[list[Piece]], writers: Mapping[str, Sha
             writer.write(np.array(tokens.ids))
     if writer is not None:
         writer.write(between)
-    for each in writers.values():
-        each.close()
 
 
 def _split(text: str, validation: float) -> str:
@@ -132,23 +141,18 @@ def _split(text: str, validation: float) -> str:
     return "validation" if int.from_bytes(digest[:8]) < validation * 2**64 else "train"
 
 
-def _batches(files: Sequence[Path], reading: Reading) -> Iterable[list[Piece]]:
-    """Pieces of all files, so many at a time that they are tokenized at once, with a bar."""
-
-    def batches() -> Iterator[list[Piece]]:
-        batch, length = [], 0
-        for file in files:
-            for piece in pieces(file, reading):
-                batch.append(piece)
-                length += len(piece.text)
-                if length >= _AT_ONCE:
-                    yield batch
-                    batch, length = [], 0
-        if batch:
-            yield batch
-
-    total = size_of(files)
-    return tracked(batches(), "tokenizing", None if total is None else -(-total // _AT_ONCE))
+def _batches(files: Sequence[Path], reading: Reading) -> Iterator[list[Piece]]:
+    """Pieces of all files, so many at a time that they are tokenized at once."""
+    batch, length = [], 0
+    for file in files:
+        for piece in pieces(file, reading):
+            batch.append(piece)
+            length += len(piece.text)
+            if length >= _AT_ONCE:
+                yield batch
+                batch, length = [], 0
+    if batch:
+        yield batch
 
 
 def _trained_on(files: Sequence[Path], reading: Reading) -> Iterator[str]:
