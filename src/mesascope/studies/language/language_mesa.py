@@ -100,15 +100,16 @@ class LanguageMesa:
         return TextWindows(folder, length, split, open_corpus(folder).checksum)
 
     def network(self, layers: str, vocabulary: int, **options: Any) -> Any:
-        """A language model for texts of any length: of several layers, those of softmax know places, by turned keys.
+        """A language model for texts of any length: softmax layers know places, by turned keys, if not told otherwise.
 
         Ridges do not decay, with gates or without.
         """
         from mesascope.language import layered
 
-        usual: dict[str, Any] = {"width": self.width, "n_heads": self.n_heads, "dpfp": self.dpfp, "tied": True}
-        positions = "rotary" if "," in layers else "none"
-        config = layered(layers, vocabulary, self.context, positions=positions, **usual | options)
+        usual: dict[str, Any] = {
+            "width": self.width, "n_heads": self.n_heads, "dpfp": self.dpfp, "tied": True, "positions": "rotary",
+        }  # fmt: skip
+        config = layered(layers, vocabulary, self.context, **usual | options)
         heads = tuple(replace(own, ridge_kind="constant") for own in config.transformer.each_heads)
         return replace(config, transformer=replace(config.transformer, heads=heads))
 
@@ -170,12 +171,13 @@ def measure(lab: Lab, settings: LanguageMesa) -> None:
         }
         for size, (layers, with_mlps) in SIZES.items()
     }  # fmt: skip
+    single: dict[str, Any] = {"key_shift": True, "positions": "none"}
     groups["alone"] = {
-        f"{kind} {nu}": trained("alone", f"{kind} {nu}", f"alone-{kind}-{nu}", kind, key_shift=True, dpfp=nu)
+        f"{kind} {nu}": trained("alone", f"{kind} {nu}", f"alone-{kind}-{nu}", kind, dpfp=nu, **single)
         for kind in ALONE
         for nu in NUS
     }
-    groups["alone"]["softmax"] = trained("alone", "softmax", "alone-softmax", "softmax", key_shift=True)
+    groups["alone"]["softmax"] = trained("alone", "softmax", "alone-softmax", "softmax", **single)
     for size, members in groups.items():
         _judge(lab, settings, size, members, text)
     untrained = [
