@@ -40,6 +40,8 @@ def battery(family: Any, tasks: int, seed: int, part: str) -> dict[str, Episode]
         )
     check_tasks(own)
     own = own.to(torch.float64)
+    if not own.context.y.any():
+        refuse("family", "draw labels other than 0, which all algorithms answer alike", label(family), "scale them")
     plain = drawn(family, tasks, stream(seed, f"identify-{part}", 1)).to(torch.float64)
     found = {OWN: own}
     for index, (name, change) in enumerate(CONDITIONS.items()):
