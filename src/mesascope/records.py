@@ -76,7 +76,7 @@ def register(kind: str, name: str, **facts: Any) -> Callable[[_T], _T]:
                 f"name must be free, but {kind} {name!r} is {_place(held.target)} already: choose another name."
             )
         entries[name] = Registered(target, MappingProxyType(dict(facts)))
-        return with_plain_numbers(target) if dataclasses.is_dataclass(target) else target
+        return with_plain_numbers(target) if isinstance(target, type) else target  # not a study
 
     return put
 
@@ -87,7 +87,7 @@ def with_plain_numbers(target: _T) -> _T:
     `register` applies it to what it registers.
     """
     check = getattr(target, "__post_init__", None)
-    if check is None or hasattr(check, "plain"):
+    if not dataclasses.is_dataclass(target) or check is None or hasattr(check, "plain"):
         return target
 
     @functools.wraps(check)

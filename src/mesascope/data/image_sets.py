@@ -90,7 +90,7 @@ def images(dataset: str, part: str = "train", size: int | None = None) -> Images
     require_instance("dataset", dataset, str, "pass a name, or a path as text, such as './split'")
     require_choice("part", part, PARTS)
     if size is not None:
-        require_count("size", size)
+        size = require_count("size", size)
     return _images(dataset if dataset in DATASETS else folder_of(dataset), part, size)
 
 

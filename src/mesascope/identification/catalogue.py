@@ -22,7 +22,7 @@ from mesascope.errors import (
     shown,
 )
 from mesascope.learners import Range
-from mesascope.records import facts, registered
+from mesascope.records import facts, registered, with_plain_numbers
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, Learner, LinearRegression
 
@@ -34,6 +34,7 @@ _SIZES = range(2, 6)
 _FEW = 16
 
 
+@with_plain_numbers
 @dataclass(frozen=True)
 class Candidate:
     """An algorithm that a learner may run.

@@ -87,7 +87,7 @@ def identify(
     'GradientDescent runs gradient-descent with steps = 2, eta = 1.5.'
     """
     require_access("identify", learner)
-    require_count("seed", seed, least=0)
+    seed = require_count("seed", seed, least=0)
     for argument, value in (("tolerance", tolerance), ("level", level)):
         require_number(argument, value, above=0, most=1)
     chosen = require_candidates(catalogue(family) if candidates is None else candidates)
@@ -167,7 +167,7 @@ def _watched(family: Any, budget: int | None) -> int:
     """Tasks that behaviour is measured on; none where a budget leaves too few."""
     if budget is None:
         return _WATCHED
-    require_count("budget", budget)
+    budget = require_count("budget", budget)
     tasks = min((budget - _TRIED) // (_SHARE * _cost(family)), _WATCHED)
     return tasks if tasks >= _LEAST else 0
 

@@ -39,7 +39,7 @@ class Lasso(nn.Module):
 
     def __init__(self, alpha: float) -> None:
         super().__init__()
-        require_number("alpha", alpha, above=0)
+        alpha = require_number("alpha", alpha, above=0)
         self.alpha = alpha
 
     def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:

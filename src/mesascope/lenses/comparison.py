@@ -104,7 +104,7 @@ def compare(
     >>> table.rows["least squares"].mse_ratio.value > 1e3
     True
     """
-    require_count("tasks", tasks, least=2)
+    tasks = require_count("tasks", tasks, least=2)
     if not isinstance(others, Mapping) or not others:
         raise ArgumentError(f"others must name at least one learner, but is {shown(others)}: pass {{'name': learner}}.")
     for other in others:

@@ -54,7 +54,7 @@ def check_learner(
     >>> from mesascope.learners import GradientDescent
     >>> check_learner(GradientDescent(steps=2, eta=0.5))
     """
-    require_number("tolerance", tolerance, above=0)
+    tolerance = require_number("tolerance", tolerance, above=0)
     episode = _drawn(family or LinearRegression(n_context=10, d_in=3), 6)
     _require(isinstance(episode, Episode), "a learner must be checked on a family of episodes")
     episode = episode._replace(xq=_several_queries(episode))
@@ -102,7 +102,7 @@ def check_predictor(
     >>> from mesascope.learners import RecursiveLeastSquares
     >>> check_predictor(RecursiveLeastSquares(ridge=0.1))
     """
-    require_number("tolerance", tolerance, above=0)
+    tolerance = require_number("tolerance", tolerance, above=0)
     sequence = _drawn(family or LinearDynamics(d=3, length=12), 6)
     _require(isinstance(sequence, Tensor), "a predictor must be checked on a family of sequences")
     before, length = sequence.clone(), sequence.shape[1]
