@@ -60,8 +60,11 @@ def fields(config):
 KINDS = ("family", "net", "layout", "method", "learner", "predictor")
 
 
-@pytest.mark.parametrize(("name", "build"), [(f"{kind} {name}", one) for kind in KINDS for name, one in examples(kind)
-     if name != "kernel-gradient-descent"],  # which holds a function, and so has no record)
+# One of these holds a function, and so has no record.
+PLAIN = [(name, build) for kind in KINDS for name, build in examples(kind) if name != "kernel-gradient-descent"]
+
+
+@pytest.mark.parametrize(("name", "build"), PLAIN)
 def test_numpys_scalars_are_kept_as_plain_numbers(name, build, unchecked):
     config = build()
     if dataclasses.is_dataclass(config):
