@@ -22,7 +22,7 @@ from mesascope.measurement import Measurement
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import stream
 from mesascope.tasks import Episode, Family, LinearRegression, SequenceFamily, check_episode
-from mesascope.tasks.asking import asked, check_answer, check_tasks, drawn, label, posed
+from mesascope.tasks.asking import asked, check_answer, check_tasks, drawn, label, posed, require_labels
 
 __all__ = ["Tuned", "tune", "tune_spectral"]
 
@@ -131,6 +131,7 @@ Losses = Callable[[Any, Values], Float[Tensor, " n"]]
 def _drawn(family: Family | SequenceFamily, tasks: int, generator: torch.Generator) -> Episode | Tensor:
     found = drawn(family, tasks, generator)
     (check_episode if isinstance(found, Episode) else check_tasks)(found)
+    require_labels(family, found)
     return found.to(torch.float64)
 
 

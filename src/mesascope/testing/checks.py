@@ -142,7 +142,7 @@ def check_predictor(
 def check_family(family: Family | SequenceFamily) -> None:
     """Check that ``family`` keeps the contract of a task family.
 
-    It is a frozen dataclass; episodes, or sequences, are as many as asked for, none included, and have agreeing shapes;
+    It is a frozen dataclass; episodes, or sequences, are as many as asked for, from one on, and have agreeing shapes;
     they are finite; the same generator gives the same ones, another seed others.
 
     >>> check_family(LinearRegression(n_context=3, d_in=2))
@@ -154,7 +154,7 @@ def check_family(family: Family | SequenceFamily) -> None:
     _check_episode(first) if isinstance(first, Episode) else _check_sequence(first)
     _require(_equal(first, again), "the same generator must give the same tasks")
     _require(not _equal(first, other), "generators of other seeds must give other tasks")
-    for batch in (0, 3):
+    for batch in (1, 3):
         _drawn(family, batch)
 
 
