@@ -20,7 +20,7 @@ def from_sklearn(estimator: Any) -> SklearnLearner:
 
     It fits one task after another: pass ``compare(..., tasks=500)`` to a slow one. One that draws at random should have
     its ``random_state`` set, or the same call gives other answers. Predicts 0 from an empty context. Arrays have the
-    context's precision, and single precision if that is lower. What the estimator raises is said in a sentence.
+    context's precision, and single precision if that is lower.
 
     Args:
         estimator: an estimator with ``fit`` and ``predict``, or a pipeline of such; it stays as it is.
@@ -28,6 +28,7 @@ def from_sklearn(estimator: Any) -> SklearnLearner:
     Raises:
         MissingPackageError: scikit-learn is not installed; ``pip install 'mesascope[sklearn]'``.
         ArgumentTypeError: what is no regressor, or a class in place of an instance.
+        ArgumentError: when it is called: the estimator raised an error, or returned no numbers ``(m, dy)``.
     """
     require_package("sklearn", "from_sklearn", "'mesascope[sklearn]'")
     # Some instances show predict only once they are fitted: their class has it.
@@ -87,7 +88,7 @@ class SklearnLearner:
             fitted.fit(x.numpy(), targets.numpy())
             answer = fitted.predict(xq.numpy())
         except Exception as error:  # an estimator of whatever kind
-            remedy = "convert tasks with .float()" if "dtype" in str(error) else "choose another, or longer contexts"
+            remedy = "convert tasks with .float()" if "dtype" in str(error) else "mend it, or draw longer contexts"
             if y.shape[-1] > 1:
                 remedy = "if it takes one target, wrap it in sklearn.multioutput.MultiOutputRegressor"
             raise UnansweredError(

@@ -73,12 +73,12 @@ def _in_place_of_pictures(folder: Path, name: str) -> str:
     classes = sorted({path.parent.name for path in _pictures(visible_files(folder, "*/*"))} - {"images"})
     if classes and not {*classes} & {one for names in _NAMES.values() for one in names}:
         return f"the classes {', '.join(classes[:3])} in no part: move their folders into {folder / name}"
-    for path in visible_files(folder):
+    for path in (path for pattern in ("*", "*/*", "*/*/*") for path in visible_files(folder, pattern)):
         if path.suffix.lower() in (".npy", ".npz"):
             return f"the array {path.name}: save its images as pictures, with PIL.Image.fromarray(image).save(path)"
         if path.suffix.lower() in (".zip", ".tar", ".tgz", ".gz"):
             return f"{path.name}: unpack it"
-    return f"neither: lay it out so, with pictures that end in {', '.join(_PICTURES)}"
+    return f"neither: lay it out so, with pictures that end in {', '.join(_PICTURES)}, or choose another part"
 
 
 def _by_table(folder: Path, table: Path) -> tuple[list[Path], list[str]]:
