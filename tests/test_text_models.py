@@ -2,7 +2,9 @@
 
 import json
 import math
+import re
 import shutil
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -54,15 +56,59 @@ def test_a_number_that_is_written_is_read_back(value, decimals, name):
     assert read == pytest.approx(round(value, decimals), abs=0.51 * 10.0**-decimals * (name == "digits") + 1e-12)
 
 
-@given(st.text())
-def test_any_text_is_a_number_or_nan(text):
-    for form in FORMATS.values():
-        value = form.read(text, 2)
-        assert isinstance(value, float)
-        assert not math.isinf(value)
+WRAPPINGS = [
+    "{}", " {}\n", "Output: {}", "**Output:** {}", "**Output: {}**", "Output:\n{}", "Feature 0: 1.0\nOutput: {}", "{}.",
+    "The answer is {}.", 'My best estimate for "Output" is about {}', "It is {}", "y = {}", "-> {}", "≈ {}", "**{}**",
+    "`{}`", '"{}"', "“{}”", "{}\n\nFeature 0: 7", "Output: {}\n\nFeature 0: 7", "{} (approximately)", "```\n{}\n```",
+    "```text\n{}\n```", r"\( {} \)", "${}$", r"\boxed{{{}}}", "{}\r\nas x grows",
+]  # fmt: skip
+SPOILT = [
+    "- {}", "-${}", "${}", "{} %", "{} kg", "{}th", "x{}", "{}x + 3", "{} + 4", "{}/2", "{}-5", "{} to 5", "{} ± 0.1",
+    "Step 1: {}", "Feature 0: {}", "not {}", "{}!", "{}...", "Output: 1.0\nOutput: {}", "It is {}\nor 4", "({}, 1)",
+    "[1,{}]", "√{}", "10^{}", "{},5", "{} 5", "{}_000", "{}:30", "<p>{}</p>", "minus {}", ">{}",
+    "Feature 0: 1\nOutput: {}\n\nFeature 0: 3",
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("text", ["", " ", "none", "x2", "3rd", "1 2", "3 to 5", "nan", "inf", "1e400", "<p>1</p><p>2"])
+@st.composite
+def numbers(draw):
+    """A number as people and programs write it, and its value."""
+    sign = draw(st.sampled_from(["", "-", "+", *"‐‑–—−－"]))
+    whole, part = draw(st.integers(0, 10**7)), draw(st.sampled_from(["", ".5", ".25", ".050"]))
+    form, power = draw(st.sampled_from(["{}", "{:,}"])), draw(st.integers(-9, 9))
+    raised = str(power).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+    ending = draw(st.sampled_from([
+        "", f"e{power}", f"E{power:+}", f"x10^{power}", f" × 10{raised}", f"*10**{power}", rf" \times 10^{{{power}}}"
+    ]))  # fmt: skip
+    value = float(f"{whole}{part}e{power if ending else 0}") * (1 if sign in ("", "+") else -1)
+    text = form.format(whole) + part + ending
+    wide = str.maketrans("0123456789.", "０１２３４５６７８９．")
+    return sign + (text.translate(wide) if draw(st.booleans()) else text), value
+
+
+@given(numbers(), st.sampled_from(WRAPPINGS), st.sampled_from(SPOILT))
+def test_the_number_that_was_meant_is_read_and_never_another(number, wrapping, spoilt):
+    text, value = number
+    assert parse_number(wrapping.format(text)) == pytest.approx(value, rel=1e-15)
+    assert math.isnan(parse_number(spoilt.format(text.lstrip("+"))))
+
+
+NO_EXPONENT = st.characters(exclude_characters="eE")
+
+
+@given(st.one_of(st.text(NO_EXPONENT), st.text("0123456789.,-+ \nOutput:%/()[]'`$", max_size=12)))
+def test_a_number_that_is_read_stands_in_the_text_in_full(text):
+    assert not any(math.isinf(form.read(text, 2)) for form in FORMATS.values())
+    value = parse_number(text)
+    if not math.isnan(value):
+        runs = re.findall(r"(?<![\w.,])[\d.,]+(?!\w)", unicodedata.normalize("NFKC", text))
+        whole = [run for run in runs if re.fullmatch(r"(\d+|\d{1,3}(,\d{3})+)?\.?\d*\.?", run) and run.strip(".,")]
+        assert abs(value) in [float(re.sub(r"(\..*)\.$", r"\1", run).replace(",", "")) for run in whole]
+
+
+@pytest.mark.parametrize("text", ["", " ", "none", "x2", "3rd", "1 2", "3 to 5", "nan", "inf", "1e400", "½", "3²",
+                                  "1e-400", "3,14", "0,123", "1.200,5", "12 apples", "1 5 0", "- 5", "0x10",
+                                  "(1,200)"])  # fmt: skip
 def test_what_is_no_number_is_nan_and_not_zero(text):
     assert math.isnan(parse_number(text))
 
@@ -70,10 +116,20 @@ def test_what_is_no_number_is_nan_and_not_zero(text):
 @pytest.mark.parametrize(
     ("text", "value"),
     [("-0.5", -0.5), ("\N{MINUS SIGN}3", -3), ("1.5e3", 1500), ("Output: 2.50\n\nFeature 0: 7", 2.5), (".5", 0.5),
-     ("1,234,567.8", 1234567.8), ("It is 4.", 4), ("**7**", 7), ("3\n4", 3), ("-> 5", 5), ("y = -2E-2", -0.02)],
+     ("1,234,567.8", 1234567.8), ("It is 4.", 4), ("**7**", 7), ("3\n4", 3), ("-> 5", 5), ("y = -2E-2", -0.02), ("5.", 5)],
 )  # fmt: skip
 def test_numbers_are_read_as_people_write_them(text, value):
     assert parse_number(text) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("1 5 0", 1.5), ("- 2 0 6 ;\n1 ->", -2.06), ("– 5", -0.05), ("1 5 0\n2 0 0", 1.5), ("1.50", None), ("150", None),
+     ("12 apples", None), ("1 5 0 , 2", None), ("1 5 kg", None), ("-> 1 5", None)],
+)  # fmt: skip
+def test_digits_apart_are_read_on_the_first_line_alone_and_nothing_else_is(text, value):
+    found = FORMATS["digits"].read(text, 2)
+    assert found == value or (value is None and math.isnan(found))
 
 
 def test_a_planted_algorithm_answers_through_text_to_rounding():
