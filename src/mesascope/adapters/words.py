@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 
@@ -104,7 +104,7 @@ def from_language_model(
     require_choice("read", read, READS)
     generator = stream(seed, "answers")
     return from_text(
-        lambda prompts: _answers(model, words, read, prompts, generator), "compact", batched=True,
+        partial(_answers, model, words, read, generator), "compact", batched=True,
         name=name or type(model).__name__, decimals=words.decimals, concurrency=256,
         answer_decimals=_FINE if read == "mean" else None,
     )  # fmt: skip
@@ -118,7 +118,7 @@ def _encoded(words: NumberWords, prompt: str) -> list[int]:
 
 
 def _answers(
-    model: Callable[[Tensor], Tensor], words: NumberWords, read: str, prompts: Sequence[str], generator: torch.Generator
+    model: Callable[[Tensor], Tensor], words: NumberWords, read: str, generator: torch.Generator, prompts: Sequence[str]
 ) -> list[str]:
     """Texts of the next number after each prompt, empty where there are no words for it."""
     tokens, answers = [_encoded(words, prompt) for prompt in prompts], [""] * len(prompts)
