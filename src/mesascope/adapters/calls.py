@@ -117,7 +117,7 @@ class Calls:
         """Of the next answer to this prompt: all that the answer depends on."""
         time = self._times[prompt]
         self._times[prompt] += 1
-        parts = [self.name, getattr(self.model, "settings", None), prompt, time]
+        parts = [self.name, None if self.cache is None else getattr(self.model, "settings", None), prompt, time]
         return hashlib.sha256(json.dumps(parts, sort_keys=True, default=repr).encode()).hexdigest()
 
     def _affords(self, prompt: str) -> bool:
