@@ -331,6 +331,8 @@ def test_a_file_of_calls_that_is_damaged_is_refused_but_for_a_line_that_was_not_
     file = tmp_path / "calls.jsonl"
     with pytest.raises(ArgumentError, match="path must be a file of recorded calls"):
         replay(file)
+    with pytest.raises(ArgumentError, match="path must be a file that can be written"):
+        record(Averaging(), tmp_path / "none" / "calls.jsonl")
     tasks = LinearRegression(n_context=2, d_in=1).sample(2, stream(0, "record"))
     record(Averaging(), file)(*tasks[:2])
     whole = file.read_text()

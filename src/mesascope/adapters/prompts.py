@@ -110,7 +110,7 @@ def parse_number(text: str) -> float:
     >>> [parse_number(text) for text in ("2x + 3", "3,14", "12 apples", "5 %", "Step 1: 7")]
     [nan, nan, nan, nan, nan]
     """
-    text = re.sub(r"(?m)^\s*```[A-Za-z]*\s*$", "", _ascii(text)).strip()
+    text = re.sub(r"(?m)^[ \t]*```[A-Za-z]*[ \t]*$", "", _ascii(text)).strip()
     text = _OUTPUT.sub(r"\1 ", re.sub(r"[⁻⁺]?[⁰¹²³⁴-⁹]+", lambda found: "^" + found[0].translate(_RAISED), text))
     value = _number(text.split("\n")[0])
     outputs = [found.start() for found in _OUTPUT.finditer(text)]

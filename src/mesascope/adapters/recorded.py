@@ -25,6 +25,10 @@ def record(learner: Learner, path: str | Path) -> Recorder:
     is not finite. Other programs can make such a table. `replay` answers from it, with nan for null.
     """
     require_callable("learner", learner)
+    try:
+        Path(path).open("ab").close()
+    except OSError as error:
+        refuse("path", f"be a file that can be written ({type(error).__name__})", str(path), "make its folder, say")
     return Recorder(learner, Path(path))
 
 

@@ -15,7 +15,9 @@ from mesascope.errors import ArgumentError, MesascopeError, require_package, sho
 __all__ = ["openai_model"]
 
 # What servers call these faults, in the codes and messages of their errors.
-_QUOTA = re.compile("insufficient_quota|billing_hard_limit_reached|billing_not_active")
+_QUOTA = re.compile(
+    "insufficient_quota|insufficient.balance|credit balance|billing_(hard_limit|not_active)", re.IGNORECASE
+)
 _FILTERED = re.compile("content_filter|content_policy_violation|ResponsibleAIPolicyViolation|invalid_prompt")
 _UNSUPPORTED = re.compile(
     r"unsupported|not support|unrecogni[sz]ed|unknown_param|extra_forbidden|not permitted", re.IGNORECASE
@@ -44,7 +46,7 @@ def openai_model(
 
     Args:
         model: its name, as the server knows it.
-        base_url: of the server, such as http://localhost:8000/v1; OpenAI's own if None.
+        base_url: of the server, such as http://localhost:8000/v1; if None, as OPENAI_BASE_URL says, or OpenAI's own.
         timeout: seconds that an answer may take.
         max_tokens: the length of an answer; one that reaches it is nan, unless its first line is a finished number.
         fields: other fields of each request, such as ``stop=["\\n"]`` or ``reasoning_effort="low"``.
@@ -56,6 +58,7 @@ def openai_model(
         UnansweredPrompt: when asked, if it gives no answer after all tries.
     """
     require_package("openai", "openai_model", "'mesascope[llm]'")
+    base_url = base_url or os.environ.get("OPENAI_BASE_URL")
     if not os.environ.get("OPENAI_API_KEY") and base_url is None:
         raise ArgumentError("OPENAI_API_KEY must be set in the environment, but is not: export it, or pass base_url.")
     fields = {"temperature": temperature, "max_tokens": max_tokens, **fields}

@@ -169,13 +169,15 @@ class TextLearner:
         self.asked, self.parsed = self.asked + len(numbers), self.parsed + sum(map(math.isfinite, numbers))
         scaling = self._scaling(context)
         found = torch.tensor(numbers, dtype=torch.float64).reshape(*xq.shape[:-1], 1)
-        return (found / scaling.y_factor + scaling.y_shift).to(xq)
+        found = (found / scaling.y_factor + scaling.y_shift).to(xq)
+        return found.masked_fill(found.isinf(), math.nan)  # beyond the dtype
 
     def _read(self, text: str) -> float:
         number = self.format.read(text, self.decimals)
-        if not math.isfinite(number):
-            self.unread["unclear number" if any(map(str.isdigit, text)) else "no number"] += 1
-        return number
+        if math.isfinite(number):
+            return number
+        self.unread["unclear number" if any(map(str.isdigit, text)) else "no number"] += 1
+        return math.nan
 
     def _prompts(self, context: Context, xq: Tensor) -> list[str]:
         scaling = self._scaling(context)
