@@ -37,6 +37,7 @@ _BEFORE = re.compile(
     re.IGNORECASE,
 )
 _OUTPUT = re.compile(r"(\boutput[*_\"']*\s*[:=][*_]*)\s*", re.IGNORECASE)
+_LINE_END = re.compile(r"\n(?!\s{0,9}[×·⋅±%/^°])")  # not where the next line continues a number
 _APART = re.compile(r"(-?) ?([0-9](?: [0-9]){0,39})(?: ?;)?")
 # Characters of the longest line that is read.
 _LONGEST = 200
@@ -112,13 +113,13 @@ def parse_number(text: str) -> float:
     """
     text = re.sub(r"(?m)^[ \t]*```[A-Za-z]*[ \t]*$", "", _ascii(text)).strip()
     text = _OUTPUT.sub(r"\1 ", re.sub(r"[⁻⁺]?[⁰¹²³⁴-⁹]+", lambda found: "^" + found[0].translate(_RAISED), text))
-    value = _number(text.split("\n")[0])
+    value = _number(_LINE_END.split(text, maxsplit=1)[0])
     outputs = [found.start() for found in _OUTPUT.finditer(text)]
     if math.isfinite(value) or len(outputs) > 1:
         return value
     start = text.rfind("\n", 0, outputs[0]) + 1 if outputs else 0
-    line, _, after = text[start:].partition("\n")
-    if _has_digits(after) and (not outputs or _has_digits(text[:start])):
+    line, *after = _LINE_END.split(text[start:], maxsplit=1)
+    if _has_digits("".join(after)) and (not outputs or _has_digits(text[:start])):
         return math.nan
     return _number(line, _BEFORE)
 
