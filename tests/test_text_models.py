@@ -491,7 +491,8 @@ TOO_LARGE = (400, {"message": "max_tokens is too large: 32", "param": "max_token
 @pytest.mark.parametrize(
     ("fault", "remedy"),
     [(401, "OPENAI_API_KEY"), (403, "OPENAI_API_KEY"), (404, "base_url"), (402, "add credit"), (NO_QUOTA, "add credit"),
-     (TOO_LARGE, "max_tokens must be a value that .* takes, but is 32")],
+     (TOO_LARGE, "max_tokens must be a value that .* takes, but is 32"),
+     ((422, "`temperature` must be strictly positive"), "temperature must be a value that .* takes, but is 0.0")],
 )  # fmt: skip
 def test_a_server_that_refuses_every_prompt_is_asked_once(fault, remedy, key):
     with serving(planted(RIDGE), *[fault] * 99) as (url, seen):

@@ -47,7 +47,7 @@ def replay(path: str | Path) -> Replayed:
 
 
 class Recorder:
-    """What `record` returns."""
+    """Return type of `record`."""
 
     def __init__(self, learner: Learner, path: Path) -> None:
         self.learner, self.path = learner, path
@@ -66,7 +66,7 @@ class Recorder:
 
 
 class Replayed:
-    """What `replay` returns."""
+    """Return type of `replay`."""
 
     def __init__(self, path: Path, calls: dict[str, list[list[float]]]) -> None:
         self.path, self.calls = path, calls

@@ -19,6 +19,7 @@ _QUOTA = re.compile(
     "insufficient_quota|insufficient.balance|credit balance|billing_(hard_limit|not_active)", re.IGNORECASE
 )
 _FILTERED = re.compile("content_filter|content_policy_violation|ResponsibleAIPolicyViolation|invalid_prompt")
+_TOO_LONG = re.compile("context|too long|maximum.{0,9}length", re.IGNORECASE)
 _UNSUPPORTED = re.compile(
     r"unsupported|not support|unrecogni[sz]ed|unknown_param|extra_forbidden|not permitted", re.IGNORECASE
 )
@@ -155,8 +156,8 @@ class ServedModel:
             return RefusedPrompt(
                 f"{self.place} must take the prompt, but its filter refuses it {said}: change the prompt."
             )
-        name = error.param if error.param in self.fields else None
-        if name is not None and "context" not in whole:
+        name = _field(error, self.fields, quote="[\"'`]")
+        if name is not None and not _TOO_LONG.search(whole):
             value = shown(self.fields[name])
             return UnusableModelError(
                 f"{name} must be a value that {self.place} takes, but is {value} {said}: change it."
@@ -172,13 +173,13 @@ def _retry_no_quota(response: Any) -> None:
         response.headers["x-should-retry"] = "false"
 
 
-def _field(error: Any, fields: dict[str, Any]) -> str | None:
-    """Name of the field that an error is about: as its ``param`` says, or else its message."""
+def _field(error: Any, fields: dict[str, Any], quote: str = r"\b") -> str | None:
+    """Name of the field that an error is about: its ``param``, or else one between ``quote`` in its message."""
     if "max_tokens" in fields and _RENAMED.search(_whole(error)):
         return "max_tokens"
     if error.param:
         return error.param if error.param in fields else None
-    return next((name for name in fields if re.search(rf"\b{re.escape(name)}\b", _whole(error))), None)
+    return next((name for name in fields if re.search(quote + re.escape(name) + quote, _whole(error))), None)
 
 
 def _whole(error: Any) -> str:

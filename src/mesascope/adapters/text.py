@@ -98,7 +98,7 @@ class _Scaling(NamedTuple):
 
 
 class TextLearner:
-    """What `from_text` returns; in tables it has the model's name."""
+    """Return type of `from_text`; in tables it has the model's name."""
 
     def __init__(
         self,
