@@ -1,5 +1,7 @@
 """Learners and predictors seen through each other's protocol."""
 
+import copy
+import pickle
 import sys
 
 import numpy as np
@@ -329,6 +331,8 @@ def test_a_file_of_calls_that_is_damaged_is_refused_but_for_a_line_that_was_not_
     file = tmp_path / "calls.jsonl"
     with pytest.raises(ArgumentError, match="path must be a file of recorded calls"):
         replay(file)
+    with pytest.raises(ArgumentError, match="path must be a file that can be written"):
+        record(Averaging(), tmp_path / "none" / "calls.jsonl")
     tasks = LinearRegression(n_context=2, d_in=1).sample(2, stream(0, "record"))
     record(Averaging(), file)(*tasks[:2])
     whole = file.read_text()
@@ -337,3 +341,43 @@ def test_a_file_of_calls_that_is_damaged_is_refused_but_for_a_line_that_was_not_
     file.write_text(whole + '{"x": [[1.0]]}\n')
     with pytest.raises(ArgumentError, match=r"line 3 of .* does not: remove or mend it"):
         replay(file)
+
+
+@pytest.mark.parametrize(
+    "answer", ["NaN", "[NaN]", "[Infinity]", "[1e400]", '"12"', '["12"]', "[true]", "12", "[[1.0]]"]
+)
+def test_a_recorded_answer_that_is_no_finite_number_is_refused(answer, tmp_path):
+    file = tmp_path / "calls.jsonl"
+    file.write_text(f'{{"x": [[1]], "y": [[2]], "xq": [1], "answer": {answer}}}\n')
+    with pytest.raises(ArgumentError, match=r"line 1 of .* does not: remove or mend it"):
+        replay(file)
+
+
+def test_what_was_not_answered_is_recorded_as_null_and_whole_numbers_of_other_programs_are_numbers(tmp_path):
+    task = Context(torch.ones(1, 1), torch.full((1, 1), 2.0)), torch.ones(1, 1)
+    file = tmp_path / "calls.jsonl"
+    record(lambda context, xq: torch.full((1, 1), torch.nan), file)(*task)
+    assert file.read_text().endswith('"answer": [null]}\n')
+    file.write_text(file.read_text() + '{"x": [[1]], "y": [[2]], "xq": [1], "answer": [3]}\n')
+    again = replay(file)
+    assert again(*task).isnan().all()
+    assert again(*task).item() == 3.0
+
+
+def triple(x, y, xq):
+    return 3 * xq[:, :1]
+
+
+def test_learners_of_adapters_can_be_copied_and_pickled(tmp_path):
+    tasks = LinearRegression(n_context=4, d_in=2).sample(3, stream(0, "copies"))[:2]
+    record(Averaging(), tmp_path / "calls.jsonl")(*tasks)
+    learners = [
+        from_numpy(triple),
+        from_sklearn(Ridge()),
+        AsLearner(predictor(2)),
+        record(Mean(), tmp_path / "more.jsonl"),
+    ]
+    for learner in (*learners, replay(tmp_path / "calls.jsonl")):
+        expected = learner(*tasks)
+        for other in (copy.deepcopy(learner), pickle.loads(pickle.dumps(learner))):
+            assert torch.equal(other(*tasks), expected)

@@ -141,9 +141,10 @@ def test_a_prompt_is_its_tokens_and_back(numbers):
     assert tokens[:-1:4] == WORDS.of_numbers(torch.tensor([*pairs, query])).tolist()
 
 
-@pytest.mark.parametrize("text", ["10.0 -> 1.0", "a -> 1.0", "1e99 ->", "1.0 => 2.0"])
+@pytest.mark.parametrize("text", ["10.0 -> 1.0", "a -> 1.0", "1e99 ->", "1.0 => 2.0", "inf ->", "nan ->", "1.55 ->",
+                                  "1.0-2.0 ->", "1.2.3 ->", "1_0 ->", "٣ ->", "9" * 400])  # fmt: skip
 def test_words_that_it_lacks_are_refused(text):
-    with pytest.raises(ArgumentError, match=r"^text must be of numbers from -9\.9 to 9\.9 in format compact, but is"):
+    with pytest.raises(ArgumentError, match=r"^text must be of numbers from -9\.9 to 9\.9 with at most 1 decimals in"):
         WORDS.encode(text)
 
 

@@ -1,47 +1,126 @@
 """Models of transformers in this process: what they answer is what their logits say."""
 
+import copy
+import pickle
 import re
 
 import pytest
 import torch
 
-from mesascope.adapters import LocalModel, from_text
+from mesascope.adapters import Calls, LocalModel, from_text
+from mesascope.adapters.calls import CutAnswer
 from mesascope.errors import ArgumentError
 from mesascope.tasks import Context
 
 transformers = pytest.importorskip("transformers")
 CHARACTERS = "0123456789.-> ,\n"
+END = len(CHARACTERS)
 PROMPTS = ["1.0 -> 2.0\n1.5 ->", "1.0 ->", "-3.2 -> 0.1\n2.0 -> 1.0\n0.0 ->"]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+SIZES = {"vocab_size": len(CHARACTERS) + 1, "initializer_range": 0.5, "num_hidden_layers": 2, "hidden_size": 16}
+SIZES |= {"eos_token_id": END, "bos_token_id": END, "pad_token_id": END}
+CONFIGS = {
+    "gpt2": lambda: transformers.GPT2Config(**SIZES, n_positions=64, num_attention_heads=2),
+    "bloom": lambda: transformers.BloomConfig(**SIZES, n_head=2),
+    "mamba": lambda: transformers.MambaConfig(**SIZES, state_size=4),
+    "mamba2": lambda: transformers.Mamba2Config(
+        **SIZES, state_size=4, num_heads=4, head_dim=8, n_groups=1, chunk_size=8
+    ),
+    "rwkv": lambda: transformers.RwkvConfig(**SIZES, attention_hidden_size=16, context_length=64),
+}
+
+
+def saved(folder, kind="gpt2", template=None, **generation):
     """A model of random weights that reads characters."""
     tokenizers = pytest.importorskip("tokenizers")
-    folder = tmp_path_factory.mktemp("model") / "tiny"
     words = {character: place for place, character in enumerate([*CHARACTERS, "<end>"])}
     own = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<end>"))
     own.pre_tokenizer = tokenizers.pre_tokenizers.Split("", "isolated")
     own.decoder = tokenizers.decoders.Fuse()
+    if template:
+        own.post_processor = tokenizers.processors.TemplateProcessing(template, special_tokens=[("<end>", END)])
     transformers.PreTrainedTokenizerFast(tokenizer_object=own, eos_token="<end>").save_pretrained(folder)
     torch.manual_seed(0)
-    config = transformers.GPT2Config(
-        vocab_size=len(words), n_positions=64, n_embd=16, n_layer=2, n_head=2, eos_token_id=len(words) - 1,
-        bos_token_id=len(words) - 1, initializer_range=0.5,
-    )  # fmt: skip
-    transformers.GPT2LMHeadModel(config).save_pretrained(folder)
+    model = transformers.AutoModelForCausalLM.from_config(CONFIGS[kind]())
+    for weight in model.parameters():  # also those that models begin at 0 or 1, so that answers differ
+        weight.data += 0.3 * torch.randn_like(weight)
+    for name, value in generation.items():
+        setattr(model.generation_config, name, value)
+    model.save_pretrained(folder)
     return folder
 
 
-def followed(model, text, count):
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return saved(tmp_path_factory.mktemp("model") / "tiny")
+
+
+def followed(model, text, count, before=(), ends=(END,)):
     """The likeliest characters after a text, each found from the whole text before it."""
-    tokens = model.tokenizer.encode(text)
+    tokens = [*before, *map(CHARACTERS.index, text)]
+    start = len(tokens)
     for _ in range(count):
         with torch.no_grad():
-            tokens.append(model.model(torch.tensor([tokens])).logits[0, -1].argmax().item())
-    added = tokens[len(model.tokenizer.encode(text)) :]
-    end = len(CHARACTERS)
-    return model.tokenizer.decode(added[: added.index(end)] if end in added else added)
+            tokens.append(model.model(torch.tensor([tokens]), use_cache=False).logits[0, -1].argmax().item())
+        if tokens[-1] in ends:
+            return model.tokenizer.decode(tokens[start:-1])
+    return model.tokenizer.decode(tokens[start:])
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_models_with_and_without_a_cache_of_keys_and_values_continue_prompts_alike(kind, tmp_path):
+    model = LocalModel(saved(tmp_path, kind), max_tokens=8)
+    prompts = [*PROMPTS, "2.0 ->", "1.1"]
+    answers = model(prompts)
+    assert answers == [followed(model, prompt, 8) for prompt in prompts]
+    assert len(set(answers)) > 2
+
+
+@pytest.mark.parametrize(("template", "before"), [("<end> $A <end>", [END]), ("$A <end>", []), ("<end> $A", [END])])
+def test_a_prompt_ends_in_its_own_last_token_whatever_the_tokenizer_adds_after_it(template, before, tmp_path):
+    model = LocalModel(saved(tmp_path, template=template), max_tokens=6)
+    assert model(PROMPTS) == [followed(model, prompt, 6, before) for prompt in PROMPTS]
+    one, both = model.log_probabilities(PROMPTS[0], ["1", "1."])
+    assert both == pytest.approx(one + model.log_probabilities(PROMPTS[0] + "1", ["."])[0], abs=1e-5)
+
+
+def test_an_answer_ends_at_any_token_that_ends_texts_and_follows_the_logits_alone(tmp_path):
+    free = LocalModel(saved(tmp_path / "free"), max_tokens=8)
+    first = free.tokenizer.encode(free([PROMPTS[0]])[0])[2]
+    folder = saved(tmp_path / "listed", eos_token_id=[END, first], repetition_penalty=9.0, num_beams=3)
+    listed = LocalModel(folder, max_tokens=8)
+    assert listed(PROMPTS) == [followed(listed, prompt, 8, ends=(END, first)) for prompt in PROMPTS]
+    assert len(listed(PROMPTS)[0]) <= 2
+
+
+def test_an_answer_at_the_limit_of_tokens_is_nan_and_a_prompt_that_is_too_long_is_nan_alone(folder):
+    model = LocalModel(folder, max_tokens=4)
+    calls = Calls(model, "tiny", batched=True)
+    answers = calls.ask(["1" * 61, *PROMPTS])
+    cut = [isinstance(answer, CutAnswer) for answer in model(PROMPTS)]
+    assert answers[0] is None
+    assert calls.unanswered["refused"] == 1
+    for answer, was_cut in zip(answers[1:], cut, strict=True):
+        assert answer is None or not was_cut or "\n" not in answer
+    assert calls.unanswered["cut"] == sum(answer is None for answer in answers[1:]) > 0
+
+
+def test_all_that_an_answer_depends_on_is_in_its_key(folder, tmp_path):
+    other = saved(tmp_path, "bloom")
+    changes = [{}, {"temperature": 1.0}, {"max_tokens": 5}, {"seed": 1}, {"name": other}]
+    found = [LocalModel(**{"name": folder} | change).settings for change in changes]
+    assert all(one != two for place, one in enumerate(found) for two in found[:place])
+    assert LocalModel(folder).settings == found[0]
+
+
+def test_a_learner_of_a_model_is_copied_and_pickled_with_its_draws(folder):
+    learner = from_text(LocalModel(folder, temperature=1.0, max_tokens=6), "compact", batched=True)
+    tasks = Context(torch.ones(8, 3, 1), torch.ones(8, 3, 1)), torch.zeros(8, 1, 1)
+    others = [copy.deepcopy(learner), pickle.loads(pickle.dumps(learner))]
+    expected = learner(*tasks)
+    for other in others:
+        torch.testing.assert_close(other(*tasks), expected, equal_nan=True)
 
 
 def test_answers_are_the_likeliest_texts_whatever_else_is_asked_with_them(folder):

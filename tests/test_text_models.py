@@ -1,8 +1,16 @@
 """Models of text as learners: prompts, numbers, budgets, files and servers that misbehave."""
 
+import asyncio
+import copy
+import functools
 import json
 import math
+import pickle
+import re
 import shutil
+import subprocess
+import sys
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -11,7 +19,18 @@ from hypothesis import given, strategies as st
 from text_server import planted, serving
 
 from mesascope import identify, learners
-from mesascope.adapters import FORMATS, Calls, UnansweredPrompt, from_text, names_matter, openai_model, parse_number
+from mesascope.adapters import (
+    FORMATS,
+    Calls,
+    NumberWords,
+    UnansweredPrompt,
+    from_language_model,
+    from_text,
+    names_matter,
+    openai_model,
+    parse_number,
+)
+from mesascope.adapters.calls import CutAnswer
 from mesascope.cli import main
 from mesascope.errors import ArgumentError
 from mesascope.identification import candidates
@@ -22,6 +41,17 @@ FAMILY = LinearRegression(n_context=8, d_in=2, noise=0.3)
 EPISODE = FAMILY.sample(6, stream(0, "text"))
 RIDGE = learners.LeastSquares(0.5)
 FEW = [one for one in candidates(sklearn=False) if one.name in ("gradient-descent", "ridge least-squares", "mean")]
+
+
+@pytest.fixture
+def key(monkeypatch):
+    pytest.importorskip("openai")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret-of-the-test")
+
+
+def one_task():
+    part = EPISODE.part(0, 1)
+    return part.context, part.xq
 
 
 def test_the_prompt_is_that_of_the_paper():
@@ -54,26 +84,81 @@ def test_a_number_that_is_written_is_read_back(value, decimals, name):
     assert read == pytest.approx(round(value, decimals), abs=0.51 * 10.0**-decimals * (name == "digits") + 1e-12)
 
 
-@given(st.text())
-def test_any_text_is_a_number_or_nan(text):
-    for form in FORMATS.values():
-        value = form.read(text, 2)
-        assert isinstance(value, float)
-        assert not math.isinf(value)
+WRAPPINGS = [
+    "{}", " {}\n", "Output: {}", "**Output:** {}", "**Output: {}**", "Output:\n{}", "Feature 0: 1.0\nOutput: {}", "{}.",
+    "The answer is {}.", 'My best estimate for "Output" is about {}', "It is {}", "y = {}", "-> {}", "≈ {}", "**{}**",
+    "`{}`", '"{}"', "“{}”", "{}\n\nFeature 0: 7", "Output: {}\n\nFeature 0: 7", "{} (approximately)", "```\n{}\n```",
+    "```text\n{}\n```", r"\( {} \)", "${}$", r"\boxed{{{}}}", "{}\r\nas x grows",
+]  # fmt: skip
+SPOILT = [
+    "- {}", "-${}", "${}", "{} %", "{} kg", "{}th", "x{}", "{}x + 3", "{} + 4", "{}/2", "{}-5", "{} to 5", "{} ± 0.1",
+    "Step 1: {}", "Feature 0: {}", "not {}", "{}!", "{}...", "Output: 1.0\nOutput: {}", "It is {}\nor 4", "({}, 1)",
+    "[1,{}]", "√{}", "10^{}", "{},5", "{} 5", "{}_000", "{}:30", "<p>{}</p>", "minus {}", ">{}",
+    "Feature 0: 1\nOutput: {}\n\nFeature 0: 3", "{}\n/2", "Output: {}\n± 0.1", "{}\n%",
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("text", ["", " ", "none", "x2", "3rd", "1 2", "3 to 5", "nan", "inf", "1e400", "<p>1</p><p>2"])
+@st.composite
+def numbers(draw):
+    """A number as people and programs write it, and its value."""
+    sign = draw(st.sampled_from(["", "-", "+", *"‐‑–—−－"]))
+    whole, part = draw(st.integers(0, 10**7)), draw(st.sampled_from(["", ".5", ".25", ".050"]))
+    form, power = draw(st.sampled_from(["{}", "{:,}"])), draw(st.integers(-9, 9))
+    raised = str(power).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+    ending = draw(st.sampled_from([
+        "", f"e{power}", f"E{power:+}", f"x10^{power}", f" × 10{raised}", f"*10**{power}", rf" \times 10^{{{power}}}"
+    ]))  # fmt: skip
+    value = float(f"{whole}{part}e{power if ending else 0}") * (1 if sign in ("", "+") else -1)
+    text = form.format(whole) + part + ending
+    wide = str.maketrans("0123456789.", "０１２３４５６７８９．")
+    return sign + (text.translate(wide) if draw(st.booleans()) else text), value
+
+
+@given(numbers(), st.sampled_from(WRAPPINGS), st.sampled_from(SPOILT))
+def test_the_number_that_was_meant_is_read_and_never_another(number, wrapping, spoilt):
+    text, value = number
+    assert parse_number(wrapping.format(text)) == pytest.approx(value, rel=1e-15)
+    assert math.isnan(parse_number(spoilt.format(text.lstrip("+"))))
+
+
+NO_EXPONENT = st.characters(exclude_characters="eE")
+
+
+@given(st.one_of(st.text(NO_EXPONENT), st.text("0123456789.,-+ \nOutput:%/()[]'`$", max_size=12)))
+def test_a_number_that_is_read_stands_in_the_text_in_full(text):
+    assert not any(math.isinf(form.read(text, 2)) for form in FORMATS.values())
+    value = parse_number(text)
+    if not math.isnan(value):
+        runs = re.findall(r"(?<![\w.,])[\d.,]+(?!\w)", unicodedata.normalize("NFKC", text))
+        whole = [run for run in runs if re.fullmatch(r"(\d+|\d{1,3}(,\d{3})+)?\.?\d*\.?", run) and run.strip(".,")]
+        assert abs(value) in [float(re.sub(r"(\..*)\.$", r"\1", run).replace(",", "")) for run in whole]
+
+
+@pytest.mark.parametrize("text", ["", " ", "none", "x2", "3rd", "1 2", "3 to 5", "nan", "inf", "1e400", "½", "3²",
+                                  "1e-400", "3,14", "0,123", "1.200,5", "12 apples", "1 5 0", "- 5", "0x10",
+                                  "(1,200)"])  # fmt: skip
 def test_what_is_no_number_is_nan_and_not_zero(text):
     assert math.isnan(parse_number(text))
 
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("-0.5", -0.5), ("\N{MINUS SIGN}3", -3), ("1.5e3", 1500), ("Output: 2.50\n\nFeature 0: 7", 2.5), (".5", 0.5),
-     ("1,234,567.8", 1234567.8), ("It is 4.", 4), ("**7**", 7), ("3\n4", 3), ("-> 5", 5), ("y = -2E-2", -0.02)],
+    [("-0.5", -0.5), ("5.", 5), ("\N{MINUS SIGN}3", -3), ("1.5e3", 1500), ("Output: 2.50\n\nFeature 0: 7", 2.5),
+     (".5", 0.5), ("1,234,567.8", 1234567.8), ("It is 4.", 4), ("**7**", 7), ("3\n4", 3), ("-> 5", 5),
+     ("y = -2E-2", -0.02)],
 )  # fmt: skip
 def test_numbers_are_read_as_people_write_them(text, value):
     assert parse_number(text) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("1 5 0", 1.5), ("- 2 0 6 ;\n1 ->", -2.06), ("– 5", -0.05), ("1 5 0\n2 0 0", 1.5), ("1.50", None), ("150", None),
+     ("12 apples", None), ("1 5 0 , 2", None), ("1 5 kg", None), ("-> 1 5", None)],
+)  # fmt: skip
+def test_digits_apart_are_read_on_the_first_line_alone_and_nothing_else_is(text, value):
+    found = FORMATS["digits"].read(text, 2)
+    assert found == value or (value is None and math.isnan(found))
 
 
 def test_a_planted_algorithm_answers_through_text_to_rounding():
@@ -120,15 +205,80 @@ def test_failures_are_nan_and_counted():
     assert learner.table()[0]["read"] == 4
 
 
-def test_async_and_batched_models_answer_alike():
-    async def later(prompt):
-        return planted(RIDGE)(prompt)
+@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize("fault", [None, 3.0, ValueError("once"), ArgumentError("once")])
+def test_a_model_that_fails_at_one_prompt_leaves_nan_and_one_that_always_fails_ends_in_a_sentence(fault, batched):
+    def model(prompt, failing):
+        if prompt == failing or failing == "all":
+            asked.append(prompt)
+            if isinstance(fault, Exception):
+                raise fault
+            return fault
+        return "1"
 
-    models = [planted(RIDGE), later]
-    found = [from_text(model)(EPISODE.context, EPISODE.xq) for model in models]
-    batched = from_text(lambda prompts: [planted(RIDGE)(one) for one in prompts], batched=True)
-    for one in (found[1], batched(EPISODE.context, EPISODE.xq)):
-        assert torch.equal(one, found[0])
+    def own(failing):
+        one = functools.partial(model, failing=failing)
+        return Calls((lambda several: [one(each) for each in several]) if batched else one, "own", batched=batched)
+
+    prompts, asked = [str(number) for number in range(100)], []
+    for failing in ("0", "50"):
+        calls = own(failing)
+        assert calls.ask(prompts) == [None if prompt == failing else "1" for prompt in prompts]
+        assert calls.unanswered == {"failed": 1}
+    asked.clear()
+    with pytest.raises(ArgumentError, match="once" if fault and fault != 3.0 else "must be a text"):
+        own("all").ask(prompts)
+    assert len(asked) < 20
+
+
+def test_each_nan_has_its_reason():
+    cut = [CutAnswer("3.1"), CutAnswer(" 3.1\n\nFeature"), CutAnswer("Let us see\n3")]
+    answers = iter([*cut, " ", "two", "3 or 4", "5", "1e300"])  # the last is beyond float32
+    learner = from_text(lambda prompt: next(answers), most_calls=8, concurrency=1)
+    found = learner(*FAMILY.sample(9, stream(0, "reasons"))[:2]).flatten()
+    assert found.tolist() == pytest.approx([math.nan, 3.1, *[math.nan] * 4, 5, math.nan, math.nan], nan_ok=True)
+    row = learner.table()[0]
+    reasons = {"cut": 2, "empty": 1, "no number": 1, "unclear number": 1, "beyond the budget": 1, "failed": 0}
+    assert {reason: row[reason] for reason in reasons} == reasons
+    assert row["asked"] == row["read"] + sum(reasons.values())
+
+
+class Bound:
+    """An asynchronous client that works in the loop alone in which it was first used."""
+
+    def __init__(self):
+        self.loop = None
+
+    async def __call__(self, prompt):
+        self.loop = self.loop or asyncio.get_running_loop()
+        assert asyncio.get_running_loop() is self.loop
+        await asyncio.sleep(0)
+        return [planted(RIDGE)(one) for one in prompt] if isinstance(prompt, list) else planted(RIDGE)(prompt)
+
+
+def test_async_and_batched_models_answer_alike_also_inside_a_running_loop():
+    expected = from_text(planted(RIDGE))(EPISODE.context, EPISODE.xq)
+    client = Bound()
+    learners = [from_text(lambda prompts: [planted(RIDGE)(one) for one in prompts], batched=True)]
+    learners += [from_text(client, concurrency=2), from_text(client), from_text(client, batched=True)]
+
+    async def cell():
+        return [learner(EPISODE.context, EPISODE.xq) for learner in learners]
+
+    for found in (asyncio.run(cell()), asyncio.run(cell())):
+        assert all(torch.equal(one, expected) for one in found)
+
+
+def test_the_loop_of_asynchronous_models_ends_with_the_program_without_a_word():
+    program = (
+        "from mesascope.adapters import Calls\n"
+        "async def model(prompt): return prompt\n"
+        "print(Calls(model, 'm').ask(['a', 'b']))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-X", "dev", "-W", "error", "-c", program], capture_output=True, text=True, timeout=60
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("['a', 'b']\n", "", 0)
 
 
 def test_answers_are_kept_on_file_and_not_asked_again(tmp_path):
@@ -154,6 +304,63 @@ def test_answers_are_kept_on_file_and_not_asked_again(tmp_path):
     file.write_text("{}\n")
     with pytest.raises(ArgumentError, match="line 1 of"):
         answers()
+
+
+def test_everything_that_an_answer_depends_on_is_in_its_key(tmp_path, key, monkeypatch):
+    with serving(lambda prompt: "1") as (url, seen), serving(lambda prompt: "2") as (other, _):
+        file = tmp_path / "calls.jsonl"
+        settings = [{}, {"temperature": 1.0}, {"max_tokens": 64}, {"base_url": None}, {"seed": 1}, {"stop": ["\n"]}]
+        monkeypatch.setenv("OPENAI_BASE_URL", other)
+        for changed in settings:
+            learner = from_text(openai_model("m", **{"base_url": url} | changed), cache=file, name="same")
+            learner(*one_task())
+            assert learner.table()[0]["calls"] == 1, changed
+        again = from_text(openai_model("m", base_url=url), cache=file, name="same")
+        assert again(*one_task()).item() == 1.0
+        assert again.table()[0]["calls"] == 0
+        assert len(seen) == len(settings) - 1
+
+
+@pytest.mark.parametrize("fault", ["cut", "cut empty", "empty"])
+def test_an_answer_that_is_cut_or_empty_is_asked_again(fault, tmp_path, key):
+    with serving(lambda prompt: "3.25", fault) as (url, _):
+        found = [
+            from_text(openai_model("m", base_url=url), cache=tmp_path / "calls.jsonl")(*one_task()) for _ in range(3)
+        ]
+    assert torch.stack(found).flatten().tolist() == pytest.approx([math.nan, 3.25, 3.25], nan_ok=True)
+
+
+def test_a_cache_that_cannot_be_kept_is_refused_before_anything_is_asked(tmp_path):
+    file = tmp_path / "notes.txt"
+    file.write_text("my notes")
+    for path, message in (
+        (tmp_path / "none" / "calls.jsonl", "cache must be a file that can be written"),
+        (tmp_path, "cache must be a file that can be written"),
+        (file, "each line of a cache must hold a key and an answer"),
+    ):
+        with pytest.raises(ArgumentError, match=message):
+            from_text(planted(RIDGE), name="ridge", cache=path)
+    assert file.read_text() == "my notes"
+    with pytest.raises(ArgumentError, match="name must name the model and its settings where answers are kept"):
+        from_text(lambda prompt: "1", cache=tmp_path / "calls.jsonl")
+
+
+def same_number(prompt):
+    return "1.5"
+
+
+def test_learners_of_text_can_be_copied_and_pickled(tmp_path, key):
+    words = NumberWords()
+    with serving(same_number) as (url, _):
+        served = openai_model("m", base_url=url)
+        formats = [format for format in FORMATS if format != "letters"]
+        learners = [from_text(same_number, format, name="same", cache=tmp_path / "calls.jsonl") for format in formats]
+        learners += [from_text(served), from_language_model(torch.nn.Embedding(len(words), len(words)), words)]
+        for learner in learners:
+            expected = learner(*one_task())
+            for other in (copy.deepcopy(learner), pickle.loads(pickle.dumps(learner))):
+                torch.testing.assert_close(other(*one_task()), expected, equal_nan=True)
+        assert b"secret" not in pickle.dumps(learners)
 
 
 @pytest.mark.parametrize("budget", [{"most_calls": 4}, {"most_tokens": 4 * 150}])
@@ -202,12 +409,6 @@ def test_wrong_models_and_tasks_are_refused():
 
 
 # From here on through HTTP.
-pytest.importorskip("openai")
-
-
-@pytest.fixture
-def key(monkeypatch):
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret-of-the-test")
 
 
 def test_identify_names_what_is_planted_behind_a_server(key, tmp_path):
@@ -262,37 +463,86 @@ def test_a_wrong_call_of_a_server_ends_in_a_sentence(words, said, key, tmp_path,
     assert said in " ".join(capsys.readouterr().err.split())
 
 
-def one_task():
-    part = EPISODE.part(0, 1)
-    return part.context, part.xq
+FILTERED = (400, {"message": "filtered", "param": "prompt", "code": "content_filter"})
+TOO_LONG = (400, {"message": "maximum context length is 9 tokens", "code": "context_length_exceeded"})
+REASONS = {
+    "failed": ["hangs", "closes", 500, 429, "page", "streams"], "refused": [400, FILTERED, TOO_LONG, "filtered"],
+    "cut": ["cut", "cut empty"], "empty": ["empty"], "no number": ["prose"],
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("fault", ["hangs", "closes", 500, 429, "page", "streams", "empty", "prose"])
-def test_a_server_that_misbehaves_leaves_nan(fault, key):
+@pytest.mark.parametrize(("reason", "fault"), [(reason, one) for reason, faults in REASONS.items() for one in faults])
+def test_a_server_that_does_not_answer_one_prompt_leaves_nan_and_the_reason_is_counted(reason, fault, key):
     with serving(planted(RIDGE), fault) as (url, _):
         learner = from_text(openai_model("ridge", base_url=url, retries=0, timeout=0.3), concurrency=1)
         found = learner(EPISODE.context, EPISODE.xq).flatten()
     assert torch.isnan(found).tolist() == [True] + [False] * 5
     row = learner.table()[0]
     assert (row["asked"], row["read"]) == (6, 5)
-    if fault != "prose":
-        assert row["failed"] == 1
-        assert "must answer, but does not" in learner.calls.failures[0]
+    assert row[reason] == 1
+    for sentence in learner.calls.failures:
+        assert re.search("must (answer|take).*, but ", sentence)
 
 
-@pytest.mark.parametrize(("status", "remedy"), [(401, "OPENAI_API_KEY"), (404, "base_url"), (400, "longer window")])
-def test_a_server_that_refuses_stops_with_one_sentence(status, remedy, key):
-    with serving(planted(RIDGE), *[status] * 6) as (url, _):
-        learner = from_text(openai_model("ridge", base_url=url, retries=0), concurrency=1)
-        with pytest.raises(ArgumentError, match=remedy) as refused:
-            learner(EPISODE.context, EPISODE.xq)
-    assert "secret" not in str(refused.value)
+NO_QUOTA = (429, {"message": "You exceeded your current quota", "type": "insufficient_quota"})
+TOO_LARGE = (400, {"message": "max_tokens is too large: 32", "param": "max_tokens", "code": "invalid_value"})
+
+
+@pytest.mark.parametrize(
+    ("fault", "remedy"),
+    [(401, "OPENAI_API_KEY"), (403, "OPENAI_API_KEY"), (404, "base_url"), (402, "add credit"), (NO_QUOTA, "add credit"),
+     (TOO_LARGE, "max_tokens must be a value that .* takes, but is 32"),
+     ((422, "`temperature` must be strictly positive"), "temperature must be a value that .* takes, but is 0.0")],
+)  # fmt: skip
+def test_a_server_that_refuses_every_prompt_is_asked_once(fault, remedy, key):
+    with serving(planted(RIDGE), *[fault] * 99) as (url, seen):
+        learner = from_text(openai_model("ridge", base_url=url))
+        for ask in (lambda: learner(EPISODE.context, EPISODE.xq), lambda: identify(learner, FAMILY, FEW, 250)):
+            seen.clear()
+            with pytest.raises(ArgumentError, match=remedy) as refused:
+                ask()
+            assert len(seen) == 1
+            assert "secret" not in str(refused.value)
+
+
+def unsupported(*names, form):
+    """A fault of requests with fields that a model does not support, as ``form`` makes an error of a name."""
+    return lambda body: next(((400, form(name)) for name in names if name in body), None)
+
+
+@pytest.mark.parametrize("form", [
+    lambda name: {"message": f"Unsupported parameter: '{name}' is not supported with this model." + (
+        " Use 'max_completion_tokens' instead." if name == "max_tokens" else ""), "param": name,
+        "code": "unsupported_parameter"},
+    lambda name: {"message": "use max_completion_tokens" if name == "max_tokens" else f"{name} is not supported"},
+    lambda name: {"detail": [{"type": "extra_forbidden", "loc": ["body", name]}]},
+])  # fmt: skip
+def test_a_field_that_a_model_does_not_support_is_left_out_for_the_session_and_named_once(form, key, caplog):
+    fault = unsupported("temperature", "max_tokens", "stop", form=form)
+    with serving(planted(RIDGE), *[fault] * 99) as (url, seen):
+        learner = from_text(openai_model("ridge", base_url=url, stop=["\n"]))
+        for _ in range(2):
+            assert torch.isfinite(learner(EPISODE.context, EPISODE.xq)).all()
+    assert len(seen) == 12 + 3
+    assert set(seen[-1]) == {"model", "messages", "max_completion_tokens"}
+    assert sorted(re.search("not support (.*) =", record.message)[1] for record in caplog.records) == [
+        "max_tokens", "stop", "temperature",
+    ]  # fmt: skip
+
+
+def test_a_server_that_refuses_all_prompts_ends_in_a_sentence(key):
+    for fault, remedy in ((400, "longer window"), (TOO_LONG, "longer window"), (FILTERED, "change the prompt")):
+        with serving(planted(RIDGE), *[fault] * 99) as (url, seen):
+            learner = from_text(openai_model("ridge", base_url=url), concurrency=1)
+            with pytest.raises(ArgumentError, match=remedy):
+                learner(*FAMILY.sample(100, stream(0, "many"))[:2])
+        assert len(seen) == 8
 
 
 def test_nobody_there_leaves_nan(key):
     learner = from_text(openai_model("ridge", base_url="http://127.0.0.1:9/v1", retries=0))
     assert torch.isnan(learner(*one_task())).all()
-    with pytest.raises(ArgumentError, match="must answer 8 of the family's own tasks"):
+    with pytest.raises(ArgumentError, match=r"must answer, but does not .* see that it runs"):
         identify(learner, FAMILY, FEW, 250)
 
 

@@ -13,7 +13,14 @@ from mesascope.tasks import Context
 
 NUMBER = r"-?\d+(?:\.\d+)?"
 
-TEXTS = {"prose": "I am sorry, I cannot tell.", "empty": None}
+# Answers and why they end.
+TEXTS = {
+    "prose": ("I am sorry, I cannot tell.", "stop"),
+    "empty": (None, "stop"),
+    "cut": ("3.1", "length"),
+    "cut empty": ("", "length"),
+    "filtered": ("3", "content_filter"),
+}
 
 
 def planted(learner, decimals=2):
@@ -31,7 +38,10 @@ def planted(learner, decimals=2):
 
 @contextlib.contextmanager
 def serving(model, *faults):
-    """The base URL of a server; each fault is what a request meets, in turn, before the model answers the rest."""
+    """The base URL of a server; each fault is what a request meets, in turn, before the model answers the rest.
+
+    A fault may be a status and the error of its body, or a function of the request that returns these or None.
+    """
     left, seen = list(faults), []
 
     class Handler(BaseHTTPRequestHandler):
@@ -39,6 +49,8 @@ def serving(model, *faults):
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             seen.append(body)
             fault = left.pop(0) if left else None
+            if callable(fault):
+                fault = fault(body)
             if fault == "hangs":
                 time.sleep(1.0)
                 return
@@ -51,18 +63,20 @@ def serving(model, *faults):
                 return
             if isinstance(fault, int):
                 self._send(fault, json.dumps({"error": {"message": f"no: {self.headers['Authorization']}"}}))
+            elif isinstance(fault, tuple):
+                self._send(fault[0], json.dumps({"error": fault[1]}))
             elif fault == "page":
                 self._send(200, "<html>Welcome to 192.168.0.1</html>", "text/html")
             elif fault == "streams":
                 self._send(200, 'data: {"choices": [{"delta": {"content": "1"}}]}\n\n', "text/event-stream")
             elif fault in TEXTS:
-                self._answer(body["model"], TEXTS[fault])
+                self._answer(body["model"], *TEXTS[fault])
             else:
                 self._answer(body["model"], model(body["messages"][0]["content"]))
 
-        def _answer(self, name, text):
+        def _answer(self, name, text, reason="stop"):
             message = {"role": "assistant", "content": text}
-            choice = {"index": 0, "message": message, "finish_reason": "stop"}
+            choice = {"index": 0, "message": message, "finish_reason": reason}
             self._send(200, json.dumps({
                 "id": "1", "object": "chat.completion", "created": 0, "model": name, "choices": [choice],
             }))  # fmt: skip
@@ -79,7 +93,7 @@ def serving(model, *faults):
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_port}/v1", seen

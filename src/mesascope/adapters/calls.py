@@ -3,46 +3,75 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
+import functools
 import hashlib
 import inspect
 import json
-import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from mesascope.errors import ArgumentError, MesascopeError, refuse, require_count, require_package
+from mesascope.errors import ArgumentError, MesascopeError, refuse, require_count, require_instance, shown
 from mesascope.progress import tracked
 
-__all__ = ["CHARACTERS", "Calls", "UnansweredPrompt", "openai_model"]
+__all__ = ["CHARACTERS", "Calls", "CutAnswer", "RefusedPrompt", "UnansweredPrompt", "UnusableModelError"]
 
 # Characters of a token, roughly: of numbers and English.
 CHARACTERS = 3
 # Failures whose sentences are kept.
 _LAST = 5
+# Failures after which a model that has answered nothing is given up.
+_HOPELESS = 8
+_LOCK = threading.Lock()  # of counts and files; one for all, so that models can be pickled
+
+
+class UnusableModelError(ArgumentError):
+    """A model that answers nothing, whatever it is asked: asking stops."""
 
 
 class UnansweredPrompt(MesascopeError, RuntimeError):
     """A model gave no answer to one prompt; others may be answered."""
 
+    reason = "failed"
+
+
+class RefusedPrompt(UnansweredPrompt, ArgumentError):
+    """A model takes other prompts, but not this one: it is too long, or its content is filtered."""
+
+    reason = "refused"
+
+
+class _RaisedError(UnansweredPrompt, ArgumentError):
+    """A model's own error, or an answer that is no text: its author must mend it if no prompt is answered."""
+
+
+class CutAnswer(str):
+    """An answer that stopped at its limit of tokens, so that its last line may be incomplete."""
+
 
 class Calls:
     """A model's answers to prompts.
 
-    The n-th answer to the same prompt is kept as such, so that how much answers differ can be told, and the same
-    program gets the same answers from the file without asking again.
+    The n-th answer to the same prompt is kept as such, so that the spread of answers can be measured, and the same
+    program gets the same answers from the file without asking again. Answers that are empty or cut are not kept.
 
     Args:
         model: takes a prompt and returns a text; may be asynchronous, or take a list and return one (``batched``).
-        name: of the model and its settings, part of what answers are kept under.
+            Its attribute ``settings``, if it has one, is part of the key of each answer.
+        name: of the model, part of the key. If it has no ``settings``, the name must change with them.
         cache: a file of JSON lines that answers are kept in as they come; none if None.
         most_calls, most_tokens: what may be spent on answers that are not in the file. Tokens are estimated, a third
             of the characters of prompt and answer. What is beyond is left unanswered.
-        concurrency: prompts asked at the same time.
+        concurrency: prompts asked at the same time; the first is asked alone.
+
+    Raises:
+        ArgumentError: the file cannot be written.
+        UnusableModelError: when asked, by a model that says so, or that has answered nothing and failed eight times, or
+            refused or raised errors at all prompts.
     """
 
     def __init__(
@@ -63,173 +92,170 @@ class Calls:
         self.model, self.name, self.batched, self.concurrency = model, name, batched, concurrency
         self.most_calls, self.most_tokens = most_calls, most_tokens
         self.cache = None if cache is None else Path(cache)
-        self._kept = {} if self.cache is None else _read(self.cache)
+        self._kept = {} if self.cache is None else _opened(self.cache)
         self._times: Counter[str] = Counter()
-        self.calls = self.tokens = self.from_file = self.unaffordable = 0
+        self.calls = self.tokens = self.from_file = self.answered = 0
+        self.unanswered: Counter[str] = Counter()
         self.failures: list[str] = []
-        self.failed = 0
-        self._lock = threading.Lock()
+        self._error: UnansweredPrompt | None = None
 
     def ask(self, prompts: Sequence[str]) -> list[str | None]:
-        """An answer to each prompt, None where there is none."""
+        """An answer to each prompt, None where there is none; ``unanswered`` counts these by reason."""
         keys = [self._key(prompt) for prompt in prompts]
         left = [(key, prompt) for key, prompt in zip(keys, prompts, strict=True) if key not in self._kept]
         self.from_file += len(prompts) - len(left)
-        parts = [left[start : start + self.concurrency] for start in range(0, len(left), self.concurrency)]
-        for part in tracked(parts, "prompts"):
+        # The first prompt alone shows whether the model can be asked, and with which parameters.
+        first = 0 if self.batched or self.answered else 1
+        starts = range(first, len(left), self.concurrency)
+        for part in tracked([left[:first], *(left[start : start + self.concurrency] for start in starts)], "prompts"):
             self._ask([(key, prompt) for key, prompt in part if self._affords(prompt)])
+        if left and isinstance(self._error, ArgumentError):
+            self._give_up()
         return [self._kept.get(key) for key in keys]
 
     def _key(self, prompt: str) -> str:
-        """Of the next answer to this prompt."""
+        """Of the next answer to this prompt: all that the answer depends on."""
         time = self._times[prompt]
         self._times[prompt] += 1
-        return hashlib.sha256(json.dumps([self.name, prompt, time]).encode()).hexdigest()
+        parts = [self.name, None if self.cache is None else getattr(self.model, "settings", None), prompt, time]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True, default=repr).encode()).hexdigest()
 
     def _affords(self, prompt: str) -> bool:
         tokens = len(prompt) // CHARACTERS + 1
         most = ((self.calls + 1, self.most_calls), (self.tokens + tokens, self.most_tokens))
         if any(bound is not None and spent > bound for spent, bound in most):
-            self.unaffordable += 1
+            self.unanswered["beyond the budget"] += 1
             return False
         self.calls, self.tokens = self.calls + 1, self.tokens + tokens
         return True
 
     def _ask(self, part: list[tuple[str, str]]) -> None:
         """Ask at once; each answer is kept when it comes."""
-        if self.batched:
-            found = self.model([prompt for _, prompt in part]) if part else []
-            if len(found) != len(part):
-                refuse("what a batched model returns", f"hold {len(part)} texts", len(found), "return one a prompt")
-            for (key, prompt), answer in zip(part, found, strict=True):
-                self._keep(key, prompt, answer)
-        elif inspect.iscoroutinefunction(self.model) or inspect.iscoroutinefunction(type(self.model).__call__):
-            asyncio.run(self._at_once(part))
-        else:
-            with ThreadPoolExecutor(self.concurrency) as pool:
-                list(pool.map(self._one, *zip(*part, strict=True)) if part else ())
+        if self.batched and len(part) > 1:
+            self._ask_batch(part)
+        elif part:
+            with ThreadPoolExecutor(len(part)) as pool:
+                list(pool.map(self._ask_one, part))
+        if sum(self.unanswered[reason] for reason in ("failed", "refused")) >= _HOPELESS:
+            self._give_up()
 
-    async def _at_once(self, part: list[tuple[str, str]]) -> None:
-        async def one(key: str, prompt: str) -> None:
-            with self._failures_counted():
-                self._keep(key, prompt, await self.model(prompt))
-
-        await asyncio.gather(*(one(key, prompt) for key, prompt in part))
-
-    def _one(self, key: str, prompt: str) -> None:
-        with self._failures_counted():
-            self._keep(key, prompt, self.model(prompt))
-
-    @contextmanager
-    def _failures_counted(self) -> Iterator[None]:
+    def _ask_batch(self, part: list[tuple[str, str]]) -> None:
+        """Ask all; if that fails, each alone, so that the others are answered."""
         try:
-            yield
+            answers = self._batch([prompt for _, prompt in part])
+        except UnansweredPrompt:
+            for one in part:
+                self._ask([one])
+            return
+        for (key, prompt), answer in zip(part, answers, strict=True):
+            self._keep(key, prompt, answer)
+
+    def _batch(self, prompts: list[str]) -> Sequence[Any]:
+        answers = self._called(prompts)
+        if not isinstance(answers, list | tuple) or len(answers) != len(prompts):
+            refuse("what a batched model returns", f"hold {len(prompts)} texts", answers, "return one a prompt")
+        return answers
+
+    def _ask_one(self, one: tuple[str, str]) -> None:
+        key, prompt = one
+        try:
+            self._keep(key, prompt, self._batch([prompt])[0] if self.batched else self._called(prompt))
         except UnansweredPrompt as error:
-            with self._lock:
-                self.failed += 1
-                self.failures = [*self.failures, str(error)][-_LAST:]
+            self._count(error.reason, error)
+
+    def _called(self, asked: Any) -> Any:
+        """What the model returns; its own error becomes a sentence."""
+        try:
+            found = self.model(asked)
+            return _awaited(found) if inspect.isawaitable(found) else found
+        except (UnusableModelError, UnansweredPrompt):
+            raise
+        except MesascopeError as error:
+            raise _RaisedError(str(error)) from error
+        except Exception as error:
+            said = " ".join(str(error).split())[:200].rstrip(".")
+            raise _RaisedError(f"model must answer, but raised {type(error).__name__} ({said}): mend it.") from error
 
     def _keep(self, key: str, prompt: str, answer: Any) -> None:
         if not isinstance(answer, str):
-            refuse("what a model returns", "be a text", answer, "return a string")
-        line = json.dumps({"key": key, "model": self.name, "prompt": prompt, "answer": answer})
-        with self._lock:
+            said = f"what a model returns must be a text, but is {shown(answer)}: return a string."
+            self._count("failed", _RaisedError(said))
+            return
+        if isinstance(answer, CutAnswer):  # a model that goes on with further pairs has finished the line of its number
+            first, ended, _ = answer.lstrip().partition("\n")
+            kept = first if ended and not any(map(str.isalpha, first)) else None
+        else:
+            kept = answer if answer.strip() else None
+        with _LOCK:
+            self.answered += 1
             self.tokens += len(answer) // CHARACTERS
-            self._kept[key] = answer
+            if kept is None:
+                self.unanswered["cut" if isinstance(answer, CutAnswer) else "empty"] += 1
+                return
+            self._kept[key] = kept
             if self.cache is not None:
+                row = {"key": key, "model": self.name, "prompt": prompt, "answer": kept}
                 with self.cache.open("a", encoding="utf-8") as file:
-                    file.write(line + "\n")
+                    file.write(json.dumps(row) + "\n")
+
+    def _count(self, reason: str, error: UnansweredPrompt) -> None:
+        with _LOCK:
+            self.unanswered[reason] += 1
+            self.failures, self._error = [*self.failures, str(error)][-_LAST:], error
+
+    def _give_up(self) -> None:
+        """Raise the last error if nothing was ever answered."""
+        if not self.answered:
+            raise UnusableModelError(str(self._error)) from self._error
 
 
-def _read(path: Path) -> dict[str, str]:
-    """Answers by key; a last line that was being written when its program was stopped is cut off."""
-    if not path.exists():
-        return {}
-    text = path.read_text(encoding="utf-8")
-    whole = text[: text.rfind("\n") + 1]
-    if whole != text:
-        path.write_text(whole, encoding="utf-8")
-    found = {}
-    for number, line in enumerate(whole.splitlines(), 1):
+@functools.cache
+def _loop() -> asyncio.AbstractEventLoop:
+    """The loop of all asynchronous models, in a thread of its own.
+
+    A notebook runs a loop of its own already, and a client is bound to the loop that it was first used in.
+    """
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="mesascope models", daemon=True)
+    thread.start()
+
+    def close() -> None:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
+
+    atexit.register(close)
+    return loop
+
+
+def _awaited(answer: Any) -> Any:
+    async def wait() -> Any:
+        return await answer
+
+    return asyncio.run_coroutine_threadsafe(wait(), _loop()).result()
+
+
+def _opened(path: Path) -> dict[str, str]:
+    """Answers by key of a file that can be written; a last line that is incomplete is cut off."""
+    try:
+        with path.open("a+b") as file:
+            file.seek(0)
+            whole, ended, torn = file.read().rpartition(b"\n")
+            found = dict(_read(path, whole if torn.startswith(b'{"key"') else whole + ended + torn))
+            file.truncate(len(whole + ended))
+    except OSError as error:
+        refuse("cache", f"be a file that can be written ({type(error).__name__})", str(path), "make its folder, say")
+    return found
+
+
+def _read(path: Path, lines: bytes) -> Iterator[tuple[str, str]]:
+    for number, line in enumerate(lines.splitlines(), 1):
         try:
             row = json.loads(line)
-            found[str(row["key"])] = str(row["answer"])
+            require_instance("answer", row["answer"], str)
+            yield str(row["key"]), row["answer"]
         except (ValueError, KeyError, TypeError):
             raise ArgumentError(
                 f"each line of a cache must hold a key and an answer, but line {number} of {path} does not: remove it."
             ) from None
-    return found
-
-
-def openai_model(
-    model: str,
-    *,
-    base_url: str | None = None,
-    temperature: float = 0.0,
-    timeout: float = 60.0,
-    retries: int = 5,
-    max_tokens: int = 32,
-) -> Callable[[str], str]:
-    """A model behind a server that speaks OpenAI's protocol: a prompt is one message of a user.
-
-    The key is read from the environment variable OPENAI_API_KEY, and neither written nor logged; servers that ask for
-    none take any. Overload (429), errors of the server (5xx) and broken connections are tried again after a growing
-    while. Needs ``pip install 'mesascope[llm]'``.
-
-    Args:
-        model: its name, as the server knows it.
-        base_url: of the server, such as http://localhost:8000/v1; OpenAI's own if None.
-        timeout: seconds that an answer may take.
-        max_tokens: the length of an answer.
-
-    Raises:
-        MissingPackageError: the package openai is not installed.
-        ArgumentError: when asked, if the server refuses the key, the model, or a prompt that is too long.
-        UnansweredPrompt: when asked, if it gives no answer after all tries.
-    """
-    openai: Any = require_package("openai", "openai_model", "'mesascope[llm]'")
-    if not os.environ.get("OPENAI_API_KEY") and base_url is None:
-        raise ArgumentError("OPENAI_API_KEY must be set in the environment, but is not: export it, or pass base_url.")
-    client = openai.OpenAI(
-        api_key=os.environ.get("OPENAI_API_KEY") or "none", base_url=base_url, timeout=timeout, max_retries=retries
-    )
-    place = f"{model} at {base_url or 'OpenAI'}"
-
-    def ask(prompt: str) -> str:
-        try:
-            answer = client.chat.completions.create(
-                model=model, temperature=temperature, max_tokens=max_tokens,
-                messages=[{"role": "user", "content": prompt}],
-            )  # fmt: skip
-            return _content(answer)
-        except openai.APIStatusError as error:
-            status = error.status_code
-            if status < 500 and status not in (408, 409, 429):
-                raise ArgumentError(
-                    f"{place} must take the prompt, but refuses it ({_said(error)}): {_remedy(status)}."
-                ) from None
-            raise UnansweredPrompt(f"{place} must answer, but does not ({_said(error)}): try again later.") from None
-        except (openai.OpenAIError, ValueError, TypeError, AttributeError, IndexError) as error:
-            raise UnansweredPrompt(f"{place} must answer, but does not ({_said(error)}): see that it runs.") from None
-
-    ask.__name__ = model
-    return ask
-
-
-def _content(answer: Any) -> str:
-    text = answer.choices[0].message.content
-    if not isinstance(text, str):
-        raise ValueError("its message has no text")
-    return text
-
-
-def _remedy(status: int) -> str:
-    remedies = {401: "check OPENAI_API_KEY", 403: "check OPENAI_API_KEY", 404: "check the names of model and base_url"}
-    return remedies.get(status, "use fewer pairs, or a model of a longer window")
-
-
-def _said(error: Exception) -> str:
-    """The kind of an error and its first words, without what a server may echo of a key."""
-    status = getattr(error, "status_code", None)
-    code = getattr(error, "code", None)
-    return ", ".join(str(part) for part in (type(error).__name__, status, code) if part)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from mesascope.adapters.calls import CutAnswer, RefusedPrompt
 from mesascope.errors import ArgumentError, ArgumentTypeError, refuse, require_count, require_number, require_package
 from mesascope.streams import stream
 
@@ -23,13 +26,14 @@ class LocalModel:
     Args:
         name: a folder that ``save_pretrained`` wrote model and tokenizer to, or a name on the hub, which is downloaded.
         temperature: of what is drawn; 0 takes the likeliest token each time.
-        max_tokens: the most tokens of an answer.
+        max_tokens: the most tokens of an answer; one that reaches it is nan unless its first line is a finished number.
         device: where to compute.
         seed: of what is drawn.
 
     Raises:
         MissingPackageError: the package transformers is not installed.
-        ArgumentError: there is no such model, or, when asked, a prompt and its answer are longer than it reads.
+        ArgumentError: there is no such model.
+        RefusedPrompt: when asked, if a prompt and its answer are longer than the model reads.
     """
 
     def __init__(
@@ -56,30 +60,49 @@ class LocalModel:
         self.temperature, self.max_tokens = temperature, max_tokens
         self.generator = stream(seed, "answers", device=device)
         self.__name__ = Path(name).name
+        ends = self.model.generation_config.eos_token_id
+        self.ends = {*(ends if isinstance(ends, list) else [ends]), self.tokenizer.eos_token_id} - {None}
+        # Answers are what the logits say: none of the penalties, beams or temperatures that the folder may ask for.
+        self.model.generation_config = transformers.GenerationConfig(
+            max_new_tokens=max_tokens, do_sample=False, eos_token_id=sorted(self.ends) or None, pad_token_id=0
+        )
+        self.seed = seed
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """All that an answer depends on, with a hash of the weights, for the keys under which answers are kept."""
+        weights = [
+            (one if one.element_size() > 1 else one.float()).hash_tensor().item() for one in self.model.parameters()
+        ]
+        return {
+            "weights": hashlib.sha256(str(weights).encode()).hexdigest(), "dtype": str(self.model.dtype),
+            "temperature": self.temperature, "max_tokens": self.max_tokens, "seed": self.seed,
+        }  # fmt: skip
 
     @torch.no_grad()
     def __call__(self, prompts: Sequence[str]) -> list[str]:
         """Texts that go on from the prompts, which are read at once.
 
-        One token after the other, with what was computed for those before kept.
+        Models with a state that each token changes (Mamba, RWKV) read one prompt after the other: padding would change
+        the state, and RWKV of transformers 5.23 mixes the states of a batch.
         """
-        if not prompts:
-            return []
         tokens = [self._tokens(prompt) for prompt in prompts]
-        longest = max(map(len, tokens))
-        self._require_room(longest + self.max_tokens)
-        device = self.model.device
+        for one in tokens:
+            self._require_room(len(one) + self.max_tokens)
+        alone = not tokens or getattr(self.model, "_is_stateful", False)
+        return [
+            text for several in ([[one] for one in tokens] if alone else [tokens]) for text in self._continued(several)
+        ]
+
+    def _continued(self, tokens: list[list[int]]) -> list[str]:
+        longest, device = max(map(len, tokens)), self.model.device
         mask = torch.tensor([[0] * (longest - len(one)) + [1] * len(one) for one in tokens], device=device)
         read = torch.tensor([[0] * (longest - len(one)) + one for one in tokens], device=device)
-        places, kept, drawn = (mask.cumsum(-1) - 1).clamp(min=0), None, []
-        for _ in range(self.max_tokens):
-            out = self.model(
-                input_ids=read, attention_mask=mask, position_ids=places, past_key_values=kept, use_cache=True
-            )
-            read, kept = self._next(out.logits[:, -1]), out.past_key_values
-            mask, places = torch.cat([mask, torch.ones_like(read)], -1), places[:, -1:] + 1
-            drawn.append(read)
-        return [self._text(row) for row in torch.cat(drawn, -1).tolist()]
+        found = self.model.generate(
+            read, attention_mask=mask, generation_config=self.model.generation_config,
+            logits_processor=[self._drawn] if self.temperature else [],
+        )  # fmt: skip
+        return [self._text(row) for row in found[:, longest:].tolist()]
 
     @torch.no_grad()
     def log_probabilities(self, prompt: str, answers: Sequence[str]) -> list[float]:
@@ -100,24 +123,29 @@ class LocalModel:
             found.append(sum(row[token].item() for row, token in zip(rows, tokens[len(before) :], strict=True)))
         return found
 
-    def _next(self, logits: torch.Tensor) -> torch.Tensor:
-        if self.temperature == 0:
-            return logits.argmax(-1, keepdim=True)
-        shares = (logits.double() / self.temperature).softmax(-1)
-        return torch.multinomial(shares, 1, generator=self.generator)
+    def _drawn(self, tokens: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+        """Logits whose largest is a draw from their softmax: with Gumbel noise, from this model's own generator."""
+        noise = torch.empty_like(logits, dtype=torch.float64).exponential_(generator=self.generator).log()
+        return logits.double() / self.temperature - noise
 
     def _text(self, tokens: list[int]) -> str:
-        """Up to the token that ends texts."""
-        end = self.tokenizer.eos_token_id
-        return self.tokenizer.decode(tokens[: tokens.index(end)] if end in tokens else tokens)
+        """Up to the first token that ends texts."""
+        ends = [place for place, token in enumerate(tokens) if token in self.ends]
+        return self.tokenizer.decode(tokens[: ends[0]]) if ends else CutAnswer(self.tokenizer.decode(tokens))
 
     def _tokens(self, text: str) -> list[int]:
-        found = self.tokenizer.encode(text)
-        if not found:
+        """The tokens of a text as a prompt: without those that a tokenizer adds after it."""
+        found = self.tokenizer(text, return_special_tokens_mask=True)
+        tokens, added = found["input_ids"], found["special_tokens_mask"]
+        while tokens and added[len(tokens) - 1]:
+            tokens = tokens[:-1]
+        if not tokens:
             refuse("prompt", "have at least one token", text, "add pairs or an instruction")
-        return found
+        return tokens
 
     def _require_room(self, length: int) -> None:
         most = getattr(self.model.config, "max_position_embeddings", None)
         if most is not None and length > most:
-            refuse("prompt", f"be of at most {most} tokens with its answer", length, "use fewer pairs")
+            raise RefusedPrompt(
+                f"prompt must be of at most {most} tokens with its answer, but is {length}: use fewer pairs."
+            )

@@ -6,14 +6,41 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from mesascope.errors import ArgumentError
 
 __all__ = ["FORMATS", "Format", "parse_number"]
 
-# A number as programs and people write it; digits may be grouped by commas.
-_NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)?(?:(?<=\d)\.\d*|\.\d+)?(?:(?<=[\d.])[eE][-+]?\d+)?")
-_DIGITS = re.compile(r"-?(?:\s*\d)+")
+# Full-width characters and minus signs in ASCII; superscripts, in which powers of ten are written.
+_ASCII = {0xFF01 + place: 0x21 + place for place in range(94)} | dict.fromkeys(map(ord, "‐‑‒–—−﹣"), "-")
+_RAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+")
+# One number: commas group thousands, the point begins decimals, and a power of ten may follow.
+_NUMBER = re.compile(
+    r"(?P<digits>[-+]?(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+(?:\.[0-9]*)?|[0-9]+(?:\.[0-9]*)?|\.[0-9]+))"
+    r"(?:[eE](?P<e>[-+]?[0-9]+)"
+    r"|\s*(?:[x×*·⋅]|\\times|\\cdot)\s*10(?:\^|\*\*)(?P<brace>\{)?(?P<power>[-+]?[0-9]+)(?(brace)\}))?"
+)
+# What may stand around a number: a remark, quotes, emphasis, LaTeX, brackets (with commas they are lists), a full stop.
+_PAIRS = [*((mark, mark) for mark in "*_`\"'$"), *zip("“‘«", "”’»", strict=True)]
+_PAIRS += [(r"\(", r"\)"), (r"\[", r"\]"), (r"\boxed{", "}")]
+_AROUND = re.compile(
+    r"(.+?)\s*\((?:approximately|approx\.?|about|estimated?|rounded)\)|"
+    + "|".join(f"{re.escape(left)}(.+){re.escape(right)}" for left, right in _PAIRS)
+    + r"|\(([^,]+)\)|\[([^,]+)\]|(.+[^.])\."
+)
+# What may stand before it: an arrow, the answer's label, or that it is an approximation.
+_BEFORE = re.compile(
+    r"(?:->|[→=≈~]|(?:about|approximately|approx\.?|around|roughly)\s|(?:it\s+is|it's)\s|[*_]*(?:(?:the|my)\s+)?"
+    r"(?:(?:best|final|predicted|estimated)\s+)*(?:output|answer|estimate|prediction|value|result|label|y)"
+    r"(?:\s+for\s+[\"']?output[\"']?)?[*_]*\s*(?:[:=≈]|(?:is|would\s+be)\s)[*_]*)(.+)",
+    re.IGNORECASE,
+)
+_OUTPUT = re.compile(r"(\boutput[*_\"']*\s*[:=][*_]*)\s*", re.IGNORECASE)
+_LINE_END = re.compile(r"\n(?!\s{0,9}[×·⋅±%/^°])")  # not where the next line continues a number
+_APART = re.compile(r"(-?) ?([0-9](?: [0-9]){0,39})(?: ?;)?")
+# Characters of the longest line that is read.
+_LONGEST = 200
 
 
 @dataclass(frozen=True)
@@ -68,27 +95,54 @@ class Format:
 
 
 def parse_number(text: str) -> float:
-    """The number that an answer gives: its only one, or the one that it begins with; nan if that is not clear.
+    """The number that an answer gives, or nan: never another number.
+
+    It must be the whole first line, or the whole line of the only ``Output:``. Marks around it are left out (quotes,
+    brackets, emphasis, code fences, LaTeX, a full stop), and so are words before it: the answer's label, "it is",
+    "about", an arrow. Commas group thousands. Units, per cent, fractions, ranges and expressions are nan. Other digits
+    may only follow a first line that is the number or begins with ``Output:``, or come before the only ``Output:``.
 
     >>> [parse_number(text) for text in ("-81.93", "Output: 3", "It is about 1,200.5.", "6.02e-3\\n\\nas x grows")]
     [-81.93, 3.0, 1200.5, 0.00602]
+    >>> [parse_number(text) for text in ("**–3.2**", "1.5 × 10³", "Feature 0: 1.0\\nOutput: 3.2")]
+    [-3.2, 1500.0, 3.2]
     >>> [parse_number(text) for text in ("", "I cannot say", "between 3 and 5", "1e999", "nan", "<html>404</html> 1 2")]
     [nan, nan, nan, nan, nan, nan]
+    >>> [parse_number(text) for text in ("2x + 3", "3,14", "12 apples", "5 %", "Step 1: 7")]
+    [nan, nan, nan, nan, nan]
     """
-    text = text.replace("\N{MINUS SIGN}", "-").strip()
-    text = re.sub(r"^(?:\W*[A-Za-z][\w ]*[:=]|->)\s*", "", text)
-    found = [one for one in _NUMBER.finditer(text) if re.search(r"\d", one.group()) and not _in_word(text, one)]
-    begins = bool(found) and found[0].start() == 0 and (found[0].end() == len(text) or text[found[0].end()] in "\n\r")
-    if not begins and len(found) != 1:
+    text = re.sub(r"(?m)^[ \t]*```[A-Za-z]*[ \t]*$", "", _ascii(text)).strip()
+    text = _OUTPUT.sub(r"\1 ", re.sub(r"[⁻⁺]?[⁰¹²³⁴-⁹]+", lambda found: "^" + found[0].translate(_RAISED), text))
+    value = _number(_LINE_END.split(text, maxsplit=1)[0])
+    outputs = [found.start() for found in _OUTPUT.finditer(text)]
+    if math.isfinite(value) or len(outputs) > 1:
+        return value
+    start = text.rfind("\n", 0, outputs[0]) + 1 if outputs else 0
+    line, *after = _LINE_END.split(text[start:], maxsplit=1)
+    if _has_digits("".join(after)) and (not outputs or _has_digits(text[:start])):
         return math.nan
-    value = float(found[0].group().replace(",", ""))
-    return value if math.isfinite(value) else math.nan
+    return _number(line, _BEFORE)
 
 
-def _in_word(text: str, number: re.Match[str]) -> bool:
-    """Whether letters stand on either side, as in x2 or 3rd."""
-    before, after = text[: number.start()][-1:], text[number.end() :][:1]
-    return before.isalpha() or before == "_" or after.isalpha()
+def _number(line: str, before: re.Pattern[str] = _AROUND) -> float:
+    """The number that a line is, without what stands around it and ``before`` it."""
+    if len(line) > _LONGEST:
+        return math.nan
+    while found := _AROUND.fullmatch(line.strip()) or before.fullmatch(line.strip()):
+        line = found[found.lastindex or 0]
+    if not (found := _NUMBER.fullmatch(line.strip())):
+        return math.nan
+    value = float(f"{found['digits'].replace(',', '')}e{found['e'] or found['power'] or 0}")
+    vanished = value == 0 and re.search("[1-9]", found["digits"])
+    return math.nan if vanished or math.isinf(value) else value
+
+
+def _ascii(text: str) -> str:
+    return text.translate(_ASCII).replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _has_digits(text: str) -> bool:
+    return any(map(str.isdigit, text))
 
 
 def _plain(value: float, decimals: int) -> str:
@@ -111,47 +165,40 @@ def _spaced(value: float, decimals: int) -> str:
 
 
 def _unspaced(text: str, decimals: int) -> float:
-    found = _DIGITS.match(text.replace("\N{MINUS SIGN}", "-").strip())
-    return int(re.sub(r"\s", "", found.group())) / 10**decimals if found and len(found.group()) < 40 else math.nan
+    """The number of a first line that is written like `_spaced`, else nan."""
+    found = _APART.fullmatch(_ascii(text).strip().split("\n")[0].strip())
+    return int(found[1] + found[2].replace(" ", "")) / 10**decimals if found else math.nan
 
 
-def _block(features: Sequence[tuple[str, str]], label: str) -> str:
-    return "\n".join([*(f"{name}: {text}" for name, text in features), f"Output:{label}"])
+def _read(text: str, decimals: int) -> float:
+    return parse_number(text)
 
 
-def _line(features: Sequence[tuple[str, str]], label: str, comma: str = ", ") -> str:
-    return f"{comma.join(text for _, text in features)} ->{label}"
+def _block(features: Sequence[tuple[str, str]], label: str = "") -> str:
+    return "\n".join([*(f"{name}: {text}" for name, text in features), f"Output: {label}".rstrip()])
 
 
+def _line(features: Sequence[tuple[str, str]], label: str = "", comma: str = ", ") -> str:
+    return f"{comma.join(text for _, text in features)} -> {label}".rstrip()
+
+
+_SPACED_LINE = partial(_line, comma=" , ")
 _WORDS = Format(
     'The task is to provide your best estimate for "Output". Please provide that and only that, without any additional '
     "text.\n\n\n\n\n",
-    lambda features, label: _block(features, f" {label}"),
-    lambda features: _block(features, ""),
+    _block,
+    _block,
     "\n\n",
     _plain,
-    lambda text, decimals: parse_number(text),
+    _read,
 )
 
 # Formats by name: that of Vacareanu et al., From Words to Numbers (2024), and with letters for features, as in one of
 # its problems; one line a pair; digits apart, after Gruver et al., Large Language Models Are Zero-Shot Time Series
-# Forecasters (2023).
+# Forecasters (2023). Their parts are named functions, so that learners can be pickled.
 FORMATS: Mapping[str, Format] = {
     "words-to-numbers": _WORDS,
     "letters": replace(_WORDS, write_feature=_letter),
-    "compact": replace(
-        _WORDS,
-        instruction="",
-        pair=lambda features, label: _line(features, f" {label}"),
-        query=lambda features: _line(features, ""),
-        between="\n",
-    ),
-    "digits": Format(
-        "",
-        lambda features, label: _line(features, f" {label}", " , "),
-        lambda features: _line(features, "", " , "),
-        " ;\n",
-        _spaced,
-        _unspaced,
-    ),
+    "compact": replace(_WORDS, instruction="", pair=_line, query=_line, between="\n"),
+    "digits": Format("", _SPACED_LINE, _SPACED_LINE, " ;\n", _spaced, _unspaced),
 }

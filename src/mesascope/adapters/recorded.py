@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from mesascope.errors import ArgumentError, refuse, require_callable, require_instance
+from mesascope.errors import ArgumentError, refuse, require_callable, require_instance, require_number
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, Learner, check_inputs
 from mesascope.tasks.asking import asked, check_answer, named
@@ -20,10 +21,14 @@ __all__ = ["record", "replay"]
 def record(learner: Learner, path: str | Path) -> Recorder:
     """The same learner, each of whose answers is added to a file: a line of JSON a query.
 
-    A line has ``x`` and ``y``, the context, ``xq``, the query, and ``answer``: a table that other programs can make,
-    too. `replay` answers from it.
+    A line has ``x`` and ``y``, the context, ``xq``, the query, and ``answer``, in which null stands for a number that
+    is not finite. Other programs can make such a table. `replay` answers from it, with nan for null.
     """
     require_callable("learner", learner)
+    try:
+        Path(path).open("ab").close()
+    except OSError as error:
+        refuse("path", f"be a file that can be written ({type(error).__name__})", str(path), "make its folder, say")
     return Recorder(learner, Path(path))
 
 
@@ -42,7 +47,7 @@ def replay(path: str | Path) -> Replayed:
 
 
 class Recorder:
-    """What `record` returns."""
+    """Return type of `record`."""
 
     def __init__(self, learner: Learner, path: Path) -> None:
         self.learner, self.path = learner, path
@@ -55,12 +60,13 @@ class Recorder:
         answer = check_answer(self.learner, asked(self.learner, context, xq), (*xq.shape[:-1], context.y.shape[-1]))
         with self.path.open("a", encoding="utf-8") as file:
             for (x, y, query), one in zip(_queries(context, xq), answer.detach().flatten(0, -2).tolist(), strict=True):
-                file.write(json.dumps({"x": x, "y": y, "xq": query, "answer": one}) + "\n")
+                numbers = [value if math.isfinite(value) else None for value in one]
+                file.write(json.dumps({"x": x, "y": y, "xq": query, "answer": numbers}) + "\n")
         return answer
 
 
 class Replayed:
-    """What `replay` returns."""
+    """Return type of `replay`."""
 
     def __init__(self, path: Path, calls: dict[str, list[list[float]]]) -> None:
         self.path, self.calls = path, calls
@@ -99,15 +105,24 @@ def _key(x: Any, y: Any, xq: Any) -> str:
     return json.dumps([x, y, xq])
 
 
+def _answered(value: Any) -> float:
+    """A finite number, or nan for null."""
+    if value is None:
+        return math.nan
+    require_number("answer", value)
+    return value
+
+
 def _read(path: Path) -> dict[str, list[list[float]]]:
     """The answers to each task, in the order of the file."""
     calls: dict[str, list[list[float]]] = {}
     # What follows the last end of a line was being written when its program was stopped.
     for number, line in enumerate(path.read_text(encoding="utf-8").split("\n")[:-1], 1):
         try:
-            row = json.loads(line)
+            row = json.loads(line, parse_int=float)
             require_instance("a line", row, dict)
-            key, answer = _key(row["x"], row["y"], row["xq"]), [float(value) for value in row["answer"]]
+            require_instance("answer", row["answer"], list)
+            key, answer = _key(row["x"], row["y"], row["xq"]), [_answered(value) for value in row["answer"]]
         except (ValueError, KeyError, TypeError):
             raise ArgumentError(
                 f"each line must hold x, y, xq and answer, but line {number} of {path} does not: remove or mend it."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +22,7 @@ from mesascope.tasks.asking import drawn, named
 __all__ = ["TextLearner", "from_text"]
 
 ORDERS = ("given", "random", "distance")
+REASONS = ("failed", "refused", "cut", "empty", "no number", "unclear number", "beyond the budget")
 
 
 def from_text(
@@ -49,7 +51,8 @@ def from_text(
         model: takes a prompt and returns a text; may be asynchronous, or take a list of prompts and return one of texts
             (``batched=True``). `openai_model` makes one.
         format: one of words-to-numbers, letters (features are places in the alphabet), compact, digits, or a `Format`.
-        name: of the model and its settings; its function's name if None. Answers are kept under it.
+        name: of the model and its settings; its function's name if None. Needed with ``cache`` for a model of your own:
+            answers are kept under it, so that another model, or other settings, need another name.
         decimals: that numbers are rounded to.
         order: of the pairs: given, random (one order for each task), or distance, the nearest to the query last.
         scale: the range that each feature and the labels of a context are mapped to; as they are if None.
@@ -76,6 +79,8 @@ def from_text(
     require_choice("order", order, ORDERS)
     if scale is not None and not (len(scale) == 2 and scale[0] < scale[1]):
         refuse("scale", "be a range, the lower end first", scale, "pass (0, 100), say")
+    if cache is not None and name is None and not hasattr(model, "settings"):
+        refuse("name", "name the model and its settings where answers are kept", name, 'pass name="model, settings"')
     calls = Calls(
         model, name or named(model), cache=cache, most_calls=most_calls, most_tokens=most_tokens,
         concurrency=concurrency, batched=batched,
@@ -93,7 +98,7 @@ class _Scaling(NamedTuple):
 
 
 class TextLearner:
-    """What `from_text` returns; in tables it has the model's name."""
+    """Return type of `from_text`; in tables it has the model's name."""
 
     def __init__(
         self,
@@ -109,6 +114,7 @@ class TextLearner:
         self.scale, self.features = scale, features
         self.answer_decimals = decimals if answer_decimals is None else answer_decimals
         self.asked = self.parsed = 0
+        self.unread: Counter[str] = Counter()
         self.__name__ = calls.name
 
     def __repr__(self) -> str:
@@ -120,14 +126,17 @@ class TextLearner:
         return 10.0**-self.answer_decimals if self.scale is None else 0.0
 
     def table(self) -> Table:
-        """What was asked, answered and read, and what it took: tokens are estimated."""
-        calls = self.calls
+        """Counts of prompts and numbers read, their cost (tokens are estimated), and the reasons of each nan.
+
+        The model failed, refused the prompt, or reached its limit of tokens (cut); the answer is empty, holds no digits
+        (no number), or digits that are not clearly one number.
+        """
+        calls, reasons = self.calls, self.calls.unanswered + self.unread
         row = {
             "asked": self.asked, "read": self.parsed, "parse rate": self.parsed / max(self.asked, 1),
-            "from file": calls.from_file, "calls": calls.calls, "tokens": calls.tokens, "failed": calls.failed,
-            "beyond the budget": calls.unaffordable,
+            "from file": calls.from_file, "calls": calls.calls, "tokens": calls.tokens,
         }  # fmt: skip
-        return Table([row])
+        return Table([row | {reason: reasons[reason] for reason in REASONS}])
 
     def estimate(self, family: Any, calls: int, price: float | None = None) -> Table:
         """What so many calls on tasks of a family would take, without any: tokens of prompts, and their price.
@@ -156,11 +165,19 @@ class TextLearner:
         if context.y.shape[-1] != 1:
             refuse("context.y", "have one target", context.y.shape[-1], "ask for one target after the other")
         texts = self.calls.ask(self._prompts(context, xq))
-        numbers = [math.nan if text is None else self.format.read(text, self.decimals) for text in texts]
+        numbers = [math.nan if text is None else self._read(text) for text in texts]
         self.asked, self.parsed = self.asked + len(numbers), self.parsed + sum(map(math.isfinite, numbers))
         scaling = self._scaling(context)
         found = torch.tensor(numbers, dtype=torch.float64).reshape(*xq.shape[:-1], 1)
-        return (found / scaling.y_factor + scaling.y_shift).to(xq)
+        found = (found / scaling.y_factor + scaling.y_shift).to(xq)
+        return found.masked_fill(found.isinf(), math.nan)  # beyond the dtype
+
+    def _read(self, text: str) -> float:
+        number = self.format.read(text, self.decimals)
+        if math.isfinite(number):
+            return number
+        self.unread["unclear number" if any(map(str.isdigit, text)) else "no number"] += 1
+        return math.nan
 
     def _prompts(self, context: Context, xq: Tensor) -> list[str]:
         scaling = self._scaling(context)

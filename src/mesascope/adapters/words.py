@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 
@@ -18,7 +19,8 @@ __all__ = ["NumberWords", "from_language_model"]
 READS = ("mode", "mean", "sample")
 # Decimals of a mean.
 _FINE = 6
-_PARTS = re.compile(r"-?\d+(?:\.\d+)?|->|,|\n|[^\s]+")
+_PARTS = re.compile(r"->|,|\n|[^\s,]+?(?=->|[\s,]|$)")
+_NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
 
 
 class NumberWords:
@@ -52,7 +54,7 @@ class NumberWords:
         return torch.arange(-self.most, self.most + 1, dtype=torch.float64) / 10**self.decimals
 
     def encode(self, text: str) -> list[int]:
-        """The tokens of a text; refuses one with a number beyond the largest, or with another word."""
+        """The tokens of a text; refuses numbers beyond the largest or with more decimals, and other words."""
         return [self.signs[part] if part in self.signs else self._number(part) for part in _PARTS.findall(text)]
 
     def of_numbers(self, numbers: Float[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
@@ -66,14 +68,12 @@ class NumberWords:
         return " ".join(texts).replace(" ,", ",").replace(" \n ", "\n")
 
     def _number(self, text: str) -> int:
-        try:
-            token = round(float(text) * 10**self.decimals) + self.most
-        except ValueError:
-            token = -1
-        if not 0 <= token <= 2 * self.most:
+        scaled = float(text) * 10**self.decimals if _NUMBER.fullmatch(text) else math.inf
+        if not abs(scaled) <= self.most + 0.5 or abs(scaled - round(scaled)) > 1e-6:
             most = self.most / 10**self.decimals
-            refuse("text", f"be of numbers from -{most} to {most} in format compact", text, "scale it")
-        return token
+            rule = f"be of numbers from -{most} to {most} with at most {self.decimals} decimals in format compact"
+            refuse("text", rule, text, "scale or round it")
+        return round(scaled) + self.most
 
 
 def from_language_model(
@@ -104,7 +104,7 @@ def from_language_model(
     require_choice("read", read, READS)
     generator = stream(seed, "answers")
     return from_text(
-        lambda prompts: _answers(model, words, read, prompts, generator), "compact", batched=True,
+        partial(_answers, model, words, read, generator), "compact", batched=True,
         name=name or type(model).__name__, decimals=words.decimals, concurrency=256,
         answer_decimals=_FINE if read == "mean" else None,
     )  # fmt: skip
@@ -118,7 +118,7 @@ def _encoded(words: NumberWords, prompt: str) -> list[int]:
 
 
 def _answers(
-    model: Callable[[Tensor], Tensor], words: NumberWords, read: str, prompts: Sequence[str], generator: torch.Generator
+    model: Callable[[Tensor], Tensor], words: NumberWords, read: str, generator: torch.Generator, prompts: Sequence[str]
 ) -> list[str]:
     """Texts of the next number after each prompt, empty where there are no words for it."""
     tokens, answers = [_encoded(words, prompt) for prompt in prompts], [""] * len(prompts)

@@ -14,6 +14,7 @@ from scipy import optimize
 from torch import nn
 from torch.func import functional_call
 
+from mesascope.adapters.calls import UnusableModelError
 from mesascope.errors import MesascopeError
 from mesascope.identification.catalogue import Candidate
 from mesascope.identification.verdict import EXACT
@@ -74,6 +75,8 @@ def answers(learner: Learner, tasks: Mapping[str, Episode], partly: bool = False
                 warnings.simplefilter("ignore")  # of estimators that do not converge: what they predict is compared
                 predicted = called(learner, together.context, together.xq)
             answer = check_answer(learner, predicted, together.yq.shape).double()
+        except UnusableModelError:
+            raise
         except (MesascopeError, ValueError):
             continue
         parts = answer.split([len(tasks[name].xq) for name in names])

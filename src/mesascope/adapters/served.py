@@ -1,0 +1,194 @@
+"""Models behind a server that speaks OpenAI's protocol. Imports no torch."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import re
+import threading
+from typing import Any
+
+from mesascope.adapters.calls import CutAnswer, RefusedPrompt, UnansweredPrompt, UnusableModelError
+from mesascope.errors import ArgumentError, MesascopeError, require_package, shown
+
+__all__ = ["openai_model"]
+
+# What servers call these faults, in the codes and messages of their errors.
+_QUOTA = re.compile(
+    "insufficient_quota|insufficient.balance|credit balance|billing_(hard_limit|not_active)", re.IGNORECASE
+)
+_FILTERED = re.compile("content_filter|content_policy_violation|ResponsibleAIPolicyViolation|invalid_prompt")
+_TOO_LONG = re.compile("context|too long|maximum.{0,9}length", re.IGNORECASE)
+_UNSUPPORTED = re.compile(
+    r"unsupported|not support|unrecogni[sz]ed|unknown_param|extra_forbidden|not permitted", re.IGNORECASE
+)
+_RENAMED = re.compile(r"\buse\b.{0,20}max_completion_tokens|max_completion_tokens.{0,5}instead", re.IGNORECASE)
+_AT_LIMIT = ("length", "max_tokens", "model_length")
+_LOCK = threading.Lock()  # of fields; one for all, so that models can be pickled
+
+
+def openai_model(
+    model: str,
+    *,
+    base_url: str | None = None,
+    temperature: float = 0.0,
+    timeout: float = 60.0,
+    retries: int = 5,
+    max_tokens: int = 32,
+    **fields: Any,
+) -> ServedModel:
+    """A model behind a server that speaks OpenAI's protocol: a prompt is one message of a user.
+
+    The key is read from the environment variable OPENAI_API_KEY, and neither written nor logged; servers that ask for
+    none take any. Overload (429), errors of the server (5xx) and broken connections are tried again after a growing
+    while. A field that the model does not support is left out, or max_tokens sent as max_completion_tokens, with a
+    logged sentence. Needs ``pip install 'mesascope[llm]'``.
+
+    Args:
+        model: its name, as the server knows it.
+        base_url: of the server, such as http://localhost:8000/v1; if None, as OPENAI_BASE_URL says, or OpenAI's own.
+        timeout: seconds that an answer may take.
+        max_tokens: the length of an answer; one that reaches it is nan, unless its first line is a finished number.
+        fields: other fields of each request, such as ``stop=["\\n"]`` or ``reasoning_effort="low"``.
+
+    Raises:
+        MissingPackageError: the package openai is not installed.
+        UnusableModelError: when asked, if the server refuses the key, the model or a field, or the quota is used up.
+        RefusedPrompt: when asked, if it refuses one prompt, which is too long or filtered.
+        UnansweredPrompt: when asked, if it gives no answer after all tries.
+    """
+    require_package("openai", "openai_model", "'mesascope[llm]'")
+    base_url = base_url or os.environ.get("OPENAI_BASE_URL")
+    if not os.environ.get("OPENAI_API_KEY") and base_url is None:
+        raise ArgumentError("OPENAI_API_KEY must be set in the environment, but is not: export it, or pass base_url.")
+    fields = {"temperature": temperature, "max_tokens": max_tokens, **fields}
+    return ServedModel(model, base_url, fields, timeout, retries)
+
+
+class ServedModel:
+    """Return type of `openai_model`: takes a prompt, returns a text."""
+
+    def __init__(self, model: str, base_url: str | None, fields: dict[str, Any], timeout: float, retries: int) -> None:
+        self.__name__, self.base_url, self.timeout, self.retries = model, base_url, timeout, retries
+        self.settings = {"model": model, "base_url": base_url, **fields}
+        self.fields = fields
+        self.place = f"{model} at {base_url or 'OpenAI'}"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "client"}
+
+    @functools.cached_property
+    def client(self) -> Any:
+        import openai
+
+        http = openai.DefaultHttpxClient(event_hooks={"response": [_retry_no_quota]})
+        return openai.OpenAI(
+            api_key=os.environ.get("OPENAI_API_KEY") or "none", base_url=self.base_url, timeout=self.timeout,
+            max_retries=self.retries, http_client=http,
+        )  # fmt: skip
+
+    def __call__(self, prompt: str) -> str:
+        import openai
+
+        try:
+            return self._content(self._created(prompt).choices[0])
+        except UnansweredPrompt:
+            raise
+        except openai.APIStatusError as error:
+            raise self._refusal(error) from None
+        except (openai.OpenAIError, ValueError, TypeError, AttributeError, IndexError) as error:
+            raise UnansweredPrompt(
+                f"{self.place} must answer, but does not ({_said(error)}): see that it runs."
+            ) from None
+
+    def _created(self, prompt: str) -> Any:
+        """The server's answer, asked again without fields that the model does not support."""
+        import openai
+
+        while True:
+            fields = dict(self.fields)
+            try:
+                return self.client.chat.completions.create(
+                    model=self.__name__, messages=[{"role": "user", "content": prompt}], extra_body=fields
+                )
+            except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
+                name = _field(error, fields)
+                renamed = name == "max_tokens" and _RENAMED.search(_whole(error))
+                if name is None or not (renamed or _UNSUPPORTED.search(_whole(error))):
+                    raise
+                self._leave_out(name)
+
+    def _leave_out(self, name: str) -> None:
+        with _LOCK:
+            if name not in self.fields:  # another thread was told so before
+                return
+            value = self.fields.pop(name)
+            if name == "max_tokens":
+                self.fields["max_completion_tokens"] = value
+        instead = "sent as max_completion_tokens" if name == "max_tokens" else "left out"
+        # Not a warning: `identify` silences those of learners.
+        logging.getLogger(__name__).warning(
+            "%s does not support %s = %s; it is %s from now on.", self.place, name, shown(value), instead
+        )
+
+    def _content(self, choice: Any) -> str:
+        text, reason = choice.message.content, choice.finish_reason
+        if reason == "content_filter" or getattr(choice.message, "refusal", None):
+            raise RefusedPrompt(f"{self.place} must answer the prompt, but its filter stops it: change the prompt.")
+        if not isinstance(text, str | None):
+            raise ValueError("its message has no text")
+        return CutAnswer(text or "") if reason in _AT_LIMIT else text or ""
+
+    def _refusal(self, error: Any) -> MesascopeError:
+        """A server's error as one that stops everything, one about this prompt, or one that may pass."""
+        status, whole, said = error.status_code, _whole(error), f"({_said(error)})"
+        if status == 402 or _QUOTA.search(whole):
+            return UnusableModelError(
+                f"{self.place} must have quota left, but has none {said}: add credit, or use another key."
+            )
+        if status >= 500 or status in (408, 409, 429):
+            return UnansweredPrompt(f"{self.place} must answer, but does not {said}: try again later.")
+        if status not in (400, 413, 422):
+            remedy = "OPENAI_API_KEY" if status in (401, 403) else "the names of model and base_url"
+            return UnusableModelError(f"{self.place} must take the request, but refuses it {said}: check {remedy}.")
+        if _FILTERED.search(whole):
+            return RefusedPrompt(
+                f"{self.place} must take the prompt, but its filter refuses it {said}: change the prompt."
+            )
+        name = _field(error, self.fields, quote="[\"'`]")
+        if name is not None and not _TOO_LONG.search(whole):
+            value = shown(self.fields[name])
+            return UnusableModelError(
+                f"{name} must be a value that {self.place} takes, but is {value} {said}: change it."
+            )
+        return RefusedPrompt(
+            f"{self.place} must take the prompt, but refuses it {said}: use fewer pairs, or a model of a longer window."
+        )
+
+
+def _retry_no_quota(response: Any) -> None:
+    """Tell the client not to repeat a request for which there is no quota."""
+    if response.status_code == 429 and _QUOTA.search(response.read().decode(errors="replace")):
+        response.headers["x-should-retry"] = "false"
+
+
+def _field(error: Any, fields: dict[str, Any], quote: str = r"\b") -> str | None:
+    """Name of the field that an error is about: its ``param``, or else one between ``quote`` in its message."""
+    if "max_tokens" in fields and _RENAMED.search(_whole(error)):
+        return "max_tokens"
+    if error.param:
+        return error.param if error.param in fields else None
+    return next((name for name in fields if re.search(quote + re.escape(name) + quote, _whole(error))), None)
+
+
+def _whole(error: Any) -> str:
+    """Message and body of an error, to look for codes in; never shown, for it may echo a key."""
+    return f"{error} {error.body}"
+
+
+def _said(error: Exception) -> str:
+    """The kind of an error and its first words, without what a server may echo of a key."""
+    status = getattr(error, "status_code", None)
+    code = getattr(error, "code", None)
+    return ", ".join(str(part) for part in (type(error).__name__, status, code) if part)
