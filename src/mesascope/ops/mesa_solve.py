@@ -32,8 +32,7 @@ def solve_chunks(
         NumericalError: a matrix is singular to the precision at hand, or conjugate gradients did not arrive.
     """
     if torch.compiler.is_compiling():
-        tolerance = -1.0 if plan.tolerance is None else plan.tolerance
-        return _compiled(q, *normal, plan.method, tolerance, plan.iterations, plan.check, heads), 0
+        return _compiled(q, *normal, *plan, heads), 0
     x, products, *_ = _Solve.apply(q, *normal, plan, heads, True)
     return x, int(products)
 
@@ -117,11 +116,11 @@ def _gradients(normal: Normal, x: Tensor, u: Tensor) -> tuple[Tensor, ...]:
     "mesascope::solve_chunks",
     mutates_args=(),
     schema="(Tensor q, Tensor keys, Tensor weights, Tensor log_forget, Tensor H, Tensor ridge, str method, "
-    "float tolerance, int iterations, bool check, int heads) -> Tensor",
+    "float? tolerance, int? iterations, bool check, int heads) -> Tensor",
 )
 def _compiled(q, keys, weights, log_forget, H, ridge, method, tolerance, iterations, check, heads):
     """The same solve as one node of a graph, for `torch.compile`, which cannot look at values as `_Solve` does."""
-    plan = Plan(method, None if tolerance < 0 else tolerance, iterations, check)
+    plan = Plan(method, tolerance, iterations, check)
     found = answer(Normal(keys, weights, log_forget, H, ridge), q, plan)
     return (_required(found, q, plan, heads) if check else _marked(found)).contiguous()
 
@@ -163,10 +162,11 @@ def _required(found: Answer, q: Tensor, plan: Plan, heads: int) -> Tensor:
 
 def _refuse(found: Answer, q: Tensor, plan: Plan, heads: int) -> NoReturn:
     """Raise an error that says what is wrong with the worst chunk."""
-    if plan.method == "cg" and not bool(found.condition.isnan().any()):
+    if plan.iterations is not None and bool(found.condition.isposinf().any()):
+        count = f"{plan.iterations} iteration{'s'[: plan.iterations != 1]}"
         raise NumericalError(
-            f"the relative residual must reach {tolerance_of(plan, q.dtype):g}, but does not in {found.products} "
-            "iterations of conjugate gradients: use a larger tolerance, ridge or number of iterations, or float64."
+            f"the relative residual must reach {tolerance_of(plan, q.dtype):g}, but does not in {count} of conjugate "
+            "gradients: use a larger tolerance, ridge or number of iterations, or float64."
         )
     refuse_singular(found.condition, heads, q.shape[-2], q.dtype)
 
