@@ -363,6 +363,8 @@ def test_no_method_answers_beyond_its_precision(method):
 
 COMPILED = """
 import torch
+from functorch.compile import make_boxed_func
+from torch._dynamo.backends.common import aot_autograd
 from mesascope.nets import AttentionConfig
 from mesascope.ops import mesa_attention
 from mesascope.records import registered
@@ -396,6 +398,18 @@ def constant(q, k, v, ridge, log_forget):
 torch.testing.assert_close(torch.compile(constant, fullgraph=True, backend="aot_eager")(*leaves), constant(*leaves))
 leaves[4] = (leaves[4] - 1).detach().requires_grad_()
 torch.testing.assert_close(compiled(*leaves), function(*leaves))
+
+products = []
+
+
+def recorded(graph, inputs):
+    products.extend(str(node.target) for node in graph.graph.nodes if "mm" in str(node.target))
+    return make_boxed_func(graph.forward)
+
+
+backend = aot_autograd(fw_compiler=recorded)
+torch.compile(function, fullgraph=True, backend=backend)(*leaves).sum().backward()
+assert not products, products
 """
 
 

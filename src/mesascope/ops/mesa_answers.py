@@ -15,6 +15,7 @@ import torch
 
 from mesascope.errors import require_package
 from mesascope.ops.mesa_normal import Factor, Normal, factorise, forgotten, substitute
+from mesascope.ops.products import exact_products
 from mesascope.shapes import Float, Tensor
 
 __all__ = ["Answer", "Plan", "answer", "condition_seen", "dense_solve", "fits", "gradients_of", "tolerance_of"]
@@ -62,6 +63,7 @@ class Answer(NamedTuple):
 Work = Callable[[Normal, Tensor], Answer]
 
 
+@exact_products()
 def answer(normal: Normal, q: Float[Tensor, "*chunks size dk"], plan: Plan, factor: Factor | None = None) -> Answer:
     """By the plan's method; ``factor`` is that of all chunks, where it is known."""
     if not q.numel():

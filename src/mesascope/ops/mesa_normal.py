@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import torch
 
 from mesascope.ops.chunks import causal, decays
+from mesascope.ops.products import exact_products, product
 from mesascope.shapes import Float, Tensor
 
 __all__ = ["Factor", "Normal", "factorise", "forgotten", "substitute"]
@@ -44,7 +45,8 @@ class Normal(NamedTuple):
 
     def grown(self, x: Tensor) -> Float[Tensor, "*chunks size dk"]:
         """H_t x_t."""
-        return decays(self.log_forget) * (x @ self.H) + (self.weights * (x @ self.keys.mT)) @ self.keys
+        scores = self.weights * product(x, self.keys.mT)
+        return decays(self.log_forget) * product(x, self.H) + product(scores, self.keys)
 
     def times(self, x: Tensor) -> Float[Tensor, "*chunks size dk"]:
         """A_t x_t."""
@@ -88,8 +90,8 @@ class Normal(NamedTuple):
         """|H_t|_F, and 1 where H_t is 0."""
         left, own = decays(self.log_forget), self.weights
         before = self.H.square().sum((-2, -1))[..., None, None]
-        across = own @ ((self.keys @ self.H) * self.keys).sum(-1, keepdim=True)
-        among = ((own @ (self.keys @ self.keys.mT).square()) * own).sum(-1, keepdim=True)
+        across = product(own, (product(self.keys, self.H) * self.keys).sum(-1, keepdim=True))
+        among = (product(own, product(self.keys, self.keys.mT).square()) * own).sum(-1, keepdim=True)
         square = left.square() * before + 2 * left * across + among
         return square.where(square > 0, 1).sqrt()
 
@@ -100,7 +102,7 @@ class Normal(NamedTuple):
     def trace(self) -> Float[Tensor, "*chunks size 1"]:
         """That of H_t."""
         start = self.H.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
-        return decays(self.log_forget) * start + self.weights @ self.keys.square().sum(-1, keepdim=True)
+        return decays(self.log_forget) * start + product(self.weights, self.keys.square().sum(-1, keepdim=True))
 
     def part(self, chosen: Any) -> Normal:
         """Some of the chunks."""
@@ -145,6 +147,7 @@ def forgotten(log_forget: Float[Tensor, "*chunks size 1"]) -> Float[Tensor, "*ch
     return -log_forget[..., 1:, 0].sum(-1)
 
 
+@exact_products()
 def factorise(normal: Normal) -> Factor:
     """The factor of every chunk, whether or not it has any digits: see its condition."""
     later = torch.cat([torch.zeros_like(normal.log_forget[..., :1, :]), normal.log_forget[..., 1:, :]], -2)

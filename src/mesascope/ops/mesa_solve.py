@@ -18,6 +18,7 @@ from mesascope.errors import NumericalError
 from mesascope.ops.chunks import decays
 from mesascope.ops.mesa_answers import Answer, Plan, answer, fits, gradients_of, tolerance_of
 from mesascope.ops.mesa_normal import Factor, Normal, factorise
+from mesascope.ops.products import product
 from mesascope.shapes import Float, Tensor
 
 __all__ = ["refuse_singular", "solve_chunks"]
@@ -76,16 +77,17 @@ class _Solve(torch.autograd.Function):
     def jvp(ctx, q: Tensor | None, keys, weights, log_forget, H, ridge, *_):
         x, *parts = ctx.saved_tensors
         normal = Normal(*parts)
-        scores, left = x @ normal.keys.mT, decays(normal.log_forget)
+        scores, left = product(x, normal.keys.mT), decays(normal.log_forget)
         change = torch.zeros_like(x) if q is None else q
         if keys is not None:
-            change = change - (normal.weights * (x @ keys.mT)) @ normal.keys - (normal.weights * scores) @ keys
+            change = change - product(normal.weights * product(x, keys.mT), normal.keys)
+            change = change - product(normal.weights * scores, keys)
         if weights is not None:
-            change = change - (weights * scores) @ normal.keys
+            change = change - product(weights * scores, normal.keys)
         if log_forget is not None:
-            change = change - log_forget.cumsum(-2) * left * (x @ normal.H)
+            change = change - log_forget.cumsum(-2) * left * product(x, normal.H)
         if H is not None:
-            change = change - left * (x @ H.mT)
+            change = change - left * product(x, H.mT)
         if ridge is not None:
             change = change - ridge * x
         moved, _, *factor = _Solve.apply(change, *normal, ctx.plan, ctx.heads, ctx.strict)
@@ -102,11 +104,11 @@ class _Solve(torch.autograd.Function):
 
 def _gradients(normal: Normal, x: Tensor, u: Tensor) -> tuple[Tensor, ...]:
     """Of keys, weights, log_forget, H and ridge, from x and u."""
-    left, scores, others = decays(normal.log_forget), x @ normal.keys.mT, u @ normal.keys.mT
-    grad_keys = -((normal.weights * scores).mT @ u + (normal.weights * others).mT @ x)
-    grad_decay = -left * (u * (x @ normal.H)).sum(-1, keepdim=True)
+    left, scores, others = decays(normal.log_forget), product(x, normal.keys.mT), product(u, normal.keys.mT)
+    grad_keys = -(product((normal.weights * scores).mT, u) + product((normal.weights * others).mT, x))
+    grad_decay = -left * (u * product(x, normal.H)).sum(-1, keepdim=True)
     grad_log_forget = grad_decay.flip(-2).cumsum(-2).flip(-2)
-    outer, grad_ridge = (left * u).mT @ x, -u * x
+    outer, grad_ridge = product((left * u).mT, x), -u * x
     if normal.ridge.shape[-2] == 1:
         grad_ridge = grad_ridge.sum(-2, keepdim=True)
     return grad_keys, -scores * others, grad_log_forget, -0.5 * (outer + outer.mT), grad_ridge

@@ -7,6 +7,7 @@ import torch
 from mesascope.ops.mesa_answers import condition_seen, dense_solve
 from mesascope.ops.mesa_chunks import Problem, Solution
 from mesascope.ops.mesa_solve import refuse_singular
+from mesascope.ops.products import product
 from mesascope.ops.reading import read
 from mesascope.shapes import Float, Tensor
 
@@ -29,7 +30,8 @@ def solve(problem: Problem, heads: int, check: bool) -> Solution:
         G = forget * G + v[:, t, :, None] * counted[:, None, :]
         whole = H + torch.diag_embed(ridge * _size(H) if relative else ridge)
         x, seen = dense_solve(whole, q[:, t])
-        rows.append((G @ x.masked_fill(~(seen <= limit)[:, None], torch.nan)[..., None]).squeeze(-1))
+        known = x.masked_fill(~(seen <= limit)[:, None], torch.nan)
+        rows.append(product(G, known[..., None]).squeeze(-1))
         conditions.append(seen)
     if check and conditions and q.shape[0] and not torch.compiler.is_compiling():
         _require_definite(torch.stack(conditions, 1), limit, heads)
