@@ -6,6 +6,7 @@ import math
 
 from torch.nn import functional
 
+from mesascope.ops.products import product
 from mesascope.shapes import Float, Tensor
 
 __all__ = ["NOTHING_LEFT", "causal", "cut", "decay_weights", "decays"]
@@ -32,7 +33,7 @@ def decay_weights(log_forget: Float[Tensor, "*batch size 1"]) -> Float[Tensor, "
     Differences of sums from the start would lose the digits of all that follows a token that forgets everything.
     """
     upto = causal(log_forget.new_ones((log_forget.shape[-2],) * 2))
-    sums = upto @ (log_forget.clamp(min=NOTHING_LEFT) * upto.tril(-1))
+    sums = product(upto, log_forget.clamp(min=NOTHING_LEFT) * upto.tril(-1))
     return causal(sums.exp())
 
 

@@ -36,7 +36,7 @@ _SHORT = 3
 
 
 class MesaInfo(NamedTuple):
-    """What an iterative method did: products with H, and the largest |H x - q| / |q| of every head."""
+    """Iterations or terms that a method took, and the largest |A x - q| / |q| of every head."""
 
     iterations: int
     residual: Float[Tensor, "*batch heads"]
@@ -118,8 +118,7 @@ def mesa_attention(
     method = _method(method, q.shape[-2], ridge_kind, tolerance, iterations, chunk, cu_seqlens is not None)
     problem = _problem(arguments, state, ridge_kind, cu_seqlens)
     documents = [q.shape[-2]] if cu_seqlens is None else cu_seqlens.diff().tolist()
-    most = iterations if iterations is not None else 2 * q.shape[-1] + 50 if method == "cg" and check else 30
-    plan = Plan(method, tolerance, most, check)
+    plan = Plan(method, tolerance, iterations, check)
     with torch.autocast(q.device.type, enabled=False):
         solution, residual, count = _solution(problem, documents, chunk, plan, q.shape[-3], state is None, return_info)
     y, *parts = solution
@@ -290,7 +289,7 @@ def _solution(
     problem: Problem, documents: list[int], chunk: int | None, plan: Plan, heads: int, stateless: bool, informed: bool
 ) -> tuple[Solution, Float[Tensor, " rows"], int]:
     """By whichever method; residuals are measured where they are asked for."""
-    (rows, _, dk), count = problem.q.shape, plan.iterations
+    (rows, _, dk), count = problem.q.shape, plan.most(problem.q)
     if plan.method == "solve":
         return mesa_steps.solve(problem, heads, plan.check), problem.q.new_zeros(rows), 0
     size = _chunk_size(max(documents), dk, chunk, plan.method)

@@ -15,9 +15,10 @@ import torch
 
 from mesascope.errors import require_package
 from mesascope.ops.mesa_normal import Factor, Normal, factorise, forgotten, substitute
+from mesascope.ops.products import exact_products
 from mesascope.shapes import Float, Tensor
 
-__all__ = ["Answer", "Plan", "answer", "condition_seen", "fits", "gradients_of", "tolerance_of"]
+__all__ = ["Answer", "Plan", "answer", "condition_seen", "dense_solve", "fits", "gradients_of", "tolerance_of"]
 
 # Logarithm of what a chunk may forget for its keys to be scaled by its inverse: rounding grows in proportion to that.
 _MOST = 4.0
@@ -38,12 +39,17 @@ _CORRECTIONS = 4
 
 
 class Plan(NamedTuple):
-    """Which method, how exact, how long at most, and whether values are looked at on the way."""
+    """The method, its tolerance, its largest number of iterations where one was given, and whether values are read."""
 
     method: str
     tolerance: float | None
-    iterations: int
+    iterations: int | None
     check: bool
+
+    def most(self, q: Tensor) -> int:
+        """The largest number of iterations."""
+        default = 2 * q.shape[-1] + 50 if self.method == "cg" and self.check else 30
+        return default if self.iterations is None else self.iterations
 
 
 class Answer(NamedTuple):
@@ -57,23 +63,32 @@ class Answer(NamedTuple):
 Work = Callable[[Normal, Tensor], Answer]
 
 
+@exact_products()
 def answer(normal: Normal, q: Float[Tensor, "*chunks size dk"], plan: Plan, factor: Factor | None = None) -> Answer:
     """By the plan's method; ``factor`` is that of all chunks, where it is known."""
     if not q.numel():
         return Answer(torch.zeros_like(q), q.new_zeros(q.shape[:-2]))
     if not plan.check:
         return _blind(normal, q, plan, factor)
-    if plan.method == "cg":
-        return _iterated(normal, q, plan)
+
+    def work(normal: Normal, q: Tensor) -> Answer:
+        return _iterated(normal, q, plan) if plan.method == "cg" else _exact(normal, q)
+
     if plan.method == "fused":
-        return _redone(normal, q, _blind(normal, q, plan, None), _exact, q.dtype)
-    return _corrected(normal, q, factor) if factor is not None else _exact(normal, q)
+        found = _redone(normal, q, _blind(normal, q, plan, None), work, q.dtype)
+    else:
+        found = work(normal, q) if factor is None else _corrected(normal, q, factor)
+    if plan.iterations is not None:
+        plan = plan._replace(iterations=plan.iterations - found.products)
+    if q.dtype != torch.float64:
+        found = _redone(normal, q, found, work, torch.float64)
+    return found if plan.iterations is not None else _redone(normal, q, found, _dense, torch.float64)
 
 
 def _blind(normal: Normal, q: Tensor, plan: Plan, factor: Factor | None) -> Answer:
     """The same work whatever the values are, so that nothing waits for them."""
     if plan.method == "cg":
-        x, count = _recurrence(normal, q, q.new_zeros(q.shape[:-1]), plan.iterations, None, check=False)
+        x, count = _recurrence(normal, q, q.new_zeros(q.shape[:-1]), plan.most(q), None, check=False)
         return Answer(x, q.new_zeros(q.shape[:-2]), count)
     if plan.method == "fused":
         x = _kernels().solve(normal, q)
@@ -81,9 +96,9 @@ def _blind(normal: Normal, q: Tensor, plan: Plan, factor: Factor | None) -> Answ
         factor = factorise(normal) if factor is None else factor
         x, _ = substitute(factor, q)
         x = x + substitute(factor, q - normal.times(x))[0]
-    largest = normal.diagonal().amax(-1)
+    largest = normal.largest()
     settled = _of_rounding(largest, q, x, q - normal.times(x)).all(-1) & (forgotten(normal.log_forget) <= _MOST)
-    return Answer(x, _condition(largest, q, x, settled))
+    return Answer(x, _condition(normal, q, x, settled))
 
 
 def gradients_of(normal: Normal, x: Tensor, u: Tensor) -> tuple[Tensor, ...]:
@@ -135,8 +150,7 @@ def _corrected(normal: Normal, q: Tensor, factor: Factor) -> Answer:
     x, first = substitute(factor, q)
     if _benign(factor, first, x):
         return Answer(x, factor.condition)
-    found = _settled(normal, q, x, lambda residual: (substitute(factor, residual)[0], 0))
-    return _in_double(normal, q, found, _exact)
+    return _settled(normal, q, x, lambda residual: (substitute(factor, residual)[0], 0))
 
 
 def _settled(
@@ -145,8 +159,9 @@ def _settled(
     """Corrections by an approximate inverse until x solves a problem that is the given one but for rounding.
 
     That is so where |q - A x| <= c eps (|A| |x| + |q|): what a dense solve leaves, and all that y = G x and
-    derivatives, which multiply x by keys, can ask for. A residual of ``tolerance`` |q| will do, too. Where neither is
-    so in the end, no digit is known.
+    derivatives, which multiply x by keys, can ask for. Before a correction |A| counts as its largest diagonal entry: a
+    correction often gains a digit where keys have much of one direction, and costs little. A residual of ``tolerance``
+    |q| will do, too. Where neither is so in the end, the chunk is lost.
     """
     largest, products = normal.diagonal().amax(-1), 0
     for correction in range(_CORRECTIONS + 1):
@@ -156,22 +171,18 @@ def _settled(
             break
         change, more = inverse(residual)
         x, products = x + change, products + more
-    return Answer(x, _condition(largest, q, x, settled.all(-1)), products)
+        largest = largest if correction else normal.largest()
+    return Answer(x, _condition(normal, q, x, settled.all(-1)), products)
 
 
-def _condition(largest: Tensor, q: Tensor, x: Tensor, settled: Tensor) -> Float[Tensor, "*chunks"]:
+def _condition(normal: Normal, q: Tensor, x: Tensor, settled: Tensor) -> Float[Tensor, "*chunks"]:
     """The lower bound of condition numbers that `condition_seen` is, and infinite for what is not settled."""
-    return (_relative(x, q) * largest).amax(-1).masked_fill(~settled, torch.inf)
+    return condition_seen(x, q, normal.diagonal()).amax(-1).masked_fill(~settled, torch.inf)
 
 
 def _of_rounding(largest: Tensor, q: Tensor, x: Tensor, residual: Tensor) -> Tensor:
     """Whether a residual is what rounding leaves of problems of this size: see `_settled`."""
     return residual.norm(dim=-1) <= _ROUNDING * torch.finfo(q.dtype).eps * (largest * x.norm(dim=-1) + q.norm(dim=-1))
-
-
-def _in_double(normal: Normal, q: Tensor, found: Answer, work: Work) -> Answer:
-    """What was found, and for chunks that are lost what is found in float64."""
-    return found if q.dtype == torch.float64 else _redone(normal, q, found, work, torch.float64)
 
 
 def _redone(normal: Normal, q: Tensor, found: Answer, work: Work, dtype: torch.dtype) -> Answer:
@@ -183,6 +194,20 @@ def _redone(normal: Normal, q: Tensor, found: Answer, work: Work, dtype: torch.d
     x, condition = found.x.clone(), found.condition.clone()
     x[lost], condition[lost] = wide.x.to(q.dtype), wide.condition.to(q.dtype)
     return Answer(x, condition, found.products + wide.products)
+
+
+def _dense(normal: Normal, q: Tensor) -> Answer:
+    """By a factorisation for every token, a chunk after the other."""
+    solved = [dense_solve(normal.part(n).matrices(), q[n]) for n in range(len(q))]
+    x, condition = (torch.stack(parts) for parts in zip(*solved, strict=True))
+    return Answer(x, condition.amax(-1))
+
+
+def dense_solve(A: Float[Tensor, "*tokens d d"], q: Float[Tensor, "*tokens d"]) -> tuple[Tensor, Tensor]:
+    """A^{-1} q, and `condition_seen` of it, infinite where A has no factors."""
+    x, failed = torch.linalg.solve_ex(A, q)
+    seen = condition_seen(x, q, A.diagonal(dim1=-2, dim2=-1)).detach()
+    return x, seen.masked_fill(failed != 0, torch.inf)
 
 
 def _iterated(normal: Normal, q: Tensor, plan: Plan) -> Answer:
@@ -216,7 +241,7 @@ def _started(normal: Normal, q: Tensor, plan: Plan) -> Answer:
 
 def _by_gradients(normal: Normal, q: Tensor, plan: Plan, factor: Factor | None) -> Answer:
     """By conjugate gradients to the plan's tolerance, of their recurrence's residual, or as much more as it takes."""
-    left = plan.iterations
+    left = plan.most(q)
 
     def solve(rows: Tensor, tolerance: float) -> tuple[Tensor, int]:
         nonlocal left
@@ -228,8 +253,7 @@ def _by_gradients(normal: Normal, q: Tensor, plan: Plan, factor: Factor | None) 
     if plan.tolerance == 0:
         return Answer(x, q.new_zeros(q.shape[:-2]), count)
     found = _settled(normal, q, x, lambda rows: solve(rows, _COARSE), plan.tolerance or 0.0)
-    found = found._replace(products=count + found.products)
-    return _in_double(normal, q, found, lambda normal, q: _iterated(normal, q, plan))
+    return found._replace(products=count + found.products)
 
 
 def _recurrence(

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import torch
 
 from mesascope.ops.chunks import cut, decay_weights, decays
+from mesascope.ops.products import product
 from mesascope.shapes import Float, Tensor
 
 __all__ = ["Chunks", "Problem", "Solution", "chunks_of", "read_out"]
@@ -79,7 +80,7 @@ def chunks_of(problem: Problem, size: int, lengths: Sequence[int]) -> Chunks:
         cut(part, size) if len(lengths) == 1 else _placed(part, size, places, first[-1]) for part in tokens
     )
     weights = decay_weights(log_forget) * strengths.mT
-    own = ((weights[..., -1, :, None] * keys).mT @ torch.cat([keys, values], -1)).unbind(1)
+    own = product((weights[..., -1, :, None] * keys).mT, torch.cat([keys, values], -1)).unbind(1)
     whole = decays(log_forget)[..., -1:, :].unbind(1)
     before, after = [], []
     for state, start, stop in zip(torch.cat([problem.H, problem.G.mT], -1), first, first[1:], strict=False):
@@ -104,7 +105,8 @@ def _placed(
 
 def read_out(chunks: Chunks, x: Float[Tensor, "batch chunks size dk"]) -> Solution:
     """y_t = G_t x_t, and the last states."""
-    y = decays(chunks.log_forget) * (x @ chunks.G) + (chunks.weights * (x @ chunks.keys.mT)) @ chunks.values
+    scores = chunks.weights * product(x, chunks.keys.mT)
+    y = decays(chunks.log_forget) * product(x, chunks.G) + product(scores, chunks.values)
     y = y.flatten(1, 2)
     y = y[:, : len(chunks.places)] if len(chunks.last_H) == 1 else y[:, chunks.places]
     return Solution(y, chunks.last_H, chunks.last_G)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import torch
 
 from mesascope.ops.mesa_states import RootedMesaState, root_of_inverse
+from mesascope.ops.products import product
 from mesascope.ops.reading import read
 from mesascope.shapes import Float, Tensor
 
@@ -59,7 +60,7 @@ def _answered(H: Tensor, root: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
 
 def _row_times(row: Float[Tensor, "*batch d"], matrix: Float[Tensor, "*batch d e"]) -> Float[Tensor, "*batch e"]:
     """A product of a batch of rows and matrices; on CPU six times as fast as that of matrices and columns."""
-    return (row[..., None, :] @ matrix).squeeze(-2)
+    return product(row[..., None, :], matrix).squeeze(-2)
 
 
 def _times(matrix: Float[Tensor, "*batch d e"], column: Float[Tensor, "*batch e"]) -> Float[Tensor, "*batch d"]:

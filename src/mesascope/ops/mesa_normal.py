@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import torch
 
 from mesascope.ops.chunks import causal, decays
+from mesascope.ops.products import exact_products, product
 from mesascope.shapes import Float, Tensor
 
 __all__ = ["Factor", "Normal", "factorise", "forgotten", "substitute"]
@@ -44,7 +45,8 @@ class Normal(NamedTuple):
 
     def grown(self, x: Tensor) -> Float[Tensor, "*chunks size dk"]:
         """H_t x_t."""
-        return decays(self.log_forget) * (x @ self.H) + (self.weights * (x @ self.keys.mT)) @ self.keys
+        scores = self.weights * product(x, self.keys.mT)
+        return decays(self.log_forget) * product(x, self.H) + product(scores, self.keys)
 
     def times(self, x: Tensor) -> Float[Tensor, "*chunks size dk"]:
         """A_t x_t."""
@@ -66,20 +68,41 @@ class Normal(NamedTuple):
         start = self.H.diagonal(dim1=-2, dim2=-1)[..., None, :]
         return decays(self.log_forget) * start + self.weights @ self.keys.square() + self.ridge
 
+    def largest(self) -> Float[Tensor, "*chunks size"]:
+        """A lower bound of A_t's largest eigenvalue: its largest diagonal entry, or about tr(H_t^2) / tr(H_t).
+
+        The diagonal alone is dk times too small where all keys have one direction. Products between H and keys are left
+        out of tr(H_t^2), which halves it at most: they would cost more than the rest.
+        """
+        left, trace = decays(self.log_forget), self.trace()
+        among = ((self.weights @ (self.keys @ self.keys.mT).square()) * self.weights).sum(-1, keepdim=True)
+        square = left.square() * self.H.square().sum((-2, -1))[..., None, None] + among
+        mean = (square / trace.where(trace > 0, 1)).nan_to_num(nan=0.0, posinf=0.0)
+        return torch.maximum(mean.squeeze(-1), self.diagonal().amax(-1))
+
+    def matrices(self) -> Float[Tensor, "*chunks size dk dk"]:
+        """A_t itself."""
+        outer = (self.keys[..., :, None] * self.keys[..., None, :]).flatten(-2)
+        whole = decays(self.log_forget) * self.H.flatten(-2)[..., None, :] + self.weights @ outer
+        return whole.unflatten(-1, self.H.shape[-2:]) + torch.diag_embed(self.ridge)
+
     def norm(self) -> Float[Tensor, "*chunks size 1"]:
         """|H_t|_F, and 1 where H_t is 0."""
         left, own = decays(self.log_forget), self.weights
         before = self.H.square().sum((-2, -1))[..., None, None]
-        across = own @ ((self.keys @ self.H) * self.keys).sum(-1, keepdim=True)
-        among = ((own @ (self.keys @ self.keys.mT).square()) * own).sum(-1, keepdim=True)
+        across = product(own, (product(self.keys, self.H) * self.keys).sum(-1, keepdim=True))
+        among = (product(own, product(self.keys, self.keys.mT).square()) * own).sum(-1, keepdim=True)
         square = left.square() * before + 2 * left * across + among
         return square.where(square > 0, 1).sqrt()
 
     def bound(self) -> Float[Tensor, "*chunks size 1"]:
         """An upper bound of A_t's largest eigenvalue: the trace of H_t, and the largest ridge."""
+        return self.trace() + self.ridge.amax(-1, keepdim=True)
+
+    def trace(self) -> Float[Tensor, "*chunks size 1"]:
+        """That of H_t."""
         start = self.H.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
-        own = self.weights @ self.keys.square().sum(-1, keepdim=True)
-        return decays(self.log_forget) * start + own + self.ridge.amax(-1, keepdim=True)
+        return decays(self.log_forget) * start + product(self.weights, self.keys.square().sum(-1, keepdim=True))
 
     def part(self, chosen: Any) -> Normal:
         """Some of the chunks."""
@@ -124,6 +147,7 @@ def forgotten(log_forget: Float[Tensor, "*chunks size 1"]) -> Float[Tensor, "*ch
     return -log_forget[..., 1:, 0].sum(-1)
 
 
+@exact_products()
 def factorise(normal: Normal) -> Factor:
     """The factor of every chunk, whether or not it has any digits: see its condition."""
     later = torch.cat([torch.zeros_like(normal.log_forget[..., :1, :]), normal.log_forget[..., 1:, :]], -2)

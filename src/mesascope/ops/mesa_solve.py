@@ -18,6 +18,7 @@ from mesascope.errors import NumericalError
 from mesascope.ops.chunks import decays
 from mesascope.ops.mesa_answers import Answer, Plan, answer, fits, gradients_of, tolerance_of
 from mesascope.ops.mesa_normal import Factor, Normal, factorise
+from mesascope.ops.products import product
 from mesascope.shapes import Float, Tensor
 
 __all__ = ["refuse_singular", "solve_chunks"]
@@ -32,8 +33,7 @@ def solve_chunks(
         NumericalError: a matrix is singular to the precision at hand, or conjugate gradients did not arrive.
     """
     if torch.compiler.is_compiling():
-        tolerance = -1.0 if plan.tolerance is None else plan.tolerance
-        return _compiled(q, *normal, plan.method, tolerance, plan.iterations, plan.check, heads), 0
+        return _compiled(q, *normal, *plan, heads), 0
     x, products, *_ = _Solve.apply(q, *normal, plan, heads, True)
     return x, int(products)
 
@@ -77,16 +77,17 @@ class _Solve(torch.autograd.Function):
     def jvp(ctx, q: Tensor | None, keys, weights, log_forget, H, ridge, *_):
         x, *parts = ctx.saved_tensors
         normal = Normal(*parts)
-        scores, left = x @ normal.keys.mT, decays(normal.log_forget)
+        scores, left = product(x, normal.keys.mT), decays(normal.log_forget)
         change = torch.zeros_like(x) if q is None else q
         if keys is not None:
-            change = change - (normal.weights * (x @ keys.mT)) @ normal.keys - (normal.weights * scores) @ keys
+            change = change - product(normal.weights * product(x, keys.mT), normal.keys)
+            change = change - product(normal.weights * scores, keys)
         if weights is not None:
-            change = change - (weights * scores) @ normal.keys
+            change = change - product(weights * scores, normal.keys)
         if log_forget is not None:
-            change = change - log_forget.cumsum(-2) * left * (x @ normal.H)
+            change = change - log_forget.cumsum(-2) * left * product(x, normal.H)
         if H is not None:
-            change = change - left * (x @ H.mT)
+            change = change - left * product(x, H.mT)
         if ridge is not None:
             change = change - ridge * x
         moved, _, *factor = _Solve.apply(change, *normal, ctx.plan, ctx.heads, ctx.strict)
@@ -103,11 +104,11 @@ class _Solve(torch.autograd.Function):
 
 def _gradients(normal: Normal, x: Tensor, u: Tensor) -> tuple[Tensor, ...]:
     """Of keys, weights, log_forget, H and ridge, from x and u."""
-    left, scores, others = decays(normal.log_forget), x @ normal.keys.mT, u @ normal.keys.mT
-    grad_keys = -((normal.weights * scores).mT @ u + (normal.weights * others).mT @ x)
-    grad_decay = -left * (u * (x @ normal.H)).sum(-1, keepdim=True)
+    left, scores, others = decays(normal.log_forget), product(x, normal.keys.mT), product(u, normal.keys.mT)
+    grad_keys = -(product((normal.weights * scores).mT, u) + product((normal.weights * others).mT, x))
+    grad_decay = -left * (u * product(x, normal.H)).sum(-1, keepdim=True)
     grad_log_forget = grad_decay.flip(-2).cumsum(-2).flip(-2)
-    outer, grad_ridge = (left * u).mT @ x, -u * x
+    outer, grad_ridge = product((left * u).mT, x), -u * x
     if normal.ridge.shape[-2] == 1:
         grad_ridge = grad_ridge.sum(-2, keepdim=True)
     return grad_keys, -scores * others, grad_log_forget, -0.5 * (outer + outer.mT), grad_ridge
@@ -117,11 +118,11 @@ def _gradients(normal: Normal, x: Tensor, u: Tensor) -> tuple[Tensor, ...]:
     "mesascope::solve_chunks",
     mutates_args=(),
     schema="(Tensor q, Tensor keys, Tensor weights, Tensor log_forget, Tensor H, Tensor ridge, str method, "
-    "float tolerance, int iterations, bool check, int heads) -> Tensor",
+    "float? tolerance, int? iterations, bool check, int heads) -> Tensor",
 )
 def _compiled(q, keys, weights, log_forget, H, ridge, method, tolerance, iterations, check, heads):
     """The same solve as one node of a graph, for `torch.compile`, which cannot look at values as `_Solve` does."""
-    plan = Plan(method, None if tolerance < 0 else tolerance, iterations, check)
+    plan = Plan(method, tolerance, iterations, check)
     found = answer(Normal(keys, weights, log_forget, H, ridge), q, plan)
     return (_required(found, q, plan, heads) if check else _marked(found)).contiguous()
 
@@ -163,10 +164,11 @@ def _required(found: Answer, q: Tensor, plan: Plan, heads: int) -> Tensor:
 
 def _refuse(found: Answer, q: Tensor, plan: Plan, heads: int) -> NoReturn:
     """Raise an error that says what is wrong with the worst chunk."""
-    if plan.method == "cg" and not bool(found.condition.isnan().any()):
+    if plan.iterations is not None and bool(found.condition.isposinf().any()):
+        count = f"{plan.iterations} iteration{'s'[: plan.iterations != 1]}"
         raise NumericalError(
-            f"the relative residual must reach {tolerance_of(plan, q.dtype):g}, but does not in {found.products} "
-            "iterations of conjugate gradients: use a larger tolerance, ridge or number of iterations, or float64."
+            f"the relative residual must reach {tolerance_of(plan, q.dtype):g}, but does not in {count} of conjugate "
+            "gradients: use a larger tolerance, ridge or number of iterations, or float64."
         )
     refuse_singular(found.condition, heads, q.shape[-2], q.dtype)
 

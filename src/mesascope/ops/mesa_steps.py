@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from mesascope.ops.mesa_answers import condition_seen
+from mesascope.ops.mesa_answers import condition_seen, dense_solve
 from mesascope.ops.mesa_chunks import Problem, Solution
 from mesascope.ops.mesa_solve import refuse_singular
+from mesascope.ops.products import product
 from mesascope.ops.reading import read
 from mesascope.shapes import Float, Tensor
 
@@ -28,9 +29,9 @@ def solve(problem: Problem, heads: int, check: bool) -> Solution:
         H = forget * H + counted[:, :, None] * k[:, t, None, :]
         G = forget * G + v[:, t, :, None] * counted[:, None, :]
         whole = H + torch.diag_embed(ridge * _size(H) if relative else ridge)
-        x, failed = torch.linalg.solve_ex(whole, q[:, t])
-        seen = condition_seen(x, q[:, t], whole.diagonal(dim1=-2, dim2=-1)).detach().masked_fill(failed != 0, torch.inf)
-        rows.append((G @ x.masked_fill(~(seen <= limit)[:, None], torch.nan)[..., None]).squeeze(-1))
+        x, seen = dense_solve(whole, q[:, t])
+        known = x.masked_fill(~(seen <= limit)[:, None], torch.nan)
+        rows.append(product(G, known[..., None]).squeeze(-1))
         conditions.append(seen)
     if check and conditions and q.shape[0] and not torch.compiler.is_compiling():
         _require_definite(torch.stack(conditions, 1), limit, heads)
