@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Generic
@@ -13,6 +12,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from mesascope.errors import ArgumentError, refuse, require_callable, require_count, require_instance
+from mesascope.modules import copied, require_initialised
 from mesascope.ops.checks import without_reading_values
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks.asking import in_words
@@ -86,6 +86,7 @@ class ModuleState(Generic[Module]):
         self.step = 0
         self._called: nn.Module = module
         self._module: Any = module.module if isinstance(module, DistributedDataParallel) else module
+        require_initialised("module", self._module)
         self._weights = trainable(dict(self._module.named_parameters()))
         one = next(iter(self._weights.values()))
         self._device, self._split = one.device, is_split(one)
@@ -95,7 +96,7 @@ class ModuleState(Generic[Module]):
             refuse("average", "be None where weights are split over processes", plan.average, "leave it out")
         self._optimizer = make_optimizer(self._weights, plan, self._module, parameter_groups)
         self._scaler = torch.amp.GradScaler(self._device.type, enabled=autocast is torch.float16)
-        self._averaged = copy.deepcopy(self._module) if plan.average is not None else None
+        self._averaged = copied("module", self._module) if plan.average is not None else None
         self._modes = Modes(module)
 
     def update(self, batch: Any) -> Metrics:
@@ -106,6 +107,9 @@ class ModuleState(Generic[Module]):
         with drawing, in_words(self._module, ()), without_reading_values():
             loss = self._backward(batch)
         self._scaler.unscale_(self._optimizer)
+        for weight in self._weights.values():
+            if weight.grad is not None and weight.grad.is_sparse:  # of an embedding; optimisers take dense ones alone
+                weight.grad = weight.grad.to_dense()
         gradients = [weight.grad for weight in self._weights.values() if weight.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
         shown, shown_norm = torch.stack([loss, whole(norm).to(loss.device)]).tolist()  # one transfer from the device
