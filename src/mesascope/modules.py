@@ -6,7 +6,9 @@ first of their names, and what takes their place takes it everywhere.
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 from weakref import WeakSet
@@ -20,7 +22,7 @@ from mesascope.errors import ArgumentError, ArgumentTypeError
 from mesascope.shapes import Tensor
 from mesascope.streams import global_generators
 
-__all__ = ["at_once", "copied", "names_of", "out_of_memory", "put", "require_initialised", "run_with"]
+__all__ = ["at_once", "copied", "hooks_count", "names_of", "out_of_memory", "put", "require_initialised", "run_with"]
 
 Module = TypeVar("Module", bound=nn.Module)
 Result = TypeVar("Result")
@@ -120,6 +122,12 @@ def at_once(
     found = in_turn()
     _IN_TURN.add(module)
     return found
+
+
+def hooks_count() -> contextlib.AbstractContextManager[Any]:
+    """Within this context, compiled modules run as plain ones do: what is compiled leaves out hooks that came later."""
+    compiled = "torch._dynamo" in sys.modules
+    return torch.compiler.set_stance("force_eager") if compiled else contextlib.nullcontext()
 
 
 def _device(module: nn.Module) -> torch.device:

@@ -14,7 +14,7 @@ from torch.nn.modules.conv import _ConvNd
 from torch.overrides import TorchFunctionMode
 
 from mesascope.errors import ArgumentError, MesascopeError
-from mesascope.modules import at_once, out_of_memory, require_initialised, run_with
+from mesascope.modules import at_once, hooks_count, out_of_memory, require_initialised, run_with
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks.asking import label, require_tensor
 
@@ -83,7 +83,8 @@ class Copies:
         count = x.shape[1]
         hooks = [norm.register_forward_hook(_normalised_by(count)) for norm in self.norms]
         try:
-            return self(phi, torch.cat([x, xq], 1))[:, count:]
+            with hooks_count():
+                return self(phi, torch.cat([x, xq], 1))[:, count:]
         finally:
             for hook in hooks:
                 hook.remove()
