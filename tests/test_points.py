@@ -492,7 +492,10 @@ def test_parts_of_a_scripted_layer_cannot_be_patched():
     net = regressor("softmax")
     net.transformer.layers[0].mlp = torch.jit.script(nn.Sequential(nn.Linear(4, 4), nn.Tanh()).double())
     assert "layers.0.mlp" in net.points()
-    with pytest.raises(ArgumentError, match="patches must be one of"), net.patched({"layers.0.mlp.1": torch.zeros_like}):
+    with (
+        pytest.raises(ArgumentError, match="patches must be one of"),
+        net.patched({"layers.0.mlp.1": torch.zeros_like}),
+    ):
         pass
 
 

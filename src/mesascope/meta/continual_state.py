@@ -26,6 +26,7 @@ from mesascope.streams import stream
 from mesascope.tasks import Episode, accuracy
 from mesascope.training import Ensemble, Metrics
 from mesascope.training.ensemble import Module
+from mesascope.training.finite import check_data
 from mesascope.training.optimizers import load_tensors, trainable
 from mesascope.training.randomness import drawing_from
 
@@ -92,6 +93,8 @@ class ContinualState(Generic[Module]):
         with drawing_from(self.seeds[0], "model", self.step, batch.x.device), words:
             losses = self.method.learn(self._at, *batch)
         self.step += 1
+        if not math.isfinite(losses.sum()):
+            check_data(self.step, batch, True)
         for member, loss in enumerate(losses.tolist()):
             if not math.isfinite(loss) and not self._diverged[member]:
                 self._diverged[member] = self.step

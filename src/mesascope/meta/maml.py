@@ -17,6 +17,7 @@ from mesascope.modules import names_of, require_initialised
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import stream
 from mesascope.tasks import Context, Episode, check_inputs
+from mesascope.training.finite import check_data
 from mesascope.training.randomness import drawing_from
 
 __all__ = ["ANIL", "BOIL", "MAML", "ExpMAML", "MetaSGD", "SparseMAML", "SparseMAMLPlus", "SparseReLUMAML"]
@@ -152,6 +153,7 @@ class MAML(nn.Module):
         x, y = context
         if x.ndim != 2 or y.ndim not in (1, 2) or not 0 < len(x) == len(y):
             refuse("context", "be (n, dx) and (n, dy)", (tuple(x.shape), tuple(y.shape)), "pass one task's")
+        check_data(None, context, False)
         with copies_of(model, 1, self.batch_stats, self.order == 2) as copies, _recording():
             found = self._steps(model, copies, Context(*_plain(x[None], y[None])), start)
         return {name: one[0] for name, one in found.items()}

@@ -17,6 +17,7 @@ from mesascope.ops.checks import without_reading_values
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks.asking import in_words
 from mesascope.training.ensemble import Module
+from mesascope.training.judging import judged
 from mesascope.training.loop import Metrics
 from mesascope.training.modes import Modes
 from mesascope.training.optimizers import (
@@ -139,6 +140,11 @@ class ModuleState(Generic[Module]):
             for mean, buffer in zip(self._averaged.buffers(), self._module.buffers(), strict=True):
                 mean.copy_(buffer)
         return self._averaged.eval()
+
+    def judged(self, batch: Any) -> dict[str, Float[Tensor, " members"]]:
+        """As that of `EnsembleState`; nothing if batches are run in parts, in parallel or with autocast."""
+        plain = self.accumulate == 1 and self.autocast is None and not self._parallel
+        return judged(self.result(), self.loss, batch) if plain else {}
 
     def tensors(self) -> dict[str, Tensor]:
         """All that changes, by name, for a checkpoint."""
