@@ -20,6 +20,7 @@ ORDER = [
     "evidence",
     "shapes",
     "streams",
+    "modules",
     "measurement",
     "ops",
     "data",
@@ -43,6 +44,7 @@ ORDER = [
 # What imports torch, and must not be imported by what reads runs.
 TORCH = {
     "streams",
+    "modules",
     "measurement",
     "ops",
     "data",

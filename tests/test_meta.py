@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn.functional import mse_loss
 
-from mesascope.errors import ArgumentError
+from mesascope.errors import ArgumentError, MesascopeError
 from mesascope.meta import (
     ANIL,
     BOIL,
@@ -22,6 +22,7 @@ from mesascope.meta import (
     SparseReLUMAML,
     outer_loss,
 )
+from mesascope.modules import copied
 from mesascope.nets import ClassifierConfig
 from mesascope.streams import stream
 from mesascope.tasks import Context, Episode, LinearRegression
@@ -444,3 +445,187 @@ def test_as_many_masks_start_closed_as_asked(closed):
 def test_configs_that_build_nothing_are_refused(settings, message):
     with pytest.raises(ArgumentError, match=message):
         MetaLearnerConfig(**settings)
+
+
+# Modules that hold one part twice, and other modules of torch's
+
+
+class Mixing(nn.Module):
+    """Three layers of width 3 and one that answers; what the layers are, and what they share, is said outside."""
+
+    def __init__(self, first, second, reads=lambda x: x):
+        super().__init__()
+        self.first, self.second, self.last, self.reads = first, second, nn.Linear(3, 1), reads
+
+    def forward(self, x):
+        return self.last(self.second(self.first(self.reads(x)).tanh()).tanh())
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.GRU(3, 3)
+
+    def forward(self, x):
+        return self.layer(x)[0]
+
+
+class Marked(nn.Module):
+    """Adds a learned vector by the sign of the first number, whose gradients would be sparse."""
+
+    def __init__(self):
+        super().__init__()
+        self.marks = nn.Embedding(2, 3, sparse=True)
+
+    def forward(self, x):
+        return x + self.marks((x[..., 0] > 0).long())
+
+
+class Writing(nn.Module):
+    def forward(self, x):
+        return x.mul_(1.5).add_(1.0)
+
+
+def tied():
+    first, second = nn.Linear(3, 3), nn.Linear(3, 3)
+    second.weight = first.weight
+    return Mixing(first, second)
+
+
+def twice():
+    layer = nn.Linear(3, 3)
+    return Mixing(layer, layer)
+
+
+def nested():
+    part = nn.Sequential(nn.Linear(3, 3), nn.Tanh())
+    return Mixing(nn.Sequential(part, nn.Linear(3, 3)), nn.Sequential(part, part))
+
+
+def buffers():
+    first, second = nn.BatchNorm1d(3), nn.BatchNorm1d(3)
+    second.running_mean, second.running_var = first.running_mean, first.running_var
+    return Mixing(first, second)
+
+
+def normed(norm):
+    return Mixing(norm(nn.Linear(3, 3)), nn.Identity())
+
+
+def encoding():
+    layer = nn.TransformerEncoderLayer(3, 1, 4, dropout=0.0, batch_first=True)
+    return nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+
+
+ODD = {
+    "tied weights": tied,
+    "one layer twice": twice,
+    "one part three times": nested,
+    "one buffer twice": buffers,
+    "attention": lambda: Mixing(encoding(), nn.Identity()),
+    "attention in eval mode": lambda: Mixing(encoding(), nn.Identity()).eval(),
+    "recurrent": lambda: Mixing(Recurrent(), nn.Identity()),
+    "weight norm": lambda: normed(nn.utils.parametrizations.weight_norm),
+    "old weight norm": lambda: normed(nn.utils.weight_norm),
+    "spectral norm": lambda: normed(nn.utils.parametrizations.spectral_norm).eval(),
+    "sparse gradients": lambda: Mixing(Marked(), nn.Identity()),
+    "writes into its input": lambda: Mixing(Writing(), nn.ReLU(inplace=True)),
+}
+
+
+def odd(name):
+    torch.manual_seed(0)
+    return ODD[name]().double()
+
+
+def by_hand(model, theta, tasks, rate, steps):
+    """The mean query loss of copies of a model that torch's own optimiser has taken from theta, and its gradient."""
+    losses, gradients = [], torch.zeros_like(theta)
+    for x, y, xq, yq in zip(*tasks.context, tasks.xq, tasks.yq, strict=True):
+        own = copied("model", model)
+        nn.utils.vector_to_parameters(theta.clone(), own.parameters())
+        for _ in range(steps):
+            own.zero_grad()
+            mse_loss(own(x.clone()), y).backward()
+            with torch.no_grad():
+                for one in own.parameters():
+                    one -= rate * (torch.zeros(()) if one.grad is None else one.grad.to_dense())
+        own.zero_grad()
+        loss = mse_loss(own(xq.clone()), yq)
+        loss.backward()
+        losses.append(loss.detach())
+        gradients += torch.cat([
+            (torch.zeros_like(one) if one.grad is None else one.grad.to_dense()).flatten() for one in own.parameters()
+        ])  # fmt: skip
+    return torch.stack(losses).mean(), gradients / len(losses)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop", "ignore:.*weight_norm. is deprecated")
+@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize("name", ODD)
+def test_any_module_adapts_as_copies_of_it_do_and_stays_as_it_is(name, order):
+    """The first order has the gradient where the steps end; the second is checked by differences of losses by hand."""
+    model, tasks, rate, steps = odd(name), episode(2), 0.1, 2
+    theta = nn.utils.parameters_to_vector(model.parameters()).detach()
+    held = [(part, dict(part._parameters), dict(part._buffers), dict(vars(part))) for part in model.modules()]
+    before = copy.deepcopy(model.state_dict())
+    method = MAML(rate, steps, order=order, loss=mse_loss)
+    loss = method.outer_loss(model, tasks)
+    method.adapt(model, Context(*(part[0] for part in tasks.context)))
+    for part, parameters, buffers, attributes in held:
+        assert all(part._parameters[key] is one for key, one in parameters.items())
+        assert all(part._buffers[key] is one for key, one in buffers.items())
+        assert {key for key, one in vars(part).items() if one is not attributes.get(key)} <= {"_flat_weight_refs"}
+    assert all(torch.equal(one, before[key]) for key, one in model.state_dict().items())
+    expected, slope = by_hand(model, theta, tasks, rate, steps)
+    torch.testing.assert_close(loss.detach(), expected)
+    found = torch.cat([one.flatten() for one in torch.autograd.grad(loss, list(model.parameters()))])
+    if order == 1:
+        torch.testing.assert_close(found, slope)
+        return
+    along = torch.randn(len(theta), generator=stream(0, "along"), dtype=torch.float64)
+    ahead, behind = (by_hand(model, theta + sign * 1e-5 * along, tasks, rate, steps)[0] for sign in (1, -1))
+    torch.testing.assert_close(found @ along, (ahead - behind) / 2e-5, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_a_module_that_fails_midway_stays_as_it_is(order):
+    model = odd("one layer twice")
+    weight, calls = model.first.weight, []
+    model.reads = lambda x: x if calls.append(1) or len(calls) < 3 else 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        MAML(0.1, 5, order=order, loss=mse_loss).adapt(model, Context(*(part[0] for part in episode().context)))
+    assert model.first.weight is model.second.weight is weight
+
+
+def test_heads_and_names_of_tied_weights_are_those_of_every_place():
+    model = odd("tied weights")
+    model.last = nn.Identity()
+    assert set(ANIL(0.1, 1).adapted(model)) == {"first.weight", "second.bias"}
+    assert set(BOIL(0.1, 1).adapted(model)) == {"first.bias"}
+    assert set(MAML(0.1, 1, adapt=lambda name: name == "second.weight").adapted(model)) == {"first.weight"}
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (nn.LazyLinear(1), "model must have parameters of known shapes, but weight is not initialised yet: call the"),
+        (Recurrent().layer.double(), "a learner must return a torch tensor, but GRU.* returned tuple: return the pred"),
+    ],
+)
+def test_modules_that_cannot_adapt_are_refused(model, message):
+    with pytest.raises(MesascopeError, match=message):
+        MAML(0.1, 1, order=2, loss=mse_loss).outer_loss(model, episode(2))
+
+
+def test_running_out_of_memory_is_not_tried_again(monkeypatch):
+    model, calls = network(), []
+
+    def call(x):
+        calls.append(1)
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(model[0], "forward", call)
+    with pytest.raises(torch.OutOfMemoryError):
+        MAML(0.1, 2, loss=mse_loss).outer_loss(model, episode(2))
+    assert len(calls) == 1

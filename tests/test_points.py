@@ -471,6 +471,34 @@ def test_unknown_names_are_refused_in_a_sentence():
         regressor("softmax").run_with_cache(*EPISODE[:2], names="layer.0.mlp")
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
+@pytest.mark.parametrize("compiled", ["wrapped", "in place", "a part"])
+def test_what_is_compiled_before_is_patched_and_cached_too(compiled, unchecked):
+    net, plain = regressor("linear"), regressor("linear")
+    inputs, patches = EPISODE[:2], {"layers.1.attention": torch.zeros_like}
+    call = net
+    if compiled == "wrapped":
+        call = torch.compile(net, backend="eager")
+    else:
+        (net if compiled == "in place" else net.transformer.layers[1]).compile(backend="eager")
+    torch.testing.assert_close(call(*inputs), plain(*inputs))
+    with net.patched(patches), plain.patched(patches), net.cached() as cache:
+        torch.testing.assert_close(call(*inputs), plain(*inputs))
+    assert set(cache) == set(plain.points())
+    torch.testing.assert_close(call(*inputs), plain(*inputs))
+
+
+def test_parts_of_a_scripted_layer_cannot_be_patched():
+    net = regressor("softmax")
+    net.transformer.layers[0].mlp = torch.jit.script(nn.Sequential(nn.Linear(4, 4), nn.Tanh()).double())
+    assert "layers.0.mlp" in net.points()
+    with (
+        pytest.raises(ArgumentError, match="patches must be one of"),
+        net.patched({"layers.0.mlp.1": torch.zeros_like}),
+    ):
+        pass
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ["linear", "softmax", "causal-mesa"])
 def test_nnsight_reads_and_writes_the_same_points(name):

@@ -87,7 +87,7 @@ def test_a_state_of_any_kind_can_be_trained():
         ("evaluate", 6, 111111),
     ]
     assert [event for event in seen if event[0] != "evaluate"] == [(i, int("1" * i)) for i in range(1, 7)]
-    assert list(memory.saved) == [4, 6]
+    assert list(memory.saved) == [0, 4, 6]
     again, drawn = [], []
     result = fit(
         Counter(),
@@ -201,11 +201,12 @@ def test_resuming_from_any_checkpoint_repeats_the_run_bit_for_bit():
     plan = dataclasses.replace(PLAN, average=2.0, clip=0.1, checkpoint_every=3)
     memory = Memory()
     whole = train(make, FAMILY, plan, seeds=[0, 1], checkpoints=memory)
-    assert sorted(memory.saved) == [3, 6, 9, 12]
+    assert sorted(memory.saved) == [0, 3, 6, 9, 12]
     for step, tensors in memory.saved.items():
         again = train(make, FAMILY, plan, seeds=[0, 1], checkpoints=Memory((step, tensors)))
         for name, weight in whole.weights.items():
             assert torch.equal(again.weights[name], weight)
+        assert again.history == whole.history
 
 
 def test_clipping_is_member_by_member():

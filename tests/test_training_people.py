@@ -1,5 +1,7 @@
 """What a person at the keyboard meets while training: progress, Ctrl-C, the history, and seeds."""
 
+import dataclasses
+import math
 import signal
 import sys
 import threading
@@ -8,13 +10,14 @@ import pytest
 import torch
 from torch import nn
 
-from mesascope.errors import ArgumentError, ArgumentTypeError
+from mesascope.errors import ArgumentError, ArgumentTypeError, MesascopeError, NumericalError
 from mesascope.lenses import per_task_errors
+from mesascope.meta import MAML, MetaLearner
 from mesascope.nets import InContextRegressorConfig, TransformerConfig
 from mesascope.runs.checkpoints import TrainingCheckpoints
 from mesascope.streams import stream
-from mesascope.tasks import LinearRegression
-from mesascope.training import Ensemble, EnsembleState, Training, fit, half_mse, train
+from mesascope.tasks import Context, Episode, LinearRegression
+from mesascope.training import Ensemble, EnsembleState, ModuleState, ProgressBar, Training, fit, half_mse, train
 
 FAMILY = LinearRegression(n_context=4, d_in=2)
 PLAN = Training(steps=9, batch=8, learning_rate=0.01, checkpoint_every=100)
@@ -82,7 +85,7 @@ def test_an_interrupted_training_with_checkpoints_ends_as_if_nothing_had_been_on
     assert memory.saved[0] == 5
     resumed = train(make, FAMILY, PLAN, checkpoints=memory)
     assert torch.equal(weights(resumed), weights(train(make, FAMILY, PLAN)))
-    assert [row["step"] for row in resumed.history] == [6, 7, 8, 9]
+    assert resumed.history == train(make, FAMILY, PLAN).history
 
 
 def test_checkpoints_of_ones_own_are_kept_in_a_folder(tmp_path):
@@ -207,3 +210,188 @@ def test_a_predictor_that_writes_into_its_sequence_does_not_change_the_answers()
 def test_what_cannot_be_fitted_is_refused(state, batch_at, said, unchecked):
     with pytest.raises(ArgumentTypeError, match=said):
         fit(state, batch_at, PLAN)
+
+
+# What cannot be taken out afterwards is refused before the first step
+
+
+class Locked(Linears):
+    def __init__(self):
+        super().__init__()
+        self.lock = threading.Lock()
+
+
+class Iterating(Linears):
+    """Keeps from its first call on what cannot be copied."""
+
+    def forward(self, context, xq):
+        self.rows = (row for row in context.x)
+        return super().forward(context, xq)
+
+
+class Sparse(Linears):
+    """Has a buffer of a kind that no file holds."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("indices", torch.eye(3).to_sparse())
+
+
+def lambdas():
+    net = Linears()
+    net.scale = lambda x: x
+    return net
+
+
+def steps_of(make, **options):
+    """The number of steps that a training of these took before it was refused."""
+    seen = []
+    with pytest.raises(MesascopeError) as refused:
+        train(lambda generator: make(), FAMILY, PLAN, observe=lambda step, metrics: seen.append(step), **options)
+    return len(seen), str(refused.value)
+
+
+@pytest.mark.parametrize("seeds", [[0], [0, 1]])
+@pytest.mark.parametrize("make", [Locked, Iterating])
+def test_modules_that_cannot_be_copied_are_refused_before_the_first_step(make, seeds):
+    steps, said = steps_of(make, seeds=seeds)
+    assert steps == 0
+    assert f"members must be a module that copy.deepcopy can copy, but {make.__name__} is not (TypeError: " in said
+    assert "keep locks, files and iterators outside it" in said
+    with pytest.raises(ArgumentTypeError, match=r"module must be a module that copy\.deepcopy can copy, but Locked is"):
+        ModuleState(Locked(), half_mse, dataclasses.replace(PLAN, average=1.0))
+
+
+def test_what_can_be_copied_and_saved_is_trained(tmp_path):
+    assert len(train(lambda generator: lambdas(), FAMILY, PLAN).members()) == 1
+    net = Linears()
+    net.register_buffer("view", net.layer.weight.data[0])  # shares its memory
+    kept = TrainingCheckpoints(tmp_path / "mine", {"name": "mine"})
+    fit(ModuleState(net, half_mse, PLAN), lambda step: FAMILY.sample(4, stream(0, "t", step)), PLAN, checkpoints=kept)
+    assert torch.equal(kept.load()[1]["buffers/view"], net.layer.weight[0])
+
+
+@pytest.mark.parametrize("what", ["a file in the place of the folder", "tensors that no file holds", "no numbers yet"])
+def test_what_cannot_be_saved_is_refused_before_the_first_step(what, tmp_path):
+    (tmp_path / "file").write_text("")
+    kept = TrainingCheckpoints(tmp_path / ("file" if "folder" in what else "kept") / "mine", {"name": "mine"})
+    if what == "no numbers yet":
+        with pytest.raises(ArgumentError, match="module must have parameters of known shapes, but weight is not init"):
+            ModuleState(nn.LazyLinear(1), half_mse, PLAN)
+        return
+    net = Sparse() if "tensors" in what else Linears()
+    seen = []
+    with pytest.raises(ArgumentError, match="checkpoints must save the state of the training, but could not before"):
+        fit(ModuleState(net, half_mse, PLAN), lambda step: seen.append(1) or FAMILY.sample(4, stream(0, "t")), PLAN,
+            checkpoints=kept)  # fmt: skip
+    assert not seen
+
+
+# Numbers that are not finite
+
+
+class Drawing:
+    """A family one of whose tasks holds, from a step on, a number that is not finite."""
+
+    def __init__(self, where, value, step=0):
+        self.where, self.value, self.step, self.drawn = where, value, step, 0
+
+    def sample(self, batch, generator):
+        tasks = FAMILY.sample(batch, generator)
+        if self.drawn == self.step:
+            {"x": tasks.context.x, "y": tasks.context.y, "xq": tasks.xq, "yq": tasks.yq}[self.where][5, 0, 0] = (
+                self.value
+            )
+        self.drawn += 1
+        return tasks
+
+
+@pytest.mark.parametrize("step", [0, 3])
+@pytest.mark.parametrize(("where", "value"), [("x", math.nan), ("y", math.inf), ("xq", math.nan), ("yq", -math.inf)])
+def test_data_that_are_not_finite_are_named(where, value, step):
+    message = rf"at step {step + 1} {where} of task 5{{}} holds {value} \(index .*mend what draws"
+    with pytest.raises(NumericalError, match=message.format(" of member 0")) as raised:
+        train(make, Drawing(where, value, step), PLAN)
+    assert "learning rate" not in str(raised.value)
+    learner = MetaLearner(nn.Linear(2, 1), MAML(0.1, 1, loss=nn.functional.mse_loss))
+    states = [(Reading(), half_mse), (learner, MetaLearner.loss)]
+    for module, loss in states:
+        family = Drawing(where, value, step)
+        with pytest.raises(NumericalError, match=message.format("")):
+            fit(ModuleState(module, loss, PLAN), lambda i, f=family: f.sample(8, stream(0, "t", i)), PLAN)
+
+
+class Reading(Linears):
+    """Reads all of a context."""
+
+    def forward(self, context, xq):
+        return super().forward(context, xq) + context.x.mean((-1, -2), keepdim=True)
+
+
+def test_data_of_one_member_are_named_with_it():
+    class Seeds(Drawing):
+        def seeded(self, seed):
+            return Drawing("x", math.nan if seed == 4 else 0.0, step=2)
+
+    with pytest.raises(NumericalError, match="at step 3 x of task 5 of member 1 holds nan"):
+        train(make, Seeds("x", 0.0), PLAN, seeds=[3, 4])
+
+
+def test_a_loss_that_is_not_finite_from_the_start_is_not_put_down_to_the_learning_rate():
+    def loss(model, tasks):
+        return half_mse(model, tasks) * math.nan
+
+    with pytest.raises(
+        NumericalError, match=r"is not at step 1, before any weight has changed .* on data that are fin"
+    ):
+        fit(ModuleState(Linears(), loss, PLAN), lambda step: FAMILY.sample(4, stream(0, "t", step)), PLAN)
+
+
+def test_a_context_that_is_not_finite_is_not_adapted_to():
+    context = Context(torch.tensor([[1.0, math.nan]]), torch.ones(1, 1))
+    with pytest.raises(NumericalError, match=r"x of task 0 holds nan \(index \[0, 1\]\)"):
+        MAML(0.1, 1, loss=nn.functional.mse_loss).adapt(nn.Linear(2, 1), context)
+
+
+# Trainings that make a model worse
+
+
+def classes(step, tasks=4):
+    """Two classes that lie apart, elsewhere in each task."""
+    generator = stream(0, "train", step)
+    middles = torch.randn(tasks, 2, 4, generator=generator)
+    labels = torch.eye(2).repeat(5, 1).expand(tasks, 10, 2)
+    x, xq = (labels @ middles + 0.3 * torch.randn(tasks, 10, 4, generator=generator) for _ in range(2))
+    return Episode(Context(x, labels), xq, labels)
+
+
+def few_shot(rate):
+    torch.manual_seed(0)
+    net, plan = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), Training(100, learning_rate=rate)
+    state = ModuleState(MetaLearner(net, MAML(0.5, 2), stream(0, "init")), MetaLearner.loss, plan)
+    return fit(state, classes, plan)
+
+
+def test_a_meta_learner_that_is_worse_after_training_is_told_so():
+    with pytest.warns(UserWarning, match=r"made the model worse: on .* accuracy was 0\.[89]\d+ before and is 0\.[5-7]"):
+        few_shot(1.0)
+
+
+def test_a_training_that_helps_is_silent_and_ends_as_it_would_unjudged(monkeypatch):
+    found = few_shot(1e-3)
+    monkeypatch.setattr(ModuleState, "judged", lambda state, batch: {})
+    for one, other in zip(found.parameters(), few_shot(1e-3).parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_members_whose_loss_has_grown_are_named():
+    plan = Training(steps=100, batch=32, learning_rate=0.5, optimizer="sgd", momentum=0.99, schedule="constant")
+    with pytest.warns(UserWarning, match=r"made member \d worse: on the tasks of the first 5 steps the loss was"):
+        train(lambda generator: Linears(), FAMILY, plan, seeds=[0, 1])
+
+
+def test_without_a_console_training_goes_on(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", None)
+    with ProgressBar("one", 2, every=0.0) as bar:
+        train(make, FAMILY, PLAN, observe=bar)
+    train(make, FAMILY, PLAN)

@@ -208,16 +208,121 @@ class Branching(nn.Module):
         return self.net(x) if x.sum() > 0 else -self.net(x)
 
 
-def test_what_vmap_cannot_run_is_refused_for_several_members_and_runs_for_one():
-    state = EnsembleState([Branching(seed) for seed in range(3)], loss, BASE)
-    with pytest.raises(ArgumentError, match=r"several members must be of a module that torch\.func\.vmap can run"):
-        state.update(members_at(0))
-    assert math.isfinite(EnsembleState([Branching(0)], loss, BASE).update(batch_at(0, (1,)))["loss"].sum())
+class Recurrent(nn.Module):
+    def __init__(self, seed):
+        super().__init__()
+        self.layer, self.net = nn.GRU(3, 3), Net(seed)
+
+    def forward(self, x):
+        return self.net(self.layer(x)[0])
 
 
-def test_errors_of_a_module_that_are_not_of_vmap_stay_what_they_are():
-    with pytest.raises(RuntimeError, match="Expected size"):
-        Ensemble([Net(0), Net(1)])(torch.ones(2, 8, 4))
+class Halving(nn.Module):
+    """Changes a buffer in place before it asks for a number; draws in place after."""
+
+    def __init__(self, seed):
+        super().__init__()
+        self.net = Net(seed)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        self.calls += 1
+        half = 0.5 if self.calls.item() % 2 else 1.0
+        return self.net(half * x + 0.0 * torch.empty(2).bernoulli_(0.5).sum())
+
+
+class Shared(nn.Module):
+    """One part under two names, tied weights and a buffer of two parts."""
+
+    def __init__(self, seed):
+        super().__init__()
+        self.net, self.norms = Net(seed), nn.ModuleList(nn.BatchNorm1d(3) for _ in range(2))
+        self.norms[1].running_mean = self.norms[0].running_mean
+        self.norms[1].weight = self.norms[0].weight
+        self.again = self.net
+
+    def forward(self, x):
+        return self.net(self.norms[0](x)) + self.again(self.norms[1](x + 1.0))
+
+
+class Remembering(nn.Module):
+    """Keeps what it made of its last batch, and a list of it."""
+
+    def __init__(self, seed):
+        super().__init__()
+        self.net, self.last, self.seen = Net(seed), None, []
+
+    def forward(self, x):
+        self.last = self.net(x)
+        self.seen = [self.last]
+        return self.last
+
+
+def normed(norm):
+    def make(seed):
+        net = Net(seed)
+        net.first = norm(net.first)
+        return net
+
+    return make
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm. is deprecated", "ignore:There is a performance drop")
+@pytest.mark.parametrize("average", [None, 1.0])
+@pytest.mark.parametrize(
+    "make",
+    [
+        Branching,
+        Recurrent,
+        Halving,
+        Shared,
+        Remembering,
+        normed(nn.utils.parametrizations.spectral_norm),
+        normed(nn.utils.spectral_norm),
+        normed(nn.utils.weight_norm),
+    ],
+)
+def test_any_module_trains_with_others_as_it_does_alone(make, average):
+    """Those that vmap cannot run, that share parts, and that leave tensors behind; and again from a checkpoint."""
+
+    def made(seed):
+        torch.manual_seed(seed)
+        return make(seed)
+
+    how = plan(average=average, optimizer="sgd")
+    state = EnsembleState([made(seed) for seed in range(3)], loss, how)
+    for step in range(5):
+        state.update(members_at(step))
+    again = EnsembleState([made(seed) for seed in range(3)], loss, how)
+    again.load({name: tensor.clone() for name, tensor in state.tensors().items()})
+    for step in range(5, 10):
+        again.update(members_at(step))
+    for index in range(3):
+        alone = fit(ModuleState(made(index), loss, how), member_at(index), how)
+        assert_same(again.result().member(index), alone, rtol=1e-4, atol=1e-5)
+
+
+def test_errors_of_a_module_that_are_not_of_vmap_are_those_of_a_plain_call():
+    ensemble, fine, calls = Ensemble([Net(0), Net(1)]), torch.ones(2, 8, 3), []
+    with pytest.raises(RuntimeError, match="mat1 and mat2 shapes cannot be multiplied"):
+        ensemble(torch.ones(2, 8, 4))
+    forward = ensemble.module.forward
+    ensemble.module.forward = lambda x: calls.append(1) or forward(x)
+    ensemble(fine)
+    assert len(calls) == 1, "it still runs all at once"
+
+
+def test_running_out_of_memory_is_not_tried_again():
+    ensemble, calls = Ensemble([Net(0), Net(1)]), []
+
+    def forward(x):
+        calls.append(1)
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
+
+    ensemble.module.forward = forward
+    with pytest.raises(RuntimeError, match="allocate memory"):
+        ensemble(torch.ones(2, 8, 3))
+    assert len(calls) == 1
 
 
 # One module

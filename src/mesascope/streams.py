@@ -7,12 +7,14 @@ uninterrupted one with no generator state to store, and training, tuning and eva
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
 from mesascope.errors import ArgumentError, require_count, require_instance
 
-__all__ = ["generator_on", "stream"]
+__all__ = ["generator_on", "global_generators", "seeded", "stream"]
 
 
 def stream(seed: int, name: str, step: int = 0, device: torch.device | str = "cpu") -> torch.Generator:
@@ -44,3 +46,30 @@ def generator_on(device: torch.device | str) -> torch.Generator:
         raise ArgumentError(
             f"device must be one that torch can use here, but is {device!r}: pass 'cpu', or look at torch.cuda."
         ) from None
+
+
+def global_generators(device: torch.device | str = "cpu") -> list[torch.Generator]:
+    """Torch's own generators that layers on a device draw from: that of the CPU, and that of a GPU."""
+    device = torch.device(device)
+    if device.type != "cuda":
+        return [torch.default_generator]
+    torch.cuda.init()
+    index = torch.cuda.current_device() if device.index is None else device.index
+    return [torch.default_generator, torch.cuda.default_generators[index]]
+
+
+@contextmanager
+def seeded(seed: int, device: torch.device | str = "cpu") -> Iterator[None]:
+    """Within this context, torch's own generators start from a seed; after it, they are as they were.
+
+    `torch.manual_seed` would seed those of all GPUs, too, and `torch.random.fork_rng` put back only the ones it names.
+    """
+    generators = global_generators(device)
+    before = [generator.get_state() for generator in generators]
+    try:
+        for generator in generators:
+            generator.manual_seed(seed)
+        yield
+    finally:
+        for generator, state in zip(generators, before, strict=True):
+            generator.set_state(state)

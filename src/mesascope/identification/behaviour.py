@@ -14,6 +14,7 @@ from mesascope.evidence.tables import Table
 from mesascope.identification.fitting import answers, sizes, squared_differences
 from mesascope.measurement import Measurement
 from mesascope.shapes import Float, Tensor
+from mesascope.streams import seeded
 from mesascope.tasks import Context, Episode, Learner
 
 __all__ = [
@@ -259,8 +260,7 @@ def untrained(learner: Any, generator: torch.Generator) -> Learner | None:
     own = [part for part in found.modules() if any(True for _ in part.parameters(recurse=False))]
     if not own or not all(hasattr(part, "reset_parameters") for part in own):
         return None
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(generator.initial_seed())
+    with seeded(generator.initial_seed()):
         for part in own:
             part.reset_parameters()  # type: ignore[operator]
     return found.eval()

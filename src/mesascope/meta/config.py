@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.func import functional_call
 from torch.nn.functional import cross_entropy, mse_loss
 
 from mesascope.errors import ArgumentTypeError, refuse, require_choice, shown
 from mesascope.meta.learner import MetaLearner
 from mesascope.meta.maml import ANIL, BOIL, MAML, ExpMAML, MetaSGD, SparseMAML, SparseMAMLPlus, SparseReLUMAML
+from mesascope.modules import run_with
 from mesascope.nets import ClassifierConfig
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
@@ -100,14 +100,14 @@ def outer_loss(ensemble: Ensemble[MetaLearner], batch: Episode) -> Float[Tensor,
     called, parts = _Loss(ensemble.module), (*batch.context, batch.xq, batch.yq)
     state = {f"learner.{name}": one.unbind() for name, one in (ensemble.weights | ensemble.buffers).items()}
     losses = [
-        functional_call(called, {name: one[index] for name, one in state.items()}, tuple(part[index] for part in parts))
+        run_with(called, {name: one[index] for name, one in state.items()}, tuple(part[index] for part in parts))[0]
         for index in range(len(ensemble))
     ]
     return torch.stack(losses)
 
 
 class _Loss(nn.Module):
-    """The outer loss as a call, which `functional_call` needs."""
+    """The outer loss as a call, which `run_with` needs."""
 
     def __init__(self, learner: MetaLearner) -> None:
         super().__init__()

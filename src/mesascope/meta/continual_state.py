@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import Generic, NamedTuple
 
 import torch
-from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from mesascope.errors import (
@@ -20,12 +19,14 @@ from mesascope.errors import (
 from mesascope.meta.continual import ContinualMethod, Learning
 from mesascope.meta.copies import in_words
 from mesascope.meta.gradients import Gradient, MLPGradient
+from mesascope.modules import names_of, run_with
 from mesascope.nets import MLP
 from mesascope.shapes import Float, Int, Tensor
 from mesascope.streams import stream
 from mesascope.tasks import Episode, accuracy
 from mesascope.training import Ensemble, Metrics
 from mesascope.training.ensemble import Module
+from mesascope.training.finite import check_data
 from mesascope.training.optimizers import load_tensors, trainable
 from mesascope.training.randomness import drawing_from
 
@@ -76,7 +77,8 @@ class ContinualState(Generic[Module]):
         self._learned = trainable(self.ensemble.weights)
         with torch.no_grad():
             rates, memory = method.start(list(self._learned.values()))
-        whole = type(self.ensemble.module) is MLP and len(self._learned) == len(self.ensemble.weights)
+        names = [name for each in names_of(self.ensemble.module).values() for name in each]
+        whole = type(self.ensemble.module) is MLP and list(self._learned) == names
         gradient = MLPGradient() if whole else Gradient(self._gradient)
         self._at = Learning([one.detach() for one in self._learned.values()], rates, memory, gradient)
         self._diverged = [0] * len(self.ensemble)
@@ -91,6 +93,8 @@ class ContinualState(Generic[Module]):
         with drawing_from(self.seeds[0], "model", self.step, batch.x.device), words:
             losses = self.method.learn(self._at, *batch)
         self.step += 1
+        if not math.isfinite(losses.sum()):
+            check_data(self.step, batch, True)
         for member, loss in enumerate(losses.tolist()):
             if not math.isfinite(loss) and not self._diverged[member]:
                 self._diverged[member] = self.step
@@ -143,8 +147,11 @@ class ContinualState(Generic[Module]):
     def _scores(self, weights: dict[str, Tensor], x: Tensor) -> Tensor:
         module = self.ensemble.module
         state = {name: one.unbind() for name, one in (weights | self.ensemble.buffers).items()}
-        each = [functional_call(module, {n: s[i] for n, s in state.items()}, (x[i],)) for i in range(len(x))]
-        return torch.stack(each)
+        each = [run_with(module, {n: s[i] for n, s in state.items()}, (x[i],)) for i in range(len(x))]
+        for member, (_, replaced) in enumerate(each):
+            for name, buffer in replaced.items():
+                self.ensemble.buffers[name][member] = buffer.detach()
+        return torch.stack([scores for scores, _ in each])
 
 
 def batch_of(tasks: Episode, step: int, size: int, passes: int = 1) -> ContinualBatch:

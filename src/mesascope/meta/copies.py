@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import nn
-from torch.func import functional_call, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
+from torch.overrides import TorchFunctionMode
 
 from mesascope.errors import ArgumentError, MesascopeError
+from mesascope.modules import at_once, hooks_count, out_of_memory, require_initialised, run_with
 from mesascope.shapes import Float, Tensor
-from mesascope.tasks.asking import label
+from mesascope.tasks.asking import label, require_tensor
 
 __all__ = ["BATCH_STATS", "Copies", "copies_of", "in_words"]
 
@@ -24,29 +27,50 @@ class Copies:
     """A module with other parameters for each task, and buffers that its calls may write to.
 
     Tasks run at once, but for modules that vmap cannot run, and convolutions on CPU: with weights of each task's own,
-    these are slower together.
+    these are slower together. Calls that are differentiated ``twice`` use slower operations for attention, recurrent
+    layers and weight norm: torch's fused ones have no second derivative, or a wrong one.
     """
 
-    def __init__(self, model: nn.Module, tasks: int, norms: list[_BatchNorm]) -> None:
-        self.model, self.norms = model, norms
+    def __init__(self, model: nn.Module, tasks: int, norms: list[_BatchNorm], twice: bool) -> None:
+        self.model, self.norms, self.twice = model, norms, twice
         self.buffers = {name: one.expand(tasks, *one.shape).clone() for name, one in model.named_buffers()}
         convolves = any(isinstance(part, _ConvNd) for part in model.modules())
         self.together = tasks > 1 and (next(model.parameters()).device.type != "cpu" or not convolves)
 
     def __call__(self, phi: Mapping[str, Tensor], x: Float[Tensor, "tasks n dx"]) -> Float[Tensor, "tasks n dy"]:
         """What each task's copy says, with parameters ``(tasks, ...)``."""
-        state = {**phi, **self.buffers}
-        if self.together:
-            try:
-                return vmap(lambda own, part: functional_call(self.model, own, (part,)), randomness="different")(
-                    state, x
-                )
-            except RuntimeError:  # it looks at values, say; one after the other it says what else may be wrong
-                self.together = False
-        parts = {name: one.unbind() for name, one in state.items()}
+        with in_words(self.model, lambda: f"model must read inputs {tuple(x.shape[1:])} of a task"), self._operations():
+            if not self.together:
+                return self._in_turn(phi, x)
+            state = {**phi, **{name: one.clone() for name, one in self.buffers.items()}}
+            answers, self.buffers = at_once(
+                self.model, self._call, (state, x.clone()), lambda: (self._in_turn(phi, x), self.buffers)
+            )
+            return answers
+
+    def _in_turn(self, phi: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        parts = {name: one.unbind() for name, one in {**phi, **self.buffers}.items()}
         each = [{name: one[task] for name, one in parts.items()} for task in range(len(x))]
-        with in_words(self.model, lambda: f"model must read inputs {tuple(x.shape[1:])} of a task"):
-            return torch.stack([functional_call(self.model, own, (part,)) for own, part in zip(each, x, strict=True)])
+        found = [self._call(own, part.clone()) for own, part in zip(each, x, strict=True)]
+        self.buffers = {name: torch.stack([own[name] for _, own in found]) for name in self.buffers}
+        return torch.stack([answer for answer, _ in found])
+
+    def _call(self, state: dict[str, Tensor], x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """What one copy says, and its buffers after."""
+        answer, replaced = run_with(self.model, state, (x,))
+        return require_tensor(self.model, answer), {
+            name: one.detach() for name, one in (state | replaced).items() if name in self.buffers
+        }
+
+    @contextmanager
+    def _operations(self) -> Iterator[None]:
+        """Within this context, operations are those that have a second derivative, if it is needed."""
+        if not self.twice:
+            yield
+            return
+        recurs = any(isinstance(part, nn.RNNBase) for part in self.model.modules())
+        with sdpa_kernel(SDPBackend.MATH), torch.backends.cudnn.flags(enabled=not recurs), _WeightNormByFormula():
+            yield
 
     def alone(self, phi: Mapping[str, Tensor], x: Float[Tensor, "n dx"]) -> Float[Tensor, "n dy"]:
         """What the copy of a single task says."""
@@ -59,7 +83,8 @@ class Copies:
         count = x.shape[1]
         hooks = [norm.register_forward_hook(_normalised_by(count)) for norm in self.norms]
         try:
-            return self(phi, torch.cat([x, xq], 1))[:, count:]
+            with hooks_count():
+                return self(phi, torch.cat([x, xq], 1))[:, count:]
         finally:
             for hook in hooks:
                 hook.remove()
@@ -70,15 +95,18 @@ def in_words(module: nn.Module, rule: Callable[[], str]) -> Iterator[None]:
     """What torch says of a module that breaks a rule, as a sentence; ``rule`` is only then asked for its words."""
     try:
         yield
-    except (MesascopeError, torch.OutOfMemoryError):
+    except MesascopeError:
         raise
     except (RuntimeError, IndexError, ValueError) as error:
+        if out_of_memory(error):
+            raise
         raise ArgumentError(f"{rule()}, but {label(module)} does not ({error}): build it for these.") from error
 
 
 @contextmanager
-def copies_of(model: nn.Module, tasks: int, batch_stats: str) -> Iterator[Copies]:
+def copies_of(model: nn.Module, tasks: int, batch_stats: str, twice: bool = False) -> Iterator[Copies]:
     """Copies of ``model`` within, whose own buffers stay as they are; modes of BatchNorm are put back after."""
+    require_initialised("model", model)
     norms = [part for part in model.modules() if isinstance(part, _BatchNorm)]
     if batch_stats == "running" and any(norm.running_mean is None for norm in norms):
         raise ArgumentError(
@@ -89,7 +117,7 @@ def copies_of(model: nn.Module, tasks: int, batch_stats: str) -> Iterator[Copies
     for norm in norms:
         norm.training = batch_stats != "running"
     try:
-        yield Copies(model, tasks, norms)
+        yield Copies(model, tasks, norms, twice)
     finally:
         for norm, training in zip(norms, before, strict=True):
             norm.training = training
@@ -109,3 +137,13 @@ def _normalised_by(count: int) -> Callable[[_BatchNorm, tuple[Tensor], Tensor], 
         return found * norm.weight.view(shape) + norm.bias.view(shape)
 
     return hook
+
+
+class _WeightNormByFormula(TorchFunctionMode):
+    """Within this context, weight norm is v g / |v|: the second derivative of torch's own takes |v| as a constant."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch._weight_norm:  # type: ignore[attr-defined]
+            v, g, *dim = args
+            return v * (g / torch.norm_except_dim(v, 2, *dim))  # type: ignore[attr-defined]
+        return func(*args, **(kwargs or {}))

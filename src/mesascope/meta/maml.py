@@ -13,9 +13,11 @@ from torch.nn.functional import cross_entropy
 from mesascope.errors import refuse, require_callable, require_choice, require_count, require_instance, require_number
 from mesascope.meta.copies import BATCH_STATS, Copies, copies_of
 from mesascope.meta.modulation import MODULATIONS, Modulation, binary
+from mesascope.modules import names_of, require_initialised
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import stream
 from mesascope.tasks import Context, Episode, check_inputs
+from mesascope.training.finite import check_data
 from mesascope.training.randomness import drawing_from
 
 __all__ = ["ANIL", "BOIL", "MAML", "ExpMAML", "MetaSGD", "SparseMAML", "SparseMAMLPlus", "SparseReLUMAML"]
@@ -97,6 +99,7 @@ class MAML(nn.Module):
 
         Models that are read from a run require none. A method that has begun changes the same ones from there on.
         """
+        require_initialised("model", model)
         every = dict(model.named_parameters())
         if self.names is not None:
             self._require_own(every)
@@ -104,17 +107,21 @@ class MAML(nn.Module):
         parameters = {name: one for name, one in every.items() if one.requires_grad} or every
         if not parameters:
             refuse("model", "have parameters", type(model).__name__, "pass another model")
-        last = next(reversed(parameters)).rpartition(".")[0]
+        own = {id(one) for one in parameters.values()}
+        *_, last = (name for name, one in model.named_parameters(remove_duplicate=False) if id(one) in own)
+        last = last.rpartition(".")[0]
         listed = isinstance(model.get_submodule(last), nn.ParameterList | nn.ParameterDict)
         if self.which in ("head", "body") and listed:
             refuse("adapt", "be a function of names for a model whose layers are no modules", self.which, "pass one")
-        chosen: Mapping[str, Callable[[str], bool]] = {
-            "all": lambda name: True,
-            "head": lambda name: name.rpartition(".")[0] == last,
-            "body": lambda name: name.rpartition(".")[0] != last,
+        chosen: Mapping[str, Callable[[list[str]], bool]] = {
+            "all": lambda names: True,
+            "head": lambda names: any(name.rpartition(".")[0] == last for name in names),
+            "body": lambda names: all(name.rpartition(".")[0] != last for name in names),
         }
-        wanted = self.which if callable(self.which) else chosen[self.which]
-        found = {name: one for name, one in parameters.items() if wanted(name)}
+        which = self.which
+        wanted = chosen[which] if isinstance(which, str) else lambda names: any(map(which, names))
+        names = names_of(model)
+        found = {name: one for name, one in parameters.items() if wanted(names[name])}
         if not found:
             refuse("adapt", "choose at least one parameter", sorted(parameters), "choose among these")
         return found
@@ -146,7 +153,8 @@ class MAML(nn.Module):
         x, y = context
         if x.ndim != 2 or y.ndim not in (1, 2) or not 0 < len(x) == len(y):
             refuse("context", "be (n, dx) and (n, dy)", (tuple(x.shape), tuple(y.shape)), "pass one task's")
-        with copies_of(model, 1, self.batch_stats) as copies, _recording():
+        check_data(None, context, False)
+        with copies_of(model, 1, self.batch_stats, self.order == 2) as copies, _recording():
             found = self._steps(model, copies, Context(*_plain(x[None], y[None])), start)
         return {name: one[0] for name, one in found.items()}
 
@@ -163,7 +171,7 @@ class MAML(nn.Module):
         self, model: nn.Module, context: Context, xq: Float[Tensor, "tasks m dx"]
     ) -> Float[Tensor, "tasks m dy"]:
         """What ``model`` says of each task's queries after it has adapted to its context."""
-        with copies_of(model, len(xq), self.batch_stats) as copies, _recording():
+        with copies_of(model, len(xq), self.batch_stats, self.order == 2) as copies, _recording():
             x, y, xq = _plain(*context, xq)
             phi = self._steps(model, copies, Context(x, y))
             return copies.after(phi, x, xq) if self.batch_stats == "support" else copies(phi, xq)

@@ -30,10 +30,12 @@ import fnmatch
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch import nn
 from torch.nn.modules import module as torch_module
 
 from mesascope.errors import ArgumentTypeError, refuse, require_choice, require_instance
+from mesascope.modules import hooks_count
 from mesascope.shapes import Tensor
 
 __all__ = ["HasPoints", "Point", "looked_at", "remember", "touched", "watched"]
@@ -95,6 +97,8 @@ class HasPoints(nn.Module):
         """Within this context, points hold what ``patches`` say, by name: a tensor, or a function of what they held.
 
         It holds for every call: `run_with_cache`, `trajectory`, decoding, and whatever lens is given the network.
+        Within this context, what `torch.compile` made of the network runs uncompiled, so that it is patched, too. Parts
+        within a module of `torch.jit` have no names here, and cannot be patched.
 
         Raises:
             ArgumentError: an unknown name (the nearest known one is named), or a patch of another shape.
@@ -117,8 +121,15 @@ class HasPoints(nn.Module):
         places = {"embedded": _Place(transformer.embedded, None, 0)}
         for index, layer in enumerate(layers):
             looped = layer if layers.count(layer) > 1 else None
+            scripted = {
+                part
+                for own in layer.modules()
+                if isinstance(own, torch.jit.ScriptModule)
+                for part in own.modules()
+                if part is not own
+            }
             for name, module in layer.named_modules(prefix=f"layers.{index}"):
-                if not isinstance(module, nn.Linear):
+                if not isinstance(module, nn.Linear) and module not in scripted:
                     places[name] = _Place(module, looped, index)
         return places
 
@@ -163,7 +174,7 @@ def _touched(module: nn.Module) -> bool:
 @contextlib.contextmanager
 def _hooked(places: Mapping[str, _Place], change: Callable[[str, Tensor], Tensor]) -> Iterator[None]:
     """``change(name, value)`` takes the place of what each module returns."""
-    with contextlib.ExitStack() as stack:
+    with hooks_count(), contextlib.ExitStack() as stack:
         for name, place in places.items():
             stack.callback(place.module.register_forward_hook(_hook(name, place, change)).remove)
         yield

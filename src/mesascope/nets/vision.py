@@ -17,6 +17,7 @@ from mesascope.nets.layers import module_text
 from mesascope.nets.pretrained import Pretrained
 from mesascope.records import register
 from mesascope.shapes import Float, Int, Tensor
+from mesascope.streams import seeded
 
 __all__ = ["MLP", "ClassifierConfig", "ConvNet4", "ResNet12"]
 
@@ -250,8 +251,7 @@ class ClassifierConfig:
             net = _ARCHITECTURES[self.architecture](self)
         else:
             seed = int(torch.randint(2**31, (), generator=generator, device=generator.device))
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(seed)
+            with seeded(seed):
                 net = _ARCHITECTURES[self.architecture](self)
         net.config = self
         return net

@@ -74,6 +74,6 @@ class _Exchange(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
-        grad = grad.contiguous()
+        grad = grad.clone(memory_format=torch.contiguous_format)  # another backward pass may hold what comes in
         distributed.all_reduce(grad, group=ctx.group)
         return grad[distributed.get_rank(ctx.group)], None

@@ -40,7 +40,9 @@ class TrainingCheckpoints:
 
     def save(self, step: int, tensors: Mapping[str, torch.Tensor]) -> None:
         """Keep ``tensors`` as the checkpoint of ``step``, then remove the one before it."""
-        content = safetensors.torch.save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
+        # Copies: tensors may share their memory, which safetensors refuses.
+        own = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
+        content = safetensors.torch.save(own)
         manifest = {
             "schema": SCHEMA,
             "step": step,

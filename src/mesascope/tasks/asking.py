@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.func import functional_call
 
 from mesascope.errors import ArgumentError, ArgumentTypeError, MesascopeError, refuse, require_callable, shown
+from mesascope.modules import out_of_memory, run_with
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks.episodes import Context, Episode, check_episode, check_sequence
 
@@ -30,6 +30,7 @@ __all__ = [
     "raised",
     "require_family",
     "require_labels",
+    "require_tensor",
     "takes",
 ]
 
@@ -92,7 +93,7 @@ def asked(model: Any, *inputs: Context | Tensor, weights: Mapping[str, Tensor] |
         )
     try:
         with in_words(model, inputs):
-            answer = model(*inputs) if weights is None else functional_call(model, dict(weights), inputs)
+            answer = model(*inputs) if weights is None else run_with(model, weights, inputs)[0]
     except TypeError as error:
         if isinstance(error, MesascopeError) or takes(model, inputs):
             raise
@@ -111,16 +112,22 @@ def asked(model: Any, *inputs: Context | Tensor, weights: Mapping[str, Tensor] |
 
 def check_answer(model: object, answer: object, shape: tuple[int, ...]) -> Tensor:
     """``answer``, if it is a tensor of exactly this shape: torch would compare others pair by pair, in silence."""
-    if not isinstance(answer, Tensor):
-        raise ArgumentTypeError(
-            f"a learner must return a torch tensor, but {label(model)} returned {type(answer).__name__}: wrap it in "
-            "torch.as_tensor."
-        )
+    answer = require_tensor(model, answer)
     if answer.shape != shape:
         raise ArgumentError(
             f"a learner must return predictions of the answers' shape {tuple(shape)}, but {label(model)} returned "
             f"{tuple(answer.shape)}: return (*batch, m, dy), with dy the width of context.y, or (*batch, t, d) for "
             "sequences."
+        )
+    return answer
+
+
+def require_tensor(model: object, answer: object) -> Tensor:
+    """``answer``, if it is a tensor."""
+    if not isinstance(answer, Tensor):
+        remedy = "return the predictions alone" if isinstance(answer, tuple | list) else "wrap it in torch.as_tensor"
+        raise ArgumentTypeError(
+            f"a learner must return a torch tensor, but {label(model)} returned {type(answer).__name__}: {remedy}."
         )
     return answer
 
@@ -226,7 +233,7 @@ def in_words(model: Any, inputs: tuple[Any, ...]) -> Iterator[None]:
     except RuntimeError as error:
         said = str(error)
         tensors = [tensor for part in inputs for tensor in (part if isinstance(part, tuple) else (part,))]
-        if isinstance(error, torch.OutOfMemoryError) or "t allocate memory" in said:
+        if out_of_memory(error):
             raise ArgumentError(
                 f"the tasks must fit into memory, but {label(model)} ran out of it: pass fewer tasks, or smaller ones."
             ) from error

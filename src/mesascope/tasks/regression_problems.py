@@ -13,6 +13,7 @@ from torch import nn
 from mesascope.errors import require_choice, require_count, require_instance
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
+from mesascope.streams import seeded
 from mesascope.tasks.draws import check_draw, normal
 from mesascope.tasks.episodes import Context, Episode
 
@@ -183,8 +184,8 @@ def _transformer(together: bool) -> Callable[[Tensor, torch.Generator], Float[Te
     def labels(x: Float[Tensor, "batch rows d"], generator: torch.Generator) -> Float[Tensor, "batch rows"]:
         answers = []
         for task in x.cpu():
-            with torch.random.fork_rng(devices=[]), torch.no_grad():
-                torch.manual_seed(int(torch.randint(2**62, (), generator=generator, device=generator.device)))
+            seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
+            with seeded(seed), torch.no_grad():
                 layer = nn.TransformerEncoderLayer(x.shape[-1], nhead=1, batch_first=True).double().eval()
                 read = nn.Linear(x.shape[-1], 1).double()
                 answers.append(read(layer(task[None] if together else task[:, None])).flatten())

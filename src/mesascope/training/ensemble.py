@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Generic, TypeVar
 
 import torch
 from torch import nn
-from torch.func import functional_call, stack_module_state, vmap
+from torch.func import stack_module_state
 
 from mesascope.errors import ArgumentError, ArgumentTypeError, MesascopeError, refuse, require_count, shown
 from mesascope.evidence.tables import Table
+from mesascope.modules import at_once, copied, out_of_memory, put, require_initialised, run_with
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import generator_on
 from mesascope.tasks import Context
-from mesascope.tasks.asking import label
+from mesascope.tasks.asking import label, require_tensor
 from mesascope.training.history import History
 
 __all__ = ["Ensemble"]
@@ -31,10 +32,10 @@ class Ensemble(Generic[Module]):
 
     ``ensemble(context, xq)`` takes x ``(members, *batch, n, dx)``, ``ensemble(sequence)`` ``(members, *batch, t, d)``.
 
-    One small model leaves any machine idle, several at once do not; larger ones run one after the other on CPU. Works
-    for any torch module that `torch.func.vmap` can run; those passed in are copied. Buffers that a call changes, such
-    as BatchNorm's running statistics, are kept, each member's own; what the members draw at random, as for dropout, is
-    independent.
+    One small model leaves any machine idle, several at once do not. Members run one after the other where they are
+    large, on CPU, and where `torch.func.vmap` cannot run them at once: recurrent layers, spectral norm, and modules
+    that look at values, say. The modules passed in are copied. Buffers that a call changes, such as BatchNorm's running
+    statistics, are kept, each member's own; what the members draw at random, as for dropout, is independent.
 
     Args:
         members: modules of one architecture. The modes (train() or eval()) are those of the first.
@@ -45,11 +46,15 @@ class Ensemble(Generic[Module]):
             raise ArgumentTypeError(f"members must be a list of modules, but is {shown(members)}: pass one a seed.")
         if not members:
             raise ArgumentError("members must hold at least one module, but is empty: pass one a seed.")
-        self.module = copy.deepcopy(members[0])
+        for member in members:
+            require_initialised("members", member)
+        self.module = copied("members", members[0])
         """The module that every member runs as, with the first member's modes; its own weights are not used."""
         try:
             weights, buffers = stack_module_state(list(members))  # type: ignore[arg-type]
         except (RuntimeError, KeyError) as error:
+            if out_of_memory(error):
+                raise
             raise ArgumentError(
                 f"members must be of one architecture, but differ ({' '.join(str(error).split())}): build all from one "
                 "config."
@@ -87,7 +92,10 @@ class Ensemble(Generic[Module]):
         if len(self) == 1 or self._fills_the_machine(inputs):
             output, replaced = self._in_turn(*inputs)
         else:
-            output, replaced = _together(self._call)(self.weights, self.buffers, *inputs)
+            buffers = {name: buffer.clone() for name, buffer in self.buffers.items()}
+            output, replaced = at_once(
+                self.module, self._with_buffers, (self.weights, buffers, *inputs), lambda: self._in_turn(*inputs)
+            )
         self.buffers.update({name: buffer.detach() for name, buffer in replaced.items()})
         return output
 
@@ -96,14 +104,12 @@ class Ensemble(Generic[Module]):
         index = require_count("index", index, least=-len(self))
         if index >= len(self):
             refuse("index", f"be below the number of members, {len(self)}", index, "count from 0")
-        module = copy.deepcopy(self.module).to(next(iter(self.weights.values())).device)
+        module = copied("members", self.module).to(next(iter(self.weights.values())).device)
         parameters = dict(module.named_parameters())
         with torch.no_grad():
             for name, weight in self.weights.items():
                 parameters[name].copy_(weight[index])
-        for name, buffer in self.buffers.items():
-            path, _, leaf = name.rpartition(".")
-            setattr(module.get_submodule(path), leaf, buffer[index].clone())
+        put(module, {name: buffer[index].clone() for name, buffer in self.buffers.items()})
         return module
 
     def members(self) -> list[Module]:
@@ -163,27 +169,14 @@ class Ensemble(Generic[Module]):
 
     def _call(self, weights: dict, buffers: dict, *inputs: Context | Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """The output, and the buffers that the module has replaced by other tensors rather than changed in place."""
-        state = weights | buffers
-        output = functional_call(self.module, state, inputs)
-        return output, {name: state[name] for name in buffers if state[name] is not buffers[name]}
+        output, replaced = run_with(self.module, weights | buffers, inputs)
+        return require_tensor(self, output), replaced
+
+    def _with_buffers(self, weights: dict, buffers: dict, *inputs: Context | Tensor) -> tuple[Tensor, dict]:
+        """The output, and all buffers: those given are copies, as vmap may give a call up half-way."""
+        output, replaced = self._call(weights, buffers, *inputs)
+        return output, buffers | replaced
 
 
 def _tensors(inputs: Sequence[Context | Tensor]) -> list[Tensor]:
     return [tensor for given in inputs for tensor in (given if isinstance(given, Context) else (given,))]
-
-
-def _together(call: Callable[..., Any]) -> Callable[..., Any]:
-    """``call`` over the leading axis of its arguments; what vmap cannot run is refused in a sentence."""
-
-    def run(*arguments: Any) -> Any:
-        try:
-            return vmap(call, randomness="different")(*arguments)
-        except RuntimeError as error:
-            if "vmap" not in str(error):
-                raise
-            raise ArgumentError(
-                f"several members must be of a module that torch.func.vmap can run, but it cannot run this one "
-                f"({' '.join(str(error).split())}): change the module, or train one seed at a time."
-            ) from error
-
-    return run

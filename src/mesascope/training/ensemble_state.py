@@ -15,6 +15,8 @@ from mesascope.ops.checks import without_reading_values
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks.asking import in_words
 from mesascope.training.ensemble import Ensemble, Module
+from mesascope.training.finite import check_data
+from mesascope.training.judging import judged
 from mesascope.training.loop import Metrics
 from mesascope.training.modes import Modes
 from mesascope.training.optimizers import (
@@ -79,6 +81,7 @@ class EnsembleState(Generic[Module]):
         # The step at which each member diverged, 0 for those that have not, and what diverged members keep.
         self._diverged = torch.zeros(len(self.ensemble), dtype=torch.int64, device=device)
         self._kept: dict[str, Tensor] = {}
+        self._can_leave = False
 
     def update(self, batch: Any) -> Metrics:
         """One optimiser step of every member: ``loss`` and ``gradient_norm`` before clipping, one a member."""
@@ -90,11 +93,14 @@ class EnsembleState(Generic[Module]):
             losses = self.loss(self.ensemble, batch)
             self._check(losses)
             losses.sum().backward()
+        if not self._can_leave:  # a module may keep from its first call what cannot be copied
+            self._can_leave = self.ensemble.member(0) is not None
         gradients = [weight.grad for weight in self._weights.values() if weight.grad is not None]
         norms = torch.stack([g.reshape(len(self.ensemble), -1).norm(dim=1) for g in gradients]).norm(dim=0)
         # One transfer from the device for all that is asked of them there.
         shown = torch.stack([losses.detach(), norms]).cpu()
         if not math.isfinite(shown.sum()):
+            check_data(self.step + 1, batch, True)
             self._note_divergence(torch.isfinite(shown).all(0), buffers)
         if self.plan.clip is not None:
             factors = clip_factor(norms, self.plan.clip)
@@ -115,6 +121,10 @@ class EnsembleState(Generic[Module]):
         self._modes.evaluate()
         self.ensemble.diverged = tuple(self._diverged.tolist())
         return self.ensemble.with_weights(self.ensemble.weights | self._average) if self._average else self.ensemble
+
+    def judged(self, batch: Any) -> dict[str, Float[Tensor, " members"]]:
+        """Loss and accuracy of the result so far on a batch: see `mesascope.training.judging`."""
+        return judged(self.result(), self.loss, batch)
 
     def tensors(self) -> dict[str, Tensor]:
         """All that changes, by name, for a checkpoint."""

@@ -18,11 +18,11 @@ from mesascope.tasks import Context, Episode, Family, Seeded, SequenceFamily
 from mesascope.tasks.asking import UnansweredError, check_causal, drawn, require_family, takes
 from mesascope.training.ensemble import Ensemble, Module
 from mesascope.training.ensemble_state import EnsembleState
-from mesascope.training.history import History
+from mesascope.training.history import CheckpointsWithHistory, History
 from mesascope.training.loop import Checkpoints, Metrics, Observer, fit
 from mesascope.training.losses import half_mse, pair_half_mse
 from mesascope.training.plan import ParameterGroup, Training
-from mesascope.training.progress import ProgressBar
+from mesascope.training.progress import ProgressBar, at_a_terminal
 from mesascope.training.randomness import drawing_from
 
 __all__ = ["train"]
@@ -96,13 +96,16 @@ def train(
         return stacked(batches)
 
     history = History(seeds)
+    if checkpoints is not None:
+        require_instance("checkpoints", checkpoints, Checkpoints)
+    kept = None if checkpoints is None else CheckpointsWithHistory(checkpoints, history)
     with _shown(observe, plan.steps) as show:
 
         def told(step: int, metrics: Metrics) -> None:
             history(step, metrics)
             show(step, metrics)
 
-        trained = fit(state, batch_at, plan, evaluate=evaluate, checkpoints=checkpoints, observe=told)
+        trained = fit(state, batch_at, plan, evaluate=evaluate, checkpoints=kept, observe=told)
     return trained.with_history(history)
 
 
@@ -139,7 +142,7 @@ def _shown(observe: Observer | None, steps: int) -> Iterator[Observer]:
     if observe is not None:
         require_callable("observe", observe)
         yield observe
-    elif sys.stderr.isatty() or "ipykernel" in sys.modules:
+    elif at_a_terminal() or "ipykernel" in sys.modules:
         with ProgressBar("training", steps) as bar:
             yield bar
     else:

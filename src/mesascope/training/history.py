@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import torch
 
 from mesascope.evidence.tables import Table
 from mesascope.shapes import Tensor
-from mesascope.training.loop import Metrics
+from mesascope.training.loop import Checkpoints, Metrics
 
-__all__ = ["History"]
+__all__ = ["CheckpointsWithHistory", "History"]
 
 
 class History:
@@ -34,6 +36,19 @@ class History:
         numbers = {name: value.tolist() if isinstance(value, Tensor) else value for name, value in metrics.items()}
         self._steps.append({"step": step, **numbers})
 
+    def tensors(self) -> dict[str, Tensor]:
+        """For a checkpoint: each metric of all steps."""
+        names = self._steps[0] if self._steps else ()
+        return {
+            f"history/{name}": torch.tensor([row[name] for row in self._steps], dtype=torch.float64) for name in names
+        }
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Go on from what `tensors` gave."""
+        kept = {k.removeprefix("history/"): t.tolist() for k, t in tensors.items() if k.startswith("history/")}
+        rows = [dict(zip(kept, values, strict=True)) for values in zip(*kept.values(), strict=True)]
+        self._steps = [row | {"step": int(row["step"])} for row in rows]
+
     def table(self) -> Table:
         """One row for each step and member."""
         return Table(
@@ -45,3 +60,21 @@ class History:
 
 def _of(value: Any, index: int) -> float:
     return value[index] if isinstance(value, list) else value
+
+
+class CheckpointsWithHistory:
+    """Checkpoints that keep a history, too, so that a resumed training has that of all its steps."""
+
+    def __init__(self, checkpoints: Checkpoints, history: History) -> None:
+        self.checkpoints, self.history = checkpoints, history
+
+    def save(self, step: int, tensors: dict[str, Tensor]) -> None:
+        """Save tensors and history."""
+        self.checkpoints.save(step, tensors | self.history.tensors())
+
+    def load(self) -> tuple[int, dict[str, Tensor]] | None:
+        """What was saved last; the history goes on from there."""
+        found = self.checkpoints.load()
+        if found:
+            self.history.load(found[1])
+        return found

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Protocol, TypeVar, runtime_checkable
 
-import torch
-
-from mesascope.errors import NumericalError, refuse, require_callable, require_instance
+from mesascope.errors import ArgumentError, MesascopeError, refuse, require_callable, require_instance
 from mesascope.shapes import Tensor
+from mesascope.tasks.asking import raised
+from mesascope.training.finite import check_finite
 from mesascope.training.interruption import interruption
+from mesascope.training.judging import BeforeAndAfter
 from mesascope.training.plan import Training
 
 __all__ = ["Checkpoints", "Metrics", "Observer", "TrainingState", "fit", "result_tensors"]
@@ -69,28 +69,36 @@ def fit(
             repeats an uninterrupted one.
         plan: its numbers of steps.
         evaluate: called with (steps done, result) before the first step, every ``evaluate_every`` and at the end.
-        checkpoints: saved to every ``checkpoint_every`` steps and at the end.
+        checkpoints: saved to before the first step, every ``checkpoint_every`` steps and at the end.
         observe: called after every step with its number, counted from 1, and its metrics.
 
     Ctrl-C ends the training after the step that it meets (pressed twice, at once). With checkpoints, that step is saved
     and KeyboardInterrupt raised: resumed, the training ends as if nothing had been. Without, a warning tells the step,
     and the result so far is returned.
 
+    A training of 100 steps or more that makes a model worse ends with a warning: it is judged on the tasks of its first
+    steps, at most ten, before it begins and after, by accuracy where answers are classes, and else by the loss.
+
     Raises:
-        NumericalError: the loss has diverged, for every member if there are several; names the step. The last
-            checkpoint stays.
+        ArgumentError: the state cannot be saved to the checkpoints.
+        NumericalError: the data are not finite, or the loss has diverged, for every member if there are several; names
+            the step. The last checkpoint stays.
     """
     _check(state, batch_at, plan, evaluate, checkpoints, observe)
     done, found = 0, checkpoints.load() if checkpoints else None
     if found:
         done = found[0]
         state.load(found[1])
-    elif evaluate:
+    elif checkpoints:
+        _save_first(checkpoints, state)
+    if evaluate and not done:
         evaluate(0, state.result())
+    begun = BeforeAndAfter(state, batch_at, plan, done)
     with interruption() as interrupted:
         for step in range(done + 1, plan.steps + 1):
-            metrics = state.update(batch_at(step - 1))
-            _check_finite(step, metrics)
+            batch = begun.batch_at(step - 1)
+            metrics = state.update(batch)
+            check_finite(step, metrics, batch)
             last, stop = step == plan.steps, interrupted()
             if observe:
                 observe(step, metrics)
@@ -103,6 +111,7 @@ def fit(
             if stop:
                 warnings.warn(f"the training was interrupted after step {step} of {plan.steps}.", stacklevel=2)
                 break
+    begun.warn()
     return state.result()
 
 
@@ -134,18 +143,15 @@ def _check(state: object, batch_at: object, plan: object, evaluate: object, chec
             require_callable(name, given)
 
 
-def _check_finite(step: int, metrics: Metrics) -> None:
-    loss = metrics["loss"]
-    # The sum answers for most steps in a third of the time that a look at each entry takes.
-    if math.isfinite(loss.sum() if isinstance(loss, Tensor) else loss) or bool(
-        torch.isfinite(torch.as_tensor(loss)).any()
-    ):
-        return
-    said = ", ".join(
-        f"{name.replace('_', ' ')} {value.tolist() if isinstance(value, Tensor) else value}"
-        for name, value in metrics.items()
-    )
-    raise NumericalError(
-        f"the training loss must stay finite, but diverged at step {step} ({said}): lower the learning rate, clip "
-        "gradients (clip of Training), or start from smaller weights (init_scale of the network)."
-    )
+def _save_first(checkpoints: Checkpoints, state: TrainingState) -> None:
+    """Save the state before the first step: what cannot be saved is refused before time is spent on it."""
+    tensors = state.tensors()
+    try:
+        checkpoints.save(0, tensors)
+    except MesascopeError:
+        raise
+    except Exception as error:
+        raise ArgumentError(
+            f"checkpoints must save the state of the training, but could not before the first step ({raised(error)}): "
+            "pass a folder that can be written to, and a module whose parameters and buffers are dense tensors."
+        ) from error

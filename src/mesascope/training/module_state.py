@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Generic
@@ -13,10 +12,12 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from mesascope.errors import ArgumentError, refuse, require_callable, require_count, require_instance
+from mesascope.modules import copied, require_initialised
 from mesascope.ops.checks import without_reading_values
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks.asking import in_words
 from mesascope.training.ensemble import Module
+from mesascope.training.judging import judged
 from mesascope.training.loop import Metrics
 from mesascope.training.modes import Modes
 from mesascope.training.optimizers import (
@@ -86,6 +87,7 @@ class ModuleState(Generic[Module]):
         self.step = 0
         self._called: nn.Module = module
         self._module: Any = module.module if isinstance(module, DistributedDataParallel) else module
+        require_initialised("module", self._module)
         self._weights = trainable(dict(self._module.named_parameters()))
         one = next(iter(self._weights.values()))
         self._device, self._split = one.device, is_split(one)
@@ -95,7 +97,7 @@ class ModuleState(Generic[Module]):
             refuse("average", "be None where weights are split over processes", plan.average, "leave it out")
         self._optimizer = make_optimizer(self._weights, plan, self._module, parameter_groups)
         self._scaler = torch.amp.GradScaler(self._device.type, enabled=autocast is torch.float16)
-        self._averaged = copy.deepcopy(self._module) if plan.average is not None else None
+        self._averaged = copied("module", self._module) if plan.average is not None else None
         self._modes = Modes(module)
 
     def update(self, batch: Any) -> Metrics:
@@ -106,6 +108,9 @@ class ModuleState(Generic[Module]):
         with drawing, in_words(self._module, ()), without_reading_values():
             loss = self._backward(batch)
         self._scaler.unscale_(self._optimizer)
+        for weight in self._weights.values():
+            if weight.grad is not None and weight.grad.is_sparse:  # of an embedding; optimisers take dense ones alone
+                weight.grad = weight.grad.to_dense()
         gradients = [weight.grad for weight in self._weights.values() if weight.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
         shown, shown_norm = torch.stack([loss, whole(norm).to(loss.device)]).tolist()  # one transfer from the device
@@ -135,6 +140,11 @@ class ModuleState(Generic[Module]):
             for mean, buffer in zip(self._averaged.buffers(), self._module.buffers(), strict=True):
                 mean.copy_(buffer)
         return self._averaged.eval()
+
+    def judged(self, batch: Any) -> dict[str, Float[Tensor, " members"]]:
+        """As that of `EnsembleState`; nothing if batches are run in parts, in parallel or with autocast."""
+        plain = self.accumulate == 1 and self.autocast is None and not self._parallel
+        return judged(self.result(), self.loss, batch) if plain else {}
 
     def tensors(self) -> dict[str, Tensor]:
         """All that changes, by name, for a checkpoint."""

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from mesascope.shapes import Tensor
 from mesascope.training.loop import Metrics
 
-__all__ = ["ProgressBar"]
+__all__ = ["ProgressBar", "at_a_terminal"]
 
 
 class ProgressBar:
@@ -29,7 +29,7 @@ class ProgressBar:
         self.name, self.steps, self.every, self.per_step = name, steps, every, per_step
         self._first: tuple[int, float] | None = None
         self._shown = time.monotonic()
-        self._bar = _bar() if sys.stderr.isatty() else None
+        self._bar = _bar() if at_a_terminal() else None
         self._task = None
 
     def __enter__(self) -> ProgressBar:
@@ -58,7 +58,13 @@ class ProgressBar:
             self._bar.update(self._task, completed=step, loss=loss)
             return
         left = pace * (self.steps - step)
-        print(f"{self.name}: step {step}/{self.steps}, {loss}, {left:.0f} s left", file=sys.stderr, flush=True)
+        if sys.stderr is not None:  # as it is for a program without a console
+            print(f"{self.name}: step {step}/{self.steps}, {loss}, {left:.0f} s left", file=sys.stderr, flush=True)
+
+
+def at_a_terminal() -> bool:
+    """True if a person can see what is printed to stderr, which a program without a console does not have."""
+    return sys.stderr is not None and sys.stderr.isatty()
 
 
 def _said(loss: Tensor | float) -> str:

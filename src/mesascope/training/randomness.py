@@ -2,37 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 
 import torch
 from torch import nn
 
 from mesascope.shapes import Tensor
-from mesascope.streams import stream
+from mesascope.streams import seeded, stream
 
 __all__ = ["drawing_from", "generator_states", "load_generators"]
 
 
-@contextmanager
-def drawing_from(seed: int, name: str, step: int, device: torch.device) -> Iterator[None]:
+def drawing_from(seed: int, name: str, step: int, device: torch.device) -> AbstractContextManager[None]:
     """Have torch's global generators be step ``step`` of a stream of `mesascope.streams`, then as they were.
 
     So what a model draws at a step depends on the seed and the step alone, and a resumed training repeats it.
     """
-    generators = [torch.default_generator]
-    if device.type == "cuda":
-        torch.cuda.init()
-        generators.append(torch.cuda.default_generators[device.index or 0])
-    before = [generator.get_state() for generator in generators]
-    start = stream(seed, name, step).initial_seed()
-    try:
-        for generator in generators:
-            generator.manual_seed(start)
-        yield
-    finally:
-        for generator, state in zip(generators, before, strict=True):
-            generator.set_state(state)
+    return seeded(stream(seed, name, step).initial_seed(), device)
 
 
 def generator_states(module: nn.Module) -> dict[str, Tensor]:

@@ -1,0 +1,169 @@
+"""Modules that run with other tensors than their own, and copies of modules.
+
+A tensor is the same one wherever a module holds it: tied weights, and a part under two names, have one entry, under the
+first of their names, and what takes their place takes it everywhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+from weakref import WeakSet
+
+import torch
+from torch import nn
+from torch.func import vmap
+from torch.nn.parameter import is_lazy
+
+from mesascope.errors import ArgumentError, ArgumentTypeError
+from mesascope.shapes import Tensor
+from mesascope.streams import global_generators
+
+__all__ = ["at_once", "copied", "hooks_count", "names_of", "out_of_memory", "put", "require_initialised", "run_with"]
+
+Module = TypeVar("Module", bound=nn.Module)
+Result = TypeVar("Result")
+
+# Modules that vmap has been found unable to run.
+_IN_TURN: WeakSet[nn.Module] = WeakSet()
+
+
+def names_of(module: nn.Module) -> dict[str, list[str]]:
+    """All names of each parameter and buffer, by the first of them.
+
+    >>> module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, bias=False))
+    >>> module[1].weight = module[0].weight
+    >>> names_of(module)
+    {'0.weight': ['0.weight', '1.weight'], '0.bias': ['0.bias']}
+    """
+    found: dict[int, list[str]] = {}
+    for each in (module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False)):
+        for name, tensor in each:
+            found.setdefault(id(tensor), []).append(name)
+    return {names[0]: names for names in found.values()}
+
+
+def put(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Put tensors in the place of a module's own, wherever it holds these."""
+    own = dict(module.named_parameters()) | dict(module.named_buffers())
+    others = {id(own[name]): tensor for name, tensor in tensors.items()}
+    for part in module.modules():
+        for held in (part._parameters, part._buffers):
+            for name, tensor in held.items():
+                if id(tensor) in others:
+                    held[name] = others[id(tensor)]  # type: ignore[assignment]
+
+
+def run_with(
+    module: nn.Module, tensors: Mapping[str, Tensor], inputs: tuple[Any, ...]
+) -> tuple[Any, dict[str, Tensor]]:
+    """Call a module with tensors in the place of its own, and leave it as it was, whatever happens.
+
+    `torch.func.functional_call` leaves a module changed that holds one part under two names. Attention takes no fast
+    path, which has no derivatives, and embeddings have dense gradients, which `torch.func.vmap` needs.
+
+    Returns:
+        What the call returns, and the buffers that it replaced by other tensors rather than changed in place.
+    """
+    parts = list(module.modules())
+    held = [(own, dict(own)) for part in parts for own in (part._parameters, part._buffers)]
+    plain = [(vars(part), _plain(part)) for part in parts]
+    sparse = [part for part in parts if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.sparse]
+    fast = torch.backends.mha.get_fastpath_enabled()
+    try:
+        put(module, tensors)
+        for part in sparse:
+            part.sparse = False
+        torch.backends.mha.set_fastpath_enabled(False)
+        output = module(*inputs)
+        after = dict(module.named_buffers())
+        return output, {name: after[name] for name in tensors if name in after and after[name] is not tensors[name]}
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+        for part in sparse:
+            part.sparse = True
+        for own, before in held:
+            own.update(before)  # type: ignore[arg-type]
+        for part, (attributes, before) in zip(parts, plain, strict=True):
+            for name in [name for name, value in _plain(part).items() if before.get(name) is not value]:
+                del attributes[name]
+            attributes.update(before)
+
+
+def _plain(module: nn.Module) -> dict[str, Any]:
+    """Attributes that are tensors, or lists of them, but neither parameters nor buffers: of hooks, say."""
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if isinstance(value, Tensor) or (isinstance(value, list) and any(isinstance(one, Tensor) for one in value))
+    }
+
+
+def at_once(
+    module: nn.Module, call: Callable[..., Result], arguments: tuple[Any, ...], in_turn: Callable[[], Result]
+) -> Result:
+    """``call``, which runs a module, over the leading axis of its arguments, or ``in_turn()`` where vmap cannot.
+
+    vmap knows no recurrent layers and no modules that look at values, among others. What is wrong with the module
+    itself is raised by ``in_turn``, in the words of a plain call.
+    """
+    if module not in _IN_TURN:
+        before = [(generator, generator.get_state()) for generator in global_generators(_device(module))]
+        try:
+            return vmap(call, randomness="different")(*arguments)
+        except (RuntimeError, ValueError) as error:
+            if out_of_memory(error) or isinstance(error, ArgumentError):
+                raise
+        for generator, state in before:
+            generator.set_state(state)
+    found = in_turn()
+    _IN_TURN.add(module)
+    return found
+
+
+def hooks_count() -> contextlib.AbstractContextManager[Any]:
+    """Within this context, compiled modules run as plain ones do: what is compiled leaves out hooks that came later."""
+    compiled = "torch._dynamo" in sys.modules
+    return torch.compiler.set_stance("force_eager") if compiled else contextlib.nullcontext()
+
+
+def _device(module: nn.Module) -> torch.device:
+    return next((weight.device for weight in module.parameters()), torch.device("cpu"))
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """True if torch ran out of the memory of any device."""
+    return isinstance(error, torch.OutOfMemoryError) or "t allocate memory" in str(error)
+
+
+def require_initialised(argument: str, module: nn.Module) -> None:
+    """Refuse parameters whose shapes a first call has yet to tell."""
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if is_lazy(tensor):
+            raise ArgumentError(
+                f"{argument} must have parameters of known shapes, but {name} is not initialised yet: call the module "
+                "once on inputs of the shape that it shall read."
+            )
+
+
+def copied(argument: str, module: Module) -> Module:
+    """A copy of a module; one that Python cannot copy is refused.
+
+    Tensors that its last call has left in attributes, such as weights that a hook computes, are copied without their
+    gradients' history.
+    """
+    require_initialised(argument, module)
+    left = [value for part in module.modules() for value in _plain(part).values()]
+    tensors = [one for value in left for one in (value if isinstance(value, list) else [value])]
+    memo = {id(one): one.detach().clone() for one in tensors if isinstance(one, Tensor) and not one.is_leaf}
+    try:
+        return copy.deepcopy(module, memo)
+    except Exception as error:
+        said = " ".join(str(error).split()).rstrip(".")
+        raise ArgumentTypeError(
+            f"{argument} must be a module that copy.deepcopy can copy, but {type(module).__name__} is not "
+            f"({type(error).__name__}: {said}): keep locks, files and iterators outside it, or give it __deepcopy__."
+        ) from error

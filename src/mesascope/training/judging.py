@@ -1,0 +1,91 @@
+"""Loss and accuracy before and after a training, on the same tasks."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import torch
+
+from mesascope.shapes import Float, Tensor
+from mesascope.tasks import Episode, accuracy
+from mesascope.tasks.asking import copied, takes
+from mesascope.training.plan import Training
+from mesascope.training.randomness import drawing_from, generator_states, load_generators
+
+__all__ = ["BeforeAndAfter", "judged"]
+
+# Standard errors of the mean change, and share of the value before, beyond which a change is called worse.
+_ERRORS, _SHARE = 4.0, 0.02
+
+
+def judged(model: Any, loss: Callable[[Any, Any], Tensor], batch: Any) -> dict[str, Float[Tensor, " members"]]:
+    """Loss of a model, or of each member of an ensemble, on tasks, and accuracy where their answers are classes."""
+    if not isinstance(batch, Episode) and not (isinstance(batch, Tensor) and batch.is_floating_point()):
+        return {}
+    module = getattr(model, "module", model)  # of an ensemble
+    generators, device = generator_states(module), next(module.parameters()).device
+    with drawing_from(0, "judged", 0, device):
+        found = {"loss": loss(model, _copy(batch)).detach().flatten()}
+        if isinstance(batch, Episode) and _are_classes(batch.yq) and takes(model, (batch.context, batch.xq)):
+            own = _copy(batch)
+            answers = model(own.context, own.xq)
+            if answers.shape == batch.yq.shape:
+                hits = accuracy(answers.detach(), batch.yq)
+                found["accuracy"] = hits.reshape(len(found["loss"]), -1).mean(1)
+    load_generators(module, generators)
+    return found
+
+
+class BeforeAndAfter:
+    """The first batches of a training, each drawn once, on which a state is judged before and after.
+
+    States without a method ``judged``, trainings of fewer than 100 steps, and resumed ones are not judged.
+    """
+
+    def __init__(self, state: Any, batch_at: Callable[[int], Any], plan: Training, done: int) -> None:
+        self.state, self.draw, self.plan = state, batch_at, plan
+        count = min(10, plan.steps // 20) if not done and hasattr(state, "judged") else 0
+        self.batches = [batch_at(step) for step in range(count if count >= 5 else 0)]
+        self.before: dict[str, Tensor] = {}
+        with suppress(Exception):  # what is wrong with a model or a loss is said by the first step
+            self.before = self._judged()
+
+    def batch_at(self, step: int) -> Any:
+        """The batch of a step, counted from 0."""
+        return self.batches[step] if step < len(self.batches) else self.draw(step)
+
+    def warn(self) -> None:
+        """Warn if a model is clearly worse than before."""
+        if not self.before:
+            return
+        after = self._judged()
+        name = "accuracy" if "accuracy" in self.before else "loss"
+        before, change = self.before[name], after[name] - self.before[name]
+        error = change.std(0) / len(change) ** 0.5
+        worse = change.mean(0) * (-1 if name == "accuracy" else 1)
+        for member in (worse > (_ERRORS * error).maximum(_SHARE * before.mean(0).abs())).nonzero().flatten().tolist():
+            who = "the model" if len(worse) == 1 else f"member {member}"
+            warnings.warn(
+                f"training has made {who} worse: on the tasks of the first {len(change)} steps the {name} was "
+                f"{before.mean(0)[member]:.3g} before and is {after[name].mean(0)[member]:.3g} after (standard error "
+                f"of the change {error[member]:.1g}); lower the learning rate of Training "
+                f"({self.plan.learning_rate:g}), draw more tasks a step, or change inner_lr of a meta-learner.",
+                stacklevel=3,
+            )
+
+    def _judged(self) -> dict[str, Tensor]:
+        each = [self.state.judged(batch) for batch in self.batches]
+        return {name: torch.stack([one[name] for one in each]).cpu().double() for name in (each[0] if each else ())}
+
+
+def _copy(batch: Any) -> Any:
+    """A batch that a model may write into."""
+    return batch.map(copied) if isinstance(batch, Episode) else copied(batch)
+
+
+def _are_classes(answers: Tensor) -> bool:
+    """True if each answer is 1 at one entry, and 0 at all others."""
+    return answers.shape[-1] > 1 and bool(((answers == 0) | (answers == 1)).all() and (answers.sum(-1) == 1).all())
