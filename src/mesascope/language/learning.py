@@ -136,7 +136,7 @@ def new_language_run(
     """Create the folder of a run that trains a language model.
 
     Args:
-        device: auto (a GPU if there is one), cpu, cuda, cuda:1, ... or mps.
+        device: auto (a GPU if there is one), cpu, cuda, cuda:1, ...
 
     Raises:
         ArgumentError: there is no corpus, it is shorter than a window, or processes cannot share a batch evenly.

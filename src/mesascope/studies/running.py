@@ -44,7 +44,7 @@ def new_run(
     Args:
         settings: those of the preset if None.
         seed: the first of the networks' seeds; every random draw follows from it.
-        device: auto (a GPU if there is one), cpu, cuda, cuda:1, ... or mps.
+        device: auto (a GPU if there is one), cpu, cuda, cuda:1, ...
         reuse: folder of a run whose finished trainings are taken over wherever this run would train the same again:
             networks, family, training and seeds by their record. Its code may have been another.
     """
