@@ -13,6 +13,7 @@ from torch import nn
 from mesascope.evidence.tables import Table
 from mesascope.identification.fitting import answers, sizes, squared_differences
 from mesascope.measurement import Measurement
+from mesascope.modes import guarded
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, Episode, Learner
 
@@ -62,6 +63,7 @@ class Behaviour:
     linear: Measurement | None
 
 
+@guarded
 def behaviour_of(learner: Learner, tasks: Episode, generator: torch.Generator) -> Behaviour:
     """All of these, on tasks of the precision that ``learner`` takes."""
     weights, queries = smoother_weights(learner, tasks), tasks.context.x.roll(1, 0)

@@ -19,6 +19,7 @@ from mesascope.language.models import layered
 from mesascope.language.scales import Scales, layer_scales, moved
 from mesascope.language.shards import SPLITS, TOKENIZER, open_corpus
 from mesascope.language.windows import TextWindows
+from mesascope.modes import guarded
 from mesascope.nets import LanguageModel, LanguageModelConfig
 from mesascope.ops.checks import without_reading_values
 from mesascope.records import from_record, to_record
@@ -167,6 +168,7 @@ def resume_language_run(folder: str | Path) -> Run:
     return run
 
 
+@guarded
 def train_language_model(run: Run) -> LanguageModel:
     """Train from the last checkpoint on, and leave the model and its tokenizer in the folder ``model`` of the run.
 

@@ -20,6 +20,7 @@ from mesascope.errors import (
 from mesascope.meta.continual import ContinualMethod, Learning
 from mesascope.meta.copies import in_words
 from mesascope.meta.gradients import Gradient, MLPGradient
+from mesascope.modes import guarded
 from mesascope.nets import MLP
 from mesascope.shapes import Float, Int, Tensor
 from mesascope.streams import stream
@@ -62,6 +63,7 @@ class ContinualState(Generic[Module]):
     torch.Size([1, 2])
     """
 
+    @guarded
     def __init__(
         self, members: Sequence[Module] | Ensemble[Module], method: ContinualMethod, seeds: Sequence[int]
     ) -> None:

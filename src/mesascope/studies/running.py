@@ -19,6 +19,7 @@ from mesascope.errors import (
 )
 from mesascope.evidence import judge_all
 from mesascope.evidence.tables import Table
+from mesascope.modes import guarded
 from mesascope.records import registered, to_record
 from mesascope.reports import draw_figures, write_report
 from mesascope.runs import Run, open_run
@@ -90,6 +91,7 @@ def resume_run(path: str | Path) -> tuple[Study, Any, Run]:
     return study, settings, run
 
 
+@guarded
 def run_study(study: Study, settings: Any, run: Run) -> Table:
     """Train, measure, judge, draw and report; return the claims' records. What is already there is kept.
 

@@ -12,6 +12,7 @@ from torch.func import functional_call, stack_module_state, vmap
 
 from mesascope.errors import ArgumentError, ArgumentTypeError, MesascopeError, refuse, require_count, shown
 from mesascope.evidence.tables import Table
+from mesascope.modes import guarded
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import generator_on
 from mesascope.tasks import Context
@@ -40,6 +41,7 @@ class Ensemble(Generic[Module]):
         members: modules of one architecture. The modes (train() or eval()) are those of the first.
     """
 
+    @guarded
     def __init__(self, members: Sequence[Module]) -> None:
         if not isinstance(members, list | tuple) or not all(isinstance(member, nn.Module) for member in members):
             raise ArgumentTypeError(f"members must be a list of modules, but is {shown(members)}: pass one a seed.")

@@ -11,6 +11,7 @@ from typing import Any, Generic
 import torch
 
 from mesascope.errors import ArgumentError, require_callable, require_instance
+from mesascope.modes import guarded
 from mesascope.ops.checks import without_reading_values
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks.asking import in_words
@@ -56,6 +57,7 @@ class EnsembleState(Generic[Module]):
             samples and be one.
     """
 
+    @guarded
     def __init__(
         self,
         members: Sequence[Module] | Ensemble[Module],

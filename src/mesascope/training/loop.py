@@ -10,6 +10,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 import torch
 
 from mesascope.errors import NumericalError, refuse, require_callable, require_instance
+from mesascope.modes import guarded
 from mesascope.shapes import Tensor
 from mesascope.training.interruption import interruption
 from mesascope.training.plan import Training
@@ -52,6 +53,7 @@ class Observer(Protocol):
     def __call__(self, step: int, metrics: Metrics) -> None: ...
 
 
+@guarded
 def fit(
     state: TrainingState[_Batch, _Result],
     batch_at: Callable[[int], _Batch],

@@ -13,8 +13,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from mesascope.errors import ArgumentError, refuse, require_callable, require_count, require_instance
+from mesascope.modes import guarded
 from mesascope.ops.checks import without_reading_values
 from mesascope.shapes import Float, Tensor
+from mesascope.streams import generator_on
 from mesascope.tasks.asking import in_words
 from mesascope.training.ensemble import Module
 from mesascope.training.loop import Metrics
@@ -65,6 +67,7 @@ class ModuleState(Generic[Module]):
     [2.0, 1.0]
     """
 
+    @guarded
     def __init__(
         self,
         module: Module | DistributedDataParallel,
@@ -88,7 +91,7 @@ class ModuleState(Generic[Module]):
         self._module: Any = module.module if isinstance(module, DistributedDataParallel) else module
         self._weights = trainable(dict(self._module.named_parameters()))
         one = next(iter(self._weights.values()))
-        self._device, self._split = one.device, is_split(one)
+        self._device, self._split = generator_on(one.device).device, is_split(one)
         self._parallel = self._split or isinstance(module, DistributedDataParallel)
         self._group = getattr(module, "process_group", None)
         if self._split and plan.average is not None:
