@@ -58,14 +58,15 @@ def _against_others(meta: bool) -> list[contextlib.AbstractContextManager[Any]]:
     import torch
 
     found: list[contextlib.AbstractContextManager[Any]] = []
-    if torch.is_inference_mode_enabled():
+    plain = torch.empty(0)  # of the default dtype, on the default device
+    if plain.is_inference():
         found.append(torch.inference_mode(False))
     if not torch.is_grad_enabled():
         found.append(torch.enable_grad())
     found += [torch.autocast(kind, enabled=False) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
-    if torch.get_default_dtype() != torch.float32:
+    if plain.dtype != torch.float32:
         found.append(_single_precision())
-    if (device := torch.get_default_device().type) != "cpu" and not (meta and device == "meta"):
+    if plain.device.type not in (("cpu", "meta") if meta else ("cpu",)):
         found.append(torch.device("cpu"))
     return found
 

@@ -83,6 +83,7 @@ class ContinualState(Generic[Module]):
         self._at = Learning([one.detach() for one in self._learned.values()], rates, memory, gradient)
         self._diverged = [0] * len(self.ensemble)
 
+    @guarded
     def update(self, batch: ContinualBatch) -> Metrics:
         """Learn from a batch: its ``loss`` is what the method's ``learn`` returns."""
         self._at.generators = [stream(seed, "continual", self.step) for seed in self.seeds]

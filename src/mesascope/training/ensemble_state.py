@@ -82,6 +82,7 @@ class EnsembleState(Generic[Module]):
         self._diverged = torch.zeros(len(self.ensemble), dtype=torch.int64, device=device)
         self._kept: dict[str, Tensor] = {}
 
+    @guarded
     def update(self, batch: Any) -> Metrics:
         """One optimiser step of every member: ``loss`` and ``gradient_norm`` before clipping, one a member."""
         self._modes.update()

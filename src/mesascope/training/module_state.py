@@ -101,6 +101,7 @@ class ModuleState(Generic[Module]):
         self._averaged = copy.deepcopy(self._module) if plan.average is not None else None
         self._modes = Modes(module)
 
+    @guarded
     def update(self, batch: Any) -> Metrics:
         """One optimiser step: ``loss``, ``gradient_norm`` before clipping, and ``learning_rate``."""
         self._modes.update()
