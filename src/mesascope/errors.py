@@ -25,6 +25,7 @@ __all__ = [
     "require_callable",
     "require_choice",
     "require_count",
+    "require_double",
     "require_instance",
     "require_number",
     "require_package",
@@ -145,6 +146,17 @@ def require_number(
     if value > most:
         refuse(argument, f"be at most {most:g}", value, "pass a smaller number")
     return value
+
+
+def require_double(device: object) -> None:
+    """Refuse Apple's GPUs, which have no float64.
+
+    >>> require_double("mps")
+    Traceback (most recent call last):
+    mesascope.errors.ArgumentError: device must have float64, which mesascope measures in, but is 'mps': pass 'cpu'.
+    """
+    if str(device).partition(":")[0] == "mps":
+        refuse("device", "have float64, which mesascope measures in", str(device), "pass 'cpu'")
 
 
 def require_package(module: str, user: str, install: str) -> ModuleType:

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
 import msgspec
 
 from mesascope.errors import ArgumentError, ArgumentTypeError, plain, require_choice
+from mesascope.modes import guarded
 
 __all__ = ["Registered", "facts", "from_record", "register", "registered", "to_record", "updated", "with_plain_numbers"]
 
@@ -40,6 +41,17 @@ _HOMES = {
 }
 
 
+# Their functions, and the methods of their classes, that torch's global modes must not change; see `guarded`.
+_GUARDED = {
+    "family": "sample",
+    "learner": "__init__",
+    "predictor": "__init__",
+    "net": "build",
+    "construction": "__call__",
+    "lens": "__call__",
+}
+
+
 class Registered(NamedTuple):
     """What `register` keeps: the class or builder, and what else was said of it."""
 
@@ -52,6 +64,8 @@ _REGISTRY: dict[str, dict[str, Registered]] = {}
 
 def register(kind: str, name: str, **facts: Any) -> Callable[[_T], _T]:
     """A decorator that puts a class or builder under ``name``, with ``facts`` about it (the ranges of its parameters).
+
+    What draws, builds or measures is `guarded`: torch's global modes do not change its numbers.
 
     >>> @register("family", "doc-example")
     ... @dataclasses.dataclass(frozen=True)
@@ -75,6 +89,11 @@ def register(kind: str, name: str, **facts: Any) -> Callable[[_T], _T]:
             raise ArgumentError(
                 f"name must be free, but {kind} {name!r} is {_place(held.target)} already: choose another name."
             )
+        method = _GUARDED.get(kind, "")
+        if inspect.isfunction(target):
+            target = guarded(target) if method == "__call__" else target
+        elif inspect.isfunction(own := getattr(target, method, None)):
+            setattr(target, method, guarded(own, meta=kind == "net"))
         entries[name] = Registered(target, MappingProxyType(dict(facts)))
         return with_plain_numbers(target) if isinstance(target, type) else target  # not a study
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import torch
 
-from mesascope.errors import ArgumentError, require_count, require_instance
+from mesascope.errors import ArgumentError, require_count, require_double, require_instance
 
 __all__ = ["generator_on", "global_generators", "seeded", "stream"]
 
@@ -39,7 +39,8 @@ def stream(seed: int, name: str, step: int = 0, device: torch.device | str = "cp
 
 
 def generator_on(device: torch.device | str) -> torch.Generator:
-    """A generator on ``device``; a device that torch does not have here is refused."""
+    """A generator on ``device``; refuses a device that torch does not have here, and one without float64."""
+    require_double(device)
     try:
         return torch.Generator(device=device)
     except (RuntimeError, TypeError, AssertionError):  # the last from a torch that was built without CUDA

@@ -122,10 +122,11 @@ def _answers(
 ) -> list[str]:
     """Texts of the next number after each prompt, empty where there are no words for it."""
     tokens, answers = [_encoded(words, prompt) for prompt in prompts], [""] * len(prompts)
+    device = next((weight.device for weight in getattr(model, "parameters", list)()), None)
     for length in {len(one) for one in tokens} - {0}:
         places = [place for place, one in enumerate(tokens) if len(one) == length]
         with torch.no_grad():
-            logits = model(torch.tensor([tokens[place] for place in places]))[:, -1].double().cpu()
+            logits = model(torch.tensor([tokens[place] for place in places], device=device))[:, -1].double().cpu()
         numbers = _read(logits[:, : len(words.values)].softmax(-1), words.values, read, generator)
         for place, number in zip(places, numbers.tolist(), strict=True):
             answers[place] = f"{number:.{_FINE}f}"

@@ -72,7 +72,7 @@ class Train:
     out: Path | None = None
     """Folder of the run; runs/language-<time> if not given."""
     device: str = "auto"
-    """Where to compute: cpu, cuda, cuda:1, ... or mps; auto takes a GPU if there is one."""
+    """Where to compute: cpu, cuda or cuda:1, ...; auto takes a GPU if there is one."""
     resume: Path | None = None
     """Folder of a run to continue; stands alone, as everything else is read from its config.json."""
 
@@ -119,7 +119,7 @@ class _OnCorpus:
     split: Literal["train", "validation"] = "validation"
     """Part of its documents."""
     device: str = "auto"
-    """Where to compute: cpu, cuda, cuda:1, ... or mps; auto takes a GPU if there is one."""
+    """Where to compute: cpu, cuda or cuda:1, ...; auto takes a GPU if there is one."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ class Sample:
     seed: int = 0
     """Of what is drawn."""
     device: str = "auto"
-    """Where to compute: cpu, cuda, cuda:1, ... or mps; auto takes a GPU if there is one."""
+    """Where to compute: cpu, cuda or cuda:1, ...; auto takes a GPU if there is one."""
 
     def __call__(self) -> None:
         from mesascope.language import continued, load_language_model

@@ -36,7 +36,7 @@ class RunStudy:
     out: Path | None = None
     """Folder of the run; runs/<study>-<preset>-<time> if not given."""
     device: str = "auto"
-    """Where to compute: cpu, cuda, cuda:1, ... or mps; auto takes a GPU if there is one."""
+    """Where to compute: cpu, cuda or cuda:1, ...; auto takes a GPU if there is one."""
     reuse: Path | None = None
     """Folder of a run whose finished trainings are taken over where this one would train the same again."""
     resume: Path | None = None

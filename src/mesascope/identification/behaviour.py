@@ -13,6 +13,7 @@ from torch import nn
 from mesascope.evidence.tables import Table
 from mesascope.identification.fitting import answers, sizes, squared_differences
 from mesascope.measurement import Measurement
+from mesascope.modes import guarded
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import seeded
 from mesascope.tasks import Context, Episode, Learner
@@ -63,6 +64,7 @@ class Behaviour:
     linear: Measurement | None
 
 
+@guarded
 def behaviour_of(learner: Learner, tasks: Episode, generator: torch.Generator) -> Behaviour:
     """All of these, on tasks of the precision that ``learner`` takes."""
     weights, queries = smoother_weights(learner, tasks), tasks.context.x.roll(1, 0)
@@ -126,7 +128,8 @@ def spectral_filter(weights: Float[Tensor, "tasks m n"], tasks: Episode, bins: i
     values, basis = torch.linalg.eigh(x.mT @ x / n)
     seen = weights @ x @ basis
     asked = tasks.xq @ basis * values[..., None, :]
-    edges = torch.quantile(values.flatten(), torch.linspace(0, 1, bins + 1, dtype=values.dtype))
+    shares = torch.linspace(0, 1, bins + 1, dtype=values.dtype, device=values.device)
+    edges = torch.quantile(values.flatten(), shares)
     place = torch.bucketize(values, edges[1:-1].contiguous())
     rows, filtered = [], torch.zeros_like(values)
     for one in range(bins):
@@ -188,7 +191,7 @@ def invariances(learner: Learner, tasks: Episode, generator: torch.Generator) ->
 
 def _permuted(tasks: Episode, generator: torch.Generator) -> tuple[Episode, Callable[[Tensor], Tensor]]:
     x, y = tasks.context
-    order = torch.rand(x.shape[:2], generator=generator).argsort(-1)[..., None]
+    order = torch.rand(x.shape[:2], generator=generator, device=generator.device).argsort(-1)[..., None].to(x.device)
     context = Context(torch.take_along_dim(x, order, -2), torch.take_along_dim(y, order, -2))
     return tasks._replace(context=context), lambda predicted: predicted
 
@@ -214,7 +217,8 @@ def _inputs(change: Callable[[Tensor], Tensor]) -> Change:
 
 def _rotated(tasks: Episode, generator: torch.Generator) -> tuple[Episode, Callable[[Tensor], Tensor]]:
     d = tasks.xq.shape[-1]
-    basis, _ = torch.linalg.qr(torch.randn(len(tasks.xq), d, d, generator=generator, dtype=tasks.xq.dtype))
+    draw = torch.randn(len(tasks.xq), d, d, generator=generator, dtype=tasks.xq.dtype, device=generator.device)
+    basis, _ = torch.linalg.qr(draw.to(tasks.xq))
     return _inputs(lambda x: x @ basis)(tasks, generator)
 
 

@@ -78,8 +78,9 @@ def _ill_conditioned(tasks: Episode, generator: torch.Generator) -> Episode | No
     d = tasks.xq.shape[-1]
     if d == 1:
         return None
-    basis, _ = torch.linalg.qr(torch.randn(len(tasks.xq), d, d, generator=generator, dtype=torch.float64))
-    factors = torch.logspace(0, torch.log10(torch.tensor(_NARROW)).item(), d, dtype=torch.float64)
+    draw = torch.randn(len(tasks.xq), d, d, generator=generator, dtype=torch.float64, device=generator.device)
+    basis, _ = torch.linalg.qr(draw.to(tasks.xq))
+    factors = torch.logspace(0, torch.log10(torch.tensor(_NARROW)).item(), d, dtype=torch.float64).to(basis)
     return _inputs(tasks, lambda x: x @ (basis * factors) @ basis.mT)
 
 
@@ -96,7 +97,7 @@ def _duplicated(tasks: Episode, generator: torch.Generator) -> Episode | None:
 def _outlier(tasks: Episode, generator: torch.Generator) -> Episode:
     """One label `_OUTLIER` times as large."""
     (x, y), xq, yq = tasks
-    factor = torch.ones(y.shape[-2], 1, dtype=y.dtype)
+    factor = y.new_ones(y.shape[-2], 1)
     factor[0] = _OUTLIER
     return Episode(Context(x, y * factor), xq, yq)
 
@@ -107,8 +108,8 @@ def _shuffled(tasks: Episode, generator: torch.Generator) -> Episode | None:
     n = y.shape[-2]
     if n < 2:
         return None
-    order = torch.rand(len(y), n, generator=generator).argsort(-1)
-    return Episode(Context(x, torch.take_along_dim(y, order[..., None], -2)), xq, yq)
+    order = torch.rand(len(y), n, generator=generator, device=generator.device).argsort(-1)[..., None]
+    return Episode(Context(x, torch.take_along_dim(y, order.to(y.device), -2)), xq, yq)
 
 
 def _inputs(tasks: Episode, change: Callable[[Tensor], Float[Tensor, "*batch n dx"]]) -> Episode:

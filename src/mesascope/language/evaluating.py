@@ -13,6 +13,7 @@ from mesascope.language.shards import TOKENIZER
 from mesascope.language.tokenizing import load_tokenizer, tokenizer_checksum
 from mesascope.language.windows import TextWindows
 from mesascope.measurement import Measurement
+from mesascope.modes import guarded
 from mesascope.nets import LanguageModel
 from mesascope.shapes import Int, Tensor
 from mesascope.training.modes import evaluating
@@ -46,6 +47,7 @@ class Evaluation:
         return "\n".join(lines)
 
 
+@guarded
 def evaluated(
     model: LanguageModel, tokenizer: Any, corpus: str | Path, split: str = "validation", windows: int = 256
 ) -> Evaluation:

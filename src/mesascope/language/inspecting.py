@@ -10,6 +10,7 @@ import torch
 from mesascope.errors import refuse, require_count, require_instance
 from mesascope.evidence.tables import Table, Tabular
 from mesascope.language.losses import token_losses
+from mesascope.modes import guarded
 from mesascope.nets import LanguageModel, MesaAttention
 from mesascope.ops import FixedRidgeState
 from mesascope.shapes import Float, Int, Tensor
@@ -91,6 +92,7 @@ class Inspection(Tabular):
 
 
 @torch.no_grad()
+@guarded
 def head_scores(model: LanguageModel, tokens: int | None = None, *, sequences: int = 16, seed: int = 0) -> HeadScores:
     """How much heads copy and complete, on ``tokens`` random tokens and then the same again.
 
@@ -120,6 +122,7 @@ def head_scores(model: LanguageModel, tokens: int | None = None, *, sequences: i
 
 
 @torch.no_grad()
+@guarded
 def inspected(model: LanguageModel, windows: Int[Tensor, "n t"], seed: int = 0) -> Inspection:
     """Read windows of a text, and tell what the layers do with them.
 

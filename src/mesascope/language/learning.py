@@ -19,6 +19,7 @@ from mesascope.language.models import layered
 from mesascope.language.scales import Scales, layer_scales, moved
 from mesascope.language.shards import SPLITS, TOKENIZER, open_corpus
 from mesascope.language.windows import TextWindows
+from mesascope.modes import guarded
 from mesascope.nets import LanguageModel, LanguageModelConfig
 from mesascope.ops.checks import without_reading_values
 from mesascope.records import from_record, to_record, with_plain_numbers
@@ -137,7 +138,7 @@ def new_language_run(
     """Create the folder of a run that trains a language model.
 
     Args:
-        device: auto (a GPU if there is one), cpu, cuda, cuda:1, ... or mps.
+        device: auto (a GPU if there is one), cpu, cuda, cuda:1, ...
 
     Raises:
         ArgumentError: there is no corpus, it is shorter than a window, or processes cannot share a batch evenly.
@@ -168,6 +169,7 @@ def resume_language_run(folder: str | Path) -> Run:
     return run
 
 
+@guarded
 def train_language_model(run: Run) -> LanguageModel:
     """Train from the last checkpoint on, and leave the model and its tokenizer in the folder ``model`` of the run.
 

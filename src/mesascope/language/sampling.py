@@ -24,7 +24,7 @@ def load_language_model(folder: str | Path, device: str = "cpu") -> tuple[Langua
     """The model and tokenizer that a training left in a folder ``model``, or of the run that it is in.
 
     Args:
-        device: auto (a GPU if there is one), cpu, cuda, cuda:1, ... or mps.
+        device: auto (a GPU if there is one), cpu, cuda, cuda:1, ...
 
     Raises:
         ArgumentError: there is none, it is damaged, or the tokenizer has another vocabulary.

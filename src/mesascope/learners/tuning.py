@@ -19,6 +19,7 @@ from mesascope.learners.minimisation import minimise, rescaled, standard_errors
 from mesascope.learners.spectra import SpectralLoss, gram_spectra, has_spectral_loss
 from mesascope.learners.starts import Values, at_depth, depths, extended, padded, scattered
 from mesascope.measurement import Measurement
+from mesascope.modes import guarded
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import stream
 from mesascope.tasks import Episode, Family, LinearRegression, SequenceFamily, check_episode
@@ -61,6 +62,7 @@ class Tuned(Tabular, Generic[Module]):
         return statistics.median(self.starts) / self.starts[0] - 1
 
 
+@guarded
 def tune(learner: Module, family: Family | SequenceFamily, *, tasks: int = 10_000, seed: int = 0) -> Tuned[Module]:
     """Minimise the mean squared error over all parameters of ``learner``, on ``tasks`` tasks of the `tune` stream.
 
@@ -108,6 +110,7 @@ def tune(learner: Module, family: Family | SequenceFamily, *, tasks: int = 10_00
     return _tuned(problem, learner, _climb(problem, learner, seed, warm)[-1], tasks)
 
 
+@guarded
 def tune_spectral(
     learner: Descent, family: LinearRegression, *, contexts: int = 10_000, seed: int = 0
 ) -> Tuned[Descent]:

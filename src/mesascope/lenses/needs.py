@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol, get_args, runtime_checkable
 import torch
 
 from mesascope.errors import ArgumentTypeError
+from mesascope.modes import guarded
 from mesascope.nets import HasPoints, Products, Tokens
 from mesascope.records import facts
 from mesascope.shapes import Tensor
@@ -142,6 +143,7 @@ def require_access(lens: str, learner: Any, tasks: Tasks | None = None) -> Any:
     return learner
 
 
+@guarded
 def access_of(learner: Any, tasks: Tasks) -> frozenset[Access]:
     """All that ``learner`` gives: the needs of lenses that it meets.
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mesascope.errors import ArgumentTypeError, shown
+from mesascope.modes import guarded
 from mesascope.nets import Prompted, SequencePredictor
 from mesascope.shapes import Tensor
 from mesascope.tasks import SequenceFamily
@@ -14,6 +15,7 @@ from mesascope.training import Training, pair_half_mse, train
 __all__ = ["prompt_tune"]
 
 
+@guarded
 def prompt_tune(
     network: SequencePredictor | Prompted,
     family: SequenceFamily,

@@ -365,9 +365,9 @@ def _dual(
     rows: Float[Tensor, "tasks entries"], own: Float[Tensor, " entries"], margin: float
 ) -> Float[Tensor, " tasks"]:
     """The v >= margin that minimises |own + rows^T v|."""
-    gram = (rows @ rows.mT).double().numpy()
+    gram = (rows @ rows.mT).double().cpu().numpy()
     gram += 1e-3 * np.eye(len(gram))
-    linear = (rows @ own).double().numpy() + gram.sum(1) * margin
+    linear = (rows @ own).double().cpu().numpy() + gram.sum(1) * margin
     root = np.linalg.cholesky(gram).T
     free, _ = nnls(root, -np.linalg.solve(root.T, linear))
     return torch.as_tensor(free + margin).to(own)

@@ -19,6 +19,7 @@ from mesascope.errors import (
 from mesascope.meta.continual import ContinualMethod, Learning
 from mesascope.meta.copies import in_words
 from mesascope.meta.gradients import Gradient, MLPGradient
+from mesascope.modes import guarded
 from mesascope.modules import names_of, run_with
 from mesascope.nets import MLP
 from mesascope.shapes import Float, Int, Tensor
@@ -63,6 +64,7 @@ class ContinualState(Generic[Module]):
     torch.Size([1, 2])
     """
 
+    @guarded
     def __init__(
         self, members: Sequence[Module] | Ensemble[Module], method: ContinualMethod, seeds: Sequence[int]
     ) -> None:
@@ -83,6 +85,7 @@ class ContinualState(Generic[Module]):
         self._at = Learning([one.detach() for one in self._learned.values()], rates, memory, gradient)
         self._diverged = [0] * len(self.ensemble)
 
+    @guarded
     def update(self, batch: ContinualBatch) -> Metrics:
         """Learn from a batch: its ``loss`` is what the method's ``learn`` returns."""
         self._at.generators = [stream(seed, "continual", self.step) for seed in self.seeds]

@@ -13,6 +13,7 @@ from torch.nn.functional import cross_entropy
 from mesascope.errors import refuse, require_callable, require_choice, require_count, require_instance, require_number
 from mesascope.meta.copies import BATCH_STATS, Copies, copies_of
 from mesascope.meta.modulation import MODULATIONS, Modulation, binary
+from mesascope.modes import guarded
 from mesascope.modules import names_of, require_initialised
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import stream
@@ -140,6 +141,7 @@ class MAML(nn.Module):
         """The numbers m of these parameters that the modulation is a function of."""
         return {name: self.numbers[_key(name)] for name in parameters}
 
+    @guarded
     def adapt(self, model: nn.Module, context: Context, start: Parameters | None = None) -> Parameters:
         """The parameters of ``model`` after the inner steps on the context ``x (n, dx)``, ``y (n, dy)`` of one task.
 

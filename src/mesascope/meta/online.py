@@ -44,9 +44,11 @@ class OnlineDescent:
         _check(self)
         require_count("steps", self.steps)
 
-    def state(self, seed: int, start: Mapping[str, Tensor] | None = None) -> OnlineDescentState:
-        """The state of a seed, from weights of ``start`` if there are any."""
-        network = self.net.build(stream(seed, "init"))
+    def state(
+        self, seed: int, start: Mapping[str, Tensor] | None = None, device: torch.device | str = "cpu"
+    ) -> OnlineDescentState:
+        """The state of a seed on ``device``, from weights of ``start`` if there are any."""
+        network = self.net.build(stream(seed, "init")).to(device)
         if start is not None:
             network.load_state_dict(start)
         return OnlineDescentState(network, self, seed)
@@ -120,9 +122,11 @@ class ContinualMAML:
         require_number("threshold", self.threshold, least=0)
         require_count("kept", self.kept, least=2)
 
-    def state(self, seed: int, start: Mapping[str, Tensor] | None = None) -> ContinualMAMLState:
-        """The state of a seed, from a learner's weights and masks of ``start`` if there are any."""
-        learner = self.learner.build(stream(seed, "init"))
+    def state(
+        self, seed: int, start: Mapping[str, Tensor] | None = None, device: torch.device | str = "cpu"
+    ) -> ContinualMAMLState:
+        """The state of a seed on ``device``, from a learner's weights and masks of ``start`` if there are any."""
+        learner = self.learner.build(stream(seed, "init")).to(device)
         if start is not None:
             learner.load_state_dict(start)
         return ContinualMAMLState(learner, self, seed)

@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from mesascope.errors import ArgumentError
+from mesascope.errors import ArgumentError, require_double
 
 __all__ = ["available_device", "made_with", "tell_of_other_packages"]
 
@@ -41,7 +41,7 @@ def tell_of_other_packages(path: str | Path, config: Mapping[str, Any]) -> None:
 
 
 def available_device(name: str) -> str:
-    """The device of this name, which must be there; ``auto`` is a GPU if there is one.
+    """The device of this name, which must be there; ``auto`` is a GPU if there is one, and says so in one line.
 
     >>> available_device("cpu")
     'cpu'
@@ -49,12 +49,13 @@ def available_device(name: str) -> str:
     import torch
 
     if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
+        found = "cuda" if torch.cuda.is_available() else "cpu"
+        print(f"mesascope: --device auto takes {found} ({_machine(found)}).", file=sys.stderr)
+        return found
+    require_double(name)
     there = ["cpu"]
     if torch.cuda.is_available():
         there += ["cuda", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
-    if torch.backends.mps.is_available():
-        there.append("mps")
     if name not in there:
         raise ArgumentError(f"device must be one that torch finds ({', '.join(there)}), but is {name!r}: pass cpu.")
     return name

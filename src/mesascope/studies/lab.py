@@ -263,7 +263,7 @@ def _along(state: ContinualState, tasks: Episode, steps: int) -> list[Watch]:
 
 def _followed(curves: Arrays, at_the_end: Tensor, looks: int) -> Arrays:
     shares = [curves[name] for name in curves if name.startswith("closed ")]
-    arrays = {"learned": curves["accuracy"][:, looks::looks], "retained": at_the_end.numpy()}
+    arrays = {"learned": curves["accuracy"][:, looks::looks], "retained": at_the_end.cpu().numpy()}
     axes = dict.fromkeys(arrays, "seed task")
     if shares:
         arrays["closed"], axes["closed"] = np.stack(shares, -1), "seed look parameter"

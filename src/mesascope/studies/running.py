@@ -19,6 +19,7 @@ from mesascope.errors import (
 )
 from mesascope.evidence import judge_all
 from mesascope.evidence.tables import Table
+from mesascope.modes import guarded
 from mesascope.records import registered, to_record
 from mesascope.reports import draw_figures, write_report
 from mesascope.runs import Run, open_run
@@ -44,7 +45,7 @@ def new_run(
     Args:
         settings: those of the preset if None.
         seed: the first of the networks' seeds; every random draw follows from it.
-        device: auto (a GPU if there is one), cpu, cuda, cuda:1, ... or mps.
+        device: auto (a GPU if there is one), cpu, cuda, cuda:1, ...
         reuse: folder of a run whose finished trainings are taken over wherever this run would train the same again:
             networks, family, training and seeds by their record. Its code may have been another.
     """
@@ -90,6 +91,7 @@ def resume_run(path: str | Path) -> tuple[Study, Any, Run]:
     return study, settings, run
 
 
+@guarded
 def run_study(study: Study, settings: Any, run: Run) -> Table:
     """Train, measure, judge, draw and report; return the claims' records. What is already there is kept.
 

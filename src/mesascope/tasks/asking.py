@@ -99,15 +99,20 @@ def asked(model: Any, *inputs: Context | Tensor, weights: Mapping[str, Tensor] |
             raise
         raise _of_other_arguments(model, inputs) from error
     except (RuntimeError, IndexError) as error:
-        if "requires grad" in str(error):  # lenses tell from it that a learner computes outside torch
+        if "requires grad" in str(error) or "nference tensor" in str(error):  # which lenses and `guarded` tell of
             raise
         raise _unanswered(model, inputs, error) from error
-    if isinstance(answer, Tensor) and answer.is_meta:
+    if getattr(answer, "is_meta", False) or (weights is None and _without_numbers(model)):
         raise ArgumentTypeError(
             f"a learner must return numbers, but {label(model)} computes on the device 'meta', which holds none: build "
             "it anew, or load its weights first."
         )
     return answer
+
+
+def _without_numbers(model: Any) -> bool:
+    """True if a weight is on the device "meta", from which torch may read whatever was in memory."""
+    return isinstance(model, nn.Module) and any(weight.is_meta for weight in model.parameters())
 
 
 def check_answer(model: object, answer: object, shape: tuple[int, ...]) -> Tensor:

@@ -9,6 +9,7 @@ import torch
 
 from mesascope.data import PARTS
 from mesascope.errors import ArgumentTypeError, refuse, require_choice, require_count, require_number, shown
+from mesascope.modes import guarded
 from mesascope.records import with_plain_numbers
 from mesascope.shapes import Int, Tensor
 from mesascope.streams import stream
@@ -69,6 +70,7 @@ class ImageStream:
     domains: Int[Tensor, " tasks"]
     """Which of the domains each task is of."""
 
+    @guarded
     def __init__(self, settings: SwitchingImages, steps: int, seed: int) -> None:
         steps = require_count("steps", steps)
         self.settings, self.seed = settings, seed
@@ -89,6 +91,7 @@ class ImageStream:
     def __len__(self) -> int:
         return len(self.tasks)
 
+    @guarded
     def __call__(self, step: int) -> Context:
         """The images of a step and their classes, in random order."""
         step = require_count("step", step, least=0)

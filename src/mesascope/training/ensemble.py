@@ -12,6 +12,7 @@ from torch.func import stack_module_state
 
 from mesascope.errors import ArgumentError, ArgumentTypeError, MesascopeError, refuse, require_count, shown
 from mesascope.evidence.tables import Table
+from mesascope.modes import guarded
 from mesascope.modules import at_once, copied, out_of_memory, put, require_initialised, run_with
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import generator_on
@@ -41,6 +42,7 @@ class Ensemble(Generic[Module]):
         members: modules of one architecture. The modes (train() or eval()) are those of the first.
     """
 
+    @guarded
     def __init__(self, members: Sequence[Module]) -> None:
         if not isinstance(members, list | tuple) or not all(isinstance(member, nn.Module) for member in members):
             raise ArgumentTypeError(f"members must be a list of modules, but is {shown(members)}: pass one a seed.")

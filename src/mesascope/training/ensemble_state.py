@@ -11,6 +11,7 @@ from typing import Any, Generic
 import torch
 
 from mesascope.errors import ArgumentError, require_callable, require_instance
+from mesascope.modes import guarded
 from mesascope.ops.checks import without_reading_values
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks.asking import in_words
@@ -58,6 +59,7 @@ class EnsembleState(Generic[Module]):
             samples and be one.
     """
 
+    @guarded
     def __init__(
         self,
         members: Sequence[Module] | Ensemble[Module],
@@ -83,6 +85,7 @@ class EnsembleState(Generic[Module]):
         self._kept: dict[str, Tensor] = {}
         self._can_leave = False
 
+    @guarded
     def update(self, batch: Any) -> Metrics:
         """One optimiser step of every member: ``loss`` and ``gradient_norm`` before clipping, one a member."""
         self._modes.update()

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from mesascope.errors import ArgumentTypeError, refuse, require_callable, require_instance, shown
+from mesascope.modes import guarded
 from mesascope.shapes import Tensor
 from mesascope.streams import stream
 from mesascope.tasks import Context, Episode, Family, Seeded, SequenceFamily
@@ -28,6 +29,7 @@ from mesascope.training.randomness import drawing_from
 __all__ = ["train"]
 
 
+@guarded
 def train(
     make: Callable[[torch.Generator], Module],
     family: Family | SequenceFamily,

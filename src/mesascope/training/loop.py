@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol, TypeVar, runtime_checkable
 
 from mesascope.errors import ArgumentError, MesascopeError, refuse, require_callable, require_instance
+from mesascope.modes import guarded
 from mesascope.shapes import Tensor
 from mesascope.tasks.asking import raised
 from mesascope.training.finite import check_finite
@@ -52,6 +53,7 @@ class Observer(Protocol):
     def __call__(self, step: int, metrics: Metrics) -> None: ...
 
 
+@guarded
 def fit(
     state: TrainingState[_Batch, _Result],
     batch_at: Callable[[int], _Batch],

@@ -12,9 +12,11 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from mesascope.errors import ArgumentError, refuse, require_callable, require_count, require_instance
+from mesascope.modes import guarded
 from mesascope.modules import copied, require_initialised
 from mesascope.ops.checks import without_reading_values
 from mesascope.shapes import Float, Tensor
+from mesascope.streams import generator_on
 from mesascope.tasks.asking import in_words
 from mesascope.training.ensemble import Module
 from mesascope.training.judging import judged
@@ -66,6 +68,7 @@ class ModuleState(Generic[Module]):
     [2.0, 1.0]
     """
 
+    @guarded
     def __init__(
         self,
         module: Module | DistributedDataParallel,
@@ -90,7 +93,7 @@ class ModuleState(Generic[Module]):
         require_initialised("module", self._module)
         self._weights = trainable(dict(self._module.named_parameters()))
         one = next(iter(self._weights.values()))
-        self._device, self._split = one.device, is_split(one)
+        self._device, self._split = generator_on(one.device).device, is_split(one)
         self._parallel = self._split or isinstance(module, DistributedDataParallel)
         self._group = getattr(module, "process_group", None)
         if self._split and plan.average is not None:
@@ -100,6 +103,7 @@ class ModuleState(Generic[Module]):
         self._averaged = copied("module", self._module) if plan.average is not None else None
         self._modes = Modes(module)
 
+    @guarded
     def update(self, batch: Any) -> Metrics:
         """One optimiser step: ``loss``, ``gradient_norm`` before clipping, and ``learning_rate``."""
         self._modes.update()

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from mesascope.errors import ArgumentError, require_instance
+from mesascope.errors import ArgumentError, refuse, require_instance
 from mesascope.shapes import Float, Tensor
 from mesascope.training.marks import undecayed
 from mesascope.training.plan import ParameterGroup, Training, schedule_factor
@@ -28,13 +28,16 @@ __all__ = [
 
 
 def trainable(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Those that require gradients; refused if none does."""
+    """Those that require gradients; refused if none does, or if one was made in inference mode and cannot change."""
     found = {name: weight for name, weight in weights.items() if weight.requires_grad}
     if not found:
         raise ArgumentError(
             f"a model must have parameters that require gradients to be trained, but none of its {len(weights)} does: "
             "call requires_grad_() on those to train."
         )
+    made = next((name for name, weight in found.items() if weight.is_inference()), None)
+    if made is not None:
+        refuse("a model to train", "be made outside torch.inference_mode", made, "pass copy.deepcopy(model)")
     return found
 
 

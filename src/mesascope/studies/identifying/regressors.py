@@ -67,7 +67,7 @@ def _estimators() -> dict[str, Any]:
 
 def _error(learner: Any, context: Any, xq: Any, yq: Any) -> np.ndarray:
     """A number a task."""
-    return (learner(context, xq) - yq).detach()[:, 0, 0].numpy()
+    return (learner(context, xq) - yq).detach()[:, 0, 0].cpu().numpy()
 
 
 def errors_by_pairs(model: Any, exact: Episode, read: Episode) -> dict[str, np.ndarray]:
@@ -79,7 +79,7 @@ def errors_by_pairs(model: Any, exact: Episode, read: Episode) -> dict[str, np.n
         first, whole = (Context(x[:, :count], y[:, :count]) for x, y in (read.context, exact.context))
         row = {name: _error(one, first, read.xq, exact.yq) for name, one in {MODEL: model, **known}.items()}
         row["unrounded"] = _error(known["bayes"], whole, exact.xq, exact.yq)
-        row["label"] = exact.yq[:, 0, 0].numpy()
+        row["label"] = exact.yq[:, 0, 0].cpu().numpy()
         rows.append(row)
     return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
 

@@ -137,7 +137,7 @@ def _followed(lab: Lab, settings: ContinualOnline, name: str, stay: float, start
     rows: list[list[Any]] = []
     first = np.ones((len(lab.seeds), settings.steps), dtype=bool)
     for index, (seed, start) in enumerate(zip(lab.seeds, starts, strict=True)):
-        state, batches = _method(settings, name).state(seed, start), source.stream(settings.steps, seed)
+        state, batches = _method(settings, name).state(seed, start, lab.device), source.stream(settings.steps, seed)
         first[index, 1:] = (batches.tasks[1:] != batches.tasks[:-1]).numpy()
         plan, seen = Training(settings.steps), []
         with ProgressBar(f"{name} {stay}, seed {seed}", settings.steps) as bar:
@@ -146,7 +146,10 @@ def _followed(lab: Lab, settings: ContinualOnline, name: str, stay: float, start
                 seen.append(metrics)
                 bar(step, metrics)
 
-            fit(state, batches, plan, observe=told)
+            def drawn(step: int, batches: Any = batches) -> Any:
+                return tasks.Context(*(part.to(lab.device) for part in batches(step)))
+
+            fit(state, drawn, plan, observe=told)
         rows.append(seen)
     keys = ["accuracy", *(["closed"] if name.startswith("sparse") else [])]
     numbers = {key: np.array([[one[key] for one in row] for row in rows]) for key in keys}

@@ -128,7 +128,7 @@ def untrained(lab: Lab, settings: FewShot, method: str) -> list[Any]:
     """The networks and their methods before any training, one a seed."""
     from mesascope.streams import stream
 
-    return [settings.learner(method).build(stream(seed, "init")) for seed in lab.seeds]
+    return [settings.learner(method).build(stream(seed, "init")).to(lab.device) for seed in lab.seeds]
 
 
 def watched(drawn: Any) -> Callable[[Any], dict[str, float]]:
@@ -148,6 +148,8 @@ def watched(drawn: Any) -> Callable[[Any], dict[str, float]]:
 
 def hits(learner: Any, drawn: Any, at_once: int = 20) -> np.ndarray:
     """The share of queries that are told, by task, among the classes that are asked about."""
+    import torch
+
     from mesascope.training.randomness import drawing_from
 
     found = []
@@ -156,7 +158,7 @@ def hits(learner: Any, drawn: Any, at_once: int = 20) -> np.ndarray:
         with drawing_from(0, "hits", start, part.xq.device):  # what a method draws to adapt
             scores = learner(part.context, part.xq)[..., : part.yq.shape[-1]]
         found.append(tasks.accuracy(scores, part.yq))
-    return np.concatenate([one.numpy() for one in found])
+    return torch.cat(found).cpu().numpy()
 
 
 def accuracies(lab: Lab, stage: str, groups: Mapping[str, Sequence[Any]], drawn: Any) -> Any:

@@ -1,0 +1,294 @@
+"""Everything public on a device that is not the CPU: the numbers of the CPU, and no operation on two devices."""
+
+import copy
+import dataclasses
+from collections.abc import Mapping
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from simulated_device import DEVICE, simulated_device
+from torch import nn
+
+from mesascope.adapters import NumberWords, from_language_model, from_numpy, from_sklearn, from_text
+from mesascope.constructions import mesa_gradient_descent
+from mesascope.errors import ArgumentError
+from mesascope.identification import CONDITIONS, behaviour_of, identify
+from mesascope.language import head_scores, inspected, layered, next_token_loss
+from mesascope.language.sampling import next_tokens
+from mesascope.learners import GradientDescent, LeastSquares, tune
+from mesascope.lenses import compare, prompt_tune, sweep
+from mesascope.meta import METHODS, ContinualState, MetaLearner, MetaLearnerConfig, batch_of, retained
+from mesascope.nets import ClassifierConfig, InContextRegressorConfig, TransformerConfig
+from mesascope.ops import MESA_METHODS, mesa_attention
+from mesascope.records import facts
+from mesascope.runs.provenance import available_device
+from mesascope.streams import stream
+from mesascope.studies.identifying.regressors import errors_by_pairs, errors_with_all
+from mesascope.studies.lab import _followed
+from mesascope.studies.sparse.few_shot import FewShot, hits, untrained, watched
+from mesascope.tasks import (
+    Context,
+    FewShotImages,
+    FewShotSequence,
+    LinearDynamics,
+    LinearRegression,
+    RotatedDigits,
+    SwitchingImages,
+)
+from mesascope.tasks.asking import drawn
+from mesascope.testing import examples
+from mesascope.training import ModuleState, Training, fit, train
+from mesascope.training.family import stacked
+
+FAMILY = LinearRegression(n_context=10, d_in=3)
+EPISODES = FAMILY.sample(6, stream(0, "devices"))
+SEQUENCES = LinearDynamics(d=3, length=6).sample(6, stream(0, "devices"))
+PLAN = Training(steps=2, batch=4, learning_rate=0.01)
+
+
+@pytest.fixture(autouse=True)
+def computing(unchecked):
+    """Unchecked, as shapes of the same calls are checked elsewhere."""
+    with simulated_device() as computing:
+        yield computing
+
+
+def each(kind, **said):
+    return [pytest.param(build, id=f"{name}-{place}") for place, (name, build) in enumerate(examples(kind, **said))]
+
+
+def built(build):
+    """An example, of a network's config with the initial weights of seed 0."""
+    made = build()
+    return made.build(stream(0, "init")) if hasattr(made, "build") else made
+
+
+def there(model):
+    return model.to(DEVICE) if isinstance(model, nn.Module) else model
+
+
+def numbers(found):
+    """All tensors and numbers of an answer."""
+    if isinstance(found, torch.Tensor | np.ndarray | float | int):
+        return [torch.as_tensor(found)]
+    if isinstance(found, nn.Module):
+        found = found.state_dict()
+    elif not isinstance(found, list | tuple | Mapping) and hasattr(found, "__dict__"):
+        found = vars(found)
+    parts = found.values() if isinstance(found, Mapping) else found if isinstance(found, list | tuple) else ()
+    return [number for part in parts for number in numbers(part)]
+
+
+def require_same(found, expected):
+    found, expected = numbers(found), numbers(expected)
+    assert len(found) == len(expected) > 0
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(
+            one.detach().cpu(), other.detach(), rtol=1e-4, atol=1e-5, check_dtype=False, equal_nan=True
+        )
+
+
+def require_there(answer):
+    assert answer.device == torch.device(DEVICE)
+    return answer
+
+
+@pytest.mark.parametrize("build", [*each("learner"), *each("net", of="learner")])
+def test_learners_answer_as_on_the_cpu(build):
+    context, xq, _ = EPISODES.to(DEVICE)
+    require_same(require_there(there(built(build))(context, xq)), built(build)(EPISODES.context, EPISODES.xq))
+
+
+@pytest.mark.parametrize("build", [*each("predictor"), *each("net", of="predictor")])
+def test_predictors_answer_and_decode_as_on_the_cpu(build):
+    model, sequences = there(built(build)), SEQUENCES.to(DEVICE)
+    answer = require_there(model(sequences))
+    require_same(answer, built(build)(SEQUENCES))
+    state = model.init_state(6) if hasattr(model, "init_state") else None
+    for element, expected in zip(sequences.unbind(1), answer.unbind(1), strict=True) if state else ():
+        found, state = model.step(element, state)
+        require_same(found, expected.cpu())
+
+
+@pytest.mark.parametrize("build", each("family"))
+def test_families_draw_on_the_device_of_the_generator(build):
+    batch = drawn(build(), 3, stream(0, "devices", device=DEVICE))
+    for tensor in [batch] if isinstance(batch, torch.Tensor) else [*batch.context, batch.xq, batch.yq]:
+        require_there(tensor)
+
+
+@pytest.mark.parametrize(("name", "look"), [one for one in examples("lens") if "of" not in facts("lens", one[0])])
+def test_lenses_see_a_network_as_on_the_cpu(name, look):
+    if name in ("compare", "sweep", "identify"):  # which draw tasks of their own; see below
+        return
+    config = TransformerConfig(4, n_layers=2, shared=True, token_clip=9.0)
+    net = InContextRegressorConfig(config).build(stream(0, "init"))
+    require_same(look(there(copy.deepcopy(net)), EPISODES.to(DEVICE)), look(net, EPISODES))
+
+
+@pytest.mark.parametrize(("name", "look"), examples("lens", of="predictor"))
+def test_lenses_see_a_predictor_as_on_the_cpu(name, look):
+    net = mesa_gradient_descent(3, 0.1).network.float()
+    found = []
+    for one, tasks in ((net, SEQUENCES), (there(copy.deepcopy(net)), SEQUENCES.to(DEVICE))):
+        torch.manual_seed(0)  # of what is shuffled
+        found.append(look(one, tasks))
+    require_same(found[1], found[0])
+
+
+def test_what_draws_tasks_of_its_own_draws_them_there():
+    config = InContextRegressorConfig(TransformerConfig(4, init_scale=0.02))
+    net, gd = (train(config.build, FAMILY, PLAN, [0, 1], device=DEVICE).member(0), there(GradientDescent(1, 1.0)))
+    compare(net, {"gd": gd, "lsq": LeastSquares(), "ridge": from_numpy(lambda x, y, xq: xq[:, :1])}, FAMILY, tasks=10,
+            device=DEVICE)  # fmt: skip
+    sweep({"net": net, "gd": gd}, FAMILY, {"noise": [0.0, 1.0]}, tasks=10, device=DEVICE)
+    require_there(tune(gd, FAMILY, tasks=20).learner.eta)
+    with pytest.raises(ArgumentError, match="must be on the device of the network"):
+        identify(net, FAMILY, budget=300)
+
+
+def test_behaviour_is_measured_as_on_the_cpu():
+    gd, double = GradientDescent(1, 0.5).double(), EPISODES.to(torch.float64)
+    expected = behaviour_of(gd, double, stream(0, "b"))
+    for device in ("cpu", DEVICE):  # of the generator
+        require_same(behaviour_of(there(gd), double.to(DEVICE), stream(0, "b", device=device)), expected)
+        for change in CONDITIONS.values():
+            require_there(change(double.to(DEVICE), stream(0, "c", device=device)).xq)
+
+
+@pytest.mark.parametrize("method", sorted(set(MESA_METHODS) - {"fused"}))
+def test_every_method_of_the_mesa_layer_computes_as_on_the_cpu(method):
+    def attended(device):
+        inputs = [torch.randn(2, 2, 5, 3, generator=stream(0, name)).to(device).requires_grad_() for name in "qkv"]
+        ridge = torch.full((2, 3), 9.0, device=device)
+        y = mesa_attention(*inputs, ridge=ridge, method=method, **({"iterations": 50} if method in SERIES else {}))
+        return y, torch.autograd.grad(y.square().sum(), inputs)
+
+    require_same(attended(DEVICE), attended("cpu"))
+
+
+SERIES = ("neumann", "chebyshev")
+
+
+@pytest.mark.parametrize("layers", ["softmax, mesa", "delta, linear"])
+def test_language_models_train_and_continue_as_on_the_cpu(layers):
+    config = layered(layers, 40, 32, width=16, n_heads=2, forget=True)
+    tokens = torch.randint(40, (4, 16), generator=stream(0, "tokens"))
+
+    def trained(device):
+        model = config.build(stream(0, "init")).to(device)
+        fit(ModuleState(model, next_token_loss, PLAN), lambda step: tokens.to(device), PLAN)
+        logits = model(tokens.to(device))
+        next_tokens(logits[:, -1], 1.0, 0.5, stream(0, "draws", device=device))
+        return logits, vars(head_scores(model, 4)) | {"uniform": ()}, vars(inspected(model, tokens))["losses"]
+
+    require_same(trained(DEVICE), trained("cpu"))
+
+
+@pytest.mark.parametrize("build", each("method", of="tasks"))
+def test_continual_learners_learn_tasks_as_on_the_cpu(build):
+    family, net = RotatedDigits(samples=10, queries=3), ClassifierConfig("mlp", 8, size=8, classes=10)
+    tasks = stacked([family.sample(3, stream(seed, "tasks")) for seed in (0, 1)])
+
+    def learned(device):
+        state = ContinualState([net.build(stream(seed, "init")).to(device) for seed in (0, 1)], build(), [0, 1])
+        ensemble = fit(state, lambda step: batch_of(tasks.to(device), step, 5), Training(steps=6))
+        curves = {"accuracy": np.zeros((2, 3))}
+        return ensemble.weights, state.closed(), _followed(curves, retained(ensemble, tasks.to(device)), 1)
+
+    require_same(learned(DEVICE), learned("cpu"))
+
+
+@pytest.mark.parametrize("build", each("method", of="batches"))
+def test_online_learners_follow_a_stream_as_on_the_cpu(build):
+    batches = SwitchingImages(stay=0.5, ways=4, shots=5, domains=("digits",), size=8).stream(5, 0)
+
+    def learned(device):
+        state = build().state(0, device=device)
+        return fit(state, lambda step: Context(*(part.to(device) for part in batches(step))), Training(steps=5))
+
+    require_same(learned(DEVICE), learned("cpu"))
+
+
+@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize("method", METHODS)
+def test_meta_learners_adapt_and_learn_as_on_the_cpu(method, order):
+    config = MetaLearnerConfig(ClassifierConfig("mlp", 8, size=6, classes=3), method, 0.1, 2, order=order)
+    episodes = FewShotImages(ways=3, shots=1, queries=2, size=6).sample(2, stream(0, "tasks"))
+
+    def learned(device):
+        learner, tasks = config.build(stream(0, "init")).to(device), episodes.to(device)
+        plan = dataclasses.replace(PLAN, schedule="constant")
+        trained = fit(ModuleState(learner, MetaLearner.loss, plan), lambda step: tasks, plan)
+        return trained, hits(trained, tasks), watched(tasks)(trained)
+
+    require_same(learned(DEVICE), learned("cpu"))
+
+
+def test_untrained_meta_learners_are_on_the_device_of_the_run():
+    lab = SimpleNamespace(seeds=(0, 1), device=torch.device(DEVICE))
+    for learner in untrained(lab, FewShot(size=6, architecture="mlp", width=4), "sparse-maml"):
+        assert {one.device for one in learner.parameters()} == {torch.device(DEVICE)}
+
+
+def test_adapters_answer_there():
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    context, xq, _ = EPISODES.to(DEVICE)
+    for learner in (
+        from_sklearn(linear_model.Ridge()),
+        from_numpy(lambda x, y, xq: xq[:, :1]),
+        from_text(lambda _: "1.0"),
+    ):
+        require_same(require_there(learner(context, xq)), learner(EPISODES.context, EPISODES.xq))
+
+
+@pytest.mark.parametrize("read", ["mode", "mean", "sample"])
+def test_language_models_of_numbers_read_prompts_where_they_are(read):
+    words, tasks = NumberWords(), LinearRegression(n_context=4, d_in=1).sample(3, stream(0, "tasks"))
+    model = layered("softmax", len(words), 60, width=8, n_heads=2).build(stream(0, "init"))
+    expected = from_language_model(model, words, read)(tasks.context, tasks.xq)
+    for device in ("cpu", DEVICE):  # of the tasks
+        own = tasks.to(device)
+        require_same(from_language_model(there(model), words, read)(own.context, own.xq), expected)
+
+
+def test_regressors_are_compared_where_the_tasks_are():
+    tasks = LinearRegression(n_context=20, d_in=1).sample(3, stream(0, "tasks"))
+    for errors in (errors_by_pairs, errors_with_all):
+        require_same(
+            errors(LeastSquares(0.1), tasks.to(DEVICE), tasks.to(DEVICE)), errors(LeastSquares(0.1), tasks, tasks)
+        )
+
+
+def test_prompts_are_tuned_where_the_network_is():
+    family = FewShotSequence(d=3, pairs=2, tasks=2)
+    net = there(mesa_gradient_descent(3, 0.1).network.float())
+    require_there(next(prompt_tune(net, family, eos=True, training=PLAN).parameters()))
+
+
+@pytest.mark.parametrize("there_is", [False, True])
+def test_the_device_that_auto_takes_is_said_in_one_line(there_is, monkeypatch, capsys):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: there_is)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "H100")
+    taken = available_device("auto")
+    assert taken == ("cuda" if there_is else "cpu")
+    said = capsys.readouterr().err
+    assert said.startswith(f"mesascope: --device auto takes {taken} (")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        available_device,
+        EPISODES.to,
+        lambda device: stream(0, "x", device=torch.device(device)),
+        lambda device: train(InContextRegressorConfig(TransformerConfig(4)).build, FAMILY, PLAN, device=device),
+        lambda device: compare(GradientDescent(1, 1.0), {"lsq": LeastSquares()}, FAMILY, device=device),
+    ],
+)
+def test_a_device_without_float64_is_refused_and_why(use):
+    with pytest.raises(ArgumentError, match=r"^device must have float64, .*, but is 'mps(:0)?': pass 'cpu'\.$"):
+        use("mps")
