@@ -24,7 +24,7 @@ def built(layers="softmax, delta, mesa", width=16, seed=0, **options):
     config = layered(layers, 50, 64, width=width, n_heads=2, **own, **options)
     network = config.build(stream(seed, "init")).double().eval()
     with torch.no_grad():
-        network.logits.mul_(4)
+        network.logits.weight.mul_(4)
     return huggingface.MesascopeForCausalLM.of(network, eos_token_id=0, pad_token_id=0)
 
 

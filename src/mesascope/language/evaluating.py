@@ -57,7 +57,7 @@ def evaluated(
     """
     read = corpus_windows(model, tokenizer, corpus, split, windows)
     with evaluating(model):
-        losses = token_losses(model, read.to(model.embedding.device)).double().cpu()
+        losses = token_losses(model, read.to(model.embedding.weight.device)).double().cpu()
     if not bool(losses.isfinite().all()):
         raise NumericalError(f"losses must be finite, but some are not on {corpus}: train the model anew.")
     parts = {first: Measurement.of(own) for first, own in losses_by_octave(losses).items()}
