@@ -245,18 +245,18 @@ class MesascopeForCausalLM(PreTrainedModel, GenerationMixin):
             real, cache.counts if cache is not None and read else None, position_ids, seq_idx,
             cu_seq_lens_q=cu_seq_lens_q, cu_seq_lens_k=cu_seq_lens_k,
         )  # fmt: skip
-        if labels is not None and not (isinstance(logits_to_keep, int) and logits_to_keep == 0):
+        last = None if isinstance(logits_to_keep, Tensor) else logits_to_keep or None
+        if labels is not None and (last is not None or isinstance(logits_to_keep, Tensor)):
             refuse("logits_to_keep", "be 0 where labels are given", logits_to_keep, "leave one of them out")
-        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) and logits_to_keep else logits_to_keep
+        kept = logits_to_keep if isinstance(logits_to_keep, Tensor) else slice(-(last or 0), None)
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states
         names = ["embedded", *(f"layers.{index}" for index in range(self.config.num_hidden_layers))]
         with self.model.cached(names) if output_hidden_states else contextlib.nullcontext({}) as held:
-            last = logits_to_keep if isinstance(kept, slice) and not output_hidden_states else None
-            logits, whole = self._logits(input_ids, real, starts, mask, cache, last)
+            logits, whole = self._logits(input_ids, real, starts, mask, cache, None if output_hidden_states else last)
         return CausalLMOutputWithPast(
             loss=None if labels is None else self._loss(logits, labels, starts, real, num_items_in_batch),
-            logits=logits if isinstance(kept, int) or logits.shape[1] == last else logits[:, kept],
+            logits=logits[:, kept],
             past_key_values=cache,  # type: ignore[arg-type]
             # After a crop the cache may have read tokens again before these.
             hidden_states=tuple(whole(own)[:, -count:] for own in held.values()) or None,
