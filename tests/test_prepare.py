@@ -199,9 +199,12 @@ def test_folders_are_read_in_the_order_of_names_and_other_files_left_alone(tmp_p
 
 
 def test_what_is_no_text_is_refused_by_name_and_rows_are_rows(tmp_path):
-    (tmp_path / "rows.jsonl.zst").write_bytes(b"(\xb5/\xfd\x00 packed otherwise")
-    with pytest.raises(ArgumentError, match=r"rows\.jsonl\.zst must be text in UTF-8, but has bytes of 0: unpack it"):
-        prepare([tmp_path / "rows.jsonl.zst"], tmp_path / "out")
+    (tmp_path / "rows.jsonl.bz2").write_bytes(b"BZh9\x00 packed otherwise")
+    with pytest.raises(ArgumentError, match=r"rows\.jsonl\.bz2 must be text in UTF-8, but has bytes of 0: unpack it"):
+        prepare([tmp_path / "rows.jsonl.bz2"], tmp_path / "out")
+    (tmp_path / "wide.txt").write_text("text", "utf-16")
+    with pytest.raises(ArgumentError, match=r"wide\.txt must be text in UTF-8, but is in UTF-16: save it as UTF-8"):
+        prepare([tmp_path / "wide.txt"], tmp_path / "out")
     (tmp_path / "c4.json.gz").write_bytes(gzip.compress(rows(TEXTS).encode()))
     assert texts_of(tmp_path / "c4.json.gz") == (TEXTS, [])
 
