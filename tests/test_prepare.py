@@ -242,7 +242,7 @@ def test_a_tokenizer_of_somebody_else_is_not_written_over(tmp_path):
         ({"validation": 0.9}, "validation must be at most 0.5"),
         (
             {"validation": 1e-9},
-            r"validation must have a document, but all 60 are in the other part \(validation = 1e-09\)",
+            r"validation must be a token or more of the 3,080 that there are, but is 1e-09: pass a larger share",
         ),
         ({"broken": "keep"}, "broken must be one of 'refuse', 'skip'"),
         (

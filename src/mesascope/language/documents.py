@@ -35,6 +35,8 @@ class Piece(NamedTuple):
     text: str
     begins: bool
     """True if a document begins with it."""
+    place: tuple[int, int] = (0, 0)
+    """Number of its file, and of the piece in it."""
 
 
 class Problem(NamedTuple):
@@ -169,7 +171,9 @@ def _lines(path: Path, reading: Reading, most: int = -1) -> Iterator[tuple[int, 
                 start = len(codecs.BOM_UTF8) if number == 0 and line.startswith(codecs.BOM_UTF8) else 0
                 number += ended
                 # A cut within a character or an end of line goes on with it.
-                while not line.endswith(b"\n") and (line.endswith(b"\r") or _cut_short(line)) and (rest := file.read(1)):
+                while (
+                    not line.endswith(b"\n") and (line.endswith(b"\r") or _cut_short(line)) and (rest := file.read(1))
+                ):
                     line += rest
                 ended = line.endswith(b"\n")
                 try:
@@ -177,7 +181,9 @@ def _lines(path: Path, reading: Reading, most: int = -1) -> Iterator[tuple[int, 
                 except UnicodeDecodeError as error:
                     reading.report(Problem(path, number, f"no UTF-8 ({error.reason} at byte {error.start})"))
         except (EOFError, gzip.BadGzipFile, zlib.error, _DamagedError) as error:
-            reading.report(Problem(path, number + 1, f"no whole {_PACKED[path.suffix.lower()]} file ({_first_words(error)})"))
+            reading.report(
+                Problem(path, number + 1, f"no whole {_PACKED[path.suffix.lower()]} file ({_first_words(error)})")
+            )
 
 
 def _unpacked(path: Path, raw: IO[bytes]) -> Any:

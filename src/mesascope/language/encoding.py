@@ -52,18 +52,23 @@ def encoded(tokenizer: Any, batches: Iterable[Sequence[Piece]]) -> Iterator[Enco
         parted = not all(piece.begins for piece in batch) or len(batch[-1].text) >= documents.PIECE
         encode = tokenizer.encode_batch if parted else tokenizer.encode_batch_fast
         for piece, text, encoding in zip(batch, texts, encode(texts, add_special_tokens=False), strict=True):
+            end, start = None, 0
+            if held is not None and not piece.begins:
+                cut = _cut(held, text, encoding)
+                if cut is None:
+                    held = _joined(tokenizer, held, text)
+                    continue
+                end, start = cut
             if held is not None:
-                if piece.begins:
-                    yield Encoded(held.piece, np.array(held.encoding.ids[held.start :], np.int64), True)
-                else:
-                    cut = _cut(held, text, encoding)
-                    if cut is None:
-                        held = _joined(tokenizer, held, text)
-                        continue
-                    yield Encoded(held.piece, np.array(held.encoding.ids[held.start : cut[0]], np.int64), False)
-            held = _Held(piece, text, encoding, 0 if piece.begins else cut[1])
+                yield _tokens(held, end)
+            held = _Held(piece, text, encoding, start)
     if held is not None:
-        yield Encoded(held.piece, np.array(held.encoding.ids[held.start :], np.int64), True)
+        yield _tokens(held, None)
+
+
+def _tokens(held: _Held, end: int | None) -> Encoded:
+    """The tokens before a cut; all, at the end of a document, if None."""
+    return Encoded(held.piece, np.array(held.encoding.ids[held.start : end], np.int64), end is None)
 
 
 def _joined(tokenizer: Any, held: _Held, text: str) -> _Held:
@@ -80,13 +85,13 @@ def _cut(held: _Held, text: str, encoding: Any) -> tuple[int, int] | None:
         return None
     first = _within(held.encoding, shift + overlap // 4, shift + 3 * overlap // 4, shift)
     second = _within(encoding, overlap // 4, 3 * overlap // 4, 0)
-    places = {token[1:]: index for index, token in second.items()}
+    places = {(start, end): index for index, (_, start, end) in reversed(second.items())}
     wide = range(-_AGREEING, _AGREEING)
-    for index, (_, *place) in sorted(first.items(), key=lambda item: abs(item[1][1] - overlap // 2)):
-        other = places.get(tuple(place))
-        if other is None or index < held.start + _AGREEING or first.get(index - 1, (0, 0, 0))[2] > place[0]:
-            continue
-        if all((own := first.get(index + step)) and own == second.get(other + step) for step in wide):
+    for index, (_, start, end) in sorted(first.items(), key=lambda item: abs(item[1][1] - overlap // 2)):
+        other = places.get((start, end))
+        if other is None or index < held.start + _AGREEING or (index - 1 in first and first[index - 1][2] > start):
+            continue  # not the first token of a character
+        if all(index + step in first and first[index + step] == second.get(other + step) for step in wide):
             return index, other
     return None
 
