@@ -159,7 +159,7 @@ def _is_packed(path: Path) -> bool:
 
 def _lines(path: Path, reading: Reading, most: int = -1) -> Iterator[tuple[int, str]]:
     """Number and text of every line that is UTF-8, in parts of ``most`` bytes where it is longer."""
-    number, ended = 0, True
+    number, ended, begun = 0, True, False
     with path.open("rb") as raw, _unpacked(path, raw) as file:
         try:
             start = file.peek(1)  # type: ignore[attr-defined]
@@ -168,16 +168,17 @@ def _lines(path: Path, reading: Reading, most: int = -1) -> Iterator[tuple[int, 
             if b"\0" in start:
                 raise ArgumentError(f"{path} must be text in UTF-8, but has bytes of 0: unpack it, or leave it out.")
             while line := file.readline(most):
-                start = len(codecs.BOM_UTF8) if number == 0 and line.startswith(codecs.BOM_UTF8) else 0
                 number += ended
                 # A cut within a character or an end of line goes on with it.
                 while (
                     not line.endswith(b"\n") and (line.endswith(b"\r") or _cut_short(line)) and (rest := file.read(1))
                 ):
                     line += rest
-                ended = line.endswith(b"\n")
+                if not begun and line.startswith(codecs.BOM_UTF8):
+                    line = line[len(codecs.BOM_UTF8) :]
+                ended, begun = line.endswith(b"\n"), True
                 try:
-                    yield number, line[start:].decode()
+                    yield number, line.decode()
                 except UnicodeDecodeError as error:
                     reading.report(Problem(path, number, f"no UTF-8 ({error.reason} at byte {error.start})"))
         except (EOFError, gzip.BadGzipFile, zlib.error, _DamagedError) as error:
