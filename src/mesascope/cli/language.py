@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import operator
 import re
 import shlex
@@ -67,8 +68,10 @@ class Prepare:
             stop.add_note(shlex.join(["mesascope", *sys.argv[1:]]))
             raise
         for split, own in corpus.index.splits.items():
-            print(f"{split}: {own.tokens:,} tokens of {own.documents:,} documents")
-        print(f"{corpus.index.vocabulary:,} different tokens; {corpus.index.skipped:,} lines left out")
+            kind = "document" if own.documents == 1 else "documents"
+            print(f"{split}: {own.tokens:,} tokens of {own.documents:,} {kind}")
+        lines = "line" if corpus.index.skipped == 1 else "lines"
+        print(f"{corpus.index.vocabulary:,} different tokens; {corpus.index.skipped:,} {lines} left out")
         print(f"corpus: {self.out.resolve()}")
 
 
@@ -94,6 +97,8 @@ class Train:
 
     def __call__(self) -> None:
         from mesascope.language import resume_language_run, train_language_model
+        from mesascope.language.losses import SIGN
+        from mesascope.measurement import Measurement
         from mesascope.training import by_first, is_first_process, joined, keep_freed_memory
 
         keep_freed_memory()
@@ -112,7 +117,11 @@ class Train:
             if not is_first_process():
                 return
         last = run.metrics("model")[-1]
-        print(f"validation loss {last['loss']:.4f} nats a token, in-context score {last['in_context_score']:.4f}")
+        loss, score = (
+            Measurement(last[name], last.get(f"{name}_stderr", math.nan), 1) for name in ("loss", "in_context_score")
+        )
+        print(f"validation loss {loss} nats a token")
+        print(f"in-context score {score} ({SIGN})")
         print(f"model: {(run.path / 'model').resolve()}")
 
     def _run(self, folder: Path) -> Any:

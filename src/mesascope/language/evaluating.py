@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mesascope.errors import NumericalError, refuse, require_count
-from mesascope.language.losses import in_context_score, losses_by_octave, token_losses
+from mesascope.language.losses import SIGN, in_context_score, losses_by_octave, token_losses
 from mesascope.language.shards import TOKENIZER
 from mesascope.language.tokenizing import load_tokenizer, tokenizer_checksum
 from mesascope.language.windows import TextWindows
@@ -41,7 +41,7 @@ class Evaluation:
 
     def __str__(self) -> str:
         lines = [f"loss {self.loss} nats a token, perplexity {self.perplexity:.4g}, {self.loss.n} windows"]
-        lines.append(f"in-context score {self.score}")
+        lines.append(f"in-context score {self.score} ({SIGN})")
         lines += [f"from token {first:>5}: {own}" for first, own in self.by_token.items()]
         return "\n".join(lines)
 

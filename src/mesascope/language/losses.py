@@ -15,10 +15,13 @@ from mesascope.nets import LanguageModel
 from mesascope.shapes import Float, Int, Tensor
 from mesascope.training import Ensemble
 
-__all__ = ["in_context_score", "losses_by_octave", "losses_of", "next_token_loss", "token_losses"]
+__all__ = ["SIGN", "in_context_score", "losses_by_octave", "losses_of", "next_token_loss", "token_losses"]
 
 # Tokens that the score compares, and the context that they are of (Olsson et al. 2022).
 _EARLY, _LATE, _OF = 50, 500, 1024
+SIGN = (
+    "loss late in a window less the loss early in it, in nats: below 0 if the model predicts better with more context"
+)
 
 
 def next_token_loss(model: Ensemble | nn.Module, windows: Int[Tensor, "*batch t"]) -> Float[Tensor, "*members"]:

@@ -205,7 +205,7 @@ def _broken(problem: Problem, problems: list[Problem], what: str) -> None:
     if what == "refuse":
         raise ArgumentError(
             f"{problem.path} must be text that can be read, but line {problem.line} is {problem.what}: mend it, or "
-            'pass broken="skip".'
+            "skip broken lines."
         )
     problems.append(problem)
     if len(problems) <= _TOLD:
