@@ -1,5 +1,7 @@
 """Language models as transformers' own: generation with states equals generation without, folders, padding, Trainer."""
 
+import copy
+import pickle
 import warnings
 
 import pytest
@@ -11,6 +13,7 @@ from mesascope.errors import ArgumentError
 from mesascope.language import layered
 from mesascope.nets import LanguageModel
 from mesascope.streams import stream
+from mesascope.training.marks import undecayed
 
 transformers = pytest.importorskip("transformers")
 huggingface = pytest.importorskip("mesascope.language.huggingface")
@@ -24,7 +27,7 @@ def built(layers="softmax, delta, mesa", width=16, seed=0, **options):
     config = layered(layers, 50, 64, width=width, n_heads=2, **own, **options)
     network = config.build(stream(seed, "init")).double().eval()
     with torch.no_grad():
-        network.logits.mul_(4)
+        network.logits.weight.mul_(4)
     return huggingface.MesascopeForCausalLM.of(network, eos_token_id=0, pad_token_id=0)
 
 
@@ -218,19 +221,181 @@ def test_folders_give_back_the_same_model(tied, tmp_path):
     assert torch.equal(found(prompts()).logits, model(prompts()).logits)
 
 
-def test_trainer_trains_it(tmp_path):
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("packed", [False, True])
+def test_trainer_trains_it(packed, tmp_path):
+    """With noise in the embeddings (NEFTune), and rows one after the other or packed in one."""
     pytest.importorskip("accelerate")
     model, again, tokens = built().float(), built(seed=1).float(), prompts(8, 12)
     rows = [{"input_ids": row, "labels": row} for row in tokens]
+    more: dict = {"data_collator": transformers.DataCollatorWithFlattening()} if packed else {}
     before = model(tokens, labels=tokens).loss.item()
     plan = transformers.TrainingArguments(
         str(tmp_path), max_steps=20, per_device_train_batch_size=4, learning_rate=1e-2, report_to=[], use_cpu=True,
-        disable_tqdm=True, save_strategy="steps", save_steps=10, logging_strategy="no",
+        disable_tqdm=True, save_strategy="steps", save_steps=10, logging_strategy="no", neftune_noise_alpha=0.1,
     )  # fmt: skip
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        transformers.Trainer(model, plan, train_dataset=rows).train()
+        transformers.Trainer(model, plan, train_dataset=rows, **more).train()
         half = str(tmp_path / "checkpoint-10")
-        transformers.Trainer(again, plan, train_dataset=rows).train(resume_from_checkpoint=half)
+        transformers.Trainer(again, plan, train_dataset=rows, **more).train(resume_from_checkpoint=half)
     torch.testing.assert_close(again.state_dict(), model.state_dict())
     assert model.eval()(tokens, labels=tokens).loss.item() < 0.7 * before
+
+
+# Keywords are honoured, or refused in a sentence
+
+
+def packed_as(kind, lengths, tokens):
+    """What callers tell of documents that lie in one row."""
+    ends = torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0, dtype=torch.int32)
+    return {
+        "position_ids": {"position_ids": torch.cat([torch.arange(length) for length in lengths])[None]},
+        "seq_idx": {"seq_idx": torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths))[None]},
+        "cu_seq_lens": {"cu_seq_lens_q": ends, "cu_seq_lens_k": ends, "max_length_q": 9, "max_length_k": 9},
+    }[kind]
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    st.lists(st.integers(1, 9), min_size=1, max_size=4), st.sampled_from(LAYERS), st.booleans(),
+    st.sampled_from(["position_ids", "seq_idx", "cu_seq_lens"]),
+)  # fmt: skip
+def test_packed_documents_do_not_see_each_other(lengths, layers, learned, kind):
+    """Logits, hidden states and loss are those of each document alone."""
+    model = built(layers, positions="learned" if learned else "none")
+    tokens = prompts(1, sum(lengths))
+    found = model(tokens, labels=tokens, output_hidden_states=True, **packed_as(kind, lengths, tokens))
+    alone = [model(part, output_hidden_states=True) for part in tokens.split(lengths, 1)]
+    torch.testing.assert_close(found.logits, torch.cat([one.logits for one in alone], 1))
+    torch.testing.assert_close(found.hidden_states[-1], torch.cat([one.hidden_states[-1] for one in alone], 1))
+    pairs = [(one.logits[0, :-1], part[0, 1:]) for one, part in zip(alone, tokens.split(lengths, 1), strict=True)]
+    logits, told = (torch.cat(parts) for parts in zip(*pairs, strict=True))
+    if len(told):
+        torch.testing.assert_close(found.loss, torch.nn.functional.cross_entropy(logits.float(), told))
+
+
+def test_packed_rows_may_end_in_padding_and_hold_more_tokens_than_places():
+    model, (first, second, third) = built(), prompts(3, 40)
+    rows = torch.stack([torch.cat([first, second]), torch.cat([third, torch.zeros_like(third)])])
+    positions = torch.arange(40).repeat(2, 2)
+    found = model(rows, torch.tensor([[1] * 80, [1] * 40 + [0] * 40]), position_ids=positions, logits_to_keep=45).logits
+    expected = model(torch.stack([first, second, third])).logits
+    torch.testing.assert_close(found[0], torch.cat([expected[0, -5:], expected[1]]))
+    torch.testing.assert_close(found[1, :5], expected[2, -5:])
+
+
+REFUSED = {
+    "positions": ({"position_ids": torch.arange(9)[None] + 5}, "position_ids must count the tokens of each document"),
+    "positions 3D": ({"position_ids": torch.zeros(3, 1, 9)}, r"position_ids must have shape \(1, 9\)"),
+    "disagreement": (
+        {"position_ids": torch.arange(9)[None], "seq_idx": torch.tensor([[0] * 4 + [1] * 5])},
+        "seq_idx must begin documents where position_ids does",
+    ),
+    "lengths": ({"cu_seq_lens_q": torch.tensor([0, 4])}, "cu_seq_lens_q must rise from 0 to 9"),
+    "keys": (
+        {"cu_seq_lens_q": torch.tensor([0, 4, 9]), "cu_seq_lens_k": torch.tensor([0, 5, 9])},
+        "cu_seq_lens_k must begin documents where cu_seq_lens_q does",
+    ),
+    "4D mask": ({"attention_mask": torch.ones(1, 1, 9, 9)}, r"attention_mask must have shape \(batch, t\)"),
+    "masks by layer": ({"attention_mask": {"full_attention": None}}, r"attention_mask must have shape \(batch, t\)"),
+    "mask of numbers": (
+        {"attention_mask": torch.tensor([[1] * 4 + [2] * 5])}, "attention_mask must hold 0 and 1 alone, but is 2"
+    ),
+    "embeddings": ({"inputs_embeds": torch.zeros(1, 9, 16)}, "inputs_embeds must be left out"),
+    "types": ({"token_type_ids": torch.zeros(1, 9)}, "token_type_ids must be left out"),
+    "heads": ({"head_mask": torch.ones(2)}, "head_mask must be left out"),
+    "cache": (
+        {"use_cache": True, "seq_idx": torch.tensor([[0] * 4 + [1] * 5])},
+        "use_cache must be left out where a row holds several documents",
+    ),
+    "labels": ({"labels": torch.full((1, 9), 50)}, "labels must be from 0 to 49, but is"),
+    "no tokens": ({"input_ids": None}, r"input_ids must have shape \(batch, t\), but is None"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.usefixtures("unchecked")
+def test_keywords_that_cannot_be_honoured_are_refused(name):
+    given, message = REFUSED[name]
+    with pytest.raises(ArgumentError, match=message):
+        built()(**{"input_ids": prompts(1)} | given)
+
+
+def test_settings_of_the_config_are_honoured_and_keywords_of_none_change_nothing():
+    model, tokens = built(), prompts()
+    empty = dict.fromkeys(["inputs_embeds", "token_type_ids", "position_ids", "head_mask", "seq_idx", "cu_seq_lens_q"])
+    torch.testing.assert_close(model(tokens, **empty).logits, model(tokens).logits)
+    model.config.output_hidden_states = True
+    assert len(model(tokens).hidden_states) == 4
+    model.config.output_attentions = True
+    with pytest.raises(ArgumentError, match="output_attentions must be False"):
+        model(tokens)
+
+
+def test_positions_go_on_after_a_cache():
+    model, tokens, cache = built(), prompts(2, 12), huggingface.StateCache()
+    mask = (torch.arange(12) >= torch.tensor([[0], [3]])).long()
+    positions = (mask.cumsum(-1) - 1).clamp_min(0)
+    found = [
+        model(part, seen, cache, position_ids=own).logits
+        for part, seen, own in (
+            (tokens[:, :7], mask[:, :7], positions[:, :7]), (tokens[:, 7:], mask, positions[:, 7:])
+        )
+    ]  # fmt: skip
+    torch.testing.assert_close(torch.cat(found, 1)[mask > 0], model(tokens, mask).logits[mask > 0])
+    with pytest.raises(ArgumentError, match="position_ids must count the tokens of each document from 0"):
+        model(tokens[:, :2], past_key_values=cache, position_ids=positions[:, 7:9])
+    with pytest.raises(ArgumentError, match="use_cache must be left out"):
+        model(tokens[:, :2], past_key_values=cache, position_ids=positions[:1, :2])
+
+
+@pytest.mark.parametrize("end", [[3, 7], 7])
+def test_generation_ends_at_any_token_that_ends_a_text(end):
+    model, tokens = built(), prompts(1)
+    told = drawn(model, tokens, do_sample=False, eos_token_id=[])[0, 9:].tolist()
+    last = told[4]
+    ends = [last, 49] if isinstance(end, list) else last
+    again = huggingface.MesascopeForCausalLM.of(model.model, eos_token_id=ends, pad_token_id=0)
+    assert drawn(again, tokens, do_sample=False)[0, 9:].tolist() == told[: told.index(last) + 1]
+
+
+def test_embeddings_are_modules_that_hooks_see_and_callers_replace():
+    for tied in (False, True):
+        config = layered("softmax, mesa", 50, 64, width=16, tied=tied)
+        model, tokens = huggingface.MesascopeForCausalLM(huggingface.MesascopeConfig(config)).eval(), prompts()
+        embedding, before = model.get_input_embeddings(), model(tokens).logits
+        with embedding.register_forward_hook(lambda module, given, made: made * 0):
+            assert not torch.allclose(model(tokens).logits, before)
+        other = torch.nn.Embedding(50, 16)
+        model.set_input_embeddings(other)
+        assert model.get_input_embeddings() is other
+        assert not torch.allclose(model(tokens).logits, before)
+        assert model.resize_token_embeddings(50) is other
+        model.tie_weights()
+        head = model.get_output_embeddings()
+        assert head is None if tied else head.weight.shape == (50, 16)
+        new = torch.nn.Linear(16, 50, bias=False)
+        if tied:
+            with pytest.raises(ArgumentError, match="new_embeddings must be left out where logits are products"):
+                model.set_output_embeddings(new)
+        else:
+            model.set_output_embeddings(new)
+            assert model.get_output_embeddings() is new
+        with pytest.raises(ArgumentError, match=r"the module must have weights of shape \(50, 16\)"):
+            model.set_input_embeddings(torch.nn.Embedding(51, 16))
+        with pytest.raises(ArgumentError, match="new_num_tokens must be 50"):
+            model.resize_token_embeddings(60)
+        enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
+        with pytest.raises(ValueError, match=r"does not support .* checkpointing"):
+            enable()
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))], ids=["copy", "pickle"])
+def test_models_and_caches_can_be_copied_and_pickled(copied):
+    model, cache, tokens = built(), huggingface.StateCache(), prompts(2, 12)
+    with torch.no_grad():
+        model(tokens[:, :6], past_key_values=cache)
+    again, other = copied((model, cache))
+    torch.testing.assert_close(again(tokens[:, 6:], past_key_values=other).logits, model(tokens).logits[:, 6:])
+    assert undecayed(again.model) == undecayed(model.model)

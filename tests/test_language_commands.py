@@ -40,7 +40,7 @@ def test_a_corpus_is_told_in_numbers_and_its_broken_lines_too(folder, tmp_path, 
     line = ("prepare", folder / "songs.jsonl", "--field", "song", "--validation", "0.2", "--out")
     code, said = told(capsys, *line, tmp_path / "out")
     assert code == 0
-    assert "257 different tokens; 1 lines left out" in said.out
+    assert "257 different tokens; 1 line left out" in said.out
     assert "songs.jsonl:61: no JSON" in said.err
     corpus = open_corpus(folder / "corpus")
     assert f"train: {corpus.tokens('train'):,} tokens of" in said.out

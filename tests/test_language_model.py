@@ -117,8 +117,8 @@ def test_places_differ():
     ("tokens", "message"),
     [
         (torch.zeros(1, 41, dtype=torch.long), "tokens must be at most 40 long, but is 41: shorten the text."),
-        (torch.full((1, 3), 202), "tokens must be from 0 to 201, but is [202, 202]: use its own tokenizer."),
-        (torch.full((1, 3), -1), "tokens must be from 0 to 201, but is [-1, -1]: use its own tokenizer."),
+        (torch.full((1, 3), 202), "tokens must be from 0 to 201, but is [202, 202]: use the model's own tokenizer."),
+        (torch.full((1, 3), -1), "tokens must be from 0 to 201, but is [-1, -1]: use the model's own tokenizer."),
     ],
 )
 def test_tokens_that_it_cannot_read_are_refused(tokens, message):

@@ -7,6 +7,10 @@ import io
 import json
 import os
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +19,9 @@ import pyarrow.parquet
 import pytest
 
 from mesascope.errors import ArgumentError
-from mesascope.language import TextWindows, documents, open_corpus, prepare, tokenizing
-from mesascope.language.documents import Reading, files_of, pieces
+from mesascope.language import TextWindows, documents, encoding, open_corpus, prepare, preparing, tokenizing
+from mesascope.language.documents import Piece, Reading, files_of, pieces
+from mesascope.language.shards import ShardWriter
 from mesascope.language.tokenizing import load_tokenizer
 
 TEXTS = [f"document {number}: naïve {'x' * number}\n" for number in range(60)]
@@ -52,6 +57,9 @@ def written(folder, kind):
         path.write_text(rows(TEXTS))
     elif kind == "rows.jsonl.gz":
         path.write_bytes(gzip.compress(rows(TEXTS).encode()))
+    elif kind == "rows.jsonl.zst":
+        packed = [pa.Codec("zstd").compress(rows(part).encode(), asbytes=True) for part in (TEXTS[:9], TEXTS[9:])]
+        path.write_bytes(b"".join(packed))
     elif kind == "table.parquet":
         pyarrow.parquet.write_table(pa.table({"text": TEXTS, "n": range(len(TEXTS))}), path, row_group_size=7)
     elif kind == "data-00000.arrow":
@@ -63,7 +71,9 @@ def written(folder, kind):
     return path
 
 
-@pytest.mark.parametrize("kind", ["rows.jsonl", "rows.jsonl.gz", "table.parquet", "data-00000.arrow", "delimited.txt"])
+@pytest.mark.parametrize(
+    "kind", ["rows.jsonl", "rows.jsonl.gz", "rows.jsonl.zst", "table.parquet", "data-00000.arrow", "delimited.txt"]
+)
 @pytest.mark.parametrize("tokenizer", ["bytes", "bpe:300"])
 def test_every_format_gives_the_same_documents_back(kind, tokenizer, tmp_path):
     path = written(tmp_path, kind)
@@ -132,6 +142,8 @@ def test_rows_that_no_text_can_be_made_of_are_left_out(tmp_path):
     assert said[0] == "1: half of a character in 'text'"
     assert said[1].startswith("2: no JSON (Exceeds the limit")
     assert said[2] == "3: no JSON (nested too deeply)"
+    (tmp_path / "cut.jsonl.zst").write_bytes(pa.Codec("zstd").compress(rows(TEXTS).encode(), asbytes=True)[:-20])
+    assert "no whole Zstandard file" in texts_of(tmp_path / "cut.jsonl.zst")[1][-1]
     packed = bytearray(gzip.compress(rows(TEXTS).encode()))
     packed[60:80] = bytes(20)
     (tmp_path / "b.jsonl.gz").write_bytes(packed)
@@ -198,10 +210,200 @@ def test_folders_are_read_in_the_order_of_names_and_other_files_left_alone(tmp_p
     assert files_of([tmp_path / "image.png"]) == [tmp_path / "image.png"]
 
 
+def test_hidden_files_are_left_out_and_files_named_twice_read_once(tmp_path):
+    folder = tmp_path / ".home" / "texts"  # a hidden folder above is no reason
+    for name in ("a.txt", "sub/b.txt", "._a.txt", ".git/c.txt", "sub/.ipynb_checkpoints/b-checkpoint.txt"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("x")
+    (folder / "c.txt").symlink_to(folder / "a.txt")
+    expected = [folder / "a.txt", folder / "sub" / "b.txt"]
+    assert files_of([folder]) == expected
+    assert files_of([folder / "sub", folder, folder / "a.txt"]) == expected[::-1]
+    assert files_of([folder / "._a.txt"]) == [folder / "._a.txt"]
+
+
+@pytest.mark.parametrize("size", [1, 5, 1 << 20])
+def test_ends_of_lines_are_read_as_python_reads_them(size, tmp_path, monkeypatch):
+    monkeypatch.setattr(documents, "PIECE", size)
+    path = tmp_path / "text.txt"
+    path.write_bytes(b"\xef\xbb\xbfone\r\nline\r\n\r\ntwo\rlines\r\r\nthree\r\n")
+    texts = path.read_text("utf-8-sig").split("\n\n")
+    assert len(texts) == 3
+    for delimiter in ("\n\n", "\r\n\r\n"):
+        assert texts_of(path, delimiter=delimiter) == (texts, [])
+
+
+def test_a_delimiter_that_is_not_there_is_told(tmp_path, capsys):
+    for name in "ab":
+        (tmp_path / f"{name}.txt").write_text("one|two|three")
+    prepare([tmp_path / "a.txt"], tmp_path / "one", delimiter="|", validation=0.3)
+    assert "delimiter" not in capsys.readouterr().err
+    prepare([tmp_path], tmp_path / "two", delimiter="\\n", validation=0.3)
+    said = capsys.readouterr().err
+    assert f"delimiter '\\\\n' is not in {tmp_path / 'a.txt'} and in 1 more: a file is one document" in said
+
+
+# A long document, a single document, and an interruption
+
+
+def trained(name, texts):
+    """Tokenizers that treat the beginning of a text, its characters, or parts of a word in ways of their own."""
+    library = pytest.importorskip("tokenizers")
+    models, before, normal = library.models, library.pre_tokenizers, library.normalizers
+    plain = {"vocab_size": 300, "special_tokens": ["<unk>", tokenizing.END], "show_progress": False}
+    model, normalizer, splitter = {
+        "metaspace": (models.BPE(unk_token="<unk>"), None, before.Metaspace()),
+        "first": (models.BPE(unk_token="<unk>"), None, before.Metaspace(prepend_scheme="first", split=False)),
+        "nfc": (models.BPE(unk_token="<unk>"), normal.NFC(), before.ByteLevel()),
+        "unigram": (models.Unigram(), normal.Sequence([normal.NFKC(), normal.Strip()]), before.Metaspace()),
+        "wordpiece": (models.WordPiece(unk_token="<unk>"), normal.BertNormalizer(), before.BertPreTokenizer()),
+    }[name]
+    tokenizer = library.Tokenizer(model)
+    if normalizer is not None:
+        tokenizer.normalizer = normalizer
+    tokenizer.pre_tokenizer = splitter
+    makers = library.trainers
+    maker = {
+        "unigram": lambda: makers.UnigramTrainer(unk_token="<unk>", **plain),
+        "wordpiece": lambda: makers.WordPieceTrainer(**plain),
+    }.get(name, lambda: makers.BpeTrainer(max_token_length=8, **plain))()
+    tokenizer.train_from_iterator(texts, maker)
+    return tokenizer
+
+
+@pytest.mark.parametrize("name", ["metaspace", "first", "nfc", "unigram", "wordpiece"])
+def test_tokens_of_a_long_document_are_those_of_the_whole(name, monkeypatch):
+    monkeypatch.setattr(documents, "PIECE", 3001)
+    generator = np.random.default_rng(0)
+    words = ["".join(generator.choice([*"abcdeé-'", "e\u0301"], size)) for size in generator.integers(1, 9, 60)]
+    texts = [" ".join(generator.choice(words, 4000)), "b" * 9000, "short", "e\u0301" * 5000 + "\n " * 2000]
+    tokenizer = trained(name, [texts[0][:9000]])
+    cut = [Piece(text[start : start + 3001], start == 0) for text in texts for start in range(0, len(text), 3001)]
+    found, parts = [[]], 0
+    for part in encoding.encoded(tokenizer, [cut[start : start + 2] for start in range(0, len(cut), 2)]):
+        found[-1] += part.tokens.tolist()
+        found += [[]] if part.ends else []
+        parts += 1
+    assert found[:-1] == [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
+    assert parts > len(texts) + 4  # so that the first was cut
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("part", ["train", "validation"])
+@pytest.mark.parametrize("shard", [1 << 20, 64])
+def test_few_documents_in_one_part_are_split_by_position(count, part, shard, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(preparing, "_split", lambda text, share: part)
+    (tmp_path / "text.txt").write_text("|".join(["the text of a book " * 20] * count))
+    corpus = prepare([tmp_path / "text.txt"], tmp_path / "out", delimiter="|", validation=0.1, shard=shard)
+    whole = np.concatenate([*corpus["train"], *corpus["validation"]])
+    words = load_tokenizer(corpus.folder / "tokenizer.json").encode("the text of a book " * 20).ids
+    assert whole.tolist() == [*words, corpus.index.end] * count
+    assert corpus.tokens("validation") == round(0.1 * 381 * count)
+    assert [corpus.index.splits[split].documents for split in ("train", "validation")] == [count, 1]
+    assert f"validation: the last {corpus.tokens('validation')} of {381 * count:,} tokens" in capsys.readouterr().err
+    for split in ("train", "validation"):
+        corpus.verify(split)
+
+
+def same_files(one, other):
+    read = {path.name: path.read_bytes() for path in one.iterdir()}
+    return read == {path.name: path.read_bytes() for path in other.iterdir()}
+
+
+def two_files(folder):
+    folder.mkdir()
+    (folder / "a.jsonl").write_text(rows(TEXTS[:30]) + "{\n")
+    (folder / "b.txt").write_text("|".join([*TEXTS[30:], "long " * 300]))
+    return folder
+
+
+@pytest.mark.parametrize(("stop", "after"), [(KeyboardInterrupt, 2), (OSError, 75), (KeyboardInterrupt, 110)])
+def test_an_interrupted_preparation_goes_on_to_the_same_bytes(stop, after, tmp_path, monkeypatch):
+    for module, name, value in (
+        (preparing, "_KEPT_EVERY", 100), (preparing, "_AT_ONCE", 200), (documents, "PIECE", 300)
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, value)
+    given = {
+        "paths": [two_files(tmp_path / "texts")],
+        "tokenizer": "bpe:270",
+        "validation": 0.3,
+        "delimiter": "|",
+        "shard": 150,
+    }
+    whole = prepare(out=tmp_path / "whole", **given)
+    write, calls = ShardWriter.write, []
+
+    def stopped(writer, tokens):
+        calls.append(1)
+        if len(calls) == after:
+            raise stop
+        write(writer, tokens)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ShardWriter, "write", stopped)
+        with pytest.raises(stop):
+            prepare(out=tmp_path / "out", **given)
+    assert (tmp_path / "out" / "progress.json").exists() == (after > 2)
+    with monkeypatch.context() as patch:
+        encoded, read = preparing.encoded, []
+        patch.setattr(
+            preparing, "encoded", lambda words, batches: encoded(words, (read.append(b) or b for b in batches))
+        )
+        assert prepare(out=tmp_path / "out", **given).index == whole.index
+    assert same_files(tmp_path / "out", tmp_path / "whole")
+    assert (sum(map(len, read)) < 50) == (after > 2)
+
+
+def test_a_killed_preparation_goes_on_to_the_same_bytes(tmp_path):
+    texts = two_files(tmp_path / "texts")
+    call = f"prepare([{str(texts)!r}], {str(tmp_path / 'out')!r}, 'bpe:270', validation=0.3, delimiter='|')"
+    program = f"""
+import os, signal
+from mesascope.language import preparing
+from mesascope.language.preparing import prepare
+from mesascope.language.shards import ShardWriter
+preparing._KEPT_EVERY, preparing._AT_ONCE = 1, 200
+write, calls = ShardWriter.write, []
+def killed(writer, tokens):
+    calls.append(1)
+    if len(calls) == 60:
+        os.kill(os.getpid(), signal.SIGKILL)
+    write(writer, tokens)
+ShardWriter.write = killed
+{call}
+"""
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == -signal.SIGKILL
+    kept = json.loads((tmp_path / "out" / "progress.json").read_text())
+    assert sum(split["documents"] for split in kept["splits"].values()) > 20
+    for change, message in (
+        ({"validation": 0.2}, "out must hold no beginning of a corpus of other files or settings"),
+    ):
+        with pytest.raises(ArgumentError, match=message):
+            prepare([texts], tmp_path / "out", "bpe:270", delimiter="|", **change)
+    given = {"tokenizer": "bpe:270", "validation": 0.3, "delimiter": "|"}
+    prepare([texts], tmp_path / "out", **given)
+    prepare([texts], tmp_path / "whole", **given)
+    assert same_files(tmp_path / "out", tmp_path / "whole")
+
+
+def test_words_are_cut_so_that_training_pairs_takes_time_by_the_length_of_the_text(tmp_path):
+    (tmp_path / "long.txt").write_text("a" * 400_000)
+    start = time.process_time()
+    corpus = prepare([tmp_path / "long.txt"], tmp_path / "out", "bpe:500")
+    assert time.process_time() - start < 10
+    tokens = np.concatenate([*corpus["train"], *corpus["validation"]])
+    text = load_tokenizer(corpus.folder / "tokenizer.json").decode(tokens.tolist())
+    assert text == "a" * 400_000
+    assert len(tokens) == 400_000 // 64 + 1
+
+
 def test_what_is_no_text_is_refused_by_name_and_rows_are_rows(tmp_path):
-    (tmp_path / "rows.jsonl.zst").write_bytes(b"(\xb5/\xfd\x00 packed otherwise")
-    with pytest.raises(ArgumentError, match=r"rows\.jsonl\.zst must be text in UTF-8, but has bytes of 0: unpack it"):
-        prepare([tmp_path / "rows.jsonl.zst"], tmp_path / "out")
+    (tmp_path / "rows.jsonl.bz2").write_bytes(b"BZh9\x00 packed otherwise")
+    with pytest.raises(ArgumentError, match=r"rows\.jsonl\.bz2 must be text in UTF-8, but has bytes of 0: unpack it"):
+        prepare([tmp_path / "rows.jsonl.bz2"], tmp_path / "out")
+    (tmp_path / "wide.txt").write_text("text", "utf-16")
+    with pytest.raises(ArgumentError, match=r"wide\.txt must be text in UTF-8, but is in UTF-16: save it as UTF-8"):
+        prepare([tmp_path / "wide.txt"], tmp_path / "out")
     (tmp_path / "c4.json.gz").write_bytes(gzip.compress(rows(TEXTS).encode()))
     assert texts_of(tmp_path / "c4.json.gz") == (TEXTS, [])
 
@@ -239,7 +441,7 @@ def test_a_tokenizer_of_somebody_else_is_not_written_over(tmp_path):
         ({"validation": 0.9}, "validation must be at most 0.5"),
         (
             {"validation": 1e-9},
-            r"validation must have a document, but all 60 are in the other part \(validation = 1e-09\)",
+            r"validation must be a token or more of the 3,080 that there are, but is 1e-09: pass a larger share",
         ),
         ({"broken": "keep"}, "broken must be one of 'refuse', 'skip'"),
         (

@@ -68,7 +68,7 @@ def test_a_space_before_a_word_stands_where_a_prompt_is_before_it():
     tokenizer.pre_tokenizer, tokenizer.decoder = library.pre_tokenizers.Metaspace(), library.decoders.Metaspace()
     tokenizer.add_special_tokens([END])
     model = layered("linear", 4, 20, width=16).build(stream(0, "init")).eval()
-    model.norm.bias.data += 100 * model.logits.data[3]
+    model.norm.bias.data += 100 * model.logits.weight.data[3]
     said = "".join(continued(model, tokenizer, "the cat", tokens=2, temperature=0))
     assert said == " sat sat"
 
@@ -76,7 +76,7 @@ def test_a_space_before_a_word_stands_where_a_prompt_is_before_it():
 def test_a_text_ends_where_the_document_does(tokenizer):
     model = built()
     end = end_of_document(tokenizer)
-    model.norm.bias.data += 100 * model.logits.data[end]
+    model.norm.bias.data += 100 * model.logits.weight.data[end]
     assert list(continued(model, tokenizer, tokens=50)) == []
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import operator
+import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -21,11 +23,20 @@ from mesascope.errors import ArgumentError
 __all__ = ["LANGUAGE", "Language", "language_command"]
 
 
+# Typed in a shell, they arrive as a backslash and a letter.
+_ESCAPE = re.compile(r"\\(?:[abfnrtv0\\]|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4})")
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    return found.group().encode().decode("unicode_escape")
+
+
 @dataclass(frozen=True)
 class Prepare:
     """Write the tokens of files of text into a folder, a part of the documents for validation.
 
-    PATHS are files or folders of plain text, JSONL, Parquet or Arrow; Python's standard library if there are none.
+    PATHS are files or folders of plain text, JSONL, Parquet or Arrow; Python's standard library if there are none. The
+    same command goes on after an interruption.
     """
 
     paths: tyro.conf.Positional[tuple[str, ...]] = ()
@@ -35,24 +46,32 @@ class Prepare:
     tokenizer: str = "bytes"
     """bytes, bpe:VOCABULARY to train byte pairs on this text, or a tokenizer.json."""
     validation: float = 0.01
-    """Share of the documents for validation."""
+    """Share of the documents for validation; the end of the text, where there is one document."""
     field: str = "text"
     """Field of rows that holds the text."""
     delimiter: str | None = None
-    """What stands between documents of a plain text file, which is one document if not given."""
+    """Text between documents of a plain text file, which is one document if not given; \\n, \\t and the like are read
+    as in Python."""
     broken: Literal["skip", "refuse"] = "skip"
     """What to do with lines that are no UTF-8, JSON or text."""
 
     def __call__(self) -> None:
         from mesascope.language import prepare
 
-        corpus = prepare(
-            self.paths, self.out, self.tokenizer, validation=self.validation, field=self.field,
-            delimiter=self.delimiter, broken=self.broken,
-        )  # fmt: skip
+        delimiter = None if self.delimiter is None else _ESCAPE.sub(_unescaped, self.delimiter)
+        try:
+            corpus = prepare(
+                self.paths, self.out, self.tokenizer, validation=self.validation, field=self.field,
+                delimiter=delimiter, broken=self.broken,
+            )  # fmt: skip
+        except (KeyboardInterrupt, OSError) as stop:
+            stop.add_note(shlex.join(["mesascope", *sys.argv[1:]]))
+            raise
         for split, own in corpus.index.splits.items():
-            print(f"{split}: {own.tokens:,} tokens of {own.documents:,} documents")
-        print(f"{corpus.index.vocabulary:,} different tokens; {corpus.index.skipped:,} lines left out")
+            kind = "document" if own.documents == 1 else "documents"
+            print(f"{split}: {own.tokens:,} tokens of {own.documents:,} {kind}")
+        lines = "line" if corpus.index.skipped == 1 else "lines"
+        print(f"{corpus.index.vocabulary:,} different tokens; {corpus.index.skipped:,} {lines} left out")
         print(f"corpus: {self.out.resolve()}")
 
 
@@ -78,6 +97,8 @@ class Train:
 
     def __call__(self) -> None:
         from mesascope.language import resume_language_run, train_language_model
+        from mesascope.language.losses import SIGN
+        from mesascope.measurement import Measurement
         from mesascope.training import by_first, is_first_process, joined, keep_freed_memory
 
         keep_freed_memory()
@@ -96,7 +117,11 @@ class Train:
             if not is_first_process():
                 return
         last = run.metrics("model")[-1]
-        print(f"validation loss {last['loss']:.4f} nats a token, in-context score {last['in_context_score']:.4f}")
+        loss, score = (
+            Measurement(last[name], last.get(f"{name}_stderr", math.nan), 1) for name in ("loss", "in_context_score")
+        )
+        print(f"validation loss {loss} nats a token")
+        print(f"in-context score {score} ({SIGN})")
         print(f"model: {(run.path / 'model').resolve()}")
 
     def _run(self, folder: Path) -> Any:

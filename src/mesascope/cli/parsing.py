@@ -92,16 +92,24 @@ def parsed(arguments: list[str]) -> Callable[[], None]:
 
 @contextlib.contextmanager
 def naming_flags(arguments: Sequence[str]) -> Iterator[None]:
-    """Have a sentence about a field of the settings begin with the flag that gave it, in the place of its name."""
+    """Have a sentence about fields of the settings name their flags."""
     try:
         yield
     except MesascopeError as error:
         name, _, rest = str(error).partition(" ")
         flags = {token.partition("=")[0].replace("_", "-") for token in arguments if _is_flag(token)}
         own = [flag for flag in flags if re.split(r"--|\.", flag)[-1].replace("-", "_") == name]
-        if len(own) != 1:
-            raise
-        raise type(error)(f"{own[0]} {rest}") from None
+        rest = re.sub(r"\b[a-z]+(?:[_.][a-z]+)+\b", lambda found: _named(found.group(), arguments), rest)
+        raise type(error)(f"{own[0] if len(own) == 1 else _named(name, arguments)} {rest}") from None
+
+
+def _named(field: str, arguments: Sequence[str]) -> str:
+    """The flag of a field that a sentence names, ``training.clip`` or ``n_heads`` say; the field if there is none."""
+    word = field.replace("_", "-")
+    if not re.search(r"[-.]", word):
+        return field
+    own = [flag for flag in _flags(_called(arguments)) if flag == f"--{word}" or flag.endswith(f".{word}")]
+    return own[0] if len(own) == 1 else field
 
 
 def _check(arguments: Sequence[str]) -> None:

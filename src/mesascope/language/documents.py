@@ -23,6 +23,8 @@ PIECE = 1 << 20
 _TEXT = (".txt", ".md", ".rst", ".py", ".text", ".html", ".tex")
 _ROWS = (".jsonl", ".ndjson", ".json")
 _TABLES = (".parquet", ".arrow")
+_PACKED = {".gz": "gzip", ".zst": "Zstandard"}
+_WIDE = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 # What an Arrow file begins with, where it is no stream.
 _FILE = b"ARROW1"
 
@@ -32,7 +34,9 @@ class Piece(NamedTuple):
 
     text: str
     begins: bool
-    """Whether a document begins with it."""
+    """True if a document begins with it."""
+    place: tuple[int, int] = (0, 0)
+    """Number of its file, and of the piece in it."""
 
 
 class Problem(NamedTuple):
@@ -52,26 +56,31 @@ class Reading:
 
     Args:
         field: of rows of JSONL, Parquet and Arrow files that holds the text.
-        delimiter: what stands between documents of a plain text file; a file is one document if None.
-        report: is told of every line that is left out.
+        delimiter: what stands between documents of a plain text file, with ends of lines as ``\\n``; a file is one
+            document if None.
+        report: called with every line that is left out.
+        undivided: called with every plain text file without the delimiter.
     """
 
     field: str = "text"
     delimiter: str | None = None
     report: Callable[[Problem], None] = lambda problem: None
+    undivided: Callable[[Path], None] = lambda path: None
 
     def __post_init__(self) -> None:
         require_instance("field", self.field, str)
         if self.delimiter == "":
             refuse("delimiter", "have at least one character", self.delimiter, "pass None for a document a file")
+        if self.delimiter is not None:
+            object.__setattr__(self, "delimiter", _with_newlines(self.delimiter))
 
 
 def files_of(paths: Sequence[str | Path]) -> list[Path]:
-    """The files that paths name, those of a folder in the order of their names.
+    """The files that paths name, each once; those of a folder in the order of their names, without hidden ones.
 
     Plain text (.txt, .py, .md and the like, or any file that is named itself), rows (.jsonl, or .json that is named
     itself), tables (.parquet, and .arrow as Hugging Face's datasets keeps them on disk, without what it caches there),
-    each also packed by gzip but for tables.
+    each also packed by gzip or Zstandard but for tables.
 
     Raises:
         ArgumentError: there is no such path, or a folder holds none of these.
@@ -81,7 +90,7 @@ def files_of(paths: Sequence[str | Path]) -> list[Path]:
     found: list[Path] = []
     for path in map(Path, paths):
         if path.is_dir():
-            own = sorted(one for one in path.rglob("*") if one.is_file() and _is_of_texts(one))
+            own = sorted(one for one in path.rglob("*") if one.is_file() and _is_of_texts(one.relative_to(path)))
             if not own:
                 known = ", ".join((*_TEXT, *_ROWS, *_TABLES))
                 refuse("paths", f"hold files of text ({known})", str(path), "name the files themselves")
@@ -90,7 +99,10 @@ def files_of(paths: Sequence[str | Path]) -> list[Path]:
             found.append(path)
         else:
             refuse("paths", "exist", str(path), "name files or folders of text")
-    return found
+    once: dict[Path, Path] = {}
+    for path in found:
+        once.setdefault(path.resolve(), path)
+    return list(once.values())
 
 
 def size_of(files: Sequence[Path]) -> int | None:
@@ -135,39 +147,79 @@ def _kind(path: Path) -> tuple[str, ...] | None:
 
 
 def _is_of_texts(path: Path) -> bool:
-    """Whether a file of a folder holds documents: a .json may be about them, and datasets keeps copies of its rows."""
+    """True if a file of a folder holds documents: a .json may be about them, and datasets keeps copies of its rows."""
+    if any(part.startswith(".") for part in path.parts):
+        return False
     return _kind(path) is not None and path.suffix.lower() != ".json" and not path.match("cache-*.arrow")
 
 
 def _is_packed(path: Path) -> bool:
-    return path.suffix.lower() == ".gz"
+    return path.suffix.lower() in _PACKED
 
 
 def _lines(path: Path, reading: Reading, most: int = -1) -> Iterator[tuple[int, str]]:
     """Number and text of every line that is UTF-8, in parts of ``most`` bytes where it is longer."""
-    with path.open("rb") as raw:
-        file: IO[bytes] = io.BufferedReader(gzip.GzipFile(fileobj=raw)) if _is_packed(path) else raw  # type: ignore[arg-type]
-        number, ended = 0, True
+    number, ended, begun = 0, True, False
+    with path.open("rb") as raw, _unpacked(path, raw) as file:
         try:
-            if b"\0" in file.peek(1):  # type: ignore[attr-defined]
+            start = file.peek(1)  # type: ignore[attr-defined]
+            if start.startswith(_WIDE):
+                raise ArgumentError(f"{path} must be text in UTF-8, but is in UTF-16: save it as UTF-8.")
+            if b"\0" in start:
                 raise ArgumentError(f"{path} must be text in UTF-8, but has bytes of 0: unpack it, or leave it out.")
             while line := file.readline(most):
-                start = len(codecs.BOM_UTF8) if number == 0 and line.startswith(codecs.BOM_UTF8) else 0
                 number += ended
-                # A cut within a character goes on with it.
-                while not line.endswith(b"\n") and _cut_short(line) and (rest := file.read(1)):
+                # A cut within a character or an end of line goes on with it.
+                while (
+                    not line.endswith(b"\n") and (line.endswith(b"\r") or _cut_short(line)) and (rest := file.read(1))
+                ):
                     line += rest
-                ended = line.endswith(b"\n")
+                if not begun and line.startswith(codecs.BOM_UTF8):
+                    line = line[len(codecs.BOM_UTF8) :]
+                ended, begun = line.endswith(b"\n"), True
                 try:
-                    yield number, line[start:].decode()
+                    yield number, line.decode()
                 except UnicodeDecodeError as error:
                     reading.report(Problem(path, number, f"no UTF-8 ({error.reason} at byte {error.start})"))
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            reading.report(Problem(path, number + 1, f"no whole gzip file ({error})"))
+        except (EOFError, gzip.BadGzipFile, zlib.error, _DamagedError) as error:
+            reading.report(
+                Problem(path, number + 1, f"no whole {_PACKED[path.suffix.lower()]} file ({_first_words(error)})")
+            )
+
+
+def _unpacked(path: Path, raw: IO[bytes]) -> Any:
+    """The file's text as a buffered file."""
+    suffix = path.suffix.lower()
+    if suffix == ".gz":
+        return io.BufferedReader(gzip.GzipFile(fileobj=raw))  # type: ignore[arg-type]
+    return io.BufferedReader(_Zstandard(raw), 1 << 16) if suffix == ".zst" else raw
+
+
+class _DamagedError(Exception):
+    """A packed file that cannot be unpacked."""
+
+
+class _Zstandard(io.RawIOBase):
+    """A file that Zstandard packed, unpacked by pyarrow."""
+
+    def __init__(self, raw: IO[bytes]) -> None:
+        arrow = require_package("pyarrow", ".zst files", "'mesascope[language]'")
+        self._stream = arrow.CompressedInputStream(raw, "zstd")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            found = self._stream.read(len(buffer))
+        except OSError as error:
+            raise _DamagedError(str(error)) from None
+        buffer[: len(found)] = found
+        return len(found)
 
 
 def _cut_short(line: bytes) -> bool:
-    """Whether bytes end within a character of UTF-8."""
+    """True if bytes end within a character of UTF-8."""
     try:
         line.decode()
     except UnicodeDecodeError as error:
@@ -177,12 +229,14 @@ def _cut_short(line: bytes) -> bool:
 
 def _of_text(path: Path, reading: Reading) -> Iterator[Piece]:
     """A file of plain text, cut at delimiters, and where it is long."""
-    held, begins = "", True
+    held, begins, divided = "", True, reading.delimiter is None
     for _, line in _lines(path, reading, PIECE):
+        line = _with_newlines(line)
         new = max(len(held) - len(reading.delimiter or ""), 0)  # before it there is no delimiter
         held += line
         if reading.delimiter is not None and reading.delimiter in held[new:]:
             *whole, held = held.split(reading.delimiter)
+            divided = True
             for text in whole:
                 if text.strip() or not begins:
                     yield Piece(text, begins)
@@ -193,6 +247,13 @@ def _of_text(path: Path, reading: Reading) -> Iterator[Piece]:
             held, begins = held[cut:], False
     if held.strip() or not begins:
         yield Piece(held, begins)
+    if not divided:
+        reading.undivided(path)
+
+
+def _with_newlines(text: str) -> str:
+    """The text with all ends of lines as Python reads them."""
+    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 
 def _of_rows(path: Path, reading: Reading) -> Iterator[Piece]:
@@ -220,7 +281,7 @@ def _of_row(text: Any, path: Path, number: int, reading: Reading) -> Iterator[Pi
 
 
 def _is_utf8(text: str) -> bool:
-    """Whether it can be written; JSON may hold half of a character."""
+    """True if it can be written; JSON may hold half of a character."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mesascope.errors import NumericalError, refuse, require_count
-from mesascope.language.losses import in_context_score, losses_by_octave, token_losses
+from mesascope.language.losses import SIGN, in_context_score, losses_by_octave, token_losses
 from mesascope.language.shards import TOKENIZER
 from mesascope.language.tokenizing import load_tokenizer, tokenizer_checksum
 from mesascope.language.windows import TextWindows
@@ -42,7 +42,7 @@ class Evaluation:
 
     def __str__(self) -> str:
         lines = [f"loss {self.loss} nats a token, perplexity {self.perplexity:.4g}, {self.loss.n} windows"]
-        lines.append(f"in-context score {self.score}")
+        lines.append(f"in-context score {self.score} ({SIGN})")
         lines += [f"from token {first:>5}: {own}" for first, own in self.by_token.items()]
         return "\n".join(lines)
 
@@ -59,7 +59,7 @@ def evaluated(
     """
     read = corpus_windows(model, tokenizer, corpus, split, windows)
     with evaluating(model):
-        losses = token_losses(model, read.to(model.embedding.device)).double().cpu()
+        losses = token_losses(model, read.to(model.embedding.weight.device)).double().cpu()
     if not bool(losses.isfinite().all()):
         raise NumericalError(f"losses must be finite, but some are not on {corpus}: train the model anew.")
     parts = {first: Measurement.of(own) for first, own in losses_by_octave(losses).items()}

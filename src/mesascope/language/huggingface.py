@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -11,7 +11,9 @@ from torch import nn
 
 from mesascope.errors import refuse, require_instance, require_package
 from mesascope.language.models import layered
+from mesascope.language.packing import Packed, document_starts, padding_mask
 from mesascope.nets import LanguageModel, LanguageModelConfig, select_state
+from mesascope.nets.language_model import require_tokens
 from mesascope.records import from_record, to_record
 from mesascope.shapes import Float, Int, Tensor
 from mesascope.training.marks import mark_undecayed, undecayed
@@ -78,7 +80,6 @@ class StateCache(Cache):
             last: how many are answered; all if None.
         """
         count = tokens.shape[-1]
-        _require_width(mask, count, count + self.get_seq_length())
         seen = torch.ones_like(tokens, dtype=torch.bool) if mask is None else mask[:, -count:]
         if self._tokens is not None and self._mask is not None:
             tokens, seen = torch.cat([self._tokens, tokens], -1), torch.cat([self._mask, seen], -1)
@@ -93,6 +94,11 @@ class StateCache(Cache):
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Number of tokens read."""
         return 0 if self._tokens is None else self._tokens.shape[-1]
+
+    @property
+    def counts(self) -> Tensor:
+        """Number of tokens read in each row, but for padding."""
+        return torch.zeros(1) if self._mask is None else self._mask.sum(-1)
 
     def crop(self, tokens_to_remove: int) -> None:
         """Forget the last tokens, their number given as a negative one, or, if it is positive, all but so many."""
@@ -155,6 +161,8 @@ class MesascopeForCausalLM(PreTrainedModel, GenerationMixin):
     config_class = MesascopeConfig
     base_model_prefix = "model"
     main_input_name = "input_ids"
+    accepts_loss_kwargs = True
+    _input_embed_layer = "embedding"
 
     def __init__(self, config: MesascopeConfig) -> None:
         super().__init__(config)
@@ -178,7 +186,7 @@ class MesascopeForCausalLM(PreTrainedModel, GenerationMixin):
     @can_return_tuple
     def forward(
         self,
-        input_ids: Tensor,
+        input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         past_key_values: Cache | None = None,
         labels: Int[Tensor, "batch t"] | None = None,
@@ -186,9 +194,19 @@ class MesascopeForCausalLM(PreTrainedModel, GenerationMixin):
         logits_to_keep: int | Tensor = 0,
         output_hidden_states: bool | None = None,
         output_attentions: bool | None = None,
-        **kwargs: Any,
+        position_ids: Tensor | None = None,
+        seq_idx: Tensor | None = None,
+        cu_seq_lens_q: Tensor | None = None,
+        cu_seq_lens_k: Tensor | None = None,
+        max_length_q: int | None = None,
+        max_length_k: int | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        **others: Any,
     ) -> CausalLMOutputWithPast:
         """Logits of what follows each token, and the loss where labels are given.
+
+        A row may hold several documents, as ``DataCollatorWithFlattening`` of transformers packs them: the network
+        reads each by itself, padded to the longest, and none sees another.
 
         Args:
             input_ids: tokens ``(batch, t)``; with a cache, those after what it has read.
@@ -196,50 +214,119 @@ class MesascopeForCausalLM(PreTrainedModel, GenerationMixin):
                 also after the last.
             past_key_values: what an earlier call returned, or an empty `StateCache`.
             labels: tokens to predict, those at the same place as in ``input_ids``; -100 counts for nothing, and nor
-                does a first token after padding.
+                does a document's first token.
             use_cache: whether to return a cache.
             logits_to_keep: how many of the last tokens are answered, 0 for all, or the places of those that are.
             output_hidden_states: whether to return the tokens before the first layer and after each,
                 ``(batch, t, width)``, before the norm that logits are made with.
             output_attentions: refused, as few layers compute such a matrix: see `LanguageModel.run_with_cache`.
-            **kwargs: ``num_items_in_batch``, by which `Trainer` divides the loss; others change nothing.
+            position_ids: number of tokens before each in its document, which begins at 0.
+            seq_idx: number of each token's document.
+            cu_seq_lens_q: where documents begin and where the last ends, in the rows laid end to end.
+            cu_seq_lens_k: the same.
+            max_length_q: length of the longest document; it changes nothing.
+            max_length_k: the same.
+            num_items_in_batch: number by which `Trainer` divides the loss.
+            **others: refused unless None or False.
         """
-        if output_attentions:
-            refuse("output_attentions", "be False", True, "ask model.run_with_cache for layers.*.attention.pattern")
-        if input_ids.ndim != 2:
-            refuse("input_ids", "have shape (batch, t)", tuple(input_ids.shape), "add an axis")
+        self._refuse(output_attentions, others)
+        if not isinstance(input_ids, Tensor) or input_ids.ndim != 2:
+            given = tuple(input_ids.shape) if isinstance(input_ids, Tensor) else input_ids
+            refuse("input_ids", "have shape (batch, t)", given, "pass numbers of tokens")
         input_ids = input_ids.long() if input_ids.dtype == torch.int32 else input_ids
         if past_key_values is not None and not isinstance(past_key_values, StateCache):
             kind = type(past_key_values).__name__
             refuse("past_key_values", "be a StateCache", kind, "pass what an earlier call returned, or StateCache()")
-        chosen = logits_to_keep if isinstance(logits_to_keep, Tensor) else None
-        mask, last = _padding(attention_mask), None if isinstance(logits_to_keep, Tensor) else logits_to_keep or None
-        if labels is not None and (last is not None or chosen is not None):
-            refuse("logits_to_keep", "be 0 where labels are given", logits_to_keep, "leave one of them out")
-        if output_hidden_states and last is not None:
-            last, chosen = None, slice(-last, None)
         cache = StateCache() if use_cache and past_key_values is None else past_key_values
+        count, read = input_ids.shape[-1], 0 if cache is None else cache.get_seq_length()
+        mask = padding_mask(attention_mask, count, count + read)
+        real = torch.ones_like(input_ids, dtype=torch.bool) if mask is None else mask[:, -count:]
+        starts = document_starts(
+            real, cache.counts if cache is not None and read else None, position_ids, seq_idx,
+            cu_seq_lens_q=cu_seq_lens_q, cu_seq_lens_k=cu_seq_lens_k,
+        )  # fmt: skip
+        last = None if isinstance(logits_to_keep, Tensor) else logits_to_keep or None
+        if labels is not None and (last is not None or isinstance(logits_to_keep, Tensor)):
+            refuse("logits_to_keep", "be 0 where labels are given", logits_to_keep, "leave one of them out")
+        kept = logits_to_keep if isinstance(logits_to_keep, Tensor) else slice(-(last or 0), None)
+        if output_hidden_states is None:
+            output_hidden_states = self.config.output_hidden_states
         names = ["embedded", *(f"layers.{index}" for index in range(self.config.num_hidden_layers))]
-        with self.model.cached(names) if output_hidden_states else contextlib.nullcontext({}) as hidden:
-            if cache is not None:
-                logits = cache.read(self.model, input_ids, mask, last)
-            else:
-                _require_width(mask, input_ids.shape[-1])
-                # What follows padding on the right is nothing, and no token sees it.
-                seen = None if mask is None else mask.cummax(-1).values
-                logits = self.model(input_ids, None, None if seen is None or bool(seen.all()) else seen, last)
-        loss = None
-        if labels is not None:
-            counted = {name: kwargs[name] for name in ("num_items_in_batch",) if name in kwargs}
-            told = _told(labels, mask)
-            loss = self.loss_function(logits=logits, labels=told, vocab_size=self.config.vocab_size, **counted)
+        with self.model.cached(names) if output_hidden_states else contextlib.nullcontext({}) as held:
+            logits, whole = self._logits(input_ids, real, starts, mask, cache, None if output_hidden_states else last)
         return CausalLMOutputWithPast(
-            loss=loss,
-            logits=logits if chosen is None else logits[:, chosen],
+            loss=None if labels is None else self._loss(logits, labels, starts, real, num_items_in_batch),
+            logits=logits[:, kept],
             past_key_values=cache,  # type: ignore[arg-type]
             # After a crop the cache may have read tokens again before these.
-            hidden_states=tuple(own[:, -input_ids.shape[1] :] for own in hidden.values()) or None,
+            hidden_states=tuple(whole(own)[:, -count:] for own in held.values()) or None,
         )
+
+    def _logits(
+        self, tokens: Tensor, real: Tensor, starts: Tensor, mask: Tensor | None, cache: StateCache | None,
+        last: int | None,
+    ) -> tuple[Tensor, Callable[[Tensor], Tensor]]:  # fmt: skip
+        """Logits of the last tokens or of all, and how to lay out what layers gave as the rows are."""
+        several = starts.sum(-1) if cache is None else starts.sum(-1) + (cache.counts > 0)
+        if bool((several > 1).any()):
+            if cache is not None:
+                rule = "be left out where a row holds several documents"
+                refuse("use_cache", rule, True, "pass each document in a row of its own")
+            rows = Packed(starts, real)
+            return rows.joined(self.model(rows.parted(tokens))), rows.joined
+        if cache is not None:
+            return cache.read(self.model, tokens, mask, last), _same
+        # No token sees what follows it: padding on the right needs no mask.
+        seen = real.cummax(-1).values
+        return self.model(tokens, None, None if bool(seen.all()) else seen, last), _same
+
+    def _loss(self, logits: Tensor, labels: Tensor, starts: Tensor, real: Tensor, count: Any) -> Tensor:
+        """The mean loss; nothing is predicted from padding, nor a document's first token from another."""
+        after_padding = torch.cat([torch.zeros_like(real[:, :1]), ~real[:, :-1]], -1)
+        told = labels.masked_fill(starts | after_padding, -100)
+        if not self.training or told.device.type == "cpu":
+            require_tokens("labels", told[told != -100], self.config.vocab_size)
+        return self.loss_function(
+            logits=logits, labels=told, vocab_size=self.config.vocab_size, num_items_in_batch=count
+        )
+
+    def _refuse(self, output_attentions: bool | None, others: Mapping[str, Any]) -> None:
+        """Refuse keywords that would change what is computed."""
+        if self.config.output_attentions if output_attentions is None else output_attentions:
+            refuse("output_attentions", "be False", True, "ask model.run_with_cache for layers.*.attention.pattern")
+        for name, value in others.items():
+            if value is not None and value is not False:
+                refuse(name, "be left out, as the model has no such input", value, "pass input_ids and attention_mask")
+
+    def get_output_embeddings(self) -> nn.Module | None:
+        """The module that makes logits; None where they are products with the input embeddings."""
+        return self.model.logits
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        """Put a module with weights of the same shape in the place of the input embeddings."""
+        self.model.embedding = self._fitting(value)
+
+    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
+        """Put a module with weights of the same shape in the place of the one that makes logits."""
+        if self.model.logits is None:
+            refuse("new_embeddings", "be left out where logits are products with the input embeddings", "a module",
+                   "call set_input_embeddings")  # fmt: skip
+        self.model.logits = self._fitting(new_embeddings)
+
+    def resize_token_embeddings(self, new_num_tokens: int | None = None, *args: Any, **kwargs: Any) -> nn.Module:
+        """The input embeddings, whose number cannot change."""
+        size = self.config.vocab_size
+        if new_num_tokens not in (None, size) or args or any(kwargs.values()):
+            refuse("new_num_tokens", f"be {size}, the vocabulary that the network was built with", new_num_tokens,
+                   "build a network with another vocabulary")  # fmt: skip
+        return self.get_input_embeddings()
+
+    def _fitting(self, module: nn.Module) -> Any:
+        shape, own = (self.config.vocab_size, self.config.hidden_size), getattr(module, "weight", None)
+        if not isinstance(own, Tensor) or own.shape != shape:
+            refuse("the module", f"have weights of shape {shape}", None if own is None else tuple(own.shape),
+                   "build a network with another vocabulary")  # fmt: skip
+        return module
 
     def prepare_inputs_for_generation(self, *args: Any, past_key_values: Any = None, **kwargs: Any) -> Any:
         """As transformers asks for it, with a cache of states in place of the empty one that it begins with."""
@@ -271,34 +358,8 @@ class MesascopeForCausalLM(PreTrainedModel, GenerationMixin):
         """Weights are those that the network was built with, or those of a folder, which must hold all."""
 
 
-def _told(labels: Tensor, mask: Tensor | None) -> Tensor:
-    """Labels, but of tokens whose predecessor is padding, from which nothing is predicted."""
-    if mask is None:
-        return labels
-    before = mask[:, -labels.shape[-1] :][:, :-1]
-    return torch.cat([labels[:, :1], labels[:, 1:].masked_fill(~before, -100)], -1)
-
-
-def _require_width(mask: Tensor | None, *widths: int) -> None:
-    if mask is not None and mask.shape[-1] not in widths:
-        rule = f"be of {' or '.join(str(width) for width in dict.fromkeys(widths))} tokens"
-        refuse("attention_mask", rule, mask.shape[-1], "pass the tokenizer's own")
-
-
-def _padding(mask: Tensor | None) -> Tensor | None:
-    """The mask as booleans, without gaps between tokens."""
-    if mask is None:
-        return None
-    if mask.ndim != 2:
-        refuse("attention_mask", "have shape (batch, t)", tuple(mask.shape), "pass the tokenizer's own")
-    mask = mask.bool()
-    gaps = (mask[:, 1:] & ~mask[:, :-1]).sum(-1) + mask[:, 0]
-    if bool((gaps > 1).any()):
-        refuse(
-            "attention_mask", "be 1 for tokens that follow one another", mask[gaps > 1][0].int().tolist(),
-            "pad on the left",
-        )  # fmt: skip
-    return mask
+def _same(values: Tensor) -> Tensor:
+    return values
 
 
 AutoConfig.register(MesascopeConfig.model_type, MesascopeConfig, exist_ok=True)

@@ -110,7 +110,7 @@ def head_scores(model: LanguageModel, tokens: int | None = None, *, sequences: i
     once = torch.randint(model.config.vocabulary, (sequences, half), generator=stream(seed, "inspect"))
     names = "layers.*.attention.pattern"
     with evaluating(model):
-        _, patterns = model.run_with_cache(once.repeat(1, 2).to(model.embedding.device), last=1, names=names)
+        _, patterns = model.run_with_cache(once.repeat(1, 2).to(model.embedding.weight.device), last=1, names=names)
     copying, induction = [], []
     for pattern in patterns.values():
         shares = pattern.abs() / pattern.abs().sum(-1, keepdim=True).clamp_min(torch.finfo(pattern.dtype).tiny)
@@ -137,7 +137,7 @@ def inspected(model: LanguageModel, windows: Int[Tensor, "n t"], seed: int = 0) 
     if windows.ndim != 2 or windows.shape[1] <= _PLACES:
         refuse("windows", f"have shape (n, t) with t above {_PLACES}", tuple(windows.shape), "draw longer ones")
     with evaluating(model):
-        return _inspected(model, windows.to(model.embedding.device), head_scores(model, seed=seed))
+        return _inspected(model, windows.to(model.embedding.weight.device), head_scores(model, seed=seed))
 
 
 def _inspected(model: LanguageModel, windows: Tensor, scores: HeadScores) -> Inspection:

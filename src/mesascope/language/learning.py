@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import shutil
+import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +20,7 @@ from mesascope.language.models import layered
 from mesascope.language.scales import Scales, layer_scales, moved
 from mesascope.language.shards import SPLITS, TOKENIZER, open_corpus
 from mesascope.language.windows import TextWindows
+from mesascope.measurement import Measurement
 from mesascope.modes import guarded
 from mesascope.nets import LanguageModel, LanguageModelConfig
 from mesascope.ops.checks import without_reading_values
@@ -30,10 +32,12 @@ from mesascope.shapes import Tensor
 from mesascope.streams import stream
 from mesascope.training import (
     Checkpoints,
+    Metrics,
     ModuleState,
     ProgressBar,
     SharedCheckpoints,
     Training,
+    by_first,
     fit,
     is_first_process,
     own_device,
@@ -152,7 +156,7 @@ def new_language_run(
     for split in SPLITS:
         if corpus.tokens(split) <= settings.context:
             rule = f"be below the {corpus.tokens(split)} tokens of {split}"
-            refuse("context", rule, settings.context, "lower it, or prepare more text")
+            refuse("context", rule, settings.context, "lower it, or prepare more text (for validation a larger share)")
         corpus.verify(split)
     question = f"A language model: {settings.layers}"
     record = {"settings": to_record(settings), "seed": seed, "question": question, "tokens": corpus.checksum}
@@ -173,8 +177,9 @@ def resume_language_run(folder: str | Path) -> Run:
 def train_language_model(run: Run) -> LanguageModel:
     """Train from the last checkpoint on, and leave the model and its tokenizer in the folder ``model`` of the run.
 
-    Metrics hold the validation loss in nats a token, and `in_context_score`, every ``evaluate_every`` steps. Processes
-    that have `joined` share the work, and the first of them writes.
+    Metrics hold the validation loss in nats a token and `in_context_score`, both with their standard errors over
+    windows, every ``evaluate_every`` steps; they are printed with the mean training loss since. Processes that have
+    `joined` share the work, and the first of them writes.
 
     Raises:
         NumericalError: the loss has diverged; names the layer whose tokens grew most. The last checkpoint stays.
@@ -182,6 +187,7 @@ def train_language_model(run: Run) -> LanguageModel:
     settings, seed, device = _settings(run), run.config["seed"], own_device(run.config["device"])
     _require_even_shares(settings)
     tokens = run.config["tokens"]
+    by_first(lambda: [open_corpus(settings.corpus).verify(split) for split in SPLITS], list)
     windows, held = (TextWindows(settings.corpus, settings.context + 1, split, tokens) for split in SPLITS)
     network, plan = settings.network(windows.corpus.index.vocabulary), settings.training
     record = {
@@ -194,7 +200,7 @@ def train_language_model(run: Run) -> LanguageModel:
         _shared(network.build(stream(seed, "init")).to(device), settings.shard), next_token_loss, plan,
         accumulate=settings.accumulate, autocast=_AUTOCAST[settings.autocast], seed=seed,
     )  # fmt: skip
-    watch = _Watch(run, seed, held.spread(settings.validation_windows).to(device))
+    watch = _Watch(run, seed, plan.steps, held.spread(settings.validation_windows).to(device))
 
     def batch_at(step: int) -> Tensor:
         return own_share(windows.sample(plan.batch, stream(seed, "text", step))).to(device)
@@ -203,7 +209,12 @@ def train_language_model(run: Run) -> LanguageModel:
         checkpoints = TrainingCheckpoints(run.path / "checkpoints" / MODEL, record, device)
         watch.go_on(checkpoints.load(), state)
         with ProgressBar(MODEL, plan.steps, per_step=plan.batch * settings.context) as bar:
-            observe = bar if is_first_process() else None
+
+            def observe(step: int, metrics: Metrics) -> None:
+                watch.read.append(float(metrics["loss"]))
+                if is_first_process():
+                    bar(step, metrics)
+
             try:
                 kept = _Sound(SharedCheckpoints(checkpoints), watch, state)
                 fit(state, batch_at, plan, evaluate=watch, checkpoints=kept, observe=observe)
@@ -226,13 +237,14 @@ def _require_even_shares(settings: LanguageTraining) -> None:
 
 
 class _Watch:
-    """Logs how well a model predicts windows held back, and keeps how large its tokens are after each layer.
+    """Logs and prints how well a model predicts windows held back, and keeps how large its tokens are after each layer.
 
     All processes ask the model, of which each may hold a part; the first one writes.
     """
 
-    def __init__(self, run: Run, seed: int, shown: Tensor) -> None:
-        self.run, self.seed, self.shown = run, seed, shown
+    def __init__(self, run: Run, seed: int, steps: int, shown: Tensor) -> None:
+        self.run, self.seed, self.steps, self.shown = run, seed, steps, shown
+        self.read: list[float] = []
         self.scales: Scales | None = None
 
     def __call__(self, step: int, model: Any) -> None:
@@ -241,12 +253,18 @@ class _Watch:
         if not bool(losses.isfinite().all()):
             raise NumericalError(
                 f"the validation loss must stay finite, but is {float(losses.mean())}: lower the learning rate, or "
-                "clip gradients (clip of Training)."
+                "set training.clip."
             )
         self.look(step, model)
-        numbers = {"loss": float(losses.mean()), "in_context_score": in_context_score(losses).value}
+        loss, score = Measurement.of(losses.mean(1)), in_context_score(losses)
+        numbers = {"loss": float(losses.mean()), "in_context_score": score.value}
+        if len(losses) > 1:
+            numbers |= {"loss_stderr": loss.stderr, "in_context_score_stderr": score.stderr}
         if is_first_process():
             self.run.append_metrics([{"training": MODEL, "step": step, "seed": self.seed, **numbers}])
+            read = f"training loss {math.fsum(self.read) / len(self.read):.4f}, " if self.read else ""
+            print(f"step {step}/{self.steps}: {read}validation loss {loss}, in-context score {score}", file=sys.stderr)
+        self.read.clear()
 
     def look(self, step: int, model: Any) -> None:
         """Refuse a model that makes of text what is not finite."""

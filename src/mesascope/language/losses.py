@@ -7,16 +7,21 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
 
 from mesascope.errors import ArgumentTypeError, refuse, require_count, require_instance
 from mesascope.measurement import Measurement
+from mesascope.nets import LanguageModel
 from mesascope.shapes import Float, Int, Tensor
 from mesascope.training import Ensemble
 
-__all__ = ["in_context_score", "losses_by_octave", "losses_of", "next_token_loss", "token_losses"]
+__all__ = ["SIGN", "in_context_score", "losses_by_octave", "losses_of", "next_token_loss", "token_losses"]
 
 # Tokens that the score compares, and the context that they are of (Olsson et al. 2022).
 _EARLY, _LATE, _OF = 50, 500, 1024
+SIGN = (
+    "loss late in a window less the loss early in it, in nats: below 0 if the model predicts better with more context"
+)
 
 
 def next_token_loss(model: Ensemble | nn.Module, windows: Int[Tensor, "*batch t"]) -> Float[Tensor, "*members"]:
@@ -70,5 +75,8 @@ def losses_of(model: Any, windows: Int[Tensor, "*batch t"]) -> Float[Tensor, "*b
         raise ArgumentTypeError(f"windows must be of dtype torch.int64, but are {windows.dtype}: convert them.")
     if windows.ndim < 2 or windows.shape[-1] < 2:
         refuse("windows", "have shape (*batch, t) with t of at least 2", tuple(windows.shape), "draw longer ones")
+    part = model.module if isinstance(model, DistributedDataParallel) else model
+    if isinstance(part, LanguageModel):
+        return model(windows[..., :-1], targets=windows[..., 1:])
     logits = model(windows[..., :-1])
     return functional.cross_entropy(logits.movedim(-1, 1), windows[..., 1:], reduction="none")

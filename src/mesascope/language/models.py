@@ -72,7 +72,7 @@ def layered(
     [0, 3]
     """
     names = named_layers(layers)
-    width = require_count("width", width)
+    width, n_heads = require_count("width", width), require_count("n_heads", n_heads)
     require_choice("positions", positions, ("learned", "rotary", "none"))
     require_instance("key_shift", key_shift, bool)
     if positions == "rotary" and "softmax" not in names:
@@ -81,6 +81,13 @@ def layered(
         for name, value in {"convolution": convolution, "forget": forget}.items():
             if value:
                 refuse(name, "be left out where all layers are softmax", value, "or have another layer")
+    head, parts = width // n_heads, 2 * n_heads if positions == "rotary" else n_heads
+    if width % parts:
+        kind = " for rotary positions" if positions == "rotary" else ""
+        rule = f"be a multiple of {parts} as n_heads is {n_heads}{kind}"
+        refuse("width", rule, width, f"pass {max(width - width % parts, parts)}, say, or another n_heads")
+    if dpfp and {*names} != {"softmax"} and dpfp >= (most := 2 * head if head > 1 else 1):
+        refuse("dpfp", f"be less than {most} for heads of width {head}", dpfp, "lower it")
     plain = AttentionConfig(width, n_heads, rotary=positions == "rotary")
     other = AttentionConfig(
         width, n_heads, normalise=True, output_norm=True, dpfp=dpfp, convolution=convolution, forget=forget

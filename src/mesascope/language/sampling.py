@@ -109,7 +109,7 @@ def _drawn(
     model: LanguageModel, tokenizer: Any, read: list[int], tokens: int, temperature: float, top_p: float, seed: int,
     chunk: int,
 ) -> Iterator[str]:  # fmt: skip
-    device = model.embedding.device
+    device = model.embedding.weight.device
     generator, end = stream(seed, "text", device=device), read[0]
     decoders = require_package("tokenizers.decoders", "the package language", "'mesascope[language]'")
     text = decoders.DecodeStream(skip_special_tokens=True)

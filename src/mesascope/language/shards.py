@@ -17,7 +17,7 @@ from mesascope.errors import ArgumentError, refuse, require_choice
 from mesascope.progress import tracked
 from mesascope.runs.files import as_path
 
-__all__ = ["INDEX", "SPLITS", "TOKENIZER", "Corpus", "Index", "ShardWriter", "open_corpus"]
+__all__ = ["INDEX", "SPLITS", "TOKENIZER", "Corpus", "Index", "ShardWriter", "Split", "open_corpus"]
 
 INDEX, TOKENIZER = "index.json", "tokenizer.json"
 SPLITS = ("train", "validation")
@@ -87,12 +87,74 @@ class ShardWriter:
             os.fsync(file.fileno())
         self.shards[-1].sha256 = self._digest.hexdigest()
 
-    def remove(self) -> None:
-        """Leave nothing of what was written."""
+    def keep(self) -> Split:
+        """Flush all that was written to disk, and return what `go_on` needs."""
+        if self._file is not None:
+            with _named(self._file):
+                self._file.flush()
+                os.fsync(self._file.fileno())
+        return self.record()
+
+    def go_on(self, kept: Split) -> None:
+        """Go on from what `keep` returned: forget what was written after it.
+
+        Raises:
+            ArgumentError: a shard is missing or shorter than it was.
+        """
+        self.documents, self.shards = kept.documents, kept.shards
+        for later in self.folder.glob(f"{self.split}-*.bin"):
+            if later.name not in {shard.file for shard in kept.shards}:
+                later.unlink()
+        for shard in kept.shards:
+            path, length = self.folder / shard.file, shard.tokens * np.dtype(self.dtype).itemsize
+            if not path.is_file() or path.stat().st_size < length:
+                raise _damaged(path, f"have {shard.tokens} tokens", "has fewer", "remove the folder, and ")
+            if not shard.sha256:
+                os.truncate(path, length)
+                with path.open("rb") as file:
+                    self._digest = hashlib.file_digest(file, "sha256")
+                self._file = path.open("ab")
+
+    def take(self, count: int) -> np.ndarray:
+        """The last tokens, which are no longer of this split; call it after `close`."""
+        found = []
+        while count:
+            shard = self.shards[-1]
+            path, part = self.folder / shard.file, np.fromfile(self.folder / shard.file, self.dtype)
+            left = max(len(part) - count, 0)
+            found.append(part[left:])
+            count -= len(part) - left
+            if not left:
+                path.unlink()
+                self.shards.pop()
+                continue
+            os.truncate(path, left * part.itemsize)
+            shard.tokens, shard.sha256 = left, hashlib.sha256(part[:left].tobytes()).hexdigest()
+        return np.concatenate(found[::-1])
+
+    def last(self) -> int:
+        """The last token; call it after `close`."""
+        shard = self.shards[-1]
+        return int(np.memmap(self.folder / shard.file, self.dtype, "r")[-1])
+
+    def adopt(self, other: ShardWriter) -> None:
+        """Take over all that another split has; call it after `close`."""
+        for number, shard in enumerate(other.shards):
+            name = f"{self.split}-{number:05d}.bin"
+            os.replace(self.folder / shard.file, self.folder / name)
+            self.shards.append(Shard(name, shard.tokens, shard.sha256))
+        self.documents, other.documents, other.shards = other.documents, 0, []
+
+    def drop(self) -> None:
+        """Close the shard that is being written, whatever is lost of it."""
         if self._file is not None:
             with contextlib.suppress(OSError):  # what is kept for a full disk cannot be written
                 self._file.close()
             self._file = None
+
+    def remove(self) -> None:
+        """Leave nothing of what was written."""
+        self.drop()
         for shard in self.shards:
             (self.folder / shard.file).unlink(missing_ok=True)
 
@@ -223,5 +285,5 @@ def _named(file: IO[bytes]) -> Iterator[None]:
         raise
 
 
-def _damaged(path: Path, rule: str, found: str) -> ArgumentError:
-    return ArgumentError(f"{path} must {rule}, but {found}: prepare the text anew.")
+def _damaged(path: Path, rule: str, found: str, first: str = "") -> ArgumentError:
+    return ArgumentError(f"{path} must {rule}, but {found}: {first}prepare the text anew.")

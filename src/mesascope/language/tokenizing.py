@@ -24,6 +24,8 @@ END = "<|endoftext|>"
 _ENDS = (END, "</s>", "<|end_of_text|>", "<eos>", "[SEP]")
 # A byte each, and the end of a document; and more than any text has.
 _LEAST, _MOST = 257, 1 << 24
+# Most bytes of a word that pairs are merged in: training takes the square of a word's length.
+_WORD = 64
 
 
 class TokenizerKind:
@@ -50,7 +52,7 @@ class TokenizerKind:
 
 
 def make_tokenizer(kind: TokenizerKind, texts: Iterator[str]) -> Any:
-    """The tokenizer; ``texts`` are read only where byte pairs are trained."""
+    """The tokenizer; ``texts`` are read only where byte pairs are trained, on words of at most 64 bytes."""
     if kind.path is not None:
         return load_tokenizer(kind.path)
     library = require_package("tokenizers", "the package language", "'mesascope[language]'")
@@ -59,6 +61,8 @@ def make_tokenizer(kind: TokenizerKind, texts: Iterator[str]) -> Any:
     trained = kind.vocabulary > _LEAST
     tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=trained)
     if trained:
+        cut = library.pre_tokenizers.Split(library.Regex(f".{{1,{_WORD}}}"), "isolated")
+        tokenizer.pre_tokenizer = library.pre_tokenizers.Sequence([tokenizer.pre_tokenizer, cut])
         trainer = library.trainers.BpeTrainer(
             vocab_size=kind.vocabulary, special_tokens=[END], initial_alphabet=sorted(_bytes(library)),
             show_progress=False,

@@ -11,6 +11,7 @@ from mesascope.errors import refuse, require_choice, require_count, require_inst
 from mesascope.language.shards import SPLITS, Corpus, open_corpus
 from mesascope.records import with_plain_numbers
 from mesascope.shapes import Int, Tensor
+from mesascope.training import is_first_process
 
 __all__ = ["TextWindows"]
 
@@ -41,7 +42,8 @@ class TextWindows:
         object.__setattr__(self, "_corpus", open_corpus(self.folder))
         if self.checksum not in ("", self.corpus.checksum):
             refuse("folder", f"hold the text of checksum {self.checksum}", self.folder, "prepare that text again")
-        self.corpus.verify(self.split)
+        if is_first_process():  # of many that read one corpus
+            self.corpus.verify(self.split)
         if self.corpus.tokens(self.split) < self.length:
             most = self.corpus.tokens(self.split)
             refuse("length", f"be at most {most}, the tokens of {self.split}", self.length, "lower it, or add text")

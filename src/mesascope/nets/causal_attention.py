@@ -312,10 +312,13 @@ class CausalAttention(nn.Module, ABC):
 class UndecayedParameter(nn.Parameter):
     """A parameter that weight decay would move away from where it should start, and that trainers leave out of it.
 
-    They know it by ``_no_weight_decay``, as that of other libraries; copies keep it.
+    They know it by ``_no_weight_decay``, as that of other libraries; copies and pickles keep it.
     """
 
     _no_weight_decay = True
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return type(self), (self.data, self.requires_grad)
 
 
 def _wide(tensor: Tensor) -> Tensor:

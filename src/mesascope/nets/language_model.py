@@ -8,19 +8,25 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from mesascope.errors import ArgumentTypeError, refuse, require_choice, require_count, require_instance, require_number
 from mesascope.nets.causal_transformer import CausalTransformer, CausalTransformerConfig
-from mesascope.nets.layers import initial_weights, module_text
+from mesascope.nets.layers import initial_weights, linear, module_text
 from mesascope.nets.padding import blanked, check_mask, given, places
 from mesascope.nets.points import HasPoints
 from mesascope.nets.pretrained import Pretrained
 from mesascope.nets.states import AttentionState, check_state
+from mesascope.ops.checks import values_are_read
 from mesascope.ops.reading import read
 from mesascope.records import register
 from mesascope.shapes import Float, Int, Tensor
 
-__all__ = ["LanguageModel", "LanguageModelConfig"]
+__all__ = ["LanguageModel", "LanguageModelConfig", "require_tokens"]
+
+# Most logits that a loss is computed from at once.
+_LOGITS = 1 << 25
 
 
 @register("net", "language-model", of="text")
@@ -79,12 +85,14 @@ class LanguageModel(HasPoints, Pretrained):
         super().__init__()
         require_instance("config", config, LanguageModelConfig)
         self.config, width = config, config.transformer.width
-        self.embedding = initial_weights((config.vocabulary, width), 1 / width if config.tied else 1.0, generator)
+        scale = 1 / width if config.tied else 1.0
+        weight = initial_weights((config.vocabulary, width), scale, generator)
+        self.embedding = nn.Embedding(config.vocabulary, width, _weight=weight.data)
         learned = config.places == "learned"
         self.places = initial_weights((config.context, width), 1e-3, generator) if learned else None
         self.transformer = CausalTransformer(config.transformer, generator)
         self.norm = nn.LayerNorm(width)
-        self.logits = None if config.tied else initial_weights((config.vocabulary, width), 1 / width, generator)
+        self.logits = None if config.tied else linear(initial_weights((config.vocabulary, width), 1 / width, generator))
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(
@@ -93,21 +101,26 @@ class LanguageModel(HasPoints, Pretrained):
         state: Sequence[AttentionState] | None = None,
         mask: Tensor | None = None,
         last: int | None = None,
+        targets: Int[Tensor, "*batch t"] | None = None,
     ) -> Any:
         """Logits of what follows each token, and where a state is given the state after them too: see `advance`.
+
+        With ``targets``, the cross-entropy of each in nats, ``(*batch, t)``, in place of logits. Memory holds the
+        logits of some tokens at a time: 256 windows of 1,024 tokens and GPT-2's vocabulary have 53 GB of them.
 
         Args:
             tokens: numbers below ``vocabulary``.
             state: of every layer, of the tokens before; the text is whole if None.
             mask: ``(*batch, t)``, False for padding before a text's first token, which nothing sees.
             last: how many of the last tokens are answered, all if None; one is all that a prompt is read for.
+            targets: tokens that follow each token.
         """
         embedded = self._embedded(tokens, state, mask)
         after = self.transformer(embedded, *given(state, mask), **({} if last is None else {"last": last}))
         if state is None:
-            return self._read(after)
+            return self._read(after) if targets is None else self._losses(after, targets)
         found, state = after
-        return self._read(found), state
+        return (self._read(found) if targets is None else self._losses(found, targets)), state
 
     def init_state(self, *batch: int) -> tuple[AttentionState, ...]:
         """The state of every layer before the first token."""
@@ -140,13 +153,15 @@ class LanguageModel(HasPoints, Pretrained):
         require_instance("tokens", tokens, Tensor)
         if tokens.dtype != torch.long:
             raise ArgumentTypeError(f"tokens must be of dtype torch.int64, but are {tokens.dtype}: convert them.")
+        vocabulary = self.embedding.num_embeddings
+        # A device would end the process; in training, whoever loads the data checks them.
+        if not self.training and values_are_read():
+            require_tokens("tokens", tokens, vocabulary)
         try:
-            embedded = nn.functional.embedding(tokens, self.embedding)
+            embedded = self.embedding(tokens)
         except IndexError:
-            most = self.config.vocabulary - 1
-            refuse(
-                "tokens", f"be from 0 to {most}", [tokens.min().item(), tokens.max().item()], "use its own tokenizer"
-            )
+            require_tokens("tokens", tokens, vocabulary)
+            raise
         check_mask(mask, embedded)
         if self.places is not None:
             times = places(tokens.shape[-1], mask, None if state is None else state[0].position, tokens.device)
@@ -163,4 +178,27 @@ class LanguageModel(HasPoints, Pretrained):
             refuse("tokens", f"be at most {self.config.context} long", longest, "shorten the text")
 
     def _read(self, tokens: Tensor) -> Float[Tensor, "*batch t vocabulary"]:
-        return self.norm(tokens) @ (self.embedding if self.logits is None else self.logits).mT
+        tokens = self.norm(tokens)
+        return functional.linear(tokens, self.embedding.weight) if self.logits is None else self.logits(tokens)
+
+    def _losses(self, tokens: Tensor, targets: Tensor) -> Float[Tensor, "*batch t"]:
+        """Cross-entropies of targets, from the logits of a block of tokens at a time, which backward computes again."""
+
+        def losses(tokens: Tensor, targets: Tensor) -> Tensor:
+            return functional.cross_entropy(self._read(tokens), targets, reduction="none")
+
+        rows, answers = tokens.flatten(0, -2), targets.flatten()
+        size = max(_LOGITS // self.embedding.num_embeddings, 1)
+        if len(rows) <= size:
+            return losses(rows, answers).view(targets.shape)
+        blocks = zip(rows.split(size), answers.split(size), strict=True)
+        return torch.cat([checkpoint(losses, *block, use_reentrant=False) for block in blocks]).view(targets.shape)
+
+
+def require_tokens(name: str, tokens: Int[Tensor, "*batch"], vocabulary: int) -> None:
+    """Refuse numbers that are none of a vocabulary's. Costs a transfer from the device."""
+    if not tokens.numel():
+        return
+    for low, high in read(torch.stack(tokens.aminmax()).double()):
+        if low < 0 or high >= vocabulary:
+            refuse(name, f"be from 0 to {vocabulary - 1}", [int(low), int(high)], "use the model's own tokenizer")

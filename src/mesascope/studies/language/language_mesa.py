@@ -254,8 +254,9 @@ def _of_pairs(text: _Text) -> np.ndarray:
 
     Counts are of a part of the training text, with a prior of one token by the frequencies of all.
     """
-    size, judged = text.windows.corpus.index.vocabulary, text.judged.cpu().numpy()
-    read = np.concatenate([part[:COUNTED] for part in text.windows.corpus["train"]])[:COUNTED].astype(np.int64)
+    corpus, judged = text.windows.corpus, text.judged.cpu().numpy()
+    size, counted = corpus.index.vocabulary, min(COUNTED, corpus.tokens("train"))
+    read = corpus.windows("train", np.zeros(1, np.int64), counted)[0]
     pairs, counts = np.unique(read[:-1] * size + read[1:], return_counts=True)
     single = np.bincount(read, minlength=size) + 1
     tokens = judged[:, : judged.shape[1] // 2 + 1]

@@ -1,0 +1,128 @@
+"""The progress of a preparation, from which a later call goes on. Imports no torch."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from mesascope.errors import refuse
+from mesascope.language.documents import Problem
+from mesascope.language.shards import TOKENIZER, ShardWriter, Split
+from mesascope.runs.files import write_aside
+
+__all__ = ["PROGRESS", "Progress"]
+
+PROGRESS = "progress.json"
+
+
+class Kept(msgspec.Struct):
+    """Content of the file: how far files were read, and what was written of them."""
+
+    schema: Literal[1]
+    made_from: str
+    read: str = ""
+    file: int = 0
+    pieces: int = 0
+    skipped: int = 0
+    splits: dict[str, Split] = {}
+
+
+class Progress:
+    """How far a preparation has come.
+
+    Args:
+        folder: of the corpus.
+        files: that are read.
+        kept: what an earlier call kept, or the beginning.
+    """
+
+    def __init__(self, folder: Path, files: Sequence[Path], kept: Kept) -> None:
+        self.folder, self.files, self._kept = folder, files, kept
+        self._before = kept.skipped
+
+    @classmethod
+    def of(cls, folder: Path, files: Sequence[Path], settings: Any) -> Progress:
+        """What an earlier call kept in the folder.
+
+        Raises:
+            ArgumentError: it read other files, or had other settings.
+        """
+        made_from = _checksum([settings, [str(file.resolve()) for file in files]])
+        if not ((folder / PROGRESS).exists() and (folder / TOKENIZER).exists()):
+            return cls(folder, files, Kept(1, made_from))
+        kept = None
+        with contextlib.suppress(msgspec.DecodeError):
+            kept = msgspec.json.decode((folder / PROGRESS).read_bytes(), type=Kept)
+        if kept is None or kept.made_from != made_from or kept.read not in ("", _state(files, kept.file)):
+            rule = "hold no beginning of a corpus of other files or settings"
+            refuse("out", rule, str(folder), "name another folder, or remove what it holds")
+        return cls(folder, files, kept)
+
+    @property
+    def file(self) -> int:
+        """Number of the first file to read."""
+        return self._kept.file
+
+    @property
+    def pieces(self) -> int:
+        """Number of its pieces to leave out."""
+        return self._kept.pieces
+
+    @property
+    def is_begun(self) -> bool:
+        """True if an earlier call has kept tokens."""
+        return bool(self._kept.read)
+
+    def begin(self, tokenizer: bytes) -> None:
+        """Keep the tokenizer, unless an earlier call did."""
+        if not self.is_begun:
+            write_aside(self.folder / PROGRESS, msgspec.json.encode(self._kept))
+            write_aside(self.folder / TOKENIZER, tokenizer)
+
+    def keep(self, writers: Mapping[str, ShardWriter], place: tuple[int, int], problems: Sequence[Problem]) -> None:
+        """Keep what was written of all documents before a place."""
+        done = {*self.files[: place[0]]}
+        skipped = self._before + sum(problem.path in done for problem in problems)
+        splits = {split: writer.keep() for split, writer in writers.items()}
+        self._kept = Kept(1, self._kept.made_from, _state(self.files, place[0]), *place, skipped, splits)
+        write_aside(self.folder / PROGRESS, msgspec.json.encode(self._kept))
+
+    def skipped(self, problems: Sequence[Problem]) -> int:
+        """Number of lines left out in all."""
+        return self._before + len(problems)
+
+    @contextlib.contextmanager
+    def writing(self, writers: dict[str, ShardWriter]) -> Iterator[dict[str, ShardWriter]]:
+        """Writers that go on from what was kept, and are closed; if nothing can be kept, nothing is left."""
+        for split, kept in self._kept.splits.items():
+            writers[split].go_on(kept)
+        try:
+            yield writers
+            for writer in writers.values():
+                writer.close()
+        except BaseException:
+            for writer in writers.values():
+                writer.drop() if self.is_begun else writer.remove()
+            if not self.is_begun:
+                for name in (PROGRESS, TOKENIZER):
+                    (self.folder / name).unlink(missing_ok=True)
+            raise
+
+    def end(self) -> None:
+        """Leave no progress: the corpus is whole."""
+        (self.folder / PROGRESS).unlink(missing_ok=True)
+
+
+def _checksum(described: Any) -> str:
+    return hashlib.sha256(json.dumps(described).encode()).hexdigest()
+
+
+def _state(files: Sequence[Path], last: int) -> str:
+    """Sizes and times of the files up to one."""
+    return _checksum([(state.st_size, state.st_mtime_ns) for state in (file.stat() for file in files[: last + 1])])
