@@ -15,12 +15,13 @@ from hypothesis import given, settings, strategies as st
 
 from mesascope.errors import ArgumentError, RunDirectoryError
 from mesascope.evidence import Arrays, Claim, Estimates, below, judge_all, printed
+from mesascope.files import write_aside
 from mesascope.nets import InContextRegressorConfig, TransformerConfig
 from mesascope.records import to_record
 from mesascope.reports import write_report
 from mesascope.runs import Run, find_runs, newest_run, open_run
 from mesascope.runs.checkpoints import TrainingCheckpoints
-from mesascope.runs.files import arrays_bytes, read_arrays, write_aside
+from mesascope.runs.files import arrays_bytes, read_arrays
 from mesascope.streams import stream
 from mesascope.tasks import LinearRegression
 from mesascope.training import Training, train

@@ -17,7 +17,8 @@ import numpy as np
 import mesascope
 from mesascope.errors import ArgumentTypeError, RunDirectoryError, refuse, shown
 from mesascope.evidence import Arrays, Estimates, Stage
-from mesascope.runs.files import arrays_bytes, damaged, read_arrays, read_bytes, read_json, write_aside, write_json
+from mesascope.files import write_aside
+from mesascope.runs.files import arrays_bytes, damaged, read_arrays, read_bytes, read_json, write_json
 from mesascope.runs.schemas import Name, problem
 
 __all__ = ["Results", "code_hash", "record_hash"]

@@ -17,18 +17,9 @@ import numpy as np
 from mesascope.errors import ArgumentError, RunDirectoryError, require_choice
 from mesascope.evidence import Arrays, Verdicts
 from mesascope.evidence.tables import Table
+from mesascope.files import append, write_aside
 from mesascope.records import from_record, registered
-from mesascope.runs.files import (
-    append,
-    as_path,
-    checksum,
-    damaged,
-    read_bytes,
-    read_json,
-    read_lines,
-    write_aside,
-    write_json,
-)
+from mesascope.runs.files import as_path, checksum, damaged, read_bytes, read_json, read_lines, write_json
 from mesascope.runs.results import Results, record_hash
 from mesascope.runs.schemas import FILES, KINDS, SCHEMA, problem
 
