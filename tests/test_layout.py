@@ -15,6 +15,7 @@ SOURCE = Path(mesascope.__file__).parent
 ORDER = [
     "errors",
     "files",
+    "loading",
     "records",
     "text",
     "progress",

@@ -75,7 +75,7 @@ def register(kind: str, name: str, **facts: Any) -> Callable[[_T], _T]:
     def put(target: _T) -> _T:
         entries = _REGISTRY.setdefault(kind, {})
         held = entries.get(name)
-        if held is not None and _place(held.target) != _place(target):
+        if held is not None and "file" not in held.facts and _place(held.target) != _place(target):
             raise ArgumentError(
                 f"name must be free, but {kind} {name!r} is {_place(held.target)} already: choose another name."
             )
