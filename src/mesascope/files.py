@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -43,5 +44,8 @@ def sync(folder: Path) -> None:
         descriptor = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(descriptor)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems that flush no folders, such as SMB's
+                raise
         finally:
             os.close(descriptor)
