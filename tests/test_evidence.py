@@ -242,6 +242,9 @@ def test_one_sample_is_judged_unless_the_quantifier_takes_several():
     for quantifier in ("every", "mean", "share", "exact"):
         own = claim(lambda r: two, quantifier=quantifier, **QUANTIFIERS[quantifier])
         assert "returns 2 samples" in judge(own, "quick", {})["reason"]
+    for statistic in (lambda x: None, lambda x: 1 / 0, lambda x: np.nan):
+        own = claim(lambda r: FIVE.repeat(2), quantifier="bootstrap", statistic=statistic)
+        assert judge(own, "quick", {})["reason"].startswith("its statistic ")
     cases = claim(lambda r: np.ones((12, 2)), quantifier="bootstrap", statistic=np.mean)
     assert judge(cases, "quick", {})["reason"] == "its reading returns several cases, and bootstrap takes one"
 

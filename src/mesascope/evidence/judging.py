@@ -201,7 +201,7 @@ def _bootstrap(claim: Claim, read: tuple[_Samples, ...]) -> list[_Interval]:
     if any(sample.values.shape[1] > 1 for sample in read):
         raise _Undecided("its reading returns several cases, and bootstrap takes one")
     rows, count = tuple(sample.values[:, 0] for sample in read), min(len(sample.values) for sample in read)
-    value = float(_result("statistic", claim.statistic, *rows))
+    value = _result("statistic", lambda: float(claim.statistic(*rows)))  # type: ignore[misc]
     found = _result("statistic", lambda: bootstrap(
         rows, claim.statistic, vectorized=False, n_resamples=RESAMPLES, confidence_level=LEVEL, method="percentile",
         rng=np.random.default_rng(0),

@@ -28,8 +28,6 @@ _AGAIN = "delete it and --resume the run"
 
 # What only shows, words or checks results: all other code of the package decides the numbers of a stage.
 PRESENTATION = ("cli", "reports", "testing", "__main__.py", "progress.py", "text.py")
-
-
 # Packages that compute what a stage holds.
 _PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "pillow", "tokenizers")
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from mesascope.errors import ArgumentError, RunDirectoryError, require_choice
+from mesascope.errors import ArgumentError, MesascopeError, RunDirectoryError, require_choice
 from mesascope.evidence import Arrays, Verdicts
 from mesascope.evidence.tables import Table
 from mesascope.files import append, write_aside
@@ -105,7 +105,7 @@ class Run:
             yield
 
     def discard_if_new(self) -> None:
-        """Remove the folder of a run that has kept nothing yet but its configuration. Nobody holds its lock."""
+        """Remove the folder of a run that has kept nothing yet but its configuration; its lock must be free."""
         beginnings = {*LOCKS, "config.json", "timing.json"}
         files = list(self.path.iterdir())
         if {file.name for file in files} <= beginnings:
@@ -148,7 +148,7 @@ class Run:
                 raise damaged(file, "name a file outside the run", f"names {own}", "leave its study out")
             try:
                 return from_file(own)
-            except (ValueError, TypeError) as error:
+            except MesascopeError as error:
                 raise RunDirectoryError(
                     f"{file} must name a study that can be imported here, but does not ({str(error).rstrip('.')}): "
                     "pass another file to mesascope run FILE.py:STUDY --resume."

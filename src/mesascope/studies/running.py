@@ -87,7 +87,9 @@ def resume_run(path: str | Path, study: Study | None = None) -> tuple[Study, Any
         study: the run's own, where its file is elsewhere than when it began.
     """
     run = Run.open(path)
-    study = study if study is not None and study.name == run.config.get("study") else run.study
+    if study is None or study.name != run.config.get("study"):
+        study = run.study
+    assert isinstance(study, Study)
     settings = run.settings_of(study)
     _require_preset(study, run)
     available_device(run.config["device"])
