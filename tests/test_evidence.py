@@ -20,6 +20,7 @@ from mesascope.evidence import (
     below,
     judge,
     judge_all,
+    judging,
     ours,
     printed,
     two_sided,
@@ -80,7 +81,8 @@ def test_the_median_has_an_interval_of_order_statistics():
     low = round(100 * found["low"])
     assert stats.binom.cdf(low, 21, 0.5) <= (1 - LEVEL) / 2 < stats.binom.cdf(low + 1, 21, 0.5)
     assert found["high"] == pytest.approx(values[20 - low])
-    assert verdict(FIVE, quantifier="median") == ("undecided", "the median of 5 seeds has no interval at 99.9%")
+    assert verdict(FIVE, quantifier="median") == ("undecided", "it needs 11 seeds, and has 5")
+    assert verdict(np.linspace(0.1, 0.2, 11), quantifier="median") == ("holds", "")
 
 
 def test_a_share_has_clopper_and_pearsons_interval():
@@ -100,6 +102,36 @@ def test_a_statistic_of_several_samples_is_bootstrapped():
     found = judge(claim(lambda r: (wide, narrow), above(1.0), quantifier="bootstrap", statistic=ratio), "quick", {})
     assert found["verdict"] == "holds"
     assert found["low"] < ratio(wide, narrow) == found["value"] < found["high"]
+    few = claim(lambda r: (wide[:5], narrow[:5]), quantifier="bootstrap", statistic=ratio)
+    assert judge(few, "quick", {})["reason"] == "it needs 6 seeds, and has 5"
+
+
+SAMPLES = {
+    "normal": lambda rng, n: rng.normal(5.0, 1.0, n),
+    "skewed": lambda rng, n: rng.lognormal(0.0, 0.5, n),
+    "heavy": lambda rng, n: 5.0 + rng.standard_t(5, n),
+}
+STATISTICS = {
+    "ratio": lambda one, other: one.mean() / other.mean(),
+    "difference": lambda one, other: one.mean() - other.mean(),
+    "coefficient of variation": lambda one: one.std(ddof=1) / one.mean(),
+}
+
+
+@pytest.mark.parametrize("draw", SAMPLES)
+@pytest.mark.parametrize("statistic", STATISTICS)
+def test_bootstrap_intervals_cover_with_few_replicates(statistic, draw, monkeypatch):
+    """No interval at 99.9 % of thirty misses; of percentiles alone up to twelve do."""
+    monkeypatch.setattr(judging, "RESAMPLES", 199)
+    rng, compute = np.random.default_rng(0), STATISTICS[statistic]
+    samples = 1 if statistic.startswith("coefficient") else 2
+    truth = compute(*(SAMPLES[draw](rng, 10**6) for _ in range(samples)))
+    missed = 0
+    for _ in range(30):
+        drawn = tuple(SAMPLES[draw](rng, 6) for _ in range(samples))
+        found = judge(claim(lambda r, d=drawn: d, quantifier="bootstrap", statistic=compute), "quick", {})
+        missed += not found["low"] <= truth <= found["high"]
+    assert missed == 0
 
 
 def test_exact_numbers_say_why_they_are():
@@ -115,9 +147,10 @@ def test_exact_numbers_say_why_they_are():
         (FIVE, {}, "its numbers carry no error of measurement"),
         (numbers([0.1] * 5, 0.01), {}, "all seeds are the same"),
         (np.full(5, 0.1), {"quantifier": "mean"}, "all seeds are the same"),
-        (FIVE[:1], {"quantifier": "mean", "at_least": 1}, "one of seeds shows no spread"),
-        (np.array([*FIVE[:4], np.nan]), {"quantifier": "mean"}, "1 of 5 numbers are not numbers"),
-        (numbers([*FIVE[:4], np.nan], 0.01), {}, "1 of 5 numbers are not numbers"),
+        (FIVE[:1], {"quantifier": "mean", "at_least": 1}, "it needs 2 seeds, and has 1"),
+        (np.array([*FIVE[:4], np.nan]), {"quantifier": "mean"}, "1 of 5 numbers is not finite"),
+        (numbers([*FIVE[:3], np.nan, np.inf], 0.01), {}, "2 of 5 numbers are not finite"),
+        (np.ones((5, 0)), {}, "its reading returns no numbers"),
     ],
 )
 def test_what_cannot_be_judged_is_undecided_with_its_reason(values, changes, reason):
@@ -129,8 +162,91 @@ def test_replicates_that_are_all_the_same_may_fail_but_not_hold():
     assert verdict(numbers([2.0] * 5, 0.01)) == ("fails", "")
 
 
-def test_a_loss_that_is_infinite_fails():
-    assert verdict(numbers([*FIVE[:4], np.inf], 0.01))[0] == "fails"
+QUANTIFIERS = {
+    "every": {}, "mean": {}, "median": {}, "share": {}, "exact": {"exact_because": "a test"},
+    "bootstrap": {"statistic": np.mean},
+}  # fmt: skip
+
+
+def damaged_estimates(kind):
+    """Twelve replicates within every bound but for one number of this kind in their means or covariance."""
+    rng = np.random.default_rng(0)
+    sound = Estimates.of({("mse", "a"): list(rng.gamma(9.0, 0.05, size=(12, 200)))})
+    mean, covariance = sound.mean.copy(), sound.covariance.copy()
+    if kind.endswith("mean"):
+        mean[3] = float(kind.split()[0])
+    elif kind == "negative variance":
+        covariance[3, 3] *= -1
+    elif kind == "asymmetric":
+        covariance[3, 4] += 0.5 * covariance[3, 3]
+    elif kind == "impossible correlation":
+        covariance[3, 4] = covariance[4, 3] = 3 * covariance[3, 3]
+    else:
+        value, place = kind.split()
+        covariance[{"variance": (3, 3), "covariance": (3, 4)}[place]] = float(value)
+    return Estimates(sound.names, mean, covariance, sound.n)
+
+
+@pytest.mark.parametrize("quantifier", QUANTIFIERS)
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        *((f"{value} mean", "1 of 12 numbers is not finite") for value in ("nan", "inf", "-inf")),
+        *((f"{value} variance", "1 of 12 errors of measurement is not finite") for value in ("nan", "inf")),
+        ("nan covariance", "1 of 12 errors of measurement is not finite"),
+        *(
+            (kind, "covariance must be symmetric with no negative variance")
+            for kind in ("negative variance", "asymmetric", "impossible correlation")
+        ),
+    ],
+)
+def test_estimates_that_no_samples_can_have_decide_nothing(quantifier, kind, reason):
+    """And one bad number never holds or fails a claim, whatever asks for it."""
+    estimates = damaged_estimates(kind)
+    for bound in (below(1.0), above(1.0)):
+        own = claim(lambda r: r["x"]["mse", "a"], bound, quantifier=quantifier, **QUANTIFIERS[quantifier])
+        found = judge(own, "quick", {"x": estimates})
+        assert found["verdict"] == "undecided"
+        assert found["reason"].startswith(reason)
+
+
+def raising(results):
+    raise ZeroDivisionError("division\nby zero")
+
+
+@pytest.mark.parametrize("quantifier", QUANTIFIERS)
+@pytest.mark.parametrize(
+    ("reading", "reason"),
+    [
+        (lambda r: None, "its reading raises TypeError: must return numbers, but returns None"),
+        (lambda r: np.array([None] * 12), "its reading raises TypeError: must return numbers"),
+        (lambda r: ["a"] * 12, "its reading raises TypeError: must return numbers"),
+        (lambda r: np.full(12, 0.5 + 1j), "its reading raises TypeError: must return numbers"),
+        (lambda r: [[0.1], [0.2, 0.3]], "its reading raises ValueError"),
+        (raising, "its reading raises ZeroDivisionError: division by zero"),
+        (lambda r: r["y"], "y"),
+        (lambda r: Arrays({"v": FIVE}, v="seed")["w"], "the array must be one of 'v', but is 'w'"),
+        (lambda r: (), "its reading returns no numbers"),
+        (lambda r: [], "its reading returns no numbers"),
+        (lambda r: np.ones((12, 0)), "its reading returns no numbers"),
+        (lambda r: np.full(12, np.inf), "12 of 12 numbers are not finite"),
+    ],
+)
+def test_a_reading_that_gives_no_numbers_costs_its_own_claim_alone(quantifier, reading, reason):
+    found = judge(claim(reading, quantifier=quantifier, **QUANTIFIERS[quantifier]), "quick", {})
+    assert (found["verdict"], found["reason"][: len(reason)]) == ("undecided", reason)
+
+
+def test_one_sample_is_judged_unless_the_quantifier_takes_several():
+    two = (numbers(FIVE, 0.01), numbers(10 * FIVE, 0.01))
+    for quantifier in ("every", "mean", "share", "exact"):
+        own = claim(lambda r: two, quantifier=quantifier, **QUANTIFIERS[quantifier])
+        assert "returns 2 samples" in judge(own, "quick", {})["reason"]
+    for statistic in (lambda x: None, lambda x: 1 / 0, lambda x: np.nan):
+        own = claim(lambda r: FIVE.repeat(2), quantifier="bootstrap", statistic=statistic)
+        assert judge(own, "quick", {})["reason"].startswith("its statistic ")
+    cases = claim(lambda r: np.ones((12, 2)), quantifier="bootstrap", statistic=np.mean)
+    assert judge(cases, "quick", {})["reason"] == "its reading returns several cases, and bootstrap takes one"
 
 
 def test_a_failed_or_undecided_premise_leaves_a_claim_undecided():

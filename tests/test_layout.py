@@ -15,6 +15,8 @@ SOURCE = Path(mesascope.__file__).parent
 ORDER = [
     "errors",
     "modes",
+    "files",
+    "loading",
     "records",
     "text",
     "progress",

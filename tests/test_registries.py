@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ import torch
 
 from mesascope import compare, identify
 from mesascope.constructions import Construction
-from mesascope.errors import ArgumentTypeError
+from mesascope.errors import ArgumentError, ArgumentTypeError
 from mesascope.identification import candidates
 from mesascope.learners import GradientDescent, LeastSquares, Mean
 from mesascope.nets import (
@@ -92,6 +94,63 @@ def test_counts_and_numbers_of_numpy_are_taken_as_arguments(count, unchecked):
     for value in (np.array(6), torch.tensor(6), np.float64(6), np.True_):
         with pytest.raises(ArgumentTypeError, match="n_context must be an integer, but is"):
             LinearRegression(n_context=value)
+
+
+@dataclasses.dataclass(frozen=True)
+class Inner:
+    size: int = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Other:
+    rate: float = 0.1
+    steps: int = 5
+
+
+# A field's type, a value of it, and the same value with a dataclass in the place of each mark.
+NESTED = {
+    "dataclass": (Inner, "@"),
+    "optional": (Inner | None, "@"),
+    "union": (int | Other | Inner, "@"),
+    "list": (list[Inner], ["@", "@"]),
+    "tuple": (tuple[Inner, ...], ["@"]),
+    "pair": (tuple[int, Inner], [4, "@"]),
+    "sequence": (Sequence[Inner], ["@"]),
+    "mapping": (Mapping[str, Inner], {"a": "@"}),
+    "either": (tuple[Inner | Other, ...], ["@"]),
+    "optional tuple": (tuple[Inner, ...] | None, ["@"]),
+    "deep": (dict[str, tuple[list[Inner | None], ...]], {"a": [[None, "@"]]}),
+    "anything": (tuple[Any, ...], [["@"]]),
+}
+
+
+def with_marks(value, mark):
+    """A value with something in the place of each of its marks."""
+    if isinstance(value, dict):
+        return {key: with_marks(one, mark) for key, one in value.items()}
+    return [with_marks(one, mark) for one in value] if isinstance(value, list) else mark if value == "@" else value
+
+
+@pytest.mark.parametrize("name", NESTED)
+def test_a_misspelt_key_is_refused_at_any_depth(name):
+    kind, shape = NESTED[name]
+    outer = dataclasses.make_dataclass("Outer", [("field", kind)], frozen=True)
+    known = {"kind": "family", "name": "linear-regression"} if name == "anything" else {}
+    key = "d_in" if known else "size"
+    config = from_record({"field": with_marks(shape, known | {key: 7})}, outer)
+    assert f"{key}=7" in repr(config)
+    assert from_record(json.loads(json.dumps(to_record(config))), outer) == config
+    for typo, hint in ((key.replace("i", "y"), f"did you mean {key!r}?"), ("hidden", "its keys are")):
+        with pytest.raises(ArgumentError) as refused:
+            from_record({"field": with_marks(shape, known | {typo: 7})}, outer)
+        assert f"has the unknown key {typo!r}: {hint}" in str(refused.value)
+
+
+def test_a_record_in_a_container_has_its_declared_types():
+    outer = dataclasses.make_dataclass("Outer", [("field", tuple[int, Inner])], frozen=True)
+    for wrong in ([4, {"size": "x"}], [4], ["x", {"size": 4}], {"size": 4}, 4):
+        with pytest.raises(ArgumentTypeError, match=r"(Outer|Inner)\.(field|size)"):
+            from_record({"field": wrong}, outer)
 
 
 @pytest.mark.parametrize(("name", "build"), examples("attention"))

@@ -1,27 +1,43 @@
 """Runs read back what they wrote, name what is damaged, and outlive kills."""
 
 import base64
+import dataclasses
 import errno
+import hashlib
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
+import tiny_study
 import torch
 from hypothesis import given, settings, strategies as st
 
+import mesascope
+from mesascope.data import files as data_files, image_sets
 from mesascope.errors import ArgumentError, RunDirectoryError
 from mesascope.evidence import Arrays, Claim, Estimates, below, judge_all, printed
-from mesascope.nets import InContextRegressorConfig, TransformerConfig
+from mesascope.files import write_aside
+from mesascope.nets import (
+    AttentionConfig,
+    CausalTransformer,
+    CausalTransformerConfig,
+    InContextRegressorConfig,
+    TransformerConfig,
+    save_state,
+)
 from mesascope.records import to_record
 from mesascope.reports import write_report
-from mesascope.runs import Run, find_runs, newest_run, open_run
+from mesascope.runs import Run, find_runs, newest_run, open_run, results
 from mesascope.runs.checkpoints import TrainingCheckpoints
-from mesascope.runs.files import arrays_bytes, read_arrays, write_aside
+from mesascope.runs.files import arrays_bytes, read_arrays
 from mesascope.streams import stream
+from mesascope.studies import new_run, run_study
 from mesascope.tasks import LinearRegression
 from mesascope.training import Training, train
 
@@ -106,6 +122,31 @@ def test_a_stage_is_current_only_for_its_settings_and_code(run, monkeypatch):
     assert not Run(run.path, {**run.config, "settings": {"tasks": 6}}).results.is_current("x")
     monkeypatch.setattr("mesascope.runs.results.code_hash", lambda: "another")
     assert not open_run(run.path).results.is_current("x")
+
+
+def test_every_file_of_the_package_that_can_decide_a_number_is_in_the_hash_of_the_code(tmp_path, monkeypatch):
+    """All but what shows results: a new folder is in the hash until it is listed as presentation."""
+    source = Path(mesascope.__file__).parent
+    parts = {path.name for path in source.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    assert set(results.PRESENTATION) < parts
+    monkeypatch.setattr(mesascope, "__file__", str(tmp_path / "__init__.py"))
+    files = {
+        part: tmp_path / part if part.endswith(".py") else tmp_path / part / "inner.py" for part in parts | {"new"}
+    }
+    for file in files.values():
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("before")
+    hashed = results.code_hash.__wrapped__
+    before = hashed()
+    for part, file in files.items():
+        file.write_text("after")
+        assert (hashed() == before) == (part in results.PRESENTATION), part
+        file.write_text("before")
+    (tmp_path / "new/inner.py").rename(tmp_path / "new/moved.py")
+    assert hashed() != before
+    monkeypatch.setattr(results, "installed", lambda package: "another")
+    (tmp_path / "new/moved.py").rename(tmp_path / "new/inner.py")
+    assert hashed() != before
 
 
 def test_a_torn_last_line_is_passed_over_and_mended(run):
@@ -237,6 +278,145 @@ def test_two_processes_cannot_write_one_run(run):
         process.communicate()
     with open_run(run.path).lock():
         assert run.path.exists(), "a killed process lets go"
+
+
+HOLD_WITHOUT_LOCKS = (
+    """
+import errno, fcntl
+def flock(*arguments):
+    raise OSError(errno.ENOLCK, "No locks available")
+fcntl.flock = flock
+"""
+    + HOLD
+)
+
+
+@pytest.mark.parametrize("number", ["ENOLCK", "EOPNOTSUPP", "ENOTSUP"])
+def test_a_file_system_without_locks_has_a_file_in_their_place(run, number, monkeypatch, capsys):
+    def flock(descriptor, operation):
+        raise OSError(getattr(errno, number), os.strerror(getattr(errno, number)))
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    with run.lock():
+        assert f"{run.path} has no file locks" in capsys.readouterr().err
+        with pytest.raises(RunDirectoryError, match=r"one process at a time.*delete .*\.lock\.soft") as refused:
+            run.lock().__enter__()
+        assert "permissions" not in str(refused.value)
+    assert not (run.path / ".lock.soft").exists()
+    run.discard_if_new()
+    assert not run.path.exists()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="flock")
+def test_a_killed_process_lets_go_where_there_are_no_locks(run, monkeypatch):
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD_WITHOUT_LOCKS, str(run.path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+    assert process.stdout.readline() == "held\n"
+    process.kill()
+    process.communicate()
+    assert (run.path / ".lock.soft").exists()
+
+    def flock(descriptor, operation):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    with run.lock():
+        assert (run.path / ".lock.soft").read_text().startswith(f"{os.getpid()}\n")
+
+
+@pytest.mark.parametrize(("number", "remedy"), [("EACCES", "its permissions"), ("ENOSPC", "free some space")])
+def test_a_lock_that_cannot_be_written_has_its_own_remedy(run, number, remedy, monkeypatch):
+    def failing(lock):
+        raise OSError(getattr(errno, number), os.strerror(getattr(errno, number)))
+
+    monkeypatch.setattr("filelock.FileLock._acquire", failing)
+    with pytest.raises(RunDirectoryError, match=rf"\.lock must be a file that can be written, .*: .*{remedy}"):
+        run.lock().__enter__()
+
+
+def test_a_new_run_that_is_refused_is_discarded_after_its_lock_is_released(tmp_path, monkeypatch):
+    """Windows deletes no file that is open."""
+    unlink = Path.unlink
+
+    def held(path, missing_ok=False):
+        if path.name == ".lock":
+            with open_run(path.parent).lock():
+                pass
+        unlink(path, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", held)
+
+    def measure(lab, settings):
+        raise ArgumentError("width must be even, but is 3: pass another.")
+
+    study = dataclasses.replace(tiny_study.STUDY, measure=measure)
+    with pytest.raises(ArgumentError, match="width must be even"):
+        run_study(study, tiny_study.Settings(), new_run(study, "quick", out=tmp_path / "new"))
+    assert not (tmp_path / "new").exists()
+
+
+def fetched(folder):
+    whole = folder / "whole"
+    whole.write_bytes(b"data")
+    source = data_files.Source("data", whole.as_uri(), hashlib.md5(b"data", usedforsecurity=False).hexdigest())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MESASCOPE_CACHE", str(folder / "cache"))
+        patch.delenv("MESASCOPE_DATA", raising=False)
+        return data_files.found("numbers", [source])[0]
+
+
+def saved_network(folder):
+    InContextRegressorConfig(TransformerConfig(4)).build(stream(0, "init")).save_pretrained(folder / "net")
+
+
+def saved_state(folder):
+    transformer = CausalTransformer(CausalTransformerConfig(AttentionConfig(width=4)))
+    save_state(transformer.init_state(1)[0], folder / "state.safetensors")
+
+
+# What writes files of its own.
+WRITERS = {
+    "a file of a run": lambda folder: write_aside(folder / "file", b"content"),
+    "a checkpoint": lambda folder: TrainingCheckpoints(folder / "a", {"a": 1}).save(5, {"weights/a": torch.ones(3)}),
+    "a stage": lambda folder: Run.create(folder / "run", "benchmark", CONFIG).results.save("x", VALUES),
+    "a network": saved_network,
+    "a state": saved_state,
+    "data": fetched,
+    "pictures": lambda folder: image_sets._keep(folder / "pictures", torch.zeros(2, 3, 4, 4, dtype=torch.uint8)),
+}
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes")
+@pytest.mark.parametrize("writer", WRITERS)
+def test_files_have_the_mode_that_the_umask_allows(writer, tmp_path):
+    before = os.umask(0o027)
+    try:
+        WRITERS[writer](tmp_path)
+    finally:
+        os.umask(before)
+    modes = {file.name: file.stat().st_mode & 0o777 for file in tmp_path.rglob("*") if file.is_file()}
+    assert modes
+    assert {name: mode for name, mode in modes.items() if name != ".lock" and mode != 0o640} == {}
+    assert not [name for name in modes if name.endswith(".aside") or name.startswith(".data")], "nothing left aside"
+
+
+@pytest.mark.parametrize(
+    ("words", "kept"),
+    [
+        (["--out", "two words"], []),
+        (["--out=two words", "--seed", "3"], ["--seed", "3"]),
+        (["--reuse", "runs/my run", "--out", "a b/c d"], ["--reuse", "runs/my run"]),
+        (["--out", "it's", "--tasks", "5"], ["--tasks", "5"]),
+    ],
+)
+def test_the_command_that_makes_a_run_anew_can_be_pasted(run, words, kept):
+    own = ["mesascope", "run", "my studies/one.py:STUDY"]
+    run.config["command"] = shlex.join([*own, *words])
+    assert shlex.split(run.afresh.removeprefix("start a new run by ")) == [*own, *kept]
+    run.config["command"] = "mesascope run 'unclosed"
+    assert run.afresh == "start a new run"
 
 
 def test_a_full_disk_leaves_the_old_file(tmp_path, monkeypatch):

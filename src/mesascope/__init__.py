@@ -22,9 +22,17 @@ The rest is in `mesascope.tasks`, `learners`, `nets`, `constructions`, `adapters
 at once and reading a run directory imports no torch.
 """
 
+import traceback as _traceback
+
 import lazy_loader as _lazy_loader
 
 __version__ = "0.1.0"
 
-# No __all__: with it, help(mesascope) would repeat all that these classes inherit from torch, some 13,000 lines.
-__getattr__, __dir__, _ = _lazy_loader.attach_stub(__name__, __file__)
+_loaded, __dir__, _names = _lazy_loader.attach_stub(__name__, __file__)
+
+
+def __getattr__(name: str) -> object:
+    """Load a name. pydoc gets no ``__all__``: help(mesascope) would repeat 13,000 lines that classes inherit."""
+    if name != "__all__" or any(frame.f_globals["__name__"] == "pydoc" for frame, _ in _traceback.walk_stack(None)):
+        return _loaded(name)
+    return _names

@@ -13,9 +13,9 @@ import functools
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Callable, Mapping
-from types import MappingProxyType, ModuleType
-from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType, ModuleType, UnionType
+from typing import Any, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -50,6 +50,8 @@ _GUARDED = {
     "construction": "__call__",
     "lens": "__call__",
 }
+# Declared containers of a list in JSON, and what is built for each.
+_LISTS: dict[Any, Callable[..., Any]] = {tuple: tuple, list: list, Sequence: list, frozenset: frozenset, Any: list}
 
 
 class Registered(NamedTuple):
@@ -85,7 +87,7 @@ def register(kind: str, name: str, **facts: Any) -> Callable[[_T], _T]:
     def put(target: _T) -> _T:
         entries = _REGISTRY.setdefault(kind, {})
         held = entries.get(name)
-        if held is not None and _place(held.target) != _place(target):
+        if held is not None and "file" not in held.facts and _place(held.target) != _place(target):
             raise ArgumentError(
                 f"name must be free, but {kind} {name!r} is {_place(held.target)} already: choose another name."
             )
@@ -209,11 +211,24 @@ def _built(target: Any, record: Mapping[str, Any], name: str) -> Any:
 
 
 def _value(value: Any, hint: Any, place: str) -> Any:
+    """A value of a declared type. Records in it are built here at any depth, as msgspec ignores unknown keys."""
     if isinstance(value, Mapping) and "kind" in value:
         return from_record(value)
-    for one in (hint, *get_args(hint)):
-        if dataclasses.is_dataclass(one) and isinstance(value, Mapping):
-            return _built(one, value, one.__name__)  # type: ignore[union-attr]
+    options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    if isinstance(value, Mapping):
+        classes = [option for option in options if dataclasses.is_dataclass(option)]
+        nested = sorted(classes, key=lambda one: (len(set(value) - set(_hints(one))), len(_hints(one))))
+        nested = nested or [option for option in options if (get_origin(option) or option) in (dict, Mapping, Any)]
+    else:
+        nested = [option for option in options if (get_origin(option) or option) in _LISTS and _holds_records(value)]
+    refused = []
+    for option in nested:
+        try:
+            return _nested(value, option, place)
+        except (ArgumentError, ArgumentTypeError) as error:
+            refused.append(error)
+    if refused:
+        raise refused[0]
     try:
         return msgspec.convert(value, hint)
     except msgspec.ValidationError as error:
@@ -221,6 +236,28 @@ def _value(value: Any, hint: Any, place: str) -> Any:
         raise ArgumentTypeError(
             f"{place} must be of its declared type, but is {value!r} ({said}): correct it."
         ) from None
+
+
+def _nested(value: Any, hint: Any, place: str) -> Any:
+    """A mapping as a dataclass or a dict, or a list as the container of its declared type."""
+    kinds = get_args(hint)
+    if dataclasses.is_dataclass(hint):
+        return _built(hint, value, hint.__name__)  # type: ignore[union-attr]
+    if isinstance(value, Mapping):
+        of_key, of_value = kinds or (Any, Any)
+        return {_value(k, of_key, place): _value(v, of_value, f"{place}[{k!r}]") for k, v in value.items()}
+    origin = get_origin(hint) or hint
+    if origin is not tuple or not kinds or kinds[-1] is ...:
+        kinds = (kinds or (Any,))[:1] * len(value)
+    if len(kinds) != len(value):
+        raise ArgumentTypeError(f"{place} must have {len(kinds)} entries, but has {len(value)}: correct it.")
+    entries = enumerate(zip(value, kinds, strict=True))
+    return _LISTS[origin](_value(one, kind, f"{place}[{index}]") for index, (one, kind) in entries)
+
+
+def _holds_records(value: Any) -> bool:
+    """True if there is a mapping in a list, or in a list in it."""
+    return isinstance(value, list | tuple) and any(isinstance(one, Mapping) or _holds_records(one) for one in value)
 
 
 @functools.cache

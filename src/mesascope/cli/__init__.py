@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mesascope.cli.parsing import naming_flags, parsed
+from mesascope.cli.run import with_own_study
 from mesascope.errors import MesascopeError
 
 __all__ = ["main"]
@@ -58,7 +59,7 @@ def _run(arguments: list[str]) -> None:
         print(f"mesascope {__version__}")
         return
     with naming_flags(arguments):
-        parsed(arguments)()
+        parsed(with_own_study(arguments))()
 
 
 def _prepare() -> None:

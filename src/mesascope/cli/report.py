@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import tyro
 
@@ -18,15 +20,15 @@ class Report:
     """Folder of the run."""
 
     def __call__(self) -> None:
-        from mesascope.records import registered
         from mesascope.reports import write_report
         from mesascope.runs import Run
         from mesascope.studies import conclude
 
         run = Run.open(self.directory)
         with run.lock():
-            if run.config.get("study") in registered("study") and run.is_finished:
-                conclude(registered("study")[run.config["study"]], run)
+            study = _study(run) if run.config["kind"] == "study" and run.is_finished else None
+            if study is not None:
+                conclude(study, run)
             elif run.config["kind"] == "identification" and run.is_finished:
                 from mesascope.identification.reporting import concluded
 
@@ -36,3 +38,14 @@ class Report:
                 run.require_unchanged()
                 write_report(run)
         print((self.directory / "report.html").resolve())
+
+
+def _study(run: Any) -> Any:
+    """The study of a run; None, and a sentence, where it is not here."""
+    from mesascope.errors import RunDirectoryError
+
+    try:
+        return run.study
+    except RunDirectoryError as error:
+        print(f"mesascope: claims are shown as judged when the run finished: {error}", file=sys.stderr)
+        return None

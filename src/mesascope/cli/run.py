@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import operator
+import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -15,9 +16,9 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from mesascope.errors import ArgumentError
-from mesascope.records import registered
+from mesascope.records import facts, register, registered
 
-__all__ = ["RunStudy", "asked_preset", "run_command"]
+__all__ = ["RunStudy", "asked_preset", "run_command", "with_own_study"]
 
 
 @dataclass(frozen=True)
@@ -54,10 +55,10 @@ class RunStudy:
                 reuse=self.reuse, command=shlex.join(["mesascope", *sys.argv[1:]]),
             )  # fmt: skip
         else:
-            found, settings, run = resume_run(self.resume)
-            if found.name != self.study:
+            found, settings, run = resume_run(self.resume, study)
+            if found.name != study.name:
                 raise ArgumentError(
-                    f"--resume must name a run of {self.study}, but {self.resume} is one of {found.name}: "
+                    f"--resume must name a run of {study.name}, but {self.resume} is one of {found.name}: "
                     f"{_resume_command(run)}."
                 )
         print(f"{study.question}\nrun directory: {run.path}", flush=True)
@@ -74,7 +75,8 @@ class RunStudy:
 class Run:
     """Run a study: train, measure, judge its claims and write a report.
 
-    mesascope run STUDY --resume DIR continues a run that was interrupted, with the same result.
+    mesascope run STUDY --resume DIR continues a run that was interrupted, with the same result. A study of your own is
+    FILE.py:NAME.
     """
 
     run: Annotated[Any, tyro.conf.arg(name="")]
@@ -87,16 +89,16 @@ def run_command(arguments: Sequence[str]) -> Any:
     """The type of the command: one subcommand a study, whose flags default to the preset that is asked for."""
     preset = asked_preset(arguments)
     kinds = []
-    for study in registered("study").values():
+    for name, study in registered("study").items():
         settings = study.presets.get(preset, study.presets["quick"])
         fields = [
             ("preset", Literal[tuple(study.presets)], "quick"),
-            ("study", tyro.conf.Suppress[str], study.name),
+            ("study", tyro.conf.Suppress[str], name),
             ("settings", Annotated[type(settings), tyro.conf.arg(name="")], settings),
         ]
         kind = dataclasses.make_dataclass("Run", fields, bases=(RunStudy,), frozen=True)
         kind.__doc__ = f"{study.question}\n\n{RunStudy.__doc__}"
-        kinds.append(Annotated[kind, tyro.conf.subcommand(study.name, description=study.question)])
+        kinds.append(Annotated[kind, tyro.conf.subcommand(name, description=study.question)])
     one = dataclasses.make_dataclass(
         "Run",
         [("run", Annotated[functools.reduce(operator.or_, kinds), tyro.conf.arg(name="")])],
@@ -105,6 +107,23 @@ def run_command(arguments: Sequence[str]) -> Any:
     )
     one.__doc__ = Run.__doc__
     return one
+
+
+def with_own_study(arguments: Sequence[str]) -> list[str]:
+    """The arguments, with a study of ``path.py:STUDY`` registered, and its name in that place."""
+    if arguments[:1] != ["run"] or not re.search(r"\.py(:\w*)?$", "".join(arguments[1:2])):
+        return list(arguments)
+    from mesascope.studies import load_study
+
+    study = load_study(arguments[1])
+    name = re.sub(r"[^a-z0-9]+", "-", study.name.lower()).strip("-") or "own"  # as a word of the command line
+    if name in registered("study") and "file" not in facts("study", name):
+        raise ArgumentError(
+            f"the study of {arguments[1]} must have a name of its own, but is called {study.name!r} as one of "
+            "mesascope's: rename it."
+        )
+    register("study", name, file=study.defined_in)(study)
+    return ["run", name, *arguments[2:]]
 
 
 @dataclass(frozen=True)
@@ -124,7 +143,9 @@ def asked_preset(arguments: Sequence[str]) -> str:
 
 
 def _resume_command(run: Any) -> str:
-    return shlex.join(["mesascope", "run", run.config["study"], "--resume", str(run.path)])
+    return shlex.join(
+        ["mesascope", "run", run.config.get("defined_in", run.config["study"]), "--resume", str(run.path)]
+    )
 
 
 def _print_verdicts(records: Sequence[Any]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
@@ -66,23 +65,24 @@ def _fetched(dataset: str, source: Source) -> Path:
     if path.is_file():
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-        try:
+    aside = path.with_name(f".{path.name}.{os.getpid()}")  # several processes may fetch one file
+    try:
+        with open(aside, "wb") as file:
             digest = _copied(source, file)
-            if digest != source.md5:
-                raise ArgumentError(
-                    f"{source.url} must have the MD5 checksum {source.md5}, but what came has {digest}: try again, or "
-                    f"put the file into {path.parent}."
-                )
-            os.replace(file.name, path)
-        except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
-            raise DownloadError(
-                f"{dataset} must be on this machine or on the network, but {source.url} does not answer "
-                f"({type(error).__name__}): put {source.name} into {path.parent}, or set MESASCOPE_DATA to a folder "
-                f"with {dataset}/{source.name}."
-            ) from None
-        finally:
-            Path(file.name).unlink(missing_ok=True)
+        if digest != source.md5:
+            raise ArgumentError(
+                f"{source.url} must have the MD5 checksum {source.md5}, but what came has {digest}: try again, or "
+                f"put the file into {path.parent}."
+            )
+        os.replace(aside, path)
+    except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
+        raise DownloadError(
+            f"{dataset} must be on this machine or on the network, but {source.url} does not answer "
+            f"({type(error).__name__}): put {source.name} into {path.parent}, or set MESASCOPE_DATA to a folder "
+            f"with {dataset}/{source.name}."
+        ) from None
+    finally:
+        aside.unlink(missing_ok=True)
     return path
 
 

@@ -203,7 +203,10 @@ def _keep(path: Path, pixels: Tensor) -> None:
     aside = path.with_suffix(f".{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        aside.touch()
+        mode = aside.stat().st_mode
         save_file({"pixels": pixels}, aside)
+        aside.chmod(mode)  # save_file makes a file that only its owner reads
         aside.replace(path)
     except (OSError, SafetensorError) as error:
         warnings.warn(

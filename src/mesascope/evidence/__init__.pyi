@@ -11,5 +11,5 @@ from .claims import (
     two_sided as two_sided,
 )
 from .estimates import Arrays as Arrays, Estimates as Estimates, Stage as Stage
-from .judging import LEVEL as LEVEL, judge as judge, judge_all as judge_all
+from .judging import LEVEL as LEVEL, judge as judge, judge_all as judge_all, least_replicates as least_replicates
 from .verdicts import Verdicts as Verdicts

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mesascope.errors import ArgumentError, require_choice
+from mesascope.errors import ArgumentError, NumericalError, require_choice
 from mesascope.evidence.numbers import Numbers
 from mesascope.evidence.tables import Table, Tabular
 
@@ -170,7 +170,7 @@ class Estimates(Tabular):
                         "replicate": seen[name],
                         **{key: values[case].item() for key, values in self.cases.items()},
                         "value": float(self.mean[at]),
-                        "stderr": float(np.sqrt(max(spread, 0.0))),
+                        "stderr": float(np.sqrt(spread)) if spread >= 0 else float("nan"),
                         "n": self.n,
                     }
                 )
@@ -218,8 +218,22 @@ def _correlated(mean: np.ndarray, covariance: np.ndarray) -> np.ndarray:
 
     values = np.empty(len(mean), dtype=object)
     finite = np.isfinite(mean) & np.isfinite(np.diagonal(covariance))
+    finite &= (np.isfinite(covariance) | ~finite).all(1)
     if finite.any():
-        values[finite] = correlated_values(mean[finite], covariance[np.ix_(finite, finite)])
+        own = covariance[np.ix_(finite, finite)]
+        _require_covariance(own)
+        values[finite] = correlated_values(mean[finite], own)
     for index in np.flatnonzero(~finite):
         values[index] = ufloat(float(mean[index]), float("nan"))
     return values
+
+
+def _require_covariance(covariance: np.ndarray) -> None:
+    """Refuse a matrix that no samples can have, but for rounding: an error taken from it would mean nothing."""
+    rounding = 1e-9 * np.abs(covariance).max()
+    least = float(np.linalg.eigvalsh(covariance)[0])
+    if np.abs(covariance - covariance.T).max() > rounding or least < -rounding * len(covariance):
+        raise NumericalError(
+            "covariance must be symmetric with no negative variance in any direction, but is not (least eigenvalue "
+            f"{least:.2g}): pass the covariance of the means."
+        )

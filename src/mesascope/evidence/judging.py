@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from mesascope.errors import RunDirectoryError
+from mesascope.errors import MesascopeError, shown
 from mesascope.evidence.claims import Claim
 from mesascope.evidence.verdicts import Verdicts
 
-__all__ = ["LEVEL", "judge", "judge_all"]
+__all__ = ["LEVEL", "judge", "judge_all", "least_replicates"]
 
 # Of each claim's interval: of 200 true claims, less than one in five ledgers holds a false verdict.
 LEVEL = 0.999
 RESAMPLES = 9_999
+# Replicates without which an interval at this level has no ends: with fewer, more than one bootstrap sample in 2,000
+# repeats one replicate, and more than one sample in 1,000 lies on one side of its median.
+_LEAST = {"mean": 2, "bootstrap": 6, "median": 11}
 
 
 class _Undecided(Exception):
@@ -63,7 +66,7 @@ def judge(
     reason = ""
     try:
         read = _read(claim, results)
-        n = len(read[0].values)
+        n = min(len(sample.values) for sample in read)
         verdict, value = _decide(claim, preset, read)
         if verdict == "undecided":
             reason = "its interval crosses the bound"
@@ -96,15 +99,24 @@ def judge(
     }
 
 
+def least_replicates(claim: Claim) -> int:
+    """Replicates without which a claim is undecided, whatever they are."""
+    return max(claim.at_least, _LEAST.get(claim.quantifier, 1))
+
+
 def _decide(claim: Claim, preset: str, read: tuple[_Samples, ...]) -> tuple[str, _Interval]:
     """The verdict, and the interval of the case nearest to failing."""
-    bound, count = claim.bound(preset), len(read[0].values)
-    if count < claim.at_least:
-        raise _Undecided(f"it needs {claim.at_least} {claim.over}, and has {count}")
+    bound, count = claim.bound(preset), min(len(sample.values) for sample in read)
+    if not all(sample.values.size for sample in read):
+        raise _Undecided("its reading returns no numbers")
+    if count < least_replicates(claim):
+        raise _Undecided(f"it needs {least_replicates(claim)} {claim.over}, and has {count}")
     for sample in read:
-        if np.isnan(sample.values).any():
-            raise _Undecided(f"{int(np.isnan(sample.values).sum())} of {sample.values.size} numbers are not numbers")
-    intervals = _INTERVALS[claim.quantifier](claim, read)
+        for what, numbers in (("numbers", sample.values), ("errors of measurement", sample.errors)):
+            if wrong := int((~np.isfinite(numbers)).sum()):
+                raise _Undecided(f"{wrong} of {numbers.size} {what} {'is' if wrong == 1 else 'are'} not finite")
+    with np.errstate(all="ignore"):  # an overflow leaves an interval without ends, which crosses any bound
+        intervals = _INTERVALS[claim.quantifier](claim, read)
     sides = [bound.side(one.low, one.high) for one in intervals]
     worst = min(intervals, key=lambda one: min(one.low - bound.low, bound.high - one.high))
     if all(side == "inside" for side in sides):
@@ -126,11 +138,10 @@ def _every(claim: Claim, read: tuple[_Samples, ...]) -> list[_Interval]:
     from scipy.stats import norm
 
     (samples,) = read
-    errors = np.where(np.isinf(samples.values), 0.0, samples.errors)
-    if not (np.isfinite(errors) & ((errors > 0) | np.isinf(samples.values))).all():
+    if not (samples.errors > 0).all():
         raise _Undecided("its numbers carry no error of measurement")
     reach = float(norm.isf((1 - LEVEL) / 2 / samples.values.size))
-    pairs = zip(samples.values.ravel(), errors.ravel(), strict=True)
+    pairs = zip(samples.values.ravel(), samples.errors.ravel(), strict=True)
     return [_Interval(value, value - reach * error, value + reach * error) for value, error in pairs]
 
 
@@ -140,11 +151,8 @@ def _mean(claim: Claim, read: tuple[_Samples, ...]) -> list[_Interval]:
 
     (samples,) = read
     count, cases = samples.values.shape
-    if count < 2:
-        raise _Undecided(f"one of {claim.over} shows no spread")
     measured = np.array([_stderr(column.mean()) for column in samples.numbers.T])
-    with np.errstate(invalid="ignore"):
-        spread = samples.values.var(0, ddof=1) / count + np.nan_to_num(measured) ** 2
+    spread = samples.values.var(0, ddof=1) / count + measured**2
     reach = float(t.isf((1 - LEVEL) / 2 / cases, count - 1)) * np.sqrt(spread)
     return [_Interval(m, m - r, m + r) for m, r in zip(samples.values.mean(0), reach, strict=True)]
 
@@ -162,7 +170,7 @@ def _median(claim: Claim, read: tuple[_Samples, ...]) -> list[_Interval]:
     if rank < 0:
         raise _Undecided(f"the median of {count} {claim.over} has no interval at {LEVEL:.1%}")
     ordered = np.sort(samples.values, axis=0)
-    reach = float(norm.isf(tail)) * np.nan_to_num(samples.errors).max(0)
+    reach = float(norm.isf(tail)) * samples.errors.max(0)
     ends = zip(np.median(ordered, axis=0), ordered[rank] - reach, ordered[-1 - rank] + reach, strict=True)
     return [_Interval(*end) for end in ends]
 
@@ -181,19 +189,32 @@ def _share(claim: Claim, read: tuple[_Samples, ...]) -> list[_Interval]:
 
 
 def _bootstrap(claim: Claim, read: tuple[_Samples, ...]) -> list[_Interval]:
-    """Percentiles of the statistic over samples drawn anew from each of the samples."""
-    from scipy.stats import bootstrap
+    """Percentiles of the statistic over resamples, widened until they cover with few replicates.
+
+    Each end moves away from the statistic by the ratio of Student's interval to the normal one of a sample as small.
+    The statistic may be one that varies by factors, such as a ratio or a standard deviation, so that the interval also
+    holds the symmetric one of its logarithm where all percentiles are positive.
+    """
+    from scipy.stats import bootstrap, norm, t
 
     assert claim.statistic is not None
-    statistic, rows = claim.statistic, tuple(sample.values[:, 0] for sample in read)
-    with np.errstate(all="ignore"):
-        found = bootstrap(
-            rows, statistic, vectorized=False, n_resamples=RESAMPLES, confidence_level=LEVEL, method="percentile",
-            rng=np.random.default_rng(0),
-        ).confidence_interval  # fmt: skip
-    if not (math.isfinite(found.low) and math.isfinite(found.high)):
-        raise _Undecided("the statistic is not finite on some samples drawn anew")
-    return [_Interval(float(statistic(*rows)), float(found.low), float(found.high))]
+    if any(sample.values.shape[1] > 1 for sample in read):
+        raise _Undecided("its reading returns several cases, and bootstrap takes one")
+    rows, count = tuple(sample.values[:, 0] for sample in read), min(len(sample.values) for sample in read)
+    value = _result("statistic", lambda: float(claim.statistic(*rows)))  # type: ignore[misc]
+    found = _result("statistic", lambda: bootstrap(
+        rows, claim.statistic, vectorized=False, n_resamples=RESAMPLES, confidence_level=LEVEL, method="percentile",
+        rng=np.random.default_rng(0),
+    )).confidence_interval  # fmt: skip
+    if not all(map(math.isfinite, (value, *found))):
+        raise _Undecided("its statistic is not finite on some samples drawn anew")
+    tail = (1 - LEVEL) / 2
+    wider = float(t.isf(tail, count - 1) / norm.isf(tail)) * math.sqrt(count / (count - 1))
+    low, high = (value + wider * (float(end) - value) for end in found)
+    if found.low >= 0 < value:
+        reach = wider * max(np.log(found.high / value), np.log(value / found.low))
+        low, high = min(low, value * np.exp(-reach)), max(high, value * np.exp(reach))
+    return [_Interval(value, float(low), float(high))]
 
 
 def _exact(claim: Claim, read: tuple[_Samples, ...]) -> list[_Interval]:
@@ -206,16 +227,28 @@ _INTERVALS = {
 
 
 def _read(claim: Claim, results: Mapping[str, Any]) -> tuple[_Samples, ...]:
+    read = _result("reading", claim.reading, results)
+    samples = read if isinstance(read, tuple) and read else (read,)
+    if claim.quantifier != "bootstrap" and len(samples) != 1:
+        raise _Undecided(f"its reading returns {len(samples)} samples, and {claim.quantifier} takes one")
+    return tuple(_result("reading", _samples, one) for one in samples)
+
+
+def _result(what: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """A claim's own function called: an error in it costs this claim alone, and never what was trained."""
     try:
-        read = claim.reading(results)
-    except (KeyError, RunDirectoryError) as error:
-        raise _Undecided(str(error.args[0]).rstrip(".")) from None
-    return tuple(_samples(one) for one in (read if isinstance(read, tuple) else (read,)))
+        return function(*arguments)
+    except Exception as error:
+        said = " ".join(str(error.args[0] if isinstance(error, KeyError) and error.args else error).split()).rstrip(".")
+        known = isinstance(error, MesascopeError | KeyError)
+        raise _Undecided(said if known else f"its {what} raises {type(error).__name__}: {said}") from None
 
 
 def _samples(read: Any) -> _Samples:
     numbers = np.asarray(read)
     numbers = numbers.reshape(len(numbers), math.prod(numbers.shape[1:])) if numbers.ndim else numbers.reshape(1, 1)
+    if numbers.dtype.kind not in "biufO" or any(number is None for number in numbers.ravel()):
+        raise TypeError(f"must return numbers, but returns {shown(read)}")
     if numbers.dtype != object:
         return _Samples(numbers.astype(float), np.zeros(numbers.shape), numbers.astype(float))
     values, errors = (

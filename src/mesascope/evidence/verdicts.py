@@ -12,7 +12,9 @@ __all__ = ["Verdicts", "measured_text"]
 
 
 class Verdicts(Table):
-    """The records of `judge`, a row each: shown are what was measured, the bound and the verdict with its reason.
+    """The records of `judge`, a row each: shown are the claim, its interval, the bound and the verdict with its reason.
+
+    All columns are there: ``verdicts.columns`` names them.
 
     >>> Verdicts([{"id": "same", "value": 1.01, "low": 0.98, "high": 1.04, "bound": "< 1.02", "verdict": "undecided"}])
     claim  measured, with its interval at 99.9 %  bound   verdict
@@ -29,6 +31,7 @@ class Verdicts(Table):
         """Texts in place of numbers."""
         return Table(
             {
+                **{key: row[key] for key in ("study", "preset") if key in row},
                 "claim": row["id"],
                 **{key: row.get(key) for key in more},
                 "measured, with its interval at 99.9 %": measured_text(row),

@@ -12,6 +12,7 @@ from torch import nn
 
 import mesascope
 from mesascope.errors import ArgumentError, ArgumentTypeError, refuse
+from mesascope.files import write_aside
 from mesascope.nets.checks import check_held
 from mesascope.nets.files import path_of, written
 from mesascope.records import from_record, to_record
@@ -47,9 +48,8 @@ class Pretrained(nn.Module):
         for weight in weights.values():
             check_held("the network", weight)
         with written("folder", folder) as path:
-            path.mkdir(parents=True, exist_ok=True)
-            safetensors.torch.save_file(weights, path / _WEIGHTS, metadata={"mesascope": mesascope.__version__})
-            (path / _CONFIG).write_text(json.dumps(to_record(self.config), indent=2) + "\n")
+            write_aside(path / _WEIGHTS, safetensors.torch.save(weights, {"mesascope": mesascope.__version__}))
+            write_aside(path / _CONFIG, (json.dumps(to_record(self.config), indent=2) + "\n").encode())
 
     @classmethod
     def from_pretrained(cls: type[Net], folder: str | Path) -> Net:

@@ -11,6 +11,7 @@ import safetensors.torch
 import torch
 
 from mesascope.errors import ArgumentError, ArgumentTypeError, refuse, require_instance
+from mesascope.files import write_aside
 from mesascope.nets.files import path_of, written
 from mesascope.ops import DeltaState, FixedRidgeState, LinearState, MesaState, RootedMesaState, SoftmaxState
 from mesascope.shapes import Float, Tensor
@@ -95,7 +96,7 @@ def save_state(state: Any, path: str | Path) -> None:
     tensors: dict[str, Tensor] = {}
     described = _described(state, "", tensors)
     with written("path", path) as file:
-        safetensors.torch.save_file(tensors, file, metadata={"state": json.dumps(described)})
+        write_aside(file, safetensors.torch.save(tensors, {"state": json.dumps(described)}))
 
 
 def load_state(path: str | Path, device: torch.device | str = "cpu") -> Any:

@@ -15,8 +15,9 @@ import safetensors.torch
 import torch
 
 from mesascope.errors import ArgumentError, RunDirectoryError, refuse, require_choice, require_count
+from mesascope.files import sync, write_aside
 from mesascope.records import from_record, updated
-from mesascope.runs.files import as_path, damaged, read_bytes, read_json, sync, write_aside, write_json
+from mesascope.runs.files import as_path, damaged, read_bytes, read_json, write_json
 from mesascope.runs.results import record_hash
 from mesascope.runs.schemas import SCHEMA
 

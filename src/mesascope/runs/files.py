@@ -1,4 +1,4 @@
-"""Writing a file so that no kill leaves half of it, and reading it so that damage is named."""
+"""Files of a run: JSON, lines and arrays, read so that damage is named."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import msgspec
 import numpy as np
 
 from mesascope.errors import ArgumentTypeError, RunDirectoryError
+from mesascope.files import write_aside
 from mesascope.runs.schemas import FILES, SCHEMA, problem
 
 __all__ = [
-    "append",
     "arrays_bytes",
     "as_path",
     "checksum",
@@ -27,8 +27,6 @@ __all__ = [
     "read_bytes",
     "read_json",
     "read_lines",
-    "sync",
-    "write_aside",
     "write_json",
 ]
 
@@ -45,45 +43,6 @@ def as_path(argument: str, value: str | os.PathLike[str]) -> Path:
             f"{argument} must be a path, but is {value!r} ({type(value).__name__}): pass a string or a pathlib.Path."
         )
     return Path(value)
-
-
-def write_aside(path: Path, content: bytes) -> None:
-    """Write beside ``path``, flush to disk, and rename over it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.aside")
-    try:
-        _flushed(aside, "wb", content)
-        os.replace(aside, path)
-        sync(path.parent)
-    except OSError:
-        aside.unlink(missing_ok=True)
-        raise
-
-
-def append(path: Path, content: bytes) -> None:
-    """Write at the end of ``path``, and flush to disk."""
-    _flushed(path, "ab", content)
-
-
-def _flushed(path: Path, mode: str, content: bytes) -> None:
-    try:
-        with open(path, mode) as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        error.filename = error.filename or str(path)  # a full disk does not say which file it was
-        raise
-
-
-def sync(folder: Path) -> None:
-    """Flush a folder's list of names to disk, so that what was renamed in it outlives a power cut."""
-    if os.name == "posix":
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from mesascope.errors import ArgumentError, require_double
 
-__all__ = ["available_device", "made_with", "tell_of_other_packages"]
+__all__ = ["available_device", "installed", "made_with", "tell_of_other_packages"]
 
 
 def made_with(device: str, command: str) -> dict[str, Any]:
@@ -23,7 +23,7 @@ def made_with(device: str, command: str) -> dict[str, Any]:
         "device": device,
         "command": command.encode("utf-8", "replace").decode(),
         "created": datetime.now(UTC).isoformat(timespec="microseconds"),
-        "versions": {name: _version(name) for name in ("mesascope", "torch", "numpy")},
+        "versions": {name: installed(name) for name in ("mesascope", "torch", "numpy")},
         "python": platform.python_version(),
         "machine": _machine(device),
         "git": _commit(),
@@ -33,7 +33,7 @@ def made_with(device: str, command: str) -> dict[str, Any]:
 def tell_of_other_packages(path: str | Path, config: Mapping[str, Any]) -> None:
     """Say which packages are of another version than the run was begun with."""
     for package, then in config.get("versions", {}).items():
-        if then != (now := _version(package)):
+        if then != (now := installed(package)):
             print(
                 f"mesascope: {path} was begun with {package} {then} and goes on with {now}: numbers may differ.",
                 file=sys.stderr,
@@ -69,7 +69,8 @@ def _machine(device: str) -> str:
     return f"{platform.machine()}, threads: {torch.get_num_threads()}"
 
 
-def _version(package: str) -> str:
+def installed(package: str) -> str:
+    """Version of a package, or that it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:

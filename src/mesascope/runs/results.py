@@ -8,7 +8,6 @@ import json
 import os
 import zipfile
 from collections.abc import Iterator, Mapping
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,9 @@ import numpy as np
 import mesascope
 from mesascope.errors import ArgumentTypeError, RunDirectoryError, refuse, shown
 from mesascope.evidence import Arrays, Estimates, Stage
-from mesascope.runs.files import arrays_bytes, damaged, read_arrays, read_bytes, read_json, write_aside, write_json
+from mesascope.files import write_aside
+from mesascope.runs.files import arrays_bytes, checksum, damaged, read_arrays, read_bytes, read_json, write_json
+from mesascope.runs.provenance import installed
 from mesascope.runs.schemas import Name, problem
 
 __all__ = ["Results", "code_hash", "record_hash"]
@@ -25,11 +26,10 @@ __all__ = ["Results", "code_hash", "record_hash"]
 # The remedy for a stage that is damaged.
 _AGAIN = "delete it and --resume the run"
 
-# What decides the numbers of a stage; how they are judged, reported and typed in may change without them.
-_CODE = (
-    "streams.py", "ops", "tasks", "learners", "nets", "constructions", "adapters", "training", "lenses",
-    "identification", "studies", "language", "meta",
-)  # fmt: skip
+# What only shows, words or checks results: all other code of the package decides the numbers of a stage.
+PRESENTATION = ("cli", "reports", "testing", "__main__.py", "progress.py", "text.py")
+# Packages that compute what a stage holds.
+_PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "pillow", "tokenizers")
 
 
 class Results(Mapping[str, Stage]):
@@ -41,10 +41,11 @@ class Results(Mapping[str, Stage]):
     Args:
         folder: results/ of a run.
         settings: what the stages are computed from, as JSON.
+        study: ``path.py:NAME`` of an own study, whose file decides their numbers, too.
     """
 
-    def __init__(self, folder: Path, settings: Any) -> None:
-        self.folder, self.settings = folder, record_hash(settings)
+    def __init__(self, folder: Path, settings: Any, study: str = "") -> None:
+        self.folder, self.settings, self._study = folder, record_hash(settings), study
         self._read: dict[str, Stage] = {}
 
     def __getitem__(self, name: str) -> Stage:
@@ -73,7 +74,7 @@ class Results(Mapping[str, Stage]):
                 f"stage must be of type Arrays or Estimates, but is of type {type(stage).__name__}: pass one of these."
             )
         content = arrays_bytes({"@type": np.array(type(stage).__name__), **stage.to_arrays()})
-        entry = {"sha256": hashlib.sha256(content).hexdigest(), "settings": self.settings, "code": code_hash()}
+        entry = {"sha256": hashlib.sha256(content).hexdigest(), "settings": self.settings, "code": self._code()}
         write_aside(self.folder / f"{name}.npz", content)
         write_json(self.folder / "index.json", self._index() | {name: entry})
         self._read.pop(name, None)
@@ -81,7 +82,7 @@ class Results(Mapping[str, Stage]):
     def is_current(self, name: str) -> bool:
         """Whether the stage is there, and was computed from these settings by this code."""
         entry = self._index().get(name, {})
-        made = (entry.get("settings"), entry.get("code")) == (self.settings, code_hash())
+        made = (entry.get("settings"), entry.get("code")) == (self.settings, self._code())
         return made and os.path.exists(self.folder / f"{name}.npz")
 
     def is_complete(self) -> bool:
@@ -94,6 +95,10 @@ class Results(Mapping[str, Stage]):
         for name in self:
             if os.path.lexists(self.folder / f"{name}.npz"):
                 self[name]
+
+    def _code(self) -> str:
+        own = checksum(Path(self._study.rpartition(":")[0])) if self._study else None
+        return record_hash([code_hash(), own]) if own else code_hash()
 
     def _index(self) -> dict[str, dict[str, str]]:
         return read_json(self.folder / "index.json", missing={})
@@ -136,10 +141,11 @@ def record_hash(record: Any) -> str:
 
 @functools.cache
 def code_hash() -> str:
-    """A hash of mesascope's own code that decides a measurement, and of torch's version."""
+    """A hash of mesascope's own code that decides a measurement, and of the versions of what it computes with."""
     root = Path(mesascope.__file__).parent
-    digest = hashlib.sha256(version("torch").encode())
-    for part in _CODE:
-        for path in sorted((root / part).rglob("*.py")) if (root / part).is_dir() else [root / part]:
-            digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+    digest = hashlib.sha256("".join(f"{name} {installed(name)} " for name in _PACKAGES).encode())
+    for path in sorted(root.rglob("*.py")):
+        name = path.relative_to(root)
+        if name.parts[0] not in PRESENTATION:
+            digest.update(name.as_posix().encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:16]

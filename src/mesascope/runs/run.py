@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
+import shlex
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
@@ -14,21 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from mesascope.errors import ArgumentError, RunDirectoryError, require_choice
+from mesascope.errors import ArgumentError, MesascopeError, RunDirectoryError, require_choice
 from mesascope.evidence import Arrays, Verdicts
 from mesascope.evidence.tables import Table
+from mesascope.files import append, write_aside
+from mesascope.loading import from_file
 from mesascope.records import from_record, registered
-from mesascope.runs.files import (
-    append,
-    as_path,
-    checksum,
-    damaged,
-    read_bytes,
-    read_json,
-    read_lines,
-    write_aside,
-    write_json,
-)
+from mesascope.runs.files import as_path, checksum, damaged, read_bytes, read_json, read_lines, write_json
+from mesascope.runs.locks import LOCKS, locked
 from mesascope.runs.results import Results, record_hash
 from mesascope.runs.schemas import FILES, KINDS, SCHEMA, problem
 
@@ -39,7 +32,7 @@ _DECIDES = ("kind", "study", "preset", "settings", "seed", "device")
 # What a run leaves once it has finished, with a checksum of each in finished.json.
 _LEFT = ("claims.json", "metrics.jsonl", "results/index.json", "identification.json")
 # What a killed creation may leave in a folder.
-_EMPTY = {".lock", ".config.json.aside"}
+_EMPTY = {*LOCKS, ".config.json.aside"}
 
 
 class Run:
@@ -50,7 +43,9 @@ class Run:
 
     def __init__(self, path: Path, config: dict[str, Any]) -> None:
         self.path, self.config = path, config
-        self.results = Results(path / "results", [config.get("settings"), config.get("seed")])
+        self.results = Results(
+            path / "results", [config.get("settings"), config.get("seed")], config.get("defined_in", "")
+        )
 
     @classmethod
     def create(cls, path: str | Path, kind: str, config: Mapping[str, Any]) -> Run:
@@ -106,29 +101,12 @@ class Run:
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
         """Keep other processes from writing to this run; a killed process lets go of it."""
-        from filelock import FileLock, Timeout
-
-        lock = FileLock(self.path / ".lock", timeout=0)
-        try:
-            lock.acquire()
-        except Timeout:
-            raise RunDirectoryError(
-                f"{self.path} must be written by one process at a time, but another one is at it: wait for that one, "
-                "or choose another --out."
-            ) from None
-        except OSError as error:
-            raise damaged(
-                self.path / ".lock", "be a file that can be written", f"is not ({error.strerror or error})",
-                "check the folder and its permissions",
-            ) from None  # fmt: skip
-        try:
+        with locked(self.path):
             yield
-        finally:
-            lock.release()
 
     def discard_if_new(self) -> None:
-        """Remove the folder of a run that has kept nothing yet but its configuration."""
-        beginnings = {".lock", "config.json", "timing.json"}
+        """Remove the folder of a run that has kept nothing yet but its configuration; its lock must be free."""
+        beginnings = {*LOCKS, "config.json", "timing.json"}
         files = list(self.path.iterdir())
         if {file.name for file in files} <= beginnings:
             for file in files:
@@ -156,27 +134,63 @@ class Run:
         return read_json(self.path / "finished.json", missing={})
 
     @property
+    def study(self) -> Any:
+        """The study that it is a run of: one of mesascope's, or that of the file which it was begun from.
+
+        Raises:
+            RunDirectoryError: it is no run of a study that is registered, or that file does not define it any more.
+        """
+        file, config = self.path / "config.json", self.config
+        own = config.get("defined_in")
+        if own is not None:
+            # Reading a run must not run code that came with it.
+            if not Path(own).is_absolute() or self.path.resolve() in Path(own).parents:
+                raise damaged(file, "name a file outside the run", f"names {own}", "leave its study out")
+            try:
+                return from_file(own)
+            except MesascopeError as error:
+                raise RunDirectoryError(
+                    f"{file} must name a study that can be imported here, but does not ({str(error).rstrip('.')}): "
+                    "pass another file to mesascope run FILE.py:STUDY --resume."
+                ) from None
+        study = registered("study").get(config["study"]) if config["kind"] == "study" else None
+        if study is None:
+            raise RunDirectoryError(
+                f"{file} must name a study that is registered, but does not: see mesascope list, or pass your own to "
+                "mesascope run FILE.py:STUDY."
+            )
+        return study
+
+    @property
     def settings(self) -> Any:
         """The settings that it was begun with, as an object of its study's own class.
 
         Raises:
-            RunDirectoryError: it is no run of a study that is registered, or the study has other settings today.
+            RunDirectoryError: see `study`; or the study has other settings today.
         """
-        file, config = self.path / "config.json", self.config
-        study = registered("study").get(config["study"]) if config["kind"] == "study" else None
-        if study is None:
-            raise RunDirectoryError(f"{file} must name a study that is registered, but does not: see mesascope list.")
+        return self.settings_of(self.study)
+
+    def settings_of(self, study: Any) -> Any:
+        """The settings that it was begun with, as those of ``study``."""
         try:
-            return from_record(config["settings"], type(next(iter(study.presets.values()))))
+            return from_record(self.config["settings"], type(next(iter(study.presets.values()))))
         except (ValueError, TypeError, KeyError) as error:
             raise RunDirectoryError(
-                f"{file} must hold settings of {study.name}, but does not ({str(error).rstrip('.')}): start a new run."
+                f"{self.path / 'config.json'} must hold settings of {study.name}, but does not "
+                f"({str(error).rstrip('.')}): start a new run."
             ) from None
 
     @property
     def afresh(self) -> str:
         """How to make it anew, in a folder of its own, as a remedy says it."""
-        command = re.sub(r" --out[ =]\S+", "", " ".join(self.config.get("command", "").split()))
+        try:
+            words = shlex.split(self.config.get("command", ""))
+        except ValueError:  # a command that somebody else wrote there
+            words = []
+        if "--out" in words:
+            at = words.index("--out")
+            del words[at : at + 2]
+        command = shlex.join(word for word in words if not word.startswith("--out="))
         return f"start a new run by {command}" if command else "start a new run"
 
     @property

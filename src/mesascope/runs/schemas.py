@@ -44,6 +44,7 @@ class StudyConfig(Config):
     settings: dict[str, Any]
     device: str
     reuse: NotRequired[str]
+    defined_in: NotRequired[str]
 
 
 class ClaimRecord(TypedDict):

@@ -172,7 +172,8 @@ class Lab:
         """
         results = self.run.results
         if not results.is_current(name):
-            print(f"measuring: {name}", file=sys.stderr, flush=True)
+            again = " again, by other code or settings than before" if name in results else ""
+            print(f"measuring: {name}{again}", file=sys.stderr, flush=True)
             with self._timed(name):
                 found = compute()
                 results.save(name, found if isinstance(found, Stage) else by_seed(found))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mesascope.errors import MesascopeError
-from mesascope.evidence.tables import Table
+from mesascope.errors import MesascopeError, RunDirectoryError
+from mesascope.evidence import Verdicts
 from mesascope.records import registered
 from mesascope.runs import Run
 from mesascope.runs.results import record_hash
@@ -15,45 +15,53 @@ from mesascope.studies.running import changed_settings, judged
 __all__ = ["ledger_rows"]
 
 
-def ledger_rows(runs: Sequence[Run]) -> tuple[Table, list[str]]:
+def ledger_rows(runs: Sequence[Run]) -> tuple[Verdicts, list[str]]:
     """One row for each claim of each study, preset and settings, judged anew; and a sentence for each damaged run.
 
     The answers of `identify` come first, one claim each.
 
     Of several finished runs of the same preset and settings, the last of ``runs`` counts. A claim of a study that has
-    none is *not yet run*.
+    none is *not yet run*. A study of your own that cannot be imported here has the claims as they were judged when the
+    run finished, and says so among what changed.
     """
-    newest: dict[tuple[str, str, str], Run] = {}
+    newest: dict[tuple[str, ...], Run] = {}
     for run in runs:
         if run.config["kind"] == "study" and run.is_finished:
-            newest[run.config["study"], run.config["preset"], record_hash(run.config["settings"])] = run
-    rows, damaged = Table(), []
+            of = [run.config[key] for key in ("study", "preset")]
+            newest[*of, record_hash(run.config["settings"]), run.config.get("defined_in", "")] = run
+    rows, damaged = Verdicts(), []
     for run in runs:
         if run.config["kind"] == "identification" and run.is_finished:
             try:
                 rows += _identified(run)
             except (MesascopeError, OSError) as error:
                 damaged.append(str(error))
-    for name, study in registered("study").items():
-        own = [run for (of, _, _), run in sorted(newest.items()) if of == name]
+    studies = registered("study")
+    for name in dict.fromkeys([*studies, *sorted(of for of, *_ in newest)]):
         found: list[dict[str, Any]] = []
-        for run in own:
+        for run in (run for (of, *_), run in sorted(newest.items()) if of == name):
             try:
-                found += _judged(study, run)
+                found += _judged(run)
             except (MesascopeError, OSError) as error:
                 damaged.append(str(error))
         rows += found or [
             {"study": name, "id": claim.id, "sentence": claim.sentence, "verdict": "not yet run"}
-            for claim in study.claims
+            for claim in (studies[name].claims if name in studies else ())
         ]
     return rows, damaged
 
 
-def _judged(study: Any, run: Run) -> list[dict[str, Any]]:
+def _judged(run: Run) -> list[dict[str, Any]]:
     run.require_unchanged("metrics.jsonl")
-    changed = changed_settings(study, run)
+    try:
+        study = run.study
+    except RunDirectoryError as error:
+        run.require_unchanged("claims.json")
+        changed, records = [f"claims are as judged when the run finished: {str(error).rstrip('.')}"], run.claims
+    else:
+        changed, records = changed_settings(study, run), judged(study, run)
     made = {
-        "study": study.name,
+        "study": run.config["study"],
         "preset": run.config["preset"],
         "changed": changed,
         "deviations": run.config.get("deviations", []),
@@ -62,7 +70,7 @@ def _judged(study: Any, run: Run) -> list[dict[str, Any]]:
         "machine": run.config.get("machine", ""),
         "seconds": sum(run.times.values()),
     }
-    return [{**made, **record} for record in judged(study, run)]
+    return [{**made, **record} for record in records]
 
 
 def _identified(run: Run) -> list[dict[str, Any]]:

@@ -17,10 +17,9 @@ from mesascope.errors import (
     require_count,
     require_instance,
 )
-from mesascope.evidence import judge_all
-from mesascope.evidence.tables import Table
+from mesascope.evidence import Claim, Verdicts, judge_all, least_replicates
 from mesascope.modes import guarded
-from mesascope.records import registered, to_record
+from mesascope.records import to_record
 from mesascope.reports import draw_figures, write_report
 from mesascope.runs import Run, open_run
 from mesascope.runs.provenance import available_device, made_with, tell_of_other_packages
@@ -69,6 +68,8 @@ def new_run(
         "deviations": list(study.deviations) if preset == "paper" else [],
         **made,
     }
+    if study.defined_in:
+        config["defined_in"] = study.defined_in
     if reuse is not None:
         other = open_run(reuse)
         if not (other.path / "checkpoints").is_dir():
@@ -80,10 +81,17 @@ def new_run(
     return Run.create(path, "study", config)
 
 
-def resume_run(path: str | Path) -> tuple[Study, Any, Run]:
-    """The study and settings of a run begun earlier, whose files are all as they were left."""
+def resume_run(path: str | Path, study: Study | None = None) -> tuple[Study, Any, Run]:
+    """The study and settings of a run begun earlier, whose files are all as they were left.
+
+    Args:
+        study: the run's own, where its file is elsewhere than when it began.
+    """
     run = Run.open(path)
-    settings, study = run.settings, registered("study")[run.config["study"]]
+    if study is None or study.name != run.config.get("study"):
+        study = run.study
+    assert isinstance(study, Study)
+    settings = run.settings_of(study)
     _require_preset(study, run)
     available_device(run.config["device"])
     run.check()
@@ -92,23 +100,42 @@ def resume_run(path: str | Path) -> tuple[Study, Any, Run]:
 
 
 @guarded
-def run_study(study: Study, settings: Any, run: Run) -> Table:
+def run_study(study: Study, settings: Any, run: Run) -> Verdicts:
     """Train, measure, judge, draw and report; return the claims' records. What is already there is kept.
 
     A run that is finished, and has all its stages, is judged, drawn and reported anew; nothing is trained or measured.
     """
     from mesascope.studies.lab import Lab
 
-    with run.lock():
-        if run.is_complete:
-            _tell_of_lost_networks(run)
-        else:
-            try:
+    try:
+        with run.lock():
+            if run.is_complete:
+                _tell_of_lost_networks(run)
+            else:
+                _tell_of_few_seeds(study, settings.seeds)
                 study.measure(Lab(run, settings.seeds), settings)
-            except (ArgumentError, ArgumentTypeError):  # what no check of the settings foresaw
-                run.discard_if_new()
-                raise
-        return _concluded(study, run)
+            return _concluded(study, run)
+    except (ArgumentError, ArgumentTypeError):  # what no check of the settings foresaw
+        run.discard_if_new()
+        raise
+
+
+def _tell_of_few_seeds(study: Study, seeds: int) -> None:
+    """Say before anything is trained which claims so few seeds leave undecided, and what they need."""
+    known = {claim.id: claim for claim in study.claims}
+
+    def needed(claim: Claim) -> int:
+        own = least_replicates(claim) if claim.over == "seeds" else 0
+        return max([own, *(needed(known[premise]) for premise in claim.premises)])
+
+    few = {claim.id: needed(claim) for claim in study.claims if needed(claim) > seeds}
+    if few:
+        groups = [(least, [name for name in few if few[name] == least]) for least in sorted({*few.values()})]
+        wanted = "; ".join(f"at least {least} for {', '.join(names)}" for least, names in groups)
+        print(
+            f"mesascope: seeds is {seeds}, so {len(few)} of {len(known)} claims will be undecided: pass {wanted}.",
+            file=sys.stderr, flush=True,
+        )  # fmt: skip
 
 
 def _tell_of_lost_networks(run: Run) -> None:
@@ -123,7 +150,7 @@ def _tell_of_lost_networks(run: Run) -> None:
         )
 
 
-def conclude(study: Study, run: Run) -> Table:
+def conclude(study: Study, run: Run) -> Verdicts:
     """Judge, draw and report a finished run anew, by today's claims and figures; return the claims' records.
 
     The caller holds the run's lock.
@@ -140,7 +167,7 @@ def conclude(study: Study, run: Run) -> Table:
     return _concluded(study, run)
 
 
-def _concluded(study: Study, run: Run) -> Table:
+def _concluded(study: Study, run: Run) -> Verdicts:
     run.check()
     records = judged(study, run)
     draw_figures(run, study.figures)
@@ -149,13 +176,13 @@ def _concluded(study: Study, run: Run) -> Table:
     return records
 
 
-def judged(study: Study, run: Run) -> Table:
+def judged(study: Study, run: Run) -> Verdicts:
     """What today's claims say of a run's arrays."""
     _require_preset(study, run)
     list(run.results)  # where their index is damaged, so is the run, and not each claim
     shown = {claim: figure.name for figure in study.figures for claim in figure.claims}
     records = judge_all(study.claims, run.config["preset"], run.results)
-    return Table({**record, "figure": shown.get(record["id"], "")} for record in records)
+    return Verdicts({**record, "figure": shown.get(record["id"], "")} for record in records)
 
 
 def _require_preset(study: Study, run: Run) -> None:

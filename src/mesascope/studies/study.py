@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mesascope.errors import MesascopeError, require_choice
 from mesascope.evidence import Claim
+from mesascope.loading import from_file
 from mesascope.reports import Figure
 
 if TYPE_CHECKING:
     from mesascope.studies.lab import Lab
 
-__all__ = ["Study"]
+__all__ = ["Study", "load_study"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,7 @@ class Study:
         claims: what it must show, read from those arrays.
         figures: drawn from those arrays.
         deviations: how the ``paper`` preset differs from the paper's own settings.
+        defined_in: ``path.py:NAME`` of a study of your own; `load_study` sets it.
     """
 
     name: str
@@ -39,6 +42,7 @@ class Study:
     claims: tuple[Claim, ...]
     figures: tuple[Figure, ...]
     deviations: tuple[str, ...] = ()
+    defined_in: str = ""
 
     def __post_init__(self) -> None:
         ids = [claim.id for claim in self.claims]
@@ -52,3 +56,14 @@ class Study:
         for figure in self.figures:
             for shown in figure.claims:
                 require_choice(f"a claim that the figure {figure.name} shows", shown, ids)
+
+
+def load_study(spec: str) -> Study:
+    """The study of your own that ``path.py:STUDY`` spells; its runs record where it is defined.
+
+    Raises:
+        ArgumentError: the file cannot be read, raises an error, or defines no such study.
+    """
+    study = from_file(spec, Study)
+    path, _, name = spec.rpartition(":")
+    return replace(study, defined_in=f"{Path(path).expanduser().resolve()}:{name}")

@@ -1,0 +1,71 @@
+"""Objects of users' own Python files."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.machinery
+import importlib.util
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+from mesascope.errors import ArgumentError, MesascopeError, require_choice
+
+__all__ = ["from_file"]
+
+
+def from_file(spec: str, kind: type = object) -> Any:
+    """The object of a Python file that ``path.py:NAME`` spells, of the type ``kind``.
+
+    The file runs once, as a module of its own; one that was edited since runs again.
+
+    Raises:
+        ArgumentError: the file cannot be read, raises an error, or defines no such name.
+    """
+    path, _, name = spec.rpartition(":") if not spec.endswith(".py") else (spec, "", "")
+    file = Path(path).expanduser().resolve()
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise ArgumentError(
+            f"{path or spec} must be a Python file, but cannot be read ({error.strerror}): correct the path."
+        ) from None
+    own = f"_mesascope_{hashlib.sha256(os.fsencode(file) + content).hexdigest()[:16]}"
+    if own not in sys.modules:
+        _run_file(own, file)
+    named = {key: value for key, value in vars(sys.modules[own]).items() if isinstance(value, kind) and key[0] != "_"}
+    if not named:
+        raise ArgumentError(f"{path} must define a {kind.__name__}, but defines none: write one.")
+    require_choice(f"the name after {path}:", name, named)
+    return named[name]
+
+
+def _run_file(name: str, file: Path) -> None:
+    """Run a file as the module ``name``; it can import modules beside it."""
+    loader = _Loader(name, str(file))
+    spec = importlib.util.spec_from_file_location(name, file, loader=loader)
+    assert spec is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    if str(file.parent) not in sys.path:
+        sys.path.append(str(file.parent))
+    try:
+        loader.exec_module(module)
+    except BaseException as error:
+        del sys.modules[name]
+        if isinstance(error, MesascopeError) or not isinstance(error, Exception):
+            raise
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
+        where = f" at line {lines[-1]}" if lines else ""
+        said = " ".join(str(error).split())
+        raise ArgumentError(
+            f"{file} must run, but raises {type(error).__name__}{where} ({said}): correct it."
+        ) from error
+
+
+class _Loader(importlib.machinery.SourceFileLoader):
+    """Compiles its file each time: bytecode on disk may be that of a file edited within the same second."""
+
+    def get_code(self, fullname: str) -> Any:
+        return self.source_to_code(self.get_data(self.path), self.path)

@@ -1,0 +1,57 @@
+"""The lock of a run's folder: one process at a time writes to it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from mesascope.errors import RunDirectoryError
+from mesascope.runs.files import damaged
+
+__all__ = ["LOCKS", "locked"]
+
+# Files that a lock leaves in a folder: of a file system with locks, and of one without.
+LOCKS = (".lock", ".lock.soft")
+# Errors of a file system that has no locks, such as NFS without its lock service.
+_WITHOUT = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+_REMEDIES = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free some space")
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep other processes from writing to a folder.
+
+    The operating system releases the lock of a killed process. Where the file system has no locks, a file stands for
+    one, which names its process and machine: the next process on that machine removes it once its process has ended.
+    """
+    from filelock import FileLock, SoftFileLock, Timeout
+
+    lock, hint = FileLock(folder / LOCKS[0], timeout=0), ""
+    try:
+        try:
+            lock.acquire()
+        except (OSError, NotImplementedError) as error:
+            if getattr(error, "errno", errno.ENOSYS) not in _WITHOUT:
+                raise
+            print(
+                f"mesascope: {folder} has no file locks ({error}): the file {LOCKS[1]} stands for one.", file=sys.stderr
+            )
+            lock = SoftFileLock(folder / LOCKS[1], timeout=1)
+            hint = f" (where none is, delete {folder / LOCKS[1]})"
+            lock.acquire()
+    except Timeout:
+        raise RunDirectoryError(
+            f"{folder} must be written by one process at a time, but another one is at it: wait for that one{hint}, or "
+            "choose another --out."
+        ) from None
+    except OSError as error:
+        remedy = _REMEDIES.get(error.errno or 0, "check the folder and its permissions")
+        rule, found = "be a file that can be written", f"is not ({error.strerror or error})"
+        raise damaged(Path(error.filename or folder / LOCKS[0]), rule, found, remedy) from None
+    try:
+        yield
+    finally:
+        lock.release()

@@ -1,0 +1,178 @@
+"""A study in a user's own file runs, resumes, and stands in the ledger as mesascope's own do."""
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import tiny_study
+
+from mesascope.cli import main
+from mesascope.errors import ArgumentError, RunDirectoryError
+from mesascope.evidence import Verdicts
+from mesascope.loading import from_file
+from mesascope.records import registered, to_record
+from mesascope.runs import find_runs, open_run
+from mesascope.studies import Study, ledger_rows, load_study, new_run, resume_run, run_study
+from mesascope.training import EnsembleState
+
+
+@pytest.fixture
+def study_file(tmp_path, monkeypatch):
+    """The tiny study under another name, in a folder with a space, with a module beside it that it imports."""
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "own studies" / "mine.py"
+    file.parent.mkdir()
+    (file.parent / "beside_mine.py").write_text("QUESTION = 'Is it mine?'\n")
+    text = Path(tiny_study.__file__).read_text().replace('name="tiny"', 'name="my_study"')
+    file.write_text(text.replace("import sys\n", "import sys\nfrom beside_mine import QUESTION\n", 1))
+    return file
+
+
+def stopping_at(step):
+    """A training step that is interrupted at one step."""
+    update = EnsembleState.update
+
+    def interrupted(state, batch):
+        if state.step == step:
+            raise KeyboardInterrupt
+        return update(state, batch)
+
+    return interrupted
+
+
+def test_an_own_study_runs_resumes_and_is_listed(study_file, tmp_path, monkeypatch, capsys):
+    spec = f"{study_file}:STUDY"
+    options = ["--preset", "paper", "--training.steps", "7", "--device", "cpu"]
+    study = load_study(spec)
+    settings = dataclasses.replace(study.presets["paper"], training=dataclasses.replace(tiny_study.TRAINING, steps=7))
+    run_study(study, settings, new_run(study, "paper", settings, out="whole"))
+    with monkeypatch.context() as patch:
+        patch.setattr(EnsembleState, "update", stopping_at(5))
+        assert main(["run", spec, *options, "--out", "killed"]) == 130
+    assert f"mesascope run '{spec}' --resume killed" in capsys.readouterr().err
+    assert main(["run", spec, "--resume", "killed"]) == 0
+    assert tiny_study.contents("killed") == tiny_study.contents("whole")
+    run = open_run("whole")
+    assert (run.config["study"], run.config["preset"], run.config["defined_in"]) == ("my_study", "paper", spec)
+    assert (run.settings.training.steps, run.settings.tasks, run.study.name) == (7, 50, "my_study")
+    rows, left_out = ledger_rows(find_runs("whole")[0])
+    own = [row for row in rows if row["study"] == "my_study"]
+    assert ([row["id"] for row in own], left_out) == (["better", "small"], [])
+    assert own[0]["changed"] == ["training.steps 7 (8)"]
+
+
+def test_an_edited_own_study_judges_anew_and_measures_anew(study_file):
+    study = load_study(f"{study_file}:STUDY")
+    settings = study.presets["quick"]
+    run = new_run(study, "quick", settings, out="run")
+    assert [row["verdict"] for row in run_study(study, settings, run)] == ["holds", "undecided"]
+    study_file.write_text(study_file.read_text().replace("below(4.0), at_least=2", "below(4.0), at_least=3"))
+    assert [row["verdict"] for row in ledger_rows([open_run("run")])[0][-2:]] == ["undecided"] * 2
+    assert not open_run("run").results.is_current("weights")
+
+
+def test_claims_of_an_own_study_that_is_gone_are_those_of_its_run(study_file, capsys):
+    study = load_study(f"{study_file}:STUDY")
+    before = run_study(study, study.presets["quick"], new_run(study, "quick", out="run"))
+    study_file.rename(study_file.with_name("moved.py"))
+    rows, left_out = ledger_rows(find_runs("run")[0])
+    own = [row for row in rows if row["study"] == "my_study"]
+    assert ([row["verdict"] for row in own], left_out) == ([row["verdict"] for row in before], [])
+    assert "claims are as judged when the run finished" in own[0]["changed"][0]
+    assert "mine.py must be a Python file, but cannot be read" in own[0]["changed"][0]
+    assert main(["report", "run"]) == 0
+    assert "claims are shown as judged when the run finished" in capsys.readouterr().err
+    with pytest.raises(RunDirectoryError, match="pass another file to mesascope run"):
+        resume_run("run")
+    assert main(["run", f"{study_file.with_name('moved.py')}:STUDY", "--resume", "run"]) == 0
+
+
+def test_no_code_that_came_with_a_run_is_run(study_file):
+    """Neither from inside the run nor from a relative place; a run from elsewhere may name any file."""
+    study = load_study(f"{study_file}:STUDY")
+    run = new_run(study, "quick", out="run")
+    inside = shutil.copy(study_file, run.path / "mine.py")
+    for place in (f"{Path(inside).resolve()}:STUDY", "own studies/mine.py:STUDY"):
+        config = json.loads((run.path / "config.json").read_text()) | {"defined_in": place}
+        (run.path / "config.json").write_text(json.dumps(config))
+        with pytest.raises(RunDirectoryError, match="must name a file outside the run"):
+            _ = open_run(run.path).study
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "said"),
+    [
+        ("x = 1\ny = 1 / 0", "STUDY", r"must run, but raises ZeroDivisionError at line 2 \(division by zero\)"),
+        ("def", "STUDY", "must run, but raises SyntaxError"),
+        ("import nowhere_to_be_found", "STUDY", "must run, but raises ModuleNotFoundError"),
+        ("x = 1", "STUDY", "must define a Study, but defines none"),
+        ("from tiny_study import STUDY", "STUDDY", "did you mean 'STUDY'?"),
+        ("from tiny_study import STUDY", "", "must be one of 'STUDY', but is ''"),
+        (None, "STUDY", "must be a Python file, but cannot be read"),
+    ],
+)
+def test_a_file_without_the_study_is_refused_in_a_sentence(text, name, said, tmp_path):
+    file = tmp_path / "mine.py"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(ArgumentError, match=said):
+        load_study(f"{file}:{name}" if name else str(file))
+
+
+def test_a_file_edited_within_a_second_is_read_again(tmp_path):
+    file = tmp_path / "numbers.py"
+    for number in (1, 2):
+        file.write_text(f"NUMBER = {number}\n")
+        assert from_file(f"{file}:NUMBER", int) == number
+    assert not (tmp_path / "__pycache__").exists()
+
+
+def test_an_own_study_has_a_name_of_its_own(study_file, capsys):
+    study_file.write_text(study_file.read_text().replace('name="my_study"', 'name="one-step"'))
+    assert main(["run", f"{study_file}:STUDY"]) == 2
+    assert "is called 'one-step' as one of mesascope's: rename it" in capsys.readouterr().err
+    assert registered("study")["one-step"].question != "Does eight steps of training do anything?"
+
+
+def test_too_few_seeds_are_told_before_training(tmp_path, capsys):
+    """With the claims that they leave undecided, those whose premises are so among them."""
+    better, small = tiny_study.STUDY.claims
+    median = dataclasses.replace(better, id="median", quantifier="median", premises=())
+    pools = dataclasses.replace(better, id="pools", over="pools", at_least=20)
+    claims = (dataclasses.replace(better, at_least=5), small, median, pools)
+    said = []
+
+    def measure(lab, settings):
+        said.append(capsys.readouterr().err)
+        tiny_study.measure(lab, settings)
+
+    study = dataclasses.replace(tiny_study.STUDY, claims=claims, measure=measure)
+    settings = tiny_study.Settings()
+    records = run_study(study, settings, new_run(study, "quick", out=tmp_path / "run"))
+    line = "seeds is 2, so 3 of 4 claims will be undecided: pass at least 5 for better, small; at least 11 for median."
+    assert said == [f"mesascope: {line}\n"]
+    assert {row["id"] for row in records if row["verdict"] == "undecided"} >= {"better", "small", "median"}
+    run_study(tiny_study.STUDY, settings, new_run(tiny_study.STUDY, "quick", out=tmp_path / "enough"))
+    assert "will be undecided" not in capsys.readouterr().err
+
+
+def test_records_of_a_run_and_of_the_ledger_show_four_columns_to_a_person(tmp_path):
+    study, settings = tiny_study.STUDY, tiny_study.Settings()
+    run = new_run(study, "quick", out=tmp_path / "run")
+    records = run_study(study, settings, run)
+    rows = Verdicts([{"study": "tiny", "preset": "quick", **record} for record in records])
+    assert (type(records), type(ledger_rows([])[0])) == (Verdicts, Verdicts)
+    head = ["claim", "measured, with its interval at 99.9 %", "bound", "verdict"]
+    for table, columns in ((records, head), (records[:1], head), (rows, ["study", "preset", *head])):
+        assert all(name in repr(table).splitlines()[0] for name in columns)
+        assert table._repr_html_().count("<th>") == len(columns) + 1, "and the sentence, where there is room"
+    assert {"measures", "at_least", "source", "figure", "low", "high"} <= set(records.columns)
+    assert records["id"] == ["better", "small"]
+    assert to_record(settings) == run.config["settings"]
+
+
+def test_study_is_public():
+    assert load_study(f"{tiny_study.__file__}:STUDY").defined_in.endswith("tiny_study.py:STUDY")
+    assert isinstance(tiny_study.STUDY, Study)
