@@ -84,6 +84,8 @@ class ContinualMnist:
         for name in ("tasks", "many_tasks", "samples", "many_samples", "queries", "width", "mer_batches", "passes",
                      "pass_tasks", "seeds", "side_seeds"):  # fmt: skip
             require_count(name, getattr(self, name))
+        for width in self.widths:
+            require_count("widths", width)
 
 
 def methods(stream: str, mer_batches: int) -> dict[str, Any]:
