@@ -78,7 +78,7 @@ def parsed(arguments: list[str]) -> Callable[[], None]:
             return tyro.cli(
                 Union[commands],  # type: ignore[arg-type]  # noqa: UP007
                 prog="mesascope",
-                description="An instrument for learning algorithms inside neural networks; --version prints its version.",
+                description="An instrument for learning algorithms in neural networks; --version prints its version.",
                 args=arguments or ["--help"],
                 config=(tyro.conf.FlagConversionOff,),
             )
