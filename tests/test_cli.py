@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings as profile, strategies as st
 
 from mesascope import records
-from mesascope.cli import main
+from mesascope.cli import identify, main
 from mesascope.cli.parsing import naming_flags, parsed
 from mesascope.errors import ArgumentError
 from mesascope.records import registered
@@ -249,6 +249,36 @@ def test_a_wrong_value_is_refused_with_its_flag(line, sentence, kinds):
     with pytest.raises(ArgumentError) as error, naming_flags(arguments):
         parsed(arguments)
     assert str(error.value).startswith(sentence)
+
+
+@pytest.mark.parametrize("names", [[], ["looped"], ["looped", "3"]])
+@pytest.mark.parametrize("folder", ["r1", "C:\\runs\\r1", "d:x/r 1", "a:b:c"])
+def test_the_folder_of_a_learner_may_hold_colons_and_spaces(folder, names, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(identify, "_trained", lambda *found: ("", found, None))
+    (tmp_path / folder).mkdir(parents=True)
+    assert identify._found(":".join([folder, *names]))[1] == (folder, *names)
+
+
+@pytest.mark.parametrize("place", ["my rules.py", "d:x/mine.py", "json.py"])
+def test_a_learner_may_be_of_a_file(place, tmp_path, monkeypatch):
+    """Also of one that is named as a module of Python's own."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / place).parent.mkdir(exist_ok=True)
+    (tmp_path / place).write_text("class Rules:\n    def step(context, xq):\n        return 3\n")
+    name, learner, family = identify._found(f"{place}:Rules.step")
+    assert (name, learner(None, None), family) == ("Rules.step", 3, None)
+
+
+@pytest.mark.parametrize(
+    "words", ["C:\\runs\\r1:looped:0", "d:x/r:looped:0", "./r1", "no.py:name", "json", "json:", "r1:"]
+)
+def test_a_learner_that_is_not_there_is_refused_with_all_that_there_could_be(words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ArgumentError) as error:
+        identify._found(words)
+    said = "LEARNER must be RUN, RUN:TRAINING, RUN:TRAINING:SEED, FILE.py:NAME or MODULE:NAME, but is "
+    assert str(error.value).startswith(f"{said}{words} (")
 
 
 def test_resuming_takes_no_other_settings(finished):
