@@ -174,7 +174,7 @@ def openai_model(
 
     The key is read from the environment variable OPENAI_API_KEY, and neither written nor logged; servers that ask for
     none take any. Overload (429), errors of the server (5xx) and broken connections are tried again after a growing
-    while. Needs ``pip install 'mesascope[llm]'``.
+    while. Needs ``pip install '.[llm]'``.
 
     Args:
         model: its name, as the server knows it.
@@ -187,7 +187,7 @@ def openai_model(
         ArgumentError: when asked, if the server refuses the key, the model, or a prompt that is too long.
         UnansweredPrompt: when asked, if it gives no answer after all tries.
     """
-    openai: Any = require_package("openai", "openai_model", "'mesascope[llm]'")
+    openai: Any = require_package("openai", "openai_model", "llm")
     if not os.environ.get("OPENAI_API_KEY") and base_url is None:
         raise ArgumentError("OPENAI_API_KEY must be set in the environment, but is not: export it, or pass base_url.")
     client = openai.OpenAI(

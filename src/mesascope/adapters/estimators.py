@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from mesascope.errors import ArgumentTypeError, require_package, shown
+from mesascope.progress import tracked
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
 
@@ -23,10 +24,10 @@ def from_sklearn(estimator: Any) -> SklearnLearner:
         estimator: an estimator with ``fit`` and ``predict``, or a pipeline of such; it stays as it is.
 
     Raises:
-        MissingPackageError: scikit-learn is not installed; ``pip install 'mesascope[sklearn]'``.
+        MissingPackageError: scikit-learn is not installed; ``pip install '.[sklearn]'``.
         ArgumentTypeError: what is no regressor, or a class in place of an instance.
     """
-    require_package("sklearn", "from_sklearn", "'mesascope[sklearn]'")
+    require_package("sklearn", "from_sklearn", "sklearn")
     if isinstance(estimator, type) or not all(hasattr(estimator, name) for name in ("fit", "predict", "get_params")):
         remedy = f"pass {estimator.__name__}()" if isinstance(estimator, type) else "pass a regressor of scikit-learn"
         raise ArgumentTypeError(
@@ -64,7 +65,8 @@ class SklearnLearner:
             part.detach().cpu().flatten(0, -3) if part.ndim > 2 else part.detach().cpu()[None]
             for part in (context.x, context.y, xq)
         )
-        answers = [self._answer(*task) for task in zip(x, y, queries, strict=True)]
+        tasks = tracked(zip(x, y, queries, strict=True), self.__name__, len(x))
+        answers = [self._answer(*task) for task in tasks]
         return torch.stack(answers).to(xq).reshape(shape) if answers else xq.new_zeros(shape)
 
     def _answer(self, x: Tensor, y: Tensor, xq: Tensor) -> Tensor:
