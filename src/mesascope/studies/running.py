@@ -102,7 +102,8 @@ def run_study(study: Study, settings: Any, run: Run) -> Table:
             _tell_of_lost_networks(run)
         else:
             try:
-                study.measure(Lab(run, settings.seeds), settings)
+                count = study.trainings if isinstance(study.trainings, int) else study.trainings(settings)
+                study.measure(Lab(run, settings.seeds, count), settings)
             except (ArgumentError, ArgumentTypeError):  # what no check of the settings foresaw
                 run.discard_if_new()
                 raise
@@ -143,7 +144,7 @@ def _concluded(study: Study, run: Run) -> Table:
     records = judged(study, run)
     draw_figures(run, study.figures)
     run.save_claims(records)
-    write_report(run)
+    write_report(run, method=study.method)
     return records
 
 

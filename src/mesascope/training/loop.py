@@ -13,6 +13,7 @@ from mesascope.errors import NumericalError, refuse, require_callable, require_i
 from mesascope.shapes import Tensor
 from mesascope.training.interruption import interruption
 from mesascope.training.plan import Training
+from mesascope.training.progress import ProgressBar
 
 __all__ = ["Checkpoints", "Metrics", "Observer", "TrainingState", "fit", "result_tensors"]
 
@@ -70,7 +71,7 @@ def fit(
         plan: its numbers of steps.
         evaluate: called with (steps done, result) before the first step, every ``evaluate_every`` and at the end.
         checkpoints: saved to every ``checkpoint_every`` steps and at the end.
-        observe: called after every step with its number, counted from 1, and its metrics.
+        observe: called after every step with its number, counted from 1, and its metrics; `ProgressBar` if None.
 
     Ctrl-C ends the training after the step that it meets (pressed twice, at once). With checkpoints, that step is saved
     and KeyboardInterrupt raised: resumed, the training ends as if nothing had been. Without, a warning tells the step,
@@ -87,13 +88,13 @@ def fit(
         state.load(found[1])
     elif evaluate:
         evaluate(0, state.result())
-    with interruption() as interrupted:
+    with interruption() as interrupted, ProgressBar("training", plan.steps) as bar:
+        observe = observe or bar
         for step in range(done + 1, plan.steps + 1):
             metrics = state.update(batch_at(step - 1))
             _check_finite(step, metrics)
             last, stop = step == plan.steps, interrupted()
-            if observe:
-                observe(step, metrics)
+            observe(step, metrics)
             if evaluate and (last or step % plan.evaluate_every == 0):
                 evaluate(step, state.result())
             if checkpoints and (last or stop or step % plan.checkpoint_every == 0):

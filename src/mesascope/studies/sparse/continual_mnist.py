@@ -361,6 +361,7 @@ STUDY = register("study", "continual-mnist")(
             "paper": ContinualMnist(),
         },
         measure=measure,
+        trainings=lambda settings: 22 + len(settings.widths),
         claims=CLAIMS,
         figures=FIGURES,
         deviations=(
