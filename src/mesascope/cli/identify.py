@@ -76,7 +76,7 @@ class Identify:
         )  # fmt: skip
         print(found)
         run = found.save(self.out or _folder(), self._asked(family), self.seed)
-        print(f"report: {(run.path / 'report.html').resolve()}")
+        print(f"run directory: {run.path}\nreport: {(run.path / 'report.html').resolve()}")
 
     def _learner(self) -> tuple[str, Any, Any]:
         """Its name, itself and, of a run, its family."""
