@@ -11,6 +11,8 @@ from tiny_study import STUDY
 
 from mesascope import records
 from mesascope.cli import main
+from mesascope.evidence.tables import Table
+from mesascope.measurement import Measurement
 from mesascope.records import registered
 from mesascope.reports import ledger_markdown, print_claims, print_ledger, write_report
 from mesascope.reports.found import found_text
@@ -97,6 +99,10 @@ def test_a_report_is_for_readers(whole):
     for needed in ("prefers-color-scheme: dark", "@media print"):
         assert needed in page
     assert "http" not in page
+    page = write_report(
+        open_run(whole), {"Errors": Table([{"learner": "a-b", "mse": Measurement(0.5, 0.1, 9)}])}
+    ).read_text()
+    assert "<td>0.50&nbsp;±&nbsp;0.1</td>" in page
 
 
 def test_terms_are_found_as_words():

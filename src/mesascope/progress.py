@@ -28,9 +28,9 @@ _SHOWN: WeakSet[Progress] = WeakSet()
 class Progress:
     """Progress of one piece of work, with the time left as soon as there is a pace to estimate it from.
 
-    A terminal shows a bar; a notebook, file or pipe gets a line each tenth, or, of unknown work, each time its duration
-    has doubled. Nothing is shown in the first three seconds, beside other progress, in other processes than the first of
-    a distributed training, or if the environment variable MESASCOPE_PROGRESS is 0.
+    A terminal shows a bar. A notebook, file or pipe gets a line each tenth or, if the total is unknown, each time the
+    duration has doubled. Nothing is shown in the first three seconds, while other progress is shown, in processes of a
+    distributed training other than the first, or if the environment variable MESASCOPE_PROGRESS is 0.
 
     Args:
         name: of the work.

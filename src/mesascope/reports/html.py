@@ -30,7 +30,7 @@ h1 { font-size: 1.5rem; margin-bottom: .2rem; } h2 { font-size: 1.1rem; margin-t
 .found { border-left: 4px solid #4a6fa5; padding-left: 1rem; } .found p { margin: .4rem 0; }
 .question { font-size: 1.1rem; margin-top: 0; } .muted { color: var(--muted); }
 .wide { overflow-x: auto; } .settings { display: flex; flex-wrap: wrap; gap: 0 3rem; align-items: flex-start; }
-.settings td, .settings th { padding: .1rem .6rem; }
+.result td:first-child { white-space: nowrap; } .settings td, .settings th { padding: .1rem .6rem; }
 table { border-collapse: collapse; font-size: .9rem; } .claims { width: 100%; }
 th, td { text-align: left; padding: .4rem .6rem; border-bottom: 1px solid var(--line); vertical-align: top; }
 .claims td:first-child { min-width: 16rem; }
@@ -70,7 +70,7 @@ def write_report(run: Run, tables: Mapping[str, Table] | None = None, method: st
         _deviations(config.get("deviations", [])),
         *(_figure(run, name, caption, claims) for name, caption in run.captions.items()),
         _others([claim for claim in claims if claim.get("figure", "") not in run.captions]),
-        *(f"<h2>{escape(title)}</h2>{_wide(table._repr_html_())}" for title, table in (tables or {}).items()),
+        *(f"<h2>{escape(title)}</h2>{_result(table)}" for title, table in (tables or {}).items()),
         _settings(config["settings"]),
         "<h2>How it was made</h2>",
         f"<pre>{escape(config.get('command', ''))}</pre>",
@@ -125,6 +125,11 @@ def _claims_table(claims: Sequence[Mapping[str, Any]]) -> str:
 def _wide(table: str) -> str:
     """A table that scrolls where a screen is too narrow for it."""
     return f'<div class="wide">{table}</div>'
+
+
+def _result(table: Table) -> str:
+    """A table of results, whose numbers stay beside their errors."""
+    return f'<div class="wide result">{table._repr_html_().replace(" ± ", "&nbsp;±&nbsp;")}</div>'
 
 
 def _others(claims: Sequence[Mapping[str, Any]]) -> str:
