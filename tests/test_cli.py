@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Literal
 
 import pytest
@@ -190,6 +190,7 @@ class Kinds:
     widths: tuple[int, ...] = (25, 50)
     rates: tuple[float, ...] = (0.1, 0.2, 0.3)
     domains: tuple[str, ...] = ("mnist", "digits")
+    sizes: list[int] = field(default_factory=lambda: [1])
 
 
 NUMBERS, WORDS = st.floats(allow_nan=False), st.text(min_size=1).filter(lambda word: word[0] != "-")
@@ -197,7 +198,7 @@ VALUES = {
     "count": st.integers(), "rate": NUMBERS, "clip": st.none() | NUMBERS, "name": st.text(), "tuned": st.booleans(),
     "schedule": st.sampled_from(["linear", "cosine"]), "betas": st.tuples(NUMBERS, NUMBERS),
     "widths": st.lists(st.integers(), min_size=1).map(tuple), "rates": st.lists(NUMBERS, min_size=1).map(tuple),
-    "domains": st.lists(WORDS, min_size=1).map(tuple),
+    "domains": st.lists(WORDS, min_size=1).map(tuple), "sizes": st.lists(st.integers(), min_size=1),
 }  # fmt: skip
 
 
@@ -218,10 +219,10 @@ def test_a_flag_takes_values_of_its_type_in_any_spelling(kinds, given, attached)
     """Lists of any length, negative numbers and scientific notation, with spaces or an = sign."""
     arguments = ["run", "kinds"]
     for name, value in given.items():
-        first, *rest = map(str, value if isinstance(value, tuple) else [value])
+        first, *rest = map(str, value if isinstance(value, tuple | list) else [value])
         # only an attached value may look like a flag
         arguments += [f"--{name}={first}", *rest] if attached or name == "name" else [f"--{name}", first, *rest]
-    assert {field.name for field in fields(Kinds)} == set(VALUES)
+    assert {one.name for one in fields(Kinds)} == set(VALUES)
     assert parsed(arguments).run.settings == replace(Kinds(), **given)
 
 

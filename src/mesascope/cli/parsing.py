@@ -127,12 +127,13 @@ def _check(arguments: Sequence[str]) -> None:
             hint = f"did you mean {near}?" if near else f"see {program} --help."
             raise ArgumentError(f"{flag} must be a flag of {program}, but is not: {hint}")
         values = [value] if given_at_once else []
-        most = len(rest) if ... in get_args(kinds[flag]) else max(len(_parts(kinds[flag])) - len(values), 0)
+        parts, several = _parts(kinds[flag])
+        most = len(rest) if several else len(parts) - len(values)
         while rest and most > 0 and not _is_flag(rest[0]):
             values.append(rest.pop(0))
             most -= 1
         dashed = [token for token in rest[:1] if token.partition("=")[0] not in kinds]
-        _check_values(flag, kinds[flag], values, f"{flag}={shlex.quote(*dashed)}" if dashed else "")
+        _check_values(flag, parts, several, values, f"{flag}={shlex.quote(*dashed)}" if dashed else "")
         given.append(flag)
     if "--resume" in given and len(given) > 1:
         others = ", ".join(flag for flag in given if flag != "--resume")
@@ -143,18 +144,20 @@ def _check(arguments: Sequence[str]) -> None:
     _check_words(called, program, words)
 
 
-def _parts(kind: Any) -> tuple[Any, ...]:
-    """Types of a flag's values; one type for any number of values."""
-    return tuple(part for part in get_args(kind) if part is not ...) if get_origin(kind) is tuple else (kind,)
+def _parts(kind: Any) -> tuple[tuple[Any, ...], bool]:
+    """Types of a flag's values, and True if there may be any number of values of the one type."""
+    if get_origin(kind) not in (tuple, list, set, Sequence):
+        return (kind,), False
+    parts = tuple(part for part in get_args(kind) if part is not ...)
+    return parts, get_origin(kind) is not tuple or ... in get_args(kind)
 
 
-def _check_values(flag: str, kind: Any, values: Sequence[str], dashed: str) -> None:
+def _check_values(flag: str, parts: tuple[Any, ...], several: bool, values: Sequence[str], dashed: str) -> None:
     """Raise for too few values, and for a value that is no choice or no number where the flag takes those.
 
     Args:
         dashed: spelling of a value that looks like a flag, if one follows.
     """
-    parts, several = _parts(kind), ... in get_args(kind)
     if len(values) < len(parts):
         must = "at least one value" if several else f"{len(parts)} values" if len(parts) > 1 else "a value"
         remedy = f"pass one that begins with a dash as {dashed}" if dashed else f"pass {flag} VALUE"
