@@ -6,6 +6,7 @@ BIN := .venv/bin
 
 demo: .venv/installed
 	$(BIN)/mesascope run one-step --preset quick
+	@echo "to use mesascope in this terminal: . $(BIN)/activate"
 
 studies: .venv/installed
 	for study in two-steps softmax finite-tasks; do $(BIN)/mesascope run $$study || exit 1; done

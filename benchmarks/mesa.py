@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from matplotlib import rc_context
 from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
@@ -27,7 +26,7 @@ from torch import Tensor
 from torch.nn.functional import normalize, scaled_dot_product_attention
 
 from mesascope.ops import MESA_RIDGES, RootedMesaState, mesa_attention, mesa_step
-from mesascope.reports.figures import STYLE
+from mesascope.reports.figures import own_style
 from mesascope.reports.panels import COLOURS
 from mesascope.streams import stream
 from mesascope.training import keep_freed_memory
@@ -285,7 +284,7 @@ def main() -> None:
     }
     machine = {"machine": platform.machine(), "threads": torch.get_num_threads(), "torch": torch.__version__}
     RESULTS.write_text(json.dumps({**machine, **results}, indent=1) + "\n")
-    with rc_context(STYLE):
+    with own_style():
         figure = draw(results["ms forward and backward, and memory, by length"])
         for suffix in ("svg", "png"):
             figure.savefig(RESULTS.with_suffix(f".{suffix}"))

@@ -170,7 +170,9 @@ def test_only_regressors_are_taken_and_those_that_do_not_say_what_they_are():
 
 def test_without_scikit_learn_the_sentence_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
-    with pytest.raises(MissingPackageError, match=r"^sklearn must be installed for from_sklearn, but is not: pip inst"):
+    with pytest.raises(
+        MissingPackageError, match=r"^scikit-learn must be installed for from_sklearn, but is not: pip inst"
+    ):
         from_sklearn(Ridge())
 
 

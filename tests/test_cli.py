@@ -2,15 +2,22 @@
 
 import json
 import random
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass, field, fields, replace
+from typing import Literal
 
 import pytest
+from hypothesis import given, settings as profile, strategies as st
 
-from mesascope.cli import main
+from mesascope import records
+from mesascope.cli import identify, main
+from mesascope.cli.parsing import naming_flags, parsed
+from mesascope.errors import ArgumentError
 from mesascope.records import registered
 
 TINY = [
@@ -103,7 +110,9 @@ def test_report_and_ledger_read_the_run(finished, tmp_path):
 
 def test_list_and_help():
     assert "one-step: Does one trained linear self-attention layer" in mesascope("list").stdout
-    assert "Run a study" in mesascope("--help").stdout
+    shown = mesascope("--help").stdout
+    assert "Run a study" in shown
+    assert "--version" in shown
     shown = mesascope("run", "one-step", "--help")
     assert shown.returncode == 0
     assert "--training.learning-rate" in shown.stdout
@@ -165,6 +174,112 @@ def test_mistakes_are_answered_by_one_sentence_and_exit_code_2(arguments, senten
     assert said.startswith("mesascope: ")
     assert said.count("\n") == 1
     assert not list(tmp_path.iterdir()), "a refused command leaves nothing behind"
+
+
+@dataclass(frozen=True)
+class Kinds:
+    """Settings of every type that a flag can have."""
+
+    count: int = 1
+    rate: float = 0.5
+    clip: float | None = 1.0
+    name: str = "a"
+    tuned: bool = False
+    schedule: Literal["linear", "cosine"] = "linear"
+    betas: tuple[float, float] = (0.9, 0.99)
+    widths: tuple[int, ...] = (25, 50)
+    rates: tuple[float, ...] = (0.1, 0.2, 0.3)
+    domains: tuple[str, ...] = ("mnist", "digits")
+    sizes: list[int] = field(default_factory=lambda: [1])
+
+
+NUMBERS, WORDS = st.floats(allow_nan=False), st.text(min_size=1).filter(lambda word: word[0] != "-")
+VALUES = {
+    "count": st.integers(), "rate": NUMBERS, "clip": st.none() | NUMBERS, "name": st.text(), "tuned": st.booleans(),
+    "schedule": st.sampled_from(["linear", "cosine"]), "betas": st.tuples(NUMBERS, NUMBERS),
+    "widths": st.lists(st.integers(), min_size=1).map(tuple), "rates": st.lists(NUMBERS, min_size=1).map(tuple),
+    "domains": st.lists(WORDS, min_size=1).map(tuple), "sizes": st.lists(st.integers(), min_size=1),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def kinds():
+    """A command line of two studies, one of these settings."""
+    studies = registered("study")
+    study = replace(studies["two-steps"], name="kinds", presets={"quick": Kinds()})
+    own = {"kinds": records.Registered(study, {}), "copying": records.Registered(studies["copying"], {})}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(records._REGISTRY, "study", own)
+        yield
+
+
+@profile(max_examples=60)
+@given(given=st.fixed_dictionaries({}, optional=VALUES), attached=st.booleans())
+def test_a_flag_takes_values_of_its_type_in_any_spelling(kinds, given, attached):
+    """Lists of any length, negative numbers and scientific notation, with spaces or an = sign."""
+    arguments = ["run", "kinds"]
+    for name, value in given.items():
+        first, *rest = map(str, value if isinstance(value, tuple | list) else [value])
+        # only an attached value may look like a flag
+        arguments += [f"--{name}={first}", *rest] if attached or name == "name" else [f"--{name}", first, *rest]
+    assert {one.name for one in fields(Kinds)} == set(VALUES)
+    assert parsed(arguments).run.settings == replace(Kinds(), **given)
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("--widths", "--widths must have at least one value, but has none: pass --widths VALUE."),
+        ("--widths --count 3", "--widths must have at least one value, but has none: pass --widths VALUE."),
+        ("--widths 25 b", "--widths must be a whole number, but is 'b': pass numbers with spaces between, such as"),
+        (
+            "--widths 25,50",
+            "--widths must be a whole number, but is '25,50': pass numbers with spaces between, such as",
+        ),
+        ("--rates .1 x", "--rates must be a number, but is 'x'"),
+        ("--betas 0.9", "--betas must have 2 values, but has 1: pass them with spaces between, such as --betas 0.5"),
+        ("--clip none", "--clip must be a number or None, but is 'none'"),
+        ("--tuned yes", "--tuned must be one of 'False', 'True', but is 'yes'."),
+        ("--tuned", "--tuned must have a value, but has none: pass --tuned VALUE."),
+        ("--name -x", "--name must have a value, but has none: pass one that begins with a dash as --name=-x."),
+        ("--domains a -- b", "mesascope run kinds takes no words but flags, but is given b"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_flag(line, sentence, kinds):
+    arguments = ["run", "kinds", *shlex.split(line)]
+    with pytest.raises(ArgumentError) as error, naming_flags(arguments):
+        parsed(arguments)
+    assert str(error.value).startswith(sentence)
+
+
+@pytest.mark.parametrize("names", [[], ["looped"], ["looped", "3"]])
+@pytest.mark.parametrize("folder", ["r1", "C:\\runs\\r1", "d:x/r 1", "a:b:c"])
+def test_the_folder_of_a_learner_may_hold_colons_and_spaces(folder, names, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(identify, "_trained", lambda *found: ("", found, None))
+    (tmp_path / folder).mkdir(parents=True)
+    assert identify._found(":".join([folder, *names]))[1] == (folder, *names)
+
+
+@pytest.mark.parametrize("place", ["my rules.py", "d:x/mine.py", "json.py"])
+def test_a_learner_may_be_of_a_file(place, tmp_path, monkeypatch):
+    """Also of one that is named as a module of Python's own."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / place).parent.mkdir(exist_ok=True)
+    (tmp_path / place).write_text("class Rules:\n    def step(context, xq):\n        return 3\n")
+    name, learner, family = identify._found(f"{place}:Rules.step")
+    assert (name, learner(None, None), family) == ("Rules.step", 3, None)
+
+
+@pytest.mark.parametrize(
+    "words", ["C:\\runs\\r1:looped:0", "d:x/r:looped:0", "./r1", "no.py:name", "json", "json:", "r1:"]
+)
+def test_a_learner_that_is_not_there_is_refused_with_all_that_there_could_be(words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ArgumentError) as error:
+        identify._found(words)
+    said = "LEARNER must be RUN, RUN:TRAINING, RUN:TRAINING:SEED, FILE.py:NAME or MODULE:NAME, but is "
+    assert str(error.value).startswith(f"{said}{words} (")
 
 
 def test_resuming_takes_no_other_settings(finished):

@@ -1,9 +1,16 @@
 """Wrong types and shapes end in a sentence too where nothing but mesascope checks them, as in a user's process."""
 
+import ast
+import re
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
+
+import mesascope
+from mesascope.errors import DISTRIBUTIONS, MissingPackageError, require_package
 
 PREAMBLE = """
 import torch
@@ -141,3 +148,42 @@ def printed():
 def test_a_wrong_call_ends_in_a_sentence(call, printed):
     assert printed[call].startswith(CALLS[call])
     assert printed[call].endswith((".", "?"))
+
+
+# Remedies
+
+PROJECT = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
+EXTRAS = {
+    extra: {re.split(r"[<>=\[]", one)[0] for one in needed}
+    for extra, needed in PROJECT["optional-dependencies"].items()
+}
+
+
+def required():
+    """The constant arguments of each call of require_package, with its place."""
+    for file in Path(mesascope.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "require_package":
+                module, _, extra = [*(getattr(one, "value", "?") for one in node.args), ""][:3]
+                yield f"{file.name}: {node.lineno}", module.partition(".")[0], extra
+
+
+def test_a_remedy_names_a_distribution_and_the_extra_that_contains_it():
+    calls = list(required())
+    assert len(calls) > 9
+    for place, module, extra in calls:
+        name = DISTRIBUTIONS.get(module, module)
+        named = [one for one, needed in EXTRAS.items() if name in needed and one != "dev"]
+        assert extra in named or (not extra and not named), f"{place}: {name} is in {named}"
+
+
+def test_a_missing_package_and_one_that_is_broken_are_told_apart(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    remedy = "pip install scikit-learn, or pip install '.[sklearn]' in mesascope's folder."
+    with pytest.raises(MissingPackageError) as error:
+        require_package("sklearn.utils", "RealTable", "sklearn")
+    assert str(error.value) == f"scikit-learn must be installed for RealTable, but is not: {remedy}"
+    (tmp_path / "broken_package.py").write_text("import not_there_either\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(MissingPackageError, match="but fails to import \\(No module named 'not_there_either'\\): pip"):
+        require_package("broken_package", "RealTable")

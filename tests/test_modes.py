@@ -313,6 +313,8 @@ def test_weights_of_a_mode_are_taken_or_refused_in_a_sentence(name, unchecked):
     looks(copy.deepcopy(made))[name]()
     taken = name in ("train", "tune")  # which compute with weights of their own
     with (
-        contextlib.nullcontext() if taken else pytest.raises(ArgumentError, match="made (in|outside) torch.inference_m")
+        contextlib.nullcontext()
+        if taken
+        else pytest.raises(ArgumentError, match=r"made (in|outside) torch\.inference_m")
     ):
         looks(made)[name]()

@@ -1,9 +1,13 @@
-"""The table of the paper's panels names claims and figures that there are, and leaves out none that says something."""
+"""The table of the paper's panels names claims and figures that there are; figures look the same for all users."""
 
 import re
 from pathlib import Path
 
+import matplotlib
+import numpy as np
+
 from mesascope.records import registered
+from mesascope.reports import Figure, Histogram, Line, Lines, Matrices, figure_files
 
 PAGE = Path(__file__).parent.parent / "docs" / "panels.md"
 STUDIES = registered("study")
@@ -58,3 +62,41 @@ def test_a_figure_shows_each_claim_of_its_panels():
         for row in rows():
             missing = [claim for of, claim in named(row[1]) if of == name and claim not in shown]
             assert not missing, f"{name}: {missing} in no figure"
+
+
+HOSTILE = """
+backend: TkAgg
+text.usetex: True
+text.latex.preamble: \\\\nonsense
+font.size: 40
+font.family: no such font
+figure.figsize: 1, 1
+figure.dpi: 7
+figure.autolayout: True
+savefig.dpi: 3
+savefig.bbox: tight
+savefig.transparent: True
+svg.fonttype: none
+axes.prop_cycle: cycler("linestyle", ["--"])
+axes.unicode_minus: False
+lines.linestyle: none
+xtick.labelsize: 33
+"""
+
+
+def test_figures_have_our_style_whatever_a_users_matplotlibrc_says(tmp_path):
+    """usetex without LaTeX would stop a report after hours of training."""
+    panels = (
+        Lines("Loss", "$x$", "-y_1", lambda r: [Line([1, 2, 30], [[1.0, 2, 3], [2.0, 3, 4]], "trained", "a_b")], "x"),
+        Histogram("Values", "v", "count", lambda r: {"a": np.arange(1.0, 9)}, np.geomspace(1, 10, 5)),
+    )
+    figures = [
+        Figure("panels", "Two panels.", panels),
+        Figure("matrices", "A matrix.", Matrices(lambda r: {"W": np.eye(3) - 0.5})),
+    ]
+    ours = [figure_files(figure, {}) for figure in figures]
+    (tmp_path / "matplotlibrc").write_text(HOSTILE)
+    with matplotlib.rc_context(fname=tmp_path / "matplotlibrc"):
+        before = dict(matplotlib.rcParams)
+        assert [figure_files(figure, {}) for figure in figures] == ours
+        assert dict(matplotlib.rcParams) == before, "and a user's own figures keep theirs"

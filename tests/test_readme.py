@@ -4,6 +4,7 @@ import contextlib
 import io
 import math
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,13 @@ def test_an_example_prints_what_its_page_shows(examples, monkeypatch, unchecked)
             exec(compile(code, "README.md", "exec"), names)
         for got, said in zip(words(printed.getvalue()), words(shown), strict=True):
             assert got == (pytest.approx(said, rel=0.02, abs=1e-3) if isinstance(said, float) else said)
+
+
+def test_the_table_of_extras_is_that_of_the_project():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    needed = {extra: [re.split(r"[<>=\[]", one)[0] for one in names] for extra, names in extras.items()}
+    rows = re.findall(r"\n\| `(\w+)` \| ([\w, -]+) \|", PAGES["README.md"].partition("## Reproduce")[0])
+    assert {extra: names.split(", ") for extra, names in rows} == needed
 
 
 def test_the_yardstick_is_that_of_the_committed_results():

@@ -97,6 +97,13 @@ def test_studies_state_claims_and_presets():
             assert settings.seeds >= 2
 
 
+def test_progress_counts_the_trainings_of_a_study(tiny):
+    name, run, _ = tiny
+    count = STUDIES[name].trainings
+    declared = count if isinstance(count, int) else count(run.settings)
+    assert declared == sum(stage.startswith("train ") for stage in run.times)
+
+
 def test_nothing_holds_of_networks_that_have_hardly_been_trained(tiny):
     name, _, records = tiny
     held = [r["id"] for r in records if r["verdict"] == "holds" and r["about"] == "training"]

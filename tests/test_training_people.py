@@ -1,6 +1,7 @@
 """What a person at the keyboard meets while training: progress, Ctrl-C, the history, and seeds."""
 
 import dataclasses
+import itertools
 import math
 import signal
 import sys
@@ -14,6 +15,7 @@ from mesascope.errors import ArgumentError, ArgumentTypeError, MesascopeError, N
 from mesascope.lenses import per_task_errors
 from mesascope.meta import MAML, MetaLearner
 from mesascope.nets import InContextRegressorConfig, TransformerConfig
+from mesascope.progress import tracked
 from mesascope.runs.checkpoints import TrainingCheckpoints
 from mesascope.streams import stream
 from mesascope.tasks import Context, Episode, LinearRegression
@@ -128,18 +130,56 @@ def test_the_history_has_a_row_for_each_step_and_seed():
     assert repr(trained).startswith("Ensemble of 2: InContextRegressor")
 
 
-def test_progress_is_shown_on_a_terminal_and_in_a_notebook_and_not_elsewhere(monkeypatch, capsys):
+@pytest.fixture
+def clock(monkeypatch):
+    """Ten seconds pass from one look at the time to the next."""
+    seconds = itertools.count(0.0, 10.0)
+    monkeypatch.setattr("mesascope.progress.monotonic", lambda: next(seconds))
+
+
+def test_short_work_shows_nothing(capsys):
+    train(make, FAMILY, PLAN)
+    assert list(tracked(range(100), "items")) == list(range(100))
+    assert capsys.readouterr().err == ""
+
+
+def test_a_log_has_a_line_each_tenth_with_the_time_left(clock, capsys):
+    """No estimate before there is a pace, and none of 0 s before the end."""
+    train(make, FAMILY, Training(steps=100, batch=8))
+    lines = capsys.readouterr().err.splitlines()
+    steps = [1, *range(10, 101, 10)]
+    assert [line.partition(", loss ")[0] for line in lines] == [f"training: step {step} of 100" for step in steps]
+    ends = [line.split(", ")[-1] for line in lines]
+    assert ends[0].startswith("loss ")
+    assert ends[1:] == [*(f"{minutes} min left" for minutes in (17, 15, 13, 11, 9, 7, 6, 4, 2)), "took 17 min"]
+
+
+def test_work_of_unknown_length_shows_a_line_each_time_its_duration_has_doubled(clock, capsys):
+    assert len(list(tracked(iter(range(100)), "items"))) == 100
+    assert capsys.readouterr().err.splitlines() == [f"items: {count}" for count in (1, 2, 4, 8, 16, 32, 64)]
+
+
+def test_progress_within_progress_does_not_mix(clock, capsys):
+    for _ in tracked(range(3), "outer"):
+        list(tracked(range(2), "inner"))
+    assert capsys.readouterr().err.count("inner") == 2, "of the first, which began before any other was shown"
+
+
+def test_a_terminal_shows_a_bar_in_place_of_lines(clock, capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    train(make, FAMILY, PLAN)
+    shown = capsys.readouterr().err
+    assert "step 9 of 9" in shown
+    assert "━" in shown
+
+
+@pytest.mark.parametrize("variable", [("MESASCOPE_PROGRESS", "0"), ("RANK", "1")])
+def test_progress_is_silent_where_it_is_asked_to_be(variable, clock, capsys, monkeypatch):
+    train(make, FAMILY, PLAN, observe=lambda step, metrics: None)
+    monkeypatch.setenv(*variable)
     train(make, FAMILY, PLAN)
     assert capsys.readouterr().err == ""
-    with monkeypatch.context() as patch:
-        patch.setitem(sys.modules, "ipykernel", sys)
-        train(make, FAMILY, PLAN)
-        assert capsys.readouterr().err.startswith("training: step 9/9, loss 0.")
-        train(make, FAMILY, PLAN, observe=lambda step, metrics: None)
-        assert capsys.readouterr().err == ""
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    train(make, FAMILY, PLAN)
-    assert "9/9" in capsys.readouterr().err
 
 
 def test_layers_without_a_generator_start_from_the_seed_and_not_from_what_was_drawn_before():

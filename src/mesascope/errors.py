@@ -32,6 +32,9 @@ __all__ = [
     "shown",
 ]
 
+# Distributions, as pip installs them, of modules that have another name.
+DISTRIBUTIONS = {"sklearn": "scikit-learn", "PIL": "pillow"}
+
 
 class MesascopeError(Exception):
     """Base of every error that a person can act on; the command line prints it as one sentence."""
@@ -159,18 +162,25 @@ def require_double(device: object) -> None:
         refuse("device", "have float64, which mesascope measures in", str(device), "pass 'cpu'")
 
 
-def require_package(module: str, user: str, install: str) -> ModuleType:
-    """Import ``module``, which only ``user`` needs; refuse where it is not installed.
+def require_package(module: str, user: str, extra: str = "") -> ModuleType:
+    """Import ``module``, which only ``user`` needs; raise if it is not installed, or fails to import.
 
-    >>> require_package("no_such_module", "to_pandas", "it")
+    Args:
+        extra: the one of mesascope's extras that contains its distribution.
+
+    >>> require_package("no_such", "to_pandas")
     Traceback (most recent call last):
-    mesascope.errors.MissingPackageError: no_such_module must be installed for to_pandas, but is not: pip install it.
+    mesascope.errors.MissingPackageError: no_such must be installed for to_pandas, but is not: pip install no_such.
     """
     try:
         return importlib.import_module(module)
-    except ImportError:
+    except ImportError as error:
+        root = module.partition(".")[0]
+        name = DISTRIBUTIONS.get(root, root)
+        failed = "is not" if (error.name or "").partition(".")[0] == root else f"fails to import ({error})"
+        also = f", or pip install '.[{extra}]' in mesascope's folder" if extra else ""
         raise MissingPackageError(
-            f"{module} must be installed for {user}, but is not: pip install {install}."
+            f"{name} must be installed for {user}, but {failed}: pip install {name}{also}."
         ) from None
 
 

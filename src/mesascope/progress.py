@@ -1,25 +1,131 @@
-"""A bar and the time left for what takes long, where somebody is watching."""
+"""Progress of long work on standard error: a bar on a terminal, lines in a notebook or a log."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TypeVar
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from time import monotonic
+from typing import Any, TypeVar
+from weakref import WeakSet
 
 from rich.console import Console
-from rich.progress import track
+from rich.progress import BarColumn, Progress as Bar, TextColumn
 
-__all__ = ["tracked"]
+__all__ = ["Progress", "tracked"]
 
-
+P = TypeVar("P", bound="Progress")
 T = TypeVar("T")
 
+# Seconds of work that shows nothing, and between two updates of a bar.
+_QUIET, _EVERY = 3.0, 0.5
 
-def tracked(items: Iterable[T], what: str, total: int | None = None) -> Iterable[T]:
-    """The items, with a bar on a terminal's standard error or in a notebook, which goes when they end.
+# The progress that is shown, one at a time.
+_SHOWN: WeakSet[Progress] = WeakSet()
+
+
+class Progress:
+    """Progress of one piece of work, with the time left as soon as there is a pace to estimate it from.
+
+    A terminal shows a bar. A notebook, file or pipe gets a line each tenth or, if the total is unknown, each time the
+    duration has doubled. Nothing is shown in the first three seconds, while other progress is shown, in processes of a
+    distributed training other than the first, or if the environment variable MESASCOPE_PROGRESS is 0.
 
     Args:
-        total: how many there are, where they do not tell.
+        name: of the work.
+        total: number of its items; None if unknown.
+        unit: printed before the count, such as "step ".
+        stays: leave the finished bar on the terminal.
     """
-    screen = Console(stderr=True)
-    hidden = not (screen.is_terminal or screen.is_jupyter)
-    return track(items, what, total=total, console=screen, transient=True, disable=hidden)
+
+    def __init__(self, name: str, total: int | None = None, *, unit: str = "", stays: bool = False) -> None:
+        self.name, self.total, self.unit, self.stays = name, total, unit, stays
+        self.pace: float | None = None  # seconds an item
+        self._last, self._tenth = 0.0, 0
+        self._bar: Any = None
+        self.begin()
+
+    def __enter__(self: P) -> P:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+        _SHOWN.discard(self)
+
+    def begin(self, done: int = 0) -> None:
+        """Estimate the time left from the pace after this moment, when ``done`` items are done."""
+        self._start, self._first = monotonic(), done
+
+    def update(self, done: int, note: Callable[[], str] | None = None) -> None:
+        """Show that ``done`` items are done, and a note, which is called only if it is shown."""
+        elapsed, tenth = monotonic() - self._start, 10 * done // (self.total or sys.maxsize)
+        if elapsed < _QUIET or len(_SHOWN) > (self in _SHOWN) or _is_silent():
+            return
+        terminal = sys.stderr.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
+        if terminal:
+            due = elapsed - self._last >= _EVERY or done == self.total
+        else:
+            due = tenth > self._tenth or not self._last or (self.total is None and elapsed >= 2 * self._last)
+        if not due or (done == self.total and not self._last):  # the end alone is no news
+            return
+        _SHOWN.add(self)
+        self._last, self._tenth = elapsed, tenth
+        self.pace = elapsed / (done - self._first) if done > self._first else None
+        text = self._text(done, elapsed, note() if note else "")
+        if terminal:
+            self._draw(done, text)
+        else:
+            with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
+                print(f"{self.name}: {text}", file=sys.stderr, flush=True)
+
+    def _text(self, done: int, elapsed: float, note: str) -> str:
+        parts = [f"{self.unit}{done:,}" + (f" of {self.total:,}" if self.total else ""), *filter(None, [note])]
+        if done == self.total:
+            parts.append(f"took {_duration(elapsed)}")
+        elif self.total and self.pace:
+            parts.append(f"{_duration(self.pace * (self.total - done))} left")
+        return ", ".join(parts)
+
+    def _draw(self, done: int, text: str) -> None:
+        if self._bar is None:
+            name, state = (TextColumn(f"{{task.{part}}}", markup=False) for part in ("description", "fields[text]"))
+            self._bar = Bar(name, BarColumn(), state, console=Console(stderr=True), transient=not self.stays)
+            self._bar.add_task(self.name, total=self.total, text=text)
+            self._bar.start()
+        self._bar.update(self._bar.task_ids[0], completed=done, text=text)
+
+
+def tracked(items: Iterable[T], name: str, total: int | None = None) -> Iterator[T]:
+    """The items, with `Progress`.
+
+    Args:
+        total: number of items, if they have no length.
+    """
+    if total is None and hasattr(items, "__len__"):
+        total = len(items)  # type: ignore[arg-type]
+    with Progress(name, total) as progress:
+        for done, item in enumerate(items, 1):
+            yield item
+            progress.update(done)
+
+
+def _is_silent() -> bool:
+    return (
+        sys.stderr is None
+        or os.environ.get("MESASCOPE_PROGRESS") == "0"
+        or os.environ.get("RANK", "0") != "0"  # which torchrun sets
+    )
+
+
+def _duration(seconds: float) -> str:
+    """Two units at most, rounded up.
+
+    >>> _duration(0.2), _duration(59.5), _duration(61), _duration(3700)
+    ('1 s', '60 s', '2 min', '1 h 2 min')
+    """
+    if seconds <= 60:
+        return f"{-int(-seconds // 1)} s"
+    minutes = -int(-seconds // 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"

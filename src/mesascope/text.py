@@ -9,7 +9,7 @@ import shutil
 import sys
 from typing import Any
 
-__all__ = ["config_text", "interval_text", "line_width", "number_text", "printable"]
+__all__ = ["config_text", "counted", "interval_text", "line_width", "number_text", "printable"]
 
 # No line is made narrower.
 _LEAST_WIDTH = 40
@@ -29,6 +29,15 @@ def printable(text: str) -> str:
     except UnicodeEncodeError:
         return text.replace("±", "+/-")
     return text
+
+
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """A count with its noun.
+
+    >>> counted(1, "claim"), counted(0, "claim"), counted(2, "fails", "fail")
+    ('1 claim', '0 claims', '2 fail')
+    """
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
 def config_text(config: Any) -> str:

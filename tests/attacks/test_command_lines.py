@@ -95,7 +95,7 @@ run one-step --training.betas 0.9 0.9 3     | takes no words but flags, but is g
 run one-step --tasks 5 6                    | takes no words but flags, but is given 6
 run one-step --training.optimizer rmsprop   | but is 'rmsprop'\.$
 run one-step --zzz 3                        | but is not: see mesascope run one-step --help\.$
-run one-step --training.betas a b           | --training.betas must be a number, but is 'a': pass one, such as 5.0
+run one-step --training.betas a b           | --training.betas must be a number, but is 'a': pass one, such as 5
 run one-step --training.warmup-steps 999999 | --training.warmup-steps must be at most 1500
 run one-step --training.decay-from 2        | --training.decay-from must be at most 1
 run one-step --training.final-rate -1       | --training.final-rate must be at least 0

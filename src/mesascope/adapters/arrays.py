@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from mesascope.errors import ArgumentError, refuse, require_callable
+from mesascope.progress import tracked
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
 from mesascope.tasks.asking import named
@@ -47,7 +48,11 @@ class NumpyLearner:
         shape = (*xq.shape[:-1], context.y.shape[-1])
         x, y, queries = (part.detach().cpu().double() for part in (*context, xq))
         tasks = zip(*(part.reshape(-1, *part.shape[-2:]) for part in (x, y, queries)), strict=True)
-        answers = [self._answer([part.clone().numpy() for part in task], shape[-2:]) for task in tasks]
+        count = x.shape[:-2].numel()
+        answers = [
+            self._answer([part.clone().numpy() for part in task], shape[-2:])
+            for task in tracked(tasks, self.__name__, count)
+        ]
         return torch.stack(answers).reshape(shape).to(xq) if answers else xq.new_zeros(shape)
 
     def _answer(self, task: list[Any], shape: tuple[int, ...]) -> Tensor:

@@ -8,6 +8,7 @@ import torch
 
 from mesascope.adapters.arrays import predicted
 from mesascope.errors import ArgumentTypeError, require_package, shown
+from mesascope.progress import tracked
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
 from mesascope.tasks.asking import UnansweredError, raised
@@ -26,11 +27,11 @@ def from_sklearn(estimator: Any) -> SklearnLearner:
         estimator: an estimator with ``fit`` and ``predict``, or a pipeline of such; it stays as it is.
 
     Raises:
-        MissingPackageError: scikit-learn is not installed; ``pip install 'mesascope[sklearn]'``.
+        MissingPackageError: scikit-learn is not installed; ``pip install '.[sklearn]'``.
         ArgumentTypeError: what is no regressor, or a class in place of an instance.
         ArgumentError: when it is called: the estimator raised an error, or returned no numbers ``(m, dy)``.
     """
-    require_package("sklearn", "from_sklearn", "'mesascope[sklearn]'")
+    require_package("sklearn", "from_sklearn", "sklearn")
     # Some instances show predict only once they are fitted: their class has it.
     both = (estimator, type(estimator))
     missing = [name for name in ("fit", "predict", "get_params") if not any(hasattr(one, name) for one in both)]
@@ -74,7 +75,8 @@ class SklearnLearner:
         dtype = torch.promote_types(xq.dtype, torch.float32)
         parts = (part.detach().cpu().to(dtype) for part in (*context, xq))
         x, y, queries = (part.flatten(0, -3) if part.ndim > 2 else part[None] for part in parts)
-        answers = [self._answer(*task) for task in zip(x, y, queries, strict=True)]
+        tasks = tracked(zip(x, y, queries, strict=True), self.__name__, len(x))
+        answers = [self._answer(*task) for task in tasks]
         return torch.stack(answers).to(xq).reshape(shape) if answers else xq.new_zeros(shape)
 
     def _answer(self, x: Tensor, y: Tensor, xq: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ class LocalModel:
     """A causal language model of a folder, or of the Hugging Face hub, as a batched model of text for `from_text`.
 
     It continues a prompt as it stands, without a template for chats; ``concurrency`` of `from_text` says how many it
-    reads at once. Needs ``pip install 'mesascope[llm]'``.
+    reads at once. Needs ``pip install '.[llm]'``.
 
     Args:
         name: a folder that ``save_pretrained`` wrote model and tokenizer to, or a name on the hub, which is downloaded.
@@ -47,7 +47,7 @@ class LocalModel:
     ) -> None:
         temperature = require_number("temperature", temperature, least=0)
         max_tokens = require_count("max_tokens", max_tokens)
-        transformers: Any = require_package("transformers", "LocalModel", "'mesascope[llm]'")
+        transformers: Any = require_package("transformers", "LocalModel", "llm")
         try:
             self.tokenizer: Any = transformers.AutoTokenizer.from_pretrained(name)
             self.model: Any = transformers.AutoModelForCausalLM.from_pretrained(name).to(device).eval()

@@ -43,7 +43,7 @@ def openai_model(
     The key is read from the environment variable OPENAI_API_KEY, and neither written nor logged; servers that ask for
     none take any. Overload (429), errors of the server (5xx) and broken connections are tried again after a growing
     while. A field that the model does not support is left out, or max_tokens sent as max_completion_tokens, with a
-    logged sentence. Needs ``pip install 'mesascope[llm]'``.
+    logged sentence. Needs ``pip install '.[llm]'``.
 
     Args:
         model: its name, as the server knows it.
@@ -58,7 +58,7 @@ def openai_model(
         RefusedPrompt: when asked, if it refuses one prompt, which is too long or filtered.
         UnansweredPrompt: when asked, if it gives no answer after all tries.
     """
-    require_package("openai", "openai_model", "'mesascope[llm]'")
+    require_package("openai", "openai_model", "llm")
     base_url = base_url or os.environ.get("OPENAI_BASE_URL")
     if not os.environ.get("OPENAI_API_KEY") and base_url is None:
         raise ArgumentError("OPENAI_API_KEY must be set in the environment, but is not: export it, or pass base_url.")

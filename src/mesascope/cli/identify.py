@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-import importlib
+import importlib.util
+import operator
 import os
 import shlex
 import sys
@@ -11,6 +12,7 @@ import uuid
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated, Any
 
 import tyro
@@ -26,11 +28,12 @@ FAMILY = "linear-regression()"
 class Identify:
     """Tell which learning algorithm a learner runs, as far as its predictions tell.
 
-    LEARNER is a run's folder, RUN[:TRAINING[:SEED]], or an object of Python, module:attribute.
+    LEARNER is a network of a run's folder, RUN, RUN:TRAINING or RUN:TRAINING:SEED, or an object of Python, FILE.py:NAME
+    or MODULE:NAME.
     """
 
     learner: tyro.conf.Positional[str] = ""
-    """RUN[:TRAINING[:SEED]] or module:attribute; nothing with --sklearn or --openai."""
+    """RUN, RUN:TRAINING, RUN:TRAINING:SEED, FILE.py:NAME or MODULE:NAME; leave it out with --sklearn or --openai."""
     sklearn: str | None = None
     """A regressor of scikit-learn in place of LEARNER, such as "Ridge(alpha=1.0)"."""
     openai: str | None = None
@@ -73,7 +76,7 @@ class Identify:
         )  # fmt: skip
         print(found)
         run = found.save(self.out or _folder(), self._asked(family), self.seed)
-        print(f"report: {(run.path / 'report.html').resolve()}")
+        print(f"run directory: {run.path}\nreport: {(run.path / 'report.html').resolve()}")
 
     def _learner(self) -> tuple[str, Any, Any]:
         """Its name, itself and, of a run, its family."""
@@ -134,28 +137,43 @@ def _folder() -> Path:
 
 
 def _found(words: str) -> tuple[str, Any, Any]:
-    """The name, the learner and, of a run, its family."""
-    place, _, rest = words.partition(":")
-    if os.path.isdir(place):
-        return _trained(place, rest)
-    module, _, attribute = words.partition(":")
-    if not attribute:
-        refuse("LEARNER", "be a run's folder or module:attribute", words, "check the path")
-    sys.path.insert(0, os.getcwd())
+    """The name, the learner and, of a run, its family.
+
+    Paths and names of modules may hold colons themselves, so that words are split at their last ones.
+    """
+    for colons in range(3):
+        place, *names = words.rsplit(":", colons)
+        if os.path.isdir(place):
+            return _trained(place, *names)
+    place, _, attribute = words.rpartition(":")
     try:
-        found: Any = importlib.import_module(module)
-        for part in attribute.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
-        raise ArgumentError(f"LEARNER must be importable, but {words} is not ({error}): check its names.") from None
+        found = operator.attrgetter(attribute)(_module(place or words))
+    except (ImportError, AttributeError, OSError) as error:
+        raise ArgumentError(
+            f"LEARNER must be RUN, RUN:TRAINING, RUN:TRAINING:SEED, FILE.py:NAME or MODULE:NAME, but is {words} "
+            f"({error}): check the path and the name."
+        ) from None
     return attribute, found, None
 
 
-def _trained(place: str, rest: str) -> tuple[str, Any, Any]:
+def _module(place: str) -> ModuleType:
+    """A module by its name or by the path of its file."""
+    if not place.endswith(".py"):
+        if not all(map(str.isidentifier, place.split("."))):
+            raise ImportError(f"there is no folder {place}")
+        sys.path.insert(0, os.getcwd())
+        return importlib.import_module(place)
+    sys.path.insert(0, os.path.dirname(os.path.abspath(place)))
+    spec: Any = importlib.util.spec_from_file_location(f"file {place}", place)
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _trained(place: str, training: str = "", seed: str = "") -> tuple[str, Any, Any]:
     from mesascope.runs import open_run
 
     run = open_run(place)
-    training, _, seed = rest.partition(":")
     known = list(dict.fromkeys(run.metrics()["training"])) if run.metrics() else []
     if not training:
         if len(known) != 1:

@@ -6,9 +6,12 @@ import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import tyro
+
+if TYPE_CHECKING:
+    from mesascope.runs import Run
 
 __all__ = ["Ledger"]
 
@@ -35,5 +38,17 @@ class Ledger:
             print(ledger_markdown(rows), end="")
         else:
             print_ledger(rows, console())
-        for sentence in [*unreadable, *damaged]:
+        told = [*unreadable, *damaged]
+        judged = {row["run"] for row in rows if "run" in row}
+        told += [_why(run) for run in runs if str(run.path) not in judged and not any(str(run.path) in s for s in told)]
+        for sentence in told:
             print(f"mesascope: left out: {sentence}", file=sys.stderr)
+
+
+def _why(run: Run) -> str:
+    """A sentence about a run that has no row."""
+    if run.config["kind"] not in ("study", "identification"):
+        return f"{run.path} must be of a study or of identify, but is a {run.config['kind']}: see its folder."
+    if not run.is_finished:
+        return f"{run.path} must be finished, but is not: continue it with --resume."
+    return f"{run.path} must be the newest run of its settings, but is not: pass it alone."

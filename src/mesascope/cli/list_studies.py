@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mesascope.records import registered
+from mesascope.text import counted
 
 __all__ = ["ListStudies"]
 
@@ -15,4 +16,4 @@ class ListStudies:
 
     def __call__(self) -> None:
         for study in registered("study").values():
-            print(f"{study.name}: {study.question}\n  {len(study.claims)} claims; {study.source}")
+            print(f"{study.name}: {study.question}\n  {counted(len(study.claims), 'claim')}; {study.source}")

@@ -7,6 +7,7 @@ import dataclasses
 import difflib
 import io
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from types import NoneType
@@ -77,7 +78,7 @@ def parsed(arguments: list[str]) -> Callable[[], None]:
             return tyro.cli(
                 Union[commands],  # type: ignore[arg-type]  # noqa: UP007
                 prog="mesascope",
-                description="An instrument for the learning algorithms inside neural networks.",
+                description="An instrument for learning algorithms in neural networks; --version prints its version.",
                 args=arguments or ["--help"],
                 config=(tyro.conf.FlagConversionOff,),
             )
@@ -113,7 +114,7 @@ def _named(field: str, arguments: Sequence[str]) -> str:
 
 
 def _check(arguments: Sequence[str]) -> None:
-    """Refuse words, flags and values that there are not."""
+    """Raise for an unknown word or flag, or a value that its flag does not take."""
     called = _called(arguments)
     program, rest = " ".join(["mesascope", *called]), list(arguments[len(called) :])
     kinds, given, words = _flags(called), [], []
@@ -121,6 +122,9 @@ def _check(arguments: Sequence[str]) -> None:
         return
     while rest:
         token = rest.pop(0)
+        if token == "--":  # only words follow
+            words += rest
+            break
         if not _is_flag(token):
             words.append(token)
             continue
@@ -131,9 +135,13 @@ def _check(arguments: Sequence[str]) -> None:
             hint = f"did you mean {near}?" if near else f"see {program} --help."
             raise ArgumentError(f"{flag} must be a flag of {program}, but is not: {hint}")
         values = [value] if given_at_once else []
-        while rest and len(values) < len(_parts(kinds[flag])) and not _is_flag(rest[0]):
+        parts, several = _parts(kinds[flag])
+        most = len(rest) if several else len(parts) - len(values)
+        while rest and most > 0 and not _is_flag(rest[0]):
             values.append(rest.pop(0))
-        _check_values(flag, kinds[flag], values, program)
+            most -= 1
+        dashed = [token for token in rest[:1] if token.partition("=")[0] not in kinds]
+        _check_values(flag, parts, several, values, f"{flag}={shlex.quote(*dashed)}" if dashed else "")
         given.append(flag)
     if "--resume" in given and len(given) > 1:
         others = ", ".join(flag for flag in given if flag != "--resume")
@@ -144,32 +152,43 @@ def _check(arguments: Sequence[str]) -> None:
     _check_words(called, program, words)
 
 
-def _parts(kind: Any) -> tuple[Any, ...]:
-    """The types of the values that a flag takes, one after the other."""
-    return get_args(kind) if get_origin(kind) is tuple else (kind,)
+def _parts(kind: Any) -> tuple[tuple[Any, ...], bool]:
+    """Types of a flag's values, and True if there may be any number of values of the one type."""
+    if get_origin(kind) not in (tuple, list, set, Sequence):
+        return (kind,), False
+    parts = tuple(part for part in get_args(kind) if part is not ...)
+    return parts, get_origin(kind) is not tuple or ... in get_args(kind)
 
 
-def _check_values(flag: str, kind: Any, values: Sequence[str], program: str) -> None:
-    """Refuse values that are too few, no choice of the flag, or no numbers where it takes those."""
-    parts = _parts(kind)
+def _check_values(flag: str, parts: tuple[Any, ...], several: bool, values: Sequence[str], dashed: str) -> None:
+    """Raise for too few values, and for a value that is no choice or no number where the flag takes those.
+
+    Args:
+        dashed: spelling of a value that looks like a flag, if one follows.
+    """
     if len(values) < len(parts):
-        must, has = ("a value", "none") if len(parts) == 1 else (f"{len(parts)} values", len(values))
-        raise ArgumentError(f"{flag} must have {must}, but has {has}: see {program} --help.")
-    if get_origin(kind) is Literal:
-        require_choice(flag, values[0], get_args(kind))
-    for part, value in zip(parts, values, strict=True):
+        must = "at least one value" if several else f"{len(parts)} values" if len(parts) > 1 else "a value"
+        remedy = f"pass one that begins with a dash as {dashed}" if dashed else f"pass {flag} VALUE"
+        remedy = f"pass them with spaces between, such as {flag} 0.5 0.9" if len(parts) > 1 else remedy
+        raise ArgumentError(f"{flag} must have {must}, but has {len(values) or 'none'}: {remedy}.")
+    for part, value in zip(parts * len(values) if several else parts, values, strict=False):
         allowed = get_args(part) or (part,)
-        none = NoneType in allowed
-        for number, words in ((int, "a whole number"), (float, "a number")):
-            if number in allowed and not (none and value == "None"):
-                _require_readable(flag, number, f"{words} or None" if none else words, value)
+        choices = allowed if get_origin(part) is Literal else ("True", "False") if part is bool else ()
+        if choices:
+            require_choice(flag, value, choices)
+        for number, name in ((int, "a whole number"), (float, "a number")):
+            if number in allowed and not (NoneType in allowed and value == "None") and not _reads(number, value):
+                remedy = f"pass numbers with spaces between, such as {flag} 5 10" if several else "pass one, such as 5"
+                refuse(flag, f"be {name}{' or None' if NoneType in allowed else ''}", value, remedy)
 
 
-def _require_readable(flag: str, number: type, words: str, value: str) -> None:
+def _reads(number: type, value: str) -> bool:
+    """True if Python reads the text as a number of this type."""
     try:
         number(value)
     except ValueError:
-        refuse(flag, f"be {words}", value, f"pass one, such as {number(5)}")
+        return False
+    return True
 
 
 def _check_words(called: Sequence[str], program: str, words: Sequence[str]) -> None:
@@ -193,7 +212,8 @@ def _check_words(called: Sequence[str], program: str, words: Sequence[str]) -> N
 
 
 def _is_flag(token: str) -> bool:
-    return len(token) > 1 and token[0] == "-" and not (token[1].isdecimal() or token[1] == ".")
+    """True for --flag, -f and --, not for negative numbers, -inf among them."""
+    return token == "--" or (token[:1] == "-" and token.lstrip("-")[:1].isalpha() and not _reads(float, token))
 
 
 def _called(arguments: Sequence[str]) -> list[str]:

@@ -68,7 +68,7 @@ class RunStudy:
             stop.add_note(_resume_command(run))
             raise
         _print_verdicts(records)
-        print(f"report: {(run.path / 'report.html').resolve()}")
+        print(f"report: {(run.path / 'report.html').resolve()}\nfigures: {(run.path / 'figures').resolve()}")
 
 
 @dataclass(frozen=True)
@@ -150,6 +150,7 @@ def _resume_command(run: Any) -> str:
 
 def _print_verdicts(records: Sequence[Any]) -> None:
     from mesascope.reports import console, counts_text, print_claims
+    from mesascope.text import counted
 
     print_claims(records, console())
-    print(f"{len(records)} claims: {counts_text(records)}")
+    print(f"{counted(len(records), 'claim')}: {counts_text(records)}")

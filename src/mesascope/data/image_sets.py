@@ -114,7 +114,7 @@ def _resized(whole: Images, size: int | None) -> Images:
 
 
 def _digits(part: str) -> Images:
-    rows = require_package("sklearn.datasets", "the dataset digits", "'mesascope[sklearn]'").load_digits()
+    rows = require_package("sklearn.datasets", "the dataset digits", "sklearn").load_digits()
     pixels = torch.as_tensor(rows.images * (255 / 16)).round().byte()[:, None]
     cut = 3 * len(pixels) // 4
     kept = slice(cut) if part == "train" else slice(cut, None)

@@ -112,7 +112,7 @@ class Claim:
         source: where the sentence stands.
         reading: takes the samples from the results of a run: ``(replicates,)`` or ``(replicates, cases)``, with errors
             of measurement (`Estimates` gives them) or plain numbers. For ``bootstrap``, a tuple of samples.
-        over: what the replicates are: seeds, pools, contexts, draws, sizes or algorithms.
+        over: what the replicates are: seeds, pools, contexts, draws, sizes, algorithms or learners.
         quantifier: ``every`` replicate is within the bound (each needs an error of measurement); or their ``mean``,
             ``median``, or the ``share`` of them for which the reading is true is; ``bootstrap`` is ``statistic`` of
             the samples; ``exact`` numbers have no error, and ``exact_because`` says why. Every case must be.
@@ -131,7 +131,7 @@ class Claim:
     source: Source
     reading: Callable[[Mapping[str, Any]], Any]
     bounds: Bound | Mapping[str, Bound]
-    over: Literal["seeds", "pools", "contexts", "draws", "sizes", "algorithms"] = "seeds"
+    over: Literal["seeds", "pools", "contexts", "draws", "sizes", "algorithms", "learners"] = "seeds"
     quantifier: Quantifier = "every"
     at_least: int = 5
     premises: tuple[str, ...] = ()

@@ -65,7 +65,7 @@ class Table(list):
         Raises:
             MissingPackageError: pandas is not installed.
         """
-        return require_package("pandas", "to_pandas", "pandas").DataFrame(self.to_dict())
+        return require_package("pandas", "to_pandas").DataFrame(self.to_dict())
 
     def __repr__(self) -> str:
         columns = self.columns

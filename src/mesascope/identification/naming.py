@@ -199,7 +199,8 @@ class _Seen:
             name: _rounded_otherwise(one, draw) if self.dtype == torch.float32 else one
             for name, one in own["test"].items()
         }
-        fitting, first, second = (answers(learner, part, partly=True) for part in (own["fit"], own["test"], again))
+        parts = tracked((own["fit"], own["test"], again), "asking the learner")
+        fitting, first, second = (answers(learner, part, partly=True) for part in parts)
         self.tasks: dict[str, dict[str, Episode]] = {"fit": {}, "test": {}}
         self.fit: dict[str, Tensor] = {}
         self.test: dict[str, Tensor] = {}

@@ -203,7 +203,7 @@ class _Zstandard(io.RawIOBase):
     """A file that Zstandard packed, unpacked by pyarrow."""
 
     def __init__(self, raw: IO[bytes]) -> None:
-        arrow = require_package("pyarrow", ".zst files", "'mesascope[language]'")
+        arrow = require_package("pyarrow", ".zst files", "language")
         self._stream = arrow.CompressedInputStream(raw, "zstd")
 
     def readable(self) -> bool:
@@ -305,12 +305,12 @@ def _of_table(path: Path, reading: Reading) -> Iterator[Piece]:
 
 def _batches(path: Path, reading: Reading) -> Iterator[tuple[int, Any]]:
     """Batches of rows, each with the number of its first one, counted from 1."""
-    arrow = require_package("pyarrow", f"{path.suffix} files", "'mesascope[language]'")
+    arrow = require_package("pyarrow", f"{path.suffix} files", "language")
     try:
         if path.suffix.lower() == ".parquet":
             yield from _of_parquet(path, reading, arrow)
             return
-        ipc, row = require_package("pyarrow.ipc", ".arrow files", "'mesascope[language]'"), 1
+        ipc, row = require_package("pyarrow.ipc", ".arrow files", "language"), 1
         with arrow.memory_map(str(path)) as source:
             whole = source.read(len(_FILE)) == _FILE
             source.seek(0)
@@ -328,7 +328,7 @@ def _batches(path: Path, reading: Reading) -> Iterator[tuple[int, Any]]:
 
 def _of_parquet(path: Path, reading: Reading, arrow: Any) -> Iterator[tuple[int, Any]]:
     """Batches of rows; a group of rows that is damaged is left out from there on and reported."""
-    parquet = require_package("pyarrow.parquet", ".parquet files", "'mesascope[language]'")
+    parquet = require_package("pyarrow.parquet", ".parquet files", "language")
     file, start = parquet.ParquetFile(path), 1
     columns = [reading.field] if reading.field in file.schema_arrow.names else None
     for group in range(file.num_row_groups):

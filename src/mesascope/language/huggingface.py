@@ -18,7 +18,7 @@ from mesascope.records import from_record, to_record
 from mesascope.shapes import Float, Int, Tensor
 from mesascope.training.marks import mark_undecayed, undecayed
 
-require_package("transformers", "mesascope.language.huggingface", "'mesascope[hf]'")
+require_package("transformers", "mesascope.language.huggingface", "hf")
 
 from transformers import AutoConfig, AutoModelForCausalLM, Cache, GenerationMixin, PreTrainedConfig, PreTrainedModel  # noqa: E402
 from transformers.modeling_outputs import CausalLMOutputWithPast  # noqa: E402

@@ -111,7 +111,7 @@ def _drawn(
 ) -> Iterator[str]:  # fmt: skip
     device = model.embedding.weight.device
     generator, end = stream(seed, "text", device=device), read[0]
-    decoders = require_package("tokenizers.decoders", "the package language", "'mesascope[language]'")
+    decoders = require_package("tokenizers.decoders", "the package language", "language")
     text = decoders.DecodeStream(skip_special_tokens=True)
     for token in read[1:]:
         text.step(tokenizer, token)  # a space before a word may stand or not, by what is before it

@@ -55,7 +55,7 @@ def make_tokenizer(kind: TokenizerKind, texts: Iterator[str]) -> Any:
     """The tokenizer; ``texts`` are read only where byte pairs are trained, on words of at most 64 bytes."""
     if kind.path is not None:
         return load_tokenizer(kind.path)
-    library = require_package("tokenizers", "the package language", "'mesascope[language]'")
+    library = require_package("tokenizers", "the package language", "language")
     tokenizer = library.Tokenizer(library.models.BPE(vocab=_bytes(library), merges=[]))
     tokenizer.decoder = library.decoders.ByteLevel()
     trained = kind.vocabulary > _LEAST
@@ -78,7 +78,7 @@ def load_tokenizer(path: Path) -> Any:
 
     What looks like one of its special tokens in a text is text.
     """
-    library = require_package("tokenizers", "the package language", "'mesascope[language]'")
+    library = require_package("tokenizers", "the package language", "language")
     try:
         tokenizer = library.Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises no narrower one

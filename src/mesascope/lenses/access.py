@@ -9,6 +9,7 @@ import torch
 
 from mesascope.errors import NumericalError
 from mesascope.lenses.needs import Tasks, called, require_access
+from mesascope.progress import tracked
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Episode, Learner, Predictor
@@ -72,12 +73,12 @@ def sensitivities(
 def _parts(tasks: Tasks) -> Iterator[tuple[Tensor, tuple[Any, ...]]]:
     """Answers of parts of the tasks, and what a learner is called with for them: copies, which it may write into."""
     if isinstance(tasks, Episode):
-        for start in range(0, len(tasks.xq), _PART):
+        for start in tracked(range(0, len(tasks.xq), _PART), f"evaluating parts of {_PART:,} tasks"):
             part = tasks.part(start, start + _PART)
             own = part.map(copied)
             yield part.yq, (own.context, own.xq)
     else:
-        for part in tasks.split(_PART):
+        for part in tracked(tasks.split(_PART), f"evaluating parts of {_PART:,} sequences"):
             yield part[:, 1:], (copied(part[:, :-1]),)
 
 

@@ -107,7 +107,7 @@ def gradients_of(normal: Normal, x: Tensor, u: Tensor) -> tuple[Tensor, ...]:
 
 
 def _kernels() -> Any:
-    require_package("triton", "method 'fused'", "'mesascope[triton]'")
+    require_package("triton", "method 'fused'", "triton")
     return importlib.import_module("mesascope.ops.mesa_kernels")
 
 

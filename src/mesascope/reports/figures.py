@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy as np
 from mesascope.reports.panels import Figure, Matrices
 from mesascope.runs import Run
 
-__all__ = ["draw_figures", "figure_files"]
+__all__ = ["draw_figures", "figure_files", "own_style"]
 
 STYLE: dict[Any, Any] = {
     "figure.dpi": 100,
@@ -39,13 +40,20 @@ def draw_figures(run: Run, figures: Sequence[Figure], results: Any = None) -> No
         run.save_figure(figure.name, figure.caption, figure_files(figure, run.results if results is None else results))
 
 
+def own_style() -> AbstractContextManager[None]:
+    """Draw with matplotlib's defaults and our style in place of a user's matplotlibrc, such as its usetex."""
+    from matplotlib import rc_context, rcParamsDefault
+
+    defaults: dict[Any, Any] = {name: value for name, value in rcParamsDefault.items() if "backend" not in name}
+    return rc_context(defaults | STYLE)
+
+
 def figure_files(figure: Figure, results: Any) -> dict[str, bytes]:
     """SVG and PNG of a figure, the same bytes for the same results."""
-    import matplotlib
     from matplotlib.figure import Figure as Canvas
 
     files = {}
-    with matplotlib.rc_context(STYLE):
+    with own_style():
         canvas = Canvas()
         draw = _draw_matrices if isinstance(figure.panels, Matrices) else _draw_panels
         draw(canvas, figure, results)

@@ -1,36 +1,49 @@
-"""What a study found, in three sentences and small plots, from the records of its claims."""
+"""Findings of a study in a few sentences and small plots, from the records of its claims."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["found_text", "interval_svg"]
+from mesascope.reports.tables import counts_text
+from mesascope.text import counted
+
+__all__ = ["found_text", "interval_svg", "reported_outside"]
 
 _COLOURS = {"holds": "#1a7f37", "fails": "#c0232c", "undecided": "#9a6700"}
-_IS = {"fails": "fails", "undecided": "is undecided"}
 _WIDTH, _HEIGHT, _EDGE = 150, 22, 8
 
 
 def found_text(claims: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Three sentences: what holds, what fails, and what to make of it; premises are left out of the first two."""
-    premises = {name for claim in claims for name in claim["premises"]}
-    findings = [claim for claim in claims if claim["id"] not in premises]
-    held, failed, open_ = (_with(findings, verdict) for verdict in ("holds", "fails", "undecided"))
-    sentences = [
-        f"{len(held)} of {len(findings)} findings hold" + (f", first that {held[0]['sentence']}." if held else "."),
-        f"{len(failed)} fail: {'; '.join(_named(claim) for claim in failed)}." if failed else "None fails.",
-    ]
-    broken = [claim for claim in claims if claim["id"] in premises and claim["verdict"] != "holds"]
-    if broken:
-        named = "; ".join(f"{claim['sentence']} ({claim['id']} {_IS[claim['verdict']]})" for claim in broken)
-        return [*sentences, f"What rests on a premise that does not hold is undecided: {named}."]
-    paper = [claim for claim in failed if not claim["source"].startswith(("ours", "derived"))]
-    if paper:
-        return [*sentences, f"Every premise holds, so {_count(paper)} of the paper does not stand here as it is put."]
-    rest = f", and {len(open_)} need more seeds or tasks to decide" if open_ else ""
-    return [*sentences, f"Every premise holds, and no sentence of the paper fails{rest}."]
+    """Sentences: how many findings hold, which do not, and if the premises that they rest on hold."""
+    names = {name for claim in claims for name in claim["premises"]}
+    findings = [claim for claim in claims if claim["id"] not in names]
+    premises = [claim for claim in claims if claim["id"] in names]
+    failed, open_ = (_with(findings, verdict) for verdict in ("fails", "undecided"))
+    sentences = [f"Of {counted(len(findings), 'finding')} {counts_text(findings)}."]
+    sentences += [f"Fails: {_named([claim])}." for claim in failed]
+    if open_:
+        sentences.append(f"Undecided, until there are more seeds or tasks: {', '.join(one['id'] for one in open_)}.")
+    if broken := [claim for claim in premises if claim["verdict"] != "holds"]:
+        sentences.append(
+            f"Of {counted(len(premises), 'premise')} {counts_text(premises)}, so that findings which rest on "
+            f"{'it' if len(broken) == 1 else 'them'} are undecided: {_named(broken)}."
+        )
+    elif premises:
+        sentences.append("Its premise holds." if len(premises) == 1 else f"All {len(premises)} premises hold.")
+    if paper := [claim for claim in failed if not claim["source"].startswith(("ours", "derived"))]:
+        sentences.append(f"{counted(len(paper), 'claim')} of the paper {'fails' if len(paper) == 1 else 'fail'} here.")
+    return sentences
+
+
+def reported_outside(claim: Mapping[str, Any]) -> bool:
+    """True if a value of the paper lies outside a bound of ours."""
+    numbers = re.findall(r"-?\d+(?:\.\d+)?(?:e-?\d+)?", (claim["reported"] or "").partition(" (")[0])
+    low, high = (claim.get(name) for name in ("bound_low", "bound_high"))
+    low, high = -math.inf if low is None else low, math.inf if high is None else high
+    return claim["bound_by"] == "us" and not all(low <= float(number) <= high for number in numbers)
 
 
 def interval_svg(claim: Mapping[str, Any]) -> str:
@@ -68,9 +81,5 @@ def _with(claims: Sequence[Mapping[str, Any]], verdict: str) -> list[Mapping[str
     return [claim for claim in claims if claim["verdict"] == verdict]
 
 
-def _named(claim: Mapping[str, Any]) -> str:
-    return f"{claim['sentence']} ({claim['id']})"
-
-
-def _count(claims: Sequence[Mapping[str, Any]]) -> str:
-    return "one sentence" if len(claims) == 1 else f"{len(claims)} sentences"
+def _named(claims: Sequence[Mapping[str, Any]]) -> str:
+    return "; ".join(f"{claim['sentence']} ({claim['id']})" for claim in claims)

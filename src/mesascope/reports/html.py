@@ -3,75 +3,93 @@
 from __future__ import annotations
 
 import base64
-import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from mesascope.evidence.tables import Table
 from mesascope.evidence.verdicts import measured_text
-from mesascope.reports.found import found_text, interval_svg
-from mesascope.reports.tables import bound_text, counts_text
+from mesascope.reports.found import found_text, interval_svg, reported_outside
+from mesascope.reports.glossary import used_terms
+from mesascope.reports.tables import over_text
 from mesascope.runs import Run
+from mesascope.text import counted
 
 __all__ = ["write_report"]
 
 _CSS = """
-:root { color-scheme: light; }
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem;
-  color: #1b1b1f; }
+:root { color-scheme: light dark; --ink: #1b1b1f; --paper: #fff; --muted: #666; --line: #ddd; --code: #f4f4f6;
+  --holds: #1a7f37; --fails: #c0232c; --undecided: #9a6700; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e4e4e8; --paper: #1b1b1f; --muted: #a2a2aa; --line: #44444c;
+  --code: #2a2a30; --holds: #4ac26b; --fails: #ff7b72; --undecided: #d4a72c; } }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 66rem; margin: 2rem auto; padding: 0 1rem;
+  color: var(--ink); background: var(--paper); }
 h1 { font-size: 1.5rem; margin-bottom: .2rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
 .found { border-left: 4px solid #4a6fa5; padding-left: 1rem; } .found p { margin: .4rem 0; }
-.question { font-size: 1.1rem; margin-top: 0; } .muted { color: #666; }
-table { border-collapse: collapse; width: 100%; font-size: .9rem; }
-th, td { text-align: left; padding: .4rem .6rem; border-bottom: 1px solid #ddd; vertical-align: top; }
-td.number { white-space: nowrap; font-variant-numeric: tabular-nums; }
-.verdict { font-weight: 600; } .reason { font-weight: 400; font-size: .8rem; } .holds { color: #1a7f37; }
-.fails { color: #c0232c; }
-.undecided { color: #9a6700; }
-figure { margin: 1.5rem 0; } figure img { max-width: 100%; height: auto; }
-figcaption { font-size: .85rem; color: #666; }
-code, pre { background: #f4f4f6; border-radius: 4px; padding: .1rem .3rem; font-size: .85rem; }
-pre { padding: .7rem; overflow-x: auto; }
+.question { font-size: 1.1rem; margin-top: 0; } .muted { color: var(--muted); }
+.wide { overflow-x: auto; } .settings { display: flex; flex-wrap: wrap; gap: 0 3rem; align-items: flex-start; }
+.result td:first-child { white-space: nowrap; } .settings td, .settings th { padding: .1rem .6rem; }
+table { border-collapse: collapse; font-size: .9rem; } .claims { width: 100%; }
+th, td { text-align: left; padding: .4rem .6rem; border-bottom: 1px solid var(--line); vertical-align: top; }
+.claims td:first-child { min-width: 16rem; }
+.number { white-space: nowrap; font-variant-numeric: tabular-nums; }
+.verdict { font-weight: 600; } .reason { font-weight: 400; font-size: .8rem; }
+.holds { color: var(--holds); } .fails { color: var(--fails); } .undecided { color: var(--undecided); }
+figure { margin: 1.5rem 0; } figure img { max-width: 100%; height: auto; background: #fff; }
+figcaption { font-size: .85rem; color: var(--muted); }
+.claims svg { background: #fff; border-radius: 3px; }
+code, pre { background: var(--code); border-radius: 4px; padding: .1rem .3rem; font-size: .85rem; }
+pre { padding: .7rem; white-space: pre-wrap; overflow-wrap: anywhere; }
+dt { font-weight: 600; float: left; clear: left; margin-right: .5rem; } dd { margin: 0 0 .3rem; }
+@media print { body { max-width: none; margin: 0; font-size: 11px; } .data { display: none; }
+  figure, tr, dd { break-inside: avoid; } h2 { break-after: avoid; } .wide { overflow: visible; } }
 """
+# Fields of a config that the page shows elsewhere, or that only programs need.
+_APART = {"schema", "settings", "question", "source", "deviations", "hash", "kind", "study", "preset", "command"}
 
 
-def write_report(run: Run, tables: Mapping[str, Table] | None = None) -> Path:
-    """Write report.html from what the run directory holds, and ``tables`` by title; an unfinished run says so."""
+def write_report(run: Run, tables: Mapping[str, Table] | None = None, method: str = "") -> Path:
+    """Write report.html from a run's folder, and ``tables`` by title; an unfinished run says so.
+
+    Args:
+        method: tasks and networks of a study, in a sentence or two.
+    """
     config, claims = run.config, run.claims
     question, found = config.get("question", ""), _sentences([claim["sentence"] for claim in claims])
     title = question or f"{config['kind']} ({config['id'][:8]})"
     if config["kind"] == "study":
         title, found = f"{config['study']} ({config['preset']})", _found(claims)
-    parts = [
+    body = "\n".join([
         f"<h1>{escape(title)}</h1>",
         f'<p class="question">{escape(question)}</p>' if question != title else "",
         f'<p class="muted">{escape(config.get("source", ""))}</p>',
+        f"<p>{escape(method)}</p>" if method else "",
         found if claims else "<p>This run has not finished: continue it with --resume.</p>",
         _deviations(config.get("deviations", [])),
         *(_figure(run, name, caption, claims) for name, caption in run.captions.items()),
         _others([claim for claim in claims if claim.get("figure", "") not in run.captions]),
-        *(f"<h2>{escape(title)}</h2>{table._repr_html_()}" for title, table in (tables or {}).items()),
+        *(f"<h2>{escape(title)}</h2>{_result(table)}" for title, table in (tables or {}).items()),
+        _settings(config["settings"]),
         "<h2>How it was made</h2>",
         f"<pre>{escape(config.get('command', ''))}</pre>",
+        _rows(_flat({name: value for name, value in config.items() if name not in _APART})),
         _made(run),
         _data(run),
-        f"<details><summary>Configuration</summary><pre>{escape(json.dumps(config, indent=2))}</pre></details>",
-    ]
+    ])  # fmt: skip
     html = (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)} - mesascope</title>'
         f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{_CSS}</style></head>\n<body>'
-        + "\n".join(parts)
+        + body.replace("<h2>How it was made</h2>", f"{_glossary(body)}<h2>How it was made</h2>", 1)
         + "</body></html>\n"
     )
     return run.write_report(html)
 
 
 def _found(claims: Sequence[Mapping[str, Any]]) -> str:
-    counts = f"{len(claims)} claims, premises included: {counts_text(claims)}. Intervals are at 99.9 %."
-    sentences = [sentence[0].upper() + sentence[1:] for sentence in found_text(claims)]
-    return f'{_sentences(sentences)}<p class="muted">{escape(counts)}</p>'
+    count = f"{counted(len(claims), 'claim')}, premises included; intervals are at 99.9 %."
+    return f'{_sentences(found_text(claims))}<p class="muted">{count}</p>' if claims else ""
 
 
 def _sentences(sentences: Sequence[str]) -> str:
@@ -80,7 +98,7 @@ def _sentences(sentences: Sequence[str]) -> str:
 
 def _deviations(sentences: Sequence[str]) -> str:
     items = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
-    return f'<div class="muted">What differs from the paper:<ul>{items}</ul></div>' if sentences else ""
+    return f'<div class="muted">Differences from the paper:<ul>{items}</ul></div>' if sentences else ""
 
 
 def _claims_table(claims: Sequence[Mapping[str, Any]]) -> str:
@@ -88,18 +106,30 @@ def _claims_table(claims: Sequence[Mapping[str, Any]]) -> str:
         return ""
     rows = []
     for claim in claims:
-        over, verdict = escape(f"{claim['n']} {claim['over']}"), escape(claim["verdict"])
+        verdict, reported = escape(claim["verdict"]), escape(claim["reported"] or "")
+        if reported_outside(claim):
+            reported += '<br><a class="muted" href="#terms">outside our bound</a>'
         rows.append(
             f"<tr><td><b>{escape(claim['id'])}</b>: {escape(claim['sentence'])}<br>"
             f"<span class='muted'>{escape(claim['source'])}</span></td>"
-            f"<td>{escape(measured_text(claim))}<br>{interval_svg(claim)}<br>"
-            f"<span class='muted'>{escape(claim['measures'])}; {over}</span></td>"
-            f'<td class="number">{escape(bound_text(claim))}</td><td>{escape(claim["reported"] or "")}</td>'
-            f'<td class="verdict {verdict}">{verdict}'
+            f"<td><span class='number'>{escape(measured_text(claim))}</span><br>{interval_svg(claim)}<br>"
+            f"<span class='muted'>{escape(claim['measures'])}; {escape(over_text(claim))}</span></td>"
+            f'<td class="number">{escape(claim["bound"])}<br><span class="muted">set by {escape(claim["bound_by"])}'
+            f'</span></td><td>{reported}</td><td class="verdict {verdict}">{verdict}'
             f"<br><span class='muted reason'>{escape(claim['reason'])}</span></td></tr>"
         )
-    head = "<tr><th>claim</th><th>measured</th><th>bound (set by)</th><th>reported</th><th>verdict</th></tr>"
-    return f"<table>{head}{''.join(rows)}</table>"
+    head = "<tr><th>claim</th><th>measured</th><th>bound</th><th>reported</th><th>verdict</th></tr>"
+    return _wide(f'<table class="claims">{head}{"".join(rows)}</table>')
+
+
+def _wide(table: str) -> str:
+    """A table that scrolls where a screen is too narrow for it."""
+    return f'<div class="wide">{table}</div>'
+
+
+def _result(table: Table) -> str:
+    """A table of results, whose numbers stay beside their errors."""
+    return f'<div class="wide result">{table._repr_html_().replace(" ± ", "&nbsp;±&nbsp;")}</div>'
 
 
 def _others(claims: Sequence[Mapping[str, Any]]) -> str:
@@ -115,10 +145,61 @@ def _figure(run: Run, name: str, caption: str, claims: Sequence[Mapping[str, Any
     return f"<h2>{title}</h2><figure>{image}<figcaption>{escape(caption)}</figcaption></figure>{shown}"
 
 
+def _flat(record: Mapping[str, Any], group: str = "") -> Iterable[tuple[str, Any]]:
+    """Values of a record by dotted name, its own before those of the records within."""
+    inner = [key for key, value in record.items() if isinstance(value, Mapping)]
+    yield from ((f"{group}{key}", value) for key, value in record.items() if key not in inner)
+    for key in inner:
+        yield from _flat(record[key], f"{group}{key}.")
+
+
+def _settings(settings: Any) -> str:
+    """Settings as a table, and those of records within them as one with a column each."""
+    if not isinstance(settings, Mapping) or not settings:
+        return ""
+    groups: dict[str, dict[str, Any]] = {}
+    for name, value in _flat(settings):
+        group, _, key = name.rpartition(".")
+        groups.setdefault(group, {})[key] = value
+    own = groups.pop("", {})
+    keys = dict.fromkeys(key for group in groups.values() for key in group)
+    head = "".join(f"<th>{escape(group)}</th>" for group in groups)
+    rows = "".join(
+        f"<tr><td>{escape(key)}</td>"
+        + "".join(f'<td class="number">{_setting(one[key]) if key in one else ""}</td>' for one in groups.values())
+        + "</tr>"
+        for key in keys
+    )
+    inner = f"<table><tr><th></th>{head}</tr>{rows}</table>" if groups else ""
+    return f'<h2>Settings</h2><div class="wide settings">{_rows(own.items())}{inner}</div>'
+
+
+def _setting(value: Any) -> str:
+    texts = value if isinstance(value, list) else [value]
+    plain = {None: "none", True: "yes", False: "no"}
+    shown = (
+        plain[one] if one is None or isinstance(one, bool) else f"{one:,}" if isinstance(one, int) else str(one)
+        for one in texts
+    )  # fmt: skip
+    return escape(", ".join(shown))
+
+
+def _rows(rows: Iterable[tuple[str, Any]]) -> str:
+    """A table of names and values."""
+    lines = "".join(f"<tr><td>{escape(name)}</td><td>{_setting(value)}</td></tr>" for name, value in rows)
+    return f"<table>{lines}</table>" if lines else ""
+
+
+def _glossary(body: str) -> str:
+    terms = used_terms(re.sub(r"<[^>]*>", " ", body))
+    items = "".join(f"<dt>{escape(term)}</dt><dd>{escape(explained)}</dd>" for term, explained in terms.items())
+    return f'<h2 id="terms">Terms</h2><dl>{items}</dl>' if items else ""
+
+
 def _made(run: Run) -> str:
-    rows = "".join(f'<tr><td>{escape(s)}</td><td class="number">{t:.1f} s</td></tr>' for s, t in run.times.items())
+    rows = _rows((stage, f"{seconds:.1f} s") for stage, seconds in run.times.items())
     total = sum(run.times.values())
-    return f"<details><summary>{total:.0f} s of trainings and measurements</summary><table>{rows}</table></details>"
+    return f"<details><summary>{total:.0f} s of trainings and measurements</summary>{rows}</details>" if rows else ""
 
 
 def _data(run: Run) -> str:
@@ -126,4 +207,5 @@ def _data(run: Run) -> str:
     for name in run.results:
         encoded, shown = base64.b64encode(run.results.content(name)).decode(), escape(name)
         links.append(f'<a download="{shown}.npz" href="data:application/octet-stream;base64,{encoded}">{shown}</a>')
-    return f"<details><summary>The arrays behind claims and figures (.npz)</summary>{', '.join(links)}</details>"
+    summary = "<summary>The arrays behind claims and figures (.npz)</summary>"
+    return f'<details class="data">{summary}{", ".join(links)}</details>' if links else ""

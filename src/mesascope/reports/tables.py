@@ -11,9 +11,9 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 
 from mesascope.evidence.verdicts import measured_text
-from mesascope.text import line_width
+from mesascope.text import counted, line_width
 
-__all__ = ["bound_text", "console", "counts_text", "ledger_markdown", "print_claims", "print_ledger"]
+__all__ = ["console", "counts_text", "ledger_markdown", "over_text", "print_claims", "print_ledger"]
 
 # A table of five columns is legible on these.
 LEAST_COLUMNS = 100
@@ -26,15 +26,20 @@ def console() -> Console:
     return Console(width=line_width())
 
 
-def bound_text(record: Mapping[str, Any]) -> str:
-    """A claim's bound, and who set it."""
-    return f"{record['bound']} ({record['bound_by']})" if "bound" in record else ""
-
-
 def counts_text(records: Sequence[Mapping[str, Any]]) -> str:
-    """How many hold, fail, are undecided."""
+    """The number of claims of each verdict: ``2 hold, 1 fails, 1 is undecided``."""
     counts = Counter(record["verdict"] for record in records)
-    return ", ".join(f"{counts[verdict]} {verdict}" for verdict in _VERDICT_STYLE if counts[verdict])
+    plurals = {"holds": "hold", "fails": "fail"}
+    parts = []
+    for verdict in filter(counts.get, _VERDICT_STYLE):
+        one, more = (verdict, plurals[verdict]) if verdict in plurals else (f"is {verdict}", f"are {verdict}")
+        parts.append(counted(counts[verdict], one, more))
+    return ", ".join(parts)
+
+
+def over_text(record: Mapping[str, Any]) -> str:
+    """The number of replicates that a claim rests on: ``5 seeds``."""
+    return counted(record["n"], record["over"].removesuffix("s"))
 
 
 def print_claims(records: Sequence[Mapping[str, Any]], console: Console, title: str = "claims") -> None:
@@ -45,7 +50,8 @@ def print_claims(records: Sequence[Mapping[str, Any]], console: Console, title: 
 def _table(records: Sequence[Mapping[str, Any]], title: str) -> RichTable:
     table = RichTable(title=title, title_justify="left", pad_edge=False, expand=True)
     table.add_column("claim", ratio=5)
-    table.add_column("measured, with its interval at 99.9 %", ratio=3)
+    longest = max((len(measured_text(record)) for record in records), default=0)  # an interval stays in one line
+    table.add_column("measured, with its interval at 99.9 %", width=min(max(longest, 24), 36))
     table.add_column("bound", no_wrap=True)
     table.add_column("reported", ratio=2)
     table.add_column("verdict", ratio=2)
@@ -82,7 +88,7 @@ def ledger_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     """The ledger as a Markdown page: one table a run, one row a claim, and how the run was made."""
     parts = [
         "# Ledger of claims",
-        f"{len(rows)} claims: {counts_text(rows)}. Judged from the arrays of each run by "
+        f"{counted(len(rows), 'claim')}: {counts_text(rows)}. Judged from the arrays of each run by "
         "`mesascope ledger DIR --format markdown`. Intervals are at 99.9 %; *n* counts what each claim is about: "
         "seeds, unless another word stands there. Bounds are ours, unless the paper's name stands beside one.",
     ]
@@ -112,16 +118,16 @@ def _run_markdown(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     if "run" not in first:
         return [f"Not yet run: {', '.join(row['id'] for row in rows)}."]
     parts = [
-        f"**{_preset_text(first)}** `{first['command']}`: [{first['run']}](../{first['run']}), {first['machine']}, "
-        f"{first['seconds'] / 60:.1f} minutes.",
+        " ".join(f"{mark}{text}{mark}" for mark, text in (("**", _preset_text(first)), ("`", first["command"])) if text)
+        + f": [{first['run']}](../{first['run']}), {first['machine']}, {first['seconds'] / 60:.1f} minutes.",
         *([f"Differs from the paper: {' '.join(first['deviations'])}"] if first["deviations"] else []),
     ]
     lines = ["| claim | reported | measured | n | bound | verdict |", "|---|---|---|---|---|---|"]
     for row in rows:
         sentence = f"{row['id']}: {row['sentence']} ({row['measures']})"
-        over = "" if row["over"] == "seeds" else f" {row['over']}"
+        over = str(row["n"]) if row["over"] == "seeds" else over_text(row)
         bound = row["bound"] + (" (paper)" if row["bound_by"] == "paper" else "")
-        cells = (sentence, row["reported"] or "", measured_text(row), f"{row['n']}{over}", bound)
+        cells = (sentence, row["reported"] or "", measured_text(row), over, bound)
         verdict = row["verdict"] if row["verdict"] == "holds" else f"**{row['verdict']}**"
         because = f": {row['reason']}" if row.get("reason") else ""
         lines.append(f"| {' | '.join(map(_cell, cells))} | {verdict}{_cell(because)} |")
@@ -132,13 +138,13 @@ def print_ledger(rows: Sequence[Mapping[str, Any]], console: Console) -> None:
     """One table a run, and a line for the studies that have none."""
     for run in dict.fromkeys(row["run"] for row in rows if "run" in row):
         own = [row for row in rows if row.get("run") == run]
-        print_claims(own, console, f"{own[0]['study']}, {_preset_text(own[0])}: {run}")
+        print_claims(own, console, f"{', '.join(filter(None, (own[0]['study'], _preset_text(own[0]))))}: {run}")
     judged = [row for row in rows if "run" in row]
     if judged:
-        console.print(f"{len(judged)} claims: {counts_text(judged)}")
+        console.print(f"{counted(len(judged), 'claim')}: {counts_text(judged)}")
     claims = Counter(row["study"] for row in rows if "run" not in row)
     if claims:
-        studies = ", ".join(f"{escape(study)} ({count} claims)" for study, count in claims.items())
+        studies = ", ".join(f"{escape(study)} ({counted(count, 'claim')})" for study, count in claims.items())
         console.print(f"not yet run: {studies}")
 
 

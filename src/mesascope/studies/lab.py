@@ -39,11 +39,12 @@ class Lab:
     a study is written as if it ran in one go.
     """
 
-    def __init__(self, run: Run, seeds: int) -> None:
-        self.run = run
+    def __init__(self, run: Run, seeds: int, trainings: int = 0) -> None:
+        self.run, self.trainings = run, trainings
         self.seed: int = run.config["seed"]
         self.seeds = [self.seed + index for index in range(seeds)]
         self.device = torch.device(run.config["device"])
+        self._begun = 0
         self._trained: dict[str, tuple[str, Ensemble]] = {}  # with the name of each training, by its key
 
     @overload
@@ -206,7 +207,9 @@ class Lab:
         def log(step: int, ensemble: Ensemble) -> None:
             self.run.append_metrics(logged_rows(name, step, seeds, watches, ensemble.members()))
 
-        with self._timed(f"train {name}"), ProgressBar(f"training {name}", training.steps) as bar:
+        self._begun += 1
+        count = f"{self._begun} of {self.trainings}" if self._begun <= self.trainings else f"{self._begun}"
+        with self._timed(f"train {name}"), ProgressBar(f"training {count}: {name}", training.steps) as bar:
             trained = go(log, checkpoints, bar)
         _require_no_divergence(name, seeds, trained)
         return trained

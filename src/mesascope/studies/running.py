@@ -113,7 +113,8 @@ def run_study(study: Study, settings: Any, run: Run) -> Verdicts:
                 _tell_of_lost_networks(run)
             else:
                 _tell_of_few_seeds(study, settings.seeds)
-                study.measure(Lab(run, settings.seeds), settings)
+                count = study.trainings if isinstance(study.trainings, int) else study.trainings(settings)
+                study.measure(Lab(run, settings.seeds, count), settings)
             return _concluded(study, run)
     except (ArgumentError, ArgumentTypeError):  # what no check of the settings foresaw
         run.discard_if_new()
@@ -172,7 +173,7 @@ def _concluded(study: Study, run: Run) -> Verdicts:
     records = judged(study, run)
     draw_figures(run, study.figures)
     run.save_claims(records)
-    write_report(run)
+    write_report(run, method=study.method)
     return records
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,6 +34,7 @@ class Study:
         figures: drawn from those arrays.
         deviations: how the ``paper`` preset differs from the paper's own settings.
         defined_in: ``path.py:NAME`` of a study of your own; `load_study` sets it.
+        trainings: the number of trainings, or a function of the settings that returns it, for progress alone.
     """
 
     name: str
@@ -43,6 +46,14 @@ class Study:
     figures: tuple[Figure, ...]
     deviations: tuple[str, ...] = ()
     defined_in: str = ""
+    trainings: int | Callable[[Any], int] = 0
+
+    @property
+    def method(self) -> str:
+        """Tasks and networks: the second paragraph of the docstring of the module with `measure`, but its source."""
+        module = sys.modules.get(getattr(self.measure, "__module__", ""))
+        _, _, rest = (getattr(module, "__doc__", None) or "").partition("\n\n")
+        return re.sub(r"^(ICML paper|Thesis): .*?\. (?=[A-Z])", "", " ".join(rest.partition("\n\n")[0].split()))
 
     def __post_init__(self) -> None:
         ids = [claim.id for claim in self.claims]

@@ -30,7 +30,7 @@ class RealTable:
     california    20640   8  house values of districts; on a machine where scikit-learn has downloaded it
     ============  =====  ==  ============================================================================
 
-    Numbers are as they were measured, neither scaled nor centred. Needs ``pip install 'mesascope[sklearn]'``.
+    Numbers are as they were measured, neither scaled nor centred. Needs ``pip install '.[sklearn]'``.
 
     Args:
         n_context, n_query: pairs and queries of a task.
@@ -80,7 +80,7 @@ class RealTable:
 @functools.cache
 def _read(table: str) -> tuple[Tensor, Tensor, tuple[str, ...]]:
     """Inputs, labels, and the inputs' names."""
-    datasets = require_package("sklearn.datasets", "RealTable", "'mesascope[sklearn]'")
+    datasets = require_package("sklearn.datasets", "RealTable", "sklearn")
     try:
         found = TABLES[table](datasets)
     except OSError:

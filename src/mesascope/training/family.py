@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import operator
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -23,7 +22,7 @@ from mesascope.training.history import CheckpointsWithHistory, History
 from mesascope.training.loop import Checkpoints, Metrics, Observer, fit
 from mesascope.training.losses import half_mse, pair_half_mse
 from mesascope.training.plan import ParameterGroup, Training
-from mesascope.training.progress import ProgressBar, at_a_terminal
+from mesascope.training.progress import ProgressBar
 from mesascope.training.randomness import drawing_from
 
 __all__ = ["train"]
@@ -58,7 +57,7 @@ def train(
         seeds: one member each.
         loss: of an ensemble on a batch of tasks, one number a member: `half_mse`, or `pair_half_mse`, say.
         parameter_groups: parameters with a learning rate of their own; see `EnsembleState`.
-        observe: see `fit`; a bar on a terminal, lines in a notebook, and nothing elsewhere, if None.
+        observe: see `fit`.
         evaluate, checkpoints: see `fit`.
 
     Raises:
@@ -101,7 +100,10 @@ def train(
     if checkpoints is not None:
         require_instance("checkpoints", checkpoints, Checkpoints)
     kept = None if checkpoints is None else CheckpointsWithHistory(checkpoints, history)
-    with _shown(observe, plan.steps) as show:
+    if observe is not None:
+        require_callable("observe", observe)
+    with ProgressBar("training", plan.steps) as bar:
+        show = observe or bar
 
         def told(step: int, metrics: Metrics) -> None:
             history(step, metrics)
@@ -136,19 +138,6 @@ def _made(make: Callable[[torch.Generator], Module], seed: int) -> Module:
     if not isinstance(module, nn.Module):
         raise ArgumentTypeError(f"make must return a torch module, but returned {shown(module)}: return one.")
     return module
-
-
-@contextmanager
-def _shown(observe: Observer | None, steps: int) -> Iterator[Observer]:
-    """``observe``, or else a progress bar where a person looks on."""
-    if observe is not None:
-        require_callable("observe", observe)
-        yield observe
-    elif at_a_terminal() or "ipykernel" in sys.modules:
-        with ProgressBar("training", steps) as bar:
-            yield bar
-    else:
-        yield lambda step, metrics: None
 
 
 def stacked(draws: Sequence[Episode | Tensor]) -> Episode | Tensor:

@@ -14,6 +14,7 @@ from mesascope.training.finite import check_finite
 from mesascope.training.interruption import interruption
 from mesascope.training.judging import BeforeAndAfter
 from mesascope.training.plan import Training
+from mesascope.training.progress import ProgressBar
 
 __all__ = ["Checkpoints", "Metrics", "Observer", "TrainingState", "fit", "result_tensors"]
 
@@ -72,7 +73,7 @@ def fit(
         plan: its numbers of steps.
         evaluate: called with (steps done, result) before the first step, every ``evaluate_every`` and at the end.
         checkpoints: saved to before the first step, every ``checkpoint_every`` steps and at the end.
-        observe: called after every step with its number, counted from 1, and its metrics.
+        observe: called after every step with its number, counted from 1, and its metrics; `ProgressBar` if None.
 
     Ctrl-C ends the training after the step that it meets (pressed twice, at once). With checkpoints, that step is saved
     and KeyboardInterrupt raised: resumed, the training ends as if nothing had been. Without, a warning tells the step,
@@ -96,14 +97,14 @@ def fit(
     if evaluate and not done:
         evaluate(0, state.result())
     begun = BeforeAndAfter(state, batch_at, plan, done)
-    with interruption() as interrupted:
+    with interruption() as interrupted, ProgressBar("training", plan.steps) as bar:
+        observe = observe or bar
         for step in range(done + 1, plan.steps + 1):
             batch = begun.batch_at(step - 1)
             metrics = state.update(batch)
             check_finite(step, metrics, batch)
             last, stop = step == plan.steps, interrupted()
-            if observe:
-                observe(step, metrics)
+            observe(step, metrics)
             if evaluate and (last or step % plan.evaluate_every == 0):
                 evaluate(step, state.result())
             if checkpoints and (last or stop or step % plan.checkpoint_every == 0):

@@ -1,88 +1,44 @@
-"""What a person sees while something takes more than a few seconds."""
+"""Progress of a training, with its loss."""
 
 from __future__ import annotations
 
-import sys
-import time
+from collections.abc import Mapping
 
 import torch
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from mesascope.progress import Progress
 from mesascope.shapes import Tensor
-from mesascope.training.loop import Metrics
 
-__all__ = ["ProgressBar", "at_a_terminal"]
+__all__ = ["ProgressBar"]
 
 
-class ProgressBar:
-    """An observer of `fit`: a bar with loss and time left on a terminal, a line every few seconds elsewhere.
+class ProgressBar(Progress):
+    """An observer of `fit`: progress with the loss and the time left.
 
     Args:
         name: of what is trained.
         steps: of the whole training.
-        every: seconds between two lines, or a tenth of that between two updates of the bar.
-        per_step: tokens of a step, whose rate is told; None for what has none.
+        per_step: tokens of a step, to show tokens per second; None without tokens.
     """
 
-    def __init__(self, name: str, steps: int, *, every: float = 5.0, per_step: int | None = None) -> None:
-        self.name, self.steps, self.every, self.per_step = name, steps, every, per_step
-        self._first: tuple[int, float] | None = None
-        self._shown = time.monotonic()
-        self._bar = _bar() if at_a_terminal() else None
-        self._task = None
+    def __init__(self, name: str, steps: int, *, per_step: int | None = None) -> None:
+        super().__init__(name, steps, unit="step ", stays=True)
+        self.per_step = per_step
+        self._begun = False
 
-    def __enter__(self) -> ProgressBar:
-        if self._bar is not None:
-            self._bar.start()
-            self._task = self._bar.add_task(self.name, total=self.steps, loss="")
-        return self
+    def __call__(self, step: int, metrics: Mapping[str, Tensor | float]) -> None:
+        if not self._begun:  # the first step compiles and allocates, and may be one of a resumed training
+            self.begin(step)
+            self._begun = True
+        self.update(step, lambda: self._note(metrics["loss"]))
 
-    def __exit__(self, *exception: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-    def __call__(self, step: int, metrics: Metrics) -> None:
-        now = time.monotonic()
-        self._first = self._first or (step, now)
-        due = self.every / 10 if self._bar is not None else self.every
-        if now - self._shown < due and step < self.steps:
-            return
-        self._shown = now
-        first, start = self._first
-        pace = (now - start) / max(step - first, 1)
-        loss = _said(metrics["loss"])
-        if self.per_step is not None and pace > 0:
-            loss += f", {self.per_step / pace:,.0f} tokens/s"
-        if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=step, loss=loss)
-            return
-        left = pace * (self.steps - step)
-        if sys.stderr is not None:  # as it is for a program without a console
-            print(f"{self.name}: step {step}/{self.steps}, {loss}, {left:.0f} s left", file=sys.stderr, flush=True)
-
-
-def at_a_terminal() -> bool:
-    """True if a person can see what is printed to stderr, which a program without a console does not have."""
-    return sys.stderr is not None and sys.stderr.isatty()
-
-
-def _said(loss: Tensor | float) -> str:
-    """The mean over the members that train, and how many do not."""
-    losses = torch.as_tensor(loss).flatten()
-    finite = losses[torch.isfinite(losses)]
-    if len(finite) == len(losses):
-        return f"loss {finite.mean().item():.4g}"
-    diverged = f"{len(losses) - len(finite)} of {len(losses)} diverged"
-    return f"loss {finite.mean().item():.4g} ({diverged})" if len(finite) else diverged
-
-
-def _bar() -> Progress:
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.completed}/{task.total}"),
-        TextColumn("{task.fields[loss]}"),
-        TimeRemainingColumn(),
-    )
-    return Progress(*columns, console=Console(stderr=True))
+    def _note(self, loss: Tensor | float) -> str:
+        """The mean loss over the members that train, the number of those that diverged, and tokens per second."""
+        losses = torch.as_tensor(loss).flatten()
+        finite = losses[torch.isfinite(losses)]
+        parts = [f"loss {finite.mean().item():.4g}"] if len(finite) else []
+        if len(finite) < len(losses):
+            parts.append(f"{len(losses) - len(finite)} of {len(losses)} diverged")
+        if self.per_step is not None and self.pace:
+            parts.append(f"{self.per_step / self.pace:,.0f} tokens/s")
+        return ", ".join(parts)

@@ -195,6 +195,7 @@ STUDY = register("study", "one-step")(
             ),
         },
         measure=measure,
+        trainings=5,
         claims=CLAIMS,
         figures=FIGURES,
         deviations=(

@@ -183,7 +183,7 @@ CLAIMS = (
     Claim(
         "rollout-lowers", "each of 50 applications at damping 0.75 lowers the loss of trained layers and of gradient "
         "descent, on the same contexts", "change of the loss by each application", printed("Fig. 1 right"),
-        lambda r: _falls(r["damping-0.75"]), below(0.0), over="algorithms", premises=PREMISES, at_least=6,
+        lambda r: _falls(r["damping-0.75"]), below(0.0), premises=PREMISES, over="learners", at_least=6,
     ),
     Claim(
         "rollout-never-steady", "at damping 0.75 some contexts make gradient descent itself diverge, so that its mean "
@@ -208,6 +208,6 @@ CLAIMS = (
         "prediction, of trained layers and of gradient descent", "share of contexts whose error has grown",
         printed("Fig. 10 left"),
         lambda r: np.concatenate([r["damping-1.0"]["grows", name][:, -1] for name in ("trained", "gd")]), above(0.01),
-        over="algorithms", premises=PREMISES, at_least=6,
+        premises=PREMISES, over="learners", at_least=6,
     ),
 )  # fmt: skip

@@ -87,7 +87,7 @@ CLAIMS = (
         "reaches-gd", "layers of two heads, and those of one that have left their plateau, end within 3 % of gradient "
         "descent's loss", "loss of trained / of gradient descent", printed("Fig. 15 left and centre"),
         lambda r: np.concatenate([_arrived(r, "one-head"), r["losses"].ratio("two-heads", "gd")]), two_sided(0.03),
-        at_least=10, premises=TRAINED,
+        over="learners", at_least=10, premises=TRAINED,
     ),
     Claim(
         "two-heads-all-arrive", "every layer of two heads leaves its plateau", "share of seeds that do",

@@ -306,6 +306,7 @@ STUDY = register("study", "sine")(
             ),
         },
         measure=measure,
+        trainings=6,
         claims=CLAIMS,
         figures=FIGURES,
         deviations=(

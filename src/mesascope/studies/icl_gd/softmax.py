@@ -1,7 +1,8 @@
 """Does softmax self-attention run a step of gradient descent, and what does a second head add?
 
-ICML paper: Figure 12. One softmax layer with one head and with two is compared with one step of gradient descent,
-and with one on centred inputs: the softmax' denominators, which the paper's expansion leaves out, subtract the mean.
+ICML paper: Figure 12. Tasks are noiseless linear regression with N = d = 10. One softmax layer with one head and with
+two is compared with one step of gradient descent, and with one on centred inputs: the softmax' denominators, which
+the paper's expansion leaves out, subtract the mean.
 
 Batches hold 512 tasks: with 2048, whose gradients are less noisy, four of five seeds of one head stay for thousands of
 steps on a plateau where they predict 0. Heads that start farther apart part sooner.
@@ -140,6 +141,7 @@ STUDY = register("study", "softmax")(
             "paper": Softmax(plan(5000, 3e-3, batch=512)),
         },
         measure=measure,
+        trainings=2,
         claims=CLAIMS,
         figures=(
             *contrast_figures(

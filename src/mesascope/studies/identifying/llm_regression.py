@@ -387,6 +387,7 @@ STUDY = register("study", "llm-regression")(
             "paper": LanguageRegression(),
         },
         measure=measure,
+        trainings=lambda settings: int(not settings.model),
         claims=CLAIMS,
         figures=FIGURES,
         deviations=(

@@ -308,6 +308,7 @@ STUDY = register("study", "language-mesa")(
             "small": LanguageMesa(tuned=True),
         },
         measure=measure,
+        trainings=19,
         claims=CLAIMS,
         figures=FIGURES,
         deviations=(

@@ -302,6 +302,7 @@ STUDY = register("study", "language-recall")(
             "paper": Recall(tuned=True),
         },
         measure=measure,
+        trainings=17,
         claims=CLAIMS,
         figures=FIGURES,
     )

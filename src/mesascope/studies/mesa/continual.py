@@ -108,6 +108,7 @@ STUDY = register("study", "mesa-continual")(
         source=f"{THESIS}: Fig. 3.5 C",
         presets=PRESETS,
         measure=measure,
+        trainings=3,
         claims=CLAIMS,
         figures=FIGURES,
         deviations=DEVIATIONS,

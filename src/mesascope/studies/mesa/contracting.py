@@ -221,6 +221,7 @@ STUDY = register("study", "mesa-contracting")(
             "paper": Contracting(ONE_LAYER),
         },
         measure=measure,
+        trainings=3,
         claims=CLAIMS,
         figures=FIGURES,
         deviations=(

@@ -220,6 +220,7 @@ STUDY = register("study", "mesa-deep")(
             ),
         },
         measure=measure,
+        trainings=3,
         claims=CLAIMS,
         figures=FIGURES,
         deviations=(

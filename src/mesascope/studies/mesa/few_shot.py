@@ -96,6 +96,7 @@ STUDY = register("study", "mesa-few-shot")(
         source=f"{THESIS}: Fig. 3.5 B",
         presets=PRESETS,
         measure=measure,
+        trainings=3,
         claims=CLAIMS,
         figures=FIGURES,
         deviations=DEVIATIONS,

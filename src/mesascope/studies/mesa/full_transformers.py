@@ -272,6 +272,7 @@ STUDY = register("study", "mesa-transformer")(
             "paper": FullTransformers(LONG),
         },
         measure=measure,
+        trainings=3,
         claims=CLAIMS,
         figures=FIGURES,
         deviations=(

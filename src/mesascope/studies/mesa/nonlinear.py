@@ -97,6 +97,7 @@ STUDY = register("study", "mesa-nonlinear")(
         source=EXTENDED,
         presets={"quick": Transformers(**SHORT), "paper": Transformers(LONG)},
         measure=measure,
+        trainings=3,
         claims=CLAIMS,
         figures=FIGURES,
         deviations=(

@@ -211,6 +211,7 @@ STUDY = register("study", "mesa-one-layer")(
             "paper": Constructed(ONE_LAYER),
         },
         measure=measure,
+        trainings=4,
         claims=CLAIMS,
         figures=FIGURES,
         deviations=(

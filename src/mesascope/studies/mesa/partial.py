@@ -129,6 +129,7 @@ STUDY = register("study", "mesa-partial")(
         source=EXTENDED,
         presets={"quick": Transformers(**SHORT), "paper": Transformers(LONG)},
         measure=measure,
+        trainings=2,
         claims=CLAIMS,
         figures=FIGURES,
         deviations=(*DEVIATIONS, "Widths are the extended paper's, noise and length those of the other studies."),

@@ -84,6 +84,8 @@ class ContinualMnist:
         for name in ("tasks", "many_tasks", "samples", "many_samples", "queries", "width", "mer_batches", "passes",
                      "pass_tasks", "seeds", "side_seeds"):  # fmt: skip
             require_count(name, getattr(self, name))
+        for width in self.widths:
+            require_count("widths", width)
 
 
 def methods(stream: str, mer_batches: int) -> dict[str, Any]:
@@ -359,6 +361,7 @@ STUDY = register("study", "continual-mnist")(
             "paper": ContinualMnist(),
         },
         measure=measure,
+        trainings=lambda settings: 22 + len(settings.widths),
         claims=CLAIMS,
         figures=FIGURES,
         deviations=(

@@ -252,6 +252,7 @@ STUDY = register("study", "continual-online")(
             "paper": ContinualOnline(),
         },
         measure=measure,
+        trainings=3,
         claims=CLAIMS,
         figures=FIGURES,
         deviations=(

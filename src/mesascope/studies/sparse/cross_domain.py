@@ -147,6 +147,7 @@ STUDY = register("study", "cross-domain")(
             "mini-imagenet": CrossDomain(**MINI_IMAGENET, domains=("tiered-imagenet", "cub", "cars")),
         },
         measure=measure,
+        trainings=5,
         claims=CLAIMS,
         figures=FIGURES,
         deviations=(

@@ -151,6 +151,7 @@ STUDY = register("study", "sparse-maml-plasticity")(
             "mini-imagenet": Plasticity(**{**MINI_IMAGENET, "inner_lr": 0.1}),
         },
         measure=measure,
+        trainings=lambda settings: 2 * (len(settings.lengths) + len(settings.rates) - 1),
         claims=CLAIMS,
         figures=FIGURES,
         deviations=(

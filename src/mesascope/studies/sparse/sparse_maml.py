@@ -178,6 +178,7 @@ STUDY = register("study", "sparse-maml")(
         source=f"{THESIS}, sections 4.3.1 and 4.3.3",
         presets={"quick": Sparse(**QUICK), "paper": Sparse(), "mini-imagenet": Sparse(**MINI_IMAGENET)},
         measure=measure,
+        trainings=9,
         claims=CLAIMS,
         figures=FIGURES,
         deviations=(

@@ -126,6 +126,7 @@ STUDY = register("study", "sparse-maml-plus")(
         source=f"{THESIS}, {SECTION}",
         presets={"quick": FewShot(**QUICK), "paper": FewShot(), "mini-imagenet": FewShot(**MINI_IMAGENET)},
         measure=measure,
+        trainings=3,
         claims=CLAIMS,
         figures=FIGURES,
         deviations=(
