@@ -142,3 +142,6 @@ def test_a_ledger_names_each_run_that_it_leaves_out(whole, tmp_path, monkeypatch
         f"mesascope: left out: {tmp_path / 'a'} must be the newest run of its settings, but is not: pass it alone.",
         f"mesascope: left out: {tmp_path / 'unfinished'} must be finished, but is not: continue it with --resume.",
     ]
+    monkeypatch.delitem(records._REGISTRY["study"], "tiny")
+    assert main(["ledger", str(tmp_path / "a")]) == 0
+    assert f"{tmp_path / 'a'} must be of a study that mesascope has, but is of tiny" in capsys.readouterr().err

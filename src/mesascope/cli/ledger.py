@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import tyro
+
+from mesascope.records import registered
 
 if TYPE_CHECKING:
     from mesascope.runs import Run
@@ -40,15 +43,22 @@ class Ledger:
             print_ledger(rows, console())
         told = [*unreadable, *damaged]
         judged = {row["run"] for row in rows if "run" in row}
-        told += [_why(run) for run in runs if str(run.path) not in judged and not any(str(run.path) in s for s in told)]
+        for run in runs:
+            if str(run.path) not in judged and not any(
+                one.startswith((f"{run.path}{os.sep}", f"{run.path} ")) for one in told
+            ):
+                told.append(_why(run))
         for sentence in told:
             print(f"mesascope: left out: {sentence}", file=sys.stderr)
 
 
 def _why(run: Run) -> str:
     """A sentence about a run that has no row."""
-    if run.config["kind"] not in ("study", "identification"):
-        return f"{run.path} must be of a study or of identify, but is a {run.config['kind']}: see its folder."
+    kind, study = run.config["kind"], run.config.get("study", "")
+    if kind not in ("study", "identification"):
+        return f"{run.path} must be of a study or of identify, but is a {kind}: see its folder."
+    if kind == "study" and study not in registered("study"):
+        return f"{run.path} must be of a study that mesascope has, but is of {study}: see its report.html."
     if not run.is_finished:
         return f"{run.path} must be finished, but is not: continue it with --resume."
     return f"{run.path} must be the newest run of its settings, but is not: pass it alone."

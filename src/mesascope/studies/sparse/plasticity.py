@@ -151,7 +151,8 @@ STUDY = register("study", "sparse-maml-plasticity")(
             "mini-imagenet": Plasticity(**{**MINI_IMAGENET, "inner_lr": 0.1}),
         },
         measure=measure,
-        trainings=lambda settings: 2 * (len(settings.lengths) + len(settings.rates) - 1),
+        trainings=lambda settings: 2 * len({(rate, settings.inner_steps) for rate in settings.rates}
+                                           | {(settings.inner_lr, steps) for steps in settings.lengths}),
         claims=CLAIMS,
         figures=FIGURES,
         deviations=(
