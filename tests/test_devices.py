@@ -23,7 +23,7 @@ from mesascope.meta import METHODS, ContinualState, MetaLearner, MetaLearnerConf
 from mesascope.nets import ClassifierConfig, InContextRegressorConfig, TransformerConfig
 from mesascope.ops import MESA_METHODS, mesa_attention
 from mesascope.records import facts
-from mesascope.runs.provenance import available_device
+from mesascope.runs.provenance import available_device, tell_device
 from mesascope.streams import stream
 from mesascope.studies.identifying.regressors import errors_by_pairs, errors_with_all
 from mesascope.studies.lab import _followed
@@ -273,6 +273,8 @@ def test_the_device_that_auto_takes_is_said_in_one_line(there_is, monkeypatch, c
     monkeypatch.setattr(torch.cuda, "is_available", lambda: there_is)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "H100")
     taken = available_device("auto")
+    tell_device("cpu", "cpu")
+    tell_device("auto", taken)
     assert taken == ("cuda" if there_is else "cpu")
     said = capsys.readouterr().err
     assert said.startswith(f"mesascope: --device auto takes {taken} (")

@@ -100,7 +100,7 @@ def naming_flags(arguments: Sequence[str]) -> Iterator[None]:
         name, _, rest = str(error).partition(" ")
         flags = {token.partition("=")[0].replace("_", "-") for token in arguments if _is_flag(token)}
         own = [flag for flag in flags if re.split(r"--|\.", flag)[-1].replace("-", "_") == name]
-        rest = re.sub(r"\b[a-z]+(?:[_.][a-z]+)+\b", lambda found: _named(found.group(), arguments), rest)
+        rest = re.sub(r"(?<![-\w.])[a-z]+(?:[_.][a-z]+)+\b", lambda found: _named(found.group(), arguments), rest)
         raise type(error)(f"{own[0] if len(own) == 1 else _named(name, arguments)} {rest}") from None
 
 

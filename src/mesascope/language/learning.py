@@ -27,7 +27,7 @@ from mesascope.ops.checks import without_reading_values
 from mesascope.records import from_record, to_record, with_plain_numbers
 from mesascope.runs import Run
 from mesascope.runs.checkpoints import TrainingCheckpoints
-from mesascope.runs.provenance import available_device, made_with, tell_of_other_packages
+from mesascope.runs.provenance import available_device, made_with, tell_device, tell_of_other_packages
 from mesascope.shapes import Tensor
 from mesascope.streams import stream
 from mesascope.training import (
@@ -149,7 +149,7 @@ def new_language_run(
     """
     require_instance("settings", settings, LanguageTraining)
     seed = require_count("seed", seed, least=0)
-    device = available_device(device)
+    made = made_with(available_device(device), command)
     _require_even_shares(settings)
     settings = replace(settings, corpus=str(Path(settings.corpus).resolve()))
     corpus = open_corpus(settings.corpus)
@@ -160,7 +160,9 @@ def new_language_run(
         corpus.verify(split)
     question = f"A language model: {settings.layers}"
     record = {"settings": to_record(settings), "seed": seed, "question": question, "tokens": corpus.checksum}
-    return Run.create(out, "training", record | made_with(device, command))
+    run = Run.create(out, "training", record | made)
+    tell_device(device, made["device"])
+    return run
 
 
 def resume_language_run(folder: str | Path) -> Run:

@@ -12,7 +12,7 @@ from mesascope.errors import NumericalError, refuse, require_count, require_inst
 from mesascope.language.shards import TOKENIZER
 from mesascope.language.tokenizing import end_of_document, load_tokenizer, vocabulary_of
 from mesascope.nets import LanguageModel
-from mesascope.runs.provenance import available_device
+from mesascope.runs.provenance import available_device, tell_device
 from mesascope.shapes import Float, Int, Tensor
 from mesascope.streams import stream
 from mesascope.training.modes import evaluating
@@ -29,7 +29,7 @@ def load_language_model(folder: str | Path, device: str = "cpu") -> tuple[Langua
     Raises:
         ArgumentError: there is none, it is damaged, or the tokenizer has another vocabulary.
     """
-    device = available_device(device)
+    taken = available_device(device)
     path = Path(folder)
     if (path / "checkpoints").is_dir():
         path = path / "model"
@@ -41,7 +41,8 @@ def load_language_model(folder: str | Path, device: str = "cpu") -> tuple[Langua
     if (known := vocabulary_of(tokenizer)) != model.config.vocabulary:
         rule = f"have the {model.config.vocabulary} tokens of the model"
         refuse(f"{path / TOKENIZER}", rule, known, "put the tokenizer back that the model was trained with")
-    return model.to(device), tokenizer
+    tell_device(device, taken)
+    return model.to(taken), tokenizer
 
 
 def continued(

@@ -14,7 +14,7 @@ from typing import Any
 
 from mesascope.errors import ArgumentError, require_double
 
-__all__ = ["available_device", "installed", "made_with", "tell_of_other_packages"]
+__all__ = ["available_device", "installed", "made_with", "tell_device", "tell_of_other_packages"]
 
 
 def made_with(device: str, command: str) -> dict[str, Any]:
@@ -40,8 +40,14 @@ def tell_of_other_packages(path: str | Path, config: Mapping[str, Any]) -> None:
             )
 
 
+def tell_device(asked: str, taken: str) -> None:
+    """Say which device ``auto`` takes, once nothing else is wrong with the call."""
+    if asked == "auto":
+        print(f"mesascope: --device auto takes {taken} ({_machine(taken)}).", file=sys.stderr)
+
+
 def available_device(name: str) -> str:
-    """The device of this name, which must be there; ``auto`` is a GPU if there is one, and says so in one line.
+    """The device of this name, which must be there; ``auto`` is a GPU if there is one.
 
     >>> available_device("cpu")
     'cpu'
@@ -49,9 +55,7 @@ def available_device(name: str) -> str:
     import torch
 
     if name == "auto":
-        found = "cuda" if torch.cuda.is_available() else "cpu"
-        print(f"mesascope: --device auto takes {found} ({_machine(found)}).", file=sys.stderr)
-        return found
+        return "cuda" if torch.cuda.is_available() else "cpu"
     require_double(name)
     there = ["cpu"]
     if torch.cuda.is_available():

@@ -22,7 +22,7 @@ from mesascope.modes import guarded
 from mesascope.records import to_record
 from mesascope.reports import draw_figures, write_report
 from mesascope.runs import Run, open_run
-from mesascope.runs.provenance import available_device, made_with, tell_of_other_packages
+from mesascope.runs.provenance import available_device, made_with, tell_device, tell_of_other_packages
 from mesascope.studies.study import Study
 
 __all__ = ["changed_settings", "conclude", "new_run", "resume_run", "run_study"]
@@ -53,8 +53,7 @@ def new_run(
     settings = study.presets[preset] if settings is None else settings
     require_instance("settings", settings, type(study.presets[preset]))
     seed = require_count("seed", seed, least=0)
-    device = available_device(device)
-    made = made_with(device, command)
+    made = made_with(available_device(device), command)
     id, created = uuid.uuid4().hex, datetime.fromisoformat(made["created"])
     path = Path("runs") / f"{study.name}-{preset}-{created.astimezone():%Y%m%d-%H%M%S}-{id[:6]}" if out is None else out
     config = {
@@ -78,7 +77,9 @@ def new_run(
                 "out): leave it out."
             )
         config["reuse"] = os.path.relpath(other.path.resolve(), Path(path).resolve())
-    return Run.create(path, "study", config)
+    run = Run.create(path, "study", config)
+    tell_device(device, made["device"])
+    return run
 
 
 def resume_run(path: str | Path, study: Study | None = None) -> tuple[Study, Any, Run]:
