@@ -138,7 +138,6 @@ def comparing_predictors():
 
 
 CALLS = {
-    "tune": lambda: lambda: tune(GradientDescent(1, 1.0), FAMILY, tasks=20),
     "tune_spectral": lambda: lambda: tune_spectral(GradientDescent(1, 1.0), FAMILY, contexts=20),
     "adapt": lambda: adapting(1),
     "adapt to the second order": lambda: adapting(2),

@@ -432,6 +432,6 @@ def test_members_whose_loss_has_grown_are_named():
 
 def test_without_a_console_training_goes_on(monkeypatch):
     monkeypatch.setattr(sys, "stderr", None)
-    with ProgressBar("one", 2, every=0.0) as bar:
+    with ProgressBar("one", 2) as bar:
         train(make, FAMILY, PLAN, observe=bar)
     train(make, FAMILY, PLAN)

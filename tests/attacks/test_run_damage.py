@@ -93,7 +93,7 @@ def right(whole):
 
 @pytest.fixture(scope="session")
 def right_rows(whole):
-    return compared(ledger._judged(open_run(whole)))
+    return compared(ledger._judged(STUDY, open_run(whole)))
 
 
 @pytest.fixture(autouse=True)

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Literal
 
 import tyro
 
-from mesascope.records import registered
-
 if TYPE_CHECKING:
     from mesascope.runs import Run
 
@@ -54,11 +52,9 @@ class Ledger:
 
 def _why(run: Run) -> str:
     """A sentence about a run that has no row."""
-    kind, study = run.config["kind"], run.config.get("study", "")
+    kind = run.config["kind"]
     if kind not in ("study", "identification"):
         return f"{run.path} must be of a study or of identify, but is a {kind}: see its folder."
-    if kind == "study" and study not in registered("study"):
-        return f"{run.path} must be of a study that mesascope has, but is of {study}: see its report.html."
     if not run.is_finished:
         return f"{run.path} must be finished, but is not: continue it with --resume."
     return f"{run.path} must be the newest run of its settings, but is not: pass it alone."
