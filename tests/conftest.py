@@ -3,6 +3,7 @@
 import contextlib
 
 import pytest
+import simulated_device  # noqa: F401
 from hypothesis import settings
 from jaxtyping import config, install_import_hook
 from xdist.scheduler import LoadScopeScheduling

@@ -130,6 +130,10 @@ class _Module(_DummyBackendModule):
         return True
 
 
+# Before any derivative is taken in this process: autograd counts devices once.
+_setup_privateuseone_for_python_backend("simulated", backend_module=_Module())
+
+
 class _Generator(torch.Generator):
     """A CPU generator that says that it is on the simulated device."""
 
@@ -145,8 +149,6 @@ class _Generator(torch.Generator):
 @contextlib.contextmanager
 def simulated_device():
     """The device ``DEVICE`` while this lasts; the yielded mode counts in ``waits`` how often the CPU waits for it."""
-    if torch._C._get_privateuse1_backend_name() != "simulated":  # once a process, since torch takes no second name
-        _setup_privateuseone_for_python_backend("simulated", backend_module=_Module())
     generator, lifts = torch.Generator, torch._C._only_lift_cpu_tensors()
     torch.Generator = _Generator
     torch._C._set_only_lift_cpu_tensors(True)  # torch.tensor(..., device=...) then moves what it made, and is seen
