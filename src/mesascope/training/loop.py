@@ -89,10 +89,11 @@ def fit(
     if found:
         done = found[0]
         state.load(found[1])
-    elif checkpoints:
-        _save_first(checkpoints, state)
-    if evaluate and not done:
-        evaluate(0, state.result())
+    else:
+        if evaluate:
+            evaluate(0, state.result())
+        if checkpoints:
+            _save_first(checkpoints, state)
     begun = BeforeAndAfter(state, batch_at, plan, done)
     with interruption() as interrupted:
         for step in range(done + 1, plan.steps + 1):
