@@ -58,11 +58,14 @@ def test_a_transformer_and_its_control_start_from_the_same_embedding():
         assert net.embedding.w_in.abs().sum() > 0
 
 
+LINE = nn.Linear(2, 1)
+
+
 @pytest.mark.parametrize(
     "draw",
     [
         lambda: ClassifierConfig("mlp", width=4, size=2, classes=2).build(stream(0, "init")),
-        lambda: untrained(nn.Linear(2, 1), stream(0, "init")),
+        lambda: untrained(LINE, stream(0, "init")),
         lambda: RegressionProblem("transformer1").sample(2, stream(0, "train")),
     ],
 )

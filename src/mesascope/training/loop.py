@@ -121,6 +121,7 @@ def result_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
     Averaged weights where an average is kept, with a leading axis of members if it is an ensemble's.
 
+    >>> import torch
     >>> checkpoint = {"weights/a": torch.zeros(2), "average/a": torch.ones(2), "step": torch.tensor(3)}
     >>> result_tensors(checkpoint)
     {'a': tensor([1., 1.])}
