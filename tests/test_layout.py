@@ -66,7 +66,7 @@ APART = {
     "evidence": {"records"},
     "ops": {"tasks", "measurement", "evidence"},
     "data": {"ops", "measurement", "evidence"},
-    "runs": TORCH - {"training"},
+    "runs": TORCH - {"training", "modules"},
     "reports": {"shapes", *TORCH},
 }
 MOST_LINES = 400

@@ -14,6 +14,7 @@ import sys
 import torch
 from torch import distributed, multiprocessing
 from mesascope.ops import mesa_attention, mesa_state_before
+from mesascope.ops.mesa_parallel import _Exchange
 
 def problem(kind):
     torch.manual_seed(0)
@@ -48,6 +49,11 @@ def compare(rank, kind):
     found = torch.autograd.grad((y * y.detach().cos()).sum(), [*own.values(), own_ridge])
     for one, other in zip(found[:-1], expected[:-1], strict=True):
         close(one, other[:, :, part])
+    seen = []
+    passed = _Exchange.apply(own["q"].sum()[None], None)
+    passed.register_hook(seen.append)
+    (2.0 * passed).sum().backward()
+    assert seen[0].tolist() == [[2.0], [2.0]]  # what came in is another's, and stays
     of_ridge = found[-1].clone()
     distributed.all_reduce(of_ridge)
     close(of_ridge, expected[-1])

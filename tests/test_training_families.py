@@ -4,11 +4,19 @@ import dataclasses
 
 import pytest
 import torch
+from torch import nn
 
+from mesascope.identification.behaviour import untrained
 from mesascope.learners import GradientDescent
-from mesascope.nets import EmbeddedDescentConfig, EmbeddingConfig, InContextRegressorConfig, TransformerConfig
+from mesascope.nets import (
+    ClassifierConfig,
+    EmbeddedDescentConfig,
+    EmbeddingConfig,
+    InContextRegressorConfig,
+    TransformerConfig,
+)
 from mesascope.streams import stream
-from mesascope.tasks import LinearRegression
+from mesascope.tasks import LinearRegression, RegressionProblem
 from mesascope.training import Training, train
 
 POOLED = LinearRegression(n_context=5, d_in=3, x_scale=0.5, pool=8)
@@ -48,3 +56,22 @@ def test_a_transformer_and_its_control_start_from_the_same_embedding():
         assert ours.keys() == theirs.keys()
         assert all(torch.equal(ours[name], theirs[name]) for name in ours)
         assert net.embedding.w_in.abs().sum() > 0
+
+
+LINE = nn.Linear(2, 1)
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda: ClassifierConfig("mlp", width=4, size=2, classes=2).build(stream(0, "init")),
+        lambda: untrained(LINE, stream(0, "init")),
+        lambda: RegressionProblem("transformer1").sample(2, stream(0, "train")),
+    ],
+)
+def test_what_draws_from_torch_leaves_the_generators_of_gpus_alone(draw, monkeypatch):
+    """`torch.manual_seed` seeds them, too, and nothing puts them back."""
+    monkeypatch.setattr(torch, "manual_seed", lambda seed: pytest.fail("it seeds all devices"))
+    before = torch.get_rng_state()
+    draw()
+    assert torch.equal(torch.get_rng_state(), before)

@@ -10,6 +10,7 @@ import torch
 from training_cases import CASES, CHECKPOINT, Net, batch_at, loss, parallel_plan, store
 
 from mesascope.errors import ArgumentError
+from mesascope.modules import fill
 from mesascope.training import EnsembleState, ModuleState, fit, result_tensors
 
 SCRIPT = Path(__file__).with_name("training_cases.py")
@@ -74,3 +75,20 @@ def test_two_processes_train_as_one_does_on_the_whole_batch(tmp_path):
     alone = fit(ModuleState(Net(0), loss, parallel_plan()), batch_at, parallel_plan())
     for name, weight in alone.state_dict().items():
         torch.testing.assert_close(torch.tensor(first["weights"][name]), weight, rtol=1e-5, atol=1e-6)
+
+
+def test_parts_that_are_shared_and_buffers_that_are_not_persistent_are_read_from_a_checkpoint():
+    def make():
+        net = Net(0)
+        net.again = net.first
+        net.second.register_buffer("seen", torch.zeros(2), persistent=False)
+        return net
+
+    state = ModuleState(make(), loss, parallel_plan())
+    fit(state, batch_at, parallel_plan())
+    state._module.second.seen += 1.0
+    other = make()
+    fill(other, result_tensors(state.tensors()))
+    assert other.again.weight is other.first.weight
+    for name, tensor in (*state._average().items(), ("second.seen", torch.ones(2))):
+        assert torch.equal((dict(other.named_parameters()) | dict(other.named_buffers()))[name], tensor), name

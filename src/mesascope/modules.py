@@ -22,7 +22,17 @@ from mesascope.errors import ArgumentError, ArgumentTypeError
 from mesascope.shapes import Tensor
 from mesascope.streams import global_generators
 
-__all__ = ["at_once", "copied", "hooks_count", "names_of", "out_of_memory", "put", "require_initialised", "run_with"]
+__all__ = [
+    "at_once",
+    "copied",
+    "fill",
+    "hooks_count",
+    "names_of",
+    "out_of_memory",
+    "put",
+    "require_initialised",
+    "run_with",
+]
 
 Module = TypeVar("Module", bound=nn.Module)
 Result = TypeVar("Result")
@@ -55,6 +65,17 @@ def put(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
             for name, tensor in held.items():
                 if id(tensor) in others:
                     held[name] = others[id(tensor)]  # type: ignore[assignment]
+
+
+def fill(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Give a module parameters and buffers by the first of their names, as a training state's checkpoint has them.
+
+    `torch.nn.Module.load_state_dict` wants each under all of its names, and no buffers that are not persistent.
+    """
+    every = {alias: tensors[name] for name, names in names_of(module).items() if name in tensors for alias in names}
+    kept = module.state_dict().keys()
+    module.load_state_dict({k: v for k, v in {**tensors, **every}.items() if k in kept or k not in every})
+    put(module, {name: tensor for name, tensor in tensors.items() if name in every and name not in kept})
 
 
 def run_with(

@@ -124,6 +124,7 @@ def trained_network(checkpoints: Path, training: str, seed: int) -> torch.nn.Mod
         RunDirectoryError: the run holds no checkpoints of this training.
         ArgumentError: no such training or seed.
     """
+    from mesascope.modules import fill
     from mesascope.training import result_tensors
 
     seed = require_count("seed", seed, least=0)
@@ -133,7 +134,7 @@ def trained_network(checkpoints: Path, training: str, seed: int) -> torch.nn.Mod
     member = config["seeds"].index(seed)
     network = from_record(config["network"]).build(torch.Generator())
     state = {name: tensor[member] for name, tensor in result_tensors(tensors).items()}
-    network.load_state_dict(state)
+    fill(network, state)
     return network.eval().requires_grad_(False)
 
 

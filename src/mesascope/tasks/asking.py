@@ -242,6 +242,12 @@ def in_words(model: Any, inputs: tuple[Any, ...]) -> Iterator[None]:
             raise ArgumentError(
                 f"the tasks must fit into memory, but {label(model)} ran out of it: pass fewer tasks, or smaller ones."
             ) from error
+        if "derivative for" in said and "not implemented" in said:
+            raise ArgumentError(
+                f"a model must be made of operations that can be differentiated as often as the loss needs, but "
+                f"{label(model)} is not ({' '.join(said.split())}): pass order=1 to a meta-learner, or replace the "
+                "operation."
+            ) from error
         for name, convert in (
             ("dtype", "convert the one or the other with .float() or .double()"),
             ("device", "move the one or the other with .to(device)"),

@@ -92,10 +92,11 @@ def fit(
     if found:
         done = found[0]
         state.load(found[1])
-    elif checkpoints:
-        _save_first(checkpoints, state)
-    if evaluate and not done:
-        evaluate(0, state.result())
+    else:
+        if evaluate:
+            evaluate(0, state.result())
+        if checkpoints:
+            _save_first(checkpoints, state)
     begun = BeforeAndAfter(state, batch_at, plan, done)
     with interruption() as interrupted, ProgressBar("training", plan.steps) as bar:
         observe = observe or bar
@@ -123,6 +124,7 @@ def result_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
     Averaged weights where an average is kept, with a leading axis of members if it is an ensemble's.
 
+    >>> import torch
     >>> checkpoint = {"weights/a": torch.zeros(2), "average/a": torch.ones(2), "step": torch.tensor(3)}
     >>> result_tensors(checkpoint)
     {'a': tensor([1., 1.])}
