@@ -41,7 +41,7 @@ def ledger_rows(runs: Sequence[Run]) -> tuple[Verdicts, list[str]]:
         found: list[dict[str, Any]] = []
         for run in (run for (of, *_), run in sorted(newest.items()) if of == name):
             try:
-                found += _judged(run)
+                found += _rows(run)
             except (MesascopeError, OSError) as error:
                 damaged.append(str(error))
         rows += found or [
@@ -51,16 +51,26 @@ def ledger_rows(runs: Sequence[Run]) -> tuple[Verdicts, list[str]]:
     return rows, damaged
 
 
-def _judged(run: Run) -> list[dict[str, Any]]:
-    run.require_unchanged("metrics.jsonl")
+def _rows(run: Run) -> list[dict[str, Any]]:
+    """The claims of a run, judged anew; as they were judged then where its study is not here."""
     try:
         study = run.study
     except RunDirectoryError as error:
-        run.require_unchanged("claims.json")
-        changed, records = [f"claims are as judged when the run finished: {str(error).rstrip('.')}"], run.claims
-    else:
-        changed, records = changed_settings(study, run), judged(study, run)
-    made = {
+        run.require_unchanged("metrics.jsonl", "claims.json")
+        changed = [f"claims are as judged when the run finished: {str(error).rstrip('.')}"]
+        return [{**_made(run, changed), **record} for record in run.claims]
+    return _judged(study, run)
+
+
+def _judged(study: Any, run: Run) -> list[dict[str, Any]]:
+    run.require_unchanged("metrics.jsonl")
+    made = _made(run, changed_settings(study, run))
+    return [{**made, **record} for record in judged(study, run)]
+
+
+def _made(run: Run, changed: list[str]) -> dict[str, Any]:
+    """Columns about a run, beside those of each of its claims."""
+    return {
         "study": run.config["study"],
         "preset": run.config["preset"],
         "changed": changed,
@@ -70,7 +80,6 @@ def _judged(run: Run) -> list[dict[str, Any]]:
         "machine": run.config.get("machine", ""),
         "seconds": sum(run.times.values()),
     }
-    return [{**made, **record} for record in records]
 
 
 def _identified(run: Run) -> list[dict[str, Any]]:

@@ -87,7 +87,7 @@ def resume_run(path: str | Path, study: Study | None = None) -> tuple[Study, Any
         study: the run's own, where its file is elsewhere than when it began.
     """
     run = Run.open(path)
-    if study is None or study.name != run.config.get("study"):
+    if study is None or (run.config["kind"], run.config.get("study")) != ("study", study.name):
         study = run.study
     assert isinstance(study, Study)
     settings = run.settings_of(study)
