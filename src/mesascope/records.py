@@ -19,9 +19,9 @@ from typing import Any, NamedTuple, TypeVar, Union, get_args, get_origin, get_ty
 
 import msgspec
 
-from mesascope.errors import ArgumentError, ArgumentTypeError, require_choice
+from mesascope.errors import ArgumentError, ArgumentTypeError, plain, require_choice
 
-__all__ = ["Registered", "facts", "from_record", "register", "registered", "to_record", "updated"]
+__all__ = ["Registered", "facts", "from_record", "register", "registered", "to_record", "updated", "with_plain_numbers"]
 
 _T = TypeVar("_T")
 
@@ -80,9 +80,31 @@ def register(kind: str, name: str, **facts: Any) -> Callable[[_T], _T]:
                 f"name must be free, but {kind} {name!r} is {_place(held.target)} already: choose another name."
             )
         entries[name] = Registered(target, MappingProxyType(dict(facts)))
-        return target
+        return with_plain_numbers(target) if isinstance(target, type) else target  # not a study
 
     return put
+
+
+def with_plain_numbers(target: _T) -> _T:
+    """A decorator of frozen dataclasses that check their fields: NumPy's scalars become Python's before that.
+
+    `register` applies it to what it registers.
+    """
+    check = getattr(target, "__post_init__", None)
+    if not dataclasses.is_dataclass(target) or check is None or hasattr(check, "plain"):
+        return target
+
+    @functools.wraps(check)
+    def made_plain(self: Any) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            whole = type(value)(map(plain, value)) if type(value) in (list, tuple) else plain(value)
+            object.__setattr__(self, field.name, whole)
+        check(self)
+
+    made_plain.plain = True  # type: ignore[attr-defined]
+    target.__post_init__ = made_plain  # type: ignore[attr-defined]
+    return target
 
 
 def registered(kind: str) -> dict[str, Any]:
@@ -111,6 +133,7 @@ def to_record(config: Any) -> Any:
         return {str(key): to_record(value) for key, value in config.items()}
     if isinstance(config, list | tuple):
         return [to_record(value) for value in config]
+    config = plain(config)
     if config is None or isinstance(config, bool | int | float | str):
         return config
     found = None if isinstance(config, type) else _identity(type(config))
