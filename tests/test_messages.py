@@ -178,7 +178,8 @@ def test_a_remedy_names_a_distribution_and_the_extra_that_contains_it():
 
 
 def test_a_missing_package_and_one_that_is_broken_are_told_apart(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "sklearn", None)
+    for name in ("sklearn", "sklearn.utils"):
+        monkeypatch.setitem(sys.modules, name, None)
     remedy = "pip install scikit-learn, or pip install '.[sklearn]' in mesascope's folder."
     with pytest.raises(MissingPackageError) as error:
         require_package("sklearn.utils", "RealTable", "sklearn")

@@ -9,37 +9,46 @@ import os
 import sys
 import traceback
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from mesascope.errors import ArgumentError, MesascopeError, require_choice
 
-__all__ = ["from_file"]
+__all__ = ["from_file", "module_of"]
 
 
 def from_file(spec: str, kind: type = object) -> Any:
     """The object of a Python file that ``path.py:NAME`` spells, of the type ``kind``.
 
-    The file runs once, as a module of its own; one that was edited since runs again.
-
     Raises:
         ArgumentError: the file cannot be read, raises an error, or defines no such name.
     """
     path, _, name = spec.rpartition(":") if not spec.endswith(".py") else (spec, "", "")
-    file = Path(path).expanduser().resolve()
     try:
-        content = file.read_bytes()
+        module = module_of(Path(path))
     except OSError as error:
         raise ArgumentError(
             f"{path or spec} must be a Python file, but cannot be read ({error.strerror}): correct the path."
         ) from None
-    own = f"_mesascope_{hashlib.sha256(os.fsencode(file) + content).hexdigest()[:16]}"
-    if own not in sys.modules:
-        _run_file(own, file)
-    named = {key: value for key, value in vars(sys.modules[own]).items() if isinstance(value, kind) and key[0] != "_"}
+    named = {key: value for key, value in vars(module).items() if isinstance(value, kind) and key[0] != "_"}
     if not named:
         raise ArgumentError(f"{path} must define a {kind.__name__}, but defines none: write one.")
     require_choice(f"the name after {path}:", name, named)
     return named[name]
+
+
+def module_of(path: Path) -> ModuleType:
+    """The module that a Python file makes. The file runs once; one that was edited since runs again.
+
+    Raises:
+        ArgumentError: the file raises an error.
+        OSError: the file cannot be read.
+    """
+    file = path.expanduser().resolve()
+    own = f"_mesascope_{hashlib.sha256(os.fsencode(file) + file.read_bytes()).hexdigest()[:16]}"
+    if own not in sys.modules:
+        _run_file(own, file)
+    return sys.modules[own]
 
 
 def _run_file(name: str, file: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
+import importlib
 import operator
 import os
 import shlex
@@ -18,6 +18,7 @@ from typing import Annotated, Any
 import tyro
 
 from mesascope.errors import ArgumentError, refuse
+from mesascope.loading import module_of
 
 __all__ = ["Identify"]
 
@@ -158,16 +159,12 @@ def _found(words: str) -> tuple[str, Any, Any]:
 
 def _module(place: str) -> ModuleType:
     """A module by its name or by the path of its file."""
-    if not place.endswith(".py"):
-        if not all(map(str.isidentifier, place.split("."))):
-            raise ImportError(f"there is no folder {place}")
-        sys.path.insert(0, os.getcwd())
-        return importlib.import_module(place)
-    sys.path.insert(0, os.path.dirname(os.path.abspath(place)))
-    spec: Any = importlib.util.spec_from_file_location(f"file {place}", place)
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    if place.endswith(".py"):
+        return module_of(Path(place))
+    if not all(map(str.isidentifier, place.split("."))):
+        raise ImportError(f"there is no folder {place}")
+    sys.path.insert(0, os.getcwd())
+    return importlib.import_module(place)
 
 
 def _trained(place: str, training: str = "", seed: str = "") -> tuple[str, Any, Any]:
