@@ -142,11 +142,14 @@ class _Generator(torch.Generator):
     device = property(lambda self: self.__dict__["place"])
 
 
+# Once a process, and before its first gradient: torch then makes a queue for every device that it knows.
+if torch._C._get_privateuse1_backend_name() != "simulated":
+    _setup_privateuseone_for_python_backend("simulated", backend_module=_Module())
+
+
 @contextlib.contextmanager
 def simulated_device():
     """The device ``DEVICE`` while this lasts; the yielded mode counts in ``waits`` how often the CPU waits for it."""
-    if torch._C._get_privateuse1_backend_name() != "simulated":  # once a process, since torch takes no second name
-        _setup_privateuseone_for_python_backend("simulated", backend_module=_Module())
     generator, lifts = torch.Generator, torch._C._only_lift_cpu_tensors()
     torch.Generator = _Generator
     torch._C._set_only_lift_cpu_tensors(True)  # torch.tensor(..., device=...) then moves what it made, and is seen

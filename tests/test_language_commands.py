@@ -66,6 +66,7 @@ def test_a_model_goes_on_with_a_prompt_the_same_way_for_the_same_seed(folder, ca
     (code, first), (_, again), (_, other) = (told(capsys, *line, seed) for seed in (1, 1, 2))
     assert code == 0
     assert first.out.startswith("9 gr")
+    assert "--device auto takes c" in first.err
     assert first.out == again.out != other.out
     code, said = told(capsys, "sample", folder / "run", "--tokens", "100")
     assert code == 2

@@ -91,8 +91,8 @@ class Inspection(Tabular):
         return Table(rows)
 
 
-@torch.no_grad()
 @guarded
+@torch.no_grad()
 def head_scores(model: LanguageModel, tokens: int | None = None, *, sequences: int = 16, seed: int = 0) -> HeadScores:
     """How much heads copy and complete, on ``tokens`` random tokens and then the same again.
 
@@ -121,8 +121,8 @@ def head_scores(model: LanguageModel, tokens: int | None = None, *, sequences: i
     return HeadScores(model.config.transformer.attentions, tuple(copying), tuple(induction), uniform)
 
 
-@torch.no_grad()
 @guarded
+@torch.no_grad()
 def inspected(model: LanguageModel, windows: Int[Tensor, "n t"], seed: int = 0) -> Inspection:
     """Read windows of a text, and tell what the layers do with them.
 

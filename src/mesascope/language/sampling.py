@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ def load_language_model(folder: str | Path, device: str = "cpu") -> tuple[Langua
     Raises:
         ArgumentError: there is none, it is damaged, or the tokenizer has another vocabulary.
     """
-    device = available_device(device)
+    asked, device = device, available_device(device)
     path = Path(folder)
     if (path / "checkpoints").is_dir():
         path = path / "model"
@@ -41,6 +42,8 @@ def load_language_model(folder: str | Path, device: str = "cpu") -> tuple[Langua
     if (known := vocabulary_of(tokenizer)) != model.config.vocabulary:
         rule = f"have the {model.config.vocabulary} tokens of the model"
         refuse(f"{path / TOKENIZER}", rule, known, "put the tokenizer back that the model was trained with")
+    if asked == "auto":
+        print(f"mesascope: --device auto takes {device}.", file=sys.stderr)
     return model.to(device), tokenizer
 
 

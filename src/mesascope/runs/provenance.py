@@ -41,7 +41,7 @@ def tell_of_other_packages(path: str | Path, config: Mapping[str, Any]) -> None:
 
 
 def available_device(name: str) -> str:
-    """The device of this name, which must be there; ``auto`` is a GPU if there is one, and says so in one line.
+    """The device of this name, which must be there; ``auto`` is a GPU if there is one.
 
     >>> available_device("cpu")
     'cpu'
@@ -49,9 +49,7 @@ def available_device(name: str) -> str:
     import torch
 
     if name == "auto":
-        found = "cuda" if torch.cuda.is_available() else "cpu"
-        print(f"mesascope: --device auto takes {found} ({_machine(found)}).", file=sys.stderr)
-        return found
+        return "cuda" if torch.cuda.is_available() else "cpu"
     require_double(name)
     there = ["cpu"]
     if torch.cuda.is_available():
