@@ -130,10 +130,6 @@ class _Module(_DummyBackendModule):
         return True
 
 
-# Before any derivative is taken in this process: autograd counts devices once.
-_setup_privateuseone_for_python_backend("simulated", backend_module=_Module())
-
-
 class _Generator(torch.Generator):
     """A CPU generator that says that it is on the simulated device."""
 
@@ -144,6 +140,11 @@ class _Generator(torch.Generator):
         return made
 
     device = property(lambda self: self.__dict__["place"])
+
+
+# Once a process, and before its first gradient: torch then makes a queue for every device that it knows.
+if torch._C._get_privateuse1_backend_name() != "simulated":
+    _setup_privateuseone_for_python_backend("simulated", backend_module=_Module())
 
 
 @contextlib.contextmanager

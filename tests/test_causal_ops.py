@@ -157,7 +157,7 @@ def test_bad_arguments_are_refused_in_a_sentence(attention, change, message):
 
 def test_a_delta_rule_that_diverges_says_so():
     k = 3 * draw(1, 300, 16, name="k")
-    with pytest.raises(NumericalError, match=r"outputs must be finite, .* normalise keys"):
+    with pytest.raises(NumericalError, match=r"outputs and states must be finite, .* normalise keys"):
         delta_attention(k, k, k)
 
 
@@ -259,3 +259,34 @@ def test_a_token_that_forgets_everything_begins_a_document(op, clean, dtype):
     assert not of_values[..., :9, :].any()
     _, state = op(**at(named, slice(0, 12)), return_state=True)
     torch.testing.assert_close(op(**at(named, slice(12, None)), state=state), alone[..., 3:, :], **tight)
+
+
+@pytest.mark.parametrize("op", CAUSAL.values(), ids=CAUSAL)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("size", [1.0, 30.0, 1e4])
+def test_outputs_and_states_are_finite_numbers_or_refused(op, dtype, size):
+    """Computed in float32, they may be beyond the range of their own dtype."""
+    named = {name: size * draw(1, 64, 64, name=name) for name in "qkv"}
+    named = {name: part.clamp(-6e4, 6e4).to(dtype) for name, part in named.items()}
+    named["beta"] = torch.sigmoid(draw(1, 64, name="beta")).to(dtype)
+    try:
+        y, state = op(**named, return_state=True)
+    except NumericalError:
+        assert size > 1 or op is delta_attention
+    else:
+        assert all(part.isfinite().all() for part in (y, *state))
+
+
+def test_softmax_keeps_its_digits_however_much_was_forgotten():
+    """Sums of gates from the start, of which differences are taken, grow far beyond what counts."""
+    named = {name: draw(1, 1024, 8, name=name).float() for name in "qkv"}
+    gates = -20 * torch.rand(1, 1024, generator=stream(0, "gates"))
+    wide = {name: part.double() for name, part in named.items()}
+    expected = causal_softmax_attention_reference(**wide, log_forget=gates.double(), beta=torch.ones(1, 1024).double())
+    assert (causal_softmax_attention(**named, log_forget=gates) - expected).abs().max() < 2e-6
+    state, rows = None, []
+    for start in range(0, 1024, 64):
+        own = at({**named, "log_forget": gates}, slice(start, start + 64))
+        y, state = causal_softmax_attention(**own, state=state, return_state=True)
+        rows.append(y)
+    assert (torch.cat(rows, -2) - expected).abs().max() < 2e-6

@@ -53,6 +53,7 @@ def test_a_run_leaves_everything_it_promises(finished):
     study = registered("study")["two-steps"]
     assert f"{len(study.claims)} claims:" in done.stdout
     assert str(path / "report.html") in done.stdout
+    assert "\ndevice: " in done.stdout
     config = json.loads((path / "config.json").read_text())
     assert config["settings"]["training"]["steps"] == 60
     assert (path / "metrics.jsonl").read_text().count("\n") == 2 * 4  # two seeds, every 20 steps

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 import shutil
 
 import pytest
@@ -24,6 +25,7 @@ from mesascope.language import (
     token_losses,
     train_language_model,
 )
+from mesascope.language.losses import losses_of
 from mesascope.language.scales import Scales, moved
 from mesascope.language.tokenizing import load_tokenizer
 from mesascope.nets import LanguageModel
@@ -82,6 +84,54 @@ def test_losses_are_cross_entropies_of_the_tokens_that_follow():
     torch.testing.assert_close(next_token_loss(model, windows), losses.mean())
     both = Ensemble([model, layered("softmax, mesa", **TINY).build(stream(1, "init"))])
     torch.testing.assert_close(next_token_loss(both, windows.expand(2, -1, -1))[0], losses.mean())
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16])
+def test_losses_by_blocks_of_tokens_are_those_of_all(tied, dtype, monkeypatch):
+    """Losses, gradients and second derivatives; of a block's logits alone is there memory at a time."""
+    model = layered("softmax, linear", **TINY, tied=tied).build(stream(0, "init"))
+    windows = torch.randint(30, (5, 12), generator=stream(0, "tokens"))
+    sizes: list[int] = []
+
+    def differentiated():
+        with torch.autocast("cpu", torch.bfloat16, enabled=dtype is not None):
+            losses = losses_of(model, windows)
+        first = torch.autograd.grad(losses.square().sum(), [*model.parameters()], create_graph=True)
+        second = torch.autograd.grad(first[0].square().sum(), model.embedding.weight)
+        return losses, *first, *second
+
+    monkeypatch.setattr(LanguageModel, "_read", seen(LanguageModel._read, sizes))
+    whole = differentiated()
+    assert max(sizes) == 55
+    sizes.clear()
+    monkeypatch.setattr("mesascope.nets.language_model._LOGITS", 30 * 7)
+    for own, expected in zip(differentiated(), whole, strict=True):
+        close = {} if dtype is None else {"rtol": 0.05, "atol": 0.05 * float(expected.detach().abs().max())}
+        torch.testing.assert_close(own, expected, **close)
+    assert max(sizes) == 7
+
+
+def seen(read, sizes):
+    """The function, with the number of tokens of each call kept."""
+
+    def call(model, tokens):
+        sizes.append(tokens[..., 0].numel())
+        return read(model, tokens)
+
+    return call
+
+
+def test_shards_are_hashed_by_the_first_process_alone(corpus, monkeypatch):
+    hashed: list[str] = []
+    monkeypatch.setattr(type(corpus), "verify", lambda own, split: hashed.append(split))
+    monkeypatch.setattr("mesascope.language.windows.is_first_process", lambda: False)
+    TextWindows(str(corpus.folder), 21)
+    assert hashed == []
+    monkeypatch.undo()
+    monkeypatch.setattr(type(corpus), "verify", lambda own, split: hashed.append(split))
+    TextWindows(str(corpus.folder), 21)
+    assert hashed == ["train"]
 
 
 def test_the_score_is_the_loss_late_less_that_early():
@@ -188,8 +238,17 @@ def test_training_lowers_the_validation_loss_and_tells_the_tokens_a_second(corpu
     first, last = run.metrics("model")
     assert first["loss"] == pytest.approx(math.log(257), abs=1.0)
     assert last["loss"] < 0.7 * first["loss"]
-    assert set(first) == {"training", "step", "seed", "loss", "in_context_score"}
-    assert "tokens/s" in capsys.readouterr().err
+    names = ("loss", "in_context_score")
+    assert set(first) == {"training", "step", "seed", *names, *(f"{name}_stderr" for name in names)}
+    model, held = train_language_model(run), TextWindows(str(corpus.folder), 25, "validation").spread(6)
+    score = in_context_score(token_losses(model, held))
+    assert (last["in_context_score"], last["in_context_score_stderr"]) == pytest.approx((score.value, score.stderr))
+    said = capsys.readouterr().err
+    assert "tokens/s" in said
+    assert f"step 0/60: validation loss {first['loss']:.3f} ± " in said
+    assert re.search(
+        r"step 60/60: training loss \d\.\d+, validation loss \S+ ± \S+, in-context score \S+ ± \S+\n", said
+    )
 
 
 @pytest.mark.parametrize(
@@ -198,6 +257,9 @@ def test_training_lowers_the_validation_loss_and_tells_the_tokens_a_second(corpu
         ({"corpus": "nowhere"}, "corpus must be a folder with index.json"),
         ({"context": 10**5}, "context must be below the .* tokens of train, but is 100000: lower it"),
         ({"layers": "softmax, mess"}, "layers must be one of"),
+        ({"width": 65}, "width must be a multiple of 2 as n_heads is 2, but is 65: pass 64, say, or another n_heads"),
+        ({"width": 6, "positions": "rotary"}, "width must be a multiple of 4 as n_heads is 2 for rotary positions"),
+        ({"dpfp": 16}, "dpfp must be less than 16 for heads of width 8, but is 16: lower it"),
         ({"accumulate": 3}, "accumulate must divide the batch of 4 windows, but is 3"),
         ({"autocast": "float8"}, "autocast must be one of"),
         ({"layers": "linear", "positions": "rotary"}, "positions must be learned or none where no layer is softmax"),

@@ -49,12 +49,51 @@ def test_a_corpus_is_told_in_numbers_and_its_broken_lines_too(folder, tmp_path, 
     assert "line 61 is no JSON" in said.err
 
 
+def test_delimiters_are_typed_as_python_spells_them(tmp_path, capsys):
+    (tmp_path / "text.txt").write_bytes(b"".join(b"one %d\r\n\r\n" % number for number in range(40)))
+    for typed, count in ((r"\n\n", 40), (r"\x0a\u000a", 40), ("e ", 41), (r"\q", 1)):
+        line = (
+            "prepare",
+            tmp_path / "text.txt",
+            "--validation",
+            "0.3",
+            "--delimiter",
+            typed,
+            "--out",
+            tmp_path / str(count),
+        )
+        shutil.rmtree(tmp_path / str(count), ignore_errors=True)
+        code, said = told(capsys, *line)
+        assert code == 0
+        splits = open_corpus(tmp_path / str(count)).index.splits.values()
+        assert sum(split.documents for split in splits) == (count if count > 1 else 2)
+        assert (r"delimiter '\\q' is not in" in said.err) == (count == 1)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--width", "65"), "--width must be a multiple of 4 as --n-heads is 4, but is 65: pass 64, say, or another --n"),
+        (("--n-heads", "3"), "width must be a multiple of 3 as --n-heads is 3, but is 128"),
+        (("--width", "6", "--n-heads", "2", "--positions", "rotary"), "--width must be a multiple of 4 as --n-heads"),
+        (("--dpfp", "300"), "--dpfp must be less than 64 for heads of width 32, but is 300"),
+    ],
+)  # fmt: skip
+def test_sentences_about_settings_name_flags(flags, message, capsys):
+    code, said = told(capsys, "train", "--corpus", "nowhere", *flags)
+    assert code == 2
+    assert message in said.err
+    assert "key_size" not in said.err
+
+
 def test_a_model_is_evaluated_on_a_part_of_a_corpus(folder, capsys):
     code, said = told(capsys, "evaluate", folder / "run", "--corpus", folder / "corpus", "--windows", "20")
     assert code == 0
     found = re.search(r"loss (\S+) ± \S+ nats a token, perplexity (\S+), 20 windows", said.out)
     assert 0 < float(found[1]) < 3.5
-    assert "in-context score" in said.out
+    assert re.search(
+        r"in-context score \S+ ± \S+ \(loss late in a window less the loss early in it, .*: below 0 if", said.out
+    )
     assert "from token     8" in said.out
     code, said = told(capsys, "evaluate", folder / "run", "--corpus", folder / "nowhere")
     assert (code, said.out) == (2, "")
@@ -66,6 +105,7 @@ def test_a_model_goes_on_with_a_prompt_the_same_way_for_the_same_seed(folder, ca
     (code, first), (_, again), (_, other) = (told(capsys, *line, seed) for seed in (1, 1, 2))
     assert code == 0
     assert first.out.startswith("9 gr")
+    assert "--device auto takes c" in first.err
     assert first.out == again.out != other.out
     code, said = told(capsys, "sample", folder / "run", "--tokens", "100")
     assert code == 2

@@ -1,5 +1,6 @@
 """Language models of numbers: causal, refused in a sentence, and learners by their probabilities."""
 
+import contextlib
 import dataclasses
 import re
 
@@ -10,6 +11,7 @@ from hypothesis import given, strategies as st
 from mesascope.adapters import FORMATS, NumberWords, from_language_model
 from mesascope.errors import ArgumentError, ArgumentTypeError
 from mesascope.nets import AttentionConfig, CausalTransformerConfig, LanguageModelConfig
+from mesascope.ops.checks import without_reading_values
 from mesascope.records import from_record, to_record
 from mesascope.streams import stream
 from mesascope.tasks import Context, LinearRegression
@@ -124,6 +126,21 @@ def test_places_differ():
 def test_tokens_that_it_cannot_read_are_refused(tokens, message):
     with pytest.raises(ArgumentError, match=f"^{re.escape(message)}$"):
         built()(tokens)
+
+
+def test_tokens_are_checked_before_a_device_reads_them_and_not_in_training(monkeypatch):
+    """A device ends the process where a number is none of the vocabulary, and a check in training costs a transfer."""
+    model, tokens, read = built().eval(), torch.full((1, 3), 202), []
+    monkeypatch.setattr(torch.nn.Embedding, "forward", lambda self, tokens: read.append(tokens))
+    with pytest.raises(ArgumentError, match="tokens must be from 0 to 201, but is"):
+        model(tokens)
+    assert not read
+    monkeypatch.setattr("mesascope.nets.language_model.require_tokens", lambda *given: read.append(given))
+    for network, around in ((model.train(), contextlib.nullcontext), (model.eval(), without_reading_values)):
+        read.clear()
+        with around(), contextlib.suppress(AttributeError):  # no embedded tokens
+            network(tokens)
+        assert len(read) == 1
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -260,3 +260,16 @@ def test_initial_weights_of_a_learner_are_read_in_the_precision_of_its_tokens():
         net(*episode[:2]),
         config.build(stream(0, "init"))(*episode[:2]) + net.tokens(*episode[:2])[-1].query[..., :3] @ start.float().mT,
     )
+
+
+@pytest.mark.parametrize("attention", ["linear", "softmax"])
+@pytest.mark.parametrize("key_size", [2, 5])
+def test_a_network_of_its_own_products_and_its_one_repetition_are_the_same_network(attention, key_size):
+    """Nothing that a network computes with is lost on the way: neither the scale of scores nor damping."""
+    net = random_net(attention=attention, key_size=key_size, damping=0.5, mlp=2)
+    context, query = normal(3, 7, 5, name="context"), normal(3, 2, 5, name="query")
+    again = net.with_products(net.products())
+    torch.testing.assert_close(again(context, query), net(context, query))
+    torch.testing.assert_close(again.products(), net.products())
+    torch.testing.assert_close(net.repeated(1)(context, query), net(context, query))
+    assert net.repeated(3, damping=0.5).config.damping == 0.25

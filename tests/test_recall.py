@@ -1,5 +1,6 @@
 """The yardstick's tasks: what is asked can be answered from what was read, and from nothing else."""
 
+import json
 import math
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import given, settings, strategies as st
 
 from mesascope.errors import ArgumentError
 from mesascope.language import AssociativeRecall, Automata, Copying, asked_accuracy, asked_each, asked_loss, layered
+from mesascope.records import from_record, to_record
 from mesascope.streams import stream
 from mesascope.training import Ensemble
 
@@ -100,3 +102,8 @@ def test_impossible_sizes_are_refused():
         Automata(tokens=1)
     with pytest.raises(ArgumentError, match="tasks must have shape"):
         asked_loss(torch.nn.Identity(), torch.zeros(3, 4, dtype=torch.long))
+
+
+@pytest.mark.parametrize("family", [AssociativeRecall(3, 5), Copying(4, 6), Automata(states=2)])
+def test_tasks_of_tokens_are_read_back_from_their_records(family):
+    assert from_record(json.loads(json.dumps(to_record(family)))) == family

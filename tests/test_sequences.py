@@ -521,3 +521,11 @@ def test_a_mesa_member_that_diverges_lets_the_others_train_on():
             pair = fit(EnsembleState(nets, half_mse, plan), batches, plan)
         for name, weight in alone.weights.items():
             torch.testing.assert_close(pair.weights[name][1], weight[0], rtol=1e-4, atol=1e-5)
+
+
+def test_a_ridge_that_linear_heads_do_not_use_leaves_their_products_readable():
+    heads = AttentionConfig(width=9, n_heads=2, ridge=0.3, ridge_kind="constant", ridge_per_dimension=True)
+    config = CausalTransformerConfig(heads, 2, "linear")
+    net = SequencePredictor(SequencePredictorConfig(config, 3, ("blank", "now", "before")), stream(0, "init"))
+    sequence = torch.randn(2, 6, 3, generator=stream(0, "sequence"))
+    torch.testing.assert_close(net.with_products(net.products())(sequence), net(sequence), rtol=1e-4, atol=1e-5)

@@ -108,7 +108,7 @@ class Train:
                 raise ArgumentError("out must be given where several processes train, but is not: pass --out DIR.")
             run = by_first(lambda: self._run(folder), lambda: resume_language_run(folder))
             if is_first_process():
-                print(f"run directory: {run.path}", flush=True)
+                print(f"run directory: {run.path}\ndevice: {run.config['device']}", flush=True)
             try:
                 train_language_model(run)
             except (KeyboardInterrupt, OSError) as stop:

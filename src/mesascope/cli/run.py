@@ -61,7 +61,7 @@ class RunStudy:
                     f"--resume must name a run of {study.name}, but {self.resume} is one of {found.name}: "
                     f"{_resume_command(run)}."
                 )
-        print(f"{study.question}\nrun directory: {run.path}", flush=True)
+        print(f"{study.question}\nrun directory: {run.path}\ndevice: {run.config['device']}", flush=True)
         try:
             records = run_study(study, settings, run)
         except (KeyboardInterrupt, OSError) as stop:

@@ -27,7 +27,7 @@ from mesascope.ops.checks import without_reading_values
 from mesascope.records import from_record, to_record, with_plain_numbers
 from mesascope.runs import Run
 from mesascope.runs.checkpoints import TrainingCheckpoints
-from mesascope.runs.provenance import available_device, made_with, tell_device, tell_of_other_packages
+from mesascope.runs.provenance import available_device, made_with, tell_of_other_packages
 from mesascope.shapes import Tensor
 from mesascope.streams import stream
 from mesascope.training import (
@@ -160,9 +160,7 @@ def new_language_run(
         corpus.verify(split)
     question = f"A language model: {settings.layers}"
     record = {"settings": to_record(settings), "seed": seed, "question": question, "tokens": corpus.checksum}
-    run = Run.create(out, "training", record | made)
-    tell_device(device, made["device"])
-    return run
+    return Run.create(out, "training", record | made)
 
 
 def resume_language_run(folder: str | Path) -> Run:

@@ -229,7 +229,12 @@ class SequencePredictor(HasPoints, Pretrained):
         return -tokens[..., : self.config.d] if self.w_out is None else rows_times(tokens, self.w_out.mT)
 
 
+# Fields of heads that linear attention takes no notice of.
+_RIDGE = ("ridge", "ridge_floor", "ridge_per_dimension", "ridge_kind")
+
+
 def _plain(heads: AttentionConfig) -> AttentionConfig:
-    """These heads, but for how many and how large they are, how they start and what they check."""
+    """These heads, but for their number, sizes, start and checks, and the ridge, which only mesa layers use."""
     sizes: dict[str, Any] = {"width": 1, "n_heads": 1, "key_size": None, "value_size": None, "n_kv_heads": None}
-    return dataclasses.replace(heads, **sizes, init_scale=1.0, check=True)
+    unused = {name: getattr(AttentionConfig(1), name) for name in ("init_scale", "check", *_RIDGE)}
+    return dataclasses.replace(heads, **sizes, **unused)

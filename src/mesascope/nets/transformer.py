@@ -209,8 +209,9 @@ class Transformer(HasPoints, Pretrained):
         return [Tokens(context, query), *(Tokens(part[..., :n, :], part[..., n:, :]) for part in rows)]
 
     def products(self) -> list[Products]:
-        """W_KQ and W_PV of each layer (looped layers repeat theirs)."""
-        return [products_of(layer.attention) for layer in self.unrolled()]
+        """W_KQ, for scores that softmax divides by the root of the width, and W_PV of each layer; looped ones repeat."""
+        pairs = [(layer.attention.sharpness, products_of(layer.attention)) for layer in self.unrolled()]
+        return [Products(sharpness * w_kq, w_pv) for sharpness, (w_kq, w_pv) in pairs]  # type: ignore[operator]
 
     def with_products(self, products: Sequence[Products]) -> Transformer:
         """A transformer of this architecture whose layers have exactly these W_KQ and W_PV, at full key size.
@@ -239,7 +240,8 @@ class Transformer(HasPoints, Pretrained):
         if len(self.layers) > 1:
             refuse("n_layers", "be 1, or shared, for a layer to be repeated", len(self.layers), "pass a looped net")
         first = {name: getattr(self.config, name + "s")[0] for name in ("attention", "layer_norm")}
-        config = dataclasses.replace(self.config, n_layers=n_layers, shared=True, damping=damping, **first)
+        config = dataclasses.replace(self.config, n_layers=n_layers, shared=True, **first)
+        config = dataclasses.replace(config, damping=self.config.damping * damping)
         looped = Transformer(config, torch.Generator())
         for name, part in self.layers[0].named_children():
             setattr(looped.layers[0], name, part)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
+from torch.nn import functional
 
 from mesascope.errors import refuse, require_count, require_instance
-from mesascope.ops.checks import require_shapes, require_tensors, require_values
+from mesascope.ops.checks import require_finite, require_shapes, require_tensors, require_values
 from mesascope.ops.chunks import NOTHING_LEFT
 from mesascope.shapes import Float, Tensor
 
@@ -71,13 +72,8 @@ def causal_softmax_attention(
     if check:
         require_values(arguments, q.shape[-2])
     wide = torch.promote_types(q.dtype, torch.float32)
-    biased = not (beta is None and log_forget is None and state is None)
+    biased = not (beta is None and state is None)
     bias = q.new_zeros(q.shape[:-1], dtype=wide) if beta is None else _log_strength(beta.to(wide))
-    decay = None
-    if log_forget is not None:
-        clean = log_forget <= NOTHING_LEFT
-        decay, begun = log_forget.to(wide).masked_fill(clean, 0).cumsum(-1), clean.cumsum(-1)
-        bias = bias - decay
     if state is not None:
         _check_state(state, k, v)
         k, v, bias = (
@@ -86,20 +82,33 @@ def causal_softmax_attention(
     t, n = q.shape[-2], k.shape[-2]
     age = torch.arange(n - t, n, device=q.device)[:, None] - torch.arange(n, device=q.device)
     unseen = age < 0 if window is None else (age < 0) | (age >= window)
-    if log_forget is not None:  # what came before a token that forgets everything
-        whose = torch.nn.functional.pad(begun, (n - t, 0))
-        unseen = unseen | (begun[..., :, None] != whose[..., None, :])
     hidden = q.new_zeros(unseen.shape, dtype=wide).masked_fill(unseen, -torch.inf)
+    if log_forget is not None:
+        left = _left(log_forget, n, wide)
+        hidden = hidden + left
     scaled = (q.shape[-1] ** -0.5 if scale is None else scale) * q
     y = _in_blocks(scaled, k, v, bias[..., None, :] if biased else None, hidden, window)
+    if check:
+        require_finite([y])
     if not return_state:
         return y
-    if decay is not None and t:  # from here on, decay counts from the last token
-        bias = (bias + decay[..., -1:]).masked_fill(whose != begun[..., -1:], _UNSEEN)
+    if log_forget is not None and t:  # from here on, decay counts from the last token
+        bias = (bias + left[..., -1, :]).clamp(min=_UNSEEN)
     first = 0 if window is None else max(n - window + 1, 0)
     kept = (k[..., first:, :], v[..., first:, :], bias[..., first:])
     # Copies, lest a window hold on to the memory of the whole prompt.
     return y, SoftmaxState(*(part.clone() if first else part for part in kept))
+
+
+def _left(log_forget: Tensor, n: int, dtype: torch.dtype) -> Float[Tensor, "*batch t n"]:
+    """log g_t / g_i for every token t and the n up to the last, -inf where all was forgotten between.
+
+    Sums are in float64: their differences would lose the digits of tokens far from the first.
+    """
+    clean = log_forget <= NOTHING_LEFT
+    sums = torch.stack([log_forget.double().masked_fill(clean, 0), clean.double()]).cumsum(-1)
+    since, begun = sums[..., :, None] - functional.pad(sums, (n - log_forget.shape[-1], 0))[..., None, :]
+    return since.to(dtype).masked_fill(begun > 0, -torch.inf)
 
 
 def _in_blocks(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, hidden: Tensor, window: int | None) -> Tensor:

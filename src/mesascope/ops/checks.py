@@ -5,15 +5,22 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import torch
 
-from mesascope.errors import ArgumentTypeError, refuse, require_instance
+from mesascope.errors import ArgumentTypeError, NumericalError, refuse, require_instance
 from mesascope.ops.reading import read
 from mesascope.shapes import Tensor
 
-__all__ = ["require_shapes", "require_tensors", "require_values", "values_are_read", "without_reading_values"]
+__all__ = [
+    "require_finite",
+    "require_shapes",
+    "require_tensors",
+    "require_values",
+    "values_are_read",
+    "without_reading_values",
+]
 
 _reading = contextvars.ContextVar("reading", default=True)
 
@@ -76,6 +83,24 @@ def require_shapes(q: Tensor, arguments: Mapping[str, Tensor | None], documents:
             refuse(
                 name, f"have shape {shapes} beside q {tuple(q.shape)}", tuple(tensor.shape), "expand or transpose it"
             )
+
+
+def require_finite(outputs: Iterable[Tensor]) -> None:
+    """Refuse outputs and states beyond the range of their dtypes, by one reading of them all.
+
+    As for `require_values`, where `values_are_read`, and where every member of a mapped axis has such numbers.
+    """
+    given = [part.detach() for part in outputs if part.numel()]
+    if not given or not values_are_read():
+        return
+    rows = read(torch.stack([number.double() for part in given for number in part.aminmax()]))
+    if all(not all(map(math.isfinite, row)) for row in rows):
+        place = next(n for n, number in enumerate(rows[0]) if not math.isfinite(number)) // 2
+        low, high = rows[0][2 * place : 2 * place + 2]
+        raise NumericalError(
+            f"outputs and states must be finite, but lie in [{low:.3g}, {high:.3g}] in {given[place].dtype}: normalise "
+            "keys, use smaller beta or more forgetting, or inputs of a wider dtype."
+        )
 
 
 def require_values(arguments: Mapping[str, Tensor | None], tokens: int) -> None:

@@ -13,15 +13,13 @@ beta_i (v_i - g_i G_0 k_i): a triangular system a chunk. No ratio g_t/g_i exceed
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import torch
 
-from mesascope.errors import NumericalError, require_count, require_instance
-from mesascope.ops.checks import require_shapes, require_tensors, require_values, values_are_read
+from mesascope.errors import require_count, require_instance
+from mesascope.ops.checks import require_finite, require_shapes, require_tensors, require_values
 from mesascope.ops.chunks import cut, decay_weights, decays
-from mesascope.ops.reading import read
 from mesascope.shapes import Float, Tensor
 
 __all__ = ["DeltaState", "LinearState", "causal_linear_attention", "delta_attention", "fast_weights_reference"]
@@ -104,7 +102,7 @@ def delta_attention(
     3 T (C + d) d multiplications and a triangular system a chunk.
 
     Raises:
-        NumericalError: the rule has diverged, as it may for longer keys.
+        NumericalError: the rule has diverged, as it may for longer keys, or left the range of the output's dtype.
 
     Source: Schlag, Irie and Schmidhuber (2021); with forgetting Yang, Kautz and Hatamizadeh (2024).
 
@@ -156,15 +154,10 @@ def _fast_weights(
         gates = (None if part is None else part.to(dtype) for part in (log_forget, beta, start))
         options = {"chunk": chunk, "delta": kind is DeltaState, "keep": return_state}
         y, G = _in_chunks(q.to(dtype), k.to(dtype), v.to(dtype), *gates, **options)
-    if check and y.numel() and values_are_read():
-        extremes = read(torch.stack(y.aminmax()).double())
-        if not any(math.isfinite(low + high) for low, high in extremes):
-            low, high = extremes[0]
-            raise NumericalError(
-                f"outputs must be finite, but lie in [{low:.3g}, {high:.3g}]: normalise keys, or use smaller beta or "
-                "more forgetting."
-            )
-    return (y.to(v.dtype), kind(G)) if return_state else y.to(v.dtype)
+    y = y.to(v.dtype)
+    if check:
+        require_finite([y, G] if return_state else [y])
+    return (y, kind(G)) if return_state else y
 
 
 def _in_chunks(

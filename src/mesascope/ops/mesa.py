@@ -17,7 +17,7 @@ import torch
 
 from mesascope.errors import ArgumentError, refuse, require_choice, require_count, require_instance, require_number
 from mesascope.ops import mesa_series, mesa_steps
-from mesascope.ops.checks import require_shapes, require_tensors, require_values
+from mesascope.ops.checks import require_finite, require_shapes, require_tensors, require_values
 from mesascope.ops.mesa_answers import Plan
 from mesascope.ops.mesa_chunks import Problem, Solution, chunks_of, read_out
 from mesascope.ops.mesa_decode import rooted_step
@@ -100,8 +100,9 @@ def mesa_attention(
             corrects once and gives NaN for chunks without digits, and ``"cg"`` takes all ``iterations``, 30 if None.
 
     Raises:
-        NumericalError: H_t is singular to the precision at hand. Forgetting forgets a decaying regulariser too. Under
-            `torch.func.vmap`, so that the others may go on, what is wrong with one member becomes NaN in its own part.
+        NumericalError: H_t is singular to the precision at hand, or an output leaves the range of its dtype. Forgetting
+            forgets a decaying regulariser too. Under `torch.func.vmap`, so that the others may go on, what is wrong
+            with one member becomes NaN in its own part.
 
     `torch.compile` takes ``"chunk"`` and ``"cg"`` in one graph, without the checks of arguments' values.
 
@@ -127,6 +128,8 @@ def mesa_attention(
         outputs.append(kind(*(part.reshape(_of_states(q, cu_seqlens) + part.shape[2:]) for part in parts)))
     if return_info:
         outputs.append(MesaInfo(count, residual.reshape(q.shape[:-2])))
+    if check:
+        require_finite([outputs[0], *(outputs[1] if return_state else ())])
     return tuple(outputs) if len(outputs) > 1 else outputs[0]
 
 
@@ -183,9 +186,11 @@ def _rooted(
     strength = torch.ones_like(forget) if beta is None else beta.to(dtype)
     with torch.autocast(q.device.type, enabled=False):
         y, x, after = rooted_step(q.to(dtype), k.to(dtype), v.to(dtype), forget, strength, state, check)
+    y = y.to(v.dtype)
     if check:
         mesa_steps.require_known(after.H, x, q)
-    return y.to(v.dtype), after
+        require_finite([y, *after])
+    return y, after
 
 
 def mesa_state(
@@ -207,7 +212,10 @@ def mesa_state(
     with torch.autocast(k.device.type, enabled=False):
         chunks = chunks_of(problem, _CHUNK, [k.shape[-2]])
     parts = (chunks.last_H, chunks.last_G)
-    return kind(*(part.reshape(*k.shape[:-2], *part.shape[2:]) for part in parts))
+    after = kind(*(part.reshape(*k.shape[:-2], *part.shape[2:]) for part in parts))
+    if check:
+        require_finite(after)
+    return after
 
 
 def _states(

@@ -22,7 +22,7 @@ from mesascope.modes import guarded
 from mesascope.records import to_record
 from mesascope.reports import draw_figures, write_report
 from mesascope.runs import Run, open_run
-from mesascope.runs.provenance import available_device, made_with, tell_device, tell_of_other_packages
+from mesascope.runs.provenance import available_device, made_with, tell_of_other_packages
 from mesascope.studies.study import Study
 
 __all__ = ["changed_settings", "conclude", "new_run", "resume_run", "run_study"]
@@ -77,9 +77,7 @@ def new_run(
                 "out): leave it out."
             )
         config["reuse"] = os.path.relpath(other.path.resolve(), Path(path).resolve())
-    run = Run.create(path, "study", config)
-    tell_device(device, made["device"])
-    return run
+    return Run.create(path, "study", config)
 
 
 def resume_run(path: str | Path, study: Study | None = None) -> tuple[Study, Any, Run]:

@@ -17,6 +17,7 @@ from .hidden_dynamics import NonlinearDynamics as NonlinearDynamics, ObservedDyn
 from .linear_dynamics import LinearDynamics as LinearDynamics
 from .linear_regression import LinearRegression as LinearRegression
 from .real_tables import RealTable as RealTable
+from .recall import AssociativeRecall as AssociativeRecall, Automata as Automata, Copying as Copying
 from .regression_problems import RegressionProblem as RegressionProblem
 from .sine_waves import SineWaves as SineWaves
 from .switching_images import ImageStream as ImageStream, SwitchingImages as SwitchingImages

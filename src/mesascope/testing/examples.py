@@ -95,6 +95,9 @@ from mesascope.nets import (
 from mesascope.records import facts, registered
 from mesascope.streams import stream
 from mesascope.tasks import (
+    AssociativeRecall,
+    Automata,
+    Copying,
     FewShotImages,
     FewShotSequence,
     LinearDynamics,
@@ -132,6 +135,9 @@ EXAMPLES: dict[str, dict[str, list[Callable[..., Any]]]] = {
             *(lambda name=name: RegressionProblem(name, 3) for name in ("friedman3", "character_regression1")),
         ],
         "sine-waves": [SineWaves, lambda: SineWaves(tied=True)],
+        "associative-recall": [AssociativeRecall],
+        "copying": [Copying],
+        "automata": [Automata],
         "few-shot-sequence": [lambda: FewShotSequence(d=3, pairs=2, tasks=2)],
         "linear-dynamics": [LinearDynamics],
         "nonlinear-dynamics": [lambda: NonlinearDynamics(d=3, length=5)],
