@@ -272,7 +272,7 @@ def test_prompts_are_tuned_where_the_network_is():
 
 
 @pytest.mark.parametrize("there_is", [False, True])
-def test_auto_takes_a_gpu_if_there_is_one(there_is, monkeypatch):
+def test_the_device_that_auto_takes_is_said_in_one_line(there_is, monkeypatch, capsys):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: there_is)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "H100")
     taken = available_device("auto")

@@ -209,7 +209,7 @@ class Transformer(HasPoints, Pretrained):
         return [Tokens(context, query), *(Tokens(part[..., :n, :], part[..., n:, :]) for part in rows)]
 
     def products(self) -> list[Products]:
-        """W_KQ, for scores that softmax divides by the root of the width, and W_PV of each layer; looped ones repeat."""
+        """W_KQ, for scores that softmax divides by the root of the width, and W_PV of each layer; loops repeat."""
         pairs = [(layer.attention.sharpness, products_of(layer.attention)) for layer in self.unrolled()]
         return [Products(sharpness * w_kq, w_pv) for sharpness, (w_kq, w_pv) in pairs]  # type: ignore[operator]
 
