@@ -203,7 +203,7 @@ def test_without_noise_a_few_tasks_show_that_learners_differ():
         ({"budget": 10}, "budget must leave 8 tasks a condition, but is 10: pass 219 or more"),
         ({"tolerance": 0.0}, "tolerance must be greater than 0"),
         ({"level": 2.0}, "level must be at most 1"),
-        ({"candidates": []}, "candidates must have names of their own"),
+        ({"candidates": []}, "candidates must hold one at least"),
         ({"candidates": [NATIVE["mean"]] * 2}, "candidates must have names of their own"),
     ],
 )

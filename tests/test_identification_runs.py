@@ -8,10 +8,10 @@ import torch
 from test_cli import mesascope
 
 from mesascope import learners, open_run
-from mesascope.adapters import from_numpy
+from mesascope.adapters import from_numpy, from_text
 from mesascope.cli import main
 from mesascope.errors import ArgumentError, RunDirectoryError
-from mesascope.identification import Identification, behaviour_of, candidates, identify, untrained
+from mesascope.identification import Candidate, Identification, behaviour_of, candidates, identify, untrained
 from mesascope.runs import find_runs
 from mesascope.streams import stream
 from mesascope.studies import ledger_rows
@@ -53,6 +53,68 @@ def test_it_is_plain_json(found):
     record = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     assert record["names"] == ["ridge least-squares"]
     assert record["sense"] == "runs"
+
+
+def last(context, xq):
+    return context.y[..., -1:, :].expand(*xq.shape[:-1], -1)
+
+
+def last_label(prompt):
+    return prompt.split("Output:")[-2].split()[0]
+
+
+def with_gaps(context, xq):
+    return torch.where(xq[..., :1] > 0.5, torch.nan, learners.LeastSquares()(context, xq))
+
+
+def with_a_kink(context, xq):
+    return learners.LeastSquares()(context, xq) + (0 * xq[..., :1]).abs().sqrt()  # whose derivative is nan
+
+
+# Learners with what can be undefined: tasks of zeros, answers, derivatives, sizes; candidates that never answer.
+ODD = {
+    "labels that are rounded to 0": (from_text(last_label), {"n_context": 5, "d_in": 1}, NAMES, 200),
+    "one candidate": (last, {}, "mean", 250),
+    "a candidate that explodes": (last, {}, "explodes", 250),
+    "a learner that does not answer each task": (with_gaps, {}, "mean", 1200),
+    "a learner without derivatives": (with_a_kink, {}, "mean", 1200),
+    "a learner whose squares vanish": (lambda context, xq: 1e-200 * last(context, xq), {}, "mean", 1200),
+}
+
+
+@pytest.mark.parametrize("case", ODD)
+def test_an_answer_with_undefined_parts_is_plain_json(case, unchecked, tmp_path):
+    learner, settings, names, budget = ODD[case]
+    explodes = Candidate("explodes", lambda: lambda context, xq: 1e200 * last(context, xq))
+    few = [one for one in (*FEW, explodes) if one.name in names]
+    found = identify(learner, LinearRegression(**{"n_context": 4, "d_in": 2, **settings}), few, budget, name="odd")
+    assert Identification.from_dict(json.loads(json.dumps(found.to_dict(), allow_nan=False))) == found
+    assert ("behaviour" in found.unmeasured) == (budget < 1000)
+    if case.startswith("labels"):  # infinite standard errors named every candidate
+        assert found.verdict == "odd: none of the 3 candidates."
+        assert found.verdict.rstrip(".") in found.report(tmp_path / "page.html").read_text()
+    elif budget < 1000:
+        assert found.verdict == f"odd: not {names}, the only candidate."
+
+
+class Zeros(LinearRegression):
+    def sample(self, batch, generator):
+        return super().sample(batch, generator).map(torch.zeros_like)
+
+
+@pytest.mark.parametrize(
+    ("learner", "family", "some", "message"),
+    [
+        (last, Zeros(), FEW, "family must draw labels other than 0"),
+        (last, FAMILY, [], "candidates must hold one at least"),
+        (lambda context, xq: 1e200 * last(context, xq), FAMILY, FEW, "must answer 8 of the family's own tasks with f"),
+    ],
+)
+def test_what_nothing_can_be_measured_of_is_refused(learner, family, some, message, unchecked):
+    with pytest.raises(ArgumentError, match=message):
+        identify(learner, family, some, 2000)
+    with pytest.raises(ArgumentError, match="most_tasks must be at least 2"):
+        Candidate("mean", learners.Mean, most_tasks=1)
 
 
 def test_the_report_is_one_page_that_opens_offline(found, tmp_path):
@@ -124,7 +186,7 @@ def test_what_is_not_measured_is_said():
 
     found = identify(from_numpy(on_arrays), FAMILY, FEW, 6000)
     assert found.names == ("ridge least-squares",)
-    assert found.unmeasured["sensitivities"] == "torch cannot differentiate the learner"
+    assert found.unmeasured["sensitivities"] == "torch cannot differentiate the learner everywhere"
     assert found.likenesses[0].weight_distance.value == pytest.approx(0, abs=1e-9)
     poor = identify(learners.Mean(), FAMILY, FEW, 400)
     assert poor.behaviour == {}

@@ -15,6 +15,7 @@ from PIL import Image
 
 from mesascope.data import cache_folder, images
 from mesascope.data.files import DownloadError, Source, found
+from mesascope.data.folders import visible_files
 from mesascope.data.image_sets import _images
 from mesascope.errors import ArgumentError
 from mesascope.streams import stream
@@ -156,7 +157,7 @@ def test_pictures_of_a_folder_are_read_by_table_and_by_class(folder):
     by_class = images("other", "validation")
     assert by_class.classes == ("cat", "dog")
     assert by_class.pixels[:, 0, 0, 0].tolist() == [150, 50]
-    assert by_class.pixels.shape[-1] == 84
+    assert by_class.pixels.shape == (2, 3, 6, 6)  # as they are
 
 
 def test_what_was_decoded_is_kept_until_a_file_changes(folder):
@@ -176,7 +177,7 @@ def test_a_folder_that_is_laid_out_otherwise_is_refused(folder):
     with pytest.raises(ArgumentError, match=r"dataset must be digits, mnist, .* or a folder, but there is no .*mine"):
         images("mine")
     (folder / "mine").mkdir()
-    with pytest.raises(ArgumentError, match=r"mine must have train.csv .* but .*mine has neither"):
+    with pytest.raises(ArgumentError, match=r"mine must have train.csv .* but has neither"):
         images("mine")
     (folder / "mine" / "train.csv").write_text("picture,class\na.png,cat\n")
     with pytest.raises(ArgumentError, match="must have the columns filename and label"):
@@ -223,11 +224,127 @@ def test_a_cache_that_is_damaged_or_cannot_be_written_is_done_without(folder, mo
         assert torch.equal(images(str(folder / "mine"), size=4).pixels, expected)
 
 
-def test_of_sixteen_bits_the_larger_half_is_taken(folder):
+RED, GREY = (255, 0, 0), 64
+
+
+def kind_of_picture(name):
+    """A 2 x 2 picture of one kind, red or grey, with a white lower row, and the options that it is saved with."""
+    from PIL.Image import Exif, fromarray, new
+
+    shades = np.array([[GREY, GREY], [255, 255]], np.uint8)
+    colours = np.array([[RED, RED], [(255,) * 3] * 2], np.uint8)
+    clear = np.array([[255, 255], [0, 0]], np.uint8)  # the lower row of these is black under nothing
+    black = shades * (clear > 0)
+    turned = Exif()
+    turned[0x112] = 3
+    palette = new("P", (2, 2))
+    palette.putpalette([*RED, 255, 255, 255])
+    palette.putdata([0, 0, 1, 1])
+    return {
+        "grey": (fromarray(shades), {}),
+        "16 bits": (fromarray(shades.astype(np.uint16) * 256 + 200), {}),
+        "grey and clear": (fromarray(np.stack([black, clear], -1), "LA"), {}),
+        "grey, upside down": (fromarray(shades[::-1].copy()), {"exif": turned}),
+        "colour": (fromarray(colours), {}),
+        "colour and clear": (fromarray(np.concatenate([colours * (clear[..., None] > 0), clear[..., None]], -1)), {}),
+        "palette": (palette, {}),
+        "palette and clear": (palette, {"transparency": 1}),
+        "colour, upside down": (fromarray(colours[::-1].copy()), {"exif": turned}),
+    }[name]
+
+
+@pytest.mark.filterwarnings("ignore:'mode' parameter is deprecated")
+@pytest.mark.parametrize(
+    "name",
+    [*("grey", "16 bits", "grey and clear", "grey, upside down"),
+     *("colour", "colour and clear", "palette", "palette and clear", "colour, upside down")],
+)  # fmt: skip
+def test_a_picture_of_any_kind_is_read_as_viewers_show_it(folder, name):
+    picture, options = kind_of_picture(name)
     path = folder / "mine" / "train" / "cat" / "1.png"
     path.parent.mkdir(parents=True)
-    Image.fromarray(np.full((6, 6), 0x4080, np.uint16)).save(path)
-    assert images("mine", size=4).pixels.unique().tolist() == [0x40]
+    picture.save(path, **options)
+    top = (GREY,) if name.startswith(("grey", "16")) else RED
+    pixels = images("mine").pixels
+    assert pixels.shape == (1, len(top), 2, 2)
+    assert pixels[0, :, 0].T.tolist() == [[*top]] * 2
+    assert pixels[0, :, 1].unique().tolist() == [255]
+
+
+def test_a_photograph_is_turned_as_its_camera_says_and_cmyk_becomes_colour(folder):
+    picture(folder / "mine" / "train" / "cat" / "1.png", 0)
+    exif = Image.Exif()
+    exif[0x112] = 6  # turn by 90 degrees clockwise
+    left = np.zeros((16, 16, 3), np.uint8)
+    left[:, :8] = 255
+    Image.fromarray(left).save(folder / "mine" / "train" / "cat" / "2.jpg", exif=exif)
+    Image.new("CMYK", (16, 16), (0, 255, 255, 0)).save(folder / "mine" / "train" / "cat" / "3.jpg")
+    _, turned, red = images("mine", size=16).pixels.float()
+    assert turned[:, :8].mean() > 250
+    assert turned[:, 8:].mean() < 5
+    assert red.mean((1, 2)).tolist() == pytest.approx(RED, abs=3)
+
+
+def test_pictures_that_differ_are_not_taken_as_they_are_without_a_size(folder):
+    picture(folder / "mine" / "train" / "cat" / "1.png", 10)
+    Image.fromarray(np.full((6, 6), 40, np.uint8)).save(folder / "mine" / "train" / "cat" / "2.png")
+    with pytest.raises(
+        ArgumentError, match=r"size must be given .* 6 x 6 in colour and .*2.png is 6 x 6 in grey: pass"
+    ):
+        images("mine")
+    assert images("mine", size=6).pixels.amax((2, 3)).tolist() == [[10] * 3, [40] * 3]
+    picture(folder / "wide" / "train" / "cat" / "1.png", 10)
+    Image.fromarray(np.full((6, 8, 3), 40, np.uint8)).save(folder / "wide" / "train" / "cat" / "1.png")
+    with pytest.raises(ArgumentError, match=r"size must be given unless pictures are square .* is 8 x 6 in colour"):
+        images("wide")
+
+
+def test_a_damaged_picture_is_named(folder):
+    picture(folder / "mine" / "train" / "cat" / "1.png", 10)
+    picture(folder / "mine" / "train" / "cat" / "2.png", 20, size=60)
+    whole = (folder / "mine" / "train" / "cat" / "2.png").read_bytes()
+    (folder / "mine" / "train" / "cat" / "2.png").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ArgumentError, match=r"2.png must be a picture, but is not \(.*\): restore or remove it"):
+        images("mine", size=6)
+
+
+def test_hidden_files_and_folders_are_no_pictures_and_no_classes(folder):
+    for name in ("cat/1.png", "dog/1.png", "cat/._1.png", ".ipynb_checkpoints/1.png", ".git/1.png", "__MACOSX/1.png"):
+        picture(folder / ".mine" / "train" / name, 10)  # a hidden folder that is named itself is read
+    (folder / ".mine" / "train" / "cat" / "Thumbs.db").write_text("no picture")
+    found = images(str(folder / ".mine"))
+    assert found.classes == ("cat", "dog")
+    assert len(found.pixels) == 2
+    assert visible_files(folder / ".mine", "**/*.png") == sorted((folder / ".mine").glob("train/[cd]*/1.png"))
+
+
+def test_a_path_is_a_folder_and_a_name_is_looked_for_among_the_data(folder, tmp_path, monkeypatch):
+    picture(folder / "split" / "train" / "cat" / "1.png", 10)
+    for place, shade in (("here", 20), ("home", 30), ("there", 40)):
+        picture(tmp_path / place / "split" / "train" / "cat" / "1.png", shade)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path / "here")
+    assert [int(images(one).pixels.max()) for one in ("split", "./split", "split/", "~/split")] == [10, 20, 20, 30]
+    monkeypatch.chdir(tmp_path / "there")  # what is kept in memory is of the other folder
+    assert int(images("./split").pixels.max()) == 40
+    with pytest.raises(ArgumentError, match=r"dataset must name a folder, but .*there/none is not there: correct"):
+        images("./none")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("cat/1.png", r"but has the classes cat in no part: move their folders into .*mine.train"),
+        ("train/cat/1.npy", r"but has the array 1.npy: save its images as pictures, with PIL"),
+        ("train.zip", "but has train.zip: unpack it"),
+        ("train/cat/1.heic", "but has neither: lay it out so, with pictures that end in .bmp"),
+    ],
+)
+def test_a_folder_without_pictures_in_parts_is_told_what_to_do(folder, name, message):
+    (folder / "mine" / name).parent.mkdir(parents=True)
+    (folder / "mine" / name).write_bytes(b"")
+    with pytest.raises(ArgumentError, match=rf"mine must have train.csv .* or train/CLASS/PICTURE, {message}"):
+        images("mine")
 
 
 class _Files(BaseHTTPRequestHandler):

@@ -1,4 +1,5 @@
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from mesascope.learners import (
     OnlineGradientDescent,
     RecursiveLeastSquares,
     Zero,
+    tune,
 )
 from mesascope.lenses import (
     access,
@@ -467,3 +469,39 @@ def test_the_error_of_a_median_is_that_of_resampling():
     resampled = [np.median(rng.choice(values.numpy(), values.numel())) for _ in range(200)]
     assert numbers.mean() == pytest.approx(values.median().item(), rel=1e-3)
     assert numbers.std() / values.numel() ** 0.5 == pytest.approx(np.std(resampled), rel=0.2)
+
+
+@dataclass(frozen=True)
+class Alike:
+    """Tasks whose labels are all the same."""
+
+    label: float = 0.0
+
+    def sample(self, batch, generator):
+        tasks = LinearRegression(n_context=6, d_in=2).sample(batch, generator)
+        x, y = tasks.context
+        return Episode(Context(x, torch.full_like(y, self.label)), tasks.xq, torch.full_like(tasks.yq, self.label))
+
+
+@pytest.mark.parametrize(("label", "exact"), [(0.0, {"mean", "zero"}), (2.0, {"mean"})])
+def test_a_ratio_to_a_learner_without_errors_is_left_out(label, exact):
+    """On labels that are all 0, or all the same, some learners make no error; all other numbers are finite."""
+    others = {"mean": Mean(), "zero": Zero()}
+    found = compare(GradientDescent(2, 0.3), others, Alike(label), tasks=20)
+    assert {name for name, row in found.rows.items() if row.mse_ratio is None} == exact
+    for row in found.rows.values():
+        assert all(math.isfinite(one["value"]) and math.isfinite(one["stderr"]) for one in row.table())
+        assert ("mse_ratio" in row.table()["quantity"]) == (row.mse_ratio is not None)
+    assert repr(found).count(" -") == (len(exact) if label else 0)
+    assert found._repr_html_()
+    tasks = Alike(label).sample(5, stream(0, "alike"))
+    assert agreement(GradientDescent(2, 0.3), Mean(), tasks).mse_ratio is None
+    swept = sweep({"gd": GradientDescent(2, 0.3), "mean": Mean()}, Alike(), {"label": [label]}, tasks=5)
+    with pytest.raises(ArgumentError, match=r"mean must have a mse other than 0 for a ratio, .*: use difference\('gd'"):
+        swept.ratio("gd", "mean")
+    assert swept.difference("gd", "mean")[0, 0].nominal_value >= 0
+
+
+def test_nothing_is_tuned_on_labels_that_are_all_zero():
+    with pytest.raises(ArgumentError, match="family must draw labels other than 0, but those of Alike are all 0"):
+        tune(GradientDescent(2, 0.3), Alike(), tasks=20)

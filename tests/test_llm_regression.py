@@ -12,8 +12,9 @@ from mesascope.learners import LeastSquares
 from mesascope.records import registered
 from mesascope.streams import stream
 from mesascope.studies import new_run, run_study
-from mesascope.studies.identifying.llm_regression import LanguageRegression
+from mesascope.studies.identifying.llm_regression import LanguageRegression, _regret, _table
 from mesascope.studies.identifying.regression_text import family, label_loss, network, tokens_of, words
+from mesascope.studies.identifying.regressors import LABELS, MODEL, PAIRS, SLOW
 from mesascope.training import Ensemble
 
 pytest.importorskip("openai")
@@ -82,6 +83,17 @@ def test_an_algorithm_behind_a_server_is_named(tmp_path, unchecked):
     assert np.abs(errors["model"] - errors["bayes"]).max() < 0.051  # answers have one decimal
     assert run.results["names"]["error"].shape == (2, 3)
     assert "some-model" in (run.path / "config.json").read_text()
+
+
+def test_a_model_is_compared_with_references_on_the_tasks_that_it_answered():
+    """Every fifth task is a hundred times as hard, and the model answers none of these."""
+    hard = np.where(np.arange(50) % 5, 1.0, 100.0)
+    references = {name: np.tile(2 * hard, (1, PAIRS, 1)) for name in LABELS}
+    model = np.where(hard > 1, np.nan, 3.0) * np.ones((1, PAIRS, 1))
+    found = {"errors": {MODEL: model, "label": references["linear"] + hard, **references}}
+    np.testing.assert_allclose(_regret(found)[0], np.arange(1, PAIRS + 1))
+    found["whole"] = dict.fromkeys(SLOW, references["linear"][:, 0, :40])
+    np.testing.assert_allclose(np.nanmean(_table(found)["errors"], -1), [[3.0] + [2.0] * (len(LABELS) + len(SLOW))])
 
 
 @pytest.mark.parametrize("given", [{"model": "a"}, {"base_url": "http://localhost:1/v1"}])

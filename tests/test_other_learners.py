@@ -239,3 +239,18 @@ def test_learners_take_any_sizes(n, d, d_out, m):
         answer = learner(context, xq)
         assert answer.shape == (2, m, d_out)
         assert torch.isfinite(answer).all()
+
+
+def test_the_lasso_sweeps_only_over_tasks_whose_weights_still_move(monkeypatch):
+    """Without its path, coordinate descent finds the same minimum; one task takes longer than the others."""
+    tasks, seen, sweep = episode(), [], Lasso._sweep
+    tasks.context.x[2, :, 1] = tasks.context.x[2, :, 0] + 0.1 * tasks.context.x[2, :, 1]
+    expected = Lasso(0.01)(tasks.context, tasks.xq)
+    monkeypatch.setattr(Lasso, "_sweep", lambda self, *parts: seen.append(len(parts[0])) or sweep(self, *parts))
+    monkeypatch.setattr(Lasso, "_path", lambda self, gram, correlation: torch.zeros_like(correlation))
+    torch.testing.assert_close(Lasso(0.01)(tasks.context, tasks.xq), expected, rtol=1e-7, atol=1e-9)
+    assert seen == sorted(seen, reverse=True)
+    assert (seen[0], seen[-1]) == (5, 1)
+    monkeypatch.setattr("mesascope.learners.sparse._MOST_SWEEPS", len(seen) - 1)
+    with pytest.raises(NumericalError, match=r"has not for 1 of 5 tasks at alpha 0.01: use a larger alpha or float64"):
+        Lasso(0.01)(tasks.context, tasks.xq)

@@ -1,11 +1,17 @@
 """Everything registered keeps its contract."""
 
+import dataclasses
 import json
 
+import numpy as np
 import pytest
 import torch
 
+from mesascope import compare, identify
 from mesascope.constructions import Construction
+from mesascope.errors import ArgumentTypeError
+from mesascope.identification import candidates
+from mesascope.learners import GradientDescent, LeastSquares, Mean
 from mesascope.nets import (
     Alternating,
     AttentionConfig,
@@ -19,7 +25,7 @@ from mesascope.records import facts, from_record, registered, to_record
 from mesascope.streams import stream
 from mesascope.tasks import LinearDynamics, LinearRegression
 from mesascope.testing import check_family, check_learner, check_predictor, examples
-from mesascope.training import Ensemble, half_mse
+from mesascope.training import Ensemble, Training, half_mse
 
 ATTENTIONS = list(registered("attention"))
 
@@ -36,6 +42,56 @@ def test_a_record_is_the_inverse_of_its_config(kind):
         record = json.loads(json.dumps(to_record(config)))
         assert (record["kind"], record["name"]) == (kind, name)
         assert from_record(record) == config
+
+
+def in_numpy(value):
+    """Numbers and truth values as NumPy's, in tuples and nested configs too."""
+    if isinstance(value, bool | int | float):
+        return np.array(value)[()]
+    if dataclasses.is_dataclass(value):
+        return dataclasses.replace(value, **{name: in_numpy(one) for name, one in fields(value).items()})
+    return tuple(map(in_numpy, value)) if type(value) is tuple else value
+
+
+def fields(config):
+    return {field.name: getattr(config, field.name) for field in dataclasses.fields(config) if field.init}
+
+
+KINDS = ("family", "net", "layout", "method", "learner", "predictor")
+
+
+# One of these holds a function, and so has no record.
+PLAIN = [(name, build) for kind in KINDS for name, build in examples(kind) if name != "kernel-gradient-descent"]
+
+
+@pytest.mark.parametrize(("name", "build"), PLAIN)
+def test_numpys_scalars_are_kept_as_plain_numbers(name, build, unchecked):
+    config = build()
+    if dataclasses.is_dataclass(config):
+        again = in_numpy(config)
+        assert (again, repr(again)) == (config, repr(config))
+    else:
+        held = {key: getattr(config, key) for key in to_record(config) if key not in ("kind", "name")}
+        given = {key: one.tolist() if isinstance(one, torch.Tensor) else in_numpy(one) for key, one in held.items()}
+        again = type(config)(**given)
+    assert json.dumps(to_record(again)) == json.dumps(to_record(config))
+
+
+@pytest.mark.parametrize("count", [np.int64, np.uint8])
+def test_counts_and_numbers_of_numpy_are_taken_as_arguments(count, unchecked):
+    family = LinearRegression(n_context=count(6))
+    assert family == LinearRegression(n_context=6)
+    assert hash(family) == hash(LinearRegression(n_context=6))
+    assert Training(count(200), count(3), learning_rate=np.float32(0.5)) == Training(200, 3, learning_rate=0.5)
+    gd, tenth = GradientDescent(count(2), np.float32(0.1)), LeastSquares(np.float32(0.1))
+    assert tenth.ridge == float(np.float32(0.1))
+    assert type(tenth.ridge) is float
+    assert compare(gd, {"other": tenth}, family, tasks=count(200)).rows["other"].mse_ratio.n == 200
+    few = [one for one in candidates(sklearn=False) if one.name == "mean"]
+    assert identify(Mean(), family, few, count(250), count(1), tolerance=np.float32(0.25)).names == ("mean",)
+    for value in (np.array(6), torch.tensor(6), np.float64(6), np.True_):
+        with pytest.raises(ArgumentTypeError, match="n_context must be an integer, but is"):
+            LinearRegression(n_context=value)
 
 
 @pytest.mark.parametrize(("name", "build"), examples("attention"))

@@ -9,6 +9,7 @@ from mesascope.errors import ArgumentError, ArgumentTypeError
 from mesascope.streams import stream
 from mesascope.tasks import Context, Episode, LinearRegression, SineWaves, check_episode, check_inputs
 from mesascope.tasks.draws import INPUT_LAWS, symmetric_uniform
+from mesascope.testing import check_family
 
 
 @settings(max_examples=30, deadline=None)
@@ -200,3 +201,14 @@ def test_tied_sine_waves_have_one_number_a_task():
 def test_sine_waves_refuse_what_they_cannot_draw(wrong):
     with pytest.raises(ArgumentError, match=next(iter(wrong))):
         SineWaves(**wrong)
+
+
+@dataclasses.dataclass(frozen=True)
+class OneAtLeast(LinearRegression):
+    def sample(self, batch, generator):
+        assert batch > 0
+        return super().sample(batch, generator)
+
+
+def test_a_family_that_draws_no_empty_batch_keeps_the_contract():
+    check_family(OneAtLeast(n_context=4))

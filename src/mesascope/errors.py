@@ -8,9 +8,10 @@ from __future__ import annotations
 import difflib
 import importlib
 import math
+import sys
 from collections.abc import Iterable
 from types import ModuleType, UnionType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 __all__ = [
     "ArgumentError",
@@ -19,6 +20,7 @@ __all__ = [
     "MissingPackageError",
     "NumericalError",
     "RunDirectoryError",
+    "plain",
     "refuse",
     "require_callable",
     "require_choice",
@@ -61,7 +63,10 @@ def shown(value: object) -> str:
     >>> shown([[1.0, 2.0]] * 20)
     '[[1.0, 2.0], [1.0, 2.0], [1.0, 2.0], [1.0, 2.0], [1.0, 2.0], [1.0, 2.0], [1....'
     """
-    line = " ".join(repr(value).split())
+    try:
+        line = " ".join(repr(value).split())
+    except Exception:  # of an object that is half built
+        line = f"a {type(value).__name__}"
     return line if len(line) <= 80 else f"{line[:77]}..."
 
 
@@ -75,14 +80,27 @@ def refuse(argument: str, rule: str, value: object, remedy: str) -> NoReturn:
     raise ArgumentError(f"{argument} must {rule}, but is {shown(value)}: {remedy}.")
 
 
-def require_count(argument: str, value: object, *, least: int = 1) -> None:
-    """Refuse anything but an integer of at least ``least``."""
+def plain(value: Any) -> Any:
+    """A scalar of NumPy as the Python number, bool or text that it is; anything else as it is."""
+    numpy = sys.modules.get("numpy")  # there are no such scalars before it is imported
+    return value.item() if numpy is not None and isinstance(value, numpy.generic) else value
+
+
+def require_count(argument: str, value: object, *, least: int = 1) -> int:
+    """``value``, if it is an integer of at least ``least``, as a plain Python one.
+
+    >>> import numpy
+    >>> require_count("steps", numpy.int64(6))
+    6
+    """
+    value = plain(value)
     if isinstance(value, bool) or not isinstance(value, int):
         raise ArgumentTypeError(
             f"{argument} must be an integer, but is {shown(value)} ({type(value).__name__}): pass a whole number."
         )
     if value < least:
         refuse(argument, f"be at least {least}", value, "pass a larger whole number")
+    return value
 
 
 def require_instance(argument: str, value: object, kind: type | UnionType, remedy: str = "pass one") -> None:
@@ -92,7 +110,7 @@ def require_instance(argument: str, value: object, kind: type | UnionType, remed
     Traceback (most recent call last):
     mesascope.errors.ArgumentTypeError: config must be of type dict, but is 8 (int): pass one.
     """
-    if not isinstance(value, kind):
+    if not isinstance(plain(value), kind):
         own = type(value).__name__
         found = f"{value!r} ({own})" if len(repr(value)) < 80 else f"of type {own}"
         named = " or ".join(one.__name__ for one in (kind.__args__ if isinstance(kind, UnionType) else (kind,)))
@@ -112,8 +130,9 @@ def require_callable(argument: str, value: object) -> None:
 
 def require_number(
     argument: str, value: object, *, above: float = -math.inf, least: float = -math.inf, most: float = math.inf
-) -> None:
-    """Refuse anything but a finite number in (above, inf) and [least, most]."""
+) -> float:
+    """``value``, if it is a finite number in (above, inf) and [least, most], as a plain Python one."""
+    value = plain(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ArgumentTypeError(
             f"{argument} must be a number, but is {shown(value)} ({type(value).__name__}): pass a float."
@@ -126,6 +145,7 @@ def require_number(
         refuse(argument, f"be at least {least:g}", value, "pass a larger number")
     if value > most:
         refuse(argument, f"be at most {most:g}", value, "pass a smaller number")
+    return value
 
 
 def require_double(device: object) -> None:

@@ -19,10 +19,10 @@ from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
 
 import msgspec
 
-from mesascope.errors import ArgumentError, ArgumentTypeError, require_choice
+from mesascope.errors import ArgumentError, ArgumentTypeError, plain, require_choice
 from mesascope.modes import guarded
 
-__all__ = ["Registered", "facts", "from_record", "register", "registered", "to_record", "updated"]
+__all__ = ["Registered", "facts", "from_record", "register", "registered", "to_record", "updated", "with_plain_numbers"]
 
 _T = TypeVar("_T")
 
@@ -95,9 +95,31 @@ def register(kind: str, name: str, **facts: Any) -> Callable[[_T], _T]:
         elif inspect.isfunction(own := getattr(target, method, None)):
             setattr(target, method, guarded(own, meta=kind == "net"))
         entries[name] = Registered(target, MappingProxyType(dict(facts)))
-        return target
+        return with_plain_numbers(target) if isinstance(target, type) else target  # not a study
 
     return put
+
+
+def with_plain_numbers(target: _T) -> _T:
+    """A decorator of frozen dataclasses that check their fields: NumPy's scalars become Python's before that.
+
+    `register` applies it to what it registers.
+    """
+    check = getattr(target, "__post_init__", None)
+    if not dataclasses.is_dataclass(target) or check is None or hasattr(check, "plain"):
+        return target
+
+    @functools.wraps(check)
+    def made_plain(self: Any) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            whole = type(value)(map(plain, value)) if type(value) in (list, tuple) else plain(value)
+            object.__setattr__(self, field.name, whole)
+        check(self)
+
+    made_plain.plain = True  # type: ignore[attr-defined]
+    target.__post_init__ = made_plain  # type: ignore[attr-defined]
+    return target
 
 
 def registered(kind: str) -> dict[str, Any]:
@@ -126,6 +148,7 @@ def to_record(config: Any) -> Any:
         return {str(key): to_record(value) for key, value in config.items()}
     if isinstance(config, list | tuple):
         return [to_record(value) for value in config]
+    config = plain(config)
     if config is None or isinstance(config, bool | int | float | str):
         return config
     found = None if isinstance(config, type) else _identity(type(config))

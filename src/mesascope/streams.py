@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 
-import numpy as np
 import torch
 
 from mesascope.errors import ArgumentError, require_count, require_double, require_instance
@@ -29,7 +28,7 @@ def stream(seed: int, name: str, step: int = 0, device: torch.device | str = "cp
     True
     """
     for argument, value in (("seed", seed), ("step", step)):
-        require_count(argument, int(value) if isinstance(value, np.integer) else value, least=0)
+        require_count(argument, value, least=0)
     require_instance("name", name, str)
     generator = generator_on(device)
     digest = hashlib.sha256(f"{seed}/{name}/{step}".encode()).digest()

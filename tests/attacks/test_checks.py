@@ -103,11 +103,11 @@ FAMILIES = {
         lambda b, g: tuple(PAIRS.sample(b, g))
     ),
     "family must draw as many tasks as it is asked for, 8, but Odd drew 9": Odd(lambda b, g: PAIRS.sample(b + 1, g)),
-    "family must draw as many tasks as it is asked for, 0, but Odd drew 1": Odd(
-        lambda b, g: PAIRS.sample(max(b, 1), g)
+    "family must draw as many tasks as it is asked for, 1, but Odd drew 2": Odd(
+        lambda b, g: PAIRS.sample(max(b, 2), g)
     ),
     "family must draw as many tasks as it is asked for, 3, but Odd drew 8": Odd(
-        lambda b, g: PAIRS.sample(8 if b else 0, g)
+        lambda b, g: PAIRS.sample(8 if b == 3 else b, g)
     ),
     "a family must draw 8 tasks, but Odd raised TypeError": Odd(lambda b: PAIRS.sample(b, None)),
     "a family must draw as many tasks as it is asked for, 8, but y is (7, 5, 1)": replaced(y=lambda y: y[1:]),

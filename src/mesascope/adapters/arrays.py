@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 
 from mesascope.errors import ArgumentError, refuse, require_callable
@@ -12,7 +13,7 @@ from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
 from mesascope.tasks.asking import named
 
-__all__ = ["from_numpy"]
+__all__ = ["from_numpy", "predicted"]
 
 
 def from_numpy(function: Callable[..., Any]) -> NumpyLearner:
@@ -50,13 +51,23 @@ class NumpyLearner:
         return torch.stack(answers).reshape(shape).to(xq) if answers else xq.new_zeros(shape)
 
     def _answer(self, task: list[Any], shape: tuple[int, ...]) -> Tensor:
-        answer = self.function(*task)
-        try:
-            found = torch.as_tensor(answer, dtype=torch.float64)
-        except (TypeError, ValueError, RuntimeError):
-            raise ArgumentError(
-                f"{self.__name__} must return numbers {shape}, but returned a {type(answer).__name__}: return an array."
-            ) from None
-        if found.shape != shape and (shape[-1] != 1 or found.shape != shape[:1]):
-            refuse(f"what {self.__name__} returns", f"have shape {shape}", tuple(found.shape), "return (m, dy)")
-        return found.reshape(shape)
+        return predicted(self.__name__, self.function(*task), shape)
+
+
+def predicted(name: str, answer: Any, shape: tuple[int, ...]) -> Float[Tensor, "m dy"]:
+    """Predictions that ``name`` returned as an array, a tensor or lists, in float64; without the last axis if dy = 1.
+
+    Raises:
+        ArgumentError: they are no real numbers, or have another shape than ``(m, dy)``.
+    """
+    try:
+        found = np.asarray(answer.detach().cpu().double() if isinstance(answer, Tensor) else answer)
+    except (TypeError, ValueError, RuntimeError):
+        found = np.array(None)
+    if found.dtype.kind not in "biuf":
+        raise ArgumentError(
+            f"{name} must return numbers {shape}, but returned a {type(answer).__name__}: return an array."
+        )
+    if found.shape != shape and (shape[-1] != 1 or found.shape != shape[:1]):
+        refuse(f"what {name} returns", f"have shape {shape}", found.shape, "return (m, dy)")
+    return torch.as_tensor(found.astype(np.float64)).reshape(shape)

@@ -59,7 +59,7 @@ class Calls:
         for argument, value in (("most_calls", most_calls), ("most_tokens", most_tokens)):
             if value is not None:
                 require_count(argument, value, least=0)
-        require_count("concurrency", concurrency)
+        concurrency = require_count("concurrency", concurrency)
         self.model, self.name, self.batched, self.concurrency = model, name, batched, concurrency
         self.most_calls, self.most_tokens = most_calls, most_tokens
         self.cache = None if cache is None else Path(cache)

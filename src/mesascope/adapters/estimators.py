@@ -6,9 +6,11 @@ from typing import Any
 
 import torch
 
+from mesascope.adapters.arrays import predicted
 from mesascope.errors import ArgumentTypeError, require_package, shown
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
+from mesascope.tasks.asking import UnansweredError, raised
 
 __all__ = ["from_sklearn"]
 
@@ -17,7 +19,8 @@ def from_sklearn(estimator: Any) -> SklearnLearner:
     """A learner that fits a clone of a scikit-learn regressor to each context and has it predict the queries.
 
     It fits one task after another: pass ``compare(..., tasks=500)`` to a slow one. One that draws at random should have
-    its ``random_state`` set, or the same call gives other answers. Predicts 0 from an empty context.
+    its ``random_state`` set, or the same call gives other answers. Predicts 0 from an empty context. Arrays have the
+    context's precision, and single precision if that is lower.
 
     Args:
         estimator: an estimator with ``fit`` and ``predict``, or a pipeline of such; it stays as it is.
@@ -25,10 +28,18 @@ def from_sklearn(estimator: Any) -> SklearnLearner:
     Raises:
         MissingPackageError: scikit-learn is not installed; ``pip install 'mesascope[sklearn]'``.
         ArgumentTypeError: what is no regressor, or a class in place of an instance.
+        ArgumentError: when it is called: the estimator raised an error, or returned no numbers ``(m, dy)``.
     """
     require_package("sklearn", "from_sklearn", "'mesascope[sklearn]'")
-    if isinstance(estimator, type) or not all(hasattr(estimator, name) for name in ("fit", "predict", "get_params")):
-        remedy = f"pass {estimator.__name__}()" if isinstance(estimator, type) else "pass a regressor of scikit-learn"
+    # Some instances show predict only once they are fitted: their class has it.
+    both = (estimator, type(estimator))
+    missing = [name for name in ("fit", "predict", "get_params") if not any(hasattr(one, name) for one in both)]
+    if isinstance(estimator, type) or missing:
+        remedy = "pass a regressor of scikit-learn"
+        if isinstance(estimator, type):
+            remedy = f"pass {estimator.__name__}()"
+        elif missing == ["get_params"]:
+            remedy = "make sklearn.base.BaseEstimator its base"
         raise ArgumentTypeError(
             f"estimator must have the methods fit, predict and get_params, but is {shown(estimator)}: {remedy}."
         )
@@ -41,7 +52,7 @@ def from_sklearn(estimator: Any) -> SklearnLearner:
 
 
 def _kind(estimator: Any) -> str | None:
-    """What it says that it is, as scikit-learn from 1.6 on or before it asks; None for one that does not say."""
+    """The kind that an estimator declares, to scikit-learn from 1.6 on or before; None if it declares none."""
     if hasattr(estimator, "__sklearn_tags__"):
         return estimator.__sklearn_tags__().estimator_type
     return getattr(estimator, "_estimator_type", None)
@@ -60,10 +71,9 @@ class SklearnLearner:
     def __call__(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
         check_inputs(context, xq)
         shape = (*xq.shape[:-1], context.y.shape[-1])
-        x, y, queries = (
-            part.detach().cpu().flatten(0, -3) if part.ndim > 2 else part.detach().cpu()[None]
-            for part in (context.x, context.y, xq)
-        )
+        dtype = torch.promote_types(xq.dtype, torch.float32)
+        parts = (part.detach().cpu().to(dtype) for part in (*context, xq))
+        x, y, queries = (part.flatten(0, -3) if part.ndim > 2 else part[None] for part in parts)
         answers = [self._answer(*task) for task in zip(x, y, queries, strict=True)]
         return torch.stack(answers).to(xq).reshape(shape) if answers else xq.new_zeros(shape)
 
@@ -73,6 +83,16 @@ class SklearnLearner:
         if not len(x) or not len(xq):
             return y.new_zeros(len(xq), y.shape[-1])
         targets = y[:, 0] if y.shape[-1] == 1 else y  # several estimators take one target without its axis only
-        fitted: Any = clone(self.estimator)
-        predicted = fitted.fit(x.numpy(), targets.numpy()).predict(xq.numpy())
-        return torch.as_tensor(predicted).reshape(len(xq), y.shape[-1])
+        try:
+            fitted: Any = clone(self.estimator)
+            fitted.fit(x.numpy(), targets.numpy())
+            answer = fitted.predict(xq.numpy())
+        except Exception as error:  # an estimator of whatever kind
+            remedy = "convert tasks with .float()" if "dtype" in str(error) else "mend it, or draw longer contexts"
+            if y.shape[-1] > 1:
+                remedy = "if it takes one target, wrap it in sklearn.multioutput.MultiOutputRegressor"
+            raise UnansweredError(
+                f"estimator must predict {len(xq)} queries from x {tuple(x.shape)} and y {tuple(targets.shape)}, but "
+                f"{self.__name__} raised {raised(error)}: {remedy}."
+            ) from error
+        return predicted(self.__name__, answer, (len(xq), y.shape[-1]))

@@ -51,7 +51,7 @@ def chunk_mesa_net(
     """
     for name, value in (("output_final_state", output_final_state), ("use_qk_l2norm", use_qk_l2norm_in_kernel)):
         require_instance(name, value, bool)
-    require_count("max_CG_iteration", max_CG_iteration)
+    max_CG_iteration = require_count("max_CG_iteration", max_CG_iteration)
     q, k, v = (part.transpose(1, 2) for part in (q, k, v))
     if use_qk_l2norm_in_kernel:
         q, k = (functional.normalize(part, dim=-1) for part in (q, k))
@@ -84,7 +84,7 @@ def from_mesa_net(
         ArgumentError: weights are missing, or there are others, as those of ``conv_bias=True``.
     """
     require_instance("weights", weights, Mapping)
-    require_number("lambda_lower_bound", lambda_lower_bound, above=0)
+    lambda_lower_bound = require_number("lambda_lower_bound", lambda_lower_bound, above=0)
     wanted = {*_NAMES, "q_conv1d.weight", "k_conv1d.weight"} | ({"g_proj.weight"} & set(weights))
     if set(weights) != wanted:
         raise ArgumentError(

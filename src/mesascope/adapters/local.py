@@ -41,8 +41,8 @@ class LocalModel:
         device: torch.device | str = "cpu",
         seed: int = 0,
     ) -> None:
-        require_number("temperature", temperature, least=0)
-        require_count("max_tokens", max_tokens)
+        temperature = require_number("temperature", temperature, least=0)
+        max_tokens = require_count("max_tokens", max_tokens)
         transformers: Any = require_package("transformers", "LocalModel", "'mesascope[llm]'")
         try:
             self.tokenizer: Any = transformers.AutoTokenizer.from_pretrained(name)

@@ -43,7 +43,7 @@ def names_matter(
     """
     table = RealTable() if table is None else table
     require_instance("table", table, RealTable)
-    require_count("tasks", tasks, least=2)
+    tasks = require_count("tasks", tasks, least=2)
     episode = table.sample(tasks, stream(seed, "names")).to(torch.float64)
     turned = list(itertools.islice(itertools.cycle(table.features), 1, 1 + table.d_in))  # none keeps its own
     errors, read = {}, {}

@@ -70,9 +70,9 @@ def from_text(
         require_choice("format", format, FORMATS)
         format = FORMATS[format]
     require_instance("format", format, Format)
-    require_count("decimals", decimals, least=0)
+    decimals = require_count("decimals", decimals, least=0)
     if answer_decimals is not None:
-        require_count("answer_decimals", answer_decimals, least=0)
+        answer_decimals = require_count("answer_decimals", answer_decimals, least=0)
     require_choice("order", order, ORDERS)
     if scale is not None and not (len(scale) == 2 and scale[0] < scale[1]):
         refuse("scale", "be a range, the lower end first", scale, "pass (0, 100), say")
@@ -135,7 +135,7 @@ class TextLearner:
         Args:
             price: of a million tokens.
         """
-        require_count("calls", calls)
+        calls = require_count("calls", calls)
         episode = drawn(family, 8, stream(0, "estimate"))
         prompts = self._prompts(episode.context, episode.xq)
         tokens = calls * sum(map(len, prompts)) / len(prompts) / CHARACTERS

@@ -36,8 +36,8 @@ class NumberWords:
     """
 
     def __init__(self, largest: float = 9.9, decimals: int = 1) -> None:
-        require_number("largest", largest, above=0)
-        require_count("decimals", decimals, least=0)
+        largest = require_number("largest", largest, above=0)
+        decimals = require_count("decimals", decimals, least=0)
         self.decimals, self.most = decimals, round(largest * 10**decimals)
         self.signs: Mapping[str, int] = {
             sign: 2 * self.most + 1 + place for place, sign in enumerate((",", "->", "\n"))

@@ -88,7 +88,7 @@ def kernel_gradient_descent(
     maps inputs ``(*batch, rows, d_in)`` to the same shape; it is copied.
     """
     require_instance("mlp", mlp, TokenMLP)
-    require_count("d_out", d_out)
+    d_out = require_count("d_out", d_out)
     hidden, d_in = mlp.up_proj.weight.shape
     width, own = d_in + d_out, copy.deepcopy(mlp).double()
     layers = gradient_descent(d_in, d_out, eta, n_context, steps).network

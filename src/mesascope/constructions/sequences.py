@@ -62,7 +62,7 @@ def online_gradient_descent(
     Source: thesis, section 3.7.3.2.
     """
     w0 = _checked(d, w0)
-    require_count("steps", steps)
+    steps = require_count("steps", steps)
     algorithm = OnlineGradientDescent(steps, eta, w0)
     w_kq = _blocks(2, 4, d, {(0, 3, 2): 1.0, (1, 3, 3): 1.0})
     layers = []
@@ -84,7 +84,7 @@ def neumann_preconditioning(d: int, terms: int, bound: float, ridge: float = 1.0
     Source: thesis, eq. 3.57, which leaves the terms without attention to the reader.
     """
     algorithm = NeumannLeastSquares(terms, bound, ridge)
-    require_count("d", d)
+    d = require_count("d", d)
     w_kq = _blocks(1, 4, d, {(0, 3, 1): 1.0})
     series = Products(w_kq, _blocks(1, 4, d, {(0, 1, 3): -1 / (bound - ridge)}))
     step = Products(w_kq, _blocks(1, 4, d, {(0, 0, 2): -1 / bound}))
@@ -107,8 +107,8 @@ def mesa_least_squares(d: int, ridge: float) -> Construction:
 
     Source: thesis, section 3.4.
     """
-    require_count("d", d)
-    require_number("ridge", ridge, above=0)
+    d = require_count("d", d)
+    ridge = require_number("ridge", ridge, above=0)
     heads = AttentionConfig(3 * d, 1, key_size=d, normalise=False, ridge=ridge, ridge_floor=ridge / 2)
     transformer = CausalTransformerConfig(heads, attention="mesa")
     config = SequencePredictorConfig(transformer, d, ("blank", "now", "before"))
@@ -158,5 +158,5 @@ def _residual(
 
 def _checked(d: int, w0: Tensor | Rows | None) -> Tensor | None:
     """The initial weights as a tensor, once all sizes are right."""
-    require_count("d", d)
+    d = require_count("d", d)
     return None if w0 is None else tensor_of("w0", w0, "d d", (d, d))

@@ -34,8 +34,8 @@ def softmax_gradient_descent(d_in: int, d_out: int, eta: float, steps: int = 1, 
     """
     for name, value in (("d_in", d_in), ("d_out", d_out), ("steps", steps)):
         require_count(name, value)
-    require_number("eta", eta)
-    require_number("scale", scale, above=0)
+    eta = require_number("eta", eta)
+    scale = require_number("scale", scale, above=0)
     width = d_in + d_out
     transformer = TransformerConfig(width, n_layers=steps, n_heads=2, key_size=width, attention="softmax", shared=True)
     config = InContextRegressorConfig(transformer, d_out=d_out)

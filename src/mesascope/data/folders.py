@@ -1,22 +1,43 @@
-"""Folders of pictures in classes. Imports no torch."""
+"""Folders of files, and of pictures in classes. Imports no torch."""
 
 from __future__ import annotations
 
 import csv
-from pathlib import Path
+from collections.abc import Iterable
+from pathlib import Path, PurePath
 
 from mesascope.data.files import data_folders
 from mesascope.errors import ArgumentError
 
-__all__ = ["folder_of", "pictures_of"]
+__all__ = ["folder_of", "is_hidden", "pictures_of", "visible_files"]
 
-_PICTURES = (".jpg", ".jpeg", ".png")
+_PICTURES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".webp")
 # What a part's table or folder may be called.
 _NAMES = {"train": ("train",), "validation": ("val", "validation"), "test": ("test",)}
 
 
+def is_hidden(path: PurePath) -> bool:
+    """True if a name on the path begins with a dot, such as .git and ._a.png, or is __MACOSX.
+
+    Pass it relative to the folder that is read: that folder itself may lie in a hidden one.
+    """
+    return any(name.startswith(".") or name == "__MACOSX" for name in path.parts)
+
+
+def visible_files(folder: Path, pattern: str = "**/*") -> list[Path]:
+    """Files of ``folder`` that match ``pattern``, in the order of their names, without hidden ones."""
+    found = (path for path in folder.glob(pattern) if not is_hidden(path.relative_to(folder)))
+    return sorted(path for path in found if path.is_file())
+
+
 def folder_of(dataset: str) -> Path:
-    """The folder of this name among those where data is looked for."""
+    """The folder that a path names, such as ``./split`` or ``~/split``; a name alone is looked for among the data."""
+    if Path(dataset).name != dataset or dataset.startswith(("~", "..")):
+        folder = Path(dataset).expanduser().absolute()
+        if not folder.is_dir():
+            what = "a file" if folder.exists() else "not there"
+            raise ArgumentError(f"dataset must name a folder, but {folder} is {what}: correct the path.")
+        return folder
     for folder in data_folders():
         if (folder / dataset).is_dir():
             return folder / dataset
@@ -24,23 +45,40 @@ def folder_of(dataset: str) -> Path:
     raise ArgumentError(
         f"dataset must be digits, mnist, fashion-mnist, omniglot or a folder, but there is no {places}, with images/ "
         "beside train.csv, val.csv and test.csv (columns filename and label), or with train/CLASS/PICTURE: put it "
-        "there, or set MESASCOPE_DATA to the folder that it is in."
+        f"there, set MESASCOPE_DATA to the folder that it is in, or pass its path, such as ./{dataset}."
     )
 
 
-def pictures_of(folder: Path, dataset: str, part: str) -> tuple[list[Path], list[str]]:
+def pictures_of(folder: Path, part: str) -> tuple[list[Path], list[str]]:
     """The pictures of a part and the class of each."""
     for name in _NAMES[part]:
         if (folder / f"{name}.csv").is_file():
             return _by_table(folder, folder / f"{name}.csv")
         if (folder / name).is_dir():
-            paths = sorted(path for path in (folder / name).glob("*/*") if path.suffix.lower() in _PICTURES)
+            paths = _pictures(visible_files(folder / name, "*/*"))
             if paths:
                 return paths, [path.parent.name for path in paths]
     raise ArgumentError(
-        f"{dataset} must have {_NAMES[part][0]}.csv (columns filename and label) beside images/, or "
-        f"{_NAMES[part][0]}/CLASS/PICTURE, but {folder} has neither: lay it out so, or choose another part."
+        f"{folder} must have {_NAMES[part][0]}.csv (columns filename and label) beside images/, or "
+        f"{_NAMES[part][0]}/CLASS/PICTURE, but has {_in_place_of_pictures(folder, _NAMES[part][0])}."
     )
+
+
+def _pictures(paths: Iterable[Path]) -> list[Path]:
+    return [path for path in paths if path.suffix.lower() in _PICTURES]
+
+
+def _in_place_of_pictures(folder: Path, name: str) -> str:
+    """What a folder holds that lacks pictures of a part, and what to do about it."""
+    classes = sorted({path.parent.name for path in _pictures(visible_files(folder, "*/*"))} - {"images"})
+    if classes and not {*classes} & {one for names in _NAMES.values() for one in names}:
+        return f"the classes {', '.join(classes[:3])} in no part: move their folders into {folder / name}"
+    for path in (path for pattern in ("*", "*/*", "*/*/*") for path in visible_files(folder, pattern)):
+        if path.suffix.lower() in (".npy", ".npz"):
+            return f"the array {path.name}: save its images as pictures, with PIL.Image.fromarray(image).save(path)"
+        if path.suffix.lower() in (".zip", ".tar", ".tgz", ".gz"):
+            return f"{path.name}: unpack it"
+    return f"neither: lay it out so, with pictures that end in {', '.join(_PICTURES)}, or choose another part"
 
 
 def _by_table(folder: Path, table: Path) -> tuple[list[Path], list[str]]:

@@ -13,7 +13,7 @@ import warnings
 import zipfile
 import zlib
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +23,7 @@ from safetensors.torch import save_file
 from torch.nn import functional
 
 from mesascope.data.files import Source, cache_folder, found
-from mesascope.data.folders import folder_of, pictures_of
+from mesascope.data.folders import folder_of, is_hidden, pictures_of
 from mesascope.errors import ArgumentError, require_choice, require_count, require_instance, require_package
 from mesascope.progress import tracked
 from mesascope.shapes import Int, Tensor
@@ -33,8 +33,12 @@ __all__ = ["DATASETS", "PARTS", "Images", "images"]
 PARTS = ("train", "validation", "test")
 # Images that are resized at once.
 _AT_ONCE = 4096
-# Pixels of a side where a folder's images differ in size.
-_USUAL_SIZE = 84
+# Datasets, of a part and a size each, that stay in memory.
+_KEPT = 16
+# Modes of pictures without colour, as Pillow names them.
+_GREY = ("1", "L", "LA", "I", "I;16", "I;16B")
+# Changes whenever pictures are decoded otherwise, so that what older versions kept is not read.
+_DECODER = 2
 _MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 _FASHION = "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/"
 _OMNIGLOT = "https://github.com/brendenlake/omniglot/raw/master/python/"
@@ -51,7 +55,7 @@ class Images(NamedTuple):
 
 
 def images(dataset: str, part: str = "train", size: int | None = None) -> Images:
-    """The images of a dataset, decoded once in a process.
+    """The images of a dataset, decoded once.
 
     ==============  ======================================================================================
     ``dataset``     what it holds
@@ -61,40 +65,42 @@ def images(dataset: str, part: str = "train", size: int | None = None) -> Images
     fashion-mnist   60,000 and 10,000 articles of clothing, 28 x 28
     omniglot        20 drawings of each of 1,623 characters, 105 x 105; 964 of 30 alphabets to train, those of
                     the other 20 alphabets to test
-    another         a folder of that name with pictures in classes: see below
+    another         a folder of that name with pictures in classes, or its path, such as ./split: see below
     ==============  ======================================================================================
 
     They are looked for in folders of these names under MESASCOPE_DATA and in the cache, and downloaded to the cache
     where they are in neither; a folder of a user's own is not. It has either ``images/`` and a table ``train.csv``,
     ``val.csv`` and ``test.csv`` of file names and classes, with the columns ``filename`` and ``label``, as
-    miniImageNet and CUB are split, or ``train/CLASS/PICTURE``, and so on.
+    miniImageNet and CUB are split, or ``train/CLASS/PICTURE``, and so on. Hidden files are skipped. Pictures are turned
+    as their EXIF orientation says and stand on white where they are transparent. A folder of grey pictures has one
+    channel; grey pictures among coloured ones become colour.
 
     Args:
         part: train, validation or test.
-        size: pixels of a side that images are brought to; as they are if None, 84 for folders.
+        size: pixels of a side that images are brought to; as they are if None, which takes square ones of one kind.
 
     Raises:
         DownloadError: the files are on no disk here, and cannot be fetched.
-        ArgumentError: there is no such part, or a folder is laid out in another way.
+        ArgumentError: there is no such part, a folder is laid out in another way, or a picture is damaged.
 
     >>> digits = images("digits")
     >>> tuple(digits.pixels.shape), len(digits.classes)
     ((1347, 1, 8, 8), 10)
     """
-    require_instance("dataset", dataset, str)
+    require_instance("dataset", dataset, str, "pass a name, or a path as text, such as './split'")
     require_choice("part", part, PARTS)
     if size is not None:
-        require_count("size", size)
-    return _images(dataset, part, size)
+        size = require_count("size", size)
+    return _images(dataset if dataset in DATASETS else folder_of(dataset), part, size)
 
 
-@functools.cache
-def _images(dataset: str, part: str, size: int | None) -> Images:
-    if dataset in DATASETS:
-        if part == "validation":
-            raise ArgumentError(f"part must be train or test for {dataset}, but is {part!r}: choose one of them.")
-        return _resized(DATASETS[dataset](part), size)
-    return _of_folder(dataset, part, size or _USUAL_SIZE)
+@functools.lru_cache(_KEPT)
+def _images(dataset: str | Path, part: str, size: int | None) -> Images:
+    if isinstance(dataset, Path):
+        return _of_folder(dataset, part, size)
+    if part == "validation":
+        raise ArgumentError(f"part must be train or test for {dataset}, but is {part!r}: choose one of them.")
+    return _resized(DATASETS[dataset](part), size)
 
 
 def _resized(whole: Images, size: int | None) -> Images:
@@ -145,7 +151,8 @@ def _omniglot(part: str) -> Images:
     path = paths[0 if part == "train" else 1]
     try:
         with zipfile.ZipFile(path) as archive:
-            drawings = sorted(name for name in archive.namelist() if name.endswith(".png"))
+            names = (name for name in archive.namelist() if not is_hidden(PurePath(name)))
+            drawings = sorted(name for name in names if name.endswith(".png"))
             pixels = np.stack([_decoded(archive.read(name), "L") for name in drawings])
     except (zipfile.BadZipFile, OSError, ValueError, zlib.error):
         raise ArgumentError(f"{path} must be a zip file of Omniglot's drawings, but is not: restore it.") from None
@@ -156,21 +163,25 @@ def _omniglot(part: str) -> Images:
 
 
 def _decoded(data: bytes | Path, mode: str, size: int | None = None) -> np.ndarray:
-    from PIL import Image
+    """A picture as viewers show it, in a mode of Pillow's."""
+    from PIL import Image, ImageOps
 
     with Image.open(io.BytesIO(data) if isinstance(data, bytes) else data) as picture:
-        if picture.mode.startswith("I;16"):  # whose larger half is what eight bits would show
+        ImageOps.exif_transpose(picture, in_place=True)
+        if picture.mode.startswith("I"):  # 16 bits, whose larger half is what eight bits would show
             picture = Image.fromarray((np.asarray(picture) >> 8).astype(np.uint8))
+        if picture.mode[-1:] in "Aa" or "transparency" in picture.info:
+            picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture.convert("RGBA"))
         picture = picture.convert(mode)
         return np.asarray(picture if size is None else picture.resize((size, size), Image.Resampling.BILINEAR))
 
 
-def _of_folder(dataset: str, part: str, size: int) -> Images:
-    """Pictures in colour; what is decoded is kept in the cache, for as long as no file changes."""
-    paths, names = pictures_of(folder_of(dataset), dataset, part)
+def _of_folder(folder: Path, part: str, size: int | None) -> Images:
+    """Pictures in classes; what is decoded is kept in the cache, for as long as no file changes."""
+    paths, names = pictures_of(folder, part)
     classes, labels = np.unique(names, return_inverse=True)
     state = [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in paths]
-    key = hashlib.sha256(json.dumps([size, state]).encode()).hexdigest()[:16]
+    key = hashlib.sha256(json.dumps([_DECODER, size, state]).encode()).hexdigest()[:16]
     kept = cache_folder() / "decoded" / f"{key}.safetensors"
     pixels = _kept(kept)
     if pixels is None:
@@ -205,14 +216,55 @@ def _keep(path: Path, pixels: Tensor) -> None:
             aside.unlink()
 
 
-def _all_decoded(paths: list[Path], size: int) -> Tensor:
-    pixels = torch.empty(len(paths), 3, size, size, dtype=torch.uint8)
+def _all_decoded(paths: list[Path], size: int | None) -> Tensor:
+    """Pixels ``(pictures, channels, size, size)``, of one channel if all pictures are grey."""
+    looks = [_read(path, _look) for path in paths]
+    if size is None:
+        size = _side(paths, looks)
+    mode, channels = ("L", 1) if all(look.grey for look in looks) else ("RGB", 3)
+    pixels = torch.empty(len(paths), size, size, channels, dtype=torch.uint8)
     for index in tracked(range(len(paths)), "pictures"):
-        try:
-            pixels[index] = torch.as_tensor(_decoded(paths[index], "RGB", size).copy()).movedim(-1, 0)
-        except (OSError, ValueError):
-            raise ArgumentError(f"{paths[index]} must be a picture, but is not: restore or remove it.") from None
-    return pixels
+        decoded = _read(paths[index], functools.partial(_decoded, mode=mode, size=size))
+        pixels[index] = torch.as_tensor(decoded.copy()).reshape(size, size, channels)
+    return pixels.movedim(-1, 1).contiguous()
+
+
+class _Look(NamedTuple):
+    """The kind of a picture."""
+
+    width: int
+    height: int
+    grey: bool
+
+    def __str__(self) -> str:
+        return f"{self.width} x {self.height} in {'grey' if self.grey else 'colour'}"
+
+
+def _look(path: Path) -> _Look:
+    from PIL import Image
+
+    with Image.open(path) as picture:
+        return _Look(*picture.size, picture.mode in _GREY)
+
+
+def _side(paths: list[Path], looks: list[_Look]) -> int:
+    """The side of pictures that are taken as they are."""
+    for path, look in zip(paths, looks, strict=True):
+        if look != looks[0] or look.width != look.height:
+            raise ArgumentError(
+                f"size must be given unless pictures are square and of one kind, but {paths[0]} is {looks[0]} and "
+                f"{path} is {look}: pass size=84, say."
+            )
+    return looks[0].width
+
+
+def _read(path: Path, how: Callable[[Path], Any]) -> Any:
+    from PIL import Image
+
+    try:
+        return how(path)
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:  # Pillow's, of damaged files
+        raise ArgumentError(f"{path} must be a picture, but is not ({error}): restore or remove it.") from None
 
 
 def _ten() -> tuple[str, ...]:

@@ -130,7 +130,13 @@ class Estimates(Tabular):
 
     def ratio(self, above: str, below: str, quantity: str = "mse") -> np.ndarray:
         """``quantity`` of ``above`` over that of ``below``: replicate by replicate, or all over the only one."""
-        return self[quantity, above] / self[quantity, below]
+        divisor = self[quantity, below]
+        if not all(number.nominal_value for number in divisor.flat):
+            raise ArgumentError(
+                f"{below} must have a {quantity} other than 0 for a ratio, but has 0, as on labels that are all 0: use "
+                f"difference({above!r}, {below!r}), or other tasks."
+            )
+        return self[quantity, above] / divisor
 
     def difference(self, one: str, other: str, quantity: str = "mse") -> np.ndarray:
         """``quantity`` of ``one`` less that of ``other``."""

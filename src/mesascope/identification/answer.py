@@ -80,7 +80,9 @@ class Identification(Tabular):
         """The answer in a sentence."""
         left = self.standing
         if not left.names:
-            return f"{self.learner}: none of the {len(self.rows)} candidates."
+            one, *others = self.rows
+            of = f"none of the {len(self.rows)} candidates" if others else f"not {one.candidate}, the only candidate"
+            return f"{self.learner}: {of}."
         first, *others = left.names
         also = f"; not told apart from it: {', '.join(others)}" if others else ""
         return f"{self.learner} {left.kind} {_spelt(self._row(first), left)}{also}."

@@ -244,9 +244,8 @@ def controls(
         asked["untrained"] = (other, tasks)
     found = {}
     for name, (one, episode) in asked.items():
-        seen = answers(one, {"": episode})
-        if seen:
-            answer = episode.yq.double()
+        seen, answer = answers(one, {"": episode}), episode.yq.double()
+        if seen and answer.any():
             errors, zero = ((part - answer).square().mean((-2, -1)) for part in (seen[""], 0 * answer))
             found[name] = Measurement.ratio(errors, zero)
     return found

@@ -13,9 +13,16 @@ import torch
 
 from mesascope import learners
 from mesascope.adapters import from_sklearn
-from mesascope.errors import ArgumentError, ArgumentTypeError, require_callable, require_instance, shown
+from mesascope.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    require_callable,
+    require_count,
+    require_instance,
+    shown,
+)
 from mesascope.learners import Range
-from mesascope.records import facts, registered
+from mesascope.records import facts, registered, with_plain_numbers
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, Learner, LinearRegression
 
@@ -27,6 +34,7 @@ _SIZES = range(2, 6)
 _FEW = 16
 
 
+@with_plain_numbers
 @dataclass(frozen=True)
 class Candidate:
     """An algorithm that a learner may run.
@@ -38,7 +46,7 @@ class Candidate:
         own_sizes: whether steps have sizes of their own, which are sought from one size for all.
         draws: makes the same algorithm with another seed, from the free parameters and ``seed=``, where it draws at
             random.
-        most_tasks: that it is fitted on under each condition, for one that takes long; None for all.
+        most_tasks: that it is fitted on under each condition, two or more, for one that takes long; None for all.
 
     >>> ridge = Candidate("ridge", learners.LeastSquares, {"ridge": Range(1e-4, 100.0, "log")})
     >>> ridge.build(ridge=0.5)
@@ -58,6 +66,8 @@ class Candidate:
         require_instance("free", self.free, Mapping)
         for name, one in self.free.items():
             require_instance(f"free[{name!r}]", one, Range, "pass Range(low, high, scale)")
+        if self.most_tasks is not None:
+            require_count("most_tasks", self.most_tasks, least=2)  # one has no standard error
 
 
 def candidates(family: Any = None, *, sklearn: bool = True) -> list[Candidate]:
@@ -83,8 +93,10 @@ def require_candidates(given: Iterable[Candidate]) -> list[Candidate]:
     found = list(given)
     for one in found:
         require_instance("a candidate", one, Candidate, "pass Candidate(name, build, free)")
+    if not found:
+        raise ArgumentError("candidates must hold one at least, but are none: pass some, or None for the catalogue.")
     names = [one.name for one in found]
-    if not names or len({*names}) < len(names):
+    if len({*names}) < len(names):
         raise ArgumentError(f"candidates must have names of their own, but are {shown(names)}: rename some.")
     return found
 

@@ -14,7 +14,7 @@ from mesascope.errors import refuse
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import stream
 from mesascope.tasks import Context, Episode
-from mesascope.tasks.asking import check_tasks, drawn, label
+from mesascope.tasks.asking import check_tasks, drawn, label, require_labels
 
 __all__ = ["CONDITIONS", "HALF", "OWN", "QUARTER", "SHUFFLED", "battery"]
 
@@ -40,6 +40,7 @@ def battery(family: Any, tasks: int, seed: int, part: str) -> dict[str, Episode]
         )
     check_tasks(own)
     own = own.to(torch.float64)
+    require_labels(family, own)
     plain = drawn(family, tasks, stream(seed, f"identify-{part}", 1)).to(torch.float64)
     found = {OWN: own}
     for index, (name, change) in enumerate(CONDITIONS.items()):

@@ -24,10 +24,12 @@ from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, Episode, Learner
 from mesascope.tasks.asking import check_answer
 
-__all__ = ["Answers", "Fit", "answers", "fits", "sizes", "squared_differences"]
+__all__ = ["LARGEST", "Answers", "Fit", "answers", "bounded", "fits", "sizes", "squared_differences"]
 
 # Predictions (tasks, m, dy) by condition; conditions that a learner cannot answer are missing.
 Answers = Mapping[str, Float[Tensor, "tasks m dy"]]
+# Answers beyond this explode: sums of their squares are infinite.
+LARGEST = 1e150
 # Points of a grid along a parameter, where there is one, and where there are two.
 _POINTS = {0: 1, 1: 16, 2: 8}
 # Of these, the points that the search starts from.
@@ -62,7 +64,7 @@ def answers(learner: Learner, tasks: Mapping[str, Episode], partly: bool = False
     """What a learner predicts under each condition, in float64, but for those that it refuses or where it explodes.
 
     Args:
-        partly: keep conditions where answers to some tasks are not finite.
+        partly: keep conditions where answers to some tasks explode.
     """
     found = {}
     for names in _alike(tasks).values():
@@ -75,9 +77,13 @@ def answers(learner: Learner, tasks: Mapping[str, Episode], partly: bool = False
         except (MesascopeError, ValueError):
             continue
         parts = answer.split([len(tasks[name].xq) for name in names])
-        whole = [name for name, part in zip(names, parts, strict=True) if partly or bool(torch.isfinite(part).all())]
-        found |= {name: part for name, part in zip(names, parts, strict=True) if name in whole}
+        found |= {name: part for name, part in zip(names, parts, strict=True) if partly or bool(bounded(part).all())}
     return {name: found[name] for name in tasks if name in found}
+
+
+def bounded(*answers: Float[Tensor, "tasks m dy"]) -> Tensor:
+    """True for tasks with numbers below `LARGEST` alone."""
+    return torch.stack([(one.abs() < LARGEST).flatten(1).all(1) for one in answers]).all(0)
 
 
 def _alike(tasks: Mapping[str, Episode]) -> dict[tuple[int, ...], list[str]]:
@@ -96,13 +102,16 @@ def _joined(episodes: list[Episode]) -> tuple[Context, Tensor, Tensor]:
 
 
 def sizes(tasks: Mapping[str, Episode], seen: Answers) -> dict[str, Tensor]:
-    """The mean square of each task's labels, or of its predictions where that is larger: what differences relate to."""
-    return {
-        name: torch.maximum(
-            tasks[name].context.y.double().square().mean((-2, -1)), seen[name].square().mean((-2, -1))
-        ).clamp_min(torch.finfo(torch.float64).tiny)
-        for name in seen
-    }
+    """The mean square of each task's labels, or of its predictions where that is larger: what differences relate to.
+
+    A task of zeros, as rounding makes them, has the mean of the others.
+    """
+    found = {}
+    for name, predicted in seen.items():
+        labels = tasks[name].context.y.double()
+        size = torch.maximum(labels.square().mean((-2, -1)), predicted.square().mean((-2, -1)))
+        found[name] = torch.where(size > 0, size, size.mean()).clamp_min(torch.finfo(torch.float64).tiny)
+    return found
 
 
 def squared_differences(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from mesascope.errors import NumericalError
 from mesascope.identification.behaviour import implicit_weights
 from mesascope.identification.fitting import Answers, answers, sizes, squared_differences
 from mesascope.identification.verdict import FARTHEST, difference
@@ -76,7 +77,10 @@ def likeness(
 def _sensitivity(learner: Learner, tasks: Episode) -> Tensor | None:
     if "gradient" not in access_of(learner, tasks):
         return None
-    return torch.cat([part[2] for part in access.sensitivities(learner, tasks)]).double()
+    try:
+        return torch.cat([part[2] for part in access.sensitivities(learner, tasks)]).double()
+    except NumericalError:  # it does not answer every task
+        return None
 
 
 def _derivatives(one: Tensor | None, other: Tensor | None) -> tuple[Measurement | None, Measurement | None]:
@@ -89,7 +93,7 @@ def _derivatives(one: Tensor | None, other: Tensor | None) -> tuple[Measurement 
 def _weight_distance(
     one: tuple[Tensor, Measurement] | None, other: tuple[Tensor, Measurement] | None
 ) -> Measurement | None:
-    if one is None or other is None or not bool(one[0].any()):
+    if one is None or other is None or not bool(one[0].square().any()):
         return None
     return Measurement.ratio((one[0] - other[0]).square().sum((-2, -1)), one[0].square().sum((-2, -1)))
 

@@ -12,7 +12,17 @@ from mesascope.identification.answer import Identification
 from mesascope.identification.behaviour import Behaviour, asked_for_behaviour, behaviour_of, controls, untrained
 from mesascope.identification.catalogue import Candidate, candidates as catalogue, require_candidates
 from mesascope.identification.conditions import OWN, SHUFFLED, battery
-from mesascope.identification.fitting import KEPT, Answers, Fit, answers, fits, sizes, squared_differences
+from mesascope.identification.fitting import (
+    KEPT,
+    LARGEST,
+    Answers,
+    Fit,
+    answers,
+    bounded,
+    fits,
+    sizes,
+    squared_differences,
+)
 from mesascope.identification.likeness import Likeness, apart, likeness
 from mesascope.identification.verdict import EXACT, FARTHEST, Difference, Row, difference
 from mesascope.lenses.needs import called, require_access
@@ -77,7 +87,7 @@ def identify(
     'GradientDescent runs gradient-descent with steps = 2, eta = 1.5.'
     """
     require_access("identify", learner)
-    require_count("seed", seed, least=0)
+    seed = require_count("seed", seed, least=0)
     for argument, value in (("tolerance", tolerance), ("level", level)):
         require_number(argument, value, above=0, most=1)
     chosen = require_candidates(catalogue(family) if candidates is None else candidates)
@@ -142,7 +152,9 @@ def _watch(
         unmeasured["untrained copy"] = "the learner has no parameters, or does not say how they are drawn"
     alike = likeness(learner, nearest, own, own.context.x.roll(1, 0))
     if all(one.sensitivity_cosine is None for one in alike):
-        unmeasured["sensitivities"] = "torch cannot differentiate the learner"
+        unmeasured["sensitivities"] = "torch cannot differentiate the learner everywhere"
+    if not own.yq.any():
+        unmeasured["controls"] = "the right answers are all 0"
     return _Watched(seen, controls(learner, own, tasks.get(SHUFFLED), copy), alike, unmeasured)
 
 
@@ -155,7 +167,7 @@ def _watched(family: Any, budget: int | None) -> int:
     """Tasks that behaviour is measured on; none where a budget leaves too few."""
     if budget is None:
         return _WATCHED
-    require_count("budget", budget)
+    budget = require_count("budget", budget)
     tasks = min((budget - _TRIED) // (_SHARE * _cost(family)), _WATCHED)
     return tasks if tasks >= _LEAST else 0
 
@@ -198,7 +210,7 @@ class _Seen:
             if not all(name in one for one in (fitting, first, second)):
                 self.missed[name] = "the learner does not answer its contexts"
                 continue
-            fit, test = _finite(fitting[name]), _finite(first[name], second[name])
+            fit, test = bounded(fitting[name]), bounded(first[name], second[name])
             kept, all_ = int(fit.sum() + test.sum()), len(fit) + len(test)
             if kept < all_:
                 self.missed[name] = f"{kept} of {all_} tasks were answered by numbers"
@@ -211,18 +223,14 @@ class _Seen:
             self.noise[name] = differing + rounding
         if OWN not in self.test:
             raise ArgumentError(
-                f"a learner must answer {_LEAST} of the family's own tasks with finite numbers, but {label(learner)} "
-                "does not: mend it, or choose another family."
+                f"a learner must answer {_LEAST} of the family's own tasks with finite numbers below {LARGEST:g}, but "
+                f"{label(learner)} does not: mend it, or choose another family."
             )
         self.size = sizes(self.tasks["test"], self.test)
-        self.noise = {name: one / self.size[name] for name, one in self.noise.items()}
+        # Noise beyond the size of a task hides all of it, and no more.
+        self.noise = {name: one / torch.maximum(one, self.size[name]) for name, one in self.noise.items()}
         asked = [*own["fit"].values(), *own["test"].values(), *again.values()]
         self.asked = sum(episode.yq[..., 0].numel() for episode in asked)
-
-
-def _finite(*answers: Float[Tensor, "tasks m dy"]) -> Tensor:
-    """Which tasks have finite answers alone."""
-    return torch.stack([torch.isfinite(one).flatten(1).all(1) for one in answers]).all(0)
 
 
 def _precision(learner: Learner, task: Episode) -> torch.dtype:
@@ -318,11 +326,9 @@ def _less_noise(
     runs the same algorithm, it has drawn once and for all.
     """
     answered = answers(fitted.learner, {"": tasks})
-    if not answered:
+    again = answers(candidate.draws(seed=1, **fitted.parameters), {"": tasks}) if candidate.draws else answered
+    if not answered or not again:
         return Difference(Measurement(FARTHEST, 0.0, len(size)), FARTHEST)
-    raw = squared_differences(seen, answered[""], size)
-    if candidate.draws is not None:
-        other = answers(candidate.draws(seed=1, **fitted.parameters), {"": tasks})[""]
-        own = squared_differences(other, answered[""], size) / 2
-        noise = noise + own * (2 if noise.mean() < own.mean() / 2 else 1)
-    return difference(raw, noise, level)
+    own = squared_differences(again[""], answered[""], size) / 2
+    noise = noise + own * (2 if noise.mean() < own.mean() / 2 else 1)
+    return difference(squared_differences(seen, answered[""], size), noise, level)

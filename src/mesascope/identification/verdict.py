@@ -54,7 +54,7 @@ class Row:
     def rank(self, bound: float = EXACT, own: bool = False) -> tuple[float, int, float]:
         """By difference where it is beyond ``bound`` by its error, then by the number of sizes, then by difference."""
         differences = [self.own_difference] if own else list(self.differences.values())
-        beyond = max(one.mean.value - np.nan_to_num(one.mean.stderr) for one in differences)
+        beyond = max(one.mean.value - one.mean.stderr for one in differences)
         real = sum(np.size(value) for value in self.parameters.values() if not isinstance(value, int))
         return max(beyond, bound), real, max(one.mean.value for one in differences)
 

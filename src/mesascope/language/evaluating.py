@@ -74,7 +74,7 @@ def corpus_windows(
     Raises:
         ArgumentError: the corpus was written with another tokenizer, or is shorter than a window.
     """
-    require_count("windows", windows)
+    windows = require_count("windows", windows)
     text = TextWindows(str(corpus), model.config.context + 1, split)
     if tokenizer_checksum(load_tokenizer(text.corpus.folder / TOKENIZER)) != tokenizer_checksum(tokenizer):
         refuse(

@@ -106,7 +106,7 @@ def head_scores(model: LanguageModel, tokens: int | None = None, *, sequences: i
     require_instance("model", model, LanguageModel)
     half = min(model.config.context // 2, 64) if tokens is None else tokens
     require_count("tokens", half, least=2)
-    require_count("sequences", sequences)
+    sequences = require_count("sequences", sequences)
     once = torch.randint(model.config.vocabulary, (sequences, half), generator=stream(seed, "inspect"))
     names = "layers.*.attention.pattern"
     with evaluating(model):

@@ -22,7 +22,7 @@ from mesascope.language.windows import TextWindows
 from mesascope.modes import guarded
 from mesascope.nets import LanguageModel, LanguageModelConfig
 from mesascope.ops.checks import without_reading_values
-from mesascope.records import from_record, to_record
+from mesascope.records import from_record, to_record, with_plain_numbers
 from mesascope.runs import Run
 from mesascope.runs.checkpoints import TrainingCheckpoints
 from mesascope.runs.provenance import available_device, made_with, tell_of_other_packages
@@ -50,6 +50,7 @@ _SCALED = 8  # windows that tokens are measured on after each layer
 _AUTOCAST = {"none": None, "bfloat16": torch.bfloat16}
 
 
+@with_plain_numbers
 @dataclass(frozen=True)
 class LanguageTraining:
     """A language model, the text that it learns from, and how."""
@@ -143,7 +144,7 @@ def new_language_run(
         ArgumentError: there is no corpus, it is shorter than a window, or processes cannot share a batch evenly.
     """
     require_instance("settings", settings, LanguageTraining)
-    require_count("seed", seed, least=0)
+    seed = require_count("seed", seed, least=0)
     device = available_device(device)
     _require_even_shares(settings)
     settings = replace(settings, corpus=str(Path(settings.corpus).resolve()))

@@ -32,7 +32,7 @@ def token_losses(model: nn.Module, windows: Int[Tensor, "n t"], at_once: int = 8
         windows: of tokens, read by themselves.
         at_once: windows that are read at once.
     """
-    require_count("at_once", at_once)
+    at_once = require_count("at_once", at_once)
     with torch.no_grad():
         return torch.cat([losses_of(model, part) for part in windows.split(at_once)])
 

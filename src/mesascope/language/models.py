@@ -72,7 +72,7 @@ def layered(
     [0, 3]
     """
     names = named_layers(layers)
-    require_count("width", width)
+    width = require_count("width", width)
     require_choice("positions", positions, ("learned", "rotary", "none"))
     require_instance("key_shift", key_shift, bool)
     if positions == "rotary" and "softmax" not in names:

@@ -73,9 +73,9 @@ def prepare(
     24
     """
     folder, kind = as_path("out", out), TokenizerKind(tokenizer)  # type: ignore[arg-type]
-    require_number("validation", validation, above=0, most=0.5)
+    validation = require_number("validation", validation, above=0, most=0.5)
     require_choice("broken", broken, ("skip", "refuse"))
-    require_count("shard", shard)
+    shard = require_count("shard", shard)
     _require_no_corpus(folder)
     files = files_of(paths) if paths else standard_library()
     problems: list[Problem] = []

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from mesascope.errors import refuse, require_count, require_instance
 from mesascope.language.losses import losses_of
+from mesascope.records import with_plain_numbers
 from mesascope.shapes import Float, Int, Tensor
 from mesascope.training import Ensemble
 
@@ -21,6 +22,7 @@ __all__ = ["AssociativeRecall", "Automata", "Copying", "asked_accuracy", "asked_
 Asked = Int[Tensor, "batch two t"]
 
 
+@with_plain_numbers
 @dataclass(frozen=True)
 class AssociativeRecall:
     """Pairs of a key and a value, and then the keys again, each to be answered by its value (multi-query recall).
@@ -67,6 +69,7 @@ class AssociativeRecall:
         return _with(tokens, (asked >= self.length // 2) & (asked % 2 == 1))
 
 
+@with_plain_numbers
 @dataclass(frozen=True)
 class Copying:
     """Random tokens, a token that says so, and the same again.
@@ -101,6 +104,7 @@ class Copying:
         return _with(tokens, torch.arange(self.length, device=tokens.device) > self.length_of_text)
 
 
+@with_plain_numbers
 @dataclass(frozen=True)
 class Automata:
     """Words of a language that is new in each sequence, that of a random automaton: RegBench's, made small.

@@ -77,8 +77,8 @@ def continued(
         refuse("prompt", "be text", prompt, "leave out bytes that are no UTF-8")
     for name, value in (("tokens", tokens), ("chunk", chunk)):
         require_count(name, value)
-    require_number("temperature", temperature, least=0)
-    require_number("top_p", top_p, above=0, most=1)
+    temperature = require_number("temperature", temperature, least=0)
+    top_p = require_number("top_p", top_p, above=0, most=1)
     end = end_of_document(tokenizer)
     read = [end, *tokenizer.encode(prompt, add_special_tokens=False).ids]
     if model.places is not None and len(read) + tokens > model.config.context:

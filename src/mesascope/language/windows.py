@@ -9,11 +9,13 @@ import torch
 
 from mesascope.errors import refuse, require_choice, require_count, require_instance
 from mesascope.language.shards import SPLITS, Corpus, open_corpus
+from mesascope.records import with_plain_numbers
 from mesascope.shapes import Int, Tensor
 
 __all__ = ["TextWindows"]
 
 
+@with_plain_numbers
 @dataclass(frozen=True)
 class TextWindows:
     """Windows of ``length`` tokens of a corpus, wherever they begin; its shards are those of its index.
@@ -51,7 +53,7 @@ class TextWindows:
 
     def sample(self, batch: int, generator: torch.Generator) -> Int[Tensor, "batch length"]:
         """Draw ``batch`` windows, each with the same probability, on the generator's device."""
-        require_count("batch", batch, least=0)
+        batch = require_count("batch", batch, least=0)
         require_instance("generator", generator, torch.Generator)
         last = self.corpus.tokens(self.split) - self.length
         starts = torch.randint(last + 1, (batch,), generator=generator, device=generator.device)
@@ -59,7 +61,7 @@ class TextWindows:
 
     def spread(self, most: int) -> Int[Tensor, "count length"]:
         """Of all windows laid end to end, ``most`` as far apart as they go, or all if there are fewer."""
-        require_count("most", most)
+        most = require_count("most", most)
         places = self.corpus.tokens(self.split) // self.length
         count = min(most, places)
         return self._at(np.arange(count) * places // count * self.length)

@@ -38,7 +38,7 @@ class BayesPool(nn.Module):
 
     def __init__(self, weights: Float[Tensor, "pool dy dx"] | Rows, noise: float) -> None:
         super().__init__()
-        require_number("noise", noise, above=0)
+        noise = require_number("noise", noise, above=0)
         self.noise = noise
         self.register_buffer("weights", tensor_of("weights", weights, "pool dy dx"))
 

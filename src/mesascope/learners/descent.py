@@ -62,9 +62,9 @@ class GradientDescentPlusPlus(nn.Module):
         token_clip: float | None = None,
     ) -> None:
         super().__init__()
-        require_count("steps", steps, least=0)
+        steps = require_count("steps", steps, least=0)
         if token_clip is not None:
-            require_number("token_clip", token_clip, above=0)
+            token_clip = require_number("token_clip", token_clip, above=0)
         self.steps = steps
         self.token_clip = token_clip
         self.eta = step_sizes("eta", eta, steps)

@@ -51,7 +51,7 @@ class KernelSmoother(nn.Module):
     def __init__(self, kernel: str = "gaussian", bandwidth: float = 1.0) -> None:
         super().__init__()
         require_choice("kernel", kernel, KERNELS)
-        require_number("bandwidth", bandwidth, above=0)
+        bandwidth = require_number("bandwidth", bandwidth, above=0)
         self.kernel, self.bandwidth = kernel, bandwidth
 
     def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
@@ -83,8 +83,8 @@ class KernelRidge(nn.Module):
     def __init__(self, kernel: str = "gaussian", ridge: float = 1.0, bandwidth: float = 1.0) -> None:
         super().__init__()
         require_choice("kernel", kernel, ("gaussian", "laplace"))
-        require_number("ridge", ridge, above=0)
-        require_number("bandwidth", bandwidth, above=0)
+        ridge = require_number("ridge", ridge, above=0)
+        bandwidth = require_number("bandwidth", bandwidth, above=0)
         self.kernel, self.ridge, self.bandwidth = kernel, ridge, bandwidth
 
     def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
@@ -105,7 +105,7 @@ class NearestNeighbours(nn.Module):
 
     def __init__(self, k: int = 3) -> None:
         super().__init__()
-        require_count("k", k)
+        k = require_count("k", k)
         self.k = k
 
     def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:

@@ -33,7 +33,7 @@ class LeastSquares(nn.Module):
 
     def __init__(self, ridge: float = 0.0) -> None:
         super().__init__()
-        require_number("ridge", ridge, least=0)
+        ridge = require_number("ridge", ridge, least=0)
         self.ridge = ridge
 
     def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:

@@ -31,7 +31,7 @@ class PreconditionedGradientDescent(nn.Module):
 
     def __init__(self, matrix: Float[Tensor, "dx dx"] | Rows, steps: int = 1) -> None:
         super().__init__()
-        require_count("steps", steps, least=0)
+        steps = require_count("steps", steps, least=0)
         matrix = tensor_of("matrix", matrix, "dx dx")
         if matrix.shape[0] != matrix.shape[1]:
             refuse("matrix", "be square", tuple(matrix.shape), "pass one (dx, dx)")
@@ -78,7 +78,7 @@ class Newton(nn.Module):
 
     def __init__(self, steps: int) -> None:
         super().__init__()
-        require_count("steps", steps, least=0)
+        steps = require_count("steps", steps, least=0)
         self.steps = steps
 
     def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:

@@ -74,7 +74,7 @@ class OnlineGradientDescent(nn.Module):
 
     def __init__(self, steps: int, eta: float | Sequence[float], w0: Float[Tensor, "d d"] | Rows | None = None) -> None:
         super().__init__()
-        require_count("steps", steps, least=0)
+        steps = require_count("steps", steps, least=0)
         self.steps = steps
         self.eta = step_sizes("eta", eta, steps)
         self.register_buffer("w0", None if w0 is None else tensor_of("w0", w0, "d d"))
@@ -151,7 +151,7 @@ class Lags(nn.Module):
 
     def __init__(self, count: int) -> None:
         super().__init__()
-        require_count("count", count)
+        count = require_count("count", count)
         self.count = count
 
     def forward(self, sequence: Float[Tensor, "*batch t d"]) -> Float[Tensor, "*batch t f"]:
@@ -191,8 +191,8 @@ class RecursiveLeastSquares(nn.Module):
 
     def __init__(self, ridge: float, forget: float = 1.0, features: Callable[[Tensor], Tensor] | None = None) -> None:
         super().__init__()
-        require_number("ridge", ridge, above=0)
-        require_number("forget", forget, above=0, most=1)
+        ridge = require_number("ridge", ridge, above=0)
+        forget = require_number("forget", forget, above=0, most=1)
         if features is not None:
             require_callable("features", features)
         self.ridge, self.forget, self.features = ridge, forget, features
@@ -231,7 +231,7 @@ class NeumannLeastSquares(nn.Module):
 
     def __init__(self, terms: int, bound: float, ridge: float = 1.0) -> None:
         super().__init__()
-        require_count("terms", terms, least=0)
+        terms = require_count("terms", terms, least=0)
         _check_interval(ridge, bound)
         self.terms, self.bound, self.ridge = terms, bound, ridge
 
@@ -289,8 +289,8 @@ class ChebyshevLeastSquares(nn.Module):
         c_j = (2 - [j = 0]) (-rho)^j / sqrt(ridge bound) with rho = (sqrt(bound) - sqrt(ridge)) / (sqrt(bound) +
         sqrt(ridge)).
         """
-        require_count("terms", terms, least=0)
-        require_number("ridge", ridge, above=0)
+        terms = require_count("terms", terms, least=0)
+        ridge = require_number("ridge", ridge, above=0)
         _check_interval(ridge, bound)
         rho = (math.sqrt(bound) - math.sqrt(ridge)) / (math.sqrt(bound) + math.sqrt(ridge))
         scale = 1 / math.sqrt(ridge * bound)
@@ -314,8 +314,8 @@ class ChebyshevLeastSquares(nn.Module):
 
 
 def _check_interval(ridge: float, bound: float) -> None:
-    require_number("ridge", ridge, least=0)
-    require_number("bound", bound)
+    ridge = require_number("ridge", ridge, least=0)
+    bound = require_number("bound", bound)
     if bound <= ridge:
         refuse("bound", f"be greater than ridge = {ridge:g}", bound, "pass an upper bound of A_t's eigenvalues")
 

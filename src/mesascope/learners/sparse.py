@@ -25,7 +25,7 @@ class Lasso(nn.Module):
 
     The minimum is followed from the largest alpha at which it is 0: it is piecewise linear in alpha, and bends where a
     weight leaves 0 or returns to it. All tasks take a bend at once. Where rounding has hidden one, coordinate descent
-    finishes, until no weight of any task moves by more than 10 eps of the largest.
+    finishes, for each task until none of its weights moves by more than 10 eps of its largest.
 
     Raises:
         NumericalError: no convergence after 10,000 sweeps (alpha tiny for an ill-conditioned context).
@@ -39,7 +39,7 @@ class Lasso(nn.Module):
 
     def __init__(self, alpha: float) -> None:
         super().__init__()
-        require_number("alpha", alpha, above=0)
+        alpha = require_number("alpha", alpha, above=0)
         self.alpha = alpha
 
     def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
@@ -49,32 +49,46 @@ class Lasso(nn.Module):
         return xq @ self._minimum(gram, correlation)
 
     def _minimum(self, gram: Tensor, correlation: Tensor) -> Tensor:
-        """Weights ``(*batch, dx, dy)``; ``gradient`` is kept equal to correlation - gram @ weights."""
+        """Weights ``(*batch, dx, dy)``."""
         if not correlation.numel():
             return correlation
         weights = self._path(gram[..., None, :, :], correlation.mT).mT
         gradient = correlation - gram @ weights
         if self._is_minimum(weights, gradient):
             return weights
+        parts = (part.reshape(-1, *part.shape[-2:]) for part in (gram, weights, gradient))
+        return self._descended(*parts).reshape(weights.shape)
+
+    def _descended(self, gram: Tensor, weights: Tensor, gradient: Tensor) -> Float[Tensor, "tasks dx dy"]:
+        """Weights of sweeps over tasks whose weights still move."""
+        found, rows = weights.clone(), torch.arange(len(weights), device=weights.device)
         tolerance = 10 * torch.finfo(gram.dtype).eps
         for _ in range(_MOST_SWEEPS):
             before = weights
-            columns = []
-            for j in range(gram.shape[-1]):
-                curvature = gram[..., j : j + 1, j : j + 1]
-                old = weights[..., j : j + 1, :]
-                pull = gradient[..., j : j + 1, :] + curvature * old
-                # A coordinate without data has no curvature and no pull: it stays at 0.
-                new = functional.softshrink(pull, self.alpha) / torch.where(curvature > 0, curvature, 1.0)
-                gradient = gradient - gram[..., :, j : j + 1] * (new - old)
-                columns.append(new)
-            weights = torch.cat(columns, dim=-2)
-            if bool((weights - before).abs().amax() <= tolerance * weights.abs().amax()):
-                return weights
+            weights, gradient = self._sweep(gram, weights, gradient)
+            found[rows] = weights
+            moves, largest = (part.abs().amax((-2, -1)) for part in (weights - before, weights))
+            left = ~(moves <= tolerance * largest)
+            if not bool(left.any()):
+                return found
+            rows, gram, weights, gradient = (part[left] for part in (rows, gram, weights, gradient))
         raise NumericalError(
-            f"coordinate descent must converge within {_MOST_SWEEPS} sweeps, but has not at alpha {self.alpha:g}: use "
-            "a larger alpha or float64."
+            f"coordinate descent must converge within {_MOST_SWEEPS} sweeps, but has not for {len(rows)} of "
+            f"{len(found)} tasks at alpha {self.alpha:g}: use a larger alpha or float64."
         )
+
+    def _sweep(self, gram: Tensor, weights: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        """One step of each weight in turn; ``gradient`` is kept equal to correlation - gram @ weights."""
+        columns = []
+        for j in range(gram.shape[-1]):
+            curvature = gram[..., j : j + 1, j : j + 1]
+            old = weights[..., j : j + 1, :]
+            pull = gradient[..., j : j + 1, :] + curvature * old
+            # A coordinate without data has no curvature and no pull: it stays at 0.
+            new = functional.softshrink(pull, self.alpha) / torch.where(curvature > 0, curvature, 1.0)
+            gradient = gradient - gram[..., :, j : j + 1] * (new - old)
+            columns.append(new)
+        return torch.cat(columns, dim=-2), gradient
 
     def _is_minimum(self, weights: Tensor, gradient: Tensor) -> bool:
         """Whether gradients are alpha times the signs of weights, and less where these are 0."""

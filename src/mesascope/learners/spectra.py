@@ -91,7 +91,7 @@ def one_step_preconditioner(family: LinearRegression) -> Preconditioner:
 def gram_spectra(family: LinearRegression, contexts: int, generator: torch.Generator) -> Float[Tensor, "contexts d"]:
     """Eigenvalues of X^T X / N over fresh contexts, ascending, in float64."""
     require_instance("family", family, LinearRegression)
-    require_count("contexts", contexts)
+    contexts = require_count("contexts", contexts)
     x = drawn(family, contexts, generator).context.x.double()
     return torch.linalg.eigvalsh(x.mT @ x / family.n_context)
 

@@ -30,7 +30,7 @@ class Summed(nn.Module):
     def __init__(self, learner: GradientDescentPlusPlus, pairs: int) -> None:
         super().__init__()
         require_instance("learner", learner, GradientDescentPlusPlus, "pass one that descends")
-        require_count("pairs", pairs)
+        pairs = require_count("pairs", pairs)
         self.learner, self.pairs = learner, pairs
 
     def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:

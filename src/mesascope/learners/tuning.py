@@ -23,7 +23,7 @@ from mesascope.modes import guarded
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import stream
 from mesascope.tasks import Episode, Family, LinearRegression, SequenceFamily, check_episode
-from mesascope.tasks.asking import asked, check_answer, check_tasks, drawn, label, posed
+from mesascope.tasks.asking import asked, check_answer, check_tasks, drawn, label, posed, require_labels
 
 __all__ = ["Tuned", "tune", "tune_spectral"]
 
@@ -86,7 +86,7 @@ def tune(learner: Module, family: Family | SequenceFamily, *, tasks: int = 10_00
     >>> abs(tuned.step_sizes["eta"][0].value - 6.0606) < 3 * tuned.step_sizes["eta"][0].stderr
     True
     """
-    require_count("tasks", tasks, least=2)
+    tasks = require_count("tasks", tasks, least=2)
     require_instance("learner", learner, nn.Module)
     parameters = list(_trained(learner).values())
     if not parameters or getattr(learner, "steps", 1) == 0:
@@ -119,7 +119,7 @@ def tune_spectral(
     A token clip is left out while tuning, and back in the learner that is returned; the loss reported is that without.
     Many steps fold the spectrum so often that an eigenvalue beyond those seen explodes: five need some 50,000 contexts.
     """
-    require_count("contexts", contexts, least=2)
+    contexts = require_count("contexts", contexts, least=2)
     require_instance("learner", learner, GradientDescentPlusPlus)
     free = _unclipped(learner)
     problem = _spectral_problem(family, contexts, seed)
@@ -134,6 +134,7 @@ Losses = Callable[[Any, Values], Float[Tensor, " n"]]
 def _drawn(family: Family | SequenceFamily, tasks: int, generator: torch.Generator) -> Episode | Tensor:
     found = drawn(family, tasks, generator)
     (check_episode if isinstance(found, Episode) else check_tasks)(found)
+    require_labels(family, found)
     return found.to(torch.float64)
 
 

@@ -65,7 +65,8 @@ def sensitivities(
                 torch.autograd.grad(prediction[..., j].sum(), xq, retain_graph=j < outputs - 1)[0]
                 for j in range(outputs)
             ]
-        yield answers, _checked(learner, prediction.detach(), answers), torch.stack(rows, dim=-2)
+        found = torch.stack(rows, dim=-2)
+        yield answers, _checked(learner, prediction.detach(), answers), _finite("derivatives by xq", learner, found)
 
 
 def _parts(tasks: Tasks) -> Iterator[tuple[Tensor, tuple[Any, ...]]]:
@@ -81,11 +82,14 @@ def _parts(tasks: Tasks) -> Iterator[tuple[Tensor, tuple[Any, ...]]]:
 
 
 def _checked(learner: Learner | Predictor, answer: object, answers: Tensor) -> Tensor:
-    prediction = check_answer(learner, answer, answers.shape)
-    bad = int((~torch.isfinite(prediction)).sum())
+    return _finite("predictions", learner, check_answer(learner, answer, answers.shape))
+
+
+def _finite(what: str, learner: Learner | Predictor, numbers: Tensor) -> Tensor:
+    bad = int((~torch.isfinite(numbers)).sum())
     if bad:
         raise NumericalError(
-            f"predictions must be finite, but {bad} of {prediction.numel()} by {label(learner)} are not: check the "
-            "learner's inputs and step sizes."
+            f"{what} must be finite, but {bad} of {numbers.numel()} by {label(learner)} are not: check the learner's "
+            "inputs and step sizes."
         )
-    return prediction
+    return numbers

@@ -59,7 +59,7 @@ class Comparison(Tabular):
     def _cells(self) -> list[tuple[str, dict[str, Measurement]]]:
         own = next(iter(self.rows.values())).mse_a
         others = [
-            (name, {title: getattr(row, field) for field, title in _COLUMNS.items() if hasattr(row, field)})
+            (name, {title: found for field, title in _COLUMNS.items() if (found := getattr(row, field, None))})
             for name, row in self.rows.items()
         ]
         return [(self.learner, {"mse": own}), *others]
@@ -88,7 +88,7 @@ def compare(
     Sensitivities are compared where torch can differentiate both learners by the queries. On a family of sequences,
     predictors ``sequence -> predictions`` are compared, over all times, and asked twice more, about four sequences,
     whether they look ahead. All numbers carry the standard error over tasks; ``loss ratio`` is the mean squared error
-    of ``learner`` over the other's, paired.
+    of ``learner`` over the other's, paired; it is left out where the other makes no error, as on labels that are all 0.
 
     Args:
         name: of ``learner`` in the table; its class or function's if None.
@@ -104,7 +104,7 @@ def compare(
     >>> table.rows["least squares"].mse_ratio.value > 1e3
     True
     """
-    require_count("tasks", tasks, least=2)
+    tasks = require_count("tasks", tasks, least=2)
     if not isinstance(others, Mapping) or not others:
         raise ArgumentError(f"others must name at least one learner, but is {shown(others)}: pass {{'name': learner}}.")
     for other in others:

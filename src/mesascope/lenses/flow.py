@@ -32,7 +32,7 @@ def token_sensitivity(network: HasTokens, episodes: Episode, layer: int = 1) -> 
     require_access("token_sensitivity", network)
     require_instance("episodes", episodes, Episode)
     check_tasks(episodes)
-    require_count("layer", layer)
+    layer = require_count("layer", layer)
 
     def after(context: Tensor, query: Tensor) -> Tensor:
         return network.tokens_from(Tokens(context, query))[layer].context
@@ -59,7 +59,7 @@ def element_sensitivity(
     """
     require_access("element_sensitivity", network)
     require_sequences("element_sensitivity", sequences)
-    require_count("layer", layer, least=0)
+    layer = require_count("layer", layer, least=0)
     total = sequences.new_zeros(sequences.shape[1], sequences.shape[1])
     with torch.no_grad(), evaluating(network):
         depth = len(network.activations(sequences[:1])) - 1

@@ -27,19 +27,22 @@ class Agreement(Tabular):
     """What predictions alone tell of a and b; means over tasks, paired.
 
     ``prediction_difference`` is E |a - b|_2 over outputs; the errors are plain mean squared errors; ``mse_difference``
-    and ``mse_ratio`` compare a's with b's on the same tasks, so that the tasks' own spread cancels.
+    and ``mse_ratio`` compare a's with b's on the same tasks, so that the tasks' own spread cancels. The ratio is None
+    if b makes no error on any task, as on labels that are all 0.
     """
 
     prediction_difference: Measurement
     mse_a: Measurement
     mse_b: Measurement
     mse_difference: Measurement
-    mse_ratio: Measurement
+    mse_ratio: Measurement | None
 
     def table(self) -> Table:
         """One row for each quantity."""
         return Table(
-            {"quantity": field.name, **getattr(self, field.name).to_dict()} for field in dataclasses.fields(self)
+            {"quantity": field.name, **found.to_dict()}
+            for field in dataclasses.fields(self)
+            if (found := getattr(self, field.name)) is not None
         )
 
 
@@ -147,12 +150,12 @@ def _concatenated(samples: list[dict[str, Tensor]]) -> dict[str, Tensor]:
 
 def _summary(joined: dict[str, Tensor]) -> Agreement:
     a, b = joined["a"].double(), joined["b"].double()
-    fields = {
+    fields: dict[str, Any] = {
         "prediction_difference": Measurement.of(joined["distance"]),
         "mse_a": Measurement.of(a),
         "mse_b": Measurement.of(b),
         "mse_difference": Measurement.of(a - b),
-        "mse_ratio": Measurement.ratio(a, b),
+        "mse_ratio": Measurement.ratio(a, b) if b.any() else None,
     }
     if "cosine" not in joined:
         return Agreement(**fields)

@@ -61,7 +61,7 @@ def probe(
     require_groups(groups)
     require_sequences("probe", sequences)
     require_choice("target", target, PROBED)
-    require_number("ridge", ridge, above=0)
+    ridge = require_number("ridge", ridge, above=0)
     if len(sequences) < 4:
         refuse("sequences", "be at least 4, to fit on half of them", len(sequences), "draw more")
     chosen = chosen_times(times, sequences)
@@ -105,7 +105,7 @@ def preconditioned(sequences: Float[Tensor, "tasks t d"], regulariser: float) ->
 
     Source: thesis, section 3.3.
     """
-    require_number("regulariser", regulariser, above=0)
+    regulariser = require_number("regulariser", regulariser, above=0)
     identity = regulariser * torch.eye(sequences.shape[-1]).to(sequences)
     gram, rows = identity.expand(len(sequences), -1, -1), []
     for element in sequences.unbind(1):

@@ -113,7 +113,7 @@ def step_sizes(network: HasProducts, n_context: int) -> StepSizes:
     Source: ICML paper, section 3 and appendix A.10.
     """
     require_access("step_sizes", network)
-    require_count("n_context", n_context)
+    n_context = require_count("n_context", n_context)
     diagonals = torch.stack([layer.w_pv.diagonal(dim1=-2, dim2=-1).sum(0) for layer in rescaled_products(network)])
     inputs, targets = diagonals[:, : -network.d_out], diagonals[:, -network.d_out :]
     return StepSizes(-n_context * targets.mean(1), -inputs.mean(1))
@@ -127,7 +127,7 @@ def interpolate(a: HasProducts, b: HasProducts, t: float = 0.5) -> Any:
     compute as it is, be their layers looped or separate and their tokens clipped or not. The result is
     ``a.with_products`` of the mixture.
     """
-    require_number("t", t)
+    t = require_number("t", t)
     for network in (a, b):
         require_access("interpolate", network)
     if not (a.linear and b.linear):

@@ -63,7 +63,7 @@ class ReverseEngineered(Tabular):
 
     def between(self, t: float) -> Any:
         """The network whose products are 1 - t of the network's own and t of the algorithm's."""
-        require_number("t", t)
+        t = require_number("t", t)
         ends = zip(self.network.products(), self.algorithm.products(), strict=True)
         return self.network.with_products(
             [Products(*(torch.lerp(one, two, t) for one, two in zip(own, other, strict=True))) for own, other in ends]
@@ -97,7 +97,7 @@ def reverse_engineer(network: HasChannels, keep: int | None = None) -> ReverseEn
     require_access("reverse_engineer", network)
     d, channels = network.config.d, len(network.config.channels or ())
     if keep is not None:
-        require_count("keep", keep)
+        keep = require_count("keep", keep)
         if keep > 2 * channels**2:
             refuse("keep", f"be at most {2 * channels**2}, the blocks of a head", keep, "leave it out to keep all")
     products = network.products()

@@ -47,7 +47,7 @@ def sweep(
     >>> found.cases["x_scale"], found.ratio("gd", "zero").shape
     (array([0.5, 1. ]), (1, 2))
     """
-    require_count("tasks", tasks, least=2)
+    tasks = require_count("tasks", tasks, least=2)
     for name, mapping in (("learners", learners), ("over", over)):
         if not isinstance(mapping, Mapping) or not mapping:
             raise ArgumentTypeError(f"{name} must map some names, but is {shown(mapping)}: pass {{'name': ...}}.")
@@ -85,8 +85,8 @@ def rollout(learner: HasRule, steps: int, damping: float = 1.0) -> Any:
     Needs *rule*: a learner that does one thing, as a network of one layer (or one looped layer) or descent with one
     step size. What it predicts after each step is its ``trajectory(context, xq)``.
     """
-    require_count("steps", steps, least=0)
-    require_number("damping", damping)
+    steps = require_count("steps", steps, least=0)
+    damping = require_number("damping", damping)
     return require_access("rollout", learner).repeated(steps, damping)
 
 

@@ -158,12 +158,12 @@ def batch_of(tasks: Episode, step: int, size: int, passes: int = 1) -> Continual
         step: counted from 0.
         size: examples of each member.
     """
-    require_count("size", size)
-    require_count("passes", passes)
+    size = require_count("size", size)
+    passes = require_count("passes", passes)
     count = tasks.context.x.shape[2]
     if count % size:
         refuse("size", f"divide the {count} examples of a task", size, "pass another")
-    require_count("step", step, least=0)
+    step = require_count("step", step, least=0)
     steps = tasks.context.x.shape[1] * passes * count // size
     if step >= steps:
         refuse("step", f"be below the {steps} batches of the stream", step, "draw more tasks, or take fewer steps")

@@ -65,9 +65,9 @@ class MAML(nn.Module):
         loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy,
     ) -> None:
         super().__init__()
-        require_number("inner_lr", inner_lr, above=0)
-        require_count("steps", steps, least=0)
-        require_count("order", order)
+        inner_lr = require_number("inner_lr", inner_lr, above=0)
+        steps = require_count("steps", steps, least=0)
+        order = require_count("order", order)
         if order > 2:
             refuse("order", "be 1 or 2", order, "choose one of them")
         if not callable(adapt):
@@ -281,7 +281,7 @@ class SparseMAML(MAML):
 
     def __init__(self, inner_lr: float, steps: int, *, closed: float = 0.5, **options: Any) -> None:
         super().__init__(inner_lr, steps, **options)
-        require_number("closed", closed, least=0, most=1)
+        closed = require_number("closed", closed, least=0, most=1)
         self.modulation = binary(closed)
 
 
@@ -301,7 +301,7 @@ class SparseMAMLPlus(MAML):
 
     def __init__(self, inner_lr: float, steps: int, *, latent: int = 16, **options: Any) -> None:
         super().__init__(inner_lr, steps, **options)
-        require_count("latent", latent)
+        latent = require_count("latent", latent)
         self.mu, self.sigma = nn.Parameter(torch.zeros(latent)), nn.Parameter(torch.ones(latent))
         self.maps = nn.ParameterDict()
 

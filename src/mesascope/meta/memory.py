@@ -25,7 +25,7 @@ class Reservoir:
     """
 
     def __init__(self, size: int) -> None:
-        require_count("size", size)
+        size = require_count("size", size)
         self.size, self.seen = size, 0
         self.x, self.y = torch.empty(0), torch.empty(0)
 
@@ -73,7 +73,7 @@ class TaskMemory:
     """
 
     def __init__(self, size: int) -> None:
-        require_count("size", size)
+        size = require_count("size", size)
         self.size = size
         self.kept: dict[int, tuple[Tensor, Tensor]] = {}
 

@@ -212,7 +212,7 @@ class CausalAttention(nn.Module, ABC):
 
     def _check(self, tokens: Tensor, state: AttentionState | None, mask: Tensor | None, last: int | None) -> None:
         if last is not None:
-            require_count("last", last, least=0)
+            last = require_count("last", last, least=0)
         check_tokens("tokens", tokens, self.config.width, self._like, "AttentionConfig.width")
         if state is not None:
             check_state(state, AttentionState)

@@ -17,12 +17,13 @@ from mesascope.nets.padding import blanked, check_mask, check_padding, given
 from mesascope.nets.points import HasPoints, Point
 from mesascope.nets.pretrained import Pretrained
 from mesascope.nets.states import AttentionState, check_state
-from mesascope.records import registered
+from mesascope.records import registered, with_plain_numbers
 from mesascope.shapes import Float, Tensor
 
 __all__ = ["CausalTransformer", "CausalTransformerConfig"]
 
 
+@with_plain_numbers
 @dataclass(frozen=True)
 class CausalTransformerConfig:
     """A causal transformer from tokens to tokens.

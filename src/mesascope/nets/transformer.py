@@ -30,7 +30,7 @@ from mesascope.nets.layers import (
 )
 from mesascope.nets.points import HasPoints, Point, looked_at, remember, touched
 from mesascope.nets.pretrained import Pretrained
-from mesascope.records import facts, registered
+from mesascope.records import facts, registered, with_plain_numbers
 from mesascope.shapes import Float, Tensor
 
 __all__ = ["Tokens", "Transformer", "TransformerConfig"]
@@ -43,6 +43,7 @@ class Tokens(NamedTuple):
     query: Float[Tensor, "*batch m width"]
 
 
+@with_plain_numbers
 @dataclass(frozen=True)
 class TransformerConfig:
     """A transformer without biases, embedding or read-out.

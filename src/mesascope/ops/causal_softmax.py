@@ -63,7 +63,7 @@ def causal_softmax_attention(
     memory O(T (T + n)). For bfloat16 and float16 weights are computed in float32.
     """
     if window is not None:
-        require_count("window", window)
+        window = require_count("window", window)
     arguments = {"q": q, "k": k, "v": v, "log_forget": log_forget, "beta": beta}
     require_tensors(arguments)
     require_shapes(q, arguments)
@@ -157,7 +157,7 @@ def dpfp(x: Float[Tensor, "*batch d"], nu: int) -> Float[Tensor, "*batch feature
     tensor([2., 0., 0., 0.])
     """
     require_instance("x", x, Tensor)
-    require_count("nu", nu)
+    nu = require_count("nu", nu)
     if nu >= 2 * x.shape[-1]:
         refuse("nu", f"be less than twice the width {x.shape[-1]}, or features repeat", nu, "pass fewer")
     positive = torch.relu(torch.cat([x, -x], -1))

@@ -141,7 +141,7 @@ def _fast_weights(
     check: bool,
     kind: type[LinearState] | type[DeltaState],
 ) -> Any:
-    require_count("chunk", chunk)
+    chunk = require_count("chunk", chunk)
     require_instance("check", check, bool)
     if state is not None:
         require_instance("state", state, kind)

@@ -239,7 +239,7 @@ def _arguments(
     """Everything by name, checked: the ridge as a tensor, and padding as tokens that neither add nor forget."""
     require_instance("q", q, Tensor)
     if not isinstance(ridge, Tensor):
-        require_number("ridge", ridge, above=0)
+        ridge = require_number("ridge", ridge, above=0)
         ridge = torch.tensor(ridge, dtype=torch.promote_types(q.dtype, torch.float32), device=q.device)
     arguments = {"ridge": ridge, "log_forget": log_forget, "beta": beta, "lengths": lengths, "q": q, "k": k, "v": v}
     if state is not None:
@@ -324,7 +324,7 @@ def _method(
     """The method, where ``"auto"`` is resolved, and options that it has no use for are refused."""
     require_choice("method", method, ("auto", *MESA_METHODS))
     if chunk is not None:
-        require_count("chunk", chunk)
+        chunk = require_count("chunk", chunk)
     if method == "auto":
         of_cg = tolerance is not None or iterations is not None
         method = (
@@ -337,11 +337,11 @@ def _method(
             f"method must be 'cg', 'solve' or a series where ridge_kind={ridge_kind!r}, but is {method!r}: pass 'cg'."
         )
     if tolerance is not None:
-        require_number("tolerance", tolerance, least=0)
+        tolerance = require_number("tolerance", tolerance, least=0)
         if method != "cg":
             refuse("tolerance", f"be None for method {method!r}", tolerance, "leave it out, or pass method='cg'")
     if iterations is not None:
-        require_count("iterations", iterations, least=0)
+        iterations = require_count("iterations", iterations, least=0)
         if method not in ("cg", "neumann", "chebyshev"):
             refuse("iterations", f"be None for method {method!r}", iterations, "leave it out, or pass method='cg'")
     return method

@@ -123,7 +123,7 @@ def trained_network(checkpoints: Path, training: str, seed: int) -> torch.nn.Mod
     """
     from mesascope.training import result_tensors
 
-    require_count("seed", seed, least=0)
+    seed = require_count("seed", seed, least=0)
     config, tensors = _newest(checkpoints, training)
     if seed not in config["seeds"]:
         refuse("seed", f"be one of {', '.join(map(str, config['seeds']))}", seed, "choose one of these")

@@ -53,7 +53,7 @@ def new_run(
     require_choice("preset", preset, study.presets)
     settings = study.presets[preset] if settings is None else settings
     require_instance("settings", settings, type(study.presets[preset]))
-    require_count("seed", seed, least=0)
+    seed = require_count("seed", seed, least=0)
     device = available_device(device)
     made = made_with(device, command)
     id, created = uuid.uuid4().hex, datetime.fromisoformat(made["created"])

@@ -29,6 +29,7 @@ __all__ = [
     "posed",
     "raised",
     "require_family",
+    "require_labels",
     "takes",
 ]
 
@@ -43,6 +44,16 @@ def require_family(family: Any) -> None:
         remedy = f"pass {family.__name__}()" if isinstance(family, type) else "pass LinearRegression(), say"
         raise ArgumentTypeError(
             f"family must have a method sample(batch, generator), but is {shown(family)}: {remedy}."
+        )
+
+
+def require_labels(family: Any, tasks: Episode | Tensor) -> None:
+    """Refuse tasks whose labels are all 0, on which all algorithms predict alike."""
+    labels = tasks.context.y if isinstance(tasks, Episode) else tasks
+    if not labels.any():
+        raise ArgumentError(
+            f"family must draw labels other than 0, but those of {label(family)} are all 0: choose other settings, or "
+            "another family."
         )
 
 

@@ -27,7 +27,7 @@ __all__ = [
 
 def check_draw(batch: int, generator: torch.Generator) -> None:
     """Refuse what no tasks can be drawn with."""
-    require_count("batch", batch, least=0)
+    batch = require_count("batch", batch, least=0)
     require_instance("generator", generator, torch.Generator)
 
 

@@ -28,7 +28,7 @@ class FewShotImages:
     ``ways``. No image is in a context and among the queries, and their order is random.
 
     Args:
-        dataset: digits, mnist, fashion-mnist, omniglot, or a folder: see `mesascope.data.images`.
+        dataset: digits, mnist, fashion-mnist, omniglot, or a folder, by name or path: see `mesascope.data.images`.
         queries: images of each class that are asked about.
         size: pixels of a side; as they are if None.
         part: train, validation or test.
@@ -49,7 +49,7 @@ class FewShotImages:
     rotations: bool = False
 
     def __post_init__(self) -> None:
-        require_instance("dataset", self.dataset, str)
+        require_instance("dataset", self.dataset, str, "pass a name, or a path as text, such as './split'")
         for name, least in (("ways", 2), ("shots", 1), ("queries", 1)):
             require_count(name, getattr(self, name), least=least)
         if self.size is not None:
@@ -112,12 +112,16 @@ class ByClass(NamedTuple):
         return order[starts[chosen][..., None] + places]
 
 
-@functools.lru_cache(16)
 def sorted_images(dataset: str, part: str, size: int | None) -> tuple[Images, ByClass]:
     """The images of a dataset, and where those of each class are."""
     found = images(dataset, part, size)
-    counts = found.labels.bincount()
-    return found, ByClass(found.labels.argsort(stable=True), counts.cumsum(0) - counts, counts)
+    return found, _by_class(found.labels)
+
+
+@functools.lru_cache(16)
+def _by_class(labels: Int[Tensor, " images"]) -> ByClass:
+    counts = labels.bincount()
+    return ByClass(labels.argsort(stable=True), counts.cumsum(0) - counts, counts)
 
 
 def _turned(pixels: Tensor, turns: Tensor) -> Tensor:

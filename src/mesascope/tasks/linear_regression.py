@@ -108,7 +108,7 @@ class LinearRegression:
 
     def seeded(self, seed: int) -> LinearRegression:
         """The family that training seed ``seed`` learns from: where tasks come from a pool, a pool of its own."""
-        require_count("seed", seed, least=0)
+        seed = require_count("seed", seed, least=0)
         return self if self.pool is None else dataclasses.replace(self, pool_seed=seed)
 
     @functools.cached_property

@@ -63,8 +63,9 @@ class RealTable:
         """Draw ``batch`` tasks on the generator's device, in float32."""
         check_draw(batch, generator)
         x, y = self._rows
-        order = torch.rand(batch, len(x), generator=generator, device=generator.device).argsort(-1).cpu()
-        context, queries = order[:, : self.n_context], order[:, self.n_context : self.n_context + self.n_query]
+        scores = torch.rand(batch, len(x), generator=generator, device=generator.device)
+        order = scores.topk(self.n_context + self.n_query, largest=False).indices.cpu()
+        context, queries = order[:, : self.n_context], order[:, self.n_context :]
         return Episode(Context(x[context], y[context]), x[queries], y[queries]).to(generator.device)
 
     @property

@@ -10,6 +10,7 @@ import torch
 from mesascope.data import PARTS
 from mesascope.errors import ArgumentTypeError, refuse, require_choice, require_count, require_number, shown
 from mesascope.modes import guarded
+from mesascope.records import with_plain_numbers
 from mesascope.shapes import Int, Tensor
 from mesascope.streams import stream
 from mesascope.tasks.episodes import Context
@@ -18,6 +19,7 @@ from mesascope.tasks.few_shot_images import sorted_images
 __all__ = ["ImageStream", "SwitchingImages"]
 
 
+@with_plain_numbers
 @dataclass(frozen=True)
 class SwitchingImages:
     """Batches of ``shots`` images of each of ``ways`` classes, of one task for a while and then of another.
@@ -70,7 +72,7 @@ class ImageStream:
 
     @guarded
     def __init__(self, settings: SwitchingImages, steps: int, seed: int) -> None:
-        require_count("steps", steps)
+        steps = require_count("steps", steps)
         self.settings, self.seed = settings, seed
         generator = stream(seed, "switches")
         switches = torch.rand(steps, generator=generator) >= settings.stay
@@ -92,7 +94,7 @@ class ImageStream:
     @guarded
     def __call__(self, step: int) -> Context:
         """The images of a step and their classes, in random order."""
-        require_count("step", step, least=0)
+        step = require_count("step", step, least=0)
         if step >= len(self):
             refuse("step", f"be below the {len(self)} steps of the stream", step, "make a longer one")
         settings, task = self.settings, int(self.tasks[step])

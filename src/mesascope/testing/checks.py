@@ -54,7 +54,7 @@ def check_learner(
     >>> from mesascope.learners import GradientDescent
     >>> check_learner(GradientDescent(steps=2, eta=0.5))
     """
-    require_number("tolerance", tolerance, above=0)
+    tolerance = require_number("tolerance", tolerance, above=0)
     episode = _drawn(family or LinearRegression(n_context=10, d_in=3), 6)
     _require(isinstance(episode, Episode), "a learner must be checked on a family of episodes")
     episode = episode._replace(xq=_several_queries(episode))
@@ -102,7 +102,7 @@ def check_predictor(
     >>> from mesascope.learners import RecursiveLeastSquares
     >>> check_predictor(RecursiveLeastSquares(ridge=0.1))
     """
-    require_number("tolerance", tolerance, above=0)
+    tolerance = require_number("tolerance", tolerance, above=0)
     sequence = _drawn(family or LinearDynamics(d=3, length=12), 6)
     _require(isinstance(sequence, Tensor), "a predictor must be checked on a family of sequences")
     before, length = sequence.clone(), sequence.shape[1]
@@ -142,7 +142,7 @@ def check_predictor(
 def check_family(family: Family | SequenceFamily) -> None:
     """Check that ``family`` keeps the contract of a task family.
 
-    It is a frozen dataclass; episodes, or sequences, are as many as asked for, none included, and have agreeing shapes;
+    It is a frozen dataclass; episodes, or sequences, are as many as asked for, from one on, and have agreeing shapes;
     they are finite; the same generator gives the same ones, another seed others.
 
     >>> check_family(LinearRegression(n_context=3, d_in=2))
@@ -154,7 +154,7 @@ def check_family(family: Family | SequenceFamily) -> None:
     _check_episode(first) if isinstance(first, Episode) else _check_sequence(first)
     _require(_equal(first, again), "the same generator must give the same tasks")
     _require(not _equal(first, other), "generators of other seeds must give other tasks")
-    for batch in (0, 3):
+    for batch in (1, 3):
         _drawn(family, batch)
 
 

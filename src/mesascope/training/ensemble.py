@@ -95,7 +95,7 @@ class Ensemble(Generic[Module]):
 
     def member(self, index: int) -> Module:
         """A copy of member ``index`` as an ordinary module."""
-        require_count("index", index, least=-len(self))
+        index = require_count("index", index, least=-len(self))
         if index >= len(self):
             refuse("index", f"be below the number of members, {len(self)}", index, "count from 0")
         module = copy.deepcopy(self.module).to(next(iter(self.weights.values())).device)

@@ -82,7 +82,7 @@ class ModuleState(Generic[Module]):
         require_instance("module", module, nn.Module)
         require_callable("loss", loss)
         require_instance("plan", plan, Training)
-        require_count("accumulate", accumulate)
+        accumulate = require_count("accumulate", accumulate)
         if autocast not in (None, torch.float16, torch.bfloat16):
             refuse("autocast", "be torch.float16, torch.bfloat16 or None", autocast, "choose one of them")
         self.loss, self.plan, self.accumulate, self.autocast, self.seed = loss, plan, accumulate, autocast, seed

@@ -16,10 +16,12 @@ from mesascope.errors import (
     require_number,
     shown,
 )
+from mesascope.records import with_plain_numbers
 
 __all__ = ["SCHEDULES", "ParameterGroup", "Training", "schedule_factor"]
 
 
+@with_plain_numbers
 @dataclass(frozen=True)
 class Training:
     """How to train: everything that decides the result but the model, the loss, the data and the seeds.
@@ -92,6 +94,7 @@ class Training:
         require_number("weight_decay", self.weight_decay, least=0)
 
 
+@with_plain_numbers
 @dataclass(frozen=True)
 class ParameterGroup:
     """Parameters of a module that train with a learning rate or weight decay of their own.

@@ -174,16 +174,20 @@ def _told(answer: Identification, names: list[str]) -> dict[str, Any]:
     }
 
 
+def _answered(r: Any, name: str) -> np.ndarray:
+    """Absolute errors ``(seeds, pairs, tasks)`` of a regressor on tasks that the model answered; nan on others."""
+    errors = r["errors"]
+    return np.where(np.isfinite(errors[MODEL]), np.abs(errors[name].astype(float)), np.nan)
+
+
 def _errs(r: Any, name: str, count: int = PAIRS) -> np.ndarray:
     """Mean absolute errors ``(seeds,)`` over tasks that the model answered."""
-    errors = r["errors"]
-    answered = np.isfinite(errors[MODEL][:, count - 1])
-    return np.nanmean(np.where(answered, np.abs(errors[name][:, count - 1].astype(float)), np.nan), 1)
+    return np.nanmean(_answered(r, name)[:, count - 1], 1)
 
 
 def _regret(r: Any) -> np.ndarray:
-    """Sums of mean absolute errors beyond those of the reference with the least, after each number of pairs."""
-    means = {name: np.nanmean(np.abs(r["errors"][name]), -1) for name in (MODEL, *LABELS)}
+    """Sums of mean absolute errors beyond those of the reference with the least, on tasks that the model answered."""
+    means = {name: np.nanmean(_answered(r, name), -1) for name in (MODEL, *LABELS)}
     best = min(LABELS, key=lambda name: means[name].sum())
     return np.cumsum(means[MODEL] - means[best], 1)
 
@@ -285,16 +289,20 @@ def _regrets(r: Any) -> list[Line]:
 
 
 def _table(r: Any) -> dict[str, np.ndarray]:
-    """With all pairs ``(seeds, regressors, tasks)``: absolute errors, ranks, and squares over the labels' variance."""
+    """With all pairs ``(seeds, regressors, tasks)``: absolute errors, ranks, and squares over the labels' variance.
+
+    Errors are nan on tasks that the model did not answer; it has the last rank there.
+    """
     from scipy.stats import rankdata
 
     tasks = r["whole"]["forest"].shape[1]
     errors = [np.abs(r["errors"][name][:, -1, :tasks]) for name in (MODEL, *LABELS)]
     absolute = np.stack([*errors, *(np.abs(r["whole"][name]) for name in SLOW)], 1).astype(float)
     labels = r["errors"]["label"][:, -1].astype(float)
+    paired = absolute + 0 * absolute[:, :1]
     return {
-        "errors": absolute,
-        "squares": absolute**2 / labels.var(1)[:, None, None],
+        "errors": paired,
+        "squares": paired**2 / labels.var(1)[:, None, None],
         "ranks": rankdata(np.nan_to_num(absolute, nan=np.inf), axis=1),
     }
 
