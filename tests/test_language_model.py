@@ -128,6 +128,7 @@ def test_tokens_that_it_cannot_read_are_refused(tokens, message):
         built()(tokens)
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_tokens_are_checked_before_a_device_reads_them_and_not_in_training(monkeypatch):
     """A device ends the process where a number is none of the vocabulary, and a check in training costs a transfer."""
     model, tokens, read = built().eval(), torch.full((1, 3), 202), []
@@ -136,10 +137,10 @@ def test_tokens_are_checked_before_a_device_reads_them_and_not_in_training(monke
         model(tokens)
     assert not read
     monkeypatch.setattr("mesascope.nets.language_model.require_tokens", lambda *given: read.append(given))
-    for network, around in ((model.train(), contextlib.nullcontext), (model.eval(), without_reading_values)):
+    for training, around in ((True, contextlib.nullcontext), (False, without_reading_values)):
         read.clear()
-        with around(), contextlib.suppress(AttributeError):  # no embedded tokens
-            network(tokens)
+        with around(), contextlib.suppress(AttributeError, TypeError):  # no embedded tokens
+            model.train(training)(tokens)
         assert len(read) == 1
 
 

@@ -158,7 +158,8 @@ def test_too_few_seeds_are_told_before_training(tmp_path, capsys):
     assert "will be undecided" not in capsys.readouterr().err
 
 
-def test_records_of_a_run_and_of_the_ledger_show_four_columns_to_a_person(tmp_path):
+def test_records_of_a_run_and_of_the_ledger_show_four_columns_to_a_person(tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
     study, settings = tiny_study.STUDY, tiny_study.Settings()
     run = new_run(study, "quick", out=tmp_path / "run")
     records = run_study(study, settings, run)

@@ -128,6 +128,7 @@ def test_an_answer_without_a_preset_has_a_title_of_its_own():
 
 
 def test_a_ledger_names_each_run_that_it_leaves_out(whole, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "400")
     monkeypatch.setitem(records._REGISTRY["study"], "tiny", records.Registered(STUDY, {}))
     for name in ("a", "b", "unfinished"):
         shutil.copytree(whole, tmp_path / name)

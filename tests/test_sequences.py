@@ -524,7 +524,7 @@ def test_a_mesa_member_that_diverges_lets_the_others_train_on():
 
 
 def test_a_ridge_that_linear_heads_do_not_use_leaves_their_products_readable():
-    heads = AttentionConfig(width=9, n_heads=2, ridge=0.3, ridge_kind="constant", ridge_per_dimension=True)
+    heads = AttentionConfig(width=9, n_heads=3, ridge=0.3, ridge_kind="constant", ridge_per_dimension=True)
     config = CausalTransformerConfig(heads, 2, "linear")
     net = SequencePredictor(SequencePredictorConfig(config, 3, ("blank", "now", "before")), stream(0, "init"))
     sequence = torch.randn(2, 6, 3, generator=stream(0, "sequence"))
