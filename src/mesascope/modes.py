@@ -54,7 +54,7 @@ def guarded(function: _Call, *, meta: bool = False) -> _Call:
 
 
 def _against_others(meta: bool) -> list[contextlib.AbstractContextManager[Any]]:
-    """What puts torch into its ordinary modes; nothing if it is in them."""
+    """Contexts that put torch into its ordinary modes; none if it is in them."""
     import torch
 
     found: list[contextlib.AbstractContextManager[Any]] = []

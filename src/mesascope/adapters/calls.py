@@ -114,7 +114,7 @@ class Calls:
         return [self._kept.get(key) for key in keys]
 
     def _key(self, prompt: str) -> str:
-        """Of the next answer to this prompt: all that the answer depends on."""
+        """Key of the next answer to this prompt: a hash of all that the answer depends on."""
         time = self._times[prompt]
         self._times[prompt] += 1
         parts = [self.name, None if self.cache is None else getattr(self.model, "settings", None), prompt, time]
@@ -164,7 +164,7 @@ class Calls:
             self._count(error.reason, error)
 
     def _called(self, asked: Any) -> Any:
-        """What the model returns; its own error becomes a sentence."""
+        """Return the answer of the model; raise its own error as a sentence."""
         try:
             found = self.model(asked)
             return _awaited(found) if inspect.isawaitable(found) else found

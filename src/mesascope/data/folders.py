@@ -69,7 +69,7 @@ def _pictures(paths: Iterable[Path]) -> list[Path]:
 
 
 def _in_place_of_pictures(folder: Path, name: str) -> str:
-    """What a folder holds that lacks pictures of a part, and what to do about it."""
+    """Content of a folder without pictures of a part, and the remedy, as the end of a sentence."""
     classes = sorted({path.parent.name for path in _pictures(visible_files(folder, "*/*"))} - {"images"})
     if classes and not {*classes} & {one for names in _NAMES.values() for one in names}:
         return f"the classes {', '.join(classes[:3])} in no part: move their folders into {folder / name}"

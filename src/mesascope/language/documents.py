@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from mesascope.data.folders import visible_files
 from mesascope.errors import ArgumentError, refuse, require_instance, require_package
 
 __all__ = ["Piece", "Problem", "Reading", "files_of", "pieces", "size_of", "standard_library"]
@@ -90,7 +91,7 @@ def files_of(paths: Sequence[str | Path]) -> list[Path]:
     found: list[Path] = []
     for path in map(Path, paths):
         if path.is_dir():
-            own = sorted(one for one in path.rglob("*") if one.is_file() and _is_of_texts(one.relative_to(path)))
+            own = [file for file in visible_files(path) if _is_of_texts(file)]
             if not own:
                 known = ", ".join((*_TEXT, *_ROWS, *_TABLES))
                 refuse("paths", f"hold files of text ({known})", str(path), "name the files themselves")
@@ -148,8 +149,6 @@ def _kind(path: Path) -> tuple[str, ...] | None:
 
 def _is_of_texts(path: Path) -> bool:
     """True if a file of a folder holds documents: a .json may be about them, and datasets keeps copies of its rows."""
-    if any(part.startswith(".") for part in path.parts):
-        return False
     return _kind(path) is not None and path.suffix.lower() != ".json" and not path.match("cache-*.arrow")
 
 

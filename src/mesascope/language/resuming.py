@@ -34,7 +34,7 @@ class Kept(msgspec.Struct):
 
 
 class Progress:
-    """How far a preparation has come.
+    """Progress of a preparation.
 
     Args:
         folder: of the corpus.
@@ -48,7 +48,7 @@ class Progress:
 
     @classmethod
     def of(cls, folder: Path, files: Sequence[Path], settings: Any) -> Progress:
-        """What an earlier call kept in the folder.
+        """Progress that an earlier call kept in the folder.
 
         Raises:
             ArgumentError: it read other files, or had other settings.

@@ -56,7 +56,7 @@ class Copies:
         return torch.stack([answer for answer, _ in found])
 
     def _call(self, state: dict[str, Tensor], x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """What one copy says, and its buffers after."""
+        """Answer of one copy, and its buffers after the call."""
         answer, replaced = run_with(self.model, state, (x,))
         return require_tensor(self.model, answer), {
             name: one.detach() for name, one in (state | replaced).items() if name in self.buffers

@@ -197,7 +197,7 @@ def _redone(normal: Normal, q: Tensor, found: Answer, work: Work, dtype: torch.d
 
 
 def _dense(normal: Normal, q: Tensor) -> Answer:
-    """By a factorisation for every token, a chunk after the other."""
+    """Solve by one factorisation a token, a chunk after the other."""
     solved = [dense_solve(normal.part(n).matrices(), q[n]) for n in range(len(q))]
     x, condition = (torch.stack(parts) for parts in zip(*solved, strict=True))
     return Answer(x, condition.amax(-1))

@@ -100,7 +100,7 @@ class Normal(NamedTuple):
         return self.trace() + self.ridge.amax(-1, keepdim=True)
 
     def trace(self) -> Float[Tensor, "*chunks size 1"]:
-        """That of H_t."""
+        """Trace of H_t."""
         start = self.H.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
         return decays(self.log_forget) * start + product(self.weights, self.keys.square().sum(-1, keepdim=True))
 

@@ -1,4 +1,4 @@
-"""What to say of a loss that is not finite: of the data, if these are not, or else of the training."""
+"""Errors for a loss that is not finite: about the data, if these are not finite, or else about the training."""
 
 from __future__ import annotations
 

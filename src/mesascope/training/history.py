@@ -73,7 +73,7 @@ class CheckpointsWithHistory:
         self.checkpoints.save(step, tensors | self.history.tensors())
 
     def load(self) -> tuple[int, dict[str, Tensor]] | None:
-        """What was saved last; the history goes on from there."""
+        """Load the last checkpoint; the history goes on from there."""
         found = self.checkpoints.load()
         if found:
             self.history.load(found[1])

@@ -146,7 +146,7 @@ class ModuleState(Generic[Module]):
         return self._averaged.eval()
 
     def judged(self, batch: Any) -> dict[str, Float[Tensor, " members"]]:
-        """As that of `EnsembleState`; nothing if batches are run in parts, in parallel or with autocast."""
+        """Same as in `EnsembleState`; empty if batches are run in parts, in parallel or with autocast."""
         plain = self.accumulate == 1 and self.autocast is None and not self._parallel
         return judged(self.result(), self.loss, batch) if plain else {}
 

@@ -28,7 +28,7 @@ __all__ = [
 
 
 def trainable(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Those that require gradients; refused if none does, or if one was made in inference mode and cannot change."""
+    """Weights that require gradients; refused if none does, or if one was made in inference mode and cannot change."""
     found = {name: weight for name, weight in weights.items() if weight.requires_grad}
     if not found:
         raise ArgumentError(
