@@ -152,6 +152,7 @@ class Calls:
 
     def _batch(self, prompts: list[str]) -> Sequence[Any]:
         answers = self._called(prompts)
+        answers = answers.tolist() if hasattr(answers, "tolist") else answers
         if not isinstance(answers, list | tuple) or len(answers) != len(prompts):
             refuse("what a batched model returns", f"hold {len(prompts)} texts", answers, "return one a prompt")
         return answers
