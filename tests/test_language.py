@@ -213,6 +213,9 @@ def test_a_killed_training_goes_on_to_the_same_bytes(corpus, tmp_path, monkeypat
     again = train_language_model(resume_language_run(tmp_path / "killed"))
     assert torch.equal(weights_of(again), weights_of(expected))
     assert killed.metrics("model") == whole.metrics("model")
+    read = TextWindows(str(corpus.folder), settings_for(corpus).context + 1, checksum=corpus.checksum)
+    assert killed.family("model") == read
+    assert torch.equal(weights_of(killed.network("model", 3)), weights_of(expected))
     kept = LanguageModel.from_pretrained(tmp_path / "killed" / "model")
     assert torch.equal(weights_of(kept), weights_of(expected))
     assert (tmp_path / "killed" / "model" / "tokenizer.json").is_file()

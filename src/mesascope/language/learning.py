@@ -192,6 +192,7 @@ def train_language_model(run: Run) -> LanguageModel:
     network, plan = settings.network(windows.corpus.index.vocabulary), settings.training
     record = {
         "network": to_record(network),
+        "family": to_record(windows),
         "settings": to_record(settings),
         "seeds": [seed],
         "tokens": tokens,
