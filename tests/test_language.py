@@ -310,8 +310,9 @@ def test_a_training_that_diverges_names_the_layer_that_grew(corpus, tmp_path, la
     run = new_language_run(settings, tmp_path / "run")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ModuleState, "update", wild)
-        with pytest.raises(NumericalError, match=said):
+        with pytest.raises(NumericalError, match=said) as diverged:
             train_language_model(run)
+    assert ": lower the learning rate" in str(diverged.value)
     assert sorted(path.name for path in (run.path / "checkpoints" / "model").iterdir()) == ["4"]
     train_language_model(resume_language_run(tmp_path / "run"))
 
