@@ -275,6 +275,34 @@ def test_packed_documents_do_not_see_each_other(lengths, layers, learned, kind):
         torch.testing.assert_close(found.loss, torch.nn.functional.cross_entropy(logits.float(), told))
 
 
+@pytest.mark.parametrize("given", ["plain", "padded", "packed"])
+@pytest.mark.parametrize("tied", [False, True])
+def test_losses_in_training_are_computed_by_blocks_without_logits_of_all_tokens(given, tied, monkeypatch):
+    network = layered("softmax, mesa", 50, 64, width=16, n_heads=2, tied=tied).build(stream(0, "init")).double()
+    model, tokens = huggingface.MesascopeForCausalLM.of(network).train(), prompts(2, 12)
+    labels = tokens.where(torch.rand(tokens.shape, generator=stream(1, "labels")) < 0.8, -100)
+    mask = torch.arange(12) < torch.tensor([[12], [9]])
+    keywords = {
+        "plain": {"num_items_in_batch": torch.tensor(7)},
+        "padded": {"attention_mask": mask, "output_hidden_states": True},
+        "packed": {"position_ids": torch.cat([torch.arange(5), torch.arange(7)]).expand(2, -1)},
+    }[given]
+
+    def step():
+        found = model(tokens, labels=labels, **keywords)
+        return found, torch.autograd.grad(found.loss, list(model.parameters()))
+
+    whole, expected = step()
+    monkeypatch.setattr("mesascope.nets.language_model._LOGITS", 50 * 4)
+    found, gradients = step()
+    assert whole.logits.shape == (2, 12, 50)
+    assert found.logits is None
+    torch.testing.assert_close(found.loss.float(), whole.loss.float())
+    torch.testing.assert_close(gradients, expected, rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(found.hidden_states, whole.hidden_states)
+    assert model.eval()(tokens, labels=labels, **keywords).logits.shape == (2, 12, 50)
+
+
 def test_packed_rows_may_end_in_padding_and_hold_more_tokens_than_places():
     model, (first, second, third) = built(), prompts(3, 40)
     rows = torch.stack([torch.cat([first, second]), torch.cat([third, torch.zeros_like(third)])])

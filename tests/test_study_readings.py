@@ -114,7 +114,9 @@ def test_datasets_to_judge_by_are_read_before_anything_trains(name, changes, sai
         pytest.fail("trains before it has read all datasets")
 
     study = registered("study")[name]
-    lab = SimpleNamespace(seeds=[0], train=late, stage=late, draw=lambda family, n, use: family.sample(2, stream(0, use)))
+    lab = SimpleNamespace(
+        seeds=[0], train=late, stage=late, draw=lambda family, n, use: family.sample(2, stream(0, use))
+    )
     with pytest.raises(ArgumentError, match=said):
         study.measure(lab, dataclasses.replace(study.presets["quick"], **changes))
 
