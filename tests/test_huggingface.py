@@ -338,6 +338,8 @@ REFUSED = {
         "use_cache must be left out where a row holds several documents",
     ),
     "labels": ({"labels": torch.full((1, 9), 50)}, "labels must be from 0 to 49, but is"),
+    "labels of floats": ({"labels": torch.ones(1, 9)}, r"labels must be whole numbers of shape \(1, 9\)"),
+    "labels of others": ({"labels": torch.ones(1, 5).long()}, r"labels must be whole numbers of shape \(1, 9\)"),
     "no tokens": ({"input_ids": None}, r"input_ids must have shape \(batch, t\), but is None"),
 }  # fmt: skip
 
@@ -348,6 +350,14 @@ def test_keywords_that_cannot_be_honoured_are_refused(name):
     given, message = REFUSED[name]
     with pytest.raises(ArgumentError, match=message):
         built()(**{"input_ids": prompts(1)} | given)
+
+
+def test_a_cache_is_of_as_many_rows_as_it_has_read_and_labels_may_be_of_32_bits():
+    model, tokens = built(), prompts()
+    found = model(tokens, labels=tokens.int(), use_cache=True)
+    torch.testing.assert_close(found.loss, model(tokens, labels=tokens).loss)
+    with pytest.raises(ArgumentError, match="input_ids must be of 2 rows, as the cache is, but is 1"):
+        model(tokens[:1], past_key_values=found.past_key_values)
 
 
 def test_settings_of_the_config_are_honoured_and_keywords_of_none_change_nothing():

@@ -82,6 +82,8 @@ class StateCache(Cache):
         """
         count = tokens.shape[-1]
         seen = torch.ones_like(tokens, dtype=torch.bool) if mask is None else mask[:, -count:]
+        if self._tokens is not None and len(self._tokens) != len(tokens):
+            refuse("input_ids", f"be of {len(self._tokens)} rows, as the cache is", len(tokens), "begin another cache")
         if self._tokens is not None and self._mask is not None:
             tokens, seen = torch.cat([self._tokens, tokens], -1), torch.cat([self._mask, seen], -1)
         done, state = self._after
@@ -304,8 +306,11 @@ class MesascopeForCausalLM(PreTrainedModel, GenerationMixin):
 
     def _told(self, labels: Tensor, starts: Tensor, real: Tensor) -> Tensor:
         """Labels that count: nothing is predicted from padding, nor a document's first token from another."""
+        if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.shape != real.shape:
+            given = (tuple(labels.shape), labels.dtype) if isinstance(labels, Tensor) else labels
+            refuse("labels", f"be whole numbers of shape {tuple(real.shape)}", given, "pass input_ids, say")
         after_padding = torch.cat([torch.zeros_like(real[:, :1]), ~real[:, :-1]], -1)
-        told = labels.masked_fill(starts | after_padding, -100)
+        told = labels.long().masked_fill(starts | after_padding, -100)
         if not self.training or told.device.type == "cpu":
             require_tokens("labels", told[told != -100], self.config.vocab_size)
         return told
