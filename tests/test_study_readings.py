@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import math
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -136,5 +137,6 @@ def test_losses_of_pairs_are_those_of_counts_with_a_prior_of_one_token(monkeypat
                 prior = (part.count(second) + 1) / (len(part) + 4)
                 pairs = list(itertools.pairwise(part)).count((first, second))
                 losses.append(-math.log((pairs + prior) / (part.count(first) + 2)))
-        text = language_mesa._Text(SimpleNamespace(corpus=corpus), None, torch.from_numpy(judged))
+        windows: Any = SimpleNamespace(corpus=corpus)
+        text = language_mesa._Text(windows, None, torch.from_numpy(judged))
         assert language_mesa._of_pairs(text) == pytest.approx(np.mean(losses), rel=1e-12)
