@@ -26,9 +26,9 @@ __all__ = ["Registered", "facts", "from_record", "register", "registered", "to_r
 
 _T = TypeVar("_T")
 
-# Where mesascope's own entries of a kind are registered, when these packages are imported.
+# Where mesascope's own entries of a kind are registered, when these packages or modules are imported.
 _HOMES = {
-    "family": ("tasks",),
+    "family": ("tasks", "language.windows"),
     "learner": ("learners",),
     "predictor": ("learners",),
     "net": ("nets", "meta"),
@@ -292,7 +292,7 @@ def _entries(kind: str) -> Mapping[str, Registered]:
 @functools.cache
 def _import_all(package: str) -> None:
     home: ModuleType = importlib.import_module(f"mesascope.{package}")
-    for module in pkgutil.walk_packages(home.__path__, f"{home.__name__}."):
+    for module in pkgutil.walk_packages(getattr(home, "__path__", []), f"{home.__name__}."):
         importlib.import_module(module.name)
 
 

@@ -218,4 +218,5 @@ def _require_text(writers: Mapping[str, ShardWriter], files: Sequence[Path], pro
     if not any(writer.documents for writer in writers.values()):
         why = f" (line {problems[0].line} of {problems[0].path.name}: {problems[0].what})" if problems else ""
         remedy = "name another field, or other files" if problems else "name others"
-        raise ArgumentError(f"paths must hold text, but {len(files)} files have none{why}: {remedy}.")
+        found = "the file has none" if len(files) == 1 else f"{len(files)} files have none"
+        raise ArgumentError(f"paths must hold text, but {found}{why}: {remedy}.")
