@@ -69,9 +69,12 @@ def predicted(name: str, answer: Any, shape: tuple[int, ...]) -> Float[Tensor, "
         found = np.asarray(answer.detach().cpu().double() if isinstance(answer, Tensor) else answer)
     except (TypeError, ValueError, RuntimeError):
         found = np.array(None)
-    if found.dtype.kind not in "biuf":
+    # A tuple may be a mean and an error, and a masked entry is no number.
+    if isinstance(answer, tuple) or np.ma.is_masked(answer) or found.dtype.kind not in "biuf":
+        of = f" of {answer.dtype}" if isinstance(answer, np.ndarray) else ""
         raise ArgumentError(
-            f"{name} must return numbers {shape}, but returned a {type(answer).__name__}: return an array."
+            f"{name} must return numbers {shape}, but returned a {type(answer).__name__}{of}: return an array of "
+            "floats, none of them masked."
         )
     if found.shape != shape and (shape[-1] != 1 or found.shape != shape[:1]):
         refuse(f"what {name} returns", f"have shape {shape}", found.shape, "return (m, dy)")
