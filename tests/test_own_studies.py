@@ -109,7 +109,7 @@ def test_no_code_that_came_with_a_run_is_run(study_file):
         ("import nowhere_to_be_found", "STUDY", "must run, but raises ModuleNotFoundError"),
         ("x = 1", "STUDY", "must define a Study, but defines none"),
         ("from tiny_study import STUDY", "STUDDY", "did you mean 'STUDY'?"),
-        ("from tiny_study import STUDY", "", "must be one of 'STUDY', but is ''"),
+        ("from tiny_study import STUDY", "", r"must be given with a name in it, but is given alone: pass \S+mine.py:STUDY"),
         (None, "STUDY", "must be a Python file, but cannot be read"),
     ],
 )
@@ -151,11 +151,11 @@ def test_too_few_seeds_are_told_before_training(tmp_path, capsys):
     study = dataclasses.replace(tiny_study.STUDY, claims=claims, measure=measure)
     settings = tiny_study.Settings()
     records = run_study(study, settings, new_run(study, "quick", out=tmp_path / "run"))
-    line = "seeds is 2, so 3 of 4 claims will be undecided: pass at least 5 for better, small; at least 11 for median."
+    line = "seeds is 2, so 3 of 4 claims cannot be decided: pass at least 5 for better, small; at least 11 for median."
     assert said == [f"mesascope: {line}\n"]
     assert {row["id"] for row in records if row["verdict"] == "undecided"} >= {"better", "small", "median"}
     run_study(tiny_study.STUDY, settings, new_run(tiny_study.STUDY, "quick", out=tmp_path / "enough"))
-    assert "will be undecided" not in capsys.readouterr().err
+    assert "be decided" not in capsys.readouterr().err
 
 
 def test_records_of_a_run_and_of_the_ledger_show_four_columns_to_a_person(tmp_path, monkeypatch):
