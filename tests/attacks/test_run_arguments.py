@@ -76,7 +76,7 @@ CALLS = {
     "new_run(STUDY, 'quick', seed=0.5, out=n)": "seed must be an integer, but is 0.5",
     "new_run(STUDY, 'quick', seed=True, out=n)": "seed must be an integer, but is True",
     "new_run(STUDY, 'quick', seed=None, out=n)": "seed must be an integer, but is None",
-    "new_run(STUDY, 'quick', seed=2**70, out=n)": "config must describe a run, but does not (Expected int <=",
+    "new_run(STUDY, 'quick', seed=2**70, out=n)": "seed must be at most 4.61169e+18, but is",
     "new_run(STUDY, 'quick', device='abacus', out=n)": "device must be one that torch finds",
     "new_run(STUDY, 'quick', device='cuda:99', out=n)": "device must be one that torch finds",
     "new_run(STUDY, 'quick', device=None, out=n)": "device must be one that torch finds",
