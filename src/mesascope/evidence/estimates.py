@@ -31,6 +31,8 @@ class Arrays(Tabular, Mapping[str, np.ndarray]):
         self._arrays = {name: unmasked(array) for name, array in arrays.items()}
         self.axes = {name: tuple(axes.get(name, "").split()) for name in self._arrays}
         for name, array in self._arrays.items():
+            if array.dtype.kind == "O":
+                raise ArgumentError(f"{name} must be of plain numbers, but is of objects: keep errors as Estimates.")
             if len(self.axes[name]) != array.ndim:
                 raise ArgumentError(
                     f"{name} must have a name for each axis, but has shape {array.shape} and axes {self.axes[name]}: "

@@ -32,11 +32,12 @@ class Numbers(np.ndarray):
 
 
 def unmasked(numbers: Any) -> np.ndarray:
-    """An array, with nan in place of masked entries, which NumPy would take for numbers.
+    """An array of an array, a tensor or lists, with nan in place of masked entries, which NumPy would take for numbers.
 
     >>> unmasked(np.ma.masked_equal([1, -999], -999))
     array([ 1., nan])
     """
+    numbers = numbers.detach().cpu() if hasattr(numbers, "detach") else numbers
     return np.ma.filled(numbers.astype(float), np.nan) if np.ma.is_masked(numbers) else np.asarray(numbers)
 
 

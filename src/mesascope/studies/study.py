@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mesascope.errors import require_choice
+from mesascope.errors import refuse, require_choice
 from mesascope.evidence import Claim
 from mesascope.evidence.claims import check_claims
 from mesascope.loading import from_file
 from mesascope.reports import Figure
+from mesascope.runs.schemas import Name, problem
 
 if TYPE_CHECKING:
     from mesascope.studies.lab import Lab
@@ -62,6 +63,8 @@ class Study:
             for preset in self.presets:
                 claim.bound(preset)
         for figure in self.figures:
+            if problem(figure.name, Name):
+                refuse("the name of a figure", "be free of slashes", figure.name, "choose another")
             for shown in figure.claims:
                 require_choice(f"a claim that the figure {figure.name} shows", shown, [claim.id for claim in self.claims])
 
