@@ -169,7 +169,12 @@ def test_only_regressors_are_taken_and_those_that_do_not_say_what_they_are():
         with pytest.raises(ArgumentTypeError, match=rf"^estimator must be a regressor, but is .* \({kind}\): pass"):
             from_sklearn(estimator)
     episode = LinearRegression(8, 3).sample(4, stream(0, "adapters"))
-    for regressor in (make_pipeline(StandardScaler(), Ridge()), GridSearchCV(Ridge(), {"alpha": [1.0]}, cv=2), Bare(), WithoutBase()):
+    for regressor in (
+        make_pipeline(StandardScaler(), Ridge()),
+        GridSearchCV(Ridge(), {"alpha": [1.0]}, cv=2),
+        Bare(),
+        WithoutBase(),
+    ):
         assert from_sklearn(regressor)(episode.context, episode.xq).shape == (4, 1, 1)
 
 

@@ -365,6 +365,12 @@ def test_a_mean_that_is_not_finite_has_no_error():
     assert both["mse", "b"][0].std_dev > 0
 
 
+@pytest.mark.parametrize("arrays", [[], [np.ones(3), np.ones(4)], [np.ones((3, 2))], [np.array(1.0)]])
+def test_estimates_are_of_one_number_a_task(arrays):
+    with pytest.raises(ArgumentError, match=r"tasks must hold arrays of one shape \(n,\), a number a task, but is \["):
+        Estimates.of({("mse", "a"): arrays})
+
+
 def test_claims_that_are_not_claims_are_refused(unchecked):
     for low, high in ((-np.inf, np.inf), (1.0, 1.0), (2.0, 1.0)):
         with pytest.raises(ArgumentError, match="a bound must exclude something"):

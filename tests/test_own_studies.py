@@ -114,7 +114,11 @@ def test_no_code_that_came_with_a_run_is_run(study_file):
         ("import nowhere_to_be_found", "STUDY", "must run, but raises ModuleNotFoundError"),
         ("x = 1", "STUDY", "must define a Study, but defines none"),
         ("from tiny_study import STUDY", "STUDDY", "did you mean 'STUDY'?"),
-        ("from tiny_study import STUDY", "", r"must be given with a name in it, but is given alone: pass \S+mine.py:STUDY"),
+        (
+            "from tiny_study import STUDY",
+            "",
+            r"must be given with a name in it, but is given alone: pass \S+mine.py:STUDY",
+        ),
         (None, "STUDY", "must be a Python file, but cannot be read"),
     ],
 )

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mesascope.errors import ArgumentError, NumericalError, require_choice
+from mesascope.errors import ArgumentError, NumericalError, refuse, require_choice
 from mesascope.evidence.numbers import Numbers, unmasked
 from mesascope.evidence.tables import Table, Tabular
 
@@ -111,7 +111,11 @@ class Estimates(Tabular):
     def of(cls, tasks: Mapping[tuple[str, ...], Sequence[np.ndarray]]) -> Estimates:
         """From one number a task: for each quantity, one array ``(n,)`` a replicate."""
         names = [name for name, replicates in tasks.items() for _ in replicates]
-        columns = np.stack([unmasked(one).astype(np.float64) for replicates in tasks.values() for one in replicates])
+        arrays = [unmasked(one).astype(np.float64) for replicates in tasks.values() for one in replicates]
+        shapes = {array.shape for array in arrays}
+        if [*map(len, shapes)] != [1]:
+            refuse("tasks", "hold arrays of one shape (n,), a number a task", sorted(shapes), "measure the same tasks")
+        columns = np.stack(arrays)
         n = columns.shape[1]
         with np.errstate(invalid="ignore", over="ignore"):
             return cls(names, columns.mean(1), np.atleast_2d(np.cov(columns)) / n, n)

@@ -66,7 +66,9 @@ class Study:
             if problem(figure.name, Name):
                 refuse("the name of a figure", "be free of slashes", figure.name, "choose another")
             for shown in figure.claims:
-                require_choice(f"a claim that the figure {figure.name} shows", shown, [claim.id for claim in self.claims])
+                require_choice(
+                    f"a claim that the figure {figure.name} shows", shown, [claim.id for claim in self.claims]
+                )
 
 
 def load_study(spec: str) -> Study:
