@@ -98,7 +98,9 @@ def asked(model: Any, *inputs: Context | Tensor, weights: Mapping[str, Tensor] |
         known = isinstance(error, MesascopeError) or "nference tensor" in str(error)  # which `guarded` tells of
         if known or "requires grad" in str(error):  # which lenses tell of
             raise
-        if isinstance(error, TypeError) and not takes(model, inputs):
+        if isinstance(error, TypeError):  # which is the call's, or an error of the learner's own, shown as it is
+            if takes(model, inputs):
+                raise
             raise _of_other_arguments(model, inputs) from error
         raise _unanswered(model, inputs, error) from error
     if getattr(answer, "is_meta", False) or (weights is None and _without_numbers(model)):
