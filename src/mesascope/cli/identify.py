@@ -150,9 +150,10 @@ def _found(words: str) -> tuple[str, Any, Any]:
     try:
         found = operator.attrgetter(attribute)(_module(place or words))
     except (ImportError, AttributeError, OSError) as error:
+        said = f"{place or words} holds no {attribute!r}" if isinstance(error, AttributeError) else error
         raise ArgumentError(
             f"LEARNER must be RUN, RUN:TRAINING, RUN:TRAINING:SEED, FILE.py:NAME or MODULE:NAME, but is {words} "
-            f"({error}): check the path and the name."
+            f"({said}): check the path and the name."
         ) from None
     return attribute, found, None
 
