@@ -4,6 +4,7 @@ import itertools
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
@@ -145,7 +146,7 @@ def test_conjugate_gradients_need_one_step_where_nothing_is_forgotten():
     assert float(info.residual.max()) <= 1e-8
 
 
-@pytest.mark.parametrize(("iterations", "said"), [(1, "1 iteration"), (2, "2 iterations")])
+@pytest.mark.parametrize(("iterations", "said"), [(1, "1 iteration"), (np.int64(2), "2 iterations")])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_conjugate_gradients_take_no_more_iterations_than_given_and_say_so(dtype, iterations, said):
     """Nor again in float64, where single precision does not arrive."""
