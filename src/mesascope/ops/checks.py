@@ -119,7 +119,7 @@ def require_values(arguments: Mapping[str, Tensor | None], tokens: int) -> None:
         "lengths": (lambda x: 0 <= x <= tokens, f"lie in [0, {tokens}]", "pass counts of tokens"),
     }
     finite = (math.isfinite, "be finite", "look for an overflow before it")
-    numbers = torch.stack([number.double() for tensor in given.values() for number in tensor.aminmax()])
+    numbers = torch.stack([number.double() for tensor in given.values() for number in tensor.detach().aminmax()])
     names = [name for name in given for _ in range(2)]
     offences = []
     for row in read(numbers):
