@@ -246,15 +246,17 @@ class Shared(nn.Module):
 
 
 class Remembering(nn.Module):
-    """Keeps what it made of its last batch, and a list of it."""
+    """Keeps what it made of its last batch, and lists of it, and changes its gradients by a hook."""
 
     def __init__(self, seed):
         super().__init__()
-        self.net, self.last, self.seen = Net(seed), None, []
+        self.net, self.last, self.seen, self.all = Net(seed), None, [], []
+        self.net.second.register_full_backward_pre_hook(lambda module, outward: tuple(3 * one for one in outward))
 
     def forward(self, x):
         self.last = self.net(x)
         self.seen = [self.last]
+        self.all.append(self.last)
         return self.last
 
 
