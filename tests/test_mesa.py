@@ -146,6 +146,15 @@ def test_conjugate_gradients_need_one_step_where_nothing_is_forgotten():
     assert float(info.residual.max()) <= 1e-8
 
 
+@pytest.mark.parametrize("options", [{}, {"cu_seqlens": torch.tensor([0, 5, 37])}, {"ridge_kind": "relative"}])
+def test_tensors_lie_where_the_inputs_do_whatever_the_default_device(options):
+    inputs = problem(batch=(1,))
+    expected = attend(inputs, **options)
+    with torch.device("meta"):
+        found = attend(inputs, **options)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("method", ["solve", "cg"])
 @pytest.mark.parametrize("size", [1e-11, 1.0, 1e10])
 def test_a_relative_ridge_is_that_share_of_H_however_small_or_large_H_is(method, size):

@@ -247,7 +247,8 @@ def _arguments(
     require_instance("q", q, Tensor)
     if not isinstance(ridge, Tensor):
         ridge = require_number("ridge", ridge, above=0)
-        ridge = torch.tensor(ridge, dtype=torch.promote_types(q.dtype, torch.float32), device=q.device)
+        wide = torch.float64 if q.dtype == torch.float64 else torch.float32
+        ridge = torch.tensor(ridge, dtype=wide, device=q.device)
     arguments = {"ridge": ridge, "log_forget": log_forget, "beta": beta, "lengths": lengths, "q": q, "k": k, "v": v}
     if state is not None:
         arguments |= {"state.H": state.H, "state.G": state.G}

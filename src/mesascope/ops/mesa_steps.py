@@ -55,4 +55,4 @@ def _require_definite(conditions: Float[Tensor, "batch t"], limit: float, heads:
     """Refused under `torch.func.vmap` only where every member is singular."""
     if not any(worst <= limit for (worst,) in read(conditions.amax()[None])):
         numbers = read(conditions.flatten())[0]
-        refuse_singular(torch.tensor(numbers).view(conditions.shape), heads, 1, conditions.dtype)
+        refuse_singular(torch.tensor(numbers, device="cpu").view(conditions.shape), heads, 1, conditions.dtype)
