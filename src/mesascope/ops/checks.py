@@ -47,7 +47,8 @@ def require_tensors(arguments: Mapping[str, Tensor | None]) -> None:
     q, k, v = (tensor for name in "qkv" if (tensor := arguments[name]) is not None)
     if not (q.is_floating_point() and q.element_size() > 1 and q.dtype == k.dtype == v.dtype):
         raise ArgumentTypeError(
-            f"q, k and v must share one floating-point dtype of 16 bits or more, but are {q.dtype}, {k.dtype} and {v.dtype}: convert them."
+            f"q, k and v must share one floating-point dtype of 16 bits or more, but are {q.dtype}, {k.dtype} and "
+            f"{v.dtype}: convert them."
         )
     if q.ndim < 3 or q.shape[-1] == 0:
         refuse("q", "have shape (*batch, heads, t, dk) with dk > 0", tuple(q.shape), "add the missing axes")
