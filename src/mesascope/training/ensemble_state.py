@@ -99,6 +99,11 @@ class EnsembleState(Generic[Module]):
         if not self._can_leave:  # a module may keep from its first call what cannot be copied
             self._can_leave = self.ensemble.member(0) is not None
         gradients = [weight.grad for weight in self._weights.values() if weight.grad is not None]
+        if not gradients:
+            raise ArgumentError(
+                "loss must depend on the members' weights, but none has a gradient: compute it from what the ensemble "
+                "returns, and keep no functions in a module that refer to the module, since copies keep its weights."
+            )
         norms = torch.stack([g.reshape(len(self.ensemble), -1).norm(dim=1) for g in gradients]).norm(dim=0)
         # One transfer from the device for all that is asked of them there.
         shown = torch.stack([losses.detach(), norms]).cpu()
@@ -150,6 +155,7 @@ class EnsembleState(Generic[Module]):
             self._keep(self.ensemble.buffers)
 
     def _check(self, losses: Tensor) -> None:
+        require_instance("the value of loss", losses, Tensor, "return a tensor")
         if losses.shape != self._diverged.shape:
             raise ArgumentError(
                 f"loss must return one loss a member, shape ({len(self.ensemble)},), but returned "
