@@ -485,7 +485,9 @@ REASONS = {
 @pytest.mark.parametrize(("reason", "fault"), [(reason, one) for reason, faults in REASONS.items() for one in faults])
 def test_a_server_that_does_not_answer_one_prompt_leaves_nan_and_the_reason_is_counted(reason, fault, key):
     with serving(planted(RIDGE), fault) as (url, _):
-        learner = from_text(openai_model("ridge", base_url=url, retries=0, timeout=0.3 if fault == "hangs" else 30), concurrency=1)
+        learner = from_text(
+            openai_model("ridge", base_url=url, retries=0, timeout=0.3 if fault == "hangs" else 30), concurrency=1
+        )
         found = learner(EPISODE.context, EPISODE.xq).flatten()
     assert torch.isnan(found).tolist() == [True] + [False] * 5
     row = learner.table()[0]

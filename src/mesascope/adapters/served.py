@@ -9,7 +9,6 @@ import os
 import re
 import threading
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 from mesascope.adapters.calls import CutAnswer, RefusedPrompt, UnansweredPrompt, UnusableModelError
 from mesascope.errors import (
@@ -55,6 +54,8 @@ _ABOUT = r"(?:[\"'`]{0}[\"'`]|\b(?:invalid|parameter|field|argument):? {0}\b)"
 _OF_REQUEST, _OF_ALL = (400, 413, 422, 451), (401, 403, 404, 405, 410)
 # Why an answer ended, where it is whole.
 _WHOLE = ("stop", "eos", "eos_token", "end_turn", "stop_sequence", "complete", "completed", "none")
+# User, password and query of an address.
+_SECRET = re.compile(r"(?<=//)[^/]*@|[?#].*")
 _ANOTHER = "choose another format of prompts, or another family of tasks"
 _LOCK = threading.Lock()  # of fields; one for all, so that models can be pickled
 
@@ -118,7 +119,7 @@ class ServedModel:
         self.__name__, self.base_url, self.timeout, self.retries = model, base_url, timeout, retries
         self.settings = {"model": model, "base_url": base_url, **fields}
         self.fields = fields
-        self.place = f"{model} at {_without_secrets(base_url) if base_url else 'OpenAI'}"
+        self.place = f"{model} at {_SECRET.sub('', base_url) if base_url else 'OpenAI'}"
 
     def __repr__(self) -> str:
         return f"openai_model({self.place})"
@@ -216,12 +217,6 @@ class ServedModel:
             return UnusableModelError(f"{self.place} must take the request, but refuses it {said}: check {remedy}.")
         remedy = "or a model of a longer window" if _TOO_LONG.search(whole) else "or see the log of the server"
         return RefusedPrompt(f"{self.place} must take the prompt, but refuses it {said}: use fewer pairs, {remedy}.")
-
-
-def _without_secrets(address: str) -> str:
-    """An address without user, password and query."""
-    parts = urlsplit(address)
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 def _retry_no_quota(response: Any) -> None:
