@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
-from hypothesis import example, given, strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from mesascope.errors import ArgumentError
 from mesascope.language import TextWindows, documents, encoding, open_corpus, prepare, preparing, tokenizing
@@ -90,6 +90,7 @@ def test_every_format_gives_the_same_documents_back(kind, tokenizer, tmp_path):
         corpus.verify(split)
 
 
+@settings(max_examples=20, deadline=None)
 @given(st.text())
 @example("".join(map(chr, range(0x900))))
 def test_tokens_of_bytes_are_their_values(text):
