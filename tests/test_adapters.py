@@ -322,6 +322,12 @@ def test_what_a_function_returns_is_checked(answer, message):
         from_numpy(answer)(*LinearRegression().sample(2, stream(0, "numpy"))[:2])
 
 
+@pytest.mark.parametrize("function", [lambda context, xq: xq, lambda x, y, xq, more: xq, lambda x, y, xq, *, own: xq])
+def test_functions_of_other_arguments_are_no_functions_of_arrays(function):
+    with pytest.raises(ArgumentTypeError, match=r"take \(x, y, xq\) for from_numpy, but <lambda> does not"):
+        from_numpy(function)
+
+
 def test_recorded_calls_are_replayed_in_turn(tmp_path):
     tasks = LinearRegression(n_context=4, d_in=2, n_query=3).sample(5, stream(0, "record"))
     draws = stream(0, "noise")

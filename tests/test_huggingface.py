@@ -122,13 +122,28 @@ def test_a_cropped_cache_has_read_what_is_left(steps, layers):
         assert cache.get_seq_length() == kept
 
 
-def test_a_cache_of_another_kind_is_refused():
-    model, other = built(), transformers.DynamicCache()
-    with pytest.raises(ArgumentError, match="past_key_values must be a StateCache, but is 'DynamicCache'"):
-        model(prompts(), past_key_values=other)
+@pytest.mark.parametrize("name", ["cache", "past_key_values"])
+def test_a_cache_is_taken_by_both_names_and_one_of_another_kind_is_refused(name):
+    """Versions of transformers differ in the name, and `generate` passes its own."""
+    model, other, tokens, states = built(), transformers.DynamicCache(), prompts(), huggingface.StateCache()
+    model(tokens[:, :4], **{name: states})
+    torch.testing.assert_close(model(tokens[:, 4:], **{name: states}).logits, model(tokens).logits[:, 4:])
+    assert isinstance(getattr(model(tokens, use_cache=True), huggingface._CACHE), huggingface.StateCache)
+    begun = huggingface.StateCache()
+    model(tokens[:, :4], **{name: begun})
+    drawn_on = drawn(model, tokens, do_sample=False, **{huggingface._CACHE: begun})
+    assert torch.equal(drawn_on, drawn(model, tokens, do_sample=False))
+    refused = "cache must be a StateCache, but is 'DynamicCache'"
+    with pytest.raises(ArgumentError, match=refused):
+        model(tokens, **{name: other})
+    assert isinstance(
+        model.prepare_inputs_for_generation(tokens, **{name: other})[huggingface._CACHE], huggingface.StateCache
+    )
     other.update(torch.zeros(2, 1, 3, 4), torch.zeros(2, 1, 3, 4), 0)
-    with pytest.raises(ArgumentError, match="past_key_values must be a StateCache, but is 'DynamicCache'"):
-        model.prepare_inputs_for_generation(prompts(), past_key_values=other)
+    with pytest.raises(ArgumentError, match=refused):
+        model.prepare_inputs_for_generation(tokens, **{name: other})
+    with pytest.raises(ArgumentError, match="past_key_values must be left out where cache is given"):
+        model(tokens, cache=states, past_key_values=states)
 
 
 def test_a_refused_token_leaves_a_cache_as_it_was():

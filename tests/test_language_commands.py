@@ -40,7 +40,7 @@ def test_a_corpus_is_told_in_numbers_and_its_broken_lines_too(folder, tmp_path, 
     line = ("prepare", folder / "songs.jsonl", "--field", "song", "--validation", "0.2", "--out")
     code, said = told(capsys, *line, tmp_path / "out")
     assert code == 0
-    assert "257 different tokens; 1 line left out" in said.out
+    assert "vocabulary: 257 tokens; 1 line left out" in said.out
     assert "songs.jsonl:61: no JSON" in said.err
     corpus = open_corpus(folder / "corpus")
     assert f"train: {corpus.tokens('train'):,} tokens of" in said.out
@@ -110,7 +110,11 @@ def test_a_model_goes_on_with_a_prompt_the_same_way_for_the_same_seed(folder, ca
     assert first.out == again.out != other.out
     code, said = told(capsys, "sample", folder / "run", "--tokens", "100")
     assert code == 2
-    assert "--tokens must be at most 23 after this prompt, as places end there, but is 100" in said.err
+    why = "as the model has learned 24 positions, and the prompt takes 1"
+    assert f"--tokens must be at most 23, {why}, but is 100: pass 23 or fewer." in said.err
+    code, said = told(capsys, "sample", folder / "run")
+    assert code == 0
+    assert f"tokens: 23, {why}" in said.err
 
 
 def test_a_model_is_inspected_head_by_head_and_drawn(folder, tmp_path, capsys):

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from hypothesis import example, given, settings, strategies as st
 
 from mesascope.errors import ArgumentError
 from mesascope.language import TextWindows, documents, encoding, open_corpus, prepare, preparing, tokenizing
@@ -87,6 +88,17 @@ def test_every_format_gives_the_same_documents_back(kind, tokenizer, tmp_path):
     assert len(corpus["train"]) == -(-corpus.tokens("train") // 500)
     for split in ("train", "validation"):
         corpus.verify(split)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.text())
+@example("".join(map(chr, range(0x900))))
+def test_tokens_of_bytes_are_their_values(text):
+    tokenizer = tokenizing.make_tokenizer(tokenizing.TokenizerKind("bytes"), iter(()))
+    found = tokenizer.encode(text).ids
+    assert found == list(text.encode())
+    assert tokenizer.decode(found) == text
+    assert tokenizing.end_of_document(tokenizer) == 256
 
 
 def test_windows_run_over_the_ends_of_shards(tmp_path):
@@ -179,7 +191,12 @@ def test_broken_lines_are_left_out_and_told_by_file_and_line(tmp_path):
     (tmp_path / "b.txt").write_bytes(b"\xef\xbb\xbfgood\nbad \xff line\nfine\n")
     assert texts_of(tmp_path / "a.jsonl") == (
         ["good", "fine"],
-        ["2: no JSON (Expecting value)", "4: no text in 'text'", "5: no text in 'text'", "6: no text in 'text'"],
+        [
+            "2: no JSON (Expecting value)",
+            "4: no text in 'text'; other fields: ['other']",
+            "5: no text in 'text'",
+            "6: no text in 'text'",
+        ],
     )
     assert texts_of(tmp_path / "b.txt") == (["good\nfine\n"], ["2: no UTF-8 (invalid start byte at byte 4)"])
     whole = gzip.compress(rows(TEXTS).encode())
@@ -446,7 +463,8 @@ def test_a_tokenizer_of_somebody_else_is_not_written_over(tmp_path):
         ({"broken": "keep"}, "broken must be one of 'refuse', 'skip'"),
         (
             {"field": "body"},
-            r"paths must hold text, but the file has none \(line 1 of rows.jsonl: no text in 'body'\): name another",
+            r"paths must hold text, but the file has none \(line 1 of rows.jsonl: no text in 'body'; other fields: "
+            r"\['text', 'id'\]\): name the field that holds it \(--field\)",
         ),
         ({"delimiter": ""}, "delimiter must have at least one character"),
         ({"shard": 0}, "shard must be at least 1"),

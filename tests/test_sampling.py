@@ -87,16 +87,24 @@ def test_a_text_ends_where_the_document_does(tokenizer):
         ({"temperature": -1.0}, "temperature must be at least 0"),
         ({"top_p": 0.0}, "top_p must be greater than 0"),
         ({"prompt": "text \udcff"}, "prompt must be text"),
-        ({"prompt": "text " * 99}, "prompt must be shorter than the 60 places that the model has learned, but is"),
+        ({"prompt": "text " * 99}, "prompt must be shorter than the 60 positions that the model has learned, but is"),
         (
             {"prompt": "text " * 5, "tokens": 60},
-            "tokens must be at most .* after this prompt, as places end there, but is 60",
+            r"tokens must be at most (\d+), as the model has learned 60 positions, .*, but is 60: pass \1 or fewer",
         ),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(tokenizer, options, message):
     with pytest.raises(ArgumentError, match=message):
         continued(built(positions="learned"), tokenizer, **options)
+
+
+def test_a_text_ends_with_the_positions_that_a_model_has_learned(tokenizer, capsys):
+    """By default; other models draw 200 tokens."""
+    for positions in ("learned", "rotary"):
+        assert list(continued(built(positions=positions), tokenizer))
+        said = "tokens: 59, as the model has learned 60 positions, and the prompt takes 1\n"
+        assert capsys.readouterr().err == (said if positions == "learned" else "")
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path):

@@ -32,7 +32,7 @@ from mesascope.adapters import (
 )
 from mesascope.adapters.calls import CutAnswer
 from mesascope.cli import main
-from mesascope.errors import ArgumentError
+from mesascope.errors import ArgumentError, MesascopeError
 from mesascope.identification import candidates
 from mesascope.streams import stream
 from mesascope.tasks import Context, LinearRegression, RealTable
@@ -485,7 +485,9 @@ REASONS = {
 @pytest.mark.parametrize(("reason", "fault"), [(reason, one) for reason, faults in REASONS.items() for one in faults])
 def test_a_server_that_does_not_answer_one_prompt_leaves_nan_and_the_reason_is_counted(reason, fault, key):
     with serving(planted(RIDGE), fault) as (url, _):
-        learner = from_text(openai_model("ridge", base_url=url, retries=0, timeout=0.3), concurrency=1)
+        learner = from_text(
+            openai_model("ridge", base_url=url, retries=0, timeout=0.3 if fault == "hangs" else 30), concurrency=1
+        )
         found = learner(EPISODE.context, EPISODE.xq).flatten()
     assert torch.isnan(found).tolist() == [True] + [False] * 5
     row = learner.table()[0]
@@ -545,7 +547,11 @@ def test_a_field_that_a_model_does_not_support_is_left_out_for_the_session_and_n
 
 
 def test_a_server_that_refuses_all_prompts_ends_in_a_sentence(key):
-    for fault, remedy in ((400, "log of the server"), (TOO_LONG, "longer window"), (FILTERED, "change the prompt")):
+    for fault, remedy in (
+        (400, "log of the server"),
+        (TOO_LONG, "longer window"),
+        (FILTERED, "another family of tasks"),
+    ):
         with serving(planted(RIDGE), *[fault] * 99) as (url, seen):
             learner = from_text(openai_model("ridge", base_url=url), concurrency=1)
             with pytest.raises(ArgumentError, match=remedy):
@@ -561,12 +567,24 @@ def test_a_server_that_refuses_all_prompts_ends_in_a_sentence(key):
         ({"retries": -1}, "retries must be at least 0"),
         ({"messages": []}, "messages must be left out"),
         ({"stop": {"a"}}, "stop must be a value of JSON"),
-        ({"temperature": math.nan}, "temperature must be a value of JSON"),
+        ({"top_p": math.nan}, "top_p must be a value of JSON"),
+        ({"temperature": math.nan}, "temperature must be finite"),
+        ({"temperature": -3}, "temperature must be at least 0"),
+        ({"temperature": "hot"}, "temperature must be a number, but is 'hot'"),
+        ({"timeout": "3"}, "timeout must be a number, but is '3'"),
+        ({"max_tokens": 0}, "max_tokens must be at least 1"),
+        ({"base_url": 8000}, "base_url must be of type str or NoneType, but is 8000"),
     ],
 )
-def test_a_request_that_no_server_can_answer_is_refused_before_it_is_sent(arguments, message, key):
-    with pytest.raises(ArgumentError, match=message):
+def test_a_request_that_no_server_can_answer_is_refused_before_it_is_sent(arguments, message, key, unchecked):
+    with pytest.raises(MesascopeError, match=message):
         openai_model("m", **arguments)
+
+
+def test_a_model_is_shown_by_name_and_address_without_secrets(key):
+    model = openai_model("ridge", base_url="https://me:secret@localhost:8000/v1?key=secret")
+    assert repr(model) == "openai_model(ridge at https://localhost:8000/v1)"
+    assert repr(openai_model("ridge")) == "openai_model(ridge at OpenAI)"
 
 
 def test_the_text_is_read_of_an_answer_in_parts(key, monkeypatch):
@@ -576,11 +594,20 @@ def test_the_text_is_read_of_an_answer_in_parts(key, monkeypatch):
         assert from_text(openai_model("m", base_url=url))(*one_task()).item() == 3.25
 
 
-def test_nobody_there_leaves_nan(key):
-    learner = from_text(openai_model("ridge", base_url="http://127.0.0.1:9/v1", retries=0))
-    assert torch.isnan(learner(*one_task())).all()
-    with pytest.raises(ArgumentError, match=r"must answer, but does not .* see that it runs"):
-        identify(learner, FAMILY, FEW, 250)
+@pytest.mark.parametrize("count", [1, 2, 4, 6])
+def test_nobody_there_is_an_error_however_few_the_prompts_unless_answers_are_on_file(count, key, tmp_path):
+    nobody = openai_model("ridge", base_url="http://127.0.0.1:9/v1", retries=0)
+    some = Context(*(part[:count] for part in EPISODE.context)), EPISODE.xq[:count]
+    with pytest.raises(ArgumentError, match=r"ridge at .* must answer, but does not .* see that it runs"):
+        from_text(nobody)(*some)
+    file, prompts = tmp_path / "answers.jsonl", [str(number) for number in range(count)]
+    Calls(str, "own", cache=file).ask(prompts)
+    own = Calls(functools.partial(_fails, UnansweredPrompt("not now")), "own", cache=file)
+    assert own.ask([*prompts, "more"]) == [*prompts, None]
+
+
+def _fails(error, prompt):
+    raise error
 
 
 def test_a_key_is_needed_where_no_server_is_named(monkeypatch):

@@ -449,7 +449,7 @@ SINGLE = """
 compare(gd, {'a': gd}, dynamics) | must take what the family draws, here (sequence), but GradientDescent
 compare(predictor, {'a': predictor}, pairs) | here (context, xq), but OnlineGradientDescent() does not
 compare(predictor, {'a': predictor}, pairs) | write it to take (context, xq), or choose a family of sequences.
-compare(lambda c, xq, more: xq, {'a': gd}, pairs) | but <lambda> does not: write it to take (context, xq).
+compare(lambda c, xq, more: xq, {'a': gd}, pairs) | write it to take (context, xq), or pass from_numpy(it) if it
 compare(lambda: None, {'a': predictor}, dynamics) | but <lambda> does not: write it to take (sequence).
 compare(Zero, {'a': gd}, pairs) | a learner must be an instance, but is the class Zero: pass Zero()
 compare(gd, {'a': GradientDescent}, pairs) | a learner must be an instance, but is the class GradientDescent: pass Gra

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from mesascope.errors import ArgumentError, refuse, require_callable
+from mesascope.errors import ArgumentError, ArgumentTypeError, refuse, require_callable
 from mesascope.evidence.numbers import unmasked
 from mesascope.progress import tracked
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
-from mesascope.tasks.asking import named
+from mesascope.tasks.asking import named, takes
 
 __all__ = ["from_numpy", "predicted"]
 
@@ -25,12 +25,20 @@ def from_numpy(function: Callable[..., Any]) -> NumpyLearner:
         function: takes x ``(n, dx)``, y ``(n, dy)`` and queries ``(m, dx)``; returns ``(m, dy)``, or ``(m,)`` for one
             target. It may write into what it is given.
 
+    Raises:
+        ArgumentTypeError: the function takes other arguments.
+
     >>> import numpy as np
     >>> last = from_numpy(lambda x, y, xq: np.repeat(y[-1:], len(xq), axis=0))
     >>> last(Context(torch.ones(1, 2, 1), torch.tensor([[[3.0], [4.0]]])), torch.ones(1, 1, 1))
     tensor([[[4.]]])
     """
     require_callable("function", function)
+    if not takes(function, (None,) * 3):
+        raise ArgumentTypeError(
+            f"function must take (x, y, xq) for from_numpy, but {named(function)} does not: write it so, or leave "
+            "from_numpy out if it takes (context, xq)."
+        )
     return NumpyLearner(function)
 
 

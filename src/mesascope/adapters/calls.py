@@ -70,8 +70,8 @@ class Calls:
 
     Raises:
         ArgumentError: the file cannot be written.
-        UnusableModelError: when asked, by a model that says so, or that has answered nothing and failed eight times, or
-            refused or raised errors at all prompts.
+        UnusableModelError: when asked, by a model that says so, or that has answered nothing and failed eight times or
+            at all prompts of a call.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Calls:
         starts = range(first, len(left), self.concurrency)
         for part in tracked([left[:first], *(left[start : start + self.concurrency] for start in starts)], "prompts"):
             self._ask([(key, prompt) for key, prompt in part if self._affords(prompt)])
-        if left and isinstance(self._error, ArgumentError):
+        if left and (not self.from_file or isinstance(self._error, ArgumentError)):
             self._give_up()
         return [self._kept.get(key) for key in keys]
 
@@ -206,7 +206,7 @@ class Calls:
 
     def _give_up(self) -> None:
         """Raise the last error if nothing was ever answered."""
-        if not self.answered:
+        if self._error is not None and not self.answered:
             raise UnusableModelError(str(self._error)) from self._error
 
 

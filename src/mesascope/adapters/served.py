@@ -16,6 +16,7 @@ from mesascope.errors import (
     MesascopeError,
     refuse,
     require_count,
+    require_instance,
     require_number,
     require_package,
     shown,
@@ -53,6 +54,9 @@ _ABOUT = r"(?:[\"'`]{0}[\"'`]|\b(?:invalid|parameter|field|argument):? {0}\b)"
 _OF_REQUEST, _OF_ALL = (400, 413, 422, 451), (401, 403, 404, 405, 410)
 # Why an answer ended, where it is whole.
 _WHOLE = ("stop", "eos", "eos_token", "end_turn", "stop_sequence", "complete", "completed", "none")
+# User, password and query of an address.
+_SECRET = re.compile(r"(?<=//)[^/]*@|[?#].*")
+_ANOTHER = "choose another format of prompts, or another family of tasks"
 _LOCK = threading.Lock()  # of fields; one for all, so that models can be pickled
 
 
@@ -90,10 +94,13 @@ def openai_model(
     base_url = base_url or os.environ.get("OPENAI_BASE_URL")
     if not os.environ.get("OPENAI_API_KEY") and base_url is None:
         raise ArgumentError("OPENAI_API_KEY must be set in the environment, but is not: export it, or pass base_url.")
-    if base_url is not None and not re.match("https?://", base_url):
+    require_instance("model", model, str)
+    require_instance("base_url", base_url, str | None)
+    if base_url is not None and not re.match("https?://.", base_url):
         refuse("base_url", "begin with http:// or https://", base_url, "pass http://localhost:8000/v1, say")
-    require_number("timeout", timeout, above=0)
-    require_count("retries", retries, least=0)
+    timeout, retries = require_number("timeout", timeout, above=0), require_count("retries", retries, least=0)
+    temperature = require_number("temperature", temperature, least=0)
+    max_tokens = require_count("max_tokens", max_tokens)
     fields = {"temperature": temperature, "max_tokens": max_tokens, **fields}
     for name, value in fields.items():
         if name in ("messages", "stream"):
@@ -112,7 +119,10 @@ class ServedModel:
         self.__name__, self.base_url, self.timeout, self.retries = model, base_url, timeout, retries
         self.settings = {"model": model, "base_url": base_url, **fields}
         self.fields = fields
-        self.place = f"{model} at {base_url or 'OpenAI'}"
+        self.place = f"{model} at {_SECRET.sub('', base_url) if base_url else 'OpenAI'}"
+
+    def __repr__(self) -> str:
+        return f"openai_model({self.place})"
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "client"}
@@ -176,7 +186,7 @@ class ServedModel:
     def _content(self, choice: Any) -> str:
         text, reason = choice.message.content, str(choice.finish_reason).lower()
         if re.search("filter|safety|refusal|prohibited", reason) or getattr(choice.message, "refusal", None):
-            raise RefusedPrompt(f"{self.place} must answer the prompt, but its filter stops it: change the prompt.")
+            raise RefusedPrompt(f"{self.place} must answer the prompt, but its filter stops it: {_ANOTHER}.")
         if isinstance(text, list):  # thoughts and text, as Mistral has them
             text = "".join(part["text"] for part in text if part["type"] == "text")
         if not isinstance(text, str | None):
@@ -193,9 +203,7 @@ class ServedModel:
         if status not in (*_OF_REQUEST, *_OF_ALL):
             return UnansweredPrompt(f"{self.place} must answer, but does not {said}: try again later.")
         if status in (400, 403, 422, 451) and _FILTERED.search(whole):
-            return RefusedPrompt(
-                f"{self.place} must take the prompt, but its filter refuses it {said}: change the prompt."
-            )
+            return RefusedPrompt(f"{self.place} must take the prompt, but its filter refuses it {said}: {_ANOTHER}.")
         name = _field(error, self.fields, _ABOUT)
         if status in _OF_REQUEST and name is not None and not _TOO_LONG.search(whole):
             value = shown(self.fields[name])

@@ -71,7 +71,7 @@ class Prepare:
             kind = "document" if own.documents == 1 else "documents"
             print(f"{split}: {own.tokens:,} tokens of {own.documents:,} {kind}")
         lines = "line" if corpus.index.skipped == 1 else "lines"
-        print(f"{corpus.index.vocabulary:,} different tokens; {corpus.index.skipped:,} {lines} left out")
+        print(f"vocabulary: {corpus.index.vocabulary:,} tokens; {corpus.index.skipped:,} {lines} left out")
         print(f"corpus: {self.out.resolve()}")
 
 
@@ -174,8 +174,8 @@ class Sample:
     """Run of a training, or folder of a model."""
     prompt: str = ""
     """Text to go on with; a document of its own if not given."""
-    tokens: int = 200
-    """The most tokens to draw."""
+    tokens: int | None = None
+    """The most tokens to draw; 200 if not given, or fewer where the model's learned positions end."""
     temperature: float = 1.0
     """Of what is drawn; 0 takes the likeliest token each time."""
     top_p: float = 1.0

@@ -9,13 +9,13 @@ import json
 import sys
 import sysconfig
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from mesascope.data.folders import visible_files
-from mesascope.errors import ArgumentError, refuse, require_instance, require_package
+from mesascope.errors import ArgumentError, refuse, require_instance, require_package, shown
 
 __all__ = ["Piece", "Problem", "Reading", "files_of", "pieces", "size_of", "standard_library"]
 
@@ -265,13 +265,16 @@ def _of_rows(path: Path, reading: Reading) -> Iterator[Piece]:
             why = "nested too deeply" if isinstance(error, RecursionError) else getattr(error, "msg", str(error))
             reading.report(Problem(path, number, f"no JSON ({why})"))
             continue
-        yield from _of_row(row.get(reading.field) if isinstance(row, dict) else None, path, number, reading)
+        yield from _of_row(row if isinstance(row, dict) else {}, path, number, reading)
 
 
-def _of_row(text: Any, path: Path, number: int, reading: Reading) -> Iterator[Piece]:
+def _of_row(row: Mapping[str, Any], path: Path, number: int, reading: Reading) -> Iterator[Piece]:
     """What the field of a row holds, cut where it is long."""
+    text = row.get(reading.field)
     if not isinstance(text, str):
-        reading.report(Problem(path, number, f"no text in {reading.field!r}"))
+        others = [name for name in row if name != reading.field]
+        found = f"; other fields: {shown(others)}" if others else ""
+        reading.report(Problem(path, number, f"no text in {reading.field!r}{found}"))
     elif not _is_utf8(text):
         reading.report(Problem(path, number, f"half of a character in {reading.field!r}"))
     elif text.strip():
@@ -299,7 +302,7 @@ def _of_table(path: Path, reading: Reading) -> Iterator[Piece]:
             except UnicodeDecodeError as error:
                 reading.report(Problem(path, row, f"no UTF-8 ({error.reason} at byte {error.start})"))
             else:
-                yield from _of_row(text, path, row, reading)
+                yield from _of_row({reading.field: text}, path, row, reading)
 
 
 def _batches(path: Path, reading: Reading) -> Iterator[tuple[int, Any]]:

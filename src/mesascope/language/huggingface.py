@@ -27,6 +27,9 @@ from transformers.utils.generic import can_return_tuple  # noqa: E402
 
 __all__ = ["MesascopeConfig", "MesascopeForCausalLM", "StateCache"]
 
+# Name of a cache: `cache` from transformers 5.24 on.
+_CACHE = "cache" if "cache" in CausalLMOutputWithPast.__dataclass_fields__ else "past_key_values"
+
 
 class MesascopeConfig(PreTrainedConfig):
     """What a `MesascopeForCausalLM` is built from: the record of a `LanguageModelConfig`.
@@ -57,10 +60,14 @@ class MesascopeConfig(PreTrainedConfig):
 class StateCache(Cache):
     """What a language model has read: the state of every layer, and the tokens.
 
-    It can be reordered for beams and cropped. As states do not forget a token that they took in, a crop goes back to
-    the state before the last tokens that were read at once, or else to the beginning, and what is left of the tokens
-    after it is read again with the next: to the same numbers.
+    It can be reordered for beams and cropped. States cannot forget a token: a crop goes back to the state before the
+    last tokens read at once, or to the beginning, and reads what is left after it again with the next tokens.
     """
+
+    is_compileable = False  # type: ignore[assignment]
+    is_croppable = True  # type: ignore[assignment]
+    # Or transformers would not ask for the number of tokens read.
+    is_linear = (False,)  # type: ignore[assignment]
 
     def __init__(self) -> None:
         super().__init__(layers=[])
@@ -137,16 +144,6 @@ class StateCache(Cache):
         """Forget all tokens."""
         self._tokens, self._mask, self._after, self._before = None, None, (0, None), (0, None)
 
-    @property
-    def is_compileable(self) -> bool:
-        """No: its size may grow."""
-        return False
-
-    @property
-    def is_croppable(self) -> bool:
-        """Yes: a crop leaves no trace."""
-        return True
-
 
 class MesascopeForCausalLM(PreTrainedModel, GenerationMixin):
     """A `LanguageModel`, which is its ``model``, as transformers has them.
@@ -204,6 +201,7 @@ class MesascopeForCausalLM(PreTrainedModel, GenerationMixin):
         max_length_q: int | None = None,
         max_length_k: int | None = None,
         num_items_in_batch: Tensor | int | None = None,
+        cache: Cache | None = None,
         **others: Any,
     ) -> CausalLMOutputWithPast:
         """Logits of what follows each token, and the loss where labels are given.
@@ -231,6 +229,7 @@ class MesascopeForCausalLM(PreTrainedModel, GenerationMixin):
             max_length_q: length of the longest document; it changes nothing.
             max_length_k: the same.
             num_items_in_batch: number by which `Trainer` divides the loss.
+            cache: the same as ``past_key_values``, as transformers calls it from 5.24 on.
             **others: refused unless None or False.
         """
         self._refuse(output_attentions, others)
@@ -238,10 +237,8 @@ class MesascopeForCausalLM(PreTrainedModel, GenerationMixin):
             given = tuple(input_ids.shape) if isinstance(input_ids, Tensor) else input_ids
             refuse("input_ids", "have shape (batch, t)", given, "pass numbers of tokens")
         input_ids = input_ids.long() if input_ids.dtype == torch.int32 else input_ids
-        if past_key_values is not None and not isinstance(past_key_values, StateCache):
-            kind = type(past_key_values).__name__
-            refuse("past_key_values", "be a StateCache", kind, "pass what an earlier call returned, or StateCache()")
-        cache = StateCache() if use_cache and past_key_values is None else past_key_values
+        cache = _states(cache, past_key_values)
+        cache = StateCache() if use_cache and cache is None else cache
         count, read = input_ids.shape[-1], 0 if cache is None else cache.get_seq_length()
         mask = padding_mask(attention_mask, count, count + read)
         real = torch.ones_like(input_ids, dtype=torch.bool) if mask is None else mask[:, -count:]
@@ -275,9 +272,9 @@ class MesascopeForCausalLM(PreTrainedModel, GenerationMixin):
         return CausalLMOutputWithPast(
             loss=loss,
             logits=logits,  # type: ignore[arg-type]
-            past_key_values=cache,  # type: ignore[arg-type]
             # After a crop the cache may have read tokens again before these.
             hidden_states=tuple(whole(own)[:, -count:] for own in held.values()) or None,
+            **{_CACHE: cache},  # type: ignore[arg-type]
         )
 
     def _logits(
@@ -298,11 +295,11 @@ class MesascopeForCausalLM(PreTrainedModel, GenerationMixin):
                 return self.model(rows.parted(tokens), targets=rows.parted(targets, -100)), rows.joined
             return rows.joined(self.model(rows.parted(tokens))), rows.joined
         if cache is not None:
-            return cache.read(self.model, tokens, mask, last), _same
+            return cache.read(self.model, tokens, mask, last), nn.Identity()
         # No token sees what follows it: padding on the right needs no mask.
         seen = real.cummax(-1).values
         seen = None if bool(seen.all()) else seen
-        return self.model(tokens, None, seen, last if targets is None else None, targets), _same
+        return self.model(tokens, None, seen, last if targets is None else None, targets), nn.Identity()
 
     def _told(self, labels: Tensor, starts: Tensor, real: Tensor) -> Tensor:
         """Labels that count: nothing is predicted from padding, nor a document's first token from another."""
@@ -353,14 +350,13 @@ class MesascopeForCausalLM(PreTrainedModel, GenerationMixin):
                    "build a network with another vocabulary")  # fmt: skip
         return module
 
-    def prepare_inputs_for_generation(self, *args: Any, past_key_values: Any = None, **kwargs: Any) -> Any:
-        """As transformers asks for it, with a cache of states in place of the empty one that it begins with."""
-        if past_key_values is not None and not isinstance(past_key_values, StateCache):
-            if past_key_values.get_seq_length():
-                refuse("past_key_values", "be a StateCache", type(past_key_values).__name__, "pass none to begin with")
-            past_key_values = StateCache()
+    def prepare_inputs_for_generation(
+        self, *args: Any, past_key_values: Any = None, cache: Any = None, **kwargs: Any
+    ) -> Any:
+        """Inputs of `forward`, with a cache of states in place of the empty one that transformers begins with."""
+        cache = _states(cache, past_key_values, begins=True)
         base: Any = super()
-        return base.prepare_inputs_for_generation(*args, past_key_values=past_key_values, **kwargs)
+        return base.prepare_inputs_for_generation(*args, **{_CACHE: cache}, **kwargs)
 
     @classmethod
     def from_pretrained(cls, *args: Any, output_loading_info: bool = False, **kwargs: Any) -> Any:
@@ -383,8 +379,16 @@ class MesascopeForCausalLM(PreTrainedModel, GenerationMixin):
         """Weights are those that the network was built with, or those of a folder, which must hold all."""
 
 
-def _same(values: Tensor) -> Tensor:
-    return values
+def _states(cache: Any, past_key_values: Any, begins: bool = False) -> StateCache | None:
+    """A cache of states by either name; where generation ``begins``, a new one for an empty one of another kind."""
+    given = past_key_values if cache is None else cache
+    if None not in (cache, past_key_values):
+        refuse("past_key_values", "be left out where cache is given", type(given).__name__, "pass one of them")
+    if given is None or isinstance(given, StateCache):
+        return given
+    if not begins or given.get_seq_length():
+        refuse("cache", "be a StateCache", type(given).__name__, "pass what an earlier call returned, or StateCache()")
+    return StateCache()
 
 
 AutoConfig.register(MesascopeConfig.model_type, MesascopeConfig, exist_ok=True)

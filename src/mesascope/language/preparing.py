@@ -217,6 +217,6 @@ def _broken(problem: Problem, problems: list[Problem], what: str) -> None:
 def _require_text(writers: Mapping[str, ShardWriter], files: Sequence[Path], problems: Sequence[Problem]) -> None:
     if not any(writer.documents for writer in writers.values()):
         why = f" (line {problems[0].line} of {problems[0].path.name}: {problems[0].what})" if problems else ""
-        remedy = "name another field, or other files" if problems else "name others"
-        found = "the file has none" if len(files) == 1 else f"{len(files)} files have none"
+        remedy = "name the field that holds it (--field), or other files" if problems else "name others"
+        found = "the file has none" if len(files) == 1 else f"none of {len(files)} files has any"
         raise ArgumentError(f"paths must hold text, but {found}{why}: {remedy}.")

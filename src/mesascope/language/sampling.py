@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,9 @@ from mesascope.streams import stream
 from mesascope.training.modes import evaluating
 
 __all__ = ["continued", "load_language_model", "next_tokens"]
+
+# Tokens that are drawn where nobody says how many.
+_DRAWN = 200
 
 
 def load_language_model(folder: str | Path, device: str = "cpu") -> tuple[LanguageModel, Any]:
@@ -50,7 +54,7 @@ def continued(
     tokenizer: Any,
     prompt: str = "",
     *,
-    tokens: int = 200,
+    tokens: int | None = None,
     temperature: float = 1.0,
     top_p: float = 1.0,
     seed: int = 0,
@@ -62,32 +66,34 @@ def continued(
 
     Args:
         prompt: nothing begins a document.
+        tokens: 200 if None, or fewer where the model's learned positions end, which is printed.
         temperature: of what is drawn; 0 takes the likeliest token each time.
         top_p: tokens are drawn from the likeliest that make up this probability.
 
     Raises:
-        ArgumentError: prompt and text are longer than the places that the model has learned.
+        ArgumentError: prompt and text are longer than the positions that the model has learned.
         NumericalError: the model's logits are not finite.
     """
     require_instance("model", model, LanguageModel)
     require_instance("prompt", prompt, str)
     if not prompt.isascii() and prompt.encode(errors="ignore").decode() != prompt:
         refuse("prompt", "be text", prompt, "leave out bytes that are no UTF-8")
-    for name, value in (("tokens", tokens), ("chunk", chunk)):
-        require_count(name, value)
+    require_count("chunk", chunk)
+    count = _DRAWN if tokens is None else require_count("tokens", tokens)
     temperature = require_number("temperature", temperature, least=0)
     top_p = require_number("top_p", top_p, above=0, most=1)
     end = end_of_document(tokenizer)
     read = [end, *tokenizer.encode(prompt, add_special_tokens=False).ids]
-    if model.places is not None and len(read) + tokens > model.config.context:
-        most = model.config.context - len(read)
-        if most < 1:
-            rule = f"be shorter than the {model.config.context} places that the model has learned"
-            refuse("prompt", rule, f"{len(read)} tokens", "shorten it")
-        refuse(
-            "tokens", f"be at most {most} after this prompt, as places end there", tokens, "lower it, or shorten that"
-        )
-    return _drawn(model, tokenizer, read, tokens, temperature, top_p, seed, chunk)
+    most = model.config.context - len(read) if model.places is not None else count
+    if most < 1:
+        rule = f"be shorter than the {model.config.context} positions that the model has learned"
+        refuse("prompt", rule, f"{len(read)} tokens", "shorten it")
+    if count > most:
+        why = f"the model has learned {model.config.context} positions, and the prompt takes {len(read)}"
+        if tokens is not None:
+            refuse("tokens", f"be at most {most}, as {why}", tokens, f"pass {most} or fewer")
+        print(f"tokens: {most}, as {why}", file=sys.stderr)
+    return _drawn(model, tokenizer, read, min(count, most), temperature, top_p, seed, chunk)
 
 
 def next_tokens(

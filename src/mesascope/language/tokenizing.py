@@ -118,5 +118,10 @@ def _of_texts(tokenizer: Any) -> Any:
 
 
 def _bytes(library: Any) -> dict[str, int]:
-    """The 256 marks that stand for bytes, numbered."""
-    return {mark: number for number, mark in enumerate(sorted(library.pre_tokenizers.ByteLevel.alphabet()))}
+    """The 256 marks that stand for bytes, each with the value of its byte.
+
+    Printable bytes are their own marks; the others have the marks from 256 on, in order.
+    """
+    marks = sorted(library.pre_tokenizers.ByteLevel.alphabet())
+    printable = [ord(mark) for mark in marks if ord(mark) < 256]
+    return dict(zip(marks, [*printable, *sorted({*range(256)}.difference(printable))], strict=True))

@@ -275,6 +275,8 @@ def _of_other_arguments(model: Any, inputs: tuple[Any, ...]) -> ArgumentTypeErro
     ways = {1: ("(sequence)", "sequences"), 2: ("(context, xq)", "episodes")}
     (wanted, _), (_, others) = ways[len(inputs)], ways[3 - len(inputs)]
     remedy = f", or choose a family of {others}" if takes(model, (None,) * (3 - len(inputs))) else ""
+    if len(inputs) == 2 and takes(model, (None,) * 3):
+        remedy = ", or pass from_numpy(it) if it takes arrays (x, y, xq)"
     return ArgumentTypeError(
         f"a learner must take what the family draws, here {wanted}, but {label(model)} does not: write it to take "
         f"{wanted}{remedy}."
