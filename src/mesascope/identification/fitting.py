@@ -16,7 +16,7 @@ from torch.func import functional_call
 
 from mesascope.adapters.calls import UnusableModelError
 from mesascope.errors import MesascopeError
-from mesascope.identification.catalogue import Candidate
+from mesascope.identification.candidate import Candidate
 from mesascope.identification.verdict import EXACT
 from mesascope.learners import Range
 from mesascope.learners.starts import depths
@@ -25,7 +25,7 @@ from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, Episode, Learner
 from mesascope.tasks.asking import check_answer
 
-__all__ = ["LARGEST", "Answers", "Fit", "answers", "bounded", "fits", "sizes", "squared_differences"]
+__all__ = ["LARGEST", "Answers", "Fit", "answers", "bounded", "fits", "sizes", "squared_differences", "variances"]
 
 # Predictions (tasks, m, dy) by condition; conditions that a learner cannot answer are missing.
 Answers = Mapping[str, Float[Tensor, "tasks m dy"]]
@@ -49,6 +49,8 @@ _NEAR = 4.0
 _STEP = 1.5e-8
 # The same for what is no descent: estimators stop at tolerances of their own.
 _FAR_STEP = 1e-2
+# Smallest number that is divided by.
+_TINY = float(torch.finfo(torch.float64).tiny)
 # What stands for a residual where a candidate has no answer: no two predictions differ by more of their size.
 _FAR = 2.0
 
@@ -105,27 +107,35 @@ def _joined(episodes: list[Episode]) -> tuple[Context, Tensor, Tensor]:
 
 
 def sizes(tasks: Mapping[str, Episode], seen: Answers) -> dict[str, Tensor]:
-    """The mean square of each task's labels, or of its predictions where that is larger: what differences relate to.
+    """By condition and task, what squared differences are divided by.
 
-    A task of zeros, as rounding makes them, has the mean of the others.
+    The variance of predictions, of the task or the mean of all tasks, whichever is larger.
     """
-    found = {}
-    for name, predicted in seen.items():
-        labels = tasks[name].context.y.double()
-        size = torch.maximum(labels.square().mean((-2, -1)), predicted.square().mean((-2, -1)))
-        found[name] = torch.where(size > 0, size, size.mean()).clamp_min(torch.finfo(torch.float64).tiny)
-    return found
+    found = {name: variances(tasks[name], predicted) for name, predicted in seen.items()}
+    return {name: torch.maximum(one, one.mean()) for name, one in found.items()}
+
+
+def variances(tasks: Episode, predicted: Float[Tensor, "tasks m dy"]) -> Float[Tensor, " tasks"]:
+    """Mean square of each task's predictions less the mean of all.
+
+    At least `EXACT` times the variance of labels, below which predictions are constant but for rounding.
+    """
+    own, labels = (_variance(part, part) for part in (predicted.double(), tasks.context.y.double()))
+    return own.clamp_min(max(EXACT * float(labels.mean()), _TINY))
+
+
+def _variance(part: Float[Tensor, "tasks m dy"], all_: Float[Tensor, "tasks m dy"]) -> Float[Tensor, " tasks"]:
+    return (part - all_.mean((0, 1))).square().mean((-2, -1))
 
 
 def squared_differences(
     one: Float[Tensor, "tasks m dy"], other: Float[Tensor, "tasks m dy"], size: Float[Tensor, " tasks"]
 ) -> Float[Tensor, " tasks"]:
-    """Mean squared difference of two learners' predictions over ``size``, or their own mean square if that is larger.
+    """Mean squared difference of predictions over ``size``, or over the variance of ``other`` if that is larger.
 
-    At most 4, whatever explodes.
+    At most 4, as ``size`` is at least the variance of ``one``.
     """
-    largest = torch.maximum(size, torch.maximum(one.square().mean((-2, -1)), other.square().mean((-2, -1))))
-    return (one - other).square().mean((-2, -1)) / largest
+    return (one - other).square().mean((-2, -1)) / torch.maximum(size, _variance(other, one))
 
 
 def fits(
@@ -150,6 +160,9 @@ def fits(
     if len(near) == 1 and not anew and not real:  # nothing to choose
         return list(near)
     residuals = _Residuals(tasks, seen)
+    if candidate.formula:
+        parameters = candidate.formula(seen)
+        return [residuals.fit(parameters, candidate.build(**parameters))]
     found = []
     for counts in _grid(whole):
         known = [one for one in near if all(one.parameters[name] == count for name, count in counts.items())]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ from mesascope.errors import require_instance
 from mesascope.evidence import Verdicts
 from mesascope.identification.answer import Identification
 from mesascope.identification.conditions import HALF, OWN, QUARTER
-from mesascope.identification.verdict import EXACT, Difference
+from mesascope.identification.verdict import EXACT, OWN_TASKS, RUNS
 from mesascope.reports import Figure, Grid, Line, Lines, draw_figures, write_report
 from mesascope.runs import Run
 from mesascope.runs.files import as_path
+from mesascope.text import counted
 
 __all__ = ["claims", "concluded", "page", "read", "saved"]
 
@@ -68,18 +70,18 @@ def page(found: Identification, path: str | Path) -> Path:
 
 
 def claims(found: Identification) -> Verdicts:
-    """The answer as the record of a claim: how far the nearest candidate is, and what it must not exceed."""
-    left = found.standing
-    nearest = found._row(left.names[0]) if left.names else found.rows[0]
-    own = left.kind.endswith("own tasks")
-    measured = [nearest.own_difference] if own else list(nearest.differences.values())
-    value, low, high = _farthest(measured)
-    bound = EXACT if left.kind == "runs" else found.tolerance
-    limits = {"bound_low": None, "bound_high": bound} if left.names else {"bound_low": bound, "bound_high": None}
+    """The answer as the record of a claim: the difference of the nearest candidate, and its bound."""
+    standing = found.standing
+    nearest = found.rows[0]
+    differences = [nearest.own_difference] if standing.kind == OWN_TASKS else [*nearest.differences.values()]
+    farthest = max(differences, key=lambda one: one.high if standing.names else one.low)
+    bound = EXACT if standing.kind == RUNS else found.tolerance
+    equal = bool(standing.names) or bool(standing.undecided)
     record = {
         "id": "algorithm",
-        "sentence": found.verdict.rstrip("."),
-        "measures": f"squared difference from {nearest.candidate}, normalised, largest of {len(measured)} conditions",
+        "sentence": found.exactly.rstrip("."),
+        "measures": f"squared difference from {nearest.candidate} over the variance of predictions, largest of "
+        f"{counted(len(differences), 'condition')}",
         "source": "ours: identify",
         "about": "algorithms",
         "quantifier": "every",
@@ -87,23 +89,19 @@ def claims(found: Identification) -> Verdicts:
         "n": nearest.own_difference.mean.n,
         "at_least": 1,
         "premises": [],
-        "value": value,
-        "low": low,
-        "high": high,
-        "bound": f"{'<' if left.names else '>'} {bound:g}",
+        "value": farthest.mean.value,
+        "low": farthest.low,
+        "high": farthest.high if math.isfinite(farthest.high) else None,
+        "bound": f"{'<' if equal else '>'} {bound:g}",
+        "bound_low": None if equal else bound,
+        "bound_high": bound if equal else None,
         "bound_by": "us",
         "reported": None,
-        "verdict": "holds",
-        "reason": f"not told apart at a level of {found.level:g}" if left.names else "",
+        "verdict": "undecided" if standing.undecided and not standing.names else "holds",
+        "reason": "",
         "figure": "conditions",
     }
-    return Verdicts([record | limits])
-
-
-def _farthest(measured: Sequence[Difference]) -> tuple[float, float, float]:
-    """The largest difference, and what it is but for its error."""
-    one = max(measured, key=lambda one: one.mean.value)
-    return one.mean.value, min(one.low, one.mean.value), one.mean.value + 3 * one.mean.stderr
+    return Verdicts([record])
 
 
 def _conditions(r: Any) -> list[Grid]:

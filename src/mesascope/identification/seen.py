@@ -1,0 +1,103 @@
+"""A learner's answers to the tasks of `identify`, each asked for once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from mesascope.errors import ArgumentError
+from mesascope.identification.conditions import OWN
+from mesascope.identification.fitting import LARGEST, answers, bounded, sizes
+from mesascope.lenses.needs import called
+from mesascope.progress import tracked
+from mesascope.shapes import Tensor
+from mesascope.streams import stream
+from mesascope.tasks import Episode, Learner
+from mesascope.tasks.asking import label
+
+__all__ = ["LEAST", "Seen"]
+
+# Fewest tasks of a condition that give an interval.
+LEAST = 8
+
+
+class Seen:
+    """A learner's answers, to fit to, to test on, and once more to measure their noise.
+
+    Answers to the same tasks differ if the learner draws at random. Where it computes in single precision, inputs of
+    the second call differ by rounding, so that the noise includes what rounding does.
+
+    Args:
+        tasks: by part (``fit`` and ``test``) and condition, in float64.
+        seed: of the rounding.
+
+    Attributes:
+        fit, test: predictions ``(tasks, m, dy)`` by condition; ``tasks`` are the answered ones.
+        size: variance of predictions, by condition and test task, as in `sizes`.
+        noise: variance of answers from call to call over ``size``, by condition and test task.
+        missed: by condition, what was not answered.
+        asked: number of predictions.
+    """
+
+    def __init__(self, learner: Learner, tasks: Mapping[str, Mapping[str, Episode]], seed: int) -> None:
+        self.dtype = _precision(learner, tasks["fit"][OWN].part(0, 1))
+        read = getattr(learner, "as_written", lambda episode: episode)
+        own = {part: {name: read(one.to(self.dtype)) for name, one in some.items()} for part, some in tasks.items()}
+        draw = stream(seed, "identify-rounding")
+        again = {
+            name: _rounded_otherwise(one, draw) if self.dtype == torch.float32 else one
+            for name, one in own["test"].items()
+        }
+        parts = tracked((own["fit"], own["test"], again), "asking the learner")
+        fitting, first, second = (answers(learner, part, partly=True) for part in parts)
+        self.tasks: dict[str, dict[str, Episode]] = {"fit": {}, "test": {}}
+        self.fit: dict[str, Tensor] = {}
+        self.test: dict[str, Tensor] = {}
+        self.noise: dict[str, Tensor] = {}
+        self.missed: dict[str, str] = {}
+        self.resolution: float = getattr(learner, "resolution", 0.0)
+        for name in own["test"]:
+            if not all(name in one for one in (fitting, first, second)):
+                self.missed[name] = "the learner does not answer its contexts"
+                continue
+            fit, test = bounded(fitting[name]), bounded(first[name], second[name])
+            kept, all_ = int(fit.sum() + test.sum()), len(fit) + len(test)
+            if kept < all_:
+                self.missed[name] = f"{kept} of {all_} tasks were answered by numbers"
+            if min(fit.sum(), test.sum()) < LEAST:
+                continue
+            for part, mask in (("fit", fit), ("test", test)):
+                self.tasks[part][name] = own[part][name].to(torch.float64).map(lambda one, mask=mask: one[mask])
+            self.fit[name], self.test[name] = fitting[name][fit], first[name][test]
+            differing = (first[name] - second[name])[test].square().mean((-2, -1)) / 2
+            self.noise[name] = differing + self.resolution**2 / 12
+        if OWN not in self.test:
+            raise ArgumentError(
+                f"a learner must answer {LEAST} of the family's own tasks with finite numbers below {LARGEST:g}, but "
+                f"{label(learner)} does not: mend it, or choose another family."
+            )
+        self.size = sizes(self.tasks["test"], self.test)
+        # Noise beyond the size of a task hides all of it, and no more.
+        self.noise = {name: one / torch.maximum(one, self.size[name]) for name, one in self.noise.items()}
+        asked = [*own["fit"].values(), *own["test"].values(), *again.values()]
+        self.asked = sum(episode.yq[..., 0].numel() for episode in asked)
+
+
+def _precision(learner: Learner, task: Episode) -> torch.dtype:
+    """Double where the learner takes it."""
+    for dtype in (torch.float64, torch.float32):
+        if answers(learner, {"": task.to(dtype)}, partly=True):
+            return dtype
+    called(learner, task.context, task.xq)  # says what is wrong
+    raise ArgumentError(f"a learner must answer in float64 or float32, but {label(learner)} does not: convert it.")
+
+
+def _rounded_otherwise(tasks: Episode, generator: torch.Generator) -> Episode:
+    """Every number moved to one next to it."""
+
+    def moved(part: Tensor) -> Tensor:
+        signs = torch.randint(0, 2, part.shape, generator=generator).to(part) * 2 - 1
+        return part * (1 + torch.finfo(part.dtype).eps * signs)
+
+    return tasks.map(moved)
