@@ -24,6 +24,8 @@ __all__ = ["Identification"]
 
 # Names that a sentence lists.
 _SHOWN = 4
+# Share of the variance beyond which a family that leaves it unexplained is not like the learner.
+_UNLIKE = 0.5
 
 
 @dataclass(frozen=True, repr=False)
@@ -91,11 +93,11 @@ class Identification(Tabular):
     def like(self) -> str:
         """The nearest family of algorithms, and the next one."""
         first, *others = self.shares
+        left = f"{_percent(first.unexplained.value)} of the variance of its predictions unexplained"
         after = f"; next family, {others[0].family}, {_percent(others[0].unexplained.value)}" if others else ""
-        left = _percent(first.unexplained.value)
-        return (
-            f"{self.learner} is most like {first.family}: {left} of the variance of its predictions unexplained{after}."
-        )
+        if first.unexplained.value > _UNLIKE:
+            return f"{self.learner} is like no family: the nearest, {first.family}, leaves {left}{after}."
+        return f"{self.learner} is most like {first.family}: {left}{after}."
 
     @property
     def exactly(self) -> str:
@@ -122,17 +124,18 @@ class Identification(Tabular):
 
     @property
     def departs(self) -> str:
-        """The conditions under which it differs from the nearest candidate, least and most; empty if under none."""
+        """Conditions under which it differs from the nearest candidate, or may differ; empty if there are none."""
         row = self._row(self.names[0]) if self.names else self.rows[0]
         bound = EXACT if self.standing.kind == RUNS else self.tolerance
-        beyond = {name: one.mean.value for name, one in row.differences.items() if one.low > bound}
-        if not beyond:
-            return ""
-        least, *_, most = sorted(beyond.items(), key=lambda item: item[1]) * (1 + (len(beyond) == 1))
-        reach = f"{_percent(least[1])} {_under(least[0])}"
-        if most != least:
-            reach += f" to {_percent(most[1])} {_under(most[0])}"
-        return f"It departs from {row.candidate} by {reach}."
+        beyond = sorted((one.mean.value, name) for name, one in row.differences.items() if one.low > bound)
+        reach = " to ".join(
+            f"{_percent(value)} {_under(name)}" for value, name in dict.fromkeys([*beyond[:1], *beyond[-1:]])
+        )
+        found = f"It departs from {row.candidate} by {reach}." if beyond else ""
+        open_ = [name for name, one in row.differences.items() if one.low <= bound <= one.high]
+        if self.standing.kind == OWN_TASKS and open_:
+            found += f" Not measured well enough {_all([_under(name) for name in open_])}."
+        return found.strip()
 
     def parameters(self, candidate: str) -> dict[str, Any]:
         """The parameters at which a candidate is nearest: on the family's own tasks, if the verdict is about those."""

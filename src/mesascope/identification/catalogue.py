@@ -20,8 +20,8 @@ from mesascope.tasks import LinearRegression
 
 __all__ = ["candidates"]
 
-# Steps of descents whose steps have sizes of their own; those of more than two sizes take long to fit.
-_SIZES, _CHEAP = range(2, 6), 2
+# Steps of descents whose steps have sizes of their own.
+_SIZES = range(2, 6)
 _NEIGHBOURS = {"k": Range(1, 10, "integer")}
 _COMPONENTS = {"count": Range(1, 10, "integer")}
 
@@ -123,7 +123,7 @@ def _of_sizes(name: str, build: Callable[..., Any], free: Mapping[str, Range]) -
     real = {parameter: one for parameter, one in free.items() if parameter != "steps"}
     for count in _SIZES:
         own = functools.partial(build, steps=count)
-        yield Candidate(f"{name} of {count} sizes", own, real, "descent", own_sizes=True, costly=count > _CHEAP)
+        yield Candidate(f"{name} of {count} sizes", own, real, "descent", own_sizes=True)
 
 
 def _least_squares(family: Any) -> Iterator[Candidate]:

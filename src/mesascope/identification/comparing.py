@@ -86,12 +86,13 @@ def compared(candidate: Candidate, seen: Seen, levels: Levels) -> Compared:
         few, tasks = {OWN: seen.fit[OWN][:most]}, {OWN: seen.tasks["fit"][OWN].part(0, most)}
         near = fits(candidate, tasks, few, near, anew=not near)
         own = near[0]
-        at_best = _on_fitted(candidate, own, tasks[OWN], few[OWN], seen, look).difference
-        if at_best.low > bound:
-            row = _row(candidate, own, own, {OWN: at_best}, at_best, True)
-            return Compared(candidate, row, own, own, {})
+        flattered = _on_fitted(candidate, own, tasks[OWN], few[OWN], seen, look).difference
+        if flattered.low > bound:
+            found = _tested(candidate, own, seen, OWN, look, most).difference
+            alone = Difference(found.mean, max(found.low, flattered.low), max(found.high, flattered.low))
+            return Compared(candidate, _row(candidate, own, own, {OWN: alone}, alone, True), own, own, {})
     half = levels._replace(out=levels.out / 2)
-    alone = _tested(candidate, own, seen, OWN, half).difference
+    alone = _tested(candidate, own, seen, OWN, half, tasks_each).difference
     if candidate.costly and alone.high > bound:  # not shown to be equal where it is asked first
         return Compared(candidate, _row(candidate, own, own, {OWN: alone}, alone, True), own, own, {})
     near = near[:1] if candidate.most_tasks else near
@@ -138,7 +139,7 @@ def _tested(
     candidate: Candidate, fitted: Fit, seen: Seen, name: str, levels: Levels, most: int | None = None
 ) -> Measured:
     """The difference under one condition on tasks that nothing was fitted to, so many of them at most."""
-    most = _most(candidate, most or len(seen.size[name]))
+    most = most or _most(candidate, len(seen.size[name]))
     answer, size, noise = (part[name][:most] for part in (seen.test, seen.size, seen.noise))
     tasks = seen.tasks["test"][name].part(0, most)
     return _less_noise(candidate, fitted, tasks, answer, size, noise, seen.resolution, levels)

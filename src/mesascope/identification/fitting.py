@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +19,8 @@ from mesascope.adapters.calls import UnusableModelError
 from mesascope.errors import MesascopeError
 from mesascope.identification.candidate import Candidate
 from mesascope.identification.verdict import EXACT
-from mesascope.learners import Range
+from mesascope.learners import GradientDescentPlusPlus, Range, Summed
+from mesascope.learners.descent import filters
 from mesascope.learners.starts import depths
 from mesascope.lenses.needs import called
 from mesascope.shapes import Float, Tensor
@@ -207,7 +209,9 @@ class _Residuals:
         return self._of([torch.cat([answered[name] for name in group.names])[None] for group in self.groups])[0]
 
     def of_sizes(self, learner: nn.Module, sizes: Mapping[str, Float[Tensor, "steps several"]]) -> Tensor:
-        """A row for each of several sizes of a descent's steps, which broadcast against tasks."""
+        """A row for each of several sizes of a descent's steps."""
+        if _is_filter(learner):
+            return self._of([self._filtered(learner, sizes, index) for index in range(len(self.groups))])
         count = next(iter(sizes.values())).shape[1]
         weights, answered = {name: one[..., None, None, None] for name, one in sizes.items()}, []
         for group in self.groups:
@@ -216,6 +220,25 @@ class _Residuals:
             with torch.inference_mode():
                 answered.append(functional_call(learner, weights, (Context(x, y), xq)))
         return self._of(answered)
+
+    def _filtered(self, learner: nn.Module, sizes: Mapping[str, Tensor], index: int) -> Tensor:
+        """Predictions of a descent from the spectra of contexts, which are found once."""
+        n = self.groups[index].tasks[0].x.shape[-2]
+        values, asked, given = self.spectra[index]
+        own = {name.rpartition(".")[2]: one[..., None, None] for name, one in sizes.items()}
+        unit = n / learner.pairs if isinstance(learner, Summed) else 1.0
+        gain, _ = filters(values, n, unit * own["eta"], own.get("gamma"))
+        return torch.einsum("tmd,std,tdy->stmy", asked, gain, given)
+
+    @functools.cached_property
+    def spectra(self) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """Of each group: eigenvalues of C = X^T X / n, and queries and X^T Y / n in the eigenbasis."""
+        found = []
+        for group in self.groups:
+            (x, y), xq, _ = group.tasks
+            values, basis = torch.linalg.eigh(x.mT @ x / x.shape[-2])
+            found.append((values, xq @ basis, basis.mT @ (x.mT @ y) / x.shape[-2]))
+        return found
 
     def _of(self, answered: list[Tensor]) -> Tensor:
         """From predictions ``(several, tasks, m, dy)`` a group, a row of each; of what is no number, the largest."""
@@ -261,6 +284,12 @@ def _starts(
         losses = residuals.of_sizes(first, _by_parameter(first, real, values)).square().sum(1).tolist()
         found = [Fit(point, candidate.build(**point), loss) for point, loss in zip(points, losses, strict=True)]
     return sorted(found, key=lambda one: one.loss)[: _STARTS.get(len(real), 1)]
+
+
+def _is_filter(learner: nn.Module) -> bool:
+    """True for a descent from zero weights without clipping, which `filters` describes."""
+    descent = learner.learner if isinstance(learner, Summed) else learner
+    return isinstance(descent, GradientDescentPlusPlus) and descent.w0 is None and descent.token_clip is None
 
 
 def _has_sizes(learner: Learner, real: Mapping[str, Range]) -> TypeGuard[nn.Module]:
