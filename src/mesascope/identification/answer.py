@@ -34,6 +34,8 @@ class Identification(Tabular):
 
     Args:
         learner: its name.
+        seed: of the tasks.
+        answers: of a language model, counts of prompts, numbers read, and reasons of the others.
         rows: candidates at their nearest: named ones, undecided ones, those ruled out; nearest first in each group.
         shares: the nearest member of each family of algorithms, nearest first.
         noise: by condition, variance of the learner's answers from call to call and by rounding, over the variance of
@@ -51,6 +53,8 @@ class Identification(Tabular):
     """
 
     learner: str
+    seed: int
+    answers: tuple[Mapping[str, Any], ...]
     rows: tuple[Row, ...]
     shares: tuple[Share, ...]
     noise: Mapping[str, Measurement]
@@ -189,6 +193,7 @@ class Identification(Tabular):
                 for one in self.shares
             ),
             "Candidates": self.table(),
+            "Answers of the model": Table(self.answers),
             "Noise of the learner": Table({"condition": name, "noise": one} for name, one in self.noise.items()),
             "Beyond predictions": Table(_filled(vars(one)) for one in self.likenesses),
             "What changes do to predictions": Table(
@@ -209,7 +214,7 @@ class Identification(Tabular):
         """All that it holds as plain Python numbers, texts, lists and dicts, with the verdict in words."""
         return super().to_dict() | {"verdict": self.verdict, "names": list(self.names), "sense": self.standing.kind}
 
-    def save(self, folder: str | Path, settings: Mapping[str, Any] | None = None, seed: int = 0) -> Run:
+    def save(self, folder: str | Path, settings: Mapping[str, Any] | None = None) -> Run:
         """Keep the answer as a run, with its figures and report.html, in a new folder.
 
         Args:
@@ -217,7 +222,7 @@ class Identification(Tabular):
         """
         from mesascope.identification.reporting import saved
 
-        return saved(self, folder, settings or {}, seed)
+        return saved(self, folder, settings or {})
 
     def report(self, path: str | Path) -> Path:
         """Write a page with tables and figures to ``path``, which opens offline."""

@@ -103,7 +103,7 @@ def _descents(family: Any) -> Iterator[Candidate]:
     d = getattr(family, "d_in", None)
     if d is not None:
         yield Candidate(
-            "preconditioned-gradient-descent, one step",
+            "one-step preconditioned-gradient-descent",
             lambda eta: learners.PreconditionedGradientDescent(eta * torch.eye(d, dtype=torch.float64)),
             {"eta": facts("learner", "gradient-descent")["free"]["eta"]},
             "descent",

@@ -18,7 +18,7 @@ from torch.func import functional_call
 from mesascope.adapters.calls import UnusableModelError
 from mesascope.errors import MesascopeError
 from mesascope.identification.candidate import Candidate
-from mesascope.identification.verdict import EXACT
+from mesascope.identification.verdict import EXACT, FARTHEST
 from mesascope.learners import GradientDescentPlusPlus, Range, Summed
 from mesascope.learners.descent import filters
 from mesascope.learners.starts import depths
@@ -40,7 +40,7 @@ _STARTS = {2: 3}
 # From 1 + spread times the size of all steps to 1 - spread times: steps of GD++ cannot change places.
 _SPREADS = (0.5, -0.5)
 # Steps of Levenberg and Marquardt.
-MOST_STEPS = 30
+MOST_STEPS = 100
 # The share of its loss by which a step lowers it, or is the last; where a fit is exact, each lowers it by far more.
 _GAIN = 1e-4
 # Fits that are kept for more tasks, for so many choices of whole numbers.
@@ -53,8 +53,8 @@ _STEP = 1.5e-8
 _FAR_STEP = 1e-2
 # Smallest number that is divided by.
 _TINY = float(torch.finfo(torch.float64).tiny)
-# What stands for a residual where a candidate has no answer: no two predictions differ by more of their size.
-_FAR = 2.0
+# Largest residual, which stands for a missing answer.
+_FAR = FARTHEST**0.5
 
 
 class Fit(NamedTuple):
@@ -122,22 +122,17 @@ def variances(tasks: Episode, predicted: Float[Tensor, "tasks m dy"]) -> Float[T
 
     At least `EXACT` times the variance of labels, below which predictions are constant but for rounding.
     """
-    own, labels = (_variance(part, part) for part in (predicted.double(), tasks.context.y.double()))
+    own, labels = (
+        (part - part.mean((0, 1))).square().mean((-2, -1)) for part in (predicted.double(), tasks.context.y.double())
+    )
     return own.clamp_min(max(EXACT * float(labels.mean()), _TINY))
-
-
-def _variance(part: Float[Tensor, "tasks m dy"], all_: Float[Tensor, "tasks m dy"]) -> Float[Tensor, " tasks"]:
-    return (part - all_.mean((0, 1))).square().mean((-2, -1))
 
 
 def squared_differences(
     one: Float[Tensor, "tasks m dy"], other: Float[Tensor, "tasks m dy"], size: Float[Tensor, " tasks"]
 ) -> Float[Tensor, " tasks"]:
-    """Mean squared difference of predictions over ``size``, or over the variance of ``other`` if that is larger.
-
-    At most 4, as ``size`` is at least the variance of ``one``.
-    """
-    return (one - other).square().mean((-2, -1)) / torch.maximum(size, _variance(other, one))
+    """Mean squared difference of predictions over ``size``; `FARTHEST` at most, whatever explodes."""
+    return ((one - other).square().mean((-2, -1)) / size).clamp_max(FARTHEST)
 
 
 def fits(

@@ -105,6 +105,8 @@ def identify(
     }
     return Identification(
         learner=name,
+        seed=seed,
+        answers=tuple(learner.table()) if hasattr(learner, "unread") else (),
         rows=tuple(one.row for one in found),
         shares=shares(found, seen),
         noise={one: Measurement.of(noise) for one, noise in seen.noise.items()},
@@ -155,7 +157,9 @@ def _watch(
     }
     copy = untrained(learner, stream(seed, "identify-untrained"))
     if copy is None:
-        unmeasured["untrained copy"] = "the learner has no parameters, or does not say how they are drawn"
+        unmeasured["untrained copy"] = (
+            "only networks of mesascope.nets and layers with reset_parameters() draw fresh weights"
+        )
     alike = likeness(learner, nearest, own, own.context.x.roll(1, 0))
     if all(one.sensitivity_cosine is None for one in alike):
         unmeasured["sensitivities"] = "torch cannot differentiate the learner everywhere"

@@ -29,13 +29,13 @@ _SHOWN = 12
 _NOTHING = 1e-16
 
 
-def saved(found: Identification, folder: str | Path, settings: Mapping[str, Any], seed: int) -> Run:
+def saved(found: Identification, folder: str | Path, settings: Mapping[str, Any]) -> Run:
     """A finished run of an answer."""
     require_instance("settings", settings, Mapping)
     about = {
         "question": f"Which learning algorithm does {found.learner} run?",
         "settings": dict(settings),
-        "seed": seed,
+        "seed": found.seed,
     }
     run = Run.create(folder, "identification", about)
     with run.lock():
@@ -53,17 +53,24 @@ def concluded(run: Run) -> Verdicts:
     """Judge, draw and report a run anew from the answer that it keeps. The caller holds its lock."""
     found = read(run)
     records = claims(found)
-    draw_figures(run, [figure for figure in FIGURES if figure.name != "filter" or found.behaviour], {"answer": found})
+    draw_figures(run, [figure for figure in FIGURES if _is_measured(figure, found)], {"answer": found})
     run.save_claims(records)
     write_report(run, found.tables())
     return records
+
+
+def _is_measured(figure: Figure, found: Identification) -> bool:
+    """False for figures of measurements that there are none of."""
+    if figure.name == "lengths":
+        return bool(_by_length({"answer": found}))
+    return figure.name != "filter" or bool(found.behaviour)
 
 
 def page(found: Identification, path: str | Path) -> Path:
     """report.html alone."""
     path = as_path("path", path)
     with tempfile.TemporaryDirectory() as folder:
-        run = saved(found, Path(folder) / "run", {}, 0)
+        run = saved(found, Path(folder) / "run", {})
         path.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(run.path / "report.html", path)
     return path
@@ -105,25 +112,25 @@ def claims(found: Identification) -> Verdicts:
 
 
 def _conditions(r: Any) -> list[Grid]:
+    """Per cent; a candidate that the family's own tasks ruled out has no other numbers."""
     found = r["answer"]
-    names = list(found.noise)
-    rows = [row for row in found.rows if len(row.differences) == len(names)][:_SHOWN] or found.rows[:_SHOWN]
-    values = [[row.differences[one].mean.value if one in row.differences else np.nan for one in names] for row in rows]
-    return [Grid(_logs(values), [row.candidate for row in rows], names)]
+    names, rows = list(found.noise), found.rows[:_SHOWN]
+    values = [
+        [100 * row.differences[one].mean.value if one in row.differences else np.nan for one in names] for row in rows
+    ]
+    return [Grid(np.round(np.maximum(values, 0), 2), [row.candidate for row in rows], names)]
 
 
 def _apart(r: Any) -> list[Grid]:
     apart = r["answer"].apart
-    return [Grid(_logs(apart.lows), apart.names, apart.names)]
-
-
-def _logs(values: Any) -> np.ndarray:
-    return np.log10(np.maximum(np.array(values, dtype=float), _NOTHING))
+    return [Grid(np.round(100 * np.maximum(apart.lows, 0), 2), apart.names, apart.names)]
 
 
 def _by_length(r: Any) -> list[Line]:
     found = r["answer"]
     lengths = [one for one in (QUARTER, HALF, OWN) if one in found.pairs]
+    if len(lengths) < 2:
+        return []
     rows = [row for row in found.rows if all(one in row.differences for one in lengths)][:5]
     return [
         Line(
@@ -148,12 +155,14 @@ def _filters(r: Any) -> list[Line]:
 
 FIGURES = (
     Figure(
-        "conditions", "Squared differences of predictions over the size of labels or predictions, less the learner's "
-        "noise, of candidates at their nearest: powers of ten. Those ruled out on the family's own tasks have no row.",
+        "conditions", "Squared differences of predictions from the nearest candidates under each condition, less the "
+        "learner's noise, in per cent of the variance of predictions. Candidates that the family's own tasks ruled out "
+        "were compared under no other condition.",
         (Lines("", "", "", _conditions),), size=(9, 5),
     ),
     Figure(
-        "lengths", "The same by number of pairs in a context, of the nearest candidates.",
+        "lengths", "Squared differences by number of pairs in a context, of the nearest candidates, as shares of the "
+        f"variance of predictions; {_NOTHING:g} stands for 0.",
         (Lines("", "pairs", "squared difference", _by_length, log="y"),), size=(7, 3.2),
     ),
     Figure(
@@ -161,8 +170,8 @@ FIGURES = (
         "standard errors, and of the nearest candidate.", (Lines("", "eigenvalue", "filter", _filters),), size=(6, 3.2),
     ),
     Figure(
-        "confusion", "What these tasks can tell: lower bounds of the differences of the nearest candidates, each with "
-        "each, at the learner's noise: powers of ten.",
+        "confusion", "Lower bounds of the differences of the nearest candidates, each from each, at the learner's "
+        "noise, in per cent of the variance of predictions: candidates whose bound is 0 these tasks do not tell apart.",
         (Lines("", "", "", _apart),), size=(8, 6),
     ),
 )  # fmt: skip

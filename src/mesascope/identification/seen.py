@@ -6,15 +6,17 @@ from collections.abc import Mapping
 
 import torch
 
-from mesascope.errors import ArgumentError
+from mesascope.adapters.calls import UnusableModelError
+from mesascope.adapters.text import REASONS
+from mesascope.errors import ArgumentError, MesascopeError
 from mesascope.identification.conditions import OWN
-from mesascope.identification.fitting import LARGEST, answers, bounded, sizes
+from mesascope.identification.fitting import LARGEST, Answers, answers, bounded, sizes
 from mesascope.lenses.needs import called
 from mesascope.progress import tracked
 from mesascope.shapes import Tensor
 from mesascope.streams import stream
 from mesascope.tasks import Episode, Learner
-from mesascope.tasks.asking import label
+from mesascope.tasks.asking import check_answer, label
 
 __all__ = ["LEAST", "Seen"]
 
@@ -49,8 +51,10 @@ class Seen:
             name: _rounded_otherwise(one, draw) if self.dtype == torch.float32 else one
             for name, one in own["test"].items()
         }
-        parts = tracked((own["fit"], own["test"], again), "asking the learner")
-        fitting, first, second = (answers(learner, part, partly=True) for part in parts)
+        asking = iter(tracked((own["fit"], own["test"], again), "rounds of questions"))
+        fitting = answers(learner, next(asking), partly=True)
+        self._require_answers(learner, fitting)  # before the learner is asked for the rest, which may be paid for
+        first, second = (answers(learner, part, partly=True) for part in asking)
         self.tasks: dict[str, dict[str, Episode]] = {"fit": {}, "test": {}}
         self.fit: dict[str, Tensor] = {}
         self.test: dict[str, Tensor] = {}
@@ -73,24 +77,46 @@ class Seen:
             differing = (first[name] - second[name])[test].square().mean((-2, -1)) / 2
             self.noise[name] = differing + self.resolution**2 / 12
         if OWN not in self.test:
-            raise ArgumentError(
-                f"a learner must answer {LEAST} of the family's own tasks with finite numbers below {LARGEST:g}, but "
-                f"{label(learner)} does not: mend it, or choose another family."
-            )
+            self._require_answers(learner, {})
         self.size = sizes(self.tasks["test"], self.test)
         # Noise beyond the size of a task hides all of it, and no more.
         self.noise = {name: one / torch.maximum(one, self.size[name]) for name, one in self.noise.items()}
         asked = [*own["fit"].values(), *own["test"].values(), *again.values()]
         self.asked = sum(episode.yq[..., 0].numel() for episode in asked)
 
+    def _require_answers(self, learner: Learner, given: Answers) -> None:
+        """Raise if fewer than `LEAST` of the family's own tasks have finite answers."""
+        found = int(bounded(given[OWN]).sum()) if OWN in given else 0
+        if found >= LEAST:
+            return
+        counts = learner.table()[0] if hasattr(learner, "unread") else {}
+        why = ", ".join(f"{count} {reason}" for reason, count in counts.items() if reason in REASONS and count)
+        read = f": of {counts['asked']} answers {counts['read']} were numbers ({why})" if counts else ""
+        remedy = (
+            "choose another format or a larger budget"
+            if counts
+            else "mend it, choose another family, or a larger budget"
+        )
+        raise ArgumentError(
+            f"a learner must answer {LEAST} of the family's own tasks with finite numbers below {LARGEST:g}, but "
+            f"{label(learner)} answers {found}{read}: {remedy}."
+        )
+
 
 def _precision(learner: Learner, task: Episode) -> torch.dtype:
     """Double where the learner takes it."""
+    errors: list[MesascopeError] = []
     for dtype in (torch.float64, torch.float32):
-        if answers(learner, {"": task.to(dtype)}, partly=True):
+        try:
+            own = task.to(dtype)
+            check_answer(learner, called(learner, own.context, own.xq), own.yq.shape)
+        except UnusableModelError:
+            raise
+        except MesascopeError as error:
+            errors.append(error)
+        else:
             return dtype
-    called(learner, task.context, task.xq)  # says what is wrong
-    raise ArgumentError(f"a learner must answer in float64 or float32, but {label(learner)} does not: convert it.")
+    raise next((one for one in errors if not isinstance(one, TypeError)), errors[0])
 
 
 def _rounded_otherwise(tasks: Episode, generator: torch.Generator) -> Episode:

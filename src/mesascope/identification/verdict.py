@@ -31,7 +31,7 @@ __all__ = [
 
 # A normalised squared difference that rounding in single precision stays below: 0.1 % of the size of predictions.
 EXACT = 1e-6
-# The difference of two learners of which one has no answer: none is larger.
+# The largest difference, and that of two learners of which one has no answer.
 FARTHEST = 4.0
 # Senses of equality, strictest first.
 RUNS, APPROXIMATES, OWN_TASKS = "runs", "approximates", "approximates on the family's own tasks"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from mesascope.errors import NumericalError, require_count, require_number
+from mesascope.errors import ArgumentError, NumericalError, require_count, require_number
 from mesascope.learners.descent import require_precision
 from mesascope.learners.ranges import Range
 from mesascope.records import register
@@ -61,6 +61,10 @@ def solved(
     )
     failed = int((info != 0).sum())
     if failed:
+        if not bool(torch.isfinite(gram).all()):
+            raise ArgumentError(
+                "context.x must hold finite numbers, but holds others: remove the tasks that have them."
+            )
         raise NumericalError(
             f"the factorisation of a Gram matrix + ridge I must succeed, but broke down in {failed} of {info.numel()} "
             f"contexts at ridge {ridge:g}: use a larger ridge or float64."
