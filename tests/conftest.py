@@ -1,6 +1,9 @@
 """Every annotated shape is checked at run time while testing, and all types but those of inner functions."""
 
 import contextlib
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # two processes test side by side; children compute in the same order
 
 import pytest
 import simulated_device  # noqa: F401
@@ -32,6 +35,17 @@ def without_checks():
     config.update("jaxtyping_disable", True)
     yield
     config.update("jaxtyping_disable", before)
+
+
+@pytest.fixture(autouse=True)
+def own_studies():
+    """Studies that a test loads from files are registered until its end."""
+    from mesascope import records
+
+    yield
+    for entries in records._REGISTRY.values():
+        for name in [name for name, entry in entries.items() if "file" in entry.facts]:
+            del entries[name]
 
 
 @pytest.fixture

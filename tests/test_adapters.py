@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from sklearn.base import RegressorMixin
 from sklearn.cluster import KMeans
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.model_selection import GridSearchCV
@@ -155,16 +156,25 @@ class Bare:
         return {}
 
 
+class WithoutBase(RegressorMixin, Bare):
+    """A regressor whose tags raise AttributeError, as its base has none."""
+
+
 def test_only_regressors_are_taken_and_those_that_do_not_say_what_they_are():
     for estimator, kind in (
         (LogisticRegression(), "classifier"),
         (make_pipeline(StandardScaler(), LogisticRegression()), "classifier"),
         (KMeans(), "clusterer"),
     ):
-        with pytest.raises(ArgumentTypeError, match=rf"^estimator must be a regressor, but is .*, a {kind}: pass"):
+        with pytest.raises(ArgumentTypeError, match=rf"^estimator must be a regressor, but is .* \({kind}\): pass"):
             from_sklearn(estimator)
     episode = LinearRegression(8, 3).sample(4, stream(0, "adapters"))
-    for regressor in (make_pipeline(StandardScaler(), Ridge()), GridSearchCV(Ridge(), {"alpha": [1.0]}, cv=2), Bare()):
+    for regressor in (
+        make_pipeline(StandardScaler(), Ridge()),
+        GridSearchCV(Ridge(), {"alpha": [1.0]}, cv=2),
+        Bare(),
+        WithoutBase(),
+    ):
         assert from_sklearn(regressor)(episode.context, episode.xq).shape == (4, 1, 1)
 
 

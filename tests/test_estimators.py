@@ -27,24 +27,26 @@ def regressor(kind):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", [name for name, _ in all_estimators(type_filter="regressor")])
 def test_each_regressor_of_scikit_learn_predicts_as_it_does_or_is_refused_in_a_sentence(name):
-    """With one target and with two; forests, which take long, are of the kind of trees."""
+    """With one target and with two, and it may write into what it is given; forests, which take long, are as trees."""
     estimator = regressor(dict(all_estimators(type_filter="regressor"))[name])
     estimator.set_params(**{"n_estimators": 3} if "n_estimators" in estimator.get_params() else {})
     estimator.set_params(**{"random_state": 0} if "random_state" in estimator.get_params() else {})
-    answered = 0
+    estimator.set_params(**{key: False for key in ("copy", "copy_X") if key in estimator.get_params()})
+    answered, several = 0, not estimator.__sklearn_tags__().target_tags.single_output
     for d_out in (1, 2):
         task = LinearRegression(n_context=12, d_in=3, d_out=d_out, n_query=2).sample(1, stream(0, "regressors"))
-        x, y, xq = (part[0].numpy() for part in (*task.context, task.xq))
+        x, y, xq = (part[0].clone().numpy() for part in (*task.context, task.xq))
         learner = from_sklearn(estimator)
         try:
             found, error = learner(task.context, task.xq), ""
         except ArgumentError as raised:
             found, error = torch.empty(0), str(raised)
+        assert all(np.array_equal(part[0], own) for part, own in zip((*task.context, task.xq), (x, y, xq), strict=True))
         if error:
             assert re.match(rf"estimator must predict 2 queries from x \(12, 3\) .* {name} raised \w+ ", error)
             assert d_out == 1 or error.endswith("wrap it in sklearn.multioutput.MultiOutputRegressor.")
             continue
-        expected = clone(estimator).fit(x, y if d_out > 1 else y[:, 0]).predict(xq)
+        expected = clone(estimator).fit(x, y if d_out > 1 or several else y[:, 0]).predict(xq)
         np.testing.assert_allclose(found.numpy().ravel(), expected.ravel(), rtol=1e-5, atol=1e-6)
         answered += 1
     assert answered or name in ("GammaRegressor", "PoissonRegressor", "IsotonicRegression")
@@ -88,6 +90,8 @@ def test_predictions_of_any_precision_are_cast_to_that_of_the_tasks(dtype, answe
         (lambda x: x + 1j, r"{} must return numbers \(3, 2\), but returned a ndarray"),
         (lambda x: x.astype(str), r"{} must return numbers \(3, 2\), but returned a ndarray"),
         (lambda x: [[1.0], [1.0, 2.0]], r"{} must return numbers \(3, 2\), but returned a list"),
+        (lambda x: x.astype(object), r"returned a ndarray of object: return an array of floats"),
+        (lambda x: (x[:, 0], x[:, 1], x[:, 0]), r"must return numbers \(3, 2\), but returned a tuple"),
     ],
 )
 def test_predictions_of_another_shape_or_of_no_numbers_are_refused(answer, message):
@@ -105,8 +109,9 @@ def test_what_an_estimator_raises_is_a_sentence_and_nan_is_the_learners():
         ArgumentError, match=r"but Own raised RuntimeError \(the dtype must be .*: if it takes one targ"
     ):
         from_sklearn(Own(np.copy))(double.context, double.xq)
-    with pytest.raises(NumericalError, match="predictions must be finite, but 24 of 24 by Own are not"):
-        per_task_errors(from_sklearn(Own(lambda x: x * np.nan)), TASKS)
+    for missing in (lambda x: x * np.nan, lambda x: np.ma.masked_array(x, mask=True)):
+        with pytest.raises(NumericalError, match="predictions must be finite, but 24 of 24 by Own are not"):
+            per_task_errors(from_sklearn(Own(missing)), TASKS)
 
 
 def test_an_estimator_of_no_known_kind_is_refused_in_a_sentence(unchecked):

@@ -8,7 +8,7 @@ from hypothesis import given, settings, strategies as st
 from scipy import stats
 from uncertainties import ufloat
 
-from mesascope.errors import ArgumentError, RunDirectoryError
+from mesascope.errors import ArgumentError, ArgumentTypeError, RunDirectoryError
 from mesascope.evidence import (
     LEVEL,
     Arrays,
@@ -90,6 +90,8 @@ def test_a_share_has_clopper_and_pearsons_interval():
     interval = stats.binomtest(27, 30).proportion_ci(LEVEL, "exact")
     assert (found["value"], found["low"], found["verdict"]) == (0.9, pytest.approx(interval.low), "holds")
     assert verdict(np.ones(5), quantifier="share", bounds=above(0.5))[0] == "undecided"
+    for values in (np.full(30, 0.3), -np.ones(30), np.arange(30)):  # of which none is true
+        assert "other numbers than true and false" in verdict(values, quantifier="share", bounds=above(0.5))[1]
 
 
 def test_a_statistic_of_several_samples_is_bootstrapped():
@@ -102,6 +104,10 @@ def test_a_statistic_of_several_samples_is_bootstrapped():
     found = judge(claim(lambda r: (wide, narrow), above(1.0), quantifier="bootstrap", statistic=ratio), "quick", {})
     assert found["verdict"] == "holds"
     assert found["low"] < ratio(wide, narrow) == found["value"] < found["high"]
+    correlation = claim(  # of values above the interval, which is that of independent samples
+        lambda r: (wide, wide**3), quantifier="bootstrap", statistic=lambda one, other: np.corrcoef(one, other)[0, 1]
+    )
+    assert judge(correlation, "quick", {})["reason"].startswith("its statistic is of other values on samples drawn ane")
     few = claim(lambda r: (wide[:5], narrow[:5]), quantifier="bootstrap", statistic=ratio)
     assert judge(few, "quick", {})["reason"] == "it needs 6 seeds, and has 5"
 
@@ -140,6 +146,9 @@ def test_exact_numbers_say_why_they_are():
         claim(quantifier="exact")
 
 
+EXACT = "its numbers carry errors of measurement, and exact takes none"
+
+
 @pytest.mark.parametrize(
     ("values", "changes", "reason"),
     [
@@ -151,6 +160,7 @@ def test_exact_numbers_say_why_they_are():
         (np.array([*FIVE[:4], np.nan]), {"quantifier": "mean"}, "1 of 5 numbers is not finite"),
         (numbers([*FIVE[:3], np.nan, np.inf], 0.01), {}, "2 of 5 numbers are not finite"),
         (np.ones((5, 0)), {}, "its reading returns no numbers"),
+        (numbers(FIVE, 0.01), {"quantifier": "exact", "exact_because": "none is measured"}, EXACT),
     ],
 )
 def test_what_cannot_be_judged_is_undecided_with_its_reason(values, changes, reason):
@@ -230,6 +240,7 @@ def raising(results):
         (lambda r: [], "its reading returns no numbers"),
         (lambda r: np.ones((12, 0)), "its reading returns no numbers"),
         (lambda r: np.full(12, np.inf), "12 of 12 numbers are not finite"),
+        (lambda r: np.ma.masked_equal([0] * 11 + [-999], -999), "1 of 12 numbers is not finite"),
     ],
 )
 def test_a_reading_that_gives_no_numbers_costs_its_own_claim_alone(quantifier, reading, reason):
@@ -354,10 +365,37 @@ def test_a_mean_that_is_not_finite_has_no_error():
     assert both["mse", "b"][0].std_dev > 0
 
 
-def test_claims_that_are_not_claims_are_refused():
+@pytest.mark.parametrize("arrays", [[], [np.ones(3), np.ones(4)], [np.ones((3, 2))], [np.array(1.0)]])
+def test_estimates_are_of_one_number_a_task(arrays):
+    with pytest.raises(ArgumentError, match=r"tasks must hold arrays of one shape \(n,\), a number a task, but is \["):
+        Estimates.of({("mse", "a"): arrays})
+
+
+def test_claims_that_are_not_claims_are_refused(unchecked):
     for low, high in ((-np.inf, np.inf), (1.0, 1.0), (2.0, 1.0)):
         with pytest.raises(ArgumentError, match="a bound must exclude something"):
             Bound(low, high)
     with pytest.raises(ArgumentError, match="must have a statistic if and only if"):
         claim(quantifier="bootstrap")
     assert two_sided(0.1, around=2.0) == Bound(1.9, 2.1)
+    for changes, message in (
+        ({"over": "seedz"}, "over must be one of .* did you mean 'seeds'"),
+        ({"bounds": 0.5}, r"bounds must be of type Bound or Mapping, but is 0.5 \(float\): pass below"),
+        ({"premises": "base"}, "premises must be of type tuple, but is 'base'"),
+        ({"reading": None}, "reading must be callable"),
+    ):
+        with pytest.raises((ArgumentError, ArgumentTypeError), match=message):
+            claim(**changes)
+
+
+def test_claims_that_cannot_be_judged_together_are_refused():
+    a, b = (dataclasses.replace(claim(premises=(other,)), id=own) for own, other in ("ab", "ba"))
+    only_paper = dataclasses.replace(a, premises=(), bounds={"paper": BELOW_ONE})
+    for claims, message in (
+        ([a, a], "claims must have different ids"),
+        ([a], "a premise of a must be one of 'a', but is 'b'"),
+        ([a, b], r"premises must not lead back to their claim, but do \([ab] -> [ab] -> [ab]\)"),
+        ([only_paper], "a preset with a bound of a must be one of 'paper', but is 'quick'"),
+    ):
+        with pytest.raises(ArgumentError, match=message):
+            judge_all(claims, "quick", {})

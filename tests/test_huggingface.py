@@ -275,6 +275,34 @@ def test_packed_documents_do_not_see_each_other(lengths, layers, learned, kind):
         torch.testing.assert_close(found.loss, torch.nn.functional.cross_entropy(logits.float(), told))
 
 
+@pytest.mark.parametrize("given", ["plain", "padded", "packed"])
+@pytest.mark.parametrize("tied", [False, True])
+def test_losses_in_training_are_computed_by_blocks_without_logits_of_all_tokens(given, tied, monkeypatch):
+    network = layered("softmax, mesa", 50, 64, width=16, n_heads=2, tied=tied).build(stream(0, "init")).double()
+    model, tokens = huggingface.MesascopeForCausalLM.of(network).train(), prompts(2, 12)
+    labels = tokens.where(torch.rand(tokens.shape, generator=stream(1, "labels")) < 0.8, -100)
+    mask = torch.arange(12) < torch.tensor([[12], [9]])
+    keywords = {
+        "plain": {"num_items_in_batch": torch.tensor(7)},
+        "padded": {"attention_mask": mask, "output_hidden_states": True},
+        "packed": {"position_ids": torch.cat([torch.arange(5), torch.arange(7)]).expand(2, -1)},
+    }[given]
+
+    def step():
+        found = model(tokens, labels=labels, **keywords)
+        return found, torch.autograd.grad(found.loss, list(model.parameters()))
+
+    whole, expected = step()
+    monkeypatch.setattr("mesascope.nets.language_model._LOGITS", 50 * 4)
+    found, gradients = step()
+    assert whole.logits.shape == (2, 12, 50)
+    assert found.logits is None
+    torch.testing.assert_close(found.loss.float(), whole.loss.float())
+    torch.testing.assert_close(gradients, expected, rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(found.hidden_states, whole.hidden_states)
+    assert model.eval()(tokens, labels=labels, **keywords).logits.shape == (2, 12, 50)
+
+
 def test_packed_rows_may_end_in_padding_and_hold_more_tokens_than_places():
     model, (first, second, third) = built(), prompts(3, 40)
     rows = torch.stack([torch.cat([first, second]), torch.cat([third, torch.zeros_like(third)])])
@@ -310,6 +338,8 @@ REFUSED = {
         "use_cache must be left out where a row holds several documents",
     ),
     "labels": ({"labels": torch.full((1, 9), 50)}, "labels must be from 0 to 49, but is"),
+    "labels of floats": ({"labels": torch.ones(1, 9)}, r"labels must be whole numbers of shape \(1, 9\)"),
+    "labels of others": ({"labels": torch.ones(1, 5).long()}, r"labels must be whole numbers of shape \(1, 9\)"),
     "no tokens": ({"input_ids": None}, r"input_ids must have shape \(batch, t\), but is None"),
 }  # fmt: skip
 
@@ -320,6 +350,14 @@ def test_keywords_that_cannot_be_honoured_are_refused(name):
     given, message = REFUSED[name]
     with pytest.raises(ArgumentError, match=message):
         built()(**{"input_ids": prompts(1)} | given)
+
+
+def test_a_cache_is_of_as_many_rows_as_it_has_read_and_labels_may_be_of_32_bits():
+    model, tokens = built(), prompts()
+    found = model(tokens, labels=tokens.int(), use_cache=True)
+    torch.testing.assert_close(found.loss, model(tokens, labels=tokens).loss)
+    with pytest.raises(ArgumentError, match="input_ids must be of 2 rows, as the cache is, but is 1"):
+        model(tokens[:1], past_key_values=found.past_key_values)
 
 
 def test_settings_of_the_config_are_honoured_and_keywords_of_none_change_nothing():

@@ -260,7 +260,7 @@ def test_the_command_line_takes_learners_of_all_kinds(tmp_path):
         (["a:b", "--sklearn", "Ridge()"], "is given a:b and --sklearn"),
         (["nothing"], "FILE.py:NAME or MODULE:NAME, but is nothing (No module named 'nothing'): check the path"),
         (["no_such_module:x"], "but is no_such_module:x (No module named 'no_such_module'): check"),
-        (["json:no_such"], "but is json:no_such (json has no no_such): check"),
+        (["json:no_such"], "but is json:no_such (json holds no 'no_such'): check"),
         (["json:loads", "--family", "linear-regression(n_context=__import__)"], "with plain values"),
         (["json:loads", "--family", "linear-regresion()"], "did you mean 'linear-regression'"),
         (["json:loads", "--family", "linear-regression(n_contexts=3)"], "did you mean 'n_context'"),

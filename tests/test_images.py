@@ -146,14 +146,14 @@ def test_pictures_of_a_folder_are_read_by_table_and_by_class(folder):
         picture(folder / "mine" / "images" / name, 100 * place)
         for part in ("train", "test"):
             with (folder / "mine" / f"{part}.csv").open("a") as file:
-                file.write(("filename,label\n" if place == 0 else "") + f"{name},{label}\n")
+                file.write(("filename, label\n" if place == 0 else "") + f"{name}, {label}\n")
     by_table = images("mine", "train", size=4)
     assert by_table.classes == ("cat", "dog")
     assert by_table.labels.tolist() == [0, 1, 0]
     assert by_table.pixels.shape == (3, 3, 4, 4)
     assert by_table.pixels[:, 0, 0, 0].tolist() == pytest.approx([0, 100, 200], abs=3)
-    picture(folder / "other" / "val" / "dog" / "1.png", 50)
-    picture(folder / "other" / "val" / "cat" / "1.png", 150)
+    picture(folder / "other" / "valid" / "dog" / "1.png", 50)
+    picture(folder / "other" / "valid" / "cat" / "1.png", 150)
     by_class = images("other", "validation")
     assert by_class.classes == ("cat", "dog")
     assert by_class.pixels[:, 0, 0, 0].tolist() == [150, 50]
@@ -171,6 +171,8 @@ def test_what_was_decoded_is_kept_until_a_file_changes(folder):
     picture(folder / "mine" / "train" / "cat" / "1.png", 200, size=7)
     _images.cache_clear()
     assert images("mine", size=4).pixels.unique().tolist() == [200]
+    picture(folder / "mine" / "train" / "cat" / "2.png", 90)  # within one process, too
+    assert images("mine", size=4).pixels[:, 0, 0, 0].tolist() == [200, 90]
 
 
 def test_a_folder_that_is_laid_out_otherwise_is_refused(folder):
@@ -247,6 +249,7 @@ def kind_of_picture(name):
         "grey, upside down": (fromarray(shades[::-1].copy()), {"exif": turned}),
         "colour": (fromarray(colours), {}),
         "colour and clear": (fromarray(np.concatenate([colours * (clear[..., None] > 0), clear[..., None]], -1)), {}),
+        "grey palette": (fromarray(shades).convert("P"), {}),
         "palette": (palette, {}),
         "palette and clear": (palette, {"transparency": 1}),
         "colour, upside down": (fromarray(colours[::-1].copy()), {"exif": turned}),
@@ -256,7 +259,7 @@ def kind_of_picture(name):
 @pytest.mark.filterwarnings("ignore:'mode' parameter is deprecated")
 @pytest.mark.parametrize(
     "name",
-    [*("grey", "16 bits", "grey and clear", "grey, upside down"),
+    [*("grey", "16 bits", "grey and clear", "grey, upside down", "grey palette"),
      *("colour", "colour and clear", "palette", "palette and clear", "colour, upside down")],
 )  # fmt: skip
 def test_a_picture_of_any_kind_is_read_as_viewers_show_it(folder, name):
@@ -295,7 +298,7 @@ def test_pictures_that_differ_are_not_taken_as_they_are_without_a_size(folder):
     assert images("mine", size=6).pixels.amax((2, 3)).tolist() == [[10] * 3, [40] * 3]
     picture(folder / "wide" / "train" / "cat" / "1.png", 10)
     Image.fromarray(np.full((6, 8, 3), 40, np.uint8)).save(folder / "wide" / "train" / "cat" / "1.png")
-    with pytest.raises(ArgumentError, match=r"size must be given unless pictures are square .* is 8 x 6 in colour"):
+    with pytest.raises(ArgumentError, match=r"pictures are square and of one kind, but \S*1.png is 8 x 6 in colour:"):
         images("wide")
 
 

@@ -213,6 +213,9 @@ def test_a_killed_training_goes_on_to_the_same_bytes(corpus, tmp_path, monkeypat
     again = train_language_model(resume_language_run(tmp_path / "killed"))
     assert torch.equal(weights_of(again), weights_of(expected))
     assert killed.metrics("model") == whole.metrics("model")
+    read = TextWindows(str(corpus.folder), settings_for(corpus).context + 1, checksum=corpus.checksum)
+    assert killed.family("model") == read
+    assert torch.equal(weights_of(killed.network("model", 3)), weights_of(expected))
     kept = LanguageModel.from_pretrained(tmp_path / "killed" / "model")
     assert torch.equal(weights_of(kept), weights_of(expected))
     assert (tmp_path / "killed" / "model" / "tokenizer.json").is_file()
@@ -307,8 +310,9 @@ def test_a_training_that_diverges_names_the_layer_that_grew(corpus, tmp_path, la
     run = new_language_run(settings, tmp_path / "run")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ModuleState, "update", wild)
-        with pytest.raises(NumericalError, match=said):
+        with pytest.raises(NumericalError, match=said) as diverged:
             train_language_model(run)
+    assert ": lower the learning rate" in str(diverged.value)
     assert sorted(path.name for path in (run.path / "checkpoints" / "model").iterdir()) == ["4"]
     train_language_model(resume_language_run(tmp_path / "run"))
 

@@ -76,6 +76,7 @@ def test_delimiters_are_typed_as_python_spells_them(tmp_path, capsys):
         (("--width", "65"), "--width must be a multiple of 4 as --n-heads is 4, but is 65: pass 64, say, or another"),
         (("--n-heads", "3"), "width must be a multiple of 3 as --n-heads is 3, but is 128"),
         (("--width", "6", "--n-heads", "2", "--positions", "rotary"), "--width must be a multiple of 4 as --n-heads"),
+        (("--training.momentum", "0.9"), "set --training.betas, or --training.optimizer to"),
         (("--dpfp", "300"), "--dpfp must be less than 64 for heads of width 32, but is 300"),
     ],
 )  # fmt: skip

@@ -166,6 +166,15 @@ def test_words_that_it_lacks_are_refused(text):
         WORDS.encode(text)
 
 
+def test_tokens_that_it_lacks_and_nan_are_refused_and_tensors_are_read():
+    for token in (-1, len(WORDS)):
+        with pytest.raises(ArgumentError, match=f"^tokens must be from 0 to {len(WORDS) - 1}, but is {token}"):
+            WORDS.decode([3, token])
+    with pytest.raises(ArgumentError, match="numbers must be numbers, but is nan"):
+        WORDS.of_numbers(torch.tensor([1.0, torch.nan]))
+    assert WORDS.decode(torch.tensor([114, 200])) == "1.5 ->"
+
+
 def peaked(tokens):
     """Of three numbers after any prompt: 1.0 with probability .5, 2.0 with .3 and -4.0 with .2."""
     logits = torch.full((*tokens.shape, len(WORDS)), -torch.inf)

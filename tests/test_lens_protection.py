@@ -19,7 +19,7 @@ from mesascope.lenses import (
 )
 from mesascope.streams import stream
 from mesascope.tasks import Context, LinearDynamics, LinearRegression
-from mesascope.tasks.asking import copied
+from mesascope.tasks.asking import UnansweredError, copied
 
 FAMILY = LinearRegression(n_context=5, d_in=3, n_query=2)
 EPISODES = FAMILY.sample(20, stream(0, "lenses"))
@@ -141,6 +141,14 @@ def test_an_error_inside_a_learner_is_shown_as_what_it_is():
     assert not isinstance(shown.value, ArgumentTypeError)
     with pytest.raises(ArgumentTypeError, match=r"must take what the family draws, here \(context, xq\), but <lambda>"):
         per_task_errors(lambda sequence: sequence, EPISODES)
+
+    for kind in (ValueError, AssertionError, KeyError):  # as of contexts of another length
+
+        def refusing(context, xq, kind=kind):
+            raise kind("three pairs")
+
+        with pytest.raises(UnansweredError, match=rf"but refusing raised {kind.__name__} \(.*three pairs.*\): mend it"):
+            per_task_errors(refusing, EPISODES)
 
     class Predicting(nn.Module):
         def forward(self, sequence):

@@ -3,6 +3,7 @@
 import copy
 import pickle
 import re
+import shutil
 
 import pytest
 import torch
@@ -107,11 +108,12 @@ def test_an_answer_at_the_limit_of_tokens_is_nan_and_a_prompt_that_is_too_long_i
 
 
 def test_all_that_an_answer_depends_on_is_in_its_key(folder, tmp_path):
-    other = saved(tmp_path, "bloom")
-    changes = [{}, {"temperature": 1.0}, {"max_tokens": 5}, {"seed": 1}, {"name": other}]
+    others = saved(tmp_path / "bloom", "bloom"), saved(tmp_path / "words", template="<end> $A")
+    others += (saved(tmp_path / "ends", eos_token_id=[END, 3]),)  # the weights of the last two are those of the first
+    changes = [{}, {"temperature": 1.0}, {"max_tokens": 5}, {"seed": 1}, *({"name": other} for other in others)]
     found = [LocalModel(**{"name": folder} | change).settings for change in changes]
     assert all(one != two for place, one in enumerate(found) for two in found[:place])
-    assert LocalModel(folder).settings == found[0]
+    assert LocalModel(folder).settings == LocalModel(shutil.copytree(folder, tmp_path / "copy")).settings == found[0]
 
 
 def test_a_learner_of_a_model_is_copied_and_pickled_with_its_draws(folder):

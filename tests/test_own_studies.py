@@ -5,16 +5,21 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tiny_study
+import torch
+from uncertainties import ufloat
 
 from mesascope.cli import main
-from mesascope.errors import ArgumentError, RunDirectoryError
+from mesascope.errors import ArgumentError, ArgumentTypeError, RunDirectoryError
 from mesascope.evidence import Verdicts
 from mesascope.loading import from_file
 from mesascope.records import registered, to_record
+from mesascope.reports import Figure, Line, Lines
 from mesascope.runs import find_runs, open_run
 from mesascope.studies import Study, ledger_rows, load_study, new_run, resume_run, run_study
+from mesascope.studies.lab import by_seed
 from mesascope.training import EnsembleState
 
 
@@ -109,7 +114,11 @@ def test_no_code_that_came_with_a_run_is_run(study_file):
         ("import nowhere_to_be_found", "STUDY", "must run, but raises ModuleNotFoundError"),
         ("x = 1", "STUDY", "must define a Study, but defines none"),
         ("from tiny_study import STUDY", "STUDDY", "did you mean 'STUDY'?"),
-        ("from tiny_study import STUDY", "", "must be one of 'STUDY', but is ''"),
+        (
+            "from tiny_study import STUDY",
+            "",
+            r"must be given with a name in it, but is given alone: pass \S+mine.py:STUDY",
+        ),
         (None, "STUDY", "must be a Python file, but cannot be read"),
     ],
 )
@@ -151,11 +160,11 @@ def test_too_few_seeds_are_told_before_training(tmp_path, capsys):
     study = dataclasses.replace(tiny_study.STUDY, claims=claims, measure=measure)
     settings = tiny_study.Settings()
     records = run_study(study, settings, new_run(study, "quick", out=tmp_path / "run"))
-    line = "seeds is 2, so 3 of 4 claims will be undecided: pass at least 5 for better, small; at least 11 for median."
+    line = "seeds is 2, so 3 of 4 claims cannot be decided: pass at least 5 for better, small; at least 11 for median."
     assert said == [f"mesascope: {line}\n"]
     assert {row["id"] for row in records if row["verdict"] == "undecided"} >= {"better", "small", "median"}
     run_study(tiny_study.STUDY, settings, new_run(tiny_study.STUDY, "quick", out=tmp_path / "enough"))
-    assert "will be undecided" not in capsys.readouterr().err
+    assert "be decided" not in capsys.readouterr().err
 
 
 def test_records_of_a_run_and_of_the_ledger_show_four_columns_to_a_person(tmp_path, monkeypatch):
@@ -177,3 +186,30 @@ def test_records_of_a_run_and_of_the_ledger_show_four_columns_to_a_person(tmp_pa
 def test_study_is_public():
     assert load_study(f"{tiny_study.__file__}:STUDY").defined_in.endswith("tiny_study.py:STUDY")
     assert isinstance(tiny_study.STUDY, Study)
+
+
+def test_an_own_figure_that_raises_costs_itself_alone(tmp_path, capsys):
+    def panel(lines):
+        return (Lines("Loss", "step", "loss", lines),)
+
+    broken = {"raises": lambda r: 1 / 0, "role": lambda r: [Line([1], [1], "nobody")]}
+    figures = tuple(Figure(name, "Loss.", panel(lines)) for name, lines in broken.items())
+    study = dataclasses.replace(tiny_study.STUDY, figures=(*figures, *tiny_study.STUDY.figures))
+    run = new_run(study, "quick", out=tmp_path / "run")
+    assert len(run_study(study, tiny_study.Settings(), run)) == 2
+    assert (run.is_finished, [*run.captions]) == (True, ["training"])
+    said = capsys.readouterr().err
+    assert "figure raises is left out, as it raises ZeroDivisionError: division by zero" in said
+    assert "figure role is left out, as it raises ArgumentError: the role of a line must be one of" in said
+    with pytest.raises(ArgumentError, match="the name of a figure must be free of slashes, but is 'a/b'"):
+        dataclasses.replace(study, figures=(Figure("a/b", "Loss.", ()),))
+
+
+def test_a_stage_keeps_numbers_alone(unchecked):
+    weights = torch.tensor([1.0, 2.0], requires_grad=True)
+    kept = by_seed({"tensor": weights, "masked": np.ma.masked_equal([1, 2], 2)})
+    assert (kept["tensor"].tolist(), repr(kept["masked"])) == ([1.0, 2.0], "array([ 1., nan])")
+    with pytest.raises(ArgumentError, match="errors must be of plain numbers, but is of objects: keep errors as Esti"):
+        by_seed({"errors": np.array([ufloat(1.0, 0.1)])})
+    with pytest.raises(ArgumentTypeError, match=r"what a stage computes must be of type Mapping, but is None"):
+        by_seed(None)

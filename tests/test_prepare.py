@@ -446,7 +446,7 @@ def test_a_tokenizer_of_somebody_else_is_not_written_over(tmp_path):
         ({"broken": "keep"}, "broken must be one of 'refuse', 'skip'"),
         (
             {"field": "body"},
-            r"paths must hold text, but 1 files have none \(line 1 of rows.jsonl: no text in 'body'\): name another",
+            r"paths must hold text, but the file has none \(line 1 of rows.jsonl: no text in 'body'\): name another",
         ),
         ({"delimiter": ""}, "delimiter must have at least one character"),
         ({"shard": 0}, "shard must be at least 1"),
@@ -461,7 +461,7 @@ def test_what_cannot_be_prepared_is_refused_in_a_sentence(change, message, tmp_p
 
 def test_no_text_at_all_is_refused(tmp_path):
     (tmp_path / "empty.txt").write_text(" \n\n")
-    with pytest.raises(ArgumentError, match="paths must hold text, but 1 files have none"):
+    with pytest.raises(ArgumentError, match="paths must hold text, but the file has none"):
         prepare([tmp_path / "empty.txt"], tmp_path / "out")
     (tmp_path / "folder").mkdir()
     with pytest.raises(ArgumentError, match="paths must hold files of text"):

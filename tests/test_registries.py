@@ -144,6 +144,9 @@ def test_a_misspelt_key_is_refused_at_any_depth(name):
         with pytest.raises(ArgumentError) as refused:
             from_record({"field": with_marks(shape, known | {typo: 7})}, outer)
         assert f"has the unknown key {typo!r}: {hint}" in str(refused.value)
+    if not known:  # nor does a registered class stand where another one is declared
+        with pytest.raises(ArgumentTypeError, match=r"must be of type .*, but is of type Zero: correct it"):
+            from_record({"field": with_marks(shape, {"kind": "learner", "name": "zero"})}, outer)
 
 
 def test_a_record_in_a_container_has_its_declared_types():

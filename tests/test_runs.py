@@ -258,6 +258,12 @@ def test_runs_are_found_oldest_first_and_a_damaged_one_costs_only_itself(tmp_pat
         find_runs([tmp_path / "nowhere"])
 
 
+def test_the_home_folder_may_be_written_as_a_tilde(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    Run.create("~/run", "training", CONFIG)
+    assert [run.path for run in find_runs("~")[0]] == [tmp_path / "run"]
+
+
 HOLD = """
 import sys, time
 from mesascope.runs import open_run

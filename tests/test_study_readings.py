@@ -1,16 +1,25 @@
 """Readings of studies that have logic of their own."""
 
+import dataclasses
+import itertools
+import math
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
+from mesascope.errors import ArgumentError
 from mesascope.evidence import Arrays
 from mesascope.language import layered, token_losses
+from mesascope.records import registered
 from mesascope.streams import stream
 from mesascope.studies.common import converged, late_share
 from mesascope.studies.icl_gd.copying import copying_before
 from mesascope.studies.icl_gd.curvature_claims import condition_number, condition_numbers, flattest, transformed
 from mesascope.studies.icl_gd.phase_transitions_claims import rise_and_fall
+from mesascope.studies.language import language_mesa
 from mesascope.studies.language.language_mesa import cut_losses
 
 
@@ -91,3 +100,43 @@ def test_losses_behind_a_cut_are_of_the_second_half_by_who_has_read_an_eighth_to
         for place in range(half, context)
     ]
     torch.testing.assert_close(cut_losses(net, windows, context), torch.stack(slow, 1))
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "said"),
+    [
+        ("cross-domain", {"domains": ("digits", "nope")}, "nope"),
+        ("cross-domain", {"domain_ways": 6}, "domain_ways must be at most 5"),
+        ("continual-online", {"domains": ("digits", "nope")}, "nope"),
+    ],
+)
+def test_datasets_to_judge_by_are_read_before_anything_trains(name, changes, said):
+    def late(*args, **kwargs):
+        pytest.fail("trains before it has read all datasets")
+
+    study = registered("study")[name]
+    lab = SimpleNamespace(
+        seeds=[0], train=late, stage=late, draw=lambda family, n, use: family.sample(2, stream(0, use))
+    )
+    with pytest.raises(ArgumentError, match=said):
+        study.measure(lab, dataclasses.replace(study.presets["quick"], **changes))
+
+
+def test_losses_of_pairs_are_those_of_counts_with_a_prior_of_one_token(monkeypatch):
+    read, judged = np.array([0, 1, 2, 1, 0, 1, 1, 2, 0, 3, 3]), np.array([[1, 2, 0, 3, 0], [3, 0, 1, 1, 2]])
+    corpus = SimpleNamespace(
+        index=SimpleNamespace(vocabulary=4),
+        tokens=lambda split: len(read),
+        windows=lambda split, starts, length: read[None, :length],
+    )
+    for counted in (len(read), 9):
+        monkeypatch.setattr(language_mesa, "COUNTED", counted)
+        part, losses = read[:counted].tolist(), []
+        for row in judged[:, :3].tolist():  # windows are twice as long as what is judged
+            for first, second in itertools.pairwise(row):
+                prior = (part.count(second) + 1) / (len(part) + 4)
+                pairs = list(itertools.pairwise(part)).count((first, second))
+                losses.append(-math.log((pairs + prior) / (part.count(first) + 2)))
+        windows: Any = SimpleNamespace(corpus=corpus)
+        text = language_mesa._Text(windows, None, torch.from_numpy(judged))
+        assert language_mesa._of_pairs(text) == pytest.approx(np.mean(losses), rel=1e-12)

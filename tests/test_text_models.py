@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 from hypothesis import given, strategies as st
-from text_server import planted, serving
+from text_server import TEXTS, planted, serving
 
 from mesascope import identify, learners
 from mesascope.adapters import (
@@ -89,19 +89,22 @@ WRAPPINGS = [
     "The answer is {}.", 'My best estimate for "Output" is about {}', "It is {}", "y = {}", "-> {}", "≈ {}", "**{}**",
     "`{}`", '"{}"', "“{}”", "{}\n\nFeature 0: 7", "Output: {}\n\nFeature 0: 7", "{} (approximately)", "```\n{}\n```",
     "```text\n{}\n```", r"\( {} \)", "${}$", r"\boxed{{{}}}", "{}\r\nas x grows",
+    "<think>\nOutput: 5\n</think>\n\n{}", "7\n[/THINK]{}",
 ]  # fmt: skip
 SPOILT = [
     "- {}", "-${}", "${}", "{} %", "{} kg", "{}th", "x{}", "{}x + 3", "{} + 4", "{}/2", "{}-5", "{} to 5", "{} ± 0.1",
     "Step 1: {}", "Feature 0: {}", "not {}", "{}!", "{}...", "Output: 1.0\nOutput: {}", "It is {}\nor 4", "({}, 1)",
     "[1,{}]", "√{}", "10^{}", "{},5", "{} 5", "{}_000", "{}:30", "<p>{}</p>", "minus {}", ">{}",
     "Feature 0: 1\nOutput: {}\n\nFeature 0: 3", "{}\n/2", "Output: {}\n± 0.1", "{}\n%",
+    "—{}", "Output: —{}", "<think>\nOutput: {}", "Output: {}\n</think>", "{}\nWait, it is 4",
+    "Output: {}\nCorrection: 4",
 ]  # fmt: skip
 
 
 @st.composite
 def numbers(draw):
     """A number as people and programs write it, and its value."""
-    sign = draw(st.sampled_from(["", "-", "+", *"‐‑–—−－"]))
+    sign = draw(st.sampled_from(["", "-", "+", *"‐‑‒–−－﹣"]))
     whole, part = draw(st.integers(0, 10**7)), draw(st.sampled_from(["", ".5", ".25", ".050"]))
     form, power = draw(st.sampled_from(["{}", "{:,}"])), draw(st.integers(-9, 9))
     raised = str(power).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
@@ -154,7 +157,8 @@ def test_numbers_are_read_as_people_write_them(text, value):
 @pytest.mark.parametrize(
     ("text", "value"),
     [("1 5 0", 1.5), ("- 2 0 6 ;\n1 ->", -2.06), ("– 5", -0.05), ("1 5 0\n2 0 0", 1.5), ("1.50", None), ("150", None),
-     ("12 apples", None), ("1 5 0 , 2", None), ("1 5 kg", None), ("-> 1 5", None)],
+     ("12 apples", None), ("1 5 0 , 2", None), ("1 5 kg", None), ("-> 1 5", None), ("— 5", None),
+     ("1\n</think>\n5", 0.05)],
 )  # fmt: skip
 def test_digits_apart_are_read_on_the_first_line_alone_and_nothing_else_is(text, value):
     found = FORMATS["digits"].read(text, 2)
@@ -295,8 +299,9 @@ def test_answers_are_kept_on_file_and_not_asked_again(tmp_path):
     first, _ = answers()
     assert not torch.equal(*first)  # the second answers are others
     file = tmp_path / "calls.jsonl"
-    file.write_text(file.read_text() + '{"key": "torn')
-    second, learner = answers()
+    for torn in ("{", '{"key": "torn'):
+        file.write_text(file.read_text() + torn)
+        second, learner = answers()
     assert len(asked) == 12
     for one, other in zip(first, second, strict=True):
         assert torch.equal(one, other)
@@ -403,6 +408,9 @@ def test_wrong_models_and_tasks_are_refused():
         from_text(lambda prompts: ["1"], batched=True)(EPISODE.context, EPISODE.xq)
     with pytest.raises(ArgumentError, match="features must name each of 2 inputs"):
         from_text(planted(RIDGE), features=["age"])(EPISODE.context, EPISODE.xq)
+    for form in FORMATS:
+        with pytest.raises(ArgumentError, match="context and xq must be finite"):
+            from_text(lambda prompt: pytest.fail("asked"), form)(EPISODE.context, EPISODE.xq * math.inf)
     two = LinearRegression(n_context=3, d_in=2, d_out=2).sample(1, stream(0, "two"))
     with pytest.raises(ArgumentError, match=r"context.y must have one target"):
         from_text(planted(RIDGE))(two.context, two.xq)
@@ -465,9 +473,12 @@ def test_a_wrong_call_of_a_server_ends_in_a_sentence(words, said, key, tmp_path,
 
 FILTERED = (400, {"message": "filtered", "param": "prompt", "code": "content_filter"})
 TOO_LONG = (400, {"message": "maximum context length is 9 tokens", "code": "context_length_exceeded"})
+FLAGGED = (403, {"message": "Your chosen model requires moderation and your input was flagged.", "code": 403})
+NO_ROOM = (400, {"message": "Could not finish the message because max_tokens or model output limit was reached."})
 REASONS = {
-    "failed": ["hangs", "closes", 500, 429, "page", "streams"], "refused": [400, FILTERED, TOO_LONG, "filtered"],
-    "cut": ["cut", "cut empty"], "empty": ["empty"], "no number": ["prose"],
+    "failed": ["hangs", "closes", 500, 429, 424, "page", "streams"],
+    "refused": [400, 451, FILTERED, FLAGGED, (403, "Sorry, you have been blocked"), TOO_LONG, "filtered", "blocked"],
+    "cut": ["cut", "cut empty", "aborted", NO_ROOM], "empty": ["empty"], "no number": ["prose"],
 }  # fmt: skip
 
 
@@ -491,6 +502,9 @@ TOO_LARGE = (400, {"message": "max_tokens is too large: 32", "param": "max_token
 @pytest.mark.parametrize(
     ("fault", "remedy"),
     [(401, "OPENAI_API_KEY"), (403, "OPENAI_API_KEY"), (404, "base_url"), (402, "add credit"), (NO_QUOTA, "add credit"),
+     ((400, "API key not valid."), "OPENAI_API_KEY"), ((400, "Invalid model name passed in model=ridge"), "base_url"),
+     ((403, "Your team has used all available credits"), "add credit"),
+     ((400, "invalid temperature: only 1 is allowed"), "temperature must be a value that .* takes, but is 0.0"),
      (TOO_LARGE, "max_tokens must be a value that .* takes, but is 32"),
      ((422, "`temperature` must be strictly positive"), "temperature must be a value that .* takes, but is 0.0")],
 )  # fmt: skip
@@ -531,12 +545,35 @@ def test_a_field_that_a_model_does_not_support_is_left_out_for_the_session_and_n
 
 
 def test_a_server_that_refuses_all_prompts_ends_in_a_sentence(key):
-    for fault, remedy in ((400, "longer window"), (TOO_LONG, "longer window"), (FILTERED, "change the prompt")):
+    for fault, remedy in ((400, "log of the server"), (TOO_LONG, "longer window"), (FILTERED, "change the prompt")):
         with serving(planted(RIDGE), *[fault] * 99) as (url, seen):
             learner = from_text(openai_model("ridge", base_url=url), concurrency=1)
             with pytest.raises(ArgumentError, match=remedy):
                 learner(*FAMILY.sample(100, stream(0, "many"))[:2])
         assert len(seen) == 8
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"base_url": "localhost:8000/v1"}, "base_url must begin with http"),
+        ({"timeout": 0}, "timeout must be greater than 0"),
+        ({"retries": -1}, "retries must be at least 0"),
+        ({"messages": []}, "messages must be left out"),
+        ({"stop": {"a"}}, "stop must be a value of JSON"),
+        ({"temperature": math.nan}, "temperature must be a value of JSON"),
+    ],
+)
+def test_a_request_that_no_server_can_answer_is_refused_before_it_is_sent(arguments, message, key):
+    with pytest.raises(ArgumentError, match=message):
+        openai_model("m", **arguments)
+
+
+def test_the_text_is_read_of_an_answer_in_parts(key, monkeypatch):
+    thoughts = {"type": "thinking", "thinking": [{"type": "text", "text": "5"}]}
+    monkeypatch.setitem(TEXTS, "parts", ([thoughts, {"type": "text", "text": "3.25"}], "stop"))
+    with serving(planted(RIDGE), "parts") as (url, _):
+        assert from_text(openai_model("m", base_url=url))(*one_task()).item() == 3.25
 
 
 def test_nobody_there_leaves_nan(key):

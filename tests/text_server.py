@@ -19,6 +19,8 @@ TEXTS = {
     "empty": (None, "stop"),
     "cut": ("3.1", "length"),
     "cut empty": ("", "length"),
+    "aborted": ("3.1", "abort"),
+    "blocked": ("3", "SAFETY"),
     "filtered": ("3", "content_filter"),
 }
 

@@ -33,6 +33,8 @@ def from_file(spec: str, kind: type = object) -> Any:
     named = {key: value for key, value in vars(module).items() if isinstance(value, kind) and key[0] != "_"}
     if not named:
         raise ArgumentError(f"{path} must define a {kind.__name__}, but defines none: write one.")
+    if not name:
+        raise ArgumentError(f"{path} must be given with a name in it, but is given alone: pass {path}:{[*named][-1]}.")
     require_choice(f"the name after {path}:", name, named)
     return named[name]
 

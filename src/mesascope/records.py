@@ -26,9 +26,9 @@ __all__ = ["Registered", "facts", "from_record", "register", "registered", "to_r
 
 _T = TypeVar("_T")
 
-# Where mesascope's own entries of a kind are registered, when these packages are imported.
+# Where mesascope's own entries of a kind are registered, when these packages or modules are imported.
 _HOMES = {
-    "family": ("tasks",),
+    "family": ("tasks", "language.windows"),
     "learner": ("learners",),
     "predictor": ("learners",),
     "net": ("nets", "meta"),
@@ -81,6 +81,7 @@ def register(kind: str, name: str, **facts: Any) -> Callable[[_T], _T]:
     >>> from_record({"kind": "family", "name": "doc-example", "noise": 4})
     Traceback (most recent call last):
     mesascope.errors.ArgumentError: a record of doc-example has the unknown key 'noise': its keys are size.
+    >>> del _REGISTRY["family"]["doc-example"]  # no other test is about it
     """
     require_choice("kind", kind, _HOMES)
 
@@ -212,9 +213,15 @@ def _built(target: Any, record: Mapping[str, Any], name: str) -> Any:
 
 def _value(value: Any, hint: Any, place: str) -> Any:
     """A value of a declared type. Records in it are built here at any depth, as msgspec ignores unknown keys."""
-    if isinstance(value, Mapping) and "kind" in value:
-        return from_record(value)
     options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    if isinstance(value, Mapping) and "kind" in value:
+        built = from_record(value)
+        if not any(_is_of(built, option) for option in options):
+            declared = " or ".join(one.__name__ for one in options if one is not type(None))
+            raise ArgumentTypeError(
+                f"{place} must be of type {declared}, but is of type {type(built).__name__}: correct it."
+            )
+        return built
     if isinstance(value, Mapping):
         classes = [option for option in options if dataclasses.is_dataclass(option)]
         nested = sorted(classes, key=lambda one: (len(set(value) - set(_hints(one))), len(_hints(one))))
@@ -236,6 +243,11 @@ def _value(value: Any, hint: Any, place: str) -> Any:
         raise ArgumentTypeError(
             f"{place} must be of its declared type, but is {value!r} ({said}): correct it."
         ) from None
+
+
+def _is_of(value: Any, hint: Any) -> bool:
+    """True if a value is of a declared class; what is none, and a protocol, takes anything."""
+    return hint is Any or not isinstance(hint, type) or getattr(hint, "_is_protocol", False) or isinstance(value, hint)
 
 
 def _nested(value: Any, hint: Any, place: str) -> Any:
@@ -292,7 +304,7 @@ def _entries(kind: str) -> Mapping[str, Registered]:
 @functools.cache
 def _import_all(package: str) -> None:
     home: ModuleType = importlib.import_module(f"mesascope.{package}")
-    for module in pkgutil.walk_packages(home.__path__, f"{home.__name__}."):
+    for module in pkgutil.walk_packages(getattr(home, "__path__", []), f"{home.__name__}."):
         importlib.import_module(module.name)
 
 

@@ -141,7 +141,7 @@ report R R                                  | takes one folder, but is given
 report R --open                             | --open must be a flag of mesascope report
 report R --format json                      | --format must be a flag of mesascope report
 ledger N                                    | a folder of runs must exist
-ledger F                                    | a folder of runs must exist
+ledger F                                    | a folder of runs must be a folder
 ledger --json                               | did you mean --format json?
 ledger --markdown                           | did you mean --format markdown?
 ledger --format                             | --format must have a value

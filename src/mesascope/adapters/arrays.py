@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from mesascope.errors import ArgumentError, refuse, require_callable
+from mesascope.evidence.numbers import unmasked
 from mesascope.progress import tracked
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
@@ -66,12 +67,14 @@ def predicted(name: str, answer: Any, shape: tuple[int, ...]) -> Float[Tensor, "
         ArgumentError: they are no real numbers, or have another shape than ``(m, dy)``.
     """
     try:
-        found = np.asarray(answer.detach().cpu().double() if isinstance(answer, Tensor) else answer)
+        found = unmasked(answer.detach().cpu().double() if isinstance(answer, Tensor) else answer)
     except (TypeError, ValueError, RuntimeError):
         found = np.array(None)
-    if found.dtype.kind not in "biuf":
+    if isinstance(answer, tuple) or found.dtype.kind not in "biuf":  # a tuple may be a mean and an error
+        of = f" of {answer.dtype}" if isinstance(answer, np.ndarray) else ""
         raise ArgumentError(
-            f"{name} must return numbers {shape}, but returned a {type(answer).__name__}: return an array."
+            f"{name} must return numbers {shape}, but returned a {type(answer).__name__}{of}: return an array of "
+            "floats."
         )
     if found.shape != shape and (shape[-1] != 1 or found.shape != shape[:1]):
         refuse(f"what {name} returns", f"have shape {shape}", found.shape, "return (m, dy)")

@@ -152,6 +152,7 @@ class Calls:
 
     def _batch(self, prompts: list[str]) -> Sequence[Any]:
         answers = self._called(prompts)
+        answers = answers.tolist() if hasattr(answers, "tolist") else answers
         if not isinstance(answers, list | tuple) or len(answers) != len(prompts):
             refuse("what a batched model returns", f"hold {len(prompts)} texts", answers, "return one a prompt")
         return answers
@@ -242,7 +243,8 @@ def _opened(path: Path) -> dict[str, str]:
         with path.open("a+b") as file:
             file.seek(0)
             whole, ended, torn = file.read().rpartition(b"\n")
-            found = dict(_read(path, whole if torn.startswith(b'{"key"') else whole + ended + torn))
+            begun = torn[:6] == b'{"key"'[: len(torn)]  # not a file of something else
+            found = dict(_read(path, whole if begun else whole + ended + torn))
             file.truncate(len(whole + ended))
     except OSError as error:
         refuse("cache", f"be a file that can be written ({type(error).__name__})", str(path), "make its folder, say")

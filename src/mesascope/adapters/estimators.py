@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import torch
@@ -44,19 +45,19 @@ def from_sklearn(estimator: Any) -> SklearnLearner:
         raise ArgumentTypeError(
             f"estimator must have the methods fit, predict and get_params, but is {shown(estimator)}: {remedy}."
         )
-    kind = _kind(estimator)
+    kind = getattr(_tags(estimator), "estimator_type", getattr(estimator, "_estimator_type", None))
     if kind not in ("regressor", None):
         raise ArgumentTypeError(
-            f"estimator must be a regressor, but is {shown(estimator)}, a {kind}: pass a regressor of scikit-learn."
+            f"estimator must be a regressor, but is {shown(estimator)} ({kind}): pass a regressor of scikit-learn."
         )
     return SklearnLearner(estimator)
 
 
-def _kind(estimator: Any) -> str | None:
-    """The kind that an estimator declares, to scikit-learn from 1.6 on or before; None if it declares none."""
-    if hasattr(estimator, "__sklearn_tags__"):
-        return estimator.__sklearn_tags__().estimator_type
-    return getattr(estimator, "_estimator_type", None)
+def _tags(estimator: Any) -> Any:
+    """Tags of an estimator; None of scikit-learn before 1.6, and of a class without a base that has them."""
+    with contextlib.suppress(AttributeError):
+        return estimator.__sklearn_tags__()
+    return None
 
 
 class SklearnLearner:
@@ -84,11 +85,13 @@ class SklearnLearner:
 
         if not len(x) or not len(xq):
             return y.new_zeros(len(xq), y.shape[-1])
-        targets = y[:, 0] if y.shape[-1] == 1 else y  # several estimators take one target without its axis only
+        kinds = getattr(_tags(self.estimator), "target_tags", None)
+        # Several estimators take one target without its axis only, and those of several targets only with it.
+        targets = y[:, 0] if y.shape[-1] == 1 and getattr(kinds, "single_output", True) else y
         try:
             fitted: Any = clone(self.estimator)
-            fitted.fit(x.numpy(), targets.numpy())
-            answer = fitted.predict(xq.numpy())
+            fitted.fit(x.clone().numpy(), targets.clone().numpy())  # it may write into them, as with copy_X=False
+            answer = fitted.predict(xq.clone().numpy())
         except Exception as error:  # an estimator of whatever kind
             remedy = "convert tasks with .float()" if "dtype" in str(error) else "mend it, or draw longer contexts"
             if y.shape[-1] > 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -70,13 +71,22 @@ class LocalModel:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """All that an answer depends on, with a hash of the weights, for the keys under which answers are kept."""
+        """All that an answer depends on, with a hash of the network, for the keys under which answers are kept."""
         weights = [
             (one if one.element_size() > 1 else one.float()).hash_tensor().item() for one in self.model.parameters()
         ]
+        config = {
+            key: value
+            for key, value in self.model.config.to_dict().items()
+            if key not in ("_name_or_path", "transformers_version", "dtype", "architectures")
+        }
+        fast = getattr(self.tokenizer, "backend_tokenizer", None)
+        words = sorted(self.tokenizer.get_vocab().items()) if fast is None else fast.to_str()
+        network = json.dumps([weights, config, words], sort_keys=True, default=str)
         return {
-            "weights": hashlib.sha256(str(weights).encode()).hexdigest(), "dtype": str(self.model.dtype),
-            "temperature": self.temperature, "max_tokens": self.max_tokens, "seed": self.seed,
+            "network": hashlib.sha256(network.encode()).hexdigest(), "dtype": str(self.model.dtype),
+            "ends": sorted(self.ends), "temperature": self.temperature, "max_tokens": self.max_tokens,
+            "seed": self.seed,
         }  # fmt: skip
 
     @torch.no_grad()

@@ -12,8 +12,8 @@ from mesascope.errors import ArgumentError
 
 __all__ = ["FORMATS", "Format", "parse_number"]
 
-# Full-width characters and minus signs in ASCII; superscripts, in which powers of ten are written.
-_ASCII = {0xFF01 + place: 0x21 + place for place in range(94)} | dict.fromkeys(map(ord, "‐‑‒–—−﹣"), "-")
+# Full-width characters and minus signs in ASCII (not the em dash); superscripts, in which powers of ten are written.
+_ASCII = {0xFF01 + place: 0x21 + place for place in range(94)} | dict.fromkeys(map(ord, "‐‑‒–−﹣"), "-")
 _RAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+")
 # One number: commas group thousands, the point begins decimals, and a power of ten may follow.
 _NUMBER = re.compile(
@@ -38,6 +38,13 @@ _BEFORE = re.compile(
 )
 _OUTPUT = re.compile(r"(\boutput[*_\"']*\s*[:=][*_]*)\s*", re.IGNORECASE)
 _LINE_END = re.compile(r"\n(?!\s{0,9}[×·⋅±%/^°])")  # not where the next line continues a number
+# Marks of what a model thinks before it answers, and words that take back what it answered.
+_THOUGHT = re.compile(r"[<\[](/?)(?:\w+:)?(?:think|thought|reason)\w*[>\]]", re.IGNORECASE)
+_TAKEN_BACK = re.compile(
+    r"\b(?:wait|actually|no(?=,)|correct(?:ion|ed)|oops|sorry|instead|rather|revised?|mistake|scratch that|second "
+    r"thoughts?)\b",
+    re.IGNORECASE,
+)
 _APART = re.compile(r"(-?) ?([0-9](?: [0-9]){0,39})(?: ?;)?")
 # Characters of the longest line that is read.
 _LONGEST = 200
@@ -100,7 +107,8 @@ def parse_number(text: str) -> float:
     It must be the whole first line, or the whole line of the only ``Output:``. Marks around it are left out (quotes,
     brackets, emphasis, code fences, LaTeX, a full stop), and so are words before it: the answer's label, "it is",
     "about", an arrow. Commas group thousands. Units, per cent, fractions, ranges and expressions are nan. Other digits
-    may only follow a first line that is the number or begins with ``Output:``, or come before the only ``Output:``.
+    may only follow a first line that is the number or begins with ``Output:``, unless a word such as "wait" takes it
+    back, or come before the only ``Output:``. What a model thinks before it answers, up to ``</think>``, is left out.
 
     >>> [parse_number(text) for text in ("-81.93", "Output: 3", "It is about 1,200.5.", "6.02e-3\\n\\nas x grows")]
     [-81.93, 3.0, 1200.5, 0.00602]
@@ -111,8 +119,10 @@ def parse_number(text: str) -> float:
     >>> [parse_number(text) for text in ("2x + 3", "3,14", "12 apples", "5 %", "Step 1: 7")]
     [nan, nan, nan, nan, nan]
     """
-    text = re.sub(r"(?m)^[ \t]*```[A-Za-z]*[ \t]*$", "", _ascii(text)).strip()
+    text = re.sub(r"(?m)^[ \t]*```[A-Za-z]*[ \t]*$", "", _answer(text)).strip()
     text = _OUTPUT.sub(r"\1 ", re.sub(r"[⁻⁺]?[⁰¹²³⁴-⁹]+", lambda found: "^" + found[0].translate(_RAISED), text))
+    if sum(map(_has_digits, _TAKEN_BACK.split(text))) > 1:
+        return math.nan
     value = _number(_LINE_END.split(text, maxsplit=1)[0])
     outputs = [found.start() for found in _OUTPUT.finditer(text)]
     if math.isfinite(value) or len(outputs) > 1:
@@ -137,8 +147,11 @@ def _number(line: str, before: re.Pattern[str] = _AROUND) -> float:
     return math.nan if vanished or math.isinf(value) else value
 
 
-def _ascii(text: str) -> str:
-    return text.translate(_ASCII).replace("\r\n", "\n").replace("\r", "\n")
+def _answer(text: str) -> str:
+    """What follows the thoughts of a model, in ASCII: nothing if it still thinks."""
+    text = text.translate(_ASCII).replace("\r\n", "\n").replace("\r", "\n")
+    *_, last = [None, *_THOUGHT.finditer(text)]
+    return text if last is None else text[last.end() :] if last[1] else ""
 
 
 def _has_digits(text: str) -> bool:
@@ -166,7 +179,7 @@ def _spaced(value: float, decimals: int) -> str:
 
 def _unspaced(text: str, decimals: int) -> float:
     """The number of a first line that is written like `_spaced`, else nan."""
-    found = _APART.fullmatch(_ascii(text).strip().split("\n")[0].strip())
+    found = _APART.fullmatch(_answer(text).strip().split("\n")[0].strip())
     return int(found[1] + found[2].replace(" ", "")) / 10**decimals if found else math.nan
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import logging
 import os
 import re
@@ -10,21 +11,48 @@ import threading
 from typing import Any
 
 from mesascope.adapters.calls import CutAnswer, RefusedPrompt, UnansweredPrompt, UnusableModelError
-from mesascope.errors import ArgumentError, MesascopeError, require_package, shown
+from mesascope.errors import (
+    ArgumentError,
+    MesascopeError,
+    refuse,
+    require_count,
+    require_number,
+    require_package,
+    shown,
+)
 
 __all__ = ["openai_model"]
 
 # What servers call these faults, in the codes and messages of their errors.
 _QUOTA = re.compile(
-    "insufficient_quota|insufficient.balance|credit balance|billing_(hard_limit|not_active)", re.IGNORECASE
+    r"insufficient.{0,9}(quota|balance|credit|funds)|not.enough.(balance|credit)|credit balance|all available credits"
+    r"|spending limit|key limit exceeded|exceeded.current.quota|exceeded your current quota(?!.*retry in)"
+    r"|account is suspended|billing_(hard_limit|not_active)",
+    re.IGNORECASE | re.DOTALL,
 )
-_FILTERED = re.compile("content_filter|content_policy_violation|ResponsibleAIPolicyViolation|invalid_prompt")
-_TOO_LONG = re.compile("context|too long|maximum.{0,9}length", re.IGNORECASE)
+_FILTERED = re.compile(
+    r"content.{0,4}(filter|policy|management|exists risk)|ResponsibleAI|invalid_prompt|moderation|flagged|guardrail"
+    r"|unsafe|safety (system|filter|setting|reason)|inappropriate|data_inspection"
+    r"|(sensitive|prohibited|harmful) content|(you have been |request (was |has been |is )?)blocked",
+    re.IGNORECASE,
+)
+_NO_KEY = re.compile(r"api.?key|credential", re.IGNORECASE)
+_NO_MODEL = re.compile(
+    r"model_not_found|invalid model|chat.template|not a chat model"
+    r"|model.{0,60}(not exist|not found|not a valid|no access|not have access|retired|deprecated)",
+    re.IGNORECASE,
+)
+_TOO_LONG = re.compile("context|too long|maximum.{0,9}length|must be <=|tokens per", re.IGNORECASE)
 _UNSUPPORTED = re.compile(
     r"unsupported|not support|unrecogni[sz]ed|unknown_param|extra_forbidden|not permitted", re.IGNORECASE
 )
 _RENAMED = re.compile(r"\buse\b.{0,20}max_completion_tokens|max_completion_tokens.{0,5}instead", re.IGNORECASE)
-_AT_LIMIT = ("length", "max_tokens", "model_length")
+# A field's name in a message, in quotes or as what is wrong.
+_ABOUT = r"(?:[\"'`]{0}[\"'`]|\b(?:invalid|parameter|field|argument):? {0}\b)"
+# Statuses of faults that stay: of this prompt or a field, and of the key, the model or the address.
+_OF_REQUEST, _OF_ALL = (400, 413, 422, 451), (401, 403, 404, 405, 410)
+# Why an answer ended, where it is whole.
+_WHOLE = ("stop", "eos", "eos_token", "end_turn", "stop_sequence", "complete", "completed", "none")
 _LOCK = threading.Lock()  # of fields; one for all, so that models can be pickled
 
 
@@ -62,7 +90,18 @@ def openai_model(
     base_url = base_url or os.environ.get("OPENAI_BASE_URL")
     if not os.environ.get("OPENAI_API_KEY") and base_url is None:
         raise ArgumentError("OPENAI_API_KEY must be set in the environment, but is not: export it, or pass base_url.")
+    if base_url is not None and not re.match("https?://", base_url):
+        refuse("base_url", "begin with http:// or https://", base_url, "pass http://localhost:8000/v1, say")
+    require_number("timeout", timeout, above=0)
+    require_count("retries", retries, least=0)
     fields = {"temperature": temperature, "max_tokens": max_tokens, **fields}
+    for name, value in fields.items():
+        if name in ("messages", "stream"):
+            refuse(name, "be left out, as each prompt is one message with one answer", value, "change the format, say")
+        try:
+            json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError):
+            refuse(name, "be a value of JSON", value, "pass a number, a text or a list")
     return ServedModel(model, base_url, fields, timeout, retries)
 
 
@@ -96,10 +135,12 @@ class ServedModel:
         except UnansweredPrompt:
             raise
         except openai.APIStatusError as error:
+            if "output limit was reached" in _whole(error):  # while the model was thinking
+                return CutAnswer()
             raise self._refusal(error) from None
-        except (openai.OpenAIError, ValueError, TypeError, AttributeError, IndexError) as error:
+        except (openai.OpenAIError, ValueError, TypeError, AttributeError, LookupError) as error:
             raise UnansweredPrompt(
-                f"{self.place} must answer, but does not ({_said(error)}): see that it runs."
+                f"{self.place} must answer, but does not ({_said(error)}): see that it runs there."
             ) from None
 
     def _created(self, prompt: str) -> Any:
@@ -133,12 +174,14 @@ class ServedModel:
         )
 
     def _content(self, choice: Any) -> str:
-        text, reason = choice.message.content, choice.finish_reason
-        if reason == "content_filter" or getattr(choice.message, "refusal", None):
+        text, reason = choice.message.content, str(choice.finish_reason).lower()
+        if re.search("filter|safety|refusal|prohibited", reason) or getattr(choice.message, "refusal", None):
             raise RefusedPrompt(f"{self.place} must answer the prompt, but its filter stops it: change the prompt.")
+        if isinstance(text, list):  # thoughts and text, as Mistral has them
+            text = "".join(part["text"] for part in text if part["type"] == "text")
         if not isinstance(text, str | None):
             raise ValueError("its message has no text")
-        return CutAnswer(text or "") if reason in _AT_LIMIT else text or ""
+        return text or "" if reason in _WHOLE else CutAnswer(text or "")
 
     def _refusal(self, error: Any) -> MesascopeError:
         """A server's error as one that stops everything, one about this prompt, or one that may pass."""
@@ -147,24 +190,25 @@ class ServedModel:
             return UnusableModelError(
                 f"{self.place} must have quota left, but has none {said}: add credit, or use another key."
             )
-        if status >= 500 or status in (408, 409, 429):
+        if status not in (*_OF_REQUEST, *_OF_ALL):
             return UnansweredPrompt(f"{self.place} must answer, but does not {said}: try again later.")
-        if status not in (400, 413, 422):
-            remedy = "OPENAI_API_KEY" if status in (401, 403) else "the names of model and base_url"
-            return UnusableModelError(f"{self.place} must take the request, but refuses it {said}: check {remedy}.")
-        if _FILTERED.search(whole):
+        if status in (400, 403, 422, 451) and _FILTERED.search(whole):
             return RefusedPrompt(
                 f"{self.place} must take the prompt, but its filter refuses it {said}: change the prompt."
             )
-        name = _field(error, self.fields, quote="[\"'`]")
-        if name is not None and not _TOO_LONG.search(whole):
+        name = _field(error, self.fields, _ABOUT)
+        if status in _OF_REQUEST and name is not None and not _TOO_LONG.search(whole):
             value = shown(self.fields[name])
             return UnusableModelError(
                 f"{name} must be a value that {self.place} takes, but is {value} {said}: change it."
             )
-        return RefusedPrompt(
-            f"{self.place} must take the prompt, but refuses it {said}: use fewer pairs, or a model of a longer window."
-        )
+        no_model = error.param == "model" or _NO_MODEL.search(whole)
+        if status in _OF_ALL or no_model or _NO_KEY.search(whole):
+            of_key = status in (401, 403) or _NO_KEY.search(whole)
+            remedy = "the names of model and base_url" if no_model or not of_key else "OPENAI_API_KEY"
+            return UnusableModelError(f"{self.place} must take the request, but refuses it {said}: check {remedy}.")
+        remedy = "or a model of a longer window" if _TOO_LONG.search(whole) else "or see the log of the server"
+        return RefusedPrompt(f"{self.place} must take the prompt, but refuses it {said}: use fewer pairs, {remedy}.")
 
 
 def _retry_no_quota(response: Any) -> None:
@@ -173,13 +217,13 @@ def _retry_no_quota(response: Any) -> None:
         response.headers["x-should-retry"] = "false"
 
 
-def _field(error: Any, fields: dict[str, Any], quote: str = r"\b") -> str | None:
-    """Name of the field that an error is about: its ``param``, or else one between ``quote`` in its message."""
+def _field(error: Any, fields: dict[str, Any], about: str = r"\b{0}\b") -> str | None:
+    """Name of the field that an error is about: its ``param``, or else one that stands in its message like this."""
     if "max_tokens" in fields and _RENAMED.search(_whole(error)):
         return "max_tokens"
     if error.param:
         return error.param if error.param in fields else None
-    return next((name for name in fields if re.search(quote + re.escape(name) + quote, _whole(error))), None)
+    return next((name for name in fields if re.search(about.replace("{0}", re.escape(name)), _whole(error))), None)
 
 
 def _whole(error: Any) -> str:

@@ -128,8 +128,8 @@ class TextLearner:
     def table(self) -> Table:
         """Counts of prompts and numbers read, their cost (tokens are estimated), and the reasons of each nan.
 
-        The model failed, refused the prompt, or reached its limit of tokens (cut); the answer is empty, holds no digits
-        (no number), or digits that are not clearly one number.
+        The model failed, refused the prompt, or stopped before its end, at its limit of tokens say (cut); the answer is
+        empty, holds no digits (no number), or digits that are not clearly one number.
         """
         calls, reasons = self.calls, self.calls.unanswered + self.unread
         row = {
@@ -180,6 +180,8 @@ class TextLearner:
         return math.nan
 
     def _prompts(self, context: Context, xq: Tensor) -> list[str]:
+        if not all(bool(part.isfinite().all()) for part in (*context, xq)):
+            refuse("context and xq", "be finite", "nan or inf in one of them", "leave those rows out")
         scaling = self._scaling(context)
         x, y, queries = (
             ((part.detach().cpu().double() - shift) * factor).round(decimals=self.decimals).flatten(0, -3)

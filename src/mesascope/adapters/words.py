@@ -58,11 +58,16 @@ class NumberWords:
         return [self.signs[part] if part in self.signs else self._number(part) for part in _PARTS.findall(text)]
 
     def of_numbers(self, numbers: Float[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
-        """The tokens of numbers, rounded; those beyond the largest become it."""
+        """The tokens of numbers, rounded; those beyond the largest become it, and nan is refused."""
+        if bool(numbers.isnan().any()):
+            refuse("numbers", "be numbers", math.nan, "leave out nan")
         return (numbers * 10**self.decimals).round().clamp(-self.most, self.most).long() + self.most
 
-    def decode(self, tokens: Sequence[int]) -> str:
+    def decode(self, tokens: Sequence[int] | Int[Tensor, " t"]) -> str:
         """The text of tokens."""
+        tokens = torch.as_tensor(tokens).long().tolist()
+        if strange := [token for token in tokens if not 0 <= token < len(self)]:
+            refuse("tokens", f"be from 0 to {len(self) - 1}", strange[0], "pass what encode returned")
         signs = {token: sign for sign, token in self.signs.items()}
         texts = [signs[token] if token in signs else str(self.values[token].item()) for token in tokens]
         return " ".join(texts).replace(" ,", ",").replace(" \n ", "\n")

@@ -157,10 +157,10 @@ def _found(words: str) -> tuple[str, Any, Any]:
     try:
         found = operator.attrgetter(attribute)(_module(place or words))
     except (ImportError, AttributeError, OSError) as error:
-        why = f"{place} has no {attribute}" if isinstance(error, AttributeError) else error
+        said = f"{place or words} holds no {attribute!r}" if isinstance(error, AttributeError) else error
         raise ArgumentError(
             f"LEARNER must be RUN, RUN:TRAINING, RUN:TRAINING:SEED, FILE.py:NAME or MODULE:NAME, but is {words} "
-            f"({why}): check the path and the name."
+            f"({said}): check the path and the name."
         ) from None
     return attribute, found, None
 

@@ -64,7 +64,7 @@ class RunStudy:
         print(f"{study.question}\nrun directory: {run.path}\ndevice: {run.config['device']}", flush=True)
         try:
             records = run_study(study, settings, run)
-        except (KeyboardInterrupt, OSError) as stop:
+        except (KeyboardInterrupt, Exception) as stop:
             stop.add_note(_resume_command(run))
             raise
         _print_verdicts(records)

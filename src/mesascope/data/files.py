@@ -36,14 +36,14 @@ def cache_folder() -> Path:
     """What is downloaded or decoded is kept here: MESASCOPE_CACHE, or a folder of the user's caches."""
     named = os.environ.get("MESASCOPE_CACHE")
     if named:
-        return Path(named)
+        return Path(named).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mesascope"
 
 
 def data_folders() -> list[Path]:
     """Where data is looked for: MESASCOPE_DATA, where it is set, and the cache."""
     named = os.environ.get("MESASCOPE_DATA")
-    return [*([Path(named)] if named else []), cache_folder()]
+    return [*([Path(named).expanduser()] if named else []), cache_folder()]
 
 
 def found(dataset: str, sources: Sequence[Source]) -> list[Path]:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import csv
+import os
 from collections.abc import Iterable
 from pathlib import Path, PurePath
 
 from mesascope.data.files import data_folders
 from mesascope.errors import ArgumentError
 
-__all__ = ["folder_of", "is_hidden", "pictures_of", "visible_files"]
+__all__ = ["folder_of", "is_hidden", "pictures_of", "state_of", "visible_files"]
 
 _PICTURES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".webp")
 # What a part's table or folder may be called.
-_NAMES = {"train": ("train",), "validation": ("val", "validation"), "test": ("test",)}
+_NAMES = {
+    "train": ("train", "training"), "validation": ("val", "validation", "valid"), "test": ("test", "testing"),
+}  # fmt: skip
 
 
 def is_hidden(path: PurePath) -> bool:
@@ -47,6 +50,14 @@ def folder_of(dataset: str) -> Path:
         "beside train.csv, val.csv and test.csv (columns filename and label), or with train/CLASS/PICTURE: put it "
         f"there, set MESASCOPE_DATA to the folder that it is in, or pass its path, such as ./{dataset}."
     )
+
+
+def state_of(folder: Path) -> tuple[tuple[str, int], ...]:
+    """Times of the tables and folders of a dataset, which change as files in them are added, removed or renamed."""
+    parts = (folder / name for names in _NAMES.values() for name in names)
+    entries = (entry for place in (folder, *filter(Path.is_dir, parts)) for entry in os.scandir(place))
+    decisive = (one for one in entries if one.is_dir() or (one.name.endswith(".csv") and one.is_file()))
+    return tuple((one.path, one.stat().st_mtime_ns) for one in decisive)
 
 
 def pictures_of(folder: Path, part: str) -> tuple[list[Path], list[str]]:
@@ -84,7 +95,7 @@ def _in_place_of_pictures(folder: Path, name: str) -> str:
 def _by_table(folder: Path, table: Path) -> tuple[list[Path], list[str]]:
     try:
         with table.open(newline="", encoding="utf-8-sig") as file:  # with or without a mark, which Excel leaves
-            rows = list(csv.DictReader(file))
+            rows = list(csv.DictReader(file, skipinitialspace=True))
     except (UnicodeDecodeError, csv.Error) as error:
         raise ArgumentError(f"{table} must be a table in UTF-8, but is not ({error}): save it as one.") from None
     if not rows or not {"filename", "label"} <= set(rows[0]):
@@ -103,8 +114,9 @@ def _by_table(folder: Path, table: Path) -> tuple[list[Path], list[str]]:
     paths = [folder / "images" / row["filename"] for row in rows]
     missing = [path for path in paths if not path.is_file()]
     if missing:
+        more = f" and {len(missing) - 1} more" if missing[1:] else ""
         raise ArgumentError(
-            f"{folder / 'images'} must hold what {table.name} lists, but lacks {missing[0].name} and "
-            f"{len(missing) - 1} more: copy the pictures there."
+            f"{folder / 'images'} must hold what {table.name} lists, but lacks "
+            f"{missing[0].relative_to(folder / 'images')}{more}: copy the pictures there."
         )
     return paths, [row["label"] for row in rows]

@@ -23,7 +23,7 @@ from safetensors.torch import save_file
 from torch.nn import functional
 
 from mesascope.data.files import Source, cache_folder, found
-from mesascope.data.folders import folder_of, is_hidden, pictures_of
+from mesascope.data.folders import folder_of, is_hidden, pictures_of, state_of
 from mesascope.errors import ArgumentError, require_choice, require_count, require_instance, require_package
 from mesascope.progress import tracked
 from mesascope.shapes import Int, Tensor
@@ -38,7 +38,7 @@ _KEPT = 16
 # Modes of pictures without colour, as Pillow names them.
 _GREY = ("1", "L", "LA", "I", "I;16", "I;16B")
 # Changes whenever pictures are decoded otherwise, so that what older versions kept is not read.
-_DECODER = 2
+_DECODER = 3
 _MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 _FASHION = "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/"
 _OMNIGLOT = "https://github.com/brendenlake/omniglot/raw/master/python/"
@@ -73,7 +73,8 @@ def images(dataset: str, part: str = "train", size: int | None = None) -> Images
     ``val.csv`` and ``test.csv`` of file names and classes, with the columns ``filename`` and ``label``, as
     miniImageNet and CUB are split, or ``train/CLASS/PICTURE``, and so on. Hidden files are skipped. Pictures are turned
     as their EXIF orientation says and stand on white where they are transparent. A folder of grey pictures has one
-    channel; grey pictures among coloured ones become colour.
+    channel; grey pictures among coloured ones become colour. A folder in which files are added, removed or renamed is
+    read again; one whose files are overwritten in place is read again by the next process.
 
     Args:
         part: train, validation or test.
@@ -91,11 +92,12 @@ def images(dataset: str, part: str = "train", size: int | None = None) -> Images
     require_choice("part", part, PARTS)
     if size is not None:
         size = require_count("size", size)
-    return _images(dataset if dataset in DATASETS else folder_of(dataset), part, size)
+    place = dataset if dataset in DATASETS else folder_of(dataset)
+    return _images(place, part, size, () if isinstance(place, str) else state_of(place))
 
 
 @functools.lru_cache(_KEPT)
-def _images(dataset: str | Path, part: str, size: int | None) -> Images:
+def _images(dataset: str | Path, part: str, size: int | None, state: tuple[Any, ...]) -> Images:
     if isinstance(dataset, Path):
         return _of_folder(dataset, part, size)
     if part == "validation":
@@ -247,16 +249,21 @@ def _look(path: Path) -> _Look:
     from PIL import Image
 
     with Image.open(path) as picture:
-        return _Look(*picture.size, picture.mode in _GREY)
+        grey = picture.mode in _GREY
+        if picture.mode == "P":
+            colours = np.reshape(picture.getpalette("RGB") or [], (-1, 3))
+            grey = bool((colours == colours[:, :1]).all())
+        return _Look(*picture.size, grey)
 
 
 def _side(paths: list[Path], looks: list[_Look]) -> int:
     """The side of pictures that are taken as they are."""
     for path, look in zip(paths, looks, strict=True):
         if look != looks[0] or look.width != look.height:
+            other = f"{paths[0]} is {looks[0]} and " if look != looks[0] else ""
             raise ArgumentError(
-                f"size must be given unless pictures are square and of one kind, but {paths[0]} is {looks[0]} and "
-                f"{path} is {look}: pass size=84, say."
+                f"size must be given unless pictures are square and of one kind, but {other}{path} is {look}: pass "
+                "size=84, say."
             )
     return looks[0].width
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from typing import Any, Literal, get_args
 
-from mesascope.errors import ArgumentError, require_choice, require_count
+from mesascope.errors import ArgumentError, require_callable, require_choice, require_count, require_instance
 
-__all__ = ["Bound", "Claim", "Reported", "Source", "above", "below", "derived", "ours", "printed", "two_sided"]
+__all__ = [
+    "Bound", "Claim", "Reported", "Source", "above", "below", "check_claims", "derived", "ours", "printed", "two_sided",
+]  # fmt: skip
 
+Over = Literal["seeds", "pools", "contexts", "draws", "sizes", "algorithms", "learners"]
 Quantifier = Literal["every", "mean", "median", "share", "bootstrap", "exact"]
 
 
@@ -111,7 +115,8 @@ class Claim:
         measures: the number that its reading gives, in words.
         source: where the sentence stands.
         reading: takes the samples from the results of a run: ``(replicates,)`` or ``(replicates, cases)``, with errors
-            of measurement (`Estimates` gives them) or plain numbers. For ``bootstrap``, a tuple of samples.
+            of measurement (`Estimates` gives them) or plain numbers. For ``bootstrap``, a tuple of samples, which are
+            independent: a number a pair is one sample.
         over: what the replicates are: seeds, pools, contexts, draws, sizes, algorithms or learners.
         quantifier: ``every`` replicate is within the bound (each needs an error of measurement); or their ``mean``,
             ``median``, or the ``share`` of them for which the reading is true is; ``bootstrap`` is ``statistic`` of
@@ -131,7 +136,7 @@ class Claim:
     source: Source
     reading: Callable[[Mapping[str, Any]], Any]
     bounds: Bound | Mapping[str, Bound]
-    over: Literal["seeds", "pools", "contexts", "draws", "sizes", "algorithms", "learners"] = "seeds"
+    over: Over = "seeds"
     quantifier: Quantifier = "every"
     at_least: int = 5
     premises: tuple[str, ...] = ()
@@ -142,7 +147,12 @@ class Claim:
 
     def __post_init__(self) -> None:
         require_choice("quantifier", self.quantifier, get_args(Quantifier))
+        require_choice("over", self.over, get_args(Over))
         require_count("at_least", self.at_least)
+        require_callable("reading", self.reading)
+        require_instance("source", self.source, Source, "pass ours(text), printed(text) or derived(text)")
+        require_instance("bounds", self.bounds, Bound | Mapping, "pass below(number), say")
+        require_instance("premises", self.premises, tuple, "pass ids in parentheses, such as ('converged',)")
         if (self.quantifier == "bootstrap") != (self.statistic is not None):
             raise ArgumentError(f"claim {self.id} must have a statistic if and only if it is bootstrapped: correct it.")
         if (self.quantifier == "exact") != bool(self.exact_because):
@@ -150,4 +160,22 @@ class Claim:
 
     def bound(self, preset: str) -> Bound:
         """The bound of a preset."""
-        return self.bounds if isinstance(self.bounds, Bound) else self.bounds[preset]
+        if isinstance(self.bounds, Bound):
+            return self.bounds
+        require_choice(f"a preset with a bound of {self.id}", preset, self.bounds)
+        return self.bounds[preset]
+
+
+def check_claims(claims: Sequence[Claim]) -> None:
+    """Refuse claims of one id, an unknown premise, and premises that rest on the claim itself."""
+    ids = [claim.id for claim in claims]
+    if len(set(ids)) != len(ids):
+        raise ArgumentError(f"claims must have different ids, but have {ids}: rename one.")
+    for claim in claims:
+        for premise in claim.premises:
+            require_choice(f"a premise of {claim.id}", premise, ids)
+    try:
+        TopologicalSorter({claim.id: claim.premises for claim in claims}).prepare()
+    except CycleError as error:
+        circle = " -> ".join(error.args[1])
+        raise ArgumentError(f"premises must not lead back to their claim, but do ({circle}): leave one out.") from None

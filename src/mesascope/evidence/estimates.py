@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from mesascope.errors import ArgumentError, NumericalError, require_choice
-from mesascope.evidence.numbers import Numbers
+from mesascope.errors import ArgumentError, NumericalError, refuse, require_choice
+from mesascope.evidence.numbers import Numbers, unmasked
 from mesascope.evidence.tables import Table, Tabular
 
 __all__ = ["Arrays", "Estimates", "Stage"]
@@ -28,9 +28,11 @@ class Arrays(Tabular, Mapping[str, np.ndarray]):
     """
 
     def __init__(self, arrays: Mapping[str, Any], /, **axes: str) -> None:
-        self._arrays = {name: np.asarray(array) for name, array in arrays.items()}
+        self._arrays = {name: unmasked(array) for name, array in arrays.items()}
         self.axes = {name: tuple(axes.get(name, "").split()) for name in self._arrays}
         for name, array in self._arrays.items():
+            if array.dtype.kind == "O":
+                raise ArgumentError(f"{name} must be of plain numbers, but is of objects: keep errors as Estimates.")
             if len(self.axes[name]) != array.ndim:
                 raise ArgumentError(
                     f"{name} must have a name for each axis, but has shape {array.shape} and axes {self.axes[name]}: "
@@ -109,7 +111,11 @@ class Estimates(Tabular):
     def of(cls, tasks: Mapping[tuple[str, ...], Sequence[np.ndarray]]) -> Estimates:
         """From one number a task: for each quantity, one array ``(n,)`` a replicate."""
         names = [name for name, replicates in tasks.items() for _ in replicates]
-        columns = np.stack([np.asarray(one, dtype=np.float64) for replicates in tasks.values() for one in replicates])
+        arrays = [unmasked(one).astype(np.float64) for replicates in tasks.values() for one in replicates]
+        shapes = {array.shape for array in arrays}
+        if [*map(len, shapes)] != [1]:
+            refuse("tasks", "hold arrays of one shape (n,), a number a task", sorted(shapes), "measure the same tasks")
+        columns = np.stack(arrays)
         n = columns.shape[1]
         with np.errstate(invalid="ignore", over="ignore"):
             return cls(names, columns.mean(1), np.atleast_2d(np.cov(columns)) / n, n)

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mesascope.errors import MesascopeError, shown
-from mesascope.evidence.claims import Claim
+from mesascope.evidence.claims import Claim, check_claims
+from mesascope.evidence.numbers import unmasked
 from mesascope.evidence.verdicts import Verdicts
 
 __all__ = ["LEVEL", "judge", "judge_all", "least_replicates"]
@@ -42,6 +43,8 @@ class _Samples(NamedTuple):
 
 def judge_all(claims: Iterable[Claim], preset: str, results: Mapping[str, Any]) -> Verdicts:
     """One record a claim, premises first whatever their order."""
+    claims = list(claims)
+    check_claims(claims)
     known = {claim.id: claim for claim in claims}
     records: dict[str, dict[str, Any]] = {}
 
@@ -180,9 +183,11 @@ def _share(claim: Claim, read: tuple[_Samples, ...]) -> list[_Interval]:
     from scipy.stats import binomtest
 
     (samples,) = read
+    if not np.isin(samples.values, (0, 1)).all():
+        raise _Undecided("its reading returns other numbers than true and false")
     intervals = []
     for column in samples.values.T:
-        found = binomtest(int(column.astype(bool).sum()), len(column))
+        found = binomtest(int(column.sum()), len(column))
         interval = found.proportion_ci(confidence_level=1 - (1 - LEVEL) / samples.values.shape[1], method="exact")
         intervals.append(_Interval(float(found.statistic), float(interval.low), float(interval.high)))
     return intervals
@@ -208,6 +213,8 @@ def _bootstrap(claim: Claim, read: tuple[_Samples, ...]) -> list[_Interval]:
     )).confidence_interval  # fmt: skip
     if not all(map(math.isfinite, (value, *found))):
         raise _Undecided("its statistic is not finite on some samples drawn anew")
+    if not found.low <= value <= found.high:
+        raise _Undecided("its statistic is of other values on samples drawn anew, as if it paired independent samples")
     tail = (1 - LEVEL) / 2
     wider = float(t.isf(tail, count - 1) / norm.isf(tail)) * math.sqrt(count / (count - 1))
     low, high = (value + wider * (float(end) - value) for end in found)
@@ -218,6 +225,8 @@ def _bootstrap(claim: Claim, read: tuple[_Samples, ...]) -> list[_Interval]:
 
 
 def _exact(claim: Claim, read: tuple[_Samples, ...]) -> list[_Interval]:
+    if read[0].errors.any():
+        raise _Undecided("its numbers carry errors of measurement, and exact takes none")
     return [_Interval(value, value, value) for value in read[0].values.ravel()]
 
 
@@ -245,7 +254,7 @@ def _result(what: str, function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def _samples(read: Any) -> _Samples:
-    numbers = np.asarray(read)
+    numbers = unmasked(read)
     numbers = numbers.reshape(len(numbers), math.prod(numbers.shape[1:])) if numbers.ndim else numbers.reshape(1, 1)
     if numbers.dtype.kind not in "biufO" or any(number is None for number in numbers.ravel()):
         raise TypeError(f"must return numbers, but returns {shown(read)}")

@@ -8,7 +8,7 @@ import numpy as np
 
 from mesascope.text import number_text, printable
 
-__all__ = ["Numbers"]
+__all__ = ["Numbers", "unmasked"]
 
 
 class Numbers(np.ndarray):
@@ -29,6 +29,16 @@ class Numbers(np.ndarray):
         if array.ndim == 0:
             return array[()]
         return array.view(type(self) if array.dtype == object else np.ndarray)
+
+
+def unmasked(numbers: Any) -> np.ndarray:
+    """An array of an array, a tensor or lists, with nan in place of masked entries, which NumPy would take for numbers.
+
+    >>> unmasked(np.ma.masked_equal([1, -999], -999))
+    array([ 1., nan])
+    """
+    numbers = numbers.detach().cpu() if hasattr(numbers, "detach") else numbers
+    return np.ma.filled(numbers.astype(float), np.nan) if np.ma.is_masked(numbers) else np.asarray(numbers)
 
 
 def _text(number: Any) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import functional
 
 from mesascope.errors import refuse, require_instance, require_package
 from mesascope.language.models import layered
@@ -81,6 +82,8 @@ class StateCache(Cache):
         """
         count = tokens.shape[-1]
         seen = torch.ones_like(tokens, dtype=torch.bool) if mask is None else mask[:, -count:]
+        if self._tokens is not None and len(self._tokens) != len(tokens):
+            refuse("input_ids", f"be of {len(self._tokens)} rows, as the cache is", len(tokens), "begin another cache")
         if self._tokens is not None and self._mask is not None:
             tokens, seen = torch.cat([self._tokens, tokens], -1), torch.cat([self._mask, seen], -1)
         done, state = self._after
@@ -214,7 +217,8 @@ class MesascopeForCausalLM(PreTrainedModel, GenerationMixin):
                 also after the last.
             past_key_values: what an earlier call returned, or an empty `StateCache`.
             labels: tokens to predict, those at the same place as in ``input_ids``; -100 counts for nothing, and nor
-                does a document's first token.
+                does a document's first token. In training, of more tokens than `LanguageModel.at_once`, the loss is
+                computed by blocks and ``logits`` is None.
             use_cache: whether to return a cache.
             logits_to_keep: how many of the last tokens are answered, 0 for all, or the places of those that are.
             output_hidden_states: whether to return the tokens before the first layer and after each,
@@ -252,11 +256,25 @@ class MesascopeForCausalLM(PreTrainedModel, GenerationMixin):
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states
         names = ["embedded", *(f"layers.{index}" for index in range(self.config.num_hidden_layers))]
+        told = None if labels is None else self._told(labels, starts, real)
+        # Logits of all tokens would take many times the memory of the rest.
+        by_blocks = self.training and told is not None and cache is None and real.numel() > self.model.at_once
+        targets = functional.pad(told, (0, 1), value=-100)[:, 1:] if by_blocks and told is not None else None
         with self.model.cached(names) if output_hidden_states else contextlib.nullcontext({}) as held:
-            logits, whole = self._logits(input_ids, real, starts, mask, cache, None if output_hidden_states else last)
+            kept_alone = None if output_hidden_states else last
+            found, whole = self._logits(input_ids, real, starts, mask, cache, kept_alone, targets)
+        loss, logits = None, None
+        if targets is not None:
+            loss = found.sum() / ((targets != -100).sum() if num_items_in_batch is None else num_items_in_batch)
+        else:
+            logits = found[:, kept]
+            if told is not None:
+                loss = self.loss_function(
+                    logits=found, labels=told, vocab_size=self.config.vocab_size, num_items_in_batch=num_items_in_batch
+                )
         return CausalLMOutputWithPast(
-            loss=None if labels is None else self._loss(logits, labels, starts, real, num_items_in_batch),
-            logits=logits[:, kept],
+            loss=loss,
+            logits=logits,  # type: ignore[arg-type]
             past_key_values=cache,  # type: ignore[arg-type]
             # After a crop the cache may have read tokens again before these.
             hidden_states=tuple(whole(own)[:, -count:] for own in held.values()) or None,
@@ -264,31 +282,38 @@ class MesascopeForCausalLM(PreTrainedModel, GenerationMixin):
 
     def _logits(
         self, tokens: Tensor, real: Tensor, starts: Tensor, mask: Tensor | None, cache: StateCache | None,
-        last: int | None,
+        last: int | None, targets: Tensor | None,
     ) -> tuple[Tensor, Callable[[Tensor], Tensor]]:  # fmt: skip
-        """Logits of the last tokens or of all, and how to lay out what layers gave as the rows are."""
+        """Logits of the last tokens or of all, and how to lay out what layers gave as the rows are.
+
+        With targets, the loss of each in place of logits, laid out as the network reads them.
+        """
         several = starts.sum(-1) if cache is None else starts.sum(-1) + (cache.counts > 0)
         if bool((several > 1).any()):
             if cache is not None:
                 rule = "be left out where a row holds several documents"
                 refuse("use_cache", rule, True, "pass each document in a row of its own")
             rows = Packed(starts, real)
+            if targets is not None:
+                return self.model(rows.parted(tokens), targets=rows.parted(targets, -100)), rows.joined
             return rows.joined(self.model(rows.parted(tokens))), rows.joined
         if cache is not None:
             return cache.read(self.model, tokens, mask, last), _same
         # No token sees what follows it: padding on the right needs no mask.
         seen = real.cummax(-1).values
-        return self.model(tokens, None, None if bool(seen.all()) else seen, last), _same
+        seen = None if bool(seen.all()) else seen
+        return self.model(tokens, None, seen, last if targets is None else None, targets), _same
 
-    def _loss(self, logits: Tensor, labels: Tensor, starts: Tensor, real: Tensor, count: Any) -> Tensor:
-        """The mean loss; nothing is predicted from padding, nor a document's first token from another."""
+    def _told(self, labels: Tensor, starts: Tensor, real: Tensor) -> Tensor:
+        """Labels that count: nothing is predicted from padding, nor a document's first token from another."""
+        if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.shape != real.shape:
+            given = (tuple(labels.shape), labels.dtype) if isinstance(labels, Tensor) else labels
+            refuse("labels", f"be whole numbers of shape {tuple(real.shape)}", given, "pass input_ids, say")
         after_padding = torch.cat([torch.zeros_like(real[:, :1]), ~real[:, :-1]], -1)
-        told = labels.masked_fill(starts | after_padding, -100)
+        told = labels.long().masked_fill(starts | after_padding, -100)
         if not self.training or told.device.type == "cpu":
             require_tokens("labels", told[told != -100], self.config.vocab_size)
-        return self.loss_function(
-            logits=logits, labels=told, vocab_size=self.config.vocab_size, num_items_in_batch=count
-        )
+        return told
 
     def _refuse(self, output_attentions: bool | None, others: Mapping[str, Any]) -> None:
         """Refuse keywords that would change what is computed."""

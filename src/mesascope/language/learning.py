@@ -192,6 +192,7 @@ def train_language_model(run: Run) -> LanguageModel:
     network, plan = settings.network(windows.corpus.index.vocabulary), settings.training
     record = {
         "network": to_record(network),
+        "family": to_record(windows),
         "settings": to_record(settings),
         "seeds": [seed],
         "tokens": tokens,
@@ -284,7 +285,10 @@ class _Watch:
     def diverged(self, error: NumericalError, state: ModuleState) -> NumericalError:
         """The error, with the layer that moved."""
         now = layer_scales(state.step, state.result(), self.shown[:_SCALED])
-        return NumericalError(f"{str(error).rstrip('.')}; after step {state.step}, {moved(self.scales, now)}.")
+        said, remedy = str(error).rstrip("."), "lower the learning rate, or set training.clip"
+        if "learning rate" not in said:  # of one layer's computation
+            said = f"{said.rpartition(': ')[0]}: {remedy}"
+        return NumericalError(f"{said}; after step {state.step}, {moved(self.scales, now)}.")
 
 
 class _Sound:

@@ -30,9 +30,9 @@ class Packed:
         lengths = torch.bincount(starts.flatten()[self.places].cumsum(0) - 1)
         self.filled = torch.arange(int(lengths.max()), device=real.device) < lengths[:, None]
 
-    def parted(self, tokens: Int[Tensor, "batch t"]) -> Int[Tensor, "documents longest"]:
+    def parted(self, tokens: Int[Tensor, "batch t"], padding: int = 0) -> Int[Tensor, "documents longest"]:
         """One document a row."""
-        found = tokens.new_zeros(self.filled.shape)
+        found = tokens.new_full(self.filled.shape, padding)
         found[self.filled] = tokens.flatten()[self.places]
         return found
 

@@ -17,7 +17,7 @@ import mesascope
 from mesascope.errors import ArgumentError, refuse, require_choice, require_count, require_number
 from mesascope.language.documents import Piece, Problem, Reading, files_of, pieces, size_of, standard_library
 from mesascope.language.encoding import Encoded, encoded
-from mesascope.language.resuming import PROGRESS, Progress
+from mesascope.language.resuming import PROGRESS, PreparationCheckpoint
 from mesascope.language.shards import INDEX, SPLITS, TOKENIZER, Corpus, Index, ShardWriter, open_corpus
 from mesascope.language.tokenizing import (
     TokenizerKind,
@@ -91,7 +91,7 @@ def prepare(
     named = str(tokenizer) if kind.path is None else tokenizer_checksum(load_tokenizer(kind.path))
     settings = [named, validation, field, reading.delimiter, broken, shard]
     folder.mkdir(parents=True, exist_ok=True)
-    progress = Progress.of(folder, files, settings)
+    progress = PreparationCheckpoint.of(folder, files, settings)
     if progress.is_begun:
         words = load_tokenizer(folder / TOKENIZER)
     else:
@@ -175,7 +175,7 @@ def _split(text: str, validation: float) -> str:
     return "validation" if int.from_bytes(digest[:8]) < validation * 2**64 else "train"
 
 
-def _batches(files: Sequence[Path], reading: Reading, begun: Progress) -> Iterator[list[Piece]]:
+def _batches(files: Sequence[Path], reading: Reading, begun: PreparationCheckpoint) -> Iterator[list[Piece]]:
     """Pieces of all files from the place where an earlier call stopped, so many at a time that tokenizing is fast."""
     batch, length = [], 0
     for number, file in enumerate(files[begun.file :], begun.file):
@@ -218,4 +218,5 @@ def _require_text(writers: Mapping[str, ShardWriter], files: Sequence[Path], pro
     if not any(writer.documents for writer in writers.values()):
         why = f" (line {problems[0].line} of {problems[0].path.name}: {problems[0].what})" if problems else ""
         remedy = "name another field, or other files" if problems else "name others"
-        raise ArgumentError(f"paths must hold text, but {len(files)} files have none{why}: {remedy}.")
+        found = "the file has none" if len(files) == 1 else f"{len(files)} files have none"
+        raise ArgumentError(f"paths must hold text, but {found}{why}: {remedy}.")

@@ -16,7 +16,7 @@ from mesascope.language.documents import Problem
 from mesascope.language.shards import TOKENIZER, ShardWriter, Split
 from mesascope.runs.files import write_aside
 
-__all__ = ["PROGRESS", "Progress"]
+__all__ = ["PROGRESS", "PreparationCheckpoint"]
 
 PROGRESS = "progress.json"
 
@@ -33,8 +33,8 @@ class Kept(msgspec.Struct):
     splits: dict[str, Split] = {}
 
 
-class Progress:
-    """Progress of a preparation.
+class PreparationCheckpoint:
+    """Checkpoint of a preparation.
 
     Args:
         folder: of the corpus.
@@ -47,8 +47,8 @@ class Progress:
         self._before = kept.skipped
 
     @classmethod
-    def of(cls, folder: Path, files: Sequence[Path], settings: Any) -> Progress:
-        """Progress that an earlier call kept in the folder.
+    def of(cls, folder: Path, files: Sequence[Path], settings: Any) -> PreparationCheckpoint:
+        """Checkpoint that an earlier call left in the folder.
 
         Raises:
             ArgumentError: it read other files, or had other settings.

@@ -9,14 +9,14 @@ import torch
 
 from mesascope.errors import refuse, require_choice, require_count, require_instance
 from mesascope.language.shards import SPLITS, Corpus, open_corpus
-from mesascope.records import with_plain_numbers
+from mesascope.records import register
 from mesascope.shapes import Int, Tensor
 from mesascope.training import is_first_process
 
 __all__ = ["TextWindows"]
 
 
-@with_plain_numbers
+@register("family", "text-windows", of="text")
 @dataclass(frozen=True)
 class TextWindows:
     """Windows of ``length`` tokens of a corpus, wherever they begin; its shards are those of its index.

@@ -16,7 +16,7 @@ __all__ = ["path_of", "written"]
 def path_of(argument: str, value: str | Path) -> Path:
     """A path from a string or a path."""
     require_instance(argument, value, str | Path)
-    return Path(value)
+    return Path(value).expanduser()
 
 
 @contextmanager

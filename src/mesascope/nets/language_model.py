@@ -113,7 +113,7 @@ class LanguageModel(HasPoints, Pretrained):
             state: of every layer, of the tokens before; the text is whole if None.
             mask: ``(*batch, t)``, False for padding before a text's first token, which nothing sees.
             last: how many of the last tokens are answered, all if None; one is all that a prompt is read for.
-            targets: tokens that follow each token.
+            targets: tokens that follow each token; the loss of -100 is 0.
         """
         embedded = self._embedded(tokens, state, mask)
         after = self.transformer(embedded, *given(state, mask), **({} if last is None else {"last": last}))
@@ -181,14 +181,20 @@ class LanguageModel(HasPoints, Pretrained):
         tokens = self.norm(tokens)
         return functional.linear(tokens, self.embedding.weight) if self.logits is None else self.logits(tokens)
 
+    @property
+    def at_once(self) -> int:
+        """Number of tokens whose losses are computed together."""
+        return max(_LOGITS // self.config.vocabulary, 1)
+
     def _losses(self, tokens: Tensor, targets: Tensor) -> Float[Tensor, "*batch t"]:
         """Cross-entropies of targets, from the logits of a block of tokens at a time, which backward computes again."""
 
         def losses(tokens: Tensor, targets: Tensor) -> Tensor:
-            return functional.cross_entropy(self._read(tokens), targets, reduction="none")
+            logits = self._read(tokens)
+            logits = logits.float() if logits.element_size() == 2 else logits  # as transformers has it
+            return functional.cross_entropy(logits, targets, reduction="none")
 
-        rows, answers = tokens.flatten(0, -2), targets.flatten()
-        size = max(_LOGITS // self.embedding.num_embeddings, 1)
+        rows, answers, size = tokens.flatten(0, -2), targets.flatten(), self.at_once
         if len(rows) <= size:
             return losses(rows, answers).view(targets.shape)
         blocks = zip(rows.split(size), answers.split(size), strict=True)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import math
+import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 
+from mesascope.errors import RunDirectoryError
 from mesascope.reports.panels import Figure, Matrices
 from mesascope.runs import Run
 
@@ -35,9 +37,20 @@ STYLE: dict[Any, Any] = {
 
 
 def draw_figures(run: Run, figures: Sequence[Figure], results: Any = None) -> None:
-    """Draw figures into a run's folder, from its results unless others are given."""
+    """Draw figures into a run's folder, from its results unless others are given.
+
+    A figure that raises an error is left out with a sentence: it costs itself alone, and never a run's claims.
+    """
     for figure in figures:
-        run.save_figure(figure.name, figure.caption, figure_files(figure, run.results if results is None else results))
+        try:
+            files = figure_files(figure, run.results if results is None else results)
+        except (RunDirectoryError, OSError):
+            raise
+        except Exception as error:
+            said = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            print(f"mesascope: figure {figure.name} is left out, as it raises {said}", file=sys.stderr)
+            continue
+        run.save_figure(figure.name, figure.caption, files)
 
 
 def own_style() -> AbstractContextManager[None]:

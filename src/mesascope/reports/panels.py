@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from mesascope.errors import require_choice
+
 __all__ = ["Figure", "Grid", "Histogram", "Level", "Line", "Lines", "Matrices"]
 
 Results = Mapping[str, Any]
@@ -201,6 +203,7 @@ def _draw_grid(axes: Any, grid: Grid) -> None:
 
 def _colour(role: str | float) -> Any:
     if isinstance(role, str):
+        require_choice("the role of a line", role, COLOURS)
         return COLOURS[role]
     import matplotlib
 

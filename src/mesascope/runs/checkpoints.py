@@ -133,7 +133,11 @@ def trained_network(checkpoints: Path, training: str, seed: int) -> torch.nn.Mod
         refuse("seed", f"be one of {', '.join(map(str, config['seeds']))}", seed, "choose one of these")
     member = config["seeds"].index(seed)
     network = from_record(config["network"]).build(torch.Generator())
-    state = {name: tensor[member] for name, tensor in result_tensors(tensors).items()}
+    own = network.state_dict()
+    state = {  # ensembles have an axis of members, one network has none
+        name: tensor if name in own and tensor.ndim == own[name].ndim else tensor[member]
+        for name, tensor in result_tensors(tensors).items()
+    }
     fill(network, state)
     return network.eval().requires_grad_(False)
 

@@ -32,7 +32,7 @@ __all__ = [
 
 
 def as_path(argument: str, value: str | os.PathLike[str]) -> Path:
-    """A path from a string or a path.
+    """A path from a string or a path, with the home folder in the place of ~.
 
     >>> as_path("out", 3)
     Traceback (most recent call last):
@@ -42,7 +42,7 @@ def as_path(argument: str, value: str | os.PathLike[str]) -> Path:
         raise ArgumentTypeError(
             f"{argument} must be a path, but is {value!r} ({type(value).__name__}): pass a string or a pathlib.Path."
         )
-    return Path(value)
+    return Path(os.path.expanduser(value))
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -43,7 +43,10 @@ def find_runs(folders: str | Path | Sequence[str | Path]) -> tuple[list[Run], li
     for folder in [folders] if isinstance(folders, str | Path) else _listed(folders):
         folder = as_path("a folder of runs", folder)
         if not os.path.isdir(folder):
-            raise RunDirectoryError(f"a folder of runs must exist, but {folder} does not: pass one that does.")
+            rule, remedy = ("be a folder", "is a file"), "pass the folder that it is in"
+            if not os.path.lexists(folder):
+                rule, remedy = ("exist", "does not"), "pass one that does"
+            raise RunDirectoryError(f"a folder of runs must {rule[0]}, but {folder} {rule[1]}: {remedy}.")
         try:
             inside = sorted(folder.iterdir())
         except OSError as error:

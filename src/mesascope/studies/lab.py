@@ -15,8 +15,9 @@ from typing import Any, overload
 import numpy as np
 import torch
 
-from mesascope.errors import NumericalError, RunDirectoryError
+from mesascope.errors import NumericalError, RunDirectoryError, require_instance
 from mesascope.evidence import Arrays, Stage
+from mesascope.evidence.numbers import unmasked
 from mesascope.meta import ContinualState, batch_of, retained
 from mesascope.records import to_record
 from mesascope.runs import Run
@@ -282,6 +283,7 @@ def _one_after_another(networks: Sequence[Any]) -> Callable[[torch.Generator], A
 
 def by_seed(arrays: Mapping[str, Any]) -> Arrays:
     """Arrays whose first axis is the seed; further axes are numbered."""
-    named = {name: np.asarray(array) for name, array in arrays.items()}
+    require_instance("what a stage computes", arrays, Mapping, "return arrays by name, or Estimates")
+    named = {str(name): unmasked(array) for name, array in arrays.items()}
     axes = {name: " ".join(("seed", "row", "column", "entry")[: array.ndim]) for name, array in named.items()}
     return Arrays(named, **axes)

@@ -16,12 +16,14 @@ from mesascope.errors import (
     require_choice,
     require_count,
     require_instance,
+    require_number,
 )
 from mesascope.evidence import Claim, Verdicts, judge_all, least_replicates
 from mesascope.modes import guarded
 from mesascope.records import to_record
 from mesascope.reports import draw_figures, write_report
 from mesascope.runs import Run, open_run
+from mesascope.runs.files import as_path
 from mesascope.runs.provenance import available_device, made_with, tell_of_other_packages
 from mesascope.studies.study import Study
 
@@ -52,7 +54,7 @@ def new_run(
     require_choice("preset", preset, study.presets)
     settings = study.presets[preset] if settings is None else settings
     require_instance("settings", settings, type(study.presets[preset]))
-    seed = require_count("seed", seed, least=0)
+    seed = int(require_number("seed", require_count("seed", seed, least=0), most=2**62))
     made = made_with(available_device(device), command)
     id, created = uuid.uuid4().hex, datetime.fromisoformat(made["created"])
     path = Path("runs") / f"{study.name}-{preset}-{created.astimezone():%Y%m%d-%H%M%S}-{id[:6]}" if out is None else out
@@ -76,7 +78,7 @@ def new_run(
                 f"reuse must name a run with its checkpoints, but {other.path} has none (published runs leave them "
                 "out): leave it out."
             )
-        config["reuse"] = os.path.relpath(other.path.resolve(), Path(path).resolve())
+        config["reuse"] = os.path.relpath(other.path.resolve(), as_path("the folder of a run", path).resolve())
     return Run.create(path, "study", config)
 
 
@@ -132,8 +134,9 @@ def _tell_of_few_seeds(study: Study, seeds: int) -> None:
     if few:
         groups = [(least, [name for name in few if few[name] == least]) for least in sorted({*few.values()})]
         wanted = "; ".join(f"at least {least} for {', '.join(names)}" for least, names in groups)
+        undecided = "no claim can" if len(few) == len(known) else f"{len(few)} of {len(known)} claims cannot"
         print(
-            f"mesascope: seeds is {seeds}, so {len(few)} of {len(known)} claims will be undecided: pass {wanted}.",
+            f"mesascope: seeds is {seeds}, so {undecided} be decided: pass {wanted}.",
             file=sys.stderr, flush=True,
         )  # fmt: skip
 

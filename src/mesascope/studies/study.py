@@ -9,10 +9,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mesascope.errors import MesascopeError, require_choice
+from mesascope.errors import refuse, require_choice
 from mesascope.evidence import Claim
+from mesascope.evidence.claims import check_claims
 from mesascope.loading import from_file
 from mesascope.reports import Figure
+from mesascope.runs.schemas import Name, problem
 
 if TYPE_CHECKING:
     from mesascope.studies.lab import Lab
@@ -56,17 +58,17 @@ class Study:
         return re.sub(r"^(ICML paper|Thesis): .*?\. (?=[A-Z])", "", " ".join(rest.partition("\n\n")[0].split()))
 
     def __post_init__(self) -> None:
-        ids = [claim.id for claim in self.claims]
-        if len(set(ids)) != len(ids):
-            raise MesascopeError(f"claims of {self.name} must have different ids, but are {ids}: rename one.")
+        check_claims(self.claims)
         for claim in self.claims:
-            for premise in claim.premises:
-                require_choice(f"a premise of {claim.id}", premise, ids)
             for preset in self.presets:
                 claim.bound(preset)
         for figure in self.figures:
+            if problem(figure.name, Name):
+                refuse("the name of a figure", "be free of slashes", figure.name, "choose another")
             for shown in figure.claims:
-                require_choice(f"a claim that the figure {figure.name} shows", shown, ids)
+                require_choice(
+                    f"a claim that the figure {figure.name} shows", shown, [claim.id for claim in self.claims]
+                )
 
 
 def load_study(spec: str) -> Study:

@@ -94,13 +94,14 @@ def asked(model: Any, *inputs: Context | Tensor, weights: Mapping[str, Tensor] |
     try:
         with in_words(model, inputs):
             answer = model(*inputs) if weights is None else run_with(model, weights, inputs)[0]
-    except TypeError as error:
-        if isinstance(error, MesascopeError) or takes(model, inputs):
+    except Exception as error:
+        known = isinstance(error, MesascopeError) or "nference tensor" in str(error)  # which `guarded` tells of
+        if known or "requires grad" in str(error):  # which lenses tell of
             raise
-        raise _of_other_arguments(model, inputs) from error
-    except (RuntimeError, IndexError) as error:
-        if "requires grad" in str(error) or "nference tensor" in str(error):  # which lenses and `guarded` tell of
-            raise
+        if isinstance(error, TypeError):  # which is the call's, or an error of the learner's own, shown as it is
+            if takes(model, inputs):
+                raise
+            raise _of_other_arguments(model, inputs) from error
         raise _unanswered(model, inputs, error) from error
     if getattr(answer, "is_meta", False) or (weights is None and _without_numbers(model)):
         raise ArgumentTypeError(

@@ -160,7 +160,8 @@ def check_family(family: Family | SequenceFamily) -> None:
 
 def _check_sequence(sequence: Tensor) -> None:
     shape = tuple(sequence.shape)
-    _require(sequence.ndim == 3, f"a family of sequences must draw tensors (batch, t, width), but drew {shape}")
+    drawn = sequence.ndim == 3 or (sequence.ndim == 2 and sequence.dtype == torch.long)  # of tokens
+    _require(drawn, f"a family of sequences must draw tensors (batch, t, width), but drew {shape}")
     _require(bool(torch.isfinite(sequence).all()), "a family must draw finite numbers")
 
 

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import msgspec
+import numpy as np
 import torch
 
+import mesascope
 from mesascope.constructions import (
     copy_tokens,
     gradient_descent,
@@ -19,6 +26,8 @@ from mesascope.constructions import (
     softmax_gradient_descent,
 )
 from mesascope.identification import candidates, identify
+from mesascope.language import TextWindows
+from mesascope.language.shards import INDEX, SPLITS, TOKENIZER, Index, ShardWriter, Split
 from mesascope.learners import (
     Averaging,
     BayesPool,
@@ -128,6 +137,23 @@ __all__ = ["EXAMPLES", "examples"]
 # no notice of w0. Lenses look at one learner and episodes of `_TASKS`.
 _TASKS = LinearRegression(n_context=10, d_in=3)
 
+
+@functools.cache
+def _corpus() -> tempfile.TemporaryDirectory[str]:
+    """A folder of tokens for this process, made without a tokenizer."""
+    folder = tempfile.TemporaryDirectory()
+    path, splits = Path(folder.name), {}
+    for split in SPLITS:
+        writer = ShardWriter(path, split, "uint16", 64)
+        writer.write(np.arange(128) * 37 % 50)
+        writer.close()
+        splits[split] = Split(128, 1, writer.shards)
+    (path / TOKENIZER).write_text("{}")
+    index = Index(1, hashlib.sha256(b"{}").hexdigest(), 50, 0, "uint16", splits, 1, 0, mesascope.__version__)
+    (path / INDEX).write_bytes(msgspec.json.encode(index))
+    return folder
+
+
 EXAMPLES: dict[str, dict[str, list[Callable[..., Any]]]] = {
     "family": {
         "linear-regression": [LinearRegression],
@@ -147,6 +173,7 @@ EXAMPLES: dict[str, dict[str, list[Callable[..., Any]]]] = {
         "associative-recall": [AssociativeRecall],
         "copying": [Copying],
         "automata": [Automata],
+        "text-windows": [lambda: TextWindows(_corpus().name, 8)],
         "few-shot-sequence": [lambda: FewShotSequence(d=3, pairs=2, tasks=2)],
         "linear-dynamics": [LinearDynamics],
         "nonlinear-dynamics": [lambda: NonlinearDynamics(d=3, length=5)],

@@ -35,7 +35,7 @@ def check_finite(step: int, metrics: Mapping[str, Tensor | float], batch: Any) -
         )
     raise NumericalError(
         f"the training loss must stay finite, but diverged at step {step} ({said}): lower the learning rate, clip "
-        "gradients (clip of Training), or start from smaller weights (init_scale of the network)."
+        "gradients (training.clip), or start from smaller weights."
     )
 
 

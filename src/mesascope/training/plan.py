@@ -82,7 +82,12 @@ class Training:
         require_choice("optimizer", self.optimizer, ("sgd", "adam", "adamw"))
         require_number("momentum", self.momentum, least=0)
         if self.momentum and self.optimizer != "sgd":
-            refuse("momentum", f"be 0 for {self.optimizer}", self.momentum, 'set betas, or optimizer="sgd"')
+            refuse(
+                "momentum",
+                f"be 0 for {self.optimizer}",
+                self.momentum,
+                'set training.betas, or training.optimizer to "sgd"',
+            )
         if not isinstance(self.betas, tuple | list) or len(self.betas) != 2:
             raise ArgumentTypeError(f"betas must be two numbers, but is {shown(self.betas)}: pass (0.9, 0.999), say.")
         object.__setattr__(self, "betas", tuple(self.betas))

@@ -86,6 +86,10 @@ class ContinualOnline:
         if isinstance(self.stays, float) or not self.stays:
             raise ArgumentTypeError(f"stays must be probabilities, but is {shown(self.stays)}: pass (0.9,), say.")
 
+    def source(self, stay: float) -> tasks.SwitchingImages:
+        """Streams of tasks that go on with a probability."""
+        return tasks.SwitchingImages(stay, self.ways, self.shots, self.domains, self.size, "test")
+
     def network(self) -> Any:
         """The network of all methods."""
         return nets.ClassifierConfig(self.architecture, self.width, size=self.size, classes=self.ways)
@@ -98,6 +102,8 @@ class ContinualOnline:
 
 def measure(lab: Lab, settings: ContinualOnline) -> None:
     """Learn on other characters first, then follow streams of each probability with each method."""
+    for stay in settings.stays:  # before anything trains, as a dataset may be missing
+        settings.source(stay).stream(settings.steps, lab.seeds[0])
     learned = {name: _before(lab, settings, name) for name in CONTINUAL}
     starts: dict[str, list[Any]] = {name: [one.state_dict() for one in group] for name, group in learned.items()}
     starts["fine-tuning"] = [one.model.state_dict() for one in learned["maml"]]
@@ -133,7 +139,7 @@ def _followed(lab: Lab, settings: ContinualOnline, name: str, stay: float, start
     """
     from mesascope.training import ProgressBar, fit
 
-    source = tasks.SwitchingImages(stay, settings.ways, settings.shots, settings.domains, settings.size, "test")
+    source = settings.source(stay)
     rows: list[list[Any]] = []
     first = np.ones((len(lab.seeds), settings.steps), dtype=bool)
     for index, (seed, start) in enumerate(zip(lab.seeds, starts, strict=True)):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mesascope.errors import ArgumentTypeError, shown
+from mesascope.errors import ArgumentTypeError, refuse, require_count, require_number, shown
 from mesascope.evidence import Claim, above, ours, printed
 from mesascope.records import register
 from mesascope.reports import Figure
@@ -52,19 +52,25 @@ class CrossDomain(FewShot):
         super().__post_init__()
         if isinstance(self.domains, str) or not self.domains:
             raise ArgumentTypeError(f"domains must be names, but is {shown(self.domains)}: pass ('mnist',), say.")
+        require_count("domain_ways", self.domain_ways, least=2)
+        require_number("domain_ways", self.domain_ways, most=self.ways)
 
 
 def measure(lab: Lab, settings: CrossDomain) -> None:
     """Train each method once, and put tasks of every dataset to it."""
-    groups = {name: meta_trained(lab, name, settings, name) for name in COMPARED}
-    groups |= {f"untrained {name}": untrained(lab, settings, name) for name in CONTROLS}
-    accuracies(lab, "own", groups, lab.draw(settings.family("test"), settings.tasks, "eval"))
-    for domain in settings.domains:
+    drawn = {"own": lab.draw(settings.family("test"), settings.tasks, "eval")}
+    for domain in settings.domains:  # before anything trains, as a dataset may be missing
         family = dataclasses.replace(
             settings.family("test"), dataset=domain, ways=settings.domain_ways, rotations=settings.turned
         )
-        drawn = lab.draw(family, settings.tasks, f"eval {domain}")
-        accuracies(lab, f"on {domain}", groups, padded(drawn, settings.ways))
+        found = lab.draw(family, settings.tasks, f"eval {domain}")
+        if (width := found.xq.shape[-1]) != (own := drawn["own"].xq.shape[-1]):
+            refuse("domains", f"have images of {own} numbers", f"{domain}, of {width}", "leave it out")
+        drawn[f"on {domain}"] = padded(found, settings.ways)
+    groups = {name: meta_trained(lab, name, settings, name) for name in COMPARED}
+    groups |= {f"untrained {name}": untrained(lab, settings, name) for name in CONTROLS}
+    for name, episode in drawn.items():
+        accuracies(lab, name, groups, episode)
 
 
 def padded(drawn: Any, ways: int) -> Any:
