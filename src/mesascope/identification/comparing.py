@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 import torch
 
+from mesascope.identification.answering import answers, sizes, squared_differences, variances
 from mesascope.identification.candidate import Candidate
 from mesascope.identification.conditions import OWN
-from mesascope.identification.fitting import KEPT, Fit, answers, fits, sizes, squared_differences, variances
+from mesascope.identification.fitting import KEPT, Fit, fits
 from mesascope.identification.seen import Seen
 from mesascope.identification.verdict import EXACT, FARTHEST, Difference, Row, Share, difference, standing
 from mesascope.measurement import Measurement

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from mesascope.errors import refuse
+from mesascope.identification.answering import joined
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import stream
 from mesascope.tasks import Context, Episode
@@ -39,7 +40,7 @@ def battery(family: Any, tasks: int, seed: int, part: str) -> dict[str, Episode]
     blocks = [_block(family, f"identify-{part}-{start}", seed) for start in range(0, tasks, _BLOCK)]
     if any(block.keys() != blocks[0].keys() for block in blocks):
         refuse("family", "draw contexts of one length", label(family), "fix its number of pairs")
-    return {name: _joined([block[name] for block in blocks]).part(0, tasks) for name in blocks[0]}
+    return {name: joined([block[name] for block in blocks]).part(0, tasks) for name in blocks[0]}
 
 
 def _block(family: Any, name: str, seed: int) -> dict[str, Episode]:
@@ -58,12 +59,6 @@ def _block(family: Any, name: str, seed: int) -> dict[str, Episode]:
         if changed is not None:
             found[condition] = changed
     return found
-
-
-def _joined(episodes: list[Episode]) -> Episode:
-    contexts, queries, answers = zip(*episodes, strict=True)
-    x, y = zip(*contexts, strict=True)
-    return Episode(Context(torch.cat(x), torch.cat(y)), torch.cat(queries), torch.cat(answers))
 
 
 def _shorter(share: float) -> Callable[[Episode, torch.Generator], Episode | None]:

@@ -9,8 +9,8 @@ import torch
 from mesascope.adapters.calls import UnusableModelError
 from mesascope.adapters.text import REASONS
 from mesascope.errors import ArgumentError, MesascopeError
+from mesascope.identification.answering import LARGEST, Answers, answers, bounded, sizes
 from mesascope.identification.conditions import OWN
-from mesascope.identification.fitting import LARGEST, Answers, answers, bounded, sizes
 from mesascope.lenses.needs import called
 from mesascope.progress import tracked
 from mesascope.shapes import Tensor
