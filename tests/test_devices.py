@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from simulated_device import DEVICE, simulated_device
 from torch import nn
 
 from mesascope.adapters import NumberWords, from_language_model, from_numpy, from_sklearn, from_text
@@ -42,6 +41,9 @@ from mesascope.tasks.asking import drawn
 from mesascope.testing import examples
 from mesascope.training import ModuleState, Training, fit, train
 from mesascope.training.family import stacked
+
+simulation = pytest.importorskip("simulated_device", reason="torch 2.9 has no backends in Python", exc_type=ImportError)
+DEVICE, simulated_device = simulation.DEVICE, simulation.simulated_device
 
 FAMILY = LinearRegression(n_context=10, d_in=3)
 EPISODES = FAMILY.sample(6, stream(0, "devices"))

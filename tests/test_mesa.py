@@ -4,6 +4,7 @@ import itertools
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
@@ -145,9 +146,29 @@ def test_conjugate_gradients_need_one_step_where_nothing_is_forgotten():
     assert float(info.residual.max()) <= 1e-8
 
 
-@pytest.mark.parametrize(("iterations", "said"), [(1, "1 iteration"), (2, "2 iterations")])
+@pytest.mark.parametrize("options", [{}, {"cu_seqlens": torch.tensor([0, 5, 37])}, {"ridge_kind": "relative"}])
+def test_tensors_lie_where_the_inputs_do_whatever_the_default_device(options):
+    inputs = problem(batch=(1,))
+    expected = attend(inputs, **options)
+    with torch.device("meta"):
+        found = attend(inputs, **options)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("method", ["solve", "cg"])
+@pytest.mark.parametrize("size", [1e-11, 1.0, 1e10])
+def test_a_relative_ridge_is_that_share_of_H_however_small_or_large_H_is(method, size):
+    """Squares of its entries leave the range of float32: after a long gap without pairs, say."""
+    inputs = problem(dtype=torch.float32) | {"ridge": torch.full((3,), 0.1)}
+    inputs["k"] = size * inputs["k"]
+    options = {"ridge_kind": "relative", "method": method}
+    wide = attend({name: tensor.double() for name, tensor in inputs.items()}, **options)
+    assert gap(attend(inputs, **options).double(), wide) < 1e-5
+
+
+@pytest.mark.parametrize(("iterations", "said"), [(1, "1 iteration"), (np.int64(2), "2 iterations")])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_conjugate_gradients_take_no_more_iterations_than_given_and_say_so(dtype, iterations, said):
+def test_conjugate_gradients_take_no_more_iterations_than_given_and_say_so(unchecked, dtype, iterations, said):
     """Nor again in float64, where single precision does not arrive."""
     inputs = {**problem(forget=0.0, dtype=dtype), "ridge_kind": "constant", "method": "cg", "iterations": iterations}
     with pytest.raises(NumericalError, match=f"residual must reach 1e-12, but does not in {said} of conjugate"):

@@ -44,6 +44,7 @@ CALLS = {
     "mesa_attention(q, k[:, :, :5], v, ridge=1.0)": "k must have shape (2, 4, 12, 8) beside q (2, 4, 12, 8)",
     "mesa_attention(q.long(), k.long(), v.long(), ridge=1.0)": "q, k and v must share one floating-point dtype",
     "mesa_attention(q + 0j, k + 0j, v + 0j, ridge=1.0)": "q, k and v must share one floating-point dtype",
+    "mesa_attention(*[x.to(torch.float8_e5m2) for x in (q, k, v)], ridge=1.0)": "q, k and v must share one floating",
     "mesa_attention(q, k, v, ridge=1.0, state=(q, k))": "state must be of type MesaState",
     "mesa_attention(q, k, v, ridge=1.0, lengths=[3, 4])": "lengths must be of type Tensor, but is [3, 4] (list)",
     "mesa_attention(q, k, v, ridge=1.0, method='cg', iterations=2.5)": "iterations must be an integer, but is 2.5",

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.functional import mse_loss
+from torch.utils.checkpoint import checkpoint
 
 from mesascope.errors import ArgumentError, MesascopeError
 from mesascope.meta import (
@@ -481,6 +482,17 @@ class Marked(nn.Module):
         return x + self.marks((x[..., 0] > 0).long())
 
 
+class Checkpointed(nn.Module):
+    """Would be called again in the backward pass, with other weights than before."""
+
+    def __init__(self, reentrant):
+        super().__init__()
+        self.layer, self.reentrant = nn.Linear(3, 3), reentrant
+
+    def forward(self, x):
+        return checkpoint(self.layer, x, use_reentrant=self.reentrant)
+
+
 class Writing(nn.Module):
     def forward(self, x):
         return x.mul_(1.5).add_(1.0)
@@ -512,6 +524,19 @@ def normed(norm):
     return Mixing(norm(nn.Linear(3, 3)), nn.Identity())
 
 
+class Referring(nn.Module):
+    """Reads its weights from a list and a dictionary, and keeps what it made of its last batch in another."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.seen, self.last = nn.Linear(3, 3), {}, None
+        self.weights, self.biases = [self.layer.weight], {"first": (self.layer.bias,)}
+
+    def forward(self, x):
+        self.last = self.seen["x"] = x @ self.weights[0].mT + self.biases["first"][0]
+        return self.last
+
+
 def encoding():
     layer = nn.TransformerEncoderLayer(3, 1, 4, dropout=0.0, batch_first=True)
     return nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
@@ -529,6 +554,7 @@ ODD = {
     "old weight norm": lambda: normed(nn.utils.weight_norm),
     "spectral norm": lambda: normed(nn.utils.parametrizations.spectral_norm).eval(),
     "sparse gradients": lambda: Mixing(Marked(), nn.Identity()),
+    "refers to its weights": lambda: Mixing(nn.Linear(3, 3), Referring()),
     "writes into its input": lambda: Mixing(Writing(), nn.ReLU(inplace=True)),
 }
 
@@ -610,6 +636,8 @@ def test_heads_and_names_of_tied_weights_are_those_of_every_place():
     ("model", "message"),
     [
         (nn.LazyLinear(1), "model must have parameters of known shapes, but weight is not initialised yet: call the"),
+        (Mixing(Checkpointed(False), nn.Identity()).double(), "Mixing must not checkpoint activations.*: switch"),
+        (Mixing(Checkpointed(True), nn.Identity()).double(), "Mixing must not checkpoint activations.*: switch"),
         (Recurrent().layer.double(), "a learner must return a torch tensor, but GRU.* returned tuple: return the pred"),
     ],
 )

@@ -11,7 +11,7 @@ import tiny_study
 import torch
 from torch import nn
 
-from mesascope.errors import ArgumentError, MesascopeError
+from mesascope.errors import ArgumentError, ArgumentTypeError, MesascopeError
 from mesascope.identification import behaviour_of
 from mesascope.language import head_scores, layered
 from mesascope.learners import GradientDescent, LeastSquares, tune, tune_spectral
@@ -23,6 +23,7 @@ from mesascope.streams import stream
 from mesascope.studies import new_run, run_study
 from mesascope.tasks import (
     Context,
+    Episode,
     FewShotImages,
     FewShotSequence,
     LinearDynamics,
@@ -236,6 +237,27 @@ def test_a_study_runs_alike_in_all_modes(tmp_path, unchecked):
         return run.results["weights"]["norm"]
 
     require_unchanged(lambda: studied, "all at once")
+
+
+def test_what_people_write_is_float32_in_all_modes_unless_it_says_float64(unchecked):
+    """Their families and networks, which torch's default dtype would change."""
+
+    class Own:
+        def sample(self, batch, generator):
+            x = torch.rand(batch, 6, 3, generator=generator)
+            return Episode(Context(x[:, :5], x[:, :5, :1]), x[:, 5:], x[:, 5:, :1])
+
+    class OwnWide(Own):
+        def sample(self, batch, generator):
+            return super().sample(batch, generator).to(torch.float64)
+
+    require_unchanged(lambda: lambda: train(lambda generator: Scaled(), Own(), PLAN).weights, "all at once")
+    require_unchanged(lambda: lambda: train(lambda generator: Scaled().double(), OwnWide(), PLAN).weights, "float64")
+    with (
+        default_dtype(torch.float64),
+        pytest.raises(ArgumentTypeError, match=r"float32, but Scaled.* \.float\(\) or \.d"),
+    ):
+        compare(Scaled(), {"gd": GradientDescent(1, 1.0)}, Own(), tasks=5)
 
 
 def test_modes_are_as_they_were_after_a_call_even_one_that_fails():

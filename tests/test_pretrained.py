@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from torch import nn
 
 from mesascope.constructions import gradient_descent_plus_plus, mesa_gradient_descent
 from mesascope.errors import ArgumentError, ArgumentTypeError
@@ -18,6 +19,7 @@ from mesascope.nets import (
     InContextRegressorConfig,
     LanguageModel,
     MesaAttention,
+    Pretrained,
     Prompted,
     SequencePredictor,
     Transformer,
@@ -134,6 +136,25 @@ def test_transformers_alone_go_through_a_folder(net, inputs, tmp_path):
     InContextRegressorConfig(TransformerConfig(4)).build().save_pretrained(tmp_path)
     with pytest.raises(ArgumentTypeError, match=r"holds one of type InContextRegressor: call InContextRegressor\."):
         type(net).from_pretrained(tmp_path)
+
+
+def test_a_part_under_two_names_is_one_part_again(tmp_path):
+    net = Twice(TransformerConfig(4, n_heads=2, n_layers=1))
+    net.save_pretrained(tmp_path)
+    again = Twice.from_pretrained(tmp_path)
+    assert [name for name, _ in again.named_parameters()] == [name for name, _ in net.named_parameters()]
+    assert again.second.weight is again.first.weight
+    torch.testing.assert_close(again.state_dict(), net.state_dict(), rtol=0, atol=0)
+
+
+class Twice(Pretrained):
+    built_from = TransformerConfig
+
+    def __init__(self, config):
+        super().__init__()
+        self.config, self.first, self.second = config, nn.Linear(2, 2), nn.Linear(2, 2)
+        self.second.weight = self.first.weight
+        self.third = self.first
 
 
 def test_another_network_is_named(tmp_path):

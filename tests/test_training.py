@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from mesascope.errors import ArgumentError, NumericalError
+from mesascope.errors import ArgumentError, ArgumentTypeError, NumericalError
 from mesascope.learners import GradientDescent
 from mesascope.nets import InContextRegressorConfig, TransformerConfig
 from mesascope.runs.checkpoints import TrainingCheckpoints
@@ -288,13 +288,24 @@ def test_training_stops_with_a_sentence_when_every_member_has_diverged():
     assert all(torch.isfinite(tensor).all() for tensor in memory.saved[4].values())
 
 
-def test_a_loss_of_the_wrong_shape_is_refused():
+def elsewhere(ensemble, batch):
+    return torch.ones(len(ensemble), requires_grad=True).square()
+
+
+def test_a_loss_of_the_wrong_shape_type_or_weights_is_refused(unchecked):
     with pytest.raises(ArgumentError, match=r"loss must return one loss a member, shape \(1,\), but returned \(\)"):
         fit(
             EnsembleState([make(stream(0, "i"))], lambda ensemble, batch: half_mse(ensemble, batch).sum(), PLAN),
             lambda step: FAMILY.sample(8, stream(0, "train", step)).map(lambda tensor: tensor[None]),
             PLAN,
         )
+    batch = FAMILY.sample(8, stream(0, "train")).map(lambda tensor: tensor[None])
+    for loss, said in (
+        (lambda net, batch: 3.0, "must be of type Tensor, but is 3.0"),
+        (elsewhere, "must depend on the m"),
+    ):
+        with pytest.raises((ArgumentError, ArgumentTypeError), match=said):
+            EnsembleState([make(stream(0, "i"))], loss, PLAN).update(batch)
     with pytest.raises(ArgumentError, match=r"loss must return one number, but returned the shape \(2,\)"):
         ModuleState(make(stream(0, "i")), lambda net, batch: half_mse(net, batch).expand(2), PLAN).update(
             FAMILY.sample(8, stream(0, "train"))

@@ -246,16 +246,28 @@ class Shared(nn.Module):
 
 
 class Remembering(nn.Module):
-    """Keeps what it made of its last batch, and a list of it."""
+    """Keeps what it made of its last batch, and lists of it, and changes its gradients by a hook."""
 
     def __init__(self, seed):
         super().__init__()
-        self.net, self.last, self.seen = Net(seed), None, []
+        self.net, self.last, self.seen, self.all = Net(seed), None, [], []
+        self.net.second.register_full_backward_pre_hook(lambda module, outward: tuple(3 * one for one in outward))
 
     def forward(self, x):
         self.last = self.net(x)
         self.seen = [self.last]
+        self.all.append(self.last)
         return self.last
+
+
+def test_a_function_that_refers_to_its_module_is_refused_as_copies_use_the_weights_of_the_first():
+    module = Net(0)
+    module.first.register_forward_hook(lambda part, inward, outward: outward + 0 * module.second.weight.sum())
+    state = EnsembleState([module], lambda ensemble, batch: ensemble(batch).square().mean((1, 2)), BASE)
+    with pytest.raises(
+        ArgumentError, match=r"no function that refers to the module .* copies of Net go on using its we"
+    ):
+        state.update(torch.ones(1, 4, 3))
 
 
 def normed(norm):

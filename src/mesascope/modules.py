@@ -9,14 +9,16 @@ from __future__ import annotations
 import contextlib
 import copy
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 from weakref import WeakSet
 
 import torch
 from torch import nn
+from torch.autograd.graph import disable_saved_tensors_hooks
 from torch.func import vmap
 from torch.nn.parameter import is_lazy
+from torch.utils import checkpoint
 
 from mesascope.errors import ArgumentError, ArgumentTypeError
 from mesascope.shapes import Tensor
@@ -37,6 +39,11 @@ __all__ = [
 Module = TypeVar("Module", bound=nn.Module)
 Result = TypeVar("Result")
 
+# Checkpointing runs parts of a module again in the backward pass, when its own tensors are back in their places.
+_CHECKPOINTED = (
+    "must not checkpoint activations, nor save tensors by other hooks, where its weights are exchanged, as for members "
+    "of an ensemble and tasks of MAML: switch checkpointing off."
+)
 # Modules that vmap has been found unable to run.
 _IN_TURN: WeakSet[nn.Module] = WeakSet()
 
@@ -88,18 +95,35 @@ def run_with(
 
     Returns:
         What the call returns, and the buffers that it replaced by other tensors rather than changed in place.
+
+    Raises:
+        ArgumentError: the module checkpoints activations, or has parts that torch.jit has compiled.
     """
     parts = list(module.modules())
+    if any(isinstance(part, torch.jit.ScriptModule) for part in parts):
+        raise ArgumentError(
+            f"{type(module).__name__} must have no parts that torch.jit has compiled, as their weights cannot be "
+            "exchanged: use the module that was compiled."
+        )
     held = [(own, dict(own)) for part in parts for own in (part._parameters, part._buffers)]
-    plain = [(vars(part), _plain(part)) for part in parts]
+    plain = [_plain(part) for part in parts]
+    rest = [
+        {name: (one, copy.copy(one) if type(one) in (list, dict) else one) for name, one in vars(part).items()}
+        for part in parts
+    ]
     sparse = [part for part in parts if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.sparse]
     fast = torch.backends.mha.get_fastpath_enabled()
+    named = dict(module.named_parameters()) | dict(module.named_buffers())
+    others = {id(named[name]): tensor for name, tensor in tensors.items()}
     try:
         put(module, tensors)
+        for part, own in zip(parts, plain, strict=True):
+            vars(part).update({name: _exchanged(value, others) for name, value in own.items()})
         for part in sparse:
             part.sparse = False
         torch.backends.mha.set_fastpath_enabled(False)
-        output = module(*inputs)
+        with _without_checkpoints(module):
+            output = module(*inputs)
         after = dict(module.named_buffers())
         return output, {name: after[name] for name in tensors if name in after and after[name] is not tensors[name]}
     finally:
@@ -108,19 +132,63 @@ def run_with(
             part.sparse = True
         for own, before in held:
             own.update(before)  # type: ignore[arg-type]
-        for part, (attributes, before) in zip(parts, plain, strict=True):
-            for name in [name for name, value in _plain(part).items() if before.get(name) is not value]:
-                del attributes[name]
-            attributes.update(before)
+        for part, own, before in zip(parts, plain, rest, strict=True):
+            for name, value in _plain(part).items():
+                if name not in before:
+                    del vars(part)[name]
+                elif name not in own:
+                    vars(part)[name], contents = before[name]
+                    if vars(part)[name] is value:  # filled in place
+                        value.clear()
+                        (value.update if type(value) is dict else value.extend)(contents)
+            vars(part).update(own)
 
 
 def _plain(module: nn.Module) -> dict[str, Any]:
-    """Attributes that are tensors, or lists of them, but neither parameters nor buffers: of hooks, say."""
-    return {
-        name: value
-        for name, value in vars(module).items()
-        if isinstance(value, Tensor) or (isinstance(value, list) and any(isinstance(one, Tensor) for one in value))
-    }
+    """Attributes that hold tensors, but neither as parameters nor as buffers: weights that a hook computes, say."""
+    kept = ("_parameters", "_buffers", "_modules")
+    return {name: value for name, value in vars(module).items() if name not in kept and _tensors_in(value)}
+
+
+def _tensors_in(value: Any) -> list[Tensor]:
+    """The tensors that a value is or holds, in lists, tuples and dictionaries."""
+    if isinstance(value, Tensor):
+        return [value]
+    parts = value.values() if type(value) is dict else value if type(value) in (list, tuple) else ()
+    return [tensor for part in parts for tensor in _tensors_in(part)]
+
+
+def _exchanged(value: Any, others: Mapping[int, Tensor]) -> Any:
+    """The same value with other tensors, by the identity of its own."""
+    if isinstance(value, Tensor):
+        return others.get(id(value), value)
+    if type(value) is dict:
+        return {key: _exchanged(part, others) for key, part in value.items()}
+    return type(value)(_exchanged(part, others) for part in value) if type(value) in (list, tuple) else value
+
+
+@contextlib.contextmanager
+def _without_checkpoints(module: nn.Module) -> Iterator[None]:
+    """Refuse gradient checkpointing of both kinds: by hooks of saved tensors, and by a function of its own."""
+    function = checkpoint.CheckpointFunction
+    checkpoint.CheckpointFunction = _Refused  # type: ignore[misc]
+    try:
+        with disable_saved_tensors_hooks(_CHECKPOINTED):
+            yield
+    except RuntimeError as error:
+        if _CHECKPOINTED not in str(error):
+            raise
+        raise ArgumentError(f"{type(module).__name__} {_CHECKPOINTED}") from error
+    finally:
+        checkpoint.CheckpointFunction = function  # type: ignore[misc]
+
+
+class _Refused:
+    @staticmethod
+    def apply(function: Callable[..., Any], preserve_rng_state: bool, *inputs: Any) -> Any:
+        if torch.is_grad_enabled():
+            raise RuntimeError(_CHECKPOINTED)
+        return function(*inputs)
 
 
 def at_once(
@@ -128,10 +196,12 @@ def at_once(
 ) -> Result:
     """``call``, which runs a module, over the leading axis of its arguments, or ``in_turn()`` where vmap cannot.
 
-    vmap knows no recurrent layers and no modules that look at values, among others. What is wrong with the module
-    itself is raised by ``in_turn``, in the words of a plain call.
+    vmap knows no recurrent layers and no modules that look at values, among others, and leaves out hooks of modules
+    in the backward pass. What is wrong with the module itself is raised by ``in_turn``, in the words of a plain call.
     """
-    if module not in _IN_TURN:
+    if module not in _IN_TURN and not any(
+        part._backward_hooks or part._backward_pre_hooks for part in module.modules()
+    ):
         before = [(generator, generator.get_state()) for generator in global_generators(_device(module))]
         try:
             return vmap(call, randomness="different")(*arguments)
@@ -177,9 +247,8 @@ def copied(argument: str, module: Module) -> Module:
     gradients' history.
     """
     require_initialised(argument, module)
-    left = [value for part in module.modules() for value in _plain(part).values()]
-    tensors = [one for value in left for one in (value if isinstance(value, list) else [value])]
-    memo = {id(one): one.detach().clone() for one in tensors if isinstance(one, Tensor) and not one.is_leaf}
+    left = [tensor for part in module.modules() for tensor in _tensors_in(list(_plain(part).values()))]
+    memo = {id(tensor): tensor.detach().clone() for tensor in left if not tensor.is_leaf}
     try:
         return copy.deepcopy(module, memo)
     except Exception as error:

@@ -111,8 +111,8 @@ class MAML(nn.Module):
         own = {id(one) for one in parameters.values()}
         *_, last = (name for name, one in model.named_parameters(remove_duplicate=False) if id(one) in own)
         last = last.rpartition(".")[0]
-        listed = isinstance(model.get_submodule(last), nn.ParameterList | nn.ParameterDict)
-        if self.which in ("head", "body") and listed:
+        by_layer = self.which in ("head", "body")
+        if by_layer and isinstance(model.get_submodule(last), nn.ParameterList | nn.ParameterDict):
             refuse("adapt", "be a function of names for a model whose layers are no modules", self.which, "pass one")
         chosen: Mapping[str, Callable[[list[str]], bool]] = {
             "all": lambda names: True,

@@ -13,6 +13,7 @@ from torch import nn
 import mesascope
 from mesascope.errors import ArgumentError, ArgumentTypeError, refuse
 from mesascope.files import write_aside
+from mesascope.modules import names_of, put
 from mesascope.nets.checks import check_held
 from mesascope.nets.files import path_of, written
 from mesascope.records import from_record, to_record
@@ -95,4 +96,7 @@ def _fill(net: nn.Module, weights: dict[str, Any]) -> None:
     for name, buffer in net._buffers.items():
         if buffer is None and name in weights:
             setattr(net, name, weights[name])
+    aliases = {alias: first for first, *others in names_of(net).values() for alias in others}
     net.load_state_dict(weights, assign=True)
+    own = dict(net.named_parameters()) | dict(net.named_buffers())
+    put(net, {alias: own[first] for alias, first in aliases.items() if alias in own})

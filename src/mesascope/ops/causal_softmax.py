@@ -82,10 +82,8 @@ def causal_softmax_attention(
     t, n = q.shape[-2], k.shape[-2]
     age = torch.arange(n - t, n, device=q.device)[:, None] - torch.arange(n, device=q.device)
     unseen = age < 0 if window is None else (age < 0) | (age >= window)
-    hidden = q.new_zeros(unseen.shape, dtype=wide).masked_fill(unseen, -torch.inf)
-    if log_forget is not None:
-        left = _left(log_forget, n, wide)
-        hidden = hidden + left
+    left = q.new_zeros(unseen.shape, dtype=wide) if log_forget is None else _left(log_forget, n, wide)
+    hidden = left.masked_fill(unseen, -torch.inf)
     scaled = (q.shape[-1] ** -0.5 if scale is None else scale) * q
     y = _in_blocks(scaled, k, v, bias[..., None, :] if biased else None, hidden, window)
     if check:
@@ -103,12 +101,17 @@ def causal_softmax_attention(
 def _left(log_forget: Tensor, n: int, dtype: torch.dtype) -> Float[Tensor, "*batch t n"]:
     """log g_t / g_i for every token t and the n up to the last, -inf where all was forgotten between.
 
-    Sums are in float64: their differences would lose the digits of tokens far from the first.
+    Sums are in float64, as their differences would lose the digits of tokens far from the first; a difference of their
+    rounded parts and one of what rounding left off keep them.
     """
-    clean = log_forget <= NOTHING_LEFT
-    sums = torch.stack([log_forget.double().masked_fill(clean, 0), clean.double()]).cumsum(-1)
-    since, begun = sums[..., :, None] - functional.pad(sums, (n - log_forget.shape[-1], 0))[..., None, :]
-    return since.to(dtype).masked_fill(begun > 0, -torch.inf)
+    clean, before = log_forget <= NOTHING_LEFT, (n - log_forget.shape[-1], 0)
+    sums, begun = log_forget.double().masked_fill(clean, 0).cumsum(-1), clean.cumsum(-1)
+    rounded = sums.to(dtype)
+    since, rest = (
+        part[..., :, None] - functional.pad(part, before)[..., None, :]
+        for part in (rounded, (sums - rounded).detach().to(dtype))
+    )
+    return (since + rest).masked_fill(begun[..., :, None] > functional.pad(begun, before)[..., None, :], -torch.inf)
 
 
 def _in_blocks(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, hidden: Tensor, window: int | None) -> Tensor:

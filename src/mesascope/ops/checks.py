@@ -45,9 +45,10 @@ def require_tensors(arguments: Mapping[str, Tensor | None]) -> None:
         if tensor is not None:
             require_instance(name, tensor, Tensor)
     q, k, v = (tensor for name in "qkv" if (tensor := arguments[name]) is not None)
-    if not (q.is_floating_point() and q.dtype == k.dtype == v.dtype):
+    if not (q.is_floating_point() and q.element_size() > 1 and q.dtype == k.dtype == v.dtype):
         raise ArgumentTypeError(
-            f"q, k and v must share one floating-point dtype, but are {q.dtype}, {k.dtype} and {v.dtype}: convert them."
+            f"q, k and v must share one floating-point dtype of 16 bits or more, but are {q.dtype}, {k.dtype} and "
+            f"{v.dtype}: convert them."
         )
     if q.ndim < 3 or q.shape[-1] == 0:
         refuse("q", "have shape (*batch, heads, t, dk) with dk > 0", tuple(q.shape), "add the missing axes")
@@ -119,7 +120,7 @@ def require_values(arguments: Mapping[str, Tensor | None], tokens: int) -> None:
         "lengths": (lambda x: 0 <= x <= tokens, f"lie in [0, {tokens}]", "pass counts of tokens"),
     }
     finite = (math.isfinite, "be finite", "look for an overflow before it")
-    numbers = torch.stack([number.double() for tensor in given.values() for number in tensor.aminmax()])
+    numbers = torch.stack([number.double() for tensor in given.values() for number in tensor.detach().aminmax()])
     names = [name for name in given for _ in range(2)]
     offences = []
     for row in read(numbers):

@@ -116,10 +116,10 @@ def mesa_attention(
     kind, state = _states(ridge_kind, state)
     require_instance("check", check, bool)
     arguments = _arguments(q, k, v, ridge, log_forget, beta, lengths, cu_seqlens, state, check)
-    method = _method(method, q.shape[-2], ridge_kind, tolerance, iterations, chunk, cu_seqlens is not None)
+    packed = cu_seqlens is not None
+    plan, chunk = _plan(method, q.shape[-2], ridge_kind, tolerance, iterations, chunk, packed, check)
     problem = _problem(arguments, state, ridge_kind, cu_seqlens)
     documents = [q.shape[-2]] if cu_seqlens is None else cu_seqlens.diff().tolist()
-    plan = Plan(method, tolerance, iterations, check)
     with torch.autocast(q.device.type, enabled=False):
         solution, residual, count = _solution(problem, documents, chunk, plan, q.shape[-3], state is None, return_info)
     y, *parts = solution
@@ -247,7 +247,8 @@ def _arguments(
     require_instance("q", q, Tensor)
     if not isinstance(ridge, Tensor):
         ridge = require_number("ridge", ridge, above=0)
-        ridge = torch.tensor(ridge, dtype=torch.promote_types(q.dtype, torch.float32), device=q.device)
+        wide = torch.float64 if q.dtype == torch.float64 else torch.float32
+        ridge = torch.tensor(ridge, dtype=wide, device=q.device)
     arguments = {"ridge": ridge, "log_forget": log_forget, "beta": beta, "lengths": lengths, "q": q, "k": k, "v": v}
     if state is not None:
         arguments |= {"state.H": state.H, "state.G": state.G}
@@ -319,7 +320,7 @@ def _solution(
     return read_out(chunks, x), residual, count
 
 
-def _method(
+def _plan(
     method: str,
     t: int,
     ridge_kind: str,
@@ -327,8 +328,9 @@ def _method(
     iterations: int | None,
     chunk: int | None,
     packed: bool,
-) -> str:
-    """The method, where ``"auto"`` is resolved, and options that it has no use for are refused."""
+    check: bool,
+) -> tuple[Plan, int | None]:
+    """The plan, where ``"auto"`` is resolved, and the chunk; options that the method has no use for are refused."""
     require_choice("method", method, ("auto", *MESA_METHODS))
     if chunk is not None:
         chunk = require_count("chunk", chunk)
@@ -351,7 +353,7 @@ def _method(
         iterations = require_count("iterations", iterations, least=0)
         if method not in ("cg", "neumann", "chebyshev"):
             refuse("iterations", f"be None for method {method!r}", iterations, "leave it out, or pass method='cg'")
-    return method
+    return Plan(method, tolerance, iterations, check), chunk
 
 
 def _masked(

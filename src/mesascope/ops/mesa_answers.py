@@ -182,7 +182,7 @@ def _condition(normal: Normal, q: Tensor, x: Tensor, settled: Tensor) -> Float[T
 
 def _of_rounding(largest: Tensor, q: Tensor, x: Tensor, residual: Tensor) -> Tensor:
     """Whether a residual is what rounding leaves of problems of this size: see `_settled`."""
-    return residual.norm(dim=-1) <= _ROUNDING * torch.finfo(q.dtype).eps * (largest * x.norm(dim=-1) + q.norm(dim=-1))
+    return _norm(residual) <= _ROUNDING * torch.finfo(q.dtype).eps * (largest * _norm(x) + _norm(q))
 
 
 def _redone(normal: Normal, q: Tensor, found: Answer, work: Work, dtype: torch.dtype) -> Answer:
@@ -328,8 +328,13 @@ def condition_seen(x: Tensor, q: Tensor, diagonal: Tensor) -> Float[Tensor, "*to
 
 def _relative(rows: Tensor, to: Tensor) -> Float[Tensor, "*tokens"]:
     """|rows| / |to|, and |rows| where ``to`` is 0."""
-    size = to.norm(dim=-1)
-    return rows.norm(dim=-1) / size.where(size > 0, 1)
+    size = _norm(to)
+    return (_norm(rows) / size.where(size > 0, 1)).to(rows.dtype)
+
+
+def _norm(rows: Tensor) -> Float[Tensor, "*tokens"]:
+    """Norms in float64, whose range holds the squares of float32."""
+    return rows.double().norm(dim=-1)
 
 
 def _dot(a: Tensor, b: Tensor) -> Float[Tensor, "*tokens 1"]:

@@ -73,7 +73,9 @@ def chunks_of(problem: Problem, size: int, lengths: Sequence[int]) -> Chunks:
     """
     counts = [max(math.ceil(length / size), 1) for length in lengths]
     first = [0, *itertools.accumulate(counts)]
-    places = torch.cat([torch.arange(length) + n * size for length, n in zip(lengths, first, strict=False)])
+    places = torch.cat(
+        [torch.arange(length, device="cpu") + n * size for length, n in zip(lengths, first, strict=False)]
+    )
     places = places.to(problem.q.device)
     tokens = (part if part.ndim == 3 else part[..., None] for part in problem[:5])
     queries, keys, values, log_forget, strengths = (

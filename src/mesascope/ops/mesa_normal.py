@@ -87,13 +87,13 @@ class Normal(NamedTuple):
         return whole.unflatten(-1, self.H.shape[-2:]) + torch.diag_embed(self.ridge)
 
     def norm(self) -> Float[Tensor, "*chunks size 1"]:
-        """|H_t|_F, and 1 where H_t is 0."""
-        left, own = decays(self.log_forget), self.weights
-        before = self.H.square().sum((-2, -1))[..., None, None]
-        across = product(own, (product(self.keys, self.H) * self.keys).sum(-1, keepdim=True))
-        among = (product(own, product(self.keys, self.keys.mT).square()) * own).sum(-1, keepdim=True)
+        """|H_t|_F, and 1 where H_t is 0: in float64, whose range holds the squares of float32."""
+        keys, own, log_forget, H, _ = (part.double() for part in self)
+        left, before = decays(log_forget), H.square().sum((-2, -1))[..., None, None]
+        across = own @ ((keys @ H) * keys).sum(-1, keepdim=True)
+        among = ((own @ (keys @ keys.mT).square()) * own).sum(-1, keepdim=True)
         square = left.square() * before + 2 * left * across + among
-        return square.where(square > 0, 1).sqrt()
+        return square.where(square > 0, 1).sqrt().to(self.H.dtype)
 
     def bound(self) -> Float[Tensor, "*chunks size 1"]:
         """An upper bound of A_t's largest eigenvalue: the trace of H_t, and the largest ridge."""

@@ -51,7 +51,7 @@ class _Solve(torch.autograd.Function):
         factor = factorise(normal) if whole else None
         found = answer(normal, q, plan, factor)
         x = _required(found, q, plan, heads) if strict and plan.check else _marked(found)
-        return x, torch.tensor(found.products), *(factor or ())
+        return x, torch.tensor(found.products, device="cpu"), *(factor or ())
 
     @staticmethod
     def setup_context(ctx, inputs, output) -> None:

@@ -46,13 +46,13 @@ def require_known(H: Float[Tensor, "*batch heads d d"], x: Tensor, q: Tensor) ->
 
 
 def _size(H: Float[Tensor, "batch dk dk"]) -> Float[Tensor, "batch 1"]:
-    """|H|_F, and 1 where H is 0."""
-    square = H.square().sum((-2, -1))[:, None]
-    return square.where(square > 0, 1).sqrt()
+    """|H|_F, and 1 where H is 0: see `mesascope.ops.mesa_normal.Normal.norm`."""
+    square = H.double().square().sum((-2, -1))[:, None]
+    return square.where(square > 0, 1).sqrt().to(H.dtype)
 
 
 def _require_definite(conditions: Float[Tensor, "batch t"], limit: float, heads: int) -> None:
     """Refused under `torch.func.vmap` only where every member is singular."""
     if not any(worst <= limit for (worst,) in read(conditions.amax()[None])):
         numbers = read(conditions.flatten())[0]
-        refuse_singular(torch.tensor(numbers).view(conditions.shape), heads, 1, conditions.dtype)
+        refuse_singular(torch.tensor(numbers, device="cpu").view(conditions.shape), heads, 1, conditions.dtype)

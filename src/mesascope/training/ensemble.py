@@ -50,6 +50,8 @@ class Ensemble(Generic[Module]):
             raise ArgumentError("members must hold at least one module, but is empty: pass one a seed.")
         for member in members:
             require_initialised("members", member)
+        self.original = members[0]
+        """What ``module`` is a copy of, whose weights should have no part in anything."""
         self.module = copied("members", members[0])
         """The module that every member runs as, with the first member's modes; its own weights are not used."""
         try:

@@ -14,7 +14,7 @@ from mesascope.errors import ArgumentError, require_callable, require_instance
 from mesascope.modes import guarded
 from mesascope.ops.checks import without_reading_values
 from mesascope.shapes import Float, Tensor
-from mesascope.tasks.asking import in_words
+from mesascope.tasks.asking import in_words, label
 from mesascope.training.ensemble import Ensemble, Module
 from mesascope.training.finite import check_data
 from mesascope.training.judging import judged
@@ -95,10 +95,23 @@ class EnsembleState(Generic[Module]):
         with drawing, in_words(self.ensemble, ()), without_reading_values():
             losses = self.loss(self.ensemble, batch)
             self._check(losses)
+            before = [weight.grad for weight in self.ensemble.original.parameters()]
             losses.sum().backward()
         if not self._can_leave:  # a module may keep from its first call what cannot be copied
+            after = [weight.grad for weight in self.ensemble.original.parameters()]
+            if any(one is not other for one, other in zip(before, after, strict=True)):
+                raise ArgumentError(
+                    f"a module must hold no function that refers to the module or its parts, as copies of "
+                    f"{label(self.ensemble.original)} go on using its weights: make it a method, or let a hook use its "
+                    "first argument."
+                )
             self._can_leave = self.ensemble.member(0) is not None
         gradients = [weight.grad for weight in self._weights.values() if weight.grad is not None]
+        if not gradients:
+            raise ArgumentError(
+                "loss must depend on the members' weights, but none has a gradient: compute it from what the ensemble "
+                "returns."
+            )
         norms = torch.stack([g.reshape(len(self.ensemble), -1).norm(dim=1) for g in gradients]).norm(dim=0)
         # One transfer from the device for all that is asked of them there.
         shown = torch.stack([losses.detach(), norms]).cpu()
@@ -150,6 +163,7 @@ class EnsembleState(Generic[Module]):
             self._keep(self.ensemble.buffers)
 
     def _check(self, losses: Tensor) -> None:
+        require_instance("the value of loss", losses, Tensor, "return a tensor")
         if losses.shape != self._diverged.shape:
             raise ArgumentError(
                 f"loss must return one loss a member, shape ({len(self.ensemble)},), but returned "

@@ -177,6 +177,7 @@ class ModuleState(Generic[Module]):
             with self._exchanging(last=index == self.accumulate - 1):
                 with torch.autocast(self._device.type, dtype=self.autocast, enabled=self.autocast is not None):
                     loss = self.loss(self._called, part)
+                require_instance("the value of loss", loss, Tensor, "return a tensor")
                 if loss.shape != ():
                     raise ArgumentError(
                         f"loss must return one number, but returned the shape {tuple(loss.shape)}: average over all "
