@@ -14,7 +14,7 @@ from scipy import optimize
 from torch import nn
 from torch.func import functional_call
 
-from mesascope.identification.answering import Answers, answers, grouped, sizes
+from mesascope.identification.answering import Answers, answers, grouped, joined, sizes
 from mesascope.identification.candidate import Candidate
 from mesascope.identification.verdict import EXACT, FARTHEST
 from mesascope.learners import GradientDescentPlusPlus, Range, Summed
@@ -114,8 +114,8 @@ class _Residuals:
         weight = {name: torch.full_like(size[name], one.numel() ** -0.5) for name, one in seen.items()}
         self.groups = []
         for names in grouped(tasks).values():
-            joined = [torch.cat([part[name] for name in names]) for part in (seen, size, weight)]
-            self.groups.append(_Group(names, joined([tasks[name] for name in names]), *joined))
+            parts = [torch.cat([part[name] for name in names]) for part in (seen, size, weight)]
+            self.groups.append(_Group(names, joined([tasks[name] for name in names]), *parts))
 
     def __call__(self, learner: Learner) -> Tensor:
         found = answers(learner, self.tasks, partly=True)
