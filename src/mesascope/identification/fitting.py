@@ -261,7 +261,7 @@ class _Single:
         """Residuals at a point, and how their derivatives are found."""
         learner = self.candidate.build(**self.parameters)
         if not _has_sizes(learner, self.real):
-            return _by_differences(_one_by_one(self, residuals), _FAR_STEP)
+            return _by_differences(_one_by_one(self, residuals), _FAR_STEP, self.bounds[1])
 
         def of(points: np.ndarray) -> Tensor:
             values = [[f(value) for f, value in zip(self.out, point, strict=True)] for point in points]
@@ -328,13 +328,19 @@ def _one_by_one(space: _Single | _Each, residuals: _Residuals) -> Callable[[np.n
     return lambda points: torch.stack([residuals(space.at(one)[1]) for one in points])
 
 
-def _by_differences(of: Callable[[np.ndarray], Tensor], step: float = _STEP) -> tuple[Callable, Callable]:
-    """Residuals at a point, and their derivatives by differences, from those at several points: both in one call."""
+def _by_differences(
+    of: Callable[[np.ndarray], Tensor], step: float = _STEP, high: Sequence[float] | float = np.inf
+) -> tuple[Callable, Callable]:
+    """Residuals at a point, and their derivatives by differences, from those at several points: both in one call.
+
+    Points are moved up, or down where that is above ``high``.
+    """
     last: dict[str, np.ndarray] = {}
 
     def both(point: np.ndarray) -> Mapping[str, np.ndarray]:
         if not np.array_equal(point, last.get("point", [])):
             steps = step * np.maximum(np.abs(point), 1.0)
+            steps = np.where(point + steps > high, -steps, steps)
             there, *moved = of(np.vstack([point, point + np.diag(steps)])).numpy()
             last.update(point=point.copy(), residuals=there, slopes=(np.stack(moved) - there).T / steps)
         return last
