@@ -1,4 +1,4 @@
-"""Learners are named, or a set that holds them is, and what is no candidate is called none."""
+"""Learners are named by evidence of equality, and others are not."""
 
 import numpy as np
 import pytest
@@ -49,9 +49,16 @@ def some(*names):
     return [NATIVE[name] for name in dict.fromkeys([*names, *FEW])]
 
 
+# Registered learners whose candidates have other names.
+CALLED = {
+    "elastic-net": "elastic-net with-intercept", "last-label": "last label", "on-features": "ridge on squares",
+    "principal-components": "principal-components regression",
+}  # fmt: skip
+
+
 def test_every_registered_learner_is_a_candidate():
     for name in registered("learner"):
-        assert any(name in candidate for candidate in NATIVE), name
+        assert any(CALLED.get(name, name) in candidate for candidate in NATIVE), name
 
 
 # One of each kind; those of more sizes and sums of other descents are fitted alike.
@@ -80,7 +87,7 @@ def test_a_candidate_is_named_behind_every_adapter(name, adapter, tmp_path):
         learner = replay(tmp_path / "calls.jsonl")
     found = identify(behind(adapter, learner), FAMILY, some(name), budget(8))
     assert found.names[0] == name, found
-    assert found.standing.kind == "runs"
+    assert found.standing.kind == "runs" or adapter == "text"  # whose answers are rounded
     for key, value in true.items():
         assert found.parameters(name)[key] == pytest.approx(value, rel=0.05)
 
@@ -104,7 +111,11 @@ def test_a_learner_that_answers_with_noise_is_in_the_set(noise):
         return answer + noise * torch.randn(answer.shape, generator=generator).to(answer)
 
     found = identify(noisy, FAMILY, some(), BUDGET)
-    assert "ridge least-squares" in found.names
+    assert "ridge least-squares" not in found.standing.ruled_out
+    if noise < 0.1:
+        assert found.standing.kind == "approximates"
+    else:  # a difference of a hundredth of the variance drowns in the noise of 24 tasks
+        assert "ot measured well enough" in found.verdict
     assert found.parameters("ridge least-squares")["ridge"] == pytest.approx(1.0, rel=0.5)
     assert found.noise["own"].value > 0
     assert "mean" not in found.names
@@ -142,9 +153,10 @@ def test_a_trained_layer_is_named_by_the_step_that_it_learned_and_an_untrained_o
     config = InContextRegressorConfig(TransformerConfig(4))
     plan = Training(steps=800, batch=256, learning_rate=1e-2, decay_from=0.3)
     some = [one for one in candidates(family, sklearn=False) if one.name in ("summed gradient-descent", *FEW)]
-    found = identify(train(config.build, family, plan)[0], family, some, 1000)
+    found = identify(train(config.build, family, plan)[0], family, some)
     assert found.names == ("summed gradient-descent",)
-    assert found.standing.kind == "approximates"
+    assert found.standing.kind.startswith("approximates")
+    assert found.like.startswith("InContextRegressor is most like descent")
     assert found.parameters("summed gradient-descent")["steps"] == 1
     assert found.parameters("summed gradient-descent")["eta"] == pytest.approx(one_step_optimum(family).eta, rel=0.05)
     assert identify(config.build(stream(0, "init")), family, some, 1000).names == ()
@@ -170,7 +182,9 @@ def test_fewer_parameters_come_first_among_what_is_exact():
 
 def test_the_answer_is_a_table_and_a_sentence():
     found = identify(learners.LeastSquares(0.5), FAMILY, some(), BUDGET, name="mine")
-    assert found.verdict == "mine runs ridge least-squares with ridge = 0.5."
+    assert found.exactly == "mine runs ridge least-squares with ridge = 0.5."
+    assert found.verdict == f"{found.like} {found.exactly}"
+    assert found.like.startswith("mine is most like least squares: 0 % of the variance of its predictions unexplained")
     assert found.table()["candidate"][0] == "ridge least-squares"
     assert "<table>" in found._repr_html_()
     assert found.asked == BUDGET

@@ -17,12 +17,12 @@ from typing import Annotated, Any
 
 import tyro
 
-from mesascope.errors import ArgumentError, refuse
+from mesascope.errors import ArgumentError, refuse, shown
 from mesascope.loading import module_of
 
 __all__ = ["Identify"]
 
-FAMILY = "linear-regression()"
+FAMILY = "linear-regression(n_context=10, d_in=10)"
 
 
 @dataclass(frozen=True)
@@ -48,15 +48,15 @@ class Identify:
     estimate: Annotated[float | None, tyro.conf.arg(metavar="PRICE")] = None
     """Ask nothing, but tell how many tokens the budget would take, and what they cost at this price of a million."""
     family: str | None = None
-    """Tasks, such as "linear-regression(n_context=20, d_in=5)"; those that a run trained on, or linear regression."""
+    """Tasks, such as "linear-regression(n_context=20, d_in=5)"; those of a run's training, or 10 pairs of 10 inputs."""
     candidates: str | None = None
     """Names with commas between them, such as "gradient-descent, lasso"; the whole catalogue if not given."""
     budget: int | None = None
     """The most predictions to ask for; 100 tasks for each condition and part if not given."""
     tolerance: float = 0.01
-    """The largest normalised squared difference of an approximation."""
+    """The largest squared difference of an approximation, over the variance of predictions."""
     level: float = 0.01
-    """The most that the probability of ruling out the learner's own algorithm may be."""
+    """The largest probability that the learner's own algorithm is ruled out, and that any other is named."""
     seed: int = 0
     """The seed of all tasks."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
@@ -64,19 +64,26 @@ class Identify:
 
     def __call__(self) -> None:
         from mesascope.identification import identify
+        from mesascope.tasks.asking import UnansweredError
 
         name, learner, family = self._learner()
+        given = self.family is not None or family is not None
         if self.family is not None or family is None:
             family = _family(self.family or FAMILY)
         if self.estimate is not None:
             print(learner.estimate(family, self.budget, self.estimate))
             return
-        found = identify(
-            learner, family, self._chosen(family), self.budget, self.seed, tolerance=self.tolerance, level=self.level,
-            name=name,
-        )  # fmt: skip
+        try:
+            found = identify(
+                learner, family, self._chosen(family), self.budget, self.seed, tolerance=self.tolerance,
+                level=self.level, name=name,
+            )  # fmt: skip
+        except UnansweredError as error:
+            if given:
+                raise
+            raise ArgumentError(f"{str(error).rstrip('.')}, by --family: without it tasks are {FAMILY}.") from error
         print(found)
-        run = found.save(self.out or _folder(), self._asked(family), self.seed)
+        run = found.save(self.out or _folder(), self._asked(family))
         print(f"run directory: {run.path}\nreport: {(run.path / 'report.html').resolve()}")
 
     def _learner(self) -> tuple[str, Any, Any]:
@@ -217,7 +224,10 @@ def _call(flag: str, words: str) -> tuple[str, dict[str, Any]]:
     try:
         call: Any = ast.parse(f"f({rest or ')'}", mode="eval").body
         if call.args:
-            raise ValueError("values without a key")
+            named = f"{name}(n_neighbors=3, ...)"
+            raise ArgumentError(f"{flag} must name each value, as {named} does, but is {shown(words)}: add the names.")
         return name.strip(), {str(one.arg): ast.literal_eval(one.value) for one in call.keywords}
+    except ArgumentError:
+        raise
     except (SyntaxError, ValueError, AttributeError):
         refuse(flag, "be name(key=value, ...) with plain values", words, "mend it")

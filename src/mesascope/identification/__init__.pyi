@@ -11,6 +11,7 @@ from .behaviour import (
     superposition as superposition,
     untrained as untrained,
 )
-from .catalogue import Candidate as Candidate, candidates as candidates
+from .candidate import FAMILIES as FAMILIES, Candidate as Candidate
+from .catalogue import candidates as candidates
 from .conditions import CONDITIONS as CONDITIONS, battery as battery
 from .naming import identify as identify

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -13,12 +14,18 @@ import msgspec
 from mesascope.errors import ArgumentError
 from mesascope.evidence.tables import Table, Tabular
 from mesascope.identification.behaviour import Behaviour
+from mesascope.identification.conditions import OWN
 from mesascope.identification.likeness import Apart, Likeness
-from mesascope.identification.verdict import Row, Standing, standing
+from mesascope.identification.verdict import EXACT, OWN_TASKS, RUNS, Row, Share, Standing, standing
 from mesascope.measurement import Measurement
 from mesascope.runs import Run
 
 __all__ = ["Identification"]
+
+# Names that a sentence lists.
+_SHOWN = 4
+# Share of the variance beyond which a family that leaves it unexplained is not like the learner.
+_UNLIKE = 0.5
 
 
 @dataclass(frozen=True, repr=False)
@@ -27,14 +34,17 @@ class Identification(Tabular):
 
     Args:
         learner: its name.
-        rows: every candidate at its nearest, the nearest first.
-        noise: by condition, how far answers of the learner differ from call to call and by rounding, squared, over the
-            size of labels and predictions: differences are less this.
+        seed: of the tasks.
+        answers: of a language model, counts of prompts, numbers read, and reasons of the others.
+        rows: candidates at their nearest: named ones, undecided ones, those ruled out; nearest first in each group.
+        shares: the nearest member of each family of algorithms, nearest first.
+        noise: by condition, variance of the learner's answers from call to call and by rounding, over the variance of
+            its predictions; differences are less this.
         pairs: by condition, the number of pairs in a context.
-        level: the probability that the learner's own algorithm, were it among the candidates, is ruled out.
-        tolerance: the largest difference of an approximation.
-        asked: predictions that the learner was asked for.
-        behaviour: what the learner does, and what the nearest candidate does on the same tasks, by name.
+        level: largest probability that the learner's own algorithm is ruled out, and that any other is named.
+        tolerance: largest difference of an approximation.
+        asked: number of predictions that the learner was asked for.
+        behaviour: of the learner, and of the nearest candidate on the same tasks, by name.
         controls: the learner's squared error over that of predicting zero: as it is, with shuffled labels, without
             pairs, and of an untrained copy.
         likenesses: of the nearest candidates, beyond predictions.
@@ -43,7 +53,10 @@ class Identification(Tabular):
     """
 
     learner: str
+    seed: int
+    answers: tuple[Mapping[str, Any], ...]
     rows: tuple[Row, ...]
+    shares: tuple[Share, ...]
     noise: Mapping[str, Measurement]
     pairs: Mapping[str, int]
     level: float
@@ -67,25 +80,66 @@ class Identification(Tabular):
 
     @property
     def standing(self) -> Standing:
-        """Which candidates are left, in which sense, and what rules out each other."""
+        """Verdict about every candidate: named, not measured well enough, or ruled out."""
         return standing(self.rows, self.tolerance)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The candidates that cannot be told apart from the learner, nearest first."""
+        """Candidates that the learner was shown to equal, nearest first."""
         return tuple(self.standing.names)
 
     @property
     def verdict(self) -> str:
-        """The answer in a sentence."""
-        left = self.standing
-        if not left.names:
-            one, *others = self.rows
-            of = f"none of the {len(self.rows)} candidates" if others else f"not {one.candidate}, the only candidate"
-            return f"{self.learner}: {of}."
-        first, *others = left.names
-        also = f"; not told apart from it: {', '.join(others)}" if others else ""
-        return f"{self.learner} {left.kind} {_spelt(self._row(first), left)}{also}."
+        """The answer in sentences: which family it is like, how exactly, and where it departs."""
+        return " ".join(part for part in (self.like, self.exactly, self.departs) if part)
+
+    @property
+    def like(self) -> str:
+        """The nearest family of algorithms, and the next one."""
+        first, *others = self.shares
+        left = f"{_percent(first.unexplained.value)} of the variance of its predictions unexplained"
+        after = f"; next family, {others[0].family}, {_percent(others[0].unexplained.value)}" if others else ""
+        if first.unexplained.value > _UNLIKE:
+            return f"{self.learner} is like no family: the nearest, {first.family}, leaves {left}{after}."
+        return f"{self.learner} is most like {first.family}: {left}{after}."
+
+    @property
+    def exactly(self) -> str:
+        """The candidate that it equals, and in which sense; or those that it may equal; or none."""
+        found = self.standing
+        if found.names:
+            first, *others = found.names
+            also = f"; so does {_all(others)}" if others else ""
+            return f"{self.learner} {found.kind} {self._spelt(first)}{also}."
+        if found.undecided:
+            tasks = max(self._tasks_to_decide(name) for name in found.undecided)
+            remedy = (
+                f"about {tasks:,.0f} tasks a condition would decide"
+                if math.isfinite(tasks)
+                else "no number of tasks would"
+            )
+            return f"{self.learner}: not measured well enough; it may equal {_all([*found.undecided])}, and {remedy}."
+        of = (
+            f"none of the {len(self.rows)} candidates"
+            if len(self.rows) > 1
+            else f"not {self.rows[0].candidate}, the only candidate"
+        )
+        return f"{self.learner}: {of}."
+
+    @property
+    def departs(self) -> str:
+        """Conditions under which it differs from the nearest candidate, or may differ; empty if there are none."""
+        row = self._row(self.names[0]) if self.names else self.rows[0]
+        bound = EXACT if self.standing.kind == RUNS else self.tolerance
+        beyond = sorted((one.mean.value, name) for name, one in row.differences.items() if one.low > bound)
+        reach = " to ".join(
+            f"{_percent(value)} {_under(name)}" for value, name in dict.fromkeys([*beyond[:1], *beyond[-1:]])
+        )
+        found = f"It departs from {row.candidate} by {reach}." if beyond else ""
+        open_ = [name for name, one in row.differences.items() if one.low <= bound <= one.high]
+        if self.standing.kind == OWN_TASKS and open_:
+            found += f" Not measured well enough {_all([_under(name) for name in open_])}."
+        return found.strip()
 
     def parameters(self, candidate: str) -> dict[str, Any]:
         """The parameters at which a candidate is nearest: on the family's own tasks, if the verdict is about those."""
@@ -97,26 +151,49 @@ class Identification(Tabular):
                 return row
         raise ArgumentError(f"candidate must be one of those compared, but is {candidate!r}: see .table().")
 
+    def _spelt(self, candidate: str) -> str:
+        listed = _listed(self.parameters(candidate))
+        return f"{candidate} with {listed}" if listed else candidate
+
+    def _tasks_to_decide(self, candidate: str) -> float:
+        """Tasks a condition that would decide about an undecided candidate."""
+        return self._row(candidate).differences[self.standing.undecided[candidate]].tasks_to_decide(self.tolerance)
+
     def table(self) -> Table:
-        """A row for each candidate: the largest difference, that on the family's own tasks, and what rules it out."""
-        left = self.standing
+        """A row for each candidate, in the order of the verdicts and nearest first.
+
+        Differences are squared differences of predictions in per cent of their variance: on the family's own tasks, and
+        the largest under any condition.
+        """
+        found = self.standing
+        verdicts = dict.fromkeys(found.names, found.kind)
+        verdicts |= {name: f"undecided {_under(one)}" for name, one in found.undecided.items()}
+        verdicts |= {name: f"differs {_under(one)}" for name, one in found.ruled_out.items()}
         return Table(
             {
                 "candidate": row.candidate,
-                "parameters": _listed(_parameters(row, left)),
-                "own tasks": row.own_difference.mean,
-                "largest": row.differences[_clearest(row)].mean,
+                "family": row.family,
+                "parameters": _listed(_parameters(row, found)),
+                "own tasks, %": _in_percent(row.own_difference.mean),
+                "largest, %": _in_percent(row.differences[_clearest(row)].mean),
                 "under": _clearest(row),
-                "ruled out by": left.ruled_out.get(row.candidate, ""),
+                "verdict": verdicts[row.candidate],
             }
             for row in self.rows
         )
 
     def tables(self) -> dict[str, Table]:
-        """All that was measured, by what it tells."""
+        """All measurements, by title."""
         own = self.behaviour.get(self.learner)
         told = {
+            "Families": Table(
+                {"family": one.family, "nearest candidate": one.candidate, "parameters": _listed(one.parameters),
+                 "variance unexplained, %": _in_percent(one.unexplained),
+                 "behind the nearest, %": _in_percent(one.behind) if one.behind else None}
+                for one in self.shares
+            ),
             "Candidates": self.table(),
+            "Answers of the model": Table(self.answers),
             "Noise of the learner": Table({"condition": name, "noise": one} for name, one in self.noise.items()),
             "Beyond predictions": Table(_filled(vars(one)) for one in self.likenesses),
             "What changes do to predictions": Table(
@@ -137,7 +214,7 @@ class Identification(Tabular):
         """All that it holds as plain Python numbers, texts, lists and dicts, with the verdict in words."""
         return super().to_dict() | {"verdict": self.verdict, "names": list(self.names), "sense": self.standing.kind}
 
-    def save(self, folder: str | Path, settings: Mapping[str, Any] | None = None, seed: int = 0) -> Run:
+    def save(self, folder: str | Path, settings: Mapping[str, Any] | None = None) -> Run:
         """Keep the answer as a run, with its figures and report.html, in a new folder.
 
         Args:
@@ -145,7 +222,7 @@ class Identification(Tabular):
         """
         from mesascope.identification.reporting import saved
 
-        return saved(self, folder, settings or {}, seed)
+        return saved(self, folder, settings or {})
 
     def report(self, path: str | Path) -> Path:
         """Write a page with tables and figures to ``path``, which opens offline."""
@@ -171,13 +248,30 @@ def _clearest(row: Row) -> str:
     return max(row.differences, key=lambda name: row.differences[name].mean.value)
 
 
-def _parameters(row: Row, left: Standing) -> Mapping[str, Any]:
-    return row.own_parameters if left.kind.endswith("own tasks") else row.parameters
+def _parameters(row: Row, found: Standing) -> Mapping[str, Any]:
+    return row.own_parameters if found.kind == OWN_TASKS else row.parameters
 
 
-def _spelt(row: Row, left: Standing) -> str:
-    listed = _listed(_parameters(row, left))
-    return f"{row.candidate} with {listed}" if listed else row.candidate
+def _all(names: Sequence[str]) -> str:
+    """The first names of a list, and the number of the others."""
+    shown = ", ".join(names[:_SHOWN])
+    return f"{shown} and {len(names) - _SHOWN} more" if len(names) > _SHOWN else shown
+
+
+def _under(condition: str) -> str:
+    return "on the family's own tasks" if condition == OWN else f"with {condition}"
+
+
+def _in_percent(one: Measurement) -> Measurement:
+    return Measurement(100 * one.value, 100 * one.stderr, one.n)
+
+
+def _percent(share: float) -> str:
+    """Two digits of a share in per cent; less than a thousandth of one is 0."""
+    value = 100 * share
+    if value < 1e-3:
+        return "0 %"
+    return f"{value:.0f} %" if value >= 10 else f"{value:.2g} %"
 
 
 def _listed(parameters: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from mesascope.evidence.tables import Table
-from mesascope.identification.fitting import answers, sizes, squared_differences
+from mesascope.identification.answering import answers, sizes, squared_differences
 from mesascope.measurement import Measurement
 from mesascope.modes import guarded
 from mesascope.shapes import Float, Tensor

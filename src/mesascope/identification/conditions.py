@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from mesascope.errors import refuse
+from mesascope.identification.answering import joined
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import stream
 from mesascope.tasks import Context, Episode
@@ -19,6 +20,8 @@ from mesascope.tasks.asking import check_tasks, drawn, label, require_labels
 __all__ = ["CONDITIONS", "HALF", "OWN", "QUARTER", "SHUFFLED", "battery"]
 
 OWN, HALF, QUARTER, SHUFFLED = "own", "half of the pairs", "a quarter of the pairs", "shuffled labels"
+# Tasks that are drawn at once.
+_BLOCK = 8
 _SCALE, _SHIFT, _OUTLIER = 2.0, 1.0, 10.0
 # The smallest of the factors that coordinates are multiplied by where inputs are ill-conditioned.
 _NARROW = 0.05
@@ -28,12 +31,20 @@ def battery(family: Any, tasks: int, seed: int, part: str) -> dict[str, Episode]
     """``tasks`` tasks for each condition that the family's tasks allow, in float64; the first are the family's own.
 
     All conditions distort the same tasks, but for those of ``OWN``. Labels stay as drawn unless a condition says
-    otherwise: an algorithm answers any context.
+    otherwise: an algorithm answers any context. The first tasks of a larger battery are those of a smaller one, so that
+    answers on file serve both.
 
     Args:
         part: names the stream, so that tasks to fit on and tasks to test on differ.
     """
-    own = drawn(family, tasks, stream(seed, f"identify-{part}"))
+    blocks = [_block(family, f"identify-{part}-{start}", seed) for start in range(0, tasks, _BLOCK)]
+    if any(block.keys() != blocks[0].keys() for block in blocks):
+        refuse("family", "draw contexts of one length", label(family), "fix its number of pairs")
+    return {name: joined([block[name] for block in blocks]).part(0, tasks) for name in blocks[0]}
+
+
+def _block(family: Any, name: str, seed: int) -> dict[str, Episode]:
+    own = drawn(family, _BLOCK, stream(seed, name))
     if not isinstance(own, Episode):
         refuse(
             "family", "draw episodes", label(family), "choose one of contexts and queries, such as LinearRegression()"
@@ -41,12 +52,12 @@ def battery(family: Any, tasks: int, seed: int, part: str) -> dict[str, Episode]
     check_tasks(own)
     own = own.to(torch.float64)
     require_labels(family, own)
-    plain = drawn(family, tasks, stream(seed, f"identify-{part}", 1)).to(torch.float64)
+    plain = drawn(family, _BLOCK, stream(seed, name, 1)).to(torch.float64)
     found = {OWN: own}
-    for index, (name, change) in enumerate(CONDITIONS.items()):
-        changed = change(plain, stream(seed, f"identify-{part}", 2 + index))
+    for index, (condition, change) in enumerate(CONDITIONS.items()):
+        changed = change(plain, stream(seed, name, 2 + index))
         if changed is not None:
-            found[name] = changed
+            found[condition] = changed
     return found
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeGuard
 
@@ -14,23 +14,17 @@ from scipy import optimize
 from torch import nn
 from torch.func import functional_call
 
-from mesascope.adapters.calls import UnusableModelError
-from mesascope.errors import MesascopeError
-from mesascope.identification.catalogue import Candidate
-from mesascope.identification.verdict import EXACT
-from mesascope.learners import Range
+from mesascope.identification.answering import Answers, answers, grouped, joined, sizes
+from mesascope.identification.candidate import Candidate
+from mesascope.identification.verdict import EXACT, FARTHEST
+from mesascope.learners import GradientDescentPlusPlus, Range, Summed
+from mesascope.learners.descent import filters
 from mesascope.learners.starts import depths
-from mesascope.lenses.needs import called
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, Episode, Learner
-from mesascope.tasks.asking import check_answer
 
-__all__ = ["LARGEST", "Answers", "Fit", "answers", "bounded", "fits", "sizes", "squared_differences"]
+__all__ = ["KEPT", "Fit", "fits"]
 
-# Predictions (tasks, m, dy) by condition; conditions that a learner cannot answer are missing.
-Answers = Mapping[str, Float[Tensor, "tasks m dy"]]
-# Answers beyond this explode: sums of their squares are infinite.
-LARGEST = 1e150
 # Points of a grid along a parameter, where there is one, and where there are two.
 _POINTS = {0: 1, 1: 16, 2: 8}
 # Of these, the points that the search starts from.
@@ -38,7 +32,7 @@ _STARTS = {2: 3}
 # From 1 + spread times the size of all steps to 1 - spread times: steps of GD++ cannot change places.
 _SPREADS = (0.5, -0.5)
 # Steps of Levenberg and Marquardt.
-MOST_STEPS = 30
+MOST_STEPS = 100
 # The share of its loss by which a step lowers it, or is the last; where a fit is exact, each lowers it by far more.
 _GAIN = 1e-4
 # Fits that are kept for more tasks, for so many choices of whole numbers.
@@ -49,8 +43,8 @@ _NEAR = 4.0
 _STEP = 1.5e-8
 # The same for what is no descent: estimators stop at tolerances of their own.
 _FAR_STEP = 1e-2
-# What stands for a residual where a candidate has no answer: no two predictions differ by more of their size.
-_FAR = 2.0
+# Largest residual, which stands for a missing answer.
+_FAR = FARTHEST**0.5
 
 
 class Fit(NamedTuple):
@@ -59,73 +53,6 @@ class Fit(NamedTuple):
     parameters: dict[str, Any]
     learner: Learner
     loss: float
-
-
-def answers(learner: Learner, tasks: Mapping[str, Episode], partly: bool = False) -> dict[str, Tensor]:
-    """What a learner predicts under each condition, in float64, but for those that it refuses or where it explodes.
-
-    Args:
-        partly: keep conditions where answers to some tasks explode.
-    """
-    found = {}
-    for names in _alike(tasks).values():
-        together = Episode(*_joined([tasks[name] for name in names]))
-        try:
-            with torch.no_grad(), warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of estimators that do not converge: what they predict is compared
-                predicted = called(learner, together.context, together.xq)
-            answer = check_answer(learner, predicted, together.yq.shape).double()
-        except UnusableModelError:
-            raise
-        except (MesascopeError, ValueError):
-            continue
-        parts = answer.split([len(tasks[name].xq) for name in names])
-        found |= {name: part for name, part in zip(names, parts, strict=True) if partly or bool(bounded(part).all())}
-    return {name: found[name] for name in tasks if name in found}
-
-
-def bounded(*answers: Float[Tensor, "tasks m dy"]) -> Tensor:
-    """True for tasks with numbers below `LARGEST` alone."""
-    return torch.stack([(one.abs() < LARGEST).flatten(1).all(1) for one in answers]).all(0)
-
-
-def _alike(tasks: Mapping[str, Episode]) -> dict[tuple[int, ...], list[str]]:
-    """Conditions whose tasks have one shape, which are asked in one call."""
-    found: dict[tuple[int, ...], list[str]] = {}
-    for name, episode in tasks.items():
-        found.setdefault((*episode.context.x.shape[1:], *episode.xq.shape[1:]), []).append(name)
-    return found
-
-
-def _joined(episodes: list[Episode]) -> tuple[Context, Tensor, Tensor]:
-    """Copies, which a learner may write into."""
-    contexts, queries, targets = zip(*episodes, strict=True)
-    x, y = zip(*contexts, strict=True)
-    return Context(torch.cat(x), torch.cat(y)), torch.cat(queries), torch.cat(targets)
-
-
-def sizes(tasks: Mapping[str, Episode], seen: Answers) -> dict[str, Tensor]:
-    """The mean square of each task's labels, or of its predictions where that is larger: what differences relate to.
-
-    A task of zeros, as rounding makes them, has the mean of the others.
-    """
-    found = {}
-    for name, predicted in seen.items():
-        labels = tasks[name].context.y.double()
-        size = torch.maximum(labels.square().mean((-2, -1)), predicted.square().mean((-2, -1)))
-        found[name] = torch.where(size > 0, size, size.mean()).clamp_min(torch.finfo(torch.float64).tiny)
-    return found
-
-
-def squared_differences(
-    one: Float[Tensor, "tasks m dy"], other: Float[Tensor, "tasks m dy"], size: Float[Tensor, " tasks"]
-) -> Float[Tensor, " tasks"]:
-    """Mean squared difference of two learners' predictions over ``size``, or their own mean square if that is larger.
-
-    At most 4, whatever explodes.
-    """
-    largest = torch.maximum(size, torch.maximum(one.square().mean((-2, -1)), other.square().mean((-2, -1))))
-    return (one - other).square().mean((-2, -1)) / largest
 
 
 def fits(
@@ -150,6 +77,9 @@ def fits(
     if len(near) == 1 and not anew and not real:  # nothing to choose
         return list(near)
     residuals = _Residuals(tasks, seen)
+    if candidate.formula:
+        parameters = candidate.formula(seen)
+        return [residuals.fit(parameters, candidate.build(**parameters))]
     found = []
     for counts in _grid(whole):
         known = [one for one in near if all(one.parameters[name] == count for name, count in counts.items())]
@@ -168,7 +98,7 @@ class _Group(NamedTuple):
     """Tasks of one shape, of several conditions; their sizes, and weights by which all conditions count alike."""
 
     names: list[str]
-    tasks: tuple[Context, Tensor, Tensor]
+    tasks: Episode
     seen: Float[Tensor, "tasks m dy"]
     size: Float[Tensor, " tasks"]
     weight: Float[Tensor, " tasks"]
@@ -183,9 +113,9 @@ class _Residuals:
         size = sizes(tasks, seen)
         weight = {name: torch.full_like(size[name], one.numel() ** -0.5) for name, one in seen.items()}
         self.groups = []
-        for names in _alike(tasks).values():
-            joined = [torch.cat([part[name] for name in names]) for part in (seen, size, weight)]
-            self.groups.append(_Group(names, _joined([tasks[name] for name in names]), *joined))
+        for names in grouped(tasks).values():
+            parts = [torch.cat([part[name] for name in names]) for part in (seen, size, weight)]
+            self.groups.append(_Group(names, joined([tasks[name] for name in names]), *parts))
 
     def __call__(self, learner: Learner) -> Tensor:
         found = answers(learner, self.tasks, partly=True)
@@ -194,7 +124,9 @@ class _Residuals:
         return self._of([torch.cat([answered[name] for name in group.names])[None] for group in self.groups])[0]
 
     def of_sizes(self, learner: nn.Module, sizes: Mapping[str, Float[Tensor, "steps several"]]) -> Tensor:
-        """A row for each of several sizes of a descent's steps, which broadcast against tasks."""
+        """A row for each of several sizes of a descent's steps."""
+        if _is_filter(learner):
+            return self._of([self._filtered(learner, sizes, index) for index in range(len(self.groups))])
         count = next(iter(sizes.values())).shape[1]
         weights, answered = {name: one[..., None, None, None] for name, one in sizes.items()}, []
         for group in self.groups:
@@ -203,6 +135,25 @@ class _Residuals:
             with torch.inference_mode():
                 answered.append(functional_call(learner, weights, (Context(x, y), xq)))
         return self._of(answered)
+
+    def _filtered(self, learner: nn.Module, sizes: Mapping[str, Tensor], index: int) -> Tensor:
+        """Predictions of a descent from the spectra of contexts, which are found once."""
+        n = self.groups[index].tasks[0].x.shape[-2]
+        values, asked, given = self.spectra[index]
+        own = {name.rpartition(".")[2]: one[..., None, None] for name, one in sizes.items()}
+        unit = n / learner.pairs if isinstance(learner, Summed) else 1.0
+        gain, _ = filters(values, n, unit * own["eta"], own.get("gamma"))
+        return torch.einsum("tmd,std,tdy->stmy", asked, gain, given)
+
+    @functools.cached_property
+    def spectra(self) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """Of each group: eigenvalues of C = X^T X / n, and queries and X^T Y / n in the eigenbasis."""
+        found = []
+        for group in self.groups:
+            (x, y), xq, _ = group.tasks
+            values, basis = torch.linalg.eigh(x.mT @ x / x.shape[-2])
+            found.append((values, xq @ basis, basis.mT @ (x.mT @ y) / x.shape[-2]))
+        return found
 
     def _of(self, answered: list[Tensor]) -> Tensor:
         """From predictions ``(several, tasks, m, dy)`` a group, a row of each; of what is no number, the largest."""
@@ -248,6 +199,12 @@ def _starts(
         losses = residuals.of_sizes(first, _by_parameter(first, real, values)).square().sum(1).tolist()
         found = [Fit(point, candidate.build(**point), loss) for point, loss in zip(points, losses, strict=True)]
     return sorted(found, key=lambda one: one.loss)[: _STARTS.get(len(real), 1)]
+
+
+def _is_filter(learner: nn.Module) -> bool:
+    """True for a descent from zero weights without clipping, which `filters` describes."""
+    descent = learner.learner if isinstance(learner, Summed) else learner
+    return isinstance(descent, GradientDescentPlusPlus) and descent.w0 is None and descent.token_clip is None
 
 
 def _has_sizes(learner: Learner, real: Mapping[str, Range]) -> TypeGuard[nn.Module]:
@@ -304,7 +261,7 @@ class _Single:
         """Residuals at a point, and how their derivatives are found."""
         learner = self.candidate.build(**self.parameters)
         if not _has_sizes(learner, self.real):
-            return _by_differences(_one_by_one(self, residuals), _FAR_STEP)
+            return _by_differences(_one_by_one(self, residuals), _FAR_STEP, self.bounds[1])
 
         def of(points: np.ndarray) -> Tensor:
             values = [[f(value) for f, value in zip(self.out, point, strict=True)] for point in points]
@@ -371,13 +328,19 @@ def _one_by_one(space: _Single | _Each, residuals: _Residuals) -> Callable[[np.n
     return lambda points: torch.stack([residuals(space.at(one)[1]) for one in points])
 
 
-def _by_differences(of: Callable[[np.ndarray], Tensor], step: float = _STEP) -> tuple[Callable, Callable]:
-    """Residuals at a point, and their derivatives by differences, from those at several points: both in one call."""
+def _by_differences(
+    of: Callable[[np.ndarray], Tensor], step: float = _STEP, high: Sequence[float] | float = np.inf
+) -> tuple[Callable, Callable]:
+    """Residuals at a point, and their derivatives by differences, from those at several points: both in one call.
+
+    Points are moved up, or down where that is above ``high``.
+    """
     last: dict[str, np.ndarray] = {}
 
     def both(point: np.ndarray) -> Mapping[str, np.ndarray]:
         if not np.array_equal(point, last.get("point", [])):
             steps = step * np.maximum(np.abs(point), 1.0)
+            steps = np.where(point + steps > high, -steps, steps)
             there, *moved = of(np.vstack([point, point + np.diag(steps)])).numpy()
             last.update(point=point.copy(), residuals=there, slopes=(np.stack(moved) - there).T / steps)
         return last

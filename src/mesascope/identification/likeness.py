@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from mesascope.errors import NumericalError
+from mesascope.identification.answering import Answers, answers, sizes, squared_differences
 from mesascope.identification.behaviour import implicit_weights
-from mesascope.identification.fitting import Answers, answers, sizes, squared_differences
 from mesascope.identification.verdict import FARTHEST, difference
 from mesascope.lenses import access
 from mesascope.lenses.needs import access_of

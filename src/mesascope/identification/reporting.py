@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ from mesascope.errors import require_instance
 from mesascope.evidence import Verdicts
 from mesascope.identification.answer import Identification
 from mesascope.identification.conditions import HALF, OWN, QUARTER
-from mesascope.identification.verdict import EXACT, Difference
+from mesascope.identification.verdict import EXACT, OWN_TASKS, RUNS
 from mesascope.reports import Figure, Grid, Line, Lines, draw_figures, write_report
 from mesascope.runs import Run
 from mesascope.runs.files import as_path
+from mesascope.text import counted
 
 __all__ = ["claims", "concluded", "page", "read", "saved"]
 
@@ -27,13 +29,13 @@ _SHOWN = 12
 _NOTHING = 1e-16
 
 
-def saved(found: Identification, folder: str | Path, settings: Mapping[str, Any], seed: int) -> Run:
+def saved(found: Identification, folder: str | Path, settings: Mapping[str, Any]) -> Run:
     """A finished run of an answer."""
     require_instance("settings", settings, Mapping)
     about = {
         "question": f"Which learning algorithm does {found.learner} run?",
         "settings": dict(settings),
-        "seed": seed,
+        "seed": found.seed,
     }
     run = Run.create(folder, "identification", about)
     with run.lock():
@@ -51,35 +53,42 @@ def concluded(run: Run) -> Verdicts:
     """Judge, draw and report a run anew from the answer that it keeps. The caller holds its lock."""
     found = read(run)
     records = claims(found)
-    draw_figures(run, [figure for figure in FIGURES if figure.name != "filter" or found.behaviour], {"answer": found})
+    draw_figures(run, [figure for figure in FIGURES if _is_measured(figure, found)], {"answer": found})
     run.save_claims(records)
     write_report(run, found.tables())
     return records
+
+
+def _is_measured(figure: Figure, found: Identification) -> bool:
+    """False for figures of measurements that there are none of."""
+    if figure.name == "lengths":
+        return bool(_by_length({"answer": found}))
+    return figure.name != "filter" or bool(found.behaviour)
 
 
 def page(found: Identification, path: str | Path) -> Path:
     """report.html alone."""
     path = as_path("path", path)
     with tempfile.TemporaryDirectory() as folder:
-        run = saved(found, Path(folder) / "run", {}, 0)
+        run = saved(found, Path(folder) / "run", {})
         path.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(run.path / "report.html", path)
     return path
 
 
 def claims(found: Identification) -> Verdicts:
-    """The answer as the record of a claim: how far the nearest candidate is, and what it must not exceed."""
-    left = found.standing
-    nearest = found._row(left.names[0]) if left.names else found.rows[0]
-    own = left.kind.endswith("own tasks")
-    measured = [nearest.own_difference] if own else list(nearest.differences.values())
-    value, low, high = _farthest(measured)
-    bound = EXACT if left.kind == "runs" else found.tolerance
-    limits = {"bound_low": None, "bound_high": bound} if left.names else {"bound_low": bound, "bound_high": None}
+    """The answer as the record of a claim: the difference of the nearest candidate, and its bound."""
+    standing = found.standing
+    nearest = found.rows[0]
+    differences = [nearest.own_difference] if standing.kind == OWN_TASKS else [*nearest.differences.values()]
+    farthest = max(differences, key=lambda one: one.high if standing.names else one.low)
+    bound = EXACT if standing.kind == RUNS else found.tolerance
+    equal = bool(standing.names) or bool(standing.undecided)
     record = {
         "id": "algorithm",
-        "sentence": found.verdict.rstrip("."),
-        "measures": f"squared difference from {nearest.candidate}, normalised, largest of {len(measured)} conditions",
+        "sentence": found.exactly.rstrip("."),
+        "measures": f"squared difference from {nearest.candidate} over the variance of predictions, largest of "
+        f"{counted(len(differences), 'condition')}",
         "source": "ours: identify",
         "about": "algorithms",
         "quantifier": "every",
@@ -87,45 +96,41 @@ def claims(found: Identification) -> Verdicts:
         "n": nearest.own_difference.mean.n,
         "at_least": 1,
         "premises": [],
-        "value": value,
-        "low": low,
-        "high": high,
-        "bound": f"{'<' if left.names else '>'} {bound:g}",
+        "value": farthest.mean.value,
+        "low": farthest.low,
+        "high": farthest.high if math.isfinite(farthest.high) else None,
+        "bound": f"{'<' if equal else '>'} {bound:g}",
+        "bound_low": None if equal else bound,
+        "bound_high": bound if equal else None,
         "bound_by": "us",
         "reported": None,
-        "verdict": "holds",
-        "reason": f"not told apart at a level of {found.level:g}" if left.names else "",
+        "verdict": "undecided" if standing.undecided and not standing.names else "holds",
+        "reason": "",
         "figure": "conditions",
     }
-    return Verdicts([record | limits])
-
-
-def _farthest(measured: Sequence[Difference]) -> tuple[float, float, float]:
-    """The largest difference, and what it is but for its error."""
-    one = max(measured, key=lambda one: one.mean.value)
-    return one.mean.value, min(one.low, one.mean.value), one.mean.value + 3 * one.mean.stderr
+    return Verdicts([record])
 
 
 def _conditions(r: Any) -> list[Grid]:
+    """Per cent; a candidate that the family's own tasks ruled out has no other numbers."""
     found = r["answer"]
-    names = list(found.noise)
-    rows = [row for row in found.rows if len(row.differences) == len(names)][:_SHOWN] or found.rows[:_SHOWN]
-    values = [[row.differences[one].mean.value if one in row.differences else np.nan for one in names] for row in rows]
-    return [Grid(_logs(values), [row.candidate for row in rows], names)]
+    names, rows = list(found.noise), found.rows[:_SHOWN]
+    values = [
+        [100 * row.differences[one].mean.value if one in row.differences else np.nan for one in names] for row in rows
+    ]
+    return [Grid(np.round(np.maximum(values, 0), 2), [row.candidate for row in rows], names)]
 
 
 def _apart(r: Any) -> list[Grid]:
     apart = r["answer"].apart
-    return [Grid(_logs(apart.lows), apart.names, apart.names)]
-
-
-def _logs(values: Any) -> np.ndarray:
-    return np.log10(np.maximum(np.array(values, dtype=float), _NOTHING))
+    return [Grid(np.round(100 * np.maximum(apart.lows, 0), 2), apart.names, apart.names)]
 
 
 def _by_length(r: Any) -> list[Line]:
     found = r["answer"]
     lengths = [one for one in (QUARTER, HALF, OWN) if one in found.pairs]
+    if len(lengths) < 2:
+        return []
     rows = [row for row in found.rows if all(one in row.differences for one in lengths)][:5]
     return [
         Line(
@@ -150,12 +155,14 @@ def _filters(r: Any) -> list[Line]:
 
 FIGURES = (
     Figure(
-        "conditions", "Squared differences of predictions over the size of labels or predictions, less the learner's "
-        "noise, of candidates at their nearest: powers of ten. Those ruled out on the family's own tasks have no row.",
+        "conditions", "Squared differences of predictions from the nearest candidates under each condition, less the "
+        "learner's noise, in per cent of the variance of predictions. Candidates that the family's own tasks ruled out "
+        "were compared under no other condition.",
         (Lines("", "", "", _conditions),), size=(9, 5),
     ),
     Figure(
-        "lengths", "The same by number of pairs in a context, of the nearest candidates.",
+        "lengths", "Squared differences by number of pairs in a context, of the nearest candidates, as shares of the "
+        f"variance of predictions; {_NOTHING:g} stands for 0.",
         (Lines("", "pairs", "squared difference", _by_length, log="y"),), size=(7, 3.2),
     ),
     Figure(
@@ -163,8 +170,8 @@ FIGURES = (
         "standard errors, and of the nearest candidate.", (Lines("", "eigenvalue", "filter", _filters),), size=(6, 3.2),
     ),
     Figure(
-        "confusion", "What these tasks can tell: lower bounds of the differences of the nearest candidates, each with "
-        "each, at the learner's noise: powers of ten.",
+        "confusion", "Lower bounds of the differences of the nearest candidates, each from each, at the learner's "
+        "noise, in per cent of the variance of predictions: candidates whose bound is 0 these tasks do not tell apart.",
         (Lines("", "", "", _apart),), size=(8, 6),
     ),
 )  # fmt: skip

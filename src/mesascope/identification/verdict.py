@@ -1,4 +1,4 @@
-"""Which candidates cannot be told apart from a learner, at a stated level of error."""
+"""Verdicts about candidates: equal to the learner, different from it, or not measured well enough."""
 
 from __future__ import annotations
 
@@ -13,12 +13,30 @@ from scipy import optimize, stats
 from mesascope.measurement import Measurement
 from mesascope.shapes import Float, Tensor
 
-__all__ = ["EXACT", "FARTHEST", "Difference", "Row", "Standing", "difference", "standing"]
+__all__ = [
+    "APPROXIMATES",
+    "EXACT",
+    "FARTHEST",
+    "NONE",
+    "OWN_TASKS",
+    "RUNS",
+    "UNDECIDED",
+    "Difference",
+    "Row",
+    "Share",
+    "Standing",
+    "difference",
+    "standing",
+]
 
 # A normalised squared difference that rounding in single precision stays below: 0.1 % of the size of predictions.
 EXACT = 1e-6
-# The difference of those of whom one has no answer: none is larger.
+# The largest difference, and that of two learners of which one has no answer.
 FARTHEST = 4.0
+# Senses of equality, strictest first.
+RUNS, APPROXIMATES, OWN_TASKS = "runs", "approximates", "approximates on the family's own tasks"
+# Answers that name no candidate.
+UNDECIDED, NONE = "not measured well enough", "none of the candidates"
 
 # Stakes of the bets of `_betting_bound`, which are made side by side.
 _STAKES = (0.02, 0.1, 0.5)
@@ -26,99 +44,153 @@ _STAKES = (0.02, 0.1, 0.5)
 
 @dataclass(frozen=True)
 class Difference:
-    """A normalised squared difference less noise, and what it exceeds but for the share of error that it has."""
+    """A normalised squared difference, less noise, with its lower and upper confidence bounds.
+
+    Each bound fails with a probability of its own, stated where it is made: see `difference`.
+    """
 
     mean: Measurement
     low: float
+    high: float
+
+    def tasks_to_decide(self, bound: float) -> float:
+        """Number of tasks at which an interval of this mean and spread would exclude ``bound``; inf if none would."""
+        gap = abs(self.mean.value - bound)
+        reach = self.high - self.mean.value if self.mean.value < bound else self.mean.value - self.low
+        return self.mean.n * (reach / gap) ** 2 if gap > 0 and math.isfinite(reach) else math.inf
 
 
 @dataclass(frozen=True)
 class Row:
-    """A candidate at its nearest to the learner.
+    """A candidate with the parameters at which it is nearest to the learner.
 
     Args:
-        parameters: those fitted to all conditions, and ``own_parameters`` those to the family's own tasks alone.
-        differences: by condition, that of |f - a|^2 over the size of labels and predictions, less the noise of both,
+        family: the family of algorithms that the candidate belongs to.
+        parameters: those fitted to all conditions; ``own_parameters`` those fitted to the family's own tasks alone.
+        differences: by condition, E |f - a|^2 over the size of labels and predictions, less the noise of both,
             on tasks that nothing was fitted to. ``own_difference`` is that of ``own_parameters``.
-        screened: whether it was ruled out by a few tasks, before it was fitted to all; there is one difference alone
-            where these were the family's own.
+        screened: True if the comparison ended before the candidate was fitted to all tasks and tested under all
+            conditions: it is ruled out, or costly and not shown to be equal on the family's own tasks.
     """
 
     candidate: str
+    family: str
     parameters: Mapping[str, Any]
     differences: Mapping[str, Difference]
     own_parameters: Mapping[str, Any]
     own_difference: Difference
     screened: bool = False
 
-    def rank(self, bound: float = EXACT, own: bool = False) -> tuple[float, int, float]:
-        """By difference where it is beyond ``bound`` by its error, then by the number of sizes, then by difference."""
-        differences = [self.own_difference] if own else list(self.differences.values())
-        beyond = max(one.mean.value - one.mean.stderr for one in differences)
-        real = sum(np.size(value) for value in self.parameters.values() if not isinstance(value, int))
-        return max(beyond, bound), real, max(one.mean.value for one in differences)
+    @property
+    def numbers(self) -> int:
+        """Number of fitted real parameters."""
+        return sum(np.size(value) for value in self.parameters.values() if not isinstance(value, int))
+
+    def within(self, bound: float, own: bool = False) -> bool:
+        """True if the upper bounds of all differences lie below ``bound``: evidence of equality."""
+        return (own or not self.screened) and all(one.high < bound for one in self._differences(own))
+
+    def beyond(self, bound: float, own: bool = False) -> str | None:
+        """Condition whose lower bound lies farthest above ``bound``, if any does: evidence of a difference."""
+        lows = {"own": self.own_difference.low} if own else {name: one.low for name, one in self.differences.items()}
+        clearest = max(lows, key=lambda name: lows[name])
+        return clearest if lows[clearest] > bound else None
+
+    def undecided_by(self, bound: float, own: bool = False) -> str:
+        """Condition whose interval contains ``bound`` and needs the most tasks to exclude it."""
+        named = {"own": self.own_difference} if own else self.differences
+        return max(named, key=lambda name: named[name].tasks_to_decide(bound) if named[name].high >= bound else 0.0)
+
+    def _differences(self, own: bool) -> list[Difference]:
+        return [self.own_difference] if own else list(self.differences.values())
+
+
+@dataclass(frozen=True)
+class Share:
+    """Nearest member of a family of algorithms to the learner, on tasks of the learner's own family.
+
+    Args:
+        unexplained: share of the size of predictions that the member leaves unexplained, less noise.
+        behind: the same less that of the nearest family, on the same tasks; None for the nearest.
+    """
+
+    family: str
+    candidate: str
+    parameters: Mapping[str, Any]
+    unexplained: Measurement
+    behind: Measurement | None
 
 
 @dataclass(frozen=True)
 class Standing:
-    """What is ruled out, and by what: the names of candidates, nearest first.
+    """Verdicts about all candidates; names are in the order of the rows, nearest first.
 
     Args:
-        kind: in words, how the candidates in ``names`` stand to the learner.
-        ruled_out: for each other candidate, the condition that rules it out most clearly.
+        kind: the sense in which the candidates in ``names`` equal the learner, or `UNDECIDED` or `NONE`.
+        ruled_out: for each candidate that differs, the condition that shows it most clearly.
+        undecided: for each candidate that is neither, the condition that is not measured well enough.
     """
 
     kind: str
     names: Sequence[str]
     ruled_out: Mapping[str, str]
+    undecided: Mapping[str, str]
 
 
 def standing(rows: Sequence[Row], tolerance: float) -> Standing:
-    """The strictest sense in which a candidate is left.
+    """Judge candidates in the strictest sense in which the differences of any lie below the bound.
 
-    That a candidate is not ruled out says only that these tasks cannot tell. Of those whose differences are no larger
-    than the bound, or no larger than the least of all by their error, the ones with fewer sizes come first, and of
-    these the nearest.
+    A candidate *runs* or *approximates* only by evidence of equality: the upper bounds of its differences, under all
+    conditions, lie below the bound. It is ruled out if the lower bound of any lies above it. Any other candidate is
+    undecided.
     """
-    for kind, bound, own in (
-        ("runs", EXACT, False),
-        ("approximates", tolerance, False),
-        ("approximates on the family's own tasks", tolerance, True),
-    ):
-        reasons = {row.candidate: _reason(row, bound, own) for row in rows}
-        left = [row for row in rows if reasons[row.candidate] is None]
-        if left:
-            bound = max(bound, min(row.rank(bound, own)[-1] for row in left))
-            nearest = sorted(left, key=lambda row: row.rank(bound, own))
-            out = {name: reason for name, reason in reasons.items() if reason is not None}
-            return Standing(kind, tuple(row.candidate for row in nearest), out)
-    return Standing("none of the candidates", (), {name: reason for name, reason in reasons.items() if reason})
+    for kind, bound, own in ((RUNS, EXACT, False), (APPROXIMATES, tolerance, False), (OWN_TASKS, tolerance, True)):
+        named = [row.candidate for row in rows if row.within(bound, own)]
+        if named:
+            return Standing(kind, named, *_others(rows, named, bound, own))
+    ruled_out, undecided = _others(rows, (), tolerance, False)
+    return Standing(UNDECIDED if undecided else NONE, (), ruled_out, undecided)
 
 
-def _reason(row: Row, bound: float, own: bool) -> str | None:
-    """The condition under which the candidate is farthest beyond ``bound``, if it is beyond it under any."""
-    lows = {"own": row.own_difference.low} if own else {name: one.low for name, one in row.differences.items()}
-    clearest = max(lows, key=lambda name: lows[name])
-    return clearest if lows[clearest] > bound else None
+def _others(
+    rows: Sequence[Row], named: Sequence[str], bound: float, own: bool
+) -> tuple[dict[str, str], dict[str, str]]:
+    ruled_out, undecided = {}, {}
+    for row in rows:
+        if row.candidate in named:
+            continue
+        condition = row.beyond(bound, own)
+        if condition is not None:
+            ruled_out[row.candidate] = condition
+        else:
+            undecided[row.candidate] = row.undecided_by(bound, own)
+    return ruled_out, undecided
 
 
-def difference(raw: Float[Tensor, " tasks"], noise: Float[Tensor, " tasks"], level: float) -> Difference:
-    """A number a task; what the mean exceeds but with probability ``level``, half of it by each of two bounds.
+def difference(
+    raw: Float[Tensor, " tasks"], noise: Float[Tensor, " tasks"], level: float, naming: float | None = None
+) -> Difference:
+    """Mean of ``raw - noise`` over tasks, with confidence bounds.
 
-    Student's t has a bound for what noise is taken away from, which is good where that is most of the difference. Where
-    there is none, the difference of a few tasks alone shows that learners are not the same: see `_betting_bound`, which
-    is given twice the noise, as that is measured, too.
+    The lower bound exceeds the true mean with probability ``level`` at most, half of it by each of two bounds.
+    Student's t is good where noise is most of the difference. Where there is no noise, the difference of a few tasks
+    alone shows that learners are not the same: see `_betting_bound`, from which twice the noise is taken, as noise is
+    measured, too.
+
+    The upper bound, by Student's t, is below the true mean with probability ``naming`` (``level`` if None), and
+    infinite where there is no standard error.
     """
     mean = Measurement.of(raw - noise)
-    by_t = mean.value
-    if mean.stderr > 0:
+    by_t, high = mean.value, math.inf
+    if math.isfinite(mean.stderr):
         by_t -= float(stats.t.isf(level / 2, mean.n - 1)) * mean.stderr
+        high = mean.value + float(stats.t.isf(naming or level, mean.n - 1)) * mean.stderr
     by_bets = _betting_bound(raw.double().numpy(), level / 2) - 2 * float(noise.mean())
-    return Difference(mean, max(by_t, by_bets))
+    return Difference(mean, max(by_t, by_bets), high)
 
 
 def _betting_bound(draws: np.ndarray, level: float) -> float:
-    """The mean of what is never negative exceeds this but with probability ``level``, whatever its distribution.
+    """Lower bound of a mean of non-negative draws, exceeded with probability ``level`` whatever their distribution.
 
     Were the mean b, a bet that multiplies a stake by 1 + s (draw / b - 1) for each draw would be fair, and would exceed
     1 / level with probability ``level`` at most. The bound is the largest b at which it does.

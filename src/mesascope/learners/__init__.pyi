@@ -1,15 +1,26 @@
-from .baselines import Averaging as Averaging, Mean as Mean, Zero as Zero
+from .baselines import (
+    Averaging as Averaging,
+    Constant as Constant,
+    LastLabel as LastLabel,
+    Mean as Mean,
+    Zero as Zero,
+)
 from .bayes import BayesPool as BayesPool
 from .centred import Centred as Centred, WithIntercept as WithIntercept
 from .descent import GradientDescent as GradientDescent, GradientDescentPlusPlus as GradientDescentPlusPlus
 from .kernels import (
     KERNELS as KERNELS,
+    RIDGE_KERNELS as RIDGE_KERNELS,
     KernelGradientDescent as KernelGradientDescent,
     KernelRidge as KernelRidge,
     KernelSmoother as KernelSmoother,
     NearestNeighbours as NearestNeighbours,
 )
-from .least_squares import LeastSquares as LeastSquares
+from .least_squares import (
+    ConjugateGradients as ConjugateGradients,
+    LeastSquares as LeastSquares,
+    PrincipalComponents as PrincipalComponents,
+)
 from .ranges import Range as Range
 from .second_order import Newton as Newton, PreconditionedGradientDescent as PreconditionedGradientDescent
 from .sequences import (
@@ -20,7 +31,7 @@ from .sequences import (
     PairSums as PairSums,
     RecursiveLeastSquares as RecursiveLeastSquares,
 )
-from .sparse import Lasso as Lasso
+from .sparse import ElasticNet as ElasticNet, Lasso as Lasso
 from .spectra import (
     Optimum as Optimum,
     Preconditioner as Preconditioner,
@@ -30,4 +41,10 @@ from .spectra import (
     spectral_mse as spectral_mse,
 )
 from .summed import Summed as Summed
+from .transformed import (
+    Clipped as Clipped,
+    OnFeatures as OnFeatures,
+    Standardised as Standardised,
+    squares as squares,
+)
 from .tuning import Tuned as Tuned, tune as tune, tune_spectral as tune_spectral

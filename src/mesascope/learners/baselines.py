@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from torch import nn
 
+from mesascope.errors import require_number
+from mesascope.learners.ranges import Range
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
 
-__all__ = ["Averaging", "Mean", "Zero"]
+__all__ = ["Averaging", "Constant", "LastLabel", "Mean", "Zero"]
 
 
 @register("learner", "zero", free={})
@@ -18,6 +20,30 @@ class Zero(nn.Module):
     def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
         check_inputs(context, xq)
         return 0 * xq[..., :1].expand(*xq.shape[:-1], context.y.shape[-1])
+
+
+@register("learner", "constant", free={"value": Range(-10.0, 10.0, "linear")})
+class Constant(nn.Module):
+    """Predicts ``value`` for every query."""
+
+    def __init__(self, value: float) -> None:
+        super().__init__()
+        self.value = require_number("value", value)
+
+    def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
+        return self.value + Zero()(context, xq)
+
+    def extra_repr(self) -> str:
+        return f"value={self.value:g}"
+
+
+@register("learner", "last-label", free={})
+class LastLabel(nn.Module):
+    """Predicts the target of the context's last pair for every query (0 for an empty context)."""
+
+    def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
+        check_inputs(context, xq)
+        return context.y[..., -1:, :].sum(-2, keepdim=True) + Zero()(context, xq)
 
 
 @register("learner", "mean", free={})

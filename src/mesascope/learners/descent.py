@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import nn
@@ -17,6 +18,7 @@ __all__ = [
     "GradientDescent",
     "GradientDescentPlusPlus",
     "Rows",
+    "filters",
     "require_precision",
     "size_at",
     "step_sizes",
@@ -137,6 +139,27 @@ class GradientDescent(GradientDescentPlusPlus):
     ) -> None:
         super().__init__(steps, eta, 0.0, w0, token_clip)
         self.gamma = None
+
+
+def filters(
+    spectra: Float[Tensor, "*batch d"], n: int, etas: Iterable[Tensor], gammas: Iterable[Tensor] | None
+) -> tuple[Float[Tensor, "*several d"], Float[Tensor, "*several d"]]:
+    """Gain h and residual r = 1 - lambda h of GD++ from zero weights, at eigenvalues lambda of C = X^T X / n.
+
+    Its prediction is x_q^T h(C) X^T Y / n. With g = r = 1 and h = 0 before the first step and c = g^2, a step does
+    h <- h + eta c r, r <- r (1 - eta lambda c) and g <- g (1 - n gamma lambda c).
+
+    Args:
+        etas, gammas: step sizes, in the order of the steps; each broadcasts against ``spectra``.
+    """
+    gain, residual, stretch = torch.zeros_like(spectra), torch.ones_like(spectra), torch.ones_like(spectra)
+    for eta, gamma in zip(etas, itertools.repeat(None) if gammas is None else gammas, strict=False):
+        squared = stretch.square()
+        gain = gain + eta * squared * residual
+        residual = residual * (1 - eta * spectra * squared)
+        if gamma is not None:
+            stretch = stretch * (1 - n * gamma * spectra * squared)
+    return gain, residual
 
 
 def step_sizes(name: str, value: float | Sequence[float], steps: int) -> nn.Parameter:

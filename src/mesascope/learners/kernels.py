@@ -7,22 +7,27 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import nn
 
-from mesascope.errors import refuse, require_callable, require_choice, require_count, require_instance, require_number
+from mesascope.errors import refuse, require_callable, require_choice, require_count, require_number
 from mesascope.learners.descent import GradientDescent, require_precision
 from mesascope.learners.least_squares import solved
 from mesascope.learners.ranges import Range
+from mesascope.learners.transformed import featured
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
 
-__all__ = ["KERNELS", "KernelGradientDescent", "KernelRidge", "KernelSmoother", "NearestNeighbours"]
+__all__ = ["KERNELS", "RIDGE_KERNELS", "KernelGradientDescent", "KernelRidge", "KernelSmoother", "NearestNeighbours"]
 
 
-def distances(xq: Float[Tensor, "*batch m dx"], x: Float[Tensor, "*batch n dx"]) -> Float[Tensor, "*batch m n"]:
-    """|x_q - x_i|, each from its difference: from products, as torch takes it by default from 26 rows on, inputs far
-    from 0 lose their digits."""
+def distances(
+    xq: Float[Tensor, "*batch m dx"], x: Float[Tensor, "*batch n dx"], power: float = 2.0
+) -> Float[Tensor, "*batch m n"]:
+    """|x_q - x_i| in the norm of a ``power``, each from its difference.
+
+    From products, as torch takes Euclidean ones by default from 26 rows on, inputs far from 0 lose their digits.
+    """
     require_precision(x)
-    return torch.cdist(xq, x, compute_mode="donot_use_mm_for_euclid_dist")
+    return torch.cdist(xq, x, power, compute_mode="donot_use_mm_for_euclid_dist")
 
 
 # The logarithm of each kernel k(x_q, x_i), from both inputs and the bandwidth h: (*batch, m, n).
@@ -30,6 +35,14 @@ KERNELS: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {
     "gaussian": lambda xq, x, h: -distances(xq, x).square() / (2 * h * h),
     "laplace": lambda xq, x, h: -distances(xq, x) / h,
     "exponential": lambda xq, x, h: xq @ x.mT / h,
+}
+# Kernels of `KernelRidge`: k(x_q, x_i) from the same.
+RIDGE_KERNELS: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {
+    "gaussian": lambda xq, x, h: KERNELS["gaussian"](xq, x, h).exp(),
+    "laplace": lambda xq, x, h: KERNELS["laplace"](xq, x, h).exp(),
+    "manhattan": lambda xq, x, h: (-distances(xq, x, 1.0) / h).exp(),
+    "quadratic": lambda xq, x, h: (1 + xq @ x.mT / (h * h)) ** 2,
+    "cubic": lambda xq, x, h: (1 + xq @ x.mT / (h * h)) ** 3,
 }
 
 
@@ -64,13 +77,25 @@ class KernelSmoother(nn.Module):
 
 @register("learner", "kernel-ridge", free={"ridge": Range(1e-3, 10.0, "log"), "bandwidth": Range(0.2, 20.0, "log")})
 class KernelRidge(nn.Module):
-    """The function that minimises sum_i (f(x_i) - y_i)^2 + ridge |f|^2 in the space of a kernel of `KernelSmoother`.
+    """The function that minimises sum_i (f(x_i) - y_i)^2 + ridge |f|^2 in the space of a kernel.
 
     Predicts k(x_q, X) (K + ridge I)^{-1} Y, the posterior mean of a Gaussian process with noise of variance ``ridge``;
-    0 from an empty context. scikit-learn's ``KernelRidge(alpha=ridge, kernel="rbf", gamma=1 / (2 bandwidth^2))``.
+    0 from an empty context.
+
+    ============  =========================  ====================================================
+    ``kernel``    k(x_q, x_i)                scikit-learn's ``KernelRidge(alpha=ridge, ...)``
+    ============  =========================  ====================================================
+    gaussian      exp(-|x_q - x_i|^2 / 2h^2)  ``kernel="rbf", gamma=1 / (2 h^2)``
+    laplace       exp(-|x_q - x_i| / h)
+    manhattan     exp(-|x_q - x_i|_1 / h)     ``kernel="laplacian", gamma=1 / h``
+    quadratic     (1 + x_q . x_i / h^2)^2     ``kernel="poly", degree=2, gamma=1 / h^2``
+    cubic         (1 + x_q . x_i / h^2)^3     ``kernel="poly", degree=3, gamma=1 / h^2``
+    ============  =========================  ====================================================
 
     Args:
-        kernel: gaussian or laplace.
+        kernel: one of the table.
+        ridge: variance of the noise.
+        bandwidth: h.
 
     Raises:
         NumericalError: the factorisation broke down (a ridge below rounding).
@@ -82,7 +107,7 @@ class KernelRidge(nn.Module):
 
     def __init__(self, kernel: str = "gaussian", ridge: float = 1.0, bandwidth: float = 1.0) -> None:
         super().__init__()
-        require_choice("kernel", kernel, ("gaussian", "laplace"))
+        require_choice("kernel", kernel, RIDGE_KERNELS)
         ridge = require_number("ridge", ridge, above=0)
         bandwidth = require_number("bandwidth", bandwidth, above=0)
         self.kernel, self.ridge, self.bandwidth = kernel, ridge, bandwidth
@@ -93,7 +118,7 @@ class KernelRidge(nn.Module):
         return self._kernel(xq, context.x) @ weights
 
     def _kernel(self, one: Tensor, other: Tensor) -> Tensor:
-        return KERNELS[self.kernel](one, other, self.bandwidth).exp()
+        return RIDGE_KERNELS[self.kernel](one, other, self.bandwidth)
 
     def extra_repr(self) -> str:
         return f"kernel={self.kernel!r}, ridge={self.ridge:g}, bandwidth={self.bandwidth:g}"
@@ -101,24 +126,38 @@ class KernelRidge(nn.Module):
 
 @register("learner", "nearest-neighbours", free={"k": Range(1, 10, "integer")})
 class NearestNeighbours(nn.Module):
-    """The mean of the targets of the ``k`` inputs nearest to the query, by Euclidean distance."""
+    """The mean of the targets of the ``k`` inputs nearest to the query.
 
-    def __init__(self, k: int = 3) -> None:
+    Args:
+        k: number of neighbours.
+        metric: euclidean, or manhattan for sums of absolute differences.
+        weights: uniform, or distance for weights 1 / |x_q - x_i|: neighbours at distance 0 then have all the weight.
+    """
+
+    def __init__(self, k: int = 3, metric: str = "euclidean", weights: str = "uniform") -> None:
         super().__init__()
-        k = require_count("k", k)
-        self.k = k
+        require_choice("metric", metric, _POWERS)
+        require_choice("weights", weights, ("uniform", "distance"))
+        self.k, self.metric, self.weights = require_count("k", k), metric, weights
 
     def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
         check_inputs(context, xq)
         n = context.x.shape[-2]
         if n < self.k:
             refuse("context", f"have at least k = {self.k} pairs", n, "use a smaller k")
-        nearest = distances(xq, context.x).topk(self.k, dim=-1, largest=False).indices
-        chosen = torch.zeros(*xq.shape[:-1], n, dtype=xq.dtype, device=xq.device).scatter(-1, nearest, 1 / self.k)
-        return chosen @ context.y
+        far, nearest = distances(xq, context.x, _POWERS[self.metric]).topk(self.k, dim=-1, largest=False)
+        weights = torch.ones_like(far)
+        if self.weights == "distance":
+            there = far == 0
+            weights = torch.where(there.any(-1, keepdim=True), there.to(far), 1 / far)
+        weights = weights / weights.sum(-1, keepdim=True)
+        return xq.new_zeros(*xq.shape[:-1], n).scatter(-1, nearest, weights) @ context.y
 
     def extra_repr(self) -> str:
-        return f"k={self.k}"
+        return f"k={self.k}, metric={self.metric!r}, weights={self.weights!r}"
+
+
+_POWERS = {"euclidean": 2.0, "manhattan": 1.0}
 
 
 @register(
@@ -164,11 +203,4 @@ class KernelGradientDescent(nn.Module):
 
     def _featured(self, context: Context, xq: Tensor) -> tuple[Context, Tensor]:
         check_inputs(context, xq)
-        return Context(self._features(context.x), context.y), self._features(xq)
-
-    def _features(self, x: Float[Tensor, "*batch rows dx"]) -> Float[Tensor, "*batch rows df"]:
-        features = self.features(x)
-        require_instance("features(x)", features, Tensor)
-        if features.shape[:-1] != x.shape[:-1]:
-            refuse("features(x)", f"have one row for each of x {tuple(x.shape)}", tuple(features.shape), "map each row")
-        return features
+        return Context(featured(self.features, context.x), context.y), featured(self.features, xq)

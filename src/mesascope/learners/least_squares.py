@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from mesascope.errors import NumericalError, require_number
+from mesascope.errors import ArgumentError, NumericalError, require_count, require_number
 from mesascope.learners.descent import require_precision
 from mesascope.learners.ranges import Range
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
 
-__all__ = ["LeastSquares", "solved"]
+__all__ = ["ConjugateGradients", "LeastSquares", "PrincipalComponents", "solved"]
 
 
 @register("learner", "least-squares", free={"ridge": Range(1e-4, 100.0, "log")})
@@ -61,8 +61,68 @@ def solved(
     )
     failed = int((info != 0).sum())
     if failed:
+        if not bool(torch.isfinite(gram).all()):
+            raise ArgumentError(
+                "context.x must hold finite numbers, but holds others: remove the tasks that have them."
+            )
         raise NumericalError(
             f"the factorisation of a Gram matrix + ridge I must succeed, but broke down in {failed} of {info.numel()} "
             f"contexts at ridge {ridge:g}: use a larger ridge or float64."
         )
     return torch.cholesky_solve(target, factor)
+
+
+@register("learner", "principal-components", free={"count": Range(1, 10, "integer")})
+class PrincipalComponents(nn.Module):
+    """Least squares on the ``count`` directions of the largest singular values of X, or on all if there are fewer."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.count = require_count("count", count)
+
+    def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
+        check_inputs(context, xq)
+        x, y = context
+        require_precision(x)
+        left, sizes, right = torch.linalg.svd(x, full_matrices=False)
+        left, sizes, right = left[..., : self.count], sizes[..., : self.count], right[..., : self.count, :]
+        zero = sizes <= max(x.shape[-2:]) * torch.finfo(x.dtype).eps * sizes[..., :1]
+        inverse = torch.where(zero, 0.0, 1 / sizes)
+        return xq @ (right.mT @ (inverse[..., None] * (left.mT @ y)))
+
+    def extra_repr(self) -> str:
+        return f"count={self.count}"
+
+
+@register("learner", "conjugate-gradients", free={"steps": Range(1, 6, "integer")})
+class ConjugateGradients(nn.Module):
+    """``steps`` steps of conjugate gradients on 1/2 sum_i |W x_i - y_i|^2 from W = 0, a target at a time.
+
+    W is the minimum over the span of X^T y, (X^T X) X^T y, ..., (X^T X)^{k-1} X^T y: partial least squares of k
+    components on inputs and targets without their means, and least squares of minimum norm after rank(X) steps. A task
+    whose gradient is 0 but for rounding takes no more steps.
+
+    Source: Hestenes and Stiefel (1952); for partial least squares, Wold et al. (1984).
+    """
+
+    def __init__(self, steps: int) -> None:
+        super().__init__()
+        self.steps = require_count("steps", steps, least=0)
+
+    def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
+        check_inputs(context, xq)
+        x, y = context
+        weights, gradient = torch.zeros_like(x.mT @ y), x.mT @ y
+        direction, size = gradient, gradient.square().sum(-2, keepdim=True)
+        least = size * (max(x.shape[-2:]) * torch.finfo(x.dtype).eps) ** 2
+        for _ in range(self.steps):
+            curved = x.mT @ (x @ direction)
+            slope = (direction * curved).sum(-2, keepdim=True)
+            step = torch.where(size > least, size / slope, 0.0)
+            weights, gradient = weights + step * direction, gradient - step * curved
+            before, size = size, gradient.square().sum(-2, keepdim=True)
+            direction = gradient + torch.where(before > least, size / before, 0.0) * direction
+        return xq @ weights
+
+    def extra_repr(self) -> str:
+        return f"steps={self.steps}"

@@ -12,7 +12,7 @@ from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
 
-__all__ = ["Lasso"]
+__all__ = ["ElasticNet", "Lasso"]
 
 _MOST_SWEEPS = 10_000
 # Bends of a path, over the number of weights.
@@ -46,10 +46,12 @@ class Lasso(nn.Module):
         check_inputs(context, xq)
         (x, y), n = context, max(context.x.shape[-2], 1)
         gram, correlation = x.mT @ x / n, x.mT @ y / n
-        return xq @ self._minimum(gram, correlation)
+        return xq @ self.minimum(gram, correlation)
 
-    def _minimum(self, gram: Tensor, correlation: Tensor) -> Tensor:
-        """Weights ``(*batch, dx, dy)``."""
+    def minimum(
+        self, gram: Float[Tensor, "*batch dx dx"], correlation: Float[Tensor, "*batch dx dy"]
+    ) -> Float[Tensor, "*batch dx dy"]:
+        """Weights from X^T X / n and X^T Y / n."""
         if not correlation.numel():
             return correlation
         weights = self._path(gram[..., None, :, :], correlation.mT).mT
@@ -136,3 +138,25 @@ class Lasso(nn.Module):
 
     def extra_repr(self) -> str:
         return f"alpha={self.alpha:g}"
+
+
+@register("learner", "elastic-net", free={"alpha": Range(1e-3, 1.0, "log"), "share": Range(0.05, 1.0, "linear")})
+class ElasticNet(nn.Module):
+    """The weights that minimise 1/(2n) |Y - X W^T|^2 + alpha (share |W|_1 + (1 - share)/2 |W|^2), without intercept.
+
+    scikit-learn's ``ElasticNet(alpha, l1_ratio=share, fit_intercept=False)``. Raises as `Lasso` does.
+    """
+
+    def __init__(self, alpha: float, share: float = 0.5) -> None:
+        super().__init__()
+        self.alpha = require_number("alpha", alpha, above=0)
+        self.share = require_number("share", share, above=0, most=1)
+
+    def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
+        check_inputs(context, xq)
+        (x, y), n = context, max(context.x.shape[-2], 1)
+        ridge = self.alpha * (1 - self.share) * torch.eye(x.shape[-1]).to(x)
+        return xq @ Lasso(self.alpha * self.share).minimum(x.mT @ x / n + ridge, x.mT @ y / n)
+
+    def extra_repr(self) -> str:
+        return f"alpha={self.alpha:g}, share={self.share:g}"

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeGuard
 import torch
 
 from mesascope.errors import refuse, require_choice, require_count, require_instance
-from mesascope.learners.descent import GradientDescentPlusPlus
+from mesascope.learners.descent import GradientDescentPlusPlus, filters
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import LinearRegression
 from mesascope.tasks.asking import drawn
@@ -101,9 +101,9 @@ def spectral_mse(
 ) -> Float[Tensor, " contexts"]:
     """Mean squared error of a descent learner for each context, averaged over teachers, noise and queries.
 
-    With g = r = 1 before the first step and c = lambda g^2, a step does r <- r (1 - eta c) and g <- g (1 - N gamma c);
+    With the gain h and the residual r of `filters`,
 
-        mse = s^2 sum_j [ w^2 r(lambda_j)^2 + (sigma^2 / N) (1 - r(lambda_j))^2 / lambda_j ].
+        mse = s^2 sum_j [ w^2 r(lambda_j)^2 + (sigma^2 / N) lambda_j h(lambda_j)^2 ].
 
     Holds for w0 = 0, no token clip, and queries with independent centred coordinates of variance s^2.
     """
@@ -112,19 +112,12 @@ def spectral_mse(
     if learner.w0 is not None or learner.token_clip is not None:
         refuse("learner", "start from zero weights and clip nothing for its spectral loss", learner, "use `tune`")
     variance, _ = _centred_moments(family)
-    stretch, residual = torch.ones_like(spectra), torch.ones_like(spectra)
     etas = learner.eta.expand(learner.steps)
-    gammas = torch.zeros_like(etas) if learner.gamma is None else learner.gamma.expand(learner.steps)
-    for eta, gamma in zip(etas, gammas, strict=True):
-        current = spectra * stretch.square()
-        residual = residual * (1 - eta * current)
-        stretch = stretch * (1 - family.n_context * gamma * current)
+    gammas = None if learner.gamma is None else learner.gamma.expand(learner.steps)
+    gain, residual = filters(spectra, family.n_context, etas, gammas)
     mse = family.w_scale**2 * residual.square().sum(-1)
     if family.noise:
-        # (1 - r)^2 / lambda has the limit 0 where lambda is 0: such directions see no label.
-        gain = (1 - residual).square() / spectra.clamp_min(torch.finfo(spectra.dtype).tiny)
-        gain = torch.where(spectra > 0, gain, torch.zeros_like(gain))
-        mse = mse + family.noise**2 / family.n_context * gain.sum(-1)
+        mse = mse + family.noise**2 / family.n_context * (spectra * gain.square()).sum(-1)
     return variance * mse
 
 

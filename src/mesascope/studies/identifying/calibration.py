@@ -41,7 +41,10 @@ DECIMALS = 3
 NOISES = (0.0, 0.01, 0.1)
 # Tasks of each condition.
 COUNTS = (8, 24)
-SENSES = ("none of the candidates", "approximates on the family's own tasks", "approximates", "runs")
+SENSES = (
+    "none of the candidates", "approximates on the family's own tasks", "approximates", "runs",
+    "not measured well enough",
+)  # fmt: skip
 # Trials between two saves.
 PART = 20
 
@@ -211,7 +214,7 @@ def _trial(lab: Lab, seed: int, index: int) -> dict[str, Any]:
 def _outcome(
     found: Identification, truth: int, parameters: dict[str, Any], known: dict[str, Candidate]
 ) -> dict[str, Any]:
-    left = [name in found.names for name in PLANTED]
+    left = [name not in found.standing.ruled_out for name in PLANTED]
     error = math.nan
     if truth >= 0 and left[truth] and parameters and not known[PLANTED[truth]].own_sizes:
         fitted = found.parameters(PLANTED[truth])

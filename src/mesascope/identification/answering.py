@@ -1,0 +1,105 @@
+"""Answers of learners to tasks under several conditions, and the differences of answers."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from mesascope.adapters.calls import UnusableModelError
+from mesascope.errors import MesascopeError
+from mesascope.identification.verdict import EXACT, FARTHEST
+from mesascope.lenses.needs import called
+from mesascope.shapes import Float, Tensor
+from mesascope.tasks import Context, Episode, Learner
+from mesascope.tasks.asking import check_answer
+
+__all__ = [
+    "LARGEST",
+    "Answers",
+    "answers",
+    "bounded",
+    "grouped",
+    "joined",
+    "sizes",
+    "squared_differences",
+    "variances",
+]
+
+# Predictions (tasks, m, dy) by condition; conditions that a learner cannot answer are missing.
+Answers = Mapping[str, Float[Tensor, "tasks m dy"]]
+# Answers beyond this explode: sums of their squares are infinite.
+LARGEST = 1e150
+# Smallest number that is divided by.
+_TINY = float(torch.finfo(torch.float64).tiny)
+
+
+def answers(learner: Learner, tasks: Mapping[str, Episode], partly: bool = False) -> dict[str, Tensor]:
+    """What a learner predicts under each condition, in float64, but for those that it refuses or where it explodes.
+
+    Args:
+        partly: keep conditions where answers to some tasks explode.
+    """
+    found = {}
+    for names in grouped(tasks).values():
+        together = joined([tasks[name] for name in names])
+        try:
+            with torch.no_grad(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of estimators that do not converge: what they predict is compared
+                predicted = called(learner, together.context, together.xq)
+            answer = check_answer(learner, predicted, together.yq.shape).double()
+        except UnusableModelError:
+            raise
+        except (MesascopeError, ValueError):
+            continue
+        parts = answer.split([len(tasks[name].xq) for name in names])
+        found |= {name: part for name, part in zip(names, parts, strict=True) if partly or bool(bounded(part).all())}
+    return {name: found[name] for name in tasks if name in found}
+
+
+def bounded(*answers: Float[Tensor, "tasks m dy"]) -> Tensor:
+    """True for tasks with numbers below `LARGEST` alone."""
+    return torch.stack([(one.abs() < LARGEST).flatten(1).all(1) for one in answers]).all(0)
+
+
+def grouped(tasks: Mapping[str, Episode]) -> dict[tuple[int, ...], list[str]]:
+    """Conditions whose tasks have one shape, which are asked in one call."""
+    found: dict[tuple[int, ...], list[str]] = {}
+    for name, episode in tasks.items():
+        found.setdefault((*episode.context.x.shape[1:], *episode.xq.shape[1:]), []).append(name)
+    return found
+
+
+def joined(episodes: Sequence[Episode]) -> Episode:
+    """All tasks of episodes of one shape: copies, which a learner may write into."""
+    contexts, queries, targets = zip(*episodes, strict=True)
+    x, y = zip(*contexts, strict=True)
+    return Episode(Context(torch.cat(x), torch.cat(y)), torch.cat(queries), torch.cat(targets))
+
+
+def sizes(tasks: Mapping[str, Episode], seen: Answers) -> dict[str, Tensor]:
+    """By condition and task, what squared differences are divided by.
+
+    The variance of predictions, of the task or the mean of all tasks, whichever is larger.
+    """
+    found = {name: variances(tasks[name], predicted) for name, predicted in seen.items()}
+    return {name: torch.maximum(one, one.mean()) for name, one in found.items()}
+
+
+def variances(tasks: Episode, predicted: Float[Tensor, "tasks m dy"]) -> Float[Tensor, " tasks"]:
+    """Mean square of each task's predictions less the mean of all.
+
+    At least `EXACT` times the variance of labels, below which predictions are constant but for rounding.
+    """
+    own, labels = (
+        (part - part.mean((0, 1))).square().mean((-2, -1)) for part in (predicted.double(), tasks.context.y.double())
+    )
+    return own.clamp_min(max(EXACT * float(labels.mean()), _TINY))
+
+
+def squared_differences(
+    one: Float[Tensor, "tasks m dy"], other: Float[Tensor, "tasks m dy"], size: Float[Tensor, " tasks"]
+) -> Float[Tensor, " tasks"]:
+    """Mean squared difference of predictions over ``size``; `FARTHEST` at most, whatever explodes."""
+    return ((one - other).square().mean((-2, -1)) / size).clamp_max(FARTHEST)

@@ -1,0 +1,252 @@
+"""Candidates compared with a learner: fitted, tested on other tasks, and ordered by paired differences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+
+from mesascope.identification.answering import answers, sizes, squared_differences, variances
+from mesascope.identification.candidate import Candidate
+from mesascope.identification.conditions import OWN
+from mesascope.identification.fitting import KEPT, Fit, fits
+from mesascope.identification.seen import Seen
+from mesascope.identification.verdict import EXACT, FARTHEST, Difference, Row, Share, difference, standing
+from mesascope.measurement import Measurement
+from mesascope.shapes import Float, Tensor
+from mesascope.tasks import Episode
+
+__all__ = ["Compared", "Levels", "compared", "in_order", "shares"]
+
+# Tasks that candidates are tried on first.
+_SCREEN = 16
+# Numbers that are rounded to a resolution are within this share of it.
+_HALF = 0.5 + 1e-6
+# Standard errors by which a candidate must be farther than the nearest to come after it whatever its parameters.
+_ERRORS = 3.0
+
+
+class Levels(NamedTuple):
+    """Bounds and error rates of the verdicts.
+
+    Args:
+        tolerance: the largest difference of an approximation.
+        out: error rate for ruling out the true algorithm.
+        naming: error rate for naming one false candidate: that of any, over the number of candidates.
+    """
+
+    tolerance: float
+    out: float
+    naming: float
+
+
+class Measured(NamedTuple):
+    """A difference, and the value of each task behind it."""
+
+    difference: Difference
+    values: Float[Tensor, " tasks"]
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A candidate's row, and what it was made from.
+
+    Args:
+        fitted: to all conditions, or to the family's own tasks if these ruled it out; ``own`` is that of the latter.
+        measured: by condition, on tasks that nothing was fitted to; empty if the family's own tasks ruled it out.
+    """
+
+    candidate: Candidate
+    row: Row
+    fitted: Fit
+    own: Fit
+    measured: Mapping[str, Measured]
+
+    @property
+    def score(self) -> float:
+        """Distance for ordering: mean over conditions of the difference and its standard error."""
+        differences = [self.row.own_difference] if not self.measured else self.row.differences.values()
+        scores = [one.mean.value + float(torch.tensor(one.mean.stderr).nan_to_num(FARTHEST)) for one in differences]
+        return sum(scores) / len(scores)
+
+
+def compared(candidate: Candidate, seen: Seen, levels: Levels) -> Compared:
+    """Fit a candidate to a few of the family's own tasks, to all of them, to a few of each condition, and to all.
+
+    The comparison ends where the candidate is far: what it is fitted to flatters it, so one that is beyond the bound
+    there is ruled out with the less error. A half of ``levels.out`` is for these three looks, and a half for all
+    conditions together.
+    """
+    look, bound = levels._replace(out=levels.out / 6), max(levels.tolerance, EXACT)
+    near: list[Fit] = []
+    tasks_each = len(seen.fit[OWN])
+    counts = sorted({_most(candidate, min(_SCREEN, tasks_each)), _most(candidate, tasks_each)})
+    for most in counts:
+        few, tasks = {OWN: seen.fit[OWN][:most]}, {OWN: seen.tasks["fit"][OWN].part(0, most)}
+        near = fits(candidate, tasks, few, near, anew=not near)
+        own = near[0]
+        flattered = _on_fitted(candidate, own, tasks[OWN], few[OWN], seen, look).difference
+        if flattered.low > bound:
+            found = _tested(candidate, own, seen, OWN, look, most).difference
+            alone = Difference(found.mean, max(found.low, flattered.low), max(found.high, flattered.low))
+            return Compared(candidate, _row(candidate, own, own, {OWN: alone}, alone, True), own, own, {})
+    half = levels._replace(out=levels.out / 2)
+    alone = _tested(candidate, own, seen, OWN, half, tasks_each).difference
+    if candidate.costly and alone.high > bound:  # not shown to be equal where it is asked first
+        return Compared(candidate, _row(candidate, own, own, {OWN: alone}, alone, True), own, own, {})
+    near = near[:1] if candidate.most_tasks else near
+    anew = len(near) == KEPT and float(seen.noise[OWN].mean()) > 0  # then other numbers of steps may be as near
+    for most in counts:
+        few = {name: one[:most] for name, one in seen.fit.items()}
+        tasks = {name: one.part(0, most) for name, one in seen.tasks["fit"].items()}
+        near, anew = fits(candidate, tasks, few, near, anew), False
+        best, last = near[0], most == counts[-1]
+        level = levels._replace(out=(half.out if last else look.out) / len(seen.test))
+        measured: dict[str, Measured] = {}
+        for name in seen.test:
+            measured[name] = _tested(candidate, best, seen, name, level, most)
+            if candidate.most_tasks and measured[name].difference.low > bound:  # others would take long
+                break
+        out = any(one.difference.low > bound for one in measured.values())
+        if out:
+            break
+    differences = {name: one.difference for name, one in measured.items()}
+    row = _row(candidate, best, own, differences, alone, not last or len(measured) < len(seen.test))
+    return Compared(candidate, row, best, own, measured)
+
+
+def _row(
+    candidate: Candidate, best: Fit, own: Fit, differences: Mapping[str, Difference], alone: Difference, screened: bool
+) -> Row:
+    return Row(candidate.name, candidate.family, best.parameters, differences, own.parameters, alone, screened=screened)
+
+
+def _most(candidate: Candidate, tasks: int) -> int:
+    return min(candidate.most_tasks or tasks, tasks)
+
+
+def _on_fitted(
+    candidate: Candidate, fitted: Fit, tasks: Episode, answer: Tensor, seen: Seen, levels: Levels
+) -> Measured:
+    """The difference on the tasks that a candidate was fitted to."""
+    size = sizes({OWN: tasks}, {OWN: answer})[OWN]
+    noise = torch.full_like(size, float(seen.noise[OWN].mean()))
+    return _less_noise(candidate, fitted, tasks, answer, size, noise, seen.resolution, levels)
+
+
+def _tested(
+    candidate: Candidate, fitted: Fit, seen: Seen, name: str, levels: Levels, most: int | None = None
+) -> Measured:
+    """The difference under one condition on tasks that nothing was fitted to, so many of them at most."""
+    most = most or _most(candidate, len(seen.size[name]))
+    answer, size, noise = (part[name][:most] for part in (seen.test, seen.size, seen.noise))
+    tasks = seen.tasks["test"][name].part(0, most)
+    return _less_noise(candidate, fitted, tasks, answer, size, noise, seen.resolution, levels)
+
+
+def _less_noise(
+    candidate: Candidate,
+    fitted: Fit,
+    tasks: Episode,
+    seen: Float[Tensor, "tasks m dy"],
+    size: Float[Tensor, " tasks"],
+    noise: Float[Tensor, " tasks"],
+    resolution: float,
+    levels: Levels,
+) -> Measured:
+    """The difference less the noise of the learner and, unless both have drawn alike, of the candidate.
+
+    Answers that are the candidate's predictions to rounding show no difference. The noise of a candidate that draws at
+    random counts twice where the learner does not differ from call to call: a learner that runs the same algorithm has
+    drawn once and for all. The rest may then be negative, where the learner is nearer to the candidate's mean than
+    another draw is; that is a difference too.
+    """
+    answered = answers(fitted.learner, {"": tasks})
+    if not answered:
+        values = torch.full_like(size, FARTHEST)
+        return Measured(Difference(Measurement(FARTHEST, 0.0, len(size)), FARTHEST, FARTHEST), values)
+    raw = squared_differences(seen, answered[""], size)
+    found = difference(raw, noise, levels.out, levels.naming)
+    if resolution and bool(((seen - answered[""]).abs() <= _HALF * resolution).all()):
+        return Measured(Difference(found.mean, min(found.low, 0.0), 0.0), raw - noise)
+    if candidate.draws is None or found.high < levels.tolerance:
+        return Measured(found, raw - noise)
+    other = answers(candidate.draws(seed=1, **fitted.parameters), {"": tasks})[""]
+    own = squared_differences(other, answered[""], size) / 2
+    noise = noise + own * (2 if noise.mean() < own.mean() / 2 else 1)
+    found = difference(raw, noise, levels.out, levels.naming)
+    if found.mean.value < 0:
+        mean, reach = Measurement(-found.mean.value, found.mean.stderr, found.mean.n), found.high - found.mean.value
+        found = Difference(mean, mean.value - reach, mean.value + reach)
+    return Measured(found, (raw - noise).abs())
+
+
+def in_order(found: Sequence[Compared], tolerance: float) -> list[Compared]:
+    """Named candidates, then undecided ones, then those ruled out; in each group the nearest first.
+
+    Of those named, the ones that are not farther than the nearest by more than their error come in the order of the
+    number of their parameters.
+    """
+    left = standing([one.row for one in found], tolerance)
+    places = dict.fromkeys(left.ruled_out, 2) | dict.fromkeys(left.undecided, 1)
+    order = sorted(found, key=lambda one: (places.get(one.row.candidate, 0), not one.measured, one.score))
+    named = [one for one in order if one.row.candidate in left.names]
+    if named:
+        near = [one for one in named if _as_near(one, named[0])]
+        order = [*sorted(near, key=lambda one: (one.row.numbers, one.score)),
+                 *(one for one in order if one not in near)]  # fmt: skip
+    return order
+
+
+def _as_near(one: Compared, nearest: Compared) -> bool:
+    behind = paired(one.measured, nearest.measured)
+    return behind is None or behind.value - _ERRORS * behind.stderr <= EXACT
+
+
+def paired(one: Mapping[str, Measured], other: Mapping[str, Measured]) -> Measurement | None:
+    """Difference of ``one`` less that of ``other`` on the same tasks, mean over conditions; None if they share none.
+
+    Conditions distort the same tasks, so that their errors add up in full.
+    """
+    names = [name for name in other if name in one]
+    if not names or len(names) < len(other):
+        return None
+    parts = []
+    for name in names:
+        most = min(len(one[name].values), len(other[name].values))
+        parts.append(Measurement.of(one[name].values[:most] - other[name].values[:most]))
+    mean, error = (sum(getattr(part, field) for part in parts) / len(parts) for field in ("value", "stderr"))
+    return Measurement(mean, error, min(part.n for part in parts))
+
+
+def shares(found: Sequence[Compared], seen: Seen) -> tuple[Share, ...]:
+    """The nearest member of each family on the family's own tasks, the nearest family first.
+
+    Shares are E |f - a|^2 less noise over the variance of predictions; their difference from the nearest is paired.
+    """
+    tasks, answer = seen.tasks["test"][OWN], seen.test[OWN]
+    variance = variances(tasks, answer)
+    noise = seen.noise[OWN] * seen.size[OWN]
+    best: dict[str, Compared] = {}
+    for one in sorted(found, key=lambda one: one.row.own_difference.mean.value):
+        best.setdefault(one.row.family, one)
+    left = {}
+    for name, one in best.items():
+        most = _most(one.candidate, len(answer))
+        predicted = answers(one.own.learner, {"": tasks.part(0, most)}).get("")
+        raw = variance[:most] * FARTHEST if predicted is None else (answer[:most] - predicted).square().mean((-2, -1))
+        left[name] = (raw - noise[:most]).clamp_max(FARTHEST * float(variance.mean()))
+    shares_ = {name: Measurement.ratio(one, variance[: len(one)]) for name, one in left.items()}
+    order = sorted(shares_, key=lambda name: shares_[name].value)
+    nearest = left[order[0]]
+
+    def behind(name: str) -> Measurement | None:
+        most = min(len(left[name]), len(nearest))
+        return Measurement.ratio(left[name][:most] - nearest[:most], variance[:most]) if name != order[0] else None
+
+    return tuple(
+        Share(name, best[name].row.candidate, best[name].row.own_parameters, shares_[name], behind(name))
+        for name in order
+    )

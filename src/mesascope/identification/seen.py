@@ -1,0 +1,129 @@
+"""A learner's answers to the tasks of `identify`, each asked for once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from mesascope.adapters.calls import UnusableModelError
+from mesascope.adapters.text import REASONS
+from mesascope.errors import ArgumentError, MesascopeError
+from mesascope.identification.answering import LARGEST, Answers, answers, bounded, sizes
+from mesascope.identification.conditions import OWN
+from mesascope.lenses.needs import called
+from mesascope.progress import tracked
+from mesascope.shapes import Tensor
+from mesascope.streams import stream
+from mesascope.tasks import Episode, Learner
+from mesascope.tasks.asking import check_answer, label
+
+__all__ = ["LEAST", "Seen"]
+
+# Fewest tasks of a condition that give an interval.
+LEAST = 8
+
+
+class Seen:
+    """A learner's answers, to fit to, to test on, and once more to measure their noise.
+
+    Answers to the same tasks differ if the learner draws at random. Where it computes in single precision, inputs of
+    the second call differ by rounding, so that the noise includes what rounding does.
+
+    Args:
+        tasks: by part (``fit`` and ``test``) and condition, in float64.
+        seed: of the rounding.
+
+    Attributes:
+        fit, test: predictions ``(tasks, m, dy)`` by condition; ``tasks`` are the answered ones.
+        size: variance of predictions, by condition and test task, as in `sizes`.
+        noise: variance of answers from call to call over ``size``, by condition and test task.
+        missed: by condition, what was not answered.
+        asked: number of predictions.
+    """
+
+    def __init__(self, learner: Learner, tasks: Mapping[str, Mapping[str, Episode]], seed: int) -> None:
+        self.dtype = _precision(learner, tasks["fit"][OWN].part(0, 1))
+        read = getattr(learner, "as_written", lambda episode: episode)
+        own = {part: {name: read(one.to(self.dtype)) for name, one in some.items()} for part, some in tasks.items()}
+        draw = stream(seed, "identify-rounding")
+        again = {
+            name: _rounded_otherwise(one, draw) if self.dtype == torch.float32 else one
+            for name, one in own["test"].items()
+        }
+        asking = iter(tracked((own["fit"], own["test"], again), "rounds of questions"))
+        fitting = answers(learner, next(asking), partly=True)
+        self._require_answers(learner, fitting)  # before the learner is asked for the rest, which may be paid for
+        first, second = (answers(learner, part, partly=True) for part in asking)
+        self.tasks: dict[str, dict[str, Episode]] = {"fit": {}, "test": {}}
+        self.fit: dict[str, Tensor] = {}
+        self.test: dict[str, Tensor] = {}
+        self.noise: dict[str, Tensor] = {}
+        self.missed: dict[str, str] = {}
+        self.resolution: float = getattr(learner, "resolution", 0.0)
+        for name in own["test"]:
+            if not all(name in one for one in (fitting, first, second)):
+                self.missed[name] = "the learner does not answer its contexts"
+                continue
+            fit, test = bounded(fitting[name]), bounded(first[name], second[name])
+            kept, all_ = int(fit.sum() + test.sum()), len(fit) + len(test)
+            if kept < all_:
+                self.missed[name] = f"{kept} of {all_} tasks were answered by numbers"
+            if min(fit.sum(), test.sum()) < LEAST:
+                continue
+            for part, mask in (("fit", fit), ("test", test)):
+                self.tasks[part][name] = own[part][name].to(torch.float64).map(lambda one, mask=mask: one[mask])
+            self.fit[name], self.test[name] = fitting[name][fit], first[name][test]
+            differing = (first[name] - second[name])[test].square().mean((-2, -1)) / 2
+            self.noise[name] = differing + self.resolution**2 / 12
+        if OWN not in self.test:
+            self._require_answers(learner, {})
+        self.size = sizes(self.tasks["test"], self.test)
+        # Noise beyond the size of a task hides all of it, and no more.
+        self.noise = {name: one / torch.maximum(one, self.size[name]) for name, one in self.noise.items()}
+        asked = [*own["fit"].values(), *own["test"].values(), *again.values()]
+        self.asked = sum(episode.yq[..., 0].numel() for episode in asked)
+
+    def _require_answers(self, learner: Learner, given: Answers) -> None:
+        """Raise if fewer than `LEAST` of the family's own tasks have finite answers."""
+        found = int(bounded(given[OWN]).sum()) if OWN in given else 0
+        if found >= LEAST:
+            return
+        counts = learner.table()[0] if hasattr(learner, "unread") else {}
+        why = ", ".join(f"{count} {reason}" for reason, count in counts.items() if reason in REASONS and count)
+        read = f": of {counts['asked']} answers {counts['read']} were numbers ({why})" if counts else ""
+        remedy = (
+            "choose another format or a larger budget"
+            if counts
+            else "mend it, choose another family, or a larger budget"
+        )
+        raise ArgumentError(
+            f"a learner must answer {LEAST} of the family's own tasks with finite numbers below {LARGEST:g}, but "
+            f"{label(learner)} answers {found}{read}: {remedy}."
+        )
+
+
+def _precision(learner: Learner, task: Episode) -> torch.dtype:
+    """Double where the learner takes it."""
+    errors: list[MesascopeError] = []
+    for dtype in (torch.float64, torch.float32):
+        try:
+            own = task.to(dtype)
+            check_answer(learner, called(learner, own.context, own.xq), own.yq.shape)
+        except UnusableModelError:
+            raise
+        except MesascopeError as error:
+            errors.append(error)
+        else:
+            return dtype
+    raise next((one for one in errors if not isinstance(one, TypeError)), errors[0])
+
+
+def _rounded_otherwise(tasks: Episode, generator: torch.Generator) -> Episode:
+    """Every number moved to one next to it."""
+
+    def moved(part: Tensor) -> Tensor:
+        signs = torch.randint(0, 2, part.shape, generator=generator).to(part) * 2 - 1
+        return part * (1 + torch.finfo(part.dtype).eps * signs)
+
+    return tasks.map(moved)
