@@ -132,9 +132,8 @@ class Identification(Tabular):
         row = self._row(self.names[0]) if self.names else self.rows[0]
         bound = EXACT if self.standing.kind == RUNS else self.tolerance
         beyond = sorted((one.mean.value, name) for name, one in row.differences.items() if one.low > bound)
-        reach = " to ".join(
-            f"{_percent(value)} {_under(name)}" for value, name in dict.fromkeys([*beyond[:1], *beyond[-1:]])
-        )
+        ends = [*beyond[:1], *beyond[1:][-1:]]
+        reach = " to ".join(f"{_percent(value)} {_under(name)}" for value, name in ends)
         found = f"It departs from {row.candidate} by {reach}." if beyond else ""
         open_ = [name for name, one in row.differences.items() if one.low <= bound <= one.high]
         if self.standing.kind == OWN_TASKS and open_:

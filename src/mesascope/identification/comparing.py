@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -18,10 +19,12 @@ from mesascope.measurement import Measurement
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Episode
 
-__all__ = ["Compared", "Levels", "compared", "in_order", "shares"]
+__all__ = ["Compared", "Levels", "compared", "in_order", "shares", "told_by_draws"]
 
 # Tasks that candidates are tried on first.
 _SCREEN = 16
+# Half the error rate is for so many looks.
+_LOOKS = 8
 # Numbers that are rounded to a resolution are within this share of it.
 _HALF = 0.5 + 1e-6
 # Standard errors by which a candidate must be farther than the nearest to come after it whatever its parameters.
@@ -76,10 +79,10 @@ def compared(candidate: Candidate, seen: Seen, levels: Levels) -> Compared:
     """Fit a candidate to a few of the family's own tasks, to all of them, to a few of each condition, and to all.
 
     The comparison ends where the candidate is far: what it is fitted to flatters it, so one that is beyond the bound
-    there is ruled out with the less error. A half of ``levels.out`` is for these three looks, and a half for all
-    conditions together.
+    there is ruled out with the less error. A half of ``levels.out`` is for these three looks and that of
+    `told_by_draws`, and a half for all conditions together.
     """
-    look, bound = levels._replace(out=levels.out / 6), max(levels.tolerance, EXACT)
+    look, bound = levels._replace(out=levels.out / _LOOKS), max(levels.tolerance, EXACT)
     near: list[Fit] = []
     tasks_each = len(seen.fit[OWN])
     counts = sorted({_most(candidate, min(_SCREEN, tasks_each)), _most(candidate, tasks_each)})
@@ -181,6 +184,41 @@ def _less_noise(
         mean, reach = Measurement(-found.mean.value, found.mean.stderr, found.mean.n), found.high - found.mean.value
         found = Difference(mean, mean.value - reach, mean.value + reach)
     return Measured(found, (raw - noise).abs())
+
+
+def told_by_draws(found: Sequence[Compared], seen: Seen, levels: Levels) -> list[Compared]:
+    """Rule out candidates that draw at random if the learner is nearer to another candidate than their draws are.
+
+    A learner that runs such a candidate has drawn once, so that it is as far from any other algorithm as another draw.
+    The nearest candidate that does not draw is that other.
+    """
+    fixed = [one for one in found if one.candidate.draws is None]
+    if not fixed:
+        return list(found)
+    nearest = min(fixed, key=lambda one: one.row.own_difference.mean.value)
+    return [
+        _told_by_draws(one, nearest, seen, levels)
+        if one.candidate.draws and not one.row.beyond(levels.tolerance) and not one.row.within(levels.tolerance)
+        else one
+        for one in found
+    ]
+
+
+def _told_by_draws(one: Compared, nearest: Compared, seen: Seen, levels: Levels) -> Compared:
+    tasks, answer, size = seen.tasks["test"][OWN], seen.test[OWN], seen.size[OWN]
+    assert one.candidate.draws is not None
+    draw, other = (
+        answers(learner, {"": tasks}).get("")
+        for learner in (one.candidate.draws(seed=1, **one.own.parameters), nearest.own.learner)
+    )
+    if draw is None or other is None:
+        return one
+    nearer = squared_differences(draw, other, size) - squared_differences(answer, other, size)
+    found = difference(nearer, torch.zeros_like(nearer), levels.out / _LOOKS, by_bets=False)
+    if found.low <= levels.tolerance:
+        return one
+    row = dataclasses.replace(one.row, differences={OWN: found}, own_difference=found, screened=True)
+    return dataclasses.replace(one, row=row, measured={})
 
 
 def in_order(found: Sequence[Compared], tolerance: float) -> list[Compared]:

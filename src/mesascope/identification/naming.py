@@ -7,12 +7,13 @@ from typing import Any, NamedTuple
 
 import torch
 
+from mesascope.adapters.text import TextLearner
 from mesascope.errors import refuse, require_count, require_number
 from mesascope.identification.answer import Identification
 from mesascope.identification.behaviour import Behaviour, asked_for_behaviour, behaviour_of, controls, untrained
 from mesascope.identification.candidate import Candidate, require_candidates
 from mesascope.identification.catalogue import candidates as catalogue
-from mesascope.identification.comparing import Compared, Levels, compared, in_order, shares
+from mesascope.identification.comparing import Compared, Levels, compared, in_order, shares, told_by_draws
 from mesascope.identification.conditions import OWN, SHUFFLED, battery
 from mesascope.identification.likeness import Likeness, apart, likeness
 from mesascope.identification.seen import LEAST, Seen
@@ -106,7 +107,7 @@ def identify(
     return Identification(
         learner=name,
         seed=seed,
-        answers=tuple(learner.table()) if hasattr(learner, "unread") else (),
+        answers=tuple(learner.table()) if isinstance(learner, TextLearner) else (),
         rows=tuple(one.row for one in found),
         shares=shares(found, seen),
         noise={one: Measurement.of(noise) for one, noise in seen.noise.items()},
@@ -128,7 +129,7 @@ def _all(chosen: Sequence[Candidate], seen: Seen, levels: Levels) -> list[Compar
     found = [compared(one, seen, levels) for one in tracked(cheap, "candidates")]
     if not any(one.row.within(EXACT) for one in found):
         found += [compared(one, seen, levels) for one in tracked(costly, "costly candidates")]
-    return found
+    return told_by_draws(found, seen, levels)
 
 
 class _Watched(NamedTuple):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 
 from mesascope.adapters.calls import UnusableModelError
-from mesascope.adapters.text import REASONS
+from mesascope.adapters.text import REASONS, TextLearner
 from mesascope.errors import ArgumentError, MesascopeError
 from mesascope.identification.answering import LARGEST, Answers, answers, bounded, sizes
 from mesascope.identification.conditions import OWN
@@ -89,7 +89,7 @@ class Seen:
         found = int(bounded(given[OWN]).sum()) if OWN in given else 0
         if found >= LEAST:
             return
-        counts = learner.table()[0] if hasattr(learner, "unread") else {}
+        counts = learner.table()[0] if isinstance(learner, TextLearner) else {}
         why = ", ".join(f"{count} {reason}" for reason, count in counts.items() if reason in REASONS and count)
         read = f": of {counts['asked']} answers {counts['read']} were numbers ({why})" if counts else ""
         remedy = (

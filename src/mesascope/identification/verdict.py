@@ -168,7 +168,12 @@ def _others(
 
 
 def difference(
-    raw: Float[Tensor, " tasks"], noise: Float[Tensor, " tasks"], level: float, naming: float | None = None
+    raw: Float[Tensor, " tasks"],
+    noise: Float[Tensor, " tasks"],
+    level: float,
+    naming: float | None = None,
+    *,
+    by_bets: bool = True,
 ) -> Difference:
     """Mean of ``raw - noise`` over tasks, with confidence bounds.
 
@@ -179,14 +184,17 @@ def difference(
 
     The upper bound, by Student's t, is below the true mean with probability ``naming`` (``level`` if None), and
     infinite where there is no standard error.
+
+    Args:
+        by_bets: False for ``raw`` that may be negative.
     """
     mean = Measurement.of(raw - noise)
     by_t, high = mean.value, math.inf
     if math.isfinite(mean.stderr):
         by_t -= float(stats.t.isf(level / 2, mean.n - 1)) * mean.stderr
         high = mean.value + float(stats.t.isf(naming or level, mean.n - 1)) * mean.stderr
-    by_bets = _betting_bound(raw.double().numpy(), level / 2) - 2 * float(noise.mean())
-    return Difference(mean, max(by_t, by_bets), high)
+    bets = _betting_bound(raw.double().numpy(), level / 2) - 2 * float(noise.mean()) if by_bets else -math.inf
+    return Difference(mean, max(by_t, bets), high)
 
 
 def _betting_bound(draws: np.ndarray, level: float) -> float:
