@@ -28,10 +28,11 @@ make = InContextRegressorConfig(TransformerConfig(width=3, init_scale=0.1)).buil
 
 @pytest.fixture(autouse=True)
 def at_a_keyboard():
-    """Ctrl-C interrupts, also where a shell started the tests in the background and had it ignored."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Ctrl-C interrupts, also where a shell started the tests in the background; SIGTERM, as on the command line."""
+    before = {one: signal.signal(one, signal.default_int_handler) for one in (signal.SIGINT, signal.SIGTERM)}
     yield
-    signal.signal(signal.SIGINT, before)
+    for one, handler in before.items():
+        signal.signal(one, handler)
 
 
 class Linears(nn.Module):
@@ -56,13 +57,13 @@ class Memory:
         return self.saved
 
 
-def pressing(at, times=1):
-    """An observer that presses Ctrl-C at a step."""
+def pressing(at, times=1, number=signal.SIGINT):
+    """An observer that presses Ctrl-C at a step, or sends another signal."""
 
     def observe(step, metrics):
         if step == at:
             for _ in range(times):
-                signal.raise_signal(signal.SIGINT)
+                signal.raise_signal(number)
 
     return observe
 
@@ -80,14 +81,27 @@ def test_an_interrupted_training_keeps_what_it_has():
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_an_interrupted_training_with_checkpoints_ends_as_if_nothing_had_been_once_resumed():
+@pytest.mark.parametrize(("number", "times"), [(signal.SIGINT, 1), (signal.SIGTERM, 1), (signal.SIGTERM, 2)])
+def test_an_interrupted_training_with_checkpoints_ends_as_if_nothing_had_been_once_resumed(number, times, capsys):
+    """SIGTERM comes twice where `make` or `timeout` passes it on."""
     memory = Memory()
     with pytest.raises(KeyboardInterrupt):
-        train(make, FAMILY, PLAN, checkpoints=memory, observe=pressing(4))
+        train(make, FAMILY, PLAN, checkpoints=memory, observe=pressing(4, times, number))
     assert memory.saved[0] == 5
+    assert signal.getsignal(number) is signal.default_int_handler
     resumed = train(make, FAMILY, PLAN, checkpoints=memory)
+    assert capsys.readouterr().err == "training: continues after step 5 of 9, its last checkpoint\n"
     assert torch.equal(weights(resumed), weights(train(make, FAMILY, PLAN)))
     assert resumed.history == train(make, FAMILY, PLAN).history
+
+
+def test_a_killed_training_loses_a_minute_of_work_at_most(monkeypatch):
+    """Steps of 25 seconds: the third since the last checkpoint is saved, whatever `checkpoint_every`."""
+    seconds, saved, memory = itertools.count(0.0, 25.0), [], Memory()
+    monkeypatch.setattr("mesascope.training.loop.monotonic", lambda: next(seconds))
+    monkeypatch.setattr(Memory, "save", lambda self, step, tensors: saved.append(step))
+    train(make, FAMILY, PLAN, checkpoints=memory)
+    assert saved == [0, 3, 6, 9]
 
 
 def test_checkpoints_of_ones_own_are_kept_in_a_folder(tmp_path):
@@ -151,7 +165,8 @@ def test_a_log_has_a_line_each_tenth_with_the_time_left(clock, capsys):
     assert [line.partition(", loss ")[0] for line in lines] == [f"training: step {step} of 100" for step in steps]
     ends = [line.split(", ")[-1] for line in lines]
     assert ends[0].startswith("loss ")
-    assert ends[1:] == [*(f"{minutes} min left" for minutes in (17, 15, 13, 11, 9, 7, 6, 4, 2)), "took 17 min"]
+    left = "17 min", "15 min", "13 min", "11 min", "8 min 31 s", "6 min 47 s", "5 min 5 s", "3 min 23 s", "1 min 42 s"
+    assert ends[1:] == [*(f"{one} left" for one in left), "took 17 min"]
 
 
 def test_work_of_unknown_length_shows_a_line_each_time_its_duration_has_doubled(clock, capsys):

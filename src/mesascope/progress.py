@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -13,7 +14,7 @@ from weakref import WeakSet
 from rich.console import Console
 from rich.progress import BarColumn, Progress as Bar, TextColumn
 
-__all__ = ["Progress", "tracked"]
+__all__ = ["Progress", "tell", "tracked"]
 
 P = TypeVar("P", bound="Progress")
 T = TypeVar("T")
@@ -77,8 +78,7 @@ class Progress:
         if terminal:
             self._draw(done, text)
         else:
-            with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
-                print(f"{self.name}: {text}", file=sys.stderr, flush=True)
+            tell(f"{self.name}: {text}")
 
     def _text(self, done: int, elapsed: float, note: str) -> str:
         parts = [f"{self.unit}{done:,}" + (f" of {self.total:,}" if self.total else ""), *filter(None, [note])]
@@ -111,6 +111,13 @@ def tracked(items: Iterable[T], name: str, total: int | None = None) -> Iterator
             progress.update(done)
 
 
+def tell(line: str) -> None:
+    """Print a line about progress on standard error."""
+    if not _is_silent():
+        with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
+            print(line, file=sys.stderr, flush=True)
+
+
 def _is_silent() -> bool:
     return (
         sys.stderr is None
@@ -120,12 +127,12 @@ def _is_silent() -> bool:
 
 
 def _duration(seconds: float) -> str:
-    """Two units at most, rounded up.
+    """Two units at most, rounded up: seconds count below ten minutes.
 
-    >>> _duration(0.2), _duration(59.5), _duration(61), _duration(3700)
-    ('1 s', '60 s', '2 min', '1 h 2 min')
+    >>> _duration(0.2), _duration(60), _duration(86), _duration(901), _duration(3700)
+    ('1 s', '1 min', '1 min 26 s', '16 min', '1 h 2 min')
     """
-    if seconds <= 60:
-        return f"{-int(-seconds // 1)} s"
-    minutes = -int(-seconds // 60)
-    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+    whole = math.ceil(seconds)
+    minutes = whole // 60 if whole < 600 else math.ceil(whole / 60)
+    counts = {"h": minutes // 60, "min": minutes % 60, "s": whole % 60 if whole < 600 else 0}
+    return " ".join(f"{count} {unit}" for unit, count in counts.items() if count) or "1 s"
