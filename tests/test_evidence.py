@@ -60,7 +60,7 @@ def test_every_replicate_must_be_inside():
         (numbers([*FIVE, *FIVE], 0.01).reshape(5, 2), {}, "worst of 5 seeds x 2 cases"),
         (np.stack([FIVE, FIVE + 2], 1), {"quantifier": "mean"}, "worst of 2 cases; 1 of 2 outside"),
         (FIVE + 2, {"quantifier": "mean"}, ""),
-        (FIVE + 2, {"quantifier": "exact", "about": "algorithms", "over": "sizes"},
+        (FIVE + 2, {"quantifier": "exact", "exact_because": "read", "over": "sizes"},
          "first outside of 5 sizes; 5 of 5 outside"),
         (numbers([2.0], 0.01), {"at_least": 1}, ""),
     ],
