@@ -15,7 +15,7 @@ from mesascope.errors import ArgumentError, ArgumentTypeError, MesascopeError, N
 from mesascope.lenses import per_task_errors
 from mesascope.meta import MAML, MetaLearner
 from mesascope.nets import InContextRegressorConfig, TransformerConfig
-from mesascope.progress import tracked
+from mesascope.progress import part_of, tracked
 from mesascope.runs.checkpoints import TrainingCheckpoints
 from mesascope.streams import stream
 from mesascope.tasks import Context, Episode, LinearRegression
@@ -172,6 +172,16 @@ def test_a_log_has_a_line_each_tenth_with_the_time_left(clock, capsys):
 def test_work_of_unknown_length_shows_a_line_each_time_its_duration_has_doubled(clock, capsys):
     assert len(list(tracked(iter(range(100)), "items"))) == 100
     assert capsys.readouterr().err.splitlines() == [f"items: {count}" for count in (1, 2, 4, 8, 16, 32, 64)]
+
+
+def test_work_that_is_part_of_a_measurement_names_it_and_is_silent_where_it_ends_soon(clock, capsys, monkeypatch):
+    with part_of("measuring weights"):
+        list(tracked(range(3), "parts"))
+    assert capsys.readouterr().err.splitlines()[0] == "measuring weights: parts: 1 of 3, 20 s left"
+    seconds = itertools.count(0.0, 1.0)
+    monkeypatch.setattr("mesascope.progress.monotonic", lambda: next(seconds))
+    list(tracked(range(5), "parts"))
+    assert capsys.readouterr().err == ""
 
 
 def test_progress_within_progress_does_not_mix(clock, capsys):

@@ -14,7 +14,7 @@ from weakref import WeakSet
 from rich.console import Console
 from rich.progress import BarColumn, Progress as Bar, TextColumn
 
-__all__ = ["Progress", "tell", "tracked"]
+__all__ = ["Progress", "part_of", "tell", "tracked"]
 
 P = TypeVar("P", bound="Progress")
 T = TypeVar("T")
@@ -24,14 +24,17 @@ _QUIET, _EVERY = 3.0, 0.5
 
 # The progress that is shown, one at a time.
 _SHOWN: WeakSet[Progress] = WeakSet()
+# Names of the work that it is part of.
+_PART_OF: list[str] = []
 
 
 class Progress:
     """Progress of one piece of work, with the time left as soon as there is a pace to estimate it from.
 
     A terminal shows a bar. A notebook, file or pipe gets a line each tenth or, if the total is unknown, each time the
-    duration has doubled. Nothing is shown in the first three seconds, while other progress is shown, in processes of a
-    distributed training other than the first, or if the environment variable MESASCOPE_PROGRESS is 0.
+    duration has doubled. Nothing is shown in the first three seconds, of what ends in three more, while other progress
+    is shown, in processes of a distributed training other than the first, or if the environment variable
+    MESASCOPE_PROGRESS is 0.
 
     Args:
         name: of the work.
@@ -41,7 +44,7 @@ class Progress:
     """
 
     def __init__(self, name: str, total: int | None = None, *, unit: str = "", stays: bool = False) -> None:
-        self.name, self.total, self.unit, self.stays = name, total, unit, stays
+        self.name, self.total, self.unit, self.stays = ": ".join([*_PART_OF, name]), total, unit, stays
         self.pace: float | None = None  # seconds an item
         self._last, self._tenth = 0.0, 0
         self._bar: Any = None
@@ -69,11 +72,12 @@ class Progress:
             due = elapsed - self._last >= _EVERY or done == self.total
         else:
             due = tenth > self._tenth or not self._last or (self.total is None and elapsed >= 2 * self._last)
-        if not due or (done == self.total and not self._last):  # the end alone is no news
+        pace = elapsed / (done - self._first) if done > self._first else None
+        ends = self.total is not None and (pace or _QUIET) * (self.total - done) < _QUIET
+        if not due or (ends and not self._last):  # the end alone is no news
             return
         _SHOWN.add(self)
-        self._last, self._tenth = elapsed, tenth
-        self.pace = elapsed / (done - self._first) if done > self._first else None
+        self._last, self._tenth, self.pace = elapsed, tenth, pace
         text = self._text(done, elapsed, note() if note else "")
         if terminal:
             self._draw(done, text)
@@ -109,6 +113,16 @@ def tracked(items: Iterable[T], name: str, total: int | None = None) -> Iterator
         for done, item in enumerate(items, 1):
             yield item
             progress.update(done)
+
+
+@contextlib.contextmanager
+def part_of(work: str) -> Iterator[None]:
+    """Name all progress within as part of this work."""
+    _PART_OF.append(work)
+    try:
+        yield
+    finally:
+        _PART_OF.pop()
 
 
 def tell(line: str) -> None:

@@ -44,11 +44,12 @@ class RunStudy:
     """Folder of a run to continue; stands alone, as everything else is read from its config.json."""
 
     def __call__(self) -> None:
+        study, settings = registered("study")[self.study], self.settings
+        print(study.question, flush=True)  # before torch is imported, which takes a while
         from mesascope.studies import new_run, resume_run, run_study
         from mesascope.training import keep_freed_memory
 
         keep_freed_memory()
-        study, settings = registered("study")[self.study], self.settings
         if self.resume is None:
             run = new_run(
                 study, self.preset, settings, seed=self.seed, device=self.device, out=self.out,
@@ -61,7 +62,7 @@ class RunStudy:
                     f"--resume must name a run of {study.name}, but {self.resume} is one of {found.name}: "
                     f"{_resume_command(run)}."
                 )
-        print(f"{study.question}\nrun directory: {run.path}\ndevice: {run.config['device']}", flush=True)
+        print(f"run directory: {run.path}\ndevice: {run.config['device']}", flush=True)
         try:
             records = run_study(study, settings, run)
         except (KeyboardInterrupt, OSError) as stop:

@@ -48,7 +48,7 @@ def print_claims(records: Sequence[Mapping[str, Any]], console: Console, title: 
     """One row a claim; on a narrow terminal, one paragraph."""
     widths = {
         "measured, with its interval at 99.9\N{NO-BREAK SPACE}%": _width(24, map(measured_text, records), records, "measures"),
-        "bound": max((len(record["bound"]) for record in records), default=0),
+        "bound": _width(5, (record["bound"] for record in records), (), ""),
         "reported": _width(14, (), records, "reported"),
         "verdict": _width(14, (), records, "reason"),
     }

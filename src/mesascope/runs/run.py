@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import shlex
@@ -43,9 +44,12 @@ class Run:
 
     def __init__(self, path: Path, config: dict[str, Any]) -> None:
         self.path, self.config = path, config
-        self.results = Results(
-            path / "results", [config.get("settings"), config.get("seed")], config.get("defined_in", "")
-        )
+
+    @functools.cached_property
+    def results(self) -> Results:
+        """The stages."""
+        decides = [self.config.get("settings"), self.config.get("seed")]
+        return Results(self.path / "results", decides, self.config.get("defined_in", ""))
 
     @classmethod
     def create(cls, path: str | Path, kind: str, config: Mapping[str, Any]) -> Run:
@@ -150,8 +154,8 @@ class Run:
                 return from_file(own)
             except MesascopeError as error:
                 raise RunDirectoryError(
-                    f"{file} must name a study that can be imported here, but does not ({str(error).rstrip('.')}): "
-                    "pass another file to mesascope run FILE.py:STUDY --resume."
+                    f"{file} must name a study that can be imported here, but {str(error).rpartition(': ')[0]}: store "
+                    f"the place where it is now by mesascope run FILE.py:STUDY --resume {shlex.quote(str(self.path))}."
                 ) from None
         study = registered("study").get(config["study"]) if config["kind"] == "study" else None
         if study is None:
@@ -160,6 +164,13 @@ class Run:
                 "mesascope run FILE.py:STUDY."
             )
         return study
+
+    def move_study(self, place: str) -> None:
+        """Store the new ``path.py:NAME`` of its study; one within the run is not read from there later."""
+        if place not in ("", self.config.get("defined_in")) and self.path.resolve() not in Path(place).parents:
+            self.config["defined_in"] = place
+            write_json(self.path / "config.json", self.config)
+            vars(self).pop("results", None)  # whose code is the study's, too
 
     @property
     def settings(self) -> Any:

@@ -108,6 +108,7 @@ def run_study(study: Study, settings: Any, run: Run) -> Verdicts:
 
     try:
         with run.lock():
+            run.move_study(study.defined_in)
             if run.is_complete:
                 _tell_of_lost_networks(run)
             else:
@@ -197,9 +198,15 @@ def _require_preset(study: Study, run: Run) -> None:
 def changed_settings(study: Study, run: Run) -> list[str]:
     """How the settings of a run differ from those of its preset, ``name value (preset's)`` each."""
     _require_preset(study, run)
-    ours, own = _flat(to_record(study.presets[run.config["preset"]])), _flat(run.config["settings"])
-    names = dict.fromkeys([*own, *ours])
-    return [f"{name} {own.get(name)} ({ours.get(name)})" for name in names if own.get(name) != ours.get(name)]
+    found = differences(run.config["settings"], to_record(study.presets[run.config["preset"]]))
+    return [f"{name} {own} ({ours})" for name, own, ours in found]
+
+
+def differences(own: Any, other: Any) -> list[tuple[str, Any, Any]]:
+    """The fields in which two records differ, by dotted name, with the value of each."""
+    mine, theirs = _flat(own), _flat(other)
+    names = dict.fromkeys([*mine, *theirs])
+    return [(name, mine.get(name), theirs.get(name)) for name in names if mine.get(name) != theirs.get(name)]
 
 
 def _flat(record: Any, prefix: str = "") -> dict[str, Any]:
