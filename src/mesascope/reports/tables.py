@@ -47,7 +47,9 @@ def over_text(record: Mapping[str, Any]) -> str:
 def print_claims(records: Sequence[Mapping[str, Any]], console: Console, title: str = "claims") -> None:
     """One row a claim; on a narrow terminal, one paragraph."""
     widths = {
-        "measured, with its interval at 99.9\N{NO-BREAK SPACE}%": _width(24, map(measured_text, records), records, "measures"),
+        "measured, with its interval at 99.9\N{NO-BREAK SPACE}%": _width(
+            24, map(measured_text, records), records, "measures"
+        ),
         "bound": _width(5, (record["bound"] for record in records), (), ""),
         "reported": _width(14, (), records, "reported"),
         "verdict": _width(14, (), records, "reason"),
@@ -133,7 +135,7 @@ def _run_markdown(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     parts = [
         " ".join(f"{mark}{text}{mark}" for mark, text in (("**", _preset_text(first)), ("`", first["command"])) if text)
         + f": [{first['run']}](../{first['run']}), {first['machine']}, {first['seconds'] / 60:.1f} minutes.",
-        *([f"Differs from the paper: {' '.join(first['deviations'])}"] if first["deviations"] else []),
+        *([f"The preset differs from the paper: {' '.join(first['deviations'])}"] if first["deviations"] else []),
     ]
     lines = ["| claim | reported | measured | n | bound | verdict |", "|---|---|---|---|---|---|"]
     for row in rows:
