@@ -98,7 +98,7 @@ CLAIMS = (
     Claim(
         "maml-carries-over", "and so does what MAML learned",
         "points of accuracy above that of the same networks before: mean over seeds of each",
-        ours("whether what was learned is of use there"), _above("maml", "untrained maml"), above(0.0), quantifier="mean",
+        ours("its use there"), _above("maml", "untrained maml"), above(0.0), quantifier="mean",
         premises=("learns",),
     ),
     *(

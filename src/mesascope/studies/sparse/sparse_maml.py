@@ -124,8 +124,8 @@ CLAIMS = (
         quantifier="mean", premises=("learns",),
     ),
     Claim(
-        "sparse-start-helps", "more closed at the start does better", _points("of the start with most closed above that with fewest"),
-        printed(FIGURE), _above("many-closed", "few-closed"), above(0.0), quantifier="mean", premises=("learns",),
+        "sparse-start-helps", "more closed at the start does better", _points("of most above fewest"), printed(FIGURE),
+        _above("many-closed", "few-closed"), above(0.0), quantifier="mean", premises=("learns",),
     ),
 )  # fmt: skip
 
