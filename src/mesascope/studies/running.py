@@ -12,6 +12,7 @@ from typing import Any
 from mesascope.errors import (
     ArgumentError,
     ArgumentTypeError,
+    MissingPackageError,
     RunDirectoryError,
     require_choice,
     require_count,
@@ -116,7 +117,7 @@ def run_study(study: Study, settings: Any, run: Run) -> Verdicts:
                 count = study.trainings if isinstance(study.trainings, int) else study.trainings(settings)
                 study.measure(Lab(run, settings.seeds, count), settings)
             return _concluded(study, run)
-    except (ArgumentError, ArgumentTypeError):  # what no check of the settings foresaw
+    except (ArgumentError, ArgumentTypeError, MissingPackageError):  # what no check of the settings foresaw
         run.discard_if_new()
         raise
 
