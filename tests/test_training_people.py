@@ -6,6 +6,7 @@ import math
 import signal
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -142,6 +143,17 @@ def test_the_history_has_a_row_for_each_step_and_seed():
     assert trained.history[3]["loss"] == seen[2]["loss"][1].item()
     assert Ensemble(trained.members()).history == []
     assert repr(trained).startswith("Ensemble of 2: InContextRegressor")
+
+
+def test_the_loss_that_is_printed_and_kept_is_half_the_mean_squared_error_as_pages_say():
+    family = LinearRegression(n_context=4, d_in=2)
+    trained = train(make, family, Training(steps=1, batch=50))
+    tasks = family.sample(50, stream(0, "train", 0))
+    errors = per_task_errors(make(stream(0, "init")), tasks)
+    assert trained.history["loss"][0] == pytest.approx(errors.mean().item() / 2)
+    docs = Path(__file__).parents[1] / "docs"
+    for page in ("own-learner.md", "own-transformer.md"):
+        assert "`half_mse`" in (docs / page).read_text()
 
 
 @pytest.fixture

@@ -74,9 +74,9 @@ class Run:
         """Go back to a run; refuse a folder that is not one, is damaged or edited, or is of another schema."""
         path = as_path("the folder of a run", path)
         if os.path.isfile(path):
-            raise RunDirectoryError(
-                f"a run directory must be a folder, but {path} is a file: pass the folder that it is in."
-            )
+            own = (path.parent / "config.json").exists()
+            remedy = f"pass {path.parent}" if own else "pass one that mesascope run made, such as one of those in runs/"
+            raise RunDirectoryError(f"a run directory must be a folder, but {path} is a file: {remedy}.")
         if not os.path.isdir(path):
             raise RunDirectoryError(f"a run directory must exist, but {path} does not: see the folders under runs/.")
         config = read_json(path / "config.json")
