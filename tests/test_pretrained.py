@@ -114,7 +114,9 @@ def test_a_damaged_file_of_a_network_is_named(name, left, tmp_path):
     InContextRegressorConfig(TransformerConfig(4)).build().save_pretrained(tmp_path)
     whole = (tmp_path / name).read_bytes()
     (tmp_path / name).write_bytes({"half": whole[: len(whole) // 2], "none": b""}.get(left, whole[:-4]))
-    with pytest.raises(ArgumentError, match=rf"/{name} must be whole, but is damaged \(.*\): save the network again\.$"):
+    with pytest.raises(
+        ArgumentError, match=rf"/{name} must be whole, but is damaged \(.*\): save the network again\.$"
+    ):
         InContextRegressor.from_pretrained(tmp_path)
 
 

@@ -336,7 +336,9 @@ def test_a_lock_that_cannot_be_written_has_its_own_remedy(run, number, remedy, m
         run.lock().__enter__()
 
 
-@pytest.mark.parametrize("error", [ArgumentError("width must be even, but is 3: pass another."), MissingPackageError("x")])
+@pytest.mark.parametrize(
+    "error", [ArgumentError("width must be even, but is 3: pass another."), MissingPackageError("x")]
+)
 def test_a_new_run_that_is_refused_is_discarded_after_its_lock_is_released(error, tmp_path, monkeypatch):
     """Windows deletes no file that is open."""
     unlink = Path.unlink
