@@ -117,10 +117,12 @@ def test_a_command_that_is_ended_by_a_signal_says_how_to_go_on_as_after_ctrl_c(n
     assert capsys.readouterr().err == said
 
 
-def test_the_first_line_of_a_run_is_its_question_before_anything_is_loaded_or_refused(tmp_path, capsys):
-    (tmp_path / "file").write_text("")
-    assert main(["run", "one-step", "--out", str(tmp_path)]) == 2
-    assert capsys.readouterr().out == f"{registered('study')['one-step'].question}\n"
+def test_a_run_prints_a_line_after_three_seconds_however_slow_its_start(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("mesascope.cli.run._SILENT", 0.05)
+    monkeypatch.setattr("mesascope.studies.new_run", lambda *given, **named: time.sleep(0.5) or given[99])
+    with pytest.raises(IndexError):
+        main(["run", "one-step", "--out", str(tmp_path)])
+    assert capsys.readouterr().err == "loading torch and the study\n"
 
 
 def test_report_and_ledger_read_the_run(finished, tmp_path):

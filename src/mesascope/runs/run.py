@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import os
 import shlex
@@ -44,12 +43,11 @@ class Run:
 
     def __init__(self, path: Path, config: dict[str, Any]) -> None:
         self.path, self.config = path, config
+        self._find_results()
 
-    @functools.cached_property
-    def results(self) -> Results:
-        """The stages."""
+    def _find_results(self) -> None:
         decides = [self.config.get("settings"), self.config.get("seed")]
-        return Results(self.path / "results", decides, self.config.get("defined_in", ""))
+        self.results = Results(self.path / "results", decides, self.config.get("defined_in", ""))
 
     @classmethod
     def create(cls, path: str | Path, kind: str, config: Mapping[str, Any]) -> Run:
@@ -170,7 +168,7 @@ class Run:
         if place not in ("", self.config.get("defined_in")) and self.path.resolve() not in Path(place).parents:
             self.config["defined_in"] = place
             write_json(self.path / "config.json", self.config)
-            vars(self).pop("results", None)  # whose code is the study's, too
+            self._find_results()  # their code is the study's, too
 
     @property
     def settings(self) -> Any:
