@@ -96,6 +96,35 @@ def test_resuming_a_finished_run_changes_nothing(finished):
     assert contents(finished[0]) == before
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_command_that_is_ended_by_a_signal_says_how_to_go_on_as_after_ctrl_c(number, monkeypatch, capsys):
+    def ended(arguments):
+        try:
+            signal.raise_signal(number)
+        except KeyboardInterrupt as stop:
+            stop.add_note("mesascope run x --resume runs/x")
+            raise
+
+    before = signal.signal(number, signal.SIG_DFL)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr("mesascope.cli._run", ended)
+            patch.setattr(signal, "raise_signal", lambda one: signal.getsignal(one)(one, None))
+            assert main(["list"]) == 130
+    finally:
+        signal.signal(number, before)
+    said = "mesascope: the command was interrupted: continue by mesascope run x --resume runs/x.\n"
+    assert capsys.readouterr().err == said
+
+
+def test_a_run_prints_a_line_after_three_seconds_however_slow_its_start(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("mesascope.cli.run._SILENT", 0.05)
+    monkeypatch.setattr("mesascope.studies.new_run", lambda *given, **named: time.sleep(0.5) or given[99])
+    with pytest.raises(IndexError):
+        main(["run", "one-step", "--out", str(tmp_path)])
+    assert capsys.readouterr().err == "loading torch and the study\n"
+
+
 def test_report_and_ledger_read_the_run(finished, tmp_path):
     path, _ = finished
     assert mesascope("report", path).stdout.strip() == str(path / "report.html")

@@ -46,9 +46,27 @@ FIVE = np.array([0.1, 0.2, 0.15, 0.12, 0.18])
 
 
 def test_every_replicate_must_be_inside():
-    assert verdict(numbers(FIVE, 0.01)) == ("holds", "")
-    assert verdict(numbers([*FIVE[:4], 1.2], 0.01)) == ("fails", "")
-    assert verdict(numbers([*FIVE[:4], 0.99], 0.01)) == ("undecided", "its interval crosses the bound")
+    crosses = "its interval crosses the bound; worst of 5 seeds; 1 of 5 across"
+    assert verdict(numbers(FIVE, 0.01)) == ("holds", "worst of 5 seeds")
+    assert verdict(numbers([*FIVE[:4], 1.2], 0.01)) == ("fails", "worst of 5 seeds; 1 of 5 outside")
+    assert verdict(numbers([*FIVE[:4], 0.99], 0.01)) == ("undecided", crosses)
+
+
+@pytest.mark.parametrize(
+    ("values", "changes", "reason"),
+    [
+        (numbers([1.2, *FIVE[:3], 1.1], 0.01), {}, "worst of 5 seeds; 2 of 5 outside"),
+        (numbers([1.1, *FIVE[:3], 1.2], 0.01), {}, "first outside of 5 seeds; 2 of 5 outside"),
+        (numbers([*FIVE, *FIVE], 0.01).reshape(5, 2), {}, "worst of 5 seeds x 2 cases"),
+        (np.stack([FIVE, FIVE + 2], 1), {"quantifier": "mean"}, "worst of 2 cases; 1 of 2 outside"),
+        (FIVE + 2, {"quantifier": "mean"}, ""),
+        (FIVE + 2, {"quantifier": "exact", "exact_because": "read", "over": "sizes"},
+         "first outside of 5 sizes; 5 of 5 outside"),
+        (numbers([2.0], 0.01), {"at_least": 1}, ""),
+    ],
+)  # fmt: skip
+def test_a_number_that_is_one_of_several_says_of_how_many(values, changes, reason):
+    assert verdict(values, **changes)[1] == reason
 
 
 def test_every_corrects_for_the_number_of_replicates_and_cases():
@@ -169,7 +187,7 @@ def test_what_cannot_be_judged_is_undecided_with_its_reason(values, changes, rea
 
 def test_replicates_that_are_all_the_same_may_fail_but_not_hold():
     assert verdict(np.full(5, 2.0), quantifier="mean") == ("fails", "")
-    assert verdict(numbers([2.0] * 5, 0.01)) == ("fails", "")
+    assert verdict(numbers([2.0] * 5, 0.01)) == ("fails", "worst of 5 seeds; 5 of 5 outside")
 
 
 QUANTIFIERS = {
@@ -265,7 +283,7 @@ def test_a_failed_or_undecided_premise_leaves_a_claim_undecided():
     claims = [claim(lambda r: numbers(FIVE, 0.01), premises=("base",)), base]
     records = judge_all(claims, "quick", {})
     assert [record["verdict"] for record in records] == ["undecided", "fails"]
-    assert records[0]["reason"] == "its premise base fails"
+    assert records[0]["reason"] == "its premise base fails; worst of 5 seeds"
     assert records[0]["value"] is not None, "what was measured is still shown"
 
 

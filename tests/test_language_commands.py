@@ -3,13 +3,18 @@
 import json
 import re
 import shutil
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from mesascope.cli import main
+from mesascope.cli.inspection import ATTENTION, LOSS
 from mesascope.errors import ArgumentError
-from mesascope.language import load_language_model, open_corpus, prepare
+from mesascope.language import load_language_model, losses_by_octave, open_corpus, prepare
 from mesascope.language.documents import standard_library
+from mesascope.measurement import Measurement
+from mesascope.streams import stream
 
 TRAIN = (
     "--layers", "softmax, mesa", "--width", "16", "--n-heads", "2", "--mlp", "None", "--context", "24", "--forget",
@@ -124,6 +129,18 @@ def test_a_model_is_inspected_head_by_head_and_drawn(folder, tmp_path, capsys):
     for column in ("copying", "induction", "forget", "ridge", "condition 24"):
         assert column in said.out
     assert {path.suffix for path in (tmp_path / "drawn").iterdir()} >= {".png"}
+
+
+def test_the_figure_of_losses_shows_the_numbers_and_errors_that_evaluate_prints():
+    losses = torch.rand(5, 20, generator=stream(0, "losses"), dtype=torch.float64)
+    printed = {first: Measurement.of(own) for first, own in losses_by_octave(losses).items()}
+    panel = LOSS.panels[0]
+    (line,) = panel.read(SimpleNamespace(losses=losses))
+    assert (list(line.x), line.y) == (list(printed), [one.value for one in printed.values()])
+    assert line.error == [one.stderr for one in printed.values()]
+    assert "one standard error" in panel.title
+    assert "token" in panel.x
+    assert "" not in (ATTENTION.panels.x, ATTENTION.panels.y)
 
 
 def test_a_folder_with_the_tokenizer_of_another_model_is_refused(folder, tmp_path):

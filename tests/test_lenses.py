@@ -40,7 +40,8 @@ from mesascope.nets import InContextRegressorConfig, Products, TransformerConfig
 from mesascope.records import facts
 from mesascope.streams import stream
 from mesascope.tasks import Context, Episode, LinearDynamics, LinearRegression
-from mesascope.testing import examples
+from mesascope.testing import check_learner, examples
+from mesascope.training import Training, train
 
 FAMILY = LinearRegression(n_context=8, d_in=3, d_out=2, n_query=2)
 
@@ -218,6 +219,29 @@ def test_predictions_of_the_wrong_shape_or_not_finite_are_refused(episodes):
 def test_what_is_not_a_learner_is_refused(episodes):
     with pytest.raises(ArgumentTypeError, match=r"a learner must return a torch tensor, but .* returned ndarray"):
         agreement(lambda context, xq: numpy_mean(context, xq).numpy(), Mean(), episodes)
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.long, torch.bool])
+@pytest.mark.parametrize("use", ["compare", "agreement", "tune", "train", "check"])
+def test_predictions_that_are_no_real_floating_point_numbers_are_refused(dtype, use, episodes):
+    class Odd(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.eta = torch.nn.Parameter(torch.ones(()))
+
+        def forward(self, context, xq):
+            return (context.y.mean(-2, keepdim=True) * xq[..., :1] * self.eta).to(dtype)
+
+    ask = {
+        "compare": lambda: compare(Odd(), {"mean": Mean()}, FAMILY, tasks=20),
+        "agreement": lambda: agreement(Mean(), Odd(), episodes),
+        "tune": lambda: tune(Odd(), FAMILY, tasks=20),
+        "train": lambda: train(lambda generator: Odd(), FAMILY, Training(steps=1, batch=4)),
+        "check": lambda: check_learner(Odd()),
+    }
+    said = "predictions must have the queries' dtype|a learner must return real floating-point numbers, but .* returned"
+    with pytest.raises((ArgumentTypeError, AssertionError), match=f"({said}).*{dtype}"):
+        ask[use]()
 
 
 def test_nan_in_the_users_data_is_refused(episodes):

@@ -3,6 +3,7 @@
 import copy
 
 import pytest
+import safetensors.torch
 import torch
 from torch import nn
 from torch.nn.functional import mse_loss
@@ -665,3 +666,20 @@ def test_running_out_of_memory_is_not_tried_again(monkeypatch):
     with pytest.raises(torch.OutOfMemoryError):
         MAML(0.1, 2, loss=mse_loss).outer_loss(model, episode(2))
     assert len(calls) == 1
+
+
+def test_a_learner_around_an_own_module_is_saved_as_the_page_says(tmp_path):
+    def own(method):
+        return MetaLearner(network().float(), method(0.5, 2, loss=mse_loss))
+
+    tasks = episode(2).map(torch.Tensor.float)
+    for method in (MAML, SparseMAML):
+        learner, again = own(method), own(method)
+        with torch.no_grad():
+            for weight in learner.parameters():
+                weight += 0.1
+        learner(tasks.context, tasks.xq)
+        again(tasks.context, tasks.xq)
+        safetensors.torch.save_model(learner, str(tmp_path / "learner"))
+        safetensors.torch.load_model(again, str(tmp_path / "learner"))
+        assert torch.equal(again(tasks.context, tasks.xq), learner(tasks.context, tasks.xq))

@@ -89,9 +89,14 @@ def test_claims_of_an_own_study_that_is_gone_are_those_of_its_run(study_file, ca
     assert "mine.py must be a Python file, but cannot be read" in own[0]["changed"][0]
     assert main(["report", "run"]) == 0
     assert "claims are shown as judged when the run finished" in capsys.readouterr().err
-    with pytest.raises(RunDirectoryError, match="pass another file to mesascope run"):
+    with pytest.raises(RunDirectoryError, match=r"is now by mesascope run FILE\.py:STUDY --resume run\.$"):
         resume_run("run")
+    before = tiny_study.contents("run")
     assert main(["run", f"{study_file.with_name('moved.py')}:STUDY", "--resume", "run"]) == 0
+    assert tiny_study.contents("run") == before
+    assert (open_run("run").settings.tasks, open_run("run").study.name) == (40, "my_study")
+    assert main(["report", "run"]) == 0
+    assert "claims are shown" not in capsys.readouterr().err
 
 
 def test_no_code_that_came_with_a_run_is_run(study_file):

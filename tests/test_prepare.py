@@ -19,7 +19,7 @@ import pyarrow.parquet
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
-from mesascope.errors import ArgumentError
+from mesascope.errors import ArgumentError, MissingPackageError
 from mesascope.language import TextWindows, documents, encoding, open_corpus, prepare, preparing, tokenizing
 from mesascope.language.documents import Piece, Reading, files_of, pieces
 from mesascope.language.shards import ShardWriter
@@ -474,7 +474,16 @@ def test_what_cannot_be_prepared_is_refused_in_a_sentence(change, message, tmp_p
     given = {"paths": [written(tmp_path, "rows.jsonl")], "validation": 0.3} | change
     with pytest.raises(ArgumentError, match=message):
         prepare(out=tmp_path / "out", **given)
-    assert not (tmp_path / "out").exists() or not any((tmp_path / "out").iterdir())
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("package", "name"), [("tokenizers", "rows.jsonl"), ("pyarrow.parquet", "table.parquet")])
+def test_a_missing_package_leaves_no_folder(package, name, tmp_path, monkeypatch):
+    file = written(tmp_path, name)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingPackageError):
+        prepare([file], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_no_text_at_all_is_refused(tmp_path):
@@ -606,7 +615,7 @@ def test_a_full_disk_names_the_file_and_leaves_no_index(kept, tmp_path, monkeypa
     with pytest.raises(OSError, match="No space left") as error:
         prepare([path], tmp_path / "out", validation=0.3)
     assert str(error.value.filename).endswith(".bin")
-    assert not any((tmp_path / "out").iterdir())
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.skipif("MESASCOPE_DATA" not in os.environ, reason="MESASCOPE_DATA is not set")

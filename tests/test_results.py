@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import sys
 from types import ModuleType
 
@@ -16,6 +17,7 @@ from mesascope.evidence.tables import Table
 from mesascope.learners import GradientDescent, LeastSquares, Mean, Tuned
 from mesascope.lenses import agreement, alignment, compare, step_sizes, sweep, weights
 from mesascope.measurement import Measurement
+from mesascope.reports import console, print_claims
 from mesascope.streams import stream
 from mesascope.tasks import Context, LinearRegression
 
@@ -125,8 +127,38 @@ def test_a_table_is_as_wide_as_the_terminal(name, columns, monkeypatch):
     assert max(map(len, table._repr_html_().split("<td>"))) < 600
 
 
+CELLS = [
+    "eta = [0.128, 0.1208, 0.1138, 0.107, 0.1004], gamma = [-0.08351, -8.866]",
+    "preconditioned-gradient-descent, of two steps",
+    "0.999978 [0.999971, 0.999985]",
+    "3.66 ± 0.4 nats, as-near-as-least-squares",
+]
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80, 120])
+def test_cells_break_at_spaces_and_after_commas_and_never_within_a_number_or_a_word(columns, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    words = {*" ".join(CELLS).split()}
+    for cell in CELLS:
+        shown = str(Table([{"name": "x", "value": cell, "more": cell}, {"name": "y", "value": "z", "more": "z"}]))
+        assert {*shown.split()} <= words | {"name", "value", "more", "x", "y", "z"}
+        assert not re.search(r" [-=±]$|[^,]\n +\[", shown, re.MULTILINE)
+
+
+def test_a_table_in_a_file_or_a_pipe_is_as_wide_as_it_needs(monkeypatch, capsys):
+    """Tables of numbers, and those of claims, whose sentences are broken at spaces."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    assert [len(str(Table([{"name": "x", "value": cell}])).splitlines()) for cell in CELLS] == [2] * len(CELLS)
+    long = {**CLAIM, "measures": "a number", "reported": None, "reason": "its premise " + "-".join("abcdefghijklmnop")}
+    print_claims([long], console())
+    shown = sys.stdout.getvalue()
+    assert "0.999978 [0.999971, 0.999985]" in shown
+    assert "-".join("abcdefghijklmnop") in shown
+
+
 def test_claims_are_shown_with_what_decides_them(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("COLUMNS", "100")
     claims = Verdicts([CLAIM, {**CLAIM, "id": "<other>", "verdict": "holds", "reason": ""}])
     assert len(str(claims).splitlines()) < 10
     assert "0.999978 [0.999971, 0.999985]  in [0.999, 1.001]  undecided:" in str(claims)

@@ -16,12 +16,14 @@ from mesascope.tasks import LinearRegression, RotatedDigits
 from mesascope.training import EnsembleState, half_mse
 
 
-def test_a_finished_training_is_taken_over_from_a_run_to_reuse(tmp_path, monkeypatch):
+def test_a_finished_training_is_taken_over_from_a_run_to_reuse(tmp_path, monkeypatch, capsys):
     first = new_run(tiny_study.STUDY, "quick", out=tmp_path / "first")
     run_study(tiny_study.STUDY, tiny_study.Settings(), first)
     second = new_run(tiny_study.STUDY, "paper", out=tmp_path / "second", reuse=tmp_path / "first")
     monkeypatch.setattr(EnsembleState, "update", None)  # no step can be taken
+    monkeypatch.chdir(tmp_path)
     run_study(tiny_study.STUDY, tiny_study.Settings(), second)
+    assert "training layer: taken over from first/checkpoints/layer\n" in capsys.readouterr().err
     for own in ("metrics.jsonl", "checkpoints/layer/8/weights.safetensors", "results/weights.npz"):
         assert (tmp_path / "second" / own).read_bytes() == (tmp_path / "first" / own).read_bytes()
 
@@ -30,11 +32,17 @@ def test_a_training_of_another_record_or_unfinished_is_not_taken_over(tmp_path, 
     first = new_run(tiny_study.STUDY, "quick", out=tmp_path / "first")
     run_study(tiny_study.STUDY, tiny_study.Settings(), first)
     longer = dataclasses.replace(tiny_study.TRAINING, steps=7)
+    why = {
+        "seeds": "seeds is [0, 1] there and [0, 1, 2] here\n",
+        "steps": "training.steps is 8 there and 7 here\n",
+    }
     for name, changes in (("seeds", {"seeds": 3}), ("steps", {"training": longer})):
         settings = dataclasses.replace(tiny_study.Settings(), **changes)
         other = new_run(tiny_study.STUDY, "quick", settings, out=tmp_path / name, reuse=tmp_path / "first")
         run_study(tiny_study.STUDY, settings, other)
-        assert "taken over" not in capsys.readouterr().err
+        said = capsys.readouterr().err
+        assert "taken over" not in said
+        assert f"training layer anew: of {tmp_path}/first/checkpoints/layer, {why[name]}" in said
 
 
 def test_curves_of_a_training_taken_over_must_be_those_that_would_be_logged(tmp_path, capsys):

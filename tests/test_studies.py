@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -97,6 +98,29 @@ def test_studies_state_claims_and_presets():
             assert settings.seeds >= 2
 
 
+# Words that are true of one value of a setting alone.
+TRUE_OF_DEFAULTS = {
+    "shots": "one example",
+    "architecture": "convolution",
+    "dataset": r"characters|digits|clothes",
+    "domains": r"characters|digits|clothes",
+    "x_scale": r"U\(-0\.5|the 0\.5 of",
+    "blocks": "twelve",
+    "few_closed": "tenth",
+    "attention_scale": "hundred times",
+}
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_sentences_and_captions_are_true_whatever_the_settings(name):
+    study = STUDIES[name]
+    shown = [study.question, study.method, *(figure.caption for figure in study.figures)]
+    shown += [text for claim in study.claims for text in (claim.sentence, claim.measures)]
+    for setting in {field.name for preset in study.presets.values() for field in dataclasses.fields(preset)}:
+        words = TRUE_OF_DEFAULTS.get(setting)
+        assert not words or not re.findall(words, " ".join(shown), re.IGNORECASE), setting
+
+
 def test_progress_counts_the_trainings_of_a_study(tiny):
     name, run, _ = tiny
     count = STUDIES[name].trainings
@@ -115,7 +139,9 @@ def test_every_claim_is_judged_with_a_reason_where_it_is_not_decided(tiny):
     assert [record["id"] for record in records] == [claim.id for claim in STUDIES[name].claims]
     for record in records:
         assert record["verdict"] in ("holds", "fails", "undecided")
-        assert bool(record["reason"]) == (record["verdict"] == "undecided")
+        assert record["reason"].startswith(("worst of ", "first outside of ")) or (
+            bool(record["reason"]) == (record["verdict"] == "undecided")
+        )
         assert "must be one of" not in record["reason"], "a reading that asks for what no stage holds"
         assert "must exist, but is missing" not in record["reason"]
         assert "must be a stage of the run" not in record["reason"]

@@ -6,6 +6,7 @@ import math
 import signal
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from mesascope.errors import ArgumentError, ArgumentTypeError, MesascopeError, N
 from mesascope.lenses import per_task_errors
 from mesascope.meta import MAML, MetaLearner
 from mesascope.nets import InContextRegressorConfig, TransformerConfig
-from mesascope.progress import tracked
+from mesascope.progress import part_of, tracked
 from mesascope.runs.checkpoints import TrainingCheckpoints
 from mesascope.streams import stream
 from mesascope.tasks import Context, Episode, LinearRegression
@@ -28,10 +29,11 @@ make = InContextRegressorConfig(TransformerConfig(width=3, init_scale=0.1)).buil
 
 @pytest.fixture(autouse=True)
 def at_a_keyboard():
-    """Ctrl-C interrupts, also where a shell started the tests in the background and had it ignored."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Ctrl-C interrupts, also where a shell started the tests in the background; SIGTERM, as on the command line."""
+    before = {one: signal.signal(one, signal.default_int_handler) for one in (signal.SIGINT, signal.SIGTERM)}
     yield
-    signal.signal(signal.SIGINT, before)
+    for one, handler in before.items():
+        signal.signal(one, handler)
 
 
 class Linears(nn.Module):
@@ -56,13 +58,13 @@ class Memory:
         return self.saved
 
 
-def pressing(at, times=1):
-    """An observer that presses Ctrl-C at a step."""
+def pressing(at, times=1, number=signal.SIGINT):
+    """An observer that presses Ctrl-C at a step, or sends another signal."""
 
     def observe(step, metrics):
         if step == at:
             for _ in range(times):
-                signal.raise_signal(signal.SIGINT)
+                signal.raise_signal(number)
 
     return observe
 
@@ -80,14 +82,27 @@ def test_an_interrupted_training_keeps_what_it_has():
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_an_interrupted_training_with_checkpoints_ends_as_if_nothing_had_been_once_resumed():
+@pytest.mark.parametrize(("number", "times"), [(signal.SIGINT, 1), (signal.SIGTERM, 1), (signal.SIGTERM, 2)])
+def test_an_interrupted_training_with_checkpoints_ends_as_if_nothing_had_been_once_resumed(number, times, capsys):
+    """SIGTERM comes twice where `make` or `timeout` passes it on."""
     memory = Memory()
     with pytest.raises(KeyboardInterrupt):
-        train(make, FAMILY, PLAN, checkpoints=memory, observe=pressing(4))
+        train(make, FAMILY, PLAN, checkpoints=memory, observe=pressing(4, times, number))
     assert memory.saved[0] == 5
+    assert signal.getsignal(number) is signal.default_int_handler
     resumed = train(make, FAMILY, PLAN, checkpoints=memory)
+    assert capsys.readouterr().err == "training: continues after step 5 of 9, its last checkpoint\n"
     assert torch.equal(weights(resumed), weights(train(make, FAMILY, PLAN)))
     assert resumed.history == train(make, FAMILY, PLAN).history
+
+
+def test_a_killed_training_loses_a_minute_of_work_at_most(monkeypatch):
+    """Steps of 25 seconds: the third since the last checkpoint is saved, whatever `checkpoint_every`."""
+    seconds, saved, memory = itertools.count(0.0, 25.0), [], Memory()
+    monkeypatch.setattr("mesascope.training.loop.monotonic", lambda: next(seconds))
+    monkeypatch.setattr(Memory, "save", lambda self, step, tensors: saved.append(step))
+    train(make, FAMILY, PLAN, checkpoints=memory)
+    assert saved == [0, 3, 6, 9]
 
 
 def test_checkpoints_of_ones_own_are_kept_in_a_folder(tmp_path):
@@ -130,6 +145,17 @@ def test_the_history_has_a_row_for_each_step_and_seed():
     assert repr(trained).startswith("Ensemble of 2: InContextRegressor")
 
 
+def test_the_loss_that_is_printed_and_kept_is_half_the_mean_squared_error_as_pages_say():
+    family = LinearRegression(n_context=4, d_in=2)
+    trained = train(make, family, Training(steps=1, batch=50))
+    tasks = family.sample(50, stream(0, "train", 0))
+    errors = per_task_errors(make(stream(0, "init")), tasks)
+    assert trained.history["loss"][0] == pytest.approx(errors.mean().item() / 2)
+    docs = Path(__file__).parents[1] / "docs"
+    for page in ("own-learner.md", "own-transformer.md"):
+        assert "`half_mse`" in (docs / page).read_text()
+
+
 @pytest.fixture
 def clock(monkeypatch):
     """Ten seconds pass from one look at the time to the next."""
@@ -151,12 +177,23 @@ def test_a_log_has_a_line_each_tenth_with_the_time_left(clock, capsys):
     assert [line.partition(", loss ")[0] for line in lines] == [f"training: step {step} of 100" for step in steps]
     ends = [line.split(", ")[-1] for line in lines]
     assert ends[0].startswith("loss ")
-    assert ends[1:] == [*(f"{minutes} min left" for minutes in (17, 15, 13, 11, 9, 7, 6, 4, 2)), "took 17 min"]
+    left = "17 min", "15 min", "13 min", "11 min", "8 min 31 s", "6 min 47 s", "5 min 5 s", "3 min 23 s", "1 min 42 s"
+    assert ends[1:] == [*(f"{one} left" for one in left), "took 17 min"]
 
 
 def test_work_of_unknown_length_shows_a_line_each_time_its_duration_has_doubled(clock, capsys):
     assert len(list(tracked(iter(range(100)), "items"))) == 100
     assert capsys.readouterr().err.splitlines() == [f"items: {count}" for count in (1, 2, 4, 8, 16, 32, 64)]
+
+
+def test_work_that_is_part_of_a_measurement_names_it_and_is_silent_where_it_ends_soon(clock, capsys, monkeypatch):
+    with part_of("measuring weights"):
+        list(tracked(range(3), "parts"))
+    assert capsys.readouterr().err.splitlines()[0] == "measuring weights: parts: 1 of 3, 20 s left"
+    seconds = itertools.count(0.0, 1.0)
+    monkeypatch.setattr("mesascope.progress.monotonic", lambda: next(seconds))
+    list(tracked(range(5), "parts"))
+    assert capsys.readouterr().err == ""
 
 
 def test_progress_within_progress_does_not_mix(clock, capsys):

@@ -1,6 +1,7 @@
 """Tuned step sizes: known optima from any start, nesting, warm starts, and what L-BFGS promises."""
 
 import math
+import warnings
 
 import pytest
 import torch
@@ -32,6 +33,18 @@ WIDE, NARROW = LinearRegression(), LinearRegression(x_scale=0.5)
 
 # Mean squared errors of the best step sizes for uniform inputs on (-1, 1), N = d = 10: (steps, sizes of each, value).
 KNOWN = [(2, False, 0.8835), (3, False, 0.6216), (2, True, 0.7358)]
+
+
+def test_warnings_of_torch_about_itself_do_not_reach_a_user(monkeypatch):
+    """From torch 2.14 on, the first derivative in forward mode warns of `torch.jit.script`."""
+    jvp = torch.func.jvp
+
+    def warning(*arguments):
+        warnings.warn("`torch.jit.script` is deprecated. Please switch", FutureWarning, stacklevel=2)
+        return jvp(*arguments)
+
+    monkeypatch.setattr(torch.func, "jvp", warning)
+    tune(GradientDescent(1, 0.5), LinearRegression(n_context=4, d_in=2), tasks=50)
 
 
 def plus(steps, eta, gamma, each=False, **kwargs):

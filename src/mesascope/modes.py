@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from mesascope.errors import ArgumentError
 
-__all__ = ["guarded"]
+__all__ = ["guarded", "without_deprecations_of_torch"]
 
 _Call = TypeVar("_Call", bound=Callable[..., Any])
 
@@ -69,6 +70,14 @@ def _against_others(meta: bool) -> list[contextlib.AbstractContextManager[Any]]:
     if plain.device.type not in (("cpu", "meta") if meta else ("cpu",)):
         found.append(torch.device("cpu"))
     return found
+
+
+@contextlib.contextmanager
+def without_deprecations_of_torch() -> Iterator[None]:
+    """Torch's forward-mode derivatives, whose first use warns of torch's own `torch.jit.script` since torch 2.14."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "`torch.jit", FutureWarning)
+        yield
 
 
 @contextlib.contextmanager

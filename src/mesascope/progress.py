@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -13,7 +14,7 @@ from weakref import WeakSet
 from rich.console import Console
 from rich.progress import BarColumn, Progress as Bar, TextColumn
 
-__all__ = ["Progress", "tracked"]
+__all__ = ["Progress", "part_of", "tell", "tracked"]
 
 P = TypeVar("P", bound="Progress")
 T = TypeVar("T")
@@ -23,14 +24,17 @@ _QUIET, _EVERY = 3.0, 0.5
 
 # The progress that is shown, one at a time.
 _SHOWN: WeakSet[Progress] = WeakSet()
+# Names of the work that it is part of.
+_PART_OF: list[str] = []
 
 
 class Progress:
     """Progress of one piece of work, with the time left as soon as there is a pace to estimate it from.
 
     A terminal shows a bar. A notebook, file or pipe gets a line each tenth or, if the total is unknown, each time the
-    duration has doubled. Nothing is shown in the first three seconds, while other progress is shown, in processes of a
-    distributed training other than the first, or if the environment variable MESASCOPE_PROGRESS is 0.
+    duration has doubled. Nothing is shown in the first three seconds, of what ends in three more, while other progress
+    is shown, in processes of a distributed training other than the first, or if the environment variable
+    MESASCOPE_PROGRESS is 0.
 
     Args:
         name: of the work.
@@ -40,7 +44,7 @@ class Progress:
     """
 
     def __init__(self, name: str, total: int | None = None, *, unit: str = "", stays: bool = False) -> None:
-        self.name, self.total, self.unit, self.stays = name, total, unit, stays
+        self.name, self.total, self.unit, self.stays = ": ".join([*_PART_OF, name]), total, unit, stays
         self.pace: float | None = None  # seconds an item
         self._last, self._tenth = 0.0, 0
         self._bar: Any = None
@@ -68,17 +72,17 @@ class Progress:
             due = elapsed - self._last >= _EVERY or done == self.total
         else:
             due = tenth > self._tenth or not self._last or (self.total is None and elapsed >= 2 * self._last)
-        if not due or (done == self.total and not self._last):  # the end alone is no news
+        pace = elapsed / (done - self._first) if done > self._first else None
+        ends = self.total is not None and (pace or _QUIET) * (self.total - done) < _QUIET
+        if not due or (ends and not self._last):  # the end alone is no news
             return
         _SHOWN.add(self)
-        self._last, self._tenth = elapsed, tenth
-        self.pace = elapsed / (done - self._first) if done > self._first else None
+        self._last, self._tenth, self.pace = elapsed, tenth, pace
         text = self._text(done, elapsed, note() if note else "")
         if terminal:
             self._draw(done, text)
         else:
-            with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
-                print(f"{self.name}: {text}", file=sys.stderr, flush=True)
+            tell(f"{self.name}: {text}")
 
     def _text(self, done: int, elapsed: float, note: str) -> str:
         parts = [f"{self.unit}{done:,}" + (f" of {self.total:,}" if self.total else ""), *filter(None, [note])]
@@ -111,6 +115,23 @@ def tracked(items: Iterable[T], name: str, total: int | None = None) -> Iterator
             progress.update(done)
 
 
+@contextlib.contextmanager
+def part_of(work: str) -> Iterator[None]:
+    """Name all progress within as part of this work."""
+    _PART_OF.append(work)
+    try:
+        yield
+    finally:
+        _PART_OF.pop()
+
+
+def tell(line: str) -> None:
+    """Print a line about progress on standard error."""
+    if not _is_silent():
+        with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
+            print(line, file=sys.stderr, flush=True)
+
+
 def _is_silent() -> bool:
     return (
         sys.stderr is None
@@ -120,12 +141,12 @@ def _is_silent() -> bool:
 
 
 def _duration(seconds: float) -> str:
-    """Two units at most, rounded up.
+    """Two units at most, rounded up: seconds count below ten minutes.
 
-    >>> _duration(0.2), _duration(59.5), _duration(61), _duration(3700)
-    ('1 s', '60 s', '2 min', '1 h 2 min')
+    >>> _duration(0.2), _duration(60), _duration(86), _duration(901), _duration(3700)
+    ('1 s', '1 min', '1 min 26 s', '16 min', '1 h 2 min')
     """
-    if seconds <= 60:
-        return f"{-int(-seconds // 1)} s"
-    minutes = -int(-seconds // 60)
-    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+    whole = math.ceil(seconds)
+    minutes = whole // 60 if whole < 600 else math.ceil(whole / 60)
+    counts = {"h": minutes // 60, "min": minutes % 60, "s": whole % 60 if whole < 600 else 0}
+    return " ".join(f"{count} {unit}" for unit, count in counts.items() if count) or "1 s"

@@ -15,10 +15,10 @@ __all__ = ["config_text", "counted", "interval_text", "line_width", "number_text
 _LEAST_WIDTH = 40
 
 
-def line_width() -> int:
-    """Columns of a terminal, or as many as COLUMNS says; 120 of a file or a notebook."""
+def line_width() -> float:
+    """Columns of a terminal, or as many as COLUMNS says; a file, a pipe and a notebook have no end of a line."""
     if "COLUMNS" not in os.environ and not getattr(sys.stdout, "isatty", bool)():
-        return 120
+        return math.inf
     return max(shutil.get_terminal_size().columns, _LEAST_WIDTH)
 
 

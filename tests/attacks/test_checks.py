@@ -42,8 +42,8 @@ LEARNERS = {
     "a task's prediction must not depend on the others in the batch": lambda c, xq: GD(c, xq) - GD(c, xq).mean(0),
     "a query's prediction must not depend on other queries": lambda c, xq: GD(c, xq) - GD(c, xq).mean(-2, keepdim=True),
     "queries must be answered in their order": lambda c, xq: GD(c, xq) * (1 + torch.arange(xq.shape[-2])[:, None]),
-    "the order of examples must not matter": lambda c, xq: c.y[..., :1, :] + 0 * xq[..., :1],
-    "must be free, but batch_first raised RuntimeError (expected a tensor of three axes, got 4).": batch_first,
+    "mend it, or pass permutation_invariant=False.": lambda c, xq: c.y[..., :1, :] + 0 * xq[..., :1],
+    "(expected a tensor of three axes, got 4): mend it, or pass leading_axes=False.": batch_first,
     "leading axes must be free, but predictions have shape (6, 3, 1) in place of (2, 3, 3, 1)": (
         lambda c, xq: GD(Context(c.x.flatten(0, -3), c.y.flatten(0, -3)), xq.flatten(0, -3))
     ),

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -63,7 +64,15 @@ def _run(arguments: list[str]) -> None:
 
 
 def _prepare() -> None:
-    """Make the process fit for any terminal; no figure that is drawn here needs a window."""
+    """Make the process fit for any terminal; no figure that is drawn here needs a window.
+
+    A signal that would end it without a word, such as SIGTERM, interrupts it as Ctrl-C does.
+    """
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+            with contextlib.suppress(ValueError):  # not in the main thread
+                signal.signal(number, signal.default_int_handler)
     os.environ.pop("MPLBACKEND", None)
     if shutil.get_terminal_size().columns < LEAST_COLUMNS:
         os.environ["COLUMNS"] = str(LEAST_COLUMNS)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from mesascope.language import losses_by_octave
+from mesascope.measurement import Measurement
 from mesascope.reports.figures import figure_files
 from mesascope.reports.panels import Figure, Line, Lines, Matrices
 
@@ -29,12 +30,20 @@ def _maps(found: Any) -> dict[str, np.ndarray]:
 
 
 def _loss(found: Any) -> list[Line]:
-    """Means over tokens 1, 2 to 3, 4 to 7 and so on, each at its middle, with two standard errors over windows."""
-    parts = losses_by_octave(found.losses)
-    middles, n = [first * 2**0.5 for first in parts], len(found.losses)
-    error = [2 * float(own.std()) / n**0.5 for own in parts.values()] if n > 1 else None
-    return [Line(middles, [float(own.mean()) for own in parts.values()], "trained", marks="o-", error=error)]
+    """The numbers that `evaluate` prints: means of tokens 1, 2 to 3, 4 to 7 and so on, by the first of them."""
+    parts = {first: Measurement.of(own) for first, own in losses_by_octave(found.losses).items()}
+    error = [own.stderr for own in parts.values()] if len(found.losses) > 1 else None
+    return [Line(list(parts), [own.value for own in parts.values()], "trained", marks="o-", error=error)]
 
 
-ATTENTION = Figure("attention", f"Attention of the first layer, of the first {_MOST} tokens.", Matrices(_maps))
-LOSS = Figure("loss", "Loss by tokens read.", (Lines("", "tokens read", "nats a token", _loss, "x"),), columns=1)
+ATTENTION = Figure(
+    "attention",
+    f"Attention of the first layer's heads on one window, its first {_MOST} tokens.",
+    Matrices(_maps, x="token attended to", y="token that attends"),
+)
+LOSS = Figure(
+    "loss",
+    "Loss by tokens read.",
+    (Lines("bars: one standard error over windows", "first of tokens 1, 2-3, 4-7, ...", "nats a token", _loss, "x"),),
+    columns=1,
+)

@@ -8,6 +8,7 @@ import operator
 import re
 import shlex
 import sys
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +17,13 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from mesascope.errors import ArgumentError
+from mesascope.progress import tell
 from mesascope.records import facts, register, registered
 
 __all__ = ["RunStudy", "asked_preset", "run_command", "with_own_study"]
+
+# Seconds in which nothing is printed, at most.
+_SILENT = 3.0
 
 
 @dataclass(frozen=True)
@@ -44,11 +49,31 @@ class RunStudy:
     """Folder of a run to continue; stands alone, as everything else is read from its config.json."""
 
     def __call__(self) -> None:
-        from mesascope.studies import new_run, resume_run, run_study
+        study, settings = registered("study")[self.study], self.settings
+        slow = threading.Timer(_SILENT, tell, ["loading torch and the study"])
+        slow.daemon = True
+        slow.start()
+        try:
+            run, settings = self._begun(study, settings)
+        finally:
+            slow.cancel()
+        from mesascope.studies import run_study
+
+        print(f"{study.question}\nrun directory: {run.path}\ndevice: {run.config['device']}", flush=True)
+        try:
+            records = run_study(study, settings, run)
+        except (KeyboardInterrupt, OSError) as stop:
+            stop.add_note(_resume_command(run))
+            raise
+        _print_verdicts(records)
+        print(f"report: {(run.path / 'report.html').resolve()}\nfigures: {(run.path / 'figures').resolve()}")
+
+    def _begun(self, study: Any, settings: Any) -> tuple[Any, Any]:
+        """The run, new or resumed, and its settings."""
+        from mesascope.studies import new_run, resume_run
         from mesascope.training import keep_freed_memory
 
         keep_freed_memory()
-        study, settings = registered("study")[self.study], self.settings
         if self.resume is None:
             run = new_run(
                 study, self.preset, settings, seed=self.seed, device=self.device, out=self.out,
@@ -61,6 +86,7 @@ class RunStudy:
                     f"--resume must name a run of {study.name}, but {self.resume} is one of {found.name}: "
                     f"{_resume_command(run)}."
                 )
+<<<<<<< HEAD
         print(f"{study.question}\nrun directory: {run.path}\ndevice: {run.config['device']}", flush=True)
         try:
             records = run_study(study, settings, run)
@@ -69,6 +95,9 @@ class RunStudy:
             raise
         _print_verdicts(records)
         print(f"report: {(run.path / 'report.html').resolve()}\nfigures: {(run.path / 'figures').resolve()}")
+=======
+        return run, settings
+>>>>>>> h/runs
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,13 @@ from collections.abc import Sequence
 __all__ = ["drawn"]
 
 _GAP = "  "
-# Longer words are broken.
-_LONGEST_WORD = 40
 
 
-def drawn(columns: Sequence[Sequence[str]], width: int) -> str:
+def drawn(columns: Sequence[Sequence[str]], width: float) -> str:
     """Columns, each a title and its cells, in lines of at most ``width``.
 
-    Texts are wrapped where they must be, and numbers stay whole. Columns that do not fit then stand below the others,
-    beside the first column again.
+    Texts are wrapped where they must be, at spaces; numbers and words stay whole. Columns that do not fit then stand
+    below the others, beside the first column again. Only a word for which a line has no room is broken.
 
     >>> print(drawn([["seed", "0", "1"], ["what it is", "a first one", "another"], ["mse", "0.5 ± 0.1", "2"]], 24))
           what it
@@ -35,7 +33,7 @@ def drawn(columns: Sequence[Sequence[str]], width: int) -> str:
     return "\n\n".join(blocks)
 
 
-def _block(columns: Sequence[Sequence[str]], width: int) -> str:
+def _block(columns: Sequence[Sequence[str]], width: float) -> str:
     widths, least = [max(map(len, column)) for column in columns], [_least(column) for column in columns]
     while _across(widths) > width and max(widths) > 1:  # the widest column that can be narrowed without breaking words
         widths[max(range(len(widths)), key=lambda index: (widths[index] > least[index], widths[index]))] -= 1
@@ -55,11 +53,12 @@ def _across(widths: Sequence[int]) -> int:
 
 def _least(column: Sequence[str]) -> int:
     """The width that a column's longest word takes."""
-    return min(max(len(part) for cell in column for part in _wrapped(cell, 1, whole=True)), _LONGEST_WORD)
+    return max(len(part) for cell in column for part in _wrapped(cell, 1, whole=True))
 
 
 def _wrapped(text: str, width: int, *, whole: bool = False) -> list[str]:
-    """Lines of a text, broken before words only: a number stays with its error and its interval."""
-    kept = re.sub(r" (?![^\W\d_]|\()", "\N{NO-BREAK SPACE}", text)
-    lines = textwrap.wrap(kept, max(width, 1), break_long_words=not whole)
+    """Lines of a text, broken before words and after commas: a number stays with its error and its interval."""
+    kept = re.sub(r"(?<!,) (?![^\W\d_]|\()", "\N{NO-BREAK SPACE}", text)
+    kept = re.sub(r"(\[[^\s,]+,) ([^\s,]+\])", "\\1\N{NO-BREAK SPACE}\\2", kept)
+    lines = textwrap.wrap(kept, max(width, 1), break_long_words=not whole, break_on_hyphens=False)
     return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines] or [""]

@@ -12,6 +12,7 @@ from mesascope.errors import MesascopeError, shown
 from mesascope.evidence.claims import Claim, check_claims
 from mesascope.evidence.numbers import unmasked
 from mesascope.evidence.verdicts import Verdicts
+from mesascope.text import counted
 
 __all__ = ["LEVEL", "judge", "judge_all", "least_replicates"]
 
@@ -66,16 +67,15 @@ def judge(
         premises: the records of the claims that this one rests on.
     """
     bound, value, n = claim.bound(preset), _Interval(math.nan, math.nan, math.nan), 0
-    reason = ""
     try:
         read = _read(claim, results)
         n = min(len(sample.values) for sample in read)
-        verdict, value = _decide(claim, preset, read)
-        if verdict == "undecided":
-            reason = "its interval crosses the bound"
+        verdict, value, among = _decide(claim, preset, read)
+        why = "its interval crosses the bound" if verdict == "undecided" else ""
         broken = [name for name, record in (premises or {}).items() if record["verdict"] != "holds"]
         if broken:
-            verdict, reason = "undecided", f"its premise {broken[0]} {_said(premises[broken[0]]['verdict'])}"  # type: ignore[index]
+            verdict, why = "undecided", f"its premise {broken[0]} {_said(premises[broken[0]]['verdict'])}"  # type: ignore[index]
+        reason = "; ".join(filter(None, (why, among)))
     except _Undecided as why:
         verdict, reason = "undecided", str(why)
     return {
@@ -107,8 +107,8 @@ def least_replicates(claim: Claim) -> int:
     return max(claim.at_least, _LEAST.get(claim.quantifier, 1))
 
 
-def _decide(claim: Claim, preset: str, read: tuple[_Samples, ...]) -> tuple[str, _Interval]:
-    """The verdict, and the interval of the case nearest to failing."""
+def _decide(claim: Claim, preset: str, read: tuple[_Samples, ...]) -> tuple[str, _Interval, str]:
+    """The verdict, the interval of the case nearest to failing, and of how many it is one; "" if of one."""
     bound, count = claim.bound(preset), min(len(sample.values) for sample in read)
     if not all(sample.values.size for sample in read):
         raise _Undecided("its reading returns no numbers")
@@ -122,13 +122,17 @@ def _decide(claim: Claim, preset: str, read: tuple[_Samples, ...]) -> tuple[str,
         intervals = _INTERVALS[claim.quantifier](claim, read)
     sides = [bound.side(one.low, one.high) for one in intervals]
     worst = min(intervals, key=lambda one: min(one.low - bound.low, bound.high - one.high))
+    cases = read[0].values.shape[1]
+    of = [(count, claim.over.removesuffix("s"))] * (len(sides) > cases) + [(cases, "case")] * (cases > 1)
+    among = f"of {' x '.join(counted(*one) for one in of)}" if of else ""
     if all(side == "inside" for side in sides):
         if claim.quantifier not in ("exact", "share") and any(map(_all_the_same, read)):
             raise _Undecided(f"all {claim.over} are the same")
-        return "holds", worst
-    if any(side == "outside" for side in sides):
-        return "fails", next(one for one, side in zip(intervals, sides, strict=True) if side == "outside")
-    return "undecided", worst
+        return "holds", worst, among and f"worst {among}"
+    verdict, wrong = ("fails", "outside") if "outside" in sides else ("undecided", "across")
+    shown = intervals[sides.index(wrong)] if verdict == "fails" else worst
+    which = "worst" if shown == worst else f"first {wrong}"
+    return verdict, shown, among and f"{which} {among}; {sides.count(wrong)} of {len(sides)} {wrong}"
 
 
 def _all_the_same(samples: _Samples) -> bool:

@@ -119,11 +119,8 @@ class Identification(Tabular):
                 else "no number of tasks would"
             )
             return f"{self.learner}: not measured well enough; it may equal {_all([*found.undecided])}, and {remedy}."
-        of = (
-            f"none of the {len(self.rows)} candidates"
-            if len(self.rows) > 1
-            else f"not {self.rows[0].candidate}, the only candidate"
-        )
+        names = [row.candidate for row in self.rows]
+        of = f"none of the {len(names)} candidates" if len(names) > 1 else f"not {names[0]}, the only candidate"
         return f"{self.learner}: {of}."
 
     @property

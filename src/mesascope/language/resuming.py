@@ -100,6 +100,8 @@ class PreparationCheckpoint:
     @contextlib.contextmanager
     def writing(self, writers: dict[str, ShardWriter]) -> Iterator[dict[str, ShardWriter]]:
         """Writers that go on from what was kept, and are closed; if nothing can be kept, nothing is left."""
+        made = not self.folder.exists()
+        self.folder.mkdir(parents=True, exist_ok=True)
         for split, kept in self._kept.splits.items():
             writers[split].go_on(kept)
         try:
@@ -112,6 +114,9 @@ class PreparationCheckpoint:
             if not self.is_begun:
                 for name in (PROGRESS, TOKENIZER):
                     (self.folder / name).unlink(missing_ok=True)
+                if made:
+                    with contextlib.suppress(OSError):
+                        self.folder.rmdir()
             raise
 
     def end(self) -> None:

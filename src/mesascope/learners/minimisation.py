@@ -8,6 +8,7 @@ from collections.abc import Callable
 import torch
 
 from mesascope.errors import NumericalError
+from mesascope.modes import without_deprecations_of_torch
 from mesascope.shapes import Float, Tensor
 
 __all__ = ["minimise", "rescaled", "standard_errors"]
@@ -96,8 +97,9 @@ def standard_errors(losses: Losses, point: Float[Tensor, " p"], units: Float[Ten
     # One directional derivative a number keeps the memory at two evaluations, however many numbers there are.
     at = point / units
     axes = torch.eye(len(at), dtype=at.dtype, device=at.device)
-    gradients = torch.stack([torch.func.jvp(relative, (at,), (axis,))[1] for axis in axes])
-    hessian = torch.stack([torch.func.jvp(mean_gradient, (at,), (axis,))[1] for axis in axes])
+    with without_deprecations_of_torch():
+        gradients = torch.stack([torch.func.jvp(relative, (at,), (axis,))[1] for axis in axes])
+        hessian = torch.stack([torch.func.jvp(mean_gradient, (at,), (axis,))[1] for axis in axes])
     inverse = torch.linalg.pinv(hessian, hermitian=True)
     covariance = inverse @ torch.cov(gradients).view(hessian.shape) @ inverse / gradients.shape[1]
     return covariance.diagonal().clamp_min(0).sqrt() * units

@@ -10,6 +10,7 @@ from torch.func import jacfwd, jacrev, vmap
 from mesascope.errors import refuse, require_count, require_instance
 from mesascope.lenses.needs import HasActivations, HasTokens, require_access
 from mesascope.lenses.sequences import require_sequences
+from mesascope.modes import without_deprecations_of_torch
 from mesascope.nets import HasPoints, Tokens
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
@@ -61,7 +62,7 @@ def element_sensitivity(
     require_sequences("element_sensitivity", sequences)
     layer = require_count("layer", layer, least=0)
     total = sequences.new_zeros(sequences.shape[1], sequences.shape[1])
-    with torch.no_grad(), evaluating(network):
+    with torch.no_grad(), evaluating(network), without_deprecations_of_torch():
         depth = len(network.activations(sequences[:1])) - 1
         if layer > depth:
             refuse("layer", f"be at most the network's depth {depth}", layer, "name one it has")

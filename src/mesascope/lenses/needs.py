@@ -174,7 +174,7 @@ def _differentiable(learner: Callable, episode: Episode) -> bool:
         if "requires grad" in str(error):  # what `Tensor.numpy` says to a learner outside torch
             return False
         raise
-    if not isinstance(prediction, Tensor) or not prediction.requires_grad:
+    if not isinstance(prediction, Tensor) or not prediction.requires_grad or prediction.is_complex():
         return False
     return torch.autograd.grad(prediction.sum(), xq, allow_unused=True)[0] is not None
 

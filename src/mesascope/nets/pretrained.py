@@ -64,7 +64,11 @@ class Pretrained(nn.Module):
         try:
             net = cls._built(json.loads((path / _CONFIG).read_text()))
             _fill(net, safetensors.torch.load_file(path / _WEIGHTS))
-        except (OSError, safetensors.SafetensorError, ValueError, RuntimeError, ArgumentTypeError) as error:
+        except (safetensors.SafetensorError, json.JSONDecodeError, UnicodeDecodeError) as error:
+            file = path / (_WEIGHTS if isinstance(error, safetensors.SafetensorError) else _CONFIG)
+            said = " ".join(str(error).split())
+            raise ArgumentError(f"{file} must be whole, but is damaged ({said}): save the network again.") from None
+        except (OSError, ValueError, RuntimeError, ArgumentTypeError) as error:
             raise ArgumentError(
                 f"folder must be one that save_pretrained wrote, but is {str(path)!r} "
                 f"({' '.join(str(error).split())}): pass another."

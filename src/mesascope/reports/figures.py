@@ -133,5 +133,5 @@ def _draw_matrices(canvas: Any, figure: Figure, results: Any) -> None:
         image = axes.imshow(matrix, cmap="RdBu", vmin=-limit, vmax=limit)
         axes.set_title(title)
         axes.grid(False)
-        axes.set(xticks=[], yticks=[])
+        axes.set(xticks=[], yticks=[], xlabel=figure.panels.x, ylabel=figure.panels.y)
     canvas.colorbar(image, ax=canvas.axes, shrink=0.8)

@@ -98,7 +98,7 @@ def _sentences(sentences: Sequence[str]) -> str:
 
 def _deviations(sentences: Sequence[str]) -> str:
     items = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
-    return f'<div class="muted">Differences from the paper:<ul>{items}</ul></div>' if sentences else ""
+    return f'<div class="muted">Differences of the preset from the paper:<ul>{items}</ul></div>' if sentences else ""
 
 
 def _claims_table(claims: Sequence[Mapping[str, Any]]) -> str:

@@ -109,11 +109,17 @@ class Lines:
 
 @dataclass(frozen=True)
 class Matrices:
-    """Panels of matrices on one colour scale, from -bound to bound, the largest |entry| if None; in so many rows."""
+    """Panels of matrices on one colour scale, from -bound to bound, the largest |entry| if None; in so many rows.
+
+    Args:
+        x, y: labels of columns and of rows.
+    """
 
     read: Callable[[Results], Mapping[str, np.ndarray]]
     bound: float | None = None
     rows: int = 1
+    x: str = ""
+    y: str = ""
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -15,15 +16,16 @@ from mesascope.text import counted, line_width
 
 __all__ = ["console", "counts_text", "ledger_markdown", "over_text", "print_claims", "print_ledger"]
 
-# A table of five columns is legible on these.
-LEAST_COLUMNS = 100
+# Columns of what is no terminal; and of a table's lines between its five columns.
+_NO_END, _BORDERS = 10_000, 14
 
 _VERDICT_STYLE = {"holds": "green", "fails": "bold red", "undecided": "yellow", "not yet run": "dim"}
 
 
 def console() -> Console:
-    """Standard output, in lines as wide as those of other tables."""
-    return Console(width=line_width())
+    """Standard output: a terminal in its own width, a file in lines as long as its tables need."""
+    width = line_width()
+    return Console(width=int(width) if math.isfinite(width) else _NO_END)
 
 
 def counts_text(records: Sequence[Mapping[str, Any]]) -> str:
@@ -44,17 +46,30 @@ def over_text(record: Mapping[str, Any]) -> str:
 
 def print_claims(records: Sequence[Mapping[str, Any]], console: Console, title: str = "claims") -> None:
     """One row a claim; on a narrow terminal, one paragraph."""
-    console.print((_paragraphs if console.width < LEAST_COLUMNS else _table)(records, escape(title)))
+    widths = {
+        "measured, with its interval at 99.9\N{NO-BREAK SPACE}%": _width(
+            24, map(measured_text, records), records, "measures"
+        ),
+        "bound": _width(5, (record["bound"] for record in records), (), ""),
+        "reported": _width(14, (), records, "reported"),
+        "verdict": _width(14, (), records, "reason"),
+    }
+    left = console.width - sum(widths.values()) - _BORDERS
+    sentences = min(left, 60) if console.width == _NO_END else left
+    shown = _paragraphs(records, escape(title)) if left < 30 else _table(records, escape(title), sentences, widths)
+    console.print(shown, crop=False)
 
 
-def _table(records: Sequence[Mapping[str, Any]], title: str) -> RichTable:
-    table = RichTable(title=title, title_justify="left", pad_edge=False, expand=True)
-    table.add_column("claim", ratio=5)
-    longest = max((len(measured_text(record)) for record in records), default=0)  # an interval stays in one line
-    table.add_column("measured, with its interval at 99.9 %", width=min(max(longest, 24), 36))
-    table.add_column("bound", no_wrap=True)
-    table.add_column("reported", ratio=2)
-    table.add_column("verdict", ratio=2)
+def _width(least: int, whole: Iterable[str], records: Sequence[Mapping[str, Any]], key: str) -> int:
+    """The width of a column that breaks none of these texts, and no word of a key."""
+    words = (word for record in records for word in (record.get(key) or "").split())
+    return max([least, *map(len, whole), *map(len, words)])
+
+
+def _table(records: Sequence[Mapping[str, Any]], title: str, sentences: int, widths: Mapping[str, int]) -> RichTable:
+    table = RichTable(title=title, title_justify="left", pad_edge=False)
+    for name, width in {"claim": sentences, **widths}.items():
+        table.add_column(name, width=width)
     for record in records:
         reason = f"\n[dim]{escape(record['reason'])}[/]" if record.get("reason") else ""
         table.add_row(
@@ -120,7 +135,7 @@ def _run_markdown(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     parts = [
         " ".join(f"{mark}{text}{mark}" for mark, text in (("**", _preset_text(first)), ("`", first["command"])) if text)
         + f": [{first['run']}](../{first['run']}), {first['machine']}, {first['seconds'] / 60:.1f} minutes.",
-        *([f"Differs from the paper: {' '.join(first['deviations'])}"] if first["deviations"] else []),
+        *([f"The preset differs from the paper: {' '.join(first['deviations'])}"] if first["deviations"] else []),
     ]
     lines = ["| claim | reported | measured | n | bound | verdict |", "|---|---|---|---|---|---|"]
     for row in rows:

@@ -43,9 +43,11 @@ class Run:
 
     def __init__(self, path: Path, config: dict[str, Any]) -> None:
         self.path, self.config = path, config
-        self.results = Results(
-            path / "results", [config.get("settings"), config.get("seed")], config.get("defined_in", "")
-        )
+        self._find_results()
+
+    def _find_results(self) -> None:
+        decides = [self.config.get("settings"), self.config.get("seed")]
+        self.results = Results(self.path / "results", decides, self.config.get("defined_in", ""))
 
     @classmethod
     def create(cls, path: str | Path, kind: str, config: Mapping[str, Any]) -> Run:
@@ -70,9 +72,9 @@ class Run:
         """Go back to a run; refuse a folder that is not one, is damaged or edited, or is of another schema."""
         path = as_path("the folder of a run", path)
         if os.path.isfile(path):
-            raise RunDirectoryError(
-                f"a run directory must be a folder, but {path} is a file: pass the folder that it is in."
-            )
+            own = (path.parent / "config.json").exists()
+            remedy = f"pass {path.parent}" if own else "pass one that mesascope run made, such as one of those in runs/"
+            raise RunDirectoryError(f"a run directory must be a folder, but {path} is a file: {remedy}.")
         if not os.path.isdir(path):
             raise RunDirectoryError(f"a run directory must exist, but {path} does not: see the folders under runs/.")
         config = read_json(path / "config.json")
@@ -150,8 +152,8 @@ class Run:
                 return from_file(own)
             except MesascopeError as error:
                 raise RunDirectoryError(
-                    f"{file} must name a study that can be imported here, but does not ({str(error).rstrip('.')}): "
-                    "pass another file to mesascope run FILE.py:STUDY --resume."
+                    f"{file} must name a study that can be imported here, but {str(error).rpartition(': ')[0]}: store "
+                    f"the place where it is now by mesascope run FILE.py:STUDY --resume {shlex.quote(str(self.path))}."
                 ) from None
         study = registered("study").get(config["study"]) if config["kind"] == "study" else None
         if study is None:
@@ -160,6 +162,13 @@ class Run:
                 "mesascope run FILE.py:STUDY."
             )
         return study
+
+    def move_study(self, place: str) -> None:
+        """Store the new ``path.py:NAME`` of its study; one within the run is not read from there later."""
+        if place not in ("", self.config.get("defined_in")) and self.path.resolve() not in Path(place).parents:
+            self.config["defined_in"] = place
+            write_json(self.path / "config.json", self.config)
+            self._find_results()  # their code is the study's, too
 
     @property
     def settings(self) -> Any:

@@ -19,6 +19,7 @@ from mesascope.errors import NumericalError, RunDirectoryError, require_instance
 from mesascope.evidence import Arrays, Stage
 from mesascope.evidence.numbers import unmasked
 from mesascope.meta import ContinualState, batch_of, retained
+from mesascope.progress import part_of
 from mesascope.records import to_record
 from mesascope.runs import Run
 from mesascope.runs.checkpoints import TrainingCheckpoints
@@ -176,7 +177,7 @@ class Lab:
         if not results.is_current(name):
             again = " again, by other code or settings than before" if name in results else ""
             print(f"measuring: {name}{again}", file=sys.stderr, flush=True)
-            with self._timed(name):
+            with self._timed(name), part_of(f"measuring {name}"):
                 found = compute()
                 results.save(name, found if isinstance(found, Stage) else by_seed(found))
         return results[name]

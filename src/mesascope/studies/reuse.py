@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from mesascope.errors import RunDirectoryError
+from mesascope.records import updated
 from mesascope.runs import Run, open_run
 from mesascope.runs.checkpoints import TrainingCheckpoints, weights_hash
+from mesascope.runs.files import read_json
 from mesascope.shapes import Tensor
+from mesascope.studies.running import differences
 from mesascope.training import Training
 
 __all__ = ["Finished", "Watch", "logged_rows", "logged_steps", "take_over"]
@@ -31,12 +36,15 @@ def take_over(run: Run, name: str, checkpoints: TrainingCheckpoints, finished: F
     """
     if "reuse" not in run.config or run.is_finished:
         return False
+    place = (run.path / run.config["reuse"]).resolve()
+    with contextlib.suppress(ValueError):
+        place = place.relative_to(Path.cwd())
     try:
-        other = open_run(run.path / run.config["reuse"])
+        other = open_run(place)
         there = _finished_there(run, other, checkpoints, training.steps)
         found = there and there.load()
         if there is None or found is None:
-            return False
+            raise RunDirectoryError(_why_not(other, name, checkpoints.config))
         watches = finished(found[1])
         rows = _logged_there(other, there.folder.name, checkpoints.config["seeds"], watches, training)
     except RunDirectoryError as error:
@@ -72,6 +80,23 @@ def _finished_there(run: Run, other: Run, checkpoints: TrainingCheckpoints, step
     if start and weights_hash(run.path / "checkpoints", start) != weights_hash(folder, start):
         return None
     return checkpoints.finished_like(folder, steps)
+
+
+def _why_not(other: Run, name: str, own: Mapping[str, Any]) -> str:
+    """The reason why no training of another run is taken over, from the record there that is most like this one."""
+    found = []
+    for manifest in (other.path / "checkpoints").glob("*/*/manifest.json"):
+        with contextlib.suppress(RunDirectoryError):
+            config, folder = updated(read_json(manifest)["config"]), manifest.parent.parent
+            found.append((folder.name != name, len(differences(own, config)), folder, config))
+    if not found:
+        return f"{other.path} holds no training"
+    _, count, folder, config = min(found, key=lambda one: one[:3])
+    if not count:
+        return f"{folder} is not finished, or starts from other weights"
+    shown = [f"{field} is {there} there and {here} here" for field, here, there in differences(own, config)[:3]]
+    more = [f"{count - len(shown)} more differ"] if count > len(shown) else []
+    return f"of {folder}, {', '.join(shown + more)}"
 
 
 def _logged_there(

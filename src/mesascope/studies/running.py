@@ -12,6 +12,7 @@ from typing import Any
 from mesascope.errors import (
     ArgumentError,
     ArgumentTypeError,
+    MissingPackageError,
     RunDirectoryError,
     require_choice,
     require_count,
@@ -110,6 +111,7 @@ def run_study(study: Study, settings: Any, run: Run) -> Verdicts:
 
     try:
         with run.lock():
+            run.move_study(study.defined_in)
             if run.is_complete:
                 _tell_of_lost_networks(run)
             else:
@@ -117,7 +119,7 @@ def run_study(study: Study, settings: Any, run: Run) -> Verdicts:
                 count = study.trainings if isinstance(study.trainings, int) else study.trainings(settings)
                 study.measure(Lab(run, settings.seeds, count), settings)
             return _concluded(study, run)
-    except (ArgumentError, ArgumentTypeError):  # what no check of the settings foresaw
+    except (ArgumentError, ArgumentTypeError, MissingPackageError):  # what no check of the settings foresaw
         run.discard_if_new()
         raise
 
@@ -200,9 +202,15 @@ def _require_preset(study: Study, run: Run) -> None:
 def changed_settings(study: Study, run: Run) -> list[str]:
     """How the settings of a run differ from those of its preset, ``name value (preset's)`` each."""
     _require_preset(study, run)
-    ours, own = _flat(to_record(study.presets[run.config["preset"]])), _flat(run.config["settings"])
-    names = dict.fromkeys([*own, *ours])
-    return [f"{name} {own.get(name)} ({ours.get(name)})" for name in names if own.get(name) != ours.get(name)]
+    found = differences(run.config["settings"], to_record(study.presets[run.config["preset"]]))
+    return [f"{name} {own} ({ours})" for name, own, ours in found]
+
+
+def differences(own: Any, other: Any) -> list[tuple[str, Any, Any]]:
+    """The fields in which two records differ, by dotted name, with the value of each."""
+    mine, theirs = _flat(own), _flat(other)
+    names = dict.fromkeys([*mine, *theirs])
+    return [(name, mine.get(name), theirs.get(name)) for name in names if mine.get(name) != theirs.get(name)]
 
 
 def _flat(record: Any, prefix: str = "") -> dict[str, Any]:

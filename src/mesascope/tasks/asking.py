@@ -129,11 +129,16 @@ def check_answer(model: object, answer: object, shape: tuple[int, ...]) -> Tenso
 
 
 def require_tensor(model: object, answer: object) -> Tensor:
-    """``answer``, if it is a tensor."""
+    """``answer``, if it is a tensor of real floating-point numbers."""
     if not isinstance(answer, Tensor):
         remedy = "return the predictions alone" if isinstance(answer, tuple | list) else "wrap it in torch.as_tensor"
         raise ArgumentTypeError(
             f"a learner must return a torch tensor, but {label(model)} returned {type(answer).__name__}: {remedy}."
+        )
+    if not answer.is_floating_point():
+        remedy = "return the real part" if answer.is_complex() else "convert it to the dtype of its inputs"
+        raise ArgumentTypeError(
+            f"a learner must return real floating-point numbers, but {label(model)} returned {answer.dtype}: {remedy}."
         )
     return answer
 

@@ -1,4 +1,4 @@
-"""Ctrl-C between two steps rather than within one."""
+"""Ctrl-C, and other signals that stop a command, between two steps rather than within one."""
 
 from __future__ import annotations
 
@@ -17,23 +17,24 @@ __all__ = ["interruption"]
 def interruption() -> Iterator[Callable[[], bool]]:
     """Tells whether Ctrl-C was pressed since; who presses it twice does not want to wait, and interrupts at once.
 
-    Only where Python's own answer to it holds: a program that handles the signal itself goes on doing so. Of several
-    processes that wait for one another none can stop after a step of its own: there it interrupts at once too.
+    Every signal that Python answers by KeyboardInterrupt counts, SIGTERM on the command line; a program that handles a
+    signal itself goes on doing so. Of several processes that wait for one another none can stop after a step of its
+    own: there signals interrupt at once too.
     """
-    pressed: list[int] = []
+    heard: list[int] = []
 
     def note(number: int, frame: Any) -> None:
-        if pressed:
+        if number == signal.SIGINT and number in heard:  # SIGTERM comes twice where a parent passes it on
             raise KeyboardInterrupt
-        pressed.append(number)
+        heard.append(number)
 
     main = threading.current_thread() is threading.main_thread()
     alone = not distributed.is_initialized()
-    if not (main and alone) or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield lambda: False
-        return
-    signal.signal(signal.SIGINT, note)
+    answered = [one for one in signal.valid_signals() if signal.getsignal(one) is signal.default_int_handler]
+    for number in answered if main and alone else ():
+        signal.signal(number, note)
     try:
-        yield lambda: bool(pressed)
+        yield lambda: bool(heard)
     finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for number in answered if main and alone else ():
+            signal.signal(number, signal.default_int_handler)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
+from time import monotonic
 from typing import Protocol, TypeVar, runtime_checkable
+
+from torch import distributed
 
 from mesascope.errors import ArgumentError, MesascopeError, refuse, require_callable, require_instance
 from mesascope.modes import guarded
+from mesascope.progress import tell
 from mesascope.shapes import Tensor
 from mesascope.tasks.asking import raised
 from mesascope.training.finite import check_finite
@@ -21,6 +25,9 @@ __all__ = ["Checkpoints", "Metrics", "Observer", "TrainingState", "fit", "result
 Metrics = Mapping[str, Tensor | float]
 _Batch = TypeVar("_Batch", contravariant=True)
 _Result = TypeVar("_Result", covariant=True)
+
+# Seconds of work that a killed training loses at most.
+_MOST_LOST = 60.0
 
 
 @runtime_checkable
@@ -72,10 +79,12 @@ def fit(
             repeats an uninterrupted one.
         plan: its numbers of steps.
         evaluate: called with (steps done, result) before the first step, every ``evaluate_every`` and at the end.
-        checkpoints: saved to before the first step, every ``checkpoint_every`` steps and at the end.
+        checkpoints: saved to before the first step, every ``checkpoint_every`` steps, a minute after the last (not
+            where several processes train, whose clocks differ) and at the end.
         observe: called after every step with its number, counted from 1, and its metrics; `ProgressBar` if None.
 
-    Ctrl-C ends the training after the step that it meets (pressed twice, at once). With checkpoints, that step is saved
+    Ctrl-C ends the training after the step that it meets (pressed twice, at once), and so does SIGTERM on the command
+    line. With checkpoints, that step is saved
     and KeyboardInterrupt raised: resumed, the training ends as if nothing had been. Without, a warning tells the step,
     and the result so far is returned.
 
@@ -92,6 +101,8 @@ def fit(
     if found:
         done = found[0]
         state.load(found[1])
+        if 0 < done < plan.steps:
+            tell(f"training: continues after step {done:,} of {plan.steps:,}, its last checkpoint")
     else:
         if evaluate:
             evaluate(0, state.result())
@@ -99,7 +110,7 @@ def fit(
             _save_first(checkpoints, state)
     begun = BeforeAndAfter(state, batch_at, plan, done)
     with interruption() as interrupted, ProgressBar("training", plan.steps) as bar:
-        observe = observe or bar
+        observe, saved = observe or bar, monotonic()
         for step in range(done + 1, plan.steps + 1):
             batch = begun.batch_at(step - 1)
             metrics = state.update(batch)
@@ -108,8 +119,10 @@ def fit(
             observe(step, metrics)
             if evaluate and (last or step % plan.evaluate_every == 0):
                 evaluate(step, state.result())
-            if checkpoints and (last or stop or step % plan.checkpoint_every == 0):
+            late = monotonic() - saved >= _MOST_LOST and not distributed.is_initialized()
+            if checkpoints and (last or stop or late or step % plan.checkpoint_every == 0):
                 checkpoints.save(step, state.tensors())
+                saved = monotonic()
             if stop and checkpoints:
                 raise KeyboardInterrupt
             if stop:

@@ -43,7 +43,7 @@ class Training:
         average: The result is the mean of the weights over all steps, step t weighted by about t^average, so that
             the last 1/(average + 1) of the training counts most (polynomial-decay averaging); the last weights if None.
         evaluate_every: Steps between evaluations.
-        checkpoint_every: Steps between checkpoints.
+        checkpoint_every: Steps between checkpoints; one is saved each minute, too.
     """
 
     steps: int = 2000

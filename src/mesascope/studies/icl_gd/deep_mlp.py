@@ -1,7 +1,7 @@
-"""Do twelve blocks of linear self-attention and MLPs go on as GD++ does?
+"""Do blocks of linear self-attention and MLPs go on as GD++ does?
 
-ICML paper: Figure 8. Tasks are noiseless linear regression with N = d = 10. Twelve blocks of four heads and a GELU
-MLP, tokens clipped at 10, are compared with twelve steps of gradient descent and of GD++, each with tuned sizes for
+ICML paper: Figure 8. Tasks are noiseless linear regression with N = d = 10. Blocks of attention and a GELU MLP,
+tokens clipped at 10, are compared with as many steps of gradient descent and of GD++, each with tuned sizes for
 every step. As many linear layers without MLPs train beside them: their weights spell step sizes, which tuned ones
 must not be worse than.
 """
@@ -111,7 +111,7 @@ def measure(lab: Lab, settings: Blocks) -> None:
 STUDY = register("study", "deep-mlp")(
     Study(
         name="deep-mlp",
-        question="Do twelve blocks of linear self-attention and MLPs go on as GD++ does?",
+        question="Do blocks of linear self-attention and MLPs go on as GD++ does?",
         source=f"{PAPER}: Fig. 8",
         presets={
             "quick": Blocks(

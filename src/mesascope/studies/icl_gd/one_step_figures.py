@@ -127,7 +127,7 @@ FIGURES = (
         columns=2,
         claims=("limit", "eta-optimum", "dimensions", "interpolated-dimensions", "interpolation"),
     ),
-    _swept("input-scale", "x_scale", RELATIVE, "Inputs scaled away from the 0.5 of training. Paper: Fig. 6a left."),
+    _swept("input-scale", "x_scale", RELATIVE, "Inputs scaled away from those of training. Paper: Fig. 6a left."),
     _swept(
         "teacher-scale",
         "w_scale",

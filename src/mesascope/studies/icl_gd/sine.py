@@ -94,7 +94,7 @@ CLAIMS = (
     ),
     converged("large-attention", id="large-attention-converged"),
     Claim(
-        "larger-attention", "from attention weights of a hundred times the variance, each transformer's loss is within "
+        "larger-attention", "from attention weights of a larger variance, each transformer's loss is within "
         "5 % of the control's", "loss of trained / of control", ours("whether small attention weights are what fails"),
         lambda r: r["comparison"].ratio("large-attention", "control"), two_sided(0.05),
         premises=("large-attention-converged", "control-learns"),

@@ -1,6 +1,6 @@
 """Do learned rates and masks keep what was learned, and do they close?
 
-Thesis: Table 4.5 and Figs. 4.3 and 4.4. A network of two hidden layers meets tasks one after another: digits turned, or
+Thesis: Table 4.5 and Figs. 4.3 and 4.4. A network of two hidden layers meets tasks one after another: images turned, or
 with their pixels permuted. A method sees each batch of ten images once, and may keep some hundred of the past.
 """
 
@@ -328,13 +328,13 @@ FIGURES = (
         ),
     ),
     Figure(
-        "closed", "Percent of each parameter's entries that do not change while a network learns turned digits; mean "
+        "closed", "Percent of each parameter's entries that do not change while a network learns turned images; mean "
         "and range over seeds. Thesis: Fig. 4.3, left and centre.",
         tuple(Lines(method, "tasks", "closed (%)", _shares(method)) for method in LEARNED), columns=2,
         shared_legend=True, claims=("closes", "closes-towards-output"),
     ),
     Figure(
-        "widths", "Percent of all weights that no longer change after turned digits, and what is retained of them, by "
+        "widths", "Percent of all weights that no longer change after turned images, and what is retained of them, by "
         "the width of a network that learns masks; mean and range over seeds. Thesis: Fig. 4.3, right.",
         (
             Lines("", "width", "closed (%)", _sizes("closed", "gd"), log="x"),

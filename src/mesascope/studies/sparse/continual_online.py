@@ -1,8 +1,8 @@
 """Do masks help a learner that meets tasks which switch unannounced, and return?
 
 Thesis: section 4.4.2 and Table 4.6. Each batch of a stream is judged before it is learned from; now and then the task
-switches, between characters, digits and clothes. Continual MAML, with and without masks and rectified rates, starts
-from what its method learned on other characters, fine-tuning from what MAML learned there, and online descent afresh.
+switches from one dataset to another. Continual MAML, with and without masks and rectified rates, starts from what its
+method learned before on other classes, fine-tuning from what MAML learned there, and online descent afresh.
 """
 
 from __future__ import annotations
@@ -101,9 +101,13 @@ class ContinualOnline:
 
 
 def measure(lab: Lab, settings: ContinualOnline) -> None:
+<<<<<<< HEAD
     """Learn on other characters first, then follow streams of each probability with each method."""
     for stay in settings.stays:  # before anything trains, as a dataset may be missing
         settings.source(stay).stream(settings.steps, lab.seeds[0])
+=======
+    """Learn on other classes first, then follow streams of each probability with each method."""
+>>>>>>> h/runs
     learned = {name: _before(lab, settings, name) for name in CONTINUAL}
     starts: dict[str, list[Any]] = {name: [one.state_dict() for one in group] for name, group in learned.items()}
     starts["fine-tuning"] = [one.model.state_dict() for one in learned["maml"]]
@@ -115,7 +119,7 @@ def measure(lab: Lab, settings: ContinualOnline) -> None:
 
 
 def _before(lab: Lab, settings: ContinualOnline, name: str) -> list[Any]:
-    """Learners of a method, one a seed, that meta-learned on other characters."""
+    """Learners of a method, one a seed, that meta-learned on other classes."""
     family = tasks.FewShotImages(settings.before, settings.ways, 1, 4, settings.size)
     groups = [] if name == "maml" else [ParameterGroup(("method.*",), learning_rate=TUNED[name][1])]
     return lab.train(

@@ -92,7 +92,7 @@ def _above(name: str, *others: str) -> Any:
 
 CLAIMS = (
     Claim(
-        "learns", "networks that adapt tell most characters of the dataset that they meta-learned on",
+        "learns", "networks that adapt tell most images of the dataset that they meta-learned on",
         "percent of queries, MAML: mean over seeds", ours("premise"), lambda r: r["own"]["maml"], above(50.0),
         quantifier="mean",
     ),
@@ -104,7 +104,7 @@ CLAIMS = (
     Claim(
         "maml-carries-over", "and so does what MAML learned",
         "points of accuracy above that of the same networks before: mean over seeds of each",
-        ours("whether characters are of use there"), _above("maml", "untrained maml"), above(0.0), quantifier="mean",
+        ours("its use there"), _above("maml", "untrained maml"), above(0.0), quantifier="mean",
         premises=("learns",),
     ),
     *(

@@ -32,7 +32,7 @@ class Plasticity(FewShot):
     lengths: tuple[int, ...] = (5, 15, 25)
     """Numbers of inner steps."""
     rates: tuple[float, ...] = (0.05, 0.1, 0.2, 0.4)
-    """Inner learning rates, of 5 steps."""
+    """Inner learning rates, each of inner_steps steps."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -78,7 +78,7 @@ def _more(axis: str) -> Any:
 
 CLAIMS = (
     Claim(
-        "learns", "networks that adapt tell most characters after meta-learning",
+        "learns", "networks that adapt tell most images after meta-learning",
         "percent of queries, MAML with fewest steps: mean over seeds", ours("premise"),
         lambda r: r["lengths"]["accuracy maml"][:, 0], above(50.0), quantifier="mean",
     ),
@@ -126,7 +126,7 @@ def _closed(axis: str) -> Any:
 
 FIGURES = (
     Figure(
-        "plasticity", "Accuracy on new characters, and percent of entries closed, by the number of inner steps and by "
+        "plasticity", "Accuracy on new classes, and percent of entries closed, by the number of inner steps and by "
         "the inner learning rate; mean and range over seeds. Thesis: Fig. 4.2.",
         (
             Lines("", "inner steps", "accuracy (%)", _accuracy("lengths")),

@@ -1,7 +1,7 @@
 """Does a meta-learner that may choose where to learn learn better, and where does it choose to?
 
-Thesis: Table 4.1 and Fig. 4.1. Networks meta-learn to tell characters apart from one example of each; masks say which
-entries the inner steps may change, and start half closed, or nearly all, or hardly any.
+Thesis: Table 4.1 and Fig. 4.1. Networks meta-learn to tell classes of images apart from few examples of each; masks
+say which entries the inner steps may change, and start half closed, or with more or fewer of them closed.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Sparse(FewShot):
 
 
 def measure(lab: Lab, settings: Sparse) -> None:
-    """Train every method, and sparse-MAML from three starts, at equal cost; compare them on new characters."""
+    """Train every method, and sparse-MAML from three starts, at equal cost; compare them on new classes."""
     groups = {name: meta_trained(lab, name, settings, name) for name in METHODS}
     for name, closed in (("few-closed", settings.few_closed), ("many-closed", settings.many_closed)):
         groups[name] = meta_trained(lab, name, settings, "sparse-maml", closed=closed)
@@ -74,7 +74,7 @@ def _points(sentence: str) -> str:
 
 CLAIMS = (
     Claim(
-        "learns", "networks that adapt tell most characters after meta-learning",
+        "learns", "networks that adapt tell most images after meta-learning",
         "percent of queries, MAML: mean over seeds", ours("premise"), lambda r: r["accuracy"]["maml"], above(50.0),
         quantifier="mean",
     ),
@@ -113,19 +113,19 @@ CLAIMS = (
         quantifier="mean", premises=("learns",),
     ),
     Claim(
-        "last-is-open", "the output layer's weights are less closed than the first convolution's, by ten points",
+        "last-is-open", "the output layer's weights are less closed than the first layer's, by ten points",
         "points closed of the first layer above the last: mean over seeds", printed(FIGURE),
         lambda r: _fall(r).sum(1), above(10.0), quantifier="mean", premises=("learns",),
     ),
     Claim(
-        "closes-from-few", "masks close from hardly any closed at the start, too",
+        "closes-from-few", "masks close from fewest closed at the start, too",
         "points closed more than at the start: mean over seeds", printed(FIGURE),
         lambda r: 100 * np.diff(np.asarray(r["few-closed"]["closed"])[:, [0, -1]], axis=1), above(2.0),
         quantifier="mean", premises=("learns",),
     ),
     Claim(
-        "sparse-start-helps", "more closed at the start does better", _points("of nine tenths above one tenth"),
-        printed(FIGURE), _above("many-closed", "few-closed"), above(0.0), quantifier="mean", premises=("learns",),
+        "sparse-start-helps", "more closed at the start does better", _points("of most above fewest"), printed(FIGURE),
+        _above("many-closed", "few-closed"), above(0.0), quantifier="mean", premises=("learns",),
     ),
 )  # fmt: skip
 
@@ -153,7 +153,7 @@ def _by_layer(r: Any) -> list[Line]:
 FIGURES = (
     Figure(
         "closed", "Left: percent of entries that inner steps do not change while sparse-MAML meta-learns, by what is "
-        "closed at the start. Centre: by layer, from a half. Right: accuracy on new characters. Mean and range over "
+        "closed at the start. Centre: by layer, from a half. Right: accuracy on new classes. Mean and range over "
         "seeds. Thesis: Fig. 4.1.",
         (
             Lines("", "outer steps", "closed (%)", _over_training("closed"), limits={"ylim": (0, 100)}),
@@ -163,7 +163,7 @@ FIGURES = (
         claims=("closes", "fewer-with-depth", "last-is-open", "closes-from-few", "sparse-start-helps"),
     ),
     Figure(
-        "methods", "Accuracy of each method on new characters, each seed; the same tasks and as many outer steps for "
+        "methods", "Accuracy of each method on new classes, each seed; the same tasks and as many outer steps for "
         "all.",
         (by_method("accuracy (%)", METHODS, lambda r: {"each seed": r["accuracy"]}),),
         columns=1, size=(9, 3.2),

@@ -63,7 +63,7 @@ def _differ(learner: Any) -> float:
 
 CLAIMS = (
     Claim(
-        "learns", "networks that adapt tell most characters after meta-learning",
+        "learns", "networks that adapt tell most images after meta-learning",
         "percent of queries, sparse-MAML: mean over seeds", ours("premise"), lambda r: r["accuracy"]["sparse-maml"],
         above(50.0), quantifier="mean",
     ),
@@ -108,7 +108,7 @@ WHEN: dict[str, Any] = {"xticks": (0, 1), "xticklabels": ("before", "after")}
 FIGURES = (
     Figure(
         "noise", "Above: the spread of the noise that masks of sparse-MAML+ are made of, and percent of entries in "
-        "which the masks of two draws differ, before meta-learning and after. Below: accuracy on new characters, and "
+        "which the masks of two draws differ, before meta-learning and after. Below: accuracy on new classes, and "
         "percent of entries closed. Each seed. Thesis: Table 4.3.",
         (
             Lines("", "", "mean |sigma|", _before_and_after(None, "sigma"), limits=WHEN),
