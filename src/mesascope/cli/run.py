@@ -62,7 +62,7 @@ class RunStudy:
         print(f"{study.question}\nrun directory: {run.path}\ndevice: {run.config['device']}", flush=True)
         try:
             records = run_study(study, settings, run)
-        except (KeyboardInterrupt, OSError) as stop:
+        except (KeyboardInterrupt, Exception) as stop:
             stop.add_note(_resume_command(run))
             raise
         _print_verdicts(records)
@@ -86,18 +86,7 @@ class RunStudy:
                     f"--resume must name a run of {study.name}, but {self.resume} is one of {found.name}: "
                     f"{_resume_command(run)}."
                 )
-<<<<<<< HEAD
-        print(f"{study.question}\nrun directory: {run.path}\ndevice: {run.config['device']}", flush=True)
-        try:
-            records = run_study(study, settings, run)
-        except (KeyboardInterrupt, Exception) as stop:
-            stop.add_note(_resume_command(run))
-            raise
-        _print_verdicts(records)
-        print(f"report: {(run.path / 'report.html').resolve()}\nfigures: {(run.path / 'figures').resolve()}")
-=======
         return run, settings
->>>>>>> h/runs
 
 
 @dataclass(frozen=True)

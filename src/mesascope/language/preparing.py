@@ -90,12 +90,7 @@ def prepare(
     silent = replace(reading, report=lambda problem: None, undivided=lambda path: None)
     named = str(tokenizer) if kind.path is None else tokenizer_checksum(load_tokenizer(kind.path))
     settings = [named, validation, field, reading.delimiter, broken, shard]
-<<<<<<< HEAD
-    folder.mkdir(parents=True, exist_ok=True)
     progress = PreparationCheckpoint.of(folder, files, settings)
-=======
-    progress = Progress.of(folder, files, settings)
->>>>>>> h/runs
     if progress.is_begun:
         words = load_tokenizer(folder / TOKENIZER)
     else:

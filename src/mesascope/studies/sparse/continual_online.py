@@ -101,13 +101,9 @@ class ContinualOnline:
 
 
 def measure(lab: Lab, settings: ContinualOnline) -> None:
-<<<<<<< HEAD
-    """Learn on other characters first, then follow streams of each probability with each method."""
+    """Learn on other classes first, then follow streams of each probability with each method."""
     for stay in settings.stays:  # before anything trains, as a dataset may be missing
         settings.source(stay).stream(settings.steps, lab.seeds[0])
-=======
-    """Learn on other classes first, then follow streams of each probability with each method."""
->>>>>>> h/runs
     learned = {name: _before(lab, settings, name) for name in CONTINUAL}
     starts: dict[str, list[Any]] = {name: [one.state_dict() for one in group] for name, group in learned.items()}
     starts["fine-tuning"] = [one.model.state_dict() for one in learned["maml"]]
