@@ -42,7 +42,8 @@ class Rounding(TorchDispatchMode):
         self.rounded = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if str(func).rsplit(".", 1)[0] in PRODUCTS and not {"tf32", "bf16"}.isdisjoint(precision()[:2]):
+        known = str(func).rsplit(".", 1)[0] in PRODUCTS and args[0].dtype == torch.float32
+        if known and not {"tf32", "bf16"}.isdisjoint(precision()[:2]):
             self.rounded += 1
             args = [(arg.view(torch.int32) & -(2**13)).view(arg.dtype) if arg.ndim > 1 else arg for arg in args]
         return func(*args, **(kwargs or {}))
