@@ -75,7 +75,7 @@ run one-step --tasks -5                     | --tasks must be at least 2, but is
 run one-step --seeds 0                      | --seeds must be at least 1, but is 0
 run one-step --seeds 1e3                    | --seeds must be a whole number, but is '1e3': pass one, such as 5
 run one-step --seed -1                      | --seed must be at least 0, but is -1
-run one-step --seed 99999999999999999999999 | config must describe a run
+run one-step --seed 99999999999999999999999 | --seed must be at most
 run one-step --x-scale 0                    | --x-scale must be greater than 0
 run one-step --x-scale nan                  | --x-scale must be finite
 run one-step --x-scale inf                  | --x-scale must be finite
