@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from torch import nn
-
-from mesascope.errors import refuse, require_callable
+from mesascope.errors import refuse
+from mesascope.learners.transformed import Around
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
@@ -13,17 +12,12 @@ __all__ = ["Centred", "WithIntercept"]
 
 
 @register("learner", "centred", free={})
-class Centred(nn.Module):
+class Centred(Around):
     """``learner`` on a context whose inputs have had their mean subtracted; queries stay as they are.
 
     With gradient descent this is what softmax attention with two heads of opposite sign computes for small scores: the
     softmax' denominator subtracts the mean.
     """
-
-    def __init__(self, learner: nn.Module) -> None:
-        super().__init__()
-        require_callable("learner", learner)
-        self.learner = learner
 
     def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
         return self.learner(self._centred(context, xq), xq)
@@ -40,17 +34,12 @@ class Centred(nn.Module):
 
 
 @register("learner", "with-intercept", free={})
-class WithIntercept(nn.Module):
+class WithIntercept(Around):
     """``learner`` on inputs and targets without the context's means, queries too; its mean target is added again.
 
     For a linear learner this is its fit with an intercept that is not regularised: with `LeastSquares` scikit-learn's
     ``LinearRegression`` or ``Ridge``, with `Lasso` its ``Lasso``.
     """
-
-    def __init__(self, learner: nn.Module) -> None:
-        super().__init__()
-        require_callable("learner", learner)
-        self.learner = learner
 
     def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
         check_inputs(context, xq)

@@ -12,20 +12,24 @@ from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
 
-__all__ = ["Clipped", "OnFeatures", "Standardised", "squares"]
+__all__ = ["Around", "Clipped", "OnFeatures", "Standardised", "squares"]
 
 
-@register("learner", "standardised", free={})
-class Standardised(nn.Module):
-    """``learner`` on inputs less the context's mean, over its standard deviation (1 where that is 0); queries too.
-
-    scikit-learn's ``make_pipeline(StandardScaler(), learner)``.
-    """
+class Around(nn.Module):
+    """A learner that changes what another sees or predicts."""
 
     def __init__(self, learner: nn.Module) -> None:
         super().__init__()
         require_callable("learner", learner)
         self.learner = learner
+
+
+@register("learner", "standardised", free={})
+class Standardised(Around):
+    """``learner`` on inputs less the context's mean, over its standard deviation (1 where that is 0); queries too.
+
+    scikit-learn's ``make_pipeline(StandardScaler(), learner)``.
+    """
 
     def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
         check_inputs(context, xq)
@@ -37,13 +41,8 @@ class Standardised(nn.Module):
 
 
 @register("learner", "clipped", free={})
-class Clipped(nn.Module):
+class Clipped(Around):
     """``learner`` with predictions clipped to the range of the context's targets."""
-
-    def __init__(self, learner: nn.Module) -> None:
-        super().__init__()
-        require_callable("learner", learner)
-        self.learner = learner
 
     def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
         check_inputs(context, xq)
@@ -54,7 +53,7 @@ class Clipped(nn.Module):
 
 
 @register("learner", "on-features", free={})
-class OnFeatures(nn.Module):
+class OnFeatures(Around):
     """``learner`` on features of inputs and queries.
 
     Args:
@@ -63,10 +62,9 @@ class OnFeatures(nn.Module):
     """
 
     def __init__(self, learner: nn.Module, features: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        require_callable("learner", learner)
+        super().__init__(learner)
         require_callable("features", features)
-        self.learner, self.features = learner, features
+        self.features = features
 
     def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
         check_inputs(context, xq)
