@@ -92,8 +92,13 @@ def identify(
     seen = Seen(learner, tasks, seed)
     levels = Levels(tolerance, level, level / len(chosen))
     found = in_order(_all(chosen, seen, levels), tolerance)
-    nearest = {one.row.candidate: one.fitted.learner for one in found[:_NEAREST]}
+    first, *others = found
+    near = [first, *(one for one in others if not one.candidate.costly)][:_NEAREST]
+    nearest = {one.row.candidate: one.fitted.learner for one in near}
+    most = first.candidate.most_tasks or count
+    apart_on = {one: seen.tasks["test"][one].part(0, most) for one in seen.test}
     name = name or named(learner)
+    few = min(few, LEAST) if first.candidate.costly else few
     watched = (
         _watch(learner, name, nearest, battery(family, few, seed, "watch"), seen.dtype, seed) if few else _Watched()
     )
@@ -118,7 +123,7 @@ def identify(
         behaviour=watched.behaviour,
         controls=watched.controls,
         likenesses=watched.likenesses,
-        apart=apart(nearest, {one: seen.tasks["test"][one] for one in seen.test}, seen.noise, level),
+        apart=apart(nearest, apart_on, {one: noise[:most] for one, noise in seen.noise.items()}, level),
         unmeasured={**unmeasured, **watched.unmeasured},
     )
 
@@ -152,10 +157,8 @@ def _watch(
     """Behaviour of the learner and of the candidate nearest to it, likenesses of the nearest, and null controls."""
     own, unmeasured = tasks[OWN].to(dtype), {}
     first, second = next(iter(nearest.items()))
-    seen = {
-        name: behaviour_of(learner, own, stream(seed, "identify-changes")),
-        first: behaviour_of(second, tasks[OWN], stream(seed, "identify-changes")),
-    }
+    pair = ((name, learner, own), (first, second, tasks[OWN]))
+    seen = {who: behaviour_of(one, on, stream(seed, "identify-changes")) for who, one, on in tracked(pair, "behaviour")}
     copy = untrained(learner, stream(seed, "identify-untrained"))
     if copy is None:
         unmeasured["untrained copy"] = (
