@@ -21,8 +21,9 @@ from mesascope.identification import (
     spectral_filter,
     superposition,
 )
-from mesascope.identification.verdict import difference
+from mesascope.identification.verdict import Difference, Row, difference, standing
 from mesascope.learners import Range, one_step_optimum
+from mesascope.measurement import Measurement
 from mesascope.nets import InContextRegressorConfig, TransformerConfig
 from mesascope.records import registered
 from mesascope.streams import stream
@@ -326,3 +327,64 @@ def test_invariances_are_those_of_each_algorithm():
     assert kept(learners.GradientDescent(2, 0.3)) == {*labels, *order, "inputs rotated", "every pair twice"}
     everything = set(INVARIANCES)
     assert kept(learners.Mean()) == kept(learners.NearestNeighbours(1)) == everything
+
+
+def test_the_catalogue_is_a_table_by_family():
+    table = repr(candidates())
+    assert table.index("constants") < table.index("nearest-neighbours") < table.index("ridge least-squares")
+    assert all(one.name.split()[0] in table for one in candidates())
+
+
+def test_infinite_errors_name_nothing():
+    """A single task that differs from the others gives an interval without an end."""
+    one = Difference(Measurement(0.0, float("nan"), 1), 0.0, float("inf"))
+    row = Row("mean", "averages", {}, {"own": one}, {}, one)
+    assert standing([row], 0.01).names == ()
+    assert standing([row], 0.01).undecided == {"mean": "own"}
+
+
+def test_a_candidate_that_draws_is_ruled_out_by_a_learner_that_does_not():
+    """The learner is nearer to least squares than draws of the candidate are, by as much as they are spread."""
+
+    def scattered(seed=0, size=0.5):
+        def learner(context, xq):
+            answer = learners.LeastSquares(1.0)(context, xq)
+            key = (1e6 * xq.double().sum() + seed).long().item()
+            return answer + size * torch.randn(answer.shape, generator=stream(key % 2**31, "scatter")).to(answer)
+
+        return learner
+
+    drawing = Candidate("scattered", scattered, draws=lambda seed: scattered(seed))
+    some = [NATIVE["minimum-norm least-squares"], drawing]
+    shrunken = identify(lambda context, xq: 0.8 * learners.LeastSquares(1.0)(context, xq), FAMILY, some)
+    assert "scattered" in shrunken.standing.ruled_out
+    own = identify(scattered(seed=7), FAMILY, some)
+    assert "scattered" not in own.standing.ruled_out
+
+
+@pytest.mark.parametrize("name", ["quadratic kernel-ridge", "ridge on squares", "standardised nearest-neighbours"])
+def test_what_strangers_ask_about_is_named_among_the_whole_catalogue(name):
+    """Estimators that were named as what they are not when everything was named that was not ruled out."""
+    few = candidates(FAMILY, sklearn=False)
+    found = identify(NATIVE[name].build(**planted(NATIVE[name])), FAMILY, few, budget(8), name="it")
+    assert found.names[0] == name
+    assert f"it is most like {NATIVE[name].family}: 0 %" in found.like
+
+
+def test_learners_that_nobody_knows_are_named_nothing():
+    """Aliens among the whole cheap catalogue: nothing that they are not."""
+    ridge, near = learners.LeastSquares(0.5), learners.NearestNeighbours(1)
+    for alien in (
+        lambda context, xq: torch.sin(3 * ridge(context, xq)),
+        lambda context, xq: (ridge(context, xq) + near(context, xq)) / 2,
+        lambda context, xq: ridge(context, xq) + 0.2 * ridge(context, xq) ** 2,
+    ):
+        found = identify(alien, FAMILY, candidates(FAMILY, sklearn=False), budget(8))
+        assert found.names == (), found.exactly
+
+
+def test_a_larger_budget_asks_about_the_same_tasks_first():
+    small, large = battery(FAMILY, 11, 0, "fit"), battery(FAMILY, 30, 0, "fit")
+    for name, episode in small.items():
+        assert torch.equal(large[name].part(0, 11).context.x, episode.context.x)
+        assert torch.equal(large[name].part(0, 11).context.y, episode.context.y)

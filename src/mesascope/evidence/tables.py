@@ -15,7 +15,7 @@ from mesascope.text import line_width
 __all__ = ["Table", "Tabular"]
 
 # Of a longer table, its first rows and its last ones are shown, so many each.
-_MOST_SHOWN, _ENDS = 60, 5
+_MOST_SHOWN, _ENDS = 80, 5
 
 
 class Table(list):

@@ -11,14 +11,15 @@ import torch
 from torch import nn
 
 from mesascope import learners
+from mesascope.evidence.tables import Table
 from mesascope.identification import estimators
-from mesascope.identification.candidate import Candidate
+from mesascope.identification.candidate import FAMILIES, Candidate
 from mesascope.learners import Range
 from mesascope.records import facts
 from mesascope.shapes import Tensor
 from mesascope.tasks import LinearRegression
 
-__all__ = ["candidates"]
+__all__ = ["Catalogue", "candidates"]
 
 # Steps of descents whose steps have sizes of their own.
 _SIZES = range(2, 6)
@@ -26,7 +27,19 @@ _NEIGHBOURS = {"k": Range(1, 10, "integer")}
 _COMPONENTS = {"count": Range(1, 10, "integer")}
 
 
-def candidates(family: Any = None, *, sklearn: bool = True) -> list[Candidate]:
+class Catalogue(list[Candidate]):
+    """Candidates, printed as a table by family of algorithms."""
+
+    def __repr__(self) -> str:
+        return repr(
+            Table(
+                {"family": one.family, "candidate": one.name, "free parameters": ", ".join(one.free)}
+                for one in sorted(self, key=lambda one: FAMILIES.index(one.family))
+            )
+        )
+
+
+def candidates(family: Any = None, *, sklearn: bool = True) -> Catalogue:
     """The whole catalogue: the learners of `mesascope.learners`, and estimators of scikit-learn.
 
     Args:
@@ -37,7 +50,7 @@ def candidates(family: Any = None, *, sklearn: bool = True) -> list[Candidate]:
     >>> [one.name for one in candidates(sklearn=False)][:4]
     ['zero', 'constant', 'mean', 'last label']
     """
-    found = [one for kind in _KINDS for one in kind(family)]
+    found = Catalogue(one for kind in _KINDS for one in kind(family))
     if sklearn and importlib.util.find_spec("sklearn"):
         found += estimators.candidates()
     return found
