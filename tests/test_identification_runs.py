@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 import torch
-from test_cli import mesascope
 
 from mesascope import learners, open_run
 from mesascope.adapters import from_numpy, from_text
@@ -237,20 +236,18 @@ def test_sequences_are_refused():
         identify(learners.Mean(), LinearDynamics())
 
 
-def test_the_command_line_takes_learners_of_all_kinds(tmp_path):
+def test_the_command_line_takes_learners_of_all_kinds(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(
         "def step(context, xq):\n    return xq @ (context.x.mT @ context.y) * 1.5 / context.x.shape[-2]\n"
     )
     tasks = ["--family", "linear-regression(n_context=8, d_in=3)", "--candidates", NAMES, "--budget", "1000"]
-    told = mesascope("identify", "mine:step", *tasks, "--out", "a", cwd=tmp_path)
-    assert told.returncode == 0, told.stderr
-    assert "step runs gradient-descent with steps = 1, eta = 1.5." in told.stdout
+    assert main(["identify", "mine.py:step", *tasks, "--out", "a"]) == 0
+    assert "step runs gradient-descent with steps = 1, eta = 1.5." in capsys.readouterr().out
     run = open_run(tmp_path / "a")
     assert run.config["settings"]["family"]["n_context"] == 8
-    told = mesascope(
-        "identify", "--sklearn", "Ridge(alpha=2.0, fit_intercept=False)", *tasks, "--out", "b", cwd=tmp_path
-    )
-    assert "runs ridge least-squares with ridge = 2." in told.stdout
+    assert main(["identify", "--sklearn", "Ridge(alpha=2.0, fit_intercept=False)", *tasks, "--out", "b"]) == 0
+    assert "runs ridge least-squares with ridge = 2." in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
