@@ -46,7 +46,8 @@ class Candidate:
         costly: True if it takes long: it is tried only if the learner runs no other candidate.
         formula: the free parameters from the learner's predictions by condition, where a formula has the nearest.
 
-    >>> ridge = Candidate("ridge", learners.LeastSquares, {"ridge": Range(1e-4, 100.0, "log")})
+    >>> from mesascope.learners import LeastSquares
+    >>> ridge = Candidate("ridge", LeastSquares, {"ridge": Range(1e-4, 100.0, "log")})
     >>> ridge.build(ridge=0.5)
     LeastSquares(ridge=0.5)
     """
