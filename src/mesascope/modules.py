@@ -44,6 +44,9 @@ _CHECKPOINTED = (
     "must not checkpoint activations, nor save tensors by other hooks, where its weights are exchanged, as for members "
     "of an ensemble and tasks of MAML: switch checkpointing off."
 )
+# Attributes that every module has, and those of them that hold its tensors.
+_HELD = ("_parameters", "_buffers")
+_OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 # Modules that vmap has been found unable to run.
 _IN_TURN: WeakSet[nn.Module] = WeakSet()
 
@@ -65,13 +68,20 @@ def names_of(module: nn.Module) -> dict[str, list[str]]:
 
 def put(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Put tensors in the place of a module's own, wherever it holds these."""
+    _put([part.__dict__[kind] for part in module.modules() for kind in _HELD], _by_identity(module, tensors))
+
+
+def _by_identity(module: nn.Module, tensors: Mapping[str, Tensor]) -> dict[int, Tensor]:
+    """Tensors by the identities of those whose places they take."""
     own = dict(module.named_parameters()) | dict(module.named_buffers())
-    others = {id(own[name]): tensor for name, tensor in tensors.items()}
-    for part in module.modules():
-        for held in (part._parameters, part._buffers):
-            for name, tensor in held.items():
-                if id(tensor) in others:
-                    held[name] = others[id(tensor)]  # type: ignore[assignment]
+    return {id(own[name]): tensor for name, tensor in tensors.items()}
+
+
+def _put(held: list[dict[str, Any]], others: Mapping[int, Tensor]) -> None:
+    for own in held:
+        for name, tensor in own.items():
+            if id(tensor) in others:
+                own[name] = others[id(tensor)]
 
 
 def fill(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
@@ -105,18 +115,18 @@ def run_with(
             f"{type(module).__name__} must have no parts that torch.jit has compiled, as their weights cannot be "
             "exchanged: use the module that was compiled."
         )
-    held = [(own, dict(own)) for part in parts for own in (part._parameters, part._buffers)]
+    held = [part.__dict__[kind] for part in parts for kind in _HELD]
+    kept = [dict(own) for own in held]
     plain = [_plain(part) for part in parts]
     rest = [
-        {name: (one, copy.copy(one) if type(one) in (list, dict) else one) for name, one in vars(part).items()}
+        {name: (one, copy.copy(one) if type(one) in (list, dict) else one) for name, one in _attributes(part)}
         for part in parts
     ]
     sparse = [part for part in parts if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.sparse]
     fast = torch.backends.mha.get_fastpath_enabled()
-    named = dict(module.named_parameters()) | dict(module.named_buffers())
-    others = {id(named[name]): tensor for name, tensor in tensors.items()}
+    others = _by_identity(module, tensors)
     try:
-        put(module, tensors)
+        _put(held, others)
         for part, own in zip(parts, plain, strict=True):
             vars(part).update({name: _exchanged(value, others) for name, value in own.items()})
         for part in sparse:
@@ -130,8 +140,8 @@ def run_with(
         torch.backends.mha.set_fastpath_enabled(fast)
         for part in sparse:
             part.sparse = True
-        for own, before in held:
-            own.update(before)  # type: ignore[arg-type]
+        for own, before in zip(held, kept, strict=True):
+            own.update(before)
         for part, own, before in zip(parts, plain, rest, strict=True):
             for name, value in _plain(part).items():
                 if name not in before:
@@ -146,8 +156,12 @@ def run_with(
 
 def _plain(module: nn.Module) -> dict[str, Any]:
     """Attributes that hold tensors, but neither as parameters nor as buffers: weights that a hook computes, say."""
-    kept = ("_parameters", "_buffers", "_modules")
-    return {name: value for name, value in vars(module).items() if name not in kept and _tensors_in(value)}
+    return {name: value for name, value in _attributes(module) if _tensors_in(value)}
+
+
+def _attributes(module: nn.Module) -> list[tuple[str, Any]]:
+    """A module's attributes, but for those that every module has: its parameters, parts and hooks."""
+    return [(name, value) for name, value in vars(module).items() if name not in _OF_EVERY_MODULE]
 
 
 def _tensors_in(value: Any) -> list[Tensor]:
