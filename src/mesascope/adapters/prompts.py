@@ -148,7 +148,7 @@ def _number(line: str, before: re.Pattern[str] = _AROUND) -> float:
 
 
 def _answer(text: str) -> str:
-    """What follows the thoughts of a model, in ASCII: nothing if it still thinks."""
+    """Text after the thoughts of a model, in ASCII: empty if it still thinks."""
     text = text.translate(_ASCII).replace("\r\n", "\n").replace("\r", "\n")
     *_, last = [None, *_THOUGHT.finditer(text)]
     return text if last is None else text[last.end() :] if last[1] else ""

@@ -223,11 +223,10 @@ def _call(flag: str, words: str) -> tuple[str, dict[str, Any]]:
     name, _, rest = words.strip().partition("(")
     try:
         call: Any = ast.parse(f"f({rest or ')'}", mode="eval").body
-        if call.args:
-            named = f"{name}(n_neighbors=3, ...)"
-            raise ArgumentError(f"{flag} must name each value, as {named} does, but is {shown(words)}: add the names.")
-        return name.strip(), {str(one.arg): ast.literal_eval(one.value) for one in call.keywords}
-    except ArgumentError:
-        raise
+        unnamed, values = call.args, {str(one.arg): ast.literal_eval(one.value) for one in call.keywords}
     except (SyntaxError, ValueError, AttributeError):
         refuse(flag, "be name(key=value, ...) with plain values", words, "mend it")
+    if unnamed:
+        named = f"{name}(n_neighbors=3, ...)"
+        raise ArgumentError(f"{flag} must name each value, as {named} does, but is {shown(words)}: add the names.")
+    return name.strip(), values

@@ -36,7 +36,7 @@ _TINY = float(torch.finfo(torch.float64).tiny)
 
 
 def answers(learner: Learner, tasks: Mapping[str, Episode], partly: bool = False) -> dict[str, Tensor]:
-    """What a learner predicts under each condition, in float64, but for those that it refuses or where it explodes.
+    """Predictions of a learner by condition, in float64, without conditions that it refuses or where it explodes.
 
     Args:
         partly: keep conditions where answers to some tasks explode.
@@ -79,7 +79,7 @@ def joined(episodes: Sequence[Episode]) -> Episode:
 
 
 def sizes(tasks: Mapping[str, Episode], seen: Answers) -> dict[str, Tensor]:
-    """By condition and task, what squared differences are divided by.
+    """Divisors of squared differences, by condition and task.
 
     The variance of predictions, of the task or the mean of all tasks, whichever is larger.
     """

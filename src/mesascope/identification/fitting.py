@@ -147,7 +147,7 @@ class _Residuals:
 
     @functools.cached_property
     def spectra(self) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """Of each group: eigenvalues of C = X^T X / n, and queries and X^T Y / n in the eigenbasis."""
+        """Spectrum of each group: eigenvalues of C = X^T X / n, and queries and X^T Y / n in the eigenbasis."""
         found = []
         for group in self.groups:
             (x, y), xq, _ = group.tasks

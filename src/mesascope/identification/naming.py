@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -86,8 +86,10 @@ def identify(
     for argument, value in (("tolerance", tolerance), ("level", level)):
         require_number(argument, value, above=0, most=1)
     chosen = require_candidates(catalogue(family) if candidates is None else candidates)
-    few = _watched(family, budget)
-    count = _affordable(family, budget, _TRIED + few * _cost(family))
+    size = battery(family, 1, 0, "size")
+    watching = asked_for_behaviour(size[OWN])
+    few = _watched(watching, budget)
+    count = _affordable(size, budget, _TRIED + few * watching)
     tasks = {part: battery(family, count, seed, part) for part in ("fit", "test")}
     seen = Seen(learner, tasks, seed)
     levels = Levels(tolerance, level, level / len(chosen))
@@ -107,7 +109,7 @@ def identify(
         unmeasured |= dict.fromkeys(("behaviour", "controls"), f"the budget leaves fewer than {LEAST} tasks for them")
     tried = {one.row.candidate for one in found}
     unmeasured |= {
-        one.name: f"costly, and the learner runs {found[0].row.candidate}" for one in chosen if one.name not in tried
+        one.name: f"costly, and the learner runs {first.row.candidate}" for one in chosen if one.name not in tried
     }
     return Identification(
         learner=name,
@@ -119,7 +121,7 @@ def identify(
         pairs={one: seen.tasks["test"][one].context.x.shape[-2] for one in seen.test},
         level=level,
         tolerance=tolerance,
-        asked=_TRIED + seen.asked + few * _cost(family),
+        asked=_TRIED + seen.asked + few * watching,
         behaviour=watched.behaviour,
         controls=watched.controls,
         likenesses=watched.likenesses,
@@ -172,25 +174,20 @@ def _watch(
     return _Watched(seen, controls(learner, own, tasks.get(SHUFFLED), copy), alike, unmeasured)
 
 
-def _cost(family: Any) -> int:
-    """Predictions that a learner is asked for about a task of which its behaviour is watched."""
-    return asked_for_behaviour(battery(family, 1, 0, "size")[OWN])
-
-
-def _watched(family: Any, budget: int | None) -> int:
-    """Number of tasks that behaviour is measured on; none if the budget leaves too few."""
+def _watched(predictions: int, budget: int | None) -> int:
+    """Number of tasks that behaviour is measured on, each by so many predictions; none if the budget is too small."""
     if budget is None:
         return _WATCHED
     budget = require_count("budget", budget)
-    tasks = min((budget - _TRIED) // (_SHARE * _cost(family)), _WATCHED)
+    tasks = min((budget - _TRIED) // (_SHARE * predictions), _WATCHED)
     return tasks if tasks >= LEAST else 0
 
 
-def _affordable(family: Any, budget: int | None, spent: int) -> int:
-    """Tasks for each condition and part, from what is left of a budget."""
+def _affordable(size: Mapping[str, Episode], budget: int | None, spent: int) -> int:
+    """Tasks for each condition and part, from what is left of a budget; ``size`` has a task of each condition."""
     if budget is None:
         return _TASKS
-    queries = _PARTS * sum(episode.xq.shape[-2] for episode in battery(family, 1, 0, "size").values())
+    queries = _PARTS * sum(episode.xq.shape[-2] for episode in size.values())
     tasks = (budget - spent) // queries
     if tasks < LEAST:
         refuse("budget", f"leave {LEAST} tasks a condition", budget, f"pass {LEAST * queries + spent} or more")

@@ -30,11 +30,12 @@ def interruption() -> Iterator[Callable[[], bool]]:
 
     main = threading.current_thread() is threading.main_thread()
     alone = not distributed.is_initialized()
-    answered = [one for one in signal.valid_signals() if signal.getsignal(one) is signal.default_int_handler]
-    for number in answered if main and alone else ():
+    every = signal.valid_signals() if main and alone else ()
+    answered = [one for one in every if signal.getsignal(one) is signal.default_int_handler]
+    for number in answered:
         signal.signal(number, note)
     try:
         yield lambda: bool(heard)
     finally:
-        for number in answered if main and alone else ():
+        for number in answered:
             signal.signal(number, signal.default_int_handler)

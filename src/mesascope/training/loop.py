@@ -84,9 +84,8 @@ def fit(
         observe: called after every step with its number, counted from 1, and its metrics; `ProgressBar` if None.
 
     Ctrl-C ends the training after the step that it meets (pressed twice, at once), and so does SIGTERM on the command
-    line. With checkpoints, that step is saved
-    and KeyboardInterrupt raised: resumed, the training ends as if nothing had been. Without, a warning tells the step,
-    and the result so far is returned.
+    line. With checkpoints, that step is saved and KeyboardInterrupt raised: resumed, the training ends as if nothing
+    had been. Without, a warning tells the step, and the result so far is returned.
 
     A training of 100 steps or more that makes a model worse ends with a warning: it is judged on the tasks of its first
     steps, at most ten, before it begins and after, by accuracy where answers are classes, and else by the loss.
