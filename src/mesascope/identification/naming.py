@@ -116,7 +116,7 @@ def identify(
         seed=seed,
         answers=tuple(learner.table()) if isinstance(learner, TextLearner) else (),
         rows=tuple(one.row for one in found),
-        shares=shares(found, seen),
+        shares=shares(found),
         noise={one: Measurement.of(noise) for one, noise in seen.noise.items()},
         pairs={one: seen.tasks["test"][one].context.x.shape[-2] for one in seen.test},
         level=level,
