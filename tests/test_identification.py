@@ -37,7 +37,7 @@ FAMILY = LinearRegression(n_context=12, d_in=3, noise=0.3)
 NATIVE = {one.name: one for one in candidates(LinearRegression(n_context=12, d_in=3, noise=0.3, pool=8), sklearn=False)}
 # Near one another, and quick to fit.
 FEW = ["ridge least-squares", "minimum-norm least-squares", "newton", "averaging", "mean", "gaussian kernel-smoother"]
-TASKS = 24
+TASKS = 16
 BUDGET = budget(TASKS)
 
 
