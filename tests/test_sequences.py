@@ -483,7 +483,7 @@ def test_training_a_mesa_layer_on_constructed_tokens_finds_least_squares():
 
     heads = AttentionConfig(3 * D, key_size=D, init_scale=0.3, normalise=False)
     config = SequencePredictorConfig(CausalTransformerConfig(heads, attention="mesa"), D, ("blank", "now", "before"))
-    trained = train(config.build, family, Training(steps=300, batch=32, learning_rate=0.05), seeds=[0]).member(0)
+    trained = train(config.build, family, Training(steps=300, batch=64, learning_rate=0.05), seeds=[0]).member(0)
     s = family.sample(1000, stream(0, "eval"))
 
     def loss(predict):
