@@ -92,7 +92,7 @@ WRAPPINGS = [
     "<think>\nOutput: 5\n</think>\n\n{}", "7\n[/THINK]{}",
 ]  # fmt: skip
 SPOILT = [
-    "- {}", "-${}", "${}", "{} %", "{} kg", "{}th", "x{}", "{}x + 3", "{} + 4", "{}/2", "{}-5", "{} to 5", "{} ± 0.1",
+    "- {}\n- 5", "-${}", "${}", "{} %", "{} kg", "{}th", "x{}", "{}x + 3", "{} + 4", "{}/2", "{}-5", "{} to 5", "{} ± 0.1",
     "Step 1: {}", "Feature 0: {}", "not {}", "{}!", "{}...", "Output: 1.0\nOutput: {}", "It is {}\nor 4", "({}, 1)",
     "[1,{}]", "√{}", "10^{}", "{},5", "{} 5", "{}_000", "{}:30", "<p>{}</p>", "minus {}", ">{}",
     "Feature 0: 1\nOutput: {}\n\nFeature 0: 3", "{}\n/2", "Output: {}\n± 0.1", "{}\n%",
@@ -104,7 +104,7 @@ SPOILT = [
 @st.composite
 def numbers(draw):
     """A number as people and programs write it, and its value."""
-    sign = draw(st.sampled_from(["", "-", "+", *"‐‑‒–−－﹣"]))
+    sign = draw(st.sampled_from(["", "-", "+", "- ", "− ", *"‐‑‒–−－﹣"]))
     whole, part = draw(st.integers(0, 10**7)), draw(st.sampled_from(["", ".5", ".25", ".050"]))
     form, power = draw(st.sampled_from(["{}", "{:,}"])), draw(st.integers(-9, 9))
     raised = str(power).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
@@ -138,7 +138,7 @@ def test_a_number_that_is_read_stands_in_the_text_in_full(text):
 
 
 @pytest.mark.parametrize("text", ["", " ", "none", "x2", "3rd", "1 2", "3 to 5", "nan", "inf", "1e400", "½", "3²",
-                                  "1e-400", "3,14", "0,123", "1.200,5", "12 apples", "1 5 0", "- 5", "0x10",
+                                  "1e-400", "3,14", "0,123", "1.200,5", "12 apples", "1 5 0", "- 5 kg", "0x10",
                                   "(1,200)"])  # fmt: skip
 def test_what_is_no_number_is_nan_and_not_zero(text):
     assert math.isnan(parse_number(text))
