@@ -219,14 +219,18 @@ def _beginnings(tokens: list[list[int]]) -> list[tuple[int, ...]]:
     order = sorted(range(len(tokens)), key=tokens.__getitem__)
     groups = [order[:1]]
     for one, two in pairwise(order):
-        shared = len(os.path.commonprefix([tokens[one], tokens[two]]))
-        if 2 * shared >= max(len(tokens[one]), len(tokens[two])):
+        if 2 * _shared(tokens[one], tokens[two]) >= max(len(tokens[one]), len(tokens[two])):
             groups[-1].append(two)
         else:
             groups.append([two])
     found: dict[int, tuple[int, ...]] = {}
     for group in groups:
-        shortest = min(len(tokens[place]) for place in group)
-        shared = os.path.commonprefix([tokens[place] for place in group])[: shortest - 1]
-        found |= dict.fromkeys(group, tuple(shared))
+        first, last = tokens[group[0]], tokens[group[-1]]
+        found |= dict.fromkeys(group, tuple(first[: min(_shared(first, last), len(first) - 1)]))
     return [found[place] for place in range(len(tokens))]
+
+
+def _shared(one: list[int], two: list[int]) -> int:
+    """The number of tokens that two prompts begin with alike."""
+    shortest = min(len(one), len(two))
+    return next((place for place in range(shortest) if one[place] != two[place]), shortest)

@@ -107,9 +107,10 @@ def parse_number(text: str) -> float:
 
     It must be the whole first line, or the whole line of the only ``Output:``. Marks around it are left out (quotes,
     brackets, emphasis, code fences, LaTeX, a full stop), and so are words before it: the answer's label, "it is",
-    "about", an arrow. Commas group thousands. "- 5" is -5, but in a list. Units, per cent, fractions, ranges and expressions are nan. Other digits
-    may only follow a first line that is the number or begins with ``Output:``, unless a word such as "wait" takes it
-    back, or come before the only ``Output:``. What a model thinks before it answers, up to ``</think>``, is left out.
+    "about", an arrow. Commas group thousands. "- 5" is -5, but in a list nan. Units, per cent, fractions, ranges and
+    expressions are nan. Other digits may only follow a first line that is the number or begins with ``Output:``, unless
+    a word such as "wait" takes it back, or come before the only ``Output:``. What a model thinks before it answers, up
+    to ``</think>``, is left out.
 
     >>> [parse_number(text) for text in ("-81.93", "Output: 3", "It is about 1,200.5.", "6.02e-3\\n\\nas x grows")]
     [-81.93, 3.0, 1200.5, 0.00602]
