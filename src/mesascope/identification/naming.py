@@ -18,6 +18,7 @@ from mesascope.identification.conditions import OWN, SHUFFLED, battery
 from mesascope.identification.likeness import Likeness, apart, likeness
 from mesascope.identification.seen import LEAST, Seen
 from mesascope.identification.verdict import EXACT
+from mesascope.identification.wrapped import FORMS, wrapped
 from mesascope.lenses.needs import require_access
 from mesascope.measurement import Measurement
 from mesascope.progress import tracked
@@ -92,7 +93,7 @@ def identify(
     count = _affordable(size, budget, _TRIED + few * watching)
     tasks = {part: battery(family, count, seed, part) for part in ("fit", "test")}
     seen = Seen(learner, tasks, seed)
-    levels = Levels(tolerance, level, level / len(chosen))
+    levels = Levels(tolerance, level, level / (len(chosen) * (1 + len(FORMS))))
     found = in_order(_all(chosen, seen, levels), tolerance)
     first, *others = found
     near = [first, *(one for one in others if not one.candidate.costly)][:_NEAREST]
@@ -134,6 +135,8 @@ def _all(chosen: Sequence[Candidate], seen: Seen, levels: Levels) -> list[Compar
     """Candidates compared, the costly ones only if the learner runs none of the others."""
     cheap, costly = ([one for one in chosen if one.costly == which] for which in (False, True))
     found = [compared(one, seen, levels) for one in tracked(cheap, "candidates")]
+    if not any(one.row.within(EXACT) for one in found):
+        found += [compared(one, seen, levels) for one in wrapped(found, seen)]
     if not any(one.row.within(EXACT) for one in found):
         found += [compared(one, seen, levels) for one in tracked(costly, "costly candidates")]
     return told_by_draws(found, seen, levels)
