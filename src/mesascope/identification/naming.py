@@ -12,7 +12,7 @@ from mesascope.errors import refuse, require_count, require_number
 from mesascope.identification.answer import Identification
 from mesascope.identification.behaviour import Behaviour, asked_for_behaviour, behaviour_of, controls, untrained
 from mesascope.identification.candidate import Candidate, require_candidates
-from mesascope.identification.catalogue import candidates as catalogue
+from mesascope.identification.catalogue import Catalogue, candidates as catalogue
 from mesascope.identification.comparing import Compared, Levels, compared, in_order, shares, told_by_draws
 from mesascope.identification.conditions import OWN, SHUFFLED, battery
 from mesascope.identification.likeness import Likeness, apart, likeness
@@ -64,8 +64,9 @@ def identify(
     well enough. *None of the candidates* is an answer too.
 
     Args:
-        candidates: what the learner may run; the whole catalogue if None. Costly candidates are tried only if the
-            learner runs no other.
+        candidates: what the learner may run; the whole catalogue if None. A `Catalogue` is also tried clipped and
+            copying labels, where the learner's answers show that. Costly candidates are tried only if the learner runs
+            no other.
         budget: largest number of predictions to ask the learner for; 100 tasks for each condition and part if None.
         seed: of the tasks.
         tolerance: largest squared difference of an approximation, over the variance of predictions.
@@ -86,15 +87,16 @@ def identify(
     seed = require_count("seed", seed, least=0)
     for argument, value in (("tolerance", tolerance), ("level", level)):
         require_number(argument, value, above=0, most=1)
-    chosen = require_candidates(catalogue(family) if candidates is None else candidates)
+    whole = catalogue(family) if candidates is None else candidates
+    chosen, forms = require_candidates(whole), len(FORMS) if isinstance(whole, Catalogue) else 0
     size = battery(family, 1, 0, "size")
     watching = asked_for_behaviour(size[OWN])
     few = _watched(watching, budget)
     count = _affordable(size, budget, _TRIED + few * watching)
     tasks = {part: battery(family, count, seed, part) for part in ("fit", "test")}
     seen = Seen(learner, tasks, seed)
-    levels = Levels(tolerance, level, level / (len(chosen) * (1 + len(FORMS))))
-    found = in_order(_all(chosen, seen, levels), tolerance)
+    levels = Levels(tolerance, level, level / (len(chosen) * (1 + forms)))
+    found = in_order(_all(chosen, seen, levels, bool(forms)), tolerance)
     first, *others = found
     near = [first, *(one for one in others if not one.candidate.costly)][:_NEAREST]
     nearest = {one.row.candidate: one.fitted.learner for one in near}
@@ -131,11 +133,11 @@ def identify(
     )
 
 
-def _all(chosen: Sequence[Candidate], seen: Seen, levels: Levels) -> list[Compared]:
-    """Candidates compared, the costly ones only if the learner runs none of the others."""
+def _all(chosen: Sequence[Candidate], seen: Seen, levels: Levels, in_forms: bool) -> list[Compared]:
+    """Candidates compared, those in other forms and the costly ones only if the learner runs none of the others."""
     cheap, costly = ([one for one in chosen if one.costly == which] for which in (False, True))
     found = [compared(one, seen, levels) for one in tracked(cheap, "candidates")]
-    if not any(one.row.within(EXACT) for one in found):
+    if in_forms and not any(one.row.within(EXACT) for one in found):
         found += [compared(one, seen, levels) for one in wrapped(found, seen)]
     if not any(one.row.within(EXACT) for one in found):
         found += [compared(one, seen, levels) for one in tracked(costly, "costly candidates")]
