@@ -16,6 +16,7 @@ from mesascope.evidence.tables import Table, Tabular
 from mesascope.identification.behaviour import Behaviour
 from mesascope.identification.conditions import OWN
 from mesascope.identification.likeness import Apart, Likeness
+from mesascope.identification.mixture import Mixture
 from mesascope.identification.verdict import EXACT, OWN_TASKS, RUNS, Row, Share, Standing, standing
 from mesascope.measurement import Measurement
 from mesascope.runs import Run
@@ -38,6 +39,7 @@ class Identification(Tabular):
         answers: of a language model, counts of prompts, numbers read, and reasons of the others.
         rows: candidates at their nearest: named ones, undecided ones, those ruled out; nearest first in each group.
         shares: the nearest member of each family of algorithms, nearest first.
+        mixture: the nearest mixture of these; None if none of them answers all tasks.
         noise: by condition, variance of the learner's answers from call to call and by rounding, over the variance of
             its predictions; differences are less this.
         pairs: by condition, the number of pairs in a context.
@@ -57,6 +59,7 @@ class Identification(Tabular):
     answers: tuple[Mapping[str, Any], ...]
     rows: tuple[Row, ...]
     shares: tuple[Share, ...]
+    mixture: Mixture | None
     noise: Mapping[str, Measurement]
     pairs: Mapping[str, int]
     level: float
@@ -188,6 +191,7 @@ class Identification(Tabular):
                  "behind the nearest, %": _in_percent(one.behind) if one.behind else None}
                 for one in self.shares
             ),
+            "Mixture": self._mixture(),
             "Candidates": self.table(),
             "Answers of the model": Table(self.answers),
             "Noise of the learner": Table({"condition": name, "noise": one} for name, one in self.noise.items()),
@@ -205,6 +209,19 @@ class Identification(Tabular):
             "Not measured": Table({"measure": name, "because": why} for name, why in self.unmeasured.items()),
         }  # fmt: skip
         return {title: table for title, table in told.items() if table}
+
+    def _mixture(self) -> Table:
+        """Weights of the mixture's parts, and the variance that they leave unexplained together, and each alone."""
+        if self.mixture is None:
+            return Table()
+        alone = {one.candidate: one.unexplained for one in self.shares}
+        rows = [
+            (one.candidate, _listed(one.parameters), one.weight, alone[one.candidate]) for one in self.mixture.parts
+        ]
+        return Table(
+            {"candidate": name, "parameters": listed, "weight": weight, "variance unexplained, %": _in_percent(left)}
+            for name, listed, weight, left in (*rows, ("all together", "", None, self.mixture.unexplained))
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """All that it holds as plain Python numbers, texts, lists and dicts, with the verdict in words."""

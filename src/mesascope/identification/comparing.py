@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ from mesascope.measurement import Measurement
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Episode
 
-__all__ = ["Compared", "Levels", "compared", "in_order", "shares", "told_by_draws"]
+__all__ = ["Compared", "Levels", "compared", "comparing", "in_order", "nearest_members", "shares", "told_by_draws"]
 
 # Tasks that candidates are tried on first.
 _SCREEN = 16
@@ -76,11 +76,18 @@ class Compared:
 
 
 def compared(candidate: Candidate, seen: Seen, levels: Levels) -> Compared:
+    """The last of `comparing`."""
+    *_, last = comparing(candidate, seen, levels)
+    return last
+
+
+def comparing(candidate: Candidate, seen: Seen, levels: Levels) -> Iterator[Compared]:
     """Fit a candidate to a few of the family's own tasks, to all of them, to a few of each condition, and to all.
 
-    The comparison ends where the candidate is far: what it is fitted to flatters it, so one that is beyond the bound
-    there is ruled out with the less error. A half of ``levels.out`` is for these three looks and that of
-    `told_by_draws`, and a half for all conditions together.
+    Yields the comparison on a few of the family's own tasks, and then, unless that is the end, the last. The comparison
+    ends where the candidate is far: what it is fitted to flatters it, so one that is beyond the bound there is ruled
+    out with the less error. A half of ``levels.out`` is for these three looks and that of `told_by_draws`, and a half
+    for all conditions together.
     """
     look, bound = levels._replace(out=levels.out / _LOOKS), max(levels.tolerance, EXACT)
     near: list[Fit] = []
@@ -94,11 +101,15 @@ def compared(candidate: Candidate, seen: Seen, levels: Levels) -> Compared:
         if flattered.low > bound:
             found = _tested(candidate, own, seen, OWN, look, most).difference
             alone = Difference(found.mean, max(found.low, flattered.low), max(found.high, flattered.low))
-            return Compared(candidate, _row(candidate, own, own, {OWN: alone}, alone, True), own, own, {})
+            yield Compared(candidate, _row(candidate, own, own, {OWN: alone}, alone, True), own, own, {})
+            return
+        if most == counts[0]:
+            yield Compared(candidate, _row(candidate, own, own, {OWN: flattered}, flattered, True), own, own, {})
     half = levels._replace(out=levels.out / 2)
     alone = _tested(candidate, own, seen, OWN, half, tasks_each).difference
     if candidate.costly and alone.high > bound:  # not shown to be equal where it is asked first
-        return Compared(candidate, _row(candidate, own, own, {OWN: alone}, alone, True), own, own, {})
+        yield Compared(candidate, _row(candidate, own, own, {OWN: alone}, alone, True), own, own, {})
+        return
     near = near[:1] if candidate.most_tasks else near
     anew = len(near) == KEPT and float(seen.noise[OWN].mean()) > 0  # then other numbers of steps may be as near
     for most in counts:
@@ -117,7 +128,7 @@ def compared(candidate: Candidate, seen: Seen, levels: Levels) -> Compared:
             break
     differences = {name: one.difference for name, one in measured.items()}
     row = _row(candidate, best, own, differences, alone, not last or len(measured) < len(seen.test))
-    return Compared(candidate, row, best, own, measured)
+    yield Compared(candidate, row, best, own, measured)
 
 
 def _row(
@@ -259,6 +270,14 @@ def paired(one: Mapping[str, Measured], other: Mapping[str, Measured]) -> Measur
     return Measurement(mean, error, min(part.n for part in parts))
 
 
+def nearest_members(found: Sequence[Compared]) -> dict[str, Compared]:
+    """The nearest member of each family on the family's own tasks, by family, the nearest first."""
+    best: dict[str, Compared] = {}
+    for one in sorted(found, key=lambda one: one.row.own_difference.mean.value):
+        best.setdefault(one.row.family, one)
+    return best
+
+
 def shares(found: Sequence[Compared], seen: Seen) -> tuple[Share, ...]:
     """The nearest member of each family on the family's own tasks, the nearest family first.
 
@@ -267,9 +286,7 @@ def shares(found: Sequence[Compared], seen: Seen) -> tuple[Share, ...]:
     tasks, answer = seen.tasks["test"][OWN], seen.test[OWN]
     variance = variances(tasks, answer)
     noise = seen.noise[OWN] * seen.size[OWN]
-    best: dict[str, Compared] = {}
-    for one in sorted(found, key=lambda one: one.row.own_difference.mean.value):
-        best.setdefault(one.row.family, one)
+    best = nearest_members(found)
     left = {}
     for name, one in best.items():
         most = _most(one.candidate, len(answer))

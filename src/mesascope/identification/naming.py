@@ -16,6 +16,7 @@ from mesascope.identification.catalogue import candidates as catalogue
 from mesascope.identification.comparing import Compared, Levels, compared, in_order, shares, told_by_draws
 from mesascope.identification.conditions import OWN, SHUFFLED, battery
 from mesascope.identification.likeness import Likeness, apart, likeness
+from mesascope.identification.mixture import mixture
 from mesascope.identification.seen import LEAST, Seen
 from mesascope.identification.verdict import EXACT
 from mesascope.lenses.needs import require_access
@@ -107,6 +108,8 @@ def identify(
     unmeasured = dict(seen.missed)
     if not few:
         unmeasured |= dict.fromkeys(("behaviour", "controls"), f"the budget leaves fewer than {LEAST} tasks for them")
+    nearest_families = shares(found, seen)
+    by_name = {one.row.candidate: one for one in found if not one.candidate.most_tasks}
     tried = {one.row.candidate for one in found}
     unmeasured |= {
         one.name: f"costly, and the learner runs {first.row.candidate}" for one in chosen if one.name not in tried
@@ -116,7 +119,8 @@ def identify(
         seed=seed,
         answers=tuple(learner.table()) if isinstance(learner, TextLearner) else (),
         rows=tuple(one.row for one in found),
-        shares=shares(found, seen),
+        shares=nearest_families,
+        mixture=mixture([by_name[one.candidate] for one in nearest_families if one.candidate in by_name], seen),
         noise={one: Measurement.of(noise) for one, noise in seen.noise.items()},
         pairs={one: seen.tasks["test"][one].context.x.shape[-2] for one in seen.test},
         level=level,
