@@ -1,3 +1,4 @@
+from .along import Course as Course, Transition as Transition, along as along, by_layer as by_layer
 from .answer import Identification as Identification
 from .behaviour import (
     INVARIANCES as INVARIANCES,
@@ -14,4 +15,6 @@ from .behaviour import (
 from .candidate import FAMILIES as FAMILIES, Candidate as Candidate
 from .catalogue import candidates as candidates
 from .conditions import CONDITIONS as CONDITIONS, battery as battery
+from .estimating import Estimate as Estimate
+from .mixture import Mixture as Mixture
 from .naming import identify as identify

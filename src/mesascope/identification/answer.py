@@ -21,7 +21,7 @@ from mesascope.identification.verdict import EXACT, OWN_TASKS, RUNS, Row, Share,
 from mesascope.measurement import Measurement
 from mesascope.runs import Run
 
-__all__ = ["Identification"]
+__all__ = ["Identification", "in_percent", "like", "percent"]
 
 # Names that a sentence lists.
 _SHOWN = 4
@@ -99,12 +99,7 @@ class Identification(Tabular):
     @property
     def like(self) -> str:
         """The nearest family of algorithms, and the next one."""
-        first, *others = self.shares
-        left = f"{_percent(first.unexplained.value)} of the variance of its predictions unexplained"
-        after = f"; next family, {others[0].family}, {_percent(others[0].unexplained.value)}" if others else ""
-        if first.unexplained.value > _UNLIKE:
-            return f"{self.learner} is like no family: the nearest, {first.family}, leaves {left}{after}."
-        return f"{self.learner} is most like {first.family}: {left}{after}."
+        return like(self.learner, self.shares)
 
     @property
     def exactly(self) -> str:
@@ -133,7 +128,7 @@ class Identification(Tabular):
         bound = EXACT if self.standing.kind == RUNS else self.tolerance
         beyond = sorted((one.mean.value, name) for name, one in row.differences.items() if one.low > bound)
         ends = [*beyond[:1], *beyond[1:][-1:]]
-        reach = " to ".join(f"{_percent(value)} {_under(name)}" for value, name in ends)
+        reach = " to ".join(f"{percent(value)} {_under(name)}" for value, name in ends)
         found = f"It departs from {row.candidate} by {reach}." if beyond else ""
         open_ = [name for name, one in row.differences.items() if one.low <= bound <= one.high]
         if self.standing.kind == OWN_TASKS and open_:
@@ -173,8 +168,8 @@ class Identification(Tabular):
                 "candidate": row.candidate,
                 "family": row.family,
                 "parameters": _listed(_parameters(row, found)),
-                "own tasks, %": _in_percent(row.own_difference.mean),
-                "largest, %": _in_percent(row.differences[_clearest(row)].mean),
+                "own tasks, %": in_percent(row.own_difference.mean),
+                "largest, %": in_percent(row.differences[_clearest(row)].mean),
                 "under": _clearest(row),
                 "verdict": verdicts[row.candidate],
             }
@@ -187,8 +182,8 @@ class Identification(Tabular):
         told = {
             "Families": Table(
                 {"family": one.family, "nearest candidate": one.candidate, "parameters": _listed(one.parameters),
-                 "variance unexplained, %": _in_percent(one.unexplained),
-                 "behind the nearest, %": _in_percent(one.behind) if one.behind else None}
+                 "variance unexplained, %": in_percent(one.unexplained),
+                 "behind the nearest, %": in_percent(one.behind) if one.behind else None}
                 for one in self.shares
             ),
             "Mixture": self._mixture(),
@@ -219,7 +214,7 @@ class Identification(Tabular):
             (one.candidate, _listed(one.parameters), one.weight, alone[one.candidate]) for one in self.mixture.parts
         ]
         return Table(
-            {"candidate": name, "parameters": listed, "weight": weight, "variance unexplained, %": _in_percent(left)}
+            {"candidate": name, "parameters": listed, "weight": weight, "variance unexplained, %": in_percent(left)}
             for name, listed, weight, left in (*rows, ("all together", "", None, self.mixture.unexplained))
         )
 
@@ -253,6 +248,16 @@ class Identification(Tabular):
         return f"<p>{escape(self.verdict)}</p>{self.table()._repr_html_()}"
 
 
+def like(learner: str, shares: Sequence[Share]) -> str:
+    """A sentence of the nearest family of algorithms, and the next one."""
+    first, *others = shares
+    left = f"{percent(first.unexplained.value)} of the variance of its predictions unexplained"
+    after = f"; next family, {others[0].family}, {percent(others[0].unexplained.value)}" if others else ""
+    if first.unexplained.value > _UNLIKE:
+        return f"{learner} is like no family: the nearest, {first.family}, leaves {left}{after}."
+    return f"{learner} is most like {first.family}: {left}{after}."
+
+
 def _filled(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name.replace("_", " "): value for name, value in row.items() if value is not None}
 
@@ -275,11 +280,11 @@ def _under(condition: str) -> str:
     return "on the family's own tasks" if condition == OWN else f"with {condition}"
 
 
-def _in_percent(one: Measurement) -> Measurement:
+def in_percent(one: Measurement) -> Measurement:
     return Measurement(100 * one.value, 100 * one.stderr, one.n)
 
 
-def _percent(share: float) -> str:
+def percent(share: float) -> str:
     """Two digits of a share in per cent; less than a thousandth of one is 0."""
     value = 100 * share
     if value < 1e-3:
