@@ -269,8 +269,7 @@ def test_a_flag_takes_values_of_its_type_in_any_spelling(kinds, given, attached)
         ("--rates .1 x", "--rates must be a number, but is 'x'"),
         ("--betas 0.9", "--betas must have 2 values, but has 1: pass them with spaces between, such as --betas 0.5"),
         ("--clip none", "--clip must be a number or None, but is 'none'"),
-        ("--tuned yes", "--tuned must be one of 'False', 'True', but is 'yes'."),
-        ("--tuned", "--tuned must have a value, but has none: pass --tuned VALUE."),
+        ("--tuned=yes", "--tuned must be one of 'False', 'True', but is 'yes'."),
         ("--name -x", "--name must have a value, but has none: pass one that begins with a dash as --name=-x."),
         ("--domains a -- b", "mesascope run kinds takes no words but flags, but is given b"),
     ],
@@ -280,6 +279,11 @@ def test_a_wrong_value_is_refused_with_its_flag(line, sentence, kinds):
     with pytest.raises(ArgumentError) as error, naming_flags(arguments):
         parsed(arguments)
     assert str(error.value).startswith(sentence)
+
+
+@pytest.mark.parametrize(("line", "tuned"), [("--tuned", True), ("--tuned --count 3", True), ("--tuned False", False)])
+def test_a_switch_may_stand_alone(line, tuned, kinds):
+    assert parsed(["run", "kinds", *line.split()]).run.settings.tuned is tuned
 
 
 @pytest.mark.parametrize("names", [[], ["looped"], ["looped", "3"]])

@@ -12,6 +12,7 @@ from mesascope.identification import (
     CONDITIONS,
     INVARIANCES,
     Candidate,
+    Catalogue,
     battery,
     candidates,
     identify,
@@ -90,7 +91,7 @@ def test_a_candidate_is_named_and_its_parameters_are_found(name):
     ("name", "true"), [("ridge least-squares", {"ridge": 0.3}), ("gradient-descent", {"steps": 3, "eta": 1.5})]
 )
 def test_a_candidate_whose_predictions_are_bound_to_labels_is_named(form, name, true):
-    found = identify(FORMS[form](NATIVE[name].build(**true)), FAMILY, some(name), BUDGET)
+    found = identify(FORMS[form](NATIVE[name].build(**true)), FAMILY, Catalogue(some(name)), BUDGET)
     assert f"{form} {name}" in found.names
     assert found.standing.kind == "runs"
     assert found.parameters(f"{form} {name}") == pytest.approx(true, rel=0.05)

@@ -1,6 +1,7 @@
 """Runs read back what they wrote, name what is damaged, and outlive kills."""
 
 import base64
+import contextlib
 import dataclasses
 import errno
 import hashlib
@@ -466,6 +467,30 @@ def test_a_trained_network_is_built_again_from_its_record(run):
         run.family("nets")
 
 
+def test_checkpoints_to_keep_stay_beside_the_newest_also_where_training_was_interrupted(run):
+    network, family = InContextRegressorConfig(TransformerConfig(4, init_scale=0.5)), LinearRegression(5, 3)
+    plan = Training(steps=6, batch=16, evaluate_every=2, keep=(0, 2))
+    record = to_record({"network": network, "family": family, "training": plan, "seeds": [0]})
+    weights = {}
+
+    def look(step, ensemble):
+        again = step in weights
+        weights[step] = ensemble.member(0).state_dict()
+        if step == 4 and not again:
+            raise KeyboardInterrupt
+
+    for _ in range(2):
+        checkpoints = TrainingCheckpoints(run.path / "checkpoints" / "net", record, keep=plan.keep)
+        with contextlib.suppress(KeyboardInterrupt):
+            train(network.build, family, plan, [0], checkpoints=checkpoints, evaluate=look)
+    assert run.steps("net") == [0, 2, 6]
+    for step in (0, 2, 6):
+        kept = run.network("net", 0, step).state_dict()
+        assert all(torch.equal(kept[name], weight) for name, weight in weights[step].items())
+    with pytest.raises(ArgumentError, match=r"step must be one of 0, 2, 6, but is 4: choose one, or keep more"):
+        run.network("net", 0, 4)
+
+
 def test_checkpoints_of_another_training_and_damaged_ones_are_refused(tmp_path):
     tensors = {"weights/a": torch.ones(3)}
     TrainingCheckpoints(tmp_path, {"a": 1}).save(5, tensors)
@@ -484,11 +509,13 @@ def test_checkpoints_of_an_earlier_version_lack_fields_that_came_since(tmp_path)
     now = {
         "network": to_record(InContextRegressorConfig(TransformerConfig(width=11))),
         "family": to_record(LinearRegression()),
+        "training": to_record(Training()),
         "seeds": [0, 1],
     }
     then = json.loads(json.dumps(now))
     del then["family"]["x_scale"]
     del then["network"]["transformer"]["token_clip"]
+    del then["training"]["keep"]
     TrainingCheckpoints(tmp_path / "then", then).save(5, {"weights/a": torch.ones(3)})
     assert TrainingCheckpoints(tmp_path / "then", now).load()[0] == 5
     assert TrainingCheckpoints(tmp_path / "now", now).finished_like(tmp_path, 5) is not None

@@ -14,7 +14,7 @@ from weakref import WeakSet
 from rich.console import Console
 from rich.progress import BarColumn, Progress as Bar, TextColumn
 
-__all__ = ["Progress", "part_of", "tell", "tracked"]
+__all__ = ["Progress", "duration", "part_of", "tell", "tracked"]
 
 P = TypeVar("P", bound="Progress")
 T = TypeVar("T")
@@ -87,9 +87,9 @@ class Progress:
     def _text(self, done: int, elapsed: float, note: str) -> str:
         parts = [f"{self.unit}{done:,}" + (f" of {self.total:,}" if self.total else ""), *filter(None, [note])]
         if done == self.total:
-            parts.append(f"took {_duration(elapsed)}")
+            parts.append(f"took {duration(elapsed)}")
         elif self.total and self.pace:
-            parts.append(f"{_duration(self.pace * (self.total - done))} left")
+            parts.append(f"{duration(self.pace * (self.total - done))} left")
         return ", ".join(parts)
 
     def _draw(self, done: int, text: str) -> None:
@@ -140,10 +140,10 @@ def _is_silent() -> bool:
     )
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
     """Two units at most, rounded up: seconds count below ten minutes.
 
-    >>> _duration(0.2), _duration(60), _duration(86), _duration(901), _duration(3700)
+    >>> duration(0.2), duration(60), duration(86), duration(901), duration(3700)
     ('1 s', '1 min', '1 min 26 s', '16 min', '1 h 2 min')
     """
     whole = math.ceil(seconds)

@@ -52,6 +52,10 @@ class Identify:
     """File that its answers are kept in; what is in it is not asked again."""
     estimate: Annotated[float | None, tyro.conf.arg(metavar="PRICE")] = None
     """Ask nothing, but tell how many tokens the budget would take, and what they cost at this price of a million."""
+    checkpoints: bool = False
+    """Ask at each checkpoint that the run kept: train with --training.keep 0 100 1000, say."""
+    layers: bool = False
+    """Ask after each layer of the network."""
     family: str | None = None
     """Tasks, such as "linear-regression(n_context=20, d_in=5)"; those of a run's training, or 10 pairs of 10 inputs."""
     candidates: str | None = None
@@ -68,7 +72,7 @@ class Identify:
     """Folder of the answer; runs/identify-<time> if not given."""
 
     def __call__(self) -> None:
-        from mesascope.identification import identify
+        from mesascope.identification import along, by_layer, identify
         from mesascope.tasks.asking import UnansweredError
 
         name, learner, family = self._learner()
@@ -78,11 +82,15 @@ class Identify:
         if self.estimate is not None:
             print(learner.estimate(family, self.budget, self.estimate))
             return
+        found: Any
+        settings = {"tolerance": self.tolerance, "level": self.level, "name": name}
         try:
-            found = identify(
-                learner, family, self._chosen(family), self.budget, self.seed, tolerance=self.tolerance,
-                level=self.level, name=name,
-            )  # fmt: skip
+            if self.checkpoints or self.layers:
+                over = "step" if self.checkpoints else "layer"
+                several = learner if self.checkpoints else by_layer(learner, family)
+                found = along(several, family, self._chosen(family), self.budget, self.seed, over=over, **settings)
+            else:
+                found = identify(learner, family, self._chosen(family), self.budget, self.seed, **settings)
         except UnansweredError as error:
             if given:
                 raise
@@ -96,6 +104,9 @@ class Identify:
     def _learner(self) -> tuple[str, Any, Any]:
         """Its name, itself and, of a run, its family."""
         flags = {"--sklearn": self.sklearn, "--openai": self.openai, "--local": self.local}
+        others = [flag for flag, value in {"--layers": self.layers, **flags}.items() if value]
+        if self.checkpoints and others:
+            raise ArgumentError(f"--checkpoints goes without {others[0]}, but both are given: leave one out.")
         given = [word for word in (self.learner, *(flag for flag, value in flags.items() if value)) if word]
         if len(given) != 1:
             raise ArgumentError(
@@ -109,7 +120,7 @@ class Identify:
                 raise ArgumentError(f"{flag} goes with {' or '.join(users)}, but there is none: pass {users[0]} MODEL.")
         if self.openai or self.local:
             return self._language_model(given[0])
-        return _regressor(self.sklearn) if self.sklearn else _found(self.learner)
+        return _regressor(self.sklearn) if self.sklearn else _found(self.learner, self.checkpoints)
 
     def _language_model(self, flag: str) -> tuple[str, Any, None]:
         from mesascope.adapters import FORMATS, LocalModel, from_text, openai_model
@@ -162,15 +173,17 @@ def _folder() -> Path:
     return Path("runs") / f"identify-{datetime.now():%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:6]}"
 
 
-def _found(words: str) -> tuple[str, Any, Any]:
-    """The name, the learner and, of a run, its family.
+def _found(words: str, checkpoints: bool = False) -> tuple[str, Any, Any]:
+    """The name, the learner and, of a run, its family; with ``checkpoints`` learners by step.
 
     Paths and names of modules may hold colons themselves, so that words are split at their last ones.
     """
     for colons in range(3):
         place, *names = words.rsplit(":", colons)
         if os.path.isdir(place):
-            return _trained(place, *names)
+            return (_checkpoints if checkpoints else _trained)(place, *names)
+    if checkpoints:
+        refuse("LEARNER", "be a network of a run with --checkpoints", words, "pass RUN:TRAINING:SEED")
     place, _, attribute = words.rpartition(":")
     try:
         found = operator.attrgetter(attribute)(_module(place or words))
@@ -194,6 +207,24 @@ def _module(place: str) -> ModuleType:
 
 
 def _trained(place: str, training: str = "", seed: str = "") -> tuple[str, Any, Any]:
+    run, training, number = _training(place, training, seed)
+    return f"{training} of seed {number}", run.network(training, number), run.family(training)
+
+
+def _checkpoints(place: str, training: str = "", seed: str = "") -> tuple[str, dict[int, Any], Any]:
+    run, training, number = _training(place, training, seed)
+    steps = run.steps(training)
+    if len(steps) == 1:
+        raise ArgumentError(
+            f"--checkpoints needs a run that kept two or more, but {place} kept that of step {steps[0]} of {training} "
+            "alone: train with --training.keep 0 100 1000, say."
+        )
+    learners = {step: run.network(training, number, step) for step in steps}
+    return f"{training} of seed {number}", learners, run.family(training)
+
+
+def _training(place: str, training: str, seed: str) -> tuple[Any, str, int]:
+    """A run, the name of one of its trainings, and a seed."""
     from mesascope.runs import open_run
 
     run = open_run(place)
@@ -207,7 +238,7 @@ def _trained(place: str, training: str = "", seed: str = "") -> tuple[str, Any, 
         training = known[0]
     if seed and not seed.isdecimal():
         refuse("LEARNER", "end in a seed, a whole number", seed, "pass RUN:TRAINING:0, say")
-    return f"{training} of seed {int(seed or 0)}", run.network(training, int(seed or 0)), run.family(training)
+    return run, training, int(seed or 0)
 
 
 def _family(words: str) -> Any:

@@ -64,6 +64,7 @@ def parsed(arguments: list[str]) -> Callable[[], None]:
         SystemExit: help was asked for, or tyro has said what is wrong.
     """
     _check(arguments)
+    arguments = _spelt_out(arguments)
     commands = (
         Annotated[run_command(arguments), tyro.conf.subcommand("run")],
         Annotated[Identify, tyro.conf.subcommand("identify")],
@@ -134,7 +135,7 @@ def _check(arguments: Sequence[str]) -> None:
             near = _nearest(flag, list(kinds))
             hint = f"did you mean {near}?" if near else f"see {program} --help."
             raise ArgumentError(f"{flag} must be a flag of {program}, but is not: {hint}")
-        values = [value] if given_at_once else []
+        values = [value] if given_at_once else ["True"] if _is_alone(kinds[flag], rest) else []
         parts, several = _parts(kinds[flag])
         most = len(rest) if several else len(parts) - len(values)
         while rest and most > 0 and not _is_flag(rest[0]):
@@ -150,6 +151,20 @@ def _check(arguments: Sequence[str]) -> None:
             "other flags out."
         )
     _check_words(called, program, words)
+
+
+def _spelt_out(arguments: Sequence[str]) -> list[str]:
+    """The arguments, with True after each switch that stands alone."""
+    kinds = _flags(_called(arguments))
+    found = []
+    for index, token in enumerate(arguments):
+        found += [token, "True"] if _is_alone(kinds.get(token.replace("_", "-")), arguments[index + 1 :]) else [token]
+    return found
+
+
+def _is_alone(kind: Any, rest: Sequence[str]) -> bool:
+    """True for a switch that no True or False follows."""
+    return kind is bool and rest[:1] not in (["True"], ["False"])
 
 
 def _parts(kind: Any) -> tuple[tuple[Any, ...], bool]:

@@ -17,12 +17,13 @@ from mesascope.identification.behaviour import Behaviour
 from mesascope.identification.conditions import OWN
 from mesascope.identification.description import described
 from mesascope.identification.likeness import Apart, Likeness
+from mesascope.identification.mixture import Mixture
 from mesascope.identification.verdict import EXACT, OWN_TASKS, RUNS, Row, Share, Standing, standing
 from mesascope.measurement import Measurement
 from mesascope.runs import Run
 from mesascope.text import percent_text
 
-__all__ = ["Identification"]
+__all__ = ["Identification", "in_percent", "like"]
 
 # Names that a sentence lists.
 _SHOWN = 4
@@ -40,6 +41,7 @@ class Identification(Tabular):
         answers: of a language model, counts of prompts, numbers read, and reasons of the others.
         rows: candidates at their nearest: named ones, undecided ones, those ruled out; nearest first in each group.
         shares: the nearest member of each family of algorithms, nearest first.
+        mixture: the nearest mixture of these; None if none of them answers all tasks.
         noise: by condition, variance of the learner's answers from call to call and by rounding, over the variance of
             its predictions; differences are less this.
         pairs: by condition, the number of pairs in a context.
@@ -59,6 +61,7 @@ class Identification(Tabular):
     answers: tuple[Mapping[str, Any], ...]
     rows: tuple[Row, ...]
     shares: tuple[Share, ...]
+    mixture: Mixture | None
     noise: Mapping[str, Measurement]
     pairs: Mapping[str, int]
     level: float
@@ -93,17 +96,17 @@ class Identification(Tabular):
     @property
     def verdict(self) -> str:
         """The answer in sentences: which family it is like, how exactly, where it departs, and what it does."""
-        return " ".join(part for part in (self.like, self.exactly, self.departs, self.description) if part)
+        return " ".join(self.sentences)
+
+    @property
+    def sentences(self) -> list[str]:
+        """The parts of the verdict."""
+        return [part for part in (self.like, self.exactly, self.departs, self.description) if part]
 
     @property
     def like(self) -> str:
         """The nearest family of algorithms, and the next one."""
-        first, *others = self.shares
-        left = f"{percent_text(first.unexplained.value)} of the variance of its predictions unexplained"
-        after = f"; next family, {others[0].family}, {percent_text(others[0].unexplained.value)}" if others else ""
-        if first.unexplained.value > _UNLIKE:
-            return f"{self.learner} is like no family: the nearest, {first.family}, leaves {left}{after}."
-        return f"{self.learner} is most like {first.family}: {left}{after}."
+        return like(self.learner, self.shares)
 
     @property
     def exactly(self) -> str:
@@ -178,8 +181,8 @@ class Identification(Tabular):
                 "candidate": row.candidate,
                 "family": row.family,
                 "parameters": _listed(_parameters(row, found)),
-                "own tasks, %": _in_percent(row.own_difference.mean),
-                "largest, %": _in_percent(row.differences[_clearest(row)].mean),
+                "own tasks, %": in_percent(row.own_difference.mean),
+                "largest, %": in_percent(row.differences[_clearest(row)].mean),
                 "under": _clearest(row),
                 "verdict": verdicts[row.candidate],
             }
@@ -192,10 +195,11 @@ class Identification(Tabular):
         told = {
             "Families": Table(
                 {"family": one.family, "nearest candidate": one.candidate, "parameters": _listed(one.parameters),
-                 "variance unexplained, %": _in_percent(one.unexplained),
-                 "behind the nearest, %": _in_percent(one.behind) if one.behind else None}
+                 "variance unexplained, %": in_percent(one.unexplained),
+                 "behind the nearest, %": in_percent(one.behind) if one.behind else None}
                 for one in self.shares
             ),
+            "Mixture": self._mixture(),
             "Candidates": self.table(),
             "Answers of the model": Table(self.answers),
             "Noise of the learner": Table({"condition": name, "noise": one} for name, one in self.noise.items()),
@@ -213,6 +217,19 @@ class Identification(Tabular):
             "Not measured": Table({"measure": name, "because": why} for name, why in self.unmeasured.items()),
         }  # fmt: skip
         return {title: table for title, table in told.items() if table}
+
+    def _mixture(self) -> Table:
+        """Weights of the mixture's parts, and the variance that they leave unexplained together, and each alone."""
+        if self.mixture is None:
+            return Table()
+        alone = {one.candidate: one.unexplained for one in self.shares}
+        rows = [
+            (one.candidate, _listed(one.parameters), one.weight, alone[one.candidate]) for one in self.mixture.parts
+        ]
+        return Table(
+            {"candidate": name, "parameters": listed, "weight": weight, "variance unexplained, %": in_percent(left)}
+            for name, listed, weight, left in (*rows, ("all together", "", None, self.mixture.unexplained))
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """All that it holds as plain Python numbers, texts, lists and dicts, with the verdict in words."""
@@ -244,6 +261,16 @@ class Identification(Tabular):
         return f"<p>{escape(self.verdict)}</p>{self.table()._repr_html_()}"
 
 
+def like(learner: str, shares: Sequence[Share]) -> str:
+    """A sentence of the nearest family of algorithms, and the next one."""
+    first, *others = shares
+    left = f"{percent_text(first.unexplained.value)} of the variance of its predictions unexplained"
+    after = f"; next family, {others[0].family}, {percent_text(others[0].unexplained.value)}" if others else ""
+    if first.unexplained.value > _UNLIKE:
+        return f"{learner} is like no family: the nearest, {first.family}, leaves {left}{after}."
+    return f"{learner} is most like {first.family}: {left}{after}."
+
+
 def _filled(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name.replace("_", " "): value for name, value in row.items() if value is not None}
 
@@ -266,7 +293,7 @@ def _under(condition: str) -> str:
     return "on the family's own tasks" if condition == OWN else f"with {condition}"
 
 
-def _in_percent(one: Measurement) -> Measurement:
+def in_percent(one: Measurement) -> Measurement:
     return Measurement(100 * one.value, 100 * one.stderr, one.n)
 
 

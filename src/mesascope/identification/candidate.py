@@ -25,7 +25,7 @@ __all__ = ["FAMILIES", "OWN_FAMILY", "Candidate", "require_candidates"]
 OWN_FAMILY = "own candidates"
 FAMILIES = (
     "constants", "averages", "neighbours", "kernel regression", "descent", "online descent", "least squares",
-    "sparse regression", "trees", "small networks", OWN_FAMILY,
+    "sparse regression", "memorised tasks", "trees", "small networks", OWN_FAMILY,
 )  # fmt: skip
 
 

@@ -191,7 +191,7 @@ def _least_squares(family: Any) -> Iterator[Candidate]:
         yield Candidate(name, build, free, "least squares")
     if getattr(family, "pool", None) is not None and isinstance(family, LinearRegression):
         build = functools.partial(learners.BayesPool, family.teachers().double())
-        yield Candidate("bayes-pool", build, facts("learner", "bayes-pool")["free"], "least squares")
+        yield Candidate("bayes-pool", build, facts("learner", "bayes-pool")["free"], "memorised tasks")
 
 
 def _sparse(family: Any) -> Iterator[Candidate]:

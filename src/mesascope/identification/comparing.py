@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ from mesascope.measurement import Measurement
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Episode
 
-__all__ = ["Compared", "Levels", "compared", "in_order", "shares", "told_by_draws"]
+__all__ = ["Compared", "Levels", "compared", "comparing", "in_order", "shares", "told_by_draws"]
 
 # Tasks that candidates are tried on first.
 _SCREEN = 16
@@ -78,11 +78,18 @@ class Compared:
 
 
 def compared(candidate: Candidate, seen: Seen, levels: Levels) -> Compared:
+    """The last of `comparing`."""
+    *_, last = comparing(candidate, seen, levels)
+    return last
+
+
+def comparing(candidate: Candidate, seen: Seen, levels: Levels) -> Iterator[Compared]:
     """Fit a candidate to a few of the family's own tasks, to all of them, to a few of each condition, and to all.
 
-    The comparison ends where the candidate is far: what it is fitted to flatters it, so one that is beyond the bound
-    there is ruled out with the less error. A half of ``levels.out`` is for these three looks and that of
-    `told_by_draws`, and a half for all conditions together.
+    Yields the comparison on a few of the family's own tasks, and then, unless that is the end, the last. The comparison
+    ends where the candidate is far: what it is fitted to flatters it, so one that is beyond the bound there is ruled
+    out with the less error. A half of ``levels.out`` is for these three looks and that of `told_by_draws`, and a half
+    for all conditions together.
     """
     look, bound = levels._replace(out=levels.out / _LOOKS), max(levels.tolerance, EXACT)
     near: list[Fit] = []
@@ -92,15 +99,19 @@ def compared(candidate: Candidate, seen: Seen, levels: Levels) -> Compared:
         few, tasks = {OWN: seen.fit[OWN][:most]}, {OWN: seen.tasks["fit"][OWN].part(0, most)}
         near = fits(candidate, tasks, few, near, anew=not near)
         own = near[0]
-        flattered = _on_fitted(candidate, own, tasks[OWN], few[OWN], seen, look).difference
-        if flattered.low > bound:
+        flattered = _on_fitted(candidate, own, tasks[OWN], few[OWN], seen, look)
+        if flattered.difference.low > bound:
             found, values = _tested(candidate, own, seen, OWN, look, most if candidate.costly else tasks_each)
-            low, high = (max(end, flattered.low) for end in (found.low, found.high))
-            return _ended(candidate, own, Measured(Difference(found.mean, low, high), values))
+            low, high = (max(end, flattered.difference.low) for end in (found.low, found.high))
+            yield _ended(candidate, own, Measured(Difference(found.mean, low, high), values))
+            return
+        if most == counts[0]:
+            yield _ended(candidate, own, flattered)
     half = levels._replace(out=levels.out / 2)
     alone = _tested(candidate, own, seen, OWN, half, tasks_each)
     if candidate.costly and alone.difference.high > bound:  # not shown to be equal where it is asked first
-        return _ended(candidate, own, alone)
+        yield _ended(candidate, own, alone)
+        return
     near = near[:1] if candidate.most_tasks else near
     anew = len(near) == KEPT and float(seen.noise[OWN].mean()) > 0  # then other numbers of steps may be as near
     for most in counts:
@@ -119,7 +130,7 @@ def compared(candidate: Candidate, seen: Seen, levels: Levels) -> Compared:
             break
     differences = {name: one.difference for name, one in measured.items()}
     row = _row(candidate, best, own, differences, alone.difference, not last or len(measured) < len(seen.test))
-    return Compared(candidate, row, best, own, alone, measured)
+    yield Compared(candidate, row, best, own, alone, measured)
 
 
 def _ended(candidate: Candidate, own: Fit, alone: Measured) -> Compared:

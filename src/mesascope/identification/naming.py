@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from time import monotonic
+from typing import Any, Literal, NamedTuple, overload
 
 import torch
 
 from mesascope.adapters.text import TextLearner
 from mesascope.errors import refuse, require_count, require_number
-from mesascope.identification.answer import Identification
+from mesascope.identification.answer import Identification, like
 from mesascope.identification.behaviour import Behaviour, asked_for_behaviour, behaviour_of, controls, untrained
 from mesascope.identification.candidate import Candidate, require_candidates
 from mesascope.identification.catalogue import Catalogue, candidates as catalogue
-from mesascope.identification.comparing import Compared, Levels, compared, in_order, shares, told_by_draws
+from mesascope.identification.comparing import Compared, Levels, compared, comparing, in_order, shares, told_by_draws
 from mesascope.identification.conditions import OWN, SHUFFLED, battery
+from mesascope.identification.estimating import Estimate, estimated
 from mesascope.identification.likeness import Likeness, apart, likeness
-from mesascope.identification.seen import LEAST, Seen
+from mesascope.identification.mixture import mixture
+from mesascope.identification.seen import LEAST, Seen, placed
 from mesascope.identification.verdict import EXACT
 from mesascope.identification.wrapped import FORMS, wrapped
 from mesascope.lenses.needs import require_access
 from mesascope.measurement import Measurement
-from mesascope.progress import tracked
+from mesascope.progress import tell, tracked
 from mesascope.records import register
 from mesascope.streams import stream
 from mesascope.tasks import Episode, Family, Learner
 from mesascope.tasks.asking import named
 
-__all__ = ["identify"]
+__all__ = ["TRIED", "affordable", "identified", "identify"]
 
 _TASKS = 100
 # Answers to each condition's tasks: to fit, to test, and to see how answers differ from call to call.
@@ -35,11 +39,29 @@ _PARTS = 3
 # Tasks that behaviour is measured on, and the share of a budget that it may take.
 _WATCHED, _SHARE = 32, 4
 # Predictions that show in which precision a learner computes, and if torch can differentiate it.
-_TRIED = 3
+TRIED = 3
+# Seconds after which the nearest families are told.
+_SOON = 3.0
 # Candidates that are compared beyond predictions.
 _NEAREST = 8
 
 
+@overload
+def identify(
+    learner: Learner,
+    family: Family,
+    candidates: Iterable[Candidate] | None = None,
+    budget: int | None = None,
+    seed: int = 0,
+    *,
+    tolerance: float = ...,
+    level: float = ...,
+    name: str | None = None,
+    device: torch.device | str | None = None,
+    estimate: Literal[False] = False,
+) -> Identification: ...
+@overload
+def identify(learner: Learner, family: Family, *given: Any, estimate: Literal[True], **others: Any) -> Estimate: ...
 @register("lens", "identify", needs="prediction")
 def identify(
     learner: Learner,
@@ -51,7 +73,9 @@ def identify(
     tolerance: float = 0.01,
     level: float = 0.01,
     name: str | None = None,
-) -> Identification:
+    device: torch.device | str | None = None,
+    estimate: bool = False,
+) -> Identification | Estimate:
     """Name the learning algorithm that ``learner`` runs, from its predictions. Needs *prediction*.
 
     Tasks of ``family`` and distorted ones (`CONDITIONS`) are put to the learner and to every candidate, whose free
@@ -72,6 +96,9 @@ def identify(
         tolerance: largest squared difference of an approximation, over the variance of predictions.
         level: largest probability that the learner's own algorithm is ruled out, and that any other is named.
         name: of the learner, in the answer.
+        device: where the learner computes; that of its weights if None. Candidates compute on the CPU.
+        estimate: return an `Estimate` of what this costs in place of the answer. It times the learner on eight tasks,
+            and a model of text not at all.
 
     Raises:
         ArgumentError: if an argument is out of range, if the budget is too small for 8 tasks a condition, or if the
@@ -92,56 +119,119 @@ def identify(
     size = battery(family, 1, 0, "size")
     watching = asked_for_behaviour(size[OWN])
     few = _watched(watching, budget)
-    count = _affordable(size, budget, _TRIED + few * watching)
-    tasks = {part: battery(family, count, seed, part) for part in ("fit", "test")}
-    seen = Seen(learner, tasks, seed)
+    count = affordable(size, budget, TRIED + few * watching)
+    name, own = name or named(learner), placed(learner, device)
+    if estimate:
+        return estimated(own, family, chosen, TRIED + few * watching + count * queries(size), name, seed)
+    counts = {"fit": count, "test": count} | ({"watch": few} if few else {})
+    tasks = {part: battery(family, number, seed, part) for part, number in counts.items()}
     levels = Levels(tolerance, level, level / (len(chosen) * (1 + forms)))
-    found = in_order(_all(chosen, seen, levels, bool(forms)), tolerance)
+    found = identified(learner, own, chosen, tasks, name, seed, levels, in_forms=bool(forms))
+    if few:
+        return dataclasses.replace(found, asked=found.asked + few * watching)
+    why = f"the budget leaves fewer than {LEAST} tasks for them"
+    return dataclasses.replace(found, unmeasured={**found.unmeasured, **dict.fromkeys(("behaviour", "controls"), why)})
+
+
+def identified(
+    learner: Learner,
+    own: Learner,
+    chosen: Sequence[Candidate],
+    tasks: Mapping[str, Mapping[str, Episode]],
+    name: str,
+    seed: int,
+    levels: Levels,
+    most: int | None = None,
+    in_forms: bool = False,
+) -> Identification:
+    """The answer from tasks to fit on, to test on and, where there are any, to watch the learner's behaviour on.
+
+    Args:
+        own: the learner, on its device.
+        most: members of each family that are compared to the end, the nearest on a first look; all if None.
+        in_forms: whether the nearest candidates are tried clipped and copying labels, too.
+    """
+    seen = Seen(own, tasks, seed)
+    found = in_order(_all(chosen, seen, levels, name, most, in_forms), levels.tolerance)
     first, *others = found
     near = [first, *(one for one in others if not one.candidate.costly)][:_NEAREST]
     nearest = {one.row.candidate: one.fitted.learner for one in near}
-    most = first.candidate.most_tasks or count
-    apart_on = {one: seen.tasks["test"][one].part(0, most) for one in seen.test}
-    name = name or named(learner)
-    few = min(few, LEAST) if first.candidate.costly else few
-    watched = (
-        _watch(learner, name, nearest, battery(family, few, seed, "watch"), seen.dtype, seed) if few else _Watched()
-    )
-    unmeasured = dict(seen.missed)
-    if not few:
-        unmeasured |= dict.fromkeys(("behaviour", "controls"), f"the budget leaves fewer than {LEAST} tasks for them")
-    tried = {one.row.candidate for one in found}
-    unmeasured |= {
-        one.name: f"costly, and the learner runs {first.row.candidate}" for one in chosen if one.name not in tried
-    }
+    kept = first.candidate.most_tasks or len(seen.test[OWN])
+    apart_on = {one: seen.tasks["test"][one].part(0, kept) for one in seen.test}
+    watched = _Watched()
+    if "watch" in tasks:
+        few = LEAST if first.candidate.costly else len(tasks["watch"][OWN].xq)
+        watch = {one: episode.part(0, few) for one, episode in tasks["watch"].items()}
+        watched = _watch(learner, own, name, nearest, watch, seen.dtype, seed)
+    families = shares(found)
+    by_name = {one.row.candidate: one for one in found if not one.candidate.most_tasks}
+    costly = {one.name for one in chosen} - {one.row.candidate for one in found} if most is None else ()
+    unmeasured = dict.fromkeys(costly, f"costly, and the learner runs {first.row.candidate}")
     return Identification(
         learner=name,
         seed=seed,
         answers=tuple(learner.table()) if isinstance(learner, TextLearner) else (),
         rows=tuple(one.row for one in found),
-        shares=shares(found),
+        shares=families,
+        mixture=mixture([by_name[one.candidate] for one in families if one.candidate in by_name], seen),
         noise={one: Measurement.of(noise) for one, noise in seen.noise.items()},
         pairs={one: seen.tasks["test"][one].context.x.shape[-2] for one in seen.test},
-        level=level,
-        tolerance=tolerance,
-        asked=_TRIED + seen.asked + few * watching,
+        level=levels.out,
+        tolerance=levels.tolerance,
+        asked=TRIED + seen.asked,
         behaviour=watched.behaviour,
         controls=watched.controls,
         likenesses=watched.likenesses,
-        apart=apart(nearest, apart_on, {one: noise[:most] for one, noise in seen.noise.items()}, level),
-        unmeasured={**unmeasured, **watched.unmeasured},
+        apart=apart(nearest, apart_on, {one: noise[:kept] for one, noise in seen.noise.items()}, levels.out),
+        unmeasured={**seen.missed, **unmeasured, **watched.unmeasured},
     )
 
 
-def _all(chosen: Sequence[Candidate], seen: Seen, levels: Levels, in_forms: bool) -> list[Compared]:
-    """Candidates compared, those in other forms and the costly ones only if the learner runs none of the others."""
+def _all(
+    chosen: Sequence[Candidate], seen: Seen, levels: Levels, name: str, most: int | None, in_forms: bool
+) -> list[Compared]:
+    """Candidates compared, those in other forms and the costly ones only if the learner runs none of the others.
+
+    The nearest families are told after some seconds, as soon as each family had a first look.
+    """
+    begun, told = monotonic(), most is not None
     cheap, costly = ([one for one in chosen if one.costly == which] for which in (False, True))
-    found = [compared(one, seen, levels) for one in tracked(cheap, "candidates")]
+    comparisons = {one.name: comparing(one, seen, levels) for one in cheap}
+    looks: dict[str, Compared] = {}
+    found: list[Compared] = []
+
+    def tell_soon() -> None:
+        nonlocal told
+        if not told and monotonic() - begun > _SOON:
+            told = True
+            tell(f"a first look: {like(name, shares([*looks.values()]))}")
+
+    for one in tracked(sorted(cheap, key=lambda one: one.own_sizes), "candidates, a first look"):
+        if one.own_sizes:  # which take longer, and others of their family are known
+            tell_soon()
+        looks[one.name] = next(comparisons[one.name])
+    for one in tracked(_nearest(cheap, looks, most, levels.tolerance), "candidates"):
+        tell_soon()
+        found.append(next(comparisons[one.name], looks[one.name]))
     if in_forms and not any(one.row.within(EXACT) for one in found):
         found += [compared(one, seen, levels) for one in wrapped(found, seen)]
     if not any(one.row.within(EXACT) for one in found):
         found += [compared(one, seen, levels) for one in tracked(costly, "costly candidates")]
     return told_by_draws(found, seen, levels)
+
+
+def _nearest(
+    chosen: Sequence[Candidate], looks: Mapping[str, Compared], most: int | None, tolerance: float
+) -> list[Candidate]:
+    """The nearest members of each family on a first look, so many, and those that it ruled out.
+
+    Of members that are as good as equal to the learner, those that come first in the catalogue are kept.
+    """
+    families: dict[str, list[str]] = {}
+    for one in sorted(chosen, key=lambda one: max(looks[one.name].row.own_difference.mean.value, EXACT)):
+        families.setdefault(one.family, []).append(one.name)
+    kept = {name for members in families.values() for name in members[:most]}
+    return [one for one in chosen if one.name in kept or looks[one.name].row.beyond(tolerance)]
 
 
 class _Watched(NamedTuple):
@@ -155,6 +245,7 @@ class _Watched(NamedTuple):
 
 def _watch(
     learner: Learner,
+    placed_: Learner,
     name: str,
     nearest: Mapping[str, Learner],
     tasks: Mapping[str, Episode],
@@ -164,19 +255,21 @@ def _watch(
     """Behaviour of the learner and of the candidate nearest to it, likenesses of the nearest, and null controls."""
     own, unmeasured = tasks[OWN].to(dtype), {}
     first, second = next(iter(nearest.items()))
-    pair = ((name, learner, own), (first, second, tasks[OWN]))
+    pair = ((name, placed_, own), (first, second, tasks[OWN]))
     seen = {who: behaviour_of(one, on, stream(seed, "identify-changes")) for who, one, on in tracked(pair, "behaviour")}
     copy = untrained(learner, stream(seed, "identify-untrained"))
     if copy is None:
         unmeasured["untrained copy"] = (
             "only networks of mesascope.nets and layers with reset_parameters() draw fresh weights"
         )
-    alike = likeness(learner, nearest, own, own.context.x.roll(1, 0))
+    alike = likeness(placed_, nearest, own, own.context.x.roll(1, 0))
     if all(one.sensitivity_cosine is None for one in alike):
         unmeasured["sensitivities"] = "torch cannot differentiate the learner everywhere"
     if not own.yq.any():
         unmeasured["controls"] = "the right answers are all 0"
-    return _Watched(seen, controls(learner, own, tasks.get(SHUFFLED), copy), alike, unmeasured)
+    return _Watched(
+        seen, controls(placed_, own, tasks.get(SHUFFLED), None if copy is None else placed(copy)), alike, unmeasured
+    )
 
 
 def _watched(predictions: int, budget: int | None) -> int:
@@ -184,16 +277,20 @@ def _watched(predictions: int, budget: int | None) -> int:
     if budget is None:
         return _WATCHED
     budget = require_count("budget", budget)
-    tasks = min((budget - _TRIED) // (_SHARE * predictions), _WATCHED)
+    tasks = min((budget - TRIED) // (_SHARE * predictions), _WATCHED)
     return tasks if tasks >= LEAST else 0
 
 
-def _affordable(size: Mapping[str, Episode], budget: int | None, spent: int) -> int:
+def affordable(size: Mapping[str, Episode], budget: int | None, spent: int) -> int:
     """Tasks for each condition and part, from what is left of a budget; ``size`` has a task of each condition."""
     if budget is None:
         return _TASKS
-    queries = _PARTS * sum(episode.xq.shape[-2] for episode in size.values())
-    tasks = (budget - spent) // queries
+    tasks = (budget - spent) // queries(size)
     if tasks < LEAST:
-        refuse("budget", f"leave {LEAST} tasks a condition", budget, f"pass {LEAST * queries + spent} or more")
+        refuse("budget", f"leave {LEAST} tasks a condition", budget, f"pass {LEAST * queries(size) + spent} or more")
     return tasks
+
+
+def queries(size: Mapping[str, Episode]) -> int:
+    """Predictions that a task of each condition takes."""
+    return _PARTS * sum(episode.xq.shape[-2] for episode in size.values())

@@ -13,6 +13,7 @@ import numpy as np
 
 from mesascope.errors import require_instance
 from mesascope.evidence import Verdicts
+from mesascope.identification.course import Course, figures_along
 from mesascope.identification.answer import Identification
 from mesascope.identification.conditions import HALF, OWN, QUARTER
 from mesascope.identification.verdict import EXACT, OWN_TASKS, RUNS
@@ -21,7 +22,7 @@ from mesascope.runs import Run
 from mesascope.runs.files import as_path
 from mesascope.text import counted
 
-__all__ = ["claims", "concluded", "page", "read", "saved"]
+__all__ = ["claims", "concluded", "figures", "page", "read", "saved"]
 
 # Candidates that figures show: the nearest.
 _SHOWN = 12
@@ -29,11 +30,12 @@ _SHOWN = 12
 _NOTHING = 1e-16
 
 
-def saved(found: Identification, folder: str | Path, settings: Mapping[str, Any]) -> Run:
+def saved(found: Identification | Course, folder: str | Path, settings: Mapping[str, Any]) -> Run:
     """A finished run of an answer."""
     require_instance("settings", settings, Mapping)
+    when = "" if isinstance(found, Identification) else f" at each {found.over}"
     about = {
-        "question": f"Which learning algorithm does {found.learner} run?",
+        "question": f"Which learning algorithm does {found.learner} run{when}?",
         "settings": dict(settings),
         "seed": found.seed,
     }
@@ -44,31 +46,35 @@ def saved(found: Identification, folder: str | Path, settings: Mapping[str, Any]
     return run
 
 
-def read(run: Run) -> Identification:
+def read(run: Run) -> Identification | Course:
     """The answer that a run keeps."""
-    return Identification.from_dict(run.identification)
+    record = run.identification
+    return (Course if "steps" in record else Identification).from_dict(record)
 
 
 def concluded(run: Run) -> Verdicts:
     """Judge, draw and report a run anew from the answer that it keeps. The caller holds its lock."""
     found = read(run)
     records = claims(found)
-    draw_figures(run, [figure for figure in FIGURES if _is_measured(figure, found)], {"answer": found})
+    draw_figures(run, figures(found), {"answer": found})
     run.save_claims(records)
-    write_report(run, found.tables(), found=[found.like, found.exactly, found.departs, found.description])
+    write_report(run, found.tables(), found=found.sentences)
     return records
 
 
-def _is_measured(figure: Figure, found: Identification) -> bool:
-    """False for figures of measurements that there are none of."""
-    if figure.name == "lengths":
-        return bool(_by_length({"answer": found}))
-    if figure.name == "weights":
-        return any(one.positions for one in found.behaviour.values())
-    return figure.name != "filter" or bool(found.behaviour)
+def figures(found: Identification | Course) -> list[Figure]:
+    """Figures of an answer, without those of measurements that there are none of."""
+    if isinstance(found, Course):
+        return figures_along(found)
+    behaviours = found.behaviour.values()
+    missing = {
+        "lengths": not _by_length({"answer": found}), "filter": not behaviours,
+        "weights": not any(one.positions for one in behaviours),
+    }  # fmt: skip
+    return [figure for figure in FIGURES if not missing.get(figure.name)]
 
 
-def page(found: Identification, path: str | Path) -> Path:
+def page(found: Identification | Course, path: str | Path) -> Path:
     """report.html alone."""
     path = as_path("path", path)
     with tempfile.TemporaryDirectory() as folder:
@@ -78,8 +84,9 @@ def page(found: Identification, path: str | Path) -> Path:
     return path
 
 
-def claims(found: Identification) -> Verdicts:
-    """The answer as the record of a claim: the difference of the nearest candidate, and its bound."""
+def claims(found: Identification | Course) -> Verdicts:
+    """The answer as the record of a claim: the difference of the nearest candidate, and its bound; the last answer."""
+    found = found.answers[-1] if isinstance(found, Course) else found
     standing = found.standing
     nearest = found.rows[0]
     differences = [nearest.own_difference] if standing.kind == OWN_TASKS else [*nearest.differences.values()]

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
+from torch import nn
 
 from mesascope.adapters.calls import UnusableModelError
 from mesascope.adapters.text import REASONS, TextLearner
-from mesascope.errors import ArgumentError, MesascopeError
+from mesascope.errors import ArgumentError, MesascopeError, require_double
 from mesascope.identification.answering import LARGEST, Answers, answers, bounded, sizes
 from mesascope.identification.conditions import OWN
 from mesascope.lenses.needs import called
 from mesascope.progress import tracked
-from mesascope.shapes import Tensor
-from mesascope.streams import stream
-from mesascope.tasks import Episode, Learner
-from mesascope.tasks.asking import check_answer, label
+from mesascope.shapes import Float, Tensor
+from mesascope.streams import generator_on, stream
+from mesascope.tasks import Context, Episode, Learner
+from mesascope.tasks.asking import asked, check_answer, label
 
-__all__ = ["LEAST", "Seen"]
+__all__ = ["LEAST", "Seen", "placed", "precision"]
 
 # Fewest tasks of a condition that give an interval.
 LEAST = 8
@@ -43,7 +45,7 @@ class Seen:
     """
 
     def __init__(self, learner: Learner, tasks: Mapping[str, Mapping[str, Episode]], seed: int) -> None:
-        self.dtype = _precision(learner, tasks["fit"][OWN].part(0, 1))
+        self.dtype = precision(learner, tasks["fit"][OWN].part(0, 1))
         read = getattr(learner, "as_written", lambda episode: episode)
         own = {part: {name: read(one.to(self.dtype)) for name, one in some.items()} for part, some in tasks.items()}
         draw = stream(seed, "identify-rounding")
@@ -103,7 +105,7 @@ class Seen:
         )
 
 
-def _precision(learner: Learner, task: Episode) -> torch.dtype:
+def precision(learner: Learner, task: Episode) -> torch.dtype:
     """Double where the learner takes it."""
     errors: list[MesascopeError] = []
     for dtype in (torch.float64, torch.float32):
@@ -117,6 +119,35 @@ def _precision(learner: Learner, task: Episode) -> torch.dtype:
         else:
             return dtype
     raise next((one for one in errors if not isinstance(one, TypeError)), errors[0])
+
+
+class _Placed(nn.Module):
+    """A learner on a device of its own: tasks are put there, and its answers come back."""
+
+    def __init__(self, learner: Learner, device: torch.device | str) -> None:
+        super().__init__()
+        self.learner, self.device = learner, device
+
+    def __repr__(self) -> str:
+        return label(self.learner)
+
+    def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Any:
+        if xq.dtype == torch.float64:
+            require_double(self.device)
+        there = Context(*(part.to(self.device) for part in context))
+        answer = asked(self.learner, there, xq.to(self.device))
+        return answer.to(xq.device) if isinstance(answer, Tensor) else answer
+
+
+def placed(learner: Learner, device: torch.device | str | None = None) -> Learner:
+    """The learner, given tasks on ``device``, that of its weights if None; a model of text reads numbers anywhere."""
+    if device is None and isinstance(learner, nn.Module):
+        device = next((weight.device for weight in learner.parameters()), None)
+    if device is None or isinstance(learner, TextLearner):
+        return learner
+    if not str(device).startswith("mps"):  # where learners compute in single precision
+        generator_on(device)
+    return learner if torch.device(device).type == "cpu" else _Placed(learner, device)
 
 
 def _rounded_otherwise(tasks: Episode, generator: torch.Generator) -> Episode:

@@ -207,7 +207,7 @@ def train_language_model(run: Run) -> LanguageModel:
         return own_share(windows.sample(plan.batch, stream(seed, "text", step))).to(device)
 
     with run.lock() if is_first_process() else contextlib.nullcontext():
-        checkpoints = TrainingCheckpoints(run.path / "checkpoints" / MODEL, record, device)
+        checkpoints = TrainingCheckpoints(run.path / "checkpoints" / MODEL, record, device, keep=plan.keep)
         watch.go_on(checkpoints.load(), state)
         with ProgressBar(MODEL, plan.steps, per_step=plan.batch * settings.context) as bar:
 

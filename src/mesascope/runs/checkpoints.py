@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,11 @@ from mesascope.runs.files import as_path, damaged, read_bytes, read_json, write_
 from mesascope.runs.results import record_hash
 from mesascope.runs.schemas import SCHEMA
 
-__all__ = ["TrainingCheckpoints", "lost", "trained_network", "trained_on", "weights_hash"]
+__all__ = ["TrainingCheckpoints", "kept_steps", "lost", "trained_network", "trained_on", "weights_hash"]
 
 
 class TrainingCheckpoints:
-    """The newest checkpoint in checkpoints/<training>/<step>/, written aside and renamed.
+    """The newest checkpoint in checkpoints/<training>/<step>/, and those to keep, written aside and renamed.
 
     weights.safetensors holds all that training changes by name: ``weights/``, the optimiser's state and, where one is
     kept, ``average/``. manifest.json says under ``result`` which of the two the networks of the run are made of.
@@ -34,13 +34,21 @@ class TrainingCheckpoints:
         folder: checkpoints/<training> of a run directory.
         config: the record of the training; a checkpoint of another is refused.
         device: where tensors are loaded to.
+        keep: steps whose checkpoints stay.
     """
 
-    def __init__(self, folder: Path | str, config: Mapping[str, Any], device: torch.device | str = "cpu") -> None:
-        self.folder, self.config, self.device = as_path("folder", folder), dict(config), device
+    def __init__(
+        self,
+        folder: Path | str,
+        config: Mapping[str, Any],
+        device: torch.device | str = "cpu",
+        *,
+        keep: Collection[int] = (),
+    ) -> None:
+        self.folder, self.config, self.device, self.keep = as_path("folder", folder), _identity(config), device, keep
 
     def save(self, step: int, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Keep ``tensors`` as the checkpoint of ``step``, then remove the one before it."""
+        """Write ``tensors`` as the checkpoint of ``step``, then remove earlier ones but for those to keep."""
         # Copies: tensors may share their memory, which safetensors refuses.
         own = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
         content = safetensors.torch.save(own)
@@ -56,8 +64,14 @@ class TrainingCheckpoints:
         with self._placed(step) as aside:
             write_aside(aside / "weights.safetensors", content)
             write_json(aside / "manifest.json", manifest)
-        for older in _steps(self.folder)[:-1]:
+        for older in {*self.steps()[:-1]} - {*self.keep}:
             shutil.rmtree(self.folder / str(older))
+
+    def steps(self) -> list[int]:
+        """Steps that have a checkpoint, in order; what is being written has a name of its own."""
+        if not os.path.isdir(self.folder):
+            return []
+        return sorted(int(path.name) for path in self.folder.iterdir() if path.name.isdecimal() and path.is_dir())
 
     def finished_like(self, others: Path, steps: int) -> TrainingCheckpoints | None:
         """The checkpoints of a finished training of the same record among ``checkpoints`` of another run, if any."""
@@ -92,14 +106,15 @@ class TrainingCheckpoints:
         finally:
             shutil.rmtree(aside, ignore_errors=True)
 
-    def load(self) -> tuple[int, dict[str, torch.Tensor]] | None:
-        """The newest checkpoint's step and tensors, None if there is none."""
-        steps = _steps(self.folder)
+    def load(self, step: int | None = None) -> tuple[int, dict[str, torch.Tensor]] | None:
+        """A checkpoint's step and tensors: the newest, None if there is none, or that of ``step``."""
+        steps = self.steps()
         if not steps:
             return None
-        folder = self.folder / str(steps[-1])
+        step = steps[-1] if step is None else step
+        folder = self.folder / str(step)
         manifest = read_json(folder / "manifest.json")
-        if manifest["step"] != steps[-1]:
+        if manifest["step"] != step:
             raise damaged(folder / "manifest.json", "name the step of its folder", f"names {manifest['step']}")
         if not self._is_of(manifest):
             raise RunDirectoryError(
@@ -114,21 +129,21 @@ class TrainingCheckpoints:
             tensors = safetensors.torch.load(content)
         except safetensors.SafetensorError as error:
             raise damaged(file, "hold tensors", f"does not ({error})", remedy) from None
-        return steps[-1], {name: tensor.to(self.device) for name, tensor in tensors.items()}
+        return step, {name: tensor.to(self.device) for name, tensor in tensors.items()}
 
 
-def trained_network(checkpoints: Path, training: str, seed: int) -> torch.nn.Module:
-    """The network of a seed, built from the record in the newest checkpoint and given what training left.
+def trained_network(checkpoints: Path, training: str, seed: int, step: int | None = None) -> torch.nn.Module:
+    """The network of a seed, built from the record in a checkpoint, the newest if ``step`` is None, and its weights.
 
     Raises:
         RunDirectoryError: the run holds no checkpoints of this training.
-        ArgumentError: no such training or seed.
+        ArgumentError: no such training, seed or step.
     """
     from mesascope.modules import fill
     from mesascope.training import result_tensors
 
     seed = require_count("seed", seed, least=0)
-    config, tensors = _newest(checkpoints, training)
+    config, tensors = _read(checkpoints, training, step)
     if seed not in config["seeds"]:
         refuse("seed", f"be one of {', '.join(map(str, config['seeds']))}", seed, "choose one of these")
     member = config["seeds"].index(seed)
@@ -149,7 +164,17 @@ def trained_on(checkpoints: Path, training: str) -> Any:
         RunDirectoryError: the run holds no checkpoints of this training.
         ArgumentError: no such training.
     """
-    return from_record(_newest(checkpoints, training)[0]["family"])
+    return from_record(_read(checkpoints, training)[0]["family"])
+
+
+def kept_steps(checkpoints: Path, training: str) -> list[int]:
+    """Steps of a training that have a checkpoint."""
+    known = [path.name for path in checkpoints.iterdir() if path.is_dir()] if os.path.isdir(checkpoints) else []
+    require_choice("training", training, known)
+    steps = TrainingCheckpoints(checkpoints / training, {}).steps()
+    if not steps:
+        raise RunDirectoryError(f"{checkpoints / training} must hold a checkpoint, but is empty: --resume the run.")
+    return steps
 
 
 def lost(checkpoints: Path, trainings: Iterable[str]) -> list[str]:
@@ -157,7 +182,7 @@ def lost(checkpoints: Path, trainings: Iterable[str]) -> list[str]:
     found = []
     for training in trainings:
         try:
-            _newest(checkpoints, training)
+            _read(checkpoints, training)
         except (RunDirectoryError, ArgumentError):
             found.append(training)
     return found
@@ -165,28 +190,27 @@ def lost(checkpoints: Path, trainings: Iterable[str]) -> list[str]:
 
 def weights_hash(checkpoints: Path, training: str) -> str | None:
     """The checksum of a training's newest weights; None if there are none."""
-    steps = _steps(checkpoints / training)
+    steps = TrainingCheckpoints(checkpoints / training, {}).steps()
     return read_json(checkpoints / training / str(steps[-1]) / "manifest.json").get("sha256") if steps else None
 
 
-def _newest(checkpoints: Path, training: str) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    """The record of a training and the tensors of its newest checkpoint."""
-    known = [path.name for path in checkpoints.iterdir() if path.is_dir()] if os.path.isdir(checkpoints) else []
-    require_choice("training", training, known)
-    steps = _steps(checkpoints / training)
-    if not steps:
-        raise RunDirectoryError(f"{checkpoints / training} must hold a checkpoint, but is empty: --resume the run.")
-    manifest = checkpoints / training / str(steps[-1]) / "manifest.json"
+def _read(checkpoints: Path, training: str, step: int | None = None) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """The record of a training and the tensors of a checkpoint, the newest if ``step`` is None."""
+    steps = kept_steps(checkpoints, training)
+    step = steps[-1] if step is None else require_count("step", step, least=0)
+    if step not in steps:
+        refuse("step", f"be one of {', '.join(map(str, steps))}", step, "choose one, or keep more by Training.keep")
+    manifest = checkpoints / training / str(step) / "manifest.json"
     config = read_json(manifest)["config"]
-    found = TrainingCheckpoints(checkpoints / training, config).load()
+    found = TrainingCheckpoints(checkpoints / training, config).load(step)
     assert found is not None
     if not {"seeds", "network", "family"} <= set(config):
         raise damaged(manifest, "hold what its networks are built from", "has no seeds, network and family")
     return config, found[1]
 
 
-def _steps(folder: Path) -> list[int]:
-    """The steps of the checkpoints in a folder; what is being written has a name of its own."""
-    if not os.path.isdir(folder):
-        return []
-    return sorted(int(path.name) for path in folder.iterdir() if path.name.isdecimal() and path.is_dir())
+def _identity(record: Any) -> Any:
+    """A record without an empty ``keep``, which those of earlier versions lack."""
+    if not isinstance(record, Mapping):
+        return record
+    return {key: _identity(value) for key, value in record.items() if key != "keep" or value}

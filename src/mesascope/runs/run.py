@@ -240,11 +240,21 @@ class Run:
         axes = {"step": "step", "seed": "seed"} | dict.fromkeys(keys, "seed step")
         return Arrays({"step": np.array(steps), "seed": np.array(seeds), **numbers}, **axes)
 
-    def network(self, training: str, seed: int = 0) -> Any:
-        """The network of a seed, as training left it: a learner or predictor, built from its record."""
+    def network(self, training: str, seed: int = 0, step: int | None = None) -> Any:
+        """The network of a seed, as training left it: a learner or predictor, built from its record.
+
+        Args:
+            step: one of `steps`; the newest if None.
+        """
         from mesascope.runs.checkpoints import trained_network
 
-        return trained_network(self._checkpoints(), training, seed)
+        return trained_network(self._checkpoints(), training, seed, step)
+
+    def steps(self, training: str) -> list[int]:
+        """Steps of a training that have a checkpoint: those of `Training.keep`, and the newest."""
+        from mesascope.runs.checkpoints import kept_steps
+
+        return kept_steps(self._checkpoints(), training)
 
     def family(self, training: str) -> Any:
         """The family of tasks that a training drew from: `sample` more of them, or compare the network on it."""

@@ -196,7 +196,7 @@ class Lab:
         Args:
             finished: see `take_over`.
         """
-        checkpoints = TrainingCheckpoints(self.run.path / "checkpoints" / name, record, self.device)
+        checkpoints = TrainingCheckpoints(self.run.path / "checkpoints" / name, record, self.device, keep=training.keep)
         seeds, found = record["seeds"], checkpoints.load()
         if found is None and take_over(self.run, name, checkpoints, finished or (lambda _: watches), training):
             found = checkpoints.load()

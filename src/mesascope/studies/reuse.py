@@ -53,7 +53,8 @@ def take_over(run: Run, name: str, checkpoints: TrainingCheckpoints, finished: F
     print(f"training {name}: taken over from {there.folder}", file=sys.stderr, flush=True)
     run.rewind_metrics(name, -1)
     run.append_metrics({**row, "training": name} for row in rows)
-    checkpoints.copy(there, training.steps)
+    for step in there.steps():
+        checkpoints.copy(there, step)
     return True
 
 

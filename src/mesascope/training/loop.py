@@ -79,8 +79,8 @@ def fit(
             repeats an uninterrupted one.
         plan: its numbers of steps.
         evaluate: called with (steps done, result) before the first step, every ``evaluate_every`` and at the end.
-        checkpoints: saved to before the first step, every ``checkpoint_every`` steps, a minute after the last (not
-            where several processes train, whose clocks differ) and at the end.
+        checkpoints: saved to before the first step, every ``checkpoint_every`` steps, at those to ``keep``, a minute
+            after the last (not where several processes train, whose clocks differ) and at the end.
         observe: called after every step with its number, counted from 1, and its metrics; `ProgressBar` if None.
 
     Ctrl-C ends the training after the step that it meets (pressed twice, at once), and so does SIGTERM on the command
@@ -119,7 +119,8 @@ def fit(
             if evaluate and (last or step % plan.evaluate_every == 0):
                 evaluate(step, state.result())
             late = monotonic() - saved >= _MOST_LOST and not distributed.is_initialized()
-            if checkpoints and (last or stop or late or step % plan.checkpoint_every == 0):
+            due = step % plan.checkpoint_every == 0 or step in plan.keep
+            if checkpoints and (last or stop or late or due):
                 checkpoints.save(step, state.tensors())
                 saved = monotonic()
             if stop and checkpoints:

@@ -43,7 +43,8 @@ class Training:
         average: The result is the mean of the weights over all steps, step t weighted by about t^average, so that
             the last 1/(average + 1) of the training counts most (polynomial-decay averaging); the last weights if None.
         evaluate_every: Steps between evaluations.
-        checkpoint_every: Steps between checkpoints; one is saved each minute, too.
+        checkpoint_every: Steps between checkpoints; one is saved each minute, too. The newest replaces the others.
+        keep: Steps whose checkpoints stay beside the newest, such as (0, 100, 1000).
     """
 
     steps: int = 2000
@@ -62,6 +63,7 @@ class Training:
     average: float | None = None
     evaluate_every: int = 100
     checkpoint_every: int = 500
+    keep: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch", "evaluate_every", "checkpoint_every"):
@@ -77,6 +79,12 @@ class Training:
             require_number("average", self.average, least=0)
         if self.clip is not None:
             require_number("clip", self.clip, above=0)
+        if not isinstance(self.keep, tuple | list):
+            raise ArgumentTypeError(f"keep must be some steps, but is {shown(self.keep)}: pass (0, 100), say.")
+        object.__setattr__(self, "keep", tuple(self.keep))
+        for step in self.keep:
+            require_count("keep", step, least=0)
+            require_number("keep", step, most=self.steps)
 
     def _check_optimizer(self) -> None:
         require_choice("optimizer", self.optimizer, ("sgd", "adam", "adamw"))

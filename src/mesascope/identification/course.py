@@ -1,0 +1,334 @@
+"""Identification at each of several steps or layers: the families' shares and the mixture's weights along them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from scipy import stats
+from torch import nn
+
+from mesascope.errors import ArgumentError, ArgumentTypeError, require_count, require_instance, require_number
+from mesascope.evidence.tables import Table, Tabular
+from mesascope.identification.answer import Identification, in_percent
+from mesascope.identification.candidate import Candidate, require_candidates
+from mesascope.identification.catalogue import candidates as catalogue
+from mesascope.identification.comparing import Levels
+from mesascope.identification.conditions import OWN, battery
+from mesascope.identification.naming import TRIED, affordable, identified
+from mesascope.identification.seen import placed
+from mesascope.lenses.needs import HasTrajectory, called
+from mesascope.measurement import Measurement
+from mesascope.modes import guarded
+from mesascope.progress import tracked
+from mesascope.reports import Figure, Line, Lines
+from mesascope.runs import Run
+from mesascope.shapes import Float, Tensor
+from mesascope.tasks import Context, Family, Learner
+from mesascope.tasks.asking import label, named
+from mesascope.text import percent_text
+
+__all__ = ["Course", "Transition", "along", "by_layer", "figures_along"]
+
+# Tasks of each condition and part, and members of each family that are compared to the end.
+_TASKS, _MEMBERS = 32, 2
+# Families that a chart shows, those that explain most.
+_SHOWN = 6
+
+
+@dataclass(frozen=True)
+class Transition:
+    """A change of the nearest family.
+
+    Args:
+        step: the first at which ``family`` is nearer than the family before, beyond error; ``after`` is the last at
+            which that one was the nearest.
+        behind: share of the variance of predictions that the family before leaves unexplained at ``step``, less that
+            of ``family``, on the same tasks.
+    """
+
+    after: int
+    step: int
+    before: str
+    family: str
+    behind: Measurement
+
+
+@dataclass(frozen=True, repr=False)
+class Course(Tabular):
+    """The answers of `identify` along steps of a training, or along layers.
+
+    Args:
+        learner: its name.
+        over: unit of ``steps``: step or layer.
+        answers: one for each of ``steps``.
+    """
+
+    learner: str
+    over: str
+    seed: int
+    steps: tuple[int, ...]
+    answers: tuple[Identification, ...]
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> Course:
+        """The inverse of `to_dict`."""
+        try:
+            return msgspec.convert(record, cls)
+        except msgspec.ValidationError as error:
+            raise ArgumentError(f"record must be that of a course, but is not ({error}): restore it.") from None
+
+    @property
+    def transitions(self) -> tuple[Transition, ...]:
+        """Steps at which another family becomes the nearest.
+
+        The family before is farther at that step, by a paired difference whose lower confidence bound is above 0: all
+        bounds hold together but for a probability of ``level``.
+        """
+        found: list[Transition] = []
+        last, family = self.steps[0], self.answers[0].shares[0].family
+        for step, answer in zip(self.steps, self.answers, strict=True):
+            shares = {one.family: one for one in answer.shares}
+            nearest, before = answer.shares[0].family, shares.get(family)
+            if nearest == family:
+                last = step
+            elif before and before.behind and _above_zero(before.behind, answer.level / len(self.steps)):
+                found.append(Transition(last, step, family, nearest, before.behind))
+                last, family = step, nearest
+        return tuple(found)
+
+    @property
+    def sentences(self) -> list[str]:
+        """The verdict, which is one part."""
+        return [self.verdict]
+
+    @property
+    def verdict(self) -> str:
+        """The nearest family along the steps, and the last answer."""
+        first = self.answers[0].shares[0].family
+        changes = "".join(
+            f", from {self.over} {one.step} on {one.family} ({self.over} {one.after} was the last of {one.before})"
+            for one in self.transitions
+        )
+        return (
+            f"{self.learner} is nearest to {first} at {self.over} {self.steps[0]}{changes}. At {self.over} "
+            f"{self.steps[-1]}: {self.answers[-1].like}"
+        )
+
+    def table(self) -> Table:
+        """A row for each step: the nearest family, the mixture, and the verdict."""
+        return Table(
+            {self.over: step, "nearest family": one.shares[0].family, "candidate": one.shares[0].candidate,
+             "variance unexplained, %": in_percent(one.shares[0].unexplained),
+             "mixture": _mixed(one), "mixture unexplained, %": one.mixture and in_percent(one.mixture.unexplained),
+             "verdict": f"{one.standing.kind} {one.names[0]}" if one.names else one.standing.kind}
+            for step, one in zip(self.steps, self.answers, strict=True)
+        )  # fmt: skip
+
+    def tables(self) -> dict[str, Table]:
+        """All measurements, by title."""
+        rows = [*zip(self.steps, self.answers, strict=True)]
+        found = {
+            f"By {self.over}": self.table(),
+            "Transitions": Table(vars(one) for one in self.transitions),
+            "Variance that each family leaves unexplained, %": Table(
+                {self.over: step, **{share.family: in_percent(share.unexplained) for share in one.shares}}
+                for step, one in rows
+            ),
+            "Weights of the mixture": Table({self.over: step, **_weights(one)} for step, one in rows),
+        }
+        return {title: table for title, table in found.items() if table}
+
+    def to_dict(self) -> dict[str, Any]:
+        """All that it holds as plain Python numbers, texts, lists and dicts, with the verdict in words."""
+        answers = [one.to_dict() for one in self.answers]
+        return {**super().to_dict(), "answers": answers, "verdict": self.verdict}
+
+    def save(self, folder: str | Path, settings: Mapping[str, Any] | None = None) -> Run:
+        """Keep the course as a run, with its figures and report.html, in a new folder: see `Identification.save`."""
+        from mesascope.identification.reporting import saved
+
+        return saved(self, folder, settings or {})
+
+    def report(self, path: str | Path) -> Path:
+        """Write a page with tables and figures to ``path``, which opens offline."""
+        from mesascope.identification.reporting import page
+
+        return page(self, path)
+
+    def __str__(self) -> str:
+        return f"{self.verdict}\n{self.table()!r}"
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return f"<p>{escape(self.verdict)}</p>{self.table()._repr_html_()}"
+
+
+@guarded
+def along(
+    learners: Mapping[int, Learner],
+    family: Family,
+    candidates: Iterable[Candidate] | None = None,
+    budget: int | None = None,
+    seed: int = 0,
+    *,
+    tolerance: float = 0.01,
+    level: float = 0.01,
+    name: str | None = None,
+    over: str = "step",
+    device: torch.device | str | None = None,
+) -> Course:
+    """Identify learners one after the other, such as the checkpoints of a training, on the same tasks.
+
+    Of each family of algorithms, the two members that are nearest on a first look at a learner are compared with it to
+    the end: see `identify`.
+
+    Args:
+        learners: by step, or by layer as from `by_layer`.
+        candidates: what the learners may run; if None the catalogue without scikit-learn, and without candidates of
+            more numbers than there are tasks.
+        budget: largest number of predictions to ask each learner for; 32 tasks for each condition and part if None.
+        seed, tolerance, level, device: see `identify`.
+        name: of the learner, in the answer.
+        over: unit of the keys.
+
+    >>> from mesascope.learners import GradientDescent, Mean
+    >>> from mesascope.tasks import LinearRegression
+    >>> few = [one for one in catalogue(sklearn=False) if one.name in ("gradient-descent", "mean")]
+    >>> along({0: Mean(), 100: GradientDescent(2, 1.0)}, LinearRegression(), few, name="net").transitions[0].family
+    'descent'
+    """
+    seed = require_count("seed", seed, least=0)
+    for argument, value in (("tolerance", tolerance), ("level", level)):
+        require_number(argument, value, above=0, most=1)
+    require_instance("learners", learners, Mapping, "pass {step: learner}")
+    if not learners:
+        raise ArgumentError("learners must hold one at least, but hold none: pass {step: learner}.")
+    steps = sorted(require_count("a key of learners", step, least=0) for step in learners)
+    size = battery(family, 1, 0, "size")
+    count = _TASKS if budget is None else affordable(size, budget, TRIED)
+    chosen = require_candidates(_small(catalogue(family, sklearn=False), count) if candidates is None else candidates)
+    tasks = {part: battery(family, count, seed, part) for part in ("fit", "test")}
+    name = name or named(learners[steps[-1]])
+    levels = Levels(tolerance, level, level / len(chosen))
+    answers = [
+        identified(
+            learners[step], placed(learners[step], device), chosen, tasks, f"{name} at {over} {step}", seed, levels,
+            _MEMBERS,
+        )
+        for step in tracked(steps, f"{over}s")
+    ]  # fmt: skip
+    return Course(name, over, seed, tuple(steps), tuple(answers))
+
+
+def by_layer(network: Learner, family: Family) -> dict[int, Learner]:
+    """Learners that predict what ``network`` does after 0, 1, ... layers, for `along`.
+
+    Args:
+        network: one with ``trajectory(context, xq)``, such as `InContextRegressor`.
+        family: of tasks that it answers.
+    """
+    if not isinstance(network, HasTrajectory):
+        raise ArgumentTypeError(
+            f"network must have predictions after each layer, trajectory(context, xq), but is {label(network)}: build "
+            "it from mesascope.nets, or write that method."
+        )
+    weight = next(iter(network.parameters()), None) if isinstance(network, nn.Module) else None
+    task = battery(family, 1, 0, "size")[OWN]
+    task = task if weight is None else task.to(weight.dtype).to(weight.device)
+    count = len(called(_Layer(network, slice(None)), task.context, task.xq))
+    return {layer: _Layer(network, layer) for layer in range(count)}
+
+
+class _Layer(nn.Module):
+    """Predictions of a network after some layers."""
+
+    def __init__(self, network: HasTrajectory, layer: int | slice) -> None:
+        super().__init__()
+        self.network, self.layer, self.__name__ = network, layer, named(network)
+
+    def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Tensor:
+        return self.network.trajectory(context, xq)[self.layer]
+
+
+def figures_along(found: Course) -> list[Figure]:
+    """Charts over steps, which are drawn at equal distances: shares of families, and weights of the mixture."""
+    places = range(len(found.steps))
+    axis = {"xticks": places, "xticklabels": [str(step) for step in found.steps], "ylim": (-3, 103)}
+    shares = [{share.family: 1 - share.unexplained.value for share in one.shares} for one in found.answers]
+    best = {family: max(one[family] for one in shares) for family in shares[0]}
+    shown = sorted(best, key=lambda family: -best[family])[:_SHOWN]
+    shade = {family: index / max(len(shown) - 1, 1) for index, family in enumerate(shown)}
+
+    def explained(r: Any) -> list[Line]:
+        lines = []
+        for family in shown:
+            rows = [next(share for share in one.shares if share.family == family) for one in found.answers]
+            explained = [max(100 * (1 - row.unexplained.value), 0) for row in rows]
+            errors = [100 * row.unexplained.stderr for row in rows]
+            lines.append(Line(places, explained, shade[family], family, marks="o-", error=errors))
+        return lines
+
+    def mixed(r: Any) -> list[Line]:
+        parts = [_weights(one) for one in found.answers]
+        together = [100 * (1 - one.mixture.unexplained.value) if one.mixture else math.nan for one in found.answers]
+        names = dict.fromkeys(family for one in parts for family in one)
+        nothing = Measurement(0.0, 0.0, 1)
+        lines = [
+            Line(places, [100 * one.get(family, nothing).value for one in parts], shade.get(family, 1.0), family,
+                 marks="o-", error=[100 * one.get(family, nothing).stderr for one in parts])
+            for family in names
+        ]  # fmt: skip
+        return [*lines, Line(places, together, "limit", "variance explained by the mixture")]
+
+    return [
+        Figure(
+            "families", "Variance of the learner's predictions that the nearest member of each family explains on the "
+            f"family's own tasks, by {found.over}, with standard errors; 0 where it explains none. "
+            f"{_changes(found)}", (Lines("", found.over, "variance explained, %", explained, limits=axis),),
+            size=(8, 3.6),
+        ),
+        Figure(
+            "mixture", f"Weights of the best mixture of the families' members by {found.over}, with standard errors, "
+            "and the variance of predictions that it explains (dotted).",
+            (Lines("", found.over, "%", mixed, limits=axis),), size=(8, 3.6),
+        ),
+    ]  # fmt: skip
+
+
+def _changes(found: Course) -> str:
+    return " ".join(
+        f"At {found.over} {one.step} {one.family} takes the place of {one.before} as the nearest."
+        for one in found.transitions
+    )
+
+
+def _weights(found: Identification) -> dict[str, Measurement]:
+    """Weights of the mixture by family; parts are of one family each."""
+    return {part.family: part.weight for part in found.mixture.parts} if found.mixture else {}
+
+
+def _mixed(found: Identification) -> str:
+    parts = sorted(found.mixture.parts, key=lambda one: -one.weight.value) if found.mixture else ()
+    return " + ".join(f"{percent_text(one.weight.value)} {one.candidate}" for one in parts)
+
+
+def _small(chosen: Iterable[Candidate], tasks: int) -> list[Candidate]:
+    """Candidates of no more numbers than there are tasks."""
+
+    def numbers(one: Candidate) -> int:
+        learner = one.build(**{name: free.low for name, free in one.free.items()})
+        return sum(value.numel() for value in learner.parameters()) if isinstance(learner, nn.Module) else 0
+
+    return [one for one in chosen if not one.own_sizes or numbers(one) <= tasks]
+
+
+def _above_zero(one: Measurement, level: float) -> bool:
+    return one.value > float(stats.t.isf(level, one.n - 1)) * one.stderr

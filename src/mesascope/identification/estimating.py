@@ -1,0 +1,86 @@
+"""Cost of an identification, before it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any
+
+from mesascope.adapters.text import TextLearner
+from mesascope.evidence.tables import Table, Tabular
+from mesascope.identification.candidate import Candidate
+from mesascope.identification.conditions import OWN, battery
+from mesascope.identification.fitting import fits
+from mesascope.identification.seen import LEAST, precision
+from mesascope.lenses.needs import called
+from mesascope.progress import duration
+from mesascope.tasks import Learner
+from mesascope.text import counted
+
+__all__ = ["Estimate", "estimated"]
+
+# Candidates that are timed, tasks that each is fitted to, and the time of a comparison over that of this fit: from 1.5
+# to 4. Costly ones are all timed, on fewer tasks.
+_TIMED, _TASKS, _TIMES = 10, 16, 3
+_FEW, _TIMES_COSTLY = 2, 10
+
+
+@dataclass(frozen=True, repr=False)
+class Estimate(Tabular):
+    """Cost of an identification; seconds are right within a factor of three.
+
+    Args:
+        predictions: that the learner is asked for.
+        seconds: that these take; None for a model of text, which is not asked.
+        tokens: of prompts to a model of text; None for other learners.
+        candidates: seconds that comparing them takes, without costly ones.
+        costly: seconds that costly ones take, which are tried if the learner runs none of the others.
+    """
+
+    learner: str
+    predictions: int
+    seconds: float | None
+    tokens: int | None
+    candidates: float
+    costly: float
+
+    def table(self) -> Table:
+        """One row."""
+        return Table([vars(self)])
+
+    def __str__(self) -> str:
+        cost = f"{self.tokens:,} tokens" if self.seconds is None else duration(self.seconds)
+        more = f", and costly ones {duration(self.costly)} more" if self.costly else ""
+        return (
+            f"{self.learner} is asked for {counted(self.predictions, 'prediction')}, about {cost}; comparing "
+            f"candidates takes about {duration(self.candidates)}{more}."
+        )
+
+    __repr__ = __str__
+
+
+def estimated(
+    learner: Learner, family: Any, chosen: Sequence[Candidate], predictions: int, name: str, seed: int
+) -> Estimate:
+    """Time a call of the learner on a few tasks, unless it is a model of text, and fits of candidates."""
+    # Other tasks each time: costly candidates answer those that they have seen from a cache.
+    tasks = battery(family, _TASKS, seed, f"estimate {monotonic()}")[OWN]
+    few, seconds, tokens = tasks.part(0, LEAST), None, None
+    if isinstance(learner, TextLearner):
+        tokens = learner.estimate(family, predictions)[0]["tokens"]
+    else:
+        own = few.to(precision(learner, few.part(0, 1)))  # a first call, which may take longer
+        seconds = _seconds(lambda: called(learner, own.context, own.xq)) * predictions / own.yq[..., 0].numel()
+    cheap, costly = ([one for one in chosen if one.costly == which] for which in (False, True))
+    timed = cheap[:: max(len(cheap) // _TIMED, 1)]
+    each = sum(_seconds(lambda one=one: fits(one, {OWN: tasks}, {OWN: tasks.yq})) for one in timed) / max(len(timed), 1)
+    pair = tasks.part(0, _FEW)
+    slow = sum(_seconds(lambda one=one: fits(one, {OWN: pair}, {OWN: pair.yq})) for one in costly)
+    return Estimate(name, predictions, seconds, tokens, _TIMES * each * len(cheap), _TIMES_COSTLY * slow)
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    begun = monotonic()
+    call()
+    return monotonic() - begun

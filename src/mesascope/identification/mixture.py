@@ -1,0 +1,177 @@
+"""The mixture of candidates that is nearest to a learner: a convex combination of predictions."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from scipy import optimize
+
+from mesascope.identification.answering import answers, variances
+from mesascope.identification.candidate import Candidate
+from mesascope.identification.comparing import Compared
+from mesascope.identification.conditions import OWN
+from mesascope.identification.fitting import Fit, fits
+from mesascope.identification.seen import Seen
+from mesascope.identification.verdict import EXACT
+from mesascope.measurement import Measurement
+from mesascope.shapes import Float, Tensor
+from mesascope.tasks import Episode
+
+__all__ = ["Mixture", "Part", "mixture"]
+
+# The share of its loss by which it may rise where a part is left out, and the weight of parts that are left out first.
+_THIRD, _LEAST = 1 / 3, 0.02
+# Smallest number that is divided by.
+_TINY = 1e-150
+# Rounds in which parameters are fitted in turns, and the share of its loss by which each lowers it, or is the last.
+_ROUNDS, _GAIN = 5, 0.1
+
+
+@dataclass(frozen=True)
+class Part:
+    """A candidate in a mixture.
+
+    Args:
+        weight: of its predictions. The standard error is a jackknife's, over tasks, at these ``parameters``.
+    """
+
+    candidate: str
+    family: str
+    parameters: Mapping[str, Any]
+    weight: Measurement
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """The convex combination of candidates that is nearest to the learner on the family's own tasks.
+
+    Args:
+        parts: candidates with weights of 0 or more, and 1 in all.
+        unexplained: share of the variance of predictions that it leaves unexplained, less noise, on tasks that nothing
+            was fitted to.
+        gain: share that the nearest candidate alone leaves unexplained, less ``unexplained``.
+    """
+
+    parts: tuple[Part, ...]
+    unexplained: Measurement
+    gain: Measurement
+
+
+class _Member(NamedTuple):
+    """A candidate at some parameters, and its predictions."""
+
+    candidate: Candidate
+    fit: Fit
+    said: Float[Tensor, "tasks m dy"]
+
+
+def mixture(nearest: Sequence[Compared], seen: Seen) -> Mixture | None:
+    """Fit a mixture to the learner's predictions; None if no candidate answers all tasks.
+
+    It begins with all candidates, and leaves out the one that it needs least while that raises its loss by less than a
+    third.
+
+    Args:
+        nearest: candidates at their nearest alone, the nearest first.
+
+    Source: Wurgaft et al., In-Context Learning Strategies Emerge Rationally (2025): a network predicts as a mixture of
+    strategies, whose weights are a posterior that changes with training.
+    """
+    tasks, answer = seen.tasks["fit"][OWN], seen.fit[OWN]
+    members = [member for one in nearest if (member := _member(one.candidate, one.own, tasks))]
+    if not members:
+        return None
+    exact = EXACT * float(variances(tasks, answer).mean())
+    parts = members[:1]
+    if _mixed(parts, answer).loss > exact:
+        parts = _refitted(members, tasks, answer)
+    while len(parts) > 1:
+        fewer = min(itertools.combinations(parts, len(parts) - 1), key=lambda some: _mixed(some, answer).loss)
+        fewer = _refitted(fewer, tasks, answer)
+        if _mixed(fewer, answer).loss > (1 + _THIRD) * max(_mixed(parts, answer).loss, exact):
+            break
+        parts = fewer
+    return _tested(parts, members[0], seen)
+
+
+def _member(candidate: Candidate, fit: Fit, tasks: Episode) -> _Member | None:
+    said = answers(fit.learner, {"": tasks})
+    return _Member(candidate, fit, said[""]) if said else None
+
+
+def _refitted(parts: Sequence[_Member], tasks: Episode, answer: Tensor) -> list[_Member]:
+    """Parts whose parameters are fitted, in turns, to what the others leave."""
+    parts, last = [*parts], math.inf
+    for turn in range(_ROUNDS):
+        for index, (candidate, fit, said) in enumerate(parts):
+            weights, left, _ = _mixed(parts, answer)
+            if candidate.free and weights[index] > _LEAST:
+                (fit, *_) = fits(candidate, {OWN: tasks}, {OWN: said + left / weights[index]}, [fit], anew=not turn)
+                parts[index] = _member(candidate, fit, tasks) or parts[index]
+        weights, _, loss = _mixed(parts, answer)
+        parts = [part for part, weight in zip(parts, weights, strict=True) if weight > _LEAST]
+        if loss > (1 - _GAIN) * last:
+            break
+        last = loss
+    return parts
+
+
+def _tested(parts: Sequence[_Member], alone: _Member, seen: Seen) -> Mixture | None:
+    """A mixture with what it leaves unexplained on tasks that nothing was fitted to."""
+    residuals = _residuals(parts, seen.fit[OWN])
+    n, weights = len(residuals), _weights(residuals)
+    left_out = torch.stack([_weights(residuals[torch.arange(n) != task]) for task in range(n)])
+    errors = ((n - 1) * (left_out - left_out.mean(0)).square().mean(0)).sqrt()
+    tasks, answer = seen.tasks["test"][OWN], seen.test[OWN]
+    tested = [member for one in (alone, *parts) if (member := _member(one.candidate, one.fit, tasks))]
+    if len(tested) <= len(parts):
+        return None
+    nearest, mixed = (
+        left.square().mean((-2, -1)) / seen.size[OWN] - seen.noise[OWN]
+        for left in (answer - tested[0].said, _residuals(tested[1:], answer) @ weights)
+    )
+    return Mixture(
+        tuple(
+            Part(one.name, one.family, fit.parameters, Measurement(float(weight), float(error), n))
+            for (one, fit, _), weight, error in zip(parts, weights, errors, strict=True)
+        ),
+        Measurement.of(mixed),
+        Measurement.of(nearest - mixed),
+    )
+
+
+class _Mixed(NamedTuple):
+    """The best weights of some parts, what the mixture leaves of the answers, and the mean of its squares."""
+
+    weights: Float[Tensor, " parts"]
+    left: Float[Tensor, "tasks m dy"]
+    loss: float
+
+
+def _mixed(parts: Sequence[_Member], answer: Float[Tensor, "tasks m dy"]) -> _Mixed:
+    residuals = _residuals(parts, answer)
+    weights = _weights(residuals)
+    left = residuals @ weights
+    return _Mixed(weights, left, float(left.square().mean()))
+
+
+def _residuals(parts: Sequence[_Member], answer: Float[Tensor, "tasks m dy"]) -> Float[Tensor, "tasks m dy parts"]:
+    return torch.stack([answer - one.said for one in parts], -1)
+
+
+def _weights(residuals: Float[Tensor, "tasks m dy parts"]) -> Float[Tensor, " parts"]:
+    """Weights w >= 0 of sum 1 that make |R w| smallest.
+
+    Among u = s w those that minimise |R u|^2 + (1 - sum of u)^2 have s = 1 / (1 + |R w|^2), and thus the smallest
+    |R w|: non-negative least squares.
+    """
+    rows = residuals.flatten(0, -2)
+    rows = rows / rows.square().sum(0).max().sqrt().clamp_min(_TINY)
+    found, _ = optimize.nnls(torch.cat([rows, torch.ones_like(rows[:1])]).numpy(), np.r_[np.zeros(len(rows)), 1.0])
+    return torch.from_numpy(found / found.sum())
