@@ -15,10 +15,12 @@ from mesascope.errors import ArgumentError
 from mesascope.evidence.tables import Table, Tabular
 from mesascope.identification.behaviour import Behaviour
 from mesascope.identification.conditions import OWN
+from mesascope.identification.description import described
 from mesascope.identification.likeness import Apart, Likeness
 from mesascope.identification.verdict import EXACT, OWN_TASKS, RUNS, Row, Share, Standing, standing
 from mesascope.measurement import Measurement
 from mesascope.runs import Run
+from mesascope.text import percent_text
 
 __all__ = ["Identification"]
 
@@ -90,15 +92,15 @@ class Identification(Tabular):
 
     @property
     def verdict(self) -> str:
-        """The answer in sentences: which family it is like, how exactly, and where it departs."""
-        return " ".join(part for part in (self.like, self.exactly, self.departs) if part)
+        """The answer in sentences: which family it is like, how exactly, where it departs, and what it does."""
+        return " ".join(part for part in (self.like, self.exactly, self.departs, self.description) if part)
 
     @property
     def like(self) -> str:
         """The nearest family of algorithms, and the next one."""
         first, *others = self.shares
-        left = f"{_percent(first.unexplained.value)} of the variance of its predictions unexplained"
-        after = f"; next family, {others[0].family}, {_percent(others[0].unexplained.value)}" if others else ""
+        left = f"{percent_text(first.unexplained.value)} of the variance of its predictions unexplained"
+        after = f"; next family, {others[0].family}, {percent_text(others[0].unexplained.value)}" if others else ""
         if first.unexplained.value > _UNLIKE:
             return f"{self.learner} is like no family: the nearest, {first.family}, leaves {left}{after}."
         return f"{self.learner} is most like {first.family}: {left}{after}."
@@ -130,12 +132,18 @@ class Identification(Tabular):
         bound = EXACT if self.standing.kind == RUNS else self.tolerance
         beyond = sorted((one.mean.value, name) for name, one in row.differences.items() if one.low > bound)
         ends = [*beyond[:1], *beyond[1:][-1:]]
-        reach = " to ".join(f"{_percent(value)} {_under(name)}" for value, name in ends)
+        reach = " to ".join(f"{percent_text(value)} {_under(name)}" for value, name in ends)
         found = f"It departs from {row.candidate} by {reach}." if beyond else ""
         open_ = [name for name, one in row.differences.items() if one.low <= bound <= one.high]
         if self.standing.kind == OWN_TASKS and open_:
             found += f" Not measured well enough {_all([_under(name) for name in open_])}."
         return found.strip()
+
+    @property
+    def description(self) -> str:
+        """Behaviour of a learner that equals no candidate; empty if it equals one, or if none was measured."""
+        own = self.behaviour.get(self.learner)
+        return described(own, self.tolerance) if own and not self.names else ""
 
     def parameters(self, candidate: str) -> dict[str, Any]:
         """The parameters at which a candidate is nearest: on the family's own tasks, if the verdict is about those."""
@@ -198,7 +206,7 @@ class Identification(Tabular):
             ),
             "Linearity": Table(
                 {"learner": who, "not linear in labels": one.superposition, "linear in queries": one.linear,
-                 "explained by a spectral filter": one.filtered}
+                 "explained by a spectral filter": one.filtered, "labels repeated": one.copies}
                 for who, one in self.behaviour.items()
             ),
             "Controls: error over that of predicting zero": Table([dict(self.controls)] if self.controls else []),
@@ -260,14 +268,6 @@ def _under(condition: str) -> str:
 
 def _in_percent(one: Measurement) -> Measurement:
     return Measurement(100 * one.value, 100 * one.stderr, one.n)
-
-
-def _percent(share: float) -> str:
-    """Two digits of a share in per cent; less than a thousandth of one is 0."""
-    value = 100 * share
-    if value < 1e-3:
-        return "0 %"
-    return f"{value:.0f} %" if value >= 10 else f"{value:.2g} %"
 
 
 def _listed(parameters: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 
-from mesascope.identification.answering import answers, sizes, squared_differences, variances
+from mesascope.identification.answering import answers, sizes, squared_differences
 from mesascope.identification.candidate import Candidate
 from mesascope.identification.conditions import OWN
 from mesascope.identification.fitting import KEPT, Fit, fits
@@ -57,7 +57,8 @@ class Compared:
     """A candidate's row, and what it was made from.
 
     Args:
-        fitted: to all conditions, or to the family's own tasks if these ruled it out; ``own`` is that of the latter.
+        fitted: to all conditions, or to the family's own tasks if these ruled it out; ``own`` is that of the latter,
+            and ``alone`` its difference on those.
         measured: by condition, on tasks that nothing was fitted to; empty if the family's own tasks ruled it out.
     """
 
@@ -65,6 +66,7 @@ class Compared:
     row: Row
     fitted: Fit
     own: Fit
+    alone: Measured
     measured: Mapping[str, Measured]
 
     @property
@@ -92,13 +94,13 @@ def compared(candidate: Candidate, seen: Seen, levels: Levels) -> Compared:
         own = near[0]
         flattered = _on_fitted(candidate, own, tasks[OWN], few[OWN], seen, look).difference
         if flattered.low > bound:
-            found = _tested(candidate, own, seen, OWN, look, most).difference
-            alone = Difference(found.mean, max(found.low, flattered.low), max(found.high, flattered.low))
-            return Compared(candidate, _row(candidate, own, own, {OWN: alone}, alone, True), own, own, {})
+            found, values = _tested(candidate, own, seen, OWN, look, most if candidate.costly else tasks_each)
+            low, high = (max(end, flattered.low) for end in (found.low, found.high))
+            return _ended(candidate, own, Measured(Difference(found.mean, low, high), values))
     half = levels._replace(out=levels.out / 2)
-    alone = _tested(candidate, own, seen, OWN, half, tasks_each).difference
-    if candidate.costly and alone.high > bound:  # not shown to be equal where it is asked first
-        return Compared(candidate, _row(candidate, own, own, {OWN: alone}, alone, True), own, own, {})
+    alone = _tested(candidate, own, seen, OWN, half, tasks_each)
+    if candidate.costly and alone.difference.high > bound:  # not shown to be equal where it is asked first
+        return _ended(candidate, own, alone)
     near = near[:1] if candidate.most_tasks else near
     anew = len(near) == KEPT and float(seen.noise[OWN].mean()) > 0  # then other numbers of steps may be as near
     for most in counts:
@@ -116,8 +118,14 @@ def compared(candidate: Candidate, seen: Seen, levels: Levels) -> Compared:
         if out:
             break
     differences = {name: one.difference for name, one in measured.items()}
-    row = _row(candidate, best, own, differences, alone, not last or len(measured) < len(seen.test))
-    return Compared(candidate, row, best, own, measured)
+    row = _row(candidate, best, own, differences, alone.difference, not last or len(measured) < len(seen.test))
+    return Compared(candidate, row, best, own, alone, measured)
+
+
+def _ended(candidate: Candidate, own: Fit, alone: Measured) -> Compared:
+    """A candidate that was compared on the family's own tasks alone."""
+    found = alone.difference
+    return Compared(candidate, _row(candidate, own, own, {OWN: found}, found, True), own, own, alone, {})
 
 
 def _row(
@@ -259,32 +267,17 @@ def paired(one: Mapping[str, Measured], other: Mapping[str, Measured]) -> Measur
     return Measurement(mean, error, min(part.n for part in parts))
 
 
-def shares(found: Sequence[Compared], seen: Seen) -> tuple[Share, ...]:
+def shares(found: Sequence[Compared]) -> tuple[Share, ...]:
     """The nearest member of each family on the family's own tasks, the nearest family first.
 
-    Shares are E |f - a|^2 less noise over the variance of predictions; their difference from the nearest is paired.
+    Their difference from the nearest is paired.
     """
-    tasks, answer = seen.tasks["test"][OWN], seen.test[OWN]
-    variance = variances(tasks, answer)
-    noise = seen.noise[OWN] * seen.size[OWN]
     best: dict[str, Compared] = {}
-    for one in sorted(found, key=lambda one: one.row.own_difference.mean.value):
+    for one in sorted(found, key=lambda one: one.alone.difference.mean.value):
         best.setdefault(one.row.family, one)
-    left = {}
-    for name, one in best.items():
-        most = _most(one.candidate, len(answer))
-        predicted = answers(one.own.learner, {"": tasks.part(0, most)}).get("")
-        raw = variance[:most] * FARTHEST if predicted is None else (answer[:most] - predicted).square().mean((-2, -1))
-        left[name] = (raw - noise[:most]).clamp_max(FARTHEST * float(variance.mean()))
-    shares_ = {name: Measurement.ratio(one, variance[: len(one)]) for name, one in left.items()}
-    order = sorted(shares_, key=lambda name: shares_[name].value)
-    nearest = left[order[0]]
+    first, *others = best.values()
 
-    def behind(name: str) -> Measurement | None:
-        most = min(len(left[name]), len(nearest))
-        return Measurement.ratio(left[name][:most] - nearest[:most], variance[:most]) if name != order[0] else None
+    def share(one: Compared, behind: Measurement | None) -> Share:
+        return Share(one.row.family, one.row.candidate, one.row.own_parameters, one.alone.difference.mean, behind)
 
-    return tuple(
-        Share(name, best[name].row.candidate, best[name].row.own_parameters, shares_[name], behind(name))
-        for name in order
-    )
+    return (share(first, None), *(share(one, paired({OWN: one.alone}, {OWN: first.alone})) for one in others))

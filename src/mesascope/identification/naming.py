@@ -12,12 +12,13 @@ from mesascope.errors import refuse, require_count, require_number
 from mesascope.identification.answer import Identification
 from mesascope.identification.behaviour import Behaviour, asked_for_behaviour, behaviour_of, controls, untrained
 from mesascope.identification.candidate import Candidate, require_candidates
-from mesascope.identification.catalogue import candidates as catalogue
+from mesascope.identification.catalogue import Catalogue, candidates as catalogue
 from mesascope.identification.comparing import Compared, Levels, compared, in_order, shares, told_by_draws
 from mesascope.identification.conditions import OWN, SHUFFLED, battery
 from mesascope.identification.likeness import Likeness, apart, likeness
 from mesascope.identification.seen import LEAST, Seen
 from mesascope.identification.verdict import EXACT
+from mesascope.identification.wrapped import FORMS, wrapped
 from mesascope.lenses.needs import require_access
 from mesascope.measurement import Measurement
 from mesascope.progress import tracked
@@ -63,8 +64,9 @@ def identify(
     well enough. *None of the candidates* is an answer too.
 
     Args:
-        candidates: what the learner may run; the whole catalogue if None. Costly candidates are tried only if the
-            learner runs no other.
+        candidates: what the learner may run; the whole catalogue if None. A `Catalogue` is also tried clipped and
+            copying labels, where the learner's answers show that. Costly candidates are tried only if the learner runs
+            no other.
         budget: largest number of predictions to ask the learner for; 100 tasks for each condition and part if None.
         seed: of the tasks.
         tolerance: largest squared difference of an approximation, over the variance of predictions.
@@ -85,15 +87,16 @@ def identify(
     seed = require_count("seed", seed, least=0)
     for argument, value in (("tolerance", tolerance), ("level", level)):
         require_number(argument, value, above=0, most=1)
-    chosen = require_candidates(catalogue(family) if candidates is None else candidates)
+    whole = catalogue(family) if candidates is None else candidates
+    chosen, forms = require_candidates(whole), len(FORMS) if isinstance(whole, Catalogue) else 0
     size = battery(family, 1, 0, "size")
     watching = asked_for_behaviour(size[OWN])
     few = _watched(watching, budget)
     count = _affordable(size, budget, _TRIED + few * watching)
     tasks = {part: battery(family, count, seed, part) for part in ("fit", "test")}
     seen = Seen(learner, tasks, seed)
-    levels = Levels(tolerance, level, level / len(chosen))
-    found = in_order(_all(chosen, seen, levels), tolerance)
+    levels = Levels(tolerance, level, level / (len(chosen) * (1 + forms)))
+    found = in_order(_all(chosen, seen, levels, bool(forms)), tolerance)
     first, *others = found
     near = [first, *(one for one in others if not one.candidate.costly)][:_NEAREST]
     nearest = {one.row.candidate: one.fitted.learner for one in near}
@@ -116,7 +119,7 @@ def identify(
         seed=seed,
         answers=tuple(learner.table()) if isinstance(learner, TextLearner) else (),
         rows=tuple(one.row for one in found),
-        shares=shares(found, seen),
+        shares=shares(found),
         noise={one: Measurement.of(noise) for one, noise in seen.noise.items()},
         pairs={one: seen.tasks["test"][one].context.x.shape[-2] for one in seen.test},
         level=level,
@@ -130,10 +133,12 @@ def identify(
     )
 
 
-def _all(chosen: Sequence[Candidate], seen: Seen, levels: Levels) -> list[Compared]:
-    """Candidates compared, the costly ones only if the learner runs none of the others."""
+def _all(chosen: Sequence[Candidate], seen: Seen, levels: Levels, in_forms: bool) -> list[Compared]:
+    """Candidates compared, those in other forms and the costly ones only if the learner runs none of the others."""
     cheap, costly = ([one for one in chosen if one.costly == which] for which in (False, True))
     found = [compared(one, seen, levels) for one in tracked(cheap, "candidates")]
+    if in_forms and not any(one.row.within(EXACT) for one in found):
+        found += [compared(one, seen, levels) for one in wrapped(found, seen)]
     if not any(one.row.within(EXACT) for one in found):
         found += [compared(one, seen, levels) for one in tracked(costly, "costly candidates")]
     return told_by_draws(found, seen, levels)
