@@ -2,7 +2,10 @@
 
 import dataclasses
 import json
+import os
 import re
+import shutil
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -20,10 +23,13 @@ from mesascope.studies.mesa.dynamics import Sequences
 from mesascope.training import Training
 
 STUDIES = registered("study")
+# A language model of random weights, which this process makes.
+TEXT_MODEL = Path(tempfile.gettempdir(), f"text-model-{os.getpid()}")
 # Of algorithms alone, which take long each: with settings of their own, the first that is told to have changed.
 UNTRAINED = {"identify-calibration": {"trials": 6, "seeds": 1}, "good-regression": {"tasks": 400, "seeds": 1}}
 SHRUNK = {
     **UNTRAINED,
+    "pretrained": {"queries": 2, "tasks": 1, "model": str(TEXT_MODEL)},
     "llm-regression": {"tasks": 20, "seeds": 1, "width": 8, "layers": 1},
     **{name: {"tasks": 60, "watch_tasks": 20} for name in STUDIES if name.startswith(("sparse-maml", "cross-domain"))},
     "curvature": {"draws": 3},
@@ -68,6 +74,8 @@ def hardly_trained(settings, **tiny):
 
 def finished(name, folder, seed=0, **tiny):
     study = STUDIES[name]
+    if name == "pretrained" and not TEXT_MODEL.exists():
+        pytest.importorskip("test_local_model").saved(TEXT_MODEL, "bloom")
     settings = hardly_trained(study.presets["quick"], **SHRUNK.get(name, {}) | tiny)
     run = new_run(study, "quick", settings, seed=seed, out=folder)
     return run, run_study(study, settings, run)
@@ -83,6 +91,7 @@ def hardly_tuned(unchecked_module):
         patch.setattr(fitting, "MOST_STEPS", 3)
         patch.setattr(ConstrainedLayoutEngine, "execute", lambda engine, canvas: None)
         yield
+    shutil.rmtree(TEXT_MODEL, ignore_errors=True)
 
 
 @pytest.fixture(scope="module", params=STUDIES)
