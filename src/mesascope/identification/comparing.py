@@ -23,6 +23,8 @@ __all__ = ["Compared", "Levels", "compared", "in_order", "shares", "told_by_draw
 
 # Tasks that candidates are tried on first.
 _SCREEN = 16
+# The same for costly candidates.
+_FEW = 8
 # Half the error rate is for so many looks.
 _LOOKS = 8
 # Numbers that are rounded to a resolution are within this share of it.
@@ -85,7 +87,8 @@ def compared(candidate: Candidate, seen: Seen, levels: Levels) -> Compared:
     look, bound = levels._replace(out=levels.out / _LOOKS), max(levels.tolerance, EXACT)
     near: list[Fit] = []
     tasks_each = len(seen.fit[OWN])
-    counts = sorted({_most(candidate, min(_SCREEN, tasks_each)), _most(candidate, tasks_each)})
+    first = min(_FEW if candidate.costly else _SCREEN, tasks_each)
+    counts = sorted({_most(candidate, first), _most(candidate, tasks_each)})
     for most in counts:
         few, tasks = {OWN: seen.fit[OWN][:most]}, {OWN: seen.tasks["fit"][OWN].part(0, most)}
         near = fits(candidate, tasks, few, near, anew=not near)
@@ -268,14 +271,17 @@ def shares(found: Sequence[Compared], seen: Seen) -> tuple[Share, ...]:
     variance = variances(tasks, answer)
     noise = seen.noise[OWN] * seen.size[OWN]
     best: dict[str, Compared] = {}
+    left: dict[str, Tensor] = {}
     for one in sorted(found, key=lambda one: one.row.own_difference.mean.value):
-        best.setdefault(one.row.family, one)
-    left = {}
-    for name, one in best.items():
-        most = _most(one.candidate, len(answer))
+        most, family = _most(one.candidate, len(answer)), one.row.family
+        if family in left and not (one.candidate.draws and one.measured):  # whose difference is less that of draws
+            continue
         predicted = answers(one.own.learner, {"": tasks.part(0, most)}).get("")
         raw = variance[:most] * FARTHEST if predicted is None else (answer[:most] - predicted).square().mean((-2, -1))
-        left[name] = (raw - noise[:most]).clamp_max(FARTHEST * float(variance.mean()))
+        own = (raw - noise[:most]).clamp_max(FARTHEST * float(variance.mean()))
+        shared = slice(min(most, len(left.get(family, own))))
+        if family not in left or own[shared].mean() < left[family][shared].mean():
+            best[family], left[family] = one, own
     shares_ = {name: Measurement.ratio(one, variance[: len(one)]) for name, one in left.items()}
     order = sorted(shares_, key=lambda name: shares_[name].value)
     nearest = left[order[0]]

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 
+from mesascope.adapters.estimators import SklearnLearner
 from mesascope.adapters.text import TextLearner
 from mesascope.errors import refuse, require_count, require_number
 from mesascope.identification.answer import Identification
@@ -32,6 +33,8 @@ __all__ = ["identify"]
 _TASKS = 100
 # Answers to each condition's tasks: to fit, to test, and to see how answers differ from call to call.
 _PARTS = 3
+# Predictions asked of an estimator of scikit-learn, which fits each of them anew.
+_OF_ESTIMATORS = 1_200
 # Tasks that behaviour is measured on, and the share of a budget that it may take.
 _WATCHED, _SHARE = 32, 4
 # Predictions that show in which precision a learner computes, and if torch can differentiate it.
@@ -64,9 +67,10 @@ def identify(
     well enough. *None of the candidates* is an answer too.
 
     Args:
-        candidates: what the learner may run; the whole catalogue if None. Costly candidates are tried only if the
-            learner runs no other.
-        budget: largest number of predictions to ask the learner for; 100 tasks for each condition and part if None.
+        candidates: what the learner may run; the whole catalogue if None. Costly candidates are tried only as
+            long as the learner runs no other.
+        budget: largest number of predictions to ask the learner for; if None, 100 tasks for each condition and part,
+            and 1,200 predictions of an estimator of scikit-learn.
         seed: of the tasks.
         tolerance: largest squared difference of an approximation, over the variance of predictions.
         level: largest probability that the learner's own algorithm is ruled out, and that any other is named.
@@ -87,6 +91,8 @@ def identify(
     for argument, value in (("tolerance", tolerance), ("level", level)):
         require_number(argument, value, above=0, most=1)
     chosen = require_candidates(catalogue(family) if candidates is None else candidates)
+    if budget is None and isinstance(learner, SklearnLearner):
+        budget = _OF_ESTIMATORS
     size = battery(family, 1, 0, "size")
     watching = asked_for_behaviour(size[OWN])
     few = _watched(watching, budget)
@@ -137,8 +143,10 @@ def _all(chosen: Sequence[Candidate], seen: Seen, levels: Levels) -> list[Compar
     found = [compared(one, seen, levels) for one in tracked(cheap, "candidates")]
     if not any(one.row.within(EXACT) for one in found):
         found += [compared(one, seen, levels) for one in wrapped(found, seen)]
-    if not any(one.row.within(EXACT) for one in found):
-        found += [compared(one, seen, levels) for one in tracked(costly, "costly candidates")]
+    for one in tracked(costly, "costly candidates, as the learner runs no other"):
+        if any(one.row.within(EXACT) for one in found):
+            break
+        found.append(compared(one, seen, levels))
     return told_by_draws(found, seen, levels)
 
 
