@@ -28,12 +28,20 @@ _COMPONENTS = {"count": Range(1, 10, "integer")}
 
 
 class Catalogue(list[Candidate]):
-    """Candidates, printed as a table by family of algorithms."""
+    """Candidates, printed as a table by family of algorithms.
+
+    Costly ones are compared in their order, until the learner runs one, and only if it runs none of the others.
+    """
 
     def __repr__(self) -> str:
         return repr(
             Table(
-                {"family": one.family, "candidate": one.name, "free parameters": ", ".join(one.free)}
+                {
+                    "family": one.family,
+                    "candidate": one.name,
+                    "free parameters": ", ".join(one.free),
+                    "costly": "yes" if one.costly else "",
+                }
                 for one in sorted(self, key=lambda one: FAMILIES.index(one.family))
             )
         )
@@ -41,6 +49,9 @@ class Catalogue(list[Candidate]):
 
 def candidates(family: Any = None, *, sklearn: bool = True) -> Catalogue:
     """The whole catalogue: the learners of `mesascope.learners`, and estimators of scikit-learn.
+
+    The nearest are tried clipped to the range of a context's labels, or copying the label nearest to their prediction,
+    where the learner's answers show either.
 
     Args:
         family: of tasks. A Bayesian learner of a pool needs one with a ``pool``, summed descents the number of pairs

@@ -23,6 +23,8 @@ __all__ = ["Compared", "Levels", "compared", "comparing", "in_order", "shares", 
 
 # Tasks that candidates are tried on first.
 _SCREEN = 16
+# The same for costly candidates.
+_FEW = 8
 # Half the error rate is for so many looks.
 _LOOKS = 8
 # Numbers that are rounded to a resolution are within this share of it.
@@ -46,10 +48,11 @@ class Levels(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """A difference, and the value of each task behind it."""
+    """A difference, the value of each task behind it, and that less the noise of the learner alone."""
 
     difference: Difference
     values: Float[Tensor, " tasks"]
+    left: Float[Tensor, " tasks"]
 
 
 @dataclass(frozen=True)
@@ -94,16 +97,17 @@ def comparing(candidate: Candidate, seen: Seen, levels: Levels) -> Iterator[Comp
     look, bound = levels._replace(out=levels.out / _LOOKS), max(levels.tolerance, EXACT)
     near: list[Fit] = []
     tasks_each = len(seen.fit[OWN])
-    counts = sorted({_most(candidate, min(_SCREEN, tasks_each)), _most(candidate, tasks_each)})
+    first = min(_FEW if candidate.costly else _SCREEN, tasks_each)
+    counts = sorted({_most(candidate, first), _most(candidate, tasks_each)})
     for most in counts:
         few, tasks = {OWN: seen.fit[OWN][:most]}, {OWN: seen.tasks["fit"][OWN].part(0, most)}
         near = fits(candidate, tasks, few, near, anew=not near)
         own = near[0]
         flattered = _on_fitted(candidate, own, tasks[OWN], few[OWN], seen, look)
         if flattered.difference.low > bound:
-            found, values = _tested(candidate, own, seen, OWN, look, most if candidate.costly else tasks_each)
+            found, *values = _tested(candidate, own, seen, OWN, look, most if candidate.costly else tasks_each)
             low, high = (max(end, flattered.difference.low) for end in (found.low, found.high))
-            yield _ended(candidate, own, Measured(Difference(found.mean, low, high), values))
+            yield _ended(candidate, own, Measured(Difference(found.mean, low, high), *values))
             return
         if most == counts[0]:
             yield _ended(candidate, own, flattered)
@@ -188,13 +192,14 @@ def _less_noise(
     answered = answers(fitted.learner, {"": tasks})
     if not answered:
         values = torch.full_like(size, FARTHEST)
-        return Measured(Difference(Measurement(FARTHEST, 0.0, len(size)), FARTHEST, FARTHEST), values)
+        return Measured(Difference(Measurement(FARTHEST, 0.0, len(size)), FARTHEST, FARTHEST), values, values)
     raw = squared_differences(seen, answered[""], size)
+    left = raw - noise
     found = difference(raw, noise, levels.out, levels.naming)
     if resolution and bool(((seen - answered[""]).abs() <= _HALF * resolution).all()):
-        return Measured(Difference(found.mean, min(found.low, 0.0), 0.0), raw - noise)
+        return Measured(Difference(found.mean, min(found.low, 0.0), 0.0), left, left)
     if candidate.draws is None or found.high < levels.tolerance:
-        return Measured(found, raw - noise)
+        return Measured(found, left, left)
     other = answers(candidate.draws(seed=1, **fitted.parameters), {"": tasks})[""]
     own = squared_differences(other, answered[""], size) / 2
     noise = noise + own * (2 if noise.mean() < own.mean() / 2 else 1)
@@ -202,7 +207,7 @@ def _less_noise(
     if found.mean.value < 0:
         mean, reach = Measurement(-found.mean.value, found.mean.stderr, found.mean.n), found.high - found.mean.value
         found = Difference(mean, mean.value - reach, mean.value + reach)
-    return Measured(found, (raw - noise).abs())
+    return Measured(found, (raw - noise).abs(), left)
 
 
 def told_by_draws(found: Sequence[Compared], seen: Seen, levels: Levels) -> list[Compared]:
@@ -284,11 +289,15 @@ def shares(found: Sequence[Compared]) -> tuple[Share, ...]:
     Their difference from the nearest is paired.
     """
     best: dict[str, Compared] = {}
-    for one in sorted(found, key=lambda one: one.alone.difference.mean.value):
+    for one in sorted(found, key=lambda one: float(one.alone.left.mean())):
         best.setdefault(one.row.family, one)
     first, *others = best.values()
 
     def share(one: Compared, behind: Measurement | None) -> Share:
-        return Share(one.row.family, one.row.candidate, one.row.own_parameters, one.alone.difference.mean, behind)
+        return Share(one.row.family, one.row.candidate, one.row.own_parameters, Measurement.of(one.alone.left), behind)
 
-    return (share(first, None), *(share(one, paired({OWN: one.alone}, {OWN: first.alone})) for one in others))
+    def behind(one: Compared) -> Measurement:
+        most = min(len(one.alone.left), len(first.alone.left))
+        return Measurement.of(one.alone.left[:most] - first.alone.left[:most])
+
+    return (share(first, None), *(share(one, behind(one)) for one in others))

@@ -17,7 +17,7 @@ from torch.func import functional_call
 from mesascope.identification.answering import Answers, answers, grouped, joined, sizes
 from mesascope.identification.candidate import Candidate
 from mesascope.identification.verdict import EXACT, FARTHEST
-from mesascope.learners import GradientDescentPlusPlus, Range, Summed
+from mesascope.learners import GradientDescentPlusPlus, LabelCopying, Range, Summed
 from mesascope.learners.descent import filters
 from mesascope.learners.starts import depths
 from mesascope.shapes import Float, Tensor
@@ -246,7 +246,7 @@ class _Single:
     """Parameters in coordinates that are even along their ranges."""
 
     def __init__(self, candidate: Candidate, near: Fit, real: Mapping[str, Range]) -> None:
-        self.candidate, self.parameters, self.real = candidate, near.parameters, real
+        self.near, self.candidate, self.parameters, self.real = near, candidate, near.parameters, real
         logs = [one.scale == "log" for one in real.values()]
         self.into = [np.log if log else float for log in logs]
         self.out = [np.exp if log else float for log in logs]
@@ -349,7 +349,7 @@ def _by_differences(
 
 def _descended(space: Any, residuals: _Residuals) -> Fit:
     function, derivatives = space.functions(residuals)
-    if isinstance(space, _Single) and not derivatives(np.array(space.start())).any():  # predictions change in jumps
+    if isinstance(space, _Single) and isinstance(space.near.learner, LabelCopying):  # which changes in jumps
         return _zoomed(space, function)
     found = optimize.least_squares(
         function, space.start(), derivatives, bounds=space.bounds, x_scale="jac",

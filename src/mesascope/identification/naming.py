@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple, overload
 
 import torch
 
+from mesascope.adapters.estimators import SklearnLearner
 from mesascope.adapters.text import TextLearner
 from mesascope.errors import refuse, require_count, require_number
 from mesascope.identification.answer import Identification, like
@@ -36,6 +37,8 @@ __all__ = ["TRIED", "affordable", "identified", "identify"]
 _TASKS = 100
 # Answers to each condition's tasks: to fit, to test, and to see how answers differ from call to call.
 _PARTS = 3
+# Predictions asked of an estimator of scikit-learn, which fits each of them anew.
+_OF_ESTIMATORS = 1_200
 # Tasks that behaviour is measured on, and the share of a budget that it may take.
 _WATCHED, _SHARE = 32, 4
 # Predictions that show in which precision a learner computes, and if torch can differentiate it.
@@ -89,9 +92,10 @@ def identify(
 
     Args:
         candidates: what the learner may run; the whole catalogue if None. A `Catalogue` is also tried clipped and
-            copying labels, where the learner's answers show that. Costly candidates are tried only if the learner runs
-            no other.
-        budget: largest number of predictions to ask the learner for; 100 tasks for each condition and part if None.
+            copying labels, where the learner's answers show that. Costly candidates are tried only as long as the
+            learner runs no other.
+        budget: largest number of predictions to ask the learner for; if None, 100 tasks for each condition and part,
+            and 1,200 predictions of an estimator of scikit-learn.
         seed: of the tasks.
         tolerance: largest squared difference of an approximation, over the variance of predictions.
         level: largest probability that the learner's own algorithm is ruled out, and that any other is named.
@@ -116,6 +120,8 @@ def identify(
         require_number(argument, value, above=0, most=1)
     whole = catalogue(family) if candidates is None else candidates
     chosen, forms = require_candidates(whole), len(FORMS) if isinstance(whole, Catalogue) else 0
+    if budget is None and isinstance(learner, SklearnLearner):
+        budget = _OF_ESTIMATORS
     size = battery(family, 1, 0, "size")
     watching = asked_for_behaviour(size[OWN])
     few = _watched(watching, budget)
@@ -215,8 +221,10 @@ def _all(
         found.append(next(comparisons[one.name], looks[one.name]))
     if in_forms and not any(one.row.within(EXACT) for one in found):
         found += [compared(one, seen, levels) for one in wrapped(found, seen)]
-    if not any(one.row.within(EXACT) for one in found):
-        found += [compared(one, seen, levels) for one in tracked(costly, "costly candidates")]
+    for one in tracked(costly, "costly candidates, as the learner runs no other"):
+        if any(one.row.within(EXACT) for one in found):
+            break
+        found.append(compared(one, seen, levels))
     return told_by_draws(found, seen, levels)
 
 
