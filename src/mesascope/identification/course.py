@@ -23,6 +23,7 @@ from mesascope.identification.comparing import Levels
 from mesascope.identification.conditions import OWN, battery
 from mesascope.identification.naming import TRIED, affordable, identified
 from mesascope.identification.seen import placed
+from mesascope.identification.verdict import Share
 from mesascope.lenses.needs import HasTrajectory, called
 from mesascope.measurement import Measurement
 from mesascope.modes import guarded
@@ -37,9 +38,9 @@ from mesascope.text import percent_text
 __all__ = ["Course", "Transition", "along", "by_layer", "figures_along"]
 
 # Tasks of each condition and part, and members of each family that are compared to the end.
-_TASKS, _MEMBERS = 32, 2
-# Families that a chart shows, those that explain most.
-_SHOWN = 6
+_TASKS, _MEMBERS = 100, 2
+# Colours of the families that a chart shows, those that explain most.
+_COLOURS = ("trained", "gd", "centred", "gd++", "other", "limit")
 
 
 @dataclass(frozen=True)
@@ -194,7 +195,7 @@ def along(
         learners: by step, or by layer as from `by_layer`.
         candidates: what the learners may run; if None the catalogue without scikit-learn, and without candidates of
             more numbers than there are tasks.
-        budget: largest number of predictions to ask each learner for; 32 tasks for each condition and part if None.
+        budget: largest number of predictions to ask each learner for; 100 tasks for each condition and part if None.
         seed, tolerance, level, device: see `identify`.
         name: of the learner, in the answer.
         over: unit of the keys.
@@ -259,55 +260,54 @@ class _Layer(nn.Module):
 
 
 def figures_along(found: Course) -> list[Figure]:
-    """Charts over steps, which are drawn at equal distances: shares of families, and weights of the mixture."""
+    """Charts over steps, drawn at equal distances: shares of families, and weights of the mixture."""
     places = range(len(found.steps))
-    axis = {"xticks": places, "xticklabels": [str(step) for step in found.steps], "ylim": (-3, 103)}
-    shares = [{share.family: 1 - share.unexplained.value for share in one.shares} for one in found.answers]
-    best = {family: max(one[family] for one in shares) for family in shares[0]}
-    shown = sorted(best, key=lambda family: -best[family])[:_SHOWN]
-    shade = {family: index / max(len(shown) - 1, 1) for index, family in enumerate(shown)}
+    best: dict[str, float] = {}
+    for one in found.answers:
+        best |= {share.family: max(_explained(share), best.get(share.family, 0.0)) for share in one.shares}
+    colour = dict(zip(sorted(best, key=lambda family: -best[family]), _COLOURS, strict=False))
+    changes = [Line([found.steps.index(one.step) - 0.5] * 2, [0, 100], "limit") for one in found.transitions]
 
     def explained(r: Any) -> list[Line]:
+        by_family = [{share.family: share for share in one.shares} for one in found.answers]
         lines = []
-        for family in shown:
-            rows = [next(share for share in one.shares if share.family == family) for one in found.answers]
-            explained = [max(100 * (1 - row.unexplained.value), 0) for row in rows]
-            errors = [100 * row.unexplained.stderr for row in rows]
-            lines.append(Line(places, explained, shade[family], family, marks="o-", error=errors))
-        return lines
+        for family, role in colour.items():
+            rows = [one[family] for one in by_family]
+            errors = [100 * row.unexplained.stderr if _explained(row) else 0.0 for row in rows]
+            lines.append(Line(places, [*map(_explained, rows)], role, family, marks="o-", error=errors))
+        return [*lines, *changes]
 
     def mixed(r: Any) -> list[Line]:
         parts = [_weights(one) for one in found.answers]
-        together = [100 * (1 - one.mixture.unexplained.value) if one.mixture else math.nan for one in found.answers]
-        names = dict.fromkeys(family for one in parts for family in one)
-        nothing = Measurement(0.0, 0.0, 1)
-        lines = [
-            Line(places, [100 * one.get(family, nothing).value for one in parts], shade.get(family, 1.0), family,
-                 marks="o-", error=[100 * one.get(family, nothing).stderr for one in parts])
-            for family in names
-        ]  # fmt: skip
-        return [*lines, Line(places, together, "limit", "variance explained by the mixture")]
+        lines = []
+        for family in dict.fromkeys(family for one in parts for family in one):
+            rows = [one.get(family, Measurement(0.0, 0.0, 1)) for one in parts]
+            values, errors = [100 * row.value for row in rows], [100 * row.stderr for row in rows]
+            lines.append(Line(places, values, colour.get(family, 1.0), family, marks="o-", error=errors))
+        together = [math.nan if one.mixture is None else 100 * (1 - one.mixture.unexplained.value)
+                    for one in found.answers]  # fmt: skip
+        return [*lines, Line(places, together, 0.5, "variance explained by the mixture"), *changes]
 
+    axis = {"xticks": places, "xticklabels": [*map(str, found.steps)], "ylim": (-3, 103)}
+    between = f"Dotted: between {found.over}s where the nearest family changes." if changes else ""
+    shares = Lines("", found.over, "variance explained, %", explained, limits=axis)
+    weights = Lines("", found.over, "weight, %", mixed, limits=axis)
     return [
         Figure(
-            "families", "Variance of the learner's predictions that the nearest member of each family explains on the "
-            f"family's own tasks, by {found.over}, with standard errors; 0 where it explains none. "
-            f"{_changes(found)}", (Lines("", found.over, "variance explained, %", explained, limits=axis),),
-            size=(8, 3.6),
+            "families", "Variance of predictions on the family's own tasks that the nearest member of each family of "
+            f"algorithms explains, with standard errors, by {found.over}; 0 where it explains none. {between}",
+            (shares,), size=(8, 4), shared_legend=True,
         ),
         Figure(
-            "mixture", f"Weights of the best mixture of the families' members by {found.over}, with standard errors, "
-            "and the variance of predictions that it explains (dotted).",
-            (Lines("", found.over, "%", mixed, limits=axis),), size=(8, 3.6),
+            "mixture", f"Weights of the best mixture of candidates, with standard errors, by {found.over}, and the "
+            f"variance of predictions that it explains (without marks). {between}",
+            (weights,), size=(8, 4), shared_legend=True,
         ),
     ]  # fmt: skip
 
 
-def _changes(found: Course) -> str:
-    return " ".join(
-        f"At {found.over} {one.step} {one.family} takes the place of {one.before} as the nearest."
-        for one in found.transitions
-    )
+def _explained(share: Share) -> float:
+    return max(100 * (1 - share.unexplained.value), 0.0)
 
 
 def _weights(found: Identification) -> dict[str, Measurement]:

@@ -18,7 +18,7 @@ from mesascope.identification.comparing import Compared
 from mesascope.identification.conditions import OWN
 from mesascope.identification.fitting import Fit, fits
 from mesascope.identification.seen import Seen
-from mesascope.identification.verdict import EXACT
+from mesascope.identification.verdict import EXACT, FARTHEST
 from mesascope.measurement import Measurement
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Episode
@@ -26,7 +26,7 @@ from mesascope.tasks import Episode
 __all__ = ["Mixture", "Part", "mixture"]
 
 # The share of its loss by which it may rise where a part is left out, and the weight of parts that are left out first.
-_THIRD, _LEAST = 1 / 3, 0.02
+_RISE, _LEAST = 0.15, 0.02
 # Smallest number that is divided by.
 _TINY = 1e-150
 # Rounds in which parameters are fitted in turns, and the share of its loss by which each lowers it, or is the last.
@@ -74,8 +74,8 @@ class _Member(NamedTuple):
 def mixture(nearest: Sequence[Compared], seen: Seen) -> Mixture | None:
     """Fit a mixture to the learner's predictions; None if no candidate answers all tasks.
 
-    It begins with all candidates, and leaves out the one that it needs least while that raises its loss by less than a
-    third.
+    It begins with all candidates, and leaves out the one that it needs least while that raises its loss by less than
+    15 %. A mixture that explains no more than the nearest candidate gives way to that one alone.
 
     Args:
         nearest: candidates at their nearest alone, the nearest first.
@@ -94,10 +94,11 @@ def mixture(nearest: Sequence[Compared], seen: Seen) -> Mixture | None:
     while len(parts) > 1:
         fewer = min(itertools.combinations(parts, len(parts) - 1), key=lambda some: _mixed(some, answer).loss)
         fewer = _refitted(fewer, tasks, answer)
-        if _mixed(fewer, answer).loss > (1 + _THIRD) * max(_mixed(parts, answer).loss, exact):
+        if _mixed(fewer, answer).loss > (1 + _RISE) * max(_mixed(parts, answer).loss, exact):
             break
         parts = fewer
-    return _tested(parts, members[0], seen)
+    found = _tested(parts, members[0], seen) if len(parts) > 1 else None
+    return found if found and found.gain.value > 0 else _tested(members[:1], members[0], seen)
 
 
 def _member(candidate: Candidate, fit: Fit, tasks: Episode) -> _Member | None:
@@ -133,7 +134,7 @@ def _tested(parts: Sequence[_Member], alone: _Member, seen: Seen) -> Mixture | N
     if len(tested) <= len(parts):
         return None
     nearest, mixed = (
-        left.square().mean((-2, -1)) / seen.size[OWN] - seen.noise[OWN]
+        (left.square().mean((-2, -1)) / seen.size[OWN]).clamp_max(FARTHEST) - seen.noise[OWN]
         for left in (answer - tested[0].said, _residuals(tested[1:], answer) @ weights)
     )
     return Mixture(
