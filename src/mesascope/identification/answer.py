@@ -133,12 +133,14 @@ class Identification(Tabular):
         """Conditions under which it differs from the nearest candidate, or may differ; empty if there are none."""
         row = self._row(self.names[0]) if self.names else self.rows[0]
         bound = EXACT if self.standing.kind == RUNS else self.tolerance
-        beyond = sorted((one.mean.value, name) for name, one in row.differences.items() if one.low > bound)
+        own = self.standing.kind == OWN_TASKS  # where it equals the candidate, at other parameters than these
+        differences = {name: one for name, one in row.differences.items() if not (own and name == OWN)}
+        beyond = sorted((one.mean.value, name) for name, one in differences.items() if one.low > bound)
         ends = [*beyond[:1], *beyond[1:][-1:]]
         reach = " to ".join(f"{percent_text(value)} {_under(name)}" for value, name in ends)
         found = f"It departs from {row.candidate} by {reach}." if beyond else ""
-        open_ = [name for name, one in row.differences.items() if one.low <= bound <= one.high]
-        if self.standing.kind == OWN_TASKS and open_:
+        open_ = [name for name, one in differences.items() if one.low <= bound <= one.high]
+        if own and open_:
             found += f" Not measured well enough {_all([_under(name) for name in open_])}."
         return found.strip()
 
