@@ -10,6 +10,7 @@ import torch
 
 from mesascope.adapters import Calls, LocalModel, from_text
 from mesascope.adapters.calls import CutAnswer
+from mesascope.cli.identify import Identify
 from mesascope.errors import ArgumentError
 from mesascope.tasks import Context
 
@@ -179,6 +180,16 @@ def test_a_learner_answers_nan_where_the_text_is_no_number(folder):
     answer = learner(Context(torch.ones(2, 3, 1), torch.ones(2, 3, 1)), torch.zeros(2, 1, 1))
     assert answer.shape == (2, 1, 1)
     assert learner.table()[0]["asked"] == 2
+
+
+def test_the_command_asks_a_model_of_a_folder_with_its_settings(folder, tmp_path):
+    local = f"{folder}(max_tokens=4, dtype='float64')"
+    command = Identify(local=local, format="compact", budget=3, answers=tmp_path / "answers.jsonl")
+    name, learner, _ = command._learner()
+    learner(Context(torch.ones(5, 3, 1), torch.ones(5, 3, 1)), torch.zeros(5, 1, 1))
+    assert name == str(folder)
+    assert (learner.calls.model.max_tokens, learner.calls.model.model.dtype) == (4, torch.float64)
+    assert learner.table()[0]["beyond the budget"] == 2
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ class LocalModel:
         temperature: float = 0.0,
         max_tokens: int = 16,
         end: str = "\n",
-        dtype: torch.dtype | None = None,
+        dtype: torch.dtype | str | None = None,
         device: torch.device | str = "cpu",
         seed: int = 0,
     ) -> None:
@@ -65,16 +65,14 @@ class LocalModel:
             require_package("gguf", "LocalModel of a GGUF file", "smollm")
         try:
             self.tokenizer: Any = transformers.AutoTokenizer.from_pretrained(folder, gguf_file=file)
-            self.model: Any = transformers.AutoModelForCausalLM.from_pretrained(
-                folder, gguf_file=file, dtype=dtype or "auto"
-            )
+            load = transformers.AutoModelForCausalLM.from_pretrained
+            self.model: Any = load(folder, gguf_file=file, dtype=dtype or "auto").to(device).eval()
         except (OSError, ValueError) as error:
             first = " ".join(str(error).split())[:200]
             raise ArgumentError(
                 f"name must be a model of transformers, but is {str(name)!r} ({first}): pass a folder that "
                 "save_pretrained wrote."
             ) from None
-        self.model = self.model.to(device).eval()
         self.temperature, self.max_tokens, self.end = temperature, max_tokens, end
         self.generator = stream(seed, "answers", device=device)
         self.__name__ = Path(name).name
@@ -82,12 +80,9 @@ class LocalModel:
         self.ends = {*(ends if isinstance(ends, list) else [ends]), self.tokenizer.eos_token_id} - {None}
         # Answers are what the logits say: none of the penalties, beams or temperatures that the folder may ask for.
         self.model.generation_config = transformers.GenerationConfig(
-            max_new_tokens=max_tokens,
-            do_sample=False,
-            eos_token_id=sorted(self.ends) or None,
-            pad_token_id=0,
+            max_new_tokens=max_tokens, do_sample=False, eos_token_id=sorted(self.ends) or None, pad_token_id=0,
             return_dict_in_generate=True,
-        )
+        )  # fmt: skip
         self.seed = seed
 
     @cached_property
