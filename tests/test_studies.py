@@ -10,7 +10,7 @@ import pytest
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from mesascope.evidence import Arrays, Estimates
-from mesascope.identification import fitting
+from mesascope.identification import estimators, fitting
 from mesascope.learners import tuning
 from mesascope.records import from_record, registered, to_record
 from mesascope.reports import figures, ledger_markdown
@@ -21,7 +21,7 @@ from mesascope.training import Training
 
 STUDIES = registered("study")
 # Of algorithms alone, which take long each: with settings of their own, the first that is told to have changed.
-UNTRAINED = {"identify-calibration": {"trials": 6, "seeds": 1}, "good-regression": {"tasks": 400, "seeds": 1}}
+UNTRAINED = {"identify-calibration": {"trials": 1, "seeds": 2}, "good-regression": {"tasks": 400, "seeds": 1}}
 SHRUNK = {
     **UNTRAINED,
     "llm-regression": {"tasks": 20, "seeds": 1, "width": 8, "layers": 1},
@@ -74,12 +74,13 @@ def finished(name, folder, seed=0, **tiny):
 
 @pytest.fixture(scope="module", autouse=True)
 def hardly_tuned(unchecked_module):
-    """Tuned by three steps a start, which is tested elsewhere; figures are not laid out."""
+    """Tuned by three steps a start, and identified without costly candidates, tested elsewhere; no layout of figures."""
     minimise = tuning.minimise
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(figures, "FORMATS", {"svg": figures.FORMATS["svg"]})
         patch.setattr(tuning, "minimise", lambda losses, start, units, iterations: minimise(losses, start, units, 3))
         patch.setattr(fitting, "MOST_STEPS", 3)
+        patch.setattr(estimators, "candidates", list)
         patch.setattr(ConstrainedLayoutEngine, "execute", lambda engine, canvas: None)
         yield
 
