@@ -74,7 +74,7 @@ def finished(name, folder, seed=0, **tiny):
 
 @pytest.fixture(scope="module", autouse=True)
 def hardly_tuned(unchecked_module):
-    """Tuned by three steps a start, and identified without costly candidates, tested elsewhere; no layout of figures."""
+    """Tuned by three steps a start, and identified without costly candidates; figures are not laid out."""
     minimise = tuning.minimise
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(figures, "FORMATS", {"svg": figures.FORMATS["svg"]})

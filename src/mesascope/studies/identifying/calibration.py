@@ -188,7 +188,7 @@ def _asked(lab: Lab, seed: int, index: int, tasks: int) -> dict[str, Any]:
     from mesascope.studies.identifying.aliens import ALIENS, alien
 
     name, families = _subjects()[index], _families()
-    family = families[(index + seed) % 2]
+    family = families[index // 3 % 2]
     known = {one.name: one for one in candidates(family)}
     if name not in (*known, *ALIENS):
         family, known = families[2], {one.name: one for one in candidates(families[2])}
@@ -197,7 +197,7 @@ def _asked(lab: Lab, seed: int, index: int, tasks: int) -> dict[str, Any]:
         learner, truth = alien(name, family)
         asked: Any = learner
     else:
-        way, noise, truth = (index + seed) % (len(WAYS) - 1), NOISE * ((index + seed) % 6 == 5), name
+        way, noise, truth = index % (len(WAYS) - 1), NOISE * (index % 6 == 5), name
         way = way if family.d_out == 1 else 0  # texts and estimators have one target
         learner = known[name].build(**_drawn(known[name], stream(seed, "planted", index)))
         asked = Noisy(learner, noise, stream(seed, "noise", index)) if noise else learner
