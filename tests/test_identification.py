@@ -168,6 +168,15 @@ def test_sizes_of_steps_are_found_in_their_order(eta):
     assert found.parameters(name)["eta"] == pytest.approx(eta, rel=0.05)
 
 
+@pytest.mark.parametrize("name", ["gradient-descent of 4 sizes", "summed gradient-descent of 4 sizes"])
+def test_sizes_of_steps_that_differ_widely_are_found(name):
+    """A search that starts from equal sizes ends at another optimum."""
+    true = [0.131, 0.139, 3.4034, 3.4044]
+    found = identify(NATIVE[name].build(eta=true), FAMILY, some(name), budget(8))
+    assert name in found.names
+    assert sorted(found.parameters(name)["eta"]) == pytest.approx(true, rel=1e-3)
+
+
 def test_a_trained_layer_is_named_by_the_step_that_it_learned_and_an_untrained_one_is_none():
     family = LinearRegression(n_context=8, d_in=3)
     config = InContextRegressorConfig(TransformerConfig(4))

@@ -95,7 +95,7 @@ def compared(candidate: Candidate, seen: Seen, levels: Levels) -> Compared:
         own = near[0]
         flattered = _on_fitted(candidate, own, tasks[OWN], few[OWN], seen, look).difference
         if flattered.low > bound:
-            found = _tested(candidate, own, seen, OWN, look, most).difference
+            found = flattered if candidate.costly else _tested(candidate, own, seen, OWN, look, most).difference
             alone = Difference(found.mean, max(found.low, flattered.low), max(found.high, flattered.low))
             return Compared(candidate, _row(candidate, own, own, {OWN: alone}, alone, True), own, own, {})
     half = levels._replace(out=levels.out / 2)

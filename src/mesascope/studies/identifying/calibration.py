@@ -203,7 +203,9 @@ def _asked(lab: Lab, seed: int, index: int, tasks: int) -> dict[str, Any]:
         asked = Noisy(learner, noise, stream(seed, "noise", index)) if noise else learner
     start = time.process_time()
     with tempfile.TemporaryDirectory() as folder:
-        asked = _recorded(asked, family, tasks, Path(folder)) if WAYS[way] == "replay" else behind(WAYS[way], asked)
+        asked = (
+            _recorded(asked, family, tasks, seed, Path(folder)) if WAYS[way] == "replay" else behind(WAYS[way], asked)
+        )
         found = identify(asked, family, budget=budget(tasks), seed=seed, name=name)
     seconds = time.process_time() - start
     wrong = _false_names(found, learner, truth, known, family)
@@ -215,13 +217,13 @@ def _asked(lab: Lab, seed: int, index: int, tasks: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _recorded(learner: Any, family: Any, tasks: int, folder: Path) -> Any:
+def _recorded(learner: Any, family: Any, tasks: int, seed: int, folder: Path) -> Any:
     """A table of the learner's answers."""
     from mesascope.adapters import record, replay
     from mesascope.identification import candidates, identify
 
     mean = [one for one in candidates(family, sklearn=False) if one.name == "mean"]
-    identify(record(learner, folder / "calls.jsonl"), family, mean, budget(tasks))
+    identify(record(learner, folder / "calls.jsonl"), family, mean, budget(tasks), seed)
     return replay(folder / "calls.jsonl")
 
 
@@ -372,7 +374,7 @@ STUDY = register("study", "identify-calibration")(
         source="ours",
         presets={
             "quick": Calibration(trials=4),
-            "paper": Calibration(),
+            "paper": Calibration(trials=60),
             "small": Calibration(trials=20),
         },
         measure=measure,
