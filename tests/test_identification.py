@@ -29,6 +29,7 @@ from mesascope.measurement import Measurement
 from mesascope.nets import InContextRegressorConfig, TransformerConfig
 from mesascope.records import registered
 from mesascope.streams import stream
+from mesascope.studies.identifying import aliens
 from mesascope.studies.identifying.calibration import ADAPTERS, along, behind, budget
 from mesascope.tasks import Context, LinearRegression
 from mesascope.training import Training, train
@@ -166,6 +167,15 @@ def test_sizes_of_steps_are_found_in_their_order(eta):
     assert found.names == (name,)
     assert found.standing.kind == "runs"
     assert found.parameters(name)["eta"] == pytest.approx(eta, rel=0.05)
+
+
+@pytest.mark.parametrize("name", ["gradient-descent of 4 sizes", "summed gradient-descent of 4 sizes"])
+def test_sizes_of_steps_that_differ_widely_are_found(name):
+    """A search that starts from equal sizes ends at another optimum."""
+    true = [0.131, 0.139, 3.4034, 3.4044]
+    found = identify(NATIVE[name].build(eta=true), FAMILY, some(name), budget(8))
+    assert name in found.names
+    assert sorted(found.parameters(name)["eta"]) == pytest.approx(true, rel=1e-3)
 
 
 def test_a_trained_layer_is_named_by_the_step_that_it_learned_and_an_untrained_one_is_none():
@@ -403,3 +413,57 @@ def test_a_larger_budget_asks_about_the_same_tasks_first():
     for name, episode in small.items():
         assert torch.equal(large[name].part(0, 11).context.x, episode.context.x)
         assert torch.equal(large[name].part(0, 11).context.y, episode.context.y)
+
+
+def test_costly_candidates_are_compared_until_the_learner_runs_one(unchecked):
+    def never():
+        raise AssertionError("must not be built")
+
+    costly = [
+        Candidate("far", learners.Mean, costly=True),
+        Candidate("same", lambda: learners.LeastSquares(0.3), costly=True),
+        Candidate("never", never, costly=True),
+    ]
+    found = identify(learners.LeastSquares(0.3), FAMILY, [NATIVE["averaging"], *costly], budget(8))
+    assert found.names == ("same",)
+    assert found.unmeasured["never"] == "costly, and the learner runs same"
+    found = identify(learners.LeastSquares(0.3), FAMILY, [NATIVE["ridge least-squares"], *costly], budget(8))
+    assert [row.candidate for row in found.rows] == ["ridge least-squares"]
+
+
+def test_an_estimator_is_asked_for_fewer_predictions():
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    found = identify(from_sklearn(linear_model.LinearRegression()), FAMILY, [NATIVE["least-squares with-intercept"]])
+    assert 1000 < found.asked <= 1200
+    assert found.names == ("least-squares with-intercept",)
+
+
+def test_the_nearest_of_a_family_is_so_with_what_it_draws():
+    """Less its own draws, a candidate that draws widely is near everything."""
+
+    def scattered(size):
+        def build(seed=0):
+            def learner(context, xq):
+                draw = stream((1e6 * xq.double().sum() + seed).long().item() % 2**31, "scatter")
+                answer = learners.LeastSquares(1.0)(context, xq)
+                return answer + size * torch.randn(answer.shape, generator=draw).to(answer)
+
+            return learner
+
+        return Candidate(f"{size}", build, draws=build)
+
+    near, wide = scattered(0.3), scattered(3.0)
+    for seed in range(3):
+        found = identify(near.build(seed=7), FAMILY, [near, wide, NATIVE["mean"]], budget(8), seed)
+        own = next(one for one in found.shares if one.family == "own candidates")
+        assert own.candidate == "0.3"
+
+
+OTHERS = [name for name in aliens.ALIENS if name.startswith(("NumPy", "SciPy", "scikit-learn"))][::9]
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_peoples_learners_are_named_by_what_they_run_or_by_nothing(name):
+    learner, truth = aliens.alien(name, FAMILY)
+    found = identify(learner, FAMILY, some(*[truth] if truth in NATIVE else []), budget(8))
+    assert truth in found.names if truth else found.standing.kind != "runs"

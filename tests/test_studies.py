@@ -13,7 +13,7 @@ import pytest
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from mesascope.evidence import Arrays, Estimates
-from mesascope.identification import fitting
+from mesascope.identification import estimators, fitting
 from mesascope.learners import tuning
 from mesascope.records import from_record, registered, to_record
 from mesascope.reports import figures, ledger_markdown
@@ -26,7 +26,7 @@ STUDIES = registered("study")
 # A language model of random weights, which this process makes.
 TEXT_MODEL = Path(tempfile.gettempdir(), f"text-model-{os.getpid()}")
 # Of algorithms alone, which take long each: with settings of their own, the first that is told to have changed.
-UNTRAINED = {"identify-calibration": {"trials": 6, "seeds": 1}, "good-regression": {"tasks": 400, "seeds": 1}}
+UNTRAINED = {"identify-calibration": {"trials": 1, "seeds": 2}, "good-regression": {"tasks": 400, "seeds": 1}}
 SHRUNK = {
     **UNTRAINED,
     "pretrained": {"queries": 2, "tasks": 1, "model": str(TEXT_MODEL)},
@@ -83,12 +83,13 @@ def finished(name, folder, seed=0, **tiny):
 
 @pytest.fixture(scope="module", autouse=True)
 def hardly_tuned(unchecked_module):
-    """Tuned by three steps a start, which is tested elsewhere; figures are not laid out."""
+    """Tuned by three steps a start, and identified without costly candidates; figures are not laid out."""
     minimise = tuning.minimise
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(figures, "FORMATS", {"svg": figures.FORMATS["svg"]})
         patch.setattr(tuning, "minimise", lambda losses, start, units, iterations: minimise(losses, start, units, 3))
         patch.setattr(fitting, "MOST_STEPS", 3)
+        patch.setattr(estimators, "candidates", list)
         patch.setattr(ConstrainedLayoutEngine, "execute", lambda engine, canvas: None)
         yield
     shutil.rmtree(TEXT_MODEL, ignore_errors=True)

@@ -105,9 +105,9 @@ def comparing(candidate: Candidate, seen: Seen, levels: Levels) -> Iterator[Comp
         own = near[0]
         flattered = _on_fitted(candidate, own, tasks[OWN], few[OWN], seen, look)
         if flattered.difference.low > bound:
-            found, *values = _tested(candidate, own, seen, OWN, look, most if candidate.costly else tasks_each)
-            low, high = (max(end, flattered.difference.low) for end in (found.low, found.high))
-            yield _ended(candidate, own, Measured(Difference(found.mean, low, high), *values))
+            tested = flattered if candidate.costly else _tested(candidate, own, seen, OWN, look, tasks_each)
+            low, high = (max(end, flattered.difference.low) for end in (tested.difference.low, tested.difference.high))
+            yield _ended(candidate, own, tested._replace(difference=Difference(tested.difference.mean, low, high)))
             return
         if most == counts[0]:
             yield _ended(candidate, own, flattered)

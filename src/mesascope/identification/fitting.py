@@ -145,6 +145,21 @@ class _Residuals:
         gain, _ = filters(values, n, unit * own["eta"], own.get("gamma"))
         return torch.einsum("tmd,std,tdy->stmy", asked, gain, given)
 
+    def step_sizes(self, learner: nn.Module) -> list[float]:
+        """Sizes of gradient descent's steps whose predictions are nearest, or their real parts.
+
+        Predictions are linear in the elementary symmetric polynomials of the sizes, e_1 - e_2 lambda + e_3 lambda^2 ...
+        """
+        columns, seen = [], []
+        for group, (values, asked, given) in zip(self.groups, self.spectra, strict=True):
+            unit = group.tasks.context.x.shape[-2] / learner.pairs if isinstance(learner, Summed) else 1.0
+            powers = torch.stack([unit * (-unit * values) ** power for power in range(depths(learner)[-1])])
+            scale = (group.weight / group.size.sqrt())[:, None, None]
+            columns.append((torch.einsum("tmd,std,tdy->tmys", asked, powers, given) * scale[..., None]).flatten(0, 2))
+            seen.append((group.seen * scale).flatten())
+        found = np.linalg.lstsq(torch.cat(columns).numpy(), torch.cat(seen).numpy())[0]
+        return np.roots([1, *((-1) ** (1 + place) * one for place, one in enumerate(found))]).real.tolist()
+
     @functools.cached_property
     def spectra(self) -> list[tuple[Tensor, Tensor, Tensor]]:
         """Spectrum of each group: eigenvalues of C = X^T X / n, and queries and X^T Y / n in the eigenbasis."""
@@ -230,6 +245,9 @@ def _best(candidate: Candidate, counts: Mapping[str, int], real: Mapping[str, Ra
     if candidate.own_sizes:
         alike = _descended(_Single(candidate, starts[0], real), residuals)
         optima = [_descended(_Each(alike, spread), residuals) for spread in _SPREADS[: len(real)]]
+        if len(real) == 1 and isinstance(alike.learner, nn.Module) and _is_filter(alike.learner):
+            sizes = {"eta": residuals.step_sizes(alike.learner)}
+            optima.append(_descended(_Each(residuals.fit(sizes, candidate.build(**sizes))), residuals))
     else:
         optima = [_descended(_Single(candidate, one, real), residuals) for one in starts] if real else starts
     return min(optima, key=lambda one: one.loss)

@@ -54,11 +54,11 @@ class Calibration:
     """Settings of the study."""
 
     trials: int = 1_000
-    """Trials a seed at most: each candidate and each alien is one, and fewer are evenly spread over them."""
+    """Trials a seed at most. Seeds share the candidates and aliens; of fewer trials these are evenly spread."""
     tasks: int = 8
     """Tasks of each condition and part."""
-    seeds: int = 1
-    """Sets of trials, each with parameters and tasks of its own."""
+    seeds: int = 2
+    """Sets of trials, each with tasks of its own."""
 
     def __post_init__(self) -> None:
         require_count("trials", self.trials)
@@ -188,7 +188,7 @@ def _asked(lab: Lab, seed: int, index: int, tasks: int) -> dict[str, Any]:
     from mesascope.studies.identifying.aliens import ALIENS, alien
 
     name, families = _subjects()[index], _families()
-    family = families[(index + seed) % 2]
+    family = families[index // 3 % 2]
     known = {one.name: one for one in candidates(family)}
     if name not in (*known, *ALIENS):
         family, known = families[2], {one.name: one for one in candidates(families[2])}
@@ -197,13 +197,15 @@ def _asked(lab: Lab, seed: int, index: int, tasks: int) -> dict[str, Any]:
         learner, truth = alien(name, family)
         asked: Any = learner
     else:
-        way, noise, truth = (index + seed) % (len(WAYS) - 1), NOISE * ((index + seed) % 6 == 5), name
+        way, noise, truth = index % (len(WAYS) - 1), NOISE * (index % 6 == 5), name
         way = way if family.d_out == 1 else 0  # texts and estimators have one target
         learner = known[name].build(**_drawn(known[name], stream(seed, "planted", index)))
         asked = Noisy(learner, noise, stream(seed, "noise", index)) if noise else learner
     start = time.process_time()
     with tempfile.TemporaryDirectory() as folder:
-        asked = _recorded(asked, family, tasks, Path(folder)) if WAYS[way] == "replay" else behind(WAYS[way], asked)
+        asked = (
+            _recorded(asked, family, tasks, seed, Path(folder)) if WAYS[way] == "replay" else behind(WAYS[way], asked)
+        )
         found = identify(asked, family, budget=budget(tasks), seed=seed, name=name)
     seconds = time.process_time() - start
     wrong = _false_names(found, learner, truth, known, family)
@@ -215,13 +217,13 @@ def _asked(lab: Lab, seed: int, index: int, tasks: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _recorded(learner: Any, family: Any, tasks: int, folder: Path) -> Any:
+def _recorded(learner: Any, family: Any, tasks: int, seed: int, folder: Path) -> Any:
     """A table of the learner's answers."""
     from mesascope.adapters import record, replay
     from mesascope.identification import candidates, identify
 
     mean = [one for one in candidates(family, sklearn=False) if one.name == "mean"]
-    identify(record(learner, folder / "calls.jsonl"), family, mean, budget(tasks))
+    identify(record(learner, folder / "calls.jsonl"), family, mean, budget(tasks), seed)
     return replay(folder / "calls.jsonl")
 
 
@@ -268,10 +270,10 @@ def _built(name: str, parameters: Mapping[str, Any], known: Mapping[str, Candida
 
 def measure(lab: Lab, settings: Calibration) -> None:
     """Plant and ask, a few trials at a time."""
-    every = _subjects()
-    count = min(settings.trials, len(every))
-    chosen = np.unique(np.linspace(0, len(every) - 1, count).round().astype(int)).tolist()
-    parts = [chosen[start : start + PART] for start in range(0, len(chosen), PART)]
+    every = len(_subjects())
+    trials = min(settings.trials, math.ceil(every / settings.seeds))
+    spread = np.linspace(0, every - 1, trials * settings.seeds).round().astype(int).reshape(trials, settings.seeds)
+    parts = [spread[start : start + PART] for start in range(0, trials, PART)]
     for place, part in enumerate(parts):
         lab.stage(f"trials-{place}", lambda part=part: _part(lab, part, settings.tasks))
     saved: list[Any] = [lab.run.results[f"trials-{place}"] for place in range(len(parts))]
@@ -280,8 +282,10 @@ def measure(lab: Lab, settings: Calibration) -> None:
     lab.stage("trials", lambda: Arrays(joined, **axes))
 
 
-def _part(lab: Lab, indices: list[int], tasks: int) -> Arrays:
-    rows = [[_asked(lab, seed, index, tasks) for index in indices] for seed in lab.seeds]
+def _part(lab: Lab, indices: np.ndarray, tasks: int) -> Arrays:
+    """Trials of each seed; ``indices`` of subjects are ``(trials, seeds)``."""
+    rows = [[_asked(lab, seed, int(index), tasks) for index in own]
+            for seed, own in zip(lab.seeds, indices.T, strict=True)]  # fmt: skip
     arrays = {name: np.array([[one[name] for one in row] for row in rows]) for name in rows[0][0]}
     return Arrays(arrays, **dict.fromkeys(arrays, "seed trial"))
 
@@ -369,9 +373,9 @@ STUDY = register("study", "identify-calibration")(
         question="Does identify name what is planted, and nothing that is not there?",
         source="ours",
         presets={
-            "quick": Calibration(trials=8, seeds=2),
-            "small": Calibration(trials=40),
-            "paper": Calibration(),
+            "quick": Calibration(trials=4),
+            "paper": Calibration(trials=60),
+            "small": Calibration(trials=20),
         },
         measure=measure,
         claims=CLAIMS,
