@@ -124,7 +124,7 @@ def identify(
     tasks = {part: battery(family, number, seed, part) for part, number in counts.items()}
     found = identified(learner, own, chosen, tasks, name, seed, Levels(tolerance, level, level / len(chosen)))
     if few:
-        return dataclasses.replace(found, asked=found.asked + few * watching)
+        return found
     why = f"the budget leaves fewer than {LEAST} tasks for them"
     return dataclasses.replace(found, unmeasured={**found.unmeasured, **dict.fromkeys(("behaviour", "controls"), why)})
 
@@ -152,7 +152,7 @@ def identified(
     nearest = {one.row.candidate: one.fitted.learner for one in near}
     kept = first.candidate.most_tasks or len(seen.test[OWN])
     apart_on = {one: seen.tasks["test"][one].part(0, kept) for one in seen.test}
-    watched = _Watched()
+    watched, few = _Watched(), 0
     if "watch" in tasks:
         few = LEAST if first.candidate.costly else len(tasks["watch"][OWN].xq)
         watch = {one: episode.part(0, few) for one, episode in tasks["watch"].items()}
@@ -172,7 +172,7 @@ def identified(
         pairs={one: seen.tasks["test"][one].context.x.shape[-2] for one in seen.test},
         level=levels.out,
         tolerance=levels.tolerance,
-        asked=TRIED + seen.asked,
+        asked=TRIED + seen.asked + few * asked_for_behaviour(tasks["fit"][OWN].part(0, 1)),
         behaviour=watched.behaviour,
         controls=watched.controls,
         likenesses=watched.likenesses,
