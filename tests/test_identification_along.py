@@ -3,7 +3,6 @@
 import json
 
 import pytest
-import simulated_device
 import torch
 
 from mesascope import learners, nets, open_run
@@ -17,7 +16,6 @@ from mesascope.identification.seen import Seen
 from mesascope.records import to_record
 from mesascope.runs import Run
 from mesascope.runs.checkpoints import TrainingCheckpoints
-from mesascope.streams import stream
 from mesascope.tasks import LinearRegression
 from mesascope.training import Training, train
 
@@ -179,17 +177,3 @@ def test_the_nearest_family_is_told_before_the_answer(monkeypatch, capsys):
     monkeypatch.setattr(naming, "_SOON", -1.0)
     identify(RIDGE, FAMILY, FEW[-2:], 300, name="mine")
     assert capsys.readouterr().err.startswith("a first look: mine is ")
-
-
-def test_a_learner_on_a_device_is_identified_as_on_the_cpu():
-    net = nets.InContextRegressorConfig(nets.TransformerConfig(4, init_scale=0.5)).build(stream(0, "init"))
-    expected = identify(net, FAMILY, FEW[:2], 700)
-    with simulated_device.simulated_device():
-        there = nets.InContextRegressorConfig(nets.TransformerConfig(4, init_scale=0.5)).build(stream(0, "init"))
-        there = there.to(simulated_device.DEVICE)
-        for device in (None, simulated_device.DEVICE):
-            assert identify(there, FAMILY, FEW[:2], 700, device=device).to_dict() == expected.to_dict()
-        with pytest.raises(ArgumentError, match="must be on the device of the network"):
-            identify(there, FAMILY, FEW[:2], 700, device="cpu")
-    with pytest.raises(ArgumentError, match="device must be one that torch can use here, but is 'nowhere'"):
-        identify(net, FAMILY, FEW, device="nowhere")

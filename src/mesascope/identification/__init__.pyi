@@ -1,4 +1,3 @@
-from .along import Course as Course, Transition as Transition, along as along, by_layer as by_layer
 from .answer import Identification as Identification
 from .behaviour import (
     INVARIANCES as INVARIANCES,
@@ -15,6 +14,7 @@ from .behaviour import (
 from .candidate import FAMILIES as FAMILIES, Candidate as Candidate
 from .catalogue import candidates as candidates
 from .conditions import CONDITIONS as CONDITIONS, battery as battery
+from .course import Course as Course, Transition as Transition, along as along, by_layer as by_layer
 from .estimating import Estimate as Estimate
 from .mixture import Mixture as Mixture
 from .naming import identify as identify

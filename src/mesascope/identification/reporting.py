@@ -13,9 +13,9 @@ import numpy as np
 
 from mesascope.errors import require_instance
 from mesascope.evidence import Verdicts
-from mesascope.identification.along import Course, figures_along
 from mesascope.identification.answer import Identification
 from mesascope.identification.conditions import HALF, OWN, QUARTER
+from mesascope.identification.course import Course, figures_along
 from mesascope.identification.verdict import EXACT, OWN_TASKS, RUNS
 from mesascope.reports import Figure, Grid, Line, Lines, draw_figures, write_report
 from mesascope.runs import Run
