@@ -281,25 +281,19 @@ def nearest_members(found: Sequence[Compared]) -> dict[str, Compared]:
 def shares(found: Sequence[Compared], seen: Seen) -> tuple[Share, ...]:
     """The nearest member of each family on the family's own tasks, the nearest family first.
 
-    Shares are E |f - a|^2 less noise over the variance of predictions, both of a task bounded by four times the mean
-    variance; their difference from the nearest is paired.
+    Shares are E |f - a|^2 less noise over the variance of predictions, a task's bounded by four times its size; their
+    difference from the nearest is paired.
     """
     tasks, answer = seen.tasks["test"][OWN], seen.test[OWN]
-    variance = variances(tasks, answer)
-    farthest = FARTHEST * float(variance.mean())
-    variance = variance.clamp_max(farthest)
+    variance, farthest = variances(tasks, answer), FARTHEST * seen.size[OWN]
     noise = seen.noise[OWN] * seen.size[OWN]
     best = nearest_members(found)
     left = {}
     for name, one in best.items():
         most = _most(one.candidate, len(answer))
         predicted = answers(one.own.learner, {"": tasks.part(0, most)}).get("")
-        raw = (
-            torch.full_like(variance[:most], farthest)
-            if predicted is None
-            else (answer[:most] - predicted).square().mean((-2, -1))
-        )
-        left[name] = (raw - noise[:most]).clamp_max(farthest)
+        raw = farthest[:most] if predicted is None else (answer[:most] - predicted).square().mean((-2, -1))
+        left[name] = (raw - noise[:most]).minimum(farthest[:most])
     shares_ = {name: Measurement.ratio(one, variance[: len(one)]) for name, one in left.items()}
     order = sorted(shares_, key=lambda name: shares_[name].value)
     nearest = left[order[0]]

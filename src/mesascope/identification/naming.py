@@ -184,26 +184,17 @@ def identified(
 def _all(chosen: Sequence[Candidate], seen: Seen, levels: Levels, name: str, most: int | None) -> list[Compared]:
     """Candidates compared, the costly ones only if the learner runs none of the others.
 
-    The nearest families are told after some seconds, as soon as each family had a first look.
+    The nearest families are told after some seconds, as soon as all but the costly ones had a first look.
     """
     begun, told = monotonic(), most is not None
     cheap, costly = ([one for one in chosen if one.costly == which] for which in (False, True))
     comparisons = {one.name: comparing(one, seen, levels) for one in cheap}
-    looks: dict[str, Compared] = {}
-    found: list[Compared] = []
-
-    def tell_soon() -> None:
-        nonlocal told
+    looks = {one.name: next(comparisons[one.name]) for one in tracked(cheap, "candidates, a first look")}
+    found = []
+    for one in tracked(_nearest(cheap, looks, most, levels.tolerance), "candidates"):
         if not told and monotonic() - begun > _SOON:
             told = True
             tell(f"a first look: {like(name, shares([*looks.values()], seen))}")
-
-    for one in tracked(sorted(cheap, key=lambda one: one.own_sizes), "candidates, a first look"):
-        if one.own_sizes:  # which take longer, and others of their family are known
-            tell_soon()
-        looks[one.name] = next(comparisons[one.name])
-    for one in tracked(_nearest(cheap, looks, most, levels.tolerance), "candidates"):
-        tell_soon()
         found.append(next(comparisons[one.name], looks[one.name]))
     if not any(one.row.within(EXACT) for one in found):
         found += [compared(one, seen, levels) for one in tracked(costly, "costly candidates")]
