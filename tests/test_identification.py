@@ -12,6 +12,7 @@ from mesascope.identification import (
     CONDITIONS,
     INVARIANCES,
     Candidate,
+    Catalogue,
     battery,
     candidates,
     identify,
@@ -22,6 +23,7 @@ from mesascope.identification import (
     superposition,
 )
 from mesascope.identification.verdict import Difference, Row, difference, standing
+from mesascope.identification.wrapped import FORMS
 from mesascope.learners import Range, one_step_optimum
 from mesascope.measurement import Measurement
 from mesascope.nets import InContextRegressorConfig, TransformerConfig
@@ -34,10 +36,16 @@ from mesascope.training import Training, train
 pytestmark = pytest.mark.usefixtures("unchecked_module")
 
 FAMILY = LinearRegression(n_context=12, d_in=3, noise=0.3)
-NATIVE = {one.name: one for one in candidates(LinearRegression(n_context=12, d_in=3, noise=0.3, pool=8), sklearn=False)}
+NATIVE = {
+    one.name: one
+    for one in (
+        *candidates(LinearRegression(d_out=2), sklearn=False),  # has some of several targets
+        *candidates(LinearRegression(n_context=12, d_in=3, noise=0.3, pool=8), sklearn=False),
+    )
+}
 # Near one another, and quick to fit.
 FEW = ["ridge least-squares", "minimum-norm least-squares", "newton", "averaging", "mean", "gaussian kernel-smoother"]
-TASKS = 24
+TASKS = 16
 BUDGET = budget(TASKS)
 
 
@@ -59,7 +67,7 @@ CALLED = {
 
 def test_every_registered_learner_is_a_candidate():
     for name in registered("learner"):
-        assert any(CALLED.get(name, name) in candidate for candidate in NATIVE), name
+        assert any(CALLED.get(name, name) in candidate for candidate in (*NATIVE, *FORMS)), name
 
 
 # One of each kind; those of more sizes and sums of other descents are fitted alike.
@@ -76,6 +84,17 @@ def test_a_candidate_is_named_and_its_parameters_are_found(name):
     for key, value in true.items():
         if not NATIVE[name].own_sizes:
             assert found.parameters(name)[key] == pytest.approx(value, rel=0.05)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("name", "true"), [("ridge least-squares", {"ridge": 0.3}), ("gradient-descent", {"steps": 3, "eta": 1.5})]
+)
+def test_a_candidate_whose_predictions_are_bound_to_labels_is_named(form, name, true):
+    found = identify(FORMS[form](NATIVE[name].build(**true)), FAMILY, Catalogue(some(name)), BUDGET)
+    assert f"{form} {name}" in found.names
+    assert found.standing.kind == "runs"
+    assert found.parameters(f"{form} {name}") == pytest.approx(true, rel=0.05)
 
 
 @pytest.mark.parametrize("adapter", [*ADAPTERS, "replay"])

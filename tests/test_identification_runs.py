@@ -37,7 +37,7 @@ def test_an_answer_is_read_back_as_it_was(found, run):
     assert again.config["kind"] == "identification"
     assert again.claims["verdict"] == ["holds"]
     assert again.claims["sentence"] == ["mine runs ridge least-squares with ridge = 0.5"]
-    assert set(again.figures) == {"conditions", "lengths", "filter", "confusion"}
+    assert set(again.figures) == {"conditions", "lengths", "filter", "weights", "confusion"}
     with pytest.raises(ArgumentError, match="record must be that of an identification"):
         Identification.from_dict({"learner": "mine"})
 

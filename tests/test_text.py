@@ -21,7 +21,7 @@ def test_a_mesa_layer_with_learned_gates_trains_on_bytes(convolution):
     model = nn.Sequential(nn.Embedding(256, 64), net, nn.Linear(64, 256))
     optimizer = torch.optim.AdamW(model.parameters(), 3e-3)
     losses = []
-    for _ in range(50):
+    for _ in range(30):
         starts = torch.randint(len(TEXT) - 201, (1, 1))
         part = TEXT[starts + torch.arange(201)]
         loss = nn.functional.cross_entropy(model(part[:, :-1]).flatten(0, 1), part[:, 1:].flatten())
@@ -30,4 +30,4 @@ def test_a_mesa_layer_with_learned_gates_trains_on_bytes(convolution):
         assert all(weight.grad is not None and weight.grad.isfinite().all() for weight in model.parameters())
         optimizer.step()
         losses.append(loss.item())
-    assert sum(losses[-10:]) / 10 < 0.7 * losses[0]
+    assert sum(losses[-5:]) / 5 < 0.7 * losses[0]

@@ -92,9 +92,9 @@ WRAPPINGS = [
     "<think>\nOutput: 5\n</think>\n\n{}", "7\n[/THINK]{}",
 ]  # fmt: skip
 SPOILT = [
-    "- {}", "-${}", "${}", "{} %", "{} kg", "{}th", "x{}", "{}x + 3", "{} + 4", "{}/2", "{}-5", "{} to 5", "{} ± 0.1",
-    "Step 1: {}", "Feature 0: {}", "not {}", "{}!", "{}...", "Output: 1.0\nOutput: {}", "It is {}\nor 4", "({}, 1)",
-    "[1,{}]", "√{}", "10^{}", "{},5", "{} 5", "{}_000", "{}:30", "<p>{}</p>", "minus {}", ">{}",
+    "- {}\n- 5", "-${}", "${}", "{} %", "{} kg", "{}th", "x{}", "{}x + 3", "{} + 4", "{}/2", "{}-5", "{} to 5",
+    "{} ± 0.1", "Step 1: {}", "Feature 0: {}", "not {}", "{}!", "{}...", "Output: 1.0\nOutput: {}", "It is {}\nor 4",
+    "({}, 1)", "[1,{}]", "√{}", "10^{}", "{},5", "{} 5", "{}_000", "{}:30", "<p>{}</p>", "minus {}", ">{}",
     "Feature 0: 1\nOutput: {}\n\nFeature 0: 3", "{}\n/2", "Output: {}\n± 0.1", "{}\n%",
     "—{}", "Output: —{}", "<think>\nOutput: {}", "Output: {}\n</think>", "{}\nWait, it is 4",
     "Output: {}\nCorrection: 4",
@@ -104,7 +104,7 @@ SPOILT = [
 @st.composite
 def numbers(draw):
     """A number as people and programs write it, and its value."""
-    sign = draw(st.sampled_from(["", "-", "+", *"‐‑‒–−－﹣"]))
+    sign = draw(st.sampled_from(["", "-", "+", "- ", "− ", *"‐‑‒–−－﹣"]))
     whole, part = draw(st.integers(0, 10**7)), draw(st.sampled_from(["", ".5", ".25", ".050"]))
     form, power = draw(st.sampled_from(["{}", "{:,}"])), draw(st.integers(-9, 9))
     raised = str(power).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
@@ -138,7 +138,7 @@ def test_a_number_that_is_read_stands_in_the_text_in_full(text):
 
 
 @pytest.mark.parametrize("text", ["", " ", "none", "x2", "3rd", "1 2", "3 to 5", "nan", "inf", "1e400", "½", "3²",
-                                  "1e-400", "3,14", "0,123", "1.200,5", "12 apples", "1 5 0", "- 5", "0x10",
+                                  "1e-400", "3,14", "0,123", "1.200,5", "12 apples", "1 5 0", "- 5 kg", "0x10",
                                   "(1,200)"])  # fmt: skip
 def test_what_is_no_number_is_nan_and_not_zero(text):
     assert math.isnan(parse_number(text))
@@ -442,16 +442,29 @@ def test_a_server_that_fails_once_is_asked_again(fault, key):
 def test_the_command_line_asks_a_server(key, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     tasks = ["--family", "linear-regression(n_context=8, d_in=2, noise=0.3)", "--candidates"]
-    words = ["identify", "--openai", "ridge", *tasks, "ridge least-squares, mean", "--budget", "250", "--out", "found"]
+    words = [
+        "identify",
+        "--openai",
+        "ridge(reasoning_effort='low', seed=3)",
+        *tasks,
+        "ridge least-squares, mean",
+        "--budget",
+        "250",
+        "--out",
+        "found",
+    ]
     with serving(planted(RIDGE)) as (url, seen):
         main([*words, "--base-url", url, "--estimate", "2.5"])
         assert "price" in capsys.readouterr().out
         assert not seen
         for _ in range(2):  # the second time from the file
             main([*words, "--base-url", url])
-            assert "ridge least-squares" in capsys.readouterr().out
+            printed = capsys.readouterr().out
+            assert "ridge least-squares" in printed
+            assert "unclear number" in printed
             shutil.rmtree("found")
         assert len(seen) <= 250
+    assert {"reasoning_effort": "low", "seed": 3, "stop": ["\n\n"]}.items() <= seen[0].items()
     assert "secret" not in Path("runs/answers.jsonl").read_text()
 
 
@@ -463,6 +476,9 @@ def test_the_command_line_asks_a_server(key, tmp_path, monkeypatch, capsys):
         (["--sklearn", "Ridge()", "--base-url", "http://localhost"], "--base-url goes with --openai"),
         (["--sklearn", "Ridge()", "--estimate", "2"], "--estimate goes with --openai"),
         (["--openai", "ridge", "--budget", "250", "--format", "digit"], "format must be"),
+        (["--local", "nowhere"], "--budget must be given with --local"),
+        (["--local", "/nowhere", "--budget", "250"], "name must be a model of transformers, but is '/nowhere'"),
+        (["--local", "nowhere(beams=3)", "--budget", "250"], "--local must be a model with its settings, but is not"),
     ],
 )
 def test_a_wrong_call_of_a_server_ends_in_a_sentence(words, said, key, tmp_path, monkeypatch, capsys):
@@ -478,7 +494,7 @@ NO_ROOM = (400, {"message": "Could not finish the message because max_tokens or 
 REASONS = {
     "failed": ["hangs", "closes", 500, 429, 424, "page", "streams"],
     "refused": [400, 451, FILTERED, FLAGGED, (403, "Sorry, you have been blocked"), TOO_LONG, "filtered", "blocked"],
-    "cut": ["cut", "cut empty", "aborted", NO_ROOM], "empty": ["empty"], "no number": ["prose"],
+    "cut": ["cut", "cut empty", "aborted", "thinks", NO_ROOM], "empty": ["empty"], "no number": ["prose"],
 }  # fmt: skip
 
 
@@ -590,8 +606,9 @@ def test_a_model_is_shown_by_name_and_address_without_secrets(key):
 def test_the_text_is_read_of_an_answer_in_parts(key, monkeypatch):
     thoughts = {"type": "thinking", "thinking": [{"type": "text", "text": "5"}]}
     monkeypatch.setitem(TEXTS, "parts", ([thoughts, {"type": "text", "text": "3.25"}], "stop"))
-    with serving(planted(RIDGE), "parts") as (url, _):
-        assert from_text(openai_model("m", base_url=url))(*one_task()).item() == 3.25
+    for form in ("parts", "thought"):
+        with serving(planted(RIDGE), form) as (url, _):
+            assert from_text(openai_model("m", base_url=url))(*one_task()).item() == 3.25
 
 
 @pytest.mark.parametrize("count", [1, 2, 4, 6])

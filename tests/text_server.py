@@ -22,6 +22,8 @@ TEXTS = {
     "aborted": ("3.1", "abort"),
     "blocked": ("3", "SAFETY"),
     "filtered": ("3", "content_filter"),
+    "thinks": ({"content": None, "reasoning_content": "It is 3 or"}, "stop"),
+    "thought": ({"content": "3.25", "reasoning_content": "It is 3 or"}, "stop"),
 }
 
 
@@ -77,7 +79,7 @@ def serving(model, *faults):
                 self._answer(body["model"], model(body["messages"][0]["content"]))
 
         def _answer(self, name, text, reason="stop"):
-            message = {"role": "assistant", "content": text}
+            message = {"role": "assistant", **(text if isinstance(text, dict) else {"content": text})}
             choice = {"index": 0, "message": message, "finish_reason": reason}
             self._send(200, json.dumps({
                 "id": "1", "object": "chat.completion", "created": 0, "model": name, "choices": [choice],

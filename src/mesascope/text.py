@@ -79,6 +79,14 @@ def number_text(value: float, stderr: float) -> str:
     return f"{value:.{max(decimals, 0)}f} ± {stderr:.1g}"
 
 
+def percent_text(share: float) -> str:
+    """Two digits of a share in per cent; less than a thousandth of one is 0."""
+    value = 100 * share
+    if value < 1e-3:
+        return "0 %"
+    return f"{value:.0f} %" if value >= 10 else f"{value:.2g} %"
+
+
 def interval_text(value: float, low: float, high: float) -> str:
     """A value and its interval, to the digits that tell the ends apart.
 

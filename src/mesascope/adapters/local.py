@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
-from collections.abc import Sequence
+import os
+import re
+from collections.abc import Callable, Sequence
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +17,7 @@ import torch
 
 from mesascope.adapters.calls import CutAnswer, RefusedPrompt
 from mesascope.errors import ArgumentError, ArgumentTypeError, refuse, require_count, require_number, require_package
+from mesascope.shapes import Tensor
 from mesascope.streams import stream
 
 __all__ = ["LocalModel"]
@@ -22,12 +27,16 @@ class LocalModel:
     """A causal language model of a folder, or of the Hugging Face hub, as a batched model of text for `from_text`.
 
     It continues a prompt as it stands, without a template for chats; ``concurrency`` of `from_text` says how many it
-    reads at once. Needs ``pip install '.[llm]'``.
+    reads at once. The tokens that prompts have in common, such as the pairs of a task with several queries, are read
+    once. Needs ``pip install '.[llm]'``.
 
     Args:
-        name: a folder that ``save_pretrained`` wrote model and tokenizer to, or a name on the hub, which is downloaded.
+        name: a folder that ``save_pretrained`` wrote model and tokenizer to, a file of GGUF, whose weights are
+            dequantised (``pip install '.[smollm]'``), or a name on the hub, which is downloaded.
         temperature: of what is drawn; 0 takes the likeliest token each time.
         max_tokens: the most tokens of an answer; one that reaches it is nan unless its first line is a finished number.
+        end: a text that ends an answer in which there is a digit.
+        dtype: of weights, such as ``torch.bfloat16``; that of the folder if None.
         device: where to compute.
         seed: of what is drawn.
 
@@ -43,29 +52,41 @@ class LocalModel:
         *,
         temperature: float = 0.0,
         max_tokens: int = 16,
+        end: str = "\n",
+        dtype: torch.dtype | None = None,
         device: torch.device | str = "cpu",
         seed: int = 0,
     ) -> None:
         temperature = require_number("temperature", temperature, least=0)
         max_tokens = require_count("max_tokens", max_tokens)
         transformers: Any = require_package("transformers", "LocalModel", "llm")
+        folder, file = os.path.split(name) if str(name).endswith(".gguf") else (name, None)
+        if file:
+            require_package("gguf", "LocalModel of a GGUF file", "smollm")
         try:
-            self.tokenizer: Any = transformers.AutoTokenizer.from_pretrained(name)
-            self.model: Any = transformers.AutoModelForCausalLM.from_pretrained(name).to(device).eval()
+            self.tokenizer: Any = transformers.AutoTokenizer.from_pretrained(folder, gguf_file=file)
+            self.model: Any = transformers.AutoModelForCausalLM.from_pretrained(
+                folder, gguf_file=file, dtype=dtype or "auto"
+            )
         except (OSError, ValueError) as error:
             first = " ".join(str(error).split())[:200]
             raise ArgumentError(
                 f"name must be a model of transformers, but is {str(name)!r} ({first}): pass a folder that "
                 "save_pretrained wrote."
             ) from None
-        self.temperature, self.max_tokens = temperature, max_tokens
+        self.model = self.model.to(device).eval()
+        self.temperature, self.max_tokens, self.end = temperature, max_tokens, end
         self.generator = stream(seed, "answers", device=device)
         self.__name__ = Path(name).name
         ends = self.model.generation_config.eos_token_id
         self.ends = {*(ends if isinstance(ends, list) else [ends]), self.tokenizer.eos_token_id} - {None}
         # Answers are what the logits say: none of the penalties, beams or temperatures that the folder may ask for.
         self.model.generation_config = transformers.GenerationConfig(
-            max_new_tokens=max_tokens, do_sample=False, eos_token_id=sorted(self.ends) or None, pad_token_id=0
+            max_new_tokens=max_tokens,
+            do_sample=False,
+            eos_token_id=sorted(self.ends) or None,
+            pad_token_id=0,
+            return_dict_in_generate=True,
         )
         self.seed = seed
 
@@ -85,7 +106,7 @@ class LocalModel:
         network = json.dumps([weights, config, words], sort_keys=True, default=str)
         return {
             "network": hashlib.sha256(network.encode()).hexdigest(), "dtype": str(self.model.dtype),
-            "ends": sorted(self.ends), "temperature": self.temperature, "max_tokens": self.max_tokens,
+            "ends": sorted(self.ends), "end": self.end, "temperature": self.temperature, "max_tokens": self.max_tokens,
             "seed": self.seed,
         }  # fmt: skip
 
@@ -99,20 +120,44 @@ class LocalModel:
         tokens = [self._tokens(prompt) for prompt in prompts]
         for one in tokens:
             self._require_room(len(one) + self.max_tokens)
-        alone = not tokens or getattr(self.model, "_is_stateful", False)
-        return [
-            text for several in ([[one] for one in tokens] if alone else [tokens]) for text in self._continued(several)
-        ]
+        if getattr(self.model, "_is_stateful", False):
+            return [self._continued([one])[0] for one in tokens]
+        return self._with_shared(tokens) if tokens else []
 
-    def _continued(self, tokens: list[list[int]]) -> list[str]:
-        longest, device = max(map(len, tokens)), self.model.device
-        mask = torch.tensor([[0] * (longest - len(one)) + [1] * len(one) for one in tokens], device=device)
-        read = torch.tensor([[0] * (longest - len(one)) + one for one in tokens], device=device)
-        found = self.model.generate(
-            read, attention_mask=mask, generation_config=self.model.generation_config,
-            logits_processor=[self._drawn] if self.temperature else [],
+    def _with_shared(self, tokens: list[list[int]]) -> list[str]:
+        """Texts that go on from prompts, where beginnings that several prompts share are read once.
+
+        Prompts with as many tokens after their beginnings go on together, so that padding is on the left alone: for
+        windows of attention, padding counts.
+        """
+        before = _beginnings(tokens)
+        distinct = list(dict.fromkeys(before))
+        if len(distinct) == len(before) or not all(before):
+            return self._continued(tokens)
+        width, found = max(map(len, distinct)), [""] * len(tokens)
+        begun = self._generated(distinct, width, lambda read, logits: torch.ones_like(read[:, 0], dtype=torch.bool))
+        after = [len(one) - len(known) for one, known in zip(tokens, before, strict=True)]
+        for length in set(after):
+            rows = [row for row, own in enumerate(after) if own == length]
+            cache = copy.deepcopy(begun.past_key_values)
+            cache.batch_select_indices(torch.tensor([distinct.index(before[row]) for row in rows]))
+            texts = self._continued([tokens[row] for row in rows], width + length, cache)
+            for row, text in zip(rows, texts, strict=True):
+                found[row] = text
+        return found
+
+    def _continued(self, tokens: list[list[int]], width: int = 0, cache: Any = None) -> list[str]:
+        width = width or max(map(len, tokens))
+        found = self._generated(tokens, width, lambda read, logits: self._ended(read[:, width:]), cache)
+        return [self._text(row) for row in found.sequences[:, width:].tolist()]
+
+    def _generated(self, tokens: Sequence[Sequence[int]], width: int, stop: Callable, cache: Any = None) -> Any:
+        rows = [([0] * (width - len(one)) + [*one], [0] * (width - len(one)) + [1] * len(one)) for one in tokens]
+        read, mask = torch.tensor(rows, device=self.model.device).unbind(1)
+        return self.model.generate(
+            read, attention_mask=mask, generation_config=self.model.generation_config, past_key_values=cache,
+            logits_processor=[self._drawn] if self.temperature else [], stopping_criteria=[stop],
         )  # fmt: skip
-        return [self._text(row) for row in found[:, longest:].tolist()]
 
     @torch.no_grad()
     def log_probabilities(self, prompt: str, answers: Sequence[str]) -> list[float]:
@@ -133,15 +178,23 @@ class LocalModel:
             found.append(sum(row[token].item() for row, token in zip(rows, tokens[len(before) :], strict=True)))
         return found
 
-    def _drawn(self, tokens: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+    def _drawn(self, tokens: Tensor, logits: Tensor) -> Tensor:
         """Logits whose largest is a draw from their softmax: with Gumbel noise, from this model's own generator."""
         noise = torch.empty_like(logits, dtype=torch.float64).exponential_(generator=self.generator).log()
         return logits.double() / self.temperature - noise
 
+    def _ended(self, tokens: Tensor) -> Tensor:
+        return torch.tensor(
+            [not isinstance(self._text(row), CutAnswer) for row in tokens.tolist()], device=tokens.device
+        )
+
     def _text(self, tokens: list[int]) -> str:
-        """Up to the first token that ends texts."""
+        """Up to the first token that ends texts, or the end of a number."""
         ends = [place for place, token in enumerate(tokens) if token in self.ends]
-        return self.tokenizer.decode(tokens[: ends[0]]) if ends else CutAnswer(self.tokenizer.decode(tokens))
+        text = self.tokenizer.decode(tokens[: ends[0]] if ends else tokens)
+        if number := re.search(rf"\d.*?(?={re.escape(self.end)})", text, re.DOTALL):
+            return text[: number.end()]
+        return text if ends else CutAnswer(text)
 
     def _tokens(self, text: str) -> list[int]:
         """The tokens of a text as a prompt: without those that a tokenizer adds after it."""
@@ -159,3 +212,25 @@ class LocalModel:
             raise RefusedPrompt(
                 f"prompt must be of at most {most} tokens with its answer, but is {length}: use fewer pairs."
             )
+
+
+def _beginnings(tokens: list[list[int]]) -> list[tuple[int, ...]]:
+    """The tokens that each prompt begins with and shares with others; all but its last if it shares less than half."""
+    order = sorted(range(len(tokens)), key=tokens.__getitem__)
+    groups = [order[:1]]
+    for one, two in pairwise(order):
+        if 2 * _shared(tokens[one], tokens[two]) >= max(len(tokens[one]), len(tokens[two])):
+            groups[-1].append(two)
+        else:
+            groups.append([two])
+    found: dict[int, tuple[int, ...]] = {}
+    for group in groups:
+        first, last = tokens[group[0]], tokens[group[-1]]
+        found |= dict.fromkeys(group, tuple(first[: min(_shared(first, last), len(first) - 1)]))
+    return [found[place] for place in range(len(tokens))]
+
+
+def _shared(one: list[int], two: list[int]) -> int:
+    """The number of tokens that two prompts begin with alike."""
+    shortest = min(len(one), len(two))
+    return next((place for place in range(shortest) if one[place] != two[place]), shortest)

@@ -17,7 +17,7 @@ _ASCII = {0xFF01 + place: 0x21 + place for place in range(94)} | dict.fromkeys(m
 _RAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+")
 # One number: commas group thousands, the point begins decimals, and a power of ten may follow.
 _NUMBER = re.compile(
-    r"(?P<digits>[-+]?(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+(?:\.[0-9]*)?|[0-9]+(?:\.[0-9]*)?|\.[0-9]+))"
+    r"(?P<digits>(?:[-+]|- )?(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+(?:\.[0-9]*)?|[0-9]+(?:\.[0-9]*)?|\.[0-9]+))"
     r"(?:[eE](?P<e>[-+]?[0-9]+)"
     r"|\s*(?:[x×*·⋅]|\\times|\\cdot)\s*10(?:\^|\*\*)(?P<brace>\{)?(?P<power>[-+]?[0-9]+)(?(brace)\}))?"
 )
@@ -45,6 +45,7 @@ _TAKEN_BACK = re.compile(
     r"thoughts?)\b",
     re.IGNORECASE,
 )
+_ITEM = re.compile(r"^- ", re.MULTILINE)  # of a list; a line alone is a negative number
 _APART = re.compile(r"(-?) ?([0-9](?: [0-9]){0,39})(?: ?;)?")
 # Characters of the longest line that is read.
 _LONGEST = 200
@@ -106,9 +107,10 @@ def parse_number(text: str) -> float:
 
     It must be the whole first line, or the whole line of the only ``Output:``. Marks around it are left out (quotes,
     brackets, emphasis, code fences, LaTeX, a full stop), and so are words before it: the answer's label, "it is",
-    "about", an arrow. Commas group thousands. Units, per cent, fractions, ranges and expressions are nan. Other digits
-    may only follow a first line that is the number or begins with ``Output:``, unless a word such as "wait" takes it
-    back, or come before the only ``Output:``. What a model thinks before it answers, up to ``</think>``, is left out.
+    "about", an arrow. Commas group thousands. "- 5" is -5, but in a list nan. Units, per cent, fractions, ranges and
+    expressions are nan. Other digits may only follow a first line that is the number or begins with ``Output:``, unless
+    a word such as "wait" takes it back, or come before the only ``Output:``. What a model thinks before it answers, up
+    to ``</think>``, is left out.
 
     >>> [parse_number(text) for text in ("-81.93", "Output: 3", "It is about 1,200.5.", "6.02e-3\\n\\nas x grows")]
     [-81.93, 3.0, 1200.5, 0.00602]
@@ -121,7 +123,7 @@ def parse_number(text: str) -> float:
     """
     text = re.sub(r"(?m)^[ \t]*```[A-Za-z]*[ \t]*$", "", _answer(text)).strip()
     text = _OUTPUT.sub(r"\1 ", re.sub(r"[⁻⁺]?[⁰¹²³⁴-⁹]+", lambda found: "^" + found[0].translate(_RAISED), text))
-    if sum(map(_has_digits, _TAKEN_BACK.split(text))) > 1:
+    if sum(map(_has_digits, _TAKEN_BACK.split(text))) > 1 or len(_ITEM.findall(text)) > 1:
         return math.nan
     value = _number(_LINE_END.split(text, maxsplit=1)[0])
     outputs = [found.start() for found in _OUTPUT.finditer(text)]
@@ -142,7 +144,7 @@ def _number(line: str, before: re.Pattern[str] = _AROUND) -> float:
         line = found[found.lastindex or 0]
     if not (found := _NUMBER.fullmatch(line.strip())):
         return math.nan
-    value = float(f"{found['digits'].replace(',', '')}e{found['e'] or found['power'] or 0}")
+    value = float(f"{re.sub('[, ]', '', found['digits'])}e{found['e'] or found['power'] or 0}")
     vanished = value == 0 and re.search("[1-9]", found["digits"])
     return math.nan if vanished or math.isinf(value) else value
 

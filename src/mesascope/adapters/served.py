@@ -191,7 +191,8 @@ class ServedModel:
             text = "".join(part["text"] for part in text if part["type"] == "text")
         if not isinstance(text, str | None):
             raise ValueError("its message has no text")
-        return text or "" if reason in _WHOLE else CutAnswer(text or "")
+        thinks = any(getattr(choice.message, name, None) for name in ("reasoning_content", "reasoning"))
+        return CutAnswer(text or "") if reason not in _WHOLE or (thinks and not text) else text or ""
 
     def _refusal(self, error: Any) -> MesascopeError:
         """A server's error as one that stops everything, one about this prompt, or one that may pass."""

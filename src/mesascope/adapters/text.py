@@ -37,7 +37,7 @@ def from_text(
     cache: str | Path | None = None,
     most_calls: int | None = None,
     most_tokens: int | None = None,
-    concurrency: int = 8,
+    concurrency: int | None = None,
     batched: bool = False,
     answer_decimals: int | None = None,
 ) -> TextLearner:
@@ -59,7 +59,7 @@ def from_text(
         features: names of the inputs; Feature 0, Feature 1, ... if None.
         cache: a file of JSON lines; what is in it is not asked again.
         most_calls, most_tokens: what may be spent; what is beyond is nan.
-        concurrency: prompts asked at the same time.
+        concurrency: prompts asked at the same time; 8 if None, and 64 of a batched model.
         answer_decimals: that answers are rounded to, if not to those of the prompts.
 
     >>> def last(prompt):  # repeats the label that it read last
@@ -83,7 +83,7 @@ def from_text(
         refuse("name", "name the model and its settings where answers are kept", name, 'pass name="model, settings"')
     calls = Calls(
         model, name or named(model), cache=cache, most_calls=most_calls, most_tokens=most_tokens,
-        concurrency=concurrency, batched=batched,
+        concurrency=(64 if batched else 8) if concurrency is None else concurrency, batched=batched,
     )  # fmt: skip
     return TextLearner(calls, format, decimals, order, scale, features, answer_decimals)
 

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from mesascope.errors import ArgumentError, refuse, shown
+from mesascope.errors import ArgumentError, refuse, require_choice, shown
 from mesascope.loading import module_of
 
 __all__ = ["Identify"]
@@ -34,11 +34,16 @@ class Identify:
     """
 
     learner: tyro.conf.Positional[str] = ""
-    """RUN, RUN:TRAINING, RUN:TRAINING:SEED, FILE.py:NAME or MODULE:NAME; leave it out with --sklearn or --openai."""
+    """RUN, RUN:TRAINING, RUN:TRAINING:SEED, FILE.py:NAME or MODULE:NAME; leave it out with --sklearn, --openai or
+    --local."""
     sklearn: str | None = None
     """A regressor of scikit-learn in place of LEARNER, such as "Ridge(alpha=1.0)"."""
     openai: str | None = None
-    """A language model in place of LEARNER: its name at a server of OpenAI's protocol. OPENAI_API_KEY is its key."""
+    """A language model in place of LEARNER: its name at a server of OpenAI's protocol, with fields of requests if there
+    are any, such as "NAME(reasoning_effort='low', seed=3, max_tokens=2000)". OPENAI_API_KEY is its key."""
+    local: str | None = None
+    """A language model in this process in place of LEARNER: a folder of transformers or a file of GGUF, with settings
+    if there are any, such as "FOLDER(dtype='bfloat16', max_tokens=24)"."""
     base_url: str | None = None
     """Of that server, such as http://localhost:8000/v1; OpenAI's own if not given."""
     format: str = "words-to-numbers"
@@ -77,6 +82,7 @@ class Identify:
         if self.estimate is not None:
             print(learner.estimate(family, self.budget, self.estimate))
             return
+        found: Any
         settings = {"tolerance": self.tolerance, "level": self.level, "name": name}
         try:
             if self.checkpoints or self.layers:
@@ -90,41 +96,54 @@ class Identify:
                 raise
             raise ArgumentError(f"{str(error).rstrip('.')}, by --family: without it tasks are {FAMILY}.") from error
         print(found)
+        if self.openai or self.local:
+            print(learner.table())
         run = found.save(self.out or _folder(), self._asked(family))
         print(f"run directory: {run.path}\nreport: {(run.path / 'report.html').resolve()}")
 
     def _learner(self) -> tuple[str, Any, Any]:
         """Its name, itself and, of a run, its family."""
-        flags = {"--sklearn": self.sklearn, "--openai": self.openai}
-        if self.checkpoints and (self.layers or self.sklearn or self.openai):
-            other = "--layers" if self.layers else "--sklearn" if self.sklearn else "--openai"
-            raise ArgumentError(f"--checkpoints goes without {other}, but both are given: leave one out.")
+        flags = {"--sklearn": self.sklearn, "--openai": self.openai, "--local": self.local}
+        others = [flag for flag, value in {"--layers": self.layers, **flags}.items() if value]
+        if self.checkpoints and others:
+            raise ArgumentError(f"--checkpoints goes without {others[0]}, but both are given: leave one out.")
         given = [word for word in (self.learner, *(flag for flag, value in flags.items() if value)) if word]
         if len(given) != 1:
             raise ArgumentError(
                 f"mesascope identify takes one learner, but is given {' and '.join(given) or 'none'}: pass one."
             )
-        if not self.openai and (self.base_url or self.estimate is not None):
-            flag = "--base-url" if self.base_url else "--estimate"
-            raise ArgumentError(f"{flag} goes with --openai, but there is none: pass --openai MODEL.")
-        if self.openai:
-            return self._language_model(self.openai)
+        for flag, value, users in (
+            ("--base-url", self.base_url, ("--openai",)),
+            ("--estimate", self.estimate, ("--openai", "--local")),
+        ):
+            if value is not None and given[0] not in users:
+                raise ArgumentError(f"{flag} goes with {' or '.join(users)}, but there is none: pass {users[0]} MODEL.")
+        if self.openai or self.local:
+            return self._language_model(given[0])
         return _regressor(self.sklearn) if self.sklearn else _found(self.learner, self.checkpoints)
 
-    def _language_model(self, model: str) -> tuple[str, Any, None]:
-        from mesascope.adapters import from_text, openai_model
+    def _language_model(self, flag: str) -> tuple[str, Any, None]:
+        from mesascope.adapters import FORMATS, LocalModel, from_text, openai_model
 
+        require_choice("--format", self.format, FORMATS)
         if self.budget is None:
             raise ArgumentError(
-                "--budget must be given with --openai, a call for each prediction, but is not: pass --budget 1000, say."
+                f"--budget must be given with {flag}, a call for each prediction, but is not: pass --budget 1000, say."
             )
+        model, settings = _call(flag, self.openai or self.local or "")
+        try:
+            if self.local:
+                ask = LocalModel(model, **settings)
+            else:  # an answer ends where the next pair would begin
+                stop = [FORMATS[self.format].between]
+                ask = openai_model(model, base_url=self.base_url, **{"stop": stop, **settings})
+        except TypeError as error:
+            raise ArgumentError(f"{flag} must be a model with its settings, but is not ({error}): mend it.") from None
         self.answers.parent.mkdir(parents=True, exist_ok=True)
-        ask = openai_model(model, base_url=self.base_url)
-        name = f"{model} at {self.base_url}" if self.base_url else model
-        return model, from_text(ask, self.format, name=name, cache=self.answers, most_calls=self.budget), None
+        learner = from_text(ask, self.format, cache=self.answers, most_calls=self.budget, batched=bool(self.local))
+        return model, learner, None
 
     def _chosen(self, family: Any) -> Any:
-        from mesascope.errors import require_choice
         from mesascope.identification import candidates
 
         if self.candidates is None:
@@ -144,8 +163,8 @@ class Identify:
         except MesascopeError:  # a family of one's own
             tasks = repr(family)
         return {
-            "learner": self.openai or self.sklearn or self.learner, "family": tasks, "candidates": self.candidates,
-            "budget": self.budget,
+            "learner": self.openai or self.local or self.sklearn or self.learner, "family": tasks,
+            "candidates": self.candidates, "budget": self.budget,
             "tolerance": self.tolerance, "level": self.level, "command": shlex.join(["mesascope", *sys.argv[1:]]),
         }  # fmt: skip
 
@@ -231,7 +250,7 @@ def _family(words: str) -> Any:
 
 def _regressor(words: str) -> tuple[str, Any, None]:
     from mesascope.adapters import from_sklearn
-    from mesascope.errors import require_choice, require_package
+    from mesascope.errors import require_package
 
     name, values = _call("--sklearn", words)
     known = dict(require_package("sklearn.utils", "--sklearn", "sklearn").all_estimators(type_filter="regressor"))

@@ -12,7 +12,7 @@ from .behaviour import (
     untrained as untrained,
 )
 from .candidate import FAMILIES as FAMILIES, Candidate as Candidate
-from .catalogue import candidates as candidates
+from .catalogue import Catalogue as Catalogue, candidates as candidates
 from .conditions import CONDITIONS as CONDITIONS, battery as battery
 from .course import Course as Course, Transition as Transition, along as along, by_layer as by_layer
 from .estimating import Estimate as Estimate

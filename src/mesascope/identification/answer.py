@@ -15,13 +15,15 @@ from mesascope.errors import ArgumentError
 from mesascope.evidence.tables import Table, Tabular
 from mesascope.identification.behaviour import Behaviour
 from mesascope.identification.conditions import OWN
+from mesascope.identification.description import described
 from mesascope.identification.likeness import Apart, Likeness
 from mesascope.identification.mixture import Mixture
 from mesascope.identification.verdict import EXACT, OWN_TASKS, RUNS, Row, Share, Standing, standing
 from mesascope.measurement import Measurement
 from mesascope.runs import Run
+from mesascope.text import percent_text
 
-__all__ = ["Identification", "in_percent", "like", "percent"]
+__all__ = ["Identification", "in_percent", "like"]
 
 # Names that a sentence lists.
 _SHOWN = 4
@@ -93,8 +95,13 @@ class Identification(Tabular):
 
     @property
     def verdict(self) -> str:
-        """The answer in sentences: which family it is like, how exactly, and where it departs."""
-        return " ".join(part for part in (self.like, self.exactly, self.departs) if part)
+        """The answer in sentences: which family it is like, how exactly, where it departs, and what it does."""
+        return " ".join(self.sentences)
+
+    @property
+    def sentences(self) -> list[str]:
+        """The parts of the verdict."""
+        return [part for part in (self.like, self.exactly, self.departs, self.description) if part]
 
     @property
     def like(self) -> str:
@@ -126,14 +133,22 @@ class Identification(Tabular):
         """Conditions under which it differs from the nearest candidate, or may differ; empty if there are none."""
         row = self._row(self.names[0]) if self.names else self.rows[0]
         bound = EXACT if self.standing.kind == RUNS else self.tolerance
-        beyond = sorted((one.mean.value, name) for name, one in row.differences.items() if one.low > bound)
+        own = self.standing.kind == OWN_TASKS  # where it equals the candidate, at other parameters than these
+        differences = {name: one for name, one in row.differences.items() if not (own and name == OWN)}
+        beyond = sorted((one.mean.value, name) for name, one in differences.items() if one.low > bound)
         ends = [*beyond[:1], *beyond[1:][-1:]]
-        reach = " to ".join(f"{percent(value)} {_under(name)}" for value, name in ends)
+        reach = " to ".join(f"{percent_text(value)} {_under(name)}" for value, name in ends)
         found = f"It departs from {row.candidate} by {reach}." if beyond else ""
-        open_ = [name for name, one in row.differences.items() if one.low <= bound <= one.high]
-        if self.standing.kind == OWN_TASKS and open_:
+        open_ = [name for name, one in differences.items() if one.low <= bound <= one.high]
+        if own and open_:
             found += f" Not measured well enough {_all([_under(name) for name in open_])}."
         return found.strip()
+
+    @property
+    def description(self) -> str:
+        """Behaviour of a learner that equals no candidate; empty if it equals one, or if none was measured."""
+        own = self.behaviour.get(self.learner)
+        return described(own, self.tolerance) if own and not self.names else ""
 
     def parameters(self, candidate: str) -> dict[str, Any]:
         """The parameters at which a candidate is nearest: on the family's own tasks, if the verdict is about those."""
@@ -197,7 +212,7 @@ class Identification(Tabular):
             ),
             "Linearity": Table(
                 {"learner": who, "not linear in labels": one.superposition, "linear in queries": one.linear,
-                 "explained by a spectral filter": one.filtered}
+                 "explained by a spectral filter": one.filtered, "labels repeated": one.copies}
                 for who, one in self.behaviour.items()
             ),
             "Controls: error over that of predicting zero": Table([dict(self.controls)] if self.controls else []),
@@ -251,8 +266,8 @@ class Identification(Tabular):
 def like(learner: str, shares: Sequence[Share]) -> str:
     """A sentence of the nearest family of algorithms, and the next one."""
     first, *others = shares
-    left = f"{percent(first.unexplained.value)} of the variance of its predictions unexplained"
-    after = f"; next family, {others[0].family}, {percent(others[0].unexplained.value)}" if others else ""
+    left = f"{percent_text(first.unexplained.value)} of the variance of its predictions unexplained"
+    after = f"; next family, {others[0].family}, {percent_text(others[0].unexplained.value)}" if others else ""
     if first.unexplained.value > _UNLIKE:
         return f"{learner} is like no family: the nearest, {first.family}, leaves {left}{after}."
     return f"{learner} is most like {first.family}: {left}{after}."
@@ -282,14 +297,6 @@ def _under(condition: str) -> str:
 
 def in_percent(one: Measurement) -> Measurement:
     return Measurement(100 * one.value, 100 * one.stderr, one.n)
-
-
-def percent(share: float) -> str:
-    """Two digits of a share in per cent; less than a thousandth of one is 0."""
-    value = 100 * share
-    if value < 1e-3:
-        return "0 %"
-    return f"{value:.0f} %" if value >= 10 else f"{value:.2g} %"
 
 
 def _listed(parameters: Mapping[str, Any]) -> str:

@@ -81,10 +81,15 @@ def joined(episodes: Sequence[Episode]) -> Episode:
 def sizes(tasks: Mapping[str, Episode], seen: Answers) -> dict[str, Tensor]:
     """Divisors of squared differences, by condition and task.
 
-    The variance of predictions, of the task or the mean of all tasks, whichever is larger.
+    The variance of predictions, of the task or the mean of all tasks, whichever is larger, times a number by which the
+    mean of all predictions differs from them by 1.
     """
-    found = {name: variances(tasks[name], predicted) for name, predicted in seen.items()}
-    return {name: torch.maximum(one, one.mean()) for name, one in found.items()}
+    found = {}
+    for name, predicted in seen.items():
+        own = variances(tasks[name], predicted)
+        larger = torch.maximum(own, own.mean())
+        found[name] = larger * (own / larger).mean()
+    return found
 
 
 def variances(tasks: Episode, predicted: Float[Tensor, "tasks m dy"]) -> Float[Tensor, " tasks"]:

@@ -12,6 +12,7 @@ from torch import nn
 
 from mesascope.evidence.tables import Table
 from mesascope.identification.answering import answers, sizes, squared_differences
+from mesascope.identification.verdict import EXACT
 from mesascope.measurement import Measurement
 from mesascope.modes import guarded
 from mesascope.shapes import Float, Tensor
@@ -52,6 +53,9 @@ class Behaviour:
     Args:
         invariances: how far predictions are from where each change would take those of a learner that respects it.
         superposition: how far predictions are from being linear in labels.
+        positions: the share of smoother weights, in absolute value, that each pair of the context has by its place.
+        ranks: the same by distance from the query, the nearest pair first.
+        copies: the share of predictions that are a label of the context.
         spectrum: the spectral filter, by eigenvalue.
         filtered: the share of smoother weights that the filter explains.
         linear: the share of predictions that a linear map of the query explains, for each task its own.
@@ -62,6 +66,9 @@ class Behaviour:
     spectrum: tuple[Bin, ...]
     filtered: Measurement | None
     linear: Measurement | None
+    positions: tuple[Measurement, ...] = ()
+    ranks: tuple[Measurement, ...] = ()
+    copies: Measurement | None = None
 
 
 @guarded
@@ -70,17 +77,21 @@ def behaviour_of(learner: Learner, tasks: Episode, generator: torch.Generator) -
     weights, queries = smoother_weights(learner, tasks), tasks.context.x.roll(1, 0)
     spectrum, filtered = (None, None) if weights is None else spectral_filter(weights.double(), tasks.to(torch.float64))
     maps = implicit_weights(learner, tasks, queries)
+    nearest = torch.cdist(tasks.xq, tasks.context.x).argsort(-1)
     return Behaviour(
         invariances(learner, tasks, generator), superposition(learner, tasks),
         tuple(Bin(**row) for row in spectrum or ()), filtered, maps and maps[1],
+        () if weights is None else _weight_shares(weights),
+        () if weights is None else _weight_shares(torch.take_along_dim(weights, nearest, -1)),
+        _copies(learner, tasks),
     )  # fmt: skip
 
 
 def asked_for_behaviour(task: Episode) -> int:
     """The predictions that a learner is asked for about a task, by `behaviour_of`, `controls` and `likeness`."""
     n, m = task.context.x.shape[-2], task.xq.shape[-2]
-    smoother, superposed, changed, controlled, derived = n + 1, 3, 1 + len(INVARIANCES), 3, 1
-    return m * (smoother + superposed + changed + controlled + derived) + 2 * n  # linear maps are fitted twice
+    smoother, superposed, changed, copied, controlled, derived = n + 1, 3, 1 + len(INVARIANCES), 1, 3, 1
+    return m * (smoother + superposed + changed + copied + controlled + derived) + 2 * n  # linear maps are fitted twice
 
 
 def smoother_weights(learner: Learner, tasks: Episode) -> Float[Tensor, "tasks m n"] | None:
@@ -99,6 +110,24 @@ def smoother_weights(learner: Learner, tasks: Episode) -> Float[Tensor, "tasks m
     if len(found) < len(moved):
         return None
     return torch.stack([(found[str(row)] - found[""])[..., 0] / step[..., 0] for row in range(y.shape[-2])], -1)
+
+
+def _weight_shares(weights: Float[Tensor, "tasks m n"]) -> tuple[Measurement, ...]:
+    """Share of each column in the sum of absolute weights, the mean over queries; 0 where a query has no weights."""
+    sizes = weights.abs()
+    shares = (sizes / sizes.sum(-1, keepdim=True)).nan_to_num(0.0).mean(1)
+    return tuple(Measurement.of(column) for column in shares.unbind(1))
+
+
+def _copies(learner: Learner, tasks: Episode) -> Measurement | None:
+    """Share of predictions that differ from a label of their context by rounding alone; None without an answer."""
+    found = answers(learner, {"": tasks})
+    if not found:
+        return None
+    labels = tasks.context.y.double()
+    distances = torch.cdist(found[""], labels).amin(-1)
+    near = distances <= EXACT**0.5 * labels.square().mean((-2, -1)).sqrt()[:, None]
+    return Measurement.of(near.double().mean(-1))
 
 
 def superposition(learner: Learner, tasks: Episode) -> Measurement | None:

@@ -24,8 +24,8 @@ __all__ = ["FAMILIES", "OWN_FAMILY", "Candidate", "require_candidates"]
 # Families of algorithms, whose members meet in limits; and that of candidates that a user adds.
 OWN_FAMILY = "own candidates"
 FAMILIES = (
-    "constants", "averages", "neighbours", "kernel regression", "descent", "least squares", "sparse regression",
-    "memorised tasks", "trees", "small networks", OWN_FAMILY,
+    "constants", "averages", "neighbours", "kernel regression", "descent", "online descent", "least squares",
+    "sparse regression", "memorised tasks", "trees", "small networks", OWN_FAMILY,
 )  # fmt: skip
 
 

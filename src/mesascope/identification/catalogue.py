@@ -28,12 +28,20 @@ _COMPONENTS = {"count": Range(1, 10, "integer")}
 
 
 class Catalogue(list[Candidate]):
-    """Candidates, printed as a table by family of algorithms."""
+    """Candidates, printed as a table by family of algorithms.
+
+    Costly ones are compared in their order, until the learner runs one, and only if it runs none of the others.
+    """
 
     def __repr__(self) -> str:
         return repr(
             Table(
-                {"family": one.family, "candidate": one.name, "free parameters": ", ".join(one.free)}
+                {
+                    "family": one.family,
+                    "candidate": one.name,
+                    "free parameters": ", ".join(one.free),
+                    "costly": "yes" if one.costly else "",
+                }
                 for one in sorted(self, key=lambda one: FAMILIES.index(one.family))
             )
         )
@@ -41,6 +49,9 @@ class Catalogue(list[Candidate]):
 
 def candidates(family: Any = None, *, sklearn: bool = True) -> Catalogue:
     """The whole catalogue: the learners of `mesascope.learners`, and estimators of scikit-learn.
+
+    The nearest are tried clipped to the range of a context's labels, or copying the label nearest to their prediction,
+    where the learner's answers show either.
 
     Args:
         family: of tasks. A Bayesian learner of a pool needs one with a ``pool``, summed descents the number of pairs
@@ -112,7 +123,19 @@ def _descents(family: Any) -> Iterator[Candidate]:
         facts("learner", "kernel-gradient-descent")["free"],
         "descent",
     )
-    yield Candidate("conjugate-gradients", learners.ConjugateGradients, {"steps": Range(1, 6, "integer")}, "descent")
+    built = {
+        "conjugate-gradients": (learners.ConjugateGradients, {"steps": Range(1, 6, "integer")}),
+        "gradient-descent with momentum": (learners.Momentum, facts("learner", "momentum")["free"]),
+        "gradient-descent with Nesterov momentum": (
+            functools.partial(learners.Momentum, nesterov=True),
+            facts("learner", "momentum")["free"],
+        ),
+        "normalised-descent": (learners.NormalisedDescent, facts("learner", "normalised-descent")["free"]),
+    }
+    if getattr(family, "d_out", 1) > 1:  # with one target it is normalised descent
+        built["muon"] = (learners.Muon, facts("learner", "muon")["free"])
+    for name, (build, free) in built.items():
+        yield Candidate(name, build, free, "descent")
     d = getattr(family, "d_in", None)
     if d is not None:
         yield Candidate(
@@ -139,6 +162,18 @@ def _of_sizes(name: str, build: Callable[..., Any], free: Mapping[str, Range]) -
         yield Candidate(f"{name} of {count} sizes", own, real, "descent", own_sizes=True)
 
 
+def _online(family: Any) -> Iterator[Candidate]:
+    """Descent in one pass over the pairs, whose order then matters."""
+    gated, titans = (facts("learner", name)["free"] for name in ("delta-rule", "titans"))
+    built = {
+        "delta-rule": (learners.DeltaRule, {"eta": gated["eta"]}),
+        "gated delta-rule": (learners.DeltaRule, gated),
+        "titans": (learners.Titans, titans),
+    }
+    for name, (build, free) in built.items():
+        yield Candidate(name, build, free, "online descent")
+
+
 def _least_squares(family: Any) -> Iterator[Candidate]:
     ridge = facts("learner", "least-squares")["free"]
 
@@ -154,7 +189,6 @@ def _least_squares(family: Any) -> Iterator[Candidate]:
     built = {
         "minimum-norm least-squares": (learners.LeastSquares, {}),
         "ridge least-squares": (learners.LeastSquares, ridge),
-        "clipped ridge least-squares": (lambda **own: learners.Clipped(learners.LeastSquares(**own)), ridge),
         "newton": (learners.Newton, facts("learner", "newton")["free"]),
         "centred least-squares": (lambda **own: learners.Centred(learners.LeastSquares(**own)), ridge),
         "least-squares with-intercept": (ridge_with_intercept, {}),
@@ -186,4 +220,4 @@ def _sparse(family: Any) -> Iterator[Candidate]:
     )
 
 
-_KINDS = (_constants_and_averages, _neighbours, _kernel_ridge, _descents, _least_squares, _sparse)
+_KINDS = (_constants_and_averages, _neighbours, _kernel_ridge, _descents, _online, _least_squares, _sparse)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 
-from mesascope.identification.answering import answers, sizes, squared_differences, variances
+from mesascope.identification.answering import answers, sizes, squared_differences
 from mesascope.identification.candidate import Candidate
 from mesascope.identification.conditions import OWN
 from mesascope.identification.fitting import KEPT, Fit, fits
@@ -19,10 +19,12 @@ from mesascope.measurement import Measurement
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Episode
 
-__all__ = ["Compared", "Levels", "compared", "comparing", "in_order", "nearest_members", "shares", "told_by_draws"]
+__all__ = ["Compared", "Levels", "compared", "comparing", "in_order", "shares", "told_by_draws"]
 
 # Tasks that candidates are tried on first.
 _SCREEN = 16
+# The same for costly candidates.
+_FEW = 8
 # Half the error rate is for so many looks.
 _LOOKS = 8
 # Numbers that are rounded to a resolution are within this share of it.
@@ -46,10 +48,11 @@ class Levels(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """A difference, and the value of each task behind it."""
+    """A difference, the value of each task behind it, and that less the noise of the learner alone."""
 
     difference: Difference
     values: Float[Tensor, " tasks"]
+    left: Float[Tensor, " tasks"]
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,8 @@ class Compared:
     """A candidate's row, and what it was made from.
 
     Args:
-        fitted: to all conditions, or to the family's own tasks if these ruled it out; ``own`` is that of the latter.
+        fitted: to all conditions, or to the family's own tasks if these ruled it out; ``own`` is that of the latter,
+            and ``alone`` its difference on those.
         measured: by condition, on tasks that nothing was fitted to; empty if the family's own tasks ruled it out.
     """
 
@@ -65,6 +69,7 @@ class Compared:
     row: Row
     fitted: Fit
     own: Fit
+    alone: Measured
     measured: Mapping[str, Measured]
 
     @property
@@ -92,23 +97,24 @@ def comparing(candidate: Candidate, seen: Seen, levels: Levels) -> Iterator[Comp
     look, bound = levels._replace(out=levels.out / _LOOKS), max(levels.tolerance, EXACT)
     near: list[Fit] = []
     tasks_each = len(seen.fit[OWN])
-    counts = sorted({_most(candidate, min(_SCREEN, tasks_each)), _most(candidate, tasks_each)})
+    first = min(_FEW if candidate.costly else _SCREEN, tasks_each)
+    counts = sorted({_most(candidate, first), _most(candidate, tasks_each)})
     for most in counts:
         few, tasks = {OWN: seen.fit[OWN][:most]}, {OWN: seen.tasks["fit"][OWN].part(0, most)}
         near = fits(candidate, tasks, few, near, anew=not near)
         own = near[0]
-        flattered = _on_fitted(candidate, own, tasks[OWN], few[OWN], seen, look).difference
-        if flattered.low > bound:
-            found = _tested(candidate, own, seen, OWN, look, most).difference
-            alone = Difference(found.mean, max(found.low, flattered.low), max(found.high, flattered.low))
-            yield Compared(candidate, _row(candidate, own, own, {OWN: alone}, alone, True), own, own, {})
+        flattered = _on_fitted(candidate, own, tasks[OWN], few[OWN], seen, look)
+        if flattered.difference.low > bound:
+            found, *values = _tested(candidate, own, seen, OWN, look, most if candidate.costly else tasks_each)
+            low, high = (max(end, flattered.difference.low) for end in (found.low, found.high))
+            yield _ended(candidate, own, Measured(Difference(found.mean, low, high), *values))
             return
         if most == counts[0]:
-            yield Compared(candidate, _row(candidate, own, own, {OWN: flattered}, flattered, True), own, own, {})
+            yield _ended(candidate, own, flattered)
     half = levels._replace(out=levels.out / 2)
-    alone = _tested(candidate, own, seen, OWN, half, tasks_each).difference
-    if candidate.costly and alone.high > bound:  # not shown to be equal where it is asked first
-        yield Compared(candidate, _row(candidate, own, own, {OWN: alone}, alone, True), own, own, {})
+    alone = _tested(candidate, own, seen, OWN, half, tasks_each)
+    if candidate.costly and alone.difference.high > bound:  # not shown to be equal where it is asked first
+        yield _ended(candidate, own, alone)
         return
     near = near[:1] if candidate.most_tasks else near
     anew = len(near) == KEPT and float(seen.noise[OWN].mean()) > 0  # then other numbers of steps may be as near
@@ -127,8 +133,14 @@ def comparing(candidate: Candidate, seen: Seen, levels: Levels) -> Iterator[Comp
         if out:
             break
     differences = {name: one.difference for name, one in measured.items()}
-    row = _row(candidate, best, own, differences, alone, not last or len(measured) < len(seen.test))
-    yield Compared(candidate, row, best, own, measured)
+    row = _row(candidate, best, own, differences, alone.difference, not last or len(measured) < len(seen.test))
+    yield Compared(candidate, row, best, own, alone, measured)
+
+
+def _ended(candidate: Candidate, own: Fit, alone: Measured) -> Compared:
+    """A candidate that was compared on the family's own tasks alone."""
+    found = alone.difference
+    return Compared(candidate, _row(candidate, own, own, {OWN: found}, found, True), own, own, alone, {})
 
 
 def _row(
@@ -180,13 +192,14 @@ def _less_noise(
     answered = answers(fitted.learner, {"": tasks})
     if not answered:
         values = torch.full_like(size, FARTHEST)
-        return Measured(Difference(Measurement(FARTHEST, 0.0, len(size)), FARTHEST, FARTHEST), values)
+        return Measured(Difference(Measurement(FARTHEST, 0.0, len(size)), FARTHEST, FARTHEST), values, values)
     raw = squared_differences(seen, answered[""], size)
+    left = raw - noise
     found = difference(raw, noise, levels.out, levels.naming)
     if resolution and bool(((seen - answered[""]).abs() <= _HALF * resolution).all()):
-        return Measured(Difference(found.mean, min(found.low, 0.0), 0.0), raw - noise)
+        return Measured(Difference(found.mean, min(found.low, 0.0), 0.0), left, left)
     if candidate.draws is None or found.high < levels.tolerance:
-        return Measured(found, raw - noise)
+        return Measured(found, left, left)
     other = answers(candidate.draws(seed=1, **fitted.parameters), {"": tasks})[""]
     own = squared_differences(other, answered[""], size) / 2
     noise = noise + own * (2 if noise.mean() < own.mean() / 2 else 1)
@@ -194,7 +207,7 @@ def _less_noise(
     if found.mean.value < 0:
         mean, reach = Measurement(-found.mean.value, found.mean.stderr, found.mean.n), found.high - found.mean.value
         found = Difference(mean, mean.value - reach, mean.value + reach)
-    return Measured(found, (raw - noise).abs())
+    return Measured(found, (raw - noise).abs(), left)
 
 
 def told_by_draws(found: Sequence[Compared], seen: Seen, levels: Levels) -> list[Compared]:
@@ -270,39 +283,21 @@ def paired(one: Mapping[str, Measured], other: Mapping[str, Measured]) -> Measur
     return Measurement(mean, error, min(part.n for part in parts))
 
 
-def nearest_members(found: Sequence[Compared]) -> dict[str, Compared]:
-    """The nearest member of each family on the family's own tasks, by family, the nearest first."""
-    best: dict[str, Compared] = {}
-    for one in sorted(found, key=lambda one: one.row.own_difference.mean.value):
-        best.setdefault(one.row.family, one)
-    return best
-
-
-def shares(found: Sequence[Compared], seen: Seen) -> tuple[Share, ...]:
+def shares(found: Sequence[Compared]) -> tuple[Share, ...]:
     """The nearest member of each family on the family's own tasks, the nearest family first.
 
-    Shares are E |f - a|^2 less noise over the variance of predictions, a task's bounded by four times its size; their
-    difference from the nearest is paired.
+    Their difference from the nearest is paired.
     """
-    tasks, answer = seen.tasks["test"][OWN], seen.test[OWN]
-    variance, farthest = variances(tasks, answer), FARTHEST * seen.size[OWN]
-    noise = seen.noise[OWN] * seen.size[OWN]
-    best = nearest_members(found)
-    left = {}
-    for name, one in best.items():
-        most = _most(one.candidate, len(answer))
-        predicted = answers(one.own.learner, {"": tasks.part(0, most)}).get("")
-        raw = farthest[:most] if predicted is None else (answer[:most] - predicted).square().mean((-2, -1))
-        left[name] = (raw - noise[:most]).minimum(farthest[:most])
-    shares_ = {name: Measurement.ratio(one, variance[: len(one)]) for name, one in left.items()}
-    order = sorted(shares_, key=lambda name: shares_[name].value)
-    nearest = left[order[0]]
+    best: dict[str, Compared] = {}
+    for one in sorted(found, key=lambda one: float(one.alone.left.mean())):
+        best.setdefault(one.row.family, one)
+    first, *others = best.values()
 
-    def behind(name: str) -> Measurement | None:
-        most = min(len(left[name]), len(nearest))
-        return Measurement.ratio(left[name][:most] - nearest[:most], variance[:most]) if name != order[0] else None
+    def share(one: Compared, behind: Measurement | None) -> Share:
+        return Share(one.row.family, one.row.candidate, one.row.own_parameters, Measurement.of(one.alone.left), behind)
 
-    return tuple(
-        Share(name, best[name].row.candidate, best[name].row.own_parameters, shares_[name], behind(name))
-        for name in order
-    )
+    def behind(one: Compared) -> Measurement:
+        most = min(len(one.alone.left), len(first.alone.left))
+        return Measurement.of(one.alone.left[:most] - first.alone.left[:most])
+
+    return (share(first, None), *(share(one, behind(one)) for one in others))

@@ -16,7 +16,7 @@ from torch import nn
 
 from mesascope.errors import ArgumentError, ArgumentTypeError, require_count, require_instance, require_number
 from mesascope.evidence.tables import Table, Tabular
-from mesascope.identification.answer import Identification, in_percent, percent
+from mesascope.identification.answer import Identification, in_percent
 from mesascope.identification.candidate import Candidate, require_candidates
 from mesascope.identification.catalogue import candidates as catalogue
 from mesascope.identification.comparing import Levels
@@ -33,6 +33,7 @@ from mesascope.runs import Run
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, Family, Learner
 from mesascope.tasks.asking import label, named
+from mesascope.text import percent_text
 
 __all__ = ["Course", "Transition", "along", "by_layer", "figures_along"]
 
@@ -102,6 +103,11 @@ class Course(Tabular):
                 found.append(Transition(last, step, family, nearest, before.behind))
                 last, family = step, nearest
         return tuple(found)
+
+    @property
+    def sentences(self) -> list[str]:
+        """The verdict, which is one part."""
+        return [self.verdict]
 
     @property
     def verdict(self) -> str:
@@ -311,7 +317,7 @@ def _weights(found: Identification) -> dict[str, Measurement]:
 
 def _mixed(found: Identification) -> str:
     parts = sorted(found.mixture.parts, key=lambda one: -one.weight.value) if found.mixture else ()
-    return " + ".join(f"{percent(one.weight.value)} {one.candidate}" for one in parts)
+    return " + ".join(f"{percent_text(one.weight.value)} {one.candidate}" for one in parts)
 
 
 def _small(chosen: Iterable[Candidate], tasks: int) -> list[Candidate]:

@@ -17,11 +17,11 @@ from torch.func import functional_call
 from mesascope.identification.answering import Answers, answers, grouped, joined, sizes
 from mesascope.identification.candidate import Candidate
 from mesascope.identification.verdict import EXACT, FARTHEST
-from mesascope.learners import GradientDescentPlusPlus, Range, Summed
+from mesascope.learners import GradientDescentPlusPlus, LabelCopying, Range, Summed
 from mesascope.learners.descent import filters
 from mesascope.learners.starts import depths
 from mesascope.shapes import Float, Tensor
-from mesascope.tasks import Context, Episode, Learner
+from mesascope.tasks import Episode, Learner
 
 __all__ = ["KEPT", "Fit", "fits"]
 
@@ -33,6 +33,8 @@ _STARTS = {2: 3}
 _SPREADS = (0.5, -0.5)
 # Steps of Levenberg and Marquardt.
 MOST_STEPS = 100
+# Rounds of a search where predictions change in jumps.
+_ZOOMS = 6
 # The share of its loss by which a step lowers it, or is the last; where a fit is exact, each lowers it by far more.
 _GAIN = 1e-4
 # Fits that are kept for more tasks, for so many choices of whole numbers.
@@ -123,17 +125,15 @@ class _Residuals:
         answered = {**found, **missing}
         return self._of([torch.cat([answered[name] for name in group.names])[None] for group in self.groups])[0]
 
-    def of_sizes(self, learner: nn.Module, sizes: Mapping[str, Float[Tensor, "steps several"]]) -> Tensor:
-        """A row for each of several sizes of a descent's steps."""
+    def of_sizes(self, learner: nn.Module, sizes: Mapping[str, Float[Tensor, "*steps several"]]) -> Tensor:
+        """A row for each of several values of a learner's parameters, such as sizes of steps."""
         if _is_filter(learner):
             return self._of([self._filtered(learner, sizes, index) for index in range(len(self.groups))])
-        count = next(iter(sizes.values())).shape[1]
-        weights, answered = {name: one[..., None, None, None] for name, one in sizes.items()}, []
-        for group in self.groups:
-            context, xq, _ = group.tasks
-            x, y, xq = (part.expand(count, *part.shape) for part in (*context, xq))
-            with torch.inference_mode():
-                answered.append(functional_call(learner, weights, (Context(x, y), xq)))
+        weights = {name: one[..., None, None, None] for name, one in sizes.items()}
+        with torch.inference_mode():
+            answered = [
+                functional_call(learner, weights, (group.tasks.context, group.tasks.xq)) for group in self.groups
+            ]
         return self._of(answered)
 
     def _filtered(self, learner: nn.Module, sizes: Mapping[str, Tensor], index: int) -> Tensor:
@@ -208,8 +208,8 @@ def _is_filter(learner: nn.Module) -> bool:
 
 
 def _has_sizes(learner: Learner, real: Mapping[str, Range]) -> TypeGuard[nn.Module]:
-    """Whether the real parameters are sizes of a descent's steps, one for all steps."""
-    if not isinstance(learner, nn.Module) or not depths(learner)[-1]:
+    """True if the real parameters are the learner's own, each of one number: sizes of a descent's steps, say."""
+    if not isinstance(learner, nn.Module) or not real:
         return False
     parameters = {name.rpartition(".")[2]: value for name, value in learner.named_parameters()}
     return set(parameters) == set(real) and not any(value.ndim for value in parameters.values())
@@ -217,12 +217,11 @@ def _has_sizes(learner: Learner, real: Mapping[str, Range]) -> TypeGuard[nn.Modu
 
 def _by_parameter(
     learner: nn.Module, real: Mapping[str, Range], values: Float[Tensor, "several real"]
-) -> dict[str, Float[Tensor, "steps several"]]:
-    """A column for each of a descent's parameters, the same for all steps."""
-    columns = dict(zip(real, values.T, strict=True))
-    return {
-        name: columns[name.rpartition(".")[2]].expand(depths(learner)[-1], -1) for name, _ in learner.named_parameters()
-    }
+) -> dict[str, Float[Tensor, "*steps several"]]:
+    """A column for each of a learner's parameters; the same for all steps of a descent whose steps may differ."""
+    columns, steps = dict(zip(real, values.T, strict=True)), depths(learner)[-1]
+    named = {name: columns[name.rpartition(".")[2]] for name, _ in learner.named_parameters()}
+    return {name: one.expand(steps, -1) for name, one in named.items()} if steps else named
 
 
 def _best(candidate: Candidate, counts: Mapping[str, int], real: Mapping[str, Range], residuals: _Residuals) -> Fit:
@@ -247,7 +246,7 @@ class _Single:
     """Parameters in coordinates that are even along their ranges."""
 
     def __init__(self, candidate: Candidate, near: Fit, real: Mapping[str, Range]) -> None:
-        self.candidate, self.parameters, self.real = candidate, near.parameters, real
+        self.near, self.candidate, self.parameters, self.real = near, candidate, near.parameters, real
         logs = [one.scale == "log" for one in real.values()]
         self.into = [np.log if log else float for log in logs]
         self.out = [np.exp if log else float for log in logs]
@@ -350,9 +349,25 @@ def _by_differences(
 
 def _descended(space: Any, residuals: _Residuals) -> Fit:
     function, derivatives = space.functions(residuals)
+    if isinstance(space, _Single) and isinstance(space.near.learner, LabelCopying):  # which changes in jumps
+        return _zoomed(space, function)
     found = optimize.least_squares(
         function, space.start(), derivatives, bounds=space.bounds, x_scale="jac",
         xtol=1e-12, ftol=_GAIN, gtol=1e-15, max_nfev=MOST_STEPS,
     )  # fmt: skip
     parameters, learner = space.at(found.x)
     return Fit(parameters, learner, 2 * float(found.cost))
+
+
+def _zoomed(space: _Single, function: Callable) -> Fit:
+    """The lowest point of ever finer grids, a parameter at a time; the middle one of those that are as low."""
+    point, (low, high) = np.array(space.start()), map(np.array, space.bounds)
+    for zoom in range(_ZOOMS):
+        for index, width in enumerate((high - low) / _POINTS[1] / 4**zoom):
+            tried = np.repeat(point[None], 17, 0)
+            tried[:, index] = np.clip(point[index] + np.linspace(-width, width, 17), low[index], high[index])
+            losses = np.array([np.square(function(one)).sum() for one in tried])
+            lowest = np.flatnonzero(losses == losses.min())
+            point, loss = tried[lowest[len(lowest) // 2]], float(losses.min())
+    parameters, learner = space.at(point)
+    return Fit(parameters, learner, loss)

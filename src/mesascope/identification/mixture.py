@@ -134,20 +134,17 @@ def _tested(parts: Sequence[_Member], alone: _Member, seen: Seen) -> Mixture | N
     tested = [member for one in (alone, *parts) if (member := _member(one.candidate, one.fit, tasks))]
     if len(tested) <= len(parts):
         return None
-    variance, noise = variances(tasks, answer), seen.noise[OWN] * seen.size[OWN]
-    farthest = FARTHEST * float(variance.mean())
     nearest, mixed = (
-        (left.square().mean((-2, -1)) - noise).clamp_max(farthest)
+        (left.square().mean((-2, -1)) / seen.size[OWN]).clamp_max(FARTHEST) - seen.noise[OWN]
         for left in (answer - tested[0].said, _residuals(tested[1:], answer) @ weights)
     )
-    variance = variance.clamp_max(farthest)
     return Mixture(
         tuple(
             Part(one.name, one.family, fit.parameters, Measurement(float(weight), float(error), n))
             for (one, fit, _), weight, error in zip(parts, weights, errors, strict=True)
         ),
-        Measurement.ratio(mixed, variance),
-        Measurement.ratio(nearest - mixed, variance),
+        Measurement.of(mixed),
+        Measurement.of(nearest - mixed),
     )
 
 

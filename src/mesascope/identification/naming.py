@@ -9,12 +9,13 @@ from typing import Any, Literal, NamedTuple, overload
 
 import torch
 
+from mesascope.adapters.estimators import SklearnLearner
 from mesascope.adapters.text import TextLearner
 from mesascope.errors import refuse, require_count, require_number
 from mesascope.identification.answer import Identification, like
 from mesascope.identification.behaviour import Behaviour, asked_for_behaviour, behaviour_of, controls, untrained
 from mesascope.identification.candidate import Candidate, require_candidates
-from mesascope.identification.catalogue import candidates as catalogue
+from mesascope.identification.catalogue import Catalogue, candidates as catalogue
 from mesascope.identification.comparing import Compared, Levels, compared, comparing, in_order, shares, told_by_draws
 from mesascope.identification.conditions import OWN, SHUFFLED, battery
 from mesascope.identification.estimating import Estimate, estimated
@@ -22,6 +23,7 @@ from mesascope.identification.likeness import Likeness, apart, likeness
 from mesascope.identification.mixture import mixture
 from mesascope.identification.seen import LEAST, Seen, placed
 from mesascope.identification.verdict import EXACT
+from mesascope.identification.wrapped import FORMS, wrapped
 from mesascope.lenses.needs import require_access
 from mesascope.measurement import Measurement
 from mesascope.progress import tell, tracked
@@ -35,6 +37,8 @@ __all__ = ["TRIED", "affordable", "identified", "identify"]
 _TASKS = 100
 # Answers to each condition's tasks: to fit, to test, and to see how answers differ from call to call.
 _PARTS = 3
+# Predictions asked of an estimator of scikit-learn, which fits each of them anew.
+_OF_ESTIMATORS = 1_200
 # Tasks that behaviour is measured on, and the share of a budget that it may take.
 _WATCHED, _SHARE = 32, 4
 # Predictions that show in which precision a learner computes, and if torch can differentiate it.
@@ -87,9 +91,11 @@ def identify(
     well enough. *None of the candidates* is an answer too.
 
     Args:
-        candidates: what the learner may run; the whole catalogue if None. Costly candidates are tried only if the
+        candidates: what the learner may run; the whole catalogue if None. A `Catalogue` is also tried clipped and
+            copying labels, where the learner's answers show that. Costly candidates are tried only as long as the
             learner runs no other.
-        budget: largest number of predictions to ask the learner for; 100 tasks for each condition and part if None.
+        budget: largest number of predictions to ask the learner for; if None, 100 tasks for each condition and part,
+            and 1,200 predictions of an estimator of scikit-learn.
         seed: of the tasks.
         tolerance: largest squared difference of an approximation, over the variance of predictions.
         level: largest probability that the learner's own algorithm is ruled out, and that any other is named.
@@ -112,7 +118,10 @@ def identify(
     seed = require_count("seed", seed, least=0)
     for argument, value in (("tolerance", tolerance), ("level", level)):
         require_number(argument, value, above=0, most=1)
-    chosen = require_candidates(catalogue(family) if candidates is None else candidates)
+    whole = catalogue(family) if candidates is None else candidates
+    chosen, forms = require_candidates(whole), len(FORMS) if isinstance(whole, Catalogue) else 0
+    if budget is None and isinstance(learner, SklearnLearner):
+        budget = _OF_ESTIMATORS
     size = battery(family, 1, 0, "size")
     watching = asked_for_behaviour(size[OWN])
     few = _watched(watching, budget)
@@ -122,7 +131,8 @@ def identify(
         return estimated(own, family, chosen, TRIED + few * watching + count * queries(size), name, seed)
     counts = {"fit": count, "test": count} | ({"watch": few} if few else {})
     tasks = {part: battery(family, number, seed, part) for part, number in counts.items()}
-    found = identified(learner, own, chosen, tasks, name, seed, Levels(tolerance, level, level / len(chosen)))
+    levels = Levels(tolerance, level, level / (len(chosen) * (1 + forms)))
+    found = identified(learner, own, chosen, tasks, name, seed, levels, in_forms=bool(forms))
     if few:
         return found
     why = f"the budget leaves fewer than {LEAST} tasks for them"
@@ -138,15 +148,17 @@ def identified(
     seed: int,
     levels: Levels,
     most: int | None = None,
+    in_forms: bool = False,
 ) -> Identification:
     """The answer from tasks to fit on, to test on and, where there are any, to watch the learner's behaviour on.
 
     Args:
         own: the learner, on its device.
         most: members of each family that are compared to the end, the nearest on a first look; all if None.
+        in_forms: whether the nearest candidates are tried clipped and copying labels, too.
     """
     seen = Seen(own, tasks, seed)
-    found = in_order(_all(chosen, seen, levels, name, most), levels.tolerance)
+    found = in_order(_all(chosen, seen, levels, name, most, in_forms), levels.tolerance)
     first, *others = found
     near = [first, *(one for one in others if not one.candidate.costly)][:_NEAREST]
     nearest = {one.row.candidate: one.fitted.learner for one in near}
@@ -157,7 +169,7 @@ def identified(
         few = LEAST if first.candidate.costly else len(tasks["watch"][OWN].xq)
         watch = {one: episode.part(0, few) for one, episode in tasks["watch"].items()}
         watched = _watch(learner, own, name, nearest, watch, seen.dtype, seed)
-    families = shares(found, seen)
+    families = shares(found)
     by_name = {one.row.candidate: one for one in found if not one.candidate.most_tasks}
     costly = {one.name for one in chosen} - {one.row.candidate for one in found} if most is None else ()
     unmeasured = dict.fromkeys(costly, f"costly, and the learner runs {first.row.candidate}")
@@ -181,8 +193,10 @@ def identified(
     )
 
 
-def _all(chosen: Sequence[Candidate], seen: Seen, levels: Levels, name: str, most: int | None) -> list[Compared]:
-    """Candidates compared, the costly ones only if the learner runs none of the others.
+def _all(
+    chosen: Sequence[Candidate], seen: Seen, levels: Levels, name: str, most: int | None, in_forms: bool
+) -> list[Compared]:
+    """Candidates compared, those in other forms and the costly ones only if the learner runs none of the others.
 
     The nearest families are told after some seconds, as soon as all but the costly ones had a first look.
     """
@@ -194,10 +208,14 @@ def _all(chosen: Sequence[Candidate], seen: Seen, levels: Levels, name: str, mos
     for one in tracked(_nearest(cheap, looks, most, levels.tolerance), "candidates"):
         if not told and monotonic() - begun > _SOON:
             told = True
-            tell(f"a first look: {like(name, shares([*looks.values()], seen))}")
+            tell(f"a first look: {like(name, shares([*looks.values()]))}")
         found.append(next(comparisons[one.name], looks[one.name]))
-    if not any(one.row.within(EXACT) for one in found):
-        found += [compared(one, seen, levels) for one in tracked(costly, "costly candidates")]
+    if in_forms and not any(one.row.within(EXACT) for one in found):
+        found += [compared(one, seen, levels) for one in wrapped(found, seen)]
+    for one in tracked(costly, "costly candidates, as the learner runs no other"):
+        if any(one.row.within(EXACT) for one in found):
+            break
+        found.append(compared(one, seen, levels))
     return told_by_draws(found, seen, levels)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,7 @@ def concluded(run: Run) -> Verdicts:
     records = claims(found)
     draw_figures(run, figures(found), {"answer": found})
     run.save_claims(records)
-    write_report(run, found.tables())
+    write_report(run, found.tables(), found=found.sentences)
     return records
 
 
@@ -66,7 +66,11 @@ def figures(found: Identification | Course) -> list[Figure]:
     """Figures of an answer, without those of measurements that there are none of."""
     if isinstance(found, Course):
         return figures_along(found)
-    missing = {"lengths": not _by_length({"answer": found}), "filter": not found.behaviour}
+    behaviours = found.behaviour.values()
+    missing = {
+        "lengths": not _by_length({"answer": found}), "filter": not behaviours,
+        "weights": not any(one.positions for one in behaviours),
+    }  # fmt: skip
     return [figure for figure in FIGURES if not missing.get(figure.name)]
 
 
@@ -159,6 +163,23 @@ def _filters(r: Any) -> list[Line]:
     ]  # fmt: skip
 
 
+def _weights(kind: str) -> Callable[[Any], list[Line]]:
+    """Weights of pairs in the order of ``kind``, ``positions`` or ``ranks``, of the learner and the candidate."""
+
+    def lines(r: Any) -> list[Line]:
+        drawn = zip(r["answer"].behaviour.items(), ("trained", "gd"), ("o", "-"), strict=True)
+        return [
+            Line(
+                list(range(1, len(shares) + 1)), [100 * one.value for one in shares], role, name, marks=marks,
+                error=[100 * one.stderr for one in shares] if role == "trained" else None,
+            )
+            for (name, seen), role, marks in drawn
+            if (shares := getattr(seen, kind))
+        ]  # fmt: skip
+
+    return lines
+
+
 FIGURES = (
     Figure(
         "conditions", "Squared differences of predictions from the nearest candidates under each condition, less the "
@@ -174,6 +195,12 @@ FIGURES = (
     Figure(
         "filter", "What predictions multiply the directions of X^T X / n by, by eigenvalue: of the learner, with "
         "standard errors, and of the nearest candidate.", (Lines("", "eigenvalue", "filter", _filters),), size=(6, 3.2),
+    ),
+    Figure(
+        "weights", "Share of each pair of the context in the weights that predictions give to labels, by its place and "
+        "by its distance from the query: of the learner, with standard errors, and of the nearest candidate.",
+        (Lines("", "place", "weight, %", _weights("positions")), Lines("", "rank of distance", "", _weights("ranks"))),
+        size=(9, 3.2),
     ),
     Figure(
         "confusion", "Lower bounds of the differences of the nearest candidates, each from each, at the learner's "

@@ -7,6 +7,7 @@ from .baselines import (
 )
 from .bayes import BayesPool as BayesPool
 from .centred import Centred as Centred, WithIntercept as WithIntercept
+from .delta import DeltaRule as DeltaRule, Titans as Titans
 from .descent import GradientDescent as GradientDescent, GradientDescentPlusPlus as GradientDescentPlusPlus
 from .kernels import (
     KERNELS as KERNELS,
@@ -21,6 +22,7 @@ from .least_squares import (
     LeastSquares as LeastSquares,
     PrincipalComponents as PrincipalComponents,
 )
+from .momentum import Momentum as Momentum, Muon as Muon, NormalisedDescent as NormalisedDescent
 from .ranges import Range as Range
 from .second_order import Newton as Newton, PreconditionedGradientDescent as PreconditionedGradientDescent
 from .sequences import (
@@ -43,6 +45,7 @@ from .spectra import (
 from .summed import Summed as Summed
 from .transformed import (
     Clipped as Clipped,
+    LabelCopying as LabelCopying,
     OnFeatures as OnFeatures,
     Standardised as Standardised,
     squares as squares,

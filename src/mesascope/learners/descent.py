@@ -19,6 +19,7 @@ __all__ = [
     "GradientDescentPlusPlus",
     "Rows",
     "filters",
+    "one_size",
     "require_precision",
     "size_at",
     "step_sizes",
@@ -175,6 +176,11 @@ def step_sizes(name: str, value: float | Sequence[float], steps: int) -> nn.Para
     if not torch.isfinite(sizes).all():
         refuse(name, "be finite", value, "pass finite step sizes")
     return nn.Parameter(sizes)
+
+
+def one_size(name: str, value: float) -> nn.Parameter:
+    """A float64 parameter of one number."""
+    return nn.Parameter(torch.tensor(require_number(name, value), dtype=torch.float64))
 
 
 def tensor_of(name: str, value: Tensor | Rows, axes: str, shape: tuple[int, ...] | None = None) -> Tensor:

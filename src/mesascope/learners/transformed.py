@@ -12,7 +12,7 @@ from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
 
-__all__ = ["Around", "Clipped", "OnFeatures", "Standardised", "squares"]
+__all__ = ["Around", "Clipped", "LabelCopying", "OnFeatures", "Standardised", "squares"]
 
 
 class Around(nn.Module):
@@ -50,6 +50,20 @@ class Clipped(Around):
             return self.learner(context, xq)
         low, high = context.y.aminmax(dim=-2, keepdim=True)
         return torch.minimum(torch.maximum(self.learner(context, xq), low), high)
+
+
+@register("learner", "label-copying", free={})
+class LabelCopying(Around):
+    """The target of the context that is nearest to the prediction of ``learner``: the first of those equally near."""
+
+    def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
+        check_inputs(context, xq)
+        predicted = self.learner(context, xq)
+        if not context.y.shape[-2]:
+            return predicted
+        far = (predicted[..., None, :] - context.y[..., None, :, :]).square().sum(-1)
+        labels = context.y.expand(*far.shape[:-2], *context.y.shape[-2:])
+        return torch.take_along_dim(labels, far.argmin(-1, keepdim=True), -2)
 
 
 @register("learner", "on-features", free={})

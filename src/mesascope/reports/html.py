@@ -50,23 +50,26 @@ dt { font-weight: 600; float: left; clear: left; margin-right: .5rem; } dd { mar
 _APART = {"schema", "settings", "question", "source", "deviations", "hash", "kind", "study", "preset", "command"}
 
 
-def write_report(run: Run, tables: Mapping[str, Table] | None = None, method: str = "") -> Path:
+def write_report(
+    run: Run, tables: Mapping[str, Table] | None = None, method: str = "", found: Sequence[str] = ()
+) -> Path:
     """Write report.html from a run's folder, and ``tables`` by title; an unfinished run says so.
 
     Args:
         method: tasks and networks of a study, in a sentence or two.
+        found: what the page begins with, in sentences; a summary of the claims if empty.
     """
     config, claims = run.config, run.claims
-    question, found = config.get("question", ""), _sentences([claim["sentence"] for claim in claims])
+    question = config.get("question", "")
     title = question or f"{config['kind']} ({config['id'][:8]})"
     if config["kind"] == "study":
-        title, found = f"{config['study']} ({config['preset']})", _found(claims)
+        title = f"{config['study']} ({config['preset']})"
     body = "\n".join([
         f"<h1>{escape(title)}</h1>",
         f'<p class="question">{escape(question)}</p>' if question != title else "",
         f'<p class="muted">{escape(config.get("source", ""))}</p>',
         f"<p>{escape(method)}</p>" if method else "",
-        found if claims else "<p>This run has not finished: continue it with --resume.</p>",
+        _sentences(found) or _found(claims) or "<p>This run has not finished: continue it with --resume.</p>",
         _deviations(config.get("deviations", [])),
         *(_figure(run, name, caption, claims) for name, caption in run.captions.items()),
         _others([claim for claim in claims if claim.get("figure", "") not in run.captions]),
@@ -93,7 +96,8 @@ def _found(claims: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _sentences(sentences: Sequence[str]) -> str:
-    return f'<div class="found">{"".join(f"<p>{escape(sentence)}</p>" for sentence in sentences)}</div>'
+    said = "".join(f"<p>{escape(one)}</p>" for one in sentences if one)
+    return f'<div class="found">{said}</div>' if said else ""
 
 
 def _deviations(sentences: Sequence[str]) -> str:

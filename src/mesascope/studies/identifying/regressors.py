@@ -9,7 +9,7 @@ import numpy as np
 if TYPE_CHECKING:
     from mesascope.tasks import Episode
 
-__all__ = ["COUNTS", "LABELS", "MODEL", "PAIRS", "SLOW", "errors_by_pairs", "errors_with_all"]
+__all__ = ["COUNTS", "LABELS", "MODEL", "PAIRS", "SLOW", "errors_by_pairs", "errors_with_all", "references"]
 
 # Of a whole context.
 PAIRS = 20
@@ -27,7 +27,7 @@ LABELS = {
 SLOW = {"forest": "random forest", "boosting": "gradient boosting", "svr": "SVR"}
 
 
-def _references() -> dict[str, Any]:
+def references() -> dict[str, Any]:
     """Regressors that take a batch of tasks; ridge regression has the family's own ratio of noise to weights."""
     from mesascope import learners
     from mesascope.studies.identifying.regression_text import family
@@ -74,7 +74,7 @@ def errors_by_pairs(model: Any, exact: Episode, read: Episode) -> dict[str, np.n
     """Errors ``(numbers of pairs, tasks)`` of each regressor on the numbers that a model reads, and the labels."""
     from mesascope.tasks import Context
 
-    known, rows = _references(), []
+    known, rows = references(), []
     for count in COUNTS:
         first, whole = (Context(x[:, :count], y[:, :count]) for x, y in (read.context, exact.context))
         row = {name: _error(one, first, read.xq, exact.yq) for name, one in {MODEL: model, **known}.items()}

@@ -1,0 +1,63 @@
+"""Candidates whose predictions are bound to a context's labels: clipped to their range, or copied from them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from torch import nn
+
+from mesascope.identification.candidate import Candidate
+from mesascope.identification.comparing import Compared
+from mesascope.identification.seen import Seen
+from mesascope.learners import Clipped, LabelCopying
+from mesascope.tasks import Learner
+
+__all__ = ["FORMS", "wrapped"]
+
+# A candidate is compared as it is and in these forms.
+FORMS = {"clipped": Clipped, "label-copying": LabelCopying}
+# Candidates that are wrapped, beside the nearest of each family.
+_NEAREST = 8
+# Share of answers at an end of the labels' range, under any condition, by which a learner clips.
+_ENDS = 0.01
+# Rounding of single precision, over the largest label.
+_ROUNDING = 1e-6
+
+
+def wrapped(found: Sequence[Compared], seen: Seen) -> list[Candidate]:
+    """Nearest candidates in each form that the learner's answers show; mostly none.
+
+    A learner copies labels if all its answers are labels of their context. It clips if all lie in the range of the
+    labels, and some at its ends.
+    """
+    nearest = sorted(found, key=lambda one: one.row.own_difference.mean.value)
+    plain = [one.candidate for one in nearest if isinstance(one.own.learner, nn.Module) and not one.candidate.own_sizes]
+    first = {one.family: one for one in reversed(plain)}
+    inner = {one.name: one for one in (*plain[:_NEAREST], *first.values())}.values()
+    return [_in_form(form, one) for form in _forms(seen) for one in inner]
+
+
+def _forms(seen: Seen) -> Iterator[str]:
+    copies, inside, ends = [], [], []
+    for name, answer in seen.test.items():
+        labels = seen.tasks["test"][name].context.y[:, None]
+        slack = seen.resolution / 2 + _ROUNDING * labels.abs().amax()
+        low, high = labels.aminmax(dim=-2)
+        copies.append(bool(((answer[:, :, None] - labels).abs() <= slack).all(-1).any(-1).all()))
+        inside.append(bool(((answer >= low - slack) & (answer <= high + slack)).all()))
+        ends.append(float(((answer - low).abs() <= slack).logical_or((answer - high).abs() <= slack).double().mean()))
+    if all(copies):
+        yield "label-copying"
+    elif all(inside) and max(ends) >= _ENDS:
+        yield "clipped"
+
+
+def _in_form(form: str, candidate: Candidate) -> Candidate:
+    def build(**own: Any) -> Learner:
+        learner = candidate.build(**own)
+        assert isinstance(learner, nn.Module)
+        return FORMS[form](learner)
+
+    return dataclasses.replace(candidate, name=f"{form} {candidate.name}", build=build, formula=None)

