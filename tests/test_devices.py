@@ -13,7 +13,7 @@ from torch import nn
 from mesascope.adapters import NumberWords, from_language_model, from_numpy, from_sklearn, from_text
 from mesascope.constructions import mesa_gradient_descent
 from mesascope.errors import ArgumentError
-from mesascope.identification import CONDITIONS, behaviour_of, identify
+from mesascope.identification import CONDITIONS, behaviour_of, candidates, identify
 from mesascope.language import head_scores, inspected, layered, next_token_loss
 from mesascope.language.sampling import next_tokens
 from mesascope.learners import GradientDescent, LeastSquares, tune
@@ -148,8 +148,19 @@ def test_what_draws_tasks_of_its_own_draws_them_there():
             device=DEVICE)  # fmt: skip
     sweep({"net": net, "gd": gd}, FAMILY, {"noise": [0.0, 1.0]}, tasks=10, device=DEVICE)
     require_there(tune(gd, FAMILY, tasks=20).learner.eta)
+
+
+def test_a_learner_is_identified_where_its_weights_are_or_where_it_is_told_to_compute():
+    few = [one for one in candidates(sklearn=False) if one.name in ("mean", "zero")]
+    net = InContextRegressorConfig(TransformerConfig(4, init_scale=0.5)).build(stream(0, "init"))
+    expected = identify(net, FAMILY, few, 700).to_dict()
+    there(net)
+    for device in (None, DEVICE):
+        assert identify(net, FAMILY, few, 700, device=device).to_dict() == expected
     with pytest.raises(ArgumentError, match="must be on the device of the network"):
-        identify(net, FAMILY, budget=300)
+        identify(net, FAMILY, few, device="cpu")
+    with pytest.raises(ArgumentError, match="device must be one that torch can use here, but is 'nowhere'"):
+        identify(net, FAMILY, few, device="nowhere")
 
 
 def test_behaviour_is_measured_as_on_the_cpu():

@@ -30,7 +30,7 @@ _RISE, _LEAST = 0.15, 0.02
 # Smallest number that is divided by.
 _TINY = 1e-150
 # Rounds in which parameters are fitted in turns, and the share of its loss by which each lowers it, or is the last.
-_ROUNDS, _GAIN = 5, 0.1
+_ROUNDS, _GAIN = 20, 0.01
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,8 @@ class Part:
     """A candidate in a mixture.
 
     Args:
-        weight: of its predictions. The standard error is a jackknife's, over tasks, at these ``parameters``.
+        weight: of its predictions. The standard error is a jackknife's over tasks, for these ``parameters``: it is too
+            small where parameters do what weights do, such as a ridge.
     """
 
     candidate: str
@@ -109,11 +110,11 @@ def _member(candidate: Candidate, fit: Fit, tasks: Episode) -> _Member | None:
 def _refitted(parts: Sequence[_Member], tasks: Episode, answer: Tensor) -> list[_Member]:
     """Parts whose parameters are fitted, in turns, to what the others leave."""
     parts, last = [*parts], math.inf
-    for turn in range(_ROUNDS):
+    for _ in range(_ROUNDS):
         for index, (candidate, fit, said) in enumerate(parts):
             weights, left, _ = _mixed(parts, answer)
             if candidate.free and weights[index] > _LEAST:
-                (fit, *_) = fits(candidate, {OWN: tasks}, {OWN: said + left / weights[index]}, [fit], anew=not turn)
+                (fit, *_) = fits(candidate, {OWN: tasks}, {OWN: said + left / weights[index]}, [fit])
                 parts[index] = _member(candidate, fit, tasks) or parts[index]
         weights, _, loss = _mixed(parts, answer)
         parts = [part for part, weight in zip(parts, weights, strict=True) if weight > _LEAST]

@@ -134,7 +134,7 @@ def identify(
     levels = Levels(tolerance, level, level / (len(chosen) * (1 + forms)))
     found = identified(learner, own, chosen, tasks, name, seed, levels, in_forms=bool(forms))
     if few:
-        return dataclasses.replace(found, asked=found.asked + few * watching)
+        return found
     why = f"the budget leaves fewer than {LEAST} tasks for them"
     return dataclasses.replace(found, unmeasured={**found.unmeasured, **dict.fromkeys(("behaviour", "controls"), why)})
 
@@ -164,7 +164,7 @@ def identified(
     nearest = {one.row.candidate: one.fitted.learner for one in near}
     kept = first.candidate.most_tasks or len(seen.test[OWN])
     apart_on = {one: seen.tasks["test"][one].part(0, kept) for one in seen.test}
-    watched = _Watched()
+    watched, few = _Watched(), 0
     if "watch" in tasks:
         few = LEAST if first.candidate.costly else len(tasks["watch"][OWN].xq)
         watch = {one: episode.part(0, few) for one, episode in tasks["watch"].items()}
@@ -184,7 +184,7 @@ def identified(
         pairs={one: seen.tasks["test"][one].context.x.shape[-2] for one in seen.test},
         level=levels.out,
         tolerance=levels.tolerance,
-        asked=TRIED + seen.asked,
+        asked=TRIED + seen.asked + few * asked_for_behaviour(tasks["fit"][OWN].part(0, 1)),
         behaviour=watched.behaviour,
         controls=watched.controls,
         likenesses=watched.likenesses,
@@ -198,26 +198,17 @@ def _all(
 ) -> list[Compared]:
     """Candidates compared, those in other forms and the costly ones only if the learner runs none of the others.
 
-    The nearest families are told after some seconds, as soon as each family had a first look.
+    The nearest families are told after some seconds, as soon as all but the costly ones had a first look.
     """
     begun, told = monotonic(), most is not None
     cheap, costly = ([one for one in chosen if one.costly == which] for which in (False, True))
     comparisons = {one.name: comparing(one, seen, levels) for one in cheap}
-    looks: dict[str, Compared] = {}
-    found: list[Compared] = []
-
-    def tell_soon() -> None:
-        nonlocal told
+    looks = {one.name: next(comparisons[one.name]) for one in tracked(cheap, "candidates, a first look")}
+    found = []
+    for one in tracked(_nearest(cheap, looks, most, levels.tolerance), "candidates"):
         if not told and monotonic() - begun > _SOON:
             told = True
             tell(f"a first look: {like(name, shares([*looks.values()]))}")
-
-    for one in tracked(sorted(cheap, key=lambda one: one.own_sizes), "candidates, a first look"):
-        if one.own_sizes:  # which take longer, and others of their family are known
-            tell_soon()
-        looks[one.name] = next(comparisons[one.name])
-    for one in tracked(_nearest(cheap, looks, most, levels.tolerance), "candidates"):
-        tell_soon()
         found.append(next(comparisons[one.name], looks[one.name]))
     if in_forms and not any(one.row.within(EXACT) for one in found):
         found += [compared(one, seen, levels) for one in wrapped(found, seen)]

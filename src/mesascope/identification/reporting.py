@@ -86,6 +86,7 @@ def page(found: Identification | Course, path: str | Path) -> Path:
 
 def claims(found: Identification | Course) -> Verdicts:
     """The answer as the record of a claim: the difference of the nearest candidate, and its bound; the last answer."""
+    figure = "families" if isinstance(found, Course) else "conditions"
     found = found.answers[-1] if isinstance(found, Course) else found
     standing = found.standing
     nearest = found.rows[0]
@@ -115,7 +116,7 @@ def claims(found: Identification | Course) -> Verdicts:
         "reported": None,
         "verdict": "undecided" if standing.undecided and not standing.names else "holds",
         "reason": "",
-        "figure": "conditions",
+        "figure": figure,
     }
     return Verdicts([record])
 
