@@ -40,7 +40,7 @@ def mixed(*parts, noise=0.0):
 def nearest_mixture(learner):
     seen = Seen(learner, {part: battery(FAMILY, 60, 0, part) for part in ("fit", "test")}, 0)
     looks = {one.name: next(comparing(one, seen, Levels(0.01, 0.01, 0.001))) for one in FEW}
-    return mixture([looks[one.candidate] for one in shares([*looks.values()], seen)], seen)
+    return mixture([looks[one.candidate] for one in shares([*looks.values()])], seen)
 
 
 @pytest.mark.parametrize(

@@ -5,50 +5,28 @@ Each has its truth: the candidate that it equals, or None if no candidate does.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import functools
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from scipy import interpolate, optimize
-from sklearn import (
-    compose,
-    cross_decomposition,
-    decomposition,
-    dummy,
-    ensemble,
-    gaussian_process,
-    kernel_approximation,
-    kernel_ridge,
-    linear_model,
-    neighbors,
-    pipeline,
-    preprocessing,
-    svm,
-    tree,
-)
 
-from mesascope.adapters import NumberWords, from_language_model, from_numpy, from_sklearn
-from mesascope.constructions import gradient_descent
-from mesascope.nets import (
-    AttentionConfig,
-    CausalTransformerConfig,
-    InContextRegressorConfig,
-    LanguageModelConfig,
-    TransformerConfig,
-)
-from mesascope.streams import stream
-from mesascope.tasks import LinearRegression
-from mesascope.training import Training, train
+if TYPE_CHECKING:
+    from mesascope.tasks import LinearRegression
 
-__all__ = ["ALIENS", "alien"]
+__all__ = ["alien", "aliens"]
 
 Array = np.ndarray
+# What makes a learner, and the candidate that it equals, by name.
+Aliens = Mapping[str, tuple[Any, str | None]]
 
 
 def alien(name: str, family: LinearRegression) -> tuple[Any, str | None]:
     """The learner of a name, and the candidate that it equals."""
-    made, truth = ALIENS[name]
+    from mesascope.adapters import from_numpy, from_sklearn
+
+    made, truth = aliens()[name]
     if name.startswith(("NumPy", "SciPy")):
         return from_numpy(made), truth
     if name.startswith("scikit-learn"):
@@ -147,21 +125,16 @@ def _one_feature(x: Array, y: Array, xq: Array) -> Array:
     return _ridge(x[:, [index]], y, xq[:, [index]], 1e-9)
 
 
-def _pipe(*steps: Any) -> Any:
-    return pipeline.make_pipeline(*steps)
-
-
-def _process(kernel: Any) -> Any:
-    """A Gaussian process whose kernel stays as it is."""
-    settings: dict[str, Any] = {"alpha": 0.1, "optimizer": None}
-    return gaussian_process.GaussianProcessRegressor(kernel, **settings)
-
-
-def _kernel_ridge(**settings: Any) -> Any:
-    return kernel_ridge.KernelRidge(**{"alpha": 0.3, "gamma": 0.5, **settings})
+@functools.cache
+def aliens() -> Aliens:
+    """All of them, by name."""
+    return {**_OF_ARRAYS, **_of_sklearn(), **_NETWORKS}
 
 
 def _trained(family: LinearRegression, attention: str, layers: int = 1) -> Any:
+    from mesascope.nets import InContextRegressorConfig, TransformerConfig
+    from mesascope.training import Training, train
+
     config = InContextRegressorConfig(TransformerConfig(family.d_in + 1, layers, attention=attention))
     plan = Training(steps=600, batch=256, learning_rate=1e-2, decay_from=0.3)
     return train(config.build, family, plan)[0]
@@ -169,6 +142,11 @@ def _trained(family: LinearRegression, attention: str, layers: int = 1) -> Any:
 
 def _perturbed(family: LinearRegression) -> Any:
     """A construction of two steps of gradient descent whose weights are 30 % off."""
+    import torch
+
+    from mesascope.constructions import gradient_descent
+    from mesascope.streams import stream
+
     network, draw = gradient_descent(family.d_in, 1, 0.8, family.n_context, 2).network, stream(0, "perturbed")
     with torch.no_grad():
         for weight in network.parameters():
@@ -176,13 +154,25 @@ def _perturbed(family: LinearRegression) -> Any:
     return network
 
 
+def _untrained(family: LinearRegression, attention: str, layers: int = 1) -> Any:
+    from mesascope.nets import InContextRegressorConfig, TransformerConfig
+    from mesascope.streams import stream
+
+    config = InContextRegressorConfig(TransformerConfig(family.d_in + 1, layers, attention=attention))
+    return config.build(stream(0, "init"))
+
+
 def _language_model(family: LinearRegression) -> Any:
+    from mesascope.adapters import NumberWords, from_language_model
+    from mesascope.nets import AttentionConfig, CausalTransformerConfig, LanguageModelConfig
+    from mesascope.streams import stream
+
     words, transformer = NumberWords(), CausalTransformerConfig(AttentionConfig(16, 2), 1, "softmax")
     model = LanguageModelConfig(transformer, len(words), 400).build(stream(0, "init"))
     return from_language_model(model, words, "mean")
 
 
-ALIENS: dict[str, tuple[Any, str | None]] = {
+_OF_ARRAYS: Aliens = {
     "NumPy local linear regression": (_locally, None),
     "NumPy trimmed mean": (lambda x, y, xq: np.full((len(xq), 1), np.sort(y[:, 0])[1:-1].mean()), None),
     "NumPy median of neighbours": (lambda x, y, xq: np.median(_nearest(x, y, xq), 1)[:, None], None),
@@ -227,62 +217,96 @@ ALIENS: dict[str, tuple[Any, str | None]] = {
         lambda x, y, xq: interpolate.RBFInterpolator(
             x, y, smoothing=0.3, kernel="gaussian", epsilon=1.0, degree=-1)(xq), "gaussian kernel-ridge"),
     "SciPy non-negative least squares": (lambda x, y, xq: (xq @ optimize.nnls(x, y[:, 0])[0])[:, None], None),
-    "scikit-learn LinearRegression": (linear_model.LinearRegression(), "least-squares with-intercept"),
-    "scikit-learn Ridge": (linear_model.Ridge(0.5), "ridge with-intercept"),
-    "scikit-learn Lasso": (linear_model.Lasso(0.1, tol=1e-9), "lasso with-intercept"),
-    "scikit-learn ElasticNet": (linear_model.ElasticNet(0.1, tol=1e-9), "elastic-net with-intercept"),
-    "scikit-learn linear features": (
-        _pipe(preprocessing.PolynomialFeatures(1), linear_model.LinearRegression()), "least-squares with-intercept"),
-    "scikit-learn PLS of 1": (cross_decomposition.PLSRegression(1), "partial least-squares"),
-    "scikit-learn PCR": (
-        _pipe(decomposition.PCA(2), linear_model.LinearRegression()), "principal-components regression"),
-    "scikit-learn Lars": (linear_model.Lars(), None),  # least squares in all but one task of a hundred, of four inputs
-    "scikit-learn standardised ridge": (
-        _pipe(preprocessing.StandardScaler(), linear_model.Ridge(1.0)), "standardised ridge with-intercept"),
-    "scikit-learn ridge on squares": (
-        _pipe(preprocessing.PolynomialFeatures(2), linear_model.Ridge(1.0)), "ridge on squares"),
-    "scikit-learn neighbours by distance": (
-        neighbors.KNeighborsRegressor(3, weights="distance"), "nearest-neighbours by distance"),
-    "scikit-learn Manhattan neighbours": (neighbors.KNeighborsRegressor(2, p=1), "manhattan nearest-neighbours"),
-    "scikit-learn cubic kernel": (
-        _kernel_ridge(kernel="poly"), "cubic kernel-ridge"),
-    "scikit-learn Laplacian kernel": (
-        _kernel_ridge(kernel="laplacian"), "manhattan kernel-ridge"),
-    "scikit-learn Gaussian process": (
-        _process(gaussian_process.kernels.RBF(1.0)), "gaussian kernel-ridge"),
-    "scikit-learn mean": (dummy.DummyRegressor(), "mean"),
-    "scikit-learn boosting of large leaves": (
-        ensemble.HistGradientBoostingRegressor(max_iter=5, min_samples_leaf=20), "mean"),
-    "scikit-learn median": (dummy.DummyRegressor(strategy="median"), None),
-    "scikit-learn histogram boosting": (ensemble.HistGradientBoostingRegressor(max_iter=5, min_samples_leaf=2), None),
-    "scikit-learn extra tree": (tree.ExtraTreeRegressor(random_state=0), None),
-    "scikit-learn bagged ridge": (ensemble.BaggingRegressor(linear_model.Ridge(), 3, random_state=0), None),
-    "scikit-learn vote": (
-        ensemble.VotingRegressor([("a", linear_model.Ridge()), ("b", tree.DecisionTreeRegressor(max_depth=2))]), None),
-    "scikit-learn cubed lasso": (
-        compose.TransformedTargetRegressor(linear_model.Lasso(0.1), func=np.cbrt, inverse_func=lambda v: v**3), None),
-    "scikit-learn TheilSen": (linear_model.TheilSenRegressor(random_state=0, max_subpopulation=50), None),
-    "scikit-learn ARD": (linear_model.ARDRegression(), None),
-    "scikit-learn cross-validated ridge": (linear_model.RidgeCV(alphas=(0.01, 0.1, 1.0, 10.0)), None),
-    "scikit-learn quantile": (linear_model.QuantileRegressor(quantile=0.8, alpha=0.01), None),
-    "scikit-learn Nystroem": (
-        _pipe(kernel_approximation.Nystroem(n_components=2, random_state=0), linear_model.Ridge()), None),
-    "scikit-learn splines": (_pipe(preprocessing.SplineTransformer(3, degree=2), linear_model.Ridge()), None),
-    "scikit-learn ranks": (
-        _pipe(preprocessing.QuantileTransformer(n_quantiles=3), linear_model.Ridge()), None),
-    "scikit-learn Chebyshev neighbours": (neighbors.KNeighborsRegressor(2, metric="chebyshev"), None),
-    "scikit-learn nu-SVR": (svm.NuSVR(), None),
-    "scikit-learn linear SVR": (svm.SVR(kernel="linear"), None),
-    "scikit-learn Matern process": (
-        _process(gaussian_process.kernels.Matern(1.0)), None),
-    "scikit-learn centred kernel ridge": (
-        compose.TransformedTargetRegressor(
-            _kernel_ridge(kernel="rbf"), transformer=preprocessing.StandardScaler()), None),
-    "untrained linear attention": (
-        lambda family: InContextRegressorConfig(TransformerConfig(family.d_in + 1)).build(stream(0, "init")), None),
-    "untrained softmax attention": (
-        lambda family: InContextRegressorConfig(TransformerConfig(family.d_in + 1, 2, attention="softmax")).build(
-            stream(0, "init")), None),
+}  # fmt: skip
+
+
+def _of_sklearn() -> Aliens:
+    from sklearn import (
+        compose,
+        cross_decomposition,
+        decomposition,
+        dummy,
+        ensemble,
+        kernel_approximation,
+        linear_model,
+        neighbors,
+        preprocessing,
+        svm,
+        tree,
+    )
+    from sklearn.gaussian_process import GaussianProcessRegressor, kernels
+    from sklearn.kernel_ridge import KernelRidge
+    from sklearn.pipeline import make_pipeline as pipe
+
+    def process(kernel: Any) -> Any:
+        """A Gaussian process whose kernel stays as it is."""
+        settings: dict[str, Any] = {"alpha": 0.1, "optimizer": None}
+        return GaussianProcessRegressor(kernel, **settings)
+
+    def kernel_ridge(**settings: Any) -> Any:
+        return KernelRidge(**{"alpha": 0.3, "gamma": 0.5, **settings})
+
+    return {
+        "scikit-learn LinearRegression": (linear_model.LinearRegression(), "least-squares with-intercept"),
+        "scikit-learn Ridge": (linear_model.Ridge(0.5), "ridge with-intercept"),
+        "scikit-learn Lasso": (linear_model.Lasso(0.1, tol=1e-9), "lasso with-intercept"),
+        "scikit-learn ElasticNet": (linear_model.ElasticNet(0.1, tol=1e-9), "elastic-net with-intercept"),
+        "scikit-learn linear features": (
+            pipe(preprocessing.PolynomialFeatures(1), linear_model.LinearRegression()), "least-squares with-intercept"),
+        "scikit-learn PLS of 1": (cross_decomposition.PLSRegression(1), "partial least-squares"),
+        "scikit-learn PCR": (
+            pipe(decomposition.PCA(2), linear_model.LinearRegression()), "principal-components regression"),
+        "scikit-learn Lars": (linear_model.Lars(), None),  # least squares in most tasks
+        "scikit-learn standardised ridge": (
+            pipe(preprocessing.StandardScaler(), linear_model.Ridge(1.0)), "standardised ridge with-intercept"),
+        "scikit-learn ridge on squares": (
+            pipe(preprocessing.PolynomialFeatures(2), linear_model.Ridge(1.0)), "ridge on squares"),
+        "scikit-learn neighbours by distance": (
+            neighbors.KNeighborsRegressor(3, weights="distance"), "nearest-neighbours by distance"),
+        "scikit-learn Manhattan neighbours": (neighbors.KNeighborsRegressor(2, p=1), "manhattan nearest-neighbours"),
+        "scikit-learn cubic kernel": (
+            kernel_ridge(kernel="poly"), "cubic kernel-ridge"),
+        "scikit-learn Laplacian kernel": (
+            kernel_ridge(kernel="laplacian"), "manhattan kernel-ridge"),
+        "scikit-learn Gaussian process": (
+            process(kernels.RBF(1.0)), "gaussian kernel-ridge"),
+        "scikit-learn mean": (dummy.DummyRegressor(), "mean"),
+        "scikit-learn boosting of large leaves": (
+            ensemble.HistGradientBoostingRegressor(max_iter=5, min_samples_leaf=20), "mean"),
+        "scikit-learn median": (dummy.DummyRegressor(strategy="median"), None),
+        "scikit-learn histogram boosting": (
+            ensemble.HistGradientBoostingRegressor(max_iter=5, min_samples_leaf=2), None),
+        "scikit-learn extra tree": (tree.ExtraTreeRegressor(random_state=0), None),
+        "scikit-learn bagged ridge": (ensemble.BaggingRegressor(linear_model.Ridge(), 3, random_state=0), None),
+        "scikit-learn vote": (
+            ensemble.VotingRegressor([("a", linear_model.Ridge()), ("b", tree.DecisionTreeRegressor(max_depth=2))]),
+            None),
+        "scikit-learn cubed lasso": (
+            compose.TransformedTargetRegressor(linear_model.Lasso(0.1), func=np.cbrt, inverse_func=lambda v: v**3),
+            None),
+        "scikit-learn TheilSen": (linear_model.TheilSenRegressor(random_state=0, max_subpopulation=50), None),
+        "scikit-learn ARD": (linear_model.ARDRegression(), None),
+        "scikit-learn cross-validated ridge": (linear_model.RidgeCV(alphas=(0.01, 0.1, 1.0, 10.0)), None),
+        "scikit-learn quantile": (linear_model.QuantileRegressor(quantile=0.8, alpha=0.01), None),
+        "scikit-learn Nystroem": (
+            pipe(kernel_approximation.Nystroem(n_components=2, random_state=0), linear_model.Ridge()), None),
+        "scikit-learn splines": (pipe(preprocessing.SplineTransformer(3, degree=2), linear_model.Ridge()), None),
+        "scikit-learn ranks": (
+            pipe(preprocessing.QuantileTransformer(n_quantiles=3), linear_model.Ridge()), None),
+        "scikit-learn Chebyshev neighbours": (neighbors.KNeighborsRegressor(2, metric="chebyshev"), None),
+        "scikit-learn nu-SVR": (svm.NuSVR(), None),
+        "scikit-learn linear SVR": (svm.SVR(kernel="linear"), None),
+        "scikit-learn Matern process": (
+            process(kernels.Matern(1.0)), None),
+        "scikit-learn centred kernel ridge": (
+            compose.TransformedTargetRegressor(
+                kernel_ridge(kernel="rbf"), transformer=preprocessing.StandardScaler()), None),
+    }  # fmt: skip
+
+
+_NETWORKS: Aliens = {
+    "untrained linear attention": (lambda family: _untrained(family, "linear"), None),
+    "untrained softmax attention": (lambda family: _untrained(family, "softmax", 2), None),
     "trained linear attention": (lambda family: _trained(family, "linear"), None),
     "trained softmax attention": (lambda family: _trained(family, "softmax", 2), None),
     "construction that is 30 % off": (_perturbed, None),

@@ -79,10 +79,10 @@ def _families() -> list[Any]:
 def _subjects() -> list[str]:
     """Names of the catalogue's candidates and of aliens."""
     from mesascope.identification import candidates
-    from mesascope.studies.identifying.aliens import ALIENS
+    from mesascope.studies.identifying.aliens import aliens
 
     first, _, last = ([one.name for one in candidates(family)] for family in _families())
-    return [*dict.fromkeys([*first, *last]), *ALIENS]
+    return [*dict.fromkeys([*first, *last]), *aliens()]
 
 
 class Noisy:
@@ -185,15 +185,15 @@ def _asked(lab: Lab, seed: int, index: int, tasks: int) -> dict[str, Any]:
     """One subject, asked for among the whole catalogue."""
     from mesascope.identification import candidates, identify
     from mesascope.streams import stream
-    from mesascope.studies.identifying.aliens import ALIENS, alien
+    from mesascope.studies.identifying.aliens import alien, aliens
 
     name, families = _subjects()[index], _families()
     family = families[index // 3 % 2]
     known = {one.name: one for one in candidates(family)}
-    if name not in (*known, *ALIENS):
+    if name not in (*known, *aliens()):
         family, known = families[2], {one.name: one for one in candidates(families[2])}
     way, noise = len(WAYS) - 1, 0.0
-    if name in ALIENS:
+    if name in aliens():
         learner, truth = alien(name, family)
         asked: Any = learner
     else:
