@@ -19,6 +19,7 @@ from mesascope.records import from_record, registered, to_record
 from mesascope.reports import figures, ledger_markdown
 from mesascope.runs import find_runs, open_run
 from mesascope.studies import Lab, changed_settings, ledger_rows, new_run, resume_run, run_study
+from mesascope.studies.identifying import language_models
 from mesascope.studies.mesa.dynamics import Sequences
 from mesascope.training import Training
 
@@ -89,6 +90,7 @@ def hardly_tuned(unchecked_module):
         patch.setattr(figures, "FORMATS", {"svg": figures.FORMATS["svg"]})
         patch.setattr(tuning, "minimise", lambda losses, start, units, iterations: minimise(losses, start, units, 3))
         patch.setattr(fitting, "MOST_STEPS", 3)
+        patch.setattr(language_models, "TOKENS", 1)  # no answer is a number, so that no candidate is fitted to it
         patch.setattr(estimators, "candidates", list)
         patch.setattr(ConstrainedLayoutEngine, "execute", lambda engine, canvas: None)
         yield
