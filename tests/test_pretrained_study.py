@@ -3,13 +3,15 @@
 import importlib.util
 import math
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 from mesascope.adapters import parse_number
-from mesascope.errors import MesascopeError
+from mesascope.errors import ArgumentError, MesascopeError
+from mesascope.measurement import Measurement
 from mesascope.records import registered
 from mesascope.streams import stream
 from mesascope.studies.identifying import language_models, pretrained
@@ -87,6 +89,22 @@ def test_errors_are_compared_on_what_the_model_answered():
     assert READINGS["beyond-last-label"](some) == pytest.approx(np.full((3, 2), -1.0))
     nothing = results(np.full(4, np.nan))
     assert np.isnan(READINGS["beyond-last-label"](nothing)).all()
+
+
+def test_what_identify_says_is_kept_by_family_and_seeds_that_it_cannot_answer_are_nan(model, monkeypatch):
+    def answer(learner, family, catalogue, most, seed):
+        if seed:
+            raise ArgumentError("too few")
+        share = SimpleNamespace(family="neighbours", unexplained=Measurement(0.25, 0.1, 8))
+        return SimpleNamespace(shares=(share,), names=("nearest-neighbours",))
+
+    monkeypatch.setattr("mesascope.identification.identify", answer)
+    lab = SimpleNamespace(seeds=[0, 1, 2])
+    found = pretrained._identified(lab, PretrainedModel(identify_seeds=2), model)
+    place = found["family"].tolist().index("neighbours")
+    assert found["unexplained"][0, place] == 0.25
+    assert np.isfinite(found["unexplained"]).sum() == 1
+    assert found["named"].tolist() == pytest.approx([1, np.nan], nan_ok=True)
 
 
 @pytest.mark.parametrize(("place", "said"), [

@@ -177,7 +177,7 @@ def test_another_seed_changes_every_array(tiny, tmp_path):
     """But closed forms and settings, which are the same whatever was drawn."""
     name, run, _ = tiny
     study, settings, _ = resume_run(run.path)
-    settings = dataclasses.replace(hardly_trained(settings, steps=1), seeds=1)
+    settings = dataclasses.replace(hardly_trained(settings, steps=1, **SHRUNK.get(name, {})), seeds=1)
     other = new_run(study, "quick", settings, seed=1, out=tmp_path / name)
     study.measure(Lab(other, settings.seeds), settings)
     for stage in run.results:
