@@ -14,7 +14,7 @@ from mesascope.identification.candidate import Candidate
 from mesascope.identification.conditions import OWN
 from mesascope.identification.fitting import KEPT, Fit, fits
 from mesascope.identification.seen import Seen
-from mesascope.identification.verdict import EXACT, FARTHEST, Difference, Row, Share, difference, standing
+from mesascope.identification.verdict import EXACT, FARTHEST, OWN_TASKS, Difference, Row, Share, difference, standing
 from mesascope.measurement import Measurement
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Episode
@@ -249,21 +249,24 @@ def in_order(found: Sequence[Compared], tolerance: float) -> list[Compared]:
     """Named candidates, then undecided ones, then those ruled out; in each group the nearest first.
 
     Of those named, the ones that are not farther than the nearest by more than their error come in the order of the
-    number of their parameters.
+    number of their parameters. A verdict about the family's own tasks is in the order of these.
     """
     left = standing([one.row for one in found], tolerance)
     places = dict.fromkeys(left.ruled_out, 2) | dict.fromkeys(left.undecided, 1)
     order = sorted(found, key=lambda one: (places.get(one.row.candidate, 0), not one.measured, one.score))
     named = [one for one in order if one.row.candidate in left.names]
+    if left.kind == OWN_TASKS:
+        named.sort(key=lambda one: one.row.own_difference.mean.value)
     if named:
-        near = [one for one in named if _as_near(one, named[0])]
+        near = [one for one in named if _as_near(one, named[0], left.kind == OWN_TASKS)]
         order = [*sorted(near, key=lambda one: (one.row.numbers, one.score)),
-                 *(one for one in order if one not in near)]  # fmt: skip
+                 *(one for one in (*named, *order[len(named) :]) if one not in near)]  # fmt: skip
     return order
 
 
-def _as_near(one: Compared, nearest: Compared) -> bool:
-    behind = paired(one.measured, nearest.measured)
+def _as_near(one: Compared, nearest: Compared, own: bool) -> bool:
+    measured = ({OWN: each.alone} if own else each.measured for each in (one, nearest))
+    behind = paired(*measured)
     return behind is None or behind.value - _ERRORS * behind.stderr <= EXACT
 
 
