@@ -55,17 +55,17 @@ TINY = {
 TINY_SEQUENCES = {"tasks": 60, "tune_tasks": 60, "watch_tasks": 20, "probe_tasks": 60, "averaged_tasks": 1}
 
 
-def hardly_trained(settings, steps=4, **tiny):
+def hardly_trained(settings, trained=4, **tiny):
     """The same settings with two seeds, few training steps and few tasks: the same networks, claims and figures."""
     changes, sizes = {}, TINY_SEQUENCES if isinstance(settings, Sequences) else TINY
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
         if isinstance(value, Training):
             changes[field.name] = dataclasses.replace(
-                value, steps=steps, batch=min(value.batch, 64 if sizes is TINY else 8)
+                value, steps=trained, batch=min(value.batch, 64 if sizes is TINY else 8)
             )
         elif dataclasses.is_dataclass(value):
-            changes[field.name] = hardly_trained(value, steps)
+            changes[field.name] = hardly_trained(value, trained)
         elif field.name in sizes:
             changes[field.name] = sizes[field.name]
         elif field.name == "seeds":
@@ -177,7 +177,7 @@ def test_another_seed_changes_every_array(tiny, tmp_path):
     """But closed forms and settings, which are the same whatever was drawn."""
     name, run, _ = tiny
     study, settings, _ = resume_run(run.path)
-    settings = dataclasses.replace(hardly_trained(settings, steps=1, **SHRUNK.get(name, {})), seeds=1)
+    settings = dataclasses.replace(hardly_trained(settings, trained=1, **SHRUNK.get(name, {})), seeds=1)
     other = new_run(study, "quick", settings, seed=1, out=tmp_path / name)
     study.measure(Lab(other, settings.seeds), settings)
     for stage in run.results:
