@@ -1,4 +1,4 @@
-"""What a learner that equals no candidate does, in a sentence."""
+"""Sentences about a learner that equals no candidate."""
 
 from __future__ import annotations
 

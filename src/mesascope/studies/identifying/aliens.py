@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy import interpolate, optimize
 
 if TYPE_CHECKING:
     from mesascope.tasks import LinearRegression
@@ -125,6 +124,24 @@ def _one_feature(x: Array, y: Array, xq: Array) -> Array:
     return _ridge(x[:, [index]], y, xq[:, [index]], 1e-9)
 
 
+def _scipy_nearest(x: Array, y: Array, xq: Array) -> Array:
+    from scipy.interpolate import NearestNDInterpolator
+
+    return NearestNDInterpolator(x, y)(xq)
+
+
+def _radial(x: Array, y: Array, xq: Array, **settings: Any) -> Array:
+    from scipy.interpolate import RBFInterpolator
+
+    return RBFInterpolator(x, y, **settings)(xq)
+
+
+def _non_negative(x: Array, y: Array, xq: Array) -> Array:
+    from scipy.optimize import nnls
+
+    return (xq @ nnls(x, y[:, 0])[0])[:, None]
+
+
 @functools.cache
 def aliens() -> Aliens:
     """All of them, by name."""
@@ -207,16 +224,13 @@ _OF_ARRAYS: Aliens = {
     "NumPy best feature": (_one_feature, None),
     "NumPy constant": (lambda x, y, xq: np.full((len(xq), 1), 3.0), "constant"),
     "NumPy function of the query": (lambda x, y, xq: np.sin(5 * xq).sum(1, keepdims=True), None),
-    "SciPy nearest": (lambda x, y, xq: interpolate.NearestNDInterpolator(x, y)(xq), "nearest-neighbours"),
-    "SciPy smoothed linear splines": (
-        lambda x, y, xq: interpolate.RBFInterpolator(x, y, smoothing=1.0, kernel="linear")(xq), None),
+    "SciPy nearest": (_scipy_nearest, "nearest-neighbours"),
+    "SciPy smoothed linear splines": (functools.partial(_radial, smoothing=1.0, kernel="linear"), None),
     "SciPy inverse multiquadrics": (
-        lambda x, y, xq: interpolate.RBFInterpolator(
-            x, y, smoothing=0.1, kernel="inverse_multiquadric", epsilon=1.0)(xq), None),
+        functools.partial(_radial, smoothing=0.1, kernel="inverse_multiquadric", epsilon=1.0), None),
     "SciPy smoothed Gaussians": (
-        lambda x, y, xq: interpolate.RBFInterpolator(
-            x, y, smoothing=0.3, kernel="gaussian", epsilon=1.0, degree=-1)(xq), "gaussian kernel-ridge"),
-    "SciPy non-negative least squares": (lambda x, y, xq: (xq @ optimize.nnls(x, y[:, 0])[0])[:, None], None),
+        functools.partial(_radial, smoothing=0.3, kernel="gaussian", epsilon=1.0, degree=-1), "gaussian kernel-ridge"),
+    "SciPy non-negative least squares": (_non_negative, None),
 }  # fmt: skip
 
 

@@ -166,7 +166,7 @@ def _descents(lab: Lab, settings: PretrainedModel, model: LocalModel) -> Arrays:
 
 
 def _identified(lab: Lab, settings: PretrainedModel, model: LocalModel) -> Arrays:
-    """Of answers about linear problems: variance that each family's nearest member leaves, and candidates named."""
+    """Variance that each family's nearest member leaves of answers to linear problems, and candidates named."""
     from mesascope.identification import candidates, identify
     from mesascope.studies.identifying.calibration import budget
 
