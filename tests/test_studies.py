@@ -27,7 +27,10 @@ STUDIES = registered("study")
 # A language model of random weights, which this process makes.
 TEXT_MODEL = Path(tempfile.gettempdir(), f"text-model-{os.getpid()}")
 # Of algorithms alone, which take long each: with settings of their own, the first that is told to have changed.
-UNTRAINED = {"identify-calibration": {"trials": 1, "seeds": 2}, "good-regression": {"tasks": 400, "seeds": 1}}
+UNTRAINED = {
+    "identify-calibration": {"trials": 1, "tasks": 8, "seeds": 2},
+    "good-regression": {"tasks": 400, "seeds": 1},
+}
 SHRUNK = {
     **UNTRAINED,
     "pretrained": {"queries": 2, "tasks": 1, "model": str(TEXT_MODEL)},

@@ -10,20 +10,22 @@ import torch
 
 from mesascope.adapters import from_sklearn
 from mesascope.identification.candidate import Candidate
+from mesascope.identification.verdict import ENOUGH
 from mesascope.learners import Range
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, Learner
 
 __all__ = ["candidates"]
 
-# Tasks under each condition that they are fitted on: they take a task at a time.
-_FEW = 16
 _DEPTHS = {"max_depth": Range(1, 6, "integer")}
 _COUNTS = Range(1, 5, "integer")
 
 
 def candidates() -> list[Candidate]:
-    """One candidate for each regressor; ``random`` ones draw with a seed."""
+    """One candidate for each regressor; ``random`` ones draw with a seed.
+
+    They take a task at a time, and are fitted on no more tasks under each condition than an approximation must show.
+    """
     from sklearn import ensemble, linear_model, neural_network, svm, tree
 
     return [
@@ -67,7 +69,7 @@ def _candidate(
         return _Cached(kind, {**fixed, "random_state": seed, **own})
 
     name = f"sklearn {name or kind.__name__}"
-    return Candidate(name, build, free or {}, family, draws=again if random else None, most_tasks=_FEW, costly=True)
+    return Candidate(name, build, free or {}, family, draws=again if random else None, most_tasks=ENOUGH, costly=True)
 
 
 class _Cached:

@@ -78,7 +78,7 @@ def _sensitivity(learner: Learner, tasks: Episode) -> Tensor | None:
     if "gradient" not in access_of(learner, tasks):
         return None
     try:
-        return torch.cat([part[2] for part in access.sensitivities(learner, tasks)]).double()
+        return torch.cat([part[2] for part in access.sensitivities(learner, tasks)])
     except NumericalError:  # it does not answer every task
         return None
 

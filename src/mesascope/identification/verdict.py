@@ -15,6 +15,7 @@ from mesascope.shapes import Float, Tensor
 
 __all__ = [
     "APPROXIMATES",
+    "ENOUGH",
     "EXACT",
     "FARTHEST",
     "NONE",
@@ -33,6 +34,8 @@ __all__ = [
 EXACT = 1e-6
 # The largest difference, and that of two learners of which one has no answer.
 FARTHEST = 4.0
+# Tasks a condition of which fewer show only equality to rounding: those on which two learners differ may be missing.
+ENOUGH = 24
 # Senses of equality, strictest first.
 RUNS, APPROXIMATES, OWN_TASKS = "runs", "approximates", "approximates on the family's own tasks"
 # Answers that name no candidate.
@@ -53,11 +56,15 @@ class Difference:
     low: float
     high: float
 
+    def below(self, bound: float) -> bool:
+        """True if the upper bound lies below ``bound``, and of at least `ENOUGH` tasks if that is not of rounding."""
+        return self.high < bound and (bound <= EXACT or self.mean.n >= ENOUGH)
+
     def tasks_to_decide(self, bound: float) -> float:
         """Number of tasks at which an interval of this mean and spread would exclude ``bound``; inf if none would."""
         gap = abs(self.mean.value - bound)
         reach = self.high - self.mean.value if self.mean.value < bound else self.mean.value - self.low
-        return self.mean.n * (reach / gap) ** 2 if gap > 0 and math.isfinite(reach) else math.inf
+        return max(self.mean.n * (reach / gap) ** 2, ENOUGH) if gap > 0 and math.isfinite(reach) else math.inf
 
 
 @dataclass(frozen=True)
@@ -88,7 +95,7 @@ class Row:
 
     def within(self, bound: float, own: bool = False) -> bool:
         """True if the upper bounds of all differences lie below ``bound``: evidence of equality."""
-        return (own or not self.screened) and all(one.high < bound for one in self._differences(own))
+        return (own or not self.screened) and all(one.below(bound) for one in self._differences(own))
 
     def beyond(self, bound: float, own: bool = False) -> str | None:
         """Condition whose lower bound lies farthest above ``bound``, if any does: evidence of a difference."""
@@ -99,7 +106,7 @@ class Row:
     def undecided_by(self, bound: float, own: bool = False) -> str:
         """Condition whose interval contains ``bound`` and needs the most tasks to exclude it."""
         named = {"own": self.own_difference} if own else self.differences
-        return max(named, key=lambda name: named[name].tasks_to_decide(bound) if named[name].high >= bound else 0.0)
+        return max(named, key=lambda name: 0.0 if named[name].below(bound) else named[name].tasks_to_decide(bound))
 
     def _differences(self, own: bool) -> list[Difference]:
         return [self.own_difference] if own else list(self.differences.values())
@@ -141,8 +148,8 @@ def standing(rows: Sequence[Row], tolerance: float) -> Standing:
     """Judge candidates in the strictest sense in which the differences of any lie below the bound.
 
     A candidate *runs* or *approximates* only by evidence of equality: the upper bounds of its differences, under all
-    conditions, lie below the bound. It is ruled out if the lower bound of any lies above it. Any other candidate is
-    undecided.
+    conditions, lie below the bound, and those of an approximation are of at least `ENOUGH` tasks. It is ruled out if
+    the lower bound of any lies above it. Any other candidate is undecided.
     """
     for kind, bound, own in ((RUNS, EXACT, False), (APPROXIMATES, tolerance, False), (OWN_TASKS, tolerance, True)):
         named = [row.candidate for row in rows if row.within(bound, own)]

@@ -21,6 +21,9 @@ from mesascope.tasks.asking import check_tasks
 
 __all__ = ["Agreement", "Alignment", "agreement", "alignment", "compare_sensitivities", "paired"]
 
+# Units of rounding of the largest sensitivity, below which another has vanished: it is a difference of larger terms.
+_ROUNDING = 100
+
 
 @dataclass(frozen=True, repr=False)
 class Agreement(Tabular):
@@ -70,7 +73,7 @@ def alignment(a: Learner, b: Learner, episodes: Episode) -> Alignment:
     """Compare the predictions and sensitivities of two learners. Needs *gradient*.
 
     Section 3 of the ICML paper, measures (1) to (3), with standard errors over tasks. The cosine of a query where
-    both sensitivities vanish is 1, where one does 0.
+    both sensitivities vanish, to the rounding of the largest ones, is 1, where one does 0.
 
     >>> from mesascope.learners import GradientDescent
     >>> from mesascope.streams import stream
@@ -135,13 +138,17 @@ def _compare_predictions(ya: Tensor, yb: Tensor, answers: Tensor) -> dict[str, T
 
 
 def compare_sensitivities(sa: Tensor, sb: Tensor) -> dict[str, Tensor]:
+    gone = _vanishes(sa), _vanishes(sb)
     sa, sb = sa.flatten(-2).double(), sb.flatten(-2).double()
-    lengths = sa.norm(dim=-1), sb.norm(dim=-1)
-    product = lengths[0] * lengths[1]
-    cosine = torch.where(
-        product > 0, (sa * sb).sum(-1) / product.clamp_min(1e-300), (lengths[0] == lengths[1]).double()
-    )
+    product = (sa.norm(dim=-1) * sb.norm(dim=-1)).clamp_min(1e-300)
+    cosine = torch.where(gone[0] | gone[1], (gone[0] & gone[1]).double(), (sa * sb).sum(-1) / product)
     return {"cosine": cosine.mean(-1), "sensitivity": (sa - sb).norm(dim=-1).mean(-1)}
+
+
+def _vanishes(sensitivity: Tensor) -> Tensor:
+    """True for each query whose sensitivity is 0 to the rounding of the largest one: its direction means nothing."""
+    lengths = sensitivity.flatten(-2).double().norm(dim=-1)
+    return lengths <= _ROUNDING * torch.finfo(sensitivity.dtype).eps * lengths.max()
 
 
 def _concatenated(samples: list[dict[str, Tensor]]) -> dict[str, Tensor]:

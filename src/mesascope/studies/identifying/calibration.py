@@ -55,7 +55,7 @@ class Calibration:
 
     trials: int = 1_000
     """Trials a seed at most. Seeds share the candidates and aliens; of fewer trials these are evenly spread."""
-    tasks: int = 8
+    tasks: int = 24
     """Tasks of each condition and part."""
     seeds: int = 2
     """Sets of trials, each with tasks of its own."""
