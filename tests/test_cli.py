@@ -125,17 +125,22 @@ def test_a_run_prints_a_line_after_three_seconds_however_slow_its_start(tmp_path
     assert capsys.readouterr().err == "loading torch and the study\n"
 
 
-def test_report_and_ledger_read_the_run(finished, tmp_path):
+def test_report_and_ledger_read_the_run(finished, tmp_path, monkeypatch, capsys):
+    def said(*arguments):
+        assert main([*map(str, arguments)]) == 0
+        return capsys.readouterr().out
+
     path, _ = finished
-    assert mesascope("report", path).stdout.strip() == str(path / "report.html")
-    rows = json.loads(mesascope("ledger", path.parent, "--format", "json").stdout)
+    assert said("report", path).strip() == str(path / "report.html")
+    rows = json.loads(said("ledger", path.parent, "--format", "json"))
     own = [row for row in rows if row["study"] == "two-steps"]
     assert {row["preset"] for row in own} == {"quick"}
     assert "training.steps 60 (1500)" in own[0]["changed"]
     assert all(row["verdict"] == "not yet run" for row in rows if row["study"] != "two-steps")
-    one = " ".join(mesascope("ledger", path).stdout.split())  # however lines are broken
+    one = " ".join(said("ledger", path).split())  # however lines are broken
     assert (one.count("not yet run"), f"{len(own)} claims:" in one, "copying (" in one) == (1, True, True)
-    assert "not yet run: continual-mnist" in mesascope("ledger", cwd=tmp_path).stdout
+    monkeypatch.chdir(tmp_path)
+    assert "not yet run: continual-mnist" in said("ledger")
 
 
 def test_list_and_help():
@@ -316,10 +321,11 @@ def test_a_learner_that_is_not_there_is_refused_with_all_that_there_could_be(wor
     assert str(error.value).startswith(f"{said}{words} (")
 
 
-def test_resuming_takes_no_other_settings(finished):
-    done = mesascope("run", "two-steps", "--resume", finished[0], "--tasks", "5000")
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "--resume must stand alone" in done.stderr
+def test_resuming_takes_no_other_settings(finished, capsys):
+    assert main(["run", "two-steps", "--resume", str(finished[0]), "--tasks", "5000"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "--resume must stand alone" in said
 
 
 def test_a_device_that_is_not_there_is_refused(tmp_path):
@@ -347,20 +353,18 @@ def test_a_reader_that_leaves_early_gets_no_complaint():
     assert (done.returncode, done.stdout.count("\n"), done.stderr) in ((0, 1, ""), (1, 1, ""))
 
 
-def test_a_damaged_run_is_refused_with_its_file(finished, tmp_path):
+def test_a_damaged_run_is_refused_with_its_file(finished, tmp_path, capsys):
     path = tmp_path / "damaged"
     path.mkdir()
     (path / "config.json").write_text((finished[0] / "config.json").read_text()[:-20])
-    done = mesascope("run", "two-steps", "--resume", path)
-    assert done.returncode == 2
-    assert "config.json must hold JSON, but is damaged" in done.stderr
+    assert main(["run", "two-steps", "--resume", str(path)]) == 2
+    assert "config.json must hold JSON, but is damaged" in capsys.readouterr().err
 
 
-def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path, capsys):
     (tmp_path / "file").write_text("")
-    done = mesascope("run", "one-step", "--out", tmp_path / "file" / "run")
-    assert done.returncode == 2
-    assert len(done.stderr.strip().splitlines()) == 1
+    assert main(["run", "one-step", "--out", str(tmp_path / "file" / "run")]) == 2
+    assert len(capsys.readouterr().err.strip().splitlines()) == 1
 
 
 def test_resuming_with_another_version_says_so(finished, tmp_path):
