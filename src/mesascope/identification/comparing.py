@@ -117,7 +117,9 @@ def comparing(candidate: Candidate, seen: Seen, levels: Levels) -> Iterator[Comp
         yield _ended(candidate, own, alone)
         return
     near = near[:1] if candidate.most_tasks else near
-    anew = len(near) == KEPT and float(seen.noise[OWN].mean()) > 0  # then other numbers of steps may be as near
+    whole = any(one.scale == "integer" for one in candidate.free.values())
+    # Where there is noise, numbers of steps that were not kept may be as near as those that were.
+    anew = not whole or (len(near) == KEPT and float(seen.noise[OWN].mean()) > 0)
     for most in counts:
         few = {name: one[:most] for name, one in seen.fit.items()}
         tasks = {name: one.part(0, most) for name, one in seen.tasks["fit"].items()}

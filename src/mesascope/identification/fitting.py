@@ -31,6 +31,8 @@ _POINTS = {0: 1, 1: 16, 2: 8}
 _STARTS = {2: 3}
 # From 1 + spread times the size of all steps to 1 - spread times: steps of GD++ cannot change places.
 _SPREADS = (0.5, -0.5)
+# Orders that the steps of GD++ are tried in, where the loss a condition is between these: near, and not exact.
+_ORDERS, _SAME, _WITHIN = 16, EXACT / 100, 0.01
 # Steps of Levenberg and Marquardt.
 MOST_STEPS = 100
 # Rounds of a search where predictions change in jumps.
@@ -66,7 +68,8 @@ def fits(
 
     Args:
         near: fits to other tasks, to start from as well.
-        anew: whether numbers of steps, and other whole numbers, that no fit in ``near`` has are tried, too.
+        anew: whether other starts are tried, too, and whole numbers, such as those of steps, that no fit in ``near``
+            has.
 
     Returns:
         The best for each choice of whole numbers, by Akaike's criterion, the best first; four at most, and none whose
@@ -86,7 +89,7 @@ def fits(
     for counts in _grid(whole):
         known = [one for one in near if all(one.parameters[name] == count for name, count in counts.items())]
         refined = [_near(candidate, one, real, residuals) for one in known]
-        if anew or not whole:
+        if anew or not (whole or known):
             refined.append(_best(candidate, counts, real, residuals))
         found += [min(refined, key=lambda one: one.loss)] if refined else []
     losses = [max(one.loss, EXACT * len(seen)) for one in found]
@@ -250,7 +253,21 @@ def _best(candidate: Candidate, counts: Mapping[str, int], real: Mapping[str, Ra
             optima.append(_descended(_Each(residuals.fit(sizes, candidate.build(**sizes))), residuals))
     else:
         optima = [_descended(_Single(candidate, one, real), residuals) for one in starts] if real else starts
-    return min(optima, key=lambda one: one.loss)
+    best = min(optima, key=lambda one: one.loss)
+    return _reordered(candidate, best, residuals) if candidate.own_sizes and len(real) > 1 else best
+
+
+def _reordered(candidate: Candidate, best: Fit, residuals: _Residuals) -> Fit:
+    """The lowest of the local optima near a fit whose steps change places: those of a poor one often have the sizes."""
+    draw, conditions = np.random.default_rng(0), len(residuals.seen)
+    for _ in range(_ORDERS):
+        if not _SAME < best.loss / conditions < _WITHIN:
+            break
+        order = draw.permutation(len(next(iter(best.parameters.values()))))
+        sizes = {name: np.asarray(one)[order].tolist() for name, one in best.parameters.items()}
+        other = _descended(_Each(residuals.fit(sizes, candidate.build(**sizes))), residuals)
+        best = min(best, other, key=lambda one: one.loss)
+    return best
 
 
 def _near(candidate: Candidate, start: Fit, real: Mapping[str, Range], residuals: _Residuals) -> Fit:
