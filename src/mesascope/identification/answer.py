@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -27,6 +26,8 @@ __all__ = ["Identification", "in_percent", "like"]
 
 # Names that a sentence lists.
 _SHOWN = 4
+# Tasks a condition beyond which an answer does not ask for more.
+_MOST = 10_000
 # Share of the variance beyond which a family that leaves it unexplained is not like the learner.
 _UNLIKE = 0.5
 
@@ -120,8 +121,8 @@ class Identification(Tabular):
             tasks = max(self._tasks_to_decide(name) for name in found.undecided)
             remedy = (
                 f"about {tasks:,.0f} tasks a condition would decide"
-                if math.isfinite(tasks)
-                else "no number of tasks would"
+                if tasks < _MOST
+                else "more tasks would hardly decide"
             )
             return f"{self.learner}: not measured well enough; it may equal {_all([*found.undecided])}, and {remedy}."
         names = [row.candidate for row in self.rows]
