@@ -49,28 +49,36 @@ class Pairs(nn.Module):
 
 
 class Sequence(nn.Module):
-    """x_1, y_1, x_2, ... as vectors through a causal network, as Garg et al. build it; labels are padded with zeros."""
+    """x_1, y_1, x_2, ... as vectors through a causal network, as Garg et al. build it; labels are padded with zeros.
+
+    It is trained on the errors at all inputs, and asked at the last one.
+    """
 
     def __init__(self, network: Callable[[torch.Tensor], torch.Tensor], width: int) -> None:
         super().__init__()
         self.network = network
         self.read, self.write = nn.Linear(2, width), nn.Linear(width, 1)
 
-    def forward(self, context: Any, xq: torch.Tensor) -> torch.Tensor:
+    def everywhere(self, context: Any, xq: torch.Tensor) -> torch.Tensor:
         labels = nn.functional.pad(context.y, (0, 1))
         tokens = torch.cat([torch.stack([context.x, labels], -2).flatten(-3, -2), xq], -2)
-        return self.write(self.network(self.read(tokens)))[..., -1:, :]
+        return self.write(self.network(self.read(tokens)))[..., ::2, :]
+
+    def forward(self, context: Any, xq: torch.Tensor) -> torch.Tensor:
+        return self.everywhere(context, xq)[..., -1:, :]
 
 
 def trained(make: Callable[[], nn.Module]) -> nn.Module:
-    """After ``STEPS`` steps of Adam on the squared error of the query's label."""
+    """After ``STEPS`` steps of Adam on the squared error of the query's label, or of all labels of a sequence."""
     torch.manual_seed(0)
     net = make()
     optimiser = torch.optim.Adam(net.parameters(), 1e-3)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 1e-3, STEPS)
     for step in range(STEPS):
         context, xq, yq = FAMILY.sample(BATCH, stream(0, "train", step))
-        loss = (net(context, xq) - yq).square().mean()
+        everywhere = isinstance(net, Sequence)
+        wanted = torch.cat([context.y, yq], -2) if everywhere else yq
+        loss = ((net.everywhere if everywhere else net)(context, xq) - wanted).square().mean()
         optimiser.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(net.parameters(), 1.0)
@@ -147,7 +155,7 @@ LEARNERS: dict[str, tuple[Any, str, int | None]] = {
     "xgboost": (xgboost, "30 trees of depth 3", None),
     "Gaussian process": (gaussian_process, "scikit-learn's, RBF and noise by marginal likelihood", None),
     "a server": ("served", "speaks OpenAI's protocol, and answers by the 2 nearest pairs", 2000),
-    "SmolLM2": (smollm2, "135M-Instruct, 4 bits, from its pip package", 2000),
+    "SmolLM2": (smollm2, "135M-Instruct, 4 bits, from its pip package", 1000),
     "a function of NumPy": (ridge_of_numpy, "ridge 0.5 on centred data", None),
 }
 
