@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import math
 import re
 import tomllib
@@ -49,6 +50,15 @@ def test_there_are_examples_and_each_shows_what_it_prints():
     for page in PAGES.values():
         assert sum(map(len, sessions(page))) == page.count("```python")
     assert len(SESSIONS) >= 3
+
+
+def test_the_page_of_eight_learners_says_what_the_benchmark_was_answered():
+    measured = json.loads((ROOT / "benchmarks" / "results" / "learners.json").read_text())
+    page = PAGES["eight-learners.md"]
+    assert len(measured) == page.count("\n> ") == 8
+    for name, one in measured.items():
+        assert f"| {name} | {one['is']} | {one['predictions']:,} | {one['seconds']:.0f} |" in page
+        assert all(one[part] in page for part in ("like", "exactly", "departs", "description"))
 
 
 @pytest.mark.parametrize("examples", SESSIONS)

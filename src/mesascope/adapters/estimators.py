@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from typing import Any
 
 import torch
@@ -22,7 +23,8 @@ def from_sklearn(estimator: Any) -> SklearnLearner:
 
     It fits one task after another: pass ``compare(..., tasks=500)`` to a slow one. One that draws at random should have
     its ``random_state`` set, or the same call gives other answers. Predicts 0 from an empty context. Arrays have the
-    context's precision, and single precision if that is lower.
+    context's precision, and single precision if that is lower. Libraries of linear algebra use one thread meanwhile:
+    contexts are small, and several threads would wait for one another longer than they compute.
 
     Args:
         estimator: an estimator with ``fit`` and ``predict``, or a pipeline of such; it stays as it is.
@@ -53,6 +55,13 @@ def from_sklearn(estimator: Any) -> SklearnLearner:
     return SklearnLearner(estimator)
 
 
+@functools.cache
+def _threads() -> Any:
+    from threadpoolctl import ThreadpoolController  # scikit-learn needs it, too
+
+    return ThreadpoolController()
+
+
 def _tags(estimator: Any) -> Any:
     """Tags of an estimator; None of scikit-learn before 1.6, and of a class without a base that has them."""
     with contextlib.suppress(AttributeError):
@@ -77,7 +86,8 @@ class SklearnLearner:
         parts = (part.detach().cpu().to(dtype) for part in (*context, xq))
         x, y, queries = (part.flatten(0, -3) if part.ndim > 2 else part[None] for part in parts)
         tasks = tracked(zip(x, y, queries, strict=True), self.__name__, len(x))
-        answers = [self._answer(*task) for task in tasks]
+        with _threads().limit(limits=1):
+            answers = [self._answer(*task) for task in tasks]
         return torch.stack(answers).to(xq).reshape(shape) if answers else xq.new_zeros(shape)
 
     def _answer(self, x: Tensor, y: Tensor, xq: Tensor) -> Tensor:

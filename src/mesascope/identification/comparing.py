@@ -119,7 +119,7 @@ def comparing(candidate: Candidate, seen: Seen, levels: Levels) -> Iterator[Comp
     near = near[:1] if candidate.most_tasks else near
     whole = any(one.scale == "integer" for one in candidate.free.values())
     # Where there is noise, numbers of steps that were not kept may be as near as those that were.
-    anew = not whole or (len(near) == KEPT and float(seen.noise[OWN].mean()) > 0)
+    anew = not (whole or candidate.costly) or (len(near) == KEPT and float(seen.noise[OWN].mean()) > 0)
     for most in counts:
         few = {name: one[:most] for name, one in seen.fit.items()}
         tasks = {name: one.part(0, most) for name, one in seen.tasks["fit"].items()}

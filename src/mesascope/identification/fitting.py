@@ -33,8 +33,10 @@ _STARTS = {2: 3}
 _SPREADS = (0.5, -0.5)
 # Orders that the steps of GD++ are tried in, where the loss a condition is between these: near, and not exact.
 _ORDERS, _SAME, _WITHIN = 16, EXACT / 100, 0.01
-# Steps of Levenberg and Marquardt.
-MOST_STEPS = 100
+# Steps of Levenberg and Marquardt, and the share of itself by which a parameter changes in the last one.
+MOST_STEPS, _LAST = 100, 1e-12
+# The same for costly candidates, which have tolerances of their own.
+_COSTLY_STEPS, _COSTLY_LAST = 10, 1e-6
 # Rounds of a search where predictions change in jumps.
 _ZOOMS = 6
 # The share of its loss by which a step lowers it, or is the last; where a fit is exact, each lowers it by far more.
@@ -272,8 +274,9 @@ def _reordered(candidate: Candidate, best: Fit, residuals: _Residuals) -> Fit:
 
 def _near(candidate: Candidate, start: Fit, real: Mapping[str, Range], residuals: _Residuals) -> Fit:
     """The local optimum near a fit to other tasks."""
-    if not real:
-        return residuals.fit(start.parameters, start.learner)
+    same = residuals.fit(start.parameters, start.learner)
+    if not real or same.loss < EXACT**2:
+        return same
     return _descended(_Each(start) if candidate.own_sizes else _Single(candidate, start, real), residuals)
 
 
@@ -386,9 +389,11 @@ def _descended(space: Any, residuals: _Residuals) -> Fit:
     function, derivatives = space.functions(residuals)
     if isinstance(space, _Single) and isinstance(space.near.learner, LabelCopying):  # which changes in jumps
         return _zoomed(space, function)
+    costly = isinstance(space, _Single) and space.candidate.costly
     found = optimize.least_squares(
         function, space.start(), derivatives, bounds=space.bounds, x_scale="jac",
-        xtol=1e-12, ftol=_GAIN, gtol=1e-15, max_nfev=MOST_STEPS,
+        xtol=_COSTLY_LAST if costly else _LAST, ftol=_GAIN, gtol=1e-15,
+        max_nfev=_COSTLY_STEPS if costly else MOST_STEPS,
     )  # fmt: skip
     parameters, learner = space.at(found.x)
     return Fit(parameters, learner, 2 * float(found.cost))
