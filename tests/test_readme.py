@@ -52,10 +52,10 @@ def test_there_are_examples_and_each_shows_what_it_prints():
     assert len(SESSIONS) >= 3
 
 
-def test_the_page_of_eight_learners_says_what_the_benchmark_was_answered():
+def test_the_page_of_others_learners_says_what_the_benchmark_was_answered():
     measured = json.loads((ROOT / "benchmarks" / "results" / "learners.json").read_text())
-    page = PAGES["eight-learners.md"]
-    assert len(measured) == page.count("\n> ") == 8
+    page = PAGES["others.md"]
+    assert len(measured) == page.count("\n> ")
     for name, one in measured.items():
         assert f"| {name} | {one['is']} | {one['predictions']:,} | {one['seconds']:.0f} |" in page
         assert all(one[part] in page for part in ("like", "exactly", "departs", "description"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -291,10 +292,15 @@ def paired(one: Mapping[str, Measured], other: Mapping[str, Measured]) -> Measur
 def shares(found: Sequence[Compared]) -> tuple[Share, ...]:
     """The nearest member of each family on the family's own tasks, the nearest family first.
 
-    Their difference from the nearest is paired.
+    Of those that are as near but for rounding the one of fewest numbers comes first. Their difference from the nearest
+    is paired.
     """
+    left = {one.row.candidate: float(one.alone.left.mean()) for one in found}
+    nearest = min(left.values())
+    order = sorted(found, key=lambda one: left[one.row.candidate])
+    order.sort(key=lambda one: one.row.numbers if left[one.row.candidate] <= nearest + EXACT else math.inf)
     best: dict[str, Compared] = {}
-    for one in sorted(found, key=lambda one: float(one.alone.left.mean())):
+    for one in order:
         best.setdefault(one.row.family, one)
     first, *others = best.values()
 
