@@ -374,7 +374,7 @@ STUDY = register("study", "identify-calibration")(
         source="ours",
         presets={
             "quick": Calibration(trials=4),
-            "paper": Calibration(trials=60),
+            "paper": Calibration(trials=77),
             "small": Calibration(trials=20),
         },
         measure=measure,
