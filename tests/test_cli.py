@@ -321,11 +321,10 @@ def test_a_learner_that_is_not_there_is_refused_with_all_that_there_could_be(wor
     assert str(error.value).startswith(f"{said}{words} (")
 
 
-def test_resuming_takes_no_other_settings(finished, capsys):
-    assert main(["run", "two-steps", "--resume", str(finished[0]), "--tasks", "5000"]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert "--resume must stand alone" in said
+def test_resuming_takes_no_other_settings(finished):
+    done = mesascope("run", "two-steps", "--resume", finished[0], "--tasks", "5000")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "--resume must stand alone" in done.stderr
 
 
 def test_a_device_that_is_not_there_is_refused(tmp_path):
@@ -353,18 +352,20 @@ def test_a_reader_that_leaves_early_gets_no_complaint():
     assert (done.returncode, done.stdout.count("\n"), done.stderr) in ((0, 1, ""), (1, 1, ""))
 
 
-def test_a_damaged_run_is_refused_with_its_file(finished, tmp_path, capsys):
+def test_a_damaged_run_is_refused_with_its_file(finished, tmp_path):
     path = tmp_path / "damaged"
     path.mkdir()
     (path / "config.json").write_text((finished[0] / "config.json").read_text()[:-20])
-    assert main(["run", "two-steps", "--resume", str(path)]) == 2
-    assert "config.json must hold JSON, but is damaged" in capsys.readouterr().err
+    done = mesascope("run", "two-steps", "--resume", path)
+    assert done.returncode == 2
+    assert "config.json must hold JSON, but is damaged" in done.stderr
 
 
-def test_a_folder_that_cannot_be_written_is_refused(tmp_path, capsys):
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
-    assert main(["run", "one-step", "--out", str(tmp_path / "file" / "run")]) == 2
-    assert len(capsys.readouterr().err.strip().splitlines()) == 1
+    done = mesascope("run", "one-step", "--out", tmp_path / "file" / "run")
+    assert done.returncode == 2
+    assert len(done.stderr.strip().splitlines()) == 1
 
 
 def test_resuming_with_another_version_says_so(finished, tmp_path):

@@ -13,7 +13,8 @@ import torch
 from mesascope.identification.answering import answers, sizes, squared_differences
 from mesascope.identification.candidate import Candidate
 from mesascope.identification.conditions import OWN
-from mesascope.identification.fitting import KEPT, Fit, fits
+from mesascope.identification.fitting import KEPT, fits
+from mesascope.identification.residuals import Fit
 from mesascope.identification.seen import Seen
 from mesascope.identification.verdict import EXACT, FARTHEST, OWN_TASKS, Difference, Row, Share, difference, standing
 from mesascope.measurement import Measurement

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import copy
-import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
 from scipy import optimize
 from torch import nn
-from torch.func import functional_call
 
-from mesascope.identification.answering import Answers, answers, grouped, joined, sizes
+from mesascope.identification.answering import Answers
 from mesascope.identification.candidate import Candidate
-from mesascope.identification.verdict import EXACT, FARTHEST
-from mesascope.learners import GradientDescentPlusPlus, LabelCopying, Range, Summed
-from mesascope.learners.descent import filters
+from mesascope.identification.residuals import Fit, Residuals, is_filter
+from mesascope.identification.verdict import EXACT
+from mesascope.learners import LabelCopying, Range
 from mesascope.learners.starts import depths
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Episode, Learner
 
-__all__ = ["KEPT", "Fit", "fits"]
+__all__ = ["KEPT", "fits"]
 
 # Points of a grid along a parameter, where there is one, and where there are two.
 _POINTS = {0: 1, 1: 16, 2: 8}
@@ -49,16 +47,6 @@ _NEAR = 4.0
 _STEP = 1.5e-8
 # The same for what is no descent: estimators stop at tolerances of their own.
 _FAR_STEP = 1e-2
-# Largest residual, which stands for a missing answer.
-_FAR = FARTHEST**0.5
-
-
-class Fit(NamedTuple):
-    """A candidate at its nearest to a learner, and the loss there."""
-
-    parameters: dict[str, Any]
-    learner: Learner
-    loss: float
 
 
 def fits(
@@ -83,7 +71,7 @@ def fits(
     whole, real = _split(candidate.free)
     if len(near) == 1 and not anew and not real:  # nothing to choose
         return list(near)
-    residuals = _Residuals(tasks, seen)
+    residuals = Residuals(tasks, seen)
     if candidate.formula:
         parameters = candidate.formula(seen)
         return [residuals.fit(parameters, candidate.build(**parameters))]
@@ -99,93 +87,6 @@ def fits(
     criteria = [residuals.count * np.log(loss) + 2 * number for loss, number in zip(losses, numbers, strict=True)]
     order = sorted(range(len(found)), key=lambda index: criteria[index])
     return [found[index] for index in order if losses[index] <= _NEAR * min(losses)][:KEPT]
-
-
-class _Group(NamedTuple):
-    """Tasks of one shape, of several conditions; their sizes, and weights by which all conditions count alike."""
-
-    names: list[str]
-    tasks: Episode
-    seen: Float[Tensor, "tasks m dy"]
-    size: Float[Tensor, " tasks"]
-    weight: Float[Tensor, " tasks"]
-
-
-class _Residuals:
-    """Differences of a learner's predictions from those seen, over the root of `sizes`, as one array."""
-
-    def __init__(self, tasks: Mapping[str, Episode], seen: Answers) -> None:
-        self.tasks, self.seen = tasks, seen
-        self.count = sum(one.numel() for one in seen.values())
-        size = sizes(tasks, seen)
-        weight = {name: torch.full_like(size[name], one.numel() ** -0.5) for name, one in seen.items()}
-        self.groups = []
-        for names in grouped(tasks).values():
-            parts = [torch.cat([part[name] for name in names]) for part in (seen, size, weight)]
-            self.groups.append(_Group(names, joined([tasks[name] for name in names]), *parts))
-
-    def __call__(self, learner: Learner) -> Tensor:
-        found = answers(learner, self.tasks, partly=True)
-        missing = {name: torch.full_like(one, torch.nan) for name, one in self.seen.items() if name not in found}
-        answered = {**found, **missing}
-        return self._of([torch.cat([answered[name] for name in group.names])[None] for group in self.groups])[0]
-
-    def of_sizes(self, learner: nn.Module, sizes: Mapping[str, Float[Tensor, "*steps several"]]) -> Tensor:
-        """A row for each of several values of a learner's parameters, such as sizes of steps."""
-        if _is_filter(learner):
-            return self._of([self._filtered(learner, sizes, index) for index in range(len(self.groups))])
-        weights = {name: one[..., None, None, None] for name, one in sizes.items()}
-        with torch.inference_mode():
-            answered = [
-                functional_call(learner, weights, (group.tasks.context, group.tasks.xq)) for group in self.groups
-            ]
-        return self._of(answered)
-
-    def _filtered(self, learner: nn.Module, sizes: Mapping[str, Tensor], index: int) -> Tensor:
-        """Predictions of a descent from the spectra of contexts, which are found once."""
-        n = self.groups[index].tasks[0].x.shape[-2]
-        values, asked, given = self.spectra[index]
-        own = {name.rpartition(".")[2]: one[..., None, None] for name, one in sizes.items()}
-        unit = n / learner.pairs if isinstance(learner, Summed) else 1.0
-        gain, _ = filters(values, n, unit * own["eta"], own.get("gamma"))
-        return torch.einsum("tmd,std,tdy->stmy", asked, gain, given)
-
-    def step_sizes(self, learner: nn.Module) -> list[float]:
-        """Sizes of gradient descent's steps whose predictions are nearest, or their real parts.
-
-        Predictions are linear in the elementary symmetric polynomials of the sizes, e_1 - e_2 lambda + e_3 lambda^2 ...
-        """
-        columns, seen = [], []
-        for group, (values, asked, given) in zip(self.groups, self.spectra, strict=True):
-            unit = group.tasks.context.x.shape[-2] / learner.pairs if isinstance(learner, Summed) else 1.0
-            powers = torch.stack([unit * (-unit * values) ** power for power in range(depths(learner)[-1])])
-            scale = (group.weight / group.size.sqrt())[:, None, None]
-            columns.append((torch.einsum("tmd,std,tdy->tmys", asked, powers, given) * scale[..., None]).flatten(0, 2))
-            seen.append((group.seen * scale).flatten())
-        found = np.linalg.lstsq(torch.cat(columns).numpy(), torch.cat(seen).numpy())[0]
-        return np.roots([1, *((-1) ** (1 + place) * one for place, one in enumerate(found))]).real.tolist()
-
-    @functools.cached_property
-    def spectra(self) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """Spectrum of each group: eigenvalues of C = X^T X / n, and queries and X^T Y / n in the eigenbasis."""
-        found = []
-        for group in self.groups:
-            (x, y), xq, _ = group.tasks
-            values, basis = torch.linalg.eigh(x.mT @ x / x.shape[-2])
-            found.append((values, xq @ basis, basis.mT @ (x.mT @ y) / x.shape[-2]))
-        return found
-
-    def _of(self, answered: list[Tensor]) -> Tensor:
-        """From predictions ``(several, tasks, m, dy)`` a group, a row of each; of what is no number, the largest."""
-        rows = []
-        for one, group in zip(answered, self.groups, strict=True):
-            found = (one - group.seen) / group.size.sqrt()[:, None, None]
-            rows.append((found.clamp(-_FAR, _FAR).nan_to_num(_FAR) * group.weight[:, None, None]).flatten(1))
-        return torch.cat(rows, 1)
-
-    def fit(self, parameters: Mapping[str, Any], learner: Learner) -> Fit:
-        """With its loss, the mean over a condition's tasks of squared residuals, summed over conditions."""
-        return Fit({**parameters}, learner, self(learner).square().sum().item())
 
 
 def _split(free: Mapping[str, Range]) -> tuple[dict[str, Range], dict[str, Range]]:
@@ -207,7 +108,7 @@ def _axis(one: Range, points: int) -> list[Any]:
 
 
 def _starts(
-    candidate: Candidate, counts: Mapping[str, int], real: Mapping[str, Range], residuals: _Residuals
+    candidate: Candidate, counts: Mapping[str, int], real: Mapping[str, Range], residuals: Residuals
 ) -> list[Fit]:
     """The best points of a grid along the real parameters."""
     points = [{**counts, **rest} for rest in _grid(real)]
@@ -219,12 +120,6 @@ def _starts(
         losses = residuals.of_sizes(first, _by_parameter(first, real, values)).square().sum(1).tolist()
         found = [Fit(point, candidate.build(**point), loss) for point, loss in zip(points, losses, strict=True)]
     return sorted(found, key=lambda one: one.loss)[: _STARTS.get(len(real), 1)]
-
-
-def _is_filter(learner: nn.Module) -> bool:
-    """True for a descent from zero weights without clipping, which `filters` describes."""
-    descent = learner.learner if isinstance(learner, Summed) else learner
-    return isinstance(descent, GradientDescentPlusPlus) and descent.w0 is None and descent.token_clip is None
 
 
 def _has_sizes(learner: Learner, real: Mapping[str, Range]) -> TypeGuard[nn.Module]:
@@ -244,13 +139,13 @@ def _by_parameter(
     return {name: one.expand(steps, -1) for name, one in named.items()} if steps else named
 
 
-def _best(candidate: Candidate, counts: Mapping[str, int], real: Mapping[str, Range], residuals: _Residuals) -> Fit:
+def _best(candidate: Candidate, counts: Mapping[str, int], real: Mapping[str, Range], residuals: Residuals) -> Fit:
     """The lowest of the local optima near points of a grid; sizes of steps are their own from there on."""
     starts = _starts(candidate, counts, real, residuals)
     if candidate.own_sizes:
         alike = _descended(_Single(candidate, starts[0], real), residuals)
         optima = [_descended(_Each(alike, spread), residuals) for spread in _SPREADS[: len(real)]]
-        if len(real) == 1 and isinstance(alike.learner, nn.Module) and _is_filter(alike.learner):
+        if len(real) == 1 and isinstance(alike.learner, nn.Module) and is_filter(alike.learner):
             sizes = {"eta": residuals.step_sizes(alike.learner)}
             optima.append(_descended(_Each(residuals.fit(sizes, candidate.build(**sizes))), residuals))
     else:
@@ -259,7 +154,7 @@ def _best(candidate: Candidate, counts: Mapping[str, int], real: Mapping[str, Ra
     return _reordered(candidate, best, residuals) if candidate.own_sizes and len(real) > 1 else best
 
 
-def _reordered(candidate: Candidate, best: Fit, residuals: _Residuals) -> Fit:
+def _reordered(candidate: Candidate, best: Fit, residuals: Residuals) -> Fit:
     """The lowest of the local optima near a fit whose steps change places: those of a poor one often have the sizes."""
     draw, conditions = np.random.default_rng(0), len(residuals.seen)
     for _ in range(_ORDERS):
@@ -272,7 +167,7 @@ def _reordered(candidate: Candidate, best: Fit, residuals: _Residuals) -> Fit:
     return best
 
 
-def _near(candidate: Candidate, start: Fit, real: Mapping[str, Range], residuals: _Residuals) -> Fit:
+def _near(candidate: Candidate, start: Fit, real: Mapping[str, Range], residuals: Residuals) -> Fit:
     """The local optimum near a fit to other tasks."""
     same = residuals.fit(start.parameters, start.learner)
     if not real or same.loss < EXACT**2:
@@ -294,7 +189,7 @@ class _Single:
     def start(self) -> list[float]:
         return [float(f(self.parameters[name])) for f, name in zip(self.into, self.real, strict=True)]
 
-    def functions(self, residuals: _Residuals) -> tuple[Callable, Callable]:
+    def functions(self, residuals: Residuals) -> tuple[Callable, Callable]:
         """Residuals at a point, and how their derivatives are found."""
         learner = self.candidate.build(**self.parameters)
         if not _has_sizes(learner, self.real):
@@ -339,7 +234,7 @@ class _Each:
         ends = (1 + self.spread, 1 - self.spread)
         return torch.linspace(*ends, shape[0], dtype=torch.float64) if len(shape) == 1 else torch.ones(shape)
 
-    def functions(self, residuals: _Residuals) -> tuple[Callable, Callable]:
+    def functions(self, residuals: Residuals) -> tuple[Callable, Callable]:
         """Residuals at a point, and their derivatives; those by sizes of steps are found in one call."""
         if any(len(shape) > 1 for shape in self.shapes.values()):
             return _by_differences(_one_by_one(self, residuals))
@@ -361,7 +256,7 @@ class _Each:
         return {**whole, **found}, learner
 
 
-def _one_by_one(space: _Single | _Each, residuals: _Residuals) -> Callable[[np.ndarray], Tensor]:
+def _one_by_one(space: _Single | _Each, residuals: Residuals) -> Callable[[np.ndarray], Tensor]:
     return lambda points: torch.stack([residuals(space.at(one)[1]) for one in points])
 
 
@@ -385,7 +280,7 @@ def _by_differences(
     return lambda point: both(point)["residuals"], lambda point: both(point)["slopes"]
 
 
-def _descended(space: Any, residuals: _Residuals) -> Fit:
+def _descended(space: Any, residuals: Residuals) -> Fit:
     function, derivatives = space.functions(residuals)
     if isinstance(space, _Single) and isinstance(space.near.learner, LabelCopying):  # which changes in jumps
         return _zoomed(space, function)

@@ -16,7 +16,8 @@ from mesascope.identification.answering import answers, variances
 from mesascope.identification.candidate import Candidate
 from mesascope.identification.comparing import Compared
 from mesascope.identification.conditions import OWN
-from mesascope.identification.fitting import Fit, fits
+from mesascope.identification.fitting import fits
+from mesascope.identification.residuals import Fit
 from mesascope.identification.seen import Seen
 from mesascope.identification.verdict import EXACT, FARTHEST
 from mesascope.measurement import Measurement

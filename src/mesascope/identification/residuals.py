@@ -1,0 +1,126 @@
+"""How far a candidate is from what was seen of a learner, as an array of residuals."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+from torch.func import functional_call
+
+from mesascope.identification.answering import Answers, answers, grouped, joined, sizes
+from mesascope.identification.verdict import FARTHEST
+from mesascope.learners import GradientDescentPlusPlus, Summed
+from mesascope.learners.descent import filters
+from mesascope.learners.starts import depths
+from mesascope.shapes import Float, Tensor
+from mesascope.tasks import Episode, Learner
+
+__all__ = ["Fit", "Residuals", "is_filter"]
+
+# Largest residual, which stands for a missing answer.
+_FAR = FARTHEST**0.5
+
+
+class Fit(NamedTuple):
+    """A candidate at its nearest to a learner, and the loss there."""
+
+    parameters: dict[str, Any]
+    learner: Learner
+    loss: float
+
+
+class _Group(NamedTuple):
+    """Tasks of one shape, of several conditions; their sizes, and weights by which all conditions count alike."""
+
+    names: list[str]
+    tasks: Episode
+    seen: Float[Tensor, "tasks m dy"]
+    size: Float[Tensor, " tasks"]
+    weight: Float[Tensor, " tasks"]
+
+
+class Residuals:
+    """Differences of a learner's predictions from those seen, over the root of `sizes`, as one array."""
+
+    def __init__(self, tasks: Mapping[str, Episode], seen: Answers) -> None:
+        self.tasks, self.seen = tasks, seen
+        self.count = sum(one.numel() for one in seen.values())
+        size = sizes(tasks, seen)
+        weight = {name: torch.full_like(size[name], one.numel() ** -0.5) for name, one in seen.items()}
+        self.groups = []
+        for names in grouped(tasks).values():
+            parts = [torch.cat([part[name] for name in names]) for part in (seen, size, weight)]
+            self.groups.append(_Group(names, joined([tasks[name] for name in names]), *parts))
+
+    def __call__(self, learner: Learner) -> Tensor:
+        found = answers(learner, self.tasks, partly=True)
+        missing = {name: torch.full_like(one, torch.nan) for name, one in self.seen.items() if name not in found}
+        answered = {**found, **missing}
+        return self._of([torch.cat([answered[name] for name in group.names])[None] for group in self.groups])[0]
+
+    def of_sizes(self, learner: nn.Module, sizes: Mapping[str, Float[Tensor, "*steps several"]]) -> Tensor:
+        """A row for each of several values of a learner's parameters, such as sizes of steps."""
+        if is_filter(learner):
+            return self._of([self._filtered(learner, sizes, index) for index in range(len(self.groups))])
+        weights = {name: one[..., None, None, None] for name, one in sizes.items()}
+        with torch.inference_mode():
+            answered = [
+                functional_call(learner, weights, (group.tasks.context, group.tasks.xq)) for group in self.groups
+            ]
+        return self._of(answered)
+
+    def _filtered(self, learner: nn.Module, sizes: Mapping[str, Tensor], index: int) -> Tensor:
+        """Predictions of a descent from the spectra of contexts, which are found once."""
+        n = self.groups[index].tasks[0].x.shape[-2]
+        values, asked, given = self.spectra[index]
+        own = {name.rpartition(".")[2]: one[..., None, None] for name, one in sizes.items()}
+        unit = n / learner.pairs if isinstance(learner, Summed) else 1.0
+        gain, _ = filters(values, n, unit * own["eta"], own.get("gamma"))
+        return torch.einsum("tmd,std,tdy->stmy", asked, gain, given)
+
+    def step_sizes(self, learner: nn.Module) -> list[float]:
+        """Sizes of gradient descent's steps whose predictions are nearest, or their real parts.
+
+        Predictions are linear in the elementary symmetric polynomials of the sizes, e_1 - e_2 lambda + e_3 lambda^2 ...
+        """
+        columns, seen = [], []
+        for group, (values, asked, given) in zip(self.groups, self.spectra, strict=True):
+            unit = group.tasks.context.x.shape[-2] / learner.pairs if isinstance(learner, Summed) else 1.0
+            powers = torch.stack([unit * (-unit * values) ** power for power in range(depths(learner)[-1])])
+            scale = (group.weight / group.size.sqrt())[:, None, None]
+            columns.append((torch.einsum("tmd,std,tdy->tmys", asked, powers, given) * scale[..., None]).flatten(0, 2))
+            seen.append((group.seen * scale).flatten())
+        found = np.linalg.lstsq(torch.cat(columns).numpy(), torch.cat(seen).numpy())[0]
+        return np.roots([1, *((-1) ** (1 + place) * one for place, one in enumerate(found))]).real.tolist()
+
+    @functools.cached_property
+    def spectra(self) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """Spectrum of each group: eigenvalues of C = X^T X / n, and queries and X^T Y / n in the eigenbasis."""
+        found = []
+        for group in self.groups:
+            (x, y), xq, _ = group.tasks
+            values, basis = torch.linalg.eigh(x.mT @ x / x.shape[-2])
+            found.append((values, xq @ basis, basis.mT @ (x.mT @ y) / x.shape[-2]))
+        return found
+
+    def _of(self, answered: list[Tensor]) -> Tensor:
+        """From predictions ``(several, tasks, m, dy)`` a group, a row of each; of what is no number, the largest."""
+        rows = []
+        for one, group in zip(answered, self.groups, strict=True):
+            found = (one - group.seen) / group.size.sqrt()[:, None, None]
+            rows.append((found.clamp(-_FAR, _FAR).nan_to_num(_FAR) * group.weight[:, None, None]).flatten(1))
+        return torch.cat(rows, 1)
+
+    def fit(self, parameters: Mapping[str, Any], learner: Learner) -> Fit:
+        """With its loss, the mean over a condition's tasks of squared residuals, summed over conditions."""
+        return Fit({**parameters}, learner, self(learner).square().sum().item())
+
+
+def is_filter(learner: nn.Module) -> bool:
+    """True for a descent from zero weights without clipping, which `filters` describes."""
+    descent = learner.learner if isinstance(learner, Summed) else learner
+    return isinstance(descent, GradientDescentPlusPlus) and descent.w0 is None and descent.token_clip is None
