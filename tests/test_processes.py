@@ -68,9 +68,8 @@ def alone(corpus, tmp_path_factory, unchecked_module):
     return folder
 
 
-# What is rounded otherwise grows over so many steps, to a thousandth on some processors; more at a high rate or in mesa
-# layers.
-LONG, RARELY = 80, ["--training.evaluate-every", "40", "--training.learning-rate", "5e-4"]
+# What is rounded otherwise would grow over so many steps, at a high rate or in mesa layers.
+LONG, RARELY = 80, ["--training.evaluate-every", "40", "--training.learning-rate", "1e-4"]
 
 
 @pytest.fixture(scope="module")
@@ -94,11 +93,12 @@ def test_two_processes_train_as_one_does(corpus, alone, tmp_path, shard):
     assert losses(alone)[-1, 1] < 0.9 * losses(alone)[0, 1]
 
 
-def test_a_killed_worker_leaves_a_run_that_goes_on(corpus, long_alone, tmp_path, capfd):
+@pytest.mark.parametrize("shard", ["False", "True"])
+def test_a_killed_worker_leaves_a_run_that_goes_on(corpus, long_alone, tmp_path, shard, capfd):
     """In two processes, and then in one."""
     folder = tmp_path / "run"
     started = subprocess.Popen(
-        command(TOGETHER, corpus, folder, "--shard", "True", *RARELY, steps=LONG),
+        command(TOGETHER, corpus, folder, "--shard", shard, *RARELY, steps=LONG),
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ | {"OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     checkpoints = folder / "checkpoints" / "model"
@@ -116,7 +116,7 @@ def test_a_killed_worker_leaves_a_run_that_goes_on(corpus, long_alone, tmp_path,
     steps = [int(step) for step in re.findall(r"step (\d+)/", capfd.readouterr().err)]
     assert left <= min(steps)
     assert max(steps) == LONG
-    torch.testing.assert_close(losses(folder)[:, :2], losses(long_alone)[:, :2], rtol=3e-3, atol=0)
+    torch.testing.assert_close(losses(folder)[:, :2], losses(long_alone)[:, :2], rtol=1e-4, atol=1e-4)
 
 
 def _newest(checkpoints):

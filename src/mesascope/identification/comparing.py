@@ -298,10 +298,13 @@ def shares(found: Sequence[Compared]) -> tuple[Share, ...]:
     """
     left = {one.row.candidate: float(one.alone.left.mean()) for one in found}
     nearest = min(left.values())
-    order = sorted(found, key=lambda one: left[one.row.candidate])
-    order.sort(key=lambda one: one.row.numbers if left[one.row.candidate] <= nearest + EXACT else math.inf)
+
+    def place(one: Compared) -> tuple[float, float]:
+        own = left[one.row.candidate]
+        return (one.row.numbers if own <= nearest + EXACT else math.inf, own)
+
     best: dict[str, Compared] = {}
-    for one in order:
+    for one in sorted(found, key=place):
         best.setdefault(one.row.family, one)
     first, *others = best.values()
 

@@ -1,4 +1,4 @@
-"""How far a candidate is from what was seen of a learner, as an array of residuals."""
+"""Differences of a candidate's predictions from those seen of a learner, as an array of residuals."""
 
 from __future__ import annotations
 
