@@ -142,7 +142,7 @@ def trained(tmp_path):
 
 def test_the_command_line_asks_at_checkpoints_and_after_layers(trained, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    common = ["identify", f"{trained.path}:net", "--candidates", "zero, mean", "--budget", "300"]
+    common = ["identify", f"{trained.path}:net", "--candidates", "zero, mean", "--budget", "300", "--device", "cpu"]
     for flag, over, steps in (("--checkpoints", "step", [0, 5, 10]), ("--layers", "layer", [0, 1, 2])):
         assert main([*common, flag, "--out", over]) == 0
         assert f"net of seed 0 is nearest to constants at {over} 0" in capsys.readouterr().out
@@ -153,14 +153,17 @@ def test_the_command_line_asks_at_checkpoints_and_after_layers(trained, tmp_path
     ):
         assert main(["identify", f"{trained.path}:{arguments[0]}", *arguments[1:]]) == 2
         assert sentence in capsys.readouterr().err
+    assert main([*common[:-1], "nowhere"]) == 2
+    assert "device must be one that torch can use here, but is 'nowhere'" in capsys.readouterr().err
     assert main(["identify", "json:dumps", "--checkpoints"]) == 2
     assert "LEARNER must be a network of a run with --checkpoints, but is 'json:dumps'" in capsys.readouterr().err
 
 
-def test_an_estimate_is_the_number_of_predictions_that_are_asked_for():
+def test_an_estimate_is_the_most_predictions_that_are_asked_for():
     found = identify(RIDGE, FAMILY, FEW, 1200, name="mine", estimate=True)
-    assert found.predictions == identify(RIDGE, FAMILY, FEW[:1], 1200).asked
-    assert str(found).startswith(f"mine is asked for {found.predictions:,} predictions, about ")
+    assert found.predictions == identify(mixed((1.0, RIDGE), noise=1e-3), FAMILY, FEW[:1], 1200).asked
+    assert found.predictions > identify(RIDGE, FAMILY, FEW[:1], 1200).asked
+    assert str(found).startswith(f"mine is asked for at most {found.predictions:,} predictions, about ")
     assert 0 < found.seconds < 60
     assert 0 < found.candidates < 60
 

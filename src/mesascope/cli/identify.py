@@ -68,6 +68,8 @@ class Identify:
     """The largest probability that the learner's own algorithm is ruled out, and that any other is named."""
     seed: int = 0
     """The seed of all tasks."""
+    device: str | None = None
+    """Device that the learner computes on, such as cuda; that of its weights if not given."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
     """Folder of the answer; runs/identify-<time> if not given."""
 
@@ -79,11 +81,12 @@ class Identify:
         given = self.family is not None or family is not None
         if self.family is not None or family is None:
             family = _family(self.family or FAMILY)
+        self._move(learner)
         if self.estimate is not None:
             print(learner.estimate(family, self.budget, self.estimate))
             return
         found: Any
-        settings = {"tolerance": self.tolerance, "level": self.level, "name": name}
+        settings = {"tolerance": self.tolerance, "level": self.level, "name": name, "device": self.device}
         try:
             if self.checkpoints or self.layers:
                 over = "step" if self.checkpoints else "layer"
@@ -122,6 +125,19 @@ class Identify:
             return self._language_model(given[0])
         return _regressor(self.sklearn) if self.sklearn else _found(self.learner, self.checkpoints)
 
+    def _move(self, learner: Any) -> None:
+        """Put the weights of a network, or of its checkpoints, on ``--device``."""
+        from torch import nn
+
+        from mesascope.streams import generator_on
+
+        if self.device is None:
+            return
+        generator_on(self.device)
+        for one in learner.values() if self.checkpoints else [learner]:
+            if isinstance(one, nn.Module):
+                one.to(self.device)
+
     def _language_model(self, flag: str) -> tuple[str, Any, None]:
         from mesascope.adapters import FORMATS, LocalModel, from_text, openai_model
 
@@ -133,7 +149,7 @@ class Identify:
         model, settings = _call(flag, self.openai or self.local or "")
         try:
             if self.local:
-                ask = LocalModel(model, **settings)
+                ask = LocalModel(model, **{"device": self.device or "cpu", **settings})
             else:  # an answer ends where the next pair would begin
                 stop = [FORMATS[self.format].between]
                 ask = openai_model(model, base_url=self.base_url, **{"stop": stop, **settings})

@@ -31,7 +31,7 @@ class Estimate(Tabular):
     """Cost of an identification; seconds are right within a factor of three.
 
     Args:
-        predictions: that the learner is asked for.
+        predictions: the most that the learner is asked for; one that repeats its answers is asked for a third less.
         seconds: that these take; None for a model of text, which is not asked.
         tokens: of prompts to a model of text; None for other learners.
         candidates: seconds that comparing them takes, without costly ones.
@@ -53,7 +53,7 @@ class Estimate(Tabular):
         cost = f"{self.tokens:,} tokens" if self.seconds is None else duration(self.seconds)
         more = f", and costly ones {duration(self.costly)} more" if self.costly else ""
         return (
-            f"{self.learner} is asked for {counted(self.predictions, 'prediction')}, about {cost}; comparing "
+            f"{self.learner} is asked for at most {counted(self.predictions, 'prediction')}, about {cost}; comparing "
             f"candidates takes about {duration(self.candidates)}{more}."
         )
 

@@ -29,8 +29,9 @@ LEAST = 8
 class Seen:
     """A learner's answers, to fit to, to test on, and once more to measure their noise.
 
-    Answers to the same tasks differ if the learner draws at random. Where it computes in single precision, inputs of
-    the second call differ by rounding, so that the noise includes what rounding does.
+    Answers to the same tasks differ if the learner draws at random. One that answers `LEAST` tasks of each condition as
+    before, to the last bit, does not, and is asked for no more. Where a learner computes in single precision, inputs
+    of the second call differ by rounding, so that the noise includes what rounding does.
 
     Args:
         tasks: by part (``fit`` and ``test``) and condition, in float64.
@@ -53,10 +54,15 @@ class Seen:
             name: _rounded_otherwise(one, draw) if self.dtype == torch.float32 else one
             for name, one in own["test"].items()
         }
-        asking = iter(tracked((own["fit"], own["test"], again), "rounds of questions"))
+        few = {name: one.part(0, LEAST) for name, one in again.items()}
+        asking = iter(tracked((own["fit"], own["test"], few), "rounds of questions"))
         fitting = answers(learner, next(asking), partly=True)
         self._require_answers(learner, fitting)  # before the learner is asked for the rest, which may be paid for
         first, second = (answers(learner, part, partly=True) for part in asking)
+        if self.dtype == torch.float64 and all(_repeats(second[name], first[name]) for name in second):
+            second, again = first, few
+        else:
+            second = _continued(learner, second, again)
         self.tasks: dict[str, dict[str, Episode]] = {"fit": {}, "test": {}}
         self.fit: dict[str, Tensor] = {}
         self.test: dict[str, Tensor] = {}
@@ -103,6 +109,18 @@ class Seen:
             f"a learner must answer {LEAST} of the family's own tasks with finite numbers below {LARGEST:g}, but "
             f"{label(learner)} answers {found}{read}: {remedy}."
         )
+
+
+def _repeats(again: Float[Tensor, "few m dy"], first: Float[Tensor, "tasks m dy"]) -> bool:
+    """True if answers to the first tasks are as before, to the last bit."""
+    return torch.allclose(again, first[: len(again)], rtol=0, atol=0, equal_nan=True)
+
+
+def _continued(learner: Learner, few: Mapping[str, Tensor], tasks: Mapping[str, Episode]) -> dict[str, Tensor]:
+    """Answers to all tasks, of which the first few are answered."""
+    left = {name: one.part(LEAST, None) for name, one in tasks.items() if name in few and len(one.xq) > LEAST}
+    rest = answers(learner, left, partly=True)
+    return {name: torch.cat([few[name], rest[name]]) for name in rest} if left else dict(few)
 
 
 def precision(learner: Learner, task: Episode) -> torch.dtype:

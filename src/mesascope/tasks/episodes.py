@@ -56,8 +56,8 @@ class Episode(NamedTuple):
     def __repr__(self) -> str:
         return f"Episode({_sizes(x=self.context.x, y=self.context.y, xq=self.xq, yq=self.yq)})"
 
-    def part(self, start: int, stop: int) -> Episode:
-        """The tasks from ``start`` up to ``stop`` along the first axis."""
+    def part(self, start: int, stop: int | None) -> Episode:
+        """The tasks from ``start`` up to ``stop``, or to the end, along the first axis."""
         return self.map(lambda tensor: tensor[start:stop])
 
 
