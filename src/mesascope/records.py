@@ -21,8 +21,9 @@ import msgspec
 
 from mesascope.errors import ArgumentError, ArgumentTypeError, plain, require_choice
 from mesascope.modes import guarded
+from mesascope.validate import validated
 
-__all__ = ["Registered", "facts", "from_record", "register", "registered", "to_record", "updated", "with_plain_numbers"]
+__all__ = ["Registered", "facts", "from_record", "register", "registered", "to_record", "updated"]
 
 _T = TypeVar("_T")
 
@@ -98,31 +99,9 @@ def register(kind: str, name: str, **facts: Any) -> Callable[[_T], _T]:
         elif inspect.isfunction(own := getattr(target, method, None)):
             setattr(target, method, guarded(own, meta=kind == "net"))
         entries[name] = Registered(target, MappingProxyType(dict(facts)))
-        return with_plain_numbers(target) if isinstance(target, type) else target  # not a study
+        return validated(target) if isinstance(target, type) else target  # not a study
 
     return put
-
-
-def with_plain_numbers(target: _T) -> _T:
-    """A decorator of frozen dataclasses that check their fields: NumPy's scalars become Python's before that.
-
-    `register` applies it to what it registers.
-    """
-    check = getattr(target, "__post_init__", None)
-    if not dataclasses.is_dataclass(target) or check is None or hasattr(check, "plain"):
-        return target
-
-    @functools.wraps(check)
-    def made_plain(self: Any) -> None:
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            whole = type(value)(map(plain, value)) if type(value) in (list, tuple) else plain(value)
-            object.__setattr__(self, field.name, whole)
-        check(self)
-
-    made_plain.plain = True  # type: ignore[attr-defined]
-    target.__post_init__ = made_plain  # type: ignore[attr-defined]
-    return target
 
 
 def registered(kind: str) -> dict[str, Any]:
@@ -305,7 +284,9 @@ def _entries(kind: str) -> Mapping[str, Registered]:
 def _import_all(package: str) -> None:
     home: ModuleType = importlib.import_module(f"mesascope.{package}")
     for module in pkgutil.walk_packages(getattr(home, "__path__", []), f"{home.__name__}."):
-        importlib.import_module(module.name)
+        study = getattr(importlib.import_module(module.name), "STUDY", None)
+        if study is not None:
+            register("study", study.name)(study)
 
 
 def _place(target: object) -> str:

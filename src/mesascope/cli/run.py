@@ -131,7 +131,7 @@ def with_own_study(arguments: Sequence[str]) -> list[str]:
     """The arguments, with a study of ``path.py:STUDY`` registered, and its name in that place."""
     if arguments[:1] != ["run"] or not re.search(r"\.py(:\w*)?$", "".join(arguments[1:2])):
         return list(arguments)
-    from mesascope.studies import load_study
+    from mesascope.study import load_study
 
     study = load_study(arguments[1])
     name = re.sub(r"[^a-z0-9]+", "-", study.name.lower()).strip("-") or "own"  # as a word of the command line

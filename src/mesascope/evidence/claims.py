@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, Literal, get_args
 
 from mesascope.errors import ArgumentError, require_callable, require_choice, require_count, require_instance
+from mesascope.evidence.readings import Reading
 
 __all__ = [
     "Bound", "Claim", "Reported", "Source", "above", "below", "check_claims", "derived", "ours", "printed", "two_sided",
@@ -111,19 +112,20 @@ class Claim:
 
     Args:
         id: unique within its study.
-        sentence: what is claimed.
-        measures: the number that its reading gives, in words.
-        source: where the sentence stands.
+        sentence: the quantity, its object and the bound.
         reading: takes the samples from the results of a run: ``(replicates,)`` or ``(replicates, cases)``, with errors
             of measurement (`Estimates` gives them) or plain numbers. For ``bootstrap``, a tuple of samples, which are
-            independent: a number a pair is one sample.
+            independent: a number a pair is one sample. A `Reading` spells its own measure.
+        bounds: for every preset, or one a preset.
+        source: where the sentence stands.
+        measures: the number that the reading gives, in words; those of a `Reading` if empty.
         over: what the replicates are: seeds, pools, contexts, draws, sizes, algorithms or learners.
         quantifier: ``every`` replicate is within the bound (each needs an error of measurement); or their ``mean``,
             ``median``, or the ``share`` of them for which the reading is true is; ``bootstrap`` is ``statistic`` of
             the samples; ``exact`` numbers have no error, and ``exact_because`` says why. Every case must be.
-        bounds: for every preset, or one a preset.
         at_least: replicates without which nothing is decided.
-        premises: ids of claims without which this one means nothing.
+        premises: ids of claims without which this one means nothing; if None those of its study, and none for a claim
+            about algorithms.
         reported: the paper's value.
         about: ``training``, or ``algorithms`` alone: only these may hold where networks have hardly been trained.
         statistic: of the samples, for ``bootstrap``.
@@ -132,14 +134,14 @@ class Claim:
 
     id: str
     sentence: str
-    measures: str
-    source: Source
     reading: Callable[[Mapping[str, Any]], Any]
     bounds: Bound | Mapping[str, Bound]
+    source: Source
+    measures: str = ""
     over: Over = "seeds"
     quantifier: Quantifier = "every"
     at_least: int = 5
-    premises: tuple[str, ...] = ()
+    premises: tuple[str, ...] | None = None
     reported: Reported | None = None
     about: Literal["training", "algorithms"] = "training"
     statistic: Callable[..., float] | None = None
@@ -152,11 +154,22 @@ class Claim:
         require_callable("reading", self.reading)
         require_instance("source", self.source, Source, "pass ours(text), printed(text) or derived(text)")
         require_instance("bounds", self.bounds, Bound | Mapping, "pass below(number), say")
-        require_instance("premises", self.premises, tuple, "pass ids in parentheses, such as ('converged',)")
+        require_instance("premises", self.premises, tuple | None, "pass ids in parentheses, such as ('converged',)")
+        if not self.measures:
+            if not isinstance(self.reading, Reading):
+                raise ArgumentError(f"claim {self.id} must say what its function reads: set measures.")
+            object.__setattr__(self, "measures", str(self.reading))
         if (self.quantifier == "bootstrap") != (self.statistic is not None):
             raise ArgumentError(f"claim {self.id} must have a statistic if and only if it is bootstrapped: correct it.")
         if (self.quantifier == "exact") != bool(self.exact_because):
             raise ArgumentError(f"claim {self.id} must say why it is exact if and only if it is: set exact_because.")
+
+    def resting_on(self, premises: tuple[str, ...]) -> Claim:
+        """The claim with these premises if it has none of its own, and no claim about algorithms."""
+        if self.premises is not None:
+            return self
+        own = () if self.about == "algorithms" or self.id in premises else premises
+        return replace(self, premises=own)
 
     def bound(self, preset: str) -> Bound:
         """The bound of a preset."""
@@ -172,10 +185,10 @@ def check_claims(claims: Sequence[Claim]) -> None:
     if len(set(ids)) != len(ids):
         raise ArgumentError(f"claims must have different ids, but have {ids}: rename one.")
     for claim in claims:
-        for premise in claim.premises:
+        for premise in claim.premises or ():
             require_choice(f"a premise of {claim.id}", premise, ids)
     try:
-        TopologicalSorter({claim.id: claim.premises for claim in claims}).prepare()
+        TopologicalSorter({claim.id: claim.premises or () for claim in claims}).prepare()
     except CycleError as error:
         circle = " -> ".join(error.args[1])
         raise ArgumentError(f"premises must not lead back to their claim, but do ({circle}): leave one out.") from None

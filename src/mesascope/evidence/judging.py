@@ -51,7 +51,7 @@ def judge_all(claims: Iterable[Claim], preset: str, results: Mapping[str, Any]) 
 
     def judged(name: str) -> dict[str, Any]:
         if name not in records:
-            records[name] = judge(known[name], preset, results, {p: judged(p) for p in known[name].premises})
+            records[name] = judge(known[name], preset, results, {p: judged(p) for p in known[name].premises or ()})
         return records[name]
 
     return Verdicts(judged(name) for name in known)
@@ -88,7 +88,7 @@ def judge(
         "over": claim.over,
         "n": n,
         "at_least": claim.at_least,
-        "premises": list(claim.premises),
+        "premises": list(claim.premises or ()),
         "value": _finite(value.value),
         "low": _finite(value.low),
         "high": _finite(value.high),

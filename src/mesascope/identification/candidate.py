@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from mesascope.errors import (
     ArgumentError,
@@ -15,9 +15,9 @@ from mesascope.errors import (
     shown,
 )
 from mesascope.learners import Range
-from mesascope.records import with_plain_numbers
 from mesascope.shapes import Tensor
 from mesascope.tasks import Learner
+from mesascope.validate import frozen
 
 __all__ = ["FAMILIES", "OWN_FAMILY", "Candidate", "require_candidates"]
 
@@ -29,8 +29,7 @@ FAMILIES = (
 )  # fmt: skip
 
 
-@with_plain_numbers
-@dataclass(frozen=True)
+@frozen
 class Candidate:
     """An algorithm that a learner may run.
 

@@ -6,7 +6,7 @@ import contextlib
 import math
 import shutil
 import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,7 +24,7 @@ from mesascope.measurement import Measurement
 from mesascope.modes import guarded
 from mesascope.nets import LanguageModel, LanguageModelConfig
 from mesascope.ops.checks import without_reading_values
-from mesascope.records import from_record, to_record, with_plain_numbers
+from mesascope.records import from_record, to_record
 from mesascope.runs import Run
 from mesascope.runs.checkpoints import TrainingCheckpoints
 from mesascope.runs.provenance import available_device, made_with, tell_of_other_packages
@@ -45,6 +45,7 @@ from mesascope.training import (
     result_tensors,
     sharded,
 )
+from mesascope.validate import frozen
 
 __all__ = ["PRESETS", "LanguageTraining", "new_language_run", "resume_language_run", "train_language_model"]
 
@@ -54,8 +55,7 @@ _SCALED = 8  # windows that tokens are measured on after each layer
 _AUTOCAST = {"none": None, "bfloat16": torch.bfloat16}
 
 
-@with_plain_numbers
-@dataclass(frozen=True)
+@frozen
 class LanguageTraining:
     """A language model, the text that it learns from, and how."""
 

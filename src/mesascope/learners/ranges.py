@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from mesascope.errors import refuse, require_choice, require_count, require_number
-from mesascope.records import with_plain_numbers
+from mesascope.validate import frozen
 
 __all__ = ["Range"]
 
 
-@with_plain_numbers
-@dataclass(frozen=True)
+@frozen
 class Range:
     """The values from ``low`` to ``high`` of a free parameter, even on a scale; ends of an integer range belong to it.
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from mesascope.errors import refuse, require_choice, require_count, require_instance, require_number
 from mesascope.nets.layers import check_heads, key_size_of
 from mesascope.ops import MESA_RIDGES
-from mesascope.records import with_plain_numbers
+from mesascope.validate import frozen
 
 __all__ = ["AttentionConfig"]
 
 
-@with_plain_numbers
-@dataclass(frozen=True)
+@frozen
 class AttentionConfig:
     """The heads of a causal attention layer, of whatever kind.
 

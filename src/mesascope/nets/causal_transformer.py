@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,14 +17,14 @@ from mesascope.nets.padding import blanked, check_mask, check_padding, given
 from mesascope.nets.points import HasPoints, Point
 from mesascope.nets.pretrained import Pretrained
 from mesascope.nets.states import AttentionState, check_state
-from mesascope.records import registered, with_plain_numbers
+from mesascope.records import registered
 from mesascope.shapes import Float, Tensor
+from mesascope.validate import frozen
 
 __all__ = ["CausalTransformer", "CausalTransformerConfig"]
 
 
-@with_plain_numbers
-@dataclass(frozen=True)
+@frozen
 class CausalTransformerConfig:
     """A causal transformer from tokens to tokens.
 

@@ -13,15 +13,15 @@ from mesascope.nets.checks import check_context, check_tokens, check_width
 from mesascope.nets.layers import TokenMLP, initial_weights, module_text
 from mesascope.nets.pretrained import Pretrained
 from mesascope.nets.tokens import Concatenated
-from mesascope.records import register, with_plain_numbers
+from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context
+from mesascope.validate import frozen
 
 __all__ = ["EmbeddedDescent", "EmbeddedDescentConfig", "Embedding", "EmbeddingConfig"]
 
 
-@with_plain_numbers
-@dataclass(frozen=True)
+@frozen
 class EmbeddingConfig:
     """What an `Embedding` is built from.
 

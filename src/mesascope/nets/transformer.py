@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -30,8 +29,9 @@ from mesascope.nets.layers import (
 )
 from mesascope.nets.points import HasPoints, Point, looked_at, remember, touched
 from mesascope.nets.pretrained import Pretrained
-from mesascope.records import facts, registered, with_plain_numbers
+from mesascope.records import facts, registered
 from mesascope.shapes import Float, Tensor
+from mesascope.validate import frozen
 
 __all__ = ["Tokens", "Transformer", "TransformerConfig"]
 
@@ -43,8 +43,7 @@ class Tokens(NamedTuple):
     query: Float[Tensor, "*batch m width"]
 
 
-@with_plain_numbers
-@dataclass(frozen=True)
+@frozen
 class TransformerConfig:
     """A transformer without biases, embedding or read-out.
 

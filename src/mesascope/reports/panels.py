@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from mesascope.errors import require_choice
+from mesascope.evidence import Claim
 
 __all__ = ["Figure", "Grid", "Histogram", "Level", "Line", "Lines", "Matrices"]
 
@@ -150,7 +151,7 @@ class Figure:
         size: width and height in inches; of a row of panels where None.
         share_y: one y axis for all panels.
         shared_legend: one legend for all panels, below them.
-        claims: ids of the claims that it shows.
+        claims: the claims that it shows.
     """
 
     name: str
@@ -160,7 +161,7 @@ class Figure:
     size: tuple[float, float] | None = None
     share_y: bool = False
     shared_legend: bool = False
-    claims: tuple[str, ...] = ()
+    claims: tuple[Claim, ...] = ()
 
 
 def _plain_ticks(axis: Any, span: float) -> None:

@@ -7,4 +7,3 @@ from .running import (
     resume_run as resume_run,
     run_study as run_study,
 )
-from .study import Study as Study, load_study as load_study

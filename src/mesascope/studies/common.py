@@ -54,15 +54,12 @@ def converged(
     the same factor throughout has a fifth of its fall in the last fifth.
     """
     return Claim(
-        id,
-        f"training has converged: its last fifth changes the {'logarithm of the ' if log else ''}loss by less than "
-        f"{most:.0%} of the fall over the whole training",
-        f"mean over seeds of |change in the last fifth| / |fall|{', of log loss' if log else ''}",
+        id, f"training has converged: its last fifth changes the {'logarithm of the ' if log else ''}loss by less "
+        f"than {most:.0%} of the fall over the whole training",
+        lambda r: np.stack([late_share(r[training], quantity, log=log) for training in trainings], axis=1), below(most),
         ours("premise"),
-        lambda r: np.stack([late_share(r[training], quantity, log=log) for training in trainings], axis=1),
-        below(most),
-        quantifier="mean",
-        at_least=at_least,
+        measures=f"mean over seeds of |change in the last fifth| / |fall|{', of log loss' if log else ''}",
+        quantifier="mean", at_least=at_least,
     )
 
 
@@ -81,13 +78,9 @@ def midpoint(stage: str, *, id: str = "midpoint") -> Claim:
     p Q + P q + p q, of which halfway half of the first two and a quarter of the last is there.
     """
     return Claim(
-        id,
-        "the network halfway between two others differs from each by about half of what these differ",
-        "mean difference of predictions, midpoint to either end / end to end",
-        ours("premise"),
-        lambda r: halfway_distances(r[stage]),
-        Bound(0.2, 0.8),
-        about="algorithms",  # of the path alone, whatever its ends have learned
+        id, "the network halfway between two others differs from each by about half of what these differ",
+        lambda r: halfway_distances(r[stage]), Bound(0.2, 0.8), ours("premise"),
+        measures="mean difference of predictions, midpoint to either end / end to end", about="algorithms",
     )
 
 

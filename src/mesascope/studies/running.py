@@ -26,7 +26,7 @@ from mesascope.reports import draw_figures, write_report
 from mesascope.runs import Run, open_run
 from mesascope.runs.files import as_path
 from mesascope.runs.provenance import available_device, made_with, tell_of_other_packages
-from mesascope.studies.study import Study
+from mesascope.study import Study
 
 __all__ = ["changed_settings", "conclude", "new_run", "resume_run", "run_study"]
 
@@ -130,7 +130,7 @@ def _tell_of_few_seeds(study: Study, seeds: int) -> None:
 
     def needed(claim: Claim) -> int:
         own = least_replicates(claim) if claim.over == "seeds" else 0
-        return max([own, *(needed(known[premise]) for premise in claim.premises)])
+        return max([own, *(needed(known[premise]) for premise in claim.premises or ())])
 
     few = {claim.id: needed(claim) for claim in study.claims if needed(claim) > seeds}
     if few:
@@ -185,7 +185,7 @@ def judged(study: Study, run: Run) -> Verdicts:
     """What today's claims say of a run's arrays."""
     _require_preset(study, run)
     list(run.results)  # where their index is damaged, so is the run, and not each claim
-    shown = {claim: figure.name for figure in study.figures for claim in figure.claims}
+    shown = {claim.id: figure.name for figure in study.figures for claim in figure.claims}
     records = judge_all(study.claims, run.config["preset"], run.results)
     return Verdicts({**record, "figure": shown.get(record["id"], "")} for record in records)
 

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 
 from mesascope.data import PARTS
 from mesascope.errors import ArgumentTypeError, refuse, require_choice, require_count, require_number, shown
 from mesascope.modes import guarded
-from mesascope.records import with_plain_numbers
 from mesascope.shapes import Int, Tensor
 from mesascope.streams import stream
 from mesascope.tasks.episodes import Context
 from mesascope.tasks.few_shot_images import sorted_images
+from mesascope.validate import frozen
 
 __all__ = ["ImageStream", "SwitchingImages"]
 
 
-@with_plain_numbers
-@dataclass(frozen=True)
+@frozen
 class SwitchingImages:
     """Batches of ``shots`` images of each of ``ways`` classes, of one task for a while and then of another.
 

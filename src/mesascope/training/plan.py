@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from mesascope.errors import (
@@ -16,13 +15,12 @@ from mesascope.errors import (
     require_number,
     shown,
 )
-from mesascope.records import with_plain_numbers
+from mesascope.validate import frozen
 
 __all__ = ["SCHEDULES", "ParameterGroup", "Training", "schedule_factor"]
 
 
-@with_plain_numbers
-@dataclass(frozen=True)
+@frozen
 class Training:
     """How to train: everything that decides the result but the model, the loss, the data and the seeds.
 
@@ -107,8 +105,7 @@ class Training:
         require_number("weight_decay", self.weight_decay, least=0)
 
 
-@with_plain_numbers
-@dataclass(frozen=True)
+@frozen
 class ParameterGroup:
     """Parameters of a module that train with a learning rate or weight decay of their own.
 

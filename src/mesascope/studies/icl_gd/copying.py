@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mesascope import learners, lenses, nets
-from mesascope.evidence import Claim, above, ours, printed, two_sided
-from mesascope.records import register
+from mesascope.evidence import Claim, above, ours, printed, stage, two_sided
 from mesascope.reports import Figure, Level, Line, Lines
 from mesascope.studies.common import converged, plan
 from mesascope.studies.icl_gd.regression import PAPER, Recipe, Regression, network, predicted, watch
 from mesascope.studies.icl_gd.shared_claims import as_predicted
 from mesascope.studies.icl_gd.shared_figures import HALF_MSE
-from mesascope.studies.study import Study
+from mesascope.study import Study
 
 if TYPE_CHECKING:
     from mesascope.studies.lab import Lab
@@ -83,43 +82,41 @@ CLAIMS = (
     as_predicted(("gd", "two-steps")),
     Claim(
         "one-step", "each loss is within 10 % of that of one step of gradient descent",
-        "loss of trained / of gradient descent", printed("Fig. 5 left"),
-        lambda r: r["softmax-comparison"].ratio("trained", "gd"), two_sided(0.1), premises=PREMISES,
+        stage("softmax-comparison").ratio("trained", "gd"), two_sided(0.1), printed("Fig. 5 left"), premises=PREMISES,
     ),
     Claim(
         "not-two-steps", "each loss is more than 10 % above that of two tuned steps of gradient descent",
-        "loss of trained / of two steps", printed("Fig. 5 left"),
-        lambda r: r["softmax-comparison"].ratio("trained", "two-steps"), above(1.1), premises=(*PREMISES, "one-step"),
+        stage("softmax-comparison").ratio("trained", "two-steps"), above(1.1), printed("Fig. 5 left"),
+        premises=(*PREMISES, "one-step"),
     ),
     Claim(
         "copies-first", "before 5 % of the loss's fall is made, the first layer is more than 5 times as sensitive to "
-        "the next token as to others", "largest ratio of the two sensitivities until then, mean over seeds",
-        printed("Fig. 5 right"), lambda r: copying_before(r["softmax"]), above(5.0), quantifier="mean",
+        "the next token as to others", lambda r: copying_before(r["softmax"]), above(5.0), printed("Fig. 5 right"),
+        measures="largest ratio of the two sensitivities until then, mean over seeds", quantifier="mean",
         premises=(*PREMISES, "one-step"),
     ),
     Claim(
         "copies-while-falling", "the first layer goes on turning to the next token while the loss falls: near the end "
         "of the fall it is more than twice as sensitive to it, against others, as it ever was before the fall",
-        "log2 of the ratio of the two sensitivities after nine tenths of the fall / largest before a twentieth of it, "
-        "mean over seeds", ours("copying and descent rise together"), lambda r: _gain(r["softmax"]), above(1.0),
+        lambda r: _gain(r["softmax"]), above(1.0), ours("copying and descent rise together"),
+        measures="log2 of the ratio of the two sensitivities after nine tenths of the fall / largest before a twentieth of it, " "mean over seeds",
         quantifier="mean", premises=(*PREMISES, "one-step"),
     ),
     Claim(
         "order-of-magnitude", "these networks take ten times as long to half their fall as one layer on ready tokens",
-        "mean step of alternating / of ready tokens", printed("Fig. 5 left: an order of magnitude longer"),
-        _arrivals, above(10.0, by="paper"), quantifier="bootstrap", statistic=_longer,
-        premises=(*PREMISES, "one-step"),
+        _arrivals, above(10.0, by="paper"), printed("Fig. 5 left: an order of magnitude longer"),
+        measures="mean step of alternating / of ready tokens", quantifier="bootstrap", premises=(*PREMISES, "one-step"),
+        statistic=_longer,
     ),
     Claim(
-        "seeds-vary", "how long they take varies much from seed to seed: by more than a tenth of its mean",
-        "standard deviation over seeds of the step of half the fall / its mean",
-        printed("section 4: highly variant training speeds"), _arrivals, above(0.1), quantifier="bootstrap",
-        statistic=_variation, premises=(*PREMISES, "one-step"),
+        "seeds-vary", "how long they take varies much from seed to seed: by more than a tenth of its mean", _arrivals,
+        above(0.1), printed("section 4: highly variant training speeds"),
+        measures="standard deviation over seeds of the step of half the fall / its mean", quantifier="bootstrap",
+        premises=(*PREMISES, "one-step"), statistic=_variation,
     ),
     Claim(
         "linear-fails", "with a linear first layer each loss stays more than 10 % above one gradient step's",
-        "loss of trained / of gradient descent", printed("section 4"),
-        lambda r: r["linear-comparison"].ratio("trained", "gd"), above(1.1),
+        stage("linear-comparison").ratio("trained", "gd"), above(1.1), printed("section 4"),
         premises=("linear-converged", "references-as-predicted", "one-step"),
     ),
 )  # fmt: skip
@@ -197,35 +194,32 @@ def _figure(first: str, *claims: str) -> Figure:
     )
 
 
-STUDY = register("study", "copying")(
-    Study(
-        name="copying",
-        question="Does a network with alternating tokens first learn to copy, and then to descend?",
-        source=f"{PAPER}: Fig. 5",
-        presets={
-            "quick": Copying(
-                plan(1400, 6e-3, batch=512, decay_from=0.5, clip=1.0, evaluate_every=20), init_scale=1.0,
-                sweep_tasks=500, tune_tasks=2000,
-                ready=Recipe(plan(600, 6e-3, batch=512, clip=1.0, evaluate_every=20)),
-            ),
-            "paper": Copying(
-                plan(15_000, 1e-3, clip=10.0, evaluate_every=150), init_scale=1.0
-            ),
-        },
-        measure=measure,
-        trainings=3,
-        claims=CLAIMS,
-        figures=(
-            _figure(
-                "softmax", "one-step", "not-two-steps", "copies-first", "copies-while-falling", "order-of-magnitude",
-                "seeds-vary",
-            ),
-            _figure("linear", "linear-fails"),
+STUDY = Study(
+    name="copying",
+    source=f"{PAPER}: Fig. 5",
+    presets={
+        "quick": Copying(
+            plan(1400, 6e-3, batch=512, decay_from=0.5, clip=1.0, evaluate_every=20), init_scale=1.0,
+            sweep_tasks=500, tune_tasks=2000,
+            ready=Recipe(plan(600, 6e-3, batch=512, clip=1.0, evaluate_every=20)),
         ),
-        deviations=(
-            "Initial weights have 50 times the variance of the authors' code, and 500 times that of the text, from "
-            "which no seed left the plateau in time.",
-            "The learning rate decays and weights are averaged, which removes the noise that Adam leaves.",
+        "paper": Copying(
+            plan(15_000, 1e-3, clip=10.0, evaluate_every=150), init_scale=1.0
         ),
-    )
+    },
+    measure=measure,
+    trainings=3,
+    claims=CLAIMS,
+    figures=(
+        _figure(
+            "softmax", "one-step", "not-two-steps", "copies-first", "copies-while-falling", "order-of-magnitude",
+            "seeds-vary",
+        ),
+        _figure("linear", "linear-fails"),
+    ),
+    deviations=(
+        "Initial weights have 50 times the variance of the authors' code, and 500 times that of the text, from "
+        "which no seed left the plateau in time.",
+        "The learning rate decays and weights are averaged, which removes the noise that Adam leaves.",
+    ),
 )  # fmt: skip

@@ -17,12 +17,11 @@ import numpy as np
 from mesascope import learners, lenses
 from mesascope.errors import require_count
 from mesascope.evidence import Arrays, Estimates
-from mesascope.records import register
 from mesascope.studies.common import plan, watch_loss
 from mesascope.studies.icl_gd.curvature_claims import CLAIMS, GAMMAS, SIZES, condition_number, transformed
 from mesascope.studies.icl_gd.curvature_figures import FIGURES
 from mesascope.studies.icl_gd.regression import PAPER, Regression, network, own_descent
-from mesascope.studies.study import Study
+from mesascope.study import Study
 
 if TYPE_CHECKING:
     from mesascope.studies.lab import Lab
@@ -124,26 +123,23 @@ def _over_sizes(points: Iterable[Estimates]) -> Estimates:
     return Estimates.over({"size": SIZES}, list(points))
 
 
-STUDY = register("study", "curvature")(
-    Study(
-        name="curvature",
-        question="Does GD++ flatten the curvature of the tasks it is trained on?",
-        source=f"{PAPER}: Fig. 13",
-        presets={
-            "quick": Curvature(
-                plan(1200, 8e-3, batch=256, clip=0.001),
-                init_scale=0.005,
-                tasks=20_000,
-                sweep_tasks=2000,
-                tune_tasks=2000,
-                draws=20,
-            ),
-            "paper": Curvature(plan(5000, 1e-3, clip=0.001), tasks=20_000, sweep_tasks=2000),
-        },
-        measure=measure,
-        trainings=4,
-        claims=CLAIMS,
-        figures=FIGURES,
-        deviations=("The learning rate decays and weights are averaged, which removes the noise that Adam leaves.",),
-    )
+STUDY = Study(
+    name="curvature",
+    source=f"{PAPER}: Fig. 13",
+    presets={
+        "quick": Curvature(
+            plan(1200, 8e-3, batch=256, clip=0.001),
+            init_scale=0.005,
+            tasks=20_000,
+            sweep_tasks=2000,
+            tune_tasks=2000,
+            draws=20,
+        ),
+        "paper": Curvature(plan(5000, 1e-3, clip=0.001), tasks=20_000, sweep_tasks=2000),
+    },
+    measure=measure,
+    trainings=4,
+    claims=CLAIMS,
+    figures=FIGURES,
+    deviations=("The learning rate decays and weights are averaged, which removes the noise that Adam leaves.",),
 )

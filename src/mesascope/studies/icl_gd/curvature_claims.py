@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mesascope.evidence import Bound, Claim, Reported, above, below, derived, ours, printed, two_sided
+from mesascope.evidence import Bound, Claim, Reported, above, below, derived, ours, printed, stage, two_sided
 from mesascope.studies.common import converged
 from mesascope.studies.icl_gd.shared_claims import no_better_descent
 
@@ -79,80 +79,82 @@ CLAIMS = (
     no_better_descent("descents", "expected", "GD++", id="gd++-at-its-optimum"),
     Claim(
         "gd++-as-predicted", "tuned GD++ loses on fresh tasks what theory says of its step sizes, for each N",
-        "loss of GD++ / its expectation over teachers and queries, on the same contexts", ours("premise"),
-        lambda r: r["descents"].ratio("gd++", "expected"), two_sided(0.03), over="algorithms", at_least=1,
+        stage("descents").ratio("gd++", "expected"), two_sided(0.03), ours("premise"), over="algorithms", at_least=1,
         about="algorithms",
     ),
     Claim(
-        "largest-eigenvalues", "the largest eigenvalue of 10,000 tasks is on average within 10 % of the paper's, for "
-        "each N", "largest of each draw / paper's, mean over draws", printed("appendix A.10"),
-        lambda r: r["spectra"]["largest"] / PAPER_LARGEST, two_sided(0.1), over="draws", quantifier="mean",
-        at_least=10, about="algorithms", reported=Reported(tuple(PAPER_LARGEST)),
+        "largest-eigenvalues",
+        "the largest eigenvalue of 10,000 tasks is on average within 10 % of the paper's, for " "each N",
+        stage("spectra")["largest"] / PAPER_LARGEST, two_sided(0.1), printed("appendix A.10"), over="draws",
+        quantifier="mean", at_least=10, reported=Reported(tuple(PAPER_LARGEST)), about="algorithms",
     ),
     Claim(
         "smallest-eigenvalues", "the paper's smallest eigenvalue of 10,000 tasks is one that such a draw gives, for N "
-        "from 25 on: within five standard deviations between draws", "(smallest of each draw - paper's) / standard "
-        "deviation, mean over draws", printed("appendix A.10"),
+        "from 25 on: within five standard deviations between draws",
         lambda r: _from_paper(r["spectra"]["smallest"][:, 1:], PAPER_SMALLEST[1:]), two_sided(5.0, around=0.0),
-        over="draws", quantifier="mean", at_least=10, about="algorithms", reported=Reported(tuple(PAPER_SMALLEST[1:])),
+        printed("appendix A.10"), measures="(smallest of each draw - paper's) / standard " "deviation, mean over draws",
+        over="draws", quantifier="mean", at_least=10, reported=Reported(tuple(PAPER_SMALLEST[1:])), about="algorithms",
     ),
     Claim(
         "singular-at-ten", "among 10,000 tasks with N = 10 some are singular but for rounding",
-        "smallest eigenvalue of each draw, mean over draws", printed("appendix A.10"),
-        lambda r: r["spectra"]["smallest"][:, 0], below(1e-6), over="draws", quantifier="mean", at_least=10,
-        about="algorithms",
-        reported=Reported(PAPER_SMALLEST[0], "printed, where it is cut"),
+        lambda r: r["spectra"]["smallest"][:, 0], below(1e-6), printed("appendix A.10"),
+        measures="smallest eigenvalue of each draw, mean over draws", over="draws", quantifier="mean", at_least=10,
+        reported=Reported(PAPER_SMALLEST[0], "printed, where it is cut"), about="algorithms",
     ),
     Claim(
         "gamma-observed", "the gamma in trained weights is within 10 % of the paper's, for each N",
-        "gamma read / paper's, mean over seeds", printed("Fig. 13 centre"),
-        lambda r: r["gamma"]["gamma"] / PAPER_GAMMA, two_sided(0.1), quantifier="mean", premises=TRAINED,
-        reported=Reported(tuple(PAPER_GAMMA)),
+        stage("gamma")["gamma"] / PAPER_GAMMA, two_sided(0.1), printed("Fig. 13 centre"), quantifier="mean",
+        premises=TRAINED, reported=Reported(tuple(PAPER_GAMMA)),
     ),
     Claim(
         "gamma-optimal", "the gamma in trained weights is within 10 % of tuned GD++'s, for each N",
-        "gamma read / gamma tuned, mean over seeds", derived("spectral loss"),
-        lambda r: r["gamma"]["gamma"] / r["gamma"]["gd++ gamma"], two_sided(0.1), quantifier="mean", premises=TUNED,
+        stage("gamma")["gamma"] / stage("gamma")["gd++ gamma"], two_sided(0.1), derived("spectral loss"),
+        quantifier="mean", premises=TUNED,
     ),
     Claim(
-        "gamma-condition-number", "the gamma of least condition number is within a factor of 2 of that in trained "
-        "weights, for each N", "gamma of least condition number, below 1 / largest eigenvalue, / gamma read",
-        printed("Fig. 13 centre"), lambda r: _flattest(r) / r["gamma"]["gamma"], Bound(0.5, 2.0), quantifier="mean",
+        "gamma-condition-number",
+        "the gamma of least condition number is within a factor of 2 of that in trained " "weights, for each N",
+        lambda r: _flattest(r) / r["gamma"]["gamma"], Bound(0.5, 2.0), printed("Fig. 13 centre"),
+        measures="gamma of least condition number, below 1 / largest eigenvalue, / gamma read", quantifier="mean",
         premises=TRAINED,
     ),
     Claim(
-        "gamma-derived-larger", "the gamma of least condition number is larger than that in trained weights, for each "
-        "N", "gamma of least condition number, below 1 / largest eigenvalue, / gamma read",
-        printed("appendix A.10: a slightly larger gamma"), lambda r: _flattest(r) / r["gamma"]["gamma"],
-        above(1.0, by="paper"), quantifier="mean", premises=TRAINED,
+        "gamma-derived-larger",
+        "the gamma of least condition number is larger than that in trained weights, for each " "N",
+        lambda r: _flattest(r) / r["gamma"]["gamma"], above(1.0, by="paper"),
+        printed("appendix A.10: a slightly larger gamma"),
+        measures="gamma of least condition number, below 1 / largest eigenvalue, / gamma read", quantifier="mean",
+        premises=TRAINED,
     ),
     Claim(
-        "text-inputs", "inputs from U(-1, 1), as the text has them, give the paper's largest eigenvalues to 10 %, for "
-        "each N", "largest of each draw of such tasks / paper's, mean over draws", printed("section 3"),
-        lambda r: 4 * r["spectra"]["largest"] / PAPER_LARGEST, two_sided(0.1), over="draws", quantifier="mean",
+        "text-inputs",
+        "inputs from U(-1, 1), as the text has them, give the paper's largest eigenvalues to 10 %, for " "each N",
+        lambda r: 4 * r["spectra"]["largest"] / PAPER_LARGEST, two_sided(0.1), printed("section 3"),
+        measures="largest of each draw of such tasks / paper's, mean over draws", over="draws", quantifier="mean",
         at_least=10, about="algorithms",
     ),
     Claim(
         "explodes", "for N = 25, condition numbers explode for gamma above 0.1: their median at 0.12 and beyond is "
-        "larger than at 0.1", "median condition number / at gamma 0.1, for each gamma, mean over draws",
-        printed("Fig. 13 right"), lambda r: _beyond(r["condition-numbers"]), above(1.0, by="paper"), over="draws",
-        quantifier="mean", at_least=10, about="algorithms",
-    ),
-    Claim(
-        "least-beyond", "their median goes on falling beyond the gamma of trained weights: it is least at 0.14, of "
-        "gammas from 0 to 0.2", "median condition number at gamma 0.14 / at each other gamma, mean over draws",
-        ours("where condition numbers do explode"), lambda r: _at_least_median(r["condition-numbers"]), below(1.0),
+        "larger than at 0.1", lambda r: _beyond(r["condition-numbers"]), above(1.0, by="paper"),
+        printed("Fig. 13 right"), measures="median condition number / at gamma 0.1, for each gamma, mean over draws",
         over="draws", quantifier="mean", at_least=10, about="algorithms",
     ),
     Claim(
-        "inside-roots", "all eigenvalues lie below 1 / gamma, the second root of their map, for each N",
-        "largest eigenvalue of 10,000 tasks * gamma read", printed("appendix A.10"),
-        lambda r: _measured(r["spectra"]["largest"]) * r["gamma"]["gamma"], below(1.0), quantifier="mean",
-        premises=TRAINED,
+        "least-beyond", "their median goes on falling beyond the gamma of trained weights: it is least at 0.14, of "
+        "gammas from 0 to 0.2", lambda r: _at_least_median(r["condition-numbers"]), below(1.0),
+        ours("where condition numbers do explode"),
+        measures="median condition number at gamma 0.14 / at each other gamma, mean over draws", over="draws",
+        quantifier="mean", at_least=10, about="algorithms",
     ),
     Claim(
-        "better-conditioned", "one step with the gamma in trained weights lowers the condition numbers of tasks, for "
-        "each N", "log of condition number after / before, mean over tasks", printed("Fig. 13 right"),
-        lambda r: r["conditioning"]["log-condition-change", "trained"], below(0.0), premises=TRAINED,
+        "inside-roots", "all eigenvalues lie below 1 / gamma, the second root of their map, for each N",
+        lambda r: _measured(r["spectra"]["largest"]) * r["gamma"]["gamma"], below(1.0), printed("appendix A.10"),
+        measures="largest eigenvalue of 10,000 tasks * gamma read", quantifier="mean", premises=TRAINED,
+    ),
+    Claim(
+        "better-conditioned",
+        "one step with the gamma in trained weights lowers the condition numbers of tasks, for " "each N",
+        stage("conditioning")["log-condition-change", "trained"], below(0.0), printed("Fig. 13 right"),
+        premises=TRAINED,
     ),
 )  # fmt: skip

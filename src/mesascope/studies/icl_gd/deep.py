@@ -24,7 +24,6 @@ import numpy as np
 from mesascope import constructions, learners, lenses, training
 from mesascope.errors import require_number
 from mesascope.evidence import Arrays, Estimates
-from mesascope.records import register
 from mesascope.reports import Figure, Line, Lines
 from mesascope.studies.common import plan, values, watch_loss
 from mesascope.studies.icl_gd.deep_claims import CLAIMS, without_each
@@ -41,7 +40,7 @@ from mesascope.studies.icl_gd.regression import (
     untied_descents,
 )
 from mesascope.studies.icl_gd.shared_figures import HALF_MSE, NAMES, contrast_figures
-from mesascope.studies.study import Study
+from mesascope.study import Study
 from mesascope.training import Training
 
 if TYPE_CHECKING:
@@ -316,39 +315,36 @@ FIGURES = (
     ),
 )
 
-STUDY = register("study", "deep")(
-    Study(
-        name="deep",
-        question="Do five separate linear self-attention layers, and ten looped ones, run GD++?",
-        source=f"{PAPER}: Figs. 3 right, 6c and 7",
-        presets={
-            "quick": Deep(
-                plan(450, 8e-3, batch=256, clip=0.001),
-                init_scale=3.0,
-                seeds=5,
-                tasks=3_000,
-                sweep_tasks=500,
-                tune_tasks=500,
-                looped=Recipe(plan(120, 4e-3, batch=256, clip=0.001), init_scale=0.02),
-                authors=Recipe(Training(100, 256, 5e-4, "constant", clip=10.0)),
-                warm=Recipe(plan(100, 8e-3, batch=256, clip=0.001), init_scale=0.5),
-                descents=plan(100, 0.02, batch=256),
-            ),
-            "paper": Deep(plan(6000, 8e-3, batch=1024, clip=0.001), init_scale=3.0, sweep_tasks=5000, tune_tasks=5000),
-        },
-        measure=measure,
-        trainings=4,
-        claims=CLAIMS,
-        figures=FIGURES,
-        deviations=(
-            "Gradients are clipped at 0.001 in place of 10, the learning rate is 8e-3 and 4e-3 in place of 5e-4, it "
-            "decays, and weights are averaged.",
-            "Five separate layers train for 6,000 steps of 1,024 tasks in place of 50,000 of 2,048, and start from a "
-            "variance of 3 in place of 0.002: from small weights, more layers die.",
-            "Claims whose names begin with warm- are about networks that start from gradient descent, for 3,000 steps.",
-            "Ten looped layers start from a variance of 0.02.",
-            "GD++ is tuned by L-BFGS, from 50,000 spectra or on 5,000 tasks, in place of 30,000 steps of Adam.",
-            "The network with the authors' settings has one seed, and no claim rests on it.",
+STUDY = Study(
+    name="deep",
+    source=f"{PAPER}: Figs. 3 right, 6c and 7",
+    presets={
+        "quick": Deep(
+            plan(450, 8e-3, batch=256, clip=0.001),
+            init_scale=3.0,
+            seeds=5,
+            tasks=3_000,
+            sweep_tasks=500,
+            tune_tasks=500,
+            looped=Recipe(plan(120, 4e-3, batch=256, clip=0.001), init_scale=0.02),
+            authors=Recipe(Training(100, 256, 5e-4, "constant", clip=10.0)),
+            warm=Recipe(plan(100, 8e-3, batch=256, clip=0.001), init_scale=0.5),
+            descents=plan(100, 0.02, batch=256),
         ),
-    )
+        "paper": Deep(plan(6000, 8e-3, batch=1024, clip=0.001), init_scale=3.0, sweep_tasks=5000, tune_tasks=5000),
+    },
+    measure=measure,
+    trainings=4,
+    claims=CLAIMS,
+    figures=FIGURES,
+    deviations=(
+        "Gradients are clipped at 0.001 in place of 10, the learning rate is 8e-3 and 4e-3 in place of 5e-4, it "
+        "decays, and weights are averaged.",
+        "Five separate layers train for 6,000 steps of 1,024 tasks in place of 50,000 of 2,048, and start from a "
+        "variance of 3 in place of 0.002: from small weights, more layers die.",
+        "Claims whose names begin with warm- are about networks that start from gradient descent, for 3,000 steps.",
+        "Ten looped layers start from a variance of 0.02.",
+        "GD++ is tuned by L-BFGS, from 50,000 spectra or on 5,000 tasks, in place of 30,000 steps of Adam.",
+        "The network with the authors' settings has one seed, and no claim rests on it.",
+    ),
 )

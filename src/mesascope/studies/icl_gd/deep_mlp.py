@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mesascope.errors import require_count
-from mesascope.evidence import Claim, above, below, printed, two_sided
-from mesascope.records import register
+from mesascope.evidence import Claim, above, below, printed, stage, two_sided
 from mesascope.studies.common import converged, plan
 from mesascope.studies.icl_gd.regression import (
     PAPER,
@@ -27,7 +26,7 @@ from mesascope.studies.icl_gd.regression import (
 )
 from mesascope.studies.icl_gd.shared_claims import derivatives, no_better_descent
 from mesascope.studies.icl_gd.shared_figures import contrast_figures
-from mesascope.studies.study import Study
+from mesascope.study import Study
 
 if TYPE_CHECKING:
     from mesascope.studies.lab import Lab
@@ -62,28 +61,26 @@ CLAIMS = (
     derivatives(MAIN),
     Claim(
         "below-gd", "each network of blocks loses less than as many steps of gradient descent, each tuned",
-        "loss of trained / of gradient descent", printed("Fig. 8 left"), lambda r: r[MAIN].ratio("trained", "gd"),
-        below(1.0, by="paper"), premises=("converged",),
+        stage(MAIN).ratio("trained", "gd"), below(1.0, by="paper"), printed("Fig. 8 left"), premises=("converged",),
     ),
     Claim(
         "loss-matches-gd++", "each network of blocks loses what as many tuned steps of GD++ do, within a quarter",
-        "loss of trained / of GD++", printed("Fig. 8: a close resemblance"),
-        lambda r: r[MAIN].ratio("trained", "gd++"), two_sided(0.25), premises=("converged", "gd++-at-its-optimum"),
+        stage(MAIN).ratio("trained", "gd++"), two_sided(0.25), printed("Fig. 8: a close resemblance"),
+        premises=("converged", "gd++-at-its-optimum"),
     ),
     Claim(
-        "cosine-gd++", "each network of blocks has a cosine above 0.95 with tuned GD++", "mean cosine of dy/dx_q",
-        printed("Fig. 8 centre right"), lambda r: r[MAIN]["cosine", "trained", "gd++"], above(0.95), premises=PREMISES,
+        "cosine-gd++", "each network of blocks has a cosine above 0.95 with tuned GD++",
+        stage(MAIN)["cosine", "trained", "gd++"], above(0.95), printed("Fig. 8 centre right"), premises=PREMISES,
     ),
     Claim(
         "gd++-above-gd", "each network of blocks is nearer to tuned GD++ than to tuned gradient descent",
-        "cosine to GD++ less cosine to gradient descent", printed("Fig. 8 centre"),
-        lambda r: r[MAIN]["cosine", "trained", "gd++"] - r[MAIN]["cosine", "trained", "gd"],
-        above(0.0, by="paper"), premises=PREMISES,
+        stage(MAIN)["cosine", "trained", "gd++"] - stage(MAIN)["cosine", "trained", "gd"], above(0.0, by="paper"),
+        printed("Fig. 8 centre"), premises=PREMISES,
     ),
     Claim(
         "input-scale", "on inputs of 1.25 and 1.5 times the training scale, losses stay within a quarter of GD++'s",
-        "loss of trained / of GD++, at each scale", printed("Fig. 8 right: a close resemblance"),
         lambda r: _larger(r["blocks-input-scale"]).ratio("trained", "gd++"), two_sided(0.25),
+        printed("Fig. 8 right: a close resemblance"), measures="loss of trained / of GD++, at each scale",
         premises=("converged", "gd++-at-its-optimum"),
     ),
 )  # fmt: skip
@@ -108,42 +105,39 @@ def measure(lab: Lab, settings: Blocks) -> None:
     contrast(lab, settings, "blocks", config, references, more=witnesses)
 
 
-STUDY = register("study", "deep-mlp")(
-    Study(
-        name="deep-mlp",
-        question="Do blocks of linear self-attention and MLPs go on as GD++ does?",
-        source=f"{PAPER}: Fig. 8",
-        presets={
-            "quick": Blocks(
-                plan(800, 8e-3, batch=256, clip=0.001),
-                init_scale=0.2,
-                tasks=10_000,
-                sweep_tasks=500,
-                tune_tasks=1000,
-                blocks=4,
-                linear=Recipe(plan(400, 8e-3, batch=256, clip=0.001), init_scale=3.0),
-            ),
-            "paper": Blocks(plan(2500, 3e-3, batch=512, clip=0.001), init_scale=0.2, sweep_tasks=2000, tune_tasks=2000),
-        },
-        measure=measure,
-        trainings=2,
-        claims=CLAIMS,
-        figures=contrast_figures(
-            "blocks",
-            "blocks of attention and MLP",
-            ("gd", "gd++"),
-            "Paper: Fig. 8",
-            "y",
-            claims=("below-gd", "loss-matches-gd++", "cosine-gd++", "gd++-above-gd"),
-            away=("input-scale",),
+STUDY = Study(
+    name="deep-mlp",
+    source=f"{PAPER}: Fig. 8",
+    presets={
+        "quick": Blocks(
+            plan(800, 8e-3, batch=256, clip=0.001),
+            init_scale=0.2,
+            tasks=10_000,
+            sweep_tasks=500,
+            tune_tasks=1000,
+            blocks=4,
+            linear=Recipe(plan(400, 8e-3, batch=256, clip=0.001), init_scale=3.0),
         ),
-        deviations=(
-            "Training takes 2,500 steps of 512 tasks, a twentieth of the steps and an eightieth of "
-            "the tasks of the paper; the learning rate is 3e-3 in place of "
-            "5e-4 and decays, and weights are averaged.",
-            "Gradients are clipped at 0.001 in place of 10.",
-            "Networks start from weights of larger variance, 0.2 in place of 0.002.",
-            "GD++ is tuned by L-BFGS on 2,000 tasks in place of 30,000 steps of Adam on fresh ones.",
-        ),
-    )
+        "paper": Blocks(plan(2500, 3e-3, batch=512, clip=0.001), init_scale=0.2, sweep_tasks=2000, tune_tasks=2000),
+    },
+    measure=measure,
+    trainings=2,
+    claims=CLAIMS,
+    figures=contrast_figures(
+        "blocks",
+        "blocks of attention and MLP",
+        ("gd", "gd++"),
+        "Paper: Fig. 8",
+        "y",
+        claims=("below-gd", "loss-matches-gd++", "cosine-gd++", "gd++-above-gd"),
+        away=("input-scale",),
+    ),
+    deviations=(
+        "Training takes 2,500 steps of 512 tasks, a twentieth of the steps and an eightieth of "
+        "the tasks of the paper; the learning rate is 3e-3 in place of "
+        "5e-4 and decays, and weights are averaged.",
+        "Gradients are clipped at 0.001 in place of 10.",
+        "Networks start from weights of larger variance, 0.2 in place of 0.002.",
+        "GD++ is tuned by L-BFGS on 2,000 tasks in place of 30,000 steps of Adam on fresh ones.",
+    ),
 )

@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mesascope import constructions, learners, lenses
-from mesascope.evidence import Bound, Claim, above, below, derived, ours, printed, two_sided
-from mesascope.records import register
+from mesascope.evidence import Bound, Claim, above, below, derived, ours, printed, stage, two_sided
 from mesascope.reports import Figure, Level, Line, Lines
 from mesascope.studies.common import converged, plan, values, watch_loss
 from mesascope.studies.icl_gd.regression import PAPER, Regression, middles, network, predicted, sweep, watch
 from mesascope.studies.icl_gd.shared_claims import as_predicted
 from mesascope.studies.icl_gd.shared_figures import HALF_MSE, RELATIVE, SENSITIVITIES, relative
-from mesascope.studies.study import Study
+from mesascope.study import Study
 
 if TYPE_CHECKING:
     from mesascope.studies.lab import Lab
@@ -51,61 +50,62 @@ CLAIMS = (
     as_predicted(("gd",)),
     Claim(
         "few-tasks", "trained on 128 tasks, layers fail to align with gradient descent: their cosine is below 0.95",
-        "mean cosine of dy/dx_q with gradient descent's, mean over pools", printed("Fig. 16"),
-        lambda r: _cosines(r)[:, 0], below(0.95), over="pools", quantifier="mean", premises=PREMISES,
-    ),
-    Claim(
-        "8192-tasks", "trained on 8192 tasks, layers align with gradient descent: their cosine is above 0.99",
-        "mean cosine of dy/dx_q with gradient descent's, mean over pools", printed("Fig. 16d"),
-        lambda r: _cosines(r)[:, -1], above(0.99), over="pools", quantifier="mean", premises=PREMISES,
-    ),
-    Claim(
-        "2048-tasks", "trained on 2048 tasks they do so less: their cosine is between 0.95 and 0.99",
-        "mean cosine of dy/dx_q with gradient descent's, mean over pools", ours("how much less Fig. 16c shows"),
-        lambda r: _cosines(r)[:, -2], Bound(0.95, 0.99), over="pools", quantifier="mean", premises=PREMISES,
-    ),
-    Claim(
-        "one-over-tasks", "what the cosine lacks to 1 is inverse to the number of tasks: from 2048 to 8192 it falls to "
-        "a quarter, within a quarter of that", "(1 - cosine at 2048) / (1 - cosine at 8192), of means over pools",
-        derived("the minimiser's variance is inverse to the number of tasks"),
-        lambda r: (_cosines(r)[:, -2], _cosines(r)[:, -1]), two_sided(1.0, around=4.0), over="pools",
-        quantifier="bootstrap", statistic=_one_over, premises=PREMISES,
-    ),
-    Claim(
-        "rising", "that cosine rises from each number of tasks to the next", "rise of the cosine, mean over pools",
-        printed("Fig. 16"), lambda r: np.diff(_cosines(r), axis=1), above(0.0), over="pools", quantifier="mean",
+        lambda r: _cosines(r)[:, 0], below(0.95), printed("Fig. 16"),
+        measures="mean cosine of dy/dx_q with gradient descent's, mean over pools", over="pools", quantifier="mean",
         premises=PREMISES,
     ),
     Claim(
-        "own-tasks", "on its own tasks a layer loses less than gradient descent, for each number of them",
-        "loss of trained / of gradient descent on the same tasks, mean over pools",
-        derived("no layer has a lower loss on its tasks than the minimum"), _on_own, below(1.0), over="pools",
+        "8192-tasks", "trained on 8192 tasks, layers align with gradient descent: their cosine is above 0.99",
+        lambda r: _cosines(r)[:, -1], above(0.99), printed("Fig. 16d"),
+        measures="mean cosine of dy/dx_q with gradient descent's, mean over pools", over="pools", quantifier="mean",
+        premises=PREMISES,
+    ),
+    Claim(
+        "2048-tasks", "trained on 2048 tasks they do so less: their cosine is between 0.95 and 0.99",
+        lambda r: _cosines(r)[:, -2], Bound(0.95, 0.99), ours("how much less Fig. 16c shows"),
+        measures="mean cosine of dy/dx_q with gradient descent's, mean over pools", over="pools", quantifier="mean",
+        premises=PREMISES,
+    ),
+    Claim(
+        "one-over-tasks", "what the cosine lacks to 1 is inverse to the number of tasks: from 2048 to 8192 it falls "
+        "to a quarter, within a quarter of that", lambda r: (_cosines(r)[:, -2], _cosines(r)[:, -1]),
+        two_sided(1.0, around=4.0), derived("the minimiser's variance is inverse to the number of tasks"),
+        measures="(1 - cosine at 2048) / (1 - cosine at 8192), of means over pools", over="pools",
+        quantifier="bootstrap", premises=PREMISES, statistic=_one_over,
+    ),
+    Claim(
+        "rising", "that cosine rises from each number of tasks to the next", lambda r: np.diff(_cosines(r), axis=1),
+        above(0.0), printed("Fig. 16"), measures="rise of the cosine, mean over pools", over="pools", quantifier="mean",
+        premises=PREMISES,
+    ),
+    Claim(
+        "own-tasks", "on its own tasks a layer loses less than gradient descent, for each number of them", _on_own,
+        below(1.0), derived("no layer has a lower loss on its tasks than the minimum"),
+        measures="loss of trained / of gradient descent on the same tasks, mean over pools", over="pools",
         quantifier="mean", premises=PREMISES,
     ),
     Claim(
         "fresh-tasks", "on fresh tasks every layer loses more than gradient descent, for each number of tasks",
-        "loss of trained / of gradient descent", ours("a layer judged by its own tasks would lose less"),
         lambda r: np.stack([r[f"tasks-{pool}-comparison"].ratio("trained", "gd") for pool in POOLS], axis=1),
-        above(1.0), over="pools", premises=(*PREMISES, "own-tasks"),
+        above(1.0), ours("a layer judged by its own tasks would lose less"),
+        measures="loss of trained / of gradient descent", over="pools", premises=(*PREMISES, "own-tasks"),
     ),
     Claim(
-        "input-scale", "trained on 8192 tasks, layers lose within 10 % of gradient descent on inputs scaled "
-        "by 0.5 to 2", "loss of trained / of gradient descent, at each scale, mean over pools",
-        printed("Fig. 16d right"),
-        lambda r: r["tasks-8192-input-scale"].ratio("trained", "gd"), two_sided(0.1), over="pools",
+        "input-scale",
+        "trained on 8192 tasks, layers lose within 10 % of gradient descent on inputs scaled " "by 0.5 to 2",
+        stage("tasks-8192-input-scale").ratio("trained", "gd"), two_sided(0.1), printed("Fig. 16d right"), over="pools",
         quantifier="mean", premises=PREMISES,
     ),
     Claim(
         "interpolation", "trained on 2048 or 8192 tasks, layers halfway to the construction lose less on fresh tasks "
-        "than the trained ones", "loss at the midpoint / of trained", printed("Fig. 16"),
+        "than the trained ones",
         lambda r: np.stack([r[f"tasks-{pool}-comparison"].ratio("middle", "trained") for pool in POOLS[2:]], 1),
-        below(1.0), over="pools", premises=PREMISES,
+        below(1.0), printed("Fig. 16"), measures="loss at the midpoint / of trained", over="pools", premises=PREMISES,
     ),
     Claim(
         "interpolated-input-scale", "halfway between layers trained on 8192 tasks and the construction, losses are "
         "within 5 % of gradient descent's on inputs scaled by 0.5 to 2",
-        "loss at the midpoint / of gradient descent, at each scale, mean over pools", printed("Fig. 16d right"),
-        lambda r: r["tasks-8192-input-scale"].ratio("middle", "gd"), two_sided(0.05), over="pools",
+        stage("tasks-8192-input-scale").ratio("middle", "gd"), two_sided(0.05), printed("Fig. 16d right"), over="pools",
         quantifier="mean", premises=PREMISES,
     ),
 )  # fmt: skip
@@ -192,22 +192,19 @@ FIGURES = (
     ),
 )  # fmt: skip
 
-STUDY = register("study", "finite-tasks")(
-    Study(
-        name="finite-tasks",
-        question="How many training tasks does a layer need to find gradient descent?",
-        source=f"{PAPER}: Fig. 16",
-        presets={
-            "quick": Regression(plan(800, 4e-3), init_scale=0.02, seeds=10),
-            "paper": Regression(plan(5000, 1e-3, clip=0.001), seeds=10),
-        },
-        measure=measure,
-        trainings=4,
-        claims=CLAIMS,
-        figures=FIGURES,
-        deviations=(
-            "Ten seeds train, each on a set of tasks of its own: these sets differ too much for five to decide.",
-            "The learning rate decays and weights are averaged, which removes the noise that Adam leaves.",
-        ),
-    )
+STUDY = Study(
+    name="finite-tasks",
+    source=f"{PAPER}: Fig. 16",
+    presets={
+        "quick": Regression(plan(800, 4e-3), init_scale=0.02, seeds=10),
+        "paper": Regression(plan(5000, 1e-3, clip=0.001), seeds=10),
+    },
+    measure=measure,
+    trainings=4,
+    claims=CLAIMS,
+    figures=FIGURES,
+    deviations=(
+        "Ten seeds train, each on a set of tasks of its own: these sets differ too much for five to decide.",
+        "The learning rate decays and weights are averaged, which removes the noise that Adam leaves.",
+    ),
 )

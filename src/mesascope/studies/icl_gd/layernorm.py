@@ -12,13 +12,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mesascope import learners
-from mesascope.evidence import Bound, Claim, above, below, printed
-from mesascope.records import register
+from mesascope.evidence import Bound, Claim, above, below, printed, stage
 from mesascope.studies.common import converged, plan
 from mesascope.studies.icl_gd.regression import PAPER, Recipe, Regression, contrast, network, predicted
 from mesascope.studies.icl_gd.shared_claims import as_predicted, derivatives, gap_left, no_better_descent
 from mesascope.studies.icl_gd.shared_figures import contrast_figures
-from mesascope.studies.study import Study
+from mesascope.study import Study
 
 if TYPE_CHECKING:
     from mesascope.studies.lab import Lab
@@ -59,55 +58,54 @@ CLAIMS = (
     derivatives("two-layers-comparison", id="two-layers-derivatives"),
     Claim(
         "one-layer-loss", "each normalised layer loses more than one step of gradient descent, by at most 60 %",
-        "loss of trained / of gradient descent", printed("Fig. 14a left"), _ratio("one-layer", "gd"),
-        Bound(1.0, 1.6), premises=ONE,
+        _ratio("one-layer", "gd"), Bound(1.0, 1.6), printed("Fig. 14a left"),
+        measures="loss of trained / of gradient descent", premises=ONE,
     ),
     Claim(
         "two-layers-gd", "two layers with LayerNorm between them lose more than two steps of gradient descent",
-        "loss of trained / of gradient descent", printed("Fig. 14b left"), _ratio("two-layers", "gd"),
-        above(1.0, by="paper"), premises=TWO,
+        _ratio("two-layers", "gd"), above(1.0, by="paper"), printed("Fig. 14b left"),
+        measures="loss of trained / of gradient descent", premises=TWO,
     ),
     Claim(
         "two-layers-gd++", "two layers with LayerNorm between them lose more than two steps of GD++, by at most 60 %",
-        "loss of trained / of GD++", printed("Fig. 14b left"), _ratio("two-layers", "gd++"),
-        Bound(1.0, 1.6), premises=(*TWO, OPTIMUM),
+        _ratio("two-layers", "gd++"), Bound(1.0, 1.6), printed("Fig. 14b left"), measures="loss of trained / of GD++",
+        premises=(*TWO, OPTIMUM),
     ),
     Claim(
         "one-layer-heads", "a second head does not help much: it takes away less than half of what each normalised "
-        "layer loses beyond gradient descent",
-        "(loss of two heads - gradient descent's) / (of one head - gradient descent's), each with each",
+        "layer loses beyond gradient descent", lambda r: gap_left(r, "one-layer", "one-layer-two-heads"), above(0.5),
         printed("appendix A.9: more heads do not help substantially"),
-        lambda r: gap_left(r, "one-layer", "one-layer-two-heads"), above(0.5),
+        measures="(loss of two heads - gradient descent's) / (of one head - gradient descent's), each with each",
         premises=(*ONE, "one-layer-two-heads-converged"),
     ),
     Claim(
         "two-layers-order", "the alignment of two layers with LayerNorm between them is a little less with GD++ than "
-        "with gradient descent", "cosine with GD++ less cosine with gradient descent", printed("appendix A.9"),
-        lambda r: r["two-layers-comparison"]["cosine", "trained", "gd++"]
-        - r["two-layers-comparison"]["cosine", "trained", "gd"],
-        below(0.0, by="paper"), premises=(*TWO, OPTIMUM, "two-layers-derivatives"),
+        "with gradient descent",
+        stage("two-layers-comparison")["cosine", "trained", "gd++"] - stage("two-layers-comparison")["cosine", "trained", "gd"],
+        below(0.0, by="paper"), printed("appendix A.9"), premises=(*TWO, OPTIMUM, "two-layers-derivatives"),
     ),
     Claim(
         "one-layer-alignment", "each normalised layer is less aligned with gradient descent than one without LayerNorm",
-        "cosine with gradient descent, less that of the layer without LayerNorm", printed("Fig. 14a centre left"),
-        _alignment("one-layer", "gd"), below(0.0, by="paper"),
+        _alignment("one-layer", "gd"), below(0.0, by="paper"), printed("Fig. 14a centre left"),
+        measures="cosine with gradient descent, less that of the layer without LayerNorm",
         premises=(*ONE, "one-layer-plain-converged", "one-layer-derivatives"),
     ),
     Claim(
         "two-layers-alignment", "two layers with LayerNorm between them are less aligned with GD++ than without it",
-        "cosine with GD++, less that of the layers without LayerNorm", printed("Fig. 14b centre left"),
-        _alignment("two-layers", "gd++"), below(0.0, by="paper"),
+        _alignment("two-layers", "gd++"), below(0.0, by="paper"), printed("Fig. 14b centre left"),
+        measures="cosine with GD++, less that of the layers without LayerNorm",
         premises=(*TWO, OPTIMUM, "two-layers-plain-converged", "two-layers-derivatives"),
     ),
     Claim(
-        "one-layer-large-inputs", "on inputs twice as large as in training each normalised layer beats gradient "
-        "descent", "loss of trained / of gradient descent", printed("Fig. 14a right"), _at_twice("one-layer"),
-        below(1.0, by="paper"), premises=ONE,
+        "one-layer-large-inputs",
+        "on inputs twice as large as in training each normalised layer beats gradient " "descent",
+        _at_twice("one-layer"), below(1.0, by="paper"), printed("Fig. 14a right"),
+        measures="loss of trained / of gradient descent", premises=ONE,
     ),
     Claim(
         "two-layers-large-inputs", "on inputs twice as large as in training two layers with LayerNorm between them "
-        "beat two steps of gradient descent", "loss of trained / of gradient descent", printed("Fig. 14b right"),
-        _at_twice("two-layers"), below(1.0, by="paper"), premises=TWO,
+        "beat two steps of gradient descent", _at_twice("two-layers"), below(1.0, by="paper"),
+        printed("Fig. 14b right"), measures="loss of trained / of gradient descent", premises=TWO,
     ),
 )  # fmt: skip
 
@@ -146,55 +144,52 @@ def measure(lab: Lab, settings: LayerNorm) -> None:
     lab.stage("two-layers-predicted", lambda: predicted(lab, settings, two))
 
 
-STUDY = register("study", "layernorm")(
-    Study(
-        name="layernorm",
-        question="What does LayerNorm cost a layer that would run gradient descent?",
-        source=f"{PAPER}: Fig. 14",
-        presets={
-            "quick": LayerNorm(
-                plan(1000, 8e-3, batch=512, clip=0.001),
-                init_scale=0.02,
-                tasks=30_000,
-                sweep_tasks=2000,
-                two_layers=Recipe(plan(1000, 8e-3, batch=512, clip=0.001), init_scale=0.02),
-            ),
-            "paper": LayerNorm(plan(5000, 1e-3, clip=0.001)),
-        },
-        measure=measure,
-        trainings=5,
-        claims=CLAIMS,
-        figures=(
-            *contrast_figures(
-                "one-layer",
-                "one layer behind LayerNorm",
-                ("gd",),
-                "Paper: Fig. 14a",
-                claims=("one-layer-loss", "one-layer-heads", "one-layer-alignment"),
-                away=("one-layer-large-inputs",),
-            ),
-            *contrast_figures(
-                "two-layers",
-                "two layers with LayerNorm between them",
-                ("gd", "gd++"),
-                "Paper: Fig. 14b",
-                claims=(
-                    "two-layers-gd",
-                    "two-layers-gd++",
-                    "two-layers-alignment",
-                    "two-layers-order",
-                ),
-                away=("two-layers-large-inputs",),
-            ),
-            *contrast_figures(
-                "one-layer-two-heads", "one layer of two heads behind LayerNorm", ("gd",), "Paper: appendix A.9"
-            ),
-            *contrast_figures("one-layer-plain", "one layer without LayerNorm", ("gd",), "Control"),
-            *contrast_figures("two-layers-plain", "two layers without LayerNorm", ("gd", "gd++"), "Control"),
+STUDY = Study(
+    name="layernorm",
+    source=f"{PAPER}: Fig. 14",
+    presets={
+        "quick": LayerNorm(
+            plan(1000, 8e-3, batch=512, clip=0.001),
+            init_scale=0.02,
+            tasks=30_000,
+            sweep_tasks=2000,
+            two_layers=Recipe(plan(1000, 8e-3, batch=512, clip=0.001), init_scale=0.02),
         ),
-        deviations=(
-            "The learning rate decays and weights are averaged, which removes the noise that Adam leaves.",
-            "Two layers without LayerNorm, a control of ours, train for 5,000 steps.",
+        "paper": LayerNorm(plan(5000, 1e-3, clip=0.001)),
+    },
+    measure=measure,
+    trainings=5,
+    claims=CLAIMS,
+    figures=(
+        *contrast_figures(
+            "one-layer",
+            "one layer behind LayerNorm",
+            ("gd",),
+            "Paper: Fig. 14a",
+            claims=("one-layer-loss", "one-layer-heads", "one-layer-alignment"),
+            away=("one-layer-large-inputs",),
         ),
-    )
+        *contrast_figures(
+            "two-layers",
+            "two layers with LayerNorm between them",
+            ("gd", "gd++"),
+            "Paper: Fig. 14b",
+            claims=(
+                "two-layers-gd",
+                "two-layers-gd++",
+                "two-layers-alignment",
+                "two-layers-order",
+            ),
+            away=("two-layers-large-inputs",),
+        ),
+        *contrast_figures(
+            "one-layer-two-heads", "one layer of two heads behind LayerNorm", ("gd",), "Paper: appendix A.9"
+        ),
+        *contrast_figures("one-layer-plain", "one layer without LayerNorm", ("gd",), "Control"),
+        *contrast_figures("two-layers-plain", "two layers without LayerNorm", ("gd", "gd++"), "Control"),
+    ),
+    deviations=(
+        "The learning rate decays and weights are averaged, which removes the noise that Adam leaves.",
+        "Two layers without LayerNorm, a control of ours, train for 5,000 steps.",
+    ),
 )

@@ -18,12 +18,11 @@ import numpy as np
 
 from mesascope import constructions, learners, lenses, nets, tasks
 from mesascope.evidence import Arrays, Estimates
-from mesascope.records import register
 from mesascope.studies.common import plan, watch_loss
 from mesascope.studies.icl_gd.one_step_claims import CLAIMS, SIZES
 from mesascope.studies.icl_gd.one_step_figures import FIGURES
 from mesascope.studies.icl_gd.regression import PAPER, SWEEPS, Regression, halfway, middles, network, sweep, watch
-from mesascope.studies.study import Study
+from mesascope.study import Study
 from mesascope.training import Training
 
 if TYPE_CHECKING:
@@ -180,29 +179,26 @@ def _read(networks: Sequence[Any], built: Any) -> dict[str, Any]:
     }
 
 
-STUDY = register("study", "one-step")(
-    Study(
-        name="one-step",
-        question="Does one trained linear self-attention layer run one step of gradient descent?",
-        source=f"{PAPER}: Figs. 1, 2, 6a, 9 and 10",
-        presets={
-            "quick": OneStep(plan(1500, 2e-3, decay_from=0.5), init_scale=2e-5, sweep_tasks=4000),
-            "paper": OneStep(
-                plan(5000, 1e-3, decay_from=0.5, clip=0.001),
-                init_scale=2e-5,
-                sweep_tasks=20_000,
-                sizes=plan(2500, 1e-3, decay_from=0.5, clip=0.001),
-            ),
-        },
-        measure=measure,
-        trainings=5,
-        claims=CLAIMS,
-        figures=FIGURES,
-        deviations=(
-            "The learning rate decays and weights are averaged, which removes the noise that Adam leaves.",
-            "Initial weights are ten times smaller: the column of W_KQ that meets the query's zero target has no "
-            "gradient and keeps its initial size.",
-            "Layers of the other sizes train for half as many steps.",
+STUDY = Study(
+    name="one-step",
+    source=f"{PAPER}: Figs. 1, 2, 6a, 9 and 10",
+    presets={
+        "quick": OneStep(plan(1500, 2e-3, decay_from=0.5), init_scale=2e-5, sweep_tasks=4000),
+        "paper": OneStep(
+            plan(5000, 1e-3, decay_from=0.5, clip=0.001),
+            init_scale=2e-5,
+            sweep_tasks=20_000,
+            sizes=plan(2500, 1e-3, decay_from=0.5, clip=0.001),
         ),
-    )
+    },
+    measure=measure,
+    trainings=5,
+    claims=CLAIMS,
+    figures=FIGURES,
+    deviations=(
+        "The learning rate decays and weights are averaged, which removes the noise that Adam leaves.",
+        "Initial weights are ten times smaller: the column of W_KQ that meets the query's zero target has no "
+        "gradient and keeps its initial size.",
+        "Layers of the other sizes train for half as many steps.",
+    ),
 )

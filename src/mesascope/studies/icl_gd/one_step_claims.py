@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mesascope.evidence import Claim, Reported, above, below, derived, printed, two_sided
+from mesascope.evidence import Claim, Reported, above, below, derived, printed, stage, two_sided
 from mesascope.studies.common import converged, halfway_losses, midpoint
 
 __all__ = ["CLAIMS", "SIZES"]
@@ -52,86 +52,77 @@ CLAIMS = (
     converged("with-query", id="with-query-converged"),
     Claim(
         "limit", "one step of gradient descent at the closed-form step size has the closed-form loss, for each N = d",
-        "loss of gradient descent / closed form", derived("one-step optimum"),
-        lambda r: r["limits"]["mse", "gd"][0] / r["optima"]["limit"],
-        two_sided(0.02), over="sizes", at_least=4, about="algorithms",
+        lambda r: r["limits"]["mse", "gd"][0] / r["optima"]["limit"], two_sided(0.02), derived("one-step optimum"),
+        measures="loss of gradient descent / closed form", over="sizes", at_least=4, about="algorithms",
     ),
     Claim(
-        "eta-optimum", "tuning finds the closed-form step size, for each N = d", "tuned eta / closed form",
-        derived("one-step optimum"), lambda r: _tuned(r["optima"]), two_sided(0.02), over="sizes", at_least=4,
+        "eta-optimum", "tuning finds the closed-form step size, for each N = d", lambda r: _tuned(r["optima"]),
+        two_sided(0.02), derived("one-step optimum"), measures="tuned eta / closed form", over="sizes", at_least=4,
         about="algorithms",
     ),
     Claim(
         "loss-matches-gd", "each trained layer's loss is within 0.1 % of gradient descent's",
-        "loss of trained / of gradient descent", printed("Fig. 2 left"), lambda r: r[MAIN].ratio("trained", "gd"),
-        two_sided(0.001), premises=PREMISES,
+        stage(MAIN).ratio("trained", "gd"), two_sided(0.001), printed("Fig. 2 left"), premises=PREMISES,
         reported=Reported((1.0026, 1.0006, 1.0029), AUTHORS),
     ),
     Claim(
-        "prediction-difference", "each trained layer's predictions are those of gradient descent to 0.009 on average "
-        "(paper preset: 0.006)", "mean |prediction - gradient descent's|", printed("Fig. 2 centre left"),
-        lambda r: r[MAIN]["prediction-difference", "trained", "gd"],
-        {"quick": below(0.009), "paper": below(0.006)}, premises=PREMISES,
-        reported=Reported((0.0225, 0.0184, 0.0246), AUTHORS),
+        "prediction-difference",
+        "each trained layer's predictions are those of gradient descent to 0.009 on average " "(paper preset: 0.006)",
+        stage(MAIN)["prediction-difference", "trained", "gd"], {"quick": below(0.009), "paper": below(0.006)},
+        printed("Fig. 2 centre left"), premises=PREMISES, reported=Reported((0.0225, 0.0184, 0.0246), AUTHORS),
     ),
     Claim(
         "sensitivity-cosine", "each trained layer's sensitivities have a cosine above 0.9998 with gradient descent's",
-        "mean cosine of dy/dx_q", printed("Fig. 2 centre left"), lambda r: r[MAIN]["cosine", "trained", "gd"],
-        above(0.9998), premises=PREMISES,
+        stage(MAIN)["cosine", "trained", "gd"], above(0.9998), printed("Fig. 2 centre left"), premises=PREMISES,
         reported=Reported((0.9993, 0.9995, 0.9992), AUTHORS),
     ),
     Claim(
         "model-difference", "the model that each trained layer makes of a context is gradient descent's to 0.03 on "
-        "average (paper preset: 0.02), where teachers have norm 3", "mean |dy/dx_q - gradient descent's|",
-        printed("Fig. 2 centre left"), lambda r: r[MAIN]["sensitivity-difference", "trained", "gd"],
-        {"quick": below(0.03), "paper": below(0.02)}, premises=PREMISES,
-        reported=Reported((0.097, 0.078, 0.105), AUTHORS),
+        "average (paper preset: 0.02), where teachers have norm 3",
+        stage(MAIN)["sensitivity-difference", "trained", "gd"], {"quick": below(0.03), "paper": below(0.02)},
+        printed("Fig. 2 centre left"), premises=PREMISES, reported=Reported((0.097, 0.078, 0.105), AUTHORS),
     ),
     midpoint(MAIN),
     Claim(
         "interpolation", "halfway between trained weights and construction the loss is within 0.2 % of either end's",
-        "loss at the midpoint / at either end", printed("Fig. 2 and appendix A.3"),
-        lambda r: halfway_losses(r[MAIN]), two_sided(0.002),
-        premises=(*PREMISES, "midpoint"),
+        lambda r: halfway_losses(r[MAIN]), two_sided(0.002), printed("Fig. 2 and appendix A.3"),
+        measures="loss at the midpoint / at either end", premises=(*PREMISES, "midpoint"),
     ),
     Claim(
         "dimensions", "for N = d in 5, 10, 15 and 20 each trained loss is within 0.5 % (paper preset: 0.1 %) of "
-        "gradient descent's", "loss of trained / of gradient descent, for each size", printed("Fig. 2 centre right"),
-        lambda r: _sizes(r, "trained", "gd"), {"quick": two_sided(0.005), "paper": two_sided(0.001)}, premises=PREMISES,
+        "gradient descent's", lambda r: _sizes(r, "trained", "gd"),
+        {"quick": two_sided(0.005), "paper": two_sided(0.001)}, printed("Fig. 2 centre right"),
+        measures="loss of trained / of gradient descent, for each size", premises=PREMISES,
     ),
     Claim(
         "interpolated-dimensions", "for N = d in 5, 10, 15 and 20 the loss halfway between trained weights and "
-        "construction is within 0.5 % (paper preset: 0.1 %) of gradient descent's",
-        "loss at the midpoint / of gradient descent, for each size", printed("Fig. 2 centre right"),
-        lambda r: _sizes(r, "middle", "gd"), {"quick": two_sided(0.005), "paper": two_sided(0.001)},
-        premises=(*PREMISES, "midpoint"),
+        "construction is within 0.5 % (paper preset: 0.1 %) of gradient descent's", lambda r: _sizes(r, "middle", "gd"),
+        {"quick": two_sided(0.005), "paper": two_sided(0.001)}, printed("Fig. 2 centre right"),
+        measures="loss at the midpoint / of gradient descent, for each size", premises=(*PREMISES, "midpoint"),
     ),
     Claim(
         "with-query", "with the query's token among those that keys and values come from, each layer's loss is within "
-        "1 % of gradient descent's", "loss of trained / of gradient descent", printed("section 2, full self-attention"),
-        lambda r: r["with-query-comparison"].ratio("trained", "gd"), two_sided(0.01),
-        premises=("with-query-converged", "limit"),
+        "1 % of gradient descent's", stage("with-query-comparison").ratio("trained", "gd"), two_sided(0.01),
+        printed("section 2, full self-attention"), premises=("with-query-converged", "limit"),
     ),
     Claim(
         "input-scale", "for inputs scaled by 0.5 to 2 each loss is within 5 % of gradient descent's",
-        "loss of trained / of gradient descent, at each scale", printed("Fig. 6a left"),
-        lambda r: r["input-scale"].ratio("trained", "gd"), two_sided(0.05), premises=PREMISES,
+        stage("input-scale").ratio("trained", "gd"), two_sided(0.05), printed("Fig. 6a left"), premises=PREMISES,
     ),
     Claim(
         "teacher-scale", "for teachers scaled by 0.5 to 5 each loss is within 5 % of gradient descent's",
-        "loss of trained / of gradient descent, at each scale", printed("Fig. 6a centre left"),
-        lambda r: r["teacher-scale"].ratio("trained", "gd"), two_sided(0.05), premises=PREMISES,
+        stage("teacher-scale").ratio("trained", "gd"), two_sided(0.05), printed("Fig. 6a centre left"),
+        premises=PREMISES,
     ),
     Claim(
         "other-inputs", "on normal, exponential and Laplace inputs each loss is within 10 % of gradient descent's",
-        "loss of trained / of gradient descent, for each law and scale", printed("Fig. 6a right"),
-        lambda r: r["other-inputs"].ratio("trained", "gd"), two_sided(0.1), premises=PREMISES,
+        stage("other-inputs").ratio("trained", "gd"), two_sided(0.1), printed("Fig. 6a right"), premises=PREMISES,
     ),
     *(
         Claim(
             f"interpolated-{kind}", f"halfway between trained weights and construction losses are within {margin:.0%} "
-            f"of gradient descent's {where}", "loss at the midpoint / of gradient descent, for each case",
-            printed(f"Fig. 6a {panel}"), lambda r, kind=kind: r[kind].ratio("middle", "gd"), two_sided(margin),
+            f"of gradient descent's {where}", lambda r, kind=kind: r[kind].ratio("middle", "gd"), two_sided(margin),
+            printed(f"Fig. 6a {panel}"), measures="loss at the midpoint / of gradient descent, for each case",
             premises=(*PREMISES, "midpoint"),
         )
         for kind, where, panel, margin in (
@@ -143,71 +134,73 @@ CLAIMS = (
     Claim(
         "worse-than-nothing", "the step size tuned for the training inputs fails on larger ones: at twice their scale "
         "gradient descent loses more than predicting zero, whose loss is four times that at the scale of training",
-        "loss at twice the scale / four times the loss of the zero prediction at the scale of training",
-        printed("section 3, on out-of-distribution tasks"),
         lambda r: r["input-scale"]["mse", "gd"][:, -1] / (4 * r["damping-1.0"]["all", "gd"][0, 0]), above(1.0),
+        printed("section 3, on out-of-distribution tasks"),
+        measures="loss at twice the scale / four times the loss of the zero prediction at the scale of training",
         over="algorithms", at_least=1, about="algorithms",
     ),
     Claim(
-        "eta-read", "the step size in the weights is within 1 % of the one that loses least", "eta read / closed form",
-        printed("section 2, meta-learned learning rates"),
-        lambda r: r["step-sizes"]["eta"] / r["optima"]["optimum"][SIZES.index(10)], two_sided(0.01), quantifier="mean",
+        "eta-read", "the step size in the weights is within 1 % of the one that loses least",
+        lambda r: r["step-sizes"]["eta"] / r["optima"]["optimum"][SIZES.index(10)], two_sided(0.01),
+        printed("section 2, meta-learned learning rates"), measures="eta read / closed form", quantifier="mean",
         premises=("converged", "eta-optimum"),
     ),
     Claim(
         "weights-diagonal", "W_KQ has one value on the inputs' diagonal, to 2 %",
-        "largest distance from the mean / |mean|, mean over seeds", printed("Fig. 9 outer left"),
-        lambda r: _diagonal_spread(r["weights"]["w_kq"]), below(0.02), quantifier="mean", premises=("converged",),
+        lambda r: _diagonal_spread(r["weights"]["w_kq"]), below(0.02), printed("Fig. 9 outer left"),
+        measures="largest distance from the mean / |mean|, mean over seeds", quantifier="mean", premises=("converged",),
     ),
     Claim(
         "values-row", "the row of W_PV that makes predictions reads targets alone, to 2 %",
-        "largest |entry at an input| / |entry at the target|, mean over seeds", printed("Fig. 9 left"),
-        lambda r: _inputs_read(r["weights"]["w_pv"]), below(0.02), quantifier="mean", premises=("converged",),
-    ),
-    Claim(
-        "weights-off-diagonal", "off its diagonal, W_KQ is at most 1.5 % of the mean diagonal",
-        "largest |entry| off the diagonal / mean diagonal, mean over seeds", printed("Fig. 9 left"),
-        lambda r: r["weights"]["off_diagonal"], below(0.015), quantifier="mean", premises=("converged",),
-        reported=Reported((0.03, 0.048), "authors' code, ends of 3 runs"),
-    ),
-    Claim(
-        "weights-distance", "the rescaled W_KQ is the construction's", "|W_KQ - construction's| / |construction's|",
-        printed("appendix A.3"), lambda r: r["weights"]["distance_kq"], below(0.03), quantifier="mean",
+        lambda r: _inputs_read(r["weights"]["w_pv"]), below(0.02), printed("Fig. 9 left"),
+        measures="largest |entry at an input| / |entry at the target|, mean over seeds", quantifier="mean",
         premises=("converged",),
     ),
     Claim(
-        "rollout-together", "over 50 applications at damping 0.75 the losses stay within 5 % of gradient descent's, on "
-        "contexts where damped descent is stable", "loss of trained / of gradient descent, after each application",
-        printed("Fig. 1 right"), lambda r: _together(r["damping-0.75"]), two_sided(0.05), premises=PREMISES,
+        "weights-off-diagonal", "off its diagonal, W_KQ is at most 1.5 % of the mean diagonal",
+        stage("weights")["off_diagonal"], below(0.015), printed("Fig. 9 left"), quantifier="mean",
+        premises=("converged",), reported=Reported((0.03, 0.048), "authors' code, ends of 3 runs"),
+    ),
+    Claim(
+        "weights-distance", "the rescaled W_KQ is the construction's", stage("weights")["distance_kq"], below(0.03),
+        printed("appendix A.3"), quantifier="mean", premises=("converged",),
+    ),
+    Claim(
+        "rollout-together", "over 50 applications at damping 0.75 the losses stay within 5 % of gradient descent's, "
+        "on contexts where damped descent is stable", lambda r: _together(r["damping-0.75"]), two_sided(0.05),
+        printed("Fig. 1 right"), measures="loss of trained / of gradient descent, after each application",
+        premises=PREMISES,
     ),
     Claim(
         "rollout-lowers", "each of 50 applications at damping 0.75 lowers the loss of trained layers and of gradient "
-        "descent, on the same contexts", "change of the loss by each application", printed("Fig. 1 right"),
-        lambda r: _falls(r["damping-0.75"]), below(0.0), premises=PREMISES, over="learners", at_least=6,
+        "descent, on the same contexts", lambda r: _falls(r["damping-0.75"]), below(0.0), printed("Fig. 1 right"),
+        measures="change of the loss by each application", over="learners", at_least=6, premises=PREMISES,
     ),
     Claim(
         "rollout-never-steady", "at damping 0.75 some contexts make gradient descent itself diverge, so that its mean "
-        "loss over all contexts cannot fall for ever", "share of contexts with damping * eta * lambda_max > 2",
-        derived("Fig. 1 right: both steadily decrease the loss"),
+        "loss over all contexts cannot fall for ever",
         lambda r: r["unstable"].where(r["unstable"].cases["damping"] == 0.75)["share",], above(0.0),
-        over="algorithms", at_least=1, about="algorithms",
+        derived("Fig. 1 right: both steadily decrease the loss"),
+        measures="share of contexts with damping * eta * lambda_max > 2", over="algorithms", at_least=1,
+        about="algorithms",
     ),
     Claim(
         "other-dampings", "without damping and at 0.5, losses stay within 5 % of gradient descent's over 50 "
         "applications, too, on contexts where damped descent is stable",
-        "loss of trained / of gradient descent, after each application", printed("Fig. 10"),
-        lambda r: _together(r["damping-1.0"], r["damping-0.5"]), two_sided(0.05), premises=PREMISES,
+        lambda r: _together(r["damping-1.0"], r["damping-0.5"]), two_sided(0.05), printed("Fig. 10"),
+        measures="loss of trained / of gradient descent, after each application", premises=PREMISES,
     ),
     Claim(
-        "gd-more-robust", "after 50 applications at damping 0.75 the trained layers' error is above gradient descent's "
-        "on most contexts", "share of contexts", printed("Fig. 10: slightly better robustness for GD"),
-        lambda r: r["damping-0.75"]["worse", "trained"][:, -1], above(0.5), quantifier="mean", premises=PREMISES,
+        "gd-more-robust", "after 50 applications at damping 0.75 the trained layers' error is above gradient "
+        "descent's on most contexts", lambda r: r["damping-0.75"]["worse", "trained"][:, -1], above(0.5),
+        printed("Fig. 10: slightly better robustness for GD"), measures="share of contexts", quantifier="mean",
+        premises=PREMISES,
     ),
     Claim(
         "undamped-diverges", "without damping, 50 applications leave more than 1 % of contexts worse than the zero "
-        "prediction, of trained layers and of gradient descent", "share of contexts whose error has grown",
-        printed("Fig. 10 left"),
+        "prediction, of trained layers and of gradient descent",
         lambda r: np.concatenate([r["damping-1.0"]["grows", name][:, -1] for name in ("trained", "gd")]), above(0.01),
-        premises=PREMISES, over="learners", at_least=6,
+        printed("Fig. 10 left"), measures="share of contexts whose error has grown", over="learners", at_least=6,
+        premises=PREMISES,
     ),
 )  # fmt: skip

@@ -17,13 +17,12 @@ import numpy as np
 from mesascope import learners, lenses
 from mesascope.errors import require_count, require_number
 from mesascope.evidence import Arrays
-from mesascope.records import register
 from mesascope.reports import Figure, Level, Line, Lines
 from mesascope.studies.common import watch_loss
 from mesascope.studies.icl_gd.phase_transitions_claims import CLAIMS, HEADS, THRESHOLD
 from mesascope.studies.icl_gd.regression import PAPER, Regression, network, predicted
 from mesascope.studies.icl_gd.shared_figures import HALF_MSE
-from mesascope.studies.study import Study
+from mesascope.study import Study
 from mesascope.training import Training
 
 if TYPE_CHECKING:
@@ -164,25 +163,22 @@ def _block_plan(steps: int) -> Training:
     return Training(steps, 8192, 3e-3, "constant", evaluate_every=10)
 
 
-STUDY = register("study", "phase-transitions")(
-    Study(
-        name="phase-transitions",
-        question="When does a layer discover gradient descent, and can one block grok it?",
-        source=f"{PAPER}: Fig. 15",
-        presets={
-            "quick": PhaseTransitions(
-                _constant(1500, 512), seeds=10, sweep_tasks=1000, block=Block(_block_plan(700), tasks=2000)
-            ),
-            "paper": PhaseTransitions(_constant(2500, 2048), sweep_tasks=2000),
-        },
-        measure=measure,
-        trainings=3,
-        claims=CLAIMS,
-        figures=FIGURES,
-        deviations=(
-            "A hundred seeds train for 2,500 steps in place of ten for 5,000: late arrivals are rare.",
-            "The paper does not give the block's settings: the width of its MLP, its initial scale and learning rate "
-            "were searched for those that grok most.",
+STUDY = Study(
+    name="phase-transitions",
+    source=f"{PAPER}: Fig. 15",
+    presets={
+        "quick": PhaseTransitions(
+            _constant(1500, 512), seeds=10, sweep_tasks=1000, block=Block(_block_plan(700), tasks=2000)
         ),
-    )
+        "paper": PhaseTransitions(_constant(2500, 2048), sweep_tasks=2000),
+    },
+    measure=measure,
+    trainings=3,
+    claims=CLAIMS,
+    figures=FIGURES,
+    deviations=(
+        "A hundred seeds train for 2,500 steps in place of ten for 5,000: late arrivals are rare.",
+        "The paper does not give the block's settings: the width of its MLP, its initial scale and learning rate "
+        "were searched for those that grok most.",
+    ),
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mesascope.evidence import Claim, above, below, ours, two_sided
+from mesascope.evidence import Claim, above, below, ours, stage, two_sided
 
 __all__ = [
     "as_predicted",
@@ -20,34 +20,24 @@ __all__ = [
 
 
 def no_better_descent(
-    stage: str, reference: str, what: str, *, id: str, tolerance: float = 0.02, quantity: str = "mse"
+    name: str, reference: str, what: str, *, id: str, tolerance: float = 0.02, quantity: str = "mse"
 ) -> Claim:
     """A reference at a poor local optimum would flatter every network; the networks' own step sizes are a witness.
 
     ``quantity="median"`` is for deep descents, whose means rest on the few tasks where they explode.
     """
-    loss = "median error" if quantity == "median" else "loss"
     return Claim(
-        id,
-        f"no network's own step sizes, read from its weights, make better {what} than the tuned ones",
-        f"{loss} of {what} with each network's step sizes / with tuned ones",
-        ours("premise"),
-        lambda r: r[stage].ratio("own", reference, quantity),
-        above(1 - tolerance),
-        about="algorithms",
+        id, f"no network's own step sizes, read from its weights, make better {what} than the tuned ones",
+        stage(name).ratio("own", reference, quantity), above(1 - tolerance), ours("premise"), about="algorithms",
     )
 
 
-def derivatives(stage: str, *, id: str = "derivatives") -> Claim:
+def derivatives(name: str, *, id: str = "derivatives") -> Claim:
     """Sensitivities taken at another query, or of another task, would not predict how predictions change."""
     return Claim(
-        id,
-        "sensitivities are the derivatives of the predictions at the same queries",
-        "mean |difference quotient - sensitivity along it| / mean |difference quotient|",
-        ours("premise"),
-        lambda r: r[stage]["derivative-error", "trained"] / r[stage]["derivative", "trained"],
-        below(0.05),
-        about="algorithms",
+        id, "sensitivities are the derivatives of the predictions at the same queries",
+        stage(name)["derivative-error", "trained"] / stage(name)["derivative", "trained"], below(0.05),
+        ours("premise"), about="algorithms",
     )
 
 
@@ -71,13 +61,9 @@ def near_training(swept: Any) -> Any:
 def as_predicted(references: Sequence[str], stage: str = "predicted", *, id: str = "references-as-predicted") -> Claim:
     """An algorithm whose code does not do what its formula says would lose something else."""
     return Claim(
-        id,
-        "the references lose what theory says of their step sizes",
-        "loss of each reference / its expectation over teachers and queries, from spectra of the same contexts",
-        ours("premise"),
+        id, "the references lose what theory says of their step sizes",
         lambda r: np.concatenate([r[stage]["mse", key] / r[stage]["expected", key] for key in references]),
-        two_sided(0.03),
-        over="algorithms",
-        at_least=len(references),
-        about="algorithms",
+        two_sided(0.03), ours("premise"),
+        measures="loss of each reference / its expectation over teachers and queries, from spectra of the same contexts",
+        over="algorithms", at_least=len(references), about="algorithms",
     )

@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mesascope import learners
-from mesascope.evidence import Bound, Claim, Reported, above, below, derived, printed, two_sided
-from mesascope.records import register
+from mesascope.evidence import Bound, Claim, Reported, above, below, derived, printed, stage, two_sided
 from mesascope.studies.common import converged, plan
 from mesascope.studies.icl_gd.regression import INPUT_SCALES, PAPER, Recipe, Regression, contrast, network, predicted
 from mesascope.studies.icl_gd.shared_claims import as_predicted, derivatives, gap_left
 from mesascope.studies.icl_gd.shared_figures import contrast_figures
-from mesascope.studies.study import Study
+from mesascope.study import Study
 
 if TYPE_CHECKING:
     from mesascope.studies.lab import Lab
@@ -50,55 +49,53 @@ CLAIMS = (
     derivatives("two-heads-comparison", id="two-heads-derivatives"),
     Claim(
         "one-head-loss", "each layer with one head loses 30 to 50 % more than one step of gradient descent",
-        "loss of trained / of gradient descent", printed("Fig. 12a left"),
-        lambda r: r["one-head-comparison"].ratio("trained", "gd"), Bound(1.3, 1.5), premises=ONE,
+        stage("one-head-comparison").ratio("trained", "gd"), Bound(1.3, 1.5), printed("Fig. 12a left"), premises=ONE,
         reported=Reported(1.401, AUTHORS),
     ),
     Claim(
         "two-heads-loss", "each layer with two heads loses more than one step of gradient descent, by at most 10 %",
-        "loss of trained / of gradient descent", printed("Fig. 12b left"),
-        lambda r: r["two-heads-comparison"].ratio("trained", "gd"), Bound(1.0, 1.1), premises=TWO,
+        stage("two-heads-comparison").ratio("trained", "gd"), Bound(1.0, 1.1), printed("Fig. 12b left"), premises=TWO,
         reported=Reported(1.061, AUTHORS),
     ),
     Claim(
         "one-head-cosine", "with one head, sensitivities have a cosine of 0.72 with gradient descent's, within 0.04",
-        "mean cosine of dy/dx_q", printed("Fig. 12a centre left"),
-        lambda r: r["one-head-comparison"]["cosine", "trained", "gd"], two_sided(0.04, around=0.72),
-        premises=(*ONE, "one-head-derivatives"), reported=Reported(0.72, AUTHORS),
+        stage("one-head-comparison")["cosine", "trained", "gd"], two_sided(0.04, around=0.72),
+        printed("Fig. 12a centre left"), premises=(*ONE, "one-head-derivatives"), reported=Reported(0.72, AUTHORS),
     ),
     Claim(
-        "two-heads-cosine", "with two heads, each network's sensitivities have a cosine above 0.96 with "
-        "gradient descent's", "mean cosine of dy/dx_q", printed("Fig. 12b centre left"),
-        lambda r: r["two-heads-comparison"]["cosine", "trained", "gd"],
-        above(0.96),
+        "two-heads-cosine",
+        "with two heads, each network's sensitivities have a cosine above 0.96 with " "gradient descent's",
+        stage("two-heads-comparison")["cosine", "trained", "gd"], above(0.96), printed("Fig. 12b centre left"),
         premises=(*TWO, "two-heads-derivatives"), reported=Reported(0.965, AUTHORS),
     ),
     Claim(
         "second-head-helps", "a second head takes away more than half of what a layer loses beyond gradient descent",
-        "(loss of two heads - gradient descent's) / (loss of one head - gradient descent's), each with each",
-        printed("Fig. 12 left: significantly reduces the gap"), lambda r: gap_left(r, "one-head", "two-heads"),
-        below(0.5), premises=(*ONE, *TWO),
+        lambda r: gap_left(r, "one-head", "two-heads"), below(0.5),
+        printed("Fig. 12 left: significantly reduces the gap"),
+        measures="(loss of two heads - gradient descent's) / (loss of one head - gradient descent's), each with each",
+        premises=(*ONE, *TWO),
     ),
     *(
         Claim(
             f"{heads}-similar-curves", f"as inputs are scaled by 0.5 to 2, each loss with {heads.replace('-', ' ')} "
-            "grows as gradient descent's, to a quarter",
-            "(loss of trained / of gradient descent) at each scale / at the training scale",
-            printed(f"Fig. 12{panel} right: similar robust out-of-distribution behaviour"),
-            lambda r, heads=heads: _shape(r[f"{heads}-input-scale"]), two_sided(0.25), premises=premises,
+            f"grows as gradient descent's, to a quarter", lambda r, heads=heads: _shape(r[f"{heads}-input-scale"]),
+            two_sided(0.25), printed(f"Fig. 12{panel} right: similar robust out-of-distribution behaviour"),
+            measures="(loss of trained / of gradient descent) at each scale / at the training scale", premises=premises,
         )
         for heads, panel, premises in (("one-head", "a", ONE), ("two-heads", "b", TWO))
     ),
     Claim(
-        "two-heads-centred", "each layer with two heads is nearer to gradient descent on centred inputs than to plain "
-        "descent", "cosine to centred descent less cosine to gradient descent",
-        derived("the denominators that appendix A.9 leaves out"), lambda r: _centred_gain(r["two-heads-comparison"]),
-        above(0.0), premises=(*TWO, "two-heads-derivatives"),
+        "two-heads-centred",
+        "each layer with two heads is nearer to gradient descent on centred inputs than to plain " "descent",
+        lambda r: _centred_gain(r["two-heads-comparison"]), above(0.0),
+        derived("the denominators that appendix A.9 leaves out"),
+        measures="cosine to centred descent less cosine to gradient descent", premises=(*TWO, "two-heads-derivatives"),
     ),
     Claim(
-        "two-heads-centred-loss", "each layer with two heads loses what one step of descent on centred inputs does, "
-        "within 2 %", "loss of trained / of centred descent", derived("the denominators that appendix A.9 leaves out"),
-        lambda r: r["two-heads-comparison"].ratio("trained", "centred"), two_sided(0.02), premises=TWO,
+        "two-heads-centred-loss",
+        "each layer with two heads loses what one step of descent on centred inputs does, " "within 2 %",
+        stage("two-heads-comparison").ratio("trained", "centred"), two_sided(0.02),
+        derived("the denominators that appendix A.9 leaves out"), premises=TWO,
     ),
 )  # fmt: skip
 
@@ -129,49 +126,46 @@ def _centred_gain(main: Any) -> np.ndarray:
     return main["cosine", "trained", "centred"] - main["cosine", "trained", "gd"]
 
 
-STUDY = register("study", "softmax")(
-    Study(
-        name="softmax",
-        question="Does softmax self-attention run a step of gradient descent, and what does a second head add?",
-        source=f"{PAPER}: Fig. 12",
-        presets={
-            "quick": Softmax(
-                plan(1500, 8e-3, batch=512), two_heads=Recipe(plan(1000, 1.2e-2, batch=512), init_scale=0.02)
-            ),
-            "paper": Softmax(plan(5000, 3e-3, batch=512)),
-        },
-        measure=measure,
-        trainings=2,
-        claims=CLAIMS,
-        figures=(
-            *contrast_figures(
-                "one-head",
-                "softmax layer with one head",
-                ("gd", "centred"),
-                "Paper: Fig. 12a",
-                claims=("one-head-loss", "one-head-cosine"),
-                away=("one-head-similar-curves",),
-            ),
-            *contrast_figures(
-                "two-heads",
-                "softmax layer with two heads",
-                ("gd", "centred"),
-                "Paper: Fig. 12b",
-                claims=(
-                    "two-heads-loss",
-                    "second-head-helps",
-                    "two-heads-cosine",
-                    "two-heads-centred",
-                    "two-heads-centred-loss",
-                ),
-                away=("two-heads-similar-curves",),
-            ),
+STUDY = Study(
+    name="softmax",
+    source=f"{PAPER}: Fig. 12",
+    presets={
+        "quick": Softmax(
+            plan(1500, 8e-3, batch=512), two_heads=Recipe(plan(1000, 1.2e-2, batch=512), init_scale=0.02)
         ),
-        deviations=(
-            "Batches hold 512 tasks in place of 2048, which leaves fewer seeds of one head on a plateau.",
-            "The learning rate is 3e-3 for one head and 4e-3 for two in place of 1e-3, and decays.",
-            "Weights are averaged, and gradients are not clipped.",
-            "Two heads start from weights of ten times the variance.",
+        "paper": Softmax(plan(5000, 3e-3, batch=512)),
+    },
+    measure=measure,
+    trainings=2,
+    claims=CLAIMS,
+    figures=(
+        *contrast_figures(
+            "one-head",
+            "softmax layer with one head",
+            ("gd", "centred"),
+            "Paper: Fig. 12a",
+            claims=("one-head-loss", "one-head-cosine"),
+            away=("one-head-similar-curves",),
         ),
-    )
+        *contrast_figures(
+            "two-heads",
+            "softmax layer with two heads",
+            ("gd", "centred"),
+            "Paper: Fig. 12b",
+            claims=(
+                "two-heads-loss",
+                "second-head-helps",
+                "two-heads-cosine",
+                "two-heads-centred",
+                "two-heads-centred-loss",
+            ),
+            away=("two-heads-similar-curves",),
+        ),
+    ),
+    deviations=(
+        "Batches hold 512 tasks in place of 2048, which leaves fewer seeds of one head on a plateau.",
+        "The learning rate is 3e-3 for one head and 4e-3 for two in place of 1e-3, and decays.",
+        "Weights are averaged, and gradients are not clipped.",
+        "Two heads start from weights of ten times the variance.",
+    ),
 )

@@ -10,8 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mesascope import constructions, learners, lenses
-from mesascope.evidence import Claim, Reported, above, printed, two_sided
-from mesascope.records import register
+from mesascope.evidence import Claim, Reported, above, printed, stage, two_sided
 from mesascope.reports import Figure, Line, Lines
 from mesascope.studies.common import converged, halfway_losses, midpoint, plan, values
 from mesascope.studies.icl_gd.regression import (
@@ -27,7 +26,7 @@ from mesascope.studies.icl_gd.regression import (
 )
 from mesascope.studies.icl_gd.shared_claims import as_predicted, near_training, no_better_descent, peak_difference
 from mesascope.studies.icl_gd.shared_figures import HALF_MSE, RELATIVE, contrast_figures, law_of, ratio_lines, scaled
-from mesascope.studies.study import Study
+from mesascope.study import Study
 
 if TYPE_CHECKING:
     from mesascope.studies.lab import Lab
@@ -40,77 +39,73 @@ CLAIMS = (
     as_predicted(("gd", "gd++")),
     Claim(
         "beats-gd", "two looped layers lose about 29 % less than two steps of gradient descent",
-        "loss of trained / of gradient descent", printed("Fig. 3a left"),
-        lambda r: r["looped-comparison"].ratio("trained", "gd"), two_sided(0.05, around=0.71), premises=PREMISES,
-        reported=Reported(0.716, "authors' code, 1 run"),
+        stage("looped-comparison").ratio("trained", "gd"), two_sided(0.05, around=0.71), printed("Fig. 3a left"),
+        premises=PREMISES, reported=Reported(0.716, "authors' code, 1 run"),
     ),
     Claim(
         "loss-matches-gd++", "each loss is within 3 % of that of two tied steps of GD++",
-        "loss of trained / of GD++", printed("Fig. 3a left"),
-        lambda r: r["looped-comparison"].ratio("trained", "gd++"), two_sided(0.03), premises=PREMISES,
-        reported=Reported(1.019, "authors' code, 1 run"),
+        stage("looped-comparison").ratio("trained", "gd++"), two_sided(0.03), printed("Fig. 3a left"),
+        premises=PREMISES, reported=Reported(1.019, "authors' code, 1 run"),
     ),
     Claim(
         "sensitivity-cosine", "each network's sensitivities have a cosine above 0.997 with GD++'s",
-        "mean cosine of dy/dx_q with GD++'s", printed("Fig. 3a centre right"),
-        lambda r: r["looped-comparison"]["cosine", "trained", "gd++"], above(0.997), premises=PREMISES,
-        reported=Reported(0.9974, "authors' code, 1 run"),
+        stage("looped-comparison")["cosine", "trained", "gd++"], above(0.997), printed("Fig. 3a centre right"),
+        premises=PREMISES, reported=Reported(0.9974, "authors' code, 1 run"),
     ),
     Claim(
         "gd-early", "early in training networks are nearer to gradient descent than to GD++",
-        "cosine to gradient descent less cosine to GD++, where the former peaks", printed("Fig. 3a centre"),
-        lambda r: peak_difference(r["looped"]), above(0.0), quantifier="mean", premises=PREMISES,
+        lambda r: peak_difference(r["looped"]), above(0.0), printed("Fig. 3a centre"),
+        measures="cosine to gradient descent less cosine to GD++, where the former peaks", quantifier="mean",
+        premises=PREMISES,
     ),
     Claim(
         "gd++-late", "at the end of training networks are nearer to GD++",
-        "cosine to GD++ less cosine to gradient descent", printed("Fig. 3a centre"),
-        lambda r: _cosine_gain(r["looped-comparison"]), above(0.02),
-        premises=PREMISES, reported=Reported(0.045, "authors' code, 1 run"),
+        lambda r: _cosine_gain(r["looped-comparison"]), above(0.02), printed("Fig. 3a centre"),
+        measures="cosine to GD++ less cosine to gradient descent", premises=PREMISES,
+        reported=Reported(0.045, "authors' code, 1 run"),
     ),
     Claim(
-        "eta-read", "the step size in the weights is within 5 % of tuned GD++'s", "eta read / eta tuned",
-        printed("section 3"), lambda r: r["step-sizes"]["eta"] / r["step-sizes"]["gd++ eta"], two_sided(0.05),
+        "eta-read", "the step size in the weights is within 5 % of tuned GD++'s",
+        stage("step-sizes")["eta"] / stage("step-sizes")["gd++ eta"], two_sided(0.05), printed("section 3"),
         quantifier="mean", premises=PREMISES,
     ),
     Claim(
-        "gamma-read", "the gamma in the weights is within 5 % of tuned GD++'s", "gamma read / gamma tuned",
-        printed("section 3, appendix A.10"), lambda r: r["step-sizes"]["gamma"] / r["step-sizes"]["gd++ gamma"],
-        two_sided(0.05), quantifier="mean", premises=PREMISES,
+        "gamma-read", "the gamma in the weights is within 5 % of tuned GD++'s",
+        stage("step-sizes")["gamma"] / stage("step-sizes")["gd++ gamma"], two_sided(0.05),
+        printed("section 3, appendix A.10"), quantifier="mean", premises=PREMISES,
     ),
     midpoint("interpolation"),
     Claim(
         "interpolation", "halfway between trained weights and construction the loss is within 3 % of either end's",
-        "loss at the midpoint / at either end", printed("Fig. 3a left"),
-        lambda r: halfway_losses(r["interpolation"]),
-        two_sided(0.03), premises=(*PREMISES, "midpoint"),
+        lambda r: halfway_losses(r["interpolation"]), two_sided(0.03), printed("Fig. 3a left"),
+        measures="loss at the midpoint / at either end", premises=(*PREMISES, "midpoint"),
     ),
     Claim(
         "input-scale", "for input scales up to 1.25 times those of training, losses stay within a quarter of GD++'s",
-        "loss of trained / of GD++, at each scale", printed("Figs. 3a right, 6b"),
-        lambda r: near_training(r["looped-input-scale"]).ratio("trained", "gd++"), two_sided(0.25), premises=PREMISES,
+        lambda r: near_training(r["looped-input-scale"]).ratio("trained", "gd++"), two_sided(0.25),
+        printed("Figs. 3a right, 6b"), measures="loss of trained / of GD++, at each scale", premises=PREMISES,
     ),
     Claim(
         "teacher-scale", "for teachers scaled by 0.5 to 5, losses are within 5 % of GD++'s",
-        "loss of trained / of GD++, at each scale", printed("Fig. 6b centre left"),
-        lambda r: r["looped-teacher-scale"].ratio("trained", "gd++"), two_sided(0.05), premises=PREMISES,
+        stage("looped-teacher-scale").ratio("trained", "gd++"), two_sided(0.05), printed("Fig. 6b centre left"),
+        premises=PREMISES,
     ),
     Claim(
         "other-inputs", "on normal, exponential and Laplace inputs, losses are within a quarter of GD++'s",
-        "loss of trained / of GD++, for each law and scale", printed("Fig. 6b right: almost identical behaviour"),
-        lambda r: r["looped-other-inputs"].ratio("trained", "gd++"), two_sided(0.25), premises=PREMISES,
+        stage("looped-other-inputs").ratio("trained", "gd++"), two_sided(0.25),
+        printed("Fig. 6b right: almost identical behaviour"), premises=PREMISES,
     ),
     Claim(
         "interpolated-input-scale", "halfway between trained weights and construction, losses stay within a quarter "
         "of GD++'s for input scales up to 1.25 times those of training",
-        "loss at the midpoint / of GD++, at each scale",
-        printed("Figs. 3a right, 6b left"), lambda r: near_training(r["looped-input-scale"]).ratio("middle", "gd++"),
-        two_sided(0.25), premises=(*PREMISES, "midpoint"),
+        lambda r: near_training(r["looped-input-scale"]).ratio("middle", "gd++"), two_sided(0.25),
+        printed("Figs. 3a right, 6b left"), measures="loss at the midpoint / of GD++, at each scale",
+        premises=(*PREMISES, "midpoint"),
     ),
     Claim(
         "interpolated-teacher-scale", "halfway between trained weights and construction, losses are within 5 % of "
-        "GD++'s for teachers scaled by 0.5 to 5", "loss at the midpoint / of GD++, at each scale",
-        printed("Fig. 6b centre left"), lambda r: r["looped-teacher-scale"].ratio("middle", "gd++"), two_sided(0.05),
-        premises=(*PREMISES, "midpoint"),
+        "GD++'s for teachers scaled by 0.5 to 5", stage("looped-teacher-scale").ratio("middle", "gd++"),
+        two_sided(0.05), printed("Fig. 6b centre left"), premises=(*PREMISES, "midpoint"),
     ),
 )  # fmt: skip
 
@@ -167,38 +162,35 @@ TEACHERS = Figure(
     columns=2, claims=("teacher-scale", "interpolated-teacher-scale", "other-inputs"),
 )  # fmt: skip
 
-STUDY = register("study", "two-steps")(
-    Study(
-        name="two-steps",
-        question="Do two looped linear self-attention layers run two steps of GD++?",
-        source=f"{PAPER}: Figs. 3 left and 6b",
-        presets={
-            "quick": Regression(plan(1500, 4e-3, clip=0.001), init_scale=0.02),
-            "paper": Regression(plan(5000, 1e-3, clip=0.001)),
-        },
-        measure=measure,
-        trainings=1,
-        claims=CLAIMS,
-        figures=(
-            *contrast_figures(
-                "looped",
-                "two looped layers",
-                ("gd", "gd++"),
-                "Paper: Figs. 3a and 6b",
-                claims=(
-                    "beats-gd",
-                    "loss-matches-gd++",
-                    "sensitivity-cosine",
-                    "gd-early",
-                    "gd++-late",
-                    "eta-read",
-                    "gamma-read",
-                    "interpolation",
-                ),
-                away=("input-scale", "interpolated-input-scale"),
+STUDY = Study(
+    name="two-steps",
+    source=f"{PAPER}: Figs. 3 left and 6b",
+    presets={
+        "quick": Regression(plan(1500, 4e-3, clip=0.001), init_scale=0.02),
+        "paper": Regression(plan(5000, 1e-3, clip=0.001)),
+    },
+    measure=measure,
+    trainings=1,
+    claims=CLAIMS,
+    figures=(
+        *contrast_figures(
+            "looped",
+            "two looped layers",
+            ("gd", "gd++"),
+            "Paper: Figs. 3a and 6b",
+            claims=(
+                "beats-gd",
+                "loss-matches-gd++",
+                "sensitivity-cosine",
+                "gd-early",
+                "gd++-late",
+                "eta-read",
+                "gamma-read",
+                "interpolation",
             ),
-            TEACHERS,
+            away=("input-scale", "interpolated-input-scale"),
         ),
-        deviations=("The learning rate decays and weights are averaged, which removes the noise that Adam leaves.",),
-    )
+        TEACHERS,
+    ),
+    deviations=("The learning rate decays and weights are averaged, which removes the noise that Adam leaves.",),
 )

@@ -16,14 +16,13 @@ import numpy as np
 
 from mesascope import constructions, learners, lenses
 from mesascope.evidence import Claim, Estimates, Reported, below, printed, two_sided
-from mesascope.records import register
 from mesascope.reports import Figure, Matrices
 from mesascope.studies.common import converged, plan
 from mesascope.studies.icl_gd.regression import PAPER, Recipe, network, own_descent, predicted, watch
 from mesascope.studies.icl_gd.shared_claims import as_predicted, no_better_descent
 from mesascope.studies.icl_gd.shared_figures import products
 from mesascope.studies.icl_gd.softmax import Softmax
-from mesascope.studies.study import Study
+from mesascope.study import Study
 
 if TYPE_CHECKING:
     from mesascope.studies.lab import Lab
@@ -39,37 +38,39 @@ CLAIMS = (
     no_better_descent("three-looped-comparison", "gd++", "GD++", id="gd++-at-its-optimum"),
     Claim(
         "one-layer-structure", "W_KQ of one layer is diagonal on the inputs to 3 %",
-        "largest |entry| off the diagonal / mean diagonal, mean over seeds", printed("Fig. 9 left"),
-        lambda r: _largest(_off(r["one-layer-weights"]["w_kq"][:, :D, :D])), below(0.03), quantifier="mean",
+        lambda r: _largest(_off(r["one-layer-weights"]["w_kq"][:, :D, :D])), below(0.03), printed("Fig. 9 left"),
+        measures="largest |entry| off the diagonal / mean diagonal, mean over seeds", quantifier="mean",
         premises=("one-layer-converged",), reported=Reported((0.03, 0.048), "authors' code, ends of 3 runs"),
     ),
     Claim(
         "looped-structure", "W_KQ of three looped layers is diagonal to 3 %",
-        "largest |entry| off the diagonal / mean diagonal, mean over seeds", printed("Fig. 9 right"),
-        lambda r: _largest(_off(r["three-looped-weights"]["w_kq"])), below(0.03), quantifier="mean", premises=LOOPED,
+        lambda r: _largest(_off(r["three-looped-weights"]["w_kq"])), below(0.03), printed("Fig. 9 right"),
+        measures="largest |entry| off the diagonal / mean diagonal, mean over seeds", quantifier="mean",
+        premises=LOOPED,
     ),
     Claim(
         "looped-values", "W_PV of three looped layers is diagonal to 3 %",
-        "largest |entry| off the diagonal / |target's entry|, mean over seeds", printed("Fig. 9 right"),
-        lambda r: _largest(_off(_values(r))) / np.abs(_values(r)[:, -1, -1]), below(0.03), quantifier="mean",
+        lambda r: _largest(_off(_values(r))) / np.abs(_values(r)[:, -1, -1]), below(0.03), printed("Fig. 9 right"),
+        measures="largest |entry| off the diagonal / |target's entry|, mean over seeds", quantifier="mean",
         premises=LOOPED,
     ),
     Claim(
         "curvature-constant", "W_PV of three looped layers has one value on the inputs' diagonal, to 3 %",
-        "largest distance from the mean / |mean|, mean over seeds", printed("Fig. 9 right"), lambda r: _spread(r),
-        below(0.03), quantifier="mean", premises=LOOPED,
+        lambda r: _spread(r), below(0.03), printed("Fig. 9 right"),
+        measures="largest distance from the mean / |mean|, mean over seeds", quantifier="mean", premises=LOOPED,
     ),
     Claim(
-        "looped-step-sizes", "eta and gamma in the weights of three looped layers are those of three tied steps of "
-        "GD++, tuned, to 5 %", "size read / size tuned, mean over seeds", printed("Fig. 9 right"),
+        "looped-step-sizes",
+        "eta and gamma in the weights of three looped layers are those of three tied steps of " "GD++, tuned, to 5 %",
         lambda r: np.stack([r["step-sizes"][name] / r["step-sizes"][f"gd++ {name}"] for name in ("eta", "gamma")], 1),
-        two_sided(0.05), quantifier="mean", premises=(*LOOPED, "references-as-predicted", "gd++-at-its-optimum"),
+        two_sided(0.05), printed("Fig. 9 right"), measures="size read / size tuned, mean over seeds", quantifier="mean",
+        premises=(*LOOPED, "references-as-predicted", "gd++-at-its-optimum"),
     ),
     Claim(
         "heads-cancel", "off the diagonal, two softmax heads cancel to a tenth",
-        "|sum of both heads' products off the diagonal| / |the smaller head's|, mean over seeds", printed("Fig. 11"),
-        lambda r: _left_of_heads(r["two-heads-weights"]["scaled_kq"]), below(0.1), quantifier="mean",
-        premises=("two-heads-converged",),
+        lambda r: _left_of_heads(r["two-heads-weights"]["scaled_kq"]), below(0.1), printed("Fig. 11"),
+        measures="|sum of both heads' products off the diagonal| / |the smaller head's|, mean over seeds",
+        quantifier="mean", premises=("two-heads-converged",),
     ),
 )  # fmt: skip
 
@@ -176,28 +177,25 @@ FIGURES = (
     ),
 )  # fmt: skip
 
-STUDY = register("study", "weights")(
-    Study(
-        name="weights",
-        question="What do the weights of trained layers look like beside those constructed to run gradient descent?",
-        source=f"{PAPER}: Figs. 9 and 11",
-        presets={
-            "quick": Softmax(
-                plan(1000, 4e-3, clip=0.001),
-                init_scale=0.02,
-                tasks=20_000,
-                sweep_tasks=2_000,
-                two_heads=Recipe(plan(1000, 1e-2, clip=0.001), init_scale=0.2),
-            ),
-            "paper": Softmax(plan(5000, 1e-3, clip=0.001), two_heads=Recipe(plan(5000, 1e-3, clip=0.001), 0.002)),
-        },
-        measure=measure,
-        trainings=3,
-        claims=CLAIMS,
-        figures=FIGURES,
-        deviations=(
-            "The learning rate decays and weights are averaged, which removes the noise that Adam leaves.",
-            "Three looped layers train with gradients clipped at 0.001 in place of 10.",
+STUDY = Study(
+    name="weights",
+    source=f"{PAPER}: Figs. 9 and 11",
+    presets={
+        "quick": Softmax(
+            plan(1000, 4e-3, clip=0.001),
+            init_scale=0.02,
+            tasks=20_000,
+            sweep_tasks=2_000,
+            two_heads=Recipe(plan(1000, 1e-2, clip=0.001), init_scale=0.2),
         ),
-    )
+        "paper": Softmax(plan(5000, 1e-3, clip=0.001), two_heads=Recipe(plan(5000, 1e-3, clip=0.001), 0.002)),
+    },
+    measure=measure,
+    trainings=3,
+    claims=CLAIMS,
+    figures=FIGURES,
+    deviations=(
+        "The learning rate decays and weights are averaged, which removes the noise that Adam leaves.",
+        "Three looped layers train with gradients clipped at 0.001 in place of 10.",
+    ),
 )

@@ -20,9 +20,8 @@ import numpy as np
 
 from mesascope.errors import require_count
 from mesascope.evidence import Arrays, Claim, above, below, ours
-from mesascope.records import register
 from mesascope.reports import Figure, Grid, Lines
-from mesascope.studies.study import Study
+from mesascope.study import Study
 
 if TYPE_CHECKING:
     import torch
@@ -306,30 +305,29 @@ def _of(r: Any, name: str, **said: bool) -> np.ndarray:
 CLAIMS = (
     Claim(
         "false-names", "at most one answer of a hundred has a name of an algorithm that the learner does not run",
-        "share of trials", ours("the level of identify"), lambda r: _of(r, "false") > 0, below(0.01), over="draws",
-        quantifier="share", at_least=50, about="algorithms",
-    ),
-    Claim(
-        "truth-named", "without noise the learner's own algorithm is named in at least 99 of 100 answers, if it is a "
-        "candidate", "share of trials", ours("what a user asks for"),
-        lambda r: _of(r, "named", truth=True, noise=False), above(0.99), over="draws", quantifier="share", at_least=50,
-        about="algorithms",
-    ),
-    Claim(
-        "coverage", "it is ruled out in at most one answer of a hundred, with noise and without", "share of trials",
-        ours("the level of identify"), lambda r: _of(r, "left_out", truth=True), below(0.01), over="draws",
-        quantifier="share", at_least=50, about="algorithms",
-    ),
-    Claim(
-        "right-family", "its family comes first in at least nine answers of ten", "share of trials",
-        ours("the first sentence of an answer"), lambda r: _of(r, "right_family", truth=True), above(0.9),
+        lambda r: _of(r, "false") > 0, below(0.01), ours("the level of identify"), measures="share of trials",
         over="draws", quantifier="share", at_least=50, about="algorithms",
     ),
     Claim(
+        "truth-named",
+        "without noise the learner's own algorithm is named in at least 99 of 100 answers, if it is a " "candidate",
+        lambda r: _of(r, "named", truth=True, noise=False), above(0.99), ours("what a user asks for"),
+        measures="share of trials", over="draws", quantifier="share", at_least=50, about="algorithms",
+    ),
+    Claim(
+        "coverage", "it is ruled out in at most one answer of a hundred, with noise and without",
+        lambda r: _of(r, "left_out", truth=True), below(0.01), ours("the level of identify"),
+        measures="share of trials", over="draws", quantifier="share", at_least=50, about="algorithms",
+    ),
+    Claim(
+        "right-family", "its family comes first in at least nine answers of ten",
+        lambda r: _of(r, "right_family", truth=True), above(0.9), ours("the first sentence of an answer"),
+        measures="share of trials", over="draws", quantifier="share", at_least=50, about="algorithms",
+    ),
+    Claim(
         "aliens", "of learners that no candidate equals, at most one of a hundred is said to run one",
-        "share of trials", ours("a null control"),
-        lambda r: _of(r, "sense", truth=False) == SENSES.index("runs"), below(0.01), over="draws", quantifier="share",
-        at_least=30, about="algorithms",
+        lambda r: _of(r, "sense", truth=False) == SENSES.index("runs"), below(0.01), ours("a null control"),
+        measures="share of trials", over="draws", quantifier="share", at_least=30, about="algorithms",
     ),
 )  # fmt: skip
 
@@ -367,18 +365,15 @@ FIGURES = (
     ),
 )  # fmt: skip
 
-STUDY = register("study", "identify-calibration")(
-    Study(
-        name="identify-calibration",
-        question="Does identify name what is planted, and nothing that is not there?",
-        source="ours",
-        presets={
-            "quick": Calibration(trials=4),
-            "paper": Calibration(trials=77),
-            "small": Calibration(trials=20),
-        },
-        measure=measure,
-        claims=CLAIMS,
-        figures=FIGURES,
-    )
+STUDY = Study(
+    name="identify-calibration",
+    source="ours",
+    presets={
+        "quick": Calibration(trials=4),
+        "paper": Calibration(trials=77),
+        "small": Calibration(trials=20),
+    },
+    measure=measure,
+    claims=CLAIMS,
+    figures=FIGURES,
 )

@@ -15,10 +15,9 @@ import numpy as np
 
 from mesascope import learners, tasks
 from mesascope.errors import require_count
-from mesascope.evidence import Arrays, Claim, above, below, ours, printed
-from mesascope.records import register
+from mesascope.evidence import Arrays, Claim, above, below, ours, printed, stage
 from mesascope.reports import Figure, Level, Line, Lines
-from mesascope.studies.study import Study
+from mesascope.study import Study
 
 if TYPE_CHECKING:
     from mesascope.studies.lab import Lab
@@ -123,33 +122,32 @@ ROUNDING = "both are computed on the same tasks in double precision"
 CLAIMS = (
     Claim(
         "constructed", "a network of layers built for it predicts what as many steps of gradient descent do",
-        "largest difference of predictions / their size", printed(BLOG), lambda r: r["path"]["apart"][:, -1],
-        below(1e-12), over="draws", quantifier="exact", exact_because=ROUNDING, about="algorithms",
+        lambda r: r["path"]["apart"][:, -1], below(1e-12), printed(BLOG),
+        measures="largest difference of predictions / their size", over="draws", quantifier="exact", about="algorithms",
+        exact_because=ROUNDING,
     ),
     Claim(
-        "layer-by-layer", "so it does after each of its layers", "the same after each layer", printed(BLOG),
-        lambda r: r["path"]["apart"][:, 1:], below(1e-12), over="draws", quantifier="exact", exact_because=ROUNDING,
-        about="algorithms",
+        "layer-by-layer", "so it does after each of its layers", lambda r: r["path"]["apart"][:, 1:], below(1e-12),
+        printed(BLOG), measures="the same after each layer", over="draws", quantifier="exact", about="algorithms",
+        exact_because=ROUNDING,
     ),
     Claim(
-        "depth", "its loss falls with each of twelve layers", "loss after a layer / before it", printed(BLOG),
-        _steps, below(1.0), over="draws", quantifier="mean", about="algorithms",
+        "depth", "its loss falls with each of twelve layers", _steps, below(1.0), printed(BLOG),
+        measures="loss after a layer / before it", over="draws", quantifier="mean", about="algorithms",
     ),
     Claim(
         "as-good", "ridge regression, Newton's iteration and kernel ridge regression lose no more than that network",
-        "loss / of the network of twelve layers", ours("premise"), _as_good, below(1.0), over="draws",
+        _as_good, below(1.0), ours("premise"), measures="loss / of the network of twelve layers", over="draws",
         quantifier="mean", about="algorithms",
     ),
     Claim(
         "implies-descent", "and so they are within 1 % of some gradient descent or GD++ under all conditions",
-        "normalised squared difference from the nearest, under the condition that parts them most",
-        printed(f"{BLOG}: conclusion"), lambda r: r["rivals"]["distance"], below(0.01), over="draws",
-        quantifier="mean", premises=("as-good",), about="algorithms",
+        stage("rivals")["distance"], below(0.01), printed(f"{BLOG}: conclusion"), over="draws", quantifier="mean",
+        premises=("as-good",), about="algorithms",
     ),
     Claim(
-        "told-apart", "each is told from descent at the level that an answer states",
-        "what the difference exceeds but for that level", ours("identify"), lambda r: r["rivals"]["low"],
-        above(0.01), over="draws", quantifier="mean", about="algorithms",
+        "told-apart", "each is told from descent at the level that an answer states", stage("rivals")["low"],
+        above(0.01), ours("identify"), over="draws", quantifier="mean", about="algorithms",
     ),
 )  # fmt: skip
 
@@ -189,14 +187,11 @@ FIGURES = (
     ),
 )  # fmt: skip
 
-STUDY = register("study", "good-regression")(
-    Study(
-        name="good-regression",
-        question="Does regressing well in context imply gradient descent?",
-        source=BLOG,
-        presets={"quick": GoodRegression(tasks=5000, seeds=5), "paper": GoodRegression()},
-        measure=measure,
-        claims=CLAIMS,
-        figures=FIGURES,
-    )
+STUDY = Study(
+    name="good-regression",
+    source=BLOG,
+    presets={"quick": GoodRegression(tasks=5000, seeds=5), "paper": GoodRegression()},
+    measure=measure,
+    claims=CLAIMS,
+    figures=FIGURES,
 )

@@ -16,7 +16,6 @@ import numpy as np
 
 from mesascope.errors import refuse, require_count, require_instance
 from mesascope.evidence import Arrays, Claim, above, below, ours, printed
-from mesascope.records import register
 from mesascope.reports import Figure, Grid, Line, Lines
 from mesascope.studies.common import converged, plan
 from mesascope.studies.identifying.calibration import budget
@@ -30,7 +29,7 @@ from mesascope.studies.identifying.regressors import (
     errors_by_pairs,
     errors_with_all,
 )
-from mesascope.studies.study import Study
+from mesascope.study import Study
 from mesascope.training import Training
 
 if TYPE_CHECKING:
@@ -211,66 +210,59 @@ CLAIMS = (
     converged("language", quantity="loss", most=0.02, at_least=3),
     Claim(
         "learns-in-context", "with all pairs each language model errs less than half as much as with one",
-        "mean absolute error with 20 pairs / with one", printed(PAPER),
-        lambda r: _errs(r, MODEL) / _errs(r, MODEL, 1), below(0.5), quantifier="mean",
-        at_least=3,
+        lambda r: _errs(r, MODEL) / _errs(r, MODEL, 1), below(0.5), printed(PAPER),
+        measures="mean absolute error with 20 pairs / with one", quantifier="mean", at_least=3,
     ),
     Claim(
-        "better-than-neighbours", "it errs less than three neighbours do", "mean absolute error / of three neighbours",
-        printed(PAPER), lambda r: _errs(r, MODEL) / _errs(r, "neighbours"), below(1.0), quantifier="mean", at_least=3,
-        premises=PREMISES,
+        "better-than-neighbours", "it errs less than three neighbours do",
+        lambda r: _errs(r, MODEL) / _errs(r, "neighbours"), below(1.0), printed(PAPER),
+        measures="mean absolute error / of three neighbours", quantifier="mean", at_least=3, premises=PREMISES,
     ),
     Claim(
         "as-good-as-linear", "it errs no more than LinearRegression on the same rounded numbers, within 5 %",
-        "mean absolute error / of LinearRegression", printed(PAPER),
-        lambda r: _errs(r, MODEL) / _errs(r, "linear"), below(1.05), quantifier="mean", at_least=3,
-        premises=PREMISES,
+        lambda r: _errs(r, MODEL) / _errs(r, "linear"), below(1.05), printed(PAPER),
+        measures="mean absolute error / of LinearRegression", quantifier="mean", at_least=3, premises=PREMISES,
     ),
     Claim(
         "not-optimal", "it errs more than ridge regression that knows the noise",
-        "mean absolute error / of tuned ridge regression", ours("the limit"),
-        lambda r: _errs(r, MODEL) / _errs(r, "bayes"), above(1.0), quantifier="mean", at_least=3,
-        premises=PREMISES,
+        lambda r: _errs(r, MODEL) / _errs(r, "bayes"), above(1.0), ours("the limit"),
+        measures="mean absolute error / of tuned ridge regression", quantifier="mean", at_least=3, premises=PREMISES,
     ),
     Claim(
-        "explains", "it explains more than nine tenths of the labels' variance", "R^2", printed(PAPER),
-        lambda r: 1 - np.nanmean(_table(r)["squares"][:, 0], -1), above(0.9), quantifier="mean", at_least=3,
-        premises=PREMISES,
+        "explains", "it explains more than nine tenths of the labels' variance",
+        lambda r: 1 - np.nanmean(_table(r)["squares"][:, 0], -1), above(0.9), printed(PAPER), measures="R^2",
+        quantifier="mean", at_least=3, premises=PREMISES,
     ),
     Claim(
-        "rank", "among twelve regressors its mean rank is better than the middle", "mean rank by absolute error",
-        printed(PAPER), lambda r: _table(r)["ranks"][:, 0].mean(-1), below(6.5), quantifier="mean", at_least=3,
-        premises=PREMISES,
+        "rank", "among twelve regressors its mean rank is better than the middle",
+        lambda r: _table(r)["ranks"][:, 0].mean(-1), below(6.5), printed(PAPER), measures="mean rank by absolute error",
+        quantifier="mean", at_least=3, premises=PREMISES,
     ),
     Claim(
-        "regret", "its regret grows more slowly than the number of pairs", "exponent of the regret's growth",
-        printed(PAPER), _growth, below(1.0), quantifier="mean", at_least=3,
-        premises=PREMISES,
+        "regret", "its regret grows more slowly than the number of pairs", _growth, below(1.0), printed(PAPER),
+        measures="exponent of the regret's growth", quantifier="mean", at_least=3, premises=PREMISES,
     ),
     Claim(
         "rounding", "rounding to one decimal costs tuned ridge regression less than the model loses to it",
-        "(error of ridge on rounded - on exact numbers) / (error of the model - of ridge on rounded)",
+        lambda r: (_errs(r, "bayes") - _errs(r, "unrounded")) / (_errs(r, MODEL) - _errs(r, "bayes")), below(1.0),
         ours("the rounding floor"),
-        lambda r: (_errs(r, "bayes") - _errs(r, "unrounded")) / (_errs(r, MODEL) - _errs(r, "bayes")),
-        below(1.0), quantifier="mean", at_least=3,
-        premises=PREMISES,
+        measures="(error of ridge on rounded - on exact numbers) / (error of the model - of ridge on rounded)",
+        quantifier="mean", at_least=3, premises=PREMISES,
     ),
     Claim(
         "shuffled", "with shuffled labels it errs at least twice as much as without",
-        "mean absolute error with shuffled labels / without", ours("a null control"),
-        lambda r: np.nanmean(np.abs(r["whole"]["shuffled"]), 1) / _errs(r, MODEL), above(2.0), quantifier="mean",
-        at_least=3, premises=PREMISES,
+        lambda r: np.nanmean(np.abs(r["whole"]["shuffled"]), 1) / _errs(r, MODEL), above(2.0), ours("a null control"),
+        measures="mean absolute error with shuffled labels / without", quantifier="mean", at_least=3, premises=PREMISES,
     ),
     Claim(
         "on-its-tasks", "on the tasks it was trained for some candidate is within 1 % of its predictions",
-        "normalised squared difference from the nearest", ours("identify"), lambda r: _nearest(r, "own"),
-        below(0.01), quantifier="mean", at_least=3,
-        premises=PREMISES,
+        lambda r: _nearest(r, "own"), below(0.01), ours("identify"),
+        measures="normalised squared difference from the nearest", quantifier="mean", at_least=3, premises=PREMISES,
     ),
     Claim(
         "elsewhere", "under some condition each candidate is beyond half of that at the level which an answer states: "
-        "it runs no algorithm of the catalogue", "what the difference exceeds, least of all candidates",
-        ours("identify"), lambda r: _nearest(r, "worst"), above(0.005), quantifier="mean", at_least=3,
+        "it runs no algorithm of the catalogue", lambda r: _nearest(r, "worst"), above(0.005), ours("identify"),
+        measures="what the difference exceeds, least of all candidates", quantifier="mean", at_least=3,
         premises=PREMISES,
     ),
 )  # fmt: skip
@@ -369,30 +361,27 @@ FIGURES = (
     ),
 )  # fmt: skip
 
-STUDY = register("study", "llm-regression")(
-    Study(
-        name="llm-regression",
-        question="Which algorithm does a language model run that predicts numbers in text?",
-        source=PAPER,
-        presets={
-            "quick": LanguageRegression(
-                plan(400, 3e-3, batch=32, **USUAL),
-                width=32,
-                layers=3,
-                tasks=100,
-                slow_tasks=30,
-                identify_tasks=8,
-                seeds=3,
-            ),
-            "paper": LanguageRegression(),
-        },
-        measure=measure,
-        trainings=lambda settings: int(not settings.model),
-        claims=CLAIMS,
-        figures=FIGURES,
-        deviations=(
-            "Language models of some 200,000 weights whose tokens are numbers of one decimal, trained on linear "
-            "problems alone, in place of large ones that were trained on text of all kinds.",
+STUDY = Study(
+    name="llm-regression",
+    source=PAPER,
+    presets={
+        "quick": LanguageRegression(
+            plan(400, 3e-3, batch=32, **USUAL),
+            width=32,
+            layers=3,
+            tasks=100,
+            slow_tasks=30,
+            identify_tasks=8,
+            seeds=3,
         ),
-    )
+        "paper": LanguageRegression(),
+    },
+    measure=measure,
+    trainings=lambda settings: int(not settings.model),
+    claims=CLAIMS,
+    figures=FIGURES,
+    deviations=(
+        "Language models of some 200,000 weights whose tokens are numbers of one decimal, trained on linear "
+        "problems alone, in place of large ones that were trained on text of all kinds.",
+    ),
 )

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mesascope.errors import ArgumentError, require_count, require_instance
-from mesascope.evidence import Arrays, Claim, above, below, derived, ours, printed
-from mesascope.records import register
+from mesascope.evidence import Arrays, Claim, above, below, derived, ours, printed, stage
 from mesascope.reports import Figure, Level, Line, Lines
 from mesascope.studies.identifying.language_models import (
     RATES,
@@ -27,7 +26,7 @@ from mesascope.studies.identifying.language_models import (
     with_random_weights,
 )
 from mesascope.studies.identifying.regressors import LABELS, MODEL, PAIRS, references
-from mesascope.studies.study import Study
+from mesascope.study import Study
 
 if TYPE_CHECKING:
     from mesascope.adapters import LocalModel
@@ -236,73 +235,74 @@ COUNTED = "answers to given prompts are counted"
 
 CLAIMS = (
     Claim(
-        "answers", "nine answers of ten are numbers", "share of answers that are numbers, by problem",
-        ours("premise"), _read, above(0.9), over="draws", quantifier="exact", exact_because=COUNTED,
+        "answers", "nine answers of ten are numbers", _read, above(0.9), ours("premise"),
+        measures="share of answers that are numbers, by problem", over="draws", quantifier="exact",
+        exact_because=COUNTED,
     ),
     Claim(
-        "untrained", "with random weights the same network answers with no numbers",
-        "share of its answers that are numbers", ours("a null control"), lambda r: r["untrained"]["read"], below(0.05),
-        over="draws", quantifier="exact", exact_because=COUNTED, premises=PREMISES,
+        "untrained", "with random weights the same network answers with no numbers", stage("untrained")["read"],
+        below(0.05), ours("a null control"), over="draws", quantifier="exact", premises=PREMISES, exact_because=COUNTED,
     ),
     Claim(
         "learns-in-context", "on linear problems it errs less with all pairs than with two",
-        "log2 of the mean absolute error with all pairs / with two", ours("learning in context"),
         lambda r: np.log2(_errors(r, MODEL, "linear") / _errors(r, MODEL, "linear", COUNTS[0])), below(0.0),
-        over="draws", quantifier="mean", premises=PREMISES,
+        ours("learning in context"), measures="log2 of the mean absolute error with all pairs / with two", over="draws",
+        quantifier="mean", premises=PREMISES,
     ),
     Claim(
         "beyond-last-label", "on linear and nonlinear problems it errs less than the last label",
-        "log2 of the mean absolute error / of the last label", ours("more than recency"),
-        _ratios("last", "linear", "nonlinear"), below(0.0), over="draws", quantifier="mean", premises=PREMISES,
-    ),
-    Claim(
-        "below-neighbours", "on both it errs more than three neighbours",
-        "log2 of the mean absolute error / of three neighbours", ours("the limit"),
-        _ratios("neighbours", "linear", "nonlinear"), above(0.0), over="draws", quantifier="mean", premises=PREMISES,
-    ),
-    Claim(
-        "below-ridge", "on linear problems it errs at least twice as much as ridge regression",
-        "log2 of the mean absolute error / of ridge regression", ours("the limit"), _ratios("bayes", "linear"),
-        above(1.0), over="draws", quantifier="mean", premises=PREMISES,
-    ),
-    Claim(
-        "repeats-labels", "on linear problems it repeats labels of the context more often than ridge regression does",
-        "share of answers that repeat a label, less that of ridge regression", ours("label copying"),
-        lambda r: (_repeats(r, MODEL) - _repeats(r, "bayes"))[:, 0], above(0.0), over="draws", quantifier="mean",
+        _ratios("last", "linear", "nonlinear"), below(0.0), ours("more than recency"),
+        measures="log2 of the mean absolute error / of the last label", over="draws", quantifier="mean",
         premises=PREMISES,
     ),
     Claim(
-        "finds-its-pair", "asked for an input of the context, it gives that one's label more often than not",
-        "share of copying queries that are answered with their label", ours("copying"), _found, above(0.5),
+        "below-neighbours", "on both it errs more than three neighbours", _ratios("neighbours", "linear", "nonlinear"),
+        above(0.0), ours("the limit"), measures="log2 of the mean absolute error / of three neighbours", over="draws",
+        quantifier="mean", premises=PREMISES,
+    ),
+    Claim(
+        "below-ridge", "on linear problems it errs at least twice as much as ridge regression",
+        _ratios("bayes", "linear"), above(1.0), ours("the limit"),
+        measures="log2 of the mean absolute error / of ridge regression", over="draws", quantifier="mean",
+        premises=PREMISES,
+    ),
+    Claim(
+        "repeats-labels", "on linear problems it repeats labels of the context more often than ridge regression does",
+        lambda r: (_repeats(r, MODEL) - _repeats(r, "bayes"))[:, 0], above(0.0), ours("label copying"),
+        measures="share of answers that repeat a label, less that of ridge regression", over="draws", quantifier="mean",
+        premises=PREMISES,
+    ),
+    Claim(
+        "finds-its-pair", "asked for an input of the context, it gives that one's label more often than not", _found,
+        above(0.5), ours("copying"), measures="share of copying queries that are answered with their label",
         over="draws", quantifier="mean", premises=PREMISES,
     ),
     Claim(
         "order-matters", "another order of the pairs changes a tenth of its answers; descent on all pairs changes none",
-        "share of answers that change, linear and nonlinear", printed(SHEN), _moved, above(0.1),
-        over="draws", quantifier="mean", premises=PREMISES,
+        _moved, above(0.1), printed(SHEN), measures="share of answers that change, linear and nonlinear", over="draws",
+        quantifier="mean", premises=PREMISES,
     ),
     Claim(
         "unlike-descent", "another order changes its next tokens less than descent on the pairs does in their place",
-        "overlap with descent, at its best rate and step, - with another order", printed(SHEN),
-        lambda r: _overlap(r, "descent") - _overlap(r, "order"), below(0.0), over="draws", quantifier="mean",
-        premises=PREMISES,
+        lambda r: _overlap(r, "descent") - _overlap(r, "order"), below(0.0), printed(SHEN),
+        measures="overlap with descent, at its best rate and step, - with another order", over="draws",
+        quantifier="mean", premises=PREMISES,
     ),
     Claim(
         "more-than-random", "descent and context agree on more next tokens than with random weights, so that the "
-        "overlap says something of what was learned", "overlap with descent - the same with random weights",
-        derived(DEUTCH), lambda r: _overlap(r, "descent") - _overlap(r, "descent", 1), above(0.0), over="draws",
+        "overlap says something of what was learned", lambda r: _overlap(r, "descent") - _overlap(r, "descent", 1),
+        above(0.0), derived(DEUTCH), measures="overlap with descent - the same with random weights", over="draws",
         quantifier="mean", premises=PREMISES,
     ),
     Claim(
         "no-family", "on linear problems no family of algorithms explains half of its answers' variance",
-        "variance that the nearest family leaves unexplained", ours("identify"),
-        lambda r: np.fmin.reduce(r["identified"]["unexplained"], 1), above(0.5), over="draws", quantifier="mean",
+        lambda r: np.fmin.reduce(r["identified"]["unexplained"], 1), above(0.5), ours("identify"),
+        measures="variance that the nearest family leaves unexplained", over="draws", quantifier="mean",
         premises=PREMISES,
     ),
     Claim(
-        "none-named", "identify names no candidate", "candidates named", ours("identify"),
-        lambda r: r["identified"]["named"], below(0.5), over="draws", quantifier="exact", exact_because=COUNTED,
-        premises=PREMISES,
+        "none-named", "identify names no candidate", stage("identified")["named"], below(0.5), ours("identify"),
+        over="draws", quantifier="exact", premises=PREMISES, exact_because=COUNTED,
     ),
 )  # fmt: skip
 
@@ -378,22 +378,19 @@ FIGURES = (
     ),
 )  # fmt: skip
 
-STUDY = register("study", "pretrained")(
-    Study(
-        name="pretrained",
-        question="Which learning algorithm does a pretrained language model run on numbers in its context?",
-        source=f"{SHEN}; {DEUTCH}",
-        presets={
-            "quick": PretrainedModel(tasks=1, queries=4, seeds=5, identify_seeds=1),
-            "paper": PretrainedModel(tasks=6, descents=2, seeds=20, identify_seeds=10),
-            "small": PretrainedModel(),
-        },
-        measure=measure,
-        claims=CLAIMS,
-        figures=FIGURES,
-        deviations=(
-            "SmolLM2 of 135 million weights, quantised to four bits, in place of models of billions.",
-            "Overlaps are at the tokens of one label, of descent with one rate on all weights.",
-        ),
-    )
+STUDY = Study(
+    name="pretrained",
+    source=f"{SHEN}; {DEUTCH}",
+    presets={
+        "quick": PretrainedModel(tasks=1, queries=4, seeds=5, identify_seeds=1),
+        "paper": PretrainedModel(tasks=6, descents=2, seeds=20, identify_seeds=10),
+        "small": PretrainedModel(),
+    },
+    measure=measure,
+    claims=CLAIMS,
+    figures=FIGURES,
+    deviations=(
+        "SmolLM2 of 135 million weights, quantised to four bits, in place of models of billions.",
+        "Overlaps are at the tokens of one label, of descent with one rate on all weights.",
+    ),
 )

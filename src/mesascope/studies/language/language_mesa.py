@@ -18,10 +18,9 @@ import numpy as np
 
 from mesascope.errors import require_count, require_instance
 from mesascope.evidence import Arrays, Estimates
-from mesascope.records import register
 from mesascope.studies.language.language_mesa_claims import ALONE, CLAIMS, KINDS, NUS, SIZES
 from mesascope.studies.language.language_mesa_figures import FIGURES
-from mesascope.studies.study import Study
+from mesascope.study import Study
 from mesascope.training import Training
 
 if TYPE_CHECKING:
@@ -287,38 +286,35 @@ def _copying(groups: Mapping[str, Sequence[Any]], windows: Any) -> Estimates:
     })  # fmt: skip
 
 
-STUDY = register("study", "language-mesa")(
-    Study(
-        name="language-mesa",
-        question="Do mesa layers make better small language models than linear ones?",
-        source="von Oswald's thesis, section 3.5.3",
-        presets={
-            "quick": LanguageMesa(
-                Training(60, 4, learning_rate=1e-2, schedule="cosine", clip=1.0, optimizer="adamw", evaluate_every=30),
-                part="asyncio", width=16, n_heads=2, windows=64, watch_windows=8,
-            ),
-            "paper": LanguageMesa(
-                Training(
-                    100_000, 256, learning_rate=3e-4, schedule="cosine", warmup_steps=8000, decay_from=0.0,
-                    final_rate=2 / 3, optimizer="adamw", betas=(0.9, 0.95), weight_decay=0.1, clip=1.0,
-                    evaluate_every=1000, checkpoint_every=1000,
-                ),
-                corpus="pile", width=768, n_heads=12, context=1024, dpfp=3, watch_windows=64,
-            ),
-            "small": LanguageMesa(tuned=True),
-        },
-        measure=measure,
-        trainings=19,
-        claims=CLAIMS,
-        figures=FIGURES,
-        deviations=(
-            "Softmax layers know places by turned keys, others and single layers none but their order, where the "
-            "thesis adds learned places to tokens: texts longer than those trained on can be read.",
-            "What a head of a layer other than softmax reads is divided by its norm.",
-            "Preset small: features of nu = 1 in place of 3, but for single layers, which have each nu.",
-            "The in-context score compares means over the tokens around the two that the thesis compares.",
-            "Logits are products with the embedding, and nothing is dropped out.",
-            "Kinds have as many parameters, and states of different size: that of mesa holds three times the numbers.",
+STUDY = Study(
+    name="language-mesa",
+    source="von Oswald's thesis, section 3.5.3",
+    presets={
+        "quick": LanguageMesa(
+            Training(60, 4, learning_rate=1e-2, schedule="cosine", clip=1.0, optimizer="adamw", evaluate_every=30),
+            part="asyncio", width=16, n_heads=2, windows=64, watch_windows=8,
         ),
-    )
+        "paper": LanguageMesa(
+            Training(
+                100_000, 256, learning_rate=3e-4, schedule="cosine", warmup_steps=8000, decay_from=0.0,
+                final_rate=2 / 3, optimizer="adamw", betas=(0.9, 0.95), weight_decay=0.1, clip=1.0,
+                evaluate_every=1000, checkpoint_every=1000,
+            ),
+            corpus="pile", width=768, n_heads=12, context=1024, dpfp=3, watch_windows=64,
+        ),
+        "small": LanguageMesa(tuned=True),
+    },
+    measure=measure,
+    trainings=19,
+    claims=CLAIMS,
+    figures=FIGURES,
+    deviations=(
+        "Softmax layers know places by turned keys, others and single layers none but their order, where the "
+        "thesis adds learned places to tokens: texts longer than those trained on can be read.",
+        "What a head of a layer other than softmax reads is divided by its norm.",
+        "Preset small: features of nu = 1 in place of 3, but for single layers, which have each nu.",
+        "The in-context score compares means over the tokens around the two that the thesis compares.",
+        "Logits are products with the embedding, and nothing is dropped out.",
+        "Kinds have as many parameters, and states of different size: that of mesa holds three times the numbers.",
+    ),
 )  # fmt: skip

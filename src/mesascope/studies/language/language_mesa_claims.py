@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mesascope.evidence import Claim, above, below, ours, printed
+from mesascope.evidence import Claim, above, below, ours, printed, stage
 
 __all__ = ["ALONE", "CLAIMS", "KINDS", "NUS", "SIZES", "loss", "reach", "score"]
 
@@ -77,16 +77,16 @@ EVERY: dict[str, Any] = {"quantifier": "every", "at_least": 3}
 
 def _learned(name: str, sentence: str, networks: Sequence[tuple[str, str]]) -> Claim:
     return Claim(
-        name, sentence, "loss / of the frequencies of pairs, each network", ours("premise"),
-        lambda r: _over(networks, lambda r, one: loss(r, *one))(r) / r["pairs"]["frequencies"], below(1.0), **EVERY,
+        name, sentence, lambda r: _over(networks, lambda r, one: loss(r, *one))(r) / r["pairs"]["frequencies"],
+        below(1.0), ours("premise"), measures="loss / of the frequencies of pairs, each network", **EVERY,
     )  # fmt: skip
 
 
 def _reads(name: str, sentence: str, sizes: Sequence[str], learned: str) -> Claim:
     return Claim(
-        name, sentence, "nats that a token of the second half of the context loses more where what is read before it "
-        "is cut to the eighth to quarter nearest to it, each network of softmax", ours("premise"),
-        _over(sizes, lambda r, size: reach(r, size, "softmax")), above(0.0), premises=(learned,), **EVERY,
+        name, sentence, _over(sizes, lambda r, size: reach(r, size, "softmax")), above(0.0), ours("premise"),
+        measures="nats that a token of the second half of the context loses more where what is read before it " "is cut to the eighth to quarter nearest to it, each network of softmax",
+        premises=(learned,), **EVERY,
     )  # fmt: skip
 
 
@@ -100,66 +100,66 @@ CLAIMS = (
     _reads("alone-reads", "and so do single layers of softmax", ["alone"], "alone-learned"),
     Claim(
         "below-linear", "each hybrid with mesa layers loses less than that with linear layers, at each size",
-        "nats a token below linear, each seed and size", printed(SECTION), _over([*SIZES], _less("mesa", "linear")),
-        above(0.0), premises=LEARNED, **EVERY,
+        _over([*SIZES], _less("mesa", "linear")), above(0.0), printed(SECTION),
+        measures="nats a token below linear, each seed and size", premises=LEARNED, **EVERY,
     ),
     Claim(
-        "delta-below-linear", "and so does each with delta layers", "nats a token below linear, each seed and size",
-        ours("Schlag, Irie and Schmidhuber (2021)"), _over([*SIZES], _less("delta", "linear")), above(0.0),
-        premises=LEARNED, **EVERY,
+        "delta-below-linear", "and so does each with delta layers", _over([*SIZES], _less("delta", "linear")),
+        above(0.0), ours("Schlag, Irie and Schmidhuber (2021)"),
+        measures="nats a token below linear, each seed and size", premises=LEARNED, **EVERY,
     ),
     Claim(
         "near-softmax", "with two layers each loses at most 0.03 nats a token more than softmax",
-        "nats a token above softmax, each seed", printed(SECTION), lambda r: -_less("mesa", "softmax")(r, "two"),
-        below(0.03), premises=LEARNED, **EVERY,
+        lambda r: -_less("mesa", "softmax")(r, "two"), below(0.03), printed(SECTION),
+        measures="nats a token above softmax, each seed", premises=LEARNED, **EVERY,
     ),
     Claim(
         "better-score", "each hybrid with mesa layers gains more from what it reads than that with linear layers, and "
-        "loses less late in a context", "nats below linear of the in-context score, and of late tokens, each seed and "
-        "size", printed(SECTION), _both(
-            _over([*SIZES], lambda r, size: score(r, size, "linear") - score(r, size, "mesa")),
-            _over([*SIZES], _less("mesa", "linear", "late")),
-        ), above(0.0), premises=LEARNED, **EVERY,
+        "loses less late in a context",
+        _both( _over([*SIZES], lambda r, size: score(r, size, "linear") - score(r, size, "mesa")), _over([*SIZES], _less("mesa", "linear", "late")), ),
+        above(0.0), printed(SECTION),
+        measures="nats below linear of the in-context score, and of late tokens, each seed and " "size",
+        premises=LEARNED, **EVERY,
     ),
     Claim(
         "forgetting-helps", "each with forget gates loses less than that without, both with a constant ridge",
-        "nats a token below, each seed and size", ours("the thesis leaves gates to others"),
-        _over([*SIZES], _less("mesa-gates", "mesa")), above(0.0), premises=LEARNED, **EVERY,
+        _over([*SIZES], _less("mesa-gates", "mesa")), above(0.0), ours("the thesis leaves gates to others"),
+        measures="nats a token below, each seed and size", premises=LEARNED, **EVERY,
     ),
     Claim(
         "copies", "of each hybrid a head of the first layer, softmax, puts more than 0.3 of its weight on the token "
-        "before, and less on others near it", "its weight there, less 0.3 and less its largest near it elsewhere, "
-        "each seed and kind", printed(SECTION), _both(
-            _over(HYBRIDS, lambda r, kind: r["copying"]["before", kind] - 0.3),
-            _over(HYBRIDS, lambda r, kind: r["copying"]["before", kind] - r["copying"]["elsewhere", kind]),
-        ), above(0.0), premises=("learned", "untrained-copies"), **EVERY,
+        "before, and less on others near it",
+        _both( _over(HYBRIDS, lambda r, kind: r["copying"]["before", kind] - 0.3), _over(HYBRIDS, lambda r, kind: r["copying"]["before", kind] - r["copying"]["elsewhere", kind]), ),
+        above(0.0), printed(SECTION),
+        measures="its weight there, less 0.3 and less its largest near it elsewhere, " "each seed and kind",
+        premises=("learned", "untrained-copies"), **EVERY,
     ),
     Claim(
-        "untrained-copies", "where no head of an untrained network puts a tenth", "its weight there, each seed",
-        ours("a null control"), lambda r: r["copying"]["before", "untrained"], below(0.1), premises=LEARNED, **EVERY,
+        "untrained-copies", "where no head of an untrained network puts a tenth",
+        stage("copying")["before", "untrained"], below(0.1), ours("a null control"), premises=LEARNED, **EVERY,
     ),
     Claim(
-        "falls-as-far", "the loss falls with the number of tokens read as far as that of softmax, to the same, within "
-        "0.02 nats", "nats below softmax: of the fall from early tokens to the second half, and of the loss there, "
-        "each seed and size", ours("what a state of fixed size could cost"), _both(
-            _over([*SIZES], lambda r, size: _fall(r, size, "mesa") - _fall(r, size, "softmax")),
-            _over([*SIZES], _less("mesa", "softmax", "end")),
-        ), above(-0.02), premises=LEARNED, **EVERY,
+        "falls-as-far",
+        "the loss falls with the number of tokens read as far as that of softmax, to the same, within " "0.02 nats",
+        _both( _over([*SIZES], lambda r, size: _fall(r, size, "mesa") - _fall(r, size, "softmax")), _over([*SIZES], _less("mesa", "softmax", "end")), ),
+        above(-0.02), ours("what a state of fixed size could cost"),
+        measures="nats below softmax: of the fall from early tokens to the second half, and of the loss there, " "each seed and size",
+        premises=LEARNED, **EVERY,
     ),
     Claim(
         "alone-below-linear", "behind a shift of keys each mesa layer loses less than a linear one, at each nu",
-        "nats a token below linear, each seed and nu", printed(FIGURE), _alone_less(loss), above(0.0),
+        _alone_less(loss), above(0.0), printed(FIGURE), measures="nats a token below linear, each seed and nu",
         premises=ALONE_LEARNED, **EVERY,
     ),
     Claim(
-        "alone-better-score", "and gains more from what it reads, and loses less late in a context", "nats below "
-        "linear of the in-context score, and of late tokens, each seed and nu", printed(FIGURE),
-        _both(_alone_less(score), _alone_less(_late)), above(0.0), premises=ALONE_LEARNED, **EVERY,
+        "alone-better-score", "and gains more from what it reads, and loses less late in a context",
+        _both(_alone_less(score), _alone_less(_late)), above(0.0), printed(FIGURE),
+        measures="nats below " "linear of the in-context score, and of late tokens, each seed and nu",
+        premises=ALONE_LEARNED, **EVERY,
     ),
     Claim(
         "alone-near-softmax", "with the most features each loses at most 0.03 nats a token more than softmax",
-        "nats a token above softmax, each seed", printed(FIGURE),
-        lambda r: loss(r, "alone", f"mesa {NUS[-1]}") - loss(r, "alone", "softmax"), below(0.03),
-        premises=ALONE_LEARNED, **EVERY,
+        lambda r: loss(r, "alone", f"mesa {NUS[-1]}") - loss(r, "alone", "softmax"), below(0.03), printed(FIGURE),
+        measures="nats a token above softmax, each seed", premises=ALONE_LEARNED, **EVERY,
     ),
 )  # fmt: skip

@@ -15,11 +15,10 @@ import numpy as np
 
 from mesascope import learners, nets, tasks, training
 from mesascope.errors import require_count, require_instance, require_number
-from mesascope.evidence import Claim, Estimates, above, below, ours
-from mesascope.records import register
+from mesascope.evidence import Claim, Estimates, above, below, ours, stage
 from mesascope.reports import Figure
 from mesascope.studies.common import by_method, plan, values
-from mesascope.studies.study import Study
+from mesascope.study import Study
 from mesascope.training import Training
 
 if TYPE_CHECKING:
@@ -211,60 +210,60 @@ MEAN: dict[str, Any] = {"quantifier": "mean", "at_least": 5}
 SOLVED, FOUND = ("solved",), ("solved", "finds")
 CLAIMS = (
     Claim(
-        "solved", "softmax without a window recalls and copies", "nats lost an answer: mean over seeds of each task",
-        ours("premise: who sees all can answer"),
-        _over(["recall", "copying"], lambda r, task: r[task]["nats", "softmax"]), below(0.3), **MEAN,
+        "solved", "softmax without a window recalls and copies",
+        _over(["recall", "copying"], lambda r, task: r[task]["nats", "softmax"]), below(0.3),
+        ours("premise: who sees all can answer"), measures="nats lost an answer: mean over seeds of each task", **MEAN,
     ),
     Claim(
-        "chance", "untrained networks do not", "percent answered: mean over seeds of each task", ours("a null control"),
-        _over(["recall", "copying"], lambda r, task: _answered(task)(r, "untrained")), below(10.0), premises=SOLVED,
-        **MEAN,
+        "chance", "untrained networks do not",
+        _over(["recall", "copying"], lambda r, task: _answered(task)(r, "untrained")), below(10.0),
+        ours("a null control"), measures="percent answered: mean over seeds of each task", premises=SOLVED, **MEAN,
     ),
     Claim(
         "finds", "layers with a matrix as their state recall more than who names one of the values not yet asked for",
-        "percent answered: mean over seeds of each kind", ours("premise"), _over(MATRICES, _answered("recall")),
-        above(25.0), premises=SOLVED, **MEAN,
+        _over(MATRICES, _answered("recall")), above(25.0), ours("premise"),
+        measures="percent answered: mean over seeds of each kind", premises=SOLVED, **MEAN,
     ),
     Claim(
         "regressed", "and err by less than a half of who predicts nothing",
-        "error / of predicting 0: mean over seeds of each kind", ours("premise"),
-        _over(MATRICES, lambda r, kind: r["regression"].ratio(kind, "nothing")), below(0.5), **MEAN,
+        _over(MATRICES, lambda r, kind: r["regression"].ratio(kind, "nothing")), below(0.5), ours("premise"),
+        measures="error / of predicting 0: mean over seeds of each kind", **MEAN,
     ),
     Claim(
         "spoken", "and are much nearer to an unknown automaton than untrained networks",
-        "nats above log 2 / those of untrained ones: mean over seeds of each kind", ours("premise"),
-        _over(MATRICES, lambda r, kind: _above_log_2(r, kind) / _above_log_2(r, "untrained")), below(0.25), **MEAN,
+        _over(MATRICES, lambda r, kind: _above_log_2(r, kind) / _above_log_2(r, "untrained")), below(0.25),
+        ours("premise"), measures="nats above log 2 / those of untrained ones: mean over seeds of each kind", **MEAN,
     ),
     Claim(
         "out-of-sight", "softmax layers that see eight tokens recall little: most lies further back than they reach",
-        "percent answered: mean over seeds", ours("a control: the task needs a memory"),
-        lambda r: _answered("recall")(r, "window"), below(10.0), premises=SOLVED, **MEAN,
+        lambda r: _answered("recall")(r, "window"), below(10.0), ours("a control: the task needs a memory"),
+        measures="percent answered: mean over seeds", premises=SOLVED, **MEAN,
     ),
     Claim(
         "delta-recalls", "with states of the same size a delta layer recalls more than a linear one",
-        "points of answers above linear: mean over seeds", ours("Yang et al. (2024)"),
-        lambda r: r["recall"].difference("delta", "linear", "answered"), above(0.0), premises=FOUND, **MEAN,
-    ),
-    Claim(
-        "mesa-recalls", "and so does a mesa layer", "points of answers above linear: mean over seeds",
-        ours("von Oswald et al. (2025)"), lambda r: r["recall"].difference("mesa", "linear", "answered"), above(0.0),
+        stage("recall").difference("delta", "linear", "answered"), above(0.0), ours("Yang et al. (2024)"),
         premises=FOUND, **MEAN,
     ),
     Claim(
-        "mesa-solves", "a mesa layer comes near to ridge regression", "error / of ridge regression: mean over seeds",
-        ours("what the layer computes"), lambda r: _of_least_squares(r, "mesa"), below(1.5), premises=("regressed",),
-        **MEAN,
+        "mesa-recalls", "and so does a mesa layer", stage("recall").difference("mesa", "linear", "answered"),
+        above(0.0), ours("von Oswald et al. (2025)"), premises=FOUND, **MEAN,
+    ),
+    Claim(
+        "mesa-solves", "a mesa layer comes near to ridge regression", lambda r: _of_least_squares(r, "mesa"),
+        below(1.5), ours("what the layer computes"), measures="error / of ridge regression: mean over seeds",
+        premises=("regressed",), **MEAN,
     ),
     Claim(
         "mesa-regresses", "and nearer than a linear or a delta layer",
-        "error over ridge regression's less that of mesa: mean over seeds of each", ours("what the layer computes"),
         _over(["linear", "delta"], lambda r, kind: _of_least_squares(r, kind) - _of_least_squares(r, "mesa")),
-        above(0.0), premises=("regressed",), **MEAN,
+        above(0.0), ours("what the layer computes"),
+        measures="error over ridge regression's less that of mesa: mean over seeds of each", premises=("regressed",),
+        **MEAN,
     ),
     Claim(
         "mesa-languages", "and tells the words of an unknown automaton better",
-        "nats less than linear and delta: mean over seeds of each", ours("Akyurek et al. (2024)"),
         _over(["linear", "delta"], lambda r, kind: _above_log_2(r, kind) - _above_log_2(r, "mesa")), above(0.0),
+        ours("Akyurek et al. (2024)"), measures="nats less than linear and delta: mean over seeds of each",
         premises=("spoken",), **MEAN,
     ),
 )  # fmt: skip
@@ -289,21 +288,18 @@ FIGURES = (
     ),
 )  # fmt: skip
 
-STUDY = register("study", "language-recall")(
-    Study(
-        name="language-recall",
-        question="What do layers with states of the same size find again of what they read?",
-        source="a yardstick of ours, of tasks by Arora et al. (2023) and Akyurek et al. (2024)",
-        presets={
-            "quick": Recall(
-                plan(60, 5e-3, batch=8, **USUAL), tasks=50, watch_tasks=8, width=16, pairs=4, keys=8, text=6, words=3,
-                d=3, seeds=5,
-            ),
-            "paper": Recall(tuned=True),
-        },
-        measure=measure,
-        trainings=17,
-        claims=CLAIMS,
-        figures=FIGURES,
-    )
+STUDY = Study(
+    name="language-recall",
+    source="a yardstick of ours, of tasks by Arora et al. (2023) and Akyurek et al. (2024)",
+    presets={
+        "quick": Recall(
+            plan(60, 5e-3, batch=8, **USUAL), tasks=50, watch_tasks=8, width=16, pairs=4, keys=8, text=6, words=3,
+            d=3, seeds=5,
+        ),
+        "paper": Recall(tuned=True),
+    },
+    measure=measure,
+    trainings=17,
+    claims=CLAIMS,
+    figures=FIGURES,
 )  # fmt: skip

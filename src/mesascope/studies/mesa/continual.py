@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from mesascope import tasks
 from mesascope.evidence import Claim, above, below, ours, printed
-from mesascope.records import register
 from mesascope.reports import Figure, Lines
 from mesascope.studies.mesa.dynamics import THESIS
 from mesascope.studies.mesa.prompting import (
@@ -25,7 +24,7 @@ from mesascope.studies.mesa.prompting import (
     errors_by_pair,
     measure_pairs,
 )
-from mesascope.studies.study import Study
+from mesascope.study import Study
 
 if TYPE_CHECKING:
     from mesascope.studies.lab import Lab
@@ -44,43 +43,40 @@ CLAIMS = (
     *PREMISES,
     Claim(
         "first-learned", "the first task is learned: at its last pair each network errs less than at its first",
-        "error at the last pair of the first task / at the first", printed("Fig. 3.5 C"),
-        lambda r: at_pair(r, "bare", LAST)[:, 0] / at_pair(r, "bare", 1)[:, 0], below(0.9), at_least=3,
-        premises=TRAINED,
+        lambda r: at_pair(r, "bare", LAST)[:, 0] / at_pair(r, "bare", 1)[:, 0], below(0.9), printed("Fig. 3.5 C"),
+        measures="error at the last pair of the first task / at the first", at_least=3, premises=TRAINED,
     ),
     Claim(
         "switch", "where the second task begins, each network errs more than before",
-        "error at the first pair of the second task / at the last of the first", printed("Fig. 3.5 C"),
-        lambda r: at_pair(r, "bare", FIRST)[:, 0] / at_pair(r, "bare", LAST)[:, 0], above(1.1), at_least=3,
-        premises=TRAINED,
+        lambda r: at_pair(r, "bare", FIRST)[:, 0] / at_pair(r, "bare", LAST)[:, 0], above(1.1), printed("Fig. 3.5 C"),
+        measures="error at the first pair of the second task / at the last of the first", at_least=3, premises=TRAINED,
     ),
     Claim(
-        "second-learned", "the second task is learned, too, without a prompt: each network errs less than where it "
-        "knew nothing", "error at the last pair of the second task / at the first of the first", printed("Fig. 3.5 C"),
-        lambda r: _relative(r, "bare"), below(0.9), at_least=3, premises=TRAINED,
+        "second-learned",
+        "the second task is learned, too, without a prompt: each network errs less than where it " "knew nothing",
+        lambda r: _relative(r, "bare"), below(0.9), printed("Fig. 3.5 C"),
+        measures="error at the last pair of the second task / at the first of the first", at_least=3, premises=TRAINED,
     ),
     Claim(
-        "second-prompted", "and with EOS and prefix",
-        "error at the last pair of the second task / at the first of the first", printed("Fig. 3.5 C"),
-        lambda r: _relative(r, "prefix"), below(0.9), at_least=3, premises=PROMPTED,
+        "second-prompted", "and with EOS and prefix", lambda r: _relative(r, "prefix"), below(0.9),
+        printed("Fig. 3.5 C"), measures="error at the last pair of the second task / at the first of the first",
+        at_least=3, premises=PROMPTED,
     ),
     Claim(
         "prompts-help", "with EOS and prefix each network errs less at the end of the second task than without",
-        "error with EOS and prefix / without, at the last pair", printed("Fig. 3.5 C"),
-        lambda r: at_pair(r, "prefix", END)[:, 0] / at_pair(r, "bare", END)[:, 0], below(1.0), at_least=3,
-        premises=PROMPTED,
+        lambda r: at_pair(r, "prefix", END)[:, 0] / at_pair(r, "bare", END)[:, 0], below(1.0), printed("Fig. 3.5 C"),
+        measures="error with EOS and prefix / without, at the last pair", at_least=3, premises=PROMPTED,
     ),
     Claim(
         "forgets", "on the second task each network errs less at the end than least squares on all neighbours, which "
-        "keeps the first", "error of trained / of least squares on all, at the last pair",
+        "keeps the first", lambda r: at_pair(r, "bare", END)[:, 0] / at_pair(r, "all", END)[:, 0], below(1.0),
         ours("overwriting the first task, which section 3.5.2 speaks of"),
-        lambda r: at_pair(r, "bare", END)[:, 0] / at_pair(r, "all", END)[:, 0], below(1.0), at_least=3,
-        premises=TRAINED,
+        measures="error of trained / of least squares on all, at the last pair", at_least=3, premises=TRAINED,
     ),
     Claim(
-        "untrained", "untrained networks learn neither",
-        "error at the last pair of the second task / at the first of the first",
-        ours("a null control"), lambda r: _relative(r, "untrained"), above(0.9), at_least=3, about="algorithms",
+        "untrained", "untrained networks learn neither", lambda r: _relative(r, "untrained"), above(0.9),
+        ours("a null control"), measures="error at the last pair of the second task / at the first of the first",
+        at_least=3, about="algorithms",
     ),
 )  # fmt: skip
 
@@ -101,16 +97,13 @@ FIGURES = (
     ),
 )  # fmt: skip
 
-STUDY = register("study", "mesa-continual")(
-    Study(
-        name="mesa-continual",
-        question="Does a transformer trained to predict linear dynamics learn two regressions in a row?",
-        source=f"{THESIS}: Fig. 3.5 C",
-        presets=PRESETS,
-        measure=measure,
-        trainings=3,
-        claims=CLAIMS,
-        figures=FIGURES,
-        deviations=DEVIATIONS,
-    )
+STUDY = Study(
+    name="mesa-continual",
+    source=f"{THESIS}: Fig. 3.5 C",
+    presets=PRESETS,
+    measure=measure,
+    trainings=3,
+    claims=CLAIMS,
+    figures=FIGURES,
+    deviations=DEVIATIONS,
 )

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mesascope import learners, lenses
-from mesascope.evidence import Arrays, Claim, above, below, ours, printed, two_sided
-from mesascope.records import register
+from mesascope.evidence import Arrays, Claim, above, below, ours, printed, stage, two_sided
 from mesascope.reports import Figure, Line, Lines
 from mesascope.studies.common import converged, watch_loss
 from mesascope.studies.mesa.dynamics import (
@@ -34,7 +33,7 @@ from mesascope.studies.mesa.dynamics import (
     single_layer,
     tuned_steps,
 )
-from mesascope.studies.study import Study
+from mesascope.study import Study
 
 if TYPE_CHECKING:
     from mesascope.studies.lab import Lab
@@ -64,61 +63,55 @@ CLAIMS = (
     tuned_steps("gd", "comparison", "orthogonal-comparison"),
     Claim(
         "other-algorithm", "a linear layer trained on contractions loses less than half of what one tuned step of "
-        "gradient descent from zero does", "loss of linear / of one step, on contractions", printed(FOOTNOTE),
-        lambda r: r["comparison"].ratio("linear", "gd"), below(0.5), premises=STEPS,
+        "gradient descent from zero does", stage("comparison").ratio("linear", "gd"), below(0.5), printed(FOOTNOTE),
+        premises=STEPS,
     ),
     Claim(
-        "one-step-elsewhere", "on orthogonal maps the same layer, trained on them, loses what one tuned step does, "
-        "within 2 %", "loss of linear / of one step, on orthogonal maps", ours("the control: section 3.5.1"),
-        lambda r: r["orthogonal-comparison"].ratio("orthogonal-linear", "gd"), two_sided(0.02), premises=STEPS,
+        "one-step-elsewhere",
+        "on orthogonal maps the same layer, trained on them, loses what one tuned step does, " "within 2 %",
+        stage("orthogonal-comparison").ratio("orthogonal-linear", "gd"), two_sided(0.02),
+        ours("the control: section 3.5.1"), premises=STEPS,
     ),
     Claim(
-        "other-products", "it weighs s_i s_i^T and s_{i-1} s_i^T, which no step of gradient descent from a multiple of "
-        "I uses, more than s_i s_{i-1}^T",
-        "sum of their |coefficients| of eq. 3.55 / that of s_i s_{i-1}^T, mean over seeds", printed(FOOTNOTE),
-        lambda r: _products(r, "linear"), above(1.0), quantifier="mean", premises=PREMISES,
+        "other-products", "it weighs s_i s_i^T and s_{i-1} s_i^T, which no step of gradient descent from a multiple "
+        "of I uses, more than s_i s_{i-1}^T", lambda r: _products(r, "linear"), above(1.0), printed(FOOTNOTE),
+        measures="sum of their |coefficients| of eq. 3.55 / that of s_i s_{i-1}^T, mean over seeds", quantifier="mean",
+        premises=PREMISES,
     ),
     Claim(
         "one-product-elsewhere", "layers trained on orthogonal maps weigh them less than a tenth of it",
-        "the same of layers trained on orthogonal maps", ours("the control: Table 3.1"),
-        lambda r: _products(r, "orthogonal-linear"), below(0.1), quantifier="mean", premises=PREMISES,
+        lambda r: _products(r, "orthogonal-linear"), below(0.1), ours("the control: Table 3.1"),
+        measures="the same of layers trained on orthogonal maps", quantifier="mean", premises=PREMISES,
     ),
     Claim(
         "below-least-squares", "both layers lose less than ridge regression on all known pairs, which does not know "
-        "what contractions have in common", "loss of each / of ridge regression, on contractions", printed(FOOTNOTE),
+        "what contractions have in common",
         lambda r: np.stack([r["comparison"].ratio(name, "limit") for name in ("linear", "mesa")], axis=1), below(1.0),
+        printed(FOOTNOTE), measures="loss of each / of ridge regression, on contractions",
         premises=(*PREMISES, "limit-at-its-optimum"),
     ),
     Claim(
         "constant-is-enough", "so does the best multiple of the newest element, which learns nothing in context",
-        "loss of that multiple / of ridge regression, on contractions", ours("what the others' losses are worth"),
-        lambda r: r["comparison"].ratio("multiple", "limit"), below(1.0), over="algorithms", at_least=1,
-        about="algorithms",
+        stage("comparison").ratio("multiple", "limit"), below(1.0), ours("what the others' losses are worth"),
+        over="algorithms", at_least=1, about="algorithms",
     ),
     Claim(
         "not-below-constant", "of both layers, none loses less than this multiple",
-        "loss of each / of the multiple, on contractions", ours("whether they learn more in context than it"),
         lambda r: np.stack([r["comparison"].ratio(name, "multiple") for name in ("linear", "mesa")], axis=1),
-        above(1.0), premises=PREMISES,
+        above(1.0), ours("whether they learn more in context than it"),
+        measures="loss of each / of the multiple, on contractions", premises=PREMISES,
     ),
     Claim(
         "step-from-constant", "one step of gradient descent from this multiple loses less than it",
-        "loss of the step / of the multiple, on contractions", ours("that there is something to learn"),
-        lambda r: r["comparison"].ratio("step-from-multiple", "multiple"), below(1.0), over="algorithms", at_least=1,
-        about="algorithms",
+        stage("comparison").ratio("step-from-multiple", "multiple"), below(1.0),
+        ours("that there is something to learn"), over="algorithms", at_least=1, about="algorithms",
     ),
     Claim(
         "no-transfer", "linear layers trained on one kind of dynamics lose at least twice as much on the other as "
-        "those trained there", "loss of those trained elsewhere / trained there, each with each",
-        ours("what makes them other"),
-        lambda r: np.concatenate(
-            [
-                each_with_each(r["comparison"], "orthogonal-linear", "linear"),
-                each_with_each(r["orthogonal-comparison"], "linear", "orthogonal-linear"),
-            ],
-            axis=1,
-        ),
-        above(2.0), premises=PREMISES,
+        "those trained there",
+        lambda r: np.concatenate( [ each_with_each(r["comparison"], "orthogonal-linear", "linear"), each_with_each(r["orthogonal-comparison"], "linear", "orthogonal-linear"), ], axis=1, ),
+        above(2.0), ours("what makes them other"),
+        measures="loss of those trained elsewhere / trained there, each with each", premises=PREMISES,
     ),
 )  # fmt: skip
 
@@ -211,22 +204,19 @@ FIGURES = (
     ),
 )  # fmt: skip
 
-STUDY = register("study", "mesa-contracting")(
-    Study(
-        name="mesa-contracting",
-        question="Do networks trained on other dynamics learn by another algorithm?",
-        source=f"{THESIS}: {FOOTNOTE}",
-        presets={
-            "quick": Contracting(**QUICK),
-            "paper": Contracting(ONE_LAYER),
-        },
-        measure=measure,
-        trainings=3,
-        claims=CLAIMS,
-        figures=FIGURES,
-        deviations=(
-            "The thesis says neither which converging dynamics nor which algorithm; contractions here are symmetric.",
-            "Networks train as in mesa-one-layer, and those on orthogonal maps are the same.",
-        ),
-    )
+STUDY = Study(
+    name="mesa-contracting",
+    source=f"{THESIS}: {FOOTNOTE}",
+    presets={
+        "quick": Contracting(**QUICK),
+        "paper": Contracting(ONE_LAYER),
+    },
+    measure=measure,
+    trainings=3,
+    claims=CLAIMS,
+    figures=FIGURES,
+    deviations=(
+        "The thesis says neither which converging dynamics nor which algorithm; contractions here are symmetric.",
+        "Networks train as in mesa-one-layer, and those on orthogonal maps are the same.",
+    ),
 )

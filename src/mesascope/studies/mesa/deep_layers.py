@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mesascope import learners, lenses
-from mesascope.evidence import Bound, Claim, Reported, above, below, derived, ours, printed, two_sided
-from mesascope.records import register
+from mesascope.evidence import Bound, Claim, Reported, above, below, derived, ours, printed, stage, two_sided
 from mesascope.reports import Figure
 from mesascope.studies.common import converged, halfway_distances, plan, watch_loss
 from mesascope.studies.mesa.dynamics import (
@@ -33,7 +32,7 @@ from mesascope.studies.mesa.dynamics import (
 )
 from mesascope.studies.mesa.probing import Probing, by_layer, improvement, probe_stages, probed, shuffled_targets
 from mesascope.studies.mesa.weights import kept_products, weights_figure
-from mesascope.studies.study import Study
+from mesascope.study import Study
 from mesascope.training import Training
 
 if TYPE_CHECKING:
@@ -64,70 +63,63 @@ CLAIMS = (
     tuned_steps("online", "comparison", least=0.99),  # six steps explode on rare sequences: known to a hundredth
     Claim(
         "deeper", "four layers lose less than two, and six less than four",
-        "loss of four / of two, of six / of four, each with each", printed("Fig. 3.3 A"),
-        lambda r: np.concatenate(
-            [each_with_each(r["comparison"], one, other) for one, other in (("four", "two"), ("six", "four"))], axis=1
-        ),
-        below(1.0), at_least=3, premises=PREMISES, reported=Reported((0.549, 0.915), "authors' stored results"),
+        lambda r: np.concatenate( [each_with_each(r["comparison"], one, other) for one, other in (("four", "two"), ("six", "four"))], axis=1 ),
+        below(1.0), printed("Fig. 3.3 A"), measures="loss of four / of two, of six / of four, each with each",
+        at_least=3, premises=PREMISES, reported=Reported((0.549, 0.915), "authors' stored results"),
     ),
     Claim(
-        "not-the-limit", "each network of six layers comes near to ridge regression without reaching it: it loses 2 "
-        "to 30 % more", "loss of six layers / of the limit", printed("Fig. 3.3 A"),
-        lambda r: r["comparison"].ratio("six", "limit"), Bound(1.02, 1.3), at_least=3, premises=PREMISES,
-        reported=Reported(1.141, "authors' stored results, against 0.1893"),
+        "not-the-limit",
+        "each network of six layers comes near to ridge regression without reaching it: it loses 2 " "to 30 % more",
+        stage("comparison").ratio("six", "limit"), Bound(1.02, 1.3), printed("Fig. 3.3 A"), at_least=3,
+        premises=PREMISES, reported=Reported(1.141, "authors' stored results, against 0.1893"),
     ),
     Claim(
         "below-online", "each network of six layers loses less than two thirds of what six tuned steps of online "
-        "gradient descent do", "loss of six layers / of online gradient descent",
-        derived("section 3.7.3.2: stacked gradient steps"), lambda r: r["comparison"].ratio("six", "online"),
-        below(0.67), at_least=3, premises=ONLINE,
+        "gradient descent do", stage("comparison").ratio("six", "online"), below(0.67),
+        derived("section 3.7.3.2: stacked gradient steps"), at_least=3, premises=ONLINE,
     ),
     Claim(
         "revalg", "the algorithm read from the blocks of six layers loses what they do, within 2 %",
-        "loss of RevAlg-6 / of trained", printed("Fig. 3.3 A"), lambda r: r["comparison"].ratio("revalg", "six"),
-        two_sided(0.02), at_least=3, premises=PREMISES,
+        stage("comparison").ratio("revalg", "six"), two_sided(0.02), printed("Fig. 3.3 A"), at_least=3,
+        premises=PREMISES,
     ),
     Claim(
-        "sixteen-blocks", "so it does with sixteen blocks of each layer and head", "loss of RevAlg-6, 16 blocks / of "
-        "trained", printed("section 3.7.3"), lambda r: r["comparison"].ratio("revalg-16", "six"), two_sided(0.02),
-        at_least=3, premises=PREMISES,
+        "sixteen-blocks", "so it does with sixteen blocks of each layer and head",
+        stage("comparison").ratio("revalg-16", "six"), two_sided(0.02), printed("section 3.7.3"), at_least=3,
+        premises=PREMISES,
     ),
     Claim(
         "path", "the network halfway to that algorithm differs from both",
-        "mean difference of predictions, midpoint to either end / end to end", ours("premise"),
-        lambda r: halfway_distances(r["interpolation"]), above(0.3), at_least=3, about="algorithms",
+        lambda r: halfway_distances(r["interpolation"]), above(0.3), ours("premise"),
+        measures="mean difference of predictions, midpoint to either end / end to end", at_least=3, about="algorithms",
     ),
     Claim(
         "interpolation", "halfway to that algorithm the loss is that of the network, within 3 %",
-        "loss at the midpoint / of trained", printed("section 3.5.1: almost lossless"),
-        lambda r: r["interpolation"].ratio("middle", "trained"), two_sided(0.03), at_least=3,
-        premises=(*PREMISES, "path"),
+        stage("interpolation").ratio("middle", "trained"), two_sided(0.03), printed("section 3.5.1: almost lossless"),
+        at_least=3, premises=(*PREMISES, "path"),
     ),
     shuffled_targets(STAGES, ("six", "untrained")),
     Claim(
         "next-improves", "from layer to layer, the next element can be decoded better, after 10, 20 and 40 elements",
-        "error of the probe after a layer / before it", printed("Fig. 3.3 B"),
-        lambda r: improvement(r["next-probe"], "six"), below(1.0), at_least=3, premises=PROBES,
+        lambda r: improvement(r["next-probe"], "six"), below(1.0), printed("Fig. 3.3 B"),
+        measures="error of the probe after a layer / before it", at_least=3, premises=PROBES,
     ),
     Claim(
         "preconditioned-improves", "and so can the preconditioned input",
-        "error of the probe after a layer / before it", printed("Fig. 3.3 C"),
-        lambda r: improvement(r["preconditioned-probe"], "six"), below(1.0), at_least=3, premises=PROBES,
+        lambda r: improvement(r["preconditioned-probe"], "six"), below(1.0), printed("Fig. 3.3 C"),
+        measures="error of the probe after a layer / before it", at_least=3, premises=PROBES,
     ),
     Claim(
-        "next-improves-along", "after six layers the next element is decoded twice as well after 40 elements as after "
-        "10", "error of the probe at 40 / at 10", printed("Fig. 3.3 B"),
+        "next-improves-along",
+        "after six layers the next element is decoded twice as well after 40 elements as after " "10",
         lambda r: np.true_divide(*np.moveaxis(by_layer(r["next-probe"], "six")[:, -1, [2, 0]], 1, 0)), below(0.5),
-        at_least=3, premises=PROBES,
+        printed("Fig. 3.3 B"), measures="error of the probe at 40 / at 10", at_least=3, premises=PROBES,
     ),
     Claim(
         "untrained", "both are decoded twice as well from six trained layers as from six untrained ones",
-        "error of the probe, trained / untrained, after 20 elements", ours("a null control"),
-        lambda r: np.stack(
-            [by_layer(r[stage], "six")[:, -1, 1] / by_layer(r[stage], "untrained")[:, -1, 1] for stage in STAGES],
-            axis=1,
-        ),
-        below(0.5), at_least=3, premises=PROBES,
+        lambda r: np.stack( [by_layer(r[stage], "six")[:, -1, 1] / by_layer(r[stage], "untrained")[:, -1, 1] for stage in STAGES], axis=1, ),
+        below(0.5), ours("a null control"), measures="error of the probe, trained / untrained, after 20 elements",
+        at_least=3, premises=PROBES,
     ),
 )  # fmt: skip
 
@@ -198,41 +190,38 @@ FIGURES = (
     ),
 )  # fmt: skip
 
-STUDY = register("study", "mesa-deep")(
-    Study(
-        name="mesa-deep",
-        question="What do stacked layers of linear attention run on constructed tokens?",
-        source=f"{THESIS}: Figs. 3.3 and 3.11",
-        presets={
-            "quick": DeepLayers(
-                plan(200, 3e-3, batch=16, clip=0.1, **USUAL),
-                tasks=1_000,
-                tune_tasks=500,
-                watch_tasks=200,
-                shallow=plan(150, 3e-3, batch=16, clip=0.1, **USUAL),
-                probe_tasks=1_000,
-                seeds=3,
-            ),
-            # Six steps explode on rare sequences: ten thousand do not tell the best size within a twentieth.
-            "paper": DeepLayers(
-                plan(4000, 1e-3, batch=128, clip=0.1, warmup_steps=200, **USUAL),
-                tune_tasks=20_000,
-            ),
-        },
-        measure=measure,
-        trainings=3,
-        claims=CLAIMS,
-        figures=FIGURES,
-        deviations=(
-            "Networks of two and four layers train for 2,000 steps of 128 sequences at a learning rate of 3e-3, those "
-            "of six for 4,000 at 1e-3, in place of 5,000 to 15,000 of 256 at 1e-4; rates decay, and weights are "
-            "averaged.",
-            "The norm of gradients is clipped, at 0.1, not their entries at 1.",
-            "First elements are U(-1, 1), as in the authors' code; the thesis has N(0, I).",
-            "Initial variances are 0.05 over depth and fan-in, 2e-4 for six layers as in the thesis.",
-            "Interpolation is between products of weights, without the retraining of the authors' code.",
-            "The limit is ridge regression, where the thesis draws a trained mesa layer.",
-            "Probes are of A_t^{-1} s_t itself, with a regulariser of 0.1, not of a Chebyshev approximation.",
+STUDY = Study(
+    name="mesa-deep",
+    source=f"{THESIS}: Figs. 3.3 and 3.11",
+    presets={
+        "quick": DeepLayers(
+            plan(200, 3e-3, batch=16, clip=0.1, **USUAL),
+            tasks=1_000,
+            tune_tasks=500,
+            watch_tasks=200,
+            shallow=plan(150, 3e-3, batch=16, clip=0.1, **USUAL),
+            probe_tasks=1_000,
+            seeds=3,
         ),
-    )
+        # Six steps explode on rare sequences: ten thousand do not tell the best size within a twentieth.
+        "paper": DeepLayers(
+            plan(4000, 1e-3, batch=128, clip=0.1, warmup_steps=200, **USUAL),
+            tune_tasks=20_000,
+        ),
+    },
+    measure=measure,
+    trainings=3,
+    claims=CLAIMS,
+    figures=FIGURES,
+    deviations=(
+        "Networks of two and four layers train for 2,000 steps of 128 sequences at a learning rate of 3e-3, those "
+        "of six for 4,000 at 1e-3, in place of 5,000 to 15,000 of 256 at 1e-4; rates decay, and weights are "
+        "averaged.",
+        "The norm of gradients is clipped, at 0.1, not their entries at 1.",
+        "First elements are U(-1, 1), as in the authors' code; the thesis has N(0, I).",
+        "Initial variances are 0.05 over depth and fan-in, 2e-4 for six layers as in the thesis.",
+        "Interpolation is between products of weights, without the retraining of the authors' code.",
+        "The limit is ridge regression, where the thesis draws a trained mesa layer.",
+        "Probes are of A_t^{-1} s_t itself, with a regulariser of 0.1, not of a Chebyshev approximation.",
+    ),
 )

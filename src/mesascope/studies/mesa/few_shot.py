@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from mesascope import tasks
 from mesascope.evidence import Claim, Reported, above, below, ours, printed
-from mesascope.records import register
 from mesascope.reports import Figure, Line, Lines
 from mesascope.studies.mesa.dynamics import THESIS
 from mesascope.studies.mesa.prompting import (
@@ -28,7 +27,7 @@ from mesascope.studies.mesa.prompting import (
     errors_by_pair,
     measure_pairs,
 )
-from mesascope.studies.study import Study
+from mesascope.study import Study
 
 if TYPE_CHECKING:
     from mesascope.studies.lab import Lab
@@ -38,31 +37,31 @@ CLAIMS = (
     *PREMISES,
     Claim(
         "few-shot", "after 30 pairs, each network errs at most three quarters of what it does at the first input, "
-        "though it never was trained on pairs", "error at pair 31 / at pair 1", printed("Fig. 3.5 B"),
-        lambda r: at_pair(r, "bare", 31)[:, 0] / at_pair(r, "bare", 1)[:, 0], below(0.75), at_least=3, premises=TRAINED,
+        "though it never was trained on pairs", lambda r: at_pair(r, "bare", 31)[:, 0] / at_pair(r, "bare", 1)[:, 0],
+        below(0.75), printed("Fig. 3.5 B"), measures="error at pair 31 / at pair 1", at_least=3, premises=TRAINED,
         reported=Reported((0.619, 0.512), "authors' stored results, at 20 and at 40 pairs"),
     ),
     Claim(
-        "untrained", "untrained networks do not learn from pairs", "error at pair 31 / at pair 1",
-        ours("a null control"), lambda r: at_pair(r, "untrained", 31)[:, 0] / at_pair(r, "untrained", 1)[:, 0],
-        above(0.9), at_least=3, about="algorithms",
+        "untrained", "untrained networks do not learn from pairs",
+        lambda r: at_pair(r, "untrained", 31)[:, 0] / at_pair(r, "untrained", 1)[:, 0], above(0.9),
+        ours("a null control"), measures="error at pair 31 / at pair 1", at_least=3, about="algorithms",
     ),
     Claim(
         "near-least-squares", "at pair 20 each errs less than half as much again as least squares on all neighbours",
-        "error of trained / of least squares", printed("section 3.5.2: not far from optimal"),
-        lambda r: at_pair(r, "bare", 20)[:, 0] / at_pair(r, "all", 20)[:, 0], below(1.5), at_least=3, premises=TRAINED,
-        reported=Reported(1.24, "authors' stored results"),
+        lambda r: at_pair(r, "bare", 20)[:, 0] / at_pair(r, "all", 20)[:, 0], below(1.5),
+        printed("section 3.5.2: not far from optimal"), measures="error of trained / of least squares", at_least=3,
+        premises=TRAINED, reported=Reported(1.24, "authors' stored results"),
     ),
     Claim(
         "eos", "an EOS element lowers the errors of each network after 10, 20 and 30 pairs",
-        "error with EOS / without", printed("Fig. 3.5 B"),
-        lambda r: at_pair(r, "eos", 11, 21, 31) / at_pair(r, "bare", 11, 21, 31), below(0.95), at_least=3,
-        premises=PROMPTED, reported=Reported((0.811, 0.788, 0.791), "authors' stored results, at 10, 20 and 40 pairs"),
+        lambda r: at_pair(r, "eos", 11, 21, 31) / at_pair(r, "bare", 11, 21, 31), below(0.95), printed("Fig. 3.5 B"),
+        measures="error with EOS / without", at_least=3, premises=PROMPTED,
+        reported=Reported((0.811, 0.788, 0.791), "authors' stored results, at 10, 20 and 40 pairs"),
     ),
     Claim(
         "prefix", "a prefix beside it lowers early errors of each network, after 5 and 10 pairs",
-        "error with EOS and prefix / with EOS", printed("Fig. 3.5 B"),
-        lambda r: at_pair(r, "prefix", 6, 11) / at_pair(r, "eos", 6, 11), below(0.98), at_least=3, premises=PROMPTED,
+        lambda r: at_pair(r, "prefix", 6, 11) / at_pair(r, "eos", 6, 11), below(0.98), printed("Fig. 3.5 B"),
+        measures="error with EOS and prefix / with EOS", at_least=3, premises=PROMPTED,
         reported=Reported(0.862, "authors' stored results, at 10 pairs"),
     ),
 )  # fmt: skip
@@ -89,16 +88,13 @@ FIGURES = (
     ),
 )  # fmt: skip
 
-STUDY = register("study", "mesa-few-shot")(
-    Study(
-        name="mesa-few-shot",
-        question="Does a transformer trained to predict linear dynamics learn regression from pairs?",
-        source=f"{THESIS}: Fig. 3.5 B",
-        presets=PRESETS,
-        measure=measure,
-        trainings=3,
-        claims=CLAIMS,
-        figures=FIGURES,
-        deviations=DEVIATIONS,
-    )
+STUDY = Study(
+    name="mesa-few-shot",
+    source=f"{THESIS}: Fig. 3.5 B",
+    presets=PRESETS,
+    measure=measure,
+    trainings=3,
+    claims=CLAIMS,
+    figures=FIGURES,
+    deviations=DEVIATIONS,
 )

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mesascope import lenses
-from mesascope.evidence import Claim, Reported, above, below, ours, printed
-from mesascope.records import register
+from mesascope.evidence import Claim, Reported, above, below, ours, printed, stage
 from mesascope.reports import Figure, Matrices
 from mesascope.studies.common import converged, plan, watch_loss
 from mesascope.studies.mesa.dynamics import (
@@ -46,7 +45,7 @@ from mesascope.studies.mesa.transformers import (
     transformer,
 )
 from mesascope.studies.mesa.weights import kept_products, weights_figure
-from mesascope.studies.study import Study
+from mesascope.study import Study
 from mesascope.training import Training
 
 if TYPE_CHECKING:
@@ -103,89 +102,89 @@ CLAIMS = (
     tuned_steps("gd", "comparison"),
     Claim(
         "mesa-best", "every hybrid with a mesa layer loses less than every network of seven softmax layers",
-        "loss of softmax and mesa / of seven softmax layers, each with each", printed("Fig. 3.4 A"),
-        lambda r: each_with_each(r["comparison"], "mesa", "softmax"), below(1.0), at_least=3, premises=PREMISES,
+        lambda r: each_with_each(r["comparison"], "mesa", "softmax"), below(1.0), printed("Fig. 3.4 A"),
+        measures="loss of softmax and mesa / of seven softmax layers, each with each", at_least=3, premises=PREMISES,
         reported=Reported(0.862, "authors' stored results"),
     ),
     Claim(
         "mesa-below-linear", "and less than every hybrid of six linear layers",
-        "loss of softmax and mesa / of softmax and six linear layers, each with each", printed("Fig. 3.4 A"),
-        lambda r: each_with_each(r["comparison"], "mesa", "linear"), below(1.0), at_least=3, premises=PREMISES,
+        lambda r: each_with_each(r["comparison"], "mesa", "linear"), below(1.0), printed("Fig. 3.4 A"),
+        measures="loss of softmax and mesa / of softmax and six linear layers, each with each", at_least=3,
+        premises=PREMISES,
     ),
     Claim(
-        "mesa-near-the-limit", "each hybrid with a mesa layer loses at most 10 % more than ridge regression on all "
-        "known pairs", "loss of softmax and mesa / of the limit", printed("section 3.5.1"),
-        lambda r: r["comparison"].ratio("mesa", "limit"), below(1.1), at_least=3, premises=PREMISES,
+        "mesa-near-the-limit",
+        "each hybrid with a mesa layer loses at most 10 % more than ridge regression on all " "known pairs",
+        stage("comparison").ratio("mesa", "limit"), below(1.1), printed("section 3.5.1"), at_least=3, premises=PREMISES,
         reported=Reported(1.048, "authors' stored results, against 0.1893"),
     ),
     Claim(
-        "below-one-step", "seven softmax layers lose less than two fifths of what one tuned step of gradient descent "
-        "does", "loss of seven softmax layers / of one step", printed("section 3.5.1"),
-        lambda r: r["comparison"].ratio("softmax", "gd"), below(0.4), at_least=3,
-        premises=("converged", "gd-at-its-optimum"),
-        reported=Reported(0.256, "authors' stored results"),
+        "below-one-step",
+        "seven softmax layers lose less than two fifths of what one tuned step of gradient descent " "does",
+        stage("comparison").ratio("softmax", "gd"), below(0.4), printed("section 3.5.1"), at_least=3,
+        premises=("converged", "gd-at-its-optimum"), reported=Reported(0.256, "authors' stored results"),
     ),
     Claim(
         "copies", "after the first layer, tokens depend on the element before twice as much as on any earlier one, in "
-        "networks of all kinds", "|d e_t / d s_{t-1}| / largest |d e_t / d s_{t-k}| of k > 1, means over tokens "
-        "and seeds", printed("Fig. 3.4 B"), _copied, above(2.0), quantifier="mean", at_least=3, premises=("converged",),
+        "networks of all kinds", _copied, above(2.0), printed("Fig. 3.4 B"),
+        measures="|d e_t / d s_{t-1}| / largest |d e_t / d s_{t-k}| of k > 1, means over tokens " "and seeds",
+        quantifier="mean", at_least=3, premises=("converged",),
     ),
     Claim(
-        "untrained-copies", "those of untrained networks do not", "the same of untrained seven softmax layers",
-        ours("a null control"), lambda r: copying(r["sensitivity"]["untrained"]), below(2.0), quantifier="mean",
+        "untrained-copies", "those of untrained networks do not", lambda r: copying(r["sensitivity"]["untrained"]),
+        below(2.0), ours("a null control"), measures="the same of untrained seven softmax layers", quantifier="mean",
         at_least=3, about="algorithms",
     ),
     Claim(
         "attends-before", "a head of the first layer gives the element before more than half of its attention",
-        "attention of t to t - 1, mean over tokens, of the head that has most, mean over seeds",
-        printed("section 3.5.1, attention maps"),
-        _previous, above(0.5), quantifier="mean", at_least=3, premises=("converged",),
+        _previous, above(0.5), printed("section 3.5.1, attention maps"),
+        measures="attention of t to t - 1, mean over tokens, of the head that has most, mean over seeds",
+        quantifier="mean", at_least=3, premises=("converged",),
     ),
     shuffled_targets(tuple(STAGES)[:2], (*DEEP, "untrained")),
     Claim(
         "next-improves", "through seven softmax layers the next element is decoded better after each than before it",
-        "error of the probe after a layer / before it, at 10, 20 and 40 elements", printed("Fig. 3.4 C"),
-        lambda r: improvement(r["next-probe"], "softmax"), below(1.0), at_least=3, premises=PROBES,
+        lambda r: improvement(r["next-probe"], "softmax"), below(1.0), printed("Fig. 3.4 C"),
+        measures="error of the probe after a layer / before it, at 10, 20 and 40 elements", at_least=3, premises=PROBES,
     ),
     Claim(
         "jump", "the last of seven softmax layers reduces its error by a larger factor than all layers before together",
-        "error after the last layer / before it, over that before it / before the first, after 40 elements",
-        printed("Fig. 3.4 C"), lambda r: _last(r, "softmax"), below(1.0), at_least=3, premises=PROBES,
-    ),
-    Claim(
-        "hybrid-jump", "and so does the last of six linear layers", "the same of softmax and six linear layers",
-        printed("Fig. 3.8 B"), lambda r: _last(r, "linear"), below(1.0), at_least=3, premises=PROBES,
-    ),
-    Claim(
-        "preconditions", "the preconditioned input is decoded better from layer to layer, through the first four of "
-        "seven softmax layers", "error of the probe after a layer / before it", printed("Fig. 3.4 D"),
-        lambda r: improvement(r["preconditioned-probe"], "softmax", slice(4)), below(1.0), at_least=3, premises=PROBES,
-    ),
-    Claim(
-        "hybrid-preconditions", "and through all of softmax and six linear layers but the last",
-        "error of the probe after a layer / before it", printed("Fig. 3.8 C"),
-        lambda r: improvement(r["preconditioned-probe"], "linear", slice(6)), below(1.0), at_least=3, premises=PROBES,
-    ),
-    Claim(
-        "hybrid-gives-up", "whose last layer leaves less of it", "error of the probe after the last layer / before it",
-        printed("Fig. 3.8 C"), lambda r: improvement(r["preconditioned-probe"], "linear", slice(6, None)), above(1.0),
+        lambda r: _last(r, "softmax"), below(1.0), printed("Fig. 3.4 C"),
+        measures="error after the last layer / before it, over that before it / before the first, after 40 elements",
         at_least=3, premises=PROBES,
     ),
     Claim(
+        "hybrid-jump", "and so does the last of six linear layers", lambda r: _last(r, "linear"), below(1.0),
+        printed("Fig. 3.8 B"), measures="the same of softmax and six linear layers", at_least=3, premises=PROBES,
+    ),
+    Claim(
+        "preconditions", "the preconditioned input is decoded better from layer to layer, through the first four of "
+        "seven softmax layers", lambda r: improvement(r["preconditioned-probe"], "softmax", slice(4)), below(1.0),
+        printed("Fig. 3.4 D"), measures="error of the probe after a layer / before it", at_least=3, premises=PROBES,
+    ),
+    Claim(
+        "hybrid-preconditions", "and through all of softmax and six linear layers but the last",
+        lambda r: improvement(r["preconditioned-probe"], "linear", slice(6)), below(1.0), printed("Fig. 3.8 C"),
+        measures="error of the probe after a layer / before it", at_least=3, premises=PROBES,
+    ),
+    Claim(
+        "hybrid-gives-up", "whose last layer leaves less of it",
+        lambda r: improvement(r["preconditioned-probe"], "linear", slice(6, None)), above(1.0), printed("Fig. 3.8 C"),
+        measures="error of the probe after the last layer / before it", at_least=3, premises=PROBES,
+    ),
+    Claim(
         "untrained", "both targets are decoded a fifth better from trained networks of seven softmax layers than from "
-        "untrained ones", "error of the probe, trained / untrained, before the last layer, after 20 elements",
-        ours("a null control"),
-        lambda r: np.stack(
-            [by_layer(r[s], "softmax")[:, -2, 1] / by_layer(r[s], "untrained")[:, -2, 1] for s in tuple(STAGES)[:2]],
-            axis=1,
-        ),
-        below(0.8), at_least=3, premises=PROBES,
+        "untrained ones",
+        lambda r: np.stack( [by_layer(r[s], "softmax")[:, -2, 1] / by_layer(r[s], "untrained")[:, -2, 1] for s in tuple(STAGES)[:2]], axis=1, ),
+        below(0.8), ours("a null control"),
+        measures="error of the probe, trained / untrained, before the last layer, after 20 elements", at_least=3,
+        premises=PROBES,
     ),
     Claim(
         "implicit-step", "one gradient step on the input as it is decoded before the last layer errs less than one on "
-        "the input itself, after 20 and after 40 elements",
-        "error of the step on the decoded / on the input, both with the best step size of that time",
-        printed("Fig. 3.13"), _implicit, below(1.0), at_least=3, premises=PROBES,
+        "the input itself, after 20 and after 40 elements", _implicit, below(1.0), printed("Fig. 3.13"),
+        measures="error of the step on the decoded / on the input, both with the best step size of that time",
+        at_least=3, premises=PROBES,
     ),
 )  # fmt: skip
 
@@ -262,25 +261,22 @@ FIGURES = (
     ),
 )  # fmt: skip
 
-STUDY = register("study", "mesa-transformer")(
-    Study(
-        name="mesa-transformer",
-        question="What do transformers that read raw elements learn from linear dynamics?",
-        source=f"{THESIS}: Figs. 3.4, 3.8, 3.12 and 3.13",
-        presets={
-            "quick": FullTransformers(**SHORT, probe_tasks=500, linear=plan(120, 3e-3, batch=16, **USUAL)),
-            "paper": FullTransformers(LONG),
-        },
-        measure=measure,
-        trainings=3,
-        claims=CLAIMS,
-        figures=FIGURES,
-        deviations=(
-            *DEVIATIONS,
-            "Tokens of the hybrid of linear layers are clipped at 4 after each layer; it trains for 2,500 steps at "
-            "1e-3, and the norm of its gradients is clipped at 0.1.",
-            "First elements are U(-1, 1), as in the authors' code; the thesis has N(0, I).",
-            "Probes are of A_t^{-1} s_t itself, with a regulariser of 0.1, not of a Chebyshev approximation.",
-        ),
-    )
+STUDY = Study(
+    name="mesa-transformer",
+    source=f"{THESIS}: Figs. 3.4, 3.8, 3.12 and 3.13",
+    presets={
+        "quick": FullTransformers(**SHORT, probe_tasks=500, linear=plan(120, 3e-3, batch=16, **USUAL)),
+        "paper": FullTransformers(LONG),
+    },
+    measure=measure,
+    trainings=3,
+    claims=CLAIMS,
+    figures=FIGURES,
+    deviations=(
+        *DEVIATIONS,
+        "Tokens of the hybrid of linear layers are clipped at 4 after each layer; it trains for 2,500 steps at "
+        "1e-3, and the norm of its gradients is clipped at 0.1.",
+        "First elements are U(-1, 1), as in the authors' code; the thesis has N(0, I).",
+        "Probes are of A_t^{-1} s_t itself, with a regulariser of 0.1, not of a Chebyshev approximation.",
+    ),
 )  # fmt: skip

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mesascope import tasks
-from mesascope.evidence import Claim, below, ours, printed
-from mesascope.records import register
+from mesascope.evidence import Claim, below, ours, printed, stage
 from mesascope.studies.common import converged, watch_loss
 from mesascope.studies.mesa.dynamics import compared, each_with_each, losses, tuned_ridge
 from mesascope.studies.mesa.transformers import DEVIATIONS, EXTENDED, LONG, SHORT, Transformers, in_context, transformer
-from mesascope.studies.study import Study
+from mesascope.study import Study
 
 if TYPE_CHECKING:
     from mesascope.studies.lab import Lab
@@ -29,26 +28,25 @@ CLAIMS = (
     converged("softmax", "mesa", "no-mlp", at_least=3, most=0.02),
     Claim(
         "features-are-better", "least squares on the true features loses less than half of what it does on elements",
-        "loss on features / on elements", ours("premise: these dynamics are not linear"),
-        lambda r: r["comparison"].ratio("features", "linear"), below(0.5), over="algorithms", at_least=1,
-        about="algorithms",
+        stage("comparison").ratio("features", "linear"), below(0.5), ours("premise: these dynamics are not linear"),
+        over="algorithms", at_least=1, about="algorithms",
     ),
     Claim(
         "below-linear", "networks with MLPs lose less than ridge regression on elements",
-        "loss of trained / of ridge regression", printed(EXTENDED),
-        lambda r: np.stack([r["comparison"].ratio(name, "linear") for name in KINDS], axis=1), below(1.0), at_least=3,
-        premises=PREMISES,
+        lambda r: np.stack([r["comparison"].ratio(name, "linear") for name in KINDS], axis=1), below(1.0),
+        printed(EXTENDED), measures="loss of trained / of ridge regression", at_least=3, premises=PREMISES,
     ),
     Claim(
         "mlps-are-needed", "every hybrid of a mesa layer with MLPs loses less than every one without",
-        "loss with MLPs / without, each with each", ours("the control: what learns the features"),
-        lambda r: each_with_each(r["comparison"], "mesa", "no-mlp"), below(1.0), at_least=3, premises=PREMISES,
+        lambda r: each_with_each(r["comparison"], "mesa", "no-mlp"), below(1.0),
+        ours("the control: what learns the features"), measures="loss with MLPs / without, each with each", at_least=3,
+        premises=PREMISES,
     ),
     Claim(
-        "near-features", "networks with MLPs come near to least squares on the true features: they lose at most twice "
-        "as much", "loss of trained / of least squares on features", printed(EXTENDED),
+        "near-features",
+        "networks with MLPs come near to least squares on the true features: they lose at most twice " "as much",
         lambda r: np.stack([r["comparison"].ratio(name, "features") for name in KINDS], axis=1), below(2.0),
-        at_least=3, premises=PREMISES,
+        printed(EXTENDED), measures="loss of trained / of least squares on features", at_least=3, premises=PREMISES,
     ),
     in_context(*KINDS),
 )  # fmt: skip
@@ -90,19 +88,16 @@ FIGURES = (
     ),
 )  # fmt: skip
 
-STUDY = register("study", "mesa-nonlinear")(
-    Study(
-        name="mesa-nonlinear",
-        question="Do transformers learn the features in which nonlinear dynamics are linear?",
-        source=EXTENDED,
-        presets={"quick": Transformers(**SHORT), "paper": Transformers(LONG)},
-        measure=measure,
-        trainings=3,
-        claims=CLAIMS,
-        figures=FIGURES,
-        deviations=(
-            *DEVIATIONS,
-            "The features' widths, gain and normalisation are ours; all networks train on the same features.",
-        ),
-    )
+STUDY = Study(
+    name="mesa-nonlinear",
+    source=EXTENDED,
+    presets={"quick": Transformers(**SHORT), "paper": Transformers(LONG)},
+    measure=measure,
+    trainings=3,
+    claims=CLAIMS,
+    figures=FIGURES,
+    deviations=(
+        *DEVIATIONS,
+        "The features' widths, gain and normalisation are ours; all networks train on the same features.",
+    ),
 )

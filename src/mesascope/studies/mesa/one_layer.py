@@ -12,8 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mesascope import learners, lenses
-from mesascope.evidence import Arrays, Claim, Reported, above, below, ours, printed, two_sided
-from mesascope.records import register
+from mesascope.evidence import Arrays, Claim, Reported, above, below, ours, printed, stage, two_sided
 from mesascope.studies.common import converged, midpoint, watch_loss
 from mesascope.studies.mesa.dynamics import (
     ONE_LAYER,
@@ -32,7 +31,7 @@ from mesascope.studies.mesa.dynamics import (
     tuned_steps,
 )
 from mesascope.studies.mesa.weights import kept_products, weights_figure
-from mesascope.studies.study import Study
+from mesascope.study import Study
 
 if TYPE_CHECKING:
     from mesascope.studies.lab import Lab
@@ -48,74 +47,67 @@ CLAIMS = (
     tuned_steps("gd", "comparison"),
     Claim(
         "no-better-sums", "no trained linear layer loses less than tuned sums of pairs",
-        "loss of trained / of tuned sums", ours("premise"), lambda r: r["comparison"].ratio("linear", "sums"),
-        above(0.995), about="algorithms",
+        stage("comparison").ratio("linear", "sums"), above(0.995), ours("premise"), about="algorithms",
     ),
     Claim(
         "one-step", "each linear layer loses what one tuned step of gradient descent does, within 2 %",
-        "loss of trained / of gradient descent", printed("Fig. 3.2 C"),
-        lambda r: r["comparison"].ratio("linear", "gd"), two_sided(0.02), premises=LINEAR,
+        stage("comparison").ratio("linear", "gd"), two_sided(0.02), printed("Fig. 3.2 C"), premises=LINEAR,
         reported=Reported(0.993, "authors' stored results"),
     ),
     Claim(
         "one-step-along", "so it does after 10, 20 and 50 elements, within 5 %",
-        "loss of trained / of gradient descent, at each", printed("Fig. 3.2 C"),
-        lambda r: times(r["by-time"], SHOWN).ratio("linear", "gd"), two_sided(0.05), premises=LINEAR,
+        lambda r: times(r["by-time"], SHOWN).ratio("linear", "gd"), two_sided(0.05), printed("Fig. 3.2 C"),
+        measures="loss of trained / of gradient descent, at each", premises=LINEAR,
         reported=Reported((0.994, 0.98, 1.015), "authors' stored results"),
     ),
     Claim(
         "revalg", "the algorithm read from a linear layer's blocks loses what the layer does, within 2 %",
-        "loss of RevAlg-1 / of trained", printed("Fig. 3.2 B"), lambda r: r["comparison"].ratio("revalg", "linear"),
-        two_sided(0.02), premises=LINEAR,
+        stage("comparison").ratio("revalg", "linear"), two_sided(0.02), printed("Fig. 3.2 B"), premises=LINEAR,
     ),
     midpoint("interpolation"),
     Claim(
         "interpolation", "halfway to that algorithm the loss is that of the layer, within 3 %",
-        "loss at the midpoint / of trained", printed("Fig. 3.2 B"),
-        lambda r: r["interpolation"].ratio("middle", "trained"), two_sided(0.03), premises=(*LINEAR, "midpoint"),
+        stage("interpolation").ratio("middle", "trained"), two_sided(0.03), printed("Fig. 3.2 B"),
+        premises=(*LINEAR, "midpoint"),
     ),
     Claim(
         "reduced", "without all but the coefficients of a gradient step, lambda_A3 and lambda_A4, the loss is at most "
-        "6 % larger", "loss of reduced coefficients / of trained", printed("Table 3.1"),
-        lambda r: r["comparison"].ratio("reduced", "linear"), below(1.06), premises=LINEAR,
-        reported=Reported((1.01, 1.012, 1.053, 1.018, 1.013)),
+        "6 % larger", stage("comparison").ratio("reduced", "linear"), below(1.06), printed("Table 3.1"),
+        premises=LINEAR, reported=Reported((1.01, 1.012, 1.053, 1.018, 1.013)),
     ),
     Claim(
         "ablated", "without these two, it is more than half as large again",
-        "loss of the other coefficients / of trained", printed("Table 3.1"),
-        lambda r: r["comparison"].ratio("ablated", "linear"), above(1.5), premises=LINEAR,
+        stage("comparison").ratio("ablated", "linear"), above(1.5), printed("Table 3.1"), premises=LINEAR,
         reported=Reported((1.937, 1.943, 1.973, 1.951, 1.928)),
     ),
     Claim(
-        "step-size", "lambda_A3 is the tuned step size, within 5 %", "lambda_A3 / eta tuned", printed("Table 3.1"),
-        lambda r: r["coefficients"]["now"][:, 2] / r["coefficients"]["eta"], two_sided(0.05), quantifier="mean",
-        premises=LINEAR,
+        "step-size", "lambda_A3 is the tuned step size, within 5 %",
+        lambda r: r["coefficients"]["now"][:, 2] / r["coefficients"]["eta"], two_sided(0.05), printed("Table 3.1"),
+        measures="lambda_A3 / eta tuned", quantifier="mean", premises=LINEAR,
     ),
     Claim(
         "blocks", "more than nine tenths of each head's squared weights between s_t and s_{t-1}, and from them to the "
-        "prediction, lie in the multiples of I that are read",
-        "|multiples of I|^2 / |products|^2, of W_KQ and of W_PV, by head, mean over seeds", printed("Fig. 3.10"),
-        lambda r: r["coefficients"]["explained"], above(0.9), quantifier="mean", premises=LINEAR,
+        "prediction, lie in the multiples of I that are read", stage("coefficients")["explained"], above(0.9),
+        printed("Fig. 3.10"), quantifier="mean", premises=LINEAR,
     ),
     Claim(
-        "second-head", "a second head lowers the loss", "loss of one head / of two, each with each",
-        printed("section 3.7.3.1"), lambda r: each_with_each(r["comparison"], "one-head", "linear"), above(1.0),
-        premises=LINEAR,
+        "second-head", "a second head lowers the loss", lambda r: each_with_each(r["comparison"], "one-head", "linear"),
+        above(1.0), printed("section 3.7.3.1"), measures="loss of one head / of two, each with each", premises=LINEAR,
     ),
     Claim(
-        "more-heads", "two more heads do not: by less than 0.5 %", "loss of four heads / of two, each with each",
-        printed("section 3.7.3.1"), lambda r: each_with_each(r["comparison"], "four-heads", "linear"), above(0.995),
-        premises=LINEAR,
+        "more-heads", "two more heads do not: by less than 0.5 %",
+        lambda r: each_with_each(r["comparison"], "four-heads", "linear"), above(0.995), printed("section 3.7.3.1"),
+        measures="loss of four heads / of two, each with each", premises=LINEAR,
     ),
     Claim(
         "mesa-at-the-limit", "each mesa layer loses what ridge regression on all known pairs does, within 1.5 %",
-        "loss of trained / of the limit", printed("Fig. 3.2 C"), lambda r: r["comparison"].ratio("mesa", "limit"),
-        two_sided(0.015), premises=MESA, reported=Reported(1.005, "authors' stored results, against 0.1893"),
+        stage("comparison").ratio("mesa", "limit"), two_sided(0.015), printed("Fig. 3.2 C"), premises=MESA,
+        reported=Reported(1.005, "authors' stored results, against 0.1893"),
     ),
     Claim(
         "mesa-below-linear", "each mesa layer loses less than a quarter of what linear layers do",
-        "loss of mesa / of linear, each with each", printed("Fig. 3.2"),
-        lambda r: each_with_each(r["comparison"], "mesa", "linear"), below(0.25), premises=(*LINEAR, *MESA),
+        lambda r: each_with_each(r["comparison"], "mesa", "linear"), below(0.25), printed("Fig. 3.2"),
+        measures="loss of mesa / of linear, each with each", premises=(*LINEAR, *MESA),
     ),
 )  # fmt: skip
 
@@ -201,25 +193,22 @@ FIGURES = (
     ),
 )  # fmt: skip
 
-STUDY = register("study", "mesa-one-layer")(
-    Study(
-        name="mesa-one-layer",
-        question="Does one linear layer learn a sequence by a gradient step, and a mesa-layer by least squares?",
-        source=f"{THESIS}: Figs. 3.2 and 3.10, Table 3.1",
-        presets={
-            "quick": Constructed(**QUICK),
-            "paper": Constructed(ONE_LAYER),
-        },
-        measure=measure,
-        trainings=4,
-        claims=CLAIMS,
-        figures=FIGURES,
-        deviations=(
-            "The learning rate of linear layers is 1e-3 in place of 2e-4, that of mesa layers 1e-2 in place of 4e-4, "
-            "for 2,000 steps of 128 sequences in place of 4,500 of 256; both decay, and weights are averaged.",
-            "Gradients are not clipped.",
-            "First elements are U(-1, 1), as in the authors' code; the thesis has N(0, I).",
-            "Interpolation is between products of weights, without the retraining of the authors' code.",
-        ),
-    )
+STUDY = Study(
+    name="mesa-one-layer",
+    source=f"{THESIS}: Figs. 3.2 and 3.10, Table 3.1",
+    presets={
+        "quick": Constructed(**QUICK),
+        "paper": Constructed(ONE_LAYER),
+    },
+    measure=measure,
+    trainings=4,
+    claims=CLAIMS,
+    figures=FIGURES,
+    deviations=(
+        "The learning rate of linear layers is 1e-3 in place of 2e-4, that of mesa layers 1e-2 in place of 4e-4, "
+        "for 2,000 steps of 128 sequences in place of 4,500 of 256; both decay, and weights are averaged.",
+        "Gradients are not clipped.",
+        "First elements are U(-1, 1), as in the authors' code; the thesis has N(0, I).",
+        "Interpolation is between products of weights, without the retraining of the authors' code.",
+    ),
 )

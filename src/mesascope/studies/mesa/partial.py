@@ -13,7 +13,6 @@ import numpy as np
 
 from mesascope import learners, lenses, tasks
 from mesascope.evidence import Claim, above, below, derived, ours, printed
-from mesascope.records import register
 from mesascope.studies.common import converged, watch_loss
 from mesascope.studies.mesa.dynamics import compared, losses, times, tuned_ridge
 from mesascope.studies.mesa.transformers import (
@@ -28,7 +27,7 @@ from mesascope.studies.mesa.transformers import (
     sensitivity_figure,
     transformer,
 )
-from mesascope.studies.study import Study
+from mesascope.study import Study
 
 if TYPE_CHECKING:
     from mesascope.studies.lab import Lab
@@ -46,33 +45,35 @@ def _late(r: Any, names: tuple[str, ...], others: tuple[str, ...]) -> np.ndarray
 CLAIMS = (
     converged(*KINDS, at_least=3, most=0.02),
     Claim(
-        "three-are-needed", "least squares on the last three elements errs less than a tenth of what it does on one or "
-        "two, after 50 elements", "error on three / on one, on two", derived("the state has width 15, an element 5"),
-        lambda r: _late(r, ("three-late",), ("one", "two")).ravel(), below(0.1), over="algorithms",
+        "three-are-needed", "least squares on the last three elements errs less than a tenth of what it does on one "
+        "or two, after 50 elements", lambda r: _late(r, ("three-late",), ("one", "two")).ravel(), below(0.1),
+        derived("the state has width 15, an element 5"), measures="error on three / on one, on two", over="algorithms",
         at_least=2, about="algorithms",
     ),
     Claim(
-        "several-elements", "networks of both kinds put several elements together: they lose less than ridge "
-        "regression on single ones", "loss of trained / of ridge regression on one element", printed(EXTENDED),
-        lambda r: np.stack([r["comparison"].ratio(name, "one") for name in KINDS], axis=1), below(1.0), at_least=3,
+        "several-elements",
+        "networks of both kinds put several elements together: they lose less than ridge " "regression on single ones",
+        lambda r: np.stack([r["comparison"].ratio(name, "one") for name in KINDS], axis=1), below(1.0),
+        printed(EXTENDED), measures="loss of trained / of ridge regression on one element", at_least=3,
         premises=PREMISES,
     ),
     Claim(
         "beyond-two", "after 50 elements they err less than ridge regression on two",
-        "error of trained / of ridge regression on two elements", derived("the state needs three"),
-        lambda r: _late(r, KINDS, ("two",)), below(1.0), at_least=3, premises=PREMISES,
+        lambda r: _late(r, KINDS, ("two",)), below(1.0), derived("the state needs three"),
+        measures="error of trained / of ridge regression on two elements", at_least=3, premises=PREMISES,
     ),
     in_context(*KINDS),
     Claim(
         "copies-two-back", "after the first layer, tokens depend on the element two before more than on any that is "
-        "four or more before", "|d e_t / d s_{t-2}| / largest |d e_t / d s_{t-k}| of k > 3, means over tokens, seeds",
-        printed(EXTENDED), lambda r: np.stack([copying(r["sensitivity"][name], 2, 4) for name in KINDS], axis=1),
-        above(1.5), quantifier="mean", at_least=3, premises=PREMISES,
+        "four or more before", lambda r: np.stack([copying(r["sensitivity"][name], 2, 4) for name in KINDS], axis=1),
+        above(1.5), printed(EXTENDED),
+        measures="|d e_t / d s_{t-2}| / largest |d e_t / d s_{t-k}| of k > 3, means over tokens, seeds",
+        quantifier="mean", at_least=3, premises=PREMISES,
     ),
     Claim(
-        "untrained-copies", "those of untrained networks do not", "the same of untrained seven softmax layers",
-        ours("a null control"), lambda r: copying(r["sensitivity"]["untrained"], 2, 4), below(1.5), quantifier="mean",
-        at_least=3, about="algorithms",
+        "untrained-copies", "those of untrained networks do not",
+        lambda r: copying(r["sensitivity"]["untrained"], 2, 4), below(1.5), ours("a null control"),
+        measures="the same of untrained seven softmax layers", quantifier="mean", at_least=3, about="algorithms",
     ),
 )  # fmt: skip
 
@@ -122,16 +123,13 @@ FIGURES = (
     ),
 )  # fmt: skip
 
-STUDY = register("study", "mesa-partial")(
-    Study(
-        name="mesa-partial",
-        question="How do transformers predict systems of which they see a part?",
-        source=EXTENDED,
-        presets={"quick": Transformers(**SHORT), "paper": Transformers(LONG)},
-        measure=measure,
-        trainings=2,
-        claims=CLAIMS,
-        figures=FIGURES,
-        deviations=(*DEVIATIONS, "Widths are the extended paper's, noise and length those of the other studies."),
-    )
+STUDY = Study(
+    name="mesa-partial",
+    source=EXTENDED,
+    presets={"quick": Transformers(**SHORT), "paper": Transformers(LONG)},
+    measure=measure,
+    trainings=2,
+    claims=CLAIMS,
+    figures=FIGURES,
+    deviations=(*DEVIATIONS, "Widths are the extended paper's, noise and length those of the other studies."),
 )

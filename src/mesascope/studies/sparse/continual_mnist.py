@@ -13,9 +13,8 @@ import numpy as np
 
 from mesascope.errors import require_count
 from mesascope.evidence import Arrays, Claim, Reported, above, ours, printed, two_sided
-from mesascope.records import register
 from mesascope.reports import Figure, Line, Lines
-from mesascope.studies.study import Study
+from mesascope.study import Study
 
 if TYPE_CHECKING:
     from mesascope.studies.lab import Lab
@@ -206,69 +205,73 @@ def _printed(quantity: str, method: str, name: str) -> Claim:
     words = {"retained": "retained accuracy", "transfer": "backward transfer and interference"}
     return Claim(
         name, f"{words[quantity]} of {method} is what the thesis has, within 1.5 points, on each stream",
-        f"percent, less {', '.join(map(str, PRINTED[method][quantity == 'transfer']))}: mean over seeds of each stream",
-        printed(TABLE), _beside(quantity, method), two_sided(1.5, around=0.0), quantifier="mean", at_least=10,
-        reported=Reported(PRINTED[method][quantity == "transfer"]),
+        _beside(quantity, method), two_sided(1.5, around=0.0), printed(TABLE),
+        measures=f"percent, less {', '.join(map(str, PRINTED[method][quantity == 'transfer']))}: mean over seeds of each stream",
+        quantifier="mean", at_least=10, reported=Reported(PRINTED[method][quantity == "transfer"]),
     )  # fmt: skip
 
 
 CLAIMS = (
     Claim(
         "learns", "La-MAML tells more of all tasks at the end than guesses would, by far",
-        "percent retained: mean over seeds of each stream", ours("premise"), lambda r: _of(r, "retained", "La-MAML"),
-        above(30.0), quantifier="mean",
+        lambda r: _of(r, "retained", "La-MAML"), above(30.0), ours("premise"),
+        measures="percent retained: mean over seeds of each stream", quantifier="mean",
     ),
     _printed("retained", "La-MAML", "la-maml-retains"),
     _printed("transfer", "La-MAML", "la-maml-forgets"),
     _printed("retained", "sparse-La-MAML", "sparse-retains"),
     _printed("transfer", "sparse-La-MAML", "sparse-forgets"),
     Claim(
-        "above-baselines", "La-MAML and sparse-La-MAML retain more than descent without memory and than GEM, on each "
-        "stream", "points of retained accuracy above each: mean over seeds of each stream", printed(TABLE),
+        "above-baselines",
+        "La-MAML and sparse-La-MAML retain more than descent without memory and than GEM, on each " "stream",
         lambda r: np.concatenate([_above(method, "SGD", "GEM")(r) for method in LEARNED], axis=1), above(0.0),
+        printed(TABLE), measures="points of retained accuracy above each: mean over seeds of each stream",
         quantifier="mean",
     ),
     Claim(
         "above-replay", "both retain more than experience replay, which keeps the same memory",
-        "points of retained accuracy above it: mean over seeds of each stream", ours("whether looking ahead helps"),
         lambda r: np.concatenate([_above(method, "replay")(r) for method in LEARNED], axis=1), above(0.0),
-        quantifier="mean",
+        ours("whether looking ahead helps"),
+        measures="points of retained accuracy above it: mean over seeds of each stream", quantifier="mean",
     ),
     Claim(
         "above-mer", "both retain as much as MER or more, on each stream",
-        "points of retained accuracy above it: mean over seeds of each stream", printed(TABLE),
-        lambda r: np.concatenate([_above(method, "MER")(r) for method in LEARNED], axis=1), above(-0.5),
-        quantifier="mean", premises=("learns",),
+        lambda r: np.concatenate([_above(method, "MER")(r) for method in LEARNED], axis=1), above(-0.5), printed(TABLE),
+        measures="points of retained accuracy above it: mean over seeds of each stream", quantifier="mean",
+        premises=("learns",),
     ),
     Claim(
         "masks-are-enough", "masks alone retain as much as learned rates or more, on each stream",
-        "points of retained accuracy of sparse-La-MAML above La-MAML: mean over seeds of each stream", printed(TABLE),
-        _above("sparse-La-MAML", "La-MAML"), above(-0.5), quantifier="mean", premises=("learns",),
+        _above("sparse-La-MAML", "La-MAML"), above(-0.5), printed(TABLE),
+        measures="points of retained accuracy of sparse-La-MAML above La-MAML: mean over seeds of each stream",
+        quantifier="mean", premises=("learns",),
     ),
     Claim(
         "closes", "a tenth of the last layer's weights close or more, with rates and with masks alike",
-        "percent closed at the end of rotations: mean over seeds", printed("Fig. 4.3 left, centre"),
-        lambda r: np.stack([_closed(r, method)[:, 2] for method in LEARNED], axis=1), above(10.0), quantifier="mean",
-    ),
-    Claim(
-        "closes-towards-output", "each layer closes more than the one before it",
-        "points of closed weights, layer above the one before: mean over seeds", printed("Fig. 4.3 left, centre"),
-        _by_layer, above(0.0), quantifier="mean",
-    ),
-    Claim(
-        "less-in-large", "the widest networks close less than half of what the narrowest do",
-        "percent closed of the narrowest less twice that of the widest: mean over seeds", printed("Fig. 4.3 right"),
-        lambda r: r["widths"]["closed"][:, 0] - 2 * r["widths"]["closed"][:, -1], above(0.0), quantifier="mean",
-    ),
-    Claim(
-        "more-retained-in-large", "and retain more", "points of retained accuracy above the narrowest: mean over seeds",
-        printed("Fig. 4.3 right"), lambda r: r["widths"]["retained"][:, -1] - r["widths"]["retained"][:, 0], above(0.0),
+        lambda r: np.stack([_closed(r, method)[:, 2] for method in LEARNED], axis=1), above(10.0),
+        printed("Fig. 4.3 left, centre"), measures="percent closed at the end of rotations: mean over seeds",
         quantifier="mean",
     ),
     Claim(
-        "closes-at-switches", "in several passes more closes at the start of a task than at its end",
-        "points closed in the first tenth of a task less those in its last, mean over tasks and seeds",
-        printed("Fig. 4.4"), _within, above(0.0), quantifier="mean",
+        "closes-towards-output", "each layer closes more than the one before it", _by_layer, above(0.0),
+        printed("Fig. 4.3 left, centre"),
+        measures="points of closed weights, layer above the one before: mean over seeds", quantifier="mean",
+    ),
+    Claim(
+        "less-in-large", "the widest networks close less than half of what the narrowest do",
+        lambda r: r["widths"]["closed"][:, 0] - 2 * r["widths"]["closed"][:, -1], above(0.0), printed("Fig. 4.3 right"),
+        measures="percent closed of the narrowest less twice that of the widest: mean over seeds", quantifier="mean",
+    ),
+    Claim(
+        "more-retained-in-large", "and retain more",
+        lambda r: r["widths"]["retained"][:, -1] - r["widths"]["retained"][:, 0], above(0.0), printed("Fig. 4.3 right"),
+        measures="points of retained accuracy above the narrowest: mean over seeds", quantifier="mean",
+    ),
+    Claim(
+        "closes-at-switches", "in several passes more closes at the start of a task than at its end", _within,
+        above(0.0), printed("Fig. 4.4"),
+        measures="points closed in the first tenth of a task less those in its last, mean over tasks and seeds",
+        quantifier="mean",
     ),
 )  # fmt: skip
 
@@ -348,26 +351,23 @@ FIGURES = (
     ),
 )  # fmt: skip
 
-STUDY = register("study", "continual-mnist")(
-    Study(
-        name="continual-mnist",
-        question="Do learned rates and masks keep what was learned, and do they close?",
-        source="von Oswald's thesis, section 4.4.1",
-        presets={
-            "quick": ContinualMnist(
-                dataset="digits", size=8, tasks=5, many_tasks=10, samples=200, many_samples=60, queries=400, width=50,
-                widths=(10, 50), mer_batches=1, passes=3, pass_tasks=2, seeds=5,
-            ),
-            "paper": ContinualMnist(),
-        },
-        measure=measure,
-        trainings=lambda settings: 22 + len(settings.widths),
-        claims=CLAIMS,
-        figures=FIGURES,
-        deviations=(
-            "Ten seeds in place of five: the intervals are of Student's t at 99.9 %.",
-            "The outer loss of La-MAML is the mean over its inner steps, as in the code that the numbers are of.",
-            "Accuracy is measured on 1,000 test images of each task, in place of all 10,000.",
+STUDY = Study(
+    name="continual-mnist",
+    source="von Oswald's thesis, section 4.4.1",
+    presets={
+        "quick": ContinualMnist(
+            dataset="digits", size=8, tasks=5, many_tasks=10, samples=200, many_samples=60, queries=400, width=50,
+            widths=(10, 50), mer_batches=1, passes=3, pass_tasks=2, seeds=5,
         ),
-    )
+        "paper": ContinualMnist(),
+    },
+    measure=measure,
+    trainings=lambda settings: 22 + len(settings.widths),
+    claims=CLAIMS,
+    figures=FIGURES,
+    deviations=(
+        "Ten seeds in place of five: the intervals are of Student's t at 99.9 %.",
+        "The outer loss of La-MAML is the mean over its inner steps, as in the code that the numbers are of.",
+        "Accuracy is measured on 1,000 test images of each task, in place of all 10,000.",
+    ),
 )  # fmt: skip

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mesascope.errors import ArgumentTypeError, refuse, require_count, require_number, shown
-from mesascope.evidence import Claim, above, ours, printed
-from mesascope.records import register
+from mesascope.evidence import Claim, above, ours, printed, stage
 from mesascope.reports import Figure
 from mesascope.studies.common import by_method
 from mesascope.studies.sparse.few_shot import (
@@ -26,7 +25,7 @@ from mesascope.studies.sparse.few_shot import (
     meta_trained,
     untrained,
 )
-from mesascope.studies.study import Study
+from mesascope.study import Study
 
 if TYPE_CHECKING:
     from mesascope.studies.lab import Lab
@@ -92,34 +91,36 @@ def _above(name: str, *others: str) -> Any:
 
 CLAIMS = (
     Claim(
-        "learns", "networks that adapt tell most images of the dataset that they meta-learned on",
-        "percent of queries, MAML: mean over seeds", ours("premise"), lambda r: r["own"]["maml"], above(50.0),
-        quantifier="mean",
+        "learns", "networks that adapt tell most images of the dataset that they meta-learned on", stage("own")["maml"],
+        above(50.0), ours("premise"), quantifier="mean",
     ),
     Claim(
         "carries-over", "what sparse-MAML learned there helps on each other dataset",
-        "points of accuracy above that of the same networks before: mean over seeds of each", ours("premise"),
-        _above("sparse-maml", "untrained sparse-maml"), above(0.0), quantifier="mean", premises=("learns",),
+        _above("sparse-maml", "untrained sparse-maml"), above(0.0), ours("premise"),
+        measures="points of accuracy above that of the same networks before: mean over seeds of each",
+        quantifier="mean", premises=("learns",),
     ),
     Claim(
-        "maml-carries-over", "and so does what MAML learned",
-        "points of accuracy above that of the same networks before: mean over seeds of each",
-        ours("its use there"), _above("maml", "untrained maml"), above(0.0), quantifier="mean",
-        premises=("learns",),
+        "maml-carries-over", "and so does what MAML learned", _above("maml", "untrained maml"), above(0.0),
+        ours("its use there"),
+        measures="points of accuracy above that of the same networks before: mean over seeds of each",
+        quantifier="mean", premises=("learns",),
     ),
     *(
         Claim(
             f"above-{name}",
             f"sparse-MAML tells more than {METHODS[name]} on each dataset that they did not meta-learn on",
-            f"points of accuracy above {METHODS[name]}: mean over seeds of each", printed(TABLE),
-            _above("sparse-maml", name), above(0.0), quantifier="mean", premises=("learns", "carries-over"),
+            _above("sparse-maml", name), above(0.0), printed(TABLE),
+            measures=f"points of accuracy above {METHODS[name]}: mean over seeds of each", quantifier="mean",
+            premises=("learns", "carries-over"),
         )
         for name in ("maml", "anil", "boil")
     ),
     Claim(
-        "relu-above-maml", "so do rectified rates",
-        "points of accuracy of sparse-ReLU-MAML above MAML: mean over seeds of each", ours("the other sparse method"),
-        _above("sparse-relu-maml", "maml"), above(0.0), quantifier="mean", premises=("learns", "carries-over"),
+        "relu-above-maml", "so do rectified rates", _above("sparse-relu-maml", "maml"), above(0.0),
+        ours("the other sparse method"),
+        measures="points of accuracy of sparse-ReLU-MAML above MAML: mean over seeds of each", quantifier="mean",
+        premises=("learns", "carries-over"),
     ),
 )  # fmt: skip
 
@@ -142,23 +143,20 @@ FIGURES = (
     ),
 )  # fmt: skip
 
-STUDY = register("study", "cross-domain")(
-    Study(
-        name="cross-domain",
-        question="Do learners that chose where to learn carry over to other images?",
-        source=f"{THESIS}, section 4.3.4",
-        presets={
-            "quick": CrossDomain(**QUICK | {"domains": ("digits",), "turned": True}),
-            "paper": CrossDomain(),
-            "mini-imagenet": CrossDomain(**MINI_IMAGENET, domains=("tiered-imagenet", "cub", "cars")),
-        },
-        measure=measure,
-        trainings=5,
-        claims=CLAIMS,
-        figures=FIGURES,
-        deviations=(
-            "From Omniglot to MNIST, Fashion-MNIST and digits in place of miniImageNet to TieredImageNet, CUB and "
-            "Cars, whose images cannot be passed on and whose numbers the thesis' text has lost.",
-        ),
-    )
+STUDY = Study(
+    name="cross-domain",
+    source=f"{THESIS}, section 4.3.4",
+    presets={
+        "quick": CrossDomain(**QUICK | {"domains": ("digits",), "turned": True}),
+        "paper": CrossDomain(),
+        "mini-imagenet": CrossDomain(**MINI_IMAGENET, domains=("tiered-imagenet", "cub", "cars")),
+    },
+    measure=measure,
+    trainings=5,
+    claims=CLAIMS,
+    figures=FIGURES,
+    deviations=(
+        "From Omniglot to MNIST, Fashion-MNIST and digits in place of miniImageNet to TieredImageNet, CUB and "
+        "Cars, whose images cannot be passed on and whose numbers the thesis' text has lost.",
+    ),
 )  # fmt: skip

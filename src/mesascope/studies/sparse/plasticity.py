@@ -12,10 +12,9 @@ import numpy as np
 
 from mesascope.errors import require_count, require_number
 from mesascope.evidence import Arrays, Claim, above, below, ours, printed
-from mesascope.records import register
 from mesascope.reports import Figure, Line, Lines
 from mesascope.studies.sparse.few_shot import MINI_IMAGENET, QUICK, THESIS, FewShot, hits, meta_trained
-from mesascope.studies.study import Study
+from mesascope.study import Study
 from mesascope.training import Training
 
 if TYPE_CHECKING:
@@ -79,36 +78,39 @@ def _more(axis: str) -> Any:
 CLAIMS = (
     Claim(
         "learns", "networks that adapt tell most images after meta-learning",
-        "percent of queries, MAML with fewest steps: mean over seeds", ours("premise"),
-        lambda r: r["lengths"]["accuracy maml"][:, 0], above(50.0), quantifier="mean",
+        lambda r: r["lengths"]["accuracy maml"][:, 0], above(50.0), ours("premise"),
+        measures="percent of queries, MAML with fewest steps: mean over seeds", quantifier="mean",
     ),
     Claim(
         "longer-helps", "sparse-MAML tells more where it adapts for more steps",
-        "points of accuracy with most steps above fewest: mean over seeds", printed(FIGURE),
-        _gain("lengths", "accuracy sparse-maml"), above(0.0), quantifier="mean", premises=("learns",),
+        _gain("lengths", "accuracy sparse-maml"), above(0.0), printed(FIGURE),
+        measures="points of accuracy with most steps above fewest: mean over seeds", quantifier="mean",
+        premises=("learns",),
     ),
     Claim(
-        "longer-helps-more", "and gains more by them than MAML does",
-        "points gained more than MAML gains: mean over seeds", printed(FIGURE), _more("lengths"), above(0.0),
+        "longer-helps-more", "and gains more by them than MAML does", _more("lengths"), above(0.0), printed(FIGURE),
+        measures="points gained more than MAML gains: mean over seeds", quantifier="mean", premises=("learns",),
+    ),
+    Claim(
+        "not-maml", "which gains less than a point", _gain("lengths", "accuracy maml"), below(1.0), printed(FIGURE),
+        measures="points of accuracy with most steps above fewest: mean over seeds", quantifier="mean",
+        premises=("learns",),
+    ),
+    Claim(
+        "larger-helps-more", "sparse-MAML gains more by larger steps than MAML does", _more("rates"), above(0.0),
+        printed(FIGURE),
+        measures="points gained from the smallest rate to the largest, more than MAML gains: mean over seeds",
         quantifier="mean", premises=("learns",),
     ),
     Claim(
-        "not-maml", "which gains less than a point", "points of accuracy with most steps above fewest: mean over seeds",
-        printed(FIGURE), _gain("lengths", "accuracy maml"), below(1.0), quantifier="mean", premises=("learns",),
+        "closes-with-length", "more is closed where there are more inner steps", _gain("lengths", "closed"), above(1.0),
+        printed(FIGURE), measures="points closed with most steps above fewest: mean over seeds", quantifier="mean",
+        premises=("learns",),
     ),
     Claim(
-        "larger-helps-more", "sparse-MAML gains more by larger steps than MAML does",
-        "points gained from the smallest rate to the largest, more than MAML gains: mean over seeds", printed(FIGURE),
-        _more("rates"), above(0.0), quantifier="mean", premises=("learns",),
-    ),
-    Claim(
-        "closes-with-length", "more is closed where there are more inner steps",
-        "points closed with most steps above fewest: mean over seeds", printed(FIGURE), _gain("lengths", "closed"),
-        above(1.0), quantifier="mean", premises=("learns",),
-    ),
-    Claim(
-        "closes-with-rate", "and where these are larger", "points closed at the largest rate above the smallest: mean "
-        "over seeds", printed(FIGURE), _gain("rates", "closed"), above(1.0), quantifier="mean", premises=("learns",),
+        "closes-with-rate", "and where these are larger", _gain("rates", "closed"), above(1.0), printed(FIGURE),
+        measures="points closed at the largest rate above the smallest: mean " "over seeds", quantifier="mean",
+        premises=("learns",),
     ),
 )  # fmt: skip
 
@@ -137,27 +139,24 @@ FIGURES = (
     ),
 )  # fmt: skip
 
-STUDY = register("study", "sparse-maml-plasticity")(
-    Study(
-        name="sparse-maml-plasticity",
-        question="Do longer and larger inner steps help a meta-learner that chooses where to learn?",
-        source=f"{THESIS}, section 4.3.2",
-        presets={
-            "quick": Plasticity(**QUICK | {"lengths": (5, 10), "rates": (0.1, 0.5)}),
-            "paper": Plasticity(
-                training=Training(500, 2, learning_rate=1e-3, schedule="constant", evaluate_every=250), inner_lr=0.1,
-                tasks=200, watch_tasks=20,
-            ),
-            "mini-imagenet": Plasticity(**{**MINI_IMAGENET, "inner_lr": 0.1}),
-        },
-        measure=measure,
-        trainings=lambda settings: 2 * len({(rate, settings.inner_steps) for rate in settings.rates}
-                                           | {(settings.inner_lr, steps) for steps in settings.lengths}),
-        claims=CLAIMS,
-        figures=FIGURES,
-        deviations=(
-            "Omniglot in place of miniImageNet, with fewer filters, as in sparse-maml, and 500 outer steps, as most of "
-            "the cost is that of long inner loops.",
+STUDY = Study(
+    name="sparse-maml-plasticity",
+    source=f"{THESIS}, section 4.3.2",
+    presets={
+        "quick": Plasticity(**QUICK | {"lengths": (5, 10), "rates": (0.1, 0.5)}),
+        "paper": Plasticity(
+            training=Training(500, 2, learning_rate=1e-3, schedule="constant", evaluate_every=250), inner_lr=0.1,
+            tasks=200, watch_tasks=20,
         ),
-    )
+        "mini-imagenet": Plasticity(**{**MINI_IMAGENET, "inner_lr": 0.1}),
+    },
+    measure=measure,
+    trainings=lambda settings: 2 * len({(rate, settings.inner_steps) for rate in settings.rates}
+                                       | {(settings.inner_lr, steps) for steps in settings.lengths}),
+    claims=CLAIMS,
+    figures=FIGURES,
+    deviations=(
+        "Omniglot in place of miniImageNet, with fewer filters, as in sparse-maml, and 500 outer steps, as most of "
+        "the cost is that of long inner loops.",
+    ),
 )  # fmt: skip

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mesascope.errors import require_number
-from mesascope.evidence import Claim, above, ours, printed, two_sided
-from mesascope.records import register
+from mesascope.evidence import Claim, above, ours, printed, stage, two_sided
 from mesascope.reports import Figure, Line, Lines
 from mesascope.studies.common import by_method
 from mesascope.studies.sparse.few_shot import (
@@ -27,7 +26,7 @@ from mesascope.studies.sparse.few_shot import (
     layers_closed,
     meta_trained,
 )
-from mesascope.studies.study import Study
+from mesascope.study import Study
 
 if TYPE_CHECKING:
     from mesascope.studies.lab import Lab
@@ -74,58 +73,57 @@ def _points(sentence: str) -> str:
 
 CLAIMS = (
     Claim(
-        "learns", "networks that adapt tell most images after meta-learning",
-        "percent of queries, MAML: mean over seeds", ours("premise"), lambda r: r["accuracy"]["maml"], above(50.0),
-        quantifier="mean",
+        "learns", "networks that adapt tell most images after meta-learning", stage("accuracy")["maml"], above(50.0),
+        ours("premise"), quantifier="mean",
     ),
     Claim(
-        "above-maml", "sparse-MAML tells more than MAML at equal cost", _points("above it"), printed(TABLE),
-        _above("sparse-maml", "maml"), above(0.0), quantifier="mean", premises=("learns",),
+        "above-maml", "sparse-MAML tells more than MAML at equal cost", _above("sparse-maml", "maml"), above(0.0),
+        printed(TABLE), measures=_points("above it"), quantifier="mean", premises=("learns",),
     ),
     Claim(
-        "above-frozen", "and more than methods that freeze layers by hand, ANIL and BOIL", _points("above each"),
-        printed(TABLE), _above("sparse-maml", "anil", "boil"), above(0.0), quantifier="mean", premises=("learns",),
-    ),
-    Claim(
-        "as-meta-sgd", "and as much as Meta-SGD, which learns every rate, or more", _points("above it"),
-        printed(TABLE), _above("sparse-maml", "meta-sgd"), above(-0.5), quantifier="mean", premises=("learns",),
-    ),
-    Claim(
-        "relu-as-masks", "rectified rates and masks do equally well", _points("of one above the other"),
-        printed("section 4.3.3"), _above("sparse-relu-maml", "sparse-maml"), two_sided(1.0, around=0.0),
+        "above-frozen", "and more than methods that freeze layers by hand, ANIL and BOIL",
+        _above("sparse-maml", "anil", "boil"), above(0.0), printed(TABLE), measures=_points("above each"),
         quantifier="mean", premises=("learns",),
     ),
     Claim(
-        "above-exp", "and both do better than rates that cannot close", _points("above exp-MAML"),
-        printed("section 4.3.3"),
-        lambda r: np.concatenate([_above(name, "exp-maml")(r) for name in ("sparse-maml", "sparse-relu-maml")], axis=1),
-        above(0.0), quantifier="mean", premises=("learns",),
+        "as-meta-sgd", "and as much as Meta-SGD, which learns every rate, or more", _above("sparse-maml", "meta-sgd"),
+        above(-0.5), printed(TABLE), measures=_points("above it"), quantifier="mean", premises=("learns",),
     ),
     Claim(
-        "closes", "more than half of the entries are closed in the end, from a half",
-        "percent of all entries closed: mean over seeds", printed(FIGURE),
-        lambda r: 100 * np.asarray(r["sparse-maml"]["closed"])[:, -1], above(52.0), quantifier="mean",
+        "relu-as-masks", "rectified rates and masks do equally well", _above("sparse-relu-maml", "sparse-maml"),
+        two_sided(1.0, around=0.0), printed("section 4.3.3"), measures=_points("of one above the other"),
+        quantifier="mean", premises=("learns",),
+    ),
+    Claim(
+        "above-exp", "and both do better than rates that cannot close",
+        lambda r: np.concatenate([_above(name, "exp-maml")(r) for name in ("sparse-maml", "sparse-relu-maml")], axis=1),
+        above(0.0), printed("section 4.3.3"), measures=_points("above exp-MAML"), quantifier="mean",
         premises=("learns",),
     ),
     Claim(
-        "fewer-with-depth", "each layer's weights are less closed than those of the layer before",
-        "points closed of a layer below the one before: mean over seeds", printed(FIGURE), _fall, above(0.0),
-        quantifier="mean", premises=("learns",),
+        "closes", "more than half of the entries are closed in the end, from a half",
+        lambda r: 100 * np.asarray(r["sparse-maml"]["closed"])[:, -1], above(52.0), printed(FIGURE),
+        measures="percent of all entries closed: mean over seeds", quantifier="mean", premises=("learns",),
+    ),
+    Claim(
+        "fewer-with-depth", "each layer's weights are less closed than those of the layer before", _fall, above(0.0),
+        printed(FIGURE), measures="points closed of a layer below the one before: mean over seeds", quantifier="mean",
+        premises=("learns",),
     ),
     Claim(
         "last-is-open", "the output layer's weights are less closed than the first layer's, by ten points",
-        "points closed of the first layer above the last: mean over seeds", printed(FIGURE),
-        lambda r: _fall(r).sum(1), above(10.0), quantifier="mean", premises=("learns",),
+        lambda r: _fall(r).sum(1), above(10.0), printed(FIGURE),
+        measures="points closed of the first layer above the last: mean over seeds", quantifier="mean",
+        premises=("learns",),
     ),
     Claim(
         "closes-from-few", "masks close from fewest closed at the start, too",
-        "points closed more than at the start: mean over seeds", printed(FIGURE),
-        lambda r: 100 * np.diff(np.asarray(r["few-closed"]["closed"])[:, [0, -1]], axis=1), above(2.0),
-        quantifier="mean", premises=("learns",),
+        lambda r: 100 * np.diff(np.asarray(r["few-closed"]["closed"])[:, [0, -1]], axis=1), above(2.0), printed(FIGURE),
+        measures="points closed more than at the start: mean over seeds", quantifier="mean", premises=("learns",),
     ),
     Claim(
-        "sparse-start-helps", "more closed at the start does better", _points("of most above fewest"), printed(FIGURE),
-        _above("many-closed", "few-closed"), above(0.0), quantifier="mean", premises=("learns",),
+        "sparse-start-helps", "more closed at the start does better", _above("many-closed", "few-closed"), above(0.0),
+        printed(FIGURE), measures=_points("of most above fewest"), quantifier="mean", premises=("learns",),
     ),
 )  # fmt: skip
 
@@ -171,20 +169,17 @@ FIGURES = (
     ),
 )  # fmt: skip
 
-STUDY = register("study", "sparse-maml")(
-    Study(
-        name="sparse-maml",
-        question="Does a meta-learner that may choose where to learn learn better, and where does it choose to?",
-        source=f"{THESIS}, sections 4.3.1 and 4.3.3",
-        presets={"quick": Sparse(**QUICK), "paper": Sparse(), "mini-imagenet": Sparse(**MINI_IMAGENET)},
-        measure=measure,
-        trainings=9,
-        claims=CLAIMS,
-        figures=FIGURES,
-        deviations=(
-            "Omniglot, twenty characters from one example of each, in place of miniImageNet, which cannot be passed "
-            "on; 32 filters, 5 inner steps and 1,500 outer ones in place of 64, 35 and 40,000.",
-            "Meta-SGD and exp-MAML train to first order, as the others do.",
-        ),
-    )
+STUDY = Study(
+    name="sparse-maml",
+    source=f"{THESIS}, sections 4.3.1 and 4.3.3",
+    presets={"quick": Sparse(**QUICK), "paper": Sparse(), "mini-imagenet": Sparse(**MINI_IMAGENET)},
+    measure=measure,
+    trainings=9,
+    claims=CLAIMS,
+    figures=FIGURES,
+    deviations=(
+        "Omniglot, twenty characters from one example of each, in place of miniImageNet, which cannot be passed "
+        "on; 32 filters, 5 inner steps and 1,500 outer ones in place of 64, 35 and 40,000.",
+        "Meta-SGD and exp-MAML train to first order, as the others do.",
+    ),
 )  # fmt: skip

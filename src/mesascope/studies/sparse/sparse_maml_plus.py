@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mesascope.evidence import Arrays, Claim, above, below, ours, printed
-from mesascope.records import register
+from mesascope.evidence import Arrays, Claim, above, below, ours, printed, stage
 from mesascope.reports import Figure, Line, Lines
 from mesascope.studies.common import by_method
 from mesascope.studies.sparse.few_shot import MINI_IMAGENET, QUICK, THESIS, FewShot, accuracies, meta_trained, untrained
-from mesascope.studies.study import Study
+from mesascope.study import Study
 
 if TYPE_CHECKING:
     from mesascope.studies.lab import Lab
@@ -63,32 +62,27 @@ def _differ(learner: Any) -> float:
 
 CLAIMS = (
     Claim(
-        "learns", "networks that adapt tell most images after meta-learning",
-        "percent of queries, sparse-MAML: mean over seeds", ours("premise"), lambda r: r["accuracy"]["sparse-maml"],
-        above(50.0), quantifier="mean",
+        "learns", "networks that adapt tell most images after meta-learning", stage("accuracy")["sparse-maml"],
+        above(50.0), ours("premise"), quantifier="mean",
     ),
     Claim(
-        "noise-vanishes", "the spread of the noise falls to less than a tenth of what it was",
-        "mean |sigma|, which starts at 1: mean over seeds", printed(SECTION), lambda r: r["draws"]["sigma"], below(0.1),
-        quantifier="mean", premises=("learns",),
+        "noise-vanishes", "the spread of the noise falls to less than a tenth of what it was", stage("draws")["sigma"],
+        below(0.1), printed(SECTION), quantifier="mean", premises=("learns",),
     ),
     Claim(
         "masks-settle", "masks of two draws differ in less than a tenth of the entries that they differed in at first",
-        "percent of entries after / before: mean over seeds", ours("what the noise does"),
-        lambda r: r["draws"]["differ after"] / r["draws"]["differ before"], below(0.1), quantifier="mean",
-        premises=("learns",),
+        stage("draws")["differ after"] / stage("draws")["differ before"], below(0.1), ours("what the noise does"),
+        quantifier="mean", premises=("learns",),
     ),
     Claim(
         "noise-helps", "masks that were drawn meanwhile do better than fixed ones",
-        "points of accuracy above sparse-MAML: mean over seeds", printed(SECTION),
-        lambda r: r["accuracy"]["sparse-maml-plus"] - r["accuracy"]["sparse-maml"], above(0.0), quantifier="mean",
-        premises=("learns",),
+        stage("accuracy")["sparse-maml-plus"] - stage("accuracy")["sparse-maml"], above(0.0), printed(SECTION),
+        quantifier="mean", premises=("learns",),
     ),
     Claim(
         "all-close", "more than half of all entries is closed in the end by each of the three",
-        "percent closed: mean over seeds of each", printed(TABLE),
-        lambda r: np.stack([r["closed"][name] for name in COMPARED], axis=1), above(50.0), quantifier="mean",
-        premises=("learns",),
+        lambda r: np.stack([r["closed"][name] for name in COMPARED], axis=1), above(50.0), printed(TABLE),
+        measures="percent closed: mean over seeds of each", quantifier="mean", premises=("learns",),
     ),
 )  # fmt: skip
 
@@ -119,19 +113,16 @@ FIGURES = (
     ),
 )  # fmt: skip
 
-STUDY = register("study", "sparse-maml-plus")(
-    Study(
-        name="sparse-maml-plus",
-        question="Does the noise of masks that are drawn for each task vanish while they are learned?",
-        source=f"{THESIS}, {SECTION}",
-        presets={"quick": FewShot(**QUICK), "paper": FewShot(), "mini-imagenet": FewShot(**MINI_IMAGENET)},
-        measure=measure,
-        trainings=3,
-        claims=CLAIMS,
-        figures=FIGURES,
-        deviations=(
-            "Omniglot in place of miniImageNet, with fewer filters and outer steps, as in sparse-maml.",
-            "All learn by Adam, as in sparse-maml, in place of SGD with momentum.",
-        ),
-    )
+STUDY = Study(
+    name="sparse-maml-plus",
+    source=f"{THESIS}, {SECTION}",
+    presets={"quick": FewShot(**QUICK), "paper": FewShot(), "mini-imagenet": FewShot(**MINI_IMAGENET)},
+    measure=measure,
+    trainings=3,
+    claims=CLAIMS,
+    figures=FIGURES,
+    deviations=(
+        "Omniglot in place of miniImageNet, with fewer filters and outer steps, as in sparse-maml.",
+        "All learn by Adam, as in sparse-maml, in place of SGD with momentum.",
+    ),
 )

@@ -1,0 +1,156 @@
+"""Readings: numbers taken from the results of a run, which spell themselves.
+
+    >>> main = stage("comparison", trained="two layers")
+    >>> print(main.ratio("trained", "gd"))
+    loss of two layers / of gradient descent
+    >>> print((main["cosine", "trained", "gd++"] - 0.5).log2())
+    log2(cosine of sensitivities of two layers and GD++ - 0.5)
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Reading", "StageReading", "beside", "stage"]
+
+Results = Mapping[str, Any]
+
+# Names of groups of learners in sentences, unless `stage` is given others.
+_GROUPS = {
+    "gd": "gradient descent", "gd++": "GD++", "middle": "the midpoint", "own": "GD++ with the network's step sizes",
+    "other": "the other end",
+}  # fmt: skip
+_QUANTITIES = {
+    "mse": "loss", "median": "median loss", "cosine": "cosine of sensitivities",
+    "prediction-difference": "|difference of predictions|", "sensitivity-difference": "|difference of sensitivities|",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Numbers read from the results of a run, with words for them; arithmetic makes others.
+
+    Args:
+        words: what the numbers are.
+        read: takes them from the results.
+        joined: True if the words need brackets within other words.
+    """
+
+    words: str
+    read: Callable[[Results], Any]
+    joined: bool = False
+
+    def __call__(self, results: Results) -> Any:
+        return self.read(results)
+
+    def __str__(self) -> str:
+        return self.words
+
+    def __truediv__(self, other: Any) -> Reading:
+        return self._with("/", operator.truediv, other)
+
+    def __sub__(self, other: Any) -> Reading:
+        return self._with("-", operator.sub, other)
+
+    def __mul__(self, other: Any) -> Reading:
+        return self._with("*", operator.mul, other)
+
+    def __abs__(self) -> Reading:
+        return self.map(np.abs, f"|{self}|")
+
+    def log2(self) -> Reading:
+        """Logarithm to base 2."""
+        return self.map(_logarithm(2.0), f"log2({self})")
+
+    def log10(self) -> Reading:
+        """Logarithm to base 10."""
+        return self.map(_logarithm(10.0), f"log10({self})")
+
+    def at(self, index: Any, words: str) -> Reading:
+        """A part of the numbers, by NumPy's index: ``.at((slice(None), -1), "at the last step")``."""
+        return self.map(lambda numbers: numbers[index], f"{self}, {words}")
+
+    def map(self, function: Callable[[Any], Any], words: str) -> Reading:
+        """Another function of the numbers, in other words."""
+        return Reading(words, lambda results: function(self.read(results)))
+
+    def _with(self, sign: str, operate: Callable[[Any, Any], Any], other: Any) -> Reading:
+        reads = other.read if isinstance(other, Reading) else lambda results: other
+        right = f"({other})" if isinstance(other, Reading) and other.joined else str(other)
+        left = f"({self})" if self.joined and sign != "-" else str(self)
+        return Reading(f"{left} {sign} {right}", lambda results: operate(self.read(results), reads(results)), True)
+
+
+@dataclass(frozen=True)
+class StageReading:
+    """A stage of a run, from which readings are made: see `stage`."""
+
+    name: str
+    groups: Mapping[str, str]
+    chosen: tuple[Callable[[Any], Any], ...] = ()
+    words: str = ""
+
+    def __call__(self, results: Results) -> Any:
+        """The stage, or the cases that were chosen of it."""
+        found = results[self.name]
+        for choose in self.chosen:
+            found = found.where(choose(found.cases))
+        return found
+
+    def __getitem__(self, key: str | tuple[str, ...]) -> Reading:
+        """An array, or a quantity of learners: ``["mse", "trained"]``, ``["cosine", "trained", "gd"]``."""
+        quantity, *groups = key if isinstance(key, tuple) else (key,)
+        of = " and ".join(map(self._named, groups))
+        words = self._quantity(quantity) + (f" of {of}" if of else "") + self.words
+        return Reading(words, lambda results: self(results)[key])
+
+    def ratio(self, above: str, below: str, quantity: str = "mse") -> Reading:
+        """A quantity of one group over that of another."""
+        words = f"{self._quantity(quantity)} of {self._named(above)} / of {self._named(below)}{self.words}"
+        return Reading(words, lambda results: self(results).ratio(above, below, quantity), True)
+
+    def difference(self, one: str, other: str, quantity: str = "mse") -> Reading:
+        """A quantity of one group less that of another."""
+        words = f"{self._quantity(quantity)} of {self._named(one)} - of {self._named(other)}{self.words}"
+        return Reading(words, lambda results: self(results).difference(one, other, quantity), True)
+
+    def where(self, choose: Callable[[Any], Any], words: str) -> StageReading:
+        """The cases for which ``choose(cases)`` is true, such as ``lambda cases: cases["x_scale"] < 1``, in words."""
+        return StageReading(self.name, self.groups, (*self.chosen, choose), f"{self.words}, {words}")
+
+    def map(self, function: Callable[[Any], Any], words: str) -> Reading:
+        """Any function of the stage, in words."""
+        return Reading(words + self.words, lambda results: function(self(results)))
+
+    def _named(self, group: str) -> str:
+        return self.groups.get(group, _GROUPS.get(group, group))
+
+    def _quantity(self, name: str) -> str:
+        return self.groups.get(name, _QUANTITIES.get(name, name))
+
+
+def stage(name: str, **groups: str) -> StageReading:
+    """The stage of this name in the results of a run; ``groups`` are the words for its learners and quantities."""
+    return StageReading(name, groups)
+
+
+def beside(readings: Iterable[Reading], words: str) -> Reading:
+    """Several readings ``(replicates,)`` as the cases ``(replicates, cases)`` of one, in words."""
+    all_ = tuple(readings)
+    return Reading(words, lambda results: np.stack([one(results) for one in all_], axis=1))
+
+
+def _logarithm(base: float) -> Callable[[Any], Any]:
+    def logarithm(numbers: Any) -> Any:
+        if getattr(numbers, "dtype", None) != object:
+            return np.log(numbers) / np.log(base)
+        from uncertainties import unumpy
+
+        return unumpy.log(numbers) / np.log(base)
+
+    return logarithm

@@ -1,0 +1,104 @@
+"""The parts that a study is written with: claims with their readings, figures, and the study itself."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mesascope.errors import refuse
+from mesascope.evidence import (
+    Arrays, Bound, Claim, Estimates, Reading, Reported, StageReading, above, below, beside, derived, ours, printed,
+    stage, two_sided,
+)  # fmt: skip
+from mesascope.evidence.claims import check_claims
+from mesascope.loading import from_file
+from mesascope.reports import Figure, Grid, Histogram, Level, Line, Lines, Matrices
+from mesascope.runs.schemas import Name, problem
+from mesascope.training import Training
+from mesascope.validate import Count, NonNegative, Positive, Share, Whole, frozen
+
+if TYPE_CHECKING:
+    from mesascope.studies.lab import Lab
+
+__all__ = [
+    "Arrays", "Bound", "Claim", "Count", "Estimates", "Figure", "Grid", "Histogram", "Level", "Line", "Lines",
+    "Matrices", "NonNegative", "Positive", "Reading", "Reported", "Share", "StageReading", "Study", "Training",
+    "Whole", "above", "below", "beside", "derived", "frozen", "load_study", "ours", "printed", "stage", "two_sided",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Study:
+    """A question and how it is answered.
+
+    Args:
+        name: as typed after ``mesascope run``.
+        source: the paper and figures that ask the question.
+        presets: the settings of each preset: a frozen dataclass whose fields are the study's flags, with ``seeds``,
+            the number of networks trained.
+        measure: trains and measures at a `Lab`, whose stages hold every array that claims and figures need.
+        claims: claims that no figure shows, premises mostly; after construction, all claims, those of figures last.
+        figures: drawn from the arrays, each with the claims that it shows.
+        premises: ids of the claims on which every other claim about training rests, unless it names its own.
+        deviations: how the ``paper`` preset differs from the paper's own settings.
+        question: the first line of the docstring of the module with ``measure`` if empty.
+        defined_in: ``path.py:NAME`` of a study of your own; `load_study` sets it.
+        trainings: the number of trainings, or a function of the settings that returns it, for progress alone.
+    """
+
+    name: str
+    source: str
+    presets: Mapping[str, Any]
+    measure: Callable[[Lab, Any], None]
+    claims: tuple[Claim, ...]
+    figures: tuple[Figure, ...]
+    premises: tuple[str, ...] = ()
+    deviations: tuple[str, ...] = ()
+    question: str = ""
+    defined_in: str = ""
+    trainings: int | Callable[[Any], int] = 0
+
+    @property
+    def method(self) -> str:
+        """Tasks and networks: the second paragraph of the docstring of the module with `measure`, but its source."""
+        _, _, rest = self._docstring().partition("\n\n")
+        return re.sub(r"^(ICML paper|Thesis): .*?\. (?=[A-Z])", "", " ".join(rest.partition("\n\n")[0].split()))
+
+    def __post_init__(self) -> None:
+        shown = (claim for figure in self.figures for claim in figure.claims
+                 if claim not in self.claims and not isinstance(claim, str))  # fmt: skip
+        claims = tuple(claim.resting_on(self.premises) for claim in (*self.claims, *shown))
+        check_claims(claims)
+        for claim in claims:
+            for preset in self.presets:
+                claim.bound(preset)
+        known = {claim.id: claim for claim in claims}
+        for figure in self.figures:
+            if problem(figure.name, Name):
+                refuse("the name of a figure", "be free of slashes", figure.name, "choose another")
+        figures = (
+            replace(one, claims=tuple(known[c if isinstance(c, str) else c.id] for c in one.claims))
+            for one in self.figures
+        )
+        question = self.question or self._docstring().partition("\n")[0]
+        for name, value in (("claims", claims), ("figures", tuple(figures)), ("question", question)):
+            object.__setattr__(self, name, value)
+
+    def _docstring(self) -> str:
+        module = sys.modules.get(getattr(self.measure, "__module__", ""))
+        return getattr(module, "__doc__", None) or ""
+
+
+def load_study(spec: str) -> Study:
+    """The study of your own that ``path.py:STUDY`` spells; its runs record where it is defined.
+
+    Raises:
+        ArgumentError: the file cannot be read, raises an error, or defines no such study.
+    """
+    study = from_file(spec, Study)
+    path, _, name = spec.rpartition(":")
+    return replace(study, defined_in=f"{Path(path).expanduser().resolve()}:{name}")

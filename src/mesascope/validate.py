@@ -1,0 +1,151 @@
+"""Ranges declared in types, and one check of a config's fields against their types.
+
+A config is a frozen dataclass. `frozen` makes one of a class; `validated` checks any frozen dataclass when it is made.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, dataclass_transform, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from mesascope.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    plain,
+    refuse,
+    require_choice,
+    require_instance,
+    require_number,
+    shown,
+)
+
+__all__ = ["Count", "NonNegative", "Positive", "Share", "Whole", "frozen", "validate", "validated"]
+
+_T = TypeVar("_T")
+
+Count = Annotated[int, msgspec.Meta(ge=1)]
+Whole = Annotated[int, msgspec.Meta(ge=0)]
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+NonNegative = Annotated[float, msgspec.Meta(ge=0)]
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+
+
+@dataclass_transform(frozen_default=True)
+def frozen(target: type[_T]) -> type[_T]:
+    """Make a frozen dataclass whose fields are checked against their types; NumPy's scalars become Python's.
+
+    >>> @frozen
+    ... class Plan:
+    ...     steps: Count = 10
+    >>> Plan(0)
+    Traceback (most recent call last):
+    mesascope.errors.ArgumentError: steps must be at least 1, but is 0: pass a larger whole number.
+    """
+    return validated(dataclasses.dataclass(frozen=True)(target))
+
+
+def validated(target: type[_T]) -> type[_T]:
+    """Check the fields of a frozen dataclass whenever one is made, before the ``__post_init__`` of its own."""
+    own = target.__dict__.get("__post_init__")
+    if not dataclasses.is_dataclass(target) or hasattr(own, "validates"):
+        return target
+
+    def check(self: Any) -> None:
+        validate(self)
+        if own is not None:
+            own(self)
+        elif (inherited := getattr(super(target, self), "__post_init__", None)) is not None:
+            inherited()
+
+    check.validates = True  # type: ignore[attr-defined]
+    target.__post_init__ = check  # type: ignore[attr-defined]
+    return target
+
+
+def validate(config: Any) -> None:
+    """Check the fields of a frozen dataclass, and store lists as tuples and NumPy's scalars as Python's.
+
+    Raises:
+        ArgumentTypeError: a value is of another type than its field.
+        ArgumentError: a number is out of its range, or a value is none of the choices.
+    """
+    for name, hint in _hints(type(config)).items():
+        object.__setattr__(config, name, _checked(name, getattr(config, name), hint))
+
+
+@functools.cache
+def _hints(target: type) -> Mapping[str, Any]:
+    try:
+        hints = get_type_hints(target, include_extras=True)
+    except NameError:  # types of a class within a function, or imported for type checkers alone
+        hints = {}
+    return {field.name: hints.get(field.name, Any) for field in dataclasses.fields(target)}  # type: ignore[arg-type]
+
+
+def _checked(name: str, value: Any, hint: Any) -> Any:
+    """A value of the declared type ``hint``."""
+    value, bounds = plain(value), msgspec.Meta()
+    if get_origin(hint) is Annotated:
+        hint, *metas = get_args(hint)
+        bounds = next((one for one in metas if isinstance(one, msgspec.Meta)), bounds)
+    origin = get_origin(hint) or hint
+    if origin in (Union, UnionType):
+        return _of_union(name, value, get_args(hint))
+    if origin is Literal:
+        require_choice(name, value, get_args(hint))
+    elif origin is tuple:
+        return _of_tuple(name, value, get_args(hint))
+    elif origin in (int, float):
+        _check_number(name, value, bounds, whole=origin is int)
+    elif origin in (bool, str):
+        require_instance(name, value, origin)
+    return value
+
+
+def _of_union(name: str, value: Any, options: tuple[Any, ...]) -> Any:
+    """A value of any of the options; what the first says of one of none."""
+    if value is None and NoneType in options:
+        return None
+    refused: list[Exception] = []
+    for option in options:
+        if option is NoneType:
+            continue
+        try:
+            return _checked(name, value, option)
+        except (ArgumentError, ArgumentTypeError) as error:
+            refused.append(error)
+    raise next((one for one in refused if isinstance(one, ArgumentError)), refused[0])
+
+
+def _of_tuple(name: str, value: Any, kinds: tuple[Any, ...]) -> Any:
+    if not isinstance(value, tuple | list):
+        raise ArgumentTypeError(
+            f"{name} must be a tuple, but is {shown(value)} ({type(value).__name__}): pass ({shown(value)},), say."
+        )
+    if kinds and kinds[-1] is not ...:
+        if len(kinds) != len(value):
+            refuse(name, f"have {len(kinds)} entries", value, "pass as many")
+        return tuple(_checked(name, one, kind) for one, kind in zip(value, kinds, strict=True))
+    return tuple(_checked(name, one, kinds[0] if kinds else Any) for one in value)
+
+
+def _check_number(name: str, value: Any, bounds: msgspec.Meta, *, whole: bool) -> None:
+    if whole and (isinstance(value, bool) or not isinstance(value, int)):
+        raise ArgumentTypeError(
+            f"{name} must be an integer, but is {shown(value)} ({type(value).__name__}): pass a whole number."
+        )
+    if whole and bounds.ge is not None and value < bounds.ge:
+        refuse(name, f"be at least {bounds.ge}", value, "pass a larger whole number")
+    above, least, most = (
+        other if bound is None else bound
+        for bound, other in ((bounds.gt, -math.inf), (bounds.ge, -math.inf), (bounds.le, math.inf))
+    )
+    require_number(name, value, above=above, least=least, most=most)
+    if bounds.lt is not None and value >= bounds.lt:
+        refuse(name, f"be less than {bounds.lt:g}", value, "pass a smaller number")
