@@ -11,12 +11,25 @@ from typing import TYPE_CHECKING, Any
 
 from mesascope.errors import refuse
 from mesascope.evidence import (
-    Arrays, Bound, Claim, Estimates, Reading, Reported, StageReading, above, below, beside, derived, ours, printed,
-    stage, two_sided,
+    Arrays,
+    Bound,
+    Claim,
+    Estimates,
+    Reading,
+    Reported,
+    StageReading,
+    above,
+    below,
+    beside,
+    derived,
+    ours,
+    printed,
+    stage,
+    two_sided,
 )  # fmt: skip
 from mesascope.evidence.claims import check_claims
 from mesascope.loading import from_file
-from mesascope.reports import Figure, Grid, Histogram, Level, Line, Lines, Matrices
+from mesascope.reports import Figure, Grid, Histogram, Level, Line, Lines, Matrices, curves, strip, sweep
 from mesascope.runs.schemas import Name, problem
 from mesascope.training import Training
 from mesascope.validate import Count, NonNegative, Positive, Share, Whole, frozen
@@ -27,7 +40,8 @@ if TYPE_CHECKING:
 __all__ = [
     "Arrays", "Bound", "Claim", "Count", "Estimates", "Figure", "Grid", "Histogram", "Level", "Line", "Lines",
     "Matrices", "NonNegative", "Positive", "Reading", "Reported", "Share", "StageReading", "Study", "Training",
-    "Whole", "above", "below", "beside", "derived", "frozen", "load_study", "ours", "printed", "stage", "two_sided",
+    "Whole", "above", "below", "beside", "curves", "derived", "frozen", "load_study", "ours", "printed", "stage",
+    "strip", "sweep", "two_sided",
 ]  # fmt: skip
 
 

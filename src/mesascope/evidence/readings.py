@@ -1,10 +1,10 @@
 """Readings: numbers taken from the results of a run, which spell themselves.
 
-    >>> main = stage("comparison", trained="two layers")
-    >>> print(main.ratio("trained", "gd"))
-    loss of two layers / of gradient descent
-    >>> print((main["cosine", "trained", "gd++"] - 0.5).log2())
-    log2(cosine of sensitivities of two layers and GD++ - 0.5)
+>>> main = stage("comparison", trained="two layers")
+>>> print(main.ratio("trained", "gd"))
+loss of two layers / of gradient descent
+>>> print((main["cosine", "trained", "gd++"] - 0.5).log2())
+log2(cosine of sensitivities of two layers and GD++ - 0.5)
 """
 
 from __future__ import annotations
@@ -58,6 +58,9 @@ class Reading:
         return self._with("-", operator.sub, other)
 
     def __mul__(self, other: Any) -> Reading:
+        return self._with("*", operator.mul, other)
+
+    def __rmul__(self, other: float) -> Reading:
         return self._with("*", operator.mul, other)
 
     def __abs__(self) -> Reading:
@@ -119,6 +122,10 @@ class StageReading:
         words = f"{self._quantity(quantity)} of {self._named(one)} - of {self._named(other)}{self.words}"
         return Reading(words, lambda results: self(results).difference(one, other, quantity), True)
 
+    def case(self, name: str) -> Reading:
+        """Values that distinguish the cases, such as the scales of a sweep."""
+        return Reading(self._quantity(name), lambda results: self(results).cases[name])
+
     def where(self, choose: Callable[[Any], Any], words: str) -> StageReading:
         """The cases for which ``choose(cases)`` is true, such as ``lambda cases: cases["x_scale"] < 1``, in words."""
         return StageReading(self.name, self.groups, (*self.chosen, choose), f"{self.words}, {words}")
@@ -147,7 +154,7 @@ def beside(readings: Iterable[Reading], words: str) -> Reading:
 
 def _logarithm(base: float) -> Callable[[Any], Any]:
     def logarithm(numbers: Any) -> Any:
-        if getattr(numbers, "dtype", None) != object:
+        if np.asarray(numbers).dtype.kind != "O":
             return np.log(numbers) / np.log(base)
         from uncertainties import unumpy
 

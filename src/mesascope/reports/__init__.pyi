@@ -9,6 +9,7 @@ from .panels import (
     Lines as Lines,
     Matrices as Matrices,
 )
+from .plots import curves as curves, strip as strip, sweep as sweep
 from .tables import (
     console as console,
     counts_text as counts_text,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,9 @@ STYLES: dict[Any, Any] = {"gd": "--", "gd++": "-.", "centred": _DASHES, "interpo
 
 @dataclass(frozen=True)
 class Line:
-    """A curve ``y (points,)``, or one a replicate, ``(replicates, points)``, over ``x``.
+    """A curve ``y (points,)``, or one a replicate, ``(replicates, points)``, over ``x``: arrays, or readings of them.
+
+    Errors of measurement are not drawn.
 
     Args:
         role: what it shows, which gives its colour; a number from 0 to 1 is a shade.
@@ -53,9 +55,9 @@ class Line:
 
 @dataclass(frozen=True)
 class Level:
-    """A horizontal line."""
+    """A horizontal line, at a number or at the mean of what a reading returns."""
 
-    y: float
+    y: Any
     role: str
     label: str | None = None
     dotted: bool = False
@@ -75,7 +77,7 @@ class Lines:
     """A panel of curves, or of a grid.
 
     Args:
-        read: takes the lines, levels or grid from the results.
+        read: the lines, levels or grid; or a function that takes them from the results.
         log: axes on a logarithmic scale: ``""``, ``"x"``, ``"y"`` or ``"xy"``.
         limits: matplotlib's settings of the axes, such as ``{"ylim": (0, 1)}``.
     """
@@ -83,12 +85,12 @@ class Lines:
     title: str
     x: str
     y: str
-    read: Callable[[Results], Sequence[Line | Level | Grid]]
+    read: Callable[[Results], Sequence[Line | Level | Grid]] | Sequence[Line | Level | Grid]
     log: str = ""
     limits: Mapping[str, Any] = field(default_factory=dict)
 
     def draw(self, axes: Any, results: Results) -> None:
-        items = self.read(results)
+        items = [_read(item, results) for item in (self.read(results) if callable(self.read) else self.read)]
         if all(float(x).is_integer() for item in items if isinstance(item, Line) for x in item.x):
             axes.locator_params(axis="x", integer=True)
         for item in items:
@@ -162,6 +164,23 @@ class Figure:
     share_y: bool = False
     shared_legend: bool = False
     claims: tuple[Claim, ...] = ()
+
+
+def _read(item: Line | Level | Grid, results: Results) -> Any:
+    """The item with arrays in place of readings."""
+    if isinstance(item, Grid):
+        return item
+    read = {name: _numbers(value(results) if callable(value := getattr(item, name)) else value)
+            for name in ("x", "y") if hasattr(item, name)}  # fmt: skip
+    return replace(item, **read) if isinstance(item, Line) else replace(item, y=float(np.mean(read["y"])))
+
+
+def _numbers(values: Any) -> np.ndarray:
+    """Numbers with errors, without them."""
+    values = np.asarray(values)
+    if values.dtype != object:
+        return values
+    return np.vectorize(lambda number: getattr(number, "nominal_value", number), otypes=[float])(values)
 
 
 def _plain_ticks(axis: Any, span: float) -> None:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from mesascope import lenses
-from mesascope.evidence import Bound, Claim, below, ours
-from mesascope.reports import Line, Lines
-from mesascope.training import Training
+from mesascope.study import Bound, Claim, Reading, Training, below, beside, ours, stage
 
 __all__ = [
-    "by_method",
     "converged",
     "halfway_distances",
     "halfway_losses",
@@ -54,12 +51,15 @@ def converged(
     the same factor throughout has a fifth of its fall in the last fifth.
     """
     return Claim(
-        id, f"training has converged: its last fifth changes the {'logarithm of the ' if log else ''}loss by less "
+        id,
+        f"training has converged: its last fifth changes the {'logarithm of the ' if log else ''}loss by less "
         f"than {most:.0%} of the fall over the whole training",
-        lambda r: np.stack([late_share(r[training], quantity, log=log) for training in trainings], axis=1), below(most),
+        lambda r: np.stack([late_share(r[training], quantity, log=log) for training in trainings], axis=1),
+        below(most),
         ours("premise"),
         measures=f"mean over seeds of |change in the last fifth| / |fall|{', of log loss' if log else ''}",
-        quantifier="mean", at_least=at_least,
+        quantifier="mean",
+        at_least=at_least,
     )
 
 
@@ -71,48 +71,35 @@ def late_share(curves: Any, quantity: str = "mse", *, log: bool = False) -> np.n
     return np.where(fall > 0, np.abs(late) / np.maximum(fall, 1e-30), 1.0)
 
 
-def midpoint(stage: str, *, id: str = "midpoint") -> Claim:
+def midpoint(name: str, *, id: str = "midpoint") -> Claim:
     """A path that never leaves one end would have the loss of that end.
 
     What two factors compute is, halfway, a quarter to three quarters from either end: their difference from P Q is
     p Q + P q + p q, of which halfway half of the first two and a quarter of the last is there.
     """
     return Claim(
-        id, "the network halfway between two others differs from each by about half of what these differ",
-        lambda r: halfway_distances(r[stage]), Bound(0.2, 0.8), ours("premise"),
-        measures="mean difference of predictions, midpoint to either end / end to end", about="algorithms",
+        id,
+        "the network halfway between two others differs from each by about half of what these differ",
+        halfway_distances(name),
+        Bound(0.2, 0.8),
+        ours("premise"),
+        about="algorithms",
     )
 
 
-def halfway_losses(path: Any) -> np.ndarray:
+def halfway_losses(name: str) -> Reading:
     """Loss of each midpoint of a `halfway` over that of either end, ``(seeds, 2)``."""
-    return np.stack([path.ratio("middle", end) for end in ("trained", "other")], axis=1)
+    path = stage(name)
+    return beside([path.ratio("middle", end) for end in ("trained", "other")], "loss at the midpoint / at either end")
 
 
-def halfway_distances(path: Any) -> np.ndarray:
+def halfway_distances(name: str) -> Reading:
     """Mean difference of predictions of each midpoint to either end, over that of the ends, ``(seeds, 2)``."""
-    ends = path["prediction-difference", "trained", "other"]
-    return np.stack([path["prediction-difference", "middle", end] / ends for end in ("trained", "other")], axis=1)
+    path, ends = stage(name), ("trained", "other")
+    distances = [path["prediction-difference", "middle", end] / path["prediction-difference", *ends] for end in ends]
+    return beside(distances, "mean difference of predictions, midpoint to either end / end to end")
 
 
 def values(numbers: Any) -> np.ndarray:
     """Numbers with errors, without them."""
     return np.vectorize(lambda number: getattr(number, "nominal_value", number), otypes=[float])(numbers)
-
-
-def by_method(y: str, names: Mapping[str, str], read: Callable[[Any], Mapping[str, Mapping[str, Any]]]) -> Lines:
-    """A panel of one mark a seed over the name of each method; ``read`` gives what to mark by label and method.
-
-    What has different labels stands side by side.
-    """
-
-    def lines(r: Any) -> list[Line]:
-        groups = read(r)
-        beside = 0.14 * (np.arange(len(groups)) - (len(groups) - 1) / 2)
-        return [
-            Line(np.arange(len(names)) + beside[place], np.stack([one[name] for name in names], axis=1),
-                 place / (len(groups) - 1) if len(groups) > 1 else "trained", label, each=True, marks="o")
-            for place, (label, one) in enumerate(groups.items())
-        ]  # fmt: skip
-
-    return Lines("", "", y, lines, limits={"xticks": range(len(names)), "xticklabels": list(names.values())})

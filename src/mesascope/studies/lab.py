@@ -168,8 +168,8 @@ class Lab:
         )  # fmt: skip
         return self.stage(name, lambda: _followed(self.run.curves(name), retained(ensemble, drawn), looks))
 
-    def stage(self, name: str, compute: Callable[[], Stage | Mapping[str, Any]]) -> Stage:
-        """The arrays of ``name``, computed where they are missing, or were computed by other code or settings.
+    def stage(self, name: str, compute: Callable[..., Stage | Mapping[str, Any]], *arguments: Any) -> Stage:
+        """The arrays of ``name``: ``compute(*arguments)`` where they are missing, or are of other code or settings.
 
         A mapping stands for `Arrays` whose first axis is the seed, and numbers.
         """
@@ -178,7 +178,7 @@ class Lab:
             again = " again, by other code or settings than before" if name in results else ""
             print(f"measuring: {name}{again}", file=sys.stderr, flush=True)
             with self._timed(name), part_of(f"measuring {name}"):
-                found = compute()
+                found = compute(*arguments)
                 results.save(name, found if isinstance(found, Stage) else by_seed(found))
         return results[name]
 

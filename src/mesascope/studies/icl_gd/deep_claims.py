@@ -31,9 +31,9 @@ def _apart_at_twice(swept: Any) -> np.ndarray:
     return np.array([abs(np.log(ratio.nominal_value)) for ratio in swept.ratio("trained", "gd++")[:, -1]])
 
 
-def _smooth(path: Any) -> np.ndarray:
-    """Whether the loss halfway is at most 10 % above both ends'."""
-    return np.array([max(number.nominal_value for number in both) < 1.1 for both in halfway_losses(path)])
+def _smooth(losses: Any) -> np.ndarray:
+    """True for each network whose loss halfway is at most 10 % above both ends'."""
+    return np.array([max(number.nominal_value for number in both) < 1.1 for both in losses])
 
 
 def _apart(stage: str) -> Claim:
@@ -41,8 +41,10 @@ def _apart(stage: str) -> Claim:
     return Claim(
         f"{stage}-apart",
         f"on the way {stage.replace('-', ' ')}, the network halfway predicts otherwise than either end",
-        lambda r: halfway_distances(r[stage]), above(0.1), ours("premise"),
-        measures="mean difference of predictions, midpoint to either end / end to end", premises=SEPARATE,
+        halfway_distances(stage),
+        above(0.1),
+        ours("premise"),
+        premises=SEPARATE,
     )
 
 
@@ -61,9 +63,13 @@ def _alive_over_warm(r: Any) -> np.ndarray:
 def _used(stage: str, id: str, which: str, premise: str) -> Claim:
     """A dead layer can be left out."""
     return Claim(
-        id, f"every layer of each network {which} is in use: without it the median loss is more than twice as large",
-        lambda r: without_each(r[stage]), above(2.0), ours("whether layers die in training"),
-        measures="median loss without a layer / of the whole network, for each layer", premises=(premise,),
+        id,
+        f"every layer of each network {which} is in use: without it the median loss is more than twice as large",
+        lambda r: without_each(r[stage]),
+        above(2.0),
+        ours("whether layers die in training"),
+        measures="median loss without a layer / of the whole network, for each layer",
+        premises=(premise,),
     )
 
 
@@ -117,16 +123,14 @@ CLAIMS = (
     ),
     Claim(
         "gd-early", "early in training networks of five layers are nearer to gradient descent than to GD++",
-        lambda r: peak_difference(r["separate"]), above(0.0, by="paper"), printed("Fig. 3b centre left"),
-        measures="cosine to gradient descent less cosine to GD++, where the former peaks", quantifier="mean",
+        peak_difference("separate"), above(0.0, by="paper"), printed("Fig. 3b centre left"), quantifier="mean",
         premises=TUNED,
     ),
     Claim(
         "input-scale", "for input scales up to 1.25 times those of training, losses of five layers stay within a "
         "quarter of those of GD++ with their own step sizes",
-        lambda r: near_training(r["separate-input-scale"]).ratio("trained", "own"), two_sided(0.25),
-        printed("Figs. 3b right, 6c left"), measures="loss of trained / of its own GD++, at each scale",
-        premises=SEPARATE,
+        near_training("separate-input-scale").ratio("trained", "own"), two_sided(0.25),
+        printed("Figs. 3b right, 6c left"), premises=SEPARATE,
     ),
     Claim(
         "far-from-training", "on inputs of twice the training scale the match with tuned GD++ is lost: losses differ "
@@ -162,14 +166,14 @@ CLAIMS = (
     ),
     Claim(
         "looped-input-scale", "for input scales up to 1.25 times those of training, losses of ten looped layers stay "
-        "within a quarter of GD++'s", lambda r: near_training(r["looped-input-scale"]).ratio("trained", "gd++"),
-        two_sided(0.25), printed("Fig. 7 right"), measures="loss of trained / of GD++, at each scale", premises=LOOPED,
+        "within a quarter of GD++'s", near_training("looped-input-scale").ratio("trained", "gd++"), two_sided(0.25),
+        printed("Fig. 7 right"), premises=LOOPED,
     ),
     Claim(
         "looped-interpolation",
         "halfway between ten looped layers and the construction the loss is at most 10 % above " "both ends'",
-        lambda r: halfway_losses(r["looped-interpolation"]), below(1.1), printed("Fig. 7: again interpolatable"),
-        measures="loss at the midpoint / at either end", premises=(*LOOPED, "looped-midpoint"),
+        halfway_losses("looped-interpolation"), below(1.1), printed("Fig. 7: again interpolatable"),
+        premises=(*LOOPED, "looped-midpoint"),
     ),
     midpoint("looped-interpolation", id="looped-midpoint"),
     Claim(
@@ -191,15 +195,14 @@ CLAIMS = (
     _apart("to-own"),
     Claim(
         "interpolation", "for most networks of five layers, the loss halfway to GD++ with their own step sizes is at "
-        "most 10 % above that of both ends", lambda r: _smooth(r["to-own"]), above(0.5),
-        derived("Fig. 3b, which leaves it to future work"), measures="share of networks", quantifier="share",
+        "most 10 % above that of both ends", halfway_losses("to-own").map(_smooth, "share of networks"), above(0.5),
+        derived("Fig. 3b, which leaves it to future work"), quantifier="share",
         premises=(*SEPARATE, "to-own-apart"),
     ),
     _apart("to-tuned"),
     Claim(
         "no-interpolation", "halfway between each network of five layers and tuned GD++ the loss is more than 10 % "
-        "above that of both ends", lambda r: halfway_losses(r["to-tuned"]), above(1.1),
-        printed("section 3, on Fig. 3b"), measures="loss at the midpoint / at either end",
+        "above that of both ends", halfway_losses("to-tuned"), above(1.1), printed("section 3, on Fig. 3b"),
         premises=(*TUNED, "construction", "to-tuned-apart"),
     ),
 )  # fmt: skip

@@ -21,7 +21,7 @@ from mesascope.reports import Figure, Level, Line, Lines
 from mesascope.studies.common import converged, plan, values, watch_loss
 from mesascope.studies.icl_gd.regression import PAPER, Regression, middles, network, predicted, sweep, watch
 from mesascope.studies.icl_gd.shared_claims import as_predicted
-from mesascope.studies.icl_gd.shared_figures import HALF_MSE, RELATIVE, SENSITIVITIES, relative
+from mesascope.studies.icl_gd.shared_figures import HALF_MSE, RELATIVE, SENSITIVITIES, old_relative
 from mesascope.study import Study
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def _loss(r: Any) -> list[Line | Level]:
 def _away(r: Any, pool: int) -> list[Line | Level]:
     swept = r[f"tasks-{pool}-input-scale"]
     shown = (("trained", "trained", "trained layers"), ("middle", "interpolated", "halfway to the construction"))
-    x = relative(swept, "x_scale")
+    x = old_relative(swept, "x_scale")
     lines = [Line(x, values(swept.ratio(name, "gd")), role, label) for name, role, label in shown]
     return [Level(1.0, "limit"), *lines]
 

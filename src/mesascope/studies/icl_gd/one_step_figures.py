@@ -16,10 +16,10 @@ from mesascope.studies.icl_gd.shared_figures import (
     PREDICTIONS,
     RELATIVE,
     SENSITIVITIES,
-    law_of,
+    old_law_of,
+    old_ratio_lines,
+    old_scaled,
     products,
-    ratio_lines,
-    scaled,
 )
 
 __all__ = ["FIGURES"]
@@ -64,14 +64,14 @@ def _optima(r: Any) -> list[Line | Level]:
 
 def _law(law: str) -> Lines:
     def read(r: Any) -> list[Line | Level]:
-        return ratio_lines(law_of(r["other-inputs"], law), "x_scale", ["gd"])
+        return old_ratio_lines(old_law_of(r["other-inputs"], law), "x_scale", ["gd"])
 
     return Lines(f"{law} inputs", RELATIVE, "loss of each seed / of gradient descent", read, "y")
 
 
 def _swept(name: str, case: str, label: str, caption: str) -> Figure:
     def losses(r: Any) -> list[Line]:
-        lines = scaled(r[name], case, "trained layers", ["gd"])
+        lines = old_scaled(r[name], case, "trained layers", ["gd"])
         middle = values(r[name]["mse", "middle"]) / 2
         return [*lines, Line(lines[0].x, middle, "interpolated", "interpolated")]
 
@@ -80,7 +80,7 @@ def _swept(name: str, case: str, label: str, caption: str) -> Figure:
         caption,
         (
             Lines("", label, HALF_MSE, losses, "y"),
-            Lines("", label, "loss of each seed / of reference", lambda r: ratio_lines(r[name], case, ["gd"])),
+            Lines("", label, "loss of each seed / of reference", lambda r: old_ratio_lines(r[name], case, ["gd"])),
         ),
         columns=2,
         claims=(name, f"interpolated-{name}", *(("worse-than-nothing",) if name == "input-scale" else ())),
@@ -127,12 +127,12 @@ FIGURES = (
         columns=2,
         claims=("limit", "eta-optimum", "dimensions", "interpolated-dimensions", "interpolation"),
     ),
-    _swept("input-scale", "x_scale", RELATIVE, "Inputs scaled away from those of training. Paper: Fig. 6a left."),
+    _swept("input-scale", "x_scale", RELATIVE, "Inputs old_scaled away from those of training. Paper: Fig. 6a left."),
     _swept(
         "teacher-scale",
         "w_scale",
         "teacher scale / that of training",
-        "Teachers scaled away from the 1 of training. Paper: Fig. 6a centre left.",
+        "Teachers old_scaled away from the 1 of training. Paper: Fig. 6a centre left.",
     ),
     Figure(
         "other-inputs",

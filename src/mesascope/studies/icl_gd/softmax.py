@@ -130,9 +130,7 @@ STUDY = Study(
     name="softmax",
     source=f"{PAPER}: Fig. 12",
     presets={
-        "quick": Softmax(
-            plan(1500, 8e-3, batch=512), two_heads=Recipe(plan(1000, 1.2e-2, batch=512), init_scale=0.02)
-        ),
+        "quick": Softmax(plan(1500, 8e-3, batch=512), two_heads=Recipe(plan(1000, 1.2e-2, batch=512), init_scale=0.02)),
         "paper": Softmax(plan(5000, 3e-3, batch=512)),
     },
     measure=measure,

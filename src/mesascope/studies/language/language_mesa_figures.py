@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from mesascope.reports import Figure, Line, Lines
-from mesascope.studies.common import by_method, values
+from mesascope.studies.common import values
 from mesascope.studies.language.language_mesa_claims import ALONE, KINDS, NUS, SIZES, loss, reach, score
+from mesascope.study import strip
 
 __all__ = ["FIGURES"]
 
@@ -72,7 +73,7 @@ FIGURES = (
         "reach", "What the second half of the context gains from what was read further back than an eighth of it; each "
         "seed.",
         (
-            by_method(
+            strip(
                 "nats a token gained", {kind: kind for kind in KINDS},
                 lambda r: {
                     f"{size} layers": {kind: values(reach(r, size, kind)) for kind in KINDS} for size in SIZES
@@ -86,7 +87,7 @@ FIGURES = (
         "largest of those on the token itself and on tokens two and three before, by the kind of the second layer; "
         "each seed.",
         tuple(
-            by_method(
+            strip(
                 f"weight {shown}", {kind: kind for kind in (*KINDS, "untrained")},
                 lambda r, where=where: {
                     "": {kind: values(r["copying"][where, kind]) for kind in (*KINDS, "untrained")}

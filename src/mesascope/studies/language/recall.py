@@ -17,8 +17,8 @@ from mesascope import learners, nets, tasks, training
 from mesascope.errors import require_count, require_instance, require_number
 from mesascope.evidence import Claim, Estimates, above, below, ours, stage
 from mesascope.reports import Figure
-from mesascope.studies.common import by_method, plan, values
-from mesascope.study import Study
+from mesascope.studies.common import plan, values
+from mesascope.study import Study, strip
 from mesascope.training import Training
 
 if TYPE_CHECKING:
@@ -270,7 +270,7 @@ CLAIMS = (
 
 
 def _shown(y: str, read: Callable[[Any, str], Any], kinds: Mapping[str, str] = KINDS) -> Any:
-    return by_method(y, kinds, lambda r: {"": {kind: values(read(r, kind)) for kind in kinds}})
+    return strip(y, kinds, lambda r: {"": {kind: values(read(r, kind)) for kind in kinds}})
 
 
 FIGURES = (

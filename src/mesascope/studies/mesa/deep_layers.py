@@ -89,9 +89,8 @@ CLAIMS = (
         premises=PREMISES,
     ),
     Claim(
-        "path", "the network halfway to that algorithm differs from both",
-        lambda r: halfway_distances(r["interpolation"]), above(0.3), ours("premise"),
-        measures="mean difference of predictions, midpoint to either end / end to end", at_least=3, about="algorithms",
+        "path", "the network halfway to that algorithm differs from both", halfway_distances("interpolation"),
+        above(0.3), ours("premise"), at_least=3, about="algorithms",
     ),
     Claim(
         "interpolation", "halfway to that algorithm the loss is that of the network, within 3 %",

@@ -160,8 +160,12 @@ def tuned_steps(name: str, *stages: str, least: float = 0.999) -> Claim:
         f"{name}-at-its-optimum",
         f"gradient descent with steps of nine or eleven tenths of the tuned size loses no less than {least:g} of it",
         lambda r: np.concatenate([r[stage].ratio(f"{name}-{word}", name) for stage in stages for word in STEPS]),
-        above(least), ours("premise"), measures="loss of each other / of the tuned one", over="algorithms",
-        at_least=len(STEPS) * len(stages), about="algorithms",
+        above(least),
+        ours("premise"),
+        measures="loss of each other / of the tuned one",
+        over="algorithms",
+        at_least=len(STEPS) * len(stages),
+        about="algorithms",
     )
 
 
@@ -189,9 +193,14 @@ def tuned_ridge(
 def best_ridge() -> Claim:
     """A limit with another regulariser than the best would flatter every network."""
     return Claim(
-        "limit-at-its-optimum", "no other regulariser makes ridge regression better",
-        lambda r: np.concatenate([r["comparison"].ratio(f"limit-{word}", "limit") for word in FACTORS]), above(0.9995),
-        ours("premise"), measures="loss of each other ridge / of the limit", over="algorithms", at_least=len(FACTORS),
+        "limit-at-its-optimum",
+        "no other regulariser makes ridge regression better",
+        lambda r: np.concatenate([r["comparison"].ratio(f"limit-{word}", "limit") for word in FACTORS]),
+        above(0.9995),
+        ours("premise"),
+        measures="loss of each other ridge / of the limit",
+        over="algorithms",
+        at_least=len(FACTORS),
         about="algorithms",
     )
 

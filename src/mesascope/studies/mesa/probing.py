@@ -67,10 +67,15 @@ def shuffled_targets(stages: Collection[str], names: Collection[str], at_least: 
         return np.array([np.concatenate([one.ravel() for one in own]).mean() for own in zip(*found, strict=True)])
 
     return Claim(
-        "shuffled-targets", "probes of shuffled targets find less than a tenth of what there is", ratios, above(0.9),
+        "shuffled-targets",
+        "probes of shuffled targets find less than a tenth of what there is",
+        ratios,
+        above(0.9),
         ours("premise"),
         measures="error of such a probe / of the mean of the targets, mean over layers and times: mean over seeds",
-        quantifier="mean", at_least=at_least, about="algorithms",
+        quantifier="mean",
+        at_least=at_least,
+        about="algorithms",
     )
 
 

@@ -132,6 +132,12 @@ def in_context(*names: str) -> Claim:
     return Claim(
         "in-context",
         "networks of both kinds learn in context: after 50 elements they err less than half of what they do after 5",
-        lambda r: np.stack( [np.true_divide(*times(r["by-time"], [5, 50])["mse", name].T[::-1]) for name in names], axis=1 ),
-        below(0.5), printed(EXTENDED), measures="error at 50 / at 5", at_least=3, premises=("converged",),
+        lambda r: np.stack(
+            [np.true_divide(*times(r["by-time"], [5, 50])["mse", name].T[::-1]) for name in names], axis=1
+        ),
+        below(0.5),
+        printed(EXTENDED),
+        measures="error at 50 / at 5",
+        at_least=3,
+        premises=("converged",),
     )

@@ -16,8 +16,7 @@ from mesascope import meta, nets, tasks
 from mesascope.errors import ArgumentTypeError, require_count, require_number, shown
 from mesascope.evidence import Arrays, Claim, above, ours, printed, two_sided
 from mesascope.reports import Figure, Line, Lines
-from mesascope.studies.common import by_method
-from mesascope.study import Study
+from mesascope.study import Study, strip
 from mesascope.training import ParameterGroup, Training
 
 if TYPE_CHECKING:
@@ -235,7 +234,7 @@ FIGURES = (
     Figure(
         "accuracy",
         "Accuracy on each batch before it is learned from, mean over a stream, each seed. Thesis: Table 4.6.",
-        (by_method("accuracy (%)", METHODS, _totals),),
+        (strip("accuracy (%)", METHODS, _totals),),
         columns=1, size=(10, 3.6), claims=("learns", "surprised", "above-online", "masks-help", "relu-helps"),
     ),
     Figure(

@@ -14,7 +14,6 @@ import numpy as np
 from mesascope.errors import ArgumentTypeError, refuse, require_count, require_number, shown
 from mesascope.evidence import Claim, above, ours, printed, stage
 from mesascope.reports import Figure
-from mesascope.studies.common import by_method
 from mesascope.studies.sparse.few_shot import (
     METHODS,
     MINI_IMAGENET,
@@ -25,7 +24,7 @@ from mesascope.studies.sparse.few_shot import (
     meta_trained,
     untrained,
 )
-from mesascope.study import Study
+from mesascope.study import Study, strip
 
 if TYPE_CHECKING:
     from mesascope.studies.lab import Lab
@@ -138,7 +137,7 @@ FIGURES = (
     Figure(
         "domains", "Accuracy of each method on tasks of the dataset that it meta-learned on, and of others, each seed; "
         "MAML and sparse-MAML also before they learn. Thesis: Table 4.4.",
-        (by_method("accuracy (%)", SHOWN, _by_dataset),),
+        (strip("accuracy (%)", SHOWN, _by_dataset),),
         columns=1, size=(9, 3.8), claims=tuple(claim.id for claim in CLAIMS),
     ),
 )  # fmt: skip

@@ -14,7 +14,6 @@ import numpy as np
 from mesascope.errors import require_number
 from mesascope.evidence import Claim, above, ours, printed, stage, two_sided
 from mesascope.reports import Figure, Line, Lines
-from mesascope.studies.common import by_method
 from mesascope.studies.sparse.few_shot import (
     METHODS,
     MINI_IMAGENET,
@@ -26,7 +25,7 @@ from mesascope.studies.sparse.few_shot import (
     layers_closed,
     meta_trained,
 )
-from mesascope.study import Study
+from mesascope.study import Study, strip
 
 if TYPE_CHECKING:
     from mesascope.studies.lab import Lab
@@ -163,7 +162,7 @@ FIGURES = (
     Figure(
         "methods", "Accuracy of each method on new classes, each seed; the same tasks and as many outer steps for "
         "all.",
-        (by_method("accuracy (%)", METHODS, lambda r: {"each seed": r["accuracy"]}),),
+        (strip("accuracy (%)", METHODS, lambda r: {"each seed": r["accuracy"]}),),
         columns=1, size=(9, 3.2),
         claims=("learns", "above-maml", "above-frozen", "as-meta-sgd", "relu-as-masks", "above-exp"),
     ),

@@ -12,9 +12,8 @@ import numpy as np
 
 from mesascope.evidence import Arrays, Claim, above, below, ours, printed, stage
 from mesascope.reports import Figure, Line, Lines
-from mesascope.studies.common import by_method
 from mesascope.studies.sparse.few_shot import MINI_IMAGENET, QUICK, THESIS, FewShot, accuracies, meta_trained, untrained
-from mesascope.study import Study
+from mesascope.study import Study, strip
 
 if TYPE_CHECKING:
     from mesascope.studies.lab import Lab
@@ -107,8 +106,8 @@ FIGURES = (
         (
             Lines("", "", "mean |sigma|", _before_and_after(None, "sigma"), limits=WHEN),
             Lines("", "", "entries that differ (%)", _before_and_after("differ before", "differ after"), limits=WHEN),
-            by_method("accuracy (%)", COMPARED, lambda r: {"each seed": r["accuracy"]}),
-            by_method("closed (%)", COMPARED, lambda r: {"each seed": r["closed"]}),
+            strip("accuracy (%)", COMPARED, lambda r: {"each seed": r["accuracy"]}),
+            strip("closed (%)", COMPARED, lambda r: {"each seed": r["closed"]}),
         ), columns=2, size=(11, 6.2), shared_legend=True, claims=tuple(claim.id for claim in CLAIMS),
     ),
 )  # fmt: skip
