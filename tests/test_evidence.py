@@ -30,7 +30,15 @@ BELOW_ONE = below(1.0)
 
 
 def claim(reading=lambda r: r["x"], bounds=BELOW_ONE, **changes):
-    return Claim("c", "a sentence", "a number", printed("Fig. 1"), reading, bounds, **changes)
+    return Claim(
+        "c",
+        "a sentence",
+        reading,
+        bounds,
+        printed("Fig. 1"),
+        measures="a number",
+        **changes,
+    )
 
 
 def numbers(values, stderr):

@@ -18,7 +18,7 @@ from mesascope.streams import stream
 
 TRAIN = (
     "--layers", "softmax, mesa", "--width", "16", "--n-heads", "2", "--mlp", "None", "--context", "24", "--forget",
-    "True", "--training.steps", "40", "--training.batch", "8", "--training.learning-rate", "0.02",
+    "--training.steps", "40", "--training.batch", "8", "--training.learning-rate", "0.02",
     "--training.warmup-steps", "5", "--training.evaluate-every", "20",
 )  # fmt: skip
 

@@ -14,6 +14,7 @@ SOURCE = Path(mesascope.__file__).parent
 # From the ground up: each may import itself and whatever stands before it, but for those named in APART.
 ORDER = [
     "errors",
+    "validate",
     "modes",
     "files",
     "loading",
@@ -39,6 +40,7 @@ ORDER = [
     "reports",
     "lenses",
     "identification",
+    "study",
     "studies",
     "testing",
     "cli",

@@ -18,8 +18,9 @@ from mesascope.loading import from_file
 from mesascope.records import registered, to_record
 from mesascope.reports import Figure, Line, Lines
 from mesascope.runs import find_runs, open_run
-from mesascope.studies import Study, ledger_rows, load_study, new_run, resume_run, run_study
+from mesascope.studies import ledger_rows, new_run, resume_run, run_study
 from mesascope.studies.lab import by_seed
+from mesascope.study import Study, load_study
 from mesascope.training import EnsembleState
 
 

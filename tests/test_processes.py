@@ -85,20 +85,20 @@ def close(folder, other):
     torch.testing.assert_close(one.state_dict(), two.state_dict(), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("shard", ["False", "True"])
+@pytest.mark.parametrize("shard", ["--no-shard", "--shard"])
 def test_two_processes_train_as_one_does(corpus, alone, tmp_path, shard):
-    done = run(command(TOGETHER, corpus, tmp_path / "run", "--shard", shard))
+    done = run(command(TOGETHER, corpus, tmp_path / "run", shard))
     assert done.stdout.count("run directory") == 1
     close(tmp_path / "run", alone)
     assert losses(alone)[-1, 1] < 0.9 * losses(alone)[0, 1]
 
 
-@pytest.mark.parametrize("shard", ["False", "True"])
+@pytest.mark.parametrize("shard", ["--no-shard", "--shard"])
 def test_a_killed_worker_leaves_a_run_that_goes_on(corpus, long_alone, tmp_path, shard, capfd):
     """In two processes, and then in one."""
     folder = tmp_path / "run"
     started = subprocess.Popen(
-        command(TOGETHER, corpus, folder, "--shard", shard, *RARELY, steps=LONG),
+        command(TOGETHER, corpus, folder, shard, *RARELY, steps=LONG),
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ | {"OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     checkpoints = folder / "checkpoints" / "model"

@@ -22,7 +22,7 @@ from hypothesis import given, settings, strategies as st
 import mesascope
 from mesascope.data import files as data_files, image_sets
 from mesascope.errors import ArgumentError, MissingPackageError, RunDirectoryError
-from mesascope.evidence import Arrays, Claim, Estimates, below, judge_all, printed
+from mesascope.evidence import Arrays, Claim, Estimates, below, judge_all, printed, stage
 from mesascope.files import write_aside
 from mesascope.nets import (
     AttentionConfig,
@@ -44,7 +44,12 @@ from mesascope.training import Training, train
 
 CONFIG = {"study": "one-step", "preset": "quick", "settings": {"tasks": 5}, "seed": 0, "device": "cpu"}
 CLAIM = Claim(
-    "c", "a sentence with <b>", "a number", printed("Fig. 1"), lambda r: r["x"]["v"], below(1.0), quantifier="mean"
+    "c",
+    "a sentence with <b>",
+    stage("x")["v"],
+    below(1.0),
+    printed("Fig. 1"),
+    quantifier="mean",
 )
 VALUES = Arrays({"v": np.linspace(0.1, 0.5, 5)}, v="seed")
 

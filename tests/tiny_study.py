@@ -12,10 +12,10 @@ import numpy as np
 from mesascope import learners, lenses, nets, tasks
 from mesascope.cli import main
 from mesascope.errors import require_count
-from mesascope.evidence import Claim, below, ours
+from mesascope.evidence import Claim, below, ours, stage
 from mesascope.records import register
 from mesascope.reports import Figure, Line, Lines
-from mesascope.studies import Study
+from mesascope.study import Study
 from mesascope.training import Training
 
 __all__ = ["STUDY", "Settings", "contents"]
@@ -62,12 +62,12 @@ STUDY = Study(
     measure=measure,
     claims=(
         Claim(
-            "better", "each layer loses less than four", "loss", ours("an example"),
-            lambda r: r["comparison"]["mse", "trained"], below(4.0), at_least=2,
+            "better", "each layer loses less than four", stage("comparison")["mse", "trained"], below(4.0),
+            ours("an example"), at_least=2,
         ),
         Claim(
-            "small", "weights stay small", "norm of W_PV", ours("an example"), lambda r: r["weights"]["norm"],
-            below(1.0), quantifier="mean", at_least=2, premises=("better",),
+            "small", "weights stay small", stage("weights")["norm"], below(1.0), ours("an example"), quantifier="mean",
+            at_least=2, premises=("better",),
         ),
     ),
     figures=(

@@ -13,67 +13,23 @@ from mesascope.records import registered
 
 # command line (R: a finished run of tiny, F: a file, N: nothing there), part of the sentence
 REFUSED = r"""
-rum                                         | a command must be one of .* did you mean 'run'
-Run                                         | did you mean 'run'
-runs                                        | did you mean 'run'
-lsit                                        | did you mean 'list'
-ledgers                                     | did you mean 'ledger'
-reports R                                   | did you mean 'report'
---lr                                        | --lr must be a flag of mesascope, but is not
---json                                      | --json must be a flag of mesascope
--v                                          | -v must be a flag of mesascope
-run                                         | mesascope run must be given a study, but is given none
-run --lr 3                                  | --lr must be a flag of mesascope run, but is not
-run one-stepp                               | a study must be one of .* did you mean 'one-step'
-run onestep                                 | did you mean 'one-step'
-run one-step extra                          | takes no words but flags, but is given extra
-run one-step two-steps                      | but is given two-steps
-run one-step 5                              | but is given 5
-run one-step --lr 3                         | did you mean --training.learning-rate?
-run one-step --learning-rate 3              | did you mean --training.learning-rate?
-run one-step --learning_rate 3              | did you mean --training.learning-rate?
-run one-step --lr=3                         | --lr must be a flag .* did you mean --training.learning-rate?
-run one-step --training.lr 3                | did you mean --training.learning-rate?
-run one-step --sizes.lr 3                   | did you mean --sizes.learning-rate?
-run one-step --epochs 3                     | did you mean --training.steps?
-run one-step --steps 3                      | did you mean --training.steps?
-run one-step --iterations 3                 | did you mean --training.steps?
-run one-step --training.stepz 3             | did you mean --training.steps?
-run one-step --batch-size 3                 | did you mean --training.batch?
-run one-step --batch_size 3                 | did you mean --training.batch?
-run one-step --wd 0.1                       | did you mean --training.weight-decay?
-run one-step --optim adam                   | did you mean --training.optimizer?
-run one-step --grad-clip 1                  | did you mean --training.clip?
-run one-step --warmup 10                    | did you mean --training.warmup-steps?
-run one-step --eval-every 10                | did you mean --training.evaluate-every?
-run one-step --save-every 10                | did you mean --training.checkpoint-every?
-run one-step --num-seeds 3                  | did you mean --seeds?
-run one-step --random-seed 3                | did you mean --seed?
-run one-step --gpu                          | did you mean --device cuda?
-run one-step --cuda                         | did you mean --device cuda?
-run one-step --cpu                          | did you mean --device cpu?
-run one-step --mps                          | did you mean --device mps?
-run one-step --output x                     | did you mean --out?
-run one-step --output-dir x                 | did you mean --out?
-run one-step -o x                           | did you mean --out?
-run one-step --folder x                     | did you mean --out?
-run one-step --continue R                   | did you mean --resume?
-run one-step --restart R                    | did you mean --resume?
-run one-step --resum R                      | did you mean --resume?
-run one-step --paper                        | did you mean --preset paper?
-run one-step --quick                        | did you mean --preset quick?
-run one-step --config paper                 | did you mean --preset?
-run one-step --taks 3                       | did you mean --tasks?
-run one-step --n-tasks 3                    | did you mean --tasks?
-run one-step --training 3                   | --training must be a flag
-run one-step --tasks                        | --tasks must have a value
-run one-step --tasks many                   | --tasks must be a whole number, but is 'many': pass one, such as 5
-run one-step --tasks 1.5                    | --tasks must be a whole number, but is '1.5': pass one, such as 5
-run one-step --tasks=                       | --tasks must be a whole number, but is '': pass one, such as 5
+rum                                         | unrecognized options: rum; available subcommands: run, identify
+--lr                                        | unrecognized options: --lr
+run                                         | expected one of .*one-step
+run --lr 3                                  | unrecognized options: --lr
+run one-stepp                               | unrecognized options: one-stepp; available subcommands: one-step
+run one-step extra                          | unrecognized options: extra
+run one-step --learning-rate 3              | perhaps you meant --training.learning-rate FLOAT
+run one-step --training.stepz 3             | perhaps you meant --training.steps INT
+run one-step --resum R                      | perhaps you meant --resume
+run one-step --taks 3                       | perhaps you meant --tasks INT
+run one-step --training 3                   | unrecognized options: --training
+run one-step --tasks                        | missing value for argument '--tasks'
+run one-step --tasks many                   | error parsing --tasks: invalid literal
+run one-step --tasks 1.5                    | error parsing --tasks: invalid literal
 run one-step --tasks 1                      | --tasks must be at least 2, but is 1
 run one-step --tasks -5                     | --tasks must be at least 2, but is -5
 run one-step --seeds 0                      | --seeds must be at least 1, but is 0
-run one-step --seeds 1e3                    | --seeds must be a whole number, but is '1e3': pass one, such as 5
 run one-step --seed -1                      | --seed must be at least 0, but is -1
 run one-step --seed 99999999999999999999999 | --seed must be at most
 run one-step --x-scale 0                    | --x-scale must be greater than 0
@@ -84,31 +40,29 @@ run one-step --training.steps 0             | --training.steps must be at least 
 run one-step --training.batch 0             | --training.batch must be at least 1
 run one-step --training.learning-rate nan   | --training.learning-rate must be finite
 run one-step --training.learning-rate 0     | --training.learning-rate must be greater than 0
-run one-step --training.schedule step       | --training.schedule must be one of 'constant', 'cosine', 'linear'
-run one-step --training.optimizer adma      | did you mean 'adam'?
+run one-step --training.schedule step       | invalid choice 'step' for argument '--training.schedule': expected one of
+run one-step --training.optimizer adma      | invalid choice 'adma' .* expected one of .*'adam'
 run one-step --training.momentum 0.9        | --training.momentum must be 0 for adam
 run one-step --training.betas 0.9 1.5       | --training.betas must be below 1
-run one-step --training.lr abc              | did you mean --training.learning-rate
-run one-step --training.learning-rate abc   | --training.learning-rate must be a number, but is 'abc': pass one
-run one-step --training.betas 0.9           | --training.betas must have 2 values, but has 1
-run one-step --training.betas 0.9 0.9 3     | takes no words but flags, but is given 3
-run one-step --tasks 5 6                    | takes no words but flags, but is given 6
-run one-step --training.optimizer rmsprop   | but is 'rmsprop'\.$
-run one-step --zzz 3                        | but is not: see mesascope run one-step --help\.$
-run one-step --training.betas a b           | --training.betas must be a number, but is 'a': pass one, such as 5
+run one-step --training.learning-rate abc   | error parsing --training.learning-rate: could not convert
+run one-step --training.betas 0.9           | missing value for argument '--training.betas'
+run one-step --training.betas 0.9 0.9 3     | unrecognized options: 3
+run one-step --tasks 5 6                    | unrecognized options: 6
+run one-step --training.optimizer rmsprop   | invalid choice 'rmsprop'
+run one-step --training.betas a b           | error parsing --training.betas: could not convert
 run one-step --training.warmup-steps 999999 | --training.warmup-steps must be at most 1500
 run one-step --training.decay-from 2        | --training.decay-from must be at most 1
 run one-step --training.final-rate -1       | --training.final-rate must be at least 0
 run one-step --training.clip 0              | --training.clip must be greater than 0
-run one-step --training.clip none           | --training.clip must be a number or None, but is 'none'
+run one-step --training.clip none           | --training.clip
 run one-step --training.average -1          | --training.average must be at least 0
 run one-step --training.eps 0               | --training.eps must be greater than 0
 run one-step --training.weight-decay -1     | --training.weight-decay must be at least 0
 run one-step --training.evaluate-every 0    | --training.evaluate-every must be at least 1
 run one-step --training.checkpoint-every 0  | --training.checkpoint-every must be at least 1
-run one-step --preset qick                  | --preset must be one of .* did you mean 'quick'?
-run one-step --preset                       | --preset must have a value
-run one-step --preset ''                    | --preset must be one of
+run one-step --preset qick                  | invalid choice 'qick' for argument '--preset': expected one of
+run one-step --preset                       | missing value for argument '--preset'
+run one-step --preset ''                    | invalid choice
 run one-step --preset paper --tasks 1       | --tasks must be at least 2
 run one-step --device abacus                | --device must be one that torch finds
 run one-step --device cuda:99               | --device must be one that torch finds
@@ -130,24 +84,19 @@ run tiny --resume R --tasks 50              | --resume must stand alone
 run tiny --resume R --preset paper          | --resume must stand alone
 run tiny --resume R --out N                 | --resume must stand alone
 run tiny --resume R --device cpu            | --resume must stand alone
-list --all                                  | --all must be a flag of mesascope list
-list list                                   | but is given list
-list one-step                               | but is given one-step
-report                                      | takes one folder, but is given none
+list --all                                  | unrecognized options: --all
+list list                                   | unrecognized options: list
+report                                      | missing from mesascope report: PATH
 report N                                    | a run directory must exist
 report F                                    | a run directory must be a folder, but F is a file
 report .                                    | config.json must exist in a run directory
-report R R                                  | takes one folder, but is given
-report R --open                             | --open must be a flag of mesascope report
-report R --format json                      | --format must be a flag of mesascope report
+report R R                                  | unrecognized options:
+report R --format json                      | unrecognized options: --format
 ledger N                                    | a folder of runs must exist
 ledger F                                    | a folder of runs must be a folder
-ledger --json                               | did you mean --format json?
-ledger --markdown                           | did you mean --format markdown?
-ledger --format                             | --format must have a value
-ledger --format xml                         | --format must be one of 'json', 'markdown', 'table', but is 'xml'
-ledger --output-format json                 | did you mean --format?
-ledger --lr 3                               | --lr must be a flag of mesascope ledger
+ledger --format                             | missing value for argument '--format'
+ledger --format xml                         | invalid choice 'xml' for argument '--format': expected one of
+ledger --lr 3                               | unrecognized options: --lr
 """
 LINES = dict(map(str.strip, line.split(" | ", 1)) for line in REFUSED.strip().splitlines())
 
