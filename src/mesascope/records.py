@@ -56,7 +56,7 @@ _LISTS: dict[Any, Callable[..., Any]] = {tuple: tuple, list: list, Sequence: lis
 
 
 class Registered(NamedTuple):
-    """What `register` keeps: the class or builder, and what else was said of it."""
+    """Entry of the registry: a class or builder, and facts about it."""
 
     target: Any
     facts: Mapping[str, Any]
@@ -110,7 +110,7 @@ def registered(kind: str) -> dict[str, Any]:
 
 
 def facts(kind: str, name: str) -> Mapping[str, Any]:
-    """What was said of one entry when it was registered."""
+    """Facts about one entry, as given to `register`."""
     entries = _entries(kind)
     require_choice(kind, name, entries)
     return entries[name].facts

@@ -106,7 +106,7 @@ def _os_sentence(error: OSError) -> str:
 
 
 def _advice(error: BaseException, joint: str) -> str:
-    """How to go on with the run that was stopped, if there is one."""
+    """Advice to continue the interrupted run, or "" if there is none."""
     return "".join(f"{joint}continue by {note}" for note in getattr(error, "__notes__", []))
 
 

@@ -27,7 +27,7 @@ FAMILY = "linear-regression(n_context=10, d_in=10)"
 
 @dataclass(frozen=True)
 class Identify:
-    """Tell which learning algorithm a learner runs, as far as its predictions tell.
+    """Name the learning algorithm that a learner runs, from its predictions.
 
     LEARNER is a network of a run's folder, RUN, RUN:TRAINING or RUN:TRAINING:SEED, or an object of Python, FILE.py:NAME
     or MODULE:NAME.
@@ -37,41 +37,42 @@ class Identify:
     """RUN, RUN:TRAINING, RUN:TRAINING:SEED, FILE.py:NAME or MODULE:NAME; leave it out with --sklearn, --openai or
     --local."""
     sklearn: str | None = None
-    """A regressor of scikit-learn in place of LEARNER, such as "Ridge(alpha=1.0)"."""
+    """Regressor of scikit-learn to identify in place of LEARNER, such as "Ridge(alpha=1.0)"."""
     openai: str | None = None
-    """A language model in place of LEARNER: its name at a server of OpenAI's protocol, with fields of requests if there
-    are any, such as "NAME(reasoning_effort='low', seed=3, max_tokens=2000)". OPENAI_API_KEY is its key."""
+    """Language model to identify in place of LEARNER: its name at a server that speaks OpenAI's protocol, with request
+    fields if any, such as "NAME(reasoning_effort='low', seed=3, max_tokens=2000)". OPENAI_API_KEY is its key."""
     local: str | None = None
-    """A language model in this process in place of LEARNER: a folder of transformers or a file of GGUF, with settings
-    if there are any, such as "FOLDER(dtype='bfloat16', max_tokens=24)"."""
+    """Language model to run in this process in place of LEARNER: a folder of transformers or a GGUF file, with settings
+    if any, such as "FOLDER(dtype='bfloat16', max_tokens=24)"."""
     base_url: str | None = None
-    """Of that server, such as http://localhost:8000/v1; OpenAI's own if not given."""
+    """URL of the server for --openai, such as http://localhost:8000/v1; OpenAI's own if not given."""
     format: str = "words-to-numbers"
-    """Of prompts to that model: words-to-numbers, letters, compact or digits."""
+    """Format of prompts: words-to-numbers, letters, compact or digits."""
     answers: Path = Path("runs/answers.jsonl")
-    """File that its answers are kept in; what is in it is not asked again."""
+    """File that stores the answers of a language model; prompts in it are not sent again."""
     estimate: Annotated[float | None, tyro.conf.arg(metavar="PRICE")] = None
-    """Ask nothing, but tell how many tokens the budget would take, and what they cost at this price of a million."""
+    """Print how many tokens the budget takes, and their cost at this price per million, without asking the model."""
     checkpoints: bool = False
-    """Ask at each checkpoint that the run kept: train with --training.keep 0 100 1000, say."""
+    """Identify each checkpoint that the run kept (train with --training.keep 0 100 1000, for example)."""
     layers: bool = False
-    """Ask after each layer of the network."""
+    """Identify what the network predicts after each layer."""
     family: str | None = None
-    """Tasks, such as "linear-regression(n_context=20, d_in=5)"; those of a run's training, or 10 pairs of 10 inputs."""
+    """Tasks, such as "linear-regression(n_context=20, d_in=5)"; those of the training of a run, or else 10 pairs
+    of 10 inputs."""
     candidates: str | None = None
-    """Names with commas between them, such as "gradient-descent, lasso"; the whole catalogue if not given."""
+    """Names of candidates, separated by commas, such as "gradient-descent, lasso"; the whole catalogue if not given."""
     budget: int | None = None
-    """The most predictions to ask for; 100 tasks for each condition and part if not given."""
+    """Largest number of predictions to ask for; 100 tasks per condition and part if not given."""
     tolerance: float = 0.01
-    """The largest squared difference of an approximation, over the variance of predictions."""
+    """Largest squared difference of an approximation, relative to the variance of predictions."""
     level: float = 0.01
-    """The largest probability that the learner's own algorithm is ruled out, and that any other is named."""
+    """Error rate, both for ruling out the true algorithm and for naming a false one."""
     seed: int = 0
-    """The seed of all tasks."""
+    """Seed of all tasks."""
     device: str | None = None
-    """Device that the learner computes on, such as cuda; that of its weights if not given."""
+    """Device to compute on, such as cuda; that of the weights if not given."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
-    """Folder of the answer; runs/identify-<time> if not given."""
+    """Folder to write; runs/identify-<time> if not given."""
 
     def __call__(self) -> None:
         from mesascope.identification import along, by_layer, identify
@@ -105,7 +106,7 @@ class Identify:
         print(f"run directory: {run.path}\nreport: {(run.path / 'report.html').resolve()}")
 
     def _learner(self) -> tuple[str, Any, Any]:
-        """Its name, itself and, of a run, its family."""
+        """Name, learner and, for a network of a run, its family."""
         flags = {"--sklearn": self.sklearn, "--openai": self.openai, "--local": self.local}
         others = [flag for flag, value in {"--layers": self.layers, **flags}.items() if value]
         if self.checkpoints and others:
@@ -190,9 +191,9 @@ def _folder() -> Path:
 
 
 def _found(words: str, checkpoints: bool = False) -> tuple[str, Any, Any]:
-    """The name, the learner and, of a run, its family; with ``checkpoints`` learners by step.
+    """Name, learner and, for a network of a run, its family; with ``checkpoints``, learners by step.
 
-    Paths and names of modules may hold colons themselves, so that words are split at their last ones.
+    Paths and module names may contain colons, so words are split at the last ones.
     """
     for colons in range(3):
         place, *names = words.rsplit(":", colons)
@@ -213,7 +214,7 @@ def _found(words: str, checkpoints: bool = False) -> tuple[str, Any, Any]:
 
 
 def _module(place: str) -> ModuleType:
-    """A module by its name or by the path of its file."""
+    """Import a module by its name or by the path of its file."""
     if place.endswith(".py"):
         return module_of(Path(place))
     if not all(map(str.isidentifier, place.split("."))):
@@ -240,7 +241,7 @@ def _checkpoints(place: str, training: str = "", seed: str = "") -> tuple[str, d
 
 
 def _training(place: str, training: str, seed: str) -> tuple[Any, str, int]:
-    """A run, the name of one of its trainings, and a seed."""
+    """Run, name of one of its trainings, and seed."""
     from mesascope.runs import open_run
 
     run = open_run(place)
@@ -280,7 +281,7 @@ def _regressor(words: str) -> tuple[str, Any, None]:
 
 
 def _call(flag: str, words: str) -> tuple[str, dict[str, Any]]:
-    """A name and plain values from ``name(key=value, ...)``; nothing of it is run.
+    """Parse ``name(key=value, ...)`` into a name and plain values, without running it.
 
     >>> _call("--family", "linear-regression(n_context=20, noise=0.1)")
     ('linear-regression', {'n_context': 20, 'noise': 0.1})

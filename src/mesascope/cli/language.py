@@ -53,7 +53,7 @@ class Prepare:
     """Text between documents of a plain text file, which is one document if not given; \\n, \\t and the like are read
     as in Python."""
     broken: Literal["skip", "refuse"] = "skip"
-    """What to do with lines that are no UTF-8, JSON or text."""
+    """Treatment of lines that are not valid UTF-8, JSON or text."""
 
     def __call__(self) -> None:
         from mesascope.language import prepare
@@ -87,11 +87,11 @@ class Train:
     preset: Literal["quick", "paper"] = "quick"
     """Settings to start from: quick takes minutes on two cores, paper follows the thesis' numbers."""
     seed: int = 0
-    """Of the initial weights and of the order of the text."""
+    """Seed of the initial weights and of the order of the text."""
     out: Path | None = None
     """Folder of the run; runs/language-<time> if not given."""
     device: str = "auto"
-    """Where to compute: cpu, cuda or cuda:1, ...; auto takes a GPU if there is one."""
+    """Device to compute on: cpu, cuda, cuda:1, ...; auto chooses a GPU if there is one."""
     resume: Path | None = None
     """Folder of a run to continue; stands alone, as everything else is read from its config.json."""
 
@@ -135,7 +135,7 @@ class Train:
 
 @dataclass(frozen=True)
 class _OnCorpus:
-    """What commands take that read a corpus with a model."""
+    """Flags of commands that read a corpus with a model."""
 
     model: tyro.conf.Positional[str]
     """Run of a training, or folder of a model."""
@@ -144,7 +144,7 @@ class _OnCorpus:
     split: Literal["train", "validation"] = "validation"
     """Part of its documents."""
     device: str = "auto"
-    """Where to compute: cpu, cuda or cuda:1, ...; auto takes a GPU if there is one."""
+    """Device to compute on: cpu, cuda, cuda:1, ...; auto chooses a GPU if there is one."""
 
 
 @dataclass(frozen=True)
@@ -177,13 +177,13 @@ class Sample:
     tokens: int | None = None
     """The most tokens to draw; 200 if not given, or fewer where the model's learned positions end."""
     temperature: float = 1.0
-    """Of what is drawn; 0 takes the likeliest token each time."""
+    """Sampling temperature; 0 always takes the likeliest token."""
     top_p: float = 1.0
     """Draw from the likeliest tokens that make up this probability."""
     seed: int = 0
-    """Of what is drawn."""
+    """Seed of the sampling."""
     device: str = "auto"
-    """Where to compute: cpu, cuda or cuda:1, ...; auto takes a GPU if there is one."""
+    """Device to compute on: cpu, cuda, cuda:1, ...; auto chooses a GPU if there is one."""
 
     def __call__(self) -> None:
         from mesascope.language import continued, load_language_model
@@ -210,7 +210,7 @@ class Inspect(_OnCorpus):
     out: Path | None = None
     """Folder of the figures; inspection in that of the model if not given."""
     seed: int = 0
-    """Of the random tokens that heads copy and complete."""
+    """Seed of the random tokens that heads copy and complete."""
 
     def __call__(self) -> None:
         from mesascope.cli.inspection import draw_inspection

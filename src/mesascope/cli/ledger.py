@@ -19,12 +19,12 @@ __all__ = ["Ledger"]
 
 @dataclass(frozen=True)
 class Ledger:
-    """Every claim of every study, judged from the arrays of each run."""
+    """Judge every claim of every study from the arrays of each run, and print the ledger."""
 
     directories: tyro.conf.Positional[tuple[Path, ...]] = ()
     """Folders of runs, or folders of such folders; ./runs if none is given."""
     format: Literal["table", "markdown", "json"] = "table"
-    """How to print it."""
+    """Output format."""
 
     def __call__(self) -> None:
         from mesascope.reports import console, ledger_markdown, print_ledger
@@ -51,7 +51,7 @@ class Ledger:
 
 
 def _why(run: Run) -> str:
-    """A sentence about a run that has no row."""
+    """Reason why a run has no row."""
     kind = run.config["kind"]
     if kind not in ("study", "identification"):
         return f"{run.path} must be of a study or of identify, but is a {kind}: see its folder."

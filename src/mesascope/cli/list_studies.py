@@ -12,7 +12,7 @@ __all__ = ["ListStudies"]
 
 @dataclass(frozen=True)
 class ListStudies:
-    """The studies, and what they ask."""
+    """List the studies and their questions."""
 
     def __call__(self) -> None:
         for study in registered("study").values():

@@ -14,7 +14,7 @@ __all__ = ["Report"]
 
 @dataclass(frozen=True)
 class Report:
-    """Write report.html of a run again, its claims judged and its figures drawn anew from its arrays."""
+    """Judge the claims, draw the figures and write the report of a run again, from its arrays."""
 
     directory: tyro.conf.Positional[Path]
     """Folder of the run."""

@@ -30,23 +30,23 @@ _SILENT = 3.0
 class RunStudy:
     """Train, measure, judge and report.
 
-    Its settings are those of the preset; the flags below change them one by one.
+    The preset sets all settings; the flags below change them one by one.
     """
 
     study: tyro.conf.Suppress[str]
     settings: Annotated[Any, tyro.conf.arg(name="")]
     preset: str = "quick"
-    """Settings to start from: quick takes a minute or two, paper follows the paper's numbers."""
+    """Settings to start from: quick takes a minute or two, paper follows the settings of the paper."""
     seed: int = 0
-    """The first seed; every random draw follows from it."""
+    """First seed; every random draw follows from it."""
     out: Path | None = None
     """Folder of the run; runs/<study>-<preset>-<time> if not given."""
     device: str = "auto"
-    """Where to compute: cpu, cuda or cuda:1, ...; auto takes a GPU if there is one."""
+    """Device to compute on: cpu, cuda, cuda:1, ...; auto chooses a GPU if there is one."""
     reuse: Path | None = None
-    """Folder of a run whose finished trainings are taken over where this one would train the same again."""
+    """Folder of a run whose finished trainings are reused where this run would repeat them."""
     resume: Path | None = None
-    """Folder of a run to continue; stands alone, as everything else is read from its config.json."""
+    """Folder of a run to continue; no other flag may be given, as all settings are read from its config.json."""
 
     def __call__(self) -> None:
         study, settings = registered("study")[self.study], self.settings
@@ -69,7 +69,7 @@ class RunStudy:
         print(f"report: {(run.path / 'report.html').resolve()}\nfigures: {(run.path / 'figures').resolve()}")
 
     def _begun(self, study: Any, settings: Any) -> tuple[Any, Any]:
-        """The run, new or resumed, and its settings."""
+        """New or resumed run, and its settings."""
         from mesascope.studies import new_run, resume_run
         from mesascope.training import keep_freed_memory
 
@@ -93,7 +93,7 @@ class RunStudy:
 class Run:
     """Run a study: train, measure, judge its claims and write a report.
 
-    mesascope run STUDY --resume DIR continues a run that was interrupted, with the same result. A study of your own is
+    mesascope run STUDY --resume DIR continues an interrupted run, with the same result. A study of your own is
     FILE.py:NAME.
     """
 
@@ -104,7 +104,7 @@ class Run:
 
 
 def run_command(arguments: Sequence[str]) -> Any:
-    """The type of the command: one subcommand a study, whose flags default to the preset that is asked for."""
+    """Type of the command, with one subcommand per study, whose flags default to the chosen preset."""
     preset = asked_preset(arguments)
     kinds = []
     for name, study in registered("study").items():
@@ -128,7 +128,7 @@ def run_command(arguments: Sequence[str]) -> Any:
 
 
 def with_own_study(arguments: Sequence[str]) -> list[str]:
-    """The arguments, with a study of ``path.py:STUDY`` registered, and its name in that place."""
+    """Register the study of ``path.py:STUDY``, and return the arguments with its name in that place."""
     if arguments[:1] != ["run"] or not re.search(r"\.py(:\w*)?$", "".join(arguments[1:2])):
         return list(arguments)
     from mesascope.study import load_study
@@ -150,7 +150,7 @@ class _Preset:
 
 
 def asked_preset(arguments: Sequence[str]) -> str:
-    """The preset, which decides the defaults of the other flags; a wrong one is refused when those are parsed."""
+    """Preset among the arguments, which decides the defaults of other flags; a wrong one is refused later."""
     try:
         found, _ = tyro.cli(
             _Preset, args=list(arguments), return_unknown_args=True, add_help=False, console_outputs=False

@@ -21,7 +21,7 @@ Quantifier = Literal["every", "mean", "median", "share", "bootstrap", "exact"]
 
 @dataclass(frozen=True)
 class Source:
-    """Where a sentence stands: ``printed`` in a paper, ``derived`` from it, or ``ours``."""
+    """Origin of a sentence: ``printed`` in a paper, ``derived`` from it, or ``ours``."""
 
     kind: Literal["printed", "derived", "ours"]
     where: str
@@ -47,7 +47,7 @@ def ours(where: str) -> Source:
 
 @dataclass(frozen=True)
 class Reported:
-    """What somebody else reports: ``printed``, or ``authors' code, n runs``; one number, or one a case or run.
+    """Value that a paper prints, or that the authors' code gives; one number, or one per case or run.
 
     >>> print(Reported(0.716, "authors' code, 1 run"), Reported((0.179, 0.099)), sep="; ")
     0.716 (authors' code, 1 run); 0.179, 0.099 (printed)
@@ -85,7 +85,7 @@ class Bound:
         return f"in [{self.low:g}, {self.high:g}]"
 
     def side(self, low: float, high: float) -> Literal["inside", "outside", "across"]:
-        """Where an interval lies."""
+        """Position of an interval relative to the bound."""
         if self.low < low and high < self.high:
             return "inside"
         return "outside" if high <= self.low or low >= self.high else "across"
@@ -154,7 +154,8 @@ class Claim:
         require_callable("reading", self.reading)
         require_instance("source", self.source, Source, "pass ours(text), printed(text) or derived(text)")
         require_instance("bounds", self.bounds, Bound | Mapping, "pass below(number), say")
-        require_instance("premises", self.premises, tuple | None, "pass ids in parentheses, such as ('converged',)")
+        if self.premises is not None:
+            require_instance("premises", self.premises, tuple, "pass ids in parentheses, such as ('converged',)")
         if not self.measures:
             if not isinstance(self.reading, Reading):
                 raise ArgumentError(f"claim {self.id} must say what its function reads: set measures.")

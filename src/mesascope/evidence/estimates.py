@@ -1,4 +1,4 @@
-"""What a run measured: means over shared tasks with their joint errors, and plain arrays with named axes."""
+"""Measurements of a run: means over shared tasks with their joint errors, and plain arrays with named axes."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Arrays(Tabular, Mapping[str, np.ndarray]):
         return Table(rows)
 
     def to_arrays(self) -> dict[str, np.ndarray]:
-        """What an .npz holds of it."""
+        """Arrays to store in an .npz file."""
         return {"@axes": np.array(json.dumps({name: " ".join(axes) for name, axes in self.axes.items()})), **self}
 
     @classmethod
@@ -183,7 +183,7 @@ class Estimates(Tabular):
         return Table(rows)
 
     def to_arrays(self) -> dict[str, np.ndarray]:
-        """What an .npz holds of it."""
+        """Arrays to store in an .npz file."""
         named = {f"case {name}": values for name, values in self.cases.items()}
         own = {"names": np.array([" ".join(name) for name in self.names]), "n": np.array(self.n)}
         return own | {"mean": self.mean, "covariance": self.covariance} | named

@@ -25,7 +25,7 @@ class Numbers(np.ndarray):
     __str__ = __repr__
 
     def __array_wrap__(self, array: np.ndarray, context: Any = None, return_scalar: bool = False) -> Any:
-        """What arithmetic gives: these again, but for a single number and for what is none, such as a comparison."""
+        """Keep results of arithmetic in this class, except single numbers and comparisons."""
         if array.ndim == 0:
             return array[()]
         return array.view(type(self) if array.dtype == object else np.ndarray)

@@ -1,7 +1,7 @@
-"""Which learning algorithm a learner runs, as far as its predictions tell.
+"""Identification of the learning algorithm that a learner runs, from its predictions.
 
-`identify` puts tasks to a learner and to a catalogue of algorithms, whose free parameters it fits, and says which of
-them cannot be told apart from the learner.
+`identify` gives the same tasks to a learner and to a catalogue of algorithms, fits the free parameters of the
+algorithms, and names those that equal the learner.
 """
 
 import lazy_loader

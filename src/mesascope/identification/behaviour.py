@@ -1,4 +1,4 @@
-"""What a learner does, told without any candidate: smoother weights, spectral filter, invariances, controls."""
+"""Behaviour of a learner, measured without candidates: smoother weights, spectral filter, invariances, controls."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Bin:
 
 @dataclass(frozen=True)
 class Behaviour:
-    """What a learner does on a family's tasks; None, or no entry, is what it did not answer.
+    """Behaviour of a learner on a family's tasks; None, or no entry, where it gave no answer.
 
     Args:
         invariances: how far predictions are from where each change would take those of a learner that respects it.
@@ -131,7 +131,7 @@ def _copies(learner: Learner, tasks: Episode) -> Measurement | None:
 
 
 def superposition(learner: Learner, tasks: Episode) -> Measurement | None:
-    """How far f(y + y') is from f(y) + f(y'), with another task's labels y': squared, over the size of predictions."""
+    """Squared difference of f(y + y') and f(y) + f(y'), relative to predictions; y' are the labels of another task."""
     x, y = tasks.context
     other = y.roll(1, 0)
     parts = {"one": y, "other": other, "both": y + other}
@@ -200,7 +200,7 @@ def _explained(left: Tensor, whole: Tensor) -> Measurement:
 
 
 def invariances(learner: Learner, tasks: Episode, generator: torch.Generator) -> dict[str, Measurement]:
-    """How far predictions are from where each change would take those of a learner that respects it.
+    """Squared difference of predictions from those of a learner that respects each change of the task.
 
     Squared differences over the size of labels and predictions; changes that the learner does not answer are missing.
     """
@@ -226,7 +226,7 @@ def _permuted(tasks: Episode, generator: torch.Generator) -> tuple[Episode, Call
 
 
 def _labels(change: Callable[[Tensor], Tensor]) -> Change:
-    """Of labels, by what predictions change too."""
+    """Change of labels that changes predictions alike."""
 
     def made(tasks: Episode, generator: torch.Generator) -> tuple[Episode, Callable[[Tensor], Tensor]]:
         return tasks._replace(context=Context(tasks.context.x, change(tasks.context.y))), change
@@ -235,7 +235,7 @@ def _labels(change: Callable[[Tensor], Tensor]) -> Change:
 
 
 def _inputs(change: Callable[[Tensor], Tensor]) -> Change:
-    """Of all inputs alike, which predictions are not to show."""
+    """Change of all inputs that leaves predictions alike."""
 
     def made(tasks: Episode, generator: torch.Generator) -> tuple[Episode, Callable[[Tensor], Tensor]]:
         changed = tasks._replace(context=Context(change(tasks.context.x), tasks.context.y), xq=change(tasks.xq))

@@ -1,4 +1,4 @@
-"""How near the nearest candidates are to a learner's derivatives, and to one another."""
+"""Distance of the nearest candidates from a learner's derivatives, and from one another."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Noise = Mapping[str, Float[Tensor, " tasks"]]
 
 @dataclass(frozen=True)
 class Likeness:
-    """How near a candidate is to a learner beyond predictions, on the family's own tasks.
+    """Likeness of a candidate to a learner beyond predictions, on the family's own tasks.
 
     Args:
         sensitivity_cosine: E cos of dy/dx_q of both; None where either has none.

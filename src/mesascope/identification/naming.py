@@ -1,4 +1,4 @@
-"""Which learning algorithm a learner runs: the one call."""
+"""`identify`: the call that names the learning algorithm of a learner."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ class TrainingCheckpoints:
                 write_aside(aside / name, read_bytes(other.folder / str(step) / name))
 
     def _is_of(self, manifest: Mapping[str, Any]) -> bool:
-        """Whether a checkpoint is of this training; records of earlier versions may lack fields that came since."""
+        """True if a checkpoint is of this training; records of earlier versions may lack newer fields."""
         key, config = record_hash(self.config), manifest.get("config")
         whole = manifest.get("key") == record_hash(config)
         return whole and (manifest["key"] == key or record_hash(updated(config)) == key)
@@ -178,7 +178,7 @@ def kept_steps(checkpoints: Path, training: str) -> list[int]:
 
 
 def lost(checkpoints: Path, trainings: Iterable[str]) -> list[str]:
-    """Those of the trainings whose networks cannot be read, as their checkpoints are missing or damaged."""
+    """Names of the trainings whose checkpoints are missing or damaged."""
     found = []
     for training in trainings:
         try:

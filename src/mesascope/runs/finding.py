@@ -67,7 +67,7 @@ def find_runs(folders: str | Path | Sequence[str | Path]) -> tuple[list[Run], li
 
 
 def _is_marked(path: Path) -> bool:
-    """Whether a folder holds what a run does."""
+    """True if a folder contains the files of a run."""
     return any(os.path.lexists(path / name) for name in _MARKS)
 
 

@@ -1,4 +1,4 @@
-"""Where and with what a run is made: device, machine, packages and commit. Imports torch only when it is called."""
+"""Provenance of a run: device, machine, packages and commit. Torch is imported only when it is needed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["available_device", "installed", "made_with", "tell_device", "tell_of
 
 
 def made_with(device: str, command: str) -> dict[str, Any]:
-    """What config.json keeps of how a run that begins now is made."""
+    """Provenance of a run that begins now, for config.json."""
     return {
         "device": device,
         "command": command.encode("utf-8", "replace").decode(),
@@ -41,13 +41,13 @@ def tell_of_other_packages(path: str | Path, config: Mapping[str, Any]) -> None:
 
 
 def tell_device(asked: str, taken: str) -> None:
-    """Say which device ``auto`` takes, once nothing else is wrong with the call."""
+    """Print the device that ``auto`` chooses, once nothing else is wrong with the call."""
     if asked == "auto":
         print(f"mesascope: --device auto takes {taken} ({_machine(taken)}).", file=sys.stderr)
 
 
 def available_device(name: str) -> str:
-    """The device of this name, which must be there; ``auto`` is a GPU if there is one.
+    """Name of an available device; ``auto`` chooses a GPU if there is one.
 
     >>> available_device("cpu")
     'cpu'

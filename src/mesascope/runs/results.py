@@ -80,13 +80,13 @@ class Results(Mapping[str, Stage]):
         self._read.pop(name, None)
 
     def is_current(self, name: str) -> bool:
-        """Whether the stage is there, and was computed from these settings by this code."""
+        """True if the stage is stored, and was computed from these settings by this code."""
         entry = self._index().get(name, {})
         made = (entry.get("settings"), entry.get("code")) == (self.settings, self._code())
         return made and os.path.exists(self.folder / f"{name}.npz")
 
     def is_complete(self) -> bool:
-        """Whether there are stages, and each is where it was kept."""
+        """True if there are stages and none of their files is missing."""
         names = list(self)
         return bool(names) and all(os.path.exists(self.folder / f"{name}.npz") for name in names)
 

@@ -117,12 +117,12 @@ class Run:
 
     @property
     def is_finished(self) -> bool:
-        """Whether all was trained, measured and judged."""
+        """True if everything was trained, measured and judged."""
         return any(os.path.exists(self.path / name) for name in ("claims.json", "finished.json"))
 
     @property
     def is_complete(self) -> bool:
-        """Whether it is finished, and has the stages that it finished with."""
+        """True if the run is finished and none of its stages is missing."""
         left = self._left.get("results/index.json")
         return (
             self.is_finished
@@ -191,7 +191,7 @@ class Run:
 
     @property
     def afresh(self) -> str:
-        """How to make it anew, in a folder of its own, as a remedy says it."""
+        """Remedy: the command that makes the run again in another folder."""
         try:
             words = shlex.split(self.config.get("command", ""))
         except ValueError:  # a command that somebody else wrote there
@@ -226,7 +226,7 @@ class Run:
         write_json(self.path / "identification.json", record)
 
     def curves(self, training: str) -> Arrays:
-        """What was logged of a training: ``step``, and each number by seed and step."""
+        """Logged numbers of a training: ``step``, and each quantity by seed and step."""
         rows = self.metrics()
         require_choice("training", training, {row["training"] for row in rows})
         rows = [row for row in rows if row["training"] == training]

@@ -1,4 +1,4 @@
-"""What the files of a run must hold, and what to do about one that does not."""
+"""Schemas of the files of a run, with a remedy for each."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Manifest(TypedDict):
 
 
 class MetricsRow(TypedDict):
-    """What each line of metrics.jsonl begins with; numbers, or null, follow."""
+    """First fields of each line of metrics.jsonl; numbers, or null, follow."""
 
     training: str
     step: Count
@@ -126,7 +126,7 @@ FILES = {
 
 
 def problem(value: Any, holds: Any) -> str | None:
-    """What is wrong with JSON that must be of the type ``holds``, None if nothing is.
+    """Problem of a JSON value that must be of the type ``holds``; None if there is none.
 
     >>> problem({"training": "a", "seed": 0}, MetricsRow)
     'Object missing required field step'

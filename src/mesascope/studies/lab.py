@@ -1,4 +1,4 @@
-"""The bench a study works at: trainings and measurements that survive a kill."""
+"""Trainings and measurements of a study, which survive a kill."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ __all__ = ["Lab"]
 
 
 class Lab:
-    """What a study uses of a run: its seeds, its device, `train`, `stage` and `draw`.
+    """Seeds, device, trainings, stages and draws of a run, as a study uses them.
 
     Whatever was finished before an interruption is loaded, and what was not goes on from its last checkpoint, so that
     a study is written as if it ran in one go.
@@ -191,7 +191,7 @@ class Lab:
         go: Callable[..., Ensemble],
         finished: Finished | None = None,
     ) -> Ensemble:
-        """What ``go(log, checkpoints, bar)`` trains, from its last checkpoint on, with what ``watches`` say logged.
+        """Run ``go(log, checkpoints, bar)`` from its last checkpoint, logging the numbers of ``watches``.
 
         Args:
             finished: see `take_over`.

@@ -1,4 +1,4 @@
-"""The ledger: what today's claims say of every run's arrays."""
+"""The ledger: every claim judged on the arrays of every run."""
 
 from __future__ import annotations
 

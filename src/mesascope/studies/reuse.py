@@ -61,7 +61,7 @@ def take_over(run: Run, name: str, checkpoints: TrainingCheckpoints, finished: F
 def logged_rows(
     name: str, step: int, seeds: Sequence[int], watches: Sequence[Watch], networks: Sequence[Any]
 ) -> list[dict[str, Any]]:
-    """What is logged of a training at a step, a row a network. What one that diverged gives is no number: null."""
+    """Rows of metrics at a step, one per network; null for one that diverged."""
     found = [look(network) for look, network in zip(watches, networks, strict=False)]
     return [
         {"training": name, "step": step, "seed": seed}
@@ -116,6 +116,6 @@ def _logged_there(
 
 
 def _close(row: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two rows hold the same numbers, but for rounding."""
+    """True if two rows have the same numbers up to rounding."""
     numbers = [(row[key], other[key]) for key in row if key != "training"] if set(row) == set(other) else [(0, 1)]
     return all(a == b or (None not in (a, b) and math.isclose(a, b, rel_tol=1e-3)) for a, b in numbers)

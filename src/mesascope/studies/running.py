@@ -182,7 +182,7 @@ def _concluded(study: Study, run: Run) -> Verdicts:
 
 
 def judged(study: Study, run: Run) -> Verdicts:
-    """What today's claims say of a run's arrays."""
+    """Judge the claims of a study on the arrays of a run."""
     _require_preset(study, run)
     list(run.results)  # where their index is damaged, so is the run, and not each claim
     shown = {claim.id: figure.name for figure in study.figures for claim in figure.claims}
@@ -200,7 +200,7 @@ def _require_preset(study: Study, run: Run) -> None:
 
 
 def changed_settings(study: Study, run: Run) -> list[str]:
-    """How the settings of a run differ from those of its preset, ``name value (preset's)`` each."""
+    """Differences of a run's settings from its preset, each as ``name value (preset's)``."""
     _require_preset(study, run)
     found = differences(run.config["settings"], to_record(study.presets[run.config["preset"]]))
     return [f"{name} {own} ({ours})" for name, own, ours in found]
