@@ -150,3 +150,20 @@ def test_no_public_name_is_a_module_beside_it():
             for alias in node.names
         }
         assert not names & modules, stub
+
+
+def test_the_page_of_the_architecture_is_that_of_the_code():
+    path = SOURCE.parents[1] / "docs" / "architecture.py"
+    found = {"__name__": "architecture", "__file__": str(path)}
+    exec(compile(path.read_text(), path, "exec"), found)
+    assert path.with_suffix(".md").read_text() == found["page"]()
+
+
+def test_docstrings_begin_with_a_noun_or_an_imperative():
+    """Not with a clause that stands for a noun."""
+    clauses = {"What", "Whether", "How", "Of", "By", "Where", "Which", "Those", "As", "That", "Who"}
+    kinds = ast.Module | ast.ClassDef | ast.FunctionDef
+    for file in SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            text = ast.get_docstring(node) if isinstance(node, kinds) else None
+            assert not text or text.split()[0].strip(",:") not in clauses, f"{file.relative_to(SOURCE)}: {text}"
