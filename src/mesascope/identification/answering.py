@@ -59,12 +59,12 @@ def answers(learner: Learner, tasks: Mapping[str, Episode], partly: bool = False
 
 
 def bounded(*answers: Float[Tensor, "tasks m dy"]) -> Tensor:
-    """True for tasks with numbers below `LARGEST` alone."""
+    """True for tasks whose numbers are all below `LARGEST`."""
     return torch.stack([(one.abs() < LARGEST).flatten(1).all(1) for one in answers]).all(0)
 
 
 def grouped(tasks: Mapping[str, Episode]) -> dict[tuple[int, ...], list[str]]:
-    """Conditions whose tasks have one shape, which are asked in one call."""
+    """Conditions grouped by the shape of their tasks; each group is answered in one call."""
     found: dict[tuple[int, ...], list[str]] = {}
     for name, episode in tasks.items():
         found.setdefault((*episode.context.x.shape[1:], *episode.xq.shape[1:]), []).append(name)
@@ -72,7 +72,7 @@ def grouped(tasks: Mapping[str, Episode]) -> dict[tuple[int, ...], list[str]]:
 
 
 def joined(episodes: Sequence[Episode]) -> Episode:
-    """All tasks of episodes of one shape: copies, which a learner may write into."""
+    """Concatenate episodes of one shape. These are copies, so a learner may write into them."""
     contexts, queries, targets = zip(*episodes, strict=True)
     x, y = zip(*contexts, strict=True)
     return Episode(Context(torch.cat(x), torch.cat(y)), torch.cat(queries), torch.cat(targets))
@@ -81,8 +81,8 @@ def joined(episodes: Sequence[Episode]) -> Episode:
 def sizes(tasks: Mapping[str, Episode], seen: Answers) -> dict[str, Tensor]:
     """Divisors of squared differences, by condition and task.
 
-    The variance of predictions, of the task or the mean of all tasks, whichever is larger, times a number by which the
-    mean of all predictions differs from them by 1.
+    Each divisor is the variance of predictions, of the task or of all tasks, whichever is larger. They are scaled such
+    that the mean of all predictions has a difference of 1.
     """
     found = {}
     for name, predicted in seen.items():
@@ -93,9 +93,9 @@ def sizes(tasks: Mapping[str, Episode], seen: Answers) -> dict[str, Tensor]:
 
 
 def variances(tasks: Episode, predicted: Float[Tensor, "tasks m dy"]) -> Float[Tensor, " tasks"]:
-    """Mean square of each task's predictions less the mean of all.
+    """Variance of each task's predictions around the mean of all.
 
-    At least `EXACT` times the variance of labels, below which predictions are constant but for rounding.
+    It is at least `EXACT` times the variance of labels; predictions that vary less are constant up to rounding.
     """
     own, labels = (
         (part - part.mean((0, 1))).square().mean((-2, -1)) for part in (predicted.double(), tasks.context.y.double())
@@ -106,5 +106,5 @@ def variances(tasks: Episode, predicted: Float[Tensor, "tasks m dy"]) -> Float[T
 def squared_differences(
     one: Float[Tensor, "tasks m dy"], other: Float[Tensor, "tasks m dy"], size: Float[Tensor, " tasks"]
 ) -> Float[Tensor, " tasks"]:
-    """Mean squared difference of predictions over ``size``; `FARTHEST` at most, whatever explodes."""
+    """Mean squared difference of predictions, divided by ``size``; at most `FARTHEST`, even if predictions explode."""
     return ((one - other).square().mean((-2, -1)) / size).clamp_max(FARTHEST)

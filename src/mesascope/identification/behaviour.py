@@ -40,7 +40,7 @@ Change = Callable[[Episode, torch.Generator], tuple[Episode, Callable[[Tensor], 
 
 @dataclass(frozen=True)
 class Bin:
-    """A part of the spectrum: the mean eigenvalue of X^T X / n, and what a learner multiplies these directions by."""
+    """A part of the spectrum: its mean eigenvalue of X^T X / n, and the gain of a learner along these directions."""
 
     eigenvalue: float
     filter: Measurement
@@ -73,7 +73,7 @@ class Behaviour:
 
 @guarded
 def behaviour_of(learner: Learner, tasks: Episode, generator: torch.Generator) -> Behaviour:
-    """All of these, on tasks of the precision that ``learner`` takes."""
+    """Measure the behaviour of a learner, on tasks of its own precision."""
     weights, queries = smoother_weights(learner, tasks), tasks.context.x.roll(1, 0)
     spectrum, filtered = (None, None) if weights is None else spectral_filter(weights.double(), tasks.to(torch.float64))
     maps = implicit_weights(learner, tasks, queries)
@@ -88,7 +88,7 @@ def behaviour_of(learner: Learner, tasks: Episode, generator: torch.Generator) -
 
 
 def asked_for_behaviour(task: Episode) -> int:
-    """The predictions that a learner is asked for about a task, by `behaviour_of`, `controls` and `likeness`."""
+    """Number of predictions per task that `behaviour_of`, `controls` and `likeness` ask for."""
     n, m = task.context.x.shape[-2], task.xq.shape[-2]
     smoother, superposed, changed, copied, controlled, derived = n + 1, 3, 1 + len(INVARIANCES), 1, 3, 1
     return m * (smoother + superposed + changed + copied + controlled + derived) + 2 * n  # linear maps are fitted twice
@@ -192,7 +192,7 @@ def _dy(tasks: Episode) -> int:
 
 
 def _explained(left: Tensor, whole: Tensor) -> Measurement:
-    """1 - sum of ``left`` / sum of ``whole``."""
+    """Explained share: 1 - sum of ``left`` / sum of ``whole``."""
     if not float(whole.sum()):
         return Measurement(0.0, 0.0, len(whole))
     ratio = Measurement.ratio(left, whole)
@@ -259,7 +259,7 @@ def _twice(tasks: Episode, generator: torch.Generator) -> tuple[Episode, Callabl
 def controls(
     learner: Learner, tasks: Episode, shuffled: Episode | None, other: Learner | None
 ) -> dict[str, Measurement]:
-    """Squared errors over those of predicting zero: as it is, with shuffled labels, without pairs, and untrained.
+    """Squared errors relative to predicting zero: as it is, with shuffled labels, without pairs, and untrained.
 
     A learner that uses its context errs less than 1 as it is, and more with shuffled labels and without pairs.
 
@@ -282,7 +282,7 @@ def controls(
 
 
 def untrained(learner: Any, generator: torch.Generator) -> Learner | None:
-    """A copy with weights as before training, if the learner says how these are drawn: by its config, or by torch's."""
+    """A copy with fresh random weights, for networks with a config or with reset_parameters()."""
     config: Any = getattr(learner, "config", None)
     if hasattr(config, "build"):
         weight = next(iter(learner.parameters()))

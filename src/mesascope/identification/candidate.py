@@ -73,7 +73,7 @@ class Candidate:
 
 
 def require_candidates(given: Iterable[Candidate]) -> list[Candidate]:
-    """``given`` as a list; raise if an item is no candidate, or if two have one name."""
+    """List of candidates; raise if an item is not a candidate, or if two have the same name."""
     if isinstance(given, Candidate) or not isinstance(given, Iterable):
         raise ArgumentTypeError(f"candidates must be a list of some, but is {shown(given)}: pass [candidate].")
     found = list(given)

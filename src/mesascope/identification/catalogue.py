@@ -1,4 +1,4 @@
-"""The algorithms that a learner is compared with, by family."""
+"""Catalogue of the algorithms that a learner is compared with, by family."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _COMPONENTS = {"count": Range(1, 10, "integer")}
 class Catalogue(list[Candidate]):
     """Candidates, printed as a table by family of algorithms.
 
-    Costly ones are compared in their order, until the learner runs one, and only if it runs none of the others.
+    Costly candidates are compared in this order until the learner runs one, and only if it runs no cheap one.
     """
 
     def __repr__(self) -> str:
@@ -75,7 +75,7 @@ def _constants_and_averages(family: Any) -> Iterator[Candidate]:
 
 
 def _mean(answers: Mapping[str, Tensor]) -> dict[str, float]:
-    """The nearest constant, every condition counting alike."""
+    """The nearest constant; all conditions have the same weight."""
     return {"value": float(torch.stack([one.mean() for one in answers.values()]).mean())}
 
 
@@ -154,7 +154,7 @@ _DESCENTS = {
 
 
 def _of_sizes(name: str, build: Callable[..., Any], free: Mapping[str, Range]) -> Iterator[Candidate]:
-    """A descent of one size for all steps, and those of a size for each."""
+    """Descents with one step size, and with a size of its own for each step."""
     yield Candidate(name, build, free, "descent")
     real = {parameter: one for parameter, one in free.items() if parameter != "steps"}
     for count in _SIZES:
@@ -163,7 +163,7 @@ def _of_sizes(name: str, build: Callable[..., Any], free: Mapping[str, Range]) -
 
 
 def _online(family: Any) -> Iterator[Candidate]:
-    """Descent in one pass over the pairs, whose order then matters."""
+    """Descents in one pass over the pairs; their order matters."""
     gated, titans = (facts("learner", name)["free"] for name in ("delta-rule", "titans"))
     built = {
         "delta-rule": (learners.DeltaRule, {"eta": gated["eta"]}),

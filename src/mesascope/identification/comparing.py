@@ -21,7 +21,7 @@ from mesascope.measurement import Measurement
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Episode
 
-__all__ = ["Compared", "Levels", "compared", "comparing", "in_order", "shares", "told_by_draws"]
+__all__ = ["Compared", "Levels", "compared", "comparing", "in_order", "ruled_out_by_draws", "shares"]
 
 # Tasks that candidates are tried on first.
 _SCREEN = 16
@@ -50,7 +50,7 @@ class Levels(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """A difference, the value of each task behind it, and that less the noise of the learner alone."""
+    """A difference, its value on each task, and the same less the learner's noise alone."""
 
     difference: Difference
     values: Float[Tensor, " tasks"]
@@ -59,12 +59,12 @@ class Measured(NamedTuple):
 
 @dataclass(frozen=True)
 class Compared:
-    """A candidate's row, and what it was made from.
+    """A candidate's row, with the fits and measurements behind it.
 
     Args:
         fitted: to all conditions, or to the family's own tasks if these ruled it out; ``own`` is that of the latter,
             and ``alone`` its difference on those.
-        measured: by condition, on tasks that nothing was fitted to; empty if the family's own tasks ruled it out.
+        measured: by condition, on held-out tasks; empty if the family's own tasks ruled it out.
     """
 
     candidate: Candidate
@@ -83,7 +83,7 @@ class Compared:
 
 
 def compared(candidate: Candidate, seen: Seen, levels: Levels) -> Compared:
-    """The last of `comparing`."""
+    """Compare a candidate with a learner: the last result of `comparing`."""
     *_, last = comparing(candidate, seen, levels)
     return last
 
@@ -91,9 +91,9 @@ def compared(candidate: Candidate, seen: Seen, levels: Levels) -> Compared:
 def comparing(candidate: Candidate, seen: Seen, levels: Levels) -> Iterator[Compared]:
     """Fit a candidate to a few of the family's own tasks, to all of them, to a few of each condition, and to all.
 
-    Yields the comparison on a few of the family's own tasks, and then, unless that is the end, the last. The comparison
-    ends where the candidate is far: what it is fitted to flatters it, so one that is beyond the bound there is ruled
-    out with the less error. A half of ``levels.out`` is for these three looks and that of `told_by_draws`, and a half
+    Yields the comparison on a few of the family's own tasks and then, unless that is the end, the last one. The
+    comparison ends as soon as the candidate is far: fitted tasks flatter it, so a candidate beyond the bound on them is
+    ruled out. A half of ``levels.out`` is for these three looks and that of `ruled_out_by_draws`, and a half
     for all conditions together.
     """
     look, bound = levels._replace(out=levels.out / _LOOKS), max(levels.tolerance, EXACT)
@@ -160,7 +160,7 @@ def _most(candidate: Candidate, tasks: int) -> int:
 def _on_fitted(
     candidate: Candidate, fitted: Fit, tasks: Episode, answer: Tensor, seen: Seen, levels: Levels
 ) -> Measured:
-    """The difference on the tasks that a candidate was fitted to."""
+    """Difference on the tasks that the candidate was fitted to."""
     size = sizes({OWN: tasks}, {OWN: answer})[OWN]
     noise = torch.full_like(size, float(seen.noise[OWN].mean()))
     return _less_noise(candidate, fitted, tasks, answer, size, noise, seen.resolution, levels)
@@ -169,7 +169,7 @@ def _on_fitted(
 def _tested(
     candidate: Candidate, fitted: Fit, seen: Seen, name: str, levels: Levels, most: int | None = None
 ) -> Measured:
-    """The difference under one condition on tasks that nothing was fitted to, so many of them at most."""
+    """Difference under one condition on held-out tasks, at most ``most`` of them."""
     most = most or _most(candidate, len(seen.size[name]))
     answer, size, noise = (part[name][:most] for part in (seen.test, seen.size, seen.noise))
     tasks = seen.tasks["test"][name].part(0, most)
@@ -186,9 +186,9 @@ def _less_noise(
     resolution: float,
     levels: Levels,
 ) -> Measured:
-    """The difference less the noise of the learner and, unless both have drawn alike, of the candidate.
+    """Difference less the noise of the learner and, unless both drew the same, of the candidate.
 
-    Answers that are the candidate's predictions to rounding show no difference. The noise of a candidate that draws at
+    Answers that equal the candidate's predictions up to rounding do not differ. The noise of a candidate that draws at
     random counts twice where the learner does not differ from call to call: a learner that runs the same algorithm has
     drawn once and for all. The rest may then be negative, where the learner is nearer to the candidate's mean than
     another draw is; that is a difference too.
@@ -214,7 +214,7 @@ def _less_noise(
     return Measured(found, (raw - noise).abs(), left)
 
 
-def told_by_draws(found: Sequence[Compared], seen: Seen, levels: Levels) -> list[Compared]:
+def ruled_out_by_draws(found: Sequence[Compared], seen: Seen, levels: Levels) -> list[Compared]:
     """Rule out candidates that draw at random if the learner is nearer to another candidate than their draws are.
 
     A learner that runs such a candidate has drawn once, so that it is as far from any other algorithm as another draw.
@@ -225,14 +225,14 @@ def told_by_draws(found: Sequence[Compared], seen: Seen, levels: Levels) -> list
         return list(found)
     nearest = min(fixed, key=lambda one: one.row.own_difference.mean.value)
     return [
-        _told_by_draws(one, nearest, seen, levels)
+        _ruled_out_by_draws(one, nearest, seen, levels)
         if one.candidate.draws and not one.row.beyond(levels.tolerance) and not one.row.within(levels.tolerance)
         else one
         for one in found
     ]
 
 
-def _told_by_draws(one: Compared, nearest: Compared, seen: Seen, levels: Levels) -> Compared:
+def _ruled_out_by_draws(one: Compared, nearest: Compared, seen: Seen, levels: Levels) -> Compared:
     tasks, answer, size = seen.tasks["test"][OWN], seen.test[OWN], seen.size[OWN]
     assert one.candidate.draws is not None
     draw, other = (
@@ -250,10 +250,10 @@ def _told_by_draws(one: Compared, nearest: Compared, seen: Seen, levels: Levels)
 
 
 def in_order(found: Sequence[Compared], tolerance: float) -> list[Compared]:
-    """Named candidates, then undecided ones, then those ruled out; in each group the nearest first.
+    """Sort candidates: named, undecided, ruled out; in each group the nearest first.
 
-    Of those named, the ones that are not farther than the nearest by more than their error come in the order of the
-    number of their parameters. A verdict about the family's own tasks is in the order of these.
+    Named candidates that are as near as the nearest, within error, are sorted by their number of parameters. A verdict
+    about the family's own tasks uses the order on these.
     """
     left = standing([one.row for one in found], tolerance)
     places = dict.fromkeys(left.ruled_out, 2) | dict.fromkeys(left.undecided, 1)
@@ -275,9 +275,9 @@ def _as_near(one: Compared, nearest: Compared, own: bool) -> bool:
 
 
 def paired(one: Mapping[str, Measured], other: Mapping[str, Measured]) -> Measurement | None:
-    """Difference of ``one`` less that of ``other`` on the same tasks, mean over conditions; None if they share none.
+    """Paired difference of two candidates, mean over conditions; None if they share no condition.
 
-    Conditions distort the same tasks, so that their errors add up in full.
+    Conditions distort the same tasks, so their errors are added, not averaged.
     """
     names = [name for name in other if name in one]
     if not names or len(names) < len(other):
@@ -293,8 +293,8 @@ def paired(one: Mapping[str, Measured], other: Mapping[str, Measured]) -> Measur
 def shares(found: Sequence[Compared]) -> tuple[Share, ...]:
     """The nearest member of each family on the family's own tasks, the nearest family first.
 
-    Of those that are as near but for rounding the one of fewest numbers comes first. Their difference from the nearest
-    is paired.
+    Of candidates that are equally near up to rounding, the one with the fewest parameters comes first. Differences from
+    the nearest family are paired.
     """
     left = {one.row.candidate: float(one.alone.left.mean()) for one in found}
     nearest = min(left.values())

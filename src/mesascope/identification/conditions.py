@@ -1,6 +1,6 @@
-"""Tasks that tell algorithms apart: a family's own, shorter ones, and ones that are out of the ordinary.
+"""Tasks that separate algorithms: a family's own, shorter contexts, and unusual ones.
 
-In distribution many algorithms are near twins. Scaled, ill-conditioned and duplicated inputs separate them.
+Many algorithms nearly agree in distribution. Scaled, ill-conditioned and duplicated inputs separate them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NARROW = 0.05
 
 
 def battery(family: Any, tasks: int, seed: int, part: str) -> dict[str, Episode]:
-    """``tasks`` tasks for each condition that the family's tasks allow, in float64; the first are the family's own.
+    """Draw tasks for each condition that the family allows, in float64; the first condition is the family's own.
 
     All conditions distort the same tasks, but for those of ``OWN``. Labels stay as drawn unless a condition says
     otherwise: an algorithm answers any context. The first tasks of a larger battery are those of a smaller one, so that
@@ -85,7 +85,7 @@ def _shifted(tasks: Episode, generator: torch.Generator) -> Episode:
 
 
 def _ill_conditioned(tasks: Episode, generator: torch.Generator) -> Episode | None:
-    """Coordinates of a basis that is drawn for each task, times factors from 1 down to `_NARROW`."""
+    """Scale the coordinates of a random basis by factors from 1 down to `_NARROW`."""
     d = tasks.xq.shape[-1]
     if d == 1:
         return None
@@ -96,7 +96,7 @@ def _ill_conditioned(tasks: Episode, generator: torch.Generator) -> Episode | No
 
 
 def _duplicated(tasks: Episode, generator: torch.Generator) -> Episode | None:
-    """Its first half in place of its second, so that the number of pairs stays."""
+    """Replace the second half of the context by the first; the number of pairs stays."""
     (x, y), xq, yq = tasks
     n = x.shape[-2]
     if n < 2:
@@ -106,7 +106,7 @@ def _duplicated(tasks: Episode, generator: torch.Generator) -> Episode | None:
 
 
 def _outlier(tasks: Episode, generator: torch.Generator) -> Episode:
-    """One label `_OUTLIER` times as large."""
+    """Multiply one label by `_OUTLIER`."""
     (x, y), xq, yq = tasks
     factor = y.new_ones(y.shape[-2], 1)
     factor[0] = _OUTLIER
@@ -114,7 +114,7 @@ def _outlier(tasks: Episode, generator: torch.Generator) -> Episode:
 
 
 def _shuffled(tasks: Episode, generator: torch.Generator) -> Episode | None:
-    """Labels in another order than their inputs."""
+    """Shuffle the labels of each context."""
     (x, y), xq, yq = tasks
     n = y.shape[-2]
     if n < 2:

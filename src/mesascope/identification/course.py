@@ -1,4 +1,4 @@
-"""Identification at each of several steps or layers: the families' shares and the mixture's weights along them."""
+"""Identification along steps of a training or layers of a network."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class Course(Tabular):
 
     @property
     def sentences(self) -> list[str]:
-        """The verdict, which is one part."""
+        """The verdict, as one part."""
         return [self.verdict]
 
     @property
@@ -230,7 +230,7 @@ def along(
 
 
 def by_layer(network: Learner, family: Family) -> dict[int, Learner]:
-    """Learners that predict what ``network`` does after 0, 1, ... layers, for `along`.
+    """Learners that predict from the first 0, 1, ... layers of ``network``, for `along`.
 
     Args:
         network: one with ``trajectory(context, xq)``, such as `InContextRegressor`.
@@ -321,7 +321,7 @@ def _mixed(found: Identification) -> str:
 
 
 def _small(chosen: Iterable[Candidate], tasks: int) -> list[Candidate]:
-    """Candidates of no more numbers than there are tasks."""
+    """Candidates with at most as many parameters as there are tasks."""
 
     def numbers(one: Candidate) -> int:
         learner = one.build(**{name: free.low for name, free in one.free.items()})

@@ -18,7 +18,7 @@ _ERRORS = 3.0
 
 
 def described(own: Behaviour, tolerance: float) -> str:
-    """Labels, weights of pairs, spectral filter and invariances, as far as the learner answered.
+    """Describe linearity in labels, weights of pairs, spectral filter and invariances of a learner, where measured.
 
     Args:
         tolerance: the squared difference, over the variance of predictions, below which a property holds.
@@ -43,7 +43,7 @@ def _labels(own: Behaviour, tolerance: float) -> str:
 
 
 def _weights(own: Behaviour) -> str:
-    """The pair that has the most weight, by its place or by its distance, if that is far more than the average."""
+    """Sentence about the pair with the most weight, by place or by distance, if it has far more than the average."""
     found = []
     for shares, names in ((own.ranks, _RANKS), (own.positions, {0: "first", len(own.positions) - 1: "last"})):
         index = max(range(len(shares)), key=lambda one: shares[one].value, default=-1)

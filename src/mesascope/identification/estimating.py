@@ -31,11 +31,11 @@ class Estimate(Tabular):
     """Cost of an identification; seconds are right within a factor of three.
 
     Args:
-        predictions: the most that the learner is asked for; one that repeats its answers is asked for a third less.
-        seconds: that these take; None for a model of text, which is not asked.
-        tokens: of prompts to a model of text; None for other learners.
-        candidates: seconds that comparing them takes, without costly ones.
-        costly: seconds that costly ones take, which are tried if the learner runs none of the others.
+        predictions: largest number of predictions; a learner that repeats its answers needs a third less.
+        seconds: time of these predictions; None for a model of text, which is not asked.
+        tokens: prompt tokens of a model of text; None for other learners.
+        candidates: seconds to compare the cheap candidates.
+        costly: seconds to compare the costly ones, which are tried if the learner runs no cheap one.
     """
 
     learner: str

@@ -1,4 +1,4 @@
-"""Regressors of scikit-learn as candidates: those that no learner of mesascope equals."""
+"""Regressors of scikit-learn that no learner of mesascope equals, as candidates."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _COUNTS = Range(1, 5, "integer")
 def candidates() -> list[Candidate]:
     """One candidate for each regressor; ``random`` ones draw with a seed.
 
-    They take a task at a time, and are fitted on no more tasks under each condition than an approximation must show.
+    They take one task at a time, so they are fitted on as few tasks as an approximation needs.
     """
     from sklearn import ensemble, linear_model, neural_network, svm, tree
 
@@ -73,7 +73,7 @@ def _candidate(
 
 
 class _Cached:
-    """An estimator of scikit-learn as a learner, which answers a task that it answered lately from a cache."""
+    """An estimator of scikit-learn as a learner, with a cache of recent tasks."""
 
     def __init__(self, kind: Any, settings: Mapping[str, Any]) -> None:
         self.kind, self.settings = kind, tuple(settings.items())
@@ -85,7 +85,7 @@ class _Cached:
 
 
 class _Rows:
-    """A matrix that equals another of the same numbers."""
+    """A matrix that is hashed and compared by its numbers."""
 
     def __init__(self, rows: Float[Tensor, "n d"]) -> None:
         self.rows, self.key = rows, (tuple(rows.shape), rows.numpy().tobytes())

@@ -1,4 +1,4 @@
-"""The parameters at which a candidate is nearest to a learner, on tasks of their own."""
+"""Fits of a candidate's parameters to the predictions of a learner."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ _FAR_STEP = 1e-2
 def fits(
     candidate: Candidate, tasks: Mapping[str, Episode], seen: Answers, near: Sequence[Fit] = (), anew: bool = True
 ) -> list[Fit]:
-    """Least squares over the candidate's parameters: a grid, and Levenberg-Marquardt from its best points.
+    """Fit the candidate's parameters by least squares: a grid, then Levenberg-Marquardt from its best points.
 
-    All conditions count alike. Residuals are differences of predictions over the root of `sizes`.
+    All conditions have the same weight. Residuals are differences of predictions over the root of `sizes`.
 
     Args:
         near: fits to other tasks, to start from as well.
@@ -123,7 +123,7 @@ def _starts(
 
 
 def _has_sizes(learner: Learner, real: Mapping[str, Range]) -> TypeGuard[nn.Module]:
-    """True if the real parameters are the learner's own, each of one number: sizes of a descent's steps, say."""
+    """True if each real parameter of the candidate is one number of the learner, such as a step size."""
     if not isinstance(learner, nn.Module) or not real:
         return False
     parameters = {name.rpartition(".")[2]: value for name, value in learner.named_parameters()}
@@ -133,14 +133,14 @@ def _has_sizes(learner: Learner, real: Mapping[str, Range]) -> TypeGuard[nn.Modu
 def _by_parameter(
     learner: nn.Module, real: Mapping[str, Range], values: Float[Tensor, "several real"]
 ) -> dict[str, Float[Tensor, "*steps several"]]:
-    """A column for each of a learner's parameters; the same for all steps of a descent whose steps may differ."""
+    """One column per parameter of the learner, shared by all steps of a descent."""
     columns, steps = dict(zip(real, values.T, strict=True)), depths(learner)[-1]
     named = {name: columns[name.rpartition(".")[2]] for name, _ in learner.named_parameters()}
     return {name: one.expand(steps, -1) for name, one in named.items()} if steps else named
 
 
 def _best(candidate: Candidate, counts: Mapping[str, int], real: Mapping[str, Range], residuals: Residuals) -> Fit:
-    """The lowest of the local optima near points of a grid; sizes of steps are their own from there on."""
+    """Best local optimum near points of a grid, where each step then has a size of its own."""
     starts = _starts(candidate, counts, real, residuals)
     if candidate.own_sizes:
         alike = _descended(_Single(candidate, starts[0], real), residuals)
@@ -155,7 +155,7 @@ def _best(candidate: Candidate, counts: Mapping[str, int], real: Mapping[str, Ra
 
 
 def _reordered(candidate: Candidate, best: Fit, residuals: Residuals) -> Fit:
-    """The lowest of the local optima near a fit whose steps change places: those of a poor one often have the sizes."""
+    """Best local optimum after reordering the steps of a fit: a poor fit often has the right sizes in a wrong order."""
     draw, conditions = np.random.default_rng(0), len(residuals.seen)
     for _ in range(_ORDERS):
         if not _SAME < best.loss / conditions < _WITHIN:
@@ -176,7 +176,7 @@ def _near(candidate: Candidate, start: Fit, real: Mapping[str, Range], residuals
 
 
 class _Single:
-    """Parameters in coordinates that are even along their ranges."""
+    """Parameters in coordinates on which their ranges are even."""
 
     def __init__(self, candidate: Candidate, near: Fit, real: Mapping[str, Range]) -> None:
         self.near, self.candidate, self.parameters, self.real = near, candidate, near.parameters, real
@@ -190,7 +190,7 @@ class _Single:
         return [float(f(self.parameters[name])) for f, name in zip(self.into, self.real, strict=True)]
 
     def functions(self, residuals: Residuals) -> tuple[Callable, Callable]:
-        """Residuals at a point, and how their derivatives are found."""
+        """Residuals at a point, and their derivatives."""
         learner = self.candidate.build(**self.parameters)
         if not _has_sizes(learner, self.real):
             return _by_differences(_one_by_one(self, residuals), _FAR_STEP, self.bounds[1])
@@ -263,7 +263,7 @@ def _one_by_one(space: _Single | _Each, residuals: Residuals) -> Callable[[np.nd
 def _by_differences(
     of: Callable[[np.ndarray], Tensor], step: float = _STEP, high: Sequence[float] | float = np.inf
 ) -> tuple[Callable, Callable]:
-    """Residuals at a point, and their derivatives by differences, from those at several points: both in one call.
+    """Residuals at a point and their finite-difference derivatives, in one call.
 
     Points are moved up, or down where that is above ``high``.
     """
@@ -295,7 +295,7 @@ def _descended(space: Any, residuals: Residuals) -> Fit:
 
 
 def _zoomed(space: _Single, function: Callable) -> Fit:
-    """The lowest point of ever finer grids, a parameter at a time; the middle one of those that are as low."""
+    """Minimise over ever finer grids, one parameter at a time; of equal minima take the middle one."""
     point, (low, high) = np.array(space.start()), map(np.array, space.bounds)
     for zoom in range(_ZOOMS):
         for index, width in enumerate((high - low) / _POINTS[1] / 4**zoom):

@@ -42,11 +42,11 @@ class Likeness:
 
 @dataclass(frozen=True)
 class Apart:
-    """Candidates at their nearest to the learner, each with each: what these tasks can tell.
+    """Pairwise differences of the nearest candidates: how well these tasks separate them.
 
     Args:
         differences: the largest normalised squared difference under any condition.
-        lows: what it exceeds beyond the learner's noise, but for the probability that the answer has.
+        lows: lower bounds of these beyond the learner's noise, at the level of the answer.
     """
 
     names: tuple[str, ...]
@@ -99,10 +99,10 @@ def _weight_distance(
 
 
 def apart(candidates: Mapping[str, Learner], tasks: Mapping[str, Episode], noise: Noise, level: float) -> Apart:
-    """Differences of candidates, each with each; one that does not answer a condition differs by as much as any.
+    """Pairwise differences of candidates; one that does not answer a condition has the largest difference.
 
     Args:
-        noise: that of the learner in whose place they are.
+        noise: of the learner.
     """
     said = {name: answers(one, tasks) for name, one in candidates.items()}
     pairs = {(a, b): _pair(said[a], said[b], tasks, noise, level) for a in said for b in said}

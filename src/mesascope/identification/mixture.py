@@ -55,8 +55,7 @@ class Mixture:
 
     Args:
         parts: candidates with weights of 0 or more, and 1 in all.
-        unexplained: share of the variance of predictions that it leaves unexplained, less noise, on tasks that nothing
-            was fitted to.
+        unexplained: share of the variance of predictions that it leaves unexplained, less noise, on held-out tasks.
         gain: share that the nearest candidate alone leaves unexplained, less ``unexplained``.
     """
 
@@ -76,8 +75,8 @@ class _Member(NamedTuple):
 def mixture(nearest: Sequence[Compared], seen: Seen) -> Mixture | None:
     """Fit a mixture to the learner's predictions; None if no candidate answers all tasks.
 
-    It begins with all candidates, and leaves out the one that it needs least while that raises its loss by less than
-    15 %. A mixture that explains no more than the nearest candidate gives way to that one alone.
+    Backward elimination: starting from all candidates, the least needed one is removed while the loss rises by less
+    than 15 %. If the mixture explains no more than the nearest candidate, that candidate alone is returned.
 
     Args:
         nearest: candidates at their nearest alone, the nearest first.
@@ -109,7 +108,7 @@ def _member(candidate: Candidate, fit: Fit, tasks: Episode) -> _Member | None:
 
 
 def _refitted(parts: Sequence[_Member], tasks: Episode, answer: Tensor) -> list[_Member]:
-    """Parts whose parameters are fitted, in turns, to what the others leave."""
+    """Refit the parameters of each part in turn to the residual of the others."""
     parts, last = [*parts], math.inf
     for _ in range(_ROUNDS):
         for index, (candidate, fit, said) in enumerate(parts):
@@ -126,7 +125,7 @@ def _refitted(parts: Sequence[_Member], tasks: Episode, answer: Tensor) -> list[
 
 
 def _tested(parts: Sequence[_Member], alone: _Member, seen: Seen) -> Mixture | None:
-    """A mixture with what it leaves unexplained on tasks that nothing was fitted to."""
+    """Test a mixture on held-out tasks."""
     residuals = _residuals(parts, seen.fit[OWN])
     n, weights = len(residuals), _weights(residuals)
     left_out = torch.stack([_weights(residuals[torch.arange(n) != task]) for task in range(n)])
@@ -150,7 +149,7 @@ def _tested(parts: Sequence[_Member], alone: _Member, seen: Seen) -> Mixture | N
 
 
 class _Mixed(NamedTuple):
-    """The best weights of some parts, what the mixture leaves of the answers, and the mean of its squares."""
+    """Best weights of some parts, the residual of the mixture, and its mean square."""
 
     weights: Float[Tensor, " parts"]
     left: Float[Tensor, "tasks m dy"]

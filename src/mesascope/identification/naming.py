@@ -16,7 +16,15 @@ from mesascope.identification.answer import Identification, like
 from mesascope.identification.behaviour import Behaviour, asked_for_behaviour, behaviour_of, controls, untrained
 from mesascope.identification.candidate import Candidate, require_candidates
 from mesascope.identification.catalogue import Catalogue, candidates as catalogue
-from mesascope.identification.comparing import Compared, Levels, compared, comparing, in_order, shares, told_by_draws
+from mesascope.identification.comparing import (
+    Compared,
+    Levels,
+    compared,
+    comparing,
+    in_order,
+    ruled_out_by_draws,
+    shares,
+)
 from mesascope.identification.conditions import OWN, SHUFFLED, battery
 from mesascope.identification.estimating import Estimate, estimated
 from mesascope.identification.likeness import Likeness, apart, likeness
@@ -37,15 +45,15 @@ __all__ = ["TRIED", "affordable", "identified", "identify"]
 _TASKS = 100
 # Answers to each condition's tasks: to fit, to test, and to see how answers differ from call to call.
 _PARTS = 3
-# Predictions asked of an estimator of scikit-learn, which fits each of them anew.
+# Budget for an estimator of scikit-learn, which is fitted for each prediction.
 _OF_ESTIMATORS = 1_200
 # Tasks that behaviour is measured on, and the share of a budget that it may take.
 _WATCHED, _SHARE = 32, 4
 # Predictions that show in which precision a learner computes, and if torch can differentiate it.
 TRIED = 3
-# Seconds after which the nearest families are told.
+# Seconds after which the nearest families are printed.
 _SOON = 3.0
-# Candidates that are compared beyond predictions.
+# Number of candidates whose derivatives are compared.
 _NEAREST = 8
 
 
@@ -150,12 +158,12 @@ def identified(
     most: int | None = None,
     in_forms: bool = False,
 ) -> Identification:
-    """The answer from tasks to fit on, to test on and, where there are any, to watch the learner's behaviour on.
+    """Identify a learner from given tasks: to fit on, to test on and, if any, to measure its behaviour on.
 
     Args:
         own: the learner, on its device.
-        most: members of each family that are compared to the end, the nearest on a first look; all if None.
-        in_forms: whether the nearest candidates are tried clipped and copying labels, too.
+        most: number of members of each family that are compared fully, the nearest at first; all if None.
+        in_forms: also try the nearest candidates with clipping and with label copying.
     """
     seen = Seen(own, tasks, seed)
     found = in_order(_all(chosen, seen, levels, name, most, in_forms), levels.tolerance)
@@ -196,9 +204,9 @@ def identified(
 def _all(
     chosen: Sequence[Candidate], seen: Seen, levels: Levels, name: str, most: int | None, in_forms: bool
 ) -> list[Compared]:
-    """Candidates compared, those in other forms and the costly ones only if the learner runs none of the others.
+    """Compare all candidates; other forms and costly ones only if the learner runs no other.
 
-    The nearest families are told after some seconds, as soon as all but the costly ones had a first look.
+    The nearest families are printed after some seconds, as soon as all cheap candidates had a first look.
     """
     begun, told = monotonic(), most is not None
     cheap, costly = ([one for one in chosen if one.costly == which] for which in (False, True))
@@ -216,15 +224,15 @@ def _all(
         if any(one.row.within(EXACT) for one in found):
             break
         found.append(compared(one, seen, levels))
-    return told_by_draws(found, seen, levels)
+    return ruled_out_by_draws(found, seen, levels)
 
 
 def _nearest(
     chosen: Sequence[Candidate], looks: Mapping[str, Compared], most: int | None, tolerance: float
 ) -> list[Candidate]:
-    """The nearest members of each family on a first look, so many, and those that it ruled out.
+    """The ``most`` nearest members of each family at a first look, and those that it ruled out.
 
-    Of members that are as good as equal to the learner, those that come first in the catalogue are kept.
+    Members that equal the learner are kept in the order of the catalogue.
     """
     families: dict[str, list[str]] = {}
     for one in sorted(chosen, key=lambda one: max(looks[one.name].row.own_difference.mean.value, EXACT)):
@@ -234,7 +242,7 @@ def _nearest(
 
 
 class _Watched(NamedTuple):
-    """Measurements beside the differences of predictions."""
+    """Measurements other than differences of predictions."""
 
     behaviour: Mapping[str, Behaviour] = {}
     controls: Mapping[str, Measurement] = {}
@@ -251,7 +259,7 @@ def _watch(
     dtype: torch.dtype,
     seed: int,
 ) -> _Watched:
-    """Behaviour of the learner and of the candidate nearest to it, likenesses of the nearest, and null controls."""
+    """Measure behaviour of the learner and of the nearest candidate, likenesses of the nearest, and null controls."""
     own, unmeasured = tasks[OWN].to(dtype), {}
     first, second = next(iter(nearest.items()))
     pair = ((name, placed_, own), (first, second, tasks[OWN]))
@@ -272,7 +280,7 @@ def _watch(
 
 
 def _watched(predictions: int, budget: int | None) -> int:
-    """Number of tasks that behaviour is measured on, each by so many predictions; none if the budget is too small."""
+    """Number of tasks to measure behaviour on, each with ``predictions``; 0 if the budget is too small."""
     if budget is None:
         return _WATCHED
     budget = require_count("budget", budget)
@@ -281,7 +289,7 @@ def _watched(predictions: int, budget: int | None) -> int:
 
 
 def affordable(size: Mapping[str, Episode], budget: int | None, spent: int) -> int:
-    """Tasks for each condition and part, from what is left of a budget; ``size`` has a task of each condition."""
+    """Number of tasks per condition and part that a budget allows; ``size`` has one task of each condition."""
     if budget is None:
         return _TASKS
     tasks = (budget - spent) // queries(size)
@@ -291,5 +299,5 @@ def affordable(size: Mapping[str, Episode], budget: int | None, spent: int) -> i
 
 
 def queries(size: Mapping[str, Episode]) -> int:
-    """Predictions that a task of each condition takes."""
+    """Number of predictions that one task of each condition takes."""
     return _PARTS * sum(episode.xq.shape[-2] for episode in size.values())

@@ -1,4 +1,4 @@
-"""An identification as a run: its answer, the claim that it makes, figures and a page."""
+"""An identification as a run: answer, claim, figures and page."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NOTHING = 1e-16
 
 
 def saved(found: Identification | Course, folder: str | Path, settings: Mapping[str, Any]) -> Run:
-    """A finished run of an answer."""
+    """Save an answer as a finished run."""
     require_instance("settings", settings, Mapping)
     when = "" if isinstance(found, Identification) else f" at each {found.over}"
     about = {
@@ -47,13 +47,13 @@ def saved(found: Identification | Course, folder: str | Path, settings: Mapping[
 
 
 def read(run: Run) -> Identification | Course:
-    """The answer that a run keeps."""
+    """Read the answer of a run."""
     record = run.identification
     return (Course if "steps" in record else Identification).from_dict(record)
 
 
 def concluded(run: Run) -> Verdicts:
-    """Judge, draw and report a run anew from the answer that it keeps. The caller holds its lock."""
+    """Judge, draw and report a run again from its answer. The caller holds its lock."""
     found = read(run)
     records = claims(found)
     draw_figures(run, figures(found), {"answer": found})
@@ -63,7 +63,7 @@ def concluded(run: Run) -> Verdicts:
 
 
 def figures(found: Identification | Course) -> list[Figure]:
-    """Figures of an answer, without those of measurements that there are none of."""
+    """Figures of an answer, for the measurements that it has."""
     if isinstance(found, Course):
         return figures_along(found)
     behaviours = found.behaviour.values()
@@ -122,7 +122,7 @@ def claims(found: Identification | Course) -> Verdicts:
 
 
 def _conditions(r: Any) -> list[Grid]:
-    """Per cent; a candidate that the family's own tasks ruled out has no other numbers."""
+    """Differences in per cent; a candidate ruled out on the family's own tasks has no others."""
     found = r["answer"]
     names, rows = list(found.noise), found.rows[:_SHOWN]
     values = [

@@ -1,4 +1,4 @@
-"""Differences of a candidate's predictions from those seen of a learner, as an array of residuals."""
+"""Residuals of a candidate's predictions with respect to a learner's."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FAR = FARTHEST**0.5
 
 
 class Fit(NamedTuple):
-    """A candidate at its nearest to a learner, and the loss there."""
+    """Best fit of a candidate to a learner, with its loss."""
 
     parameters: dict[str, Any]
     learner: Learner
@@ -34,7 +34,7 @@ class Fit(NamedTuple):
 
 
 class _Group(NamedTuple):
-    """Tasks of one shape, of several conditions; their sizes, and weights by which all conditions count alike."""
+    """Tasks of one shape from several conditions, with their sizes and with weights that balance the conditions."""
 
     names: list[str]
     tasks: Episode
@@ -44,7 +44,7 @@ class _Group(NamedTuple):
 
 
 class Residuals:
-    """Differences of a learner's predictions from those seen, over the root of `sizes`, as one array."""
+    """Residuals of predictions divided by the root of `sizes`, as one array."""
 
     def __init__(self, tasks: Mapping[str, Episode], seen: Answers) -> None:
         self.tasks, self.seen = tasks, seen
@@ -63,7 +63,7 @@ class Residuals:
         return self._of([torch.cat([answered[name] for name in group.names])[None] for group in self.groups])[0]
 
     def of_sizes(self, learner: nn.Module, sizes: Mapping[str, Float[Tensor, "*steps several"]]) -> Tensor:
-        """A row for each of several values of a learner's parameters, such as sizes of steps."""
+        """Residuals for several values of a learner's parameters, one row each."""
         if is_filter(learner):
             return self._of([self._filtered(learner, sizes, index) for index in range(len(self.groups))])
         weights = {name: one[..., None, None, None] for name, one in sizes.items()}
@@ -74,7 +74,7 @@ class Residuals:
         return self._of(answered)
 
     def _filtered(self, learner: nn.Module, sizes: Mapping[str, Tensor], index: int) -> Tensor:
-        """Predictions of a descent from the spectra of contexts, which are found once."""
+        """Predictions of a descent from the spectra of contexts, which are computed once."""
         n = self.groups[index].tasks[0].x.shape[-2]
         values, asked, given = self.spectra[index]
         own = {name.rpartition(".")[2]: one[..., None, None] for name, one in sizes.items()}
@@ -83,7 +83,7 @@ class Residuals:
         return torch.einsum("tmd,std,tdy->stmy", asked, gain, given)
 
     def step_sizes(self, learner: nn.Module) -> list[float]:
-        """Sizes of gradient descent's steps whose predictions are nearest, or their real parts.
+        """Step sizes of gradient descent with the nearest predictions, or their real parts.
 
         Predictions are linear in the elementary symmetric polynomials of the sizes, e_1 - e_2 lambda + e_3 lambda^2 ...
         """
@@ -108,7 +108,7 @@ class Residuals:
         return found
 
     def _of(self, answered: list[Tensor]) -> Tensor:
-        """From predictions ``(several, tasks, m, dy)`` a group, a row of each; of what is no number, the largest."""
+        """Residuals of predictions ``(several, tasks, m, dy)`` per group, one row each; nan becomes the largest."""
         rows = []
         for one, group in zip(answered, self.groups, strict=True):
             found = (one - group.seen) / group.size.sqrt()[:, None, None]
@@ -116,7 +116,7 @@ class Residuals:
         return torch.cat(rows, 1)
 
     def fit(self, parameters: Mapping[str, Any], learner: Learner) -> Fit:
-        """With its loss, the mean over a condition's tasks of squared residuals, summed over conditions."""
+        """Fit with its loss: squared residuals, mean over tasks, summed over conditions."""
         return Fit({**parameters}, learner, self(learner).square().sum().item())
 
 

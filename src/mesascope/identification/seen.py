@@ -1,4 +1,4 @@
-"""A learner's answers to the tasks of `identify`, each asked for once."""
+"""Answers of a learner to the tasks of `identify`."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ LEAST = 8
 
 
 class Seen:
-    """A learner's answers, to fit to, to test on, and once more to measure their noise.
+    """Answers of a learner to fit to, to test on, and again to measure their noise.
 
-    Answers to the same tasks differ if the learner draws at random. One that answers `LEAST` tasks of each condition as
-    before, to the last bit, does not, and is asked for no more. Where a learner computes in single precision, inputs
-    of the second call differ by rounding, so that the noise includes what rounding does.
+    Repeated answers differ if the learner draws at random. A learner whose answers to `LEAST` tasks of each condition
+    repeat exactly is not asked again about the others. In single precision, inputs of the second call are perturbed by
+    rounding, so that the noise includes the effect of rounding.
 
     Args:
         tasks: by part (``fit`` and ``test``) and condition, in float64.
@@ -124,7 +124,7 @@ def _continued(learner: Learner, few: Mapping[str, Tensor], tasks: Mapping[str, 
 
 
 def precision(learner: Learner, task: Episode) -> torch.dtype:
-    """Double where the learner takes it."""
+    """Precision of the learner: double if it accepts that."""
     errors: list[MesascopeError] = []
     for dtype in (torch.float64, torch.float32):
         try:
@@ -140,7 +140,7 @@ def precision(learner: Learner, task: Episode) -> torch.dtype:
 
 
 class _Placed(nn.Module):
-    """A learner on a device of its own: tasks are put there, and its answers come back."""
+    """A learner on a device of its own; tasks are moved there, and answers back."""
 
     def __init__(self, learner: Learner, device: torch.device | str) -> None:
         super().__init__()
@@ -158,7 +158,7 @@ class _Placed(nn.Module):
 
 
 def placed(learner: Learner, device: torch.device | str | None = None) -> Learner:
-    """The learner, given tasks on ``device``, that of its weights if None; a model of text reads numbers anywhere."""
+    """Give a learner its tasks on ``device``, by default that of its weights. A model of text needs none."""
     if device is None and isinstance(learner, nn.Module):
         device = next((weight.device for weight in learner.parameters()), None)
     if device is None or isinstance(learner, TextLearner):
@@ -169,7 +169,7 @@ def placed(learner: Learner, device: torch.device | str | None = None) -> Learne
 
 
 def _rounded_otherwise(tasks: Episode, generator: torch.Generator) -> Episode:
-    """Every number moved to one next to it."""
+    """Perturb every number by one unit in the last place."""
 
     def moved(part: Tensor) -> Tensor:
         signs = torch.randint(0, 2, part.shape, generator=generator).to(part) * 2 - 1

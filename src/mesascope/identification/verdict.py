@@ -49,7 +49,7 @@ _STAKES = (0.02, 0.1, 0.5)
 class Difference:
     """A normalised squared difference, less noise, with its lower and upper confidence bounds.
 
-    Each bound fails with a probability of its own, stated where it is made: see `difference`.
+    `difference` states the error rate of each bound.
     """
 
     mean: Measurement
@@ -57,7 +57,7 @@ class Difference:
     high: float
 
     def below(self, bound: float) -> bool:
-        """True if the upper bound lies below ``bound``, and of at least `ENOUGH` tasks if that is not of rounding."""
+        """True if the upper bound lies below ``bound``, from `ENOUGH` tasks or more unless ``bound`` is of rounding."""
         return self.high < bound and (bound <= EXACT or self.mean.n >= ENOUGH)
 
     def tasks_to_decide(self, bound: float) -> float:
@@ -75,7 +75,7 @@ class Row:
         family: the family of algorithms that the candidate belongs to.
         parameters: those fitted to all conditions; ``own_parameters`` those fitted to the family's own tasks alone.
         differences: by condition, E |f - a|^2 over the size of labels and predictions, less the noise of both,
-            on tasks that nothing was fitted to. ``own_difference`` is that of ``own_parameters``.
+            on held-out tasks. ``own_difference`` is that of ``own_parameters``.
         screened: True if the comparison ended before the candidate was fitted to all tasks and tested under all
             conditions: it is ruled out, or costly and not shown to be equal on the family's own tasks.
     """

@@ -1,4 +1,4 @@
-"""Candidates whose predictions are bound to a context's labels: clipped to their range, or copied from them."""
+"""Candidates whose predictions are clipped to the range of a context's labels, or copied from the nearest label."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ROUNDING = 1e-6
 
 
 def wrapped(found: Sequence[Compared], seen: Seen) -> list[Candidate]:
-    """Nearest candidates in each form that the learner's answers show; mostly none.
+    """The nearest candidates in each form that the learner's answers suggest; mostly none.
 
     A learner copies labels if all its answers are labels of their context. It clips if all lie in the range of the
     labels, and some at its ends.
