@@ -1,4 +1,4 @@
-"""The progress of a preparation, from which a later call goes on. Imports no torch."""
+"""Checkpoints of a preparation, from which a later call continues. Imports no torch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PROGRESS = "progress.json"
 
 
 class Kept(msgspec.Struct):
-    """Content of the file: how far files were read, and what was written of them."""
+    """Content of the file: the place that was reached in the files, and the shards written."""
 
     schema: Literal[1]
     made_from: str
@@ -38,8 +38,8 @@ class PreparationCheckpoint:
 
     Args:
         folder: of the corpus.
-        files: that are read.
-        kept: what an earlier call kept, or the beginning.
+        files: files of text.
+        kept: last checkpoint, or the beginning.
     """
 
     def __init__(self, folder: Path, files: Sequence[Path], kept: Kept) -> None:
@@ -48,10 +48,10 @@ class PreparationCheckpoint:
 
     @classmethod
     def of(cls, folder: Path, files: Sequence[Path], settings: Any) -> PreparationCheckpoint:
-        """Checkpoint that an earlier call left in the folder.
+        """Open the checkpoint in the folder, or begin one.
 
         Raises:
-            ArgumentError: it read other files, or had other settings.
+            ArgumentError: the checkpoint is of other files or settings.
         """
         made_from = _checksum([settings, [str(file.resolve()) for file in files]])
         if not ((folder / PROGRESS).exists() and (folder / TOKENIZER).exists()):
@@ -71,22 +71,22 @@ class PreparationCheckpoint:
 
     @property
     def pieces(self) -> int:
-        """Number of its pieces to leave out."""
+        """Number of pieces of that file that are done."""
         return self._kept.pieces
 
     @property
     def is_begun(self) -> bool:
-        """True if an earlier call has kept tokens."""
+        """True if there is a checkpoint with tokens."""
         return bool(self._kept.read)
 
     def begin(self, tokenizer: bytes) -> None:
-        """Keep the tokenizer, unless an earlier call did."""
+        """Save the tokenizer, unless an earlier call did."""
         if not self.is_begun:
             write_aside(self.folder / PROGRESS, msgspec.json.encode(self._kept))
             write_aside(self.folder / TOKENIZER, tokenizer)
 
     def keep(self, writers: Mapping[str, ShardWriter], place: tuple[int, int], problems: Sequence[Problem]) -> None:
-        """Keep what was written of all documents before a place."""
+        """Save a checkpoint after all documents before a place."""
         done = {*self.files[: place[0]]}
         skipped = self._before + sum(problem.path in done for problem in problems)
         splits = {split: writer.keep() for split, writer in writers.items()}
@@ -94,12 +94,12 @@ class PreparationCheckpoint:
         write_aside(self.folder / PROGRESS, msgspec.json.encode(self._kept))
 
     def skipped(self, problems: Sequence[Problem]) -> int:
-        """Number of lines left out in all."""
+        """Number of all lines left out."""
         return self._before + len(problems)
 
     @contextlib.contextmanager
     def writing(self, writers: dict[str, ShardWriter]) -> Iterator[dict[str, ShardWriter]]:
-        """Writers that go on from what was kept, and are closed; if nothing can be kept, nothing is left."""
+        """Continue the writers from the checkpoint, and close them; after an error, remove what no checkpoint needs."""
         made = not self.folder.exists()
         self.folder.mkdir(parents=True, exist_ok=True)
         for split, kept in self._kept.splits.items():
@@ -120,7 +120,7 @@ class PreparationCheckpoint:
             raise
 
     def end(self) -> None:
-        """Leave no progress: the corpus is whole."""
+        """Remove the checkpoint: the corpus is complete."""
         (self.folder / PROGRESS).unlink(missing_ok=True)
 
 
