@@ -19,11 +19,11 @@ __all__ = ["from_numpy", "predicted"]
 
 
 def from_numpy(function: Callable[..., Any]) -> NumpyLearner:
-    """A learner from ``function(x, y, xq)``, which is given one task at a time as arrays in double precision.
+    """A learner from ``function(x, y, xq)``, which is called with one task at a time, in double precision.
 
     Args:
         function: takes x ``(n, dx)``, y ``(n, dy)`` and queries ``(m, dx)``; returns ``(m, dy)``, or ``(m,)`` for one
-            target. It may write into what it is given.
+            target. It may write into its arguments.
 
     Raises:
         ArgumentTypeError: the function takes other arguments.
@@ -43,7 +43,7 @@ def from_numpy(function: Callable[..., Any]) -> NumpyLearner:
 
 
 class NumpyLearner:
-    """What `from_numpy` returns; in tables it has the function's name."""
+    """Return type of `from_numpy`; in tables it has the function's name."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
@@ -55,24 +55,19 @@ class NumpyLearner:
     def __call__(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
         check_inputs(context, xq)
         shape = (*xq.shape[:-1], context.y.shape[-1])
-        x, y, queries = (part.detach().cpu().double() for part in (*context, xq))
-        tasks = zip(*(part.reshape(-1, *part.shape[-2:]) for part in (x, y, queries)), strict=True)
-        count = x.shape[:-2].numel()
-        answers = [
-            self._answer([part.clone().numpy() for part in task], shape[-2:])
-            for task in tracked(tasks, self.__name__, count)
-        ]
+        parts = (part.detach().cpu().double().reshape(-1, *part.shape[-2:]) for part in (*context, xq))
+        tasks, answers = zip(*parts, strict=True), []
+        for task in tracked(tasks, self.__name__, xq.shape[:-2].numel()):
+            answer = self.function(*(part.clone().numpy() for part in task))
+            answers.append(predicted(self.__name__, answer, shape[-2:]))
         return torch.stack(answers).reshape(shape).to(xq) if answers else xq.new_zeros(shape)
-
-    def _answer(self, task: list[Any], shape: tuple[int, ...]) -> Tensor:
-        return predicted(self.__name__, self.function(*task), shape)
 
 
 def predicted(name: str, answer: Any, shape: tuple[int, ...]) -> Float[Tensor, "m dy"]:
-    """Predictions that ``name`` returned as an array, a tensor or lists, in float64; without the last axis if dy = 1.
+    """Convert an array, a tensor or lists that ``name`` returned to float64; the last axis may be missing if dy = 1.
 
     Raises:
-        ArgumentError: they are no real numbers, or have another shape than ``(m, dy)``.
+        ArgumentError: an answer is not real numbers, or has another shape than ``(m, dy)``.
     """
     try:
         found = unmasked(answer.detach().cpu().double() if isinstance(answer, Tensor) else answer)

@@ -19,23 +19,23 @@ __all__ = ["from_sklearn"]
 
 
 def from_sklearn(estimator: Any) -> SklearnLearner:
-    """A learner that fits a clone of a scikit-learn regressor to each context and has it predict the queries.
+    """A learner that fits a clone of a scikit-learn regressor to each context.
 
-    It fits one task after another: pass ``compare(..., tasks=500)`` to a slow one. One that draws at random should have
-    its ``random_state`` set, or the same call gives other answers. Predicts 0 from an empty context. Arrays have the
-    context's precision, and single precision if that is lower. Libraries of linear algebra use one thread meanwhile:
-    contexts are small, and several threads would wait for one another longer than they compute.
+    Tasks are fitted one after another: pass ``compare(..., tasks=500)`` if the estimator is slow. Set its
+    ``random_state`` if it is random; otherwise the same call gives other predictions. It predicts 0 from an empty
+    context. Arrays have the context's precision, at least single. Libraries of linear algebra use one thread, as
+    contexts are small.
 
     Args:
-        estimator: an estimator with ``fit`` and ``predict``, or a pipeline of such; it stays as it is.
+        estimator: an estimator with ``fit`` and ``predict``, or a pipeline; it is not changed.
 
     Raises:
         MissingPackageError: scikit-learn is not installed; ``pip install '.[sklearn]'``.
-        ArgumentTypeError: what is no regressor, or a class in place of an instance.
-        ArgumentError: when it is called: the estimator raised an error, or returned no numbers ``(m, dy)``.
+        ArgumentTypeError: the estimator is not a regressor, or is a class in place of an instance.
+        ArgumentError: from a call, if the estimator raised an error, or returned no numbers ``(m, dy)``.
     """
     require_package("sklearn", "from_sklearn", "sklearn")
-    # Some instances show predict only once they are fitted: their class has it.
+    # Some instances have predict only once they are fitted, but their class has it.
     both = (estimator, type(estimator))
     missing = [name for name in ("fit", "predict", "get_params") if not any(hasattr(one, name) for one in both)]
     if isinstance(estimator, type) or missing:
@@ -57,20 +57,20 @@ def from_sklearn(estimator: Any) -> SklearnLearner:
 
 @functools.cache
 def _threads() -> Any:
-    from threadpoolctl import ThreadpoolController  # scikit-learn needs it, too
+    from threadpoolctl import ThreadpoolController  # a dependency of scikit-learn
 
     return ThreadpoolController()
 
 
 def _tags(estimator: Any) -> Any:
-    """Tags of an estimator; None of scikit-learn before 1.6, and of a class without a base that has them."""
+    """Tags of an estimator; None before scikit-learn 1.6, or without BaseEstimator."""
     with contextlib.suppress(AttributeError):
         return estimator.__sklearn_tags__()
     return None
 
 
 class SklearnLearner:
-    """What `from_sklearn` returns; in tables it has the estimator's name."""
+    """Return type of `from_sklearn`; in tables it has the estimator's name."""
 
     def __init__(self, estimator: Any) -> None:
         self.estimator = estimator
@@ -96,13 +96,13 @@ class SklearnLearner:
         if not len(x) or not len(xq):
             return y.new_zeros(len(xq), y.shape[-1])
         kinds = getattr(_tags(self.estimator), "target_tags", None)
-        # Several estimators take one target without its axis only, and those of several targets only with it.
+        # Many estimators take one target only without its axis, and multi-target estimators only with it.
         targets = y[:, 0] if y.shape[-1] == 1 and getattr(kinds, "single_output", True) else y
         try:
             fitted: Any = clone(self.estimator)
-            fitted.fit(x.clone().numpy(), targets.clone().numpy())  # it may write into them, as with copy_X=False
+            fitted.fit(x.clone().numpy(), targets.clone().numpy())  # it may write into them, with copy_X=False
             answer = fitted.predict(xq.clone().numpy())
-        except Exception as error:  # an estimator of whatever kind
+        except Exception as error:
             remedy = "convert tasks with .float()" if "dtype" in str(error) else "mend it, or draw longer contexts"
             if y.shape[-1] > 1:
                 remedy = "if it takes one target, wrap it in sklearn.multioutput.MultiOutputRegressor"
