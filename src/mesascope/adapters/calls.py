@@ -121,44 +121,33 @@ class Calls:
 
     def _ask(self, part: list[tuple[str, str]]) -> None:
         """Send prompts at once, and store each answer when it arrives."""
-        if self.batched and len(part) > 1:
-            self._ask_batch(part)
+        if self.batched and part:
+            self._ask_together(part)
         elif part:
             with ThreadPoolExecutor(len(part)) as pool:
-                list(pool.map(self._ask_one, part))
+                list(pool.map(self._ask_together, ([one] for one in part)))
         if sum(self.unanswered[reason] for reason in ("failed", "refused")) >= _HOPELESS:
             self._give_up()
 
-    def _ask_batch(self, part: list[tuple[str, str]]) -> None:
-        """Send one batch; if it fails, send each prompt alone, so that the others are answered."""
+    def _ask_together(self, part: list[tuple[str, str]]) -> None:
+        """Call the model once; if it fails at several prompts, send each alone, so that the others are answered."""
         try:
-            answers = self._batch([prompt for _, prompt in part])
-        except UnansweredPrompt:
+            answers = self._called([prompt for _, prompt in part])
+        except UnansweredPrompt as error:
+            if len(part) == 1:
+                self._count(error)
+                return
             for one in part:
                 self._ask([one])
             return
         for (key, prompt), answer in zip(part, answers, strict=True):
             self._keep(key, prompt, answer)
 
-    def _batch(self, prompts: list[str]) -> Sequence[Any]:
-        answers = self._called(prompts)
-        answers = answers.tolist() if hasattr(answers, "tolist") else answers
-        if not isinstance(answers, list | tuple) or len(answers) != len(prompts):
-            refuse("what a batched model returns", f"hold {len(prompts)} texts", answers, "return one a prompt")
-        return answers
-
-    def _ask_one(self, one: tuple[str, str]) -> None:
-        key, prompt = one
-        try:
-            self._keep(key, prompt, self._batch([prompt])[0] if self.batched else self._called(prompt))
-        except UnansweredPrompt as error:
-            self._count(error)
-
-    def _called(self, asked: Any) -> Any:
+    def _called(self, prompts: list[str]) -> Sequence[Any]:
         """Call the model; raise its own error as a sentence."""
         try:
-            found = self.model(asked)
-            return _awaited(found) if inspect.isawaitable(found) else found
+            found = self.model(prompts if self.batched else prompts[0])
+            found = _awaited(found) if inspect.isawaitable(found) else found
         except (UnusableModelError, UnansweredPrompt):
             raise
         except MesascopeError as error:
@@ -166,6 +155,12 @@ class Calls:
         except Exception as error:
             said = " ".join(str(error).split())[:200].rstrip(".")
             raise _RaisedError(f"model must answer, but raised {type(error).__name__} ({said}): mend it.") from error
+        if not self.batched:
+            return [found]
+        found = found.tolist() if hasattr(found, "tolist") else found
+        if not isinstance(found, list | tuple) or len(found) != len(prompts):
+            refuse("what a batched model returns", f"hold {len(prompts)} texts", found, "return one a prompt")
+        return found
 
     def _keep(self, key: str, prompt: str, answer: Any) -> None:
         if not isinstance(answer, str):

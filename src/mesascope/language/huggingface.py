@@ -199,7 +199,8 @@ class MesascopeForCausalLM(PreTrainedModel, GenerationMixin):
                 more tokens than `LanguageModel.at_once`, the loss is computed by blocks and ``logits`` is None.
             use_cache: return a cache.
             logits_to_keep: number of last tokens with logits, 0 for all, or the positions of these tokens.
-            output_hidden_states: return the tokens before the first layer and after each, ``(batch, t, width)``.
+            output_hidden_states: return the tokens before the first layer and after each, ``(batch, t, width)``, before
+                the last norm.
             output_attentions: refused, as few layers compute such a matrix: see `LanguageModel.run_with_cache`.
             position_ids: position of each token in its document, from 0.
             seq_idx: number of each token's document.

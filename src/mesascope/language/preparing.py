@@ -168,9 +168,10 @@ def _batches(files: Sequence[Path], reading: Reading, begun: PreparationCheckpoi
 
 def _unread_batches(files: Sequence[Path], reading: Reading, begun: PreparationCheckpoint) -> Iterator[list[Piece]]:
     batch, length = [], 0
-    for number, file in enumerate(files[begun.file :], begun.file):
+    first, _ = begun.place
+    for number, file in enumerate(files[first:], first):
         for count, piece in enumerate(pieces(file, reading)):
-            if (number, count) < (begun.file, begun.pieces):
+            if (number, count) < begun.place:
                 continue
             batch.append(piece._replace(place=(number, count)))
             length += len(piece.text)

@@ -65,14 +65,9 @@ class PreparationCheckpoint:
         return cls(folder, files, kept)
 
     @property
-    def file(self) -> int:
-        """Number of the first file to read."""
-        return self._kept.file
-
-    @property
-    def pieces(self) -> int:
-        """Number of pieces of that file that are done."""
-        return self._kept.pieces
+    def place(self) -> tuple[int, int]:
+        """Number of the first file to read, and of its first piece."""
+        return self._kept.file, self._kept.pieces
 
     @property
     def is_begun(self) -> bool:

@@ -8,7 +8,7 @@ import hashlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Literal
 
 import msgspec
 import numpy as np
@@ -62,7 +62,6 @@ class ShardWriter:
         self.documents = 0
         self.shards: list[Shard] = []
         self._file: IO[bytes] | None = None
-        self._digest: Any = None
 
     def write(self, tokens: np.ndarray) -> None:
         """Append tokens."""
@@ -72,7 +71,6 @@ class ShardWriter:
             data = part.astype(self.dtype).tobytes()
             with _named(file):
                 file.write(data)
-            self._digest.update(data)
             shard.tokens += len(part)
             if shard.tokens == self.size:
                 self.close()
@@ -82,7 +80,7 @@ class ShardWriter:
         if self._file is not None:
             self.keep()
             self._file.close()
-            self._file, self.shards[-1].sha256 = None, self._digest.hexdigest()
+            self._file, self.shards[-1].sha256 = None, _digest(self.folder / self.shards[-1].file)
 
     def keep(self) -> Split:
         """Flush all tokens to disk, and return the record that `go_on` needs."""
@@ -108,8 +106,6 @@ class ShardWriter:
                 raise _damaged(path, f"have {shard.tokens} tokens", "has fewer", "remove the folder, and ")
             if not shard.sha256:
                 os.truncate(path, length)
-                with path.open("rb") as file:
-                    self._digest = hashlib.file_digest(file, "sha256")
                 self._file = path.open("ab")
 
     def take(self, count: int) -> np.ndarray:
@@ -117,7 +113,8 @@ class ShardWriter:
         found = []
         while count:
             shard = self.shards[-1]
-            path, part = self.folder / shard.file, np.fromfile(self.folder / shard.file, self.dtype)
+            path = self.folder / shard.file
+            part = np.fromfile(path, self.dtype)
             left = max(len(part) - count, 0)
             found.append(part[left:])
             count -= len(part) - left
@@ -126,7 +123,7 @@ class ShardWriter:
                 self.shards.pop()
                 continue
             os.truncate(path, left * part.itemsize)
-            shard.tokens, shard.sha256 = left, hashlib.sha256(part[:left].tobytes()).hexdigest()
+            shard.tokens, shard.sha256 = left, _digest(path)
         return np.concatenate(found[::-1])
 
     def last(self) -> int:
@@ -163,7 +160,7 @@ class ShardWriter:
         """The open shard, or the next one."""
         if self._file is None:
             shard = Shard(f"{self.split}-{len(self.shards):05d}.bin")
-            self._file, self._digest = (self.folder / shard.file).open("wb"), hashlib.sha256()
+            self._file = (self.folder / shard.file).open("wb")
             self.shards.append(shard)
         return self._file, self.shards[-1]
 
@@ -223,7 +220,7 @@ class Corpus:
         require_choice("split", split, SPLITS)
         for shard in tracked(self.index.splits[split].shards, f"checking tokens of {split}"):
             file = self.folder / shard.file
-            if _digest(file, file.stat().st_mtime_ns) != shard.sha256:
+            if _known_digest(file, file.stat().st_mtime_ns) != shard.sha256:
                 raise _damaged(file, "have the checksum that the index says", "has another")
 
 
@@ -251,7 +248,7 @@ def open_corpus(folder: str | os.PathLike[str]) -> Corpus:
                 found = "is missing" if length < 0 else f"has {length // size}"
                 raise _damaged(file, f"have {shard.tokens} tokens, as the index says", found)
     tokenizer = path / TOKENIZER
-    if not tokenizer.is_file() or hashlib.sha256(tokenizer.read_bytes()).hexdigest() != index.tokenizer:
+    if not tokenizer.is_file() or _digest(tokenizer) != index.tokenizer:
         raise _damaged(tokenizer, "be the tokenizer of the index", "is not")
     return Corpus(path, index)
 
@@ -263,11 +260,15 @@ def _agrees(index: Index) -> bool:
     return set(counts) == set(SPLITS) and counts == told and min(counts.values()) > 0 and index.end < index.vocabulary
 
 
-@functools.cache
-def _digest(path: Path, changed: int) -> str:
-    """SHA-256 of a file, cached by the time of its last change."""
+def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@functools.cache
+def _known_digest(path: Path, changed: int) -> str:
+    """SHA-256 of a file, cached by the time of its last change."""
+    return _digest(path)
 
 
 @contextlib.contextmanager

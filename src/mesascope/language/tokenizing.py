@@ -65,7 +65,8 @@ def make_tokenizer(kind: TokenizerKind, texts: Iterator[str]) -> Any:
         tokenizer.train_from_iterator(texts, trainer)
     else:
         tokenizer.add_special_tokens([END])
-    return _of_texts(tokenizer)
+    tokenizer.encode_special_tokens = True  # names of special tokens in a text are text
+    return tokenizer
 
 
 def load_tokenizer(path: Path) -> Any:
@@ -83,7 +84,8 @@ def load_tokenizer(path: Path) -> Any:
         ) from None
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    return _of_texts(tokenizer)
+    tokenizer.encode_special_tokens = True
+    return tokenizer
 
 
 def vocabulary_of(tokenizer: Any) -> int:
@@ -104,12 +106,6 @@ def end_of_document(tokenizer: Any) -> int:
 def tokenizer_checksum(tokenizer: Any) -> str:
     """SHA-256 of the tokenizer's JSON."""
     return hashlib.sha256(tokenizer.to_str().encode()).hexdigest()
-
-
-def _of_texts(tokenizer: Any) -> Any:
-    """Treat names of special tokens in a text as text."""
-    tokenizer.encode_special_tokens = True
-    return tokenizer
 
 
 def _bytes(library: Any) -> dict[str, int]:
