@@ -75,7 +75,7 @@ def corpus_windows(
         ArgumentError: the corpus was written with another tokenizer, or is shorter than a window.
     """
     windows = require_count("windows", windows)
-    text = TextWindows(str(corpus), model.config.context + 1, split)
+    text = TextWindows(str(corpus), model.config.context + 1, split)  # type: ignore[arg-type]
     if tokenizer_checksum(load_tokenizer(text.corpus.folder / TOKENIZER)) != tokenizer_checksum(tokenizer):
         remedy = "prepare it with --tokenizer MODEL/tokenizer.json"
         refuse("corpus", "have the tokenizer of the model", str(corpus), remedy)

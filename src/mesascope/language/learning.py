@@ -176,26 +176,25 @@ def train_language_model(run: Run) -> LanguageModel:
         _shared(network.build(stream(seed, "init")).to(device), settings.shard), next_token_loss, plan,
         accumulate=settings.accumulate, autocast=_AUTOCAST[settings.autocast], seed=seed,
     )  # fmt: skip
-    watch = _Watch(run, seed, plan.steps, held.spread(settings.validation_windows).to(device))
+    shown = held.spread(settings.validation_windows).to(device)
 
     def batch_at(step: int) -> Tensor:
         return processes.own_share(windows.sample(plan.batch, stream(seed, "text", step))).to(device)
 
     with run.lock() if processes.is_first_process() else contextlib.nullcontext():
         checkpoints = TrainingCheckpoints(run.path / "checkpoints" / MODEL, record, device, keep=plan.keep)
-        watch.restore(checkpoints.load(), state)
+        monitor = _Monitor(run, plan.steps, shown, state, processes.SharedCheckpoints(checkpoints))
         with ProgressBar(MODEL, plan.steps, per_step=plan.batch * settings.context) as bar:
 
             def observe(step: int, metrics: Metrics) -> None:
-                watch.read.append(float(metrics["loss"]))
+                monitor.training_losses.append(float(metrics["loss"]))
                 if processes.is_first_process():
                     bar(step, metrics)
 
             try:
-                kept = _Sound(processes.SharedCheckpoints(checkpoints), watch, state)
-                fit(state, batch_at, plan, evaluate=watch, checkpoints=kept, observe=observe)
+                fit(state, batch_at, plan, evaluate=monitor, checkpoints=monitor, observe=observe)
             except NumericalError as error:
-                raise watch.diverged(error, state) from None
+                raise monitor.diverged(error) from None
         trained = network.build(stream(seed, "init"))
         trained.load_state_dict(result_tensors(state.tensors()))
         if processes.is_first_process():
@@ -211,15 +210,16 @@ def _require_even_shares(settings: LanguageTraining) -> None:
         refuse("batch", parts, settings.training.batch, "choose one")
 
 
-class _Watch:
-    """Log and print the loss on validation windows, and measure the scale of tokens after each layer.
+class _Monitor:
+    """Evaluation and checkpoints of a training, with the scale of tokens after each layer.
 
-    All processes run the model, of which each may hold a part; the first one writes.
+    All processes run the model, of which each may hold a part; the first one writes. A model that is not finite is not
+    saved, so that the last good checkpoint stays.
     """
 
-    def __init__(self, run: Run, seed: int, steps: int, shown: Tensor) -> None:
-        self.run, self.seed, self.steps, self.shown = run, seed, steps, shown
-        self.read: list[float] = []
+    def __init__(self, run: Run, steps: int, shown: Tensor, state: ModuleState, checkpoints: Checkpoints) -> None:
+        self.run, self.steps, self.shown, self.state, self.checkpoints = run, steps, shown, state, checkpoints
+        self.training_losses: list[float] = []
         self.scales: Scales | None = None
 
     def __call__(self, step: int, model: Any) -> None:
@@ -230,53 +230,49 @@ class _Watch:
                 f"the validation loss must stay finite, but is {float(losses.mean())}: lower the learning rate, or "
                 "set training.clip."
             )
-        self.measure_scales(step, model)
+        self._measure_scales(step, model)
         loss, score = Measurement.of(losses.mean(1)), in_context_score(losses)
         numbers = {"loss": float(losses.mean()), "in_context_score": score.value}
         if len(losses) > 1:
             numbers |= {"loss_stderr": loss.stderr, "in_context_score_stderr": score.stderr}
         if processes.is_first_process():
-            self.run.append_metrics([{"training": MODEL, "step": step, "seed": self.seed, **numbers}])
-            read = f"training loss {math.fsum(self.read) / len(self.read):.4f}, " if self.read else ""
+            self.run.append_metrics([{"training": MODEL, "step": step, "seed": self.run.config["seed"], **numbers}])
+            own = self.training_losses
+            read = f"training loss {math.fsum(own) / len(own):.4f}, " if own else ""
             print(f"step {step}/{self.steps}: {read}validation loss {loss}, in-context score {score}", file=sys.stderr)
-        self.read.clear()
-
-    def measure_scales(self, step: int, model: Any) -> None:
-        """Measure the scale after each layer, and raise if one is not finite."""
-        scales = layer_scales(step, model, self.shown[:_SCALED])
-        if not all(map(math.isfinite, scales.values)):
-            raise NumericalError("tokens must stay finite, but do not: lower the learning rate.")
-        self.scales = scales
-
-    def restore(self, found: tuple[int, Any] | None, state: ModuleState) -> None:
-        """Load a checkpoint, and drop metrics logged after it."""
-        if processes.is_first_process():
-            self.run.rewind_metrics(MODEL, found[0] if found else -1)
-        if found:
-            state.load(found[1])
-            self.scales = layer_scales(found[0], state.result(), self.shown[:_SCALED])
-
-    def diverged(self, error: NumericalError, state: ModuleState) -> NumericalError:
-        """Return the error with the name of the layer that grew."""
-        now = layer_scales(state.step, state.result(), self.shown[:_SCALED])
-        said, remedy = str(error).rstrip("."), "lower the learning rate, or set training.clip"
-        if "learning rate" not in said:  # of one layer's computation
-            said = f"{said.rpartition(': ')[0]}: {remedy}"
-        return NumericalError(f"{said}; after step {state.step}, {moved(self.scales, now)}.")
-
-
-class _Sound:
-    """Checkpoints that are saved while the model is finite, so that the last good one stays."""
-
-    def __init__(self, checkpoints: Checkpoints, watch: _Watch, state: ModuleState) -> None:
-        self.checkpoints, self.watch, self.state = checkpoints, watch, state
+        self.training_losses.clear()
 
     def save(self, step: int, tensors: dict[str, Tensor]) -> None:
-        self.watch.measure_scales(step, self.state.result())
+        """Save a checkpoint of a finite model."""
+        self._measure_scales(step, self.state.result())
         self.checkpoints.save(step, tensors)
 
     def load(self) -> tuple[int, dict[str, Tensor]] | None:
-        return self.checkpoints.load()
+        """Load the last checkpoint, and drop metrics logged after it."""
+        found = self.checkpoints.load()
+        if processes.is_first_process():
+            self.run.rewind_metrics(MODEL, found[0] if found else -1)
+        if found:
+            self.state.load(found[1])
+            self.scales = self._scales(found[0], self.state.result())
+        return found
+
+    def diverged(self, error: NumericalError) -> NumericalError:
+        """Return the error with the name of the layer that grew."""
+        now = self._scales(self.state.step, self.state.result())
+        said, remedy = str(error).rstrip("."), "lower the learning rate, or set training.clip"
+        if "learning rate" not in said:  # of one layer's computation
+            said = f"{said.rpartition(': ')[0]}: {remedy}"
+        return NumericalError(f"{said}; after step {self.state.step}, {moved(self.scales, now)}.")
+
+    def _scales(self, step: int, model: Any) -> Scales:
+        return layer_scales(step, model, self.shown[:_SCALED])
+
+    def _measure_scales(self, step: int, model: Any) -> None:
+        scales = self._scales(step, model)
+        if not all(map(math.isfinite, scales.values)):
+            raise NumericalError("tokens must stay finite, but do not: lower the learning rate.")
+        self.scales = scales
 
 
 def _shared(model: LanguageModel, shard: bool) -> Any:
