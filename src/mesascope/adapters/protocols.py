@@ -63,11 +63,8 @@ class AsPredictor(nn.Module):
     def forward(self, sequence: Float[Tensor, "*batch t d"]) -> Float[Tensor, "*batch t d"]:
         check_sequence(sequence)
         before, after = sequence[..., :-1, :], sequence[..., 1:, :]
-        predictions = [
-            self._next(Context(before[..., :t, :], after[..., :t, :]), sequence[..., t : t + 1, :])
-            for t in range(sequence.shape[-2])
-        ]
+        predictions = []
+        for t in range(sequence.shape[-2]):
+            context, xq = Context(before[..., :t, :], after[..., :t, :]), sequence[..., t : t + 1, :]
+            predictions.append(check_answer(self.learner, asked(self.learner, context, xq), xq.shape))
         return torch.cat(predictions, -2) if predictions else sequence
-
-    def _next(self, context: Context, xq: Tensor) -> Tensor:
-        return check_answer(self.learner, asked(self.learner, context, xq), xq.shape)

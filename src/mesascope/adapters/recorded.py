@@ -105,14 +105,6 @@ def _key(x: Any, y: Any, xq: Any) -> str:
     return json.dumps([x, y, xq])
 
 
-def _answered(value: Any) -> float:
-    """A finite number, or nan for null."""
-    if value is None:
-        return math.nan
-    require_number("answer", value)
-    return value
-
-
 def _read(path: Path) -> dict[str, list[list[float]]]:
     """Answers to each task, in the order of the file."""
     calls: dict[str, list[list[float]]] = {}
@@ -122,7 +114,8 @@ def _read(path: Path) -> dict[str, list[list[float]]]:
             row = json.loads(line, parse_int=float)
             require_instance("a line", row, dict)
             require_instance("answer", row["answer"], list)
-            key, answer = _key(row["x"], row["y"], row["xq"]), [_answered(value) for value in row["answer"]]
+            key = _key(row["x"], row["y"], row["xq"])
+            answer = [math.nan if value is None else require_number("answer", value) for value in row["answer"]]
         except (ValueError, KeyError, TypeError):
             raise ArgumentError(
                 f"each line must hold x, y, xq and answer, but line {number} of {path} does not: remove or mend it."

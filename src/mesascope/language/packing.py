@@ -46,14 +46,11 @@ def document_starts(
     real: Tensor, before: Int[Tensor, " batch"] | None = None, position_ids: Tensor | None = None,
     seq_idx: Tensor | None = None, **cu_seq_lens: Tensor | None,
 ) -> Tensor:  # fmt: skip
-    """Mask of the first token of each document.
+    """Mask of the first token of each document; see `MesascopeForCausalLM.forward`.
 
     Args:
         real: False for padding.
         before: number of earlier tokens of each row's document; none if None.
-        position_ids: position of each token in its document.
-        seq_idx: number of each token's document.
-        **cu_seq_lens: starts of documents and the end of the last, in the rows laid end to end.
 
     Raises:
         ArgumentError: arguments disagree, or positions do not count the tokens of a document from 0.

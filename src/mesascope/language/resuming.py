@@ -34,13 +34,7 @@ class Kept(msgspec.Struct):
 
 
 class PreparationCheckpoint:
-    """Checkpoint of a preparation.
-
-    Args:
-        folder: of the corpus.
-        files: files of text.
-        kept: last checkpoint, or the beginning.
-    """
+    """Checkpoint of a preparation of ``files`` into a folder."""
 
     def __init__(self, folder: Path, files: Sequence[Path], kept: Kept) -> None:
         self.folder, self.files, self._kept = folder, files, kept
@@ -48,11 +42,7 @@ class PreparationCheckpoint:
 
     @classmethod
     def of(cls, folder: Path, files: Sequence[Path], settings: Any) -> PreparationCheckpoint:
-        """Open the checkpoint in the folder, or begin one.
-
-        Raises:
-            ArgumentError: the checkpoint is of other files or settings.
-        """
+        """Open the checkpoint in the folder, or begin one; raise if it is of other files or settings."""
         made_from = _checksum([settings, [str(file.resolve()) for file in files]])
         if not ((folder / PROGRESS).exists() and (folder / TOKENIZER).exists()):
             return cls(folder, files, Kept(1, made_from))

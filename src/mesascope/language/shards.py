@@ -91,11 +91,7 @@ class ShardWriter:
         return self.record()
 
     def go_on(self, kept: Split) -> None:
-        """Continue from the record of `keep`, and remove what was written after it.
-
-        Raises:
-            ArgumentError: a shard is missing or shorter than it was.
-        """
+        """Continue from the record of `keep`, and remove what was written after it; raise if a shard lacks tokens."""
         self.documents, self.shards = kept.documents, kept.shards
         for later in self.folder.glob(f"{self.split}-*.bin"):
             if later.name not in {shard.file for shard in kept.shards}:
@@ -166,12 +162,7 @@ class ShardWriter:
 
 
 class Corpus:
-    """Tokens that `prepare` wrote: ``corpus["train"]`` maps the shards of a split into memory.
-
-    Args:
-        folder: folder of the shards.
-        index: its index.
-    """
+    """Tokens that `prepare` wrote: ``corpus["train"]`` maps the shards of a split into memory."""
 
     def __init__(self, folder: Path, index: Index) -> None:
         self.folder, self.index = folder, index
