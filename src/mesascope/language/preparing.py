@@ -86,9 +86,9 @@ def prepare(
         print(f"delimiter {reading.delimiter!r} is not in {undivided[0]}{others}: a file is one document",
               file=sys.stderr)  # fmt: skip
     index.splits = {split: writer.record() for split, writer in writers.items()}
-    index.skipped = progress.skipped(problems)
+    index.skipped = progress.skipped_before + len(problems)
     write_aside(folder / INDEX, msgspec.json.format(msgspec.json.encode(index)))
-    progress.end()
+    (folder / PROGRESS).unlink(missing_ok=True)
     return open_corpus(folder)
 
 
@@ -202,7 +202,7 @@ def _broken(problem: Problem, problems: list[Problem], what: str) -> None:
     if len(problems) <= _TOLD:
         print(f"left out: {problem}", file=sys.stderr)
     elif len(problems) == _TOLD + 1:
-        print("left out: more lines, which are counted alone", file=sys.stderr)
+        print("left out: more lines, which are only counted", file=sys.stderr)
 
 
 def _require_text(writers: Mapping[str, ShardWriter], files: Sequence[Path], problems: Sequence[Problem]) -> None:

@@ -38,7 +38,7 @@ class PreparationCheckpoint:
 
     def __init__(self, folder: Path, files: Sequence[Path], kept: Kept) -> None:
         self.folder, self.files, self._kept = folder, files, kept
-        self._before = kept.skipped
+        self.skipped_before = kept.skipped
 
     @classmethod
     def of(cls, folder: Path, files: Sequence[Path], settings: Any) -> PreparationCheckpoint:
@@ -73,14 +73,10 @@ class PreparationCheckpoint:
     def keep(self, writers: Mapping[str, ShardWriter], place: tuple[int, int], problems: Sequence[Problem]) -> None:
         """Save a checkpoint after all documents before a place."""
         done = {*self.files[: place[0]]}
-        skipped = self._before + sum(problem.path in done for problem in problems)
+        skipped = self.skipped_before + sum(problem.path in done for problem in problems)
         splits = {split: writer.keep() for split, writer in writers.items()}
         self._kept = Kept(1, self._kept.made_from, _state(self.files, place[0]), *place, skipped, splits)
         write_aside(self.folder / PROGRESS, msgspec.json.encode(self._kept))
-
-    def skipped(self, problems: Sequence[Problem]) -> int:
-        """Number of all lines left out."""
-        return self._before + len(problems)
 
     @contextlib.contextmanager
     def writing(self, writers: dict[str, ShardWriter]) -> Iterator[dict[str, ShardWriter]]:
@@ -103,10 +99,6 @@ class PreparationCheckpoint:
                     with contextlib.suppress(OSError):
                         self.folder.rmdir()
             raise
-
-    def end(self) -> None:
-        """Remove the checkpoint: the corpus is complete."""
-        (self.folder / PROGRESS).unlink(missing_ok=True)
 
 
 def _checksum(described: Any) -> str:
