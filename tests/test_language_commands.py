@@ -98,7 +98,7 @@ def test_a_model_is_evaluated_on_a_part_of_a_corpus(folder, capsys):
     found = re.search(r"loss (\S+) ± \S+ nats a token, perplexity (\S+), 20 windows", said.out)
     assert 0 < float(found[1]) < 3.5
     assert re.search(
-        r"in-context score \S+ ± \S+ \(loss late in a window less the loss early in it, .*: below 0 if", said.out
+        r"in-context score \S+ ± \S+ \(loss late in a window minus loss early in it, .*: below 0 if", said.out
     )
     assert "from token     8" in said.out
     code, said = told(capsys, "evaluate", folder / "run", "--corpus", folder / "nowhere")

@@ -28,7 +28,7 @@ OPTIONS = (
 ALONE = ["language", "train"]
 TOGETHER = [
     sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m",
-    "mesascope.language.train",
+    "mesascope", "language", "train",
 ]  # fmt: skip
 
 

@@ -396,7 +396,7 @@ def test_an_estimate_asks_nothing():
         ({"concurrency": 0}, "concurrency must be at least 1"),
     ],
 )
-def test_wrong_arguments_are_refused(arguments, message):
+def test_wrong_arguments_are_refused(arguments, message, unchecked):
     with pytest.raises(ArgumentError, match=message):
         from_text(planted(RIDGE), **arguments)
 

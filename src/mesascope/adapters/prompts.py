@@ -1,4 +1,4 @@
-"""Pairs and queries as text, and answers as numbers. Imports no torch."""
+"""Prompts from pairs and a query, and numbers from answers. Imports no torch."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ __all__ = ["FORMATS", "Format", "parse_number"]
 # Full-width characters and minus signs in ASCII (not the em dash); superscripts, in which powers of ten are written.
 _ASCII = {0xFF01 + place: 0x21 + place for place in range(94)} | dict.fromkeys(map(ord, "‐‑‒–−﹣"), "-")
 _RAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+")
-# One number: commas group thousands, the point begins decimals, and a power of ten may follow.
+# A number: commas group thousands, a point begins decimals, and a power of ten may follow.
 _NUMBER = re.compile(
     r"(?P<digits>(?:[-+]|- )?(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+(?:\.[0-9]*)?|[0-9]+(?:\.[0-9]*)?|\.[0-9]+))"
     r"(?:[eE](?P<e>[-+]?[0-9]+)"
     r"|\s*(?:[x×*·⋅]|\\times|\\cdot)\s*10(?:\^|\*\*)(?P<brace>\{)?(?P<power>[-+]?[0-9]+)(?(brace)\}))?"
 )
-# What may stand around a number: a remark, quotes, emphasis, LaTeX, brackets (with commas they are lists), a full stop.
+# Text around a number: a remark, quotes, emphasis, LaTeX, brackets (not around commas, as in lists), a full stop.
 _PAIRS = [*((mark, mark) for mark in "*_`\"'$"), *zip("“‘«", "”’»", strict=True)]
 _PAIRS += [(r"\(", r"\)"), (r"\[", r"\]"), (r"\boxed{", "}")]
 _AROUND = re.compile(
@@ -29,7 +29,7 @@ _AROUND = re.compile(
     + "|".join(f"{re.escape(left)}(.+){re.escape(right)}" for left, right in _PAIRS)
     + r"|\(([^,]+)\)|\[([^,]+)\]|(.+[^.])\."
 )
-# What may stand before it: an arrow, the answer's label, or that it is an approximation.
+# Text before a number: an arrow, the answer's label, or a word for an approximation.
 _BEFORE = re.compile(
     r"(?:->|[→=≈~]|(?:about|approximately|approx\.?|around|roughly)\s|(?:it\s+is|it's)\s|[*_]*(?:(?:the|my)\s+)?"
     r"(?:(?:best|final|predicted|estimated)\s+)*(?:output|answer|estimate|prediction|value|result|label|y)"
@@ -38,31 +38,30 @@ _BEFORE = re.compile(
 )
 _OUTPUT = re.compile(r"(\boutput[*_\"']*\s*[:=][*_]*)\s*", re.IGNORECASE)
 _LINE_END = re.compile(r"\n(?!\s{0,9}[×·⋅±%/^°])")  # not where the next line continues a number
-# Marks of what a model thinks before it answers, and words that take back what it answered.
+# Marks of a model's thoughts, and words that take an answer back.
 _THOUGHT = re.compile(r"[<\[](/?)(?:\w+:)?(?:think|thought|reason)\w*[>\]]", re.IGNORECASE)
 _TAKEN_BACK = re.compile(
     r"\b(?:wait|actually|no(?=,)|correct(?:ion|ed)|oops|sorry|instead|rather|revised?|mistake|scratch that|second "
     r"thoughts?)\b",
     re.IGNORECASE,
 )
-_ITEM = re.compile(r"^- ", re.MULTILINE)  # of a list; a line alone is a negative number
+_ITEM = re.compile(r"^- ", re.MULTILINE)  # item of a list; a single one is a negative number
 _APART = re.compile(r"(-?) ?([0-9](?: [0-9]){0,39})(?: ?;)?")
-# Characters of the longest line that is read.
-_LONGEST = 200
+_LONGEST = 200  # characters of the longest line that is parsed
 
 
 @dataclass(frozen=True)
 class Format:
-    """How pairs and a query are written, and how an answer is read.
+    """Format of prompts and answers.
 
     Args:
-        instruction: what comes first.
-        pair: the text of a pair from its named features, ``(name, text)`` each, and its label's text.
-        query: that of a query.
-        between: what parts two of them.
-        write: a number's text, from the number and the decimals.
-        read: the number of an answer, from its text and the decimals; nan if there is none.
-        write_feature: a feature's text, where features are written otherwise than labels.
+        instruction: first text of a prompt.
+        pair: text of a pair from its features, ``(name, text)`` each, and its label's text.
+        query: text of a query from its features.
+        between: separator of pairs.
+        write: text of a number with so many decimals.
+        read: number of an answer with so many decimals; nan if there is none.
+        write_feature: text of a feature; ``write`` if None.
     """
 
     instruction: str
@@ -74,14 +73,10 @@ class Format:
     write_feature: Callable[[float, int], str] | None = None
 
     def prompt(
-        self,
-        x: Sequence[Sequence[float]],
-        y: Sequence[float],
-        query: Sequence[float],
-        names: Sequence[str] | None = None,
-        decimals: int = 2,
-    ) -> str:
-        """The whole prompt; features are named Feature 0, Feature 1, ... if ``names`` is None.
+        self, x: Sequence[Sequence[float]], y: Sequence[float], query: Sequence[float],
+        names: Sequence[str] | None = None, decimals: int = 2,
+    ) -> str:  # fmt: skip
+        """Write the prompt; features are named Feature 0, Feature 1, ... if ``names`` is None.
 
         >>> print(FORMATS["compact"].prompt([[1.0, 2.5], [0.125, 3.0]], [4.0, -1.0], [2.0, 2.0]))
         1.0, 2.5 -> 4.0
@@ -103,14 +98,14 @@ class Format:
 
 
 def parse_number(text: str) -> float:
-    """The number that an answer gives, or nan: never another number.
+    """Parse the number of an answer; nan if it is not clearly one number.
 
-    It must be the whole first line, or the whole line of the only ``Output:``. Marks around it are left out (quotes,
-    brackets, emphasis, code fences, LaTeX, a full stop), and so are words before it: the answer's label, "it is",
+    The number must be the whole first line, or the whole line of the only ``Output:``. Ignored are marks around it
+    (quotes, brackets, emphasis, code fences, LaTeX, a full stop) and words before it: the answer's label, "it is",
     "about", an arrow. Commas group thousands. "- 5" is -5, but in a list nan. Units, per cent, fractions, ranges and
-    expressions are nan. Other digits may only follow a first line that is the number or begins with ``Output:``, unless
-    a word such as "wait" takes it back, or come before the only ``Output:``. What a model thinks before it answers, up
-    to ``</think>``, is left out.
+    expressions are nan. Other digits are allowed after a first line that is the number or begins with ``Output:``,
+    unless a word such as "wait" takes it back, and before the only ``Output:``. Thoughts of a model up to ``</think>``
+    are ignored.
 
     >>> [parse_number(text) for text in ("-81.93", "Output: 3", "It is about 1,200.5.", "6.02e-3\\n\\nas x grows")]
     [-81.93, 3.0, 1200.5, 0.00602]
@@ -137,7 +132,7 @@ def parse_number(text: str) -> float:
 
 
 def _number(line: str, before: re.Pattern[str] = _AROUND) -> float:
-    """The number that a line is, without what stands around it and ``before`` it."""
+    """Number of a line, without marks around it and text ``before`` it."""
     if len(line) > _LONGEST:
         return math.nan
     while found := _AROUND.fullmatch(line.strip()) or before.fullmatch(line.strip()):
@@ -150,7 +145,7 @@ def _number(line: str, before: re.Pattern[str] = _AROUND) -> float:
 
 
 def _answer(text: str) -> str:
-    """Text after the thoughts of a model, in ASCII: empty if it still thinks."""
+    """Text after the thoughts of a model, in ASCII; empty if the thoughts do not end."""
     text = text.translate(_ASCII).replace("\r\n", "\n").replace("\r", "\n")
     *_, last = [None, *_THOUGHT.finditer(text)]
     return text if last is None else text[last.end() :] if last[1] else ""
@@ -165,7 +160,7 @@ def _plain(value: float, decimals: int) -> str:
 
 
 def _letter(value: float, decimals: int) -> str:
-    """The letter at a place of the alphabet, the first is 1."""
+    """Letter at a place of the alphabet, from 1."""
     if value not in range(1, 27):
         raise ArgumentError(
             f"features must be whole numbers from 1 to 26 to be letters, but one is {value}: choose another format."
@@ -174,13 +169,13 @@ def _letter(value: float, decimals: int) -> str:
 
 
 def _spaced(value: float, decimals: int) -> str:
-    """Digits with spaces between them, without a point: 1.5 with two decimals is 1 5 0."""
+    """Digits separated by spaces, without a point: 1.5 with two decimals is 1 5 0."""
     digits = str(abs(round(float(value) * 10**decimals)))
     return ("- " if round(float(value) * 10**decimals) < 0 else "") + " ".join(digits)
 
 
 def _unspaced(text: str, decimals: int) -> float:
-    """The number of a first line that is written like `_spaced`, else nan."""
+    """Number of a first line that is written like `_spaced`; nan for any other."""
     found = _APART.fullmatch(_answer(text).strip().split("\n")[0].strip())
     return int(found[1] + found[2].replace(" ", "")) / 10**decimals if found else math.nan
 
@@ -200,17 +195,12 @@ def _line(features: Sequence[tuple[str, str]], label: str = "", comma: str = ", 
 _SPACED_LINE = partial(_line, comma=" , ")
 _WORDS = Format(
     'The task is to provide your best estimate for "Output". Please provide that and only that, without any additional '
-    "text.\n\n\n\n\n",
-    _block,
-    _block,
-    "\n\n",
-    _plain,
-    _read,
-)
+    "text.\n\n\n\n\n", _block, _block, "\n\n", _plain, _read,
+)  # fmt: skip
 
-# Formats by name: that of Vacareanu et al., From Words to Numbers (2024), and with letters for features, as in one of
-# its problems; one line a pair; digits apart, after Gruver et al., Large Language Models Are Zero-Shot Time Series
-# Forecasters (2023). Their parts are named functions, so that learners can be pickled.
+# Formats by name: that of Vacareanu et al., From Words to Numbers (2024); the same with letters for features, as in one
+# of its problems; one line a pair; and spaced digits, after Gruver et al., Large Language Models Are Zero-Shot Time
+# Series Forecasters (2023). Their parts are named functions, so that learners can be pickled.
 FORMATS: Mapping[str, Format] = {
     "words-to-numbers": _WORDS,
     "letters": replace(_WORDS, write_feature=_letter),

@@ -1,4 +1,4 @@
-"""Between the two protocols: predictors of sequences as learners, and learners as predictors."""
+"""Predictors of sequences as learners, and learners as predictors of sequences."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["AsLearner", "AsPredictor"]
 
 
 class AsLearner(nn.Module):
-    """A predictor as a learner: it reads x_1, y_1, ..., x_n, y_n, x_q, and what it expects to follow is the answer.
+    """A predictor of sequences as a learner: its prediction after x_1, y_1, ..., x_n, y_n, x_q is that of y_q.
 
-    Elements have width max(dx, dy): x and then zeros, or zeros and then y, so that the prediction is the last dy
-    entries of the last. Each query ends a sequence of its own, and the order of the context matters to the predictor.
+    Elements have width max(dx, dy): x and then zeros, or zeros and then y. The prediction is the last dy entries of the
+    last element. Each query ends a sequence of its own, and predictions depend on the order of the context.
 
     Args:
         predictor: takes sequences ``(*batch, m, 2 n + 1, max(dx, dy))``.
@@ -43,12 +43,12 @@ class AsLearner(nn.Module):
 
 
 class AsPredictor(nn.Module):
-    """A learner as a predictor of sequences: at t it learns from the pairs (s_{i-1}, s_i) with 1 < i <= t, asked s_t.
+    """A learner as a predictor of sequences: at t its context is (s_{i-1}, s_i) with 1 < i <= t, and its query s_t.
 
-    The learner is called once for each t, and so takes time of order T times its own; at t = 1 its context is empty.
+    The learner is called once for each t; at t = 1 its context is empty.
 
     Args:
-        learner: takes contexts of any number of pairs, none included.
+        learner: takes contexts of any number of pairs, also none.
 
     >>> from mesascope.learners import LeastSquares
     >>> AsPredictor(LeastSquares())(torch.tensor([[1.0], [2.0], [4.0]])).squeeze(-1).round().tolist()
@@ -63,11 +63,8 @@ class AsPredictor(nn.Module):
     def forward(self, sequence: Float[Tensor, "*batch t d"]) -> Float[Tensor, "*batch t d"]:
         check_sequence(sequence)
         before, after = sequence[..., :-1, :], sequence[..., 1:, :]
-        predictions = [
-            self._next(Context(before[..., :t, :], after[..., :t, :]), sequence[..., t : t + 1, :])
-            for t in range(sequence.shape[-2])
-        ]
+        predictions = []
+        for t in range(sequence.shape[-2]):
+            context, xq = Context(before[..., :t, :], after[..., :t, :]), sequence[..., t : t + 1, :]
+            predictions.append(check_answer(self.learner, asked(self.learner, context, xq), xq.shape))
         return torch.cat(predictions, -2) if predictions else sequence
-
-    def _next(self, context: Context, xq: Tensor) -> Tensor:
-        return check_answer(self.learner, asked(self.learner, context, xq), xq.shape)

@@ -1,4 +1,4 @@
-"""Calls of a learner on file: what was answered elsewhere, or is too dear to ask twice."""
+"""Recorded calls of a learner, for predictions that are expensive or made by another program."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ __all__ = ["record", "replay"]
 
 
 def record(learner: Learner, path: str | Path) -> Recorder:
-    """The same learner, each of whose answers is added to a file: a line of JSON a query.
+    """A learner that also appends its predictions to a file, a line of JSON a query.
 
-    A line has ``x`` and ``y``, the context, ``xq``, the query, and ``answer``, in which null stands for a number that
-    is not finite. Other programs can make such a table. `replay` answers from it, with nan for null.
+    A line has ``x`` and ``y``, the context, ``xq``, the query, and ``answer``, with null for a number that is not
+    finite. Other programs can write such a file. `replay` predicts from it, with nan for null.
     """
     require_callable("learner", learner)
     try:
@@ -33,12 +33,12 @@ def record(learner: Learner, path: str | Path) -> Recorder:
 
 
 def replay(path: str | Path) -> Replayed:
-    """A learner that answers from a file of recorded calls, and refuses tasks that are not in it.
+    """A learner that predicts from a file of recorded calls, and refuses tasks that are not in it.
 
-    A query that was answered several times gives its answers in turn, so that how much they differ can be told.
+    A query with several recorded answers gives them in turn.
 
     Raises:
-        ArgumentError: a file that is missing, or a line that is no recorded call.
+        ArgumentError: the file is missing, or a line is not a recorded call.
     """
     path = Path(path)
     if not path.is_file():
@@ -94,7 +94,7 @@ class Replayed:
 
 
 def _queries(context: Context, xq: Tensor) -> Iterator[tuple[list, list, list]]:
-    """Context and one query, as lists, a query after the other."""
+    """Context and query as lists, one query at a time."""
     x, y, queries = (part.detach().reshape(-1, *part.shape[-2:]).tolist() for part in (*context, xq))
     for pairs, labels, several in zip(x, y, queries, strict=True):
         for query in several:
@@ -105,24 +105,17 @@ def _key(x: Any, y: Any, xq: Any) -> str:
     return json.dumps([x, y, xq])
 
 
-def _answered(value: Any) -> float:
-    """A finite number, or nan for null."""
-    if value is None:
-        return math.nan
-    require_number("answer", value)
-    return value
-
-
 def _read(path: Path) -> dict[str, list[list[float]]]:
-    """The answers to each task, in the order of the file."""
+    """Answers to each task, in the order of the file."""
     calls: dict[str, list[list[float]]] = {}
-    # What follows the last end of a line was being written when its program was stopped.
+    # The last line is incomplete if its program was stopped.
     for number, line in enumerate(path.read_text(encoding="utf-8").split("\n")[:-1], 1):
         try:
             row = json.loads(line, parse_int=float)
             require_instance("a line", row, dict)
             require_instance("answer", row["answer"], list)
-            key, answer = _key(row["x"], row["y"], row["xq"]), [_answered(value) for value in row["answer"]]
+            key = _key(row["x"], row["y"], row["xq"])
+            answer = [math.nan if value is None else require_number("answer", value) for value in row["answer"]]
         except (ValueError, KeyError, TypeError):
             raise ArgumentError(
                 f"each line must hold x, y, xq and answer, but line {number} of {path} does not: remove or mend it."

@@ -1,4 +1,4 @@
-"""Models behind a server that speaks OpenAI's protocol. Imports no torch."""
+"""Models behind a server with OpenAI's protocol. Imports no torch."""
 
 from __future__ import annotations
 
@@ -10,21 +10,13 @@ import re
 import threading
 from typing import Any
 
+from mesascope import errors
 from mesascope.adapters.calls import CutAnswer, RefusedPrompt, UnansweredPrompt, UnusableModelError
-from mesascope.errors import (
-    ArgumentError,
-    MesascopeError,
-    refuse,
-    require_count,
-    require_instance,
-    require_number,
-    require_package,
-    shown,
-)
+from mesascope.errors import ArgumentError, MesascopeError, refuse, shown
 
 __all__ = ["openai_model"]
 
-# What servers call these faults, in the codes and messages of their errors.
+# Faults in the codes and messages of servers' errors.
 _QUOTA = re.compile(
     r"insufficient.{0,9}(quota|balance|credit|funds)|not.enough.(balance|credit)|credit balance|all available credits"
     r"|spending limit|key limit exceeded|exceeded.current.quota|exceeded your current quota(?!.*retry in)"
@@ -48,59 +40,53 @@ _UNSUPPORTED = re.compile(
     r"unsupported|not support|unrecogni[sz]ed|unknown_param|extra_forbidden|not permitted", re.IGNORECASE
 )
 _RENAMED = re.compile(r"\buse\b.{0,20}max_completion_tokens|max_completion_tokens.{0,5}instead", re.IGNORECASE)
-# A field's name in a message, in quotes or as what is wrong.
+# Name of a field in a message, in quotes or after a word such as "invalid".
 _ABOUT = r"(?:[\"'`]{0}[\"'`]|\b(?:invalid|parameter|field|argument):? {0}\b)"
-# Statuses of faults that stay: of this prompt or a field, and of the key, the model or the address.
+# Statuses of permanent faults: of this prompt or a field, and of the key, the model or the address.
 _OF_REQUEST, _OF_ALL = (400, 413, 422, 451), (401, 403, 404, 405, 410)
-# Why an answer ended, where it is whole.
+# Finish reasons of complete answers.
 _WHOLE = ("stop", "eos", "eos_token", "end_turn", "stop_sequence", "complete", "completed", "none")
 # User, password and query of an address.
 _SECRET = re.compile(r"(?<=//)[^/]*@|[?#].*")
 _ANOTHER = "choose another format of prompts, or another family of tasks"
-_LOCK = threading.Lock()  # of fields; one for all, so that models can be pickled
+_LOCK = threading.Lock()  # for fields; one for all, so that models can be pickled
 
 
 def openai_model(
-    model: str,
-    *,
-    base_url: str | None = None,
-    temperature: float = 0.0,
-    timeout: float = 60.0,
-    retries: int = 5,
-    max_tokens: int = 32,
-    **fields: Any,
-) -> ServedModel:
-    """A model behind a server that speaks OpenAI's protocol: a prompt is one message of a user.
+    model: str, *, base_url: str | None = None, temperature: float = 0.0, timeout: float = 60.0, retries: int = 5,
+    max_tokens: int = 32, **fields: Any,
+) -> ServedModel:  # fmt: skip
+    """A model of text behind a server with OpenAI's protocol; a prompt is one user message.
 
-    The key is read from the environment variable OPENAI_API_KEY, and neither written nor logged; servers that ask for
-    none take any. Overload (429), errors of the server (5xx) and broken connections are tried again after a growing
-    while. A field that the model does not support is left out, or max_tokens sent as max_completion_tokens, with a
-    logged sentence. Needs ``pip install '.[llm]'``.
+    The key is read from the environment variable OPENAI_API_KEY, and is neither written nor logged. Overload (429),
+    server errors (5xx) and broken connections are retried with growing delays. A field that the model does not support
+    is left out, or max_tokens sent as max_completion_tokens, and a sentence is logged. Needs ``pip install '.[llm]'``.
 
     Args:
-        model: its name, as the server knows it.
-        base_url: of the server, such as http://localhost:8000/v1; if None, as OPENAI_BASE_URL says, or OpenAI's own.
-        timeout: seconds that an answer may take.
-        max_tokens: the length of an answer; one that reaches it is nan, unless its first line is a finished number.
+        model: name of the model on the server.
+        base_url: address of the server, such as http://localhost:8000/v1; if None, OPENAI_BASE_URL or OpenAI's own.
+        timeout: seconds for an answer.
+        max_tokens: most tokens of an answer; a cut answer is nan, unless its first line is a finished number.
         fields: other fields of each request, such as ``stop=["\\n"]`` or ``reasoning_effort="low"``.
 
     Raises:
         MissingPackageError: the package openai is not installed.
-        UnusableModelError: when asked, if the server refuses the key, the model or a field, or the quota is used up.
-        RefusedPrompt: when asked, if it refuses one prompt, which is too long or filtered.
-        UnansweredPrompt: when asked, if it gives no answer after all tries.
+        UnusableModelError: from a call, if the server refuses the key, the model or a field, or the quota is used up.
+        RefusedPrompt: from a call, if the server refuses the prompt, which is too long or filtered.
+        UnansweredPrompt: from a call, if there is no answer after all tries.
     """
-    require_package("openai", "openai_model", "llm")
+    errors.require_package("openai", "openai_model", "llm")
     base_url = base_url or os.environ.get("OPENAI_BASE_URL")
     if not os.environ.get("OPENAI_API_KEY") and base_url is None:
         raise ArgumentError("OPENAI_API_KEY must be set in the environment, but is not: export it, or pass base_url.")
-    require_instance("model", model, str)
-    require_instance("base_url", base_url, str | None)
+    errors.require_instance("model", model, str)
+    errors.require_instance("base_url", base_url, str | None)
     if base_url is not None and not re.match("https?://.", base_url):
         refuse("base_url", "begin with http:// or https://", base_url, "pass http://localhost:8000/v1, say")
-    timeout, retries = require_number("timeout", timeout, above=0), require_count("retries", retries, least=0)
-    temperature = require_number("temperature", temperature, least=0)
-    max_tokens = require_count("max_tokens", max_tokens)
+    timeout = errors.require_number("timeout", timeout, above=0)
+    retries = errors.require_count("retries", retries, least=0)
+    temperature = errors.require_number("temperature", temperature, least=0)
+    max_tokens = errors.require_count("max_tokens", max_tokens)
     fields = {"temperature": temperature, "max_tokens": max_tokens, **fields}
     for name, value in fields.items():
         if name in ("messages", "stream"):
@@ -154,7 +140,7 @@ class ServedModel:
             ) from None
 
     def _created(self, prompt: str) -> Any:
-        """The server's answer, asked again without fields that the model does not support."""
+        """Request an answer, without fields that the model does not support."""
         import openai
 
         while True:
@@ -172,13 +158,13 @@ class ServedModel:
 
     def _leave_out(self, name: str) -> None:
         with _LOCK:
-            if name not in self.fields:  # another thread was told so before
+            if name not in self.fields:  # another thread left it out
                 return
             value = self.fields.pop(name)
             if name == "max_tokens":
                 self.fields["max_completion_tokens"] = value
         instead = "sent as max_completion_tokens" if name == "max_tokens" else "left out"
-        # Not a warning: `identify` silences those of learners.
+        # Not a Python warning, as `identify` silences those of learners.
         logging.getLogger(__name__).warning(
             "%s does not support %s = %s; it is %s from now on.", self.place, name, shown(value), instead
         )
@@ -187,7 +173,7 @@ class ServedModel:
         text, reason = choice.message.content, str(choice.finish_reason).lower()
         if re.search("filter|safety|refusal|prohibited", reason) or getattr(choice.message, "refusal", None):
             raise RefusedPrompt(f"{self.place} must answer the prompt, but its filter stops it: {_ANOTHER}.")
-        if isinstance(text, list):  # thoughts and text, as Mistral has them
+        if isinstance(text, list):  # thoughts and text of Mistral's models
             text = "".join(part["text"] for part in text if part["type"] == "text")
         if not isinstance(text, str | None):
             raise ValueError("its message has no text")
@@ -195,7 +181,7 @@ class ServedModel:
         return CutAnswer(text or "") if reason not in _WHOLE or (thinks and not text) else text or ""
 
     def _refusal(self, error: Any) -> MesascopeError:
-        """A server's error as one that stops everything, one about this prompt, or one that may pass."""
+        """Translate a server's error: for all prompts, for this prompt, or temporary."""
         status, whole, said = error.status_code, _whole(error), f"({_said(error)})"
         if status == 402 or _QUOTA.search(whole):
             return UnusableModelError(
@@ -227,7 +213,7 @@ def _retry_no_quota(response: Any) -> None:
 
 
 def _field(error: Any, fields: dict[str, Any], about: str = r"\b{0}\b") -> str | None:
-    """Name of the field that an error is about: its ``param``, or else one that stands in its message like this."""
+    """Name of the field that an error is about: its ``param``, or one in its message that matches ``about``."""
     if "max_tokens" in fields and _RENAMED.search(_whole(error)):
         return "max_tokens"
     if error.param:
@@ -236,12 +222,11 @@ def _field(error: Any, fields: dict[str, Any], about: str = r"\b{0}\b") -> str |
 
 
 def _whole(error: Any) -> str:
-    """Message and body of an error, to look for codes in; never shown, for it may echo a key."""
+    """Message and body of an error, to search for codes; never shown, as it may echo a key."""
     return f"{error} {error.body}"
 
 
 def _said(error: Exception) -> str:
-    """The kind of an error and its first words, without what a server may echo of a key."""
-    status = getattr(error, "status_code", None)
-    code = getattr(error, "code", None)
-    return ", ".join(str(part) for part in (type(error).__name__, status, code) if part)
+    """Class, status and code of an error, without its message, which may echo a key."""
+    parts = (type(error).__name__, getattr(error, "status_code", None), getattr(error, "code", None))
+    return ", ".join(str(part) for part in parts if part)

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 
@@ -18,51 +18,42 @@ from mesascope.shapes import Float, Tensor
 from mesascope.streams import stream
 from mesascope.tasks import Context, Episode, check_inputs
 from mesascope.tasks.asking import drawn, named
+from mesascope.validate import Whole, frozen
 
 __all__ = ["TextLearner", "from_text"]
 
-ORDERS = ("given", "random", "distance")
 REASONS = ("failed", "refused", "cut", "empty", "no number", "unclear number", "beyond the budget")
 
 
 def from_text(
-    model: Callable[[Any], Any],
-    format: str | Format = "words-to-numbers",
-    *,
-    name: str | None = None,
-    decimals: int = 2,
-    order: str = "given",
-    scale: tuple[float, float] | None = None,
-    features: Sequence[str] | None = None,
-    cache: str | Path | None = None,
-    most_calls: int | None = None,
-    most_tokens: int | None = None,
-    concurrency: int | None = None,
-    batched: bool = False,
+    model: Callable[[Any], Any], format: str | Format = "words-to-numbers", *, name: str | None = None,
+    decimals: int = 2, order: str = "given", scale: tuple[float, float] | None = None,
+    features: Sequence[str] | None = None, cache: str | Path | None = None, most_calls: int | None = None,
+    most_tokens: int | None = None, concurrency: int | None = None, batched: bool = False,
     answer_decimals: int | None = None,
-) -> TextLearner:
+) -> TextLearner:  # fmt: skip
     """A learner from a model of text.
 
-    Each query is a prompt of its own: the pairs of the context, then the query. An answer without a number, and one
-    that was not given, is nan, never 0; ``learner.table()`` counts them. Numbers are rounded, and the learner says so:
-    `identify` has candidates see what the model sees.
+    Each query is a prompt of its own: the pairs of the context, then the query. The prediction is nan, never 0, if an
+    answer is missing or has no number; ``learner.table()`` counts the reasons. Numbers in prompts are rounded, and
+    `identify` gives its candidates the rounded numbers.
 
     Args:
-        model: takes a prompt and returns a text; may be asynchronous, or take a list of prompts and return one of texts
-            (``batched=True``). `openai_model` makes one.
-        format: one of words-to-numbers, letters (features are places in the alphabet), compact, digits, or a `Format`.
-        name: of the model and its settings; its function's name if None. Needed with ``cache`` for a model of your own:
-            answers are kept under it, so that another model, or other settings, need another name.
-        decimals: that numbers are rounded to.
-        order: of the pairs: given, random (one order for each task), or distance, the nearest to the query last.
-        scale: the range that each feature and the labels of a context are mapped to; as they are if None.
+        model: takes a prompt and returns a text; may be asynchronous, or take a list of prompts and return a list of
+            texts (``batched=True``). `openai_model` makes one.
+        format: words-to-numbers, letters (features are places in the alphabet), compact, digits, or a `Format`.
+        name: name of the model and its settings; the function's name if None. Required with ``cache`` for a model of
+            your own: answers are stored under it, so another model, or other settings, must have another name.
+        decimals: decimals of numbers in prompts.
+        order: order of the pairs: given, random (one order for each task), or distance, the nearest to the query last.
+        scale: range to which each feature and the labels of a context are mapped; None leaves them as they are.
         features: names of the inputs; Feature 0, Feature 1, ... if None.
-        cache: a file of JSON lines; what is in it is not asked again.
-        most_calls, most_tokens: what may be spent; what is beyond is nan.
-        concurrency: prompts asked at the same time; 8 if None, and 64 of a batched model.
-        answer_decimals: that answers are rounded to, if not to those of the prompts.
+        cache: file of JSON lines with answers; a prompt in it is not sent again.
+        most_calls, most_tokens: budget; predictions beyond it are nan.
+        concurrency: prompts sent at the same time; if None 8, or 64 for a batched model.
+        answer_decimals: decimals of answers; those of the prompts if None.
 
-    >>> def last(prompt):  # repeats the label that it read last
+    >>> def last(prompt):  # repeats the last label
     ...     return prompt.split("Output:")[-2].split()[0]
     >>> learner = from_text(last)
     >>> learner(Context(torch.ones(1, 2, 1), torch.tensor([[[3.0], [4.0]]])), torch.ones(1, 1, 1))
@@ -72,47 +63,92 @@ def from_text(
     if isinstance(format, str):
         require_choice("format", format, FORMATS)
         format = FORMATS[format]
-    require_instance("format", format, Format)
-    decimals = require_count("decimals", decimals, least=0)
-    if answer_decimals is not None:
-        answer_decimals = require_count("answer_decimals", answer_decimals, least=0)
-    require_choice("order", order, ORDERS)
-    if scale is not None and not (len(scale) == 2 and scale[0] < scale[1]):
-        refuse("scale", "be a range, the lower end first", scale, "pass (0, 100), say")
+    writing = _Writing(format, decimals, order, scale, features, answer_decimals)  # type: ignore[arg-type]
     if cache is not None and name is None and not hasattr(model, "settings"):
         refuse("name", "name the model and its settings where answers are kept", name, 'pass name="model, settings"')
     calls = Calls(
         model, name or named(model), cache=cache, most_calls=most_calls, most_tokens=most_tokens,
         concurrency=(64 if batched else 8) if concurrency is None else concurrency, batched=batched,
     )  # fmt: skip
-    return TextLearner(calls, format, decimals, order, scale, features, answer_decimals)
+    return TextLearner(calls, writing)
 
 
-class _Scaling(NamedTuple):
-    """From numbers to what is written, (value - shift) * factor: of each feature, and of the labels."""
+class _Scale(NamedTuple):
+    """Map from numbers to those in a prompt, (number - shift) * factor; ``(*batch, 1, d)`` each."""
 
-    x_shift: Tensor
-    x_factor: Tensor
-    y_shift: Tensor
-    y_factor: Tensor
+    shift: Tensor
+    factor: Tensor
+
+    def written(self, part: Tensor, decimals: int) -> Tensor:
+        return ((part.detach().cpu().double() - self.shift) * self.factor).round(decimals=decimals)
+
+    def read(self, part: Tensor) -> Tensor:
+        return part / self.factor + self.shift
+
+
+@frozen
+class _Writing:
+    """Settings for prompts, see `from_text`."""
+
+    format: Format
+    decimals: Whole
+    order: Literal["given", "random", "distance"]
+    scale: tuple[float, float] | None
+    features: Sequence[str] | None
+    answer_decimals: Whole | None
+
+    def __post_init__(self) -> None:
+        require_instance("format", self.format, Format)
+        if self.scale is not None and self.scale[0] >= self.scale[1]:
+            refuse("scale", "be a range, the lower end first", self.scale, "pass (0, 100), say")
+
+    def prompts(self, context: Context, xq: Tensor) -> list[str]:
+        """One prompt for each query."""
+        if not all(bool(part.isfinite().all()) for part in (*context, xq)):
+            refuse("context and xq", "be finite", "nan or inf in one of them", "leave those rows out")
+        of_x, of_y = self.scales(context)
+        parts = ((context.x, of_x), (context.y, of_y), (xq, of_x))
+        x, y, queries = (scale.written(part, self.decimals).flatten(0, -3) for part, scale in parts)
+        generator, prompts = stream(0, "order of pairs"), []
+        for pairs, labels, several in zip(x, y, queries, strict=True):
+            shuffled = torch.randperm(len(pairs), generator=generator)
+            for query in several:
+                rows = {
+                    "given": torch.arange(len(pairs)),
+                    "random": shuffled,
+                    "distance": (pairs - query).norm(dim=-1).argsort(descending=True, stable=True),
+                }[self.order]
+                numbers = pairs[rows].tolist(), labels[rows, 0].tolist(), query.tolist()
+                prompts.append(self.format.prompt(*numbers, self.features, self.decimals))
+        return prompts
+
+    def as_written(self, tasks: Episode) -> Episode:
+        """Tasks with the numbers of the prompts."""
+        of_x, of_y = self.scales(tasks.context)
+        parts = ((tasks.context.x, of_x), (tasks.context.y, of_y), (tasks.xq, of_x))
+        x, y, xq = (scale.read(scale.written(part, self.decimals)).to(part) for part, scale in parts)
+        return Episode(Context(x, y), xq, tasks.yq)
+
+    def scales(self, context: Context) -> tuple[_Scale, _Scale]:
+        """Scales of each feature and of the labels of a context."""
+        x, y = (self._scale(part.detach().cpu().double()) for part in context)
+        return x, y
+
+    def _scale(self, rows: Float[Tensor, "*batch n d"]) -> _Scale:
+        if self.scale is None or not rows.shape[-2]:
+            shape = (*rows.shape[:-2], 1, rows.shape[-1])
+            return _Scale(torch.zeros(shape, dtype=torch.float64), torch.ones(shape, dtype=torch.float64))
+        low, high = rows.amin(-2, keepdim=True), rows.amax(-2, keepdim=True)
+        bottom, top = self.scale
+        factor = torch.where(high > low, (top - bottom) / (high - low), torch.ones_like(low))
+        return _Scale(low - bottom / factor, factor)
 
 
 class TextLearner:
     """Return type of `from_text`; in tables it has the model's name."""
 
-    def __init__(
-        self,
-        calls: Calls,
-        format: Format,
-        decimals: int,
-        order: str,
-        scale: tuple[float, float] | None,
-        features: Sequence[str] | None,
-        answer_decimals: int | None = None,
-    ) -> None:
-        self.calls, self.format, self.decimals, self.order = calls, format, decimals, order
-        self.scale, self.features = scale, features
-        self.answer_decimals = decimals if answer_decimals is None else answer_decimals
+    def __init__(self, calls: Calls, writing: _Writing) -> None:
+        self.calls, self.writing = calls, writing
         self.asked = self.parsed = 0
         self.unread: Counter[str] = Counter()
         self.__name__ = calls.name
@@ -122,14 +158,15 @@ class TextLearner:
 
     @property
     def resolution(self) -> float:
-        """The distance of two numbers that it can answer, where labels are written as they are."""
-        return 10.0**-self.answer_decimals if self.scale is None else 0.0
+        """Distance between two neighbouring answers; 0 for scaled labels."""
+        decimals = self.writing.decimals if self.writing.answer_decimals is None else self.writing.answer_decimals
+        return 10.0**-decimals if self.writing.scale is None else 0.0
 
     def table(self) -> Table:
         """Counts of prompts and numbers read, their cost (tokens are estimated), and the reasons of each nan.
 
-        The model failed, refused the prompt, or stopped before its end, at its limit of tokens say (cut); the answer is
-        empty, holds no digits (no number), or digits that are not clearly one number.
+        The model failed, refused the prompt, or was cut, at its limit of tokens say. The answer is empty, has no digits
+        (no number), or its digits are not clearly one number.
         """
         calls, reasons = self.calls, self.calls.unanswered + self.unread
         row = {
@@ -139,89 +176,36 @@ class TextLearner:
         return Table([row | {reason: reasons[reason] for reason in REASONS}])
 
     def estimate(self, family: Any, calls: int, price: float | None = None) -> Table:
-        """What so many calls on tasks of a family would take, without any: tokens of prompts, and their price.
+        """Estimate the tokens and the price of ``calls`` prompts on tasks of a family, without sending any.
 
         Args:
-            price: of a million tokens.
+            price: price of a million tokens.
         """
         calls = require_count("calls", calls)
         episode = drawn(family, 8, stream(0, "estimate"))
-        prompts = self._prompts(episode.context, episode.xq)
+        prompts = self.writing.prompts(episode.context, episode.xq)
         tokens = calls * sum(map(len, prompts)) / len(prompts) / CHARACTERS
         cost = {} if price is None else {"price": tokens * price / 1e6}
         return Table([{"calls": calls, "tokens": round(tokens), **cost}])
 
     def as_written(self, tasks: Episode) -> Episode:
-        """Tasks with the numbers that the model reads, rounded; right answers stay as they are."""
-        scaling = self._scaling(tasks.context)
-        context = Context(
-            self._rounded(tasks.context.x, scaling.x_shift, scaling.x_factor),
-            self._rounded(tasks.context.y, scaling.y_shift, scaling.y_factor),
-        )
-        return Episode(context, self._rounded(tasks.xq, scaling.x_shift, scaling.x_factor), tasks.yq)
+        """Tasks with the rounded numbers that the model reads, and the same right answers."""
+        return self.writing.as_written(tasks)
 
     def __call__(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m 1"]:
         check_inputs(context, xq)
         if context.y.shape[-1] != 1:
             refuse("context.y", "have one target", context.y.shape[-1], "ask for one target after the other")
-        texts = self.calls.ask(self._prompts(context, xq))
-        numbers = [math.nan if text is None else self._read(text) for text in texts]
+        texts = self.calls.ask(self.writing.prompts(context, xq))
+        numbers = [math.nan if text is None else self._number(text) for text in texts]
         self.asked, self.parsed = self.asked + len(numbers), self.parsed + sum(map(math.isfinite, numbers))
-        scaling = self._scaling(context)
         found = torch.tensor(numbers, dtype=torch.float64).reshape(*xq.shape[:-1], 1)
-        found = (found / scaling.y_factor + scaling.y_shift).to(xq)
+        found = self.writing.scales(context)[1].read(found).to(xq)
         return found.masked_fill(found.isinf(), math.nan)  # beyond the dtype
 
-    def _read(self, text: str) -> float:
-        number = self.format.read(text, self.decimals)
+    def _number(self, text: str) -> float:
+        number = self.writing.format.read(text, self.writing.decimals)
         if math.isfinite(number):
             return number
         self.unread["unclear number" if any(map(str.isdigit, text)) else "no number"] += 1
         return math.nan
-
-    def _prompts(self, context: Context, xq: Tensor) -> list[str]:
-        if not all(bool(part.isfinite().all()) for part in (*context, xq)):
-            refuse("context and xq", "be finite", "nan or inf in one of them", "leave those rows out")
-        scaling = self._scaling(context)
-        x, y, queries = (
-            ((part.detach().cpu().double() - shift) * factor).round(decimals=self.decimals).flatten(0, -3)
-            for part, shift, factor in (
-                (context.x, scaling.x_shift, scaling.x_factor),
-                (context.y, scaling.y_shift, scaling.y_factor),
-                (xq, scaling.x_shift, scaling.x_factor),
-            )
-        )
-        generator = stream(0, "order of pairs")
-        prompts = []
-        for pairs, labels, several in zip(x, y, queries, strict=True):
-            shuffled = torch.randperm(len(pairs), generator=generator)
-            for query in several:
-                rows = {
-                    "given": torch.arange(len(pairs)),
-                    "random": shuffled,
-                    "distance": (pairs - query).norm(dim=-1).argsort(descending=True, stable=True),
-                }[self.order]
-                prompts.append(
-                    self.format.prompt(
-                        pairs[rows].tolist(), labels[rows, 0].tolist(), query.tolist(), self.features, self.decimals
-                    )
-                )
-        return prompts
-
-    def _scaling(self, context: Context) -> _Scaling:
-        ends = [self._column(part.detach().cpu().double()) for part in context]
-        return _Scaling(*ends[0], *ends[1])
-
-    def _column(self, rows: Float[Tensor, "*batch n d"]) -> tuple[Tensor, Tensor]:
-        """Shift and factor ``(*batch, 1, d)``; of numbers that are all the same the factor is 1."""
-        shape = (*rows.shape[:-2], 1, rows.shape[-1])
-        if self.scale is None or not rows.shape[-2]:
-            return torch.zeros(shape, dtype=torch.float64), torch.ones(shape, dtype=torch.float64)
-        low, high = rows.amin(-2, keepdim=True), rows.amax(-2, keepdim=True)
-        bottom, top = self.scale
-        factor = torch.where(high > low, (top - bottom) / (high - low), torch.ones_like(low))
-        return low - bottom / factor, factor
-
-    def _rounded(self, part: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-        written = ((part.double().cpu() - shift) * factor).round(decimals=self.decimals)
-        return (written / factor + shift).to(part)

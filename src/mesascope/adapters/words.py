@@ -1,4 +1,4 @@
-"""Small language models whose tokens are numbers, as learners."""
+"""Small language models with numbers as tokens, as learners."""
 
 from __future__ import annotations
 
@@ -17,18 +17,17 @@ from mesascope.streams import stream
 __all__ = ["NumberWords", "from_language_model"]
 
 READS = ("mode", "mean", "sample")
-# Decimals of a mean.
-_FINE = 6
+_FINE = 6  # decimals of a mean
 _PARTS = re.compile(r"->|,|\n|[^\s,]+?(?=->|[\s,]|$)")
 _NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
 
 
 class NumberWords:
-    """A tokenizer of prompts in format compact: each number is a token, and so are the signs between numbers.
+    """A tokenizer of prompts in format compact: each number is a token, and so is each sign between numbers.
 
     Args:
-        largest: the largest number that there is a token for, and minus it the smallest.
-        decimals: that numbers have.
+        largest: largest number of the vocabulary, and minus the smallest.
+        decimals: decimals of numbers.
 
     >>> words = NumberWords(largest=9.9, decimals=1)
     >>> len(words), words.encode("1.5, -0.2 -> 3.0")
@@ -41,30 +40,28 @@ class NumberWords:
         largest = require_number("largest", largest, above=0)
         decimals = require_count("decimals", decimals, least=0)
         self.decimals, self.most = decimals, round(largest * 10**decimals)
-        self.signs: Mapping[str, int] = {
-            sign: 2 * self.most + 1 + place for place, sign in enumerate((",", "->", "\n"))
-        }
+        self.signs: Mapping[str, int] = {sign: place for place, sign in enumerate((",", "->", "\n"), 2 * self.most + 1)}
 
     def __len__(self) -> int:
         return 2 * self.most + 1 + len(self.signs)
 
     @cached_property
     def values(self) -> Float[Tensor, " numbers"]:
-        """The numbers of the first tokens, in float64; the signs come after them."""
+        """Numbers of the first tokens, in float64; the tokens of signs follow."""
         return torch.arange(-self.most, self.most + 1, dtype=torch.float64) / 10**self.decimals
 
     def encode(self, text: str) -> list[int]:
-        """The tokens of a text; refuses numbers beyond the largest or with more decimals, and other words."""
+        """Tokens of a text; raises for numbers beyond the largest or with more decimals, and for other words."""
         return [self.signs[part] if part in self.signs else self._number(part) for part in _PARTS.findall(text)]
 
     def of_numbers(self, numbers: Float[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
-        """The tokens of numbers, rounded; those beyond the largest become it, and nan is refused."""
+        """Tokens of numbers, rounded and clamped to the vocabulary; raises for nan."""
         if bool(numbers.isnan().any()):
             refuse("numbers", "be numbers", math.nan, "leave out nan")
         return (numbers * 10**self.decimals).round().clamp(-self.most, self.most).long() + self.most
 
     def decode(self, tokens: Sequence[int] | Int[Tensor, " t"]) -> str:
-        """The text of tokens."""
+        """Text of tokens."""
         tokens = torch.as_tensor(tokens).long().tolist()
         if strange := [token for token in tokens if not 0 <= token < len(self)]:
             refuse("tokens", f"be from 0 to {len(self) - 1}", strange[0], "pass what encode returned")
@@ -82,21 +79,16 @@ class NumberWords:
 
 
 def from_language_model(
-    model: Callable[[Tensor], Tensor],
-    words: NumberWords,
-    read: str = "mode",
-    *,
-    seed: int = 0,
-    name: str | None = None,
+    model: Callable[[Tensor], Tensor], words: NumberWords, read: str = "mode", *, seed: int = 0, name: str | None = None
 ) -> TextLearner:
-    """A learner from a language model of numbers, asked in format compact; see `from_text`.
+    """A learner from a language model of numbers, with prompts in format compact; see `from_text`.
 
-    A prompt with a number beyond the largest is not answered.
+    A prompt with a number beyond the vocabulary is not answered.
 
     Args:
-        model: from tokens ``(batch, t)`` to logits ``(batch, t, vocabulary)``: `LanguageModel`, say.
-        read: what the answer is: the likeliest number, the mean of all by their probabilities, or one drawn by them.
-        seed: of what is drawn.
+        model: from tokens ``(batch, t)`` to logits ``(batch, t, vocabulary)``, such as `LanguageModel`.
+        read: answer: the mode or the mean of the distribution over numbers, or a sample from it.
+        seed: seed of samples.
 
     >>> from mesascope.tasks import Context
     >>> words = NumberWords()
@@ -125,7 +117,7 @@ def _encoded(words: NumberWords, prompt: str) -> list[int]:
 def _answers(
     model: Callable[[Tensor], Tensor], words: NumberWords, read: str, generator: torch.Generator, prompts: Sequence[str]
 ) -> list[str]:
-    """Texts of the next number after each prompt, empty where there are no words for it."""
+    """Texts of the next number after each prompt; empty for a prompt beyond the vocabulary."""
     tokens, answers = [_encoded(words, prompt) for prompt in prompts], [""] * len(prompts)
     device = next((weight.device for weight in getattr(model, "parameters", list)()), None)
     for length in {len(one) for one in tokens} - {0}:
@@ -141,7 +133,7 @@ def _answers(
 def _read(
     shares: Float[Tensor, "prompts numbers"], values: Float[Tensor, " numbers"], read: str, generator: torch.Generator
 ) -> Float[Tensor, " prompts"]:
-    """One number from the probabilities of all."""
+    """Reduce each distribution over numbers to one number."""
     if read == "mean":
         return shares @ values
     return values[shares.argmax(-1) if read == "mode" else torch.multinomial(shares, 1, generator=generator)[:, 0]]

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, overload
 
 import torch
 
-from mesascope.adapters.estimators import SklearnLearner
+from mesascope.adapters.arrays import SklearnLearner
 from mesascope.adapters.text import TextLearner
 from mesascope.errors import refuse, require_count, require_number
 from mesascope.identification.answer import Identification, like

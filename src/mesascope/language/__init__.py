@@ -1,4 +1,4 @@
-"""Language models whose layers are softmax, linear, delta or mesa: text, training, evaluation, sampling, inspection."""
+"""Language models with softmax, linear, delta and mesa layers: text, training, evaluation, sampling, inspection."""
 
 import lazy_loader
 

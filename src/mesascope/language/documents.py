@@ -1,4 +1,4 @@
-"""Reading documents of text from files, one piece at a time. Imports no torch."""
+"""Documents read from files of text, one piece at a time. Imports no torch."""
 
 from __future__ import annotations
 
@@ -17,31 +17,29 @@ from typing import IO, Any, NamedTuple
 from mesascope.data.folders import visible_files
 from mesascope.errors import ArgumentError, refuse, require_instance, require_package, shown
 
-__all__ = ["Piece", "Problem", "Reading", "files_of", "pieces", "size_of", "standard_library"]
+__all__ = ["Piece", "Problem", "Reading", "files_of", "is_utf8", "pieces", "size_of", "standard_library"]
 
-# Characters of a piece of a document: what is held in memory at once.
-PIECE = 1 << 20
+PIECE = 1 << 20  # characters of a piece of a document, which are held in memory at once
 _TEXT = (".txt", ".md", ".rst", ".py", ".text", ".html", ".tex")
 _ROWS = (".jsonl", ".ndjson", ".json")
 _TABLES = (".parquet", ".arrow")
 _PACKED = {".gz": "gzip", ".zst": "Zstandard"}
 _WIDE = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-# What an Arrow file begins with, where it is no stream.
-_FILE = b"ARROW1"
+_FILE = b"ARROW1"  # first bytes of an Arrow file that is not a stream
 
 
 class Piece(NamedTuple):
-    """A document's text, or the next part of it where it is long."""
+    """Text of a document, or of the next part of a long one."""
 
     text: str
     begins: bool
-    """True if a document begins with it."""
+    """True for the first piece of a document."""
     place: tuple[int, int] = (0, 0)
     """Number of its file, and of the piece in it."""
 
 
 class Problem(NamedTuple):
-    """What could not be read, and where."""
+    """A part of a file that cannot be read."""
 
     path: Path
     line: int
@@ -53,14 +51,14 @@ class Problem(NamedTuple):
 
 @dataclass(frozen=True)
 class Reading:
-    """How files are read.
+    """Settings for reading files.
 
     Args:
-        field: of rows of JSONL, Parquet and Arrow files that holds the text.
-        delimiter: what stands between documents of a plain text file, with ends of lines as ``\\n``; a file is one
-            document if None.
-        report: called with every line that is left out.
-        undivided: called with every plain text file without the delimiter.
+        field: field of JSONL, Parquet and Arrow rows that holds the text.
+        delimiter: text between documents of a plain text file, with ends of lines as ``\\n``; None if a file is one
+            document.
+        report: called with each line that is left out.
+        undivided: called with each plain text file without the delimiter.
     """
 
     field: str = "text"
@@ -77,46 +75,41 @@ class Reading:
 
 
 def files_of(paths: Sequence[str | Path]) -> list[Path]:
-    """The files that paths name, each once; those of a folder in the order of their names, without hidden ones.
+    """Files at the paths, each once; files of a folder in the order of their names, without hidden ones.
 
-    Plain text (.txt, .py, .md and the like, or any file that is named itself), rows (.jsonl, or .json that is named
-    itself), tables (.parquet, and .arrow as Hugging Face's datasets keeps them on disk, without what it caches there),
-    each also packed by gzip or Zstandard but for tables.
+    A folder's files are plain text (.txt, .py, .md, ...), rows (.jsonl) and tables (.parquet, .arrow, without the
+    caches of Hugging Face's datasets). Text and rows may be packed by gzip or Zstandard. A file that is named itself
+    may also be a .json of rows, or plain text of any name.
 
     Raises:
-        ArgumentError: there is no such path, or a folder holds none of these.
+        ArgumentError: a path does not exist, or a folder holds none of these files.
     """
     if isinstance(paths, str | Path):
         refuse("paths", "be a list", paths, "pass [path]")
-    found: list[Path] = []
+    found: dict[Path, Path] = {}
     for path in map(Path, paths):
-        if path.is_dir():
-            own = [file for file in visible_files(path) if _is_of_texts(file)]
-            if not own:
-                known = ", ".join((*_TEXT, *_ROWS, *_TABLES))
-                refuse("paths", f"hold files of text ({known})", str(path), "name the files themselves")
-            found += own
-        elif path.is_file():
-            found.append(path)
-        else:
+        if not (path.is_dir() or path.is_file()):
             refuse("paths", "exist", str(path), "name files or folders of text")
-    once: dict[Path, Path] = {}
-    for path in found:
-        once.setdefault(path.resolve(), path)
-    return list(once.values())
+        own = [file for file in visible_files(path) if _is_of_texts(file)] if path.is_dir() else [path]
+        if not own:
+            known = ", ".join((*_TEXT, *_ROWS, *_TABLES))
+            refuse("paths", f"hold files of text ({known})", str(path), "name the files themselves")
+        for file in own:
+            found.setdefault(file.resolve(), file)
+    return list(found.values())
 
 
 def size_of(files: Sequence[Path]) -> int | None:
-    """Bytes of text, about; None where some are packed, which do not tell."""
+    """Approximate number of bytes of text; None if a file is packed."""
     packed = any(_is_packed(file) or file.suffix.lower() == ".parquet" for file in files)
     return None if packed else sum(file.stat().st_size for file in files)
 
 
 def standard_library(part: str = "") -> list[Path]:
-    """The sources of Python's standard library on this machine, some 30 MB: text that needs no download.
+    """Sources of Python's standard library on this machine, some 30 MB: text that needs no download.
 
     Args:
-        part: a folder of it, ``"asyncio"`` say; all if empty.
+        part: a folder of the library, such as ``"asyncio"``; the whole library if empty.
     """
     root = Path(sysconfig.get_paths()["stdlib"])
     found = sorted(path for path in root.rglob("*.py") if "site-packages" not in path.parts)
@@ -132,14 +125,13 @@ def standard_library(part: str = "") -> list[Path]:
 
 
 def pieces(path: Path, reading: Reading) -> Iterator[Piece]:
-    """The documents of a file, in order; lines that cannot be read are left out and reported."""
-    kind = _kind(path) or _TEXT
-    if kind is _TABLES:
-        yield from _of_table(path, reading)
-    elif kind is _ROWS:
-        yield from _of_rows(path, reading)
-    else:
-        yield from _of_text(path, reading)
+    """Read the documents of a file, in order; lines that cannot be read are left out and reported."""
+    return {_ROWS: _of_rows, _TABLES: _of_table}.get(_kind(path) or _TEXT, _of_text)(path, reading)
+
+
+def is_utf8(text: str) -> bool:
+    """True if the text can be written in UTF-8; a string of JSON may hold half of a character."""
+    return text.isascii() or text.encode(errors="ignore").decode() == text
 
 
 def _kind(path: Path) -> tuple[str, ...] | None:
@@ -148,7 +140,7 @@ def _kind(path: Path) -> tuple[str, ...] | None:
 
 
 def _is_of_texts(path: Path) -> bool:
-    """True if a file of a folder holds documents: a .json may be about them, and datasets keeps copies of its rows."""
+    """True if a file in a folder holds documents; a .json may describe them, and datasets caches copies of its rows."""
     return _kind(path) is not None and path.suffix.lower() != ".json" and not path.match("cache-*.arrow")
 
 
@@ -157,7 +149,7 @@ def _is_packed(path: Path) -> bool:
 
 
 def _lines(path: Path, reading: Reading, most: int = -1) -> Iterator[tuple[int, str]]:
-    """Number and text of every line that is UTF-8, in parts of ``most`` bytes where it is longer."""
+    """Number and text of every line in UTF-8; a line of more than ``most`` bytes comes in parts."""
     number, ended, begun = 0, True, False
     with path.open("rb") as raw, _unpacked(path, raw) as file:
         try:
@@ -168,7 +160,7 @@ def _lines(path: Path, reading: Reading, most: int = -1) -> Iterator[tuple[int, 
                 raise ArgumentError(f"{path} must be text in UTF-8, but has bytes of 0: unpack it, or leave it out.")
             while line := file.readline(most):
                 number += ended
-                # A cut within a character or an end of line goes on with it.
+                # A part that ends within a character or an end of line is completed.
                 while (
                     not line.endswith(b"\n") and (line.endswith(b"\r") or _cut_short(line)) and (rest := file.read(1))
                 ):
@@ -180,41 +172,22 @@ def _lines(path: Path, reading: Reading, most: int = -1) -> Iterator[tuple[int, 
                     yield number, line.decode()
                 except UnicodeDecodeError as error:
                     reading.report(Problem(path, number, f"no UTF-8 ({error.reason} at byte {error.start})"))
-        except (EOFError, gzip.BadGzipFile, zlib.error, _DamagedError) as error:
-            reading.report(
-                Problem(path, number + 1, f"no whole {_PACKED[path.suffix.lower()]} file ({_first_words(error)})")
-            )
+        except (EOFError, OSError, zlib.error) as error:
+            if getattr(error, "errno", None) or not _is_packed(path):  # of the disk
+                raise
+            what = f"no whole {_PACKED[path.suffix.lower()]} file ({_first_words(error)})"
+            reading.report(Problem(path, number + 1, what))
 
 
 def _unpacked(path: Path, raw: IO[bytes]) -> Any:
-    """The file's text as a buffered file."""
+    """Open the file's text as a buffered file."""
     suffix = path.suffix.lower()
     if suffix == ".gz":
         return io.BufferedReader(gzip.GzipFile(fileobj=raw))  # type: ignore[arg-type]
-    return io.BufferedReader(_Zstandard(raw), 1 << 16) if suffix == ".zst" else raw
-
-
-class _DamagedError(Exception):
-    """A packed file that cannot be unpacked."""
-
-
-class _Zstandard(io.RawIOBase):
-    """A file that Zstandard packed, unpacked by pyarrow."""
-
-    def __init__(self, raw: IO[bytes]) -> None:
+    if suffix == ".zst":
         arrow = require_package("pyarrow", ".zst files", "language")
-        self._stream = arrow.CompressedInputStream(raw, "zstd")
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        try:
-            found = self._stream.read(len(buffer))
-        except OSError as error:
-            raise _DamagedError(str(error)) from None
-        buffer[: len(found)] = found
-        return len(found)
+        return io.BufferedReader(arrow.CompressedInputStream(raw, "zstd"), 1 << 16)
+    return raw
 
 
 def _cut_short(line: bytes) -> bool:
@@ -227,11 +200,11 @@ def _cut_short(line: bytes) -> bool:
 
 
 def _of_text(path: Path, reading: Reading) -> Iterator[Piece]:
-    """A file of plain text, cut at delimiters, and where it is long."""
+    """Documents of a plain text file, cut at delimiters; long ones come in pieces."""
     held, begins, divided = "", True, reading.delimiter is None
     for _, line in _lines(path, reading, PIECE):
         line = _with_newlines(line)
-        new = max(len(held) - len(reading.delimiter or ""), 0)  # before it there is no delimiter
+        new = max(len(held) - len(reading.delimiter or ""), 0)  # no delimiter begins before it
         held += line
         if reading.delimiter is not None and reading.delimiter in held[new:]:
             *whole, held = held.split(reading.delimiter)
@@ -240,7 +213,7 @@ def _of_text(path: Path, reading: Reading) -> Iterator[Piece]:
                 if text.strip() or not begins:
                     yield Piece(text, begins)
                 begins = True
-        elif len(held) >= PIECE + (kept := len(reading.delimiter or " ") - 1):  # it may hold a delimiter's beginning
+        elif len(held) >= PIECE + (kept := len(reading.delimiter or " ") - 1):  # its end may begin a delimiter
             cut = len(held) - kept
             yield Piece(held[:cut], begins)
             held, begins = held[cut:], False
@@ -251,8 +224,8 @@ def _of_text(path: Path, reading: Reading) -> Iterator[Piece]:
 
 
 def _with_newlines(text: str) -> str:
-    """The text with all ends of lines as Python reads them."""
-    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
+    """The text with ends of lines as ``\\n``, as Python reads them."""
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _of_rows(path: Path, reading: Reading) -> Iterator[Piece]:
@@ -269,26 +242,17 @@ def _of_rows(path: Path, reading: Reading) -> Iterator[Piece]:
 
 
 def _of_row(row: Mapping[str, Any], path: Path, number: int, reading: Reading) -> Iterator[Piece]:
-    """What the field of a row holds, cut where it is long."""
+    """The text of a row, in pieces if it is long."""
     text = row.get(reading.field)
     if not isinstance(text, str):
         others = [name for name in row if name != reading.field]
         found = f"; other fields: {shown(others)}" if others else ""
         reading.report(Problem(path, number, f"no text in {reading.field!r}{found}"))
-    elif not _is_utf8(text):
+    elif not is_utf8(text):
         reading.report(Problem(path, number, f"half of a character in {reading.field!r}"))
     elif text.strip():
         for start in range(0, len(text), PIECE):
             yield Piece(text[start : start + PIECE], start == 0)
-
-
-def _is_utf8(text: str) -> bool:
-    """True if it can be written; JSON may hold half of a character."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _of_table(path: Path, reading: Reading) -> Iterator[Piece]:
@@ -306,7 +270,7 @@ def _of_table(path: Path, reading: Reading) -> Iterator[Piece]:
 
 
 def _batches(path: Path, reading: Reading) -> Iterator[tuple[int, Any]]:
-    """Batches of rows, each with the number of its first one, counted from 1."""
+    """Batches of rows, each with the number of its first row, from 1."""
     arrow = require_package("pyarrow", f"{path.suffix} files", "language")
     try:
         if path.suffix.lower() == ".parquet":
@@ -329,7 +293,7 @@ def _batches(path: Path, reading: Reading) -> Iterator[tuple[int, Any]]:
 
 
 def _of_parquet(path: Path, reading: Reading, arrow: Any) -> Iterator[tuple[int, Any]]:
-    """Batches of rows; a group of rows that is damaged is left out from there on and reported."""
+    """Batches of rows; a damaged group of rows is left out from the damage on, and reported."""
     parquet = require_package("pyarrow.parquet", ".parquet files", "language")
     file, start = parquet.ParquetFile(path), 1
     columns = [reading.field] if reading.field in file.schema_arrow.names else None

@@ -1,4 +1,4 @@
-"""Tokens of documents that come in pieces: those of each whole document. Imports no torch."""
+"""Tokens of documents that come in pieces, equal to the tokens of each whole document. Imports no torch."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from mesascope.language.documents import Piece
 
 __all__ = ["Encoded", "encoded"]
 
-# Characters of a piece that are tokenized again before the next one, and tokens that agree on both sides of a cut.
-_OVERLAP, _AGREEING = 4096, 8
+_OVERLAP = 4096  # last characters of a piece that are tokenized again with the next one
+_AGREEING = 8  # tokens on either side of a cut that must agree
 
 
 class Encoded(NamedTuple):
@@ -26,7 +26,7 @@ class Encoded(NamedTuple):
 
 
 class _Held(NamedTuple):
-    """A piece, the text that it was tokenized in, and the first of its tokens that are its own."""
+    """A piece, the text that was tokenized with it, and the index of its first own token."""
 
     piece: Piece
     text: str
@@ -35,12 +35,12 @@ class _Held(NamedTuple):
 
 
 def encoded(tokenizer: Any, batches: Iterable[Sequence[Piece]]) -> Iterator[Encoded]:
-    """The tokens of each document, as if it were tokenized as a whole, a piece after the other.
+    """Yield the tokens of each document, piece by piece, as if it were tokenized as a whole.
 
-    A tokenizer may treat the beginning of a text, its end and parts of a word in ways of their own. So a piece is
-    tokenized together with the last 4,096 characters before it. Both pieces then have tokens of these characters; the
-    one's end and the other's begin in their middle, where eight tokens on either side agree. Where none agree, as
-    inside a very long word, both pieces are tokenized again as one.
+    A tokenizer may treat the beginning and end of a text and parts of a word in special ways. So a piece is tokenized
+    together with the last 4,096 characters before it. Both pieces then have tokens of these characters. The cut between
+    them lies in the middle, where eight tokens on either side agree. If there is no such place, as inside a very long
+    word, both pieces are tokenized again as one.
     """
     held: _Held | None = None
     for batch in batches:
@@ -48,7 +48,7 @@ def encoded(tokenizer: Any, batches: Iterable[Sequence[Piece]]) -> Iterator[Enco
         for piece in batch:
             before = texts[-1] if texts else held.text if held else ""
             texts.append(piece.text if piece.begins else before[-_OVERLAP:] + piece.text)
-        # Offsets of tokens take as long as the tokens: they are made only where a document may go on.
+        # Offsets of tokens take as long as the tokens: they are computed only if a document may continue.
         parted = not all(piece.begins for piece in batch) or len(batch[-1].text) >= documents.PIECE
         encode = tokenizer.encode_batch if parted else tokenizer.encode_batch_fast
         for piece, text, encoding in zip(batch, texts, encode(texts, add_special_tokens=False), strict=True):
@@ -67,18 +67,18 @@ def encoded(tokenizer: Any, batches: Iterable[Sequence[Piece]]) -> Iterator[Enco
 
 
 def _tokens(held: _Held, end: int | None) -> Encoded:
-    """The tokens before a cut; all, at the end of a document, if None."""
+    """Tokens before a cut; None for the end of the document."""
     return Encoded(held.piece, np.array(held.encoding.ids[held.start : end], np.int64), end is None)
 
 
 def _joined(tokenizer: Any, held: _Held, text: str) -> _Held:
-    """Both pieces as one."""
+    """Tokenize both pieces as one."""
     whole = held.text + text[min(len(held.text), _OVERLAP) :]
     return _Held(held.piece, whole, tokenizer.encode(whole, add_special_tokens=False), held.start)
 
 
 def _cut(held: _Held, text: str, encoding: Any) -> tuple[int, int] | None:
-    """The first token after the cut, counted in the tokens of either piece; None if there is no place for a cut."""
+    """Index of the first token after the cut, in either piece; None if no cut is possible."""
     overlap = min(len(held.text), _OVERLAP)
     shift = len(held.text) - overlap
     if not shift:  # the new piece was tokenized with all of the one before
@@ -97,7 +97,7 @@ def _cut(held: _Held, text: str, encoding: Any) -> tuple[int, int] | None:
 
 
 def _within(encoding: Any, start: int, end: int, shift: int) -> dict[int, tuple[int, int, int]]:
-    """Number and place of the tokens between two places, by index; places are counted from ``shift``."""
+    """Token, start and end of the tokens between two characters, by index; characters are counted from ``shift``."""
     places, ids = np.array(encoding.offsets), np.array(encoding.ids)
     chosen = np.flatnonzero((places[:, 0] >= start) & (places[:, 1] <= end)) if len(ids) else np.array([], int)
     return {

@@ -1,4 +1,4 @@
-"""How well a language model predicts a corpus, in a few numbers."""
+"""Evaluation of a language model on a corpus."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ __all__ = ["Evaluation", "corpus_windows", "evaluated"]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The loss of a language model, in nats a token, with errors over windows.
+    """Loss of a language model in nats a token, with standard errors over windows.
 
     Args:
         loss: mean over all tokens.
         score: see `in_context_score`.
-        by_token: the loss of tokens 1, 2 to 3, 4 to 7 and so on, by the number of the first of them.
+        by_token: loss of tokens 1, 2 to 3, 4 to 7 and so on, by the number of the first of them.
     """
 
     loss: Measurement
@@ -51,7 +51,7 @@ class Evaluation:
 def evaluated(
     model: LanguageModel, tokenizer: Any, corpus: str | Path, split: str = "validation", windows: int = 256
 ) -> Evaluation:
-    """The loss on windows from all over a corpus, each as long as the model's context.
+    """Evaluate a model on windows spread over a corpus, each as long as the model's context.
 
     Raises:
         ArgumentError: the corpus was written with another tokenizer, or is shorter than a window.
@@ -69,15 +69,14 @@ def evaluated(
 def corpus_windows(
     model: LanguageModel, tokenizer: Any, corpus: str | Path, split: str, windows: int
 ) -> Int[Tensor, "n context_and_1"]:
-    """Windows from all over a corpus, ``windows`` or as many as there are, each of a token more than the context.
+    """At most ``windows`` windows spread over a corpus, each one token longer than the model's context.
 
     Raises:
         ArgumentError: the corpus was written with another tokenizer, or is shorter than a window.
     """
     windows = require_count("windows", windows)
-    text = TextWindows(str(corpus), model.config.context + 1, split)
+    text = TextWindows(str(corpus), model.config.context + 1, split)  # type: ignore[arg-type]
     if tokenizer_checksum(load_tokenizer(text.corpus.folder / TOKENIZER)) != tokenizer_checksum(tokenizer):
-        refuse(
-            "corpus", "have the tokenizer of the model", str(corpus), "prepare it with --tokenizer MODEL/tokenizer.json"
-        )
+        remedy = "prepare it with --tokenizer MODEL/tokenizer.json"
+        refuse("corpus", "have the tokenizer of the model", str(corpus), remedy)
     return text.spread(windows)

@@ -1,10 +1,10 @@
-"""Language models as causal language models of Hugging Face's transformers: its `generate`, folders and `Trainer`."""
+"""Language models as models of Hugging Face's transformers, for `generate`, `from_pretrained` and `Trainer`."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -27,16 +27,16 @@ from transformers.utils.generic import can_return_tuple  # noqa: E402
 
 __all__ = ["MesascopeConfig", "MesascopeForCausalLM", "StateCache"]
 
-# Name of a cache: `cache` from transformers 5.24 on.
+# Name of the argument for a cache: `cache` from transformers 5.24 on.
 _CACHE = "cache" if "cache" in CausalLMOutputWithPast.__dataclass_fields__ else "past_key_values"
 
 
 class MesascopeConfig(PreTrainedConfig):
-    """What a `MesascopeForCausalLM` is built from: the record of a `LanguageModelConfig`.
+    """Config of `MesascopeForCausalLM`: the record of a `LanguageModelConfig`.
 
     Args:
         network: that config, or its record; two small layers, softmax and mesa, on bytes if None.
-        **kwargs: of transformers' own, such as ``eos_token_id``.
+        **kwargs: transformers' own settings, such as ``eos_token_id``.
     """
 
     model_type = "mesascope"
@@ -51,41 +51,44 @@ class MesascopeConfig(PreTrainedConfig):
         super().__init__(**kwargs)
 
     def build_config(self) -> LanguageModelConfig:
-        """The config of the network."""
+        """Return the config of the network."""
         config = from_record(self.network)
         require_instance("network", config, LanguageModelConfig)
         return config
 
 
 class StateCache(Cache):
-    """What a language model has read: the state of every layer, and the tokens.
+    """Cache of a language model: the tokens read, and the state of every layer after them.
 
-    It can be reordered for beams and cropped. States cannot forget a token: a crop goes back to the state before the
-    last tokens read at once, or to the beginning, and reads what is left after it again with the next tokens.
+    It can be reordered for beams and cropped. A token cannot be removed from a state. So a crop returns to the state
+    before the last call, or to the beginning, and the remaining tokens are read again with the next ones.
     """
 
     is_compileable = False  # type: ignore[assignment]
     is_croppable = True  # type: ignore[assignment]
-    # Or transformers would not ask for the number of tokens read.
+    # Otherwise transformers does not ask for the number of tokens read.
     is_linear = (False,)  # type: ignore[assignment]
 
     def __init__(self) -> None:
         super().__init__(layers=[])
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all tokens."""
         self._tokens: Tensor | None = None
         self._mask: Tensor | None = None
-        self._after: tuple[int, Any] = (0, None)  # number of tokens that the state is after, and the state
+        # Number of tokens read and the state after them, now and before the last call.
+        self._after: tuple[int, Any] = (0, None)
         self._before: tuple[int, Any] = (0, None)
 
     def read(
         self, model: LanguageModel, tokens: Int[Tensor, "batch t"], mask: Tensor | None, last: int | None
     ) -> Float[Tensor, "batch last vocabulary"]:
-        """The logits of what follows the last tokens, after those read before.
+        """Read new tokens after those in the cache; return the logits after the ``last`` of them, all if None.
 
         Args:
-            model: the same each time.
-            tokens: new ones.
+            model: the same model at each call.
             mask: False for padding, of all tokens read or of the new ones alone.
-            last: how many are answered; all if None.
         """
         count = tokens.shape[-1]
         seen = torch.ones_like(tokens, dtype=torch.bool) if mask is None else mask[:, -count:]
@@ -107,11 +110,11 @@ class StateCache(Cache):
 
     @property
     def counts(self) -> Tensor:
-        """Number of tokens read in each row, but for padding."""
+        """Number of tokens read in each row, without padding."""
         return torch.zeros(1) if self._mask is None else self._mask.sum(-1)
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Forget the last tokens, their number given as a negative one, or, if it is positive, all but so many."""
+        """Remove the last ``-tokens_to_remove`` tokens; a positive number is the number of tokens to keep."""
         if self._tokens is None or self._mask is None:
             return
         length = tokens_to_remove if tokens_to_remove > 0 else self.get_seq_length() + tokens_to_remove
@@ -136,21 +139,16 @@ class StateCache(Cache):
         self.batch_select_indices(beam_idx)
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        """Have each sequence of the batch ``repeats`` times."""
+        """Repeat each sequence of the batch ``repeats`` times."""
         if self._tokens is not None:
             self.batch_select_indices(torch.arange(len(self._tokens)).repeat_interleave(repeats))
 
-    def reset(self) -> None:
-        """Forget all tokens."""
-        self._tokens, self._mask, self._after, self._before = None, None, (0, None), (0, None)
-
 
 class MesascopeForCausalLM(PreTrainedModel, GenerationMixin):
-    """A `LanguageModel`, which is its ``model``, as transformers has them.
+    """A `LanguageModel`, its attribute ``model``, as a causal language model of transformers.
 
-    It is saved, loaded, trained and sampled from as theirs are: `save_pretrained`, `from_pretrained`, `Trainer`,
-    `generate` with a cache of states, by beams and with an assistant. Importing this module makes it known to
-    ``AutoModelForCausalLM``.
+    It supports `save_pretrained`, `from_pretrained`, `Trainer`, and `generate` with a cache of states, beams and an
+    assistant. Importing this module registers it with ``AutoModelForCausalLM``.
 
     >>> from mesascope.language import layered
     >>> model = MesascopeForCausalLM(MesascopeConfig(layered("softmax, mesa", 257, 64, width=32)))
@@ -171,12 +169,7 @@ class MesascopeForCausalLM(PreTrainedModel, GenerationMixin):
 
     @classmethod
     def of(cls, model: LanguageModel, **kwargs: Any) -> MesascopeForCausalLM:
-        """The same network, whose weights are shared.
-
-        Args:
-            model: that a training left, say.
-            **kwargs: of its `MesascopeConfig`, such as ``eos_token_id``.
-        """
+        """Wrap a network, sharing its weights; ``kwargs`` go to its `MesascopeConfig`."""
         require_instance("model", model, LanguageModel)
         with torch.device("meta"):
             made = cls(MesascopeConfig(model.config, **kwargs))
@@ -185,132 +178,102 @@ class MesascopeForCausalLM(PreTrainedModel, GenerationMixin):
 
     @can_return_tuple
     def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        past_key_values: Cache | None = None,
-        labels: Int[Tensor, "batch t"] | None = None,
-        use_cache: bool | None = None,
-        logits_to_keep: int | Tensor = 0,
-        output_hidden_states: bool | None = None,
-        output_attentions: bool | None = None,
-        position_ids: Tensor | None = None,
-        seq_idx: Tensor | None = None,
-        cu_seq_lens_q: Tensor | None = None,
-        cu_seq_lens_k: Tensor | None = None,
-        max_length_q: int | None = None,
-        max_length_k: int | None = None,
-        num_items_in_batch: Tensor | int | None = None,
-        cache: Cache | None = None,
+        self, input_ids: Tensor | None = None, attention_mask: Tensor | None = None,
+        past_key_values: Cache | None = None, labels: Int[Tensor, "batch t"] | None = None,
+        use_cache: bool | None = None, logits_to_keep: int | Tensor = 0, output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None, position_ids: Tensor | None = None, seq_idx: Tensor | None = None,
+        cu_seq_lens_q: Tensor | None = None, cu_seq_lens_k: Tensor | None = None, max_length_q: int | None = None,
+        max_length_k: int | None = None, num_items_in_batch: Tensor | int | None = None, cache: Cache | None = None,
         **others: Any,
-    ) -> CausalLMOutputWithPast:
-        """Logits of what follows each token, and the loss where labels are given.
+    ) -> CausalLMOutputWithPast:  # fmt: skip
+        """Logits of the token after each, and the loss if there are labels.
 
-        A row may hold several documents, as ``DataCollatorWithFlattening`` of transformers packs them: the network
-        reads each by itself, padded to the longest, and none sees another.
+        A row may hold several documents, as ``DataCollatorWithFlattening`` packs them: each is read by itself.
 
         Args:
-            input_ids: tokens ``(batch, t)``; with a cache, those after what it has read.
+            input_ids: tokens ``(batch, t)``; with a cache, those after the tokens in it.
             attention_mask: 0 for padding before the first token, of all tokens read or of the new ones; without a cache
                 also after the last.
-            past_key_values: what an earlier call returned, or an empty `StateCache`.
-            labels: tokens to predict, those at the same place as in ``input_ids``; -100 counts for nothing, and nor
-                does a document's first token. In training, of more tokens than `LanguageModel.at_once`, the loss is
-                computed by blocks and ``logits`` is None.
-            use_cache: whether to return a cache.
-            logits_to_keep: how many of the last tokens are answered, 0 for all, or the places of those that are.
-            output_hidden_states: whether to return the tokens before the first layer and after each,
-                ``(batch, t, width)``, before the norm that logits are made with.
+            past_key_values, cache: a `StateCache`; transformers uses the second name from 5.24 on.
+            labels: ``input_ids`` to predict, -100 for none; a document's first token is never predicted. In training on
+                more tokens than `LanguageModel.at_once`, the loss is computed by blocks and ``logits`` is None.
+            use_cache: return a cache.
+            logits_to_keep: number of last tokens with logits, 0 for all, or the positions of these tokens.
+            output_hidden_states: return the tokens before the first layer and after each, ``(batch, t, width)``, before
+                the last norm.
             output_attentions: refused, as few layers compute such a matrix: see `LanguageModel.run_with_cache`.
-            position_ids: number of tokens before each in its document, which begins at 0.
+            position_ids: position of each token in its document, from 0.
             seq_idx: number of each token's document.
-            cu_seq_lens_q: where documents begin and where the last ends, in the rows laid end to end.
-            cu_seq_lens_k: the same.
-            max_length_q: length of the longest document; it changes nothing.
-            max_length_k: the same.
-            num_items_in_batch: number by which `Trainer` divides the loss.
-            cache: the same as ``past_key_values``, as transformers calls it from 5.24 on.
+            cu_seq_lens_q, cu_seq_lens_k: starts of documents and the end of the last, in the rows laid end to end.
+            max_length_q, max_length_k: ignored.
+            num_items_in_batch: divisor of the loss, which `Trainer` passes.
             **others: refused unless None or False.
         """
         self._refuse(output_attentions, others)
-        if not isinstance(input_ids, Tensor) or input_ids.ndim != 2:
-            given = tuple(input_ids.shape) if isinstance(input_ids, Tensor) else input_ids
-            refuse("input_ids", "have shape (batch, t)", given, "pass numbers of tokens")
-        input_ids = input_ids.long() if input_ids.dtype == torch.int32 else input_ids
         cache = _states(cache, past_key_values)
         cache = StateCache() if use_cache and cache is None else cache
-        count, read = input_ids.shape[-1], 0 if cache is None else cache.get_seq_length()
-        mask = padding_mask(attention_mask, count, count + read)
-        real = torch.ones_like(input_ids, dtype=torch.bool) if mask is None else mask[:, -count:]
-        starts = document_starts(
-            real, cache.counts if cache is not None and read else None, position_ids, seq_idx,
-            cu_seq_lens_q=cu_seq_lens_q, cu_seq_lens_k=cu_seq_lens_k,
-        )  # fmt: skip
+        lengths = {"cu_seq_lens_q": cu_seq_lens_q, "cu_seq_lens_k": cu_seq_lens_k}
+        rows = _rows(input_ids, attention_mask, cache, position_ids=position_ids, seq_idx=seq_idx, **lengths)
         last = None if isinstance(logits_to_keep, Tensor) else logits_to_keep or None
         if labels is not None and (last is not None or isinstance(logits_to_keep, Tensor)):
             refuse("logits_to_keep", "be 0 where labels are given", logits_to_keep, "leave one of them out")
         kept = logits_to_keep if isinstance(logits_to_keep, Tensor) else slice(-(last or 0), None)
-        if output_hidden_states is None:
-            output_hidden_states = self.config.output_hidden_states
-        names = ["embedded", *(f"layers.{index}" for index in range(self.config.num_hidden_layers))]
-        told = None if labels is None else self._told(labels, starts, real)
+        labels = None if labels is None else self._counted(labels, rows)
         # Logits of all tokens would take many times the memory of the rest.
-        by_blocks = self.training and told is not None and cache is None and real.numel() > self.model.at_once
-        targets = functional.pad(told, (0, 1), value=-100)[:, 1:] if by_blocks and told is not None else None
-        with self.model.cached(names) if output_hidden_states else contextlib.nullcontext({}) as held:
-            kept_alone = None if output_hidden_states else last
-            found, whole = self._logits(input_ids, real, starts, mask, cache, kept_alone, targets)
-        loss, logits = None, None
-        if targets is not None:
-            loss = found.sum() / ((targets != -100).sum() if num_items_in_batch is None else num_items_in_batch)
-        else:
-            logits = found[:, kept]
-            if told is not None:
-                loss = self.loss_function(
-                    logits=found, labels=told, vocab_size=self.config.vocab_size, num_items_in_batch=num_items_in_batch
-                )
+        by_blocks = self.training and cache is None and rows.real.numel() > self.model.at_once
+        targets = functional.pad(labels, (0, 1), value=-100)[:, 1:] if by_blocks and labels is not None else None
+        hidden = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
+        with self.model.cached(self._points()) if hidden else contextlib.nullcontext({}) as held:
+            found, joined = self._logits(rows, cache, None if hidden else last, targets)
+        count = rows.tokens.shape[-1]  # after a crop the cache may have read tokens again before these
         return CausalLMOutputWithPast(
-            loss=loss,
-            logits=logits,  # type: ignore[arg-type]
-            # After a crop the cache may have read tokens again before these.
-            hidden_states=tuple(whole(own)[:, -count:] for own in held.values()) or None,
+            loss=None if labels is None else self._loss(found, labels, targets, num_items_in_batch),
+            logits=found[:, kept] if targets is None else None,  # type: ignore[arg-type]
+            hidden_states=tuple(joined(own)[:, -count:] for own in held.values()) or None,
             **{_CACHE: cache},  # type: ignore[arg-type]
         )
 
-    def _logits(
-        self, tokens: Tensor, real: Tensor, starts: Tensor, mask: Tensor | None, cache: StateCache | None,
-        last: int | None, targets: Tensor | None,
-    ) -> tuple[Tensor, Callable[[Tensor], Tensor]]:  # fmt: skip
-        """Logits of the last tokens or of all, and how to lay out what layers gave as the rows are.
+    def _points(self) -> list[str]:
+        return ["embedded", *(f"layers.{index}" for index in range(self.config.num_hidden_layers))]
 
-        With targets, the loss of each in place of logits, laid out as the network reads them.
-        """
-        several = starts.sum(-1) if cache is None else starts.sum(-1) + (cache.counts > 0)
+    def _loss(self, found: Tensor, labels: Tensor, targets: Tensor | None, count: Tensor | int | None) -> Any:
+        """Mean loss from logits, or, with targets, from the loss of each token."""
+        if targets is not None:
+            return found.sum() / ((targets != -100).sum() if count is None else count)
+        size = self.config.vocab_size
+        return self.loss_function(logits=found, labels=labels, vocab_size=size, num_items_in_batch=count)
+
+    def _logits(
+        self, rows: _Rows, cache: StateCache | None, last: int | None, targets: Tensor | None
+    ) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        """Logits of the last or all tokens, or losses if there are targets, and a function that joins packed rows."""
+        several = rows.starts.sum(-1) if cache is None else rows.starts.sum(-1) + (cache.counts > 0)
         if bool((several > 1).any()):
             if cache is not None:
                 rule = "be left out where a row holds several documents"
                 refuse("use_cache", rule, True, "pass each document in a row of its own")
-            rows = Packed(starts, real)
+            packed = Packed(rows.starts, rows.real)
             if targets is not None:
-                return self.model(rows.parted(tokens), targets=rows.parted(targets, -100)), rows.joined
-            return rows.joined(self.model(rows.parted(tokens))), rows.joined
+                return self.model(packed.parted(rows.tokens), targets=packed.parted(targets, -100)), packed.joined
+            return packed.joined(self.model(packed.parted(rows.tokens))), packed.joined
         if cache is not None:
-            return cache.read(self.model, tokens, mask, last), nn.Identity()
-        # No token sees what follows it: padding on the right needs no mask.
-        seen = real.cummax(-1).values
+            return cache.read(self.model, rows.tokens, rows.mask, last), nn.Identity()
+        # The network is causal, so padding on the right needs no mask.
+        seen = rows.real.cummax(-1).values
         seen = None if bool(seen.all()) else seen
-        return self.model(tokens, None, seen, last if targets is None else None, targets), nn.Identity()
+        return self.model(rows.tokens, None, seen, last if targets is None else None, targets), nn.Identity()
 
-    def _told(self, labels: Tensor, starts: Tensor, real: Tensor) -> Tensor:
-        """Labels that count: nothing is predicted from padding, nor a document's first token from another."""
+    def _counted(self, labels: Tensor, rows: _Rows) -> Tensor:
+        """Labels, with -100 for the first token of a document and for tokens after padding."""
+        real = rows.real
         if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.shape != real.shape:
             given = (tuple(labels.shape), labels.dtype) if isinstance(labels, Tensor) else labels
             refuse("labels", f"be whole numbers of shape {tuple(real.shape)}", given, "pass input_ids, say")
         after_padding = torch.cat([torch.zeros_like(real[:, :1]), ~real[:, :-1]], -1)
-        told = labels.long().masked_fill(starts | after_padding, -100)
-        if not self.training or told.device.type == "cpu":
-            require_tokens("labels", told[told != -100], self.config.vocab_size)
-        return told
+        counted = labels.long().masked_fill(rows.starts | after_padding, -100)
+        if not self.training or counted.device.type == "cpu":
+            require_tokens("labels", counted[counted != -100], self.config.vocab_size)
+        return counted
 
     def _refuse(self, output_attentions: bool | None, others: Mapping[str, Any]) -> None:
         """Refuse keywords that would change what is computed."""
@@ -321,22 +284,22 @@ class MesascopeForCausalLM(PreTrainedModel, GenerationMixin):
                 refuse(name, "be left out, as the model has no such input", value, "pass input_ids and attention_mask")
 
     def get_output_embeddings(self) -> nn.Module | None:
-        """The module that makes logits; None where they are products with the input embeddings."""
+        """Return the output layer; None if it is tied to the input embeddings."""
         return self.model.logits
 
     def set_input_embeddings(self, value: nn.Module) -> None:
-        """Put a module with weights of the same shape in the place of the input embeddings."""
+        """Replace the input embeddings by a module with weights of the same shape."""
         self.model.embedding = self._fitting(value)
 
     def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
-        """Put a module with weights of the same shape in the place of the one that makes logits."""
+        """Replace the output layer by a module with weights of the same shape."""
         if self.model.logits is None:
             refuse("new_embeddings", "be left out where logits are products with the input embeddings", "a module",
                    "call set_input_embeddings")  # fmt: skip
         self.model.logits = self._fitting(new_embeddings)
 
     def resize_token_embeddings(self, new_num_tokens: int | None = None, *args: Any, **kwargs: Any) -> nn.Module:
-        """The input embeddings, whose number cannot change."""
+        """Return the input embeddings, whose number cannot change."""
         size = self.config.vocab_size
         if new_num_tokens not in (None, size) or args or any(kwargs.values()):
             refuse("new_num_tokens", f"be {size}, the vocabulary that the network was built with", new_num_tokens,
@@ -353,20 +316,20 @@ class MesascopeForCausalLM(PreTrainedModel, GenerationMixin):
     def prepare_inputs_for_generation(
         self, *args: Any, past_key_values: Any = None, cache: Any = None, **kwargs: Any
     ) -> Any:
-        """Inputs of `forward`, with a cache of states in place of the empty one that transformers begins with."""
-        cache = _states(cache, past_key_values, begins=True)
+        """Inputs of `forward`, with a `StateCache` in place of the empty cache of transformers."""
         base: Any = super()
+        cache = _states(cache, past_key_values, begins=True)
         return base.prepare_inputs_for_generation(*args, **{_CACHE: cache}, **kwargs)
 
     @classmethod
     def from_pretrained(cls, *args: Any, output_loading_info: bool = False, **kwargs: Any) -> Any:
-        """As transformers has it, but that a folder without all of the weights is refused.
+        """Load a model as transformers does, but refuse a folder without all weights.
 
-        Parameters that should not decay are marked for `mesascope.training`, as in a network that was built;
-        transformers' `Trainer` knows no such marks, and leaves out biases and norms alone.
+        Parameters without weight decay are marked for `mesascope.training`. The `Trainer` of transformers does not
+        read these marks; it exempts biases and norms alone.
         """
-        loaded: Any = super().from_pretrained(*args, output_loading_info=True, **kwargs)
-        model, found = loaded
+        base: Any = super()
+        model, found = base.from_pretrained(*args, output_loading_info=True, **kwargs)
         lost = sorted({*found["missing_keys"], *(name for name, *_ in found["mismatched_keys"])})
         if lost:
             refuse("the folder", f"hold all weights of the network, {lost[0]} among them", "others", "pass another")
@@ -376,11 +339,32 @@ class MesascopeForCausalLM(PreTrainedModel, GenerationMixin):
         return (model, found) if output_loading_info else model
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Weights are those that the network was built with, or those of a folder, which must hold all."""
+        """Keep the weights that the network was built with."""
+
+
+class _Rows(NamedTuple):
+    """Rows of new tokens, the mask for padding, the tokens without padding, and the first tokens of documents."""
+
+    tokens: Int[Tensor, "batch t"]
+    mask: Tensor | None
+    real: Tensor
+    starts: Tensor
+
+
+def _rows(input_ids: Any, attention_mask: Any, cache: StateCache | None, **documents: Tensor | None) -> _Rows:
+    if not isinstance(input_ids, Tensor) or input_ids.ndim != 2:
+        given = tuple(input_ids.shape) if isinstance(input_ids, Tensor) else input_ids
+        refuse("input_ids", "have shape (batch, t)", given, "pass numbers of tokens")
+    tokens = input_ids.long() if input_ids.dtype == torch.int32 else input_ids
+    count, read = tokens.shape[-1], 0 if cache is None else cache.get_seq_length()
+    mask = padding_mask(attention_mask, count, count + read)
+    real = torch.ones_like(tokens, dtype=torch.bool) if mask is None else mask[:, -count:]
+    before = cache.counts if cache is not None and read else None
+    return _Rows(tokens, mask, real, document_starts(real, before, **documents))
 
 
 def _states(cache: Any, past_key_values: Any, begins: bool = False) -> StateCache | None:
-    """A cache of states by either name; where generation ``begins``, a new one for an empty one of another kind."""
+    """Return the cache under either name; if generation ``begins``, replace an empty one of another class."""
     given = past_key_values if cache is None else cache
     if None not in (cache, past_key_values):
         refuse("past_key_values", "be left out where cache is given", type(given).__name__, "pass one of them")

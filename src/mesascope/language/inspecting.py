@@ -1,4 +1,4 @@
-"""What the layers of a language model do with a text: where heads look, what they forget, how well H is conditioned."""
+"""Inspection of the layers of a language model: attention of heads, forget gates and condition numbers."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from mesascope.training.modes import evaluating
 
 __all__ = ["HeadScores", "Inspection", "head_scores", "inspected"]
 
-_PLACES = 4  # of a window, evenly spread, at which H is looked at
+_PLACES = 4  # evenly spread positions of a window at which condition numbers are measured
 
 
 @dataclass(frozen=True, repr=False)
 class HeadScores(Tabular):
-    """Where each head looks in random tokens that are repeated once, as shares of what it weighs there.
+    """Attention of heads on random tokens that are repeated once, as shares of each head's absolute weights.
 
     Args:
-        attention: name of each layer's.
-        copying: by layer, weight on the token before, which a layer after it can then compare with.
-        induction: at a token of the second half, weight on the one that followed it in the first.
-        uniform: both, of a head that looks everywhere alike.
+        attention: type of each layer.
+        copying: by layer, weight on the token before.
+        induction: by layer, weight on the token after the earlier copy of the token.
+        uniform: both scores of a head with uniform attention.
     """
 
     attention: tuple[str, ...]
@@ -40,31 +40,26 @@ class HeadScores(Tabular):
 
     def table(self) -> Table:
         """A row a head."""
+        rows = zip(self.attention, self.copying, self.induction, strict=True)
         return Table(
-            {
-                "layer": layer,
-                "attention": name,
-                "head": head,
-                "copying": round(self.copying[layer][head].item(), 4),
-                "induction": round(self.induction[layer][head].item(), 4),
-            }
-            for layer, name in enumerate(self.attention)
-            for head in range(len(self.copying[layer]))
+            {"layer": layer, "attention": name, "head": head, "copying": round(one, 4), "induction": round(two, 4)}
+            for layer, (name, *scores) in enumerate(rows)
+            for head, (one, two) in enumerate(torch.stack(scores, -1).tolist())
         )
 
 
 @dataclass(frozen=True, repr=False)
 class Inspection(Tabular):
-    """What the layers of a language model do with windows of a text.
+    """Measurements of the layers of a language model on windows of a text.
 
     Args:
         scores: see `head_scores`.
         maps: attention of the first layer on the first window, ``(heads, t, t)``.
-        forget: mean gate, 1 where a head forgets nothing, by layer and head; of layers with gates.
-        ridge: 1/lambda of a mesa-layer's heads, by layer; the mean over dimensions where each has its own.
-        condition: of a mesa-layer's H with its ridge: largest over smallest eigenvalue, the median over windows, by
-            layer, ``(places, heads)``, after the numbers of tokens ``read``.
-        losses: of each token after the first, in nats.
+        forget: mean gate of each head, by layer with gates; 1 forgets nothing.
+        ridge: 1/lambda of each head, by mesa layer; the mean over dimensions if each has its own.
+        condition: condition number of H with its ridge, by mesa layer, ``(places, heads)``: the median over windows
+            after each number of tokens in ``read``.
+        losses: loss of each token after the first, in nats.
     """
 
     scores: HeadScores
@@ -76,7 +71,7 @@ class Inspection(Tabular):
     losses: Float[Tensor, "n predicted"]
 
     def table(self) -> Table:
-        """A row a head: its scores, and what it has of gates, ridges and condition numbers."""
+        """A row a head: its scores, gate, ridge and condition numbers."""
         rows = []
         for row in self.scores.table():
             layer, head = row["layer"], row["head"]
@@ -94,12 +89,12 @@ class Inspection(Tabular):
 @guarded
 @torch.no_grad()
 def head_scores(model: LanguageModel, tokens: int | None = None, *, sequences: int = 16, seed: int = 0) -> HeadScores:
-    """How much heads copy and complete, on ``tokens`` random tokens and then the same again.
+    """Measure copying and induction of heads on ``tokens`` random tokens and then the same again.
 
-    The weights are those that mix the values in layers of any kind, and may be negative: their absolute values count.
+    Attention is the weight of each value, in layers of any type. Weights may be negative, so absolute values count.
 
     Args:
-        tokens: in each half; half the context, at most 64, if None.
+        tokens: tokens in each half; half the context, at most 64, if None.
 
     Source: Olsson et al. (2022); thesis, section 3.5.3.
     """
@@ -124,41 +119,34 @@ def head_scores(model: LanguageModel, tokens: int | None = None, *, sequences: i
 @guarded
 @torch.no_grad()
 def inspected(model: LanguageModel, windows: Int[Tensor, "n t"], seed: int = 0) -> Inspection:
-    """Read windows of a text, and tell what the layers do with them.
+    """Inspect a language model on windows of a text.
 
     Args:
-        windows: of its tokens, each read by itself.
-        seed: of the random tokens for `head_scores`.
+        windows: independent windows of tokens.
+        seed: seed of the random tokens of `head_scores`.
 
     Raises:
-        ArgumentError: windows of a few tokens, or longer than the places that the model has learned.
+        ArgumentError: windows of a few tokens, or longer than the positions that the model has learned.
     """
     require_instance("windows", windows, Tensor)
     if windows.ndim != 2 or windows.shape[1] <= _PLACES:
         refuse("windows", f"have shape (n, t) with t above {_PLACES}", tuple(windows.shape), "draw longer ones")
-    with evaluating(model):
-        return _inspected(model, windows.to(model.embedding.weight.device), head_scores(model, seed=seed))
-
-
-def _inspected(model: LanguageModel, windows: Tensor, scores: HeadScores) -> Inspection:
-    losses = token_losses(model, windows).double().cpu()
-    name = "layers.0.attention.pattern"
-    maps = model.run_with_cache(windows[:1, :-1], last=1, names=name)[1][name][0].cpu()
+    windows = windows.to(model.embedding.weight.device)
+    tokens, name = windows[:, :-1], "layers.0.attention.pattern"
     layers: dict[int, Any] = dict(enumerate(layer.attention for layer in model.transformer.unrolled()))
-    forget = _forget(model, windows[:, :-1], layers)
     mesa = {index: layer for index, layer in layers.items() if isinstance(layer, MesaAttention)}
-    read, condition = _conditions(model, windows[:, :-1], mesa)
+    with evaluating(model):
+        scores = head_scores(model, seed=seed)
+        losses = token_losses(model, windows).double().cpu()
+        maps = model.run_with_cache(tokens[:1], last=1, names=name)[1][name][0].cpu()
+        forget = _forget(model, tokens, layers)
+        read, condition = _conditions(model, tokens, mesa)
     ridge = {index: layer.ridge.reshape(layer.config.kv_heads, -1).mean(1).cpu() for index, layer in mesa.items()}
-    each = (forget, ridge, condition)
     forget, ridge, condition = (
-        {index: _of_heads(part, layers[index].config.group) for index, part in own.items()} for own in each
+        {index: part.repeat_interleave(layers[index].config.group, -1) for index, part in own.items()}  # a head each
+        for own in (forget, ridge, condition)
     )
     return Inspection(scores, maps, forget, ridge, condition, read, losses)
-
-
-def _of_heads(part: Tensor, group: int) -> Tensor:
-    """What groups of heads share, as each head's own."""
-    return part.repeat_interleave(group, -1)
 
 
 def _forget(model: LanguageModel, tokens: Tensor, layers: dict[int, Any]) -> dict[int, Tensor]:
@@ -167,15 +155,14 @@ def _forget(model: LanguageModel, tokens: Tensor, layers: dict[int, Any]) -> dic
     if not gated:
         return {}
     _, cache = model.run_with_cache(tokens, last=1, names="layers.*.norm")
-    return {
-        index: layer.gates(cache[f"layers.{index}.norm"])[0].exp().mean((0, -1)).cpu() for index, layer in gated.items()
-    }
+    gates = {index: layer.gates(cache[f"layers.{index}.norm"])[0] for index, layer in gated.items()}
+    return {index: logarithms.exp().mean((0, -1)).cpu() for index, logarithms in gates.items()}
 
 
 def _conditions(
     model: LanguageModel, tokens: Tensor, layers: dict[int, MesaAttention]
 ) -> tuple[tuple[int, ...], dict[int, Tensor]]:
-    """After how many tokens, and of each layer then."""
+    """Numbers of tokens read, and condition numbers of each layer then."""
     if not layers:
         return (), {}
     state, found, read = model.init_state(len(tokens)), {index: [] for index in layers}, []
@@ -188,7 +175,7 @@ def _conditions(
 
 
 def _condition(layer: MesaAttention, memory: Any) -> Float[Tensor, " heads"]:
-    """Of H with its ridge, which the state of a ridge that decays has in it."""
+    """Median condition number of H and its ridge, which is already in H if it decays."""
     H = memory.H.double()
     if isinstance(memory, FixedRidgeState):
         ridge = layer.ridge.double().reshape(layer.config.kv_heads, -1).expand(-1, H.shape[-1])

@@ -1,4 +1,4 @@
-"""Training a language model on a corpus, in a run that goes on after any kill."""
+"""Training of a language model on a corpus, in a run that can be resumed after any interruption."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import shutil
 import sys
 from dataclasses import field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+import msgspec
 import torch
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
-from mesascope.errors import NumericalError, RunDirectoryError, refuse, require_choice, require_count, require_instance
+from mesascope.errors import NumericalError, RunDirectoryError, refuse, require_count, require_instance
 from mesascope.language.losses import in_context_score, next_token_loss, token_losses
 from mesascope.language.models import layered
 from mesascope.language.scales import Scales, layer_scales, moved
@@ -30,99 +31,78 @@ from mesascope.runs.checkpoints import TrainingCheckpoints
 from mesascope.runs.provenance import available_device, made_with, tell_of_other_packages
 from mesascope.shapes import Tensor
 from mesascope.streams import stream
-from mesascope.training import (
-    Checkpoints,
-    Metrics,
-    ModuleState,
-    ProgressBar,
-    SharedCheckpoints,
-    Training,
-    by_first,
-    fit,
-    is_first_process,
-    own_device,
-    own_share,
-    result_tensors,
-    sharded,
-)
-from mesascope.validate import frozen
+from mesascope.training import Checkpoints, Metrics, ModuleState, ProgressBar, Training, fit, processes, result_tensors
+from mesascope.validate import Count, Whole, frozen
 
 __all__ = ["PRESETS", "LanguageTraining", "new_language_run", "resume_language_run", "train_language_model"]
 
-# Of the only training of such a run, and of the folder that its model is left in.
+# Name of the only training of such a run, and of the folder of the trained model.
 MODEL = "model"
-_SCALED = 8  # windows that tokens are measured on after each layer
+_SCALED = 8  # windows on which the scale of each layer is measured
 _AUTOCAST = {"none": None, "bfloat16": torch.bfloat16}
 
 
 @frozen
 class LanguageTraining:
-    """A language model, the text that it learns from, and how."""
+    """Settings of a language model, its text and its training."""
 
     corpus: str = "corpus"
     """Folder that mesascope language prepare wrote."""
     layers: str = "softmax, mesa"
-    """Names of the layers' attention, such as "softmax, linear*3"."""
-    width: int = 128
-    """Of a token."""
-    n_heads: int = 4
-    """Of each layer."""
-    mlp: int | None = 4
-    """Hidden width of MLPs as a multiple of the width; attention alone if None."""
-    context: int = 256
+    """Type of each layer, such as "softmax, linear*3"."""
+    width: Count = 128
+    """Width of a token."""
+    n_heads: Count = 4
+    """Heads of each layer."""
+    mlp: Count | None = 4
+    """Hidden width of MLPs as a multiple of the width; no MLPs if None."""
+    context: Annotated[int, msgspec.Meta(ge=20)] = 256
     """Tokens of a window."""
     positions: Literal["learned", "rotary", "none"] = "learned"
-    """A vector a place, turned keys and queries of softmax layers, or none."""
-    dpfp: int = 1
-    """nu of the features of layers that are not softmax; 0 for none."""
+    """Position embeddings: a learned vector a position, rotary ones in softmax layers, or none."""
+    dpfp: Whole = 1
+    """DPFP's nu in layers other than softmax; 0 for no features."""
     key_shift: bool = False
-    """Whether keys of the first layer are those of the token before."""
-    convolution: int = 0
-    """Taps of short convolutions of layers that are not softmax; 0 for none."""
+    """Take the keys of the first layer from the token before."""
+    convolution: Whole = 0
+    """Taps of short convolutions in layers other than softmax; 0 for none."""
     forget: bool = False
-    """Whether those layers learn to forget."""
+    """Learn forget gates in layers other than softmax."""
     tied: bool = True
-    """Whether logits are products with the embedding."""
+    """Tie the weights of the logits to the embedding."""
     dropout: float = 0.0
-    """Of the embedding."""
+    """Dropout rate of the embedding."""
     training: Training = field(
         default_factory=lambda: Training(
             1000, 16, learning_rate=2e-3, schedule="cosine", warmup_steps=100, decay_from=0.0, final_rate=0.1,
             optimizer="adamw", betas=(0.9, 0.95), weight_decay=0.1, clip=1.0, evaluate_every=100, checkpoint_every=200,
         )
     )  # fmt: skip
-    """Of what batches, at what rates; a batch is of windows."""
-    accumulate: int = 1
-    """Parts that a batch is computed in, one after the other."""
+    """Batch size in windows, steps, learning rates and optimizer."""
+    accumulate: Count = 1
+    """Number of parts in which a batch is computed, one after the other."""
     autocast: Literal["none", "bfloat16"] = "none"
-    """Precision of what is computed between weights, which stay in float32."""
-    validation_windows: int = 64
-    """Windows that the validation loss is the mean of."""
+    """Precision of activations; weights stay in float32."""
+    validation_windows: Count = 64
+    """Windows for the validation loss."""
     shard: bool = False
-    """Whether processes that torchrun starts share the weights too (FSDP2), and not the batch alone (DDP)."""
+    """Split weights over the processes of torchrun (FSDP2), and not the batch alone (DDP)."""
 
     def __post_init__(self) -> None:
-        require_instance("corpus", self.corpus, str)
-        require_count("context", self.context, least=20)
-        for name in ("accumulate", "validation_windows"):
-            require_count(name, getattr(self, name))
         if self.training.batch % self.accumulate:
-            refuse(
-                "accumulate", f"divide the batch of {self.training.batch} windows", self.accumulate, "pass a divisor"
-            )
-        require_choice("autocast", self.autocast, _AUTOCAST)
+            rule = f"divide the batch of {self.training.batch} windows"
+            refuse("accumulate", rule, self.accumulate, "pass a divisor")
         self.network(vocabulary=257)
 
     def network(self, vocabulary: int) -> LanguageModelConfig:
-        """The model."""
-        return layered(
-            self.layers, vocabulary, self.context, width=self.width, n_heads=self.n_heads, mlp=self.mlp,
-            positions=self.positions, dpfp=self.dpfp, key_shift=self.key_shift, convolution=self.convolution,
-            forget=self.forget, tied=self.tied, dropout=self.dropout,
-        )  # fmt: skip
+        """Config of the model."""
+        return layered(self.layers, vocabulary, self.context, **{name: getattr(self, name) for name in _OF_NETWORK})
 
 
-# Minutes on two cores, and the thesis' models on the Pile: four layers with MLPs, GPT-2's tokens.
+_OF_NETWORK = (
+    "width", "n_heads", "mlp", "positions", "dpfp", "key_shift", "convolution", "forget", "tied", "dropout",
+)  # fmt: skip
+# Minutes on two cores; the models on the Pile of the thesis, with four layers, MLPs and GPT-2's tokens.
 PRESETS = {
     "quick": LanguageTraining(),
     "paper": LanguageTraining(
@@ -139,13 +119,13 @@ PRESETS = {
 def new_language_run(
     settings: LanguageTraining, out: str | Path, *, seed: int = 0, device: str = "cpu", command: str = ""
 ) -> Run:
-    """Create the folder of a run that trains a language model.
+    """Create the folder of a run for `train_language_model`.
 
     Args:
         device: auto (a GPU if there is one), cpu, cuda, cuda:1, ...
 
     Raises:
-        ArgumentError: there is no corpus, it is shorter than a window, or processes cannot share a batch evenly.
+        ArgumentError: the corpus is missing or shorter than a window, or processes cannot share a batch evenly.
     """
     require_instance("settings", settings, LanguageTraining)
     seed = require_count("seed", seed, least=0)
@@ -164,7 +144,7 @@ def new_language_run(
 
 
 def resume_language_run(folder: str | Path) -> Run:
-    """A run begun earlier, whose files are all as they were left."""
+    """Open a run to continue it; its files must be undamaged."""
     run = Run.open(folder)
     _settings(run)
     available_device(run.config["device"])
@@ -175,77 +155,71 @@ def resume_language_run(folder: str | Path) -> Run:
 
 @guarded
 def train_language_model(run: Run) -> LanguageModel:
-    """Train from the last checkpoint on, and leave the model and its tokenizer in the folder ``model`` of the run.
+    """Train from the last checkpoint on, and save the model and its tokenizer in the folder ``model`` of the run.
 
-    Metrics hold the validation loss in nats a token and `in_context_score`, both with their standard errors over
-    windows, every ``evaluate_every`` steps; they are printed with the mean training loss since. Processes that have
-    `joined` share the work, and the first of them writes.
+    Every ``evaluate_every`` steps, metrics get the validation loss in nats a token and `in_context_score`, with
+    standard errors over windows. These are printed with the mean training loss since the last evaluation. Processes
+    that have `joined` share the work, and the first one writes.
 
     Raises:
-        NumericalError: the loss has diverged; names the layer whose tokens grew most. The last checkpoint stays.
+        NumericalError: the loss has diverged; names the layer whose tokens grew most. The last checkpoint is kept.
     """
-    settings, seed, device = _settings(run), run.config["seed"], own_device(run.config["device"])
+    settings, seed, device = _settings(run), run.config["seed"], processes.own_device(run.config["device"])
     _require_even_shares(settings)
     tokens = run.config["tokens"]
-    by_first(lambda: [open_corpus(settings.corpus).verify(split) for split in SPLITS], list)
+    processes.by_first(lambda: [open_corpus(settings.corpus).verify(split) for split in SPLITS], list)
     windows, held = (TextWindows(settings.corpus, settings.context + 1, split, tokens) for split in SPLITS)
     network, plan = settings.network(windows.corpus.index.vocabulary), settings.training
-    record = {
-        "network": to_record(network),
-        "family": to_record(windows),
-        "settings": to_record(settings),
-        "seeds": [seed],
-        "tokens": tokens,
-    }
+    record = {"network": to_record(network), "family": to_record(windows), "settings": to_record(settings)}
+    record |= {"seeds": [seed], "tokens": tokens}
     state = ModuleState(
         _shared(network.build(stream(seed, "init")).to(device), settings.shard), next_token_loss, plan,
         accumulate=settings.accumulate, autocast=_AUTOCAST[settings.autocast], seed=seed,
     )  # fmt: skip
-    watch = _Watch(run, seed, plan.steps, held.spread(settings.validation_windows).to(device))
+    shown = held.spread(settings.validation_windows).to(device)
 
     def batch_at(step: int) -> Tensor:
-        return own_share(windows.sample(plan.batch, stream(seed, "text", step))).to(device)
+        return processes.own_share(windows.sample(plan.batch, stream(seed, "text", step))).to(device)
 
-    with run.lock() if is_first_process() else contextlib.nullcontext():
+    with run.lock() if processes.is_first_process() else contextlib.nullcontext():
         checkpoints = TrainingCheckpoints(run.path / "checkpoints" / MODEL, record, device, keep=plan.keep)
-        watch.go_on(checkpoints.load(), state)
+        monitor = _Monitor(run, plan.steps, shown, state, processes.SharedCheckpoints(checkpoints))
         with ProgressBar(MODEL, plan.steps, per_step=plan.batch * settings.context) as bar:
 
             def observe(step: int, metrics: Metrics) -> None:
-                watch.read.append(float(metrics["loss"]))
-                if is_first_process():
+                monitor.training_losses.append(float(metrics["loss"]))
+                if processes.is_first_process():
                     bar(step, metrics)
 
             try:
-                kept = _Sound(SharedCheckpoints(checkpoints), watch, state)
-                fit(state, batch_at, plan, evaluate=watch, checkpoints=kept, observe=observe)
+                fit(state, batch_at, plan, evaluate=monitor, checkpoints=monitor, observe=observe)
             except NumericalError as error:
-                raise watch.diverged(error, state) from None
+                raise monitor.diverged(error) from None
         trained = network.build(stream(seed, "init"))
         trained.load_state_dict(result_tensors(state.tensors()))
-        if is_first_process():
+        if processes.is_first_process():
             trained.save_pretrained(run.path / MODEL)
             shutil.copyfile(Path(settings.corpus) / TOKENIZER, run.path / MODEL / TOKENIZER)
     return trained.to(device).eval()
 
 
 def _require_even_shares(settings: LanguageTraining) -> None:
-    """Refuse a batch that processes and parts do not share evenly."""
     count = distributed.get_world_size() if distributed.is_initialized() else 1
     if settings.training.batch % (settings.accumulate * count):
         parts = f"be a multiple of {settings.accumulate * count}, {settings.accumulate} parts in {count} processes"
         refuse("batch", parts, settings.training.batch, "choose one")
 
 
-class _Watch:
-    """Logs and prints how well a model predicts windows held back, and keeps how large its tokens are after each layer.
+class _Monitor:
+    """Evaluation and checkpoints of a training, with the scale of tokens after each layer.
 
-    All processes ask the model, of which each may hold a part; the first one writes.
+    All processes run the model, of which each may hold a part; the first one writes. A model that is not finite is not
+    saved, so that the last good checkpoint stays.
     """
 
-    def __init__(self, run: Run, seed: int, steps: int, shown: Tensor) -> None:
-        self.run, self.seed, self.steps, self.shown = run, seed, steps, shown
-        self.read: list[float] = []
+    def __init__(self, run: Run, steps: int, shown: Tensor, state: ModuleState, checkpoints: Checkpoints) -> None:
+        self.run, self.steps, self.shown, self.state, self.checkpoints = run, steps, shown, state, checkpoints
+        self.training_losses: list[float] = []
         self.scales: Scales | None = None
 
     def __call__(self, step: int, model: Any) -> None:
@@ -256,60 +230,56 @@ class _Watch:
                 f"the validation loss must stay finite, but is {float(losses.mean())}: lower the learning rate, or "
                 "set training.clip."
             )
-        self.look(step, model)
+        self._measure_scales(step, model)
         loss, score = Measurement.of(losses.mean(1)), in_context_score(losses)
         numbers = {"loss": float(losses.mean()), "in_context_score": score.value}
         if len(losses) > 1:
             numbers |= {"loss_stderr": loss.stderr, "in_context_score_stderr": score.stderr}
-        if is_first_process():
-            self.run.append_metrics([{"training": MODEL, "step": step, "seed": self.seed, **numbers}])
-            read = f"training loss {math.fsum(self.read) / len(self.read):.4f}, " if self.read else ""
+        if processes.is_first_process():
+            self.run.append_metrics([{"training": MODEL, "step": step, "seed": self.run.config["seed"], **numbers}])
+            own = self.training_losses
+            read = f"training loss {math.fsum(own) / len(own):.4f}, " if own else ""
             print(f"step {step}/{self.steps}: {read}validation loss {loss}, in-context score {score}", file=sys.stderr)
-        self.read.clear()
+        self.training_losses.clear()
 
-    def look(self, step: int, model: Any) -> None:
-        """Refuse a model that makes of text what is not finite."""
-        scales = layer_scales(step, model, self.shown[:_SCALED])
+    def save(self, step: int, tensors: dict[str, Tensor]) -> None:
+        """Save a checkpoint of a finite model."""
+        self._measure_scales(step, self.state.result())
+        self.checkpoints.save(step, tensors)
+
+    def load(self) -> tuple[int, dict[str, Tensor]] | None:
+        """Load the last checkpoint, and drop metrics logged after it."""
+        found = self.checkpoints.load()
+        if processes.is_first_process():
+            self.run.rewind_metrics(MODEL, found[0] if found else -1)
+        if found:
+            self.state.load(found[1])
+            self.scales = self._scales(found[0], self.state.result())
+        return found
+
+    def diverged(self, error: NumericalError) -> NumericalError:
+        """Return the error with the name of the layer that grew."""
+        now = self._scales(self.state.step, self.state.result())
+        said, remedy = str(error).rstrip("."), "lower the learning rate, or set training.clip"
+        if "learning rate" not in said:  # of one layer's computation
+            said = f"{said.rpartition(': ')[0]}: {remedy}"
+        return NumericalError(f"{said}; after step {self.state.step}, {moved(self.scales, now)}.")
+
+    def _scales(self, step: int, model: Any) -> Scales:
+        return layer_scales(step, model, self.shown[:_SCALED])
+
+    def _measure_scales(self, step: int, model: Any) -> None:
+        scales = self._scales(step, model)
         if not all(map(math.isfinite, scales.values)):
             raise NumericalError("tokens must stay finite, but do not: lower the learning rate.")
         self.scales = scales
 
-    def go_on(self, found: tuple[int, Any] | None, state: ModuleState) -> None:
-        """Forget what was logged after the checkpoint that was found."""
-        if is_first_process():
-            self.run.rewind_metrics(MODEL, found[0] if found else -1)
-        if found:
-            state.load(found[1])
-            self.scales = layer_scales(found[0], state.result(), self.shown[:_SCALED])
-
-    def diverged(self, error: NumericalError, state: ModuleState) -> NumericalError:
-        """The error, with the layer that moved."""
-        now = layer_scales(state.step, state.result(), self.shown[:_SCALED])
-        said, remedy = str(error).rstrip("."), "lower the learning rate, or set training.clip"
-        if "learning rate" not in said:  # of one layer's computation
-            said = f"{said.rpartition(': ')[0]}: {remedy}"
-        return NumericalError(f"{said}; after step {state.step}, {moved(self.scales, now)}.")
-
-
-class _Sound:
-    """Checkpoints of a model that reads text, and none of one that has diverged: the last good one stays."""
-
-    def __init__(self, checkpoints: Checkpoints, watch: _Watch, state: ModuleState) -> None:
-        self.checkpoints, self.watch, self.state = checkpoints, watch, state
-
-    def save(self, step: int, tensors: dict[str, Tensor]) -> None:
-        self.watch.look(step, self.state.result())
-        self.checkpoints.save(step, tensors)
-
-    def load(self) -> tuple[int, dict[str, Tensor]] | None:
-        return self.checkpoints.load()
-
 
 def _shared(model: LanguageModel, shard: bool) -> Any:
-    """The model for as many processes as have joined."""
+    """Wrap the model for the processes that have joined."""
     if not distributed.is_initialized():
         return model
-    return sharded(model, model.transformer.layers) if shard else DistributedDataParallel(model)
+    return processes.sharded(model, model.transformer.layers) if shard else DistributedDataParallel(model)
 
 
 def _settings(run: Run) -> LanguageTraining:

@@ -1,4 +1,4 @@
-"""How well a language model predicts the next token, and how much better late in a text than early."""
+"""Next-token losses of a language model, by token and on average."""
 
 from __future__ import annotations
 
@@ -17,25 +17,22 @@ from mesascope.training import Ensemble
 
 __all__ = ["SIGN", "in_context_score", "losses_by_octave", "losses_of", "next_token_loss", "token_losses"]
 
-# Tokens that the score compares, and the context that they are of (Olsson et al. 2022).
-_EARLY, _LATE, _OF = 50, 500, 1024
-SIGN = (
-    "loss late in a window less the loss early in it, in nats: below 0 if the model predicts better with more context"
-)
+_EARLY, _LATE, _OF = 50, 500, 1024  # tokens that the score compares, and their context (Olsson et al. 2022)
+SIGN = "loss late in a window minus loss early in it, in nats: below 0 if the model predicts better with more context"
 
 
 def next_token_loss(model: Ensemble | nn.Module, windows: Int[Tensor, "*batch t"]) -> Float[Tensor, "*members"]:
-    """The mean cross-entropy, in nats, of each token after those before it; one number a member of an `Ensemble`."""
+    """Mean next-token cross-entropy in nats; one number a member of an `Ensemble`."""
     losses = losses_of(model, windows)
     return losses.flatten(1).mean(1) if isinstance(model, Ensemble) else losses.mean()
 
 
 def token_losses(model: nn.Module, windows: Int[Tensor, "n t"], at_once: int = 8) -> Float[Tensor, "n predicted"]:
-    """The cross-entropy, in nats, of each token after the first, ``(n, t - 1)``, without gradients.
+    """Cross-entropy in nats of each token after the first, ``(n, t - 1)``, without gradients.
 
     Args:
-        windows: of tokens, read by themselves.
-        at_once: windows that are read at once.
+        windows: independent windows of tokens.
+        at_once: batch size.
     """
     at_once = require_count("at_once", at_once)
     with torch.no_grad():
@@ -43,10 +40,10 @@ def token_losses(model: nn.Module, windows: Int[Tensor, "n t"], at_once: int = 8
 
 
 def in_context_score(losses: Float[Tensor, "n predicted"]) -> Measurement:
-    """The loss late in a window less that early in it: below 0 where a model learns from what it has read.
+    """Loss late in a window minus loss early in it: below 0 if a model learns in context.
 
-    The tokens compared are the 50th and the 500th of 1,024, as in Olsson et al. (2022), and those at the same share of
-    shorter windows; the mean and its error are over windows.
+    The score compares the 500th with the 50th of 1,024 tokens, as in Olsson et al. (2022), and tokens at the same
+    shares of other windows. The mean and its standard error are over windows.
 
     >>> in_context_score(torch.arange(64.0).neg().expand(3, -1)).value  # the 31st token beside the 3rd
     -28.0
@@ -59,7 +56,7 @@ def in_context_score(losses: Float[Tensor, "n predicted"]) -> Measurement:
 
 
 def losses_by_octave(losses: Float[Tensor, "*batch predicted"]) -> dict[int, Float[Tensor, "*batch"]]:
-    """The mean loss of tokens 1, 2 to 3, 4 to 7 and so on, by the number of the first of them; all that are whole.
+    """Mean loss of tokens 1, 2 to 3, 4 to 7 and so on, by the number of the first; incomplete octaves are left out.
 
     >>> losses_by_octave(torch.tensor([1.0, 2.0, 4.0, 7.0]))
     {1: tensor(1.), 2: tensor(3.)}
@@ -69,7 +66,7 @@ def losses_by_octave(losses: Float[Tensor, "*batch predicted"]) -> dict[int, Flo
 
 
 def losses_of(model: Any, windows: Int[Tensor, "*batch t"]) -> Float[Tensor, "*batch predicted"]:
-    """The cross-entropy, in nats, of each token after the first."""
+    """Cross-entropy in nats of each token after the first."""
     require_instance("windows", windows, Tensor)
     if windows.dtype != torch.long:
         raise ArgumentTypeError(f"windows must be of dtype torch.int64, but are {windows.dtype}: convert them.")

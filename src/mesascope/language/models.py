@@ -1,10 +1,11 @@
-"""Language models from a line that names their layers."""
+"""Configs of language models from a line that names their layers."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from mesascope.errors import refuse, require_choice, require_count, require_instance
 from mesascope.nets import AttentionConfig, CausalTransformerConfig, LanguageModelConfig
@@ -16,7 +17,7 @@ _TIMES = re.compile(r"(.+?)(?:\*(\d+))?")
 
 
 def named_layers(line: str | Sequence[str]) -> tuple[str, ...]:
-    """The attention of each layer.
+    """Type of each layer of a line.
 
     >>> named_layers("softmax, linear*3")
     ('softmax', 'linear', 'linear', 'linear')
@@ -33,37 +34,25 @@ def named_layers(line: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def layered(
-    layers: str | Sequence[str],
-    vocabulary: int,
-    context: int,
-    *,
-    width: int = 128,
-    n_heads: int = 4,
-    mlp: int | None = None,
-    positions: str = "learned",
-    dpfp: int = 3,
-    key_shift: bool = False,
-    convolution: int = 0,
-    forget: bool = False,
-    tied: bool = False,
-    dropout: float = 0.0,
-) -> LanguageModelConfig:
-    """A language model of these layers, each with a layer norm before it, as the thesis has them.
+    layers: str | Sequence[str], vocabulary: int, context: int, *, width: int = 128, n_heads: int = 4,
+    mlp: int | None = None, positions: str = "learned", dpfp: int = 3, key_shift: bool = False, convolution: int = 0,
+    forget: bool = False, tied: bool = False, dropout: float = 0.0,
+) -> LanguageModelConfig:  # fmt: skip
+    """Config of a language model of these layers, each after a layer norm.
 
-    Layers other than softmax divide keys and queries by their norms, and what each head reads by its own: what a linear
-    layer reads would else grow with the tokens that it has read.
+    Layers other than softmax normalise keys, queries and the output of each head: the output of a linear layer would
+    otherwise grow with the number of tokens read.
 
     Args:
-        layers: names, ``"softmax, mesa"`` or ``"softmax, linear*3"``.
+        layers: types of the layers, ``"softmax, mesa"`` or ``"softmax, linear*3"``.
         vocabulary: number of tokens.
-        context: tokens that it trains on, and the most that it reads where positions are learned.
-        mlp: hidden width of each layer's MLP as a multiple of the width; attention alone if None.
-        positions: ``"learned"``, a vector a place; ``"rotary"``, which turns keys and queries of softmax layers; or
-            ``"none"``.
-        dpfp: nu of the features of keys and queries of all layers but softmax, which has none; 0 for none.
-        key_shift: whether keys of the first layer are those of the token before.
-        convolution: taps of short convolutions of keys and queries of all layers but softmax; 0 for none.
-        forget: whether those layers learn to forget.
+        context: tokens of a training window; also the longest text if positions are learned.
+        mlp: hidden width of MLPs as a multiple of the width; no MLPs if None.
+        positions: ``"learned"``, a vector a position; ``"rotary"``, in softmax layers; or ``"none"``.
+        dpfp: DPFP's nu in layers other than softmax; 0 for no features.
+        key_shift: take the keys of the first layer from the token before.
+        convolution: taps of short convolutions of keys and queries in layers other than softmax; 0 for none.
+        forget: learn forget gates in layers other than softmax.
 
     Source: thesis, section 3.5.3.
 
@@ -75,19 +64,8 @@ def layered(
     width, n_heads = require_count("width", width), require_count("n_heads", n_heads)
     require_choice("positions", positions, ("learned", "rotary", "none"))
     require_instance("key_shift", key_shift, bool)
-    if positions == "rotary" and "softmax" not in names:
-        refuse("positions", "be learned or none where no layer is softmax", positions, "or have a softmax layer")
-    if {*names} == {"softmax"}:
-        for name, value in {"convolution": convolution, "forget": forget}.items():
-            if value:
-                refuse(name, "be left out where all layers are softmax", value, "or have another layer")
-    head, parts = width // n_heads, 2 * n_heads if positions == "rotary" else n_heads
-    if width % parts:
-        kind = " for rotary positions" if positions == "rotary" else ""
-        rule = f"be a multiple of {parts} as n_heads is {n_heads}{kind}"
-        refuse("width", rule, width, f"pass {max(width - width % parts, parts)}, say, or another n_heads")
-    if dpfp and {*names} != {"softmax"} and dpfp >= (most := 2 * head if head > 1 else 1):
-        refuse("dpfp", f"be less than {most} for heads of width {head}", dpfp, "lower it")
+    _check_kinds(names, positions, {"convolution": convolution, "forget": forget})
+    _check_widths(names, width, n_heads, positions, dpfp)
     plain = AttentionConfig(width, n_heads, rotary=positions == "rotary")
     other = AttentionConfig(
         width, n_heads, normalise=True, output_norm=True, dpfp=dpfp, convolution=convolution, forget=forget
@@ -98,3 +76,23 @@ def layered(
     transformer = CausalTransformerConfig(tuple(heads), len(names), names, mlp=mlp, layer_norm=True)
     places = "learned" if positions == "learned" else "none"
     return LanguageModelConfig(transformer, vocabulary, context, places, tied, dropout)
+
+
+def _check_kinds(names: tuple[str, ...], positions: str, of_others: Mapping[str, Any]) -> None:
+    """Refuse settings of softmax layers without one, and settings of other layers without one."""
+    if positions == "rotary" and "softmax" not in names:
+        refuse("positions", "be learned or none where no layer is softmax", positions, "or have a softmax layer")
+    if {*names} == {"softmax"}:
+        for name, value in of_others.items():
+            if value:
+                refuse(name, "be left out where all layers are softmax", value, "or have another layer")
+
+
+def _check_widths(names: tuple[str, ...], width: int, n_heads: int, positions: str, dpfp: int) -> None:
+    head, parts = width // n_heads, 2 * n_heads if positions == "rotary" else n_heads
+    if width % parts:
+        kind = " for rotary positions" if positions == "rotary" else ""
+        rule = f"be a multiple of {parts} as n_heads is {n_heads}{kind}"
+        refuse("width", rule, width, f"pass {max(width - width % parts, parts)}, say, or another n_heads")
+    if dpfp and {*names} != {"softmax"} and dpfp >= (most := 2 * head if head > 1 else 1):
+        refuse("dpfp", f"be less than {most} for heads of width {head}", dpfp, "lower it")

@@ -1,4 +1,4 @@
-"""Several documents in one row of tokens: which token begins one, and reading each by itself."""
+"""Rows of tokens with several documents: their first tokens, and a batch with one document a row."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["Packed", "document_starts", "padding_mask"]
 
 
 class Packed:
-    """Rows that hold several documents, and the batch with one document a row, padded after its end.
+    """Rows with several documents, and the batch with one document a row, padded at the end.
 
     Args:
         starts: True for the first token of each document.
-        real: False for padding, which is part of no document.
+        real: False for padding.
 
     >>> rows = Packed(torch.tensor([[True, False, True]]), torch.ones(1, 3, dtype=torch.bool))
     >>> rows.parted(torch.tensor([[7, 8, 9]]))
@@ -43,20 +43,14 @@ class Packed:
 
 
 def document_starts(
-    real: Tensor,
-    before: Int[Tensor, " batch"] | None = None,
-    position_ids: Tensor | None = None,
-    seq_idx: Tensor | None = None,
-    **cu_seq_lens: Tensor | None,
-) -> Tensor:
-    """True for the first token of each document.
+    real: Tensor, before: Int[Tensor, " batch"] | None = None, position_ids: Tensor | None = None,
+    seq_idx: Tensor | None = None, **cu_seq_lens: Tensor | None,
+) -> Tensor:  # fmt: skip
+    """Mask of the first token of each document; see `MesascopeForCausalLM.forward`.
 
     Args:
         real: False for padding.
-        before: number of tokens that each row's document has before these; none if None.
-        position_ids: number of tokens before each in its document.
-        seq_idx: number of each token's document.
-        **cu_seq_lens: where documents begin and where the last ends, in the rows laid end to end.
+        before: number of earlier tokens of each row's document; none if None.
 
     Raises:
         ArgumentError: arguments disagree, or positions do not count the tokens of a document from 0.
@@ -78,14 +72,15 @@ def document_starts(
     starts = next(iter(known.values()), first)
     for name, other in known.items():
         if not torch.equal(other, starts):
-            refuse(name, f"begin documents where {next(iter(known))} does", _places(other), "pass one of them")
+            found = other.flatten().nonzero()[:, 0].tolist()
+            refuse(name, f"begin documents where {next(iter(known))} does", found, "pass one of them")
     if position_ids is not None:
         _check_positions(position_ids, starts, real, before)
     return starts
 
 
 def padding_mask(mask: Any, *widths: int) -> Tensor | None:
-    """The mask as booleans, of one of these numbers of tokens, without gaps between tokens."""
+    """Check a mask of one of these widths without gaps between tokens, and return it as booleans."""
     if mask is None:
         return None
     if not isinstance(mask, Tensor) or mask.ndim != 2:
@@ -106,14 +101,9 @@ def padding_mask(mask: Any, *widths: int) -> Tensor | None:
 
 
 def _begun(name: str, ends: Tensor, real: Tensor) -> Tensor:
-    """True at the places that cumulative lengths name."""
-    if (
-        ends.ndim != 1
-        or not len(ends)
-        or int(ends[0]) != 0
-        or int(ends[-1]) != real.numel()
-        or bool((ends.diff() < 0).any())
-    ):
+    """Mask of the starts in cumulative lengths."""
+    right = ends.ndim == 1 and len(ends) and int(ends[0]) == 0 and int(ends[-1]) == real.numel()
+    if not right or bool((ends.diff() < 0).any()):
         refuse(name, f"rise from 0 to {real.numel()}, the number of tokens", ends.tolist(), "pass the collator's own")
     begun = torch.zeros(real.numel() + 1, dtype=torch.bool, device=real.device)
     begun[ends.long()] = True
@@ -133,12 +123,8 @@ def _check_positions(positions: Tensor, starts: Tensor, real: Tensor, before: Te
 
 
 def _like(name: str, numbers: Any, real: Tensor) -> Tensor:
-    """Numbers of tokens, ``(batch, t)``; one row may stand for all."""
+    """Expand one number a token to ``(batch, t)``; one row may stand for all."""
     if not isinstance(numbers, Tensor) or numbers.shape not in (real.shape, (1, real.shape[1]), real.shape[1:]):
         given = tuple(numbers.shape) if isinstance(numbers, Tensor) else numbers
         refuse(name, f"have shape {tuple(real.shape)}", given, "pass one number a token")
     return numbers.to(real.device).expand(real.shape)
-
-
-def _places(starts: Tensor) -> list[int]:
-    return starts.flatten().nonzero()[:, 0].tolist()

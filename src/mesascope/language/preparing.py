@@ -1,4 +1,4 @@
-"""From files of text to tokens on disk. Imports no torch."""
+"""Preparation of a corpus: from files of text to tokens on disk. Imports no torch."""
 
 from __future__ import annotations
 
@@ -6,70 +6,53 @@ import hashlib
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import msgspec
 import numpy as np
 
 import mesascope
 from mesascope.errors import ArgumentError, refuse, require_choice, require_count, require_number
+from mesascope.language import tokenizing
 from mesascope.language.documents import Piece, Problem, Reading, files_of, pieces, size_of, standard_library
 from mesascope.language.encoding import Encoded, encoded
 from mesascope.language.resuming import PROGRESS, PreparationCheckpoint
 from mesascope.language.shards import INDEX, SPLITS, TOKENIZER, Corpus, Index, ShardWriter, open_corpus
-from mesascope.language.tokenizing import (
-    TokenizerKind,
-    end_of_document,
-    load_tokenizer,
-    make_tokenizer,
-    tokenizer_checksum,
-    vocabulary_of,
-)
 from mesascope.progress import tracked
 from mesascope.runs.files import as_path, write_aside
 
 __all__ = ["prepare"]
 
-# Characters that are tokenized at once, on all cores, and those that byte pairs are trained on.
-_AT_ONCE, _TRAINED_ON = 1 << 21, 1 << 28
-# Lines left out that are printed one by one.
-_TOLD = 20
-# Tokens that are written before the place is kept that a later call goes on from.
-_KEPT_EVERY = 1 << 24
+_AT_ONCE = 1 << 21  # characters that are tokenized at once, on all cores
+_TRAINED_ON = 1 << 28  # characters on which byte pairs are trained
+_TOLD = 20  # lines left out that are printed one by one
+_KEPT_EVERY = 1 << 24  # tokens between two checkpoints
 
 
 def prepare(
-    paths: Sequence[str | Path],
-    out: str | os.PathLike[str],
-    tokenizer: str | os.PathLike[str] = "bytes",
-    *,
-    validation: float = 0.01,
-    field: str = "text",
-    delimiter: str | None = None,
-    broken: str = "skip",
+    paths: Sequence[str | Path], out: str | os.PathLike[str], tokenizer: str | os.PathLike[str] = "bytes", *,
+    validation: float = 0.01, field: str = "text", delimiter: str | None = None, broken: str = "skip",
     shard: int = 1 << 26,
-) -> Corpus:
-    """Write the tokens of files of text into a folder, a part of the documents for validation.
+) -> Corpus:  # fmt: skip
+    """Write the tokens of files of text into a folder, and set some documents apart for validation.
 
-    A document is for training or validation by its first characters alone, so that copies of one are in one part. Where
-    that leaves a part empty, as for a single document, the last tokens are for validation. Memory does not grow with
-    the text. A preparation that was interrupted goes on where it is called again with the same arguments.
+    The first characters of a document decide whether it is for training or validation, so that its copies are in one
+    split. If a split stays empty, as for a single document, the last tokens are for validation. Memory does not grow
+    with the text. The same call continues an interrupted preparation.
 
     Args:
         paths: files and folders, see `files_of`; the sources of Python's standard library if empty.
-        out: a folder that holds no corpus yet, or the beginning of this one.
+        out: a folder without a corpus, or with the beginning of this one.
         tokenizer: ``bytes``, ``bpe:VOCABULARY`` (byte pairs, trained on the first 256 MB), or a ``tokenizer.json``.
-        validation: share of the documents for validation, or of the tokens where there are few documents.
-        field: of rows that holds the text.
-        delimiter: between documents of a plain text file, which is one document if None.
-        broken: what to do with lines that are no UTF-8, JSON or text: skip or refuse.
+        validation: share of the documents for validation, or of the tokens if a split stays empty.
+        field: field of rows that holds the text.
+        delimiter: text between documents of a plain text file; None if a file is one document.
+        broken: skip or refuse lines that are not UTF-8, JSON or text.
         shard: most tokens of a file.
 
     Raises:
-        ArgumentError: there is no text, a broken line that is refused, or ``out`` holds a corpus, or the beginning of
-            another one.
+        ArgumentError: there is no text, a line is broken and refused, or ``out`` holds another corpus or its beginning.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -78,7 +61,7 @@ def prepare(
     >>> corpus.tokens("train") + corpus.tokens("validation")  # a byte each, and the end of each document
     24
     """
-    folder, kind = as_path("out", out), TokenizerKind(tokenizer)  # type: ignore[arg-type]
+    folder, kind = as_path("out", out), tokenizing.TokenizerKind(tokenizer)  # type: ignore[arg-type]
     validation = require_number("validation", validation, above=0, most=0.5)
     require_choice("broken", broken, ("skip", "refuse"))
     shard = require_count("shard", shard)
@@ -87,38 +70,40 @@ def prepare(
     problems: list[Problem] = []
     undivided: list[Path] = []
     reading = Reading(field, delimiter, lambda problem: _broken(problem, problems, broken), undivided.append)
-    silent = replace(reading, report=lambda problem: None, undivided=lambda path: None)
-    named = str(tokenizer) if kind.path is None else tokenizer_checksum(load_tokenizer(kind.path))
-    settings = [named, validation, field, reading.delimiter, broken, shard]
-    progress = PreparationCheckpoint.of(folder, files, settings)
-    if progress.is_begun:
-        words = load_tokenizer(folder / TOKENIZER)
-    else:
-        words = make_tokenizer(kind, iter(tracked(_trained_on(files, silent), "training byte pairs")))
-    dtype: Literal["uint16", "uint32"] = "uint16" if vocabulary_of(words) <= 1 << 16 else "uint32"
-    end = end_of_document(words)
-    total = size_of(files)
-    batches = tracked(
-        _batches(files, reading, progress), "tokenizing", None if total is None else -(-total // _AT_ONCE)
+    progress = PreparationCheckpoint.of(
+        folder, files, [kind.identity, validation, field, reading.delimiter, broken, shard]
     )
-    with progress.writing({split: ShardWriter(folder, split, dtype, shard) for split in SPLITS}) as writers:
+    words = _tokenizer(kind, progress, Reading(field, delimiter))
+    index = _empty_index(words, len(files))
+    with progress.writing({split: ShardWriter(folder, split, index.dtype, shard) for split in SPLITS}) as writers:
         progress.begin(words.to_str().encode())
-        _write(encoded(words, batches), end, writers, validation, lambda place: progress.keep(writers, place, problems))
+        parts = encoded(words, _batches(files, reading, progress))
+        _write(parts, index.end, writers, validation, lambda place: progress.keep(writers, place, problems))
         _require_text(writers, files, problems)
-        _divide(writers["train"], writers["validation"], validation, end)
+        _divide(writers["train"], writers["validation"], validation, index.end)
     if undivided:
-        others = "" if len(undivided) == 1 else f" and in {len(undivided) - 1} more"
-        print(
-            f"delimiter {reading.delimiter!r} is not in {undivided[0]}{others}: a file is one document", file=sys.stderr
-        )
-    index = Index(
-        schema=1, tokenizer=tokenizer_checksum(words), vocabulary=vocabulary_of(words), end=end, dtype=dtype,
-        splits={split: writer.record() for split, writer in writers.items()}, files=len(files),
-        skipped=progress.skipped(problems), mesascope=mesascope.__version__,
-    )  # fmt: skip
+        others = f" and in {len(undivided) - 1} more" if undivided[1:] else ""
+        print(f"delimiter {reading.delimiter!r} is not in {undivided[0]}{others}: a file is one document",
+              file=sys.stderr)  # fmt: skip
+    index.splits = {split: writer.record() for split, writer in writers.items()}
+    index.skipped = progress.skipped_before + len(problems)
     write_aside(folder / INDEX, msgspec.json.format(msgspec.json.encode(index)))
-    progress.end()
+    (folder / PROGRESS).unlink(missing_ok=True)
     return open_corpus(folder)
+
+
+def _tokenizer(kind: tokenizing.TokenizerKind, progress: PreparationCheckpoint, reading: Reading) -> Any:
+    """The tokenizer of the checkpoint, or a new one."""
+    if progress.is_begun:
+        return tokenizing.load_tokenizer(progress.folder / TOKENIZER)
+    texts = tracked(_trained_on(progress.files, reading), "training byte pairs")
+    return tokenizing.make_tokenizer(kind, iter(texts))
+
+
+def _empty_index(words: Any, files: int) -> Index:
+    size, end = tokenizing.vocabulary_of(words), tokenizing.end_of_document(words)
+    dtype = "uint16" if size <= 1 << 16 else "uint32"
+    return Index(1, tokenizing.tokenizer_checksum(words), size, end, dtype, {}, files, 0, mesascope.__version__)
 
 
 def _require_no_corpus(folder: Path) -> None:
@@ -132,7 +117,7 @@ def _write(
     parts: Iterable[Encoded], end: int, writers: Mapping[str, ShardWriter], validation: float,
     keep: Callable[[tuple[int, int]], None],
 ) -> None:  # fmt: skip
-    """Each document's tokens and then the end of one, to the writer of its part."""
+    """Write the tokens and the end of each document to its split."""
     writer, between, written = None, np.array([end]), 0
     for piece, tokens, ends in parts:
         if piece.begins:
@@ -149,7 +134,7 @@ def _write(
 
 
 def _divide(train: ShardWriter, held: ShardWriter, validation: float, end: int) -> None:
-    """Move the last tokens to validation where all documents are in one part."""
+    """Move the last tokens to validation if all documents are in one split."""
     if train.documents and held.documents:
         return
     train.close()
@@ -175,11 +160,18 @@ def _split(text: str, validation: float) -> str:
 
 
 def _batches(files: Sequence[Path], reading: Reading, begun: PreparationCheckpoint) -> Iterator[list[Piece]]:
-    """Pieces of all files from the place where an earlier call stopped, so many at a time that tokenizing is fast."""
+    """Batches of pieces of all files, from the checkpoint on."""
+    total = size_of(files)
+    batches = _unread_batches(files, reading, begun)
+    return tracked(batches, "tokenizing", None if total is None else -(-total // _AT_ONCE))
+
+
+def _unread_batches(files: Sequence[Path], reading: Reading, begun: PreparationCheckpoint) -> Iterator[list[Piece]]:
     batch, length = [], 0
-    for number, file in enumerate(files[begun.file :], begun.file):
+    first, _ = begun.place
+    for number, file in enumerate(files[first:], first):
         for count, piece in enumerate(pieces(file, reading)):
-            if (number, count) < (begun.file, begun.pieces):
+            if (number, count) < begun.place:
                 continue
             batch.append(piece._replace(place=(number, count)))
             length += len(piece.text)
@@ -210,7 +202,7 @@ def _broken(problem: Problem, problems: list[Problem], what: str) -> None:
     if len(problems) <= _TOLD:
         print(f"left out: {problem}", file=sys.stderr)
     elif len(problems) == _TOLD + 1:
-        print("left out: more lines, which are counted alone", file=sys.stderr)
+        print("left out: more lines, which are only counted", file=sys.stderr)
 
 
 def _require_text(writers: Mapping[str, ShardWriter], files: Sequence[Path], problems: Sequence[Problem]) -> None:

@@ -18,7 +18,7 @@ Asked = Int[Tensor, "batch two t"]
 
 
 def asked_loss(model: Ensemble | nn.Module, tasks: Int[Tensor, "*batch two t"]) -> Float[Tensor, "*members"]:
-    """The mean cross-entropy, in nats, of the tokens that are asked for; one number a member of an `Ensemble`."""
+    """Mean cross-entropy in nats of the tokens asked for; one number a member of an `Ensemble`."""
     tokens, asked = _parted(tasks)
     losses, weights = losses_of(model, tokens), asked[..., 1:]
     start = 1 if isinstance(model, Ensemble) else 0
@@ -26,15 +26,12 @@ def asked_loss(model: Ensemble | nn.Module, tasks: Int[Tensor, "*batch two t"]) 
 
 
 def asked_accuracy(model: nn.Module, tasks: Asked) -> float:
-    """The share of the tokens that are asked for which are the likeliest to the model, by sequence, on average."""
+    """Mean accuracy over sequences on the tokens asked for."""
     return float(asked_each(model, tasks)[1].mean())
 
 
 def asked_each(model: nn.Module, tasks: Asked) -> tuple[Float[Tensor, " batch"], Float[Tensor, " batch"]]:
-    """Of what each sequence asks for, the mean cross-entropy in nats, and the share that is the likeliest to the model.
-
-    Without gradients.
-    """
+    """Mean cross-entropy in nats and accuracy of each sequence on the tokens asked for, without gradients."""
     tokens, asked = _parted(tasks)
     with torch.no_grad():
         logits = model(tokens[:, :-1])

@@ -1,4 +1,4 @@
-"""The progress of a preparation, from which a later call goes on. Imports no torch."""
+"""Checkpoints of a preparation, from which a later call continues. Imports no torch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PROGRESS = "progress.json"
 
 
 class Kept(msgspec.Struct):
-    """Content of the file: how far files were read, and what was written of them."""
+    """Content of the file: the place that was reached in the files, and the shards written."""
 
     schema: Literal[1]
     made_from: str
@@ -34,25 +34,15 @@ class Kept(msgspec.Struct):
 
 
 class PreparationCheckpoint:
-    """Checkpoint of a preparation.
-
-    Args:
-        folder: of the corpus.
-        files: that are read.
-        kept: what an earlier call kept, or the beginning.
-    """
+    """Checkpoint of a preparation of ``files`` into a folder."""
 
     def __init__(self, folder: Path, files: Sequence[Path], kept: Kept) -> None:
         self.folder, self.files, self._kept = folder, files, kept
-        self._before = kept.skipped
+        self.skipped_before = kept.skipped
 
     @classmethod
     def of(cls, folder: Path, files: Sequence[Path], settings: Any) -> PreparationCheckpoint:
-        """Checkpoint that an earlier call left in the folder.
-
-        Raises:
-            ArgumentError: it read other files, or had other settings.
-        """
+        """Open the checkpoint in the folder, or begin one; raise if it is of other files or settings."""
         made_from = _checksum([settings, [str(file.resolve()) for file in files]])
         if not ((folder / PROGRESS).exists() and (folder / TOKENIZER).exists()):
             return cls(folder, files, Kept(1, made_from))
@@ -65,41 +55,32 @@ class PreparationCheckpoint:
         return cls(folder, files, kept)
 
     @property
-    def file(self) -> int:
-        """Number of the first file to read."""
-        return self._kept.file
-
-    @property
-    def pieces(self) -> int:
-        """Number of its pieces to leave out."""
-        return self._kept.pieces
+    def place(self) -> tuple[int, int]:
+        """Number of the first file to read, and of its first piece."""
+        return self._kept.file, self._kept.pieces
 
     @property
     def is_begun(self) -> bool:
-        """True if an earlier call has kept tokens."""
+        """True if there is a checkpoint with tokens."""
         return bool(self._kept.read)
 
     def begin(self, tokenizer: bytes) -> None:
-        """Keep the tokenizer, unless an earlier call did."""
+        """Save the tokenizer, unless an earlier call did."""
         if not self.is_begun:
             write_aside(self.folder / PROGRESS, msgspec.json.encode(self._kept))
             write_aside(self.folder / TOKENIZER, tokenizer)
 
     def keep(self, writers: Mapping[str, ShardWriter], place: tuple[int, int], problems: Sequence[Problem]) -> None:
-        """Keep what was written of all documents before a place."""
+        """Save a checkpoint after all documents before a place."""
         done = {*self.files[: place[0]]}
-        skipped = self._before + sum(problem.path in done for problem in problems)
+        skipped = self.skipped_before + sum(problem.path in done for problem in problems)
         splits = {split: writer.keep() for split, writer in writers.items()}
         self._kept = Kept(1, self._kept.made_from, _state(self.files, place[0]), *place, skipped, splits)
         write_aside(self.folder / PROGRESS, msgspec.json.encode(self._kept))
 
-    def skipped(self, problems: Sequence[Problem]) -> int:
-        """Number of lines left out in all."""
-        return self._before + len(problems)
-
     @contextlib.contextmanager
     def writing(self, writers: dict[str, ShardWriter]) -> Iterator[dict[str, ShardWriter]]:
-        """Writers that go on from what was kept, and are closed; if nothing can be kept, nothing is left."""
+        """Continue the writers from the checkpoint, and close them; after an error, remove what no checkpoint needs."""
         made = not self.folder.exists()
         self.folder.mkdir(parents=True, exist_ok=True)
         for split, kept in self._kept.splits.items():
@@ -118,10 +99,6 @@ class PreparationCheckpoint:
                     with contextlib.suppress(OSError):
                         self.folder.rmdir()
             raise
-
-    def end(self) -> None:
-        """Leave no progress: the corpus is whole."""
-        (self.folder / PROGRESS).unlink(missing_ok=True)
 
 
 def _checksum(described: Any) -> str:

@@ -1,4 +1,4 @@
-"""How large tokens are after each layer, to tell which layer moved when a training diverges."""
+"""Scale of tokens after each layer, to name the layer that diverged."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Scales", "layer_scales", "moved"]
 
 @dataclass(frozen=True)
 class Scales:
-    """Root mean squares of the tokens after each layer, the first before all of them, and the step they are of."""
+    """Root mean squares of the tokens before the first layer and after each, at a training step."""
 
     step: int
     values: tuple[float, ...]
@@ -27,7 +27,7 @@ class Scales:
 
 @torch.no_grad()
 def layer_scales(step: int, model: Any, windows: Int[Tensor, "n t"]) -> Scales:
-    """Those of a language model on windows of a text; not finite after a layer that can make nothing of its tokens."""
+    """Measure the scales of a language model on windows of a text; nan after a layer that fails."""
     names = ["embedded", *(f"layers.{index}" for index in range(model.config.transformer.n_layers))]
     with model.cached(names) as cache, without_reading_values(), contextlib.suppress(NumericalError):
         model(windows[:, :-1])
@@ -36,7 +36,7 @@ def layer_scales(step: int, model: Any, windows: Int[Tensor, "n t"]) -> Scales:
 
 
 def moved(before: Scales | None, now: Scales) -> str:
-    """A sentence on which layer's tokens grew most, or are no numbers any more.
+    """Describe the layer whose tokens grew most, or are the first that are not finite.
 
     >>> moved(Scales(40, (1.0, 1.1, 1.2)), Scales(49, (1.0, 1.1, 60.0)))
     'tokens after layer 1 grew most: their root mean square is 60, and was 1.2 at step 40'
@@ -48,7 +48,7 @@ def moved(before: Scales | None, now: Scales) -> str:
     if before is None:
         own = max(range(len(places)), key=lambda index: now.values[index])
         return f"{places[own]} are the largest: their root mean square is {now.values[own]:.3g}"
-    # What a layer adds, beside what it is given: all layers after one that grew grow with it.
+    # Growth in each layer alone, as all layers after one that grew grow with it.
     grown = [value / max(old, 1e-30) for value, old in zip(now.values, before.values, strict=True)]
     steps = [grown[0], *(later / earlier for earlier, later in itertools.pairwise(grown))]
     own = max(range(len(places)), key=lambda index: steps[index])

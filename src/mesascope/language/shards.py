@@ -1,4 +1,4 @@
-"""Tokens on disk: shards that are mapped into memory, and the index that says what they hold. Imports no torch."""
+"""Tokens on disk: memory-mapped shards and their index. Imports no torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import hashlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Literal
 
 import msgspec
 import numpy as np
@@ -24,7 +24,7 @@ SPLITS = ("train", "validation")
 
 
 class Shard(msgspec.Struct):
-    """A file of tokens, as the index tells of it."""
+    """A file of tokens in the index."""
 
     file: str
     tokens: int = 0
@@ -32,7 +32,7 @@ class Shard(msgspec.Struct):
 
 
 class Split(msgspec.Struct):
-    """A part of the documents."""
+    """The documents for training, or those for validation."""
 
     tokens: int
     documents: int
@@ -40,7 +40,7 @@ class Split(msgspec.Struct):
 
 
 class Index(msgspec.Struct):
-    """What the index says: SHA-256 of the tokenizer, how many tokens there are, which one ends a document."""
+    """Content of the index: SHA-256 of the tokenizer, number of tokens, token that ends a document."""
 
     schema: Literal[1]
     tokenizer: str
@@ -50,45 +50,40 @@ class Index(msgspec.Struct):
     splits: dict[str, Split]
     files: int
     skipped: int
-    """Lines that could not be read."""
+    """Number of lines that could not be read."""
     mesascope: str
 
 
 class ShardWriter:
-    """Writes the tokens of a split into files of at most ``size`` tokens of ``dtype`` each."""
+    """Write the tokens of a split into files of at most ``size`` tokens of ``dtype``."""
 
     def __init__(self, folder: Path, split: str, dtype: str, size: int) -> None:
         self.folder, self.split, self.dtype, self.size = folder, split, dtype, size
         self.documents = 0
         self.shards: list[Shard] = []
         self._file: IO[bytes] | None = None
-        self._digest: Any = None
 
     def write(self, tokens: np.ndarray) -> None:
-        """Add tokens after those before."""
+        """Append tokens."""
         while len(tokens):
             file, shard = self._open()
             part, tokens = np.split(tokens, [self.size - shard.tokens])
             data = part.astype(self.dtype).tobytes()
             with _named(file):
                 file.write(data)
-            self._digest.update(data)
             shard.tokens += len(part)
             if shard.tokens == self.size:
                 self.close()
 
     def close(self) -> None:
-        """Flush the shard that is being written to disk."""
-        if self._file is None:
-            return
-        file, self._file = self._file, None
-        with _named(file), file:
-            file.flush()
-            os.fsync(file.fileno())
-        self.shards[-1].sha256 = self._digest.hexdigest()
+        """Flush the open shard to disk, and close it."""
+        if self._file is not None:
+            self.keep()
+            self._file.close()
+            self._file, self.shards[-1].sha256 = None, _digest(self.folder / self.shards[-1].file)
 
     def keep(self) -> Split:
-        """Flush all that was written to disk, and return what `go_on` needs."""
+        """Flush all tokens to disk, and return the record that `go_on` needs."""
         if self._file is not None:
             with _named(self._file):
                 self._file.flush()
@@ -96,11 +91,7 @@ class ShardWriter:
         return self.record()
 
     def go_on(self, kept: Split) -> None:
-        """Go on from what `keep` returned: forget what was written after it.
-
-        Raises:
-            ArgumentError: a shard is missing or shorter than it was.
-        """
+        """Continue from the record of `keep`, and remove what was written after it; raise if a shard lacks tokens."""
         self.documents, self.shards = kept.documents, kept.shards
         for later in self.folder.glob(f"{self.split}-*.bin"):
             if later.name not in {shard.file for shard in kept.shards}:
@@ -111,16 +102,15 @@ class ShardWriter:
                 raise _damaged(path, f"have {shard.tokens} tokens", "has fewer", "remove the folder, and ")
             if not shard.sha256:
                 os.truncate(path, length)
-                with path.open("rb") as file:
-                    self._digest = hashlib.file_digest(file, "sha256")
                 self._file = path.open("ab")
 
     def take(self, count: int) -> np.ndarray:
-        """The last tokens, which are no longer of this split; call it after `close`."""
+        """Remove and return the last tokens; call it after `close`."""
         found = []
         while count:
             shard = self.shards[-1]
-            path, part = self.folder / shard.file, np.fromfile(self.folder / shard.file, self.dtype)
+            path = self.folder / shard.file
+            part = np.fromfile(path, self.dtype)
             left = max(len(part) - count, 0)
             found.append(part[left:])
             count -= len(part) - left
@@ -129,16 +119,16 @@ class ShardWriter:
                 self.shards.pop()
                 continue
             os.truncate(path, left * part.itemsize)
-            shard.tokens, shard.sha256 = left, hashlib.sha256(part[:left].tobytes()).hexdigest()
+            shard.tokens, shard.sha256 = left, _digest(path)
         return np.concatenate(found[::-1])
 
     def last(self) -> int:
-        """The last token; call it after `close`."""
+        """Return the last token; call it after `close`."""
         shard = self.shards[-1]
         return int(np.memmap(self.folder / shard.file, self.dtype, "r")[-1])
 
     def adopt(self, other: ShardWriter) -> None:
-        """Take over all that another split has; call it after `close`."""
+        """Take over the shards of another split; call it after `close`."""
         for number, shard in enumerate(other.shards):
             name = f"{self.split}-{number:05d}.bin"
             os.replace(self.folder / shard.file, self.folder / name)
@@ -146,38 +136,33 @@ class ShardWriter:
         self.documents, other.documents, other.shards = other.documents, 0, []
 
     def drop(self) -> None:
-        """Close the shard that is being written, whatever is lost of it."""
+        """Close the open shard; tokens that are not on disk may be lost."""
         if self._file is not None:
-            with contextlib.suppress(OSError):  # what is kept for a full disk cannot be written
+            with contextlib.suppress(OSError):  # a full disk has no room for the buffer
                 self._file.close()
             self._file = None
 
     def remove(self) -> None:
-        """Leave nothing of what was written."""
+        """Remove all shards."""
         self.drop()
         for shard in self.shards:
             (self.folder / shard.file).unlink(missing_ok=True)
 
     def record(self) -> Split:
-        """What the index says of the split."""
+        """Record of the split for the index."""
         return Split(sum(shard.tokens for shard in self.shards), self.documents, self.shards)
 
     def _open(self) -> tuple[IO[bytes], Shard]:
-        """The shard that is being written, or the next one."""
+        """The open shard, or the next one."""
         if self._file is None:
             shard = Shard(f"{self.split}-{len(self.shards):05d}.bin")
-            self._file, self._digest = (self.folder / shard.file).open("wb"), hashlib.sha256()
+            self._file = (self.folder / shard.file).open("wb")
             self.shards.append(shard)
         return self._file, self.shards[-1]
 
 
 class Corpus:
-    """Tokens that `prepare` wrote: ``corpus["train"]`` maps the shards of a split into memory.
-
-    Args:
-        folder: that holds them.
-        index: what it says of them.
-    """
+    """Tokens that `prepare` wrote: ``corpus["train"]`` maps the shards of a split into memory."""
 
     def __init__(self, folder: Path, index: Index) -> None:
         self.folder, self.index = folder, index
@@ -193,18 +178,19 @@ class Corpus:
 
     @property
     def checksum(self) -> str:
-        """What tells it from others: of its tokenizer and of all shards."""
+        """Checksum of the tokenizer and of all shards."""
         shards = [shard.sha256 for split in SPLITS for shard in self.index.splits[split].shards]
         return hashlib.sha256(" ".join([self.index.tokenizer, *shards]).encode()).hexdigest()[:16]
 
     def tokens(self, split: str) -> int:
-        """How many tokens a split has."""
+        """Number of tokens of a split."""
         require_choice("split", split, SPLITS)
         return self.index.splits[split].tokens
 
     def windows(self, split: str, starts: np.ndarray, length: int) -> np.ndarray:
-        """``length`` tokens from each start on, ``(len(starts), length)``; places are counted over all shards."""
-        parts, offsets = self[split], self._offsets(split)
+        """Windows of ``length`` tokens, ``(len(starts), length)``; starts are counted over all shards."""
+        parts = self[split]
+        offsets = np.cumsum([0, *map(len, parts)])[:-1]
         found = np.empty((len(starts), length), np.int64)
         for row, start in zip(found, np.asarray(starts).tolist(), strict=True):
             place = int(np.searchsorted(offsets, start, "right")) - 1
@@ -221,22 +207,19 @@ class Corpus:
         return found
 
     def verify(self, split: str) -> None:
-        """Refuse shards whose checksum is another than the index says; reads all of them, once until they change."""
+        """Raise if a checksum differs from the index; a shard is read again only after a change."""
         require_choice("split", split, SPLITS)
         for shard in tracked(self.index.splits[split].shards, f"checking tokens of {split}"):
             file = self.folder / shard.file
-            if _digest(file, file.stat().st_mtime_ns) != shard.sha256:
+            if _known_digest(file, file.stat().st_mtime_ns) != shard.sha256:
                 raise _damaged(file, "have the checksum that the index says", "has another")
-
-    def _offsets(self, split: str) -> np.ndarray:
-        return np.cumsum([0, *(len(part) for part in self[split])])[:-1]
 
 
 def open_corpus(folder: str | os.PathLike[str]) -> Corpus:
-    """The corpus of a folder that `prepare` wrote, whose files are seen to be there and of the right length.
+    """Open the corpus that `prepare` wrote into a folder, and check that its files are complete.
 
     Raises:
-        ArgumentError: there is none, or its shards or tokenizer are not those of its index.
+        ArgumentError: there is no corpus, or its shards or tokenizer differ from its index.
     """
     path = as_path("corpus", folder)
     if not (path / INDEX).is_file():
@@ -256,28 +239,32 @@ def open_corpus(folder: str | os.PathLike[str]) -> Corpus:
                 found = "is missing" if length < 0 else f"has {length // size}"
                 raise _damaged(file, f"have {shard.tokens} tokens, as the index says", found)
     tokenizer = path / TOKENIZER
-    if not tokenizer.is_file() or hashlib.sha256(tokenizer.read_bytes()).hexdigest() != index.tokenizer:
+    if not tokenizer.is_file() or _digest(tokenizer) != index.tokenizer:
         raise _damaged(tokenizer, "be the tokenizer of the index", "is not")
     return Corpus(path, index)
 
 
 def _agrees(index: Index) -> bool:
-    """Whether both splits have tokens, as many as their shards, and the end of a document is one of the vocabulary."""
+    """True if both splits have the tokens of their shards, and the vocabulary contains the end of a document."""
     counts = {name: sum(shard.tokens for shard in split.shards) for name, split in index.splits.items()}
     told = {name: split.tokens for name, split in index.splits.items()}
     return set(counts) == set(SPLITS) and counts == told and min(counts.values()) > 0 and index.end < index.vocabulary
 
 
-@functools.cache
-def _digest(path: Path, changed: int) -> str:
-    """SHA-256 of a file that last changed then."""
+def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+@functools.cache
+def _known_digest(path: Path, changed: int) -> str:
+    """SHA-256 of a file, cached by the time of its last change."""
+    return _digest(path)
+
+
 @contextlib.contextmanager
 def _named(file: IO[bytes]) -> Iterator[None]:
-    """An error of the disk says which file it was: a full one does not."""
+    """Add the file's name to an error of the disk, which a full one lacks."""
     try:
         yield
     except OSError as error:

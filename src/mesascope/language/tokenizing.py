@@ -9,27 +9,17 @@ from typing import Any
 
 from mesascope.errors import ArgumentError, refuse, require_instance, require_package
 
-__all__ = [
-    "END",
-    "TokenizerKind",
-    "end_of_document",
-    "load_tokenizer",
-    "make_tokenizer",
-    "tokenizer_checksum",
-    "vocabulary_of",
-]
+__all__ = ["END", "TokenizerKind", "end_of_document", "load_tokenizer", "make_tokenizer", "tokenizer_checksum",
+           "vocabulary_of"]  # fmt: skip
 
 END = "<|endoftext|>"
-# Names that tokenizers have for the token between documents.
-_ENDS = (END, "</s>", "<|end_of_text|>", "<eos>", "[SEP]")
-# A byte each, and the end of a document; and more than any text has.
-_LEAST, _MOST = 257, 1 << 24
-# Most bytes of a word that pairs are merged in: training takes the square of a word's length.
-_WORD = 64
+_ENDS = (END, "</s>", "<|end_of_text|>", "<eos>", "[SEP]")  # names of the token between documents
+_LEAST, _MOST = 257, 1 << 24  # sizes of a vocabulary: all bytes and the end of a document, and more than any text has
+_WORD = 64  # most bytes of a word in which pairs are merged: training takes the square of a word's length
 
 
 class TokenizerKind:
-    """What ``--tokenizer`` names: ``bytes``, ``bpe:VOCABULARY`` or a ``tokenizer.json``.
+    """Value of ``--tokenizer``: ``bytes``, ``bpe:VOCABULARY`` or a ``tokenizer.json``.
 
     >>> TokenizerKind("bpe:5000").vocabulary
     5000
@@ -37,22 +27,27 @@ class TokenizerKind:
 
     def __init__(self, named: str | Path) -> None:
         require_instance("tokenizer", named, str | Path)
-        self.path: Path | None = None
+        self.name, self.path = str(named), None
         self.vocabulary = _LEAST
-        kind, _, size = str(named).partition(":")
+        kind, _, size = self.name.partition(":")
         if kind == "bpe":
             if not (size.isdecimal() and len(size) < 10 and _LEAST <= int(size) <= _MOST):
                 rule = f"be bpe:VOCABULARY with {_LEAST} to {_MOST} tokens"
-                refuse("tokenizer", rule, str(named), "pass bpe:8192, say")
+                refuse("tokenizer", rule, self.name, "pass bpe:8192, say")
             self.vocabulary = int(size)
-        elif str(named) != "bytes":
+        elif self.name != "bytes":
             self.path = Path(named)
             if not self.path.is_file():
-                refuse("tokenizer", "be bytes, bpe:VOCABULARY or a file", str(named), "pass a tokenizer.json")
+                refuse("tokenizer", "be bytes, bpe:VOCABULARY or a file", self.name, "pass a tokenizer.json")
+
+    @property
+    def identity(self) -> str:
+        """The name, or the checksum of a file."""
+        return self.name if self.path is None else tokenizer_checksum(load_tokenizer(self.path))
 
 
 def make_tokenizer(kind: TokenizerKind, texts: Iterator[str]) -> Any:
-    """The tokenizer; ``texts`` are read only where byte pairs are trained, on words of at most 64 bytes."""
+    """Build the tokenizer; byte pairs are trained on the words of ``texts`` of at most 64 bytes."""
     if kind.path is not None:
         return load_tokenizer(kind.path)
     library = require_package("tokenizers", "the package language", "language")
@@ -70,13 +65,14 @@ def make_tokenizer(kind: TokenizerKind, texts: Iterator[str]) -> Any:
         tokenizer.train_from_iterator(texts, trainer)
     else:
         tokenizer.add_special_tokens([END])
-    return _of_texts(tokenizer)
+    tokenizer.encode_special_tokens = True  # names of special tokens in a text are text
+    return tokenizer
 
 
 def load_tokenizer(path: Path) -> Any:
-    """A tokenizer that `tokenizers`, or a model of Hugging Face, saved as ``tokenizer.json``; it cuts and pads nothing.
+    """Load a ``tokenizer.json`` of `tokenizers` or of a model of Hugging Face, without truncation and padding.
 
-    What looks like one of its special tokens in a text is text.
+    Names of special tokens in a text are ordinary text.
     """
     library = require_package("tokenizers", "the package language", "language")
     try:
@@ -88,16 +84,17 @@ def load_tokenizer(path: Path) -> Any:
         ) from None
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    return _of_texts(tokenizer)
+    tokenizer.encode_special_tokens = True
+    return tokenizer
 
 
 def vocabulary_of(tokenizer: Any) -> int:
-    """One more than its largest number: there may be gaps."""
+    """Size of the vocabulary: one more than its largest token, as there may be gaps."""
     return max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
 
 
 def end_of_document(tokenizer: Any) -> int:
-    """The number of the token that stands after each document."""
+    """Return the token after each document."""
     for name in _ENDS:
         if (number := tokenizer.token_to_id(name)) is not None:
             return number
@@ -111,16 +108,10 @@ def tokenizer_checksum(tokenizer: Any) -> str:
     return hashlib.sha256(tokenizer.to_str().encode()).hexdigest()
 
 
-def _of_texts(tokenizer: Any) -> Any:
-    """The same, which takes the name of a special token in a text for text."""
-    tokenizer.encode_special_tokens = True
-    return tokenizer
-
-
 def _bytes(library: Any) -> dict[str, int]:
-    """The 256 marks that stand for bytes, each with the value of its byte.
+    """The 256 characters for bytes, each with the value of its byte.
 
-    Printable bytes are their own marks; the others have the marks from 256 on, in order.
+    Printable bytes stand for themselves; the others have the characters from 256 on, in order.
     """
     marks = sorted(library.pre_tokenizers.ByteLevel.alphabet())
     printable = [ord(mark) for mark in marks if ord(mark) < 256]

@@ -1,14 +1,16 @@
-"""Windows of a corpus, drawn for training or laid end to end for measuring."""
+"""Windows of a corpus, drawn at random for training or evenly spread for evaluation."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
+import msgspec
 import numpy as np
 import torch
 
-from mesascope.errors import refuse, require_choice, require_count, require_instance
-from mesascope.language.shards import SPLITS, Corpus, open_corpus
+from mesascope.errors import refuse, require_count, require_instance
+from mesascope.language.shards import Corpus, open_corpus
 from mesascope.records import register
 from mesascope.shapes import Int, Tensor
 from mesascope.training import is_first_process
@@ -19,30 +21,27 @@ __all__ = ["TextWindows"]
 @register("family", "text-windows", of="text")
 @dataclass(frozen=True)
 class TextWindows:
-    """Windows of ``length`` tokens of a corpus, wherever they begin; its shards are those of its index.
+    """Windows of ``length`` tokens of a corpus, which may begin at any token.
 
     Args:
-        folder: that `prepare` wrote.
+        folder: folder that `prepare` wrote.
         split: train or validation.
-        checksum: that the corpus must have, so that a record of windows tells of what text they are; any if empty.
+        checksum: checksum of the corpus, so that a record identifies the text; any if empty.
 
     Raises:
         ArgumentError: there is no corpus, it has another checksum, or its split is shorter than a window.
     """
 
     folder: str
-    length: int
-    split: str = "train"
+    length: Annotated[int, msgspec.Meta(ge=2)]
+    split: Literal["train", "validation"] = "train"
     checksum: str = ""
 
     def __post_init__(self) -> None:
-        require_instance("folder", self.folder, str)
-        require_count("length", self.length, least=2)
-        require_choice("split", self.split, SPLITS)
         object.__setattr__(self, "_corpus", open_corpus(self.folder))
         if self.checksum not in ("", self.corpus.checksum):
             refuse("folder", f"hold the text of checksum {self.checksum}", self.folder, "prepare that text again")
-        if is_first_process():  # of many that read one corpus
+        if is_first_process():
             self.corpus.verify(self.split)
         if self.corpus.tokens(self.split) < self.length:
             most = self.corpus.tokens(self.split)
@@ -50,11 +49,11 @@ class TextWindows:
 
     @property
     def corpus(self) -> Corpus:
-        """What the windows are of."""
+        """The corpus of the windows."""
         return self._corpus  # type: ignore[attr-defined]
 
     def sample(self, batch: int, generator: torch.Generator) -> Int[Tensor, "batch length"]:
-        """Draw ``batch`` windows, each with the same probability, on the generator's device."""
+        """Draw windows uniformly, on the generator's device."""
         batch = require_count("batch", batch, least=0)
         require_instance("generator", generator, torch.Generator)
         last = self.corpus.tokens(self.split) - self.length
@@ -62,7 +61,7 @@ class TextWindows:
         return self._at(starts.cpu().numpy()).to(generator.device)
 
     def spread(self, most: int) -> Int[Tensor, "count length"]:
-        """Of all windows laid end to end, ``most`` as far apart as they go, or all if there are fewer."""
+        """At most ``most`` windows, evenly spread over the text without overlap."""
         most = require_count("most", most)
         places = self.corpus.tokens(self.split) // self.length
         count = min(most, places)
