@@ -66,10 +66,19 @@ def measure(lab: study.Lab, settings: DeepLayers) -> None:
     probing.probe_stages(lab, settings, {"six": trained["six"], "untrained": initial}, TARGETS)
 
 
-def _decoded(target: str, name: str, known: int) -> study.Reading:
+def _decoded(target: str, name: str, time: int) -> study.Reading:
     """Error of a probe after the last layer, at a place of `probing.TIMES`."""
-    return probing.errors_of(target, name).at((slice(None), -1, known), "after the last layer")
+    return probing.errors_of(target, name).at((slice(None), -1, time), "after the last layer")
 
+
+DEEPER = joined(
+    [each_with_each(main, "four", "two"), each_with_each(main, "six", "four")],
+    "loss of four / of two, of six / of four, each with each",
+)
+OF_UNTRAINED = study.beside(
+    [_decoded(target, "six", 1) / _decoded(target, "untrained", 1) for target in TARGETS],
+    "error of the probe, trained / untrained, after 20 elements",
+)
 
 STUDY = Study(
     name="mesa-deep",
@@ -101,9 +110,7 @@ STUDY = Study(
             claims=(
                 Claim(
                     "deeper", "four layers lose less than two, and six less than four",
-                    joined([each_with_each(main, "four", "two"), each_with_each(main, "six", "four")],
-                           "loss of four / of two, of six / of four, each with each"), below(1.0),
-                    printed("Fig. 3.3 A"), at_least=3,
+                    DEEPER, below(1.0), printed("Fig. 3.3 A"), at_least=3,
                     reported=study.Reported((0.549, 0.915), "authors' stored results"),
                 ),
                 Claim(
@@ -156,9 +163,7 @@ STUDY = Study(
                 ),
                 Claim(
                     "untrained", "both are decoded twice as well from six trained layers as from six untrained ones",
-                    study.beside([_decoded(target, "six", 1) / _decoded(target, "untrained", 1) for target in TARGETS],
-                           "error of the probe, trained / untrained, after 20 elements"), below(0.5),
-                    ours("a null control"), at_least=3, premises=PROBES,
+                    OF_UNTRAINED, below(0.5), ours("a null control"), at_least=3, premises=PROBES,
                 ),
             ),
         ),

@@ -28,8 +28,6 @@ ROLES = {
     "mesa": ("interpolated", "softmax, mesa"), "gd": ("gd", "gradient step"), "limit": ("limit", "least squares"),
 }  # fmt: skip
 PROBED = {name: ROLES[name] for name in DEEP} | {"untrained": ("gd", "untrained")}
-# Before the last layer, after 20 elements.
-BEFORE_LAST = (slice(None), -2, 1)
 
 main = dynamics.labelled("comparison", ROLES)
 
@@ -47,9 +45,8 @@ def measure(lab: study.Lab, settings: FullTransformers) -> None:
     """Train networks of each kind, compare, look into the first layer and probe."""
     family = settings.family()
     plans = {"softmax": settings.training, "linear": settings.linear, "mesa": settings.mesa}
-    trained = dynamics.trained_networks(
-        lab, settings, family, {name: (transformer(name), plans[name]) for name in plans}
-    )
+    networks = {name: (transformer(name), plan) for name, plan in plans.items()}
+    trained = dynamics.trained_networks(lab, settings, family, networks)
     groups = {**trained, **dynamics.around("gd", dynamics.one_step(lab, settings)), **dynamics.least_squares(settings)}
     dynamics.compared(lab, settings, family, groups, ROLES, ["limit"])
 
@@ -61,14 +58,9 @@ def measure(lab: study.Lab, settings: FullTransformers) -> None:
     probing.probe_stages(lab, settings, {name: trained[name] for name in DEEP} | initial, TARGETS)
 
 
-def _previous() -> study.Reading:
-    """Attention to the element before of each first layer's head that looks most at it, ``(seeds, kinds)``."""
-
-    def most(maps: np.ndarray) -> np.ndarray:
-        return np.diagonal(maps, -1, 2, 3)[..., transformers.BEGINNING :].mean(-1).max(-1)
-
-    words = "attention of t to t - 1, mean over tokens, of the head that has most, mean over seeds"
-    return study.beside([stage("attention")[name].map(most, name) for name in LAYERS], words)
+def _most_before(maps: np.ndarray) -> np.ndarray:
+    """Attention to the element before, mean over tokens, of each network's head that has most."""
+    return np.diagonal(maps, -1, 2, 3)[..., transformers.BEGINNING :].mean(-1).max(-1)
 
 
 def _jump(name: str) -> study.Reading:
@@ -88,17 +80,24 @@ def _attention(r: Any) -> dict[str, np.ndarray]:
     }
 
 
-# After 20 and after 40 elements.
+def _before_last(target: str, name: str, times: Any) -> study.Reading:
+    """Errors of a probe before the last layer, at places of `probing.TIMES`."""
+    return errors_of(target, name).at((slice(None), -2, times), "before the last layer")
+
+
+ATTENTION_BEFORE = study.beside(
+    [stage("attention")[name].map(_most_before, name) for name in LAYERS],
+    "attention of t to t - 1, mean over tokens, of the head that has most",
+)
+LATE = slice(1, None)  # after 20 and after 40 elements
 STEP_ON_DECODED = dynamics.joined(
-    [errors_of("implicit", name).at((slice(None), -2, slice(1, None)), name)
-     / errors_of("implicit", "input").at((slice(None), -2, slice(1, None)), "input") for name in DEEP],
+    [_before_last("implicit", name, LATE) / _before_last("implicit", "input", LATE) for name in DEEP],
     "error of the step on the decoded / on the input, both with the best step size of that time",
-)  # fmt: skip
+)
 OF_UNTRAINED = study.beside(
-    [errors_of(target, "softmax").at(BEFORE_LAST, "trained") / errors_of(target, "untrained").at(BEFORE_LAST, "not")
-     for target in ("next", "preconditioned")],
+    [_before_last(own, "softmax", 1) / _before_last(own, "untrained", 1) for own in ("next", "preconditioned")],
     "error of the probe, trained / untrained, before the last layer, after 20 elements",
-)  # fmt: skip
+)
 
 STUDY = Study(
     name="mesa-transformer",
@@ -162,8 +161,8 @@ STUDY = Study(
             claims=(
                 Claim(
                     "attends-before", "a head of the first layer gives the element before more than half of its "
-                    "attention", _previous(), above(0.5), printed("section 3.5.1, attention maps"), quantifier="mean",
-                    at_least=3, premises=TRAINED,
+                    "attention", ATTENTION_BEFORE, above(0.5), printed("section 3.5.1, attention maps"),
+                    quantifier="mean", at_least=3, premises=TRAINED,
                 ),
             ),
         ),

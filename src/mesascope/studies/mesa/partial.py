@@ -10,15 +10,7 @@ from __future__ import annotations
 from mesascope import learners, lenses, study, tasks
 from mesascope.studies.common import converged
 from mesascope.studies.mesa import dynamics, transformers
-from mesascope.studies.mesa.transformers import (
-    EXTENDED,
-    LONG,
-    SHORT,
-    Transformers,
-    copying,
-    copying_of_each,
-    transformer,
-)
+from mesascope.studies.mesa.transformers import EXTENDED, Transformers, copying, copying_of_each, transformer
 from mesascope.study import Claim, Study, above, below, derived, ours, printed
 
 KINDS = ("softmax", "mesa")
@@ -35,9 +27,8 @@ def measure(lab: study.Lab, settings: Transformers) -> None:
     """Train both kinds of network, and compare with least squares on one to five elements."""
     family = tasks.ObservedDynamics(length=51)
     plans = {"softmax": settings.training, "mesa": settings.mesa}
-    trained = dynamics.trained_networks(
-        lab, settings, family, {name: (transformer(name, family.d), plan) for name, plan in plans.items()}
-    )
+    networks = {name: (transformer(name, family.d), plan) for name, plan in plans.items()}
+    trained = dynamics.trained_networks(lab, settings, family, networks)
     groups = {**trained}
     for count, name in enumerate(("one", "two", "three", "four", "five"), 1):
         groups[name] = [dynamics.tuned_ridge(lab, settings, family, learners.Lags(count))]
@@ -49,10 +40,19 @@ def measure(lab: study.Lab, settings: Transformers) -> None:
     lab.stage("sensitivity", transformers.of_each, trained, seen, lenses.element_sensitivity)
 
 
+ON_THREE = dynamics.joined(
+    [late.ratio("three-late", f"{few}-late").at(0, few) for few in ("one", "two")],
+    "error on three elements / on one, on two, after 50 elements", axis=0,
+)  # fmt: skip
+OVER_TWO = dynamics.joined(
+    [late.ratio(kind, "two-late") for kind in KINDS],
+    "error of each kind / of ridge regression on two elements, after 50 elements",
+)
+
 STUDY = Study(
     name="mesa-partial",
     source=EXTENDED,
-    presets={"quick": Transformers(**SHORT), "paper": Transformers(LONG)},
+    presets={"quick": Transformers(**transformers.SHORT), "paper": Transformers(transformers.LONG)},
     measure=measure,
     trainings=2,
     premises=("converged",),
@@ -63,21 +63,17 @@ STUDY = Study(
             claims=(
                 Claim(
                     "three-are-needed", "least squares on the last three elements errs less than a tenth of what it "
-                    "does on one or two, after 50 elements",
-                    dynamics.joined([late.ratio("three-late", f"{few}-late").at(0, few) for few in ("one", "two")],
-                           "error on three elements / on one, on two, after 50 elements", axis=0), below(0.1),
+                    "does on one or two, after 50 elements", ON_THREE, below(0.1),
                     derived("the state has width 15, an element 5"), over="algorithms", at_least=2, about="algorithms",
                 ),
                 Claim(
                     "several-elements", "networks of both kinds put several elements together: they lose less than "
-                    "ridge regression on single ones",
-                    dynamics.ratios(main, KINDS, "one"), below(1.0), printed(EXTENDED), at_least=3,
+                    "ridge regression on single ones", dynamics.ratios(main, KINDS, "one"), below(1.0),
+                    printed(EXTENDED), at_least=3,
                 ),
                 Claim(
                     "beyond-two", "after 50 elements they err less than ridge regression on two",
-                    dynamics.joined([late.ratio(kind, "two-late") for kind in KINDS],
-                           "error of each kind / of ridge regression on two elements, after 50 elements"), below(1.0),
-                    derived("the state needs three"), at_least=3,
+                    OVER_TWO, below(1.0), derived("the state needs three"), at_least=3,
                 ),
                 transformers.in_context(KINDS, ROLES),
             ),

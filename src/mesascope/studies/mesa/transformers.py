@@ -91,7 +91,7 @@ def copying_of_each(names: Iterable[str], lag: int = 1, beyond: int = 2) -> Read
 
 
 def in_context(names: Iterable[str], shown: Shown) -> Claim:
-    """Premise: errors fall along a sequence; those of networks that predict averages do not."""
+    """Errors fall along a sequence; those of networks that predict averages do not."""
     by_time = labelled("by-time", shown, mse="error")
     falls = [after(by_time, 50)["mse", name] / after(by_time, 5)["mse", name] for name in names]
     return Claim(
