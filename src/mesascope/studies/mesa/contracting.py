@@ -42,18 +42,13 @@ class Contracting(dynamics.Constructed):
 def measure(lab: study.Lab, settings: Contracting) -> None:
     """Train layers on both kinds of dynamics, and compare all on both."""
     other = dataclasses.replace(settings, dynamics="orthogonal")
-    linear, mesa = dynamics.single_layer(settings, 2, "linear"), dynamics.single_layer(settings, 4, "mesa")
+    linear, mesa = settings.single_layer(2), settings.single_layer(4, "mesa")
     networks = {"linear": (linear, settings.training), "mesa": (mesa, settings.mesa)}
     trained = dynamics.trained_networks(lab, settings, settings.family(), networks)
     trained |= dynamics.trained_networks(lab, other, other.family(), {"orthogonal-linear": (linear, settings.training)})
     for own, kind in ((settings, ""), (other, "orthogonal-")):
-        groups = {
-            **trained,
-            **dynamics.around("gd", dynamics.one_step(lab, own)),
-            **dynamics.least_squares(own),
-            **_from_multiple(lab, own),
-        }
-        dynamics.compared(lab, own, own.family(), groups, ROLES, kind=kind)
+        known = {**dynamics.descents(lab, own), **dynamics.least_squares(own), **_from_multiple(lab, own)}
+        dynamics.compared(lab, own, own.family(), {**trained, **known}, ROLES, kind=kind)
     lab.stage("coefficients", _coefficients, trained)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mesascope import learners, lenses, study
+from mesascope import lenses, study
 from mesascope.studies.common import converged, halfway_distances
 from mesascope.studies.mesa import dynamics, probing
 from mesascope.studies.mesa.dynamics import adamw_plan, each_with_each, joined
@@ -37,32 +37,29 @@ class DeepLayers(probing.Probing, dynamics.Constructed):
     shallow: Training = adamw_plan(2000, 3e-3, batch=128, clip=0.1)
     """How networks of two and four layers train."""
 
-    def network(self, n_layers: int) -> Any:
+    def stack(self, n_layers: int) -> Any:
         """The config of so many linear layers."""
-        heads = {"n_heads": 4, "key_size": 20, "init_scale": self.init_scale}
-        return dynamics.channels("blank", "now", "now", "before", n_layers=n_layers, token_clip=4.0, **heads)
+        return self.network("blank", "now", "now", "before", n_heads=4, n_layers=n_layers, token_clip=4.0)
 
 
 def measure(lab: study.Lab, settings: DeepLayers) -> None:
     """Train networks of each depth, compare, read and probe."""
     family, plans = settings.family(), {"six": settings.training}
-    networks = {name: (settings.network(depth), plans.get(name, settings.shallow)) for name, depth in DEPTHS.items()}
+    networks = {name: (settings.stack(depth), plans.get(name, settings.shallow)) for name, depth in DEPTHS.items()}
     trained = dynamics.trained_networks(lab, settings, family, networks)
-    start = learners.OnlineGradientDescent(6, [0.01] * 6)
-    online = learners.tune(start, family, tasks=settings.tune_tasks, seed=lab.seed).learner
     read = [lenses.reverse_engineer(net) for net in trained["six"]]
     groups = {
         **trained,
         "revalg": [one.algorithm for one in read],
         "revalg-16": [lenses.reverse_engineer(net, keep=16).algorithm for net in trained["six"]],
-        **dynamics.around("online", online),
+        **dynamics.descents(lab, settings, "online", steps=6),
         **dynamics.least_squares(settings),
     }
     fresh = dynamics.compared(lab, settings, family, groups, ROLES, ["limit"])
     ends = {"trained": trained["six"], "other": groups["revalg"], "middle": [one.between(0.5) for one in read]}
     lab.stage("interpolation", lenses.measure_predictors, ends, ["trained", "other"], fresh)
     lab.stage("weights", dynamics.kept_products, trained["six"][0], 0, 1)
-    initial = dynamics.untrained(lab, settings.network(6))
+    initial = dynamics.untrained(lab, settings.stack(6))
     probing.probe_stages(lab, settings, {"six": trained["six"], "untrained": initial}, TARGETS)
 
 

@@ -16,8 +16,8 @@ from mesascope.study import Claim, Count, Figure, Line, Reading, StageReading, T
 
 __all__ = [
     "ONE_LAYER", "QUICK", "THESIS", "Constructed", "Dynamics", "Sequences", "Several", "Shown", "adamw_plan", "after",
-    "along", "around", "best_ridge", "channels", "compared", "each_with_each", "joined", "kept_products", "labelled",
-    "least_squares", "losses", "one_step", "ratios", "single_layer", "trained_networks", "tuned_ridge", "tuned_steps",
+    "along", "best_ridge", "compared", "descents", "each_with_each", "joined", "kept_products", "labelled",
+    "least_squares", "losses", "ratios", "trained_networks", "tuned_ridge", "tuned_steps",
     "untrained", "weights_figure",
 ]  # fmt: skip
 
@@ -82,28 +82,25 @@ class Constructed(Dynamics):
     mesa: Training = adamw_plan(2000, 1e-2, batch=128)
     """How mesa layers train."""
 
+    def network(
+        self,
+        *channels: str,
+        n_heads: int,
+        n_layers: int = 1,
+        attention: str = "linear",
+        token_clip: float | None = None,
+    ) -> Any:
+        """The config of a network on tokens put together from these channels."""
+        heads = nets.AttentionConfig(10 * len(channels), n_heads, key_size=20, init_scale=self.init_scale)
+        transformer = nets.CausalTransformerConfig(heads, n_layers, attention, token_clip=token_clip)
+        return nets.SequencePredictorConfig(transformer, 10, channels)
+
+    def single_layer(self, n_heads: int, attention: str = "linear") -> Any:
+        """The config of one layer on tokens (0, s_t, s_{t-1})."""
+        return self.network("blank", "now", "before", n_heads=n_heads, attention=attention)
+
 
 # Networks
-
-
-def channels(
-    *names: str,
-    n_layers: int = 1,
-    attention: Any = "linear",
-    token_clip: float | None = None,
-    d: int = 10,
-    **heads: Any,
-) -> Any:
-    """The config of a network on tokens put together from these channels."""
-    own = nets.AttentionConfig(len(names) * d, **heads)
-    transformer = nets.CausalTransformerConfig(own, n_layers, attention, token_clip=token_clip)
-    return nets.SequencePredictorConfig(transformer, d, names)
-
-
-def single_layer(settings: Constructed, n_heads: int, attention: str) -> Any:
-    """The config of one layer on tokens (0, s_t, s_{t-1})."""
-    heads = {"n_heads": n_heads, "key_size": 20, "init_scale": settings.init_scale}
-    return channels("blank", "now", "before", attention=attention, **heads)
 
 
 def trained_networks(
@@ -124,17 +121,13 @@ def untrained(lab: study.Lab, config: Any) -> list[Any]:
 # Baselines and comparisons
 
 
-def one_step(lab: study.Lab, settings: Dynamics) -> Any:
-    """Tuned gradient descent of one step."""
-    start = learners.OnlineGradientDescent(1, 0.03)
-    return learners.tune(start, settings.family(), tasks=settings.tune_tasks, seed=lab.seed).learner
-
-
-def around(name: str, descent: Any) -> dict[str, list[Any]]:
-    """Online gradient descent, as tuned and with shorter and longer steps."""
-    found = {name: [descent]}
+def descents(lab: study.Lab, settings: Dynamics, name: str = "gd", steps: int = 1) -> dict[str, list[Any]]:
+    """Online gradient descent of so many steps, tuned, and with shorter and longer steps."""
+    start = learners.OnlineGradientDescent(steps, 0.03 if steps == 1 else [0.01] * steps)
+    tuned: Any = learners.tune(start, settings.family(), tasks=settings.tune_tasks, seed=lab.seed).learner
+    found = {name: [tuned]}
     for word, factor in STEPS.items():
-        other = copy.deepcopy(descent)
+        other = copy.deepcopy(tuned)
         other.eta.data.mul_(factor)
         found[f"{name}-{word}"] = [other]
     return found

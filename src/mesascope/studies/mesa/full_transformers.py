@@ -47,7 +47,7 @@ def measure(lab: study.Lab, settings: FullTransformers) -> None:
     plans = {"softmax": settings.training, "linear": settings.linear, "mesa": settings.mesa}
     networks = {name: (transformer(name), plan) for name, plan in plans.items()}
     trained = dynamics.trained_networks(lab, settings, family, networks)
-    groups = {**trained, **dynamics.around("gd", dynamics.one_step(lab, settings)), **dynamics.least_squares(settings)}
+    groups = {**trained, **dynamics.descents(lab, settings), **dynamics.least_squares(settings)}
     dynamics.compared(lab, settings, family, groups, ROLES, ["limit"])
 
     initial = {"untrained": dynamics.untrained(lab, transformer("softmax"))}

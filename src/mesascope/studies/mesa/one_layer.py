@@ -32,14 +32,15 @@ def measure(lab: study.Lab, settings: dynamics.Constructed) -> None:
     """Train layers of one, two and four heads and mesa layers, and compare."""
     family = settings.family()
     networks = {
-        "linear": (dynamics.single_layer(settings, 2, "linear"), settings.training),
-        "one-head": (dynamics.single_layer(settings, 1, "linear"), settings.training),
-        "four-heads": (dynamics.single_layer(settings, 4, "linear"), settings.training),
-        "mesa": (dynamics.single_layer(settings, 4, "mesa"), settings.mesa),
+        "linear": (settings.single_layer(2), settings.training),
+        "one-head": (settings.single_layer(1), settings.training),
+        "four-heads": (settings.single_layer(4), settings.training),
+        "mesa": (settings.single_layer(4, "mesa"), settings.mesa),
     }
     trained = dynamics.trained_networks(lab, settings, family, networks)
-    gd = dynamics.one_step(lab, settings)
-    start = learners.PairSums((0.0, 0.0, gd.eta.item(), 0.0), (1e-3, 0.0, 0.0, 0.0))
+    descents = dynamics.descents(lab, settings)
+    eta = descents["gd"][0].eta.item()
+    start = learners.PairSums((0.0, 0.0, eta, 0.0), (1e-3, 0.0, 0.0, 0.0))
     sums = learners.tune(start, family, tasks=settings.tune_tasks, seed=lab.seed).learner
     algorithms = [lenses.reverse_engineer(net) for net in trained["linear"]]
     found = [one.pair_sums() for one in algorithms]
@@ -48,7 +49,7 @@ def measure(lab: study.Lab, settings: dynamics.Constructed) -> None:
         "revalg": [one.algorithm for one in algorithms],
         "reduced": [_only(one, (2, 3), before=False) for one in found],
         "ablated": [_only(one, (0, 1), before=True) for one in found],
-        **dynamics.around("gd", gd),
+        **descents,
         "sums": [sums],
         **dynamics.least_squares(settings),
     }
@@ -56,7 +57,7 @@ def measure(lab: study.Lab, settings: dynamics.Constructed) -> None:
     ends = {"trained": trained["linear"], "other": groups["revalg"]}
     middle = {"middle": [one.between(0.5) for one in algorithms]}
     lab.stage("interpolation", lenses.measure_predictors, ends | middle, [*ends], fresh)
-    lab.stage("coefficients", _coefficients, algorithms, found, gd.eta.item())
+    lab.stage("coefficients", _coefficients, algorithms, found, eta)
     lab.stage("weights", dynamics.kept_products, trained["linear"][0], 0)
 
 
