@@ -190,19 +190,21 @@ def _alone_less(read: Callable[..., Reading], *band: str) -> list[Reading]:
 
 
 def _head(where: str, kind: str) -> Reading:
-    return study.stage("copying")[where, kind]
+    """Attention of the head that looks most at the token before."""
+    return study.stage("copying", before="weight on the token before")[where, kind]
 
 
 SCORES = [score(size, "linear") - score(size, "mesa") for size in SIZES]
 FALLS = [_fall(size, "mesa") - _fall(size, "softmax") for size in SIZES]
 COPIES = [_head("before", kind) - 0.3 for kind in HYBRIDS]
 COPIES += [_head("before", kind) - _head("elsewhere", kind) for kind in HYBRIDS]
-BELOW_LINEAR, SCORE_AND_LATE = "nats a token below linear", "nats below linear: of the in-context score, and late"
+BELOW_LINEAR = "nats a token below linear"
+SCORE_AND_LATE = "nats below linear: of the in-context score, and of late tokens"
 
 
 def _learned(id: str, sentence: str, networks: Sequence[tuple[str, str]]) -> Claim:
     frequencies = study.stage("pairs")["frequencies"]
-    ratios = beside([loss(*one) / frequencies for one in networks], "loss / of the frequencies of pairs, each network")
+    ratios = beside([loss(*one) / frequencies for one in networks], "loss / of the bigram model, each network")
     return Claim(id, sentence, ratios, below(1.0), ours("premise"), at_least=3, premises=())
 
 
@@ -349,8 +351,8 @@ STUDY = Study(
                 Claim(
                     "copies", "of each hybrid a head of the first layer, softmax, puts more than 0.3 of its weight on "
                     "the token before, and less on others near it",
-                    beside(COPIES, "its weight there, less 0.3 and less its largest near it elsewhere"), above(0.0),
-                    SECTION, at_least=3, premises=("learned", "untrained-copies"),
+                    beside(COPIES, "weight on the token before, less 0.3, and less the largest near it elsewhere"),
+                    above(0.0), SECTION, at_least=3, premises=("learned", "untrained-copies"),
                 ),
                 Claim(
                     "untrained-copies", "where no head of an untrained network puts a tenth",

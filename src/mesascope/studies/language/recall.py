@@ -39,8 +39,8 @@ RATES: dict[str, dict[str, float]] = {
 cosine_plan = partial(plan, schedule="cosine", optimizer="adamw", weight_decay=0.01, clip=1.0)
 
 ASKED = {"nats": "nats lost an answer", "answered": "percent answered"}
-recalled, copied = stage("recall", **ASKED), stage("copying", **ASKED)
-languages, regression = stage("languages"), stage("regression", mse="error", nothing="predicting 0")
+recalled, copied = stage("recall", **ASKED, window="softmax, window"), stage("copying", **ASKED)
+languages, regression = stage("languages"), stage("regression", mse="error", **{"least-squares": "ridge regression"})
 
 
 @study.frozen

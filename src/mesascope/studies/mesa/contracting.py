@@ -27,7 +27,8 @@ ROLES = {
 }  # fmt: skip
 PRODUCTS = ("$s_i s_i^T$", "$s_{i-1} s_i^T$", "$s_i s_{i-1}^T$", "$s_{i-1} s_{i-1}^T$")
 
-main, orthogonal = dynamics.labelled("comparison", ROLES), dynamics.labelled("orthogonal-comparison", ROLES)
+main = dynamics.labelled("comparison", ROLES, **{"step-from-multiple": "gradient step from it"})
+orthogonal = dynamics.labelled("orthogonal-comparison", ROLES)
 coefficients = stage("coefficients")
 
 

@@ -25,7 +25,8 @@ ROLES = {
 }  # fmt: skip
 PROBED = {"six": ("trained", "trained"), "untrained": ("gd", "untrained")}
 
-main, path = dynamics.labelled("comparison", ROLES), stage("interpolation", trained="six layers")
+main = dynamics.labelled("comparison", ROLES, **{"revalg-16": "RevAlg-6 with sixteen blocks"})
+path = stage("interpolation", trained="six layers")
 
 
 @study.frozen
@@ -63,9 +64,10 @@ def measure(lab: study.Lab, settings: DeepLayers) -> None:
     probing.probe_stages(lab, settings, {"six": trained["six"], "untrained": initial}, TARGETS)
 
 
-def _decoded(target: str, name: str, time: int) -> study.Reading:
-    """Error of a probe after the last layer, at a place of `probing.TIMES`."""
-    return probing.errors_of(target, name).at((slice(None), -1, time), "after the last layer")
+def _decoded(target: str, name: str, known: int) -> study.Reading:
+    """Error of a probe after the last layer and so many elements."""
+    at = (slice(None), -1, probing.TIMES.index(known))
+    return probing.errors_of(target, name).at(at, f"after the last layer and {known} elements")
 
 
 DEEPER = joined(
@@ -73,7 +75,7 @@ DEEPER = joined(
     "loss of four / of two, of six / of four, each with each",
 )
 OF_UNTRAINED = study.beside(
-    [_decoded(target, "six", 1) / _decoded(target, "untrained", 1) for target in TARGETS],
+    [_decoded(target, "six", 20) / _decoded(target, "untrained", 20) for target in TARGETS],
     "error of the probe, trained / untrained, after 20 elements",
 )
 
@@ -155,7 +157,7 @@ STUDY = Study(
                 ),
                 Claim(
                     "next-improves-along", "after six layers the next element is decoded twice as well after 40 "
-                    "elements as after 10", _decoded("next", "six", 2) / _decoded("next", "six", 0), below(0.5),
+                    "elements as after 10", _decoded("next", "six", 40) / _decoded("next", "six", 10), below(0.5),
                     printed("Fig. 3.3 B"), at_least=3, premises=PROBES,
                 ),
                 Claim(

@@ -190,7 +190,7 @@ def labelled(name: str, shown: Shown, **more: str) -> StageReading:
 
 def after(by_time: StageReading, *known: int) -> StageReading:
     """The part of `lenses.errors_by_time` at these numbers of known elements."""
-    words = f"after {' and '.join(map(str, known))} elements"
+    words = f"after {', '.join(map(str, known))} elements"
     return by_time.where(lambda cases: np.isin(cases["t"], known), words)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from mesascope import lenses, nets, study, tasks, training
 from mesascope.records import register
 from mesascope.studies.common import converged, plan
-from mesascope.studies.mesa.dynamics import THESIS, Dynamics, labelled, trained_networks, tuned_ridge, untrained
+from mesascope.studies.mesa.dynamics import THESIS, Dynamics, trained_networks, tuned_ridge, untrained
 from mesascope.studies.mesa.transformers import LONG, cosine_plan, transformer
 from mesascope.study import Claim, Figure, Line, Lines, Reported, Study, Training, above, below, ours, printed, stage
 
@@ -34,7 +34,7 @@ ROLES = {
     "bare": ("trained", "pairs alone"), "eos": ("interpolated", "with EOS"), "prefix": ("other", "with EOS and prefix"),
     "all": ("limit", "least squares on all"), "untrained": ("gd", "untrained"),
 }  # fmt: skip
-pairs = labelled("pairs", ROLES, mse="error", bare="networks shown pairs alone", untrained="untrained networks")
+pairs = stage("pairs")
 
 
 @study.frozen
@@ -93,8 +93,8 @@ def _prompted(lab: study.Lab, settings: Prompting) -> dict[str, list[Any]]:
 def error(name: str, *inputs: int) -> study.Reading:
     """Errors of the answers to these inputs, the first is 1: ``(seeds,)``, or ``(seeds, inputs)`` of several."""
     places = [one - 1 for one in inputs]
-    words = f"at input {' and '.join(map(str, inputs))}"
-    return pairs["mse", name].at((slice(None), places if len(inputs) > 1 else places[0]), words)
+    words = f"error, {ROLES[name][1]}, at input {', '.join(map(str, inputs))}"
+    return pairs["mse", name].map(lambda errors: errors[:, places if len(places) > 1 else places[0]], words)
 
 
 def fall(name: str, last: int) -> study.Reading:

@@ -80,8 +80,9 @@ def _attention(r: Any) -> dict[str, np.ndarray]:
     }
 
 
-def _before_last(target: str, name: str, times: Any) -> study.Reading:
-    """Errors of a probe before the last layer, at places of `probing.TIMES`."""
+def _before_last(target: str, name: str, *known: int) -> study.Reading:
+    """Errors of a probe before the last layer, after so many elements."""
+    times = [probing.TIMES.index(one) for one in known]
     return errors_of(target, name).at((slice(None), -2, times), "before the last layer")
 
 
@@ -89,13 +90,12 @@ ATTENTION_BEFORE = study.beside(
     [stage("attention")[name].map(_most_before, name) for name in LAYERS],
     "attention of t to t - 1, mean over tokens, of the head that has most",
 )
-LATE = slice(1, None)  # after 20 and after 40 elements
 STEP_ON_DECODED = dynamics.joined(
-    [_before_last("implicit", name, LATE) / _before_last("implicit", "input", LATE) for name in DEEP],
+    [_before_last("implicit", name, 20, 40) / _before_last("implicit", "input", 20, 40) for name in DEEP],
     "error of the step on the decoded / on the input, both with the best step size of that time",
 )
-OF_UNTRAINED = study.beside(
-    [_before_last(own, "softmax", 1) / _before_last(own, "untrained", 1) for own in ("next", "preconditioned")],
+OF_UNTRAINED = dynamics.joined(
+    [_before_last(own, "softmax", 20) / _before_last(own, "untrained", 20) for own in ("next", "preconditioned")],
     "error of the probe, trained / untrained, before the last layer, after 20 elements",
 )
 

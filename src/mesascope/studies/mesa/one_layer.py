@@ -23,9 +23,13 @@ ROLES = {
     "revalg": ("other", "RevAlg-1"), "limit": ("limit", "least squares"),
 }  # fmt: skip
 
-main = dynamics.labelled("comparison", ROLES, sums="tuned sums of pairs")
+main = dynamics.labelled(
+    "comparison", ROLES, sums="tuned sums of pairs", reduced="lambda_A3 and lambda_A4 alone",
+    ablated="all others alone", **{"one-head": "one head", "four-heads": "four heads"},
+)  # fmt: skip
 along = dynamics.after(dynamics.labelled("by-time", ROLES), 10, 20, 50)
-read, path = stage("coefficients"), stage("interpolation", trained="linear layer")
+read = stage("coefficients", eta="eta tuned", explained="share of squared weights that is read, each head")
+path = stage("interpolation", trained="linear layer")
 
 
 def measure(lab: study.Lab, settings: dynamics.Constructed) -> None:

@@ -19,7 +19,7 @@ ROLES = {
     "one": ("gd", "least squares on 1"), "two": (0.5, "on 2"), "three": ("limit", "on 3"), "four": ("other", "on 4"),
 }  # fmt: skip
 
-main = dynamics.labelled("comparison", ROLES)
+main = dynamics.labelled("comparison", ROLES, one="ridge regression on single elements")
 late = dynamics.after(dynamics.labelled("by-time", ROLES, mse="error"), 50)
 
 
