@@ -19,8 +19,8 @@ from mesascope.studies.common import converged, late_share
 from mesascope.studies.icl_gd.copying import copying_before
 from mesascope.studies.icl_gd.curvature_claims import condition_number, condition_numbers, flattest, transformed
 from mesascope.studies.icl_gd.phase_transitions_claims import rise_and_fall
-from mesascope.studies.language import language_mesa
-from mesascope.studies.language.language_mesa import cut_losses
+from mesascope.studies.language import measuring
+from mesascope.studies.language.measuring import cut_losses
 
 
 def curves(**arrays):
@@ -124,19 +124,18 @@ def test_datasets_to_judge_by_are_read_before_anything_trains(name, changes, sai
 
 def test_losses_of_pairs_are_those_of_counts_with_a_prior_of_one_token(monkeypatch):
     read, judged = np.array([0, 1, 2, 1, 0, 1, 1, 2, 0, 3, 3]), np.array([[1, 2, 0, 3, 0], [3, 0, 1, 1, 2]])
-    corpus = SimpleNamespace(
+    corpus: Any = SimpleNamespace(
         index=SimpleNamespace(vocabulary=4),
         tokens=lambda split: len(read),
         windows=lambda split, starts, length: read[None, :length],
     )
     for counted in (len(read), 9):
-        monkeypatch.setattr(language_mesa, "COUNTED", counted)
+        monkeypatch.setattr(measuring, "COUNTED", counted)
         part, losses = read[:counted].tolist(), []
         for row in judged[:, :3].tolist():  # windows are twice as long as what is judged
             for first, second in itertools.pairwise(row):
                 prior = (part.count(second) + 1) / (len(part) + 4)
                 pairs = list(itertools.pairwise(part)).count((first, second))
                 losses.append(-math.log((pairs + prior) / (part.count(first) + 2)))
-        windows: Any = SimpleNamespace(corpus=corpus)
-        text = language_mesa._Text(windows, None, torch.from_numpy(judged))
-        assert language_mesa._of_pairs(text) == pytest.approx(np.mean(losses), rel=1e-12)
+        found = measuring.pair_frequencies(corpus, torch.from_numpy(judged))
+        assert found["frequencies"] == pytest.approx(np.mean(losses), rel=1e-12)

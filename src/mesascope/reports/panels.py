@@ -153,7 +153,7 @@ class Figure:
         size: width and height in inches; of a row of panels where None.
         share_y: one y axis for all panels.
         shared_legend: one legend for all panels, below them.
-        claims: the claims that it shows.
+        claims: the claims that it shows, or ids of claims that stand elsewhere in its study.
     """
 
     name: str

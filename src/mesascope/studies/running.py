@@ -185,7 +185,7 @@ def judged(study: Study, run: Run) -> Verdicts:
     """Judge the claims of a study on the arrays of a run."""
     _require_preset(study, run)
     list(run.results)  # where their index is damaged, so is the run, and not each claim
-    shown = {claim.id: figure.name for figure in study.figures for claim in figure.claims}
+    shown = {one.id: figure.name for figure in study.figures for one in figure.claims if isinstance(one, Claim)}
     records = judge_all(study.claims, run.config["preset"], run.results)
     return Verdicts({**record, "figure": shown.get(record["id"], "")} for record in records)
 

@@ -9,106 +9,86 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 
-from mesascope.errors import require_count, require_instance
-from mesascope.evidence import Arrays, Estimates
-from mesascope.studies.language.language_mesa_claims import ALONE, CLAIMS, KINDS, NUS, SIZES
-from mesascope.studies.language.language_mesa_figures import FIGURES
-from mesascope.study import Study
-from mesascope.training import Training
+from mesascope import language, study
+from mesascope.studies.language import measuring
+from mesascope.study import Claim, Count, Figure, Line, Lines, Reading, Study, Training, above, below, beside, ours
 
-if TYPE_CHECKING:
-    from mesascope.language import TextWindows
-    from mesascope.studies.lab import Lab
-
-# Learning rates of the preset `small`, each kind's own, and each single layer's: the best of those tried, on other
-# windows, after 300 to 400 steps. Forget gates train at the rate of the layer that they are of.
+SECTION, FIGURE = study.printed("section 3.5.3"), study.printed("Fig. 3.7")
+# Kinds of the layers after the first, with a role and a name to show.
+KINDS = {
+    "softmax": ("gd", "softmax"), "linear": ("other", "linear"), "delta": ("interpolated", "delta"),
+    "mesa": ("trained", "mesa"), "mesa-gates": (0.8, "mesa with forget gates"),
+}  # fmt: skip
+HYBRIDS = [kind for kind in KINDS if kind != "softmax"]
+# Networks by their names: layers, and whether they have MLPs.
+SIZES = {"two": ("softmax, {0}", False), "four": ("softmax, {0}*3", True)}
+ALONE = ("linear", "mesa")
+NUS = (0, 1, 2, 3)
+ALONE_LEARNED = ("alone-learned", "alone-reads")
+# Learning rates of the preset `small`, each kind's own, and each single layer's by nu: the best of those tried, on
+# other windows, after 300 to 400 steps. Forget gates train at the rate of the layer that they are of.
 RATES: dict[str, dict[str, float]] = {
     "two": {"softmax": 0.024, "linear": 0.024, "delta": 0.012, "mesa": 0.012, "mesa-gates": 0.012},
     "four": {"softmax": 0.024, "linear": 0.024, "delta": 0.024, "mesa": 0.012, "mesa-gates": 0.012},
     "alone": {
-        "softmax": 0.024,
-        "linear 0": 0.096,
-        "linear 1": 0.192,
-        "linear 2": 0.192,
-        "linear 3": 0.192,
-        "mesa 0": 0.096,
-        "mesa 1": 0.192,
-        "mesa 2": 0.192,
-        "mesa 3": 0.096,
+        "softmax": 0.024, "linear 0": 0.096, "linear 1": 0.192, "linear 2": 0.192, "linear 3": 0.192,
+        "mesa 0": 0.096, "mesa 1": 0.192, "mesa 2": 0.192, "mesa 3": 0.096,
     },
-}
-# Pieces of the text that networks are judged on, each of windows beside each other, in place of documents.
-BLOCKS = 64
-# Tokens of the training text that pairs are counted in.
-COUNTED = 10_000_000
+}  # fmt: skip
 
 
-@dataclass(frozen=True)
+@study.frozen
 class LanguageMesa:
     """Settings of the study."""
 
-    training: Training = field(
-        default_factory=lambda: Training(
-            700, 16, learning_rate=6e-3, schedule="cosine", warmup_steps=70, decay_from=0.0, final_rate=0.1,
-            optimizer="adamw", betas=(0.9, 0.95), weight_decay=0.1, clip=1.0, evaluate_every=100,
-        )
+    training: Training = Training(
+        700, 16, learning_rate=6e-3, schedule="cosine", warmup_steps=70, decay_from=0.0, final_rate=0.1,
+        optimizer="adamw", betas=(0.9, 0.95), weight_decay=0.1, clip=1.0, evaluate_every=100,
     )  # fmt: skip
     """How networks train; a batch is of windows."""
     tuned: bool = False
     """Whether each kind trains at a rate of its own, found on other windows, in place of training's."""
-    seeds: int = 3
+    seeds: Count = 3
     """Networks trained of each kind, one a seed."""
     corpus: str = ""
     """Folder that mesascope language prepare wrote; the sources of Python's standard library if empty."""
     part: str = ""
     """Folder of the standard library that is read; all if empty."""
-    width: int = 64
-    """Of a token."""
-    n_heads: int = 4
-    """Of a layer."""
-    context: int = 256
+    width: Count = 64
+    """Width of a token."""
+    n_heads: Count = 4
+    """Heads of a layer."""
+    context: Annotated[int, msgspec.Meta(ge=32)] = 256
     """Tokens of a window."""
-    dpfp: int = 1
+    dpfp: study.Whole = 1
     """Nu of the features of keys and queries of all layers but softmax, where they do not stand alone."""
-    windows: int = 1024
+    windows: Count = 1024
     """Windows of other documents that networks are judged on, twice as long as the context."""
-    watch_windows: int = 32
+    watch_windows: Count = 32
     """Windows of an evaluation while training."""
 
-    def __post_init__(self) -> None:
-        for name in ("seeds", "width", "n_heads", "windows", "watch_windows"):
-            require_count(name, getattr(self, name))
-        require_count("context", self.context, least=32)
-        require_count("dpfp", self.dpfp, least=0)
-        require_instance("tuned", self.tuned, bool)
-        for name in ("corpus", "part"):
-            require_instance(name, getattr(self, name), str)
-
-    def text(self, length: int, split: str = "train") -> TextWindows:
+    def text(self, length: int, split: str = "train") -> language.TextWindows:
         """Windows of the corpus, which is prepared where it is not there."""
-        from mesascope.language import TextWindows, open_corpus
-
         folder = str(Path(self.corpus).resolve()) if self.corpus else _library(self.part)
-        return TextWindows(folder, length, split, open_corpus(folder).checksum)
+        return language.TextWindows(folder, length, split, language.open_corpus(folder).checksum)
 
     def network(self, layers: str, vocabulary: int, **options: Any) -> Any:
         """A language model for texts of any length: softmax layers know places, by turned keys, if not told otherwise.
 
         Ridges do not decay, with gates or without.
         """
-        from mesascope.language import layered
-
         usual: dict[str, Any] = {
             "width": self.width, "n_heads": self.n_heads, "dpfp": self.dpfp, "tied": True, "positions": "rotary",
         }  # fmt: skip
-        config = layered(layers, vocabulary, self.context, **usual | options)
+        config = language.layered(layers, vocabulary, self.context, **usual | options)
         heads = tuple(replace(own, ridge_kind="constant") for own in config.transformer.each_heads)
         return replace(config, transformer=replace(config.transformer, heads=heads))
 
@@ -128,162 +108,143 @@ class LanguageMesa:
 def _library(part: str) -> str:
     """The folder of the standard library's tokens, in the cache."""
     from mesascope.data.files import cache_folder
-    from mesascope.language import prepare
     from mesascope.language.documents import standard_library
     from mesascope.language.shards import INDEX
 
     version = ".".join(map(str, sys.version_info[:3]))
     folder = cache_folder() / "texts" / "-".join(["python", version, *([part] if part else []), "bytes"])
     if not (folder / INDEX).exists():
-        prepare(standard_library(part), folder, validation=0.05)
+        language.prepare(standard_library(part), folder, validation=0.05)
     return str(folder)
 
 
-class _Text(NamedTuple):
-    """Windows to train on, those of other documents to watch while training, and those to judge by, twice as long."""
-
-    windows: TextWindows
-    watched: Any
-    judged: Any
-
-
-def measure(lab: Lab, settings: LanguageMesa) -> None:
+def measure(lab: study.Lab, settings: LanguageMesa) -> None:
     """Train every network on the same windows, and judge them on the same other documents."""
-    text = _Text(
-        settings.text(settings.context + 1),
-        settings.text(settings.context + 1, "validation").spread(settings.watch_windows).to(lab.device),
-        settings.text(2 * settings.context + 1, "validation").spread(settings.windows).to(lab.device),
-    )
-    lab.stage("pairs", lambda: Arrays({"frequencies": _of_pairs(text)}, frequencies=""))
+    length = settings.context + 1
+    windows = settings.text(length)
+    watched = settings.text(length, "validation").spread(settings.watch_windows).to(lab.device)
+    judged = settings.text(2 * length - 1, "validation").spread(settings.windows).to(lab.device)
+    lab.stage("pairs", measuring.pair_frequencies, windows.corpus, judged)
+    network = functools.partial(settings.network, vocabulary=windows.corpus.index.vocabulary)
 
-    def trained(size: str, kind: str, name: str, layers: str, **options: Any) -> list[Any]:
-        return _trained(lab, settings.plan(size, kind), name, settings.network(layers, *vocabulary, **options), text)
+    def trained(size: str, kind: str, layers: str, **options: Any) -> list[Any]:
+        name = f"{size}-{kind.replace(' ', '-')}"
+        return lab.train(
+            name, network(layers, **options), windows, settings.plan(size, kind), loss=language.next_token_loss,
+            watch=lambda net: {"loss": float(language.token_losses(net, watched).mean())},
+        )  # fmt: skip
 
-    vocabulary = (text.windows.corpus.index.vocabulary,)
-    groups = {
-        size: {
+    groups: dict[str, dict[str, list[Any]]] = {}
+    for size, (layers, with_mlps) in SIZES.items():
+        mlp = 4 if with_mlps else None
+        groups[size] = {
             kind: trained(
-                size, kind, f"{size}-{kind}", layers.format(kind.removesuffix("-gates")), mlp=4 if with_mlps else None,
-                forget=kind.endswith("-gates"),
+                size, kind, layers.format(kind.removesuffix("-gates")), mlp=mlp, forget=kind.endswith("-gates")
             )
             for kind in KINDS
         }
-        for size, (layers, with_mlps) in SIZES.items()
-    }  # fmt: skip
-    single: dict[str, Any] = {"key_shift": True, "positions": "none"}
+    shifted: dict[str, Any] = {"key_shift": True, "positions": "none"}
     groups["alone"] = {
-        f"{kind} {nu}": trained("alone", f"{kind} {nu}", f"alone-{kind}-{nu}", kind, dpfp=nu, **single)
-        for kind in ALONE
-        for nu in NUS
+        f"{kind} {nu}": trained("alone", f"{kind} {nu}", kind, dpfp=nu, **shifted) for kind in ALONE for nu in NUS
     }
-    groups["alone"]["softmax"] = trained("alone", "softmax", "alone-softmax", "softmax", **single)
+    groups["alone"]["softmax"] = trained("alone", "softmax", "softmax", **shifted)
     for size, members in groups.items():
-        _judge(lab, settings, size, members, text)
-    untrained = [
-        settings.network("softmax, mesa", *vocabulary).build(lab.stream("untrained", index))
-        for index in range(settings.seeds)
-    ]
-    lab.stage(
-        "copying", lambda: _copying({**groups["two"], "untrained": untrained}, text.judged[:, : settings.context])
+        losses = functools.cache(functools.partial(measuring.token_losses, members, judged))
+        lab.stage(size, measuring.banded, losses, settings.bands(), members, judged, settings.context)
+        lab.stage(f"{size} by token", measuring.by_token, losses)
+    initial = [network("softmax, mesa").build(lab.stream("untrained", index)) for index in range(settings.seeds)]
+    lab.stage("copying", measuring.copying, {**groups["two"], "untrained": initial}, judged[:, : settings.context])
+
+
+# Readings of networks by their size and name
+
+
+def loss(size: str, name: str, band: str = "loss") -> Reading:
+    """Loss on the trained context, or on another band of tokens."""
+    return study.stage(size)[band, name]
+
+
+def score(size: str, name: str) -> Reading:
+    """In-context score: the loss late in a context less that early in it."""
+    return loss(size, name, "late") - loss(size, name, "early")
+
+
+def reach(size: str, name: str) -> Reading:
+    """Gain of the second half of the context from text further back than an eighth of it."""
+    return loss(size, name, "cut") - loss(size, name, "end")
+
+
+def _fall(size: str, name: str) -> Reading:
+    """Fall of the loss from early tokens to the second half of the context."""
+    return loss(size, name, "early") - loss(size, name, "end")
+
+
+def _less(kind: str, other: str, band: str = "loss") -> list[Reading]:
+    """Loss of one kind of layer below that of another (nats), one reading a size."""
+    return [loss(size, other, band) - loss(size, kind, band) for size in SIZES]
+
+
+def _alone_less(read: Callable[..., Reading], *band: str) -> list[Reading]:
+    """A reading of one mesa layer below that of a linear one, one reading a nu."""
+    return [read("alone", f"linear {nu}", *band) - read("alone", f"mesa {nu}", *band) for nu in NUS]
+
+
+def _head(where: str, kind: str) -> Reading:
+    """Attention of the head that looks most at the token before."""
+    return study.stage("copying", before="weight on the token before")[where, kind]
+
+
+SCORES = [score(size, "linear") - score(size, "mesa") for size in SIZES]
+FALLS = [_fall(size, "mesa") - _fall(size, "softmax") for size in SIZES]
+COPIES = [_head("before", kind) - 0.3 for kind in HYBRIDS]
+COPIES += [_head("before", kind) - _head("elsewhere", kind) for kind in HYBRIDS]
+BELOW_LINEAR = "nats a token below linear"
+SCORE_AND_LATE = "nats below linear: of the in-context score, and of late tokens"
+
+
+def _learned(id: str, sentence: str, networks: Sequence[tuple[str, str]]) -> Claim:
+    frequencies = study.stage("pairs")["frequencies"]
+    ratios = beside([loss(*one) / frequencies for one in networks], "loss / of the bigram model, each network")
+    return Claim(id, sentence, ratios, below(1.0), ours("premise"), at_least=3, premises=())
+
+
+def _reads(id: str, sentence: str, sizes: Iterable[str], learned: str) -> Claim:
+    gains = beside(
+        [reach(size, "softmax") for size in sizes],
+        "nats that a token of the second half of the context loses more where what is read before it is cut to the "
+        "eighth to quarter nearest to it, each network of softmax",
     )
+    return Claim(id, sentence, gains, above(0.0), ours("premise"), at_least=3, premises=(learned,))
 
 
-def _trained(lab: Lab, plan: Training, name: str, network: Any, text: _Text) -> list[Any]:
-    from mesascope.language import next_token_loss, token_losses
-
-    return lab.train(
-        name, network, text.windows, plan, loss=next_token_loss,
-        watch=lambda net: {"loss": float(token_losses(net, text.watched).mean())},
-    )  # fmt: skip
+# Panels
 
 
-def _judge(lab: Lab, settings: LanguageMesa, size: str, groups: Mapping[str, Sequence[Any]], text: _Text) -> None:
-    """Losses on each piece of text by band of tokens, and by token up to twice the trained context."""
-    from mesascope.language import losses_by_octave, token_losses
-
-    @functools.cache
-    def losses() -> dict[str, list[Any]]:
-        return {
-            name: [token_losses(net, text.judged).double().cpu() for net in members] for name, members in groups.items()
-        }
-
-    def banded() -> Estimates:
-        read = {
-            (band, name): [_by_block(own)[:, tokens].mean(1).numpy() for own in members]
-            for name, members in losses().items()
-            for band, tokens in settings.bands().items()
-        }
-        cut = {
-            ("cut", name): [
-                _by_block(cut_losses(net, text.judged, settings.context)).mean(1).numpy() for net in members
-            ]
-            for name, members in groups.items()
-        }
-        return Estimates.of(read | cut)
-
-    lab.stage(size, banded)
-    lab.stage(f"{size} by token", lambda: {
-        name: [list(losses_by_octave(own.mean(0)).values()) for own in members] for name, members in losses().items()
-    })  # fmt: skip
-
-
-def cut_losses(net: Any, windows: Any, context: int) -> Any:
-    """Losses on the second half of a context by who has read an eighth to a quarter of it before each token."""
-    import torch
-
-    from mesascope.language import token_losses
-
-    eighth, half = context // 8, context // 2
-    parts = [
-        token_losses(net, windows[:, start - eighth : start + eighth + 1])[:, eighth:]
-        for start in range(half, context, eighth)
+def _training(size: str) -> list[Line]:
+    """Losses while training, after the first evaluation."""
+    runs, later = {kind: study.stage(f"{size}-{kind}") for kind in KINDS}, slice(1, None)
+    return [
+        Line(run["step"].at(later, "later"), run["loss"].at((slice(None), later), "later"), *KINDS[kind])
+        for kind, run in runs.items()
     ]
-    return torch.cat(parts, dim=1)[:, : context - half].double().cpu()
 
 
-def _by_block(rows: Any) -> Any:
-    """Means over windows that lie beside each other, one row a block."""
-    import torch
-
-    return torch.stack([part.mean(0) for part in rows.tensor_split(min(BLOCKS, len(rows)))])
-
-
-def _of_pairs(text: _Text) -> np.ndarray:
-    """What who knows how often a token follows another loses on the tokens of judged contexts, in nats each.
-
-    Counts are of a part of the training text, with a prior of one token by the frequencies of all.
-    """
-    corpus, judged = text.windows.corpus, text.judged.cpu().numpy()
-    size, counted = corpus.index.vocabulary, min(COUNTED, corpus.tokens("train"))
-    read = corpus.windows("train", np.zeros(1, np.int64), counted)[0]
-    pairs, counts = np.unique(read[:-1] * size + read[1:], return_counts=True)
-    single = np.bincount(read, minlength=size) + 1
-    tokens = judged[:, : judged.shape[1] // 2 + 1]
-    first, second = tokens[:, :-1].ravel(), tokens[:, 1:].ravel()
-    places = np.searchsorted(pairs, first * size + second).clip(max=len(pairs) - 1)
-    seen = np.where(pairs[places] == first * size + second, counts[places], 0)
-    return np.array(-np.log((seen + single[second] / single.sum()) / (single[first] + 1)).mean())
+def _by_token(size: str) -> list[Line]:
+    found = study.stage(f"{size} by token")
+    middles = found["mesa"].map(lambda losses: 2.0 ** (np.arange(losses.shape[1]) + 0.5), "tokens read")
+    return [Line(middles, found[kind], *shown) for kind, shown in KINDS.items()]
 
 
-def _copying(groups: Mapping[str, Sequence[Any]], windows: Any) -> Estimates:
-    """Of the head of the first layer that looks most at the token before: that weight, and its largest elsewhere near.
+def _by_nu(read: Callable[..., Reading], y: str) -> Lines:
+    softmax = read("alone", "softmax").map(lambda numbers: np.repeat(numbers[:, None], len(NUS), 1), "softmax")
+    each = {kind: beside([read("alone", f"{kind} {nu}") for nu in NUS], kind) for kind in ALONE}
+    lines = [Line(NUS, own, *KINDS[kind], marks="o-") for kind, own in each.items()]
+    return Lines("", "nu", y, [Line(NUS, softmax, *KINDS["softmax"]), *lines], limits={"xticks": NUS})
 
-    Elsewhere are the token itself and those two and three before it; on the first window of each piece of text.
-    """
-    read, name = windows[:: max(len(windows) // BLOCKS, 1)], "layers.0.attention.pattern"
 
-    def weights(net: Any) -> np.ndarray:
-        pattern = net.run_with_cache(read, last=1, names=name)[1][name].detach()
-        near = np.stack([pattern.diagonal(-far, -2, -1).mean(-1).double().cpu().numpy() for far in range(4)])
-        own = near[:, :, near[1].mean(0).argmax()]  # (distances, windows)
-        return np.stack([own[1], own[[0, 2, 3]][own[[0, 2, 3]].mean(1).argmax()]])
-
-    found = {kind: [weights(net) for net in members] for kind, members in groups.items()}
-    return Estimates.of({
-        (where, kind): [own[index] for own in each]
-        for index, where in enumerate(("before", "elsewhere"))
-        for kind, each in found.items()
-    })  # fmt: skip
+def _heads(where: str, y: str) -> Lines:
+    kinds = {kind: kind for kind in (*KINDS, "untrained")}
+    return study.strip(y, kinds, lambda r: {"": {kind: _head(where, kind)(r) for kind in kinds}})
 
 
 STUDY = Study(
@@ -306,8 +267,127 @@ STUDY = Study(
     },
     measure=measure,
     trainings=19,
-    claims=CLAIMS,
-    figures=FIGURES,
+    premises=("learned", "reads"),
+    claims=(),
+    figures=(
+        Figure(
+            "losses", "Validation loss while training, of two layers without and four layers with MLPs, after the "
+            "first steps; line and band: mean and range over seeds. Thesis: section 3.5.3.",
+            (
+                Lines("two layers", "training step", "nats a token", _training("two")),
+                Lines("four layers", "training step", "nats a token", _training("four")),
+            ), columns=2, shared_legend=True,
+            claims=(
+                _learned(
+                    "learned", "networks of two and four layers predict better than how often a token follows another",
+                    [(size, kind) for size in SIZES for kind in KINDS],
+                ),
+                Claim(
+                    "below-linear", "each hybrid with mesa layers loses less than that with linear layers, at each "
+                    "size", beside(_less("mesa", "linear"), BELOW_LINEAR), above(0.0), SECTION, at_least=3,
+                ),
+                Claim(
+                    "delta-below-linear", "and so does each with delta layers",
+                    beside(_less("delta", "linear"), BELOW_LINEAR), above(0.0),
+                    ours("Schlag, Irie and Schmidhuber (2021)"), at_least=3,
+                ),
+                Claim(
+                    "near-softmax", "with two layers each loses at most 0.03 nats a token more than softmax",
+                    loss("two", "mesa") - loss("two", "softmax"), below(0.03), SECTION, at_least=3,
+                ),
+                Claim(
+                    "forgetting-helps", "each with forget gates loses less than that without, both with a constant "
+                    "ridge", beside(_less("mesa-gates", "mesa"), "nats a token below mesa"), above(0.0),
+                    ours("the thesis leaves gates to others"), at_least=3,
+                ),
+            ),
+        ),
+        Figure(
+            "context", "Loss by the number of tokens read, up to twice the trained context; line and band: mean and "
+            "range over seeds.",
+            (
+                Lines("two layers", "tokens read", "nats a token", _by_token("two"), "x"),
+                Lines("four layers", "tokens read", "nats a token", _by_token("four"), "x"),
+            ), columns=2, shared_legend=True,
+            claims=(
+                Claim(
+                    "better-score", "each hybrid with mesa layers gains more from what it reads than that with linear "
+                    "layers, and loses less late in a context",
+                    beside([*SCORES, *_less("mesa", "linear", "late")], SCORE_AND_LATE), above(0.0), SECTION,
+                    at_least=3,
+                ),
+                Claim(
+                    "falls-as-far", "the loss falls with the number of tokens read as far as that of softmax, to the "
+                    "same, within 0.02 nats",
+                    beside([*FALLS, *_less("mesa", "softmax", "end")], "nats below softmax: of the fall from early "
+                           "tokens to the second half of the context, and of the loss there"), above(-0.02),
+                    ours("what a state of fixed size could cost"), at_least=3,
+                ),
+            ),
+        ),
+        Figure(
+            "reach", "Gain of the second half of the context from text further back than an eighth of it; one mark a "
+            "seed.",
+            (
+                study.strip(
+                    "nats a token gained", {kind: kind for kind in KINDS},
+                    lambda r: {f"{size} layers": {kind: reach(size, kind)(r) for kind in KINDS} for size in SIZES},
+                ),
+            ), size=(6.5, 3.2),
+            claims=(
+                _reads(
+                    "reads", "those of softmax gain from what they read further back than an eighth of the context",
+                    SIZES, "learned",
+                ),
+            ),
+        ),
+        Figure(
+            "copying", "Attention, on text, of the first layer's head that looks most at the token before. Left: "
+            "weight on that token; right: the largest weight on the token itself or on those two and three before it; "
+            "by the kind of the second layer, one mark a seed.",
+            (_heads("before", "weight on the token before"), _heads("elsewhere", "weight near it elsewhere")),
+            columns=2, size=(11, 3.2),
+            claims=(
+                Claim(
+                    "copies", "of each hybrid a head of the first layer, softmax, puts more than 0.3 of its weight on "
+                    "the token before, and less on others near it",
+                    beside(COPIES, "weight on the token before, less 0.3, and less the largest near it elsewhere"),
+                    above(0.0), SECTION, at_least=3, premises=("learned", "untrained-copies"),
+                ),
+                Claim(
+                    "untrained-copies", "where no head of an untrained network puts a tenth",
+                    _head("before", "untrained"), below(0.1), ours("a null control"), at_least=3,
+                ),
+            ),
+        ),
+        Figure(
+            "alone", "Loss and in-context score of one layer behind a shift of its keys, by nu of its features; line "
+            "and band: mean and range over seeds. Thesis: Fig. 3.7.",
+            (_by_nu(loss, "nats a token"), _by_nu(score, "in-context score (nats)")), columns=2, shared_legend=True,
+            claims=(
+                _learned(
+                    "alone-learned", "and so do single layers",
+                    [*(("alone", f"{kind} {nu}") for kind in ALONE for nu in NUS), ("alone", "softmax")],
+                ),
+                _reads("alone-reads", "and so do single layers of softmax", ["alone"], "alone-learned"),
+                Claim(
+                    "alone-below-linear", "behind a shift of keys each mesa layer loses less than a linear one, at "
+                    "each nu", beside(_alone_less(loss), BELOW_LINEAR), above(0.0), FIGURE, at_least=3,
+                    premises=ALONE_LEARNED,
+                ),
+                Claim(
+                    "alone-better-score", "and gains more from what it reads, and loses less late in a context",
+                    beside([*_alone_less(score), *_alone_less(loss, "late")], SCORE_AND_LATE), above(0.0), FIGURE,
+                    at_least=3, premises=ALONE_LEARNED,
+                ),
+                Claim(
+                    "alone-near-softmax", "with the most features each loses at most 0.03 nats a token more than "
+                    "softmax", loss("alone", f"mesa {NUS[-1]}") - loss("alone", "softmax"), below(0.03), FIGURE,
+                    at_least=3, premises=ALONE_LEARNED,
+                ),
+            ),
+        ),
+    ),
     deviations=(
         "Softmax layers know places by turned keys, others and single layers none but their order, where the "
         "thesis adds learned places to tokens: texts longer than those trained on can be read.",

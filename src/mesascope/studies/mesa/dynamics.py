@@ -1,172 +1,136 @@
-"""What the studies of linear dynamics share: settings, networks, references and how losses are shown."""
+"""Settings, networks, baselines, premises and figures that the studies of linear dynamics share."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Annotated, Any, Literal
 
+import msgspec
 import numpy as np
 
-from mesascope import learners, lenses, nets, tasks
-from mesascope.errors import require_choice, require_count
-from mesascope.evidence import Claim, above, ours
-from mesascope.reports import Figure, Line, Lines
-from mesascope.studies.common import plan, values
-from mesascope.training import Training
-
-if TYPE_CHECKING:
-    from mesascope.studies.lab import Lab
+from mesascope import learners, lenses, nets, study, tasks
+from mesascope.studies.common import plan, values, watch_loss
+from mesascope.study import Claim, Count, Figure, Line, Reading, StageReading, Training, above, beside, ours, stage
 
 __all__ = [
-    "ONE_LAYER",
-    "QUICK",
-    "THESIS",
-    "USUAL",
-    "Constructed",
-    "Dynamics",
-    "Sequences",
-    "along",
-    "around",
-    "best_ridge",
-    "channels",
-    "compared",
-    "each_with_each",
-    "least_squares",
-    "losses",
-    "one_step",
-    "single_layer",
-    "times",
-    "tuned_ridge",
-    "tuned_steps",
-]
+    "ONE_LAYER", "QUICK", "THESIS", "Constructed", "Dynamics", "Sequences", "Several", "Shown", "adamw_plan", "after",
+    "along", "best_ridge", "compared", "descents", "each_with_each", "joined", "kept_products", "labelled",
+    "least_squares", "losses", "ratios", "trained_networks", "tuned_ridge", "tuned_steps",
+    "untrained", "weights_figure",
+]  # fmt: skip
 
 THESIS = "von Oswald, thesis (2024), chapter 3"
 LOSS = "half squared error a step"
-# The regulariser of the limit, the noise's variance over the mean square of W's entries; others must not be better.
+# The regulariser of the limit: the noise's variance over the mean square of W's entries. Others must not be better.
 RIDGES = {"orthogonal": 1e-3, "contracting": 2.6e-3}
 FACTORS = {"a-third": 1 / 3, "threefold": 3.0}
-# So must step sizes that differ from the tuned ones by these factors.
+# Step sizes that differ from the tuned ones by these factors must not be better, either.
 STEPS = {"shorter": 0.9, "longer": 1.1}
 # Regularisers that are tried where theory picks none.
 TRIED = (1e-3, 0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 
+Several = Annotated[int, msgspec.Meta(ge=2)]
+# Groups of predictors by name, the role and the label of each.
+Shown = Mapping[str, tuple[Any, str]]
 
 # How networks on constructed tokens train, and one linear layer at the paper preset.
-USUAL: dict[str, Any] = {"optimizer": "adamw", "weight_decay": 0.1}
-ONE_LAYER = plan(2500, 1e-3, batch=256, **USUAL)
+adamw_plan = partial(plan, optimizer="adamw", weight_decay=0.1)
+ONE_LAYER = adamw_plan(2500, 1e-3, batch=256)
 # Settings of the quick preset of one layer.
 QUICK: dict[str, Any] = {
-    "training": plan(300, 5e-3, batch=32, **USUAL),
-    "tasks": 2_000,
-    "tune_tasks": 1_000,
-    "watch_tasks": 500,
-    "mesa": plan(120, 5e-2, batch=32, **USUAL),
-}
+    "training": adamw_plan(300, 5e-3, batch=32), "mesa": adamw_plan(120, 5e-2, batch=32),
+    "tasks": 2_000, "tune_tasks": 1_000, "watch_tasks": 500,
+}  # fmt: skip
 
 
-@dataclass(frozen=True)
+@study.frozen
 class Sequences:
     """Settings of a study of networks that predict sequences."""
 
     training: Training
     """How the networks train."""
-    seeds: int = 5
+    seeds: Count = 5
     """Networks trained, one a seed."""
-    tasks: int = 20_000
+    tasks: Several = 20_000
     """Fresh sequences that networks and algorithms are compared on."""
-    tune_tasks: int = 10_000
+    tune_tasks: Several = 10_000
     """Sequences that references are tuned on."""
-    watch_tasks: int = 2_000
+    watch_tasks: Several = 2_000
     """Sequences of an evaluation while training."""
 
-    def __post_init__(self) -> None:
-        require_count("seeds", self.seeds)
-        for name in ("tasks", "tune_tasks", "watch_tasks"):
-            require_count(name, getattr(self, name), least=2)
 
-
-@dataclass(frozen=True)
+@study.frozen
 class Dynamics(Sequences):
     """Settings of a study of linear dynamics: sequences of 51 elements of width 10, and how networks train on them."""
 
-    dynamics: str = "orthogonal"
-    """What sequences follow: orthogonal or contracting maps."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_choice("dynamics", self.dynamics, RIDGES)
+    dynamics: Literal["orthogonal", "contracting"] = "orthogonal"
+    """Maps that sequences follow."""
 
     def family(self) -> tasks.LinearDynamics:
         """The sequences: 50 steps to predict each, first elements uniform as in the authors' code."""
-        return tasks.LinearDynamics(length=51, dynamics=self.dynamics, start="uniform")  # type: ignore[arg-type]
+        return tasks.LinearDynamics(length=51, dynamics=self.dynamics, start="uniform")
 
 
-@dataclass(frozen=True)
+@study.frozen
 class Constructed(Dynamics):
     """Settings of a study of networks on tokens put together from elements."""
 
     init_scale: float = 0.006
     """Variance of the initial weights, times depth and fan-in."""
-    mesa: Training = field(default_factory=lambda: plan(2000, 1e-2, batch=128, **USUAL))
+    mesa: Training = adamw_plan(2000, 1e-2, batch=128)
     """How mesa layers train."""
 
+    def network(
+        self,
+        *channels: str,
+        n_heads: int,
+        n_layers: int = 1,
+        attention: str = "linear",
+        token_clip: float | None = None,
+    ) -> Any:
+        """The config of a network on tokens put together from these channels."""
+        heads = nets.AttentionConfig(10 * len(channels), n_heads, key_size=20, init_scale=self.init_scale)
+        transformer = nets.CausalTransformerConfig(heads, n_layers, attention, token_clip=token_clip)
+        return nets.SequencePredictorConfig(transformer, 10, channels)
 
-def channels(
-    *names: str,
-    n_layers: int = 1,
-    attention: Any = "linear",
-    token_clip: float | None = None,
-    d: int = 10,
-    **heads: Any,
-) -> Any:
-    """The config of a network on tokens put together from these channels."""
-    own = nets.AttentionConfig(len(names) * d, **heads)
-    transformer = nets.CausalTransformerConfig(own, n_layers, attention, token_clip=token_clip)
-    return nets.SequencePredictorConfig(transformer, d, names)
-
-
-def single_layer(settings: Constructed, n_heads: int, attention: str) -> Any:
-    """The config of one layer on tokens (0, s_t, s_{t-1})."""
-    return channels(
-        "blank", "now", "before", attention=attention, n_heads=n_heads, key_size=20, init_scale=settings.init_scale
-    )
+    def single_layer(self, n_heads: int, attention: str = "linear") -> Any:
+        """The config of one layer on tokens (0, s_t, s_{t-1})."""
+        return self.network("blank", "now", "before", n_heads=n_heads, attention=attention)
 
 
-def one_step(lab: Lab, settings: Dynamics) -> Any:
-    """Tuned gradient descent of one step."""
-    start = learners.OnlineGradientDescent(1, 0.03)
-    return learners.tune(start, settings.family(), tasks=settings.tune_tasks, seed=lab.seed).learner
+# Networks
 
 
-def around(name: str, descent: Any) -> dict[str, list[Any]]:
-    """Online gradient descent, as tuned and with shorter and longer steps."""
-    found = {name: [descent]}
+def trained_networks(
+    lab: study.Lab, settings: Sequences, family: Any, networks: Mapping[str, tuple[Any, Training]]
+) -> dict[str, list[Any]]:
+    """Trained networks by name, from the config and the training of each; the loss is logged on the same sequences."""
+    watched = watch_loss(mse=lab.draw(family, settings.watch_tasks, "watch"))
+    return {
+        name: lab.train(name, config, family, training, watch=watched) for name, (config, training) in networks.items()
+    }
+
+
+def untrained(lab: study.Lab, config: Any) -> list[Any]:
+    """Networks with their initial weights, one a seed."""
+    return [config.build(lab.stream("untrained", index)) for index in range(len(lab.seeds))]
+
+
+# Baselines and comparisons
+
+
+def descents(lab: study.Lab, settings: Dynamics, name: str = "gd", steps: int = 1) -> dict[str, list[Any]]:
+    """Online gradient descent of so many steps, tuned, and with shorter and longer steps."""
+    start = learners.OnlineGradientDescent(steps, 0.03 if steps == 1 else [0.01] * steps)
+    tuned: Any = learners.tune(start, settings.family(), tasks=settings.tune_tasks, seed=lab.seed).learner
+    found = {name: [tuned]}
     for word, factor in STEPS.items():
-        other = copy.deepcopy(descent)
+        other = copy.deepcopy(tuned)
         other.eta.data.mul_(factor)
         found[f"{name}-{word}"] = [other]
     return found
-
-
-def tuned_steps(name: str, *stages: str, least: float = 0.999) -> Claim:
-    """A step size that is not the best would flatter every network.
-
-    Args:
-        least: what others' losses are of that of the tuned one.
-    """
-    return Claim(
-        f"{name}-at-its-optimum",
-        f"gradient descent with steps of nine or eleven tenths of the tuned size loses no less than {least:g} of it",
-        lambda r: np.concatenate([r[stage].ratio(f"{name}-{word}", name) for stage in stages for word in STEPS]),
-        above(least),
-        ours("premise"),
-        measures="loss of each other / of the tuned one",
-        over="algorithms",
-        at_least=len(STEPS) * len(stages),
-        about="algorithms",
-    )
 
 
 def least_squares(settings: Dynamics) -> dict[str, list[Any]]:
@@ -177,7 +141,7 @@ def least_squares(settings: Dynamics) -> dict[str, list[Any]]:
 
 
 def tuned_ridge(
-    lab: Lab, settings: Sequences, family: Any, features: Any = None, times: Sequence[int] | None = None
+    lab: study.Lab, settings: Sequences, family: Any, features: Any = None, times: Sequence[int] | None = None
 ) -> Any:
     """Ridge regression, on elements or features, with the regulariser that is best on sequences of its own.
 
@@ -190,75 +154,125 @@ def tuned_ridge(
     return known[min(known, key=lambda name: values(errors["mse", name]).sum())]
 
 
-def best_ridge() -> Claim:
-    """A limit with another regulariser than the best would flatter every network."""
-    return Claim(
-        "limit-at-its-optimum",
-        "no other regulariser makes ridge regression better",
-        lambda r: np.concatenate([r["comparison"].ratio(f"limit-{word}", "limit") for word in FACTORS]),
-        above(0.9995),
-        ours("premise"),
-        measures="loss of each other ridge / of the limit",
-        over="algorithms",
-        at_least=len(FACTORS),
-        about="algorithms",
-    )
-
-
-def each_with_each(found: Any, one: str, other: str) -> np.ndarray:
-    """Loss of every network of one group over that of every one of the other, ``(seeds of the one, of the other)``."""
-    return np.true_divide.outer(found["mse", one], found["mse", other])
-
-
-def along(stage: str, title: str, shown: Mapping[str, tuple[Any, str]], d: int = 10) -> Lines:
-    """Losses of a stage of `lenses.errors_by_time`; role and label of each group."""
-
-    def read(r: Any) -> list[Line]:
-        found = r[stage]
-        return [Line(found.cases["t"], d / 2 * values(found["mse", name]), *line) for name, line in shown.items()]
-
-    return Lines(title, "elements known", LOSS, read, "y")
-
-
 def compared(
-    lab: Lab,
+    lab: study.Lab,
+    settings: Sequences,
+    family: Any,
     groups: Mapping[str, Sequence[Any]],
-    against: Sequence[str],
     shown: Iterable[str],
-    fresh: Any,
+    against: Sequence[str] = (),
     kind: str = "",
-) -> None:
-    """Stage ``comparison`` of all groups and ``by-time`` of those that are shown, on the same sequences."""
-    lab.stage(f"{kind}comparison", lambda: lenses.measure_predictors(groups, against, fresh))
-    lab.stage(f"{kind}by-time", lambda: lenses.errors_by_time({name: groups[name] for name in shown}, fresh))
+) -> Any:
+    """Stage ``comparison`` of all groups, ``by-time`` of those that are shown; return the sequences of both."""
+    fresh = lab.draw(family, settings.tasks, "eval")
+    lab.stage(f"{kind}comparison", lenses.measure_predictors, groups, against, fresh)
+    lab.stage(f"{kind}by-time", lenses.errors_by_time, {name: groups[name] for name in shown}, fresh)
+    return fresh
 
 
-def losses(
-    shown: Mapping[str, tuple[Any, str]], trained: Sequence[str], figure: str, claims: tuple[str, ...], d: int = 10
-) -> Figure:
+def kept_products(network: Any, *layers: int) -> study.Arrays:
+    """W_KQ and W_PV of these layers, ``(layers, heads, width, width)``."""
+    products = [network.products()[layer] for layer in layers]
+    arrays = {
+        name: np.stack([getattr(one, name).detach().cpu().numpy() for one in products]) for name in ("w_kq", "w_pv")
+    }
+    axes = dict.fromkeys(arrays, "layer head row column")
+    return study.Arrays({"layer": np.array(layers), **arrays}, layer="layer", **axes)
+
+
+# Readings and premises
+
+
+def labelled(name: str, shown: Shown, **more: str) -> StageReading:
+    """A stage whose groups have the labels of figures in sentences."""
+    return stage(name, **{group: label for group, (_, label) in shown.items()} | more)
+
+
+def after(by_time: StageReading, *known: int) -> StageReading:
+    """The part of `lenses.errors_by_time` at these numbers of known elements."""
+    words = f"after {', '.join(map(str, known))} elements"
+    return by_time.where(lambda cases: np.isin(cases["t"], known), words)
+
+
+def joined(readings: Iterable[Reading], words: str, axis: int = 1) -> Reading:
+    """Readings ``(replicates, cases)`` as one with the cases of all; along axis 0, with the replicates of all."""
+    all_ = tuple(readings)
+    return Reading(words, lambda results: np.concatenate([one(results) for one in all_], axis))
+
+
+def ratios(comparison: StageReading, groups: Iterable[str], below: str) -> Reading:
+    """Losses of several groups over that of one, ``(seeds, groups)``."""
+    return beside([comparison.ratio(name, below) for name in groups], str(comparison.ratio("each kind", below)))
+
+
+def each_with_each(comparison: StageReading, one: str, other: str) -> Reading:
+    """Loss of every network of one group over that of every one of the other, ``(seeds of the one, of the other)``."""
+    words = f"{comparison.ratio(one, other)}, each with each"
+    return comparison.map(lambda found: np.true_divide.outer(found["mse", one], found["mse", other]), words)
+
+
+def tuned_steps(name: str, *stages: str, least: float = 0.999) -> Claim:
+    """Premise: the step size is the best; one that is not would flatter every network.
+
+    Args:
+        least: least loss of shorter and longer steps over that of the tuned ones.
+    """
+    others = [stage(own).ratio(f"{name}-{word}", name) for own in stages for word in STEPS]
+    return Claim(
+        f"{name}-at-its-optimum",
+        f"gradient descent with steps of nine or eleven tenths of the tuned size loses no less than {least:g} of it",
+        joined(others, "loss of each other / of the tuned one", axis=0), above(least), ours("premise"),
+        over="algorithms", at_least=len(others), about="algorithms",
+    )  # fmt: skip
+
+
+def best_ridge() -> Claim:
+    """Premise: the regulariser of the limit is the best; one that is not would flatter every network."""
+    others = [stage("comparison").ratio(f"limit-{word}", "limit") for word in FACTORS]
+    return Claim(
+        "limit-at-its-optimum", "no other regulariser makes ridge regression better",
+        joined(others, "loss of each other ridge / of the limit", axis=0), above(0.9995), ours("premise"),
+        over="algorithms", at_least=len(others), about="algorithms",
+    )  # fmt: skip
+
+
+# Figures
+
+
+def along(by_time: StageReading, shown: Shown, title: str = "", d: int = 10) -> study.Lines:
+    """Losses of a stage of `lenses.errors_by_time`."""
+    known = by_time.case("t")
+    lines = [Line(known, d / 2 * by_time["mse", name], *line) for name, line in shown.items()]
+    return study.Lines(title, "elements known", LOSS, lines, "y")
+
+
+def losses(shown: Shown, trained: Iterable[str], source: str, claims: tuple[Claim | str, ...], d: int = 10) -> Figure:
     """The losses of a study, from its trainings and from stage ``by-time``.
 
     Args:
-        shown: role and label of each group.
-        trained: those of them that are trained.
-        figure: where a source has it, in words.
+        trained: the groups of ``shown`` that are trained.
+        source: the figures of a source that show the same, in words.
         d: width of an element.
     """
-
-    def training(r: Any) -> list[Line]:
-        return [Line(r[name]["step"], d / 2 * r[name]["mse"], *shown[name]) for name in trained]
-
+    training = [Line(stage(name)["step"], d / 2 * stage(name)["mse"], *shown[name]) for name in trained]
     return Figure(
-        "losses",
-        "Loss of a step, while training and by the number of elements known; line and band: mean and range over seeds. "
-        f"{figure}.",
-        (Lines("", "training step", LOSS, training, "y"), along("by-time", "", shown, d)),
-        columns=2,
-        shared_legend=True,
-        claims=claims,
-    )
+        "losses", "Loss of a step, while training and by the number of elements known; line and band: mean and range "
+        f"over seeds. {source}.",
+        (study.Lines("", "training step", LOSS, training, "y"), along(stage("by-time"), shown, d=d)),
+        columns=2, shared_legend=True, claims=claims,
+    )  # fmt: skip
 
 
-def times(found: Any, chosen: Sequence[int]) -> Any:
-    """The part of `lenses.errors_by_time` at these numbers of known elements."""
-    return found.where(np.isin(found.cases["t"], chosen))
+def weights_figure(caption: str, rows: int, size: tuple[float, float], claims: tuple[Claim | str, ...] = ()) -> Figure:
+    """The products of stage ``weights``, each over its largest entry, a row a layer and product."""
+
+    def read(r: Any) -> dict[str, np.ndarray]:
+        found, named = r["weights"], {}
+        for place, layer in enumerate(found["layer"]):
+            for key, label in (("w_kq", "W_KQ"), ("w_pv", "W_PV")):
+                for head, matrix in enumerate(found[key][place]):
+                    title = f"{label}, head {head + 1}" + (f", layer {layer + 1}" if len(found["layer"]) > 1 else "")
+                    named[title] = matrix / max(np.abs(matrix).max(), 1e-12)
+        return named
+
+    return Figure("weights", caption, study.Matrices(read, 1.0, rows), size=size, claims=claims)

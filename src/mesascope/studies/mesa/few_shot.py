@@ -1,100 +1,227 @@
 """Does a transformer trained to predict linear dynamics learn regression from pairs, and do prompts help it?
 
-Thesis: Figure 3.5 B. Seven softmax layers that were trained on linear dynamics alone are shown x_1, y_1, x_2, y_2, ...
-with y = W x, where half of the neighbours are no pairs. An EOS element between one pair and the next, and a prefix
-before them all, are learned beside the frozen network. Least squares on all neighbours is what an autoregressive
-learner can do without knowing which of them are pairs.
+Thesis: Figures 3.5 B and C. Seven softmax layers that were trained on linear dynamics alone are shown x_1, y_1, x_2,
+y_2, ... with y = W x, where half of the neighbours are no pairs. An EOS element between one pair and the next, and a
+prefix before them all, are learned beside the frozen network. Least squares on all neighbours is what an autoregressive
+learner can do without knowing which of them are pairs. In study mesa-continual the same networks and prompts are shown
+pairs of one task and then of another, and least squares on all neighbours never forgets the first; `--reuse` takes
+networks and prompts over from a run of the other study.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from mesascope import tasks
-from mesascope.evidence import Claim, Reported, above, below, ours, printed
-from mesascope.reports import Figure, Line, Lines
-from mesascope.studies.mesa.dynamics import THESIS
-from mesascope.studies.mesa.prompting import (
-    DEVIATIONS,
-    PAIRS,
-    PREMISES,
-    PRESETS,
-    PROMPTED,
-    ROLES,
-    TRAINED,
-    Prompting,
-    at_pair,
-    errors_by_pair,
-    measure_pairs,
-)
-from mesascope.study import Study
+from mesascope import lenses, nets, study, tasks, training
+from mesascope.records import register
+from mesascope.studies.common import converged, plan
+from mesascope.studies.mesa.dynamics import THESIS, Dynamics, trained_networks, tuned_ridge, untrained
+from mesascope.studies.mesa.transformers import LONG, cosine_plan, transformer
+from mesascope.study import Claim, Figure, Line, Lines, Reported, Study, Training, above, below, ours, printed, stage
 
-if TYPE_CHECKING:
-    from mesascope.studies.lab import Lab
+# Pairs of a task of two elements each; with an EOS element between them, and a prefix before, a sequence is as long as
+# those that the transformers train on.
+PAIRS, PREFIX = 34, 20
+LENGTH = PREFIX + 3 * PAIRS
+# Numbers of elements known at which the next is the answer to an input.
+ANSWERED = range(1, 2 * PAIRS, 2)
+# Pairs of each of two tasks, together as long; the last pair of the first, the first of the second, and its last.
+EACH = PAIRS // 2
+LAST, FIRST, END = EACH, EACH + 1, 2 * EACH
 
-
-CLAIMS = (
-    *PREMISES,
-    Claim(
-        "few-shot", "after 30 pairs, each network errs at most three quarters of what it does at the first input, "
-        "though it never was trained on pairs", lambda r: at_pair(r, "bare", 31)[:, 0] / at_pair(r, "bare", 1)[:, 0],
-        below(0.75), printed("Fig. 3.5 B"), measures="error at pair 31 / at pair 1", at_least=3, premises=TRAINED,
-        reported=Reported((0.619, 0.512), "authors' stored results, at 20 and at 40 pairs"),
-    ),
-    Claim(
-        "untrained", "untrained networks do not learn from pairs",
-        lambda r: at_pair(r, "untrained", 31)[:, 0] / at_pair(r, "untrained", 1)[:, 0], above(0.9),
-        ours("a null control"), measures="error at pair 31 / at pair 1", at_least=3, about="algorithms",
-    ),
-    Claim(
-        "near-least-squares", "at pair 20 each errs less than half as much again as least squares on all neighbours",
-        lambda r: at_pair(r, "bare", 20)[:, 0] / at_pair(r, "all", 20)[:, 0], below(1.5),
-        printed("section 3.5.2: not far from optimal"), measures="error of trained / of least squares", at_least=3,
-        premises=TRAINED, reported=Reported(1.24, "authors' stored results"),
-    ),
-    Claim(
-        "eos", "an EOS element lowers the errors of each network after 10, 20 and 30 pairs",
-        lambda r: at_pair(r, "eos", 11, 21, 31) / at_pair(r, "bare", 11, 21, 31), below(0.95), printed("Fig. 3.5 B"),
-        measures="error with EOS / without", at_least=3, premises=PROMPTED,
-        reported=Reported((0.811, 0.788, 0.791), "authors' stored results, at 10, 20 and 40 pairs"),
-    ),
-    Claim(
-        "prefix", "a prefix beside it lowers early errors of each network, after 5 and 10 pairs",
-        lambda r: at_pair(r, "prefix", 6, 11) / at_pair(r, "eos", 6, 11), below(0.98), printed("Fig. 3.5 B"),
-        measures="error with EOS and prefix / with EOS", at_least=3, premises=PROMPTED,
-        reported=Reported(0.862, "authors' stored results, at 10 pairs"),
-    ),
-)  # fmt: skip
+TRAINED = ("converged",)
+ROLES = {
+    "bare": ("trained", "pairs alone"), "eos": ("interpolated", "with EOS"), "prefix": ("other", "with EOS and prefix"),
+    "all": ("limit", "least squares on all"), "untrained": ("gd", "untrained"),
+}  # fmt: skip
+pairs = stage("pairs")
 
 
-def measure(lab: Lab, settings: Prompting) -> None:
+@study.frozen
+class Prompting(Dynamics):
+    """Settings of the study."""
+
+    prompt: Training = plan(1500, 1e-2, batch=64)
+    """How an EOS element trains, and then a prefix."""
+
+    def family(self) -> tasks.LinearDynamics:
+        """The sequences that transformers train on, first elements as inputs of pairs are."""
+        return tasks.LinearDynamics(length=LENGTH, dynamics=self.dynamics)
+
+
+def measure(lab: study.Lab, settings: Prompting) -> None:
     """Train on dynamics, learn prompts, and show pairs."""
-    measure_pairs(lab, settings, tasks.FewShotSequence(pairs=PAIRS))
+    _measure(lab, settings, tasks.FewShotSequence(pairs=PAIRS))
 
 
-def _training(r: Any) -> list[Line]:
-    return [Line(r[name]["step"], 5 * r[name]["mse"], *ROLES[name]) for name in ("eos", "prefix")]
+def measure_two(lab: study.Lab, settings: Prompting) -> None:
+    """Train on dynamics, learn prompts, and show pairs of two tasks."""
+    _measure(lab, settings, tasks.FewShotSequence(pairs=EACH, tasks=2))
 
 
-FIGURES = (
-    Figure(
-        "pairs", "Errors of answers by the number of the input, and mean errors on pairs while prompts train; line and "
-        "band: mean and range over seeds. Thesis: Fig. 3.5 B.",
-        (
-            Lines("", "pair", "half squared error", errors_by_pair, "y"),
-            Lines("", "training step of the prompt", "half squared error", _training, "y"),
-        ),
-        columns=2, shared_legend=True, claims=("few-shot", "untrained", "near-least-squares", "eos", "prefix"),
-    ),
+def _measure(lab: study.Lab, settings: Prompting, family: tasks.FewShotSequence) -> None:
+    """Stage ``pairs``: errors of answers to each input, by the number of elements known.
+
+    Seven softmax layers trained on dynamics are ``bare``, with ``eos``, and with eos and ``prefix``, both learned on
+    pairs of one task; ``all`` is ridge regression on all pairs of elements that follow one another.
+    """
+    groups = _prompted(lab, settings)
+    groups["untrained"] = untrained(lab, transformer("softmax"))
+    groups["all"] = [tuned_ridge(lab, settings, family, times=ANSWERED)]
+    lab.stage("pairs", lenses.errors_by_time, groups, lab.draw(family, settings.tasks, "pairs"), ANSWERED)
+
+
+def _prompted(lab: study.Lab, settings: Prompting) -> dict[str, list[Any]]:
+    family = tasks.FewShotSequence(pairs=PAIRS)
+    shown = lab.draw(family, settings.watch_tasks, "watch-pairs")
+    trained = trained_networks(lab, settings, settings.family(), {"bare": (transformer("softmax"), settings.training)})
+    prompts: dict[str, tuple[str, dict[str, Any]]] = {
+        "eos": ("bare", {"eos": True}), "prefix": ("eos", {"prefix": PREFIX}),
+    }  # fmt: skip
+    for name, (start, prompt) in prompts.items():
+        ready = [
+            nets.Prompted.on(network, **prompt, generator=lab.stream(name, index))
+            for index, network in enumerate(trained[start])
+        ]
+        trained[name] = lab.train(
+            name, ready[0].config, family, settings.prompt, loss=training.pair_half_mse, start=(start, ready),
+            watch=lambda net: {"mse": 2 * float(training.pair_half_mse(net, shown).detach())},
+        )  # fmt: skip
+    return trained
+
+
+def error(name: str, *inputs: int) -> study.Reading:
+    """Errors of the answers to these inputs, the first is 1: ``(seeds,)``, or ``(seeds, inputs)`` of several."""
+    places = [one - 1 for one in inputs]
+    words = f"error, {ROLES[name][1]}, at input {', '.join(map(str, inputs))}"
+    return pairs["mse", name].map(lambda errors: errors[:, places if len(places) > 1 else places[0]], words)
+
+
+def fall(name: str, last: int) -> study.Reading:
+    """Error at an input over that at the very first one, where nothing is known."""
+    return error(name, last) / error(name, 1)
+
+
+BY_PAIR = Lines(
+    "", "pair", "half squared error",
+    [Line(pairs.case("t").map(lambda t: (t + 1) // 2, "pair"), 5 * pairs["mse", name], *ROLES[name]) for name in ROLES],
+    "y",
 )  # fmt: skip
+SHARED: dict[str, Any] = {
+    "presets": {
+        "quick": Prompting(
+            cosine_plan(100, 3e-3, batch=8), 3, tasks=300, tune_tasks=300, watch_tasks=50,
+            prompt=plan(40, 2e-2, batch=8),
+        ),
+        "paper": Prompting(LONG, tasks=5_000, tune_tasks=5_000, watch_tasks=500),
+    },
+    "trainings": 3,
+    "premises": ("converged", "prompts-converged"),
+    "claims": (
+        converged("bare", at_least=3, most=0.02),
+        converged("eos", "prefix", id="prompts-converged", at_least=3, most=0.1),
+    ),
+    "deviations": (
+        f"Sequences have {LENGTH} elements, and so at most {PAIRS} pairs with EOS and prefix, in place of 224 and 68.",
+        "Networks train for 6,000 steps of 64 sequences in place of 15,000 to 40,000 of 128, at a learning rate of "
+        "3e-3 in place of 7e-4; prompts for 1,500 of 64 at 1e-2 in place of 5,000 at 1e-3. Weights are averaged.",
+    ),
+}  # fmt: skip
 
 STUDY = Study(
     name="mesa-few-shot",
     source=f"{THESIS}: Fig. 3.5 B",
-    presets=PRESETS,
     measure=measure,
-    trainings=3,
-    claims=CLAIMS,
-    figures=FIGURES,
-    deviations=DEVIATIONS,
-)
+    figures=(
+        Figure(
+            "pairs", "Errors of answers by the number of the input, and mean errors on pairs while prompts train; line "
+            "and band: mean and range over seeds. Thesis: Fig. 3.5 B.",
+            (
+                BY_PAIR,
+                Lines(
+                    "", "training step of the prompt", "half squared error",
+                    [Line(stage(name)["step"], 5 * stage(name)["mse"], *ROLES[name]) for name in ("eos", "prefix")],
+                    "y",
+                ),
+            ), columns=2, shared_legend=True,
+            claims=(
+                Claim(
+                    "few-shot", "after 30 pairs, each network errs at most three quarters of what it does at the first "
+                    "input, though it never was trained on pairs", fall("bare", 31), below(0.75), printed("Fig. 3.5 B"),
+                    at_least=3, premises=TRAINED,
+                    reported=Reported((0.619, 0.512), "authors' stored results, at 20 and at 40 pairs"),
+                ),
+                Claim(
+                    "untrained", "untrained networks do not learn from pairs", fall("untrained", 31), above(0.9),
+                    ours("a null control"), at_least=3, about="algorithms",
+                ),
+                Claim(
+                    "near-least-squares", "at pair 20 each errs less than half as much again as least squares on all "
+                    "neighbours", error("bare", 20) / error("all", 20), below(1.5),
+                    printed("section 3.5.2: not far from optimal"), at_least=3, premises=TRAINED,
+                    reported=Reported(1.24, "authors' stored results"),
+                ),
+                Claim(
+                    "eos", "an EOS element lowers the errors of each network after 10, 20 and 30 pairs",
+                    error("eos", 11, 21, 31) / error("bare", 11, 21, 31), below(0.95), printed("Fig. 3.5 B"),
+                    at_least=3, reported=Reported((0.811, 0.788, 0.791), "authors' stored results, at 10, 20 and 40 "
+                    "pairs"),
+                ),
+                Claim(
+                    "prefix", "a prefix beside it lowers early errors of each network, after 5 and 10 pairs",
+                    error("prefix", 6, 11) / error("eos", 6, 11), below(0.98), printed("Fig. 3.5 B"), at_least=3,
+                    reported=Reported(0.862, "authors' stored results, at 10 pairs"),
+                ),
+            ),
+        ),
+    ),
+    **SHARED,
+)  # fmt: skip
+
+CONTINUAL = Study(
+    name="mesa-continual",
+    question="Does a transformer trained to predict linear dynamics learn two regressions, one after the other?",
+    source=f"{THESIS}: Fig. 3.5 C",
+    measure=measure_two,
+    figures=(
+        Figure(
+            "pairs", f"Errors of answers by the number of the input; from {FIRST} on they are of another task. Line "
+            "and band: mean and range over seeds. Thesis: Fig. 3.5 C.", (BY_PAIR,), columns=1,
+            claims=(
+                Claim(
+                    "first-learned", "the first task is learned: at its last pair each network errs less than at its "
+                    "first", fall("bare", LAST), below(0.9), printed("Fig. 3.5 C"), at_least=3, premises=TRAINED,
+                ),
+                Claim(
+                    "switch", "where the second task begins, each network errs more than before",
+                    error("bare", FIRST) / error("bare", LAST), above(1.1), printed("Fig. 3.5 C"), at_least=3,
+                    premises=TRAINED,
+                ),
+                Claim(
+                    "second-learned", "the second task is learned, too, without a prompt: each network errs less than "
+                    "where it knew nothing", fall("bare", END), below(0.9), printed("Fig. 3.5 C"), at_least=3,
+                    premises=TRAINED,
+                ),
+                Claim(
+                    "second-prompted", "and with EOS and prefix", fall("prefix", END), below(0.9),
+                    printed("Fig. 3.5 C"), at_least=3,
+                ),
+                Claim(
+                    "prompts-help", "with EOS and prefix each network errs less at the end of the second task than "
+                    "without", error("prefix", END) / error("bare", END), below(1.0), printed("Fig. 3.5 C"), at_least=3,
+                ),
+                Claim(
+                    "forgets", "on the second task each network errs less at the end than least squares on all "
+                    "neighbours, which keeps the first", error("bare", END) / error("all", END), below(1.0),
+                    ours("overwriting the first task, which section 3.5.2 speaks of"), at_least=3, premises=TRAINED,
+                ),
+                Claim(
+                    "untrained", "untrained networks learn neither", fall("untrained", END), above(0.9),
+                    ours("a null control"), at_least=3, about="algorithms",
+                ),
+            ),
+        ),
+    ),
+    **SHARED,
+)  # fmt: skip
+register("study", CONTINUAL.name)(CONTINUAL)

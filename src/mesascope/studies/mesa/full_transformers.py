@@ -9,271 +9,213 @@ networks and shuffled targets are controls.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from mesascope import lenses
-from mesascope.evidence import Claim, Reported, above, below, ours, printed, stage
-from mesascope.reports import Figure, Matrices
-from mesascope.studies.common import converged, plan, watch_loss
-from mesascope.studies.mesa.dynamics import (
-    THESIS,
-    Dynamics,
-    around,
-    best_ridge,
-    compared,
-    each_with_each,
-    least_squares,
-    losses,
-    one_step,
-    tuned_steps,
-)
-from mesascope.studies.mesa.probing import Probing, by_layer, improvement, probe_stages, probed, shuffled_targets
-from mesascope.studies.mesa.transformers import (
-    BEGINNING,
-    DEVIATIONS,
-    LAYERS,
-    LONG,
-    SHORT,
-    USUAL,
-    Transformers,
-    copying,
-    of_each,
-    sensitivity_figure,
-    transformer,
-)
-from mesascope.studies.mesa.weights import kept_products, weights_figure
-from mesascope.study import Study
-from mesascope.training import Training
+from mesascope import lenses, study
+from mesascope.studies.common import converged
+from mesascope.studies.mesa import dynamics, probing, transformers
+from mesascope.studies.mesa.probing import errors_of, improvement
+from mesascope.studies.mesa.transformers import LAYERS, LONG, SHORT, copying, copying_of_each, cosine_plan, transformer
+from mesascope.study import Claim, Figure, Reported, Study, Training, above, below, ours, printed, stage
 
-if TYPE_CHECKING:
-    from mesascope.studies.lab import Lab
-
-# Gradients of linear layers grow with the third power of what they read.
-CALM = USUAL | {"clip": 0.1}
-PREMISES = ("converged", "limit-at-its-optimum")
-PROBES = ("converged", "shuffled-targets")
+LIMITED, TRAINED = ("converged", "limit-at-its-optimum"), ("converged",)
 DEEP = ("softmax", "linear")
-STAGES = {
-    "next-probe": "next element",
-    "preconditioned-probe": "preconditioned input",
-    "implicit-probe": "a step on it",
-}
+TARGETS = {"next": "next element", "preconditioned": "preconditioned input", "implicit": "a step on it"}
+ROLES = {
+    "softmax": ("trained", "7 softmax"), "linear": ("other", "softmax, 6 linear"),
+    "mesa": ("interpolated", "softmax, mesa"), "gd": ("gd", "gradient step"), "limit": ("limit", "least squares"),
+}  # fmt: skip
+PROBED = {name: ROLES[name] for name in DEEP} | {"untrained": ("gd", "untrained")}
+
+main = dynamics.labelled("comparison", ROLES)
 
 
-@dataclass(frozen=True)
-class FullTransformers(Probing, Transformers, Dynamics):
+@study.frozen
+class FullTransformers(probing.Probing, transformers.Transformers, dynamics.Dynamics):
     """Settings of the study."""
 
-    linear: Training = field(default_factory=lambda: plan(2500, 1e-3, batch=64, warmup_steps=250, **CALM))
+    # Gradients of linear layers grow with the third power of what they read.
+    linear: Training = cosine_plan(2500, 1e-3, batch=64, warmup_steps=250, clip=0.1)
     """How hybrids of a softmax and six linear layers train: gently and not for long, or their loss springs back."""
 
 
-def _copied(r: Any) -> np.ndarray:
-    return np.stack([copying(r["sensitivity"][name]) for name in LAYERS], axis=1)
-
-
-def _previous(r: Any) -> np.ndarray:
-    """The attention of each first layer's head that looks most at the element before, mean over tokens."""
-    return np.stack(
-        [np.diagonal(r["attention"][name], -1, 2, 3)[..., BEGINNING:].mean(-1).max(-1) for name in LAYERS], axis=1
-    )
-
-
-def _last(r: Any, name: str) -> np.ndarray:
-    """By how much the last layer reduces the error over how much all before it do, after 40 elements; 1 if as much."""
-    errors = by_layer(r["next-probe"], name)[:, :, 2]
-    return (errors[:, -1] / errors[:, -2]) / (errors[:, -2] / errors[:, 0])
-
-
-def _implicit(r: Any) -> np.ndarray:
-    """Error of a step on what is decoded before the last layer over that of one on the input, after 20 and 40."""
-    found = r["implicit-probe"]
-    return np.concatenate(
-        [by_layer(found, name)[:, -2, 1:] / by_layer(found, "input")[:, -2, 1:] for name in DEEP], axis=1
-    )
-
-
-CLAIMS = (
-    converged(*LAYERS, at_least=3, most=0.02),
-    best_ridge(),
-    tuned_steps("gd", "comparison"),
-    Claim(
-        "mesa-best", "every hybrid with a mesa layer loses less than every network of seven softmax layers",
-        lambda r: each_with_each(r["comparison"], "mesa", "softmax"), below(1.0), printed("Fig. 3.4 A"),
-        measures="loss of softmax and mesa / of seven softmax layers, each with each", at_least=3, premises=PREMISES,
-        reported=Reported(0.862, "authors' stored results"),
-    ),
-    Claim(
-        "mesa-below-linear", "and less than every hybrid of six linear layers",
-        lambda r: each_with_each(r["comparison"], "mesa", "linear"), below(1.0), printed("Fig. 3.4 A"),
-        measures="loss of softmax and mesa / of softmax and six linear layers, each with each", at_least=3,
-        premises=PREMISES,
-    ),
-    Claim(
-        "mesa-near-the-limit",
-        "each hybrid with a mesa layer loses at most 10 % more than ridge regression on all " "known pairs",
-        stage("comparison").ratio("mesa", "limit"), below(1.1), printed("section 3.5.1"), at_least=3, premises=PREMISES,
-        reported=Reported(1.048, "authors' stored results, against 0.1893"),
-    ),
-    Claim(
-        "below-one-step",
-        "seven softmax layers lose less than two fifths of what one tuned step of gradient descent " "does",
-        stage("comparison").ratio("softmax", "gd"), below(0.4), printed("section 3.5.1"), at_least=3,
-        premises=("converged", "gd-at-its-optimum"), reported=Reported(0.256, "authors' stored results"),
-    ),
-    Claim(
-        "copies", "after the first layer, tokens depend on the element before twice as much as on any earlier one, in "
-        "networks of all kinds", _copied, above(2.0), printed("Fig. 3.4 B"),
-        measures="|d e_t / d s_{t-1}| / largest |d e_t / d s_{t-k}| of k > 1, means over tokens " "and seeds",
-        quantifier="mean", at_least=3, premises=("converged",),
-    ),
-    Claim(
-        "untrained-copies", "those of untrained networks do not", lambda r: copying(r["sensitivity"]["untrained"]),
-        below(2.0), ours("a null control"), measures="the same of untrained seven softmax layers", quantifier="mean",
-        at_least=3, about="algorithms",
-    ),
-    Claim(
-        "attends-before", "a head of the first layer gives the element before more than half of its attention",
-        _previous, above(0.5), printed("section 3.5.1, attention maps"),
-        measures="attention of t to t - 1, mean over tokens, of the head that has most, mean over seeds",
-        quantifier="mean", at_least=3, premises=("converged",),
-    ),
-    shuffled_targets(tuple(STAGES)[:2], (*DEEP, "untrained")),
-    Claim(
-        "next-improves", "through seven softmax layers the next element is decoded better after each than before it",
-        lambda r: improvement(r["next-probe"], "softmax"), below(1.0), printed("Fig. 3.4 C"),
-        measures="error of the probe after a layer / before it, at 10, 20 and 40 elements", at_least=3, premises=PROBES,
-    ),
-    Claim(
-        "jump", "the last of seven softmax layers reduces its error by a larger factor than all layers before together",
-        lambda r: _last(r, "softmax"), below(1.0), printed("Fig. 3.4 C"),
-        measures="error after the last layer / before it, over that before it / before the first, after 40 elements",
-        at_least=3, premises=PROBES,
-    ),
-    Claim(
-        "hybrid-jump", "and so does the last of six linear layers", lambda r: _last(r, "linear"), below(1.0),
-        printed("Fig. 3.8 B"), measures="the same of softmax and six linear layers", at_least=3, premises=PROBES,
-    ),
-    Claim(
-        "preconditions", "the preconditioned input is decoded better from layer to layer, through the first four of "
-        "seven softmax layers", lambda r: improvement(r["preconditioned-probe"], "softmax", slice(4)), below(1.0),
-        printed("Fig. 3.4 D"), measures="error of the probe after a layer / before it", at_least=3, premises=PROBES,
-    ),
-    Claim(
-        "hybrid-preconditions", "and through all of softmax and six linear layers but the last",
-        lambda r: improvement(r["preconditioned-probe"], "linear", slice(6)), below(1.0), printed("Fig. 3.8 C"),
-        measures="error of the probe after a layer / before it", at_least=3, premises=PROBES,
-    ),
-    Claim(
-        "hybrid-gives-up", "whose last layer leaves less of it",
-        lambda r: improvement(r["preconditioned-probe"], "linear", slice(6, None)), above(1.0), printed("Fig. 3.8 C"),
-        measures="error of the probe after the last layer / before it", at_least=3, premises=PROBES,
-    ),
-    Claim(
-        "untrained", "both targets are decoded a fifth better from trained networks of seven softmax layers than from "
-        "untrained ones",
-        lambda r: np.stack( [by_layer(r[s], "softmax")[:, -2, 1] / by_layer(r[s], "untrained")[:, -2, 1] for s in tuple(STAGES)[:2]], axis=1, ),
-        below(0.8), ours("a null control"),
-        measures="error of the probe, trained / untrained, before the last layer, after 20 elements", at_least=3,
-        premises=PROBES,
-    ),
-    Claim(
-        "implicit-step", "one gradient step on the input as it is decoded before the last layer errs less than one on "
-        "the input itself, after 20 and after 40 elements", _implicit, below(1.0), printed("Fig. 3.13"),
-        measures="error of the step on the decoded / on the input, both with the best step size of that time",
-        at_least=3, premises=PROBES,
-    ),
-)  # fmt: skip
-
-
-def measure(lab: Lab, settings: FullTransformers) -> None:
+def measure(lab: study.Lab, settings: FullTransformers) -> None:
     """Train networks of each kind, compare, look into the first layer and probe."""
     family = settings.family()
-    watched = watch_loss(mse=lab.draw(family, settings.watch_tasks, "watch"))
-    trained = {
-        name: lab.train(name, transformer(name), family, training, watch=watched)
-        for name, training in (
-            ("softmax", settings.training),
-            ("linear", settings.linear),
-            ("mesa", settings.mesa),
-        )
-    }
-    groups = {**trained, **around("gd", one_step(lab, settings)), **least_squares(settings)}
-    fresh = lab.draw(family, settings.tasks, "eval")
-    compared(lab, groups, ["limit"], ROLES, fresh)
+    plans = {"softmax": settings.training, "linear": settings.linear, "mesa": settings.mesa}
+    networks = {name: (transformer(name), plan) for name, plan in plans.items()}
+    trained = dynamics.trained_networks(lab, settings, family, networks)
+    groups = {**trained, **dynamics.descents(lab, settings), **dynamics.least_squares(settings)}
+    dynamics.compared(lab, settings, family, groups, ROLES, ["limit"])
 
-    untrained = [transformer("softmax").build(lab.stream("untrained", index)) for index in range(settings.seeds)]
+    initial = {"untrained": dynamics.untrained(lab, transformer("softmax"))}
     seen = lab.draw(family, settings.averaged_tasks, "sensitivity")
-    lab.stage("sensitivity", lambda: of_each({**trained, "untrained": untrained}, seen, lenses.element_sensitivity))
-    lab.stage("attention", lambda: of_each(trained, seen, lambda net, own: lenses.attention_maps(net, own)[0]))
-    lab.stage("weights", lambda: kept_products(trained["linear"][0], 1, 2))
-
-    shown = lab.draw(family, settings.probe_tasks, "probe")
-    probe_stages(lab, {name: trained[name] for name in DEEP} | {"untrained": untrained}, shown, STAGES)
+    lab.stage("sensitivity", transformers.of_each, trained | initial, seen, lenses.element_sensitivity)
+    lab.stage("attention", transformers.of_each, trained, seen, lambda net, own: lenses.attention_maps(net, own)[0])
+    lab.stage("weights", dynamics.kept_products, trained["linear"][0], 1, 2)
+    probing.probe_stages(lab, settings, {name: trained[name] for name in DEEP} | initial, TARGETS)
 
 
-ROLES = {
-    "softmax": ("trained", "7 softmax"),
-    "linear": ("other", "softmax, 6 linear"),
-    "mesa": ("interpolated", "softmax, mesa"),
-    "gd": ("gd", "gradient step"),
-    "limit": ("limit", "least squares"),
-}
-PROBED = {name: ROLES[name] for name in DEEP} | {"untrained": ("gd", "untrained")}
+def _most_before(maps: np.ndarray) -> np.ndarray:
+    """Attention to the element before, mean over tokens, of each network's head that has most."""
+    return np.diagonal(maps, -1, 2, 3)[..., transformers.BEGINNING :].mean(-1).max(-1)
+
+
+def _jump(name: str) -> study.Reading:
+    """Error after the last layer over that before it, over the like of all layers before; after 40 elements."""
+
+    def relative(errors: np.ndarray) -> np.ndarray:
+        return (errors[:, -1, 2] / errors[:, -2, 2]) / (errors[:, -2, 2] / errors[:, 0, 2])
+
+    words = "error after the last layer / before it, over that before it / before the first, after 40 elements"
+    return errors_of("next", name).map(relative, words)
 
 
 def _attention(r: Any) -> dict[str, np.ndarray]:
+    heads = {name: r["attention"][name][0] for name in LAYERS}
     return {
-        f"{ROLES[name][1]}, head {head + 1}": one[:20, :20]
-        for name in LAYERS
-        for head, one in enumerate(r["attention"][name][0])
+        f"{ROLES[name][1]}, head {head + 1}": one[:20, :20] for name in LAYERS for head, one in enumerate(heads[name])
     }
 
 
-FIGURES = (
-    losses(
-        ROLES, tuple(LAYERS), "Thesis: Fig. 3.4 A",
-        ("mesa-best", "mesa-below-linear", "mesa-near-the-limit", "below-one-step"),
-    ),
-    sensitivity_figure(
-        {name: ROLES[name][1] for name in LAYERS} | {"untrained": "untrained"}, "Thesis: Figs. 3.4 B and 3.8 A",
-        ("copies", "untrained-copies"),
-    ),
-    Figure(
-        "attention", "Attention of the first layer's heads, first seed, means over sequences; rows attend to columns. "
-        "Thesis: section 3.7.4.", Matrices(_attention, 1.0, 3), size=(9, 6.6), claims=("attends-before",),
-    ),
-    Figure(
-        "probes", "Errors of linear probes on sequences held out, by layer; 0 is before the first. Thesis: Figs. 3.4 C "
-        "and D, 3.8 B and C, 3.13.", tuple(probed(stage, title, PROBED) for stage, title in STAGES.items()),
-        shared_legend=True,
-        claims=(
-            "next-improves", "jump", "hybrid-jump", "preconditions", "hybrid-preconditions", "hybrid-gives-up",
-            "untrained", "implicit-step", "shuffled-targets",
-        ),
-    ),
-    weights_figure(
-        "Products of weights of the first two linear layers of a hybrid, first seed, each over its largest entry. "
-        "Thesis: Fig. 3.12.", 4, (9, 8.6),
-    ),
-)  # fmt: skip
+def _before_last(target: str, name: str, *known: int) -> study.Reading:
+    """Errors of a probe before the last layer, after so many elements."""
+    times = [probing.TIMES.index(one) for one in known]
+    return errors_of(target, name).at((slice(None), -2, times), "before the last layer")
+
+
+ATTENTION_BEFORE = study.beside(
+    [stage("attention")[name].map(_most_before, name) for name in LAYERS],
+    "attention of t to t - 1, mean over tokens, of the head that has most",
+)
+STEP_ON_DECODED = dynamics.joined(
+    [_before_last("implicit", name, 20, 40) / _before_last("implicit", "input", 20, 40) for name in DEEP],
+    "error of the step on the decoded / on the input, both with the best step size of that time",
+)
+OF_UNTRAINED = dynamics.joined(
+    [_before_last(own, "softmax", 20) / _before_last(own, "untrained", 20) for own in ("next", "preconditioned")],
+    "error of the probe, trained / untrained, before the last layer, after 20 elements",
+)
 
 STUDY = Study(
     name="mesa-transformer",
-    source=f"{THESIS}: Figs. 3.4, 3.8, 3.12 and 3.13",
+    source=f"{dynamics.THESIS}: Figs. 3.4, 3.8, 3.12 and 3.13",
     presets={
-        "quick": FullTransformers(**SHORT, probe_tasks=500, linear=plan(120, 3e-3, batch=16, **USUAL)),
+        "quick": FullTransformers(**SHORT, probe_tasks=500, linear=cosine_plan(120, 3e-3, batch=16)),
         "paper": FullTransformers(LONG),
     },
     measure=measure,
     trainings=3,
-    claims=CLAIMS,
-    figures=FIGURES,
+    premises=("converged", "shuffled-targets"),
+    claims=(
+        converged(*LAYERS, at_least=3, most=0.02),
+        dynamics.best_ridge(),
+        dynamics.tuned_steps("gd", "comparison"),
+    ),
+    figures=(
+        dynamics.losses(
+            ROLES, LAYERS, "Thesis: Fig. 3.4 A",
+            claims=(
+                Claim(
+                    "mesa-best", "every hybrid with a mesa layer loses less than every network of seven softmax layers",
+                    dynamics.each_with_each(main, "mesa", "softmax"), below(1.0), printed("Fig. 3.4 A"), at_least=3,
+                    premises=LIMITED, reported=Reported(0.862, "authors' stored results"),
+                ),
+                Claim(
+                    "mesa-below-linear", "and less than every hybrid of six linear layers",
+                    dynamics.each_with_each(main, "mesa", "linear"), below(1.0), printed("Fig. 3.4 A"), at_least=3,
+                    premises=LIMITED,
+                ),
+                Claim(
+                    "mesa-near-the-limit", "each hybrid with a mesa layer loses at most 10 % more than ridge "
+                    "regression on all known pairs", main.ratio("mesa", "limit"), below(1.1), printed("section 3.5.1"),
+                    at_least=3, premises=LIMITED, reported=Reported(1.048, "authors' stored results, against 0.1893"),
+                ),
+                Claim(
+                    "below-one-step", "seven softmax layers lose less than two fifths of what one tuned step of "
+                    "gradient descent does", main.ratio("softmax", "gd"), below(0.4), printed("section 3.5.1"),
+                    at_least=3, premises=("converged", "gd-at-its-optimum"),
+                    reported=Reported(0.256, "authors' stored results"),
+                ),
+            ),
+        ),
+        transformers.sensitivity_figure(
+            {name: ROLES[name][1] for name in LAYERS} | {"untrained": "untrained"}, "Thesis: Figs. 3.4 B and 3.8 A",
+            claims=(
+                Claim(
+                    "copies", "after the first layer, tokens depend on the element before twice as much as on any "
+                    "earlier one, in networks of all kinds", copying_of_each(LAYERS), above(2.0), printed("Fig. 3.4 B"),
+                    quantifier="mean", at_least=3, premises=TRAINED,
+                ),
+                Claim(
+                    "untrained-copies", "those of untrained networks do not", copying("untrained"), below(2.0),
+                    ours("a null control"), quantifier="mean", at_least=3, about="algorithms",
+                ),
+            ),
+        ),
+        Figure(
+            "attention", "Attention of the first layer's heads, first seed, means over sequences; rows attend to "
+            "columns. Thesis: section 3.7.4.", study.Matrices(_attention, 1.0, 3), size=(9, 6.6),
+            claims=(
+                Claim(
+                    "attends-before", "a head of the first layer gives the element before more than half of its "
+                    "attention", ATTENTION_BEFORE, above(0.5), printed("section 3.5.1, attention maps"),
+                    quantifier="mean", at_least=3, premises=TRAINED,
+                ),
+            ),
+        ),
+        Figure(
+            "probes", "Errors of linear probes on sequences held out, by layer; 0 is before the first. Thesis: Figs. "
+            "3.4 C and D, 3.8 B and C, 3.13.",
+            tuple(probing.probed(target, title, PROBED) for target, title in TARGETS.items()), shared_legend=True,
+            claims=(
+                probing.shuffled_targets(("next", "preconditioned"), (*DEEP, "untrained")),
+                Claim(
+                    "next-improves", "through seven softmax layers the next element is decoded better after each than "
+                    "before it", improvement("next", "softmax"), below(1.0), printed("Fig. 3.4 C"), at_least=3,
+                ),
+                Claim(
+                    "jump", "the last of seven softmax layers reduces its error by a larger factor than all layers "
+                    "before together", _jump("softmax"), below(1.0), printed("Fig. 3.4 C"), at_least=3,
+                ),
+                Claim(
+                    "hybrid-jump", "and so does the last of six linear layers", _jump("linear"), below(1.0),
+                    printed("Fig. 3.8 B"), at_least=3,
+                ),
+                Claim(
+                    "preconditions", "the preconditioned input is decoded better from layer to layer, through the "
+                    "first four of seven softmax layers", improvement("preconditioned", "softmax", slice(4)),
+                    below(1.0), printed("Fig. 3.4 D"), at_least=3,
+                ),
+                Claim(
+                    "hybrid-preconditions", "and through all of softmax and six linear layers but the last",
+                    improvement("preconditioned", "linear", slice(6)), below(1.0), printed("Fig. 3.8 C"), at_least=3,
+                ),
+                Claim(
+                    "hybrid-gives-up", "whose last layer leaves less of it",
+                    improvement("preconditioned", "linear", slice(6, None)), above(1.0), printed("Fig. 3.8 C"),
+                    at_least=3,
+                ),
+                Claim(
+                    "untrained", "both targets are decoded a fifth better from trained networks of seven softmax "
+                    "layers than from untrained ones", OF_UNTRAINED, below(0.8), ours("a null control"), at_least=3,
+                ),
+                Claim(
+                    "implicit-step", "one gradient step on the input as it is decoded before the last layer errs less "
+                    "than one on the input itself, after 20 and after 40 elements", STEP_ON_DECODED, below(1.0),
+                    printed("Fig. 3.13"), at_least=3,
+                ),
+            ),
+        ),
+        dynamics.weights_figure(
+            "Products of weights of the first two linear layers of a hybrid, first seed, each over its largest entry. "
+            "Thesis: Fig. 3.12.", 4, (9, 8.6),
+        ),
+    ),
     deviations=(
-        *DEVIATIONS,
+        *transformers.DEVIATIONS,
         "Tokens of the hybrid of linear layers are clipped at 4 after each layer; it trains for 2,500 steps at "
         "1e-3, and the norm of its gradients is clipped at 0.1.",
         "First elements are U(-1, 1), as in the authors' code; the thesis has N(0, I).",

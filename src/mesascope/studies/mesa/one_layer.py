@@ -9,142 +9,60 @@ The weighted sums are tuned by themselves, too: no linear layer whose blocks are
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from mesascope import learners, lenses
-from mesascope.evidence import Arrays, Claim, Reported, above, below, ours, printed, stage, two_sided
-from mesascope.studies.common import converged, midpoint, watch_loss
-from mesascope.studies.mesa.dynamics import (
-    ONE_LAYER,
-    QUICK,
-    THESIS,
-    Constructed,
-    around,
-    best_ridge,
-    compared,
-    each_with_each,
-    least_squares,
-    losses,
-    one_step,
-    single_layer,
-    times,
-    tuned_steps,
-)
-from mesascope.studies.mesa.weights import kept_products, weights_figure
-from mesascope.study import Study
+from mesascope import learners, lenses, study
+from mesascope.studies.common import converged, midpoint
+from mesascope.studies.mesa import dynamics
+from mesascope.study import Arrays, Claim, Reported, Study, above, below, ours, printed, stage, two_sided
 
-if TYPE_CHECKING:
-    from mesascope.studies.lab import Lab
-
-SHOWN = (10, 20, 50)
 LINEAR = ("linear-converged", "no-better-sums", "gd-at-its-optimum")
 MESA = ("mesa-converged", "limit-at-its-optimum")
+ROLES = {
+    "linear": ("trained", "linear layer"), "mesa": ("interpolated", "mesa layer"), "gd": ("gd", "gradient step"),
+    "revalg": ("other", "RevAlg-1"), "limit": ("limit", "least squares"),
+}  # fmt: skip
 
-CLAIMS = (
-    converged("linear", "one-head", "four-heads", id="linear-converged"),
-    converged("mesa", id="mesa-converged"),
-    best_ridge(),
-    tuned_steps("gd", "comparison"),
-    Claim(
-        "no-better-sums", "no trained linear layer loses less than tuned sums of pairs",
-        stage("comparison").ratio("linear", "sums"), above(0.995), ours("premise"), about="algorithms",
-    ),
-    Claim(
-        "one-step", "each linear layer loses what one tuned step of gradient descent does, within 2 %",
-        stage("comparison").ratio("linear", "gd"), two_sided(0.02), printed("Fig. 3.2 C"), premises=LINEAR,
-        reported=Reported(0.993, "authors' stored results"),
-    ),
-    Claim(
-        "one-step-along", "so it does after 10, 20 and 50 elements, within 5 %",
-        lambda r: times(r["by-time"], SHOWN).ratio("linear", "gd"), two_sided(0.05), printed("Fig. 3.2 C"),
-        measures="loss of trained / of gradient descent, at each", premises=LINEAR,
-        reported=Reported((0.994, 0.98, 1.015), "authors' stored results"),
-    ),
-    Claim(
-        "revalg", "the algorithm read from a linear layer's blocks loses what the layer does, within 2 %",
-        stage("comparison").ratio("revalg", "linear"), two_sided(0.02), printed("Fig. 3.2 B"), premises=LINEAR,
-    ),
-    midpoint("interpolation"),
-    Claim(
-        "interpolation", "halfway to that algorithm the loss is that of the layer, within 3 %",
-        stage("interpolation").ratio("middle", "trained"), two_sided(0.03), printed("Fig. 3.2 B"),
-        premises=(*LINEAR, "midpoint"),
-    ),
-    Claim(
-        "reduced", "without all but the coefficients of a gradient step, lambda_A3 and lambda_A4, the loss is at most "
-        "6 % larger", stage("comparison").ratio("reduced", "linear"), below(1.06), printed("Table 3.1"),
-        premises=LINEAR, reported=Reported((1.01, 1.012, 1.053, 1.018, 1.013)),
-    ),
-    Claim(
-        "ablated", "without these two, it is more than half as large again",
-        stage("comparison").ratio("ablated", "linear"), above(1.5), printed("Table 3.1"), premises=LINEAR,
-        reported=Reported((1.937, 1.943, 1.973, 1.951, 1.928)),
-    ),
-    Claim(
-        "step-size", "lambda_A3 is the tuned step size, within 5 %",
-        lambda r: r["coefficients"]["now"][:, 2] / r["coefficients"]["eta"], two_sided(0.05), printed("Table 3.1"),
-        measures="lambda_A3 / eta tuned", quantifier="mean", premises=LINEAR,
-    ),
-    Claim(
-        "blocks", "more than nine tenths of each head's squared weights between s_t and s_{t-1}, and from them to the "
-        "prediction, lie in the multiples of I that are read", stage("coefficients")["explained"], above(0.9),
-        printed("Fig. 3.10"), quantifier="mean", premises=LINEAR,
-    ),
-    Claim(
-        "second-head", "a second head lowers the loss", lambda r: each_with_each(r["comparison"], "one-head", "linear"),
-        above(1.0), printed("section 3.7.3.1"), measures="loss of one head / of two, each with each", premises=LINEAR,
-    ),
-    Claim(
-        "more-heads", "two more heads do not: by less than 0.5 %",
-        lambda r: each_with_each(r["comparison"], "four-heads", "linear"), above(0.995), printed("section 3.7.3.1"),
-        measures="loss of four heads / of two, each with each", premises=LINEAR,
-    ),
-    Claim(
-        "mesa-at-the-limit", "each mesa layer loses what ridge regression on all known pairs does, within 1.5 %",
-        stage("comparison").ratio("mesa", "limit"), two_sided(0.015), printed("Fig. 3.2 C"), premises=MESA,
-        reported=Reported(1.005, "authors' stored results, against 0.1893"),
-    ),
-    Claim(
-        "mesa-below-linear", "each mesa layer loses less than a quarter of what linear layers do",
-        lambda r: each_with_each(r["comparison"], "mesa", "linear"), below(0.25), printed("Fig. 3.2"),
-        measures="loss of mesa / of linear, each with each", premises=(*LINEAR, *MESA),
-    ),
+main = dynamics.labelled(
+    "comparison", ROLES, sums="tuned sums of pairs", reduced="lambda_A3 and lambda_A4 alone",
+    ablated="all others alone", **{"one-head": "one head", "four-heads": "four heads"},
 )  # fmt: skip
+along = dynamics.after(dynamics.labelled("by-time", ROLES), 10, 20, 50)
+read = stage("coefficients", eta="eta tuned", explained="share of squared weights that is read, each head")
+path = stage("interpolation", trained="linear layer")
 
 
-def measure(lab: Lab, settings: Constructed) -> None:
+def measure(lab: study.Lab, settings: dynamics.Constructed) -> None:
     """Train layers of one, two and four heads and mesa layers, and compare."""
     family = settings.family()
-    watched = watch_loss(mse=lab.draw(family, settings.watch_tasks, "watch"))
-    trained = {
-        name: lab.train(name, single_layer(settings, heads, attention), family, training, watch=watched)
-        for name, heads, attention, training in (
-            ("linear", 2, "linear", settings.training),
-            ("one-head", 1, "linear", settings.training),
-            ("four-heads", 4, "linear", settings.training),
-            ("mesa", 4, "mesa", settings.mesa),
-        )
+    networks = {
+        "linear": (settings.single_layer(2), settings.training),
+        "one-head": (settings.single_layer(1), settings.training),
+        "four-heads": (settings.single_layer(4), settings.training),
+        "mesa": (settings.single_layer(4, "mesa"), settings.mesa),
     }
-    gd = one_step(lab, settings)
-    start = learners.PairSums((0.0, 0.0, gd.eta.item(), 0.0), (1e-3, 0.0, 0.0, 0.0))
+    trained = dynamics.trained_networks(lab, settings, family, networks)
+    descents = dynamics.descents(lab, settings)
+    eta = descents["gd"][0].eta.item()
+    start = learners.PairSums((0.0, 0.0, eta, 0.0), (1e-3, 0.0, 0.0, 0.0))
     sums = learners.tune(start, family, tasks=settings.tune_tasks, seed=lab.seed).learner
-    read = [lenses.reverse_engineer(net) for net in trained["linear"]]
-    found = [one.pair_sums() for one in read]
+    algorithms = [lenses.reverse_engineer(net) for net in trained["linear"]]
+    found = [one.pair_sums() for one in algorithms]
     groups = {
         **trained,
-        "revalg": [one.algorithm for one in read],
+        "revalg": [one.algorithm for one in algorithms],
         "reduced": [_only(one, (2, 3), before=False) for one in found],
         "ablated": [_only(one, (0, 1), before=True) for one in found],
-        **around("gd", gd),
+        **descents,
         "sums": [sums],
-        **least_squares(settings),
+        **dynamics.least_squares(settings),
     }
-    fresh = lab.draw(family, settings.tasks, "eval")
-    compared(lab, groups, ["gd", "limit"], ROLES, fresh)
-    path = {"trained": trained["linear"], "other": groups["revalg"], "middle": [one.between(0.5) for one in read]}
-    lab.stage("interpolation", lambda: lenses.measure_predictors(path, ["trained", "other"], fresh))
-    lab.stage("coefficients", lambda: _coefficients(read, found, gd.eta.item()))
-    lab.stage("weights", lambda: kept_products(trained["linear"][0], 0))
+    fresh = dynamics.compared(lab, settings, family, groups, ROLES, ["gd", "limit"])
+    ends = {"trained": trained["linear"], "other": groups["revalg"]}
+    middle = {"middle": [one.between(0.5) for one in algorithms]}
+    lab.stage("interpolation", lenses.measure_predictors, ends | middle, [*ends], fresh)
+    lab.stage("coefficients", _coefficients, algorithms, found, eta)
+    lab.stage("weights", dynamics.kept_products, trained["linear"][0], 0)
 
 
 def _only(sums: learners.PairSums, kept: tuple[int, int], before: bool) -> learners.PairSums:
@@ -153,12 +71,12 @@ def _only(sums: learners.PairSums, kept: tuple[int, int], before: bool) -> learn
     return learners.PairSums(now, sums.before.tolist() if before else [0.0] * 4)
 
 
-def _coefficients(read: list[Any], found: list[learners.PairSums], eta: float) -> Arrays:
+def _coefficients(algorithms: list[Any], found: list[learners.PairSums], eta: float) -> Arrays:
     arrays = {
         "now": [sums.now.tolist() for sums in found],
         "before": [sums.before.tolist() for sums in found],
         "eta": [eta] * len(found),
-        "explained": [_explained(one) for one in read],
+        "explained": [_explained(one) for one in algorithms],
     }
     return Arrays(arrays, now="seed product", before="seed product", eta="seed", explained="seed part")
 
@@ -172,38 +90,94 @@ def _explained(one: Any) -> list[float]:
     return [share for one in shares for share in one.tolist()]  # by product and head
 
 
-ROLES = {
-    "linear": ("trained", "linear layer"),
-    "mesa": ("interpolated", "mesa layer"),
-    "gd": ("gd", "gradient step"),
-    "revalg": ("other", "RevAlg-1"),
-    "limit": ("limit", "least squares"),
-}
-
-
-FIGURES = (
-    losses(
-        ROLES, ("linear", "mesa"), "Thesis: Fig. 3.2",
-        ("one-step", "one-step-along", "revalg", "interpolation", "mesa-at-the-limit", "mesa-below-linear"),
-    ),
-    weights_figure(
-        "Products of weights of the first seed, each over its largest entry, in blocks for the prediction, s_t and "
-        "s_{t-1}. Thesis: Fig. 3.10.", 1, (9, 2.6),
-        ("blocks", "step-size", "reduced", "ablated", "second-head", "more-heads"),
-    ),
-)  # fmt: skip
-
 STUDY = Study(
     name="mesa-one-layer",
-    source=f"{THESIS}: Figs. 3.2 and 3.10, Table 3.1",
-    presets={
-        "quick": Constructed(**QUICK),
-        "paper": Constructed(ONE_LAYER),
-    },
+    source=f"{dynamics.THESIS}: Figs. 3.2 and 3.10, Table 3.1",
+    presets={"quick": dynamics.Constructed(**dynamics.QUICK), "paper": dynamics.Constructed(dynamics.ONE_LAYER)},
     measure=measure,
     trainings=4,
-    claims=CLAIMS,
-    figures=FIGURES,
+    premises=LINEAR,
+    claims=(
+        converged("linear", "one-head", "four-heads", id="linear-converged"),
+        converged("mesa", id="mesa-converged").resting_on(()),
+        dynamics.best_ridge(),
+        dynamics.tuned_steps("gd", "comparison"),
+        Claim(
+            "no-better-sums", "no trained linear layer loses less than tuned sums of pairs",
+            main.ratio("linear", "sums"), above(0.995), ours("premise"), about="algorithms",
+        ),
+        midpoint("interpolation"),
+    ),
+    figures=(
+        dynamics.losses(
+            ROLES, ("linear", "mesa"), "Thesis: Fig. 3.2",
+            claims=(
+                Claim(
+                    "one-step", "each linear layer loses what one tuned step of gradient descent does, within 2 %",
+                    main.ratio("linear", "gd"), two_sided(0.02), printed("Fig. 3.2 C"),
+                    reported=Reported(0.993, "authors' stored results"),
+                ),
+                Claim(
+                    "one-step-along", "so it does after 10, 20 and 50 elements, within 5 %",
+                    along.ratio("linear", "gd"), two_sided(0.05), printed("Fig. 3.2 C"),
+                    reported=Reported((0.994, 0.98, 1.015), "authors' stored results"),
+                ),
+                Claim(
+                    "revalg", "the algorithm read from a linear layer's blocks loses what the layer does, within 2 %",
+                    main.ratio("revalg", "linear"), two_sided(0.02), printed("Fig. 3.2 B"),
+                ),
+                Claim(
+                    "interpolation", "halfway to that algorithm the loss is that of the layer, within 3 %",
+                    path.ratio("middle", "trained"), two_sided(0.03), printed("Fig. 3.2 B"),
+                    premises=(*LINEAR, "midpoint"),
+                ),
+                Claim(
+                    "mesa-at-the-limit", "each mesa layer loses what ridge regression on all known pairs does, within "
+                    "1.5 %", main.ratio("mesa", "limit"), two_sided(0.015), printed("Fig. 3.2 C"), premises=MESA,
+                    reported=Reported(1.005, "authors' stored results, against 0.1893"),
+                ),
+                Claim(
+                    "mesa-below-linear", "each mesa layer loses less than a quarter of what linear layers do",
+                    dynamics.each_with_each(main, "mesa", "linear"), below(0.25), printed("Fig. 3.2"),
+                    premises=(*LINEAR, *MESA),
+                ),
+            ),
+        ),
+        dynamics.weights_figure(
+            "Products of weights of the first seed, each over its largest entry, in blocks for the prediction, s_t and "
+            "s_{t-1}. Thesis: Fig. 3.10.", 1, (9, 2.6),
+            claims=(
+                Claim(
+                    "reduced", "without all but the coefficients of a gradient step, lambda_A3 and lambda_A4, the loss "
+                    "is at most 6 % larger", main.ratio("reduced", "linear"), below(1.06), printed("Table 3.1"),
+                    reported=Reported((1.01, 1.012, 1.053, 1.018, 1.013)),
+                ),
+                Claim(
+                    "ablated", "without these two, it is more than half as large again",
+                    main.ratio("ablated", "linear"), above(1.5), printed("Table 3.1"),
+                    reported=Reported((1.937, 1.943, 1.973, 1.951, 1.928)),
+                ),
+                Claim(
+                    "step-size", "lambda_A3 is the tuned step size, within 5 %",
+                    read["now"].map(lambda now: now[:, 2], "lambda_A3") / read["eta"], two_sided(0.05),
+                    printed("Table 3.1"), quantifier="mean",
+                ),
+                Claim(
+                    "blocks", "more than nine tenths of each head's squared weights between s_t and s_{t-1}, and from "
+                    "them to the prediction, lie in the multiples of I that are read", read["explained"], above(0.9),
+                    printed("Fig. 3.10"), quantifier="mean",
+                ),
+                Claim(
+                    "second-head", "a second head lowers the loss", dynamics.each_with_each(main, "one-head", "linear"),
+                    above(1.0), printed("section 3.7.3.1"),
+                ),
+                Claim(
+                    "more-heads", "two more heads do not: by less than 0.5 %",
+                    dynamics.each_with_each(main, "four-heads", "linear"), above(0.995), printed("section 3.7.3.1"),
+                ),
+            ),
+        ),
+    ),
     deviations=(
         "The learning rate of linear layers is 1e-3 in place of 2e-4, that of mesa layers 1e-2 in place of 4e-4, "
         "for 2,000 steps of 128 sequences in place of 4,500 of 256; both decay, and weights are averaged.",
@@ -211,4 +185,4 @@ STUDY = Study(
         "First elements are U(-1, 1), as in the authors' code; the thesis has N(0, I).",
         "Interpolation is between products of weights, without the retraining of the authors' code.",
     ),
-)
+)  # fmt: skip

@@ -1,94 +1,80 @@
-"""Linear probes of networks, as studies judge and show them."""
+"""Linear probes of networks: settings, stages, readings and panels."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 
-from mesascope import lenses
-from mesascope.errors import require_count
-from mesascope.evidence import Claim, above, ours
-from mesascope.reports import Line, Lines
-from mesascope.studies.common import values
+from mesascope import lenses, study
+from mesascope.studies.mesa.dynamics import Shown
+from mesascope.study import Claim, Line, Lines, Reading, above, frozen, ours, stage
 
-if TYPE_CHECKING:
-    from mesascope.studies.lab import Lab
-
-__all__ = ["TIMES", "Probing", "by_layer", "improvement", "probe_stages", "probed", "shuffled_targets"]
+__all__ = ["TIMES", "Probing", "errors_of", "improvement", "probe_stages", "probed", "shuffled_targets"]
 
 # Numbers of elements known at which networks are probed, and the regulariser of the preconditioned input: with less,
-# few sequences, those in which an element lies almost outside those before, would decide all.
+# the few sequences in which an element lies almost outside the span of those before would decide all.
 TIMES, REGULARISER = (10, 20, 40), 0.1
 
 
-@dataclass(frozen=True)
+@frozen
 class Probing:
     """Settings of probes."""
 
-    probe_tasks: int = 4_000
+    probe_tasks: Annotated[int, msgspec.Meta(ge=4)] = 4_000
     """Sequences that probes are fitted and judged on."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()  # type: ignore[misc]
-        require_count("probe_tasks", self.probe_tasks, least=4)
+
+def probe_stages(lab: study.Lab, settings: Any, groups: Mapping[str, Sequence[Any]], targets: Collection[str]) -> None:
+    """A stage ``TARGET-probe`` for each target."""
+    shown = lab.draw(settings.family(), settings.probe_tasks, "probe")
+    for target in targets:
+        probe = partial(lenses.probe, times=TIMES, regulariser=REGULARISER, generator=lab.stream("shuffle"))
+        lab.stage(f"{target}-probe", probe, groups, shown, target)
 
 
-def probe_stages(lab: Lab, groups: Mapping[str, Sequence[Any]], sequences: Any, stages: Collection[str]) -> None:
-    """A stage for each target, named after it."""
-    for stage in stages:
-        target = stage.removesuffix("-probe")
-        lab.stage(
-            stage,
-            lambda target=target: lenses.probe(
-                groups, sequences, target, times=TIMES, regulariser=REGULARISER, generator=lab.stream("shuffle")
-            ),
-        )
+def errors_of(target: str, name: str) -> Reading:
+    """Errors of the probe of a group, ``(seeds, layers, times)``; layer 0 is before the first."""
+    return _by_layer(stage(f"{target}-probe", mse="error of the probe")["mse", name])
 
 
-def by_layer(found: Any, name: str) -> np.ndarray:
-    """Errors of a probe, ``(seeds, layers, times)``; layer 0 is before the first."""
-    return found["mse", name].reshape(len(found["mse", name]), -1, len(TIMES))
+def _by_layer(errors: Reading) -> Reading:
+    return errors.map(lambda found: found.reshape(len(found), -1, len(TIMES)), str(errors))
 
 
-def improvement(found: Any, name: str, layers: slice = slice(None)) -> np.ndarray:
+def improvement(target: str, name: str, layers: slice = slice(None)) -> Reading:
     """Error after each of these layers over that before it, ``(seeds, layers times)``."""
-    errors = by_layer(found, name)
-    return (errors[:, 1:] / errors[:, :-1])[:, layers].reshape(len(errors), -1)
+
+    def relative(errors: np.ndarray) -> np.ndarray:
+        return (errors[:, 1:] / errors[:, :-1])[:, layers].reshape(len(errors), -1)
+
+    return errors_of(target, name).map(relative, "error of the probe after a layer / before it")
 
 
-def shuffled_targets(stages: Collection[str], names: Collection[str], at_least: int = 3) -> Claim:
-    """Probes that find something in shuffled targets have seen what they are judged on."""
+def shuffled_targets(targets: Collection[str], names: Collection[str]) -> Claim:
+    """Premise: probes find nothing in shuffled targets; those that do have seen what they are judged on."""
 
     def ratios(r: Any) -> np.ndarray:
-        found = [r[stage].ratio(f"{name}-shuffled", "constant") for stage in stages for name in names]
+        found = [r[f"{target}-probe"].ratio(f"{name}-shuffled", "constant") for target in targets for name in names]
         return np.array([np.concatenate([one.ravel() for one in own]).mean() for own in zip(*found, strict=True)])
 
     return Claim(
-        "shuffled-targets",
-        "probes of shuffled targets find less than a tenth of what there is",
-        ratios,
-        above(0.9),
-        ours("premise"),
+        "shuffled-targets", "probes of shuffled targets find less than a tenth of what there is", ratios, above(0.9),
+        ours("premise"), quantifier="mean", at_least=3, about="algorithms",
         measures="error of such a probe / of the mean of the targets, mean over layers and times: mean over seeds",
-        quantifier="mean",
-        at_least=at_least,
-        about="algorithms",
-    )
+    )  # fmt: skip
 
 
-def probed(stage: str, title: str, shown: Mapping[str, tuple[Any, str]]) -> Lines:
-    """Errors of a probe over layers, relative to the targets' spread; role and label of each group."""
-
-    def read(r: Any) -> list[Line]:
-        found, lines = r[stage], []
-        for name, (role, label) in shown.items():
-            relative = values(found.ratio(name, "constant")).reshape(len(found["mse", name]), -1, len(TIMES))
-            for place, (time, marks) in enumerate(zip(TIMES, ("o:", "s--", "^-"), strict=True)):
-                y = relative[:, :, place]
-                lines.append(Line(np.arange(y.shape[1]), y, role, f"{label}, {time} elements", marks=marks))
-        return lines
-
-    return Lines(title, "layer", "error of the probe / of the mean", read, "y")
+def probed(target: str, title: str, shown: Shown) -> Lines:
+    """Errors of a probe over layers, relative to the targets' spread."""
+    lines = []
+    for name, (role, label) in shown.items():
+        relative = _by_layer(stage(f"{target}-probe").ratio(name, "constant"))
+        layers = relative.map(lambda found: np.arange(found.shape[1]), "layer")
+        for place, (time, marks) in enumerate(zip(TIMES, ("o:", "s--", "^-"), strict=True)):
+            at = relative.at((slice(None), slice(None), place), f"{time} elements")
+            lines.append(Line(layers, at, role, f"{label}, {time} elements", marks=marks))
+    return Lines(title, "layer", "error of the probe / of the mean", lines, "y")

@@ -1,0 +1,107 @@
+"""Measurements of small language models: losses by band of tokens and by token, pair frequencies, heads that copy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mesascope import language
+from mesascope.study import Arrays, Estimates
+
+__all__ = ["banded", "by_token", "copying", "cut_losses", "pair_frequencies", "token_losses"]
+
+# Pieces of the text that networks are judged on, each of windows beside each other, in place of documents.
+BLOCKS = 64
+# Tokens of the training text that pairs are counted in.
+COUNTED = 10_000_000
+
+# Networks by name, one a seed; and losses of each, ``(windows, tokens)``.
+Groups = Mapping[str, Sequence[Any]]
+Losses = Callable[[], Mapping[str, Sequence[Any]]]
+
+
+def token_losses(groups: Groups, windows: Any) -> dict[str, list[Any]]:
+    """Losses of every network on every token of the windows."""
+    return {
+        name: [language.token_losses(net, windows).double().cpu() for net in members]
+        for name, members in groups.items()
+    }
+
+
+def banded(losses: Losses, bands: Mapping[str, slice], groups: Groups, windows: Any, context: int) -> Estimates:
+    """Losses on each piece of text by band of tokens, and those of `cut_losses` as band ``cut``."""
+    read = {
+        (band, name): [_by_block(own)[:, tokens].mean(1).numpy() for own in members]
+        for name, members in losses().items()
+        for band, tokens in bands.items()
+    }
+    for name, members in groups.items():
+        read["cut", name] = [_by_block(cut_losses(net, windows, context)).mean(1).numpy() for net in members]
+    return Estimates.of(read)
+
+
+def by_token(losses: Losses) -> dict[str, Any]:
+    """Losses by the number of tokens read, in octaves."""
+    return {
+        name: [list(language.losses_by_octave(own.mean(0)).values()) for own in members]
+        for name, members in losses().items()
+    }
+
+
+def cut_losses(net: Any, windows: Any, context: int) -> Any:
+    """Losses on the second half of a context after reading only an eighth to a quarter of it before each token."""
+    import torch
+
+    eighth, half = context // 8, context // 2
+    parts = [
+        language.token_losses(net, windows[:, start - eighth : start + eighth + 1])[:, eighth:]
+        for start in range(half, context, eighth)
+    ]
+    return torch.cat(parts, dim=1)[:, : context - half].double().cpu()
+
+
+def _by_block(rows: Any) -> Any:
+    """Means over windows that lie beside each other, one row a block."""
+    import torch
+
+    return torch.stack([part.mean(0) for part in rows.tensor_split(min(BLOCKS, len(rows)))])
+
+
+def pair_frequencies(corpus: Any, windows: Any) -> Arrays:
+    """Cross-entropy of the bigram model on the first half of each window, in nats a token, as ``frequencies``.
+
+    Counts are of a part of the training text, with a prior of one token by the frequencies of all.
+    """
+    size, counted = corpus.index.vocabulary, min(COUNTED, corpus.tokens("train"))
+    read = corpus.windows("train", np.zeros(1, np.int64), counted)[0]
+    pairs, counts = np.unique(read[:-1] * size + read[1:], return_counts=True)
+    single = np.bincount(read, minlength=size) + 1
+    tokens = windows[:, : windows.shape[1] // 2 + 1].cpu().numpy()
+    first, second = tokens[:, :-1].ravel(), tokens[:, 1:].ravel()
+    places = np.searchsorted(pairs, first * size + second).clip(max=len(pairs) - 1)
+    seen = np.where(pairs[places] == first * size + second, counts[places], 0)
+    losses = -np.log((seen + single[second] / single.sum()) / (single[first] + 1))
+    return Arrays({"frequencies": np.array(losses.mean())}, frequencies="")
+
+
+def copying(groups: Groups, windows: Any) -> Estimates:
+    """Weight on the token before, and the largest elsewhere near, of the first layer's head that looks most at it.
+
+    Elsewhere are the token itself and those two and three before it; on the first window of each piece of text.
+    """
+    read, name = windows[:: max(len(windows) // BLOCKS, 1)], "layers.0.attention.pattern"
+
+    def weights(net: Any) -> np.ndarray:
+        pattern = net.run_with_cache(read, last=1, names=name)[1][name].detach()
+        near = np.stack([pattern.diagonal(-far, -2, -1).mean(-1).double().cpu().numpy() for far in range(4)])
+        own = near[:, :, near[1].mean(0).argmax()]  # (distances, windows)
+        return np.stack([own[1], own[[0, 2, 3]][own[[0, 2, 3]].mean(1).argmax()]])
+
+    found = {kind: [weights(net) for net in members] for kind, members in groups.items()}
+    return Estimates.of({
+        (where, kind): [own[index] for own in each]
+        for index, where in enumerate(("before", "elsewhere"))
+        for kind, each in found.items()
+    })  # fmt: skip
