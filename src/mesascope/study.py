@@ -27,7 +27,7 @@ from mesascope.evidence import (
     stage,
     two_sided,
 )  # fmt: skip
-from mesascope.evidence.claims import check_claims
+from mesascope.evidence.claims import Quantifier, check_claims
 from mesascope.loading import from_file
 from mesascope.reports import Figure, Grid, Histogram, Level, Line, Lines, Matrices, curves, strip, sweep
 from mesascope.runs.schemas import Name, problem
@@ -57,7 +57,8 @@ class Study:
         measure: trains and measures at a `Lab`, whose stages hold every array that claims and figures need.
         claims: claims that no figure shows, premises mostly; after construction, all claims, those of figures last.
         figures: drawn from the arrays, each with the claims that it shows.
-        premises: ids of the claims on which every other claim about training rests, unless it names its own.
+        premises, quantifier, at_least: those of claims that have none of their own. On the premises rests every claim
+            about training but for these claims themselves.
         deviations: how the ``paper`` preset differs from the paper's own settings.
         question: the first line of the docstring of the module with ``measure`` if empty.
         defined_in: ``path.py:NAME`` of a study of your own; `load_study` sets it.
@@ -71,6 +72,8 @@ class Study:
     claims: tuple[Claim, ...]
     figures: tuple[Figure, ...]
     premises: tuple[str, ...] = ()
+    quantifier: Quantifier = "every"
+    at_least: int = 5
     deviations: tuple[str, ...] = ()
     question: str = ""
     defined_in: str = ""
@@ -85,7 +88,9 @@ class Study:
     def __post_init__(self) -> None:
         shown = (claim for figure in self.figures for claim in figure.claims
                  if claim not in self.claims and not isinstance(claim, str))  # fmt: skip
-        claims = tuple(claim.resting_on(self.premises) for claim in (*self.claims, *shown))
+        claims = tuple(
+            claim.completed(self.quantifier, self.at_least, self.premises) for claim in (*self.claims, *shown)
+        )
         check_claims(claims)
         for claim in claims:
             for preset in self.presets:

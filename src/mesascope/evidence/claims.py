@@ -122,8 +122,9 @@ class Claim:
         over: what the replicates are: seeds, pools, contexts, draws, sizes, algorithms or learners.
         quantifier: ``every`` replicate is within the bound (each needs an error of measurement); or their ``mean``,
             ``median``, or the ``share`` of them for which the reading is true is; ``bootstrap`` is ``statistic`` of
-            the samples; ``exact`` numbers have no error, and ``exact_because`` says why. Every case must be.
-        at_least: replicates without which nothing is decided.
+            the samples; ``exact`` numbers have no error, and ``exact_because`` says why. Every case must be. If None,
+            that of its study, and ``every`` without one.
+        at_least: replicates without which nothing is decided; if None, that of its study, and 5 without one.
         premises: ids of claims without which this one means nothing; if None those of its study, and none for a claim
             about algorithms.
         reported: the paper's value.
@@ -139,8 +140,8 @@ class Claim:
     source: Source
     measures: str = ""
     over: Over = "seeds"
-    quantifier: Quantifier = "every"
-    at_least: int = 5
+    quantifier: Quantifier | None = None
+    at_least: int | None = None
     premises: tuple[str, ...] | None = None
     reported: Reported | None = None
     about: Literal["training", "algorithms"] = "training"
@@ -148,9 +149,11 @@ class Claim:
     exact_because: str = ""
 
     def __post_init__(self) -> None:
-        require_choice("quantifier", self.quantifier, get_args(Quantifier))
+        if self.quantifier is not None:
+            require_choice("quantifier", self.quantifier, get_args(Quantifier))
         require_choice("over", self.over, get_args(Over))
-        require_count("at_least", self.at_least)
+        if self.at_least is not None:
+            require_count("at_least", self.at_least)
         require_callable("reading", self.reading)
         require_instance("source", self.source, Source, "pass ours(text), printed(text) or derived(text)")
         require_instance("bounds", self.bounds, Bound | Mapping, "pass below(number), say")
@@ -165,12 +168,13 @@ class Claim:
         if (self.quantifier == "exact") != bool(self.exact_because):
             raise ArgumentError(f"claim {self.id} must say why it is exact if and only if it is: set exact_because.")
 
-    def resting_on(self, premises: tuple[str, ...]) -> Claim:
-        """The claim with these premises if it has none of its own, and no claim about algorithms."""
-        if self.premises is not None:
-            return self
+    def completed(self, quantifier: Quantifier = "every", at_least: int = 5, premises: tuple[str, ...] = ()) -> Claim:
+        """The claim with these in place of None; a claim about algorithms gets no premises."""
         own = () if self.about == "algorithms" or self.id in premises else premises
-        return replace(self, premises=own)
+        return replace(
+            self, quantifier=self.quantifier or quantifier, at_least=self.at_least or at_least,
+            premises=own if self.premises is None else self.premises,
+        )  # fmt: skip
 
     def bound(self, preset: str) -> Bound:
         """The bound of a preset."""

@@ -66,6 +66,7 @@ def judge(
         results: stages by name, as a run has them.
         premises: the records of the claims that this one rests on.
     """
+    claim = claim.completed()
     bound, value, n = claim.bound(preset), _Interval(math.nan, math.nan, math.nan), 0
     try:
         read = _read(claim, results)
@@ -104,7 +105,8 @@ def judge(
 
 def least_replicates(claim: Claim) -> int:
     """Replicates without which a claim is undecided, whatever they are."""
-    return max(claim.at_least, _LEAST.get(claim.quantifier, 1))
+    claim = claim.completed()
+    return max(claim.at_least or 1, _LEAST.get(claim.quantifier or "", 1))
 
 
 def _decide(claim: Claim, preset: str, read: tuple[_Samples, ...]) -> tuple[str, _Interval, str]:
@@ -119,7 +121,7 @@ def _decide(claim: Claim, preset: str, read: tuple[_Samples, ...]) -> tuple[str,
             if wrong := int((~np.isfinite(numbers)).sum()):
                 raise _Undecided(f"{wrong} of {numbers.size} {what} {'is' if wrong == 1 else 'are'} not finite")
     with np.errstate(all="ignore"):  # an overflow leaves an interval without ends, which crosses any bound
-        intervals = _INTERVALS[claim.quantifier](claim, read)
+        intervals = _INTERVALS[claim.quantifier or ""](claim, read)
     sides = [bound.side(one.low, one.high) for one in intervals]
     worst = min(intervals, key=lambda one: min(one.low - bound.low, bound.high - one.high))
     cases = read[0].values.shape[1]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -94,7 +94,7 @@ class StageReading:
     """A stage of a run, from which readings are made: see `stage`."""
 
     name: str
-    groups: Mapping[str, str]
+    groups: Mapping[str, str] = field(hash=False)
     chosen: tuple[Callable[[Any], Any], ...] = ()
     words: str = ""
 
