@@ -1,4 +1,4 @@
-"""The contracts of learners, predictors and families, as checks to call on classes of your own."""
+"""The contracts of learners, predictors and families, as checks for classes of your own."""
 
 from mesascope.testing.checks import check_family, check_learner, check_predictor
 
