@@ -1,4 +1,4 @@
-"""Digits turned or permuted: tasks that are learned one after another."""
+"""Rotated and permuted digits: streams of tasks for continual learning."""
 
 from __future__ import annotations
 
@@ -9,34 +9,24 @@ import torch
 from torch.nn import functional
 
 from mesascope.data import Images, images
-from mesascope.errors import refuse, require_count, require_instance
+from mesascope.errors import refuse
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks.draws import check_draw
 from mesascope.tasks.episodes import Context, Episode
+from mesascope.validate import Count
 
 __all__ = ["PermutedDigits", "RotatedDigits"]
 
 
 @dataclass(frozen=True)
 class _Digits:
-    """Ten classes of images a task, which a task changes in its own way.
+    """Ten-class tasks, each with its own transformation of the images."""
 
-    Inputs are pixels from 0 to 1 in a row, targets have a 1 at the class. A context holds ``samples`` images of the
-    training part, queries are of the test part.
-    """
-
-    samples: int = 1000
-    queries: int = 400
+    samples: Count = 1000
+    queries: Count = 400
     dataset: str = "digits"
-    size: int | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("samples", "queries"):
-            require_count(name, getattr(self, name))
-        if self.size is not None:
-            require_count("size", self.size)
-        require_instance("dataset", self.dataset, str)
+    size: Count | None = None
 
     def sample(self, batch: int, generator: torch.Generator) -> Episode:
         """Draw ``batch`` tasks in their order, on the generator's device, in float32."""
@@ -67,13 +57,13 @@ class _Digits:
 @register("family", "rotated-digits")
 @dataclass(frozen=True)
 class RotatedDigits(_Digits):
-    """Digits that task t of T turns by one angle of its own, drawn from [180 t / T, 180 (t + 1) / T] degrees.
+    """Digits rotated by one angle a task: that of task t of T is drawn from [180 t / T, 180 (t + 1) / T] degrees.
 
-    A batch is a stream: its tasks come in order. Inputs are pixels from 0 to 1 in a row, targets have a 1 at the class.
+    A batch is a stream: its tasks come in order. Inputs are rows of pixels from 0 to 1, targets one-hot classes.
 
     Args:
-        samples: images of the training part that a context holds.
-        queries: images of the test part.
+        samples: images of a context, from the training part.
+        queries: images to classify, from the test part.
         dataset, size: see `mesascope.data.images`; "mnist" is the benchmark.
 
     Source: Lopez-Paz and Ranzato (2017); thesis, section 4.4.1.
@@ -95,14 +85,7 @@ class RotatedDigits(_Digits):
 @register("family", "permuted-digits")
 @dataclass(frozen=True)
 class PermutedDigits(_Digits):
-    """Digits whose pixels each task permutes in a way of its own, drawn at random.
-
-    A batch is a stream: its tasks come in order. Inputs are pixels from 0 to 1 in a row, targets have a 1 at the class.
-
-    Args:
-        samples: images of the training part that a context holds.
-        queries: images of the test part.
-        dataset, size: see `mesascope.data.images`; "mnist" is the benchmark.
+    """Digits whose pixels are in one random order for each task. Otherwise as `RotatedDigits`.
 
     Source: Goodfellow et al. (2013), Lopez-Paz and Ranzato (2017); thesis, section 4.4.1.
 

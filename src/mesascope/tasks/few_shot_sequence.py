@@ -1,4 +1,4 @@
-"""Regression told one element after another: x_1, y_1, x_2, y_2, ... with y = W x."""
+"""Linear regression as a sequence: x_1, y_1, x_2, y_2, ... with y = W x."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Literal
 
 import torch
 
-from mesascope.errors import require_choice, require_count, require_instance, require_number
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks.draws import STARTS, check_draw, orthogonal
+from mesascope.validate import Count, NonNegative
 
 __all__ = ["FewShotSequence"]
 
@@ -20,18 +20,17 @@ __all__ = ["FewShotSequence"]
 class FewShotSequence:
     """Pairs (x, W x + noise) as a sequence, W a random orthogonal matrix: few-shot learning for a predictor.
 
-    Elements ``sequence[:, 0::2]`` are inputs and ``sequence[:, 1::2]`` their targets, so that a predictor that has read
-    an input answers with the next element. Where ``tasks`` follow one another, each has a W of its own and ``pairs``
-    pairs.
+    Elements ``sequence[:, 0::2]`` are inputs and ``sequence[:, 1::2]`` their targets: from an input, a predictor has to
+    predict its target. Each of ``tasks`` tasks in a row has its own W and ``pairs`` pairs.
 
     Args:
         d: width of an element.
         pairs: of each task.
         tasks: in a row.
         x: law of inputs: ``"normal"``, N(0, I), or ``"uniform"``, U(-1, 1).
-        noise: standard deviation of what is added to targets, entry by entry.
-        marked: whether elements have an entry more, the last, 1 of inputs and 0 of targets: a predictor knows no places
-            but those that its layers do.
+        noise: standard deviation of the noise of targets, entry by entry.
+        marked: append an entry to each element, 1 for inputs and 0 for targets: a predictor without positions cannot
+            tell them apart otherwise.
 
     Source: thesis, section 3.5.2; marks are ours.
 
@@ -40,24 +39,17 @@ class FewShotSequence:
     torch.Size([5, 16, 3])
     """
 
-    d: int = 10
-    pairs: int = 20
-    tasks: int = 1
+    d: Count = 10
+    pairs: Count = 20
+    tasks: Count = 1
     x: Literal["normal", "uniform"] = "normal"
-    noise: float = 0.0
+    noise: NonNegative = 0.0
     marked: bool = False
-
-    def __post_init__(self) -> None:
-        for name in ("d", "pairs", "tasks"):
-            require_count(name, getattr(self, name))
-        require_choice("x", self.x, STARTS)
-        require_number("noise", self.noise, least=0)
-        require_instance("marked", self.marked, bool)
 
     def sample(self, batch: int, generator: torch.Generator) -> Float[Tensor, "batch t d"]:
         """Draw ``batch`` sequences of ``2 * pairs * tasks`` elements on the generator's device, in float32.
 
-        Elements have ``d`` entries, and one more if they are marked.
+        Elements have ``d`` entries, or ``d + 1`` if they are marked.
         """
         check_draw(batch, generator)
         matrix = orthogonal((batch, self.tasks), self.d, generator)

@@ -1,4 +1,4 @@
-"""Dynamics that a linear model of the last element does not capture: seen in part, or not linear."""
+"""Partly observed and nonlinear dynamics, which no linear model of the last element predicts."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Literal
 import torch
 from torch.nn import functional
 
-from mesascope.errors import refuse, require_choice, require_count
+from mesascope.errors import refuse
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import stream
-from mesascope.tasks.draws import STARTS, applied, check_draw, normal, orthogonal, require_scale, unrolled
+from mesascope.tasks.draws import STARTS, Noise, Scale, applied, check_draw, normal, orthogonal, unrolled
+from mesascope.validate import Count, Whole
 
 __all__ = ["NonlinearDynamics", "ObservedDynamics"]
 
@@ -23,15 +24,15 @@ __all__ = ["NonlinearDynamics", "ObservedDynamics"]
 class ObservedDynamics:
     """Linear systems seen in part: h_{t+1} = W h_t + noise * eps of width ``hidden``, and s_t = C h_t of width ``d``.
 
-    W is a random orthogonal matrix and the rows of C are orthonormal, both the task's own. An element tells d of
-    hidden directions, so that a linear model of the last hidden / d elements predicts the next one, and one of the last
-    alone does not.
+    W is a random orthogonal matrix and the rows of C are orthonormal; each task has its own. An element shows ``d`` of
+    ``hidden`` directions: a linear model of the last hidden / d elements predicts the next one, and a linear model of
+    the last element alone does not.
 
     Args:
         d: width of an element.
         hidden: width of the state, d or more.
         length: elements of a sequence (T).
-        noise: standard deviation of what is added to the state at each step.
+        noise: standard deviation of the noise that is added to the state at each step.
         start: law of h_1: ``"normal"``, N(0, I), or ``"uniform"``, U(-1, 1).
 
     Source: the extended paper behind thesis ch. 3 (von Oswald et al. 2023).
@@ -40,19 +41,15 @@ class ObservedDynamics:
     torch.Size([3, 7, 2])
     """
 
-    d: int = 5
-    hidden: int = 15
-    length: int = 50
-    noise: float = 0.01
+    d: Count = 5
+    hidden: Count = 15
+    length: Count = 50
+    noise: Noise = 0.01
     start: Literal["normal", "uniform"] = "normal"
 
     def __post_init__(self) -> None:
-        for name in ("d", "hidden", "length"):
-            require_count(name, getattr(self, name))
         if self.hidden < self.d:
             refuse("hidden", f"be at least d = {self.d}", self.hidden, "widen the state")
-        require_scale("noise", self.noise, least=0)
-        require_choice("start", self.start, STARTS)
 
     def sample(self, batch: int, generator: torch.Generator) -> Float[Tensor, "batch t d"]:
         """Draw ``batch`` sequences on the generator's device, in float32."""
@@ -75,10 +72,10 @@ class NonlinearDynamics:
     Args:
         d: width of an element.
         hidden: units of the features' hidden layer.
-        gain: how far from linear the features are. Those of gain 1 let most sequences fall into a fixed point.
+        gain: scale of the inputs of tanh: larger is less linear. With gain 1 most sequences fall into a fixed point.
         length: elements of a sequence (T).
-        noise: standard deviation of what is added at each step.
-        feature_seed: seed of the stream that A and B are drawn from, once. All seeds of a training learn the same ones.
+        noise: standard deviation of the noise that is added at each step.
+        feature_seed: seed of A and B, which are the same for all training seeds.
 
     Source: the extended paper behind thesis ch. 3 (von Oswald et al. 2023); widths, gain and normalisation are ours.
 
@@ -86,19 +83,12 @@ class NonlinearDynamics:
     torch.Size([2, 7, 3])
     """
 
-    d: int = 10
-    hidden: int = 40
-    length: int = 50
-    noise: float = 0.01
-    gain: float = 4.0
-    feature_seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("d", "hidden", "length"):
-            require_count(name, getattr(self, name))
-        require_scale("noise", self.noise, least=0)
-        require_scale("gain", self.gain)
-        require_count("feature_seed", self.feature_seed, least=0)
+    d: Count = 10
+    hidden: Count = 40
+    length: Count = 50
+    noise: Noise = 0.01
+    gain: Scale = 4.0
+    feature_seed: Whole = 0
 
     @functools.cached_property
     def _weights(self) -> tuple[Tensor, Tensor]:
@@ -107,7 +97,7 @@ class NonlinearDynamics:
         return first / self.d**0.5, second / self.hidden**0.5
 
     def features(self, elements: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
-        """f(s): what the next element is linear in."""
+        """f(s), in which the next element is linear."""
         first, second = (weight.to(elements) for weight in self._weights)
         return self._unit(torch.tanh(self.gain * elements @ first.mT) @ second.mT)
 

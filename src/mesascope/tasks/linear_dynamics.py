@@ -9,20 +9,12 @@ from typing import Literal
 
 import torch
 
-from mesascope.errors import require_choice, require_count, require_number
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import stream
-from mesascope.tasks.draws import (
-    STARTS,
-    applied,
-    check_draw,
-    normal,
-    orthogonal,
-    require_scale,
-    symmetric_uniform,
-    unrolled,
-)
+from mesascope.tasks import draws
+from mesascope.tasks.draws import STARTS, Noise
+from mesascope.validate import Count, Positive, Whole
 
 __all__ = ["LinearDynamics"]
 
@@ -39,13 +31,12 @@ class LinearDynamics:
     Args:
         d: width of an element.
         length: elements of a sequence (T).
-        noise: standard deviation of what is added at each step.
+        noise: standard deviation of the noise that is added at each step.
         dynamics: ``"orthogonal"``, ``"contracting"`` or ``"fixed"``.
         start: law of s_1: ``"normal"``, N(0, I), as in the text of the thesis, or ``"uniform"``, U(-1, 1), as in the
             code behind its figures.
         clip: clip every entry of every element to [-clip, clip] before the next is drawn.
-        matrix_seed: seed of the stream that a fixed W is drawn from, once. Replicates that are to differ in it need one
-            each: `seeded`.
+        matrix_seed: seed of a fixed W. Replicates that differ in W need a seed each: see `seeded`.
 
     Source: thesis, section 3.5.1; clip and contraction, the ablations of its code.
 
@@ -53,47 +44,37 @@ class LinearDynamics:
     torch.Size([2, 5, 3])
     """
 
-    d: int = 10
-    length: int = 50
-    noise: float = 0.01
+    d: Count = 10
+    length: Count = 50
+    noise: Noise = 0.01
     dynamics: Literal["orthogonal", "contracting", "fixed"] = "orthogonal"
     start: Literal["normal", "uniform"] = "normal"
-    clip: float | None = None
-    matrix_seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("d", "length"):
-            require_count(name, getattr(self, name))
-        require_scale("noise", self.noise, least=0)
-        require_choice("dynamics", self.dynamics, ("orthogonal", "contracting", "fixed"))
-        require_choice("start", self.start, STARTS)
-        if self.clip is not None:
-            require_number("clip", self.clip, above=0)
-        require_count("matrix_seed", self.matrix_seed, least=0)
+    clip: Positive | None = None
+    matrix_seed: Whole = 0
 
     def seeded(self, seed: int) -> LinearDynamics:
-        """The family that training seed ``seed`` learns from: where one matrix is fixed, with a matrix of its own."""
+        """The family of one training seed: a fixed matrix is another one for each seed."""
         return dataclasses.replace(self, matrix_seed=seed) if self.dynamics == "fixed" else self
 
     @functools.cached_property
     def _fixed(self) -> Float[Tensor, "d d"]:
-        return orthogonal((), self.d, stream(self.matrix_seed, "matrix"))
+        return draws.orthogonal((), self.d, stream(self.matrix_seed, "matrix"))
 
     def sample(self, batch: int, generator: torch.Generator) -> Float[Tensor, "batch t d"]:
         """Draw ``batch`` sequences on the generator's device, in float32."""
-        check_draw(batch, generator)
+        draws.check_draw(batch, generator)
         matrix = self._matrices(batch, generator)
         first = self._bounded(STARTS[self.start]((batch, self.d), generator))
-        noise = self.noise * normal((self.length - 1, batch, self.d), generator)
-        return unrolled(first, noise, lambda last, added: self._bounded(applied(matrix, last) + added))
+        noise = self.noise * draws.normal((self.length - 1, batch, self.d), generator)
+        return draws.unrolled(first, noise, lambda last, added: self._bounded(draws.applied(matrix, last) + added))
 
     def _matrices(self, batch: int, generator: torch.Generator) -> Float[Tensor, "batch d d"]:
         if self.dynamics == "fixed":
             return self._fixed.to(generator.device).expand(batch, -1, -1)
-        q = orthogonal((batch,), self.d, generator)
+        q = draws.orthogonal((batch,), self.d, generator)
         if self.dynamics == "orthogonal":
             return q
-        eigenvalues = 0.6 + 0.3 * symmetric_uniform((batch, self.d), generator)
+        eigenvalues = 0.6 + 0.3 * draws.symmetric_uniform((batch, self.d), generator)
         return q.mT @ (eigenvalues[..., None] * q)
 
     def _bounded(self, element: Tensor) -> Tensor:

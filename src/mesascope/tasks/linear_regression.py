@@ -9,12 +9,13 @@ from typing import Any, Literal
 
 import torch
 
-from mesascope.errors import ArgumentTypeError, refuse, require_choice, require_count, shown
+from mesascope.errors import ArgumentTypeError, refuse, require_count, shown
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import stream
-from mesascope.tasks.draws import INPUT_LAWS, check_draw, normal, require_scale
+from mesascope.tasks.draws import INPUT_LAWS, Noise, Scale, check_draw, episode_of, normal
 from mesascope.tasks.episodes import Context, Episode
+from mesascope.validate import Count, Whole
 
 __all__ = ["LinearRegression"]
 
@@ -55,28 +56,19 @@ class LinearRegression:
     [(2, 4, 3), (2, 4, 1), (2, 1, 3), (2, 1, 1)]
     """
 
-    n_context: int = 10
-    d_in: int = 10
-    d_out: int = 1
+    n_context: Count = 10
+    d_in: Count = 10
+    d_out: Count = 1
     x: Literal["uniform", "normal", "exponential", "laplace", "mixture"] = "uniform"
-    x_scale: float = 1.0
-    w_scale: float = 1.0
-    noise: float = 0.0
+    x_scale: Scale = 1.0
+    w_scale: Scale = 1.0
+    noise: Noise = 0.0
     covariance: Any = None
-    pool: int | None = None
-    pool_seed: int = 0
-    n_query: int = 1
+    pool: Count | None = None
+    pool_seed: Whole = 0
+    n_query: Count = 1
 
     def __post_init__(self) -> None:
-        for name in ("n_context", "d_in", "d_out", "n_query"):
-            require_count(name, getattr(self, name))
-        if self.pool is not None:
-            require_count("pool", self.pool)
-        require_count("pool_seed", self.pool_seed, least=0)
-        require_choice("x", self.x, INPUT_LAWS)
-        for name in ("x_scale", "w_scale"):
-            require_scale(name, getattr(self, name))
-        require_scale("noise", self.noise, least=0)
         if self.covariance is not None:
             object.__setattr__(self, "covariance", _nested_tuple(self.covariance))
             _ = self._factor
@@ -108,7 +100,7 @@ class LinearRegression:
 
     def seeded(self, seed: int) -> LinearRegression:
         """The family that training seed ``seed`` learns from: where tasks come from a pool, a pool of its own."""
-        seed = require_count("seed", seed, least=0)
+        require_count("seed", seed, least=0)
         return self if self.pool is None else dataclasses.replace(self, pool_seed=seed)
 
     @functools.cached_property
@@ -116,7 +108,7 @@ class LinearRegression:
         return self._fresh(self.pool or 0, stream(self.pool_seed, "pool"))
 
     def teachers(self) -> Float[Tensor, "pool dy dx"]:
-        """W of each task of the pool: what `learners.BayesPool` is told."""
+        """W of each task of the pool, for `learners.BayesPool`."""
         if self.pool is None:
             refuse("pool", "be a number for its teachers to be known", None, "pass pool=64, say")
         return self._pool[1]
@@ -133,12 +125,12 @@ class LinearRegression:
         if self.covariance is not None:
             inputs = inputs @ self._factor.to(inputs).mT
         teacher = normal((batch, self.d_out, self.d_in), generator).mul_(self.w_scale)
-        targets = inputs @ teacher.mT
-        sizes = [self.n_context, self.n_query]
-        (x, xq), (y, yq) = inputs.split(sizes, dim=1), targets.split(sizes, dim=1)
+        episode = episode_of(inputs, inputs @ teacher.mT, self.n_context)
         if self.noise:
-            y = y + self.noise * normal(tuple(y.shape), generator)
-        return Episode(Context(x, y), xq, yq), teacher
+            x, y = episode.context
+            noisy = y + self.noise * normal(tuple(y.shape), generator)
+            episode = episode._replace(context=Context(x, noisy))
+        return episode, teacher
 
     def _sample_pool(self, batch: int, generator: torch.Generator) -> Episode:
         pool = self._pool[0].to(generator.device)

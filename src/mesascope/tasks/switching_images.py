@@ -1,33 +1,30 @@
-"""A stream of images whose task switches at times that nobody tells."""
+"""A stream of images whose task switches at unannounced times."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 
-from mesascope.data import PARTS
-from mesascope.errors import ArgumentTypeError, refuse, require_choice, require_count, require_number, shown
+from mesascope.errors import refuse, require_count
 from mesascope.modes import guarded
 from mesascope.shapes import Int, Tensor
 from mesascope.streams import stream
 from mesascope.tasks.episodes import Context
-from mesascope.tasks.few_shot_images import sorted_images
-from mesascope.validate import frozen
+from mesascope.tasks.few_shot_images import Part, Ways, sorted_images
+from mesascope.validate import Count, Share, frozen
 
 __all__ = ["ImageStream", "SwitchingImages"]
 
 
 @frozen
 class SwitchingImages:
-    """Batches of ``shots`` images of each of ``ways`` classes, of one task for a while and then of another.
+    """Batches of ``shots`` images of each of ``ways`` classes, of tasks that follow one another.
 
-    At each step a new task begins with probability 1 - ``stay``: a domain, ``ways`` of its classes, and an order to
-    number them in, all drawn at random. Images are drawn anew at each step.
+    At each step a new task begins with probability 1 - ``stay``: a random domain, and ``ways`` of its classes in random
+    order. Each step draws new images.
 
     Args:
-        domains: datasets of `mesascope.data.images`, one as likely as another; named twice it is twice as likely.
-        size, part: see there.
+        domains: datasets of `mesascope.data.images`, equally likely; a dataset named twice is twice as likely.
+        size, part: see `mesascope.data.images`.
 
     Source: Caccia et al. (2020); thesis, section 4.4.2.
 
@@ -36,41 +33,36 @@ class SwitchingImages:
     (torch.Size([6, 64]), torch.Size([6, 3]))
     """
 
-    stay: float = 0.9
-    ways: int = 10
-    shots: int = 5
-    domains: Sequence[str] = ("omniglot", "omniglot", "mnist", "fashion-mnist")
-    size: int = 28
-    part: str = "train"
+    stay: Share = 0.9
+    ways: Ways = 10
+    shots: Count = 5
+    domains: tuple[str, ...] = ("omniglot", "omniglot", "mnist", "fashion-mnist")
+    size: Count = 28
+    part: Part = "train"
 
     def __post_init__(self) -> None:
-        require_number("stay", self.stay, least=0, most=1)
-        for name, least in (("ways", 2), ("shots", 1), ("size", 1)):
-            require_count(name, getattr(self, name), least=least)
-        if isinstance(self.domains, str) or not self.domains or not all(isinstance(one, str) for one in self.domains):
-            raise ArgumentTypeError(f"domains must be names, but is {shown(self.domains)}: pass ('mnist',), say.")
-        object.__setattr__(self, "domains", tuple(self.domains))
-        require_choice("part", self.part, PARTS)
+        if not self.domains:
+            refuse("domains", "be names", self.domains, "pass ('mnist',), say")
 
     def stream(self, steps: int, seed: int) -> ImageStream:
-        """The stream of a seed, so many steps of it."""
+        """``steps`` steps of the stream of a seed."""
         return ImageStream(self, steps, seed)
 
 
 class ImageStream:
-    """The steps of a `SwitchingImages`, each drawn when it is asked for: ``stream(step)`` is a `Context`.
+    """The steps of a `SwitchingImages`, each drawn on demand: ``stream(step)`` is a `Context`.
 
-    Inputs are pixels from 0 to 1 in a row; targets have a 1 at the class.
+    Inputs are rows of pixels from 0 to 1, targets one-hot classes.
     """
 
     tasks: Int[Tensor, " steps"]
-    """Which task each step is of, counted from 0."""
+    """Index of the task of each step."""
     domains: Int[Tensor, " tasks"]
-    """Which of the domains each task is of."""
+    """Index of the domain of each task."""
 
     @guarded
     def __init__(self, settings: SwitchingImages, steps: int, seed: int) -> None:
-        steps = require_count("steps", steps)
+        require_count("steps", steps)
         self.settings, self.seed = settings, seed
         generator = stream(seed, "switches")
         switches = torch.rand(steps, generator=generator) >= settings.stay
@@ -84,7 +76,7 @@ class ImageStream:
                     refuse(argument, f"be at most {most} for {name}", getattr(settings, argument), "lower it")
         channels = {name: one.pixels.shape[1] for name, (one, _) in zip(settings.domains, self._sorted, strict=True)}
         if len(set(channels.values())) > 1:
-            refuse("domains", "have as many channels as each other", channels, "leave some out")
+            refuse("domains", "have equally many channels", channels, "leave some out")
 
     def __len__(self) -> int:
         return len(self.tasks)
@@ -92,7 +84,7 @@ class ImageStream:
     @guarded
     def __call__(self, step: int) -> Context:
         """The images of a step and their classes, in random order."""
-        step = require_count("step", step, least=0)
+        require_count("step", step, least=0)
         if step >= len(self):
             refuse("step", f"be below the {len(self)} steps of the stream", step, "make a longer one")
         settings, task = self.settings, int(self.tasks[step])
