@@ -12,7 +12,7 @@ from torch import nn
 from mesascope.constructions.pairs import Construction
 from mesascope.errors import require_count, require_instance
 from mesascope.learners import GradientDescent, GradientDescentPlusPlus, KernelGradientDescent
-from mesascope.learners.descent import Rows, tensor_of
+from mesascope.learners.arguments import Rows, tensor_of
 from mesascope.nets import (
     EmbeddingConfig,
     InContextRegressor,

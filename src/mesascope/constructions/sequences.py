@@ -9,7 +9,7 @@ import torch
 from mesascope.constructions.pairs import Construction
 from mesascope.errors import require_count, require_number
 from mesascope.learners import NeumannLeastSquares, OnlineGradientDescent, RecursiveLeastSquares
-from mesascope.learners.descent import Rows, tensor_of
+from mesascope.learners.arguments import Rows, tensor_of
 from mesascope.nets import (
     AttentionConfig,
     CausalTransformerConfig,

@@ -6,7 +6,6 @@ from .baselines import (
     Zero as Zero,
 )
 from .bayes import BayesPool as BayesPool
-from .centred import Centred as Centred, WithIntercept as WithIntercept
 from .delta import DeltaRule as DeltaRule, Titans as Titans
 from .descent import GradientDescent as GradientDescent, GradientDescentPlusPlus as GradientDescentPlusPlus
 from .kernels import (
@@ -42,12 +41,14 @@ from .spectra import (
     one_step_preconditioner as one_step_preconditioner,
     spectral_mse as spectral_mse,
 )
-from .summed import Summed as Summed
 from .transformed import (
+    Centred as Centred,
     Clipped as Clipped,
     LabelCopying as LabelCopying,
     OnFeatures as OnFeatures,
     Standardised as Standardised,
+    Summed as Summed,
+    WithIntercept as WithIntercept,
     squares as squares,
 )
 from .tuning import Tuned as Tuned, tune as tune, tune_spectral as tune_spectral

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
 
 from mesascope.errors import refuse, require_number
-from mesascope.learners.descent import Rows, tensor_of
+from mesascope.learners.arguments import Algorithm, Rows, tensor_of
 from mesascope.learners.ranges import Range
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
@@ -16,8 +15,8 @@ __all__ = ["BayesPool"]
 
 
 @register("learner", "bayes-pool", free={"noise": Range(0.01, 10.0, "log")})
-class BayesPool(nn.Module):
-    """The posterior mean where the teacher is one of a known pool, each as likely, and labels carry Gaussian noise.
+class BayesPool(Algorithm):
+    """The posterior mean for a teacher from a known pool, all equally likely, and labels with Gaussian noise.
 
     Predicts sum_k p_k W_k x_q with p_k proportional to exp(-sum_i |y_i - W_k x_i|^2 / (2 noise^2)): the optimal learner
     of a finite set of tasks.
@@ -38,8 +37,7 @@ class BayesPool(nn.Module):
 
     def __init__(self, weights: Float[Tensor, "pool dy dx"] | Rows, noise: float) -> None:
         super().__init__()
-        noise = require_number("noise", noise, above=0)
-        self.noise = noise
+        self.noise = require_number("noise", noise, above=0)
         self.register_buffer("weights", tensor_of("weights", weights, "pool dy dx"))
 
     def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
@@ -47,12 +45,8 @@ class BayesPool(nn.Module):
         (x, y), pool = context, self.weights.to(xq)
         if pool.shape[1:] != (y.shape[-1], x.shape[-1]):
             refuse("context", f"have widths (dy, dx) = {tuple(pool.shape[1:])}", (y.shape[-1], x.shape[-1]), "match it")
-        # |y - W x|^2 summed over the context, without the term in y alone that all teachers share.
+        # sum_i |y_i - W x_i|^2 without sum_i |y_i|^2, which all teachers share
         fit = torch.einsum("...nd,...ne,ked->...k", x, y, pool)
         energy = torch.einsum("...dc,ked,kec->...k", x.mT @ x, pool, pool)
         posterior = torch.softmax((2 * fit - energy) / (2 * self.noise**2), dim=-1)
-        mean = torch.einsum("...k,ked->...de", posterior, pool)
-        return xq @ mean
-
-    def extra_repr(self) -> str:
-        return f"pool={len(self.weights)}, noise={self.noise:g}"
+        return xq @ torch.einsum("...k,ked->...de", posterior, pool)

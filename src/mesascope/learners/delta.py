@@ -1,11 +1,10 @@
-"""Online descent: one pass over the pairs of a context, in their order."""
+"""Online descent: one pass over the pairs of a context in their order."""
 
 from __future__ import annotations
 
 import torch
-from torch import nn
 
-from mesascope.learners.descent import one_size
+from mesascope.learners.arguments import Algorithm, one_size
 from mesascope.learners.ranges import Range
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
@@ -17,7 +16,7 @@ _SIZE, _FORGET = Range(1e-3, 3.0, "log"), Range(0.5, 1.0, "linear")
 
 
 @register("learner", "delta-rule", free={"eta": _SIZE, "forget": _FORGET})
-class DeltaRule(nn.Module):
+class DeltaRule(Algorithm):
     """One pass W <- W' + eta (y_i - W' x_i) x_i^T with W' = forget W, from W = 0; predicts W x_q.
 
     One pass of stochastic gradient descent, or least mean squares; a layer of DeltaNet, and of Gated DeltaNet if it
@@ -25,7 +24,7 @@ class DeltaRule(nn.Module):
 
     Args:
         eta: step size, a parameter.
-        forget: factor of the weights before each pair, a parameter; 1 forgets nothing.
+        forget: factor of the weights before each pair, a parameter; 1 for no forgetting.
 
     Source: Widrow and Hoff (1960); Yang et al., Gated delta networks (2024).
 
@@ -47,12 +46,9 @@ class DeltaRule(nn.Module):
             weights = weights + eta * x.mT @ (y - x @ weights)
         return xq @ weights
 
-    def extra_repr(self) -> str:
-        return f"eta={self.eta.item():.6g}, forget={self.forget.item():.6g}"
-
 
 @register("learner", "titans", free={"eta": _SIZE, "momentum": Range(0.0, 0.95, "linear"), "forget": _FORGET})
-class Titans(nn.Module):
+class Titans(Algorithm):
     """One pass S <- momentum S + eta (y_i - W x_i) x_i^T, W <- forget W + S, from W = S = 0; predicts W x_q.
 
     A linear memory of Titans, with one step size, momentum and forgetting for all pairs.
@@ -60,7 +56,7 @@ class Titans(nn.Module):
     Args:
         eta: step size, a parameter.
         momentum: share of the last move that is added to a step, a parameter.
-        forget: factor of the weights at each pair, a parameter; 1 forgets nothing.
+        forget: factor of the weights at each pair, a parameter; 1 for no forgetting.
 
     Source: Behrouz et al., Titans: learning to memorize at test time (2024), eqs. 13 and 14.
     """
@@ -79,11 +75,7 @@ class Titans(nn.Module):
             weights = forget * weights + move
         return xq @ weights
 
-    def extra_repr(self) -> str:
-        sizes = {"eta": self.eta, "momentum": self.momentum, "forget": self.forget}
-        return ", ".join(f"{name}={one.item():.6g}" for name, one in sizes.items())
-
 
 def _pairs(context: Context) -> zip[tuple[Tensor, Tensor]]:
-    """Each input and target, with an axis of one row."""
+    """Each input and target, as matrices of one row."""
     return zip(*(part.split(1, -2) if part.shape[-2] else () for part in context), strict=True)

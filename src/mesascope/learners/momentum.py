@@ -1,12 +1,11 @@
-"""Gradient descent with momentum, and descents whose steps all have one length."""
+"""Gradient descent with momentum, and descents with steps of a fixed length."""
 
 from __future__ import annotations
 
 import torch
-from torch import nn
 
 from mesascope.errors import require_count
-from mesascope.learners.descent import one_size
+from mesascope.learners.arguments import Algorithm, one_size
 from mesascope.learners.ranges import Range
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
@@ -24,17 +23,17 @@ _ITERATIONS = 5
     "momentum",
     free={"steps": Range(2, 10, "integer"), "eta": Range(0.01, 30.0, "log"), "momentum": Range(0.0, 0.99, "linear")},
 )
-class Momentum(nn.Module):
+class Momentum(Algorithm):
     """``steps`` steps of gradient descent with momentum on 1/(2n) sum_i |W x_i - y_i|^2 from W = 0.
 
-    Each step does W <- A - eta grad(W) with A = W + momentum (W - W_before), the heavy ball of Polyak (1964). That of
-    Nesterov (1983) takes the gradient at A.
+    Each step does W <- A - eta grad(W) with A = W + momentum (W - W_before): the heavy ball of Polyak (1964). The
+    momentum of Nesterov (1983) takes the gradient at A.
 
     Args:
         steps: number of steps; 0 predicts 0.
         eta: step size, a parameter.
         momentum: share of the last move that is added to a step, a parameter.
-        nesterov: True for Nesterov's.
+        nesterov: True for Nesterov's momentum.
     """
 
     def __init__(self, steps: int, eta: float, momentum: float, nesterov: bool = False) -> None:
@@ -51,13 +50,9 @@ class Momentum(nn.Module):
             before, weights = weights, ahead + eta * (pull - gram @ (ahead if self.nesterov else weights))
         return xq @ weights
 
-    def extra_repr(self) -> str:
-        kind = ", nesterov=True" if self.nesterov else ""
-        return f"steps={self.steps}, eta={self.eta.item():.6g}, momentum={self.momentum.item():.6g}{kind}"
-
 
 @register("learner", "normalised-descent", free={"steps": Range(1, 10, "integer"), "eta": Range(0.01, 10.0, "log")})
-class NormalisedDescent(nn.Module):
+class NormalisedDescent(Algorithm):
     """``steps`` steps W <- W - eta G / |G| from W = 0, with the gradient G of sum_i |W x_i - y_i|^2 and its norm.
 
     A task whose gradient is 0 takes no step.
@@ -82,9 +77,6 @@ class NormalisedDescent(nn.Module):
         """Move of a step of size 1, from minus the gradient."""
         size = descent.square().sum((-2, -1), keepdim=True).sqrt()
         return descent / torch.where(size > 0, size, 1.0)
-
-    def extra_repr(self) -> str:
-        return f"steps={self.steps}, eta={self.eta.item():.6g}"
 
 
 @register("learner", "muon", free={"steps": Range(1, 10, "integer"), "eta": Range(0.01, 10.0, "log")})

@@ -1,10 +1,10 @@
-"""The ranges over which free parameters of learners are sought."""
+"""Search ranges of the free parameters of learners."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from mesascope.errors import refuse, require_choice, require_count, require_number
+from mesascope.errors import refuse, require_count
 from mesascope.validate import frozen
 
 __all__ = ["Range"]
@@ -12,9 +12,9 @@ __all__ = ["Range"]
 
 @frozen
 class Range:
-    """The values from ``low`` to ``high`` of a free parameter, even on a scale; ends of an integer range belong to it.
+    """The range of a free parameter, from ``low`` to ``high``, both ends included, even on a scale.
 
-    Each registered learner says with ``free=`` what is free in it, so that the registry is a catalogue.
+    Learners are registered with the ranges of their free parameters, ``free=``: the registry is a catalogue.
 
     >>> from mesascope.records import facts
     >>> facts("learner", "least-squares")["free"]
@@ -26,10 +26,8 @@ class Range:
     scale: Literal["log", "linear", "integer"]
 
     def __post_init__(self) -> None:
-        require_choice("scale", self.scale, ("log", "linear", "integer"))
-        for name in ("low", "high"):
-            require_number(name, getattr(self, name))
-            if self.scale == "integer":
+        if self.scale == "integer":
+            for name in ("low", "high"):
                 require_count(name, getattr(self, name), least=0)
         if not self.low < self.high:
             refuse("low", f"be less than high = {self.high:g}", self.low, "pass the ends in order")
