@@ -1,3 +1,4 @@
+from .arguments import Range as Range
 from .baselines import (
     Averaging as Averaging,
     Constant as Constant,
@@ -22,7 +23,6 @@ from .least_squares import (
     PrincipalComponents as PrincipalComponents,
 )
 from .momentum import Momentum as Momentum, Muon as Muon, NormalisedDescent as NormalisedDescent
-from .ranges import Range as Range
 from .second_order import Newton as Newton, PreconditionedGradientDescent as PreconditionedGradientDescent
 from .sequences import (
     ChebyshevLeastSquares as ChebyshevLeastSquares,

@@ -1,19 +1,46 @@
-"""The base of learners and predictors, and checks of the arguments that they share."""
+"""The base of learners and predictors, checks of their arguments, and ranges of these."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from torch import nn
 
-from mesascope.errors import ArgumentTypeError, refuse, require_number, shown
+from mesascope.errors import ArgumentTypeError, refuse, require_count, require_number, shown
 from mesascope.shapes import Tensor
+from mesascope.validate import frozen
 
-__all__ = ["Algorithm", "Rows", "one_size", "require_precision", "size_at", "step_sizes", "tensor_of"]
+__all__ = ["Algorithm", "Range", "Rows", "one_size", "require_precision", "size_at", "step_sizes", "tensor_of"]
 
 Rows = Sequence  # of numbers, nested as deep as a tensor has axes
+
+
+@frozen
+class Range:
+    """The range of a free parameter, from ``low`` to ``high``, both ends included, even on a scale.
+
+    Learners are registered with the ranges of their free parameters, ``free=``: the registry is a catalogue.
+
+    >>> from mesascope.records import facts
+    >>> facts("learner", "least-squares")["free"]
+    {'ridge': Range(low=0.0001, high=100.0, scale='log')}
+    """
+
+    low: float
+    high: float
+    scale: Literal["log", "linear", "integer"]
+
+    def __post_init__(self) -> None:
+        if self.scale == "integer":
+            for name in ("low", "high"):
+                require_count(name, getattr(self, name), least=0)
+        if not self.low < self.high:
+            refuse("low", f"be less than high = {self.high:g}", self.low, "pass the ends in order")
+        if self.scale == "log" and self.low <= 0:
+            refuse("low", "be greater than 0 on a log scale", self.low, "pass a larger number")
 
 
 class Algorithm(nn.Module):

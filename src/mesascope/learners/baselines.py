@@ -5,8 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from mesascope.errors import require_number
-from mesascope.learners.arguments import Algorithm
-from mesascope.learners.ranges import Range
+from mesascope.learners.arguments import Algorithm, Range
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs

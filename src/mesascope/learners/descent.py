@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from mesascope.errors import refuse, require_count, require_number
-from mesascope.learners.arguments import Algorithm, Rows, size_at, step_sizes, tensor_of
-from mesascope.learners.ranges import Range
+from mesascope.learners.arguments import Algorithm, Range, Rows, size_at, step_sizes, tensor_of
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs

@@ -8,10 +8,9 @@ import torch
 from torch import nn
 
 from mesascope.errors import refuse, require_callable, require_choice, require_count, require_number
-from mesascope.learners.arguments import Algorithm, require_precision
+from mesascope.learners.arguments import Algorithm, Range, require_precision
 from mesascope.learners.descent import GradientDescent
 from mesascope.learners.least_squares import solved
-from mesascope.learners.ranges import Range
 from mesascope.learners.transformed import with_features
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 
 from mesascope.errors import ArgumentError, NumericalError, require_count, require_number
-from mesascope.learners.arguments import Algorithm, require_precision
-from mesascope.learners.ranges import Range
+from mesascope.learners.arguments import Algorithm, Range, require_precision
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs

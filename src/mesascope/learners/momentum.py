@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 
 from mesascope.errors import require_count
-from mesascope.learners.arguments import Algorithm, one_size
-from mesascope.learners.ranges import Range
+from mesascope.learners.arguments import Algorithm, Range, one_size
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs

@@ -18,8 +18,7 @@ from torch.nn import functional
 
 from mesascope import errors
 from mesascope.errors import ArgumentError, NumericalError, refuse, require_count, require_number
-from mesascope.learners.arguments import Algorithm, Rows, size_at, step_sizes, tensor_of
-from mesascope.learners.ranges import Range
+from mesascope.learners.arguments import Algorithm, Range, Rows, size_at, step_sizes, tensor_of
 from mesascope.ops import causal_linear_attention, mesa_attention
 from mesascope.ops.checks import require_values
 from mesascope.records import register

@@ -6,8 +6,7 @@ import torch
 from torch.nn import functional
 
 from mesascope.errors import NumericalError, require_number
-from mesascope.learners.arguments import Algorithm
-from mesascope.learners.ranges import Range
+from mesascope.learners.arguments import Algorithm, Range
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
