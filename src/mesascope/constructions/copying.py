@@ -1,4 +1,4 @@
-"""Proposition 3: from alternating tokens to concatenated ones, and on to gradient descent."""
+"""Proposition 3: gradient descent on alternating tokens, which are made concatenated ones first."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
-from mesascope.constructions.pairs import Construction
-from mesascope.errors import require_choice, require_count
+from mesascope.constructions.pairs import Construction, require_sizes
+from mesascope.errors import require_choice
 from mesascope.learners import GradientDescent
 from mesascope.nets import Alternating, InContextRegressor, InContextRegressorConfig, Products, TransformerConfig
 from mesascope.records import register
@@ -25,20 +25,19 @@ def copy_tokens(
 ) -> Construction:
     """Proposition 3 followed by Proposition 1: gradient descent from tokens x_1, y_1, x_2, y_2, ..., x_q.
 
-    The first layer has two heads. In the first, the token of x_j attends to the next one, by position, writes its
-    target y_j into its own last entries and removes its own position, which leaves (x_j, 0, y_j). In the second, the
-    token of y_j attends to itself and subtracts itself. What is left are the concatenated tokens and zeros, on which
-    ``steps`` further layers descend. Positions are one-hot and wide enough to leave the last d_out entries to the
-    targets; the query keeps its own, which no later layer reads.
+    The first layer has two heads. In the first, the token of x_j attends to the next one by position, writes its target
+    y_j into its own last entries and removes its own position: it becomes (x_j, 0, y_j). In the second, the token of
+    y_j attends to itself and subtracts itself. On the concatenated tokens and zeros that remain, ``steps`` further
+    layers descend. Positions are one-hot and leave the last d_out entries to the targets. The query keeps its position,
+    which no later layer reads.
 
-    With ``"softmax"`` the sequence begins with a token of zero data. Without one, no softmax layer can do both: its
-    weights sum to 1, so a token's update is a sum over heads of means of data, whose coefficients add up to one matrix
-    for every token; but the tokens of x need it to be the copy, and those of y minus the identity.
+    With ``"softmax"`` the sequence begins with a token of zero data. Without it, no softmax layer can do both: its
+    weights sum to 1, so the update of a token is a sum over heads of means of data, with coefficients that add up to
+    one matrix for all tokens; tokens of x need this matrix to be the copy, tokens of y minus the identity.
 
     Source: ICML paper, Proposition 3 and appendix A.5, which leaves the second head as a sketch.
     """
-    for name, value in (("d_in", d_in), ("d_out", d_out), ("n_context", n_context), ("steps", steps)):
-        require_count(name, value)
+    require_sizes(d_in=d_in, d_out=d_out, n_context=n_context, steps=steps)
     require_choice("attention", attention, ("linear", "softmax"))
     algorithm = GradientDescent(steps, eta)
     layout = Alternating("one-hot", size=2 * n_context + 2 + d_out, start=attention == "softmax")
@@ -54,7 +53,7 @@ def copy_tokens(
 
 
 def _copying(width: int, data: int, d_out: int, n_context: int, attention: str) -> Products:
-    """Heads that copy the next token's target, and that subtract the tokens of targets."""
+    """A head that copies the next token's target, and one that subtracts the tokens of targets."""
     w_kq, w_pv = torch.zeros(2, 2, width, width, dtype=torch.float64)
     start = 2 * n_context + 1
     targets = torch.arange(1, start, 2)  # positions of y_N, ..., y_1, counted back from the query
@@ -65,7 +64,7 @@ def _copying(width: int, data: int, d_out: int, n_context: int, attention: str) 
     w_pv[0, data + inputs, data + targets] = -1.0
     w_pv[1, :data, :data].fill_diagonal_(-1.0)
     w_pv[1, data + targets, data + targets] = -1.0
-    if attention == "softmax":  # whoever has nothing to attend to attends to the start
+    if attention == "softmax":  # tokens without a token to attend to attend to the start
         idle = [[0, start, *targets.tolist()], [0, start, *inputs.tolist()]]
         for head, positions in enumerate(idle):
             w_kq[head, data + start, data + torch.tensor(positions)] = 1.0

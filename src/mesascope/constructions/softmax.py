@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from mesascope.constructions.pairs import Construction
-from mesascope.errors import require_count, require_number
+from mesascope.constructions.pairs import Construction, require_sizes
+from mesascope.errors import require_number
 from mesascope.learners import Centred, GradientDescent
 from mesascope.nets import InContextRegressor, InContextRegressorConfig, Products, TransformerConfig
 from mesascope.records import register
@@ -21,9 +21,9 @@ def softmax_gradient_descent(d_in: int, d_out: int, eta: float, steps: int = 1, 
 
         softmax_i(s z) - softmax_i(-s z) = (2 s / N) (z_i - mean z) + O(s^3),
 
-    so that the prediction is eta/N sum_i y_i (x_i - mean x) . x_q (1 + O(s^2)): gradient descent on *centred* inputs.
-    The mean comes from the denominators, which the paper's expansion (eqs. 18 to 21) leaves out; no scale removes it.
-    Works for any number of pairs. ``algorithm`` is the limit.
+    and the prediction is eta/N sum_i y_i (x_i - mean x) . x_q (1 + O(s^2)): gradient descent on *centred* inputs. The
+    mean comes from the denominators, which the paper's expansion (eqs. 18 to 21) omits; no scale removes it. Any number
+    of pairs is allowed. ``algorithm`` is the limit.
 
     >>> from mesascope.tasks import Context
     >>> network, algorithm = softmax_gradient_descent(d_in=2, d_out=1, eta=0.5)
@@ -32,10 +32,8 @@ def softmax_gradient_descent(d_in: int, d_out: int, eta: float, steps: int = 1, 
     >>> bool(difference.abs().max() < 1e-6)
     True
     """
-    for name, value in (("d_in", d_in), ("d_out", d_out), ("steps", steps)):
-        require_count(name, value)
-    eta = require_number("eta", eta)
-    scale = require_number("scale", scale, above=0)
+    require_sizes(d_in=d_in, d_out=d_out, steps=steps)
+    eta, scale = require_number("eta", eta), require_number("scale", scale, above=0)
     width = d_in + d_out
     transformer = TransformerConfig(width, n_layers=steps, n_heads=2, key_size=width, attention="softmax", shared=True)
     config = InContextRegressorConfig(transformer, d_out=d_out)
