@@ -6,8 +6,6 @@ from .baselines import (
     Mean as Mean,
     Zero as Zero,
 )
-from .bayes import BayesPool as BayesPool
-from .delta import DeltaRule as DeltaRule, Titans as Titans
 from .descent import GradientDescent as GradientDescent, GradientDescentPlusPlus as GradientDescentPlusPlus
 from .kernels import (
     KERNELS as KERNELS,
@@ -18,11 +16,18 @@ from .kernels import (
     NearestNeighbours as NearestNeighbours,
 )
 from .least_squares import (
+    BayesPool as BayesPool,
     ConjugateGradients as ConjugateGradients,
     LeastSquares as LeastSquares,
     PrincipalComponents as PrincipalComponents,
 )
-from .momentum import Momentum as Momentum, Muon as Muon, NormalisedDescent as NormalisedDescent
+from .optimizers import (
+    DeltaRule as DeltaRule,
+    Momentum as Momentum,
+    Muon as Muon,
+    NormalisedDescent as NormalisedDescent,
+    Titans as Titans,
+)
 from .second_order import Newton as Newton, PreconditionedGradientDescent as PreconditionedGradientDescent
 from .sequences import (
     ChebyshevLeastSquares as ChebyshevLeastSquares,

@@ -128,38 +128,6 @@ def _fixed(function: Callable[..., Tensor]) -> Callable[[Tensor, torch.Generator
     return lambda x, generator: function(*x.unbind(-1))
 
 
-def _friedman1(a: Tensor, b: Tensor, c: Tensor, d: Tensor, e: Tensor) -> Tensor:
-    return 10 * torch.sin(math.pi * a * b) + 20 * (c - 0.5) ** 2 + 10 * d + 5 * e
-
-
-def _friedman2(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
-    return torch.hypot(a, b * c - 1 / (b * d))
-
-
-def _friedman3(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
-    return torch.arctan((b * c - 1 / (b * d)) / a)
-
-
-def _original1(x: Tensor) -> Tensor:
-    return x + 10 * torch.sin(x / 100 * math.pi * 5) + 10 * torch.cos(x / 100 * math.pi * 6)
-
-
-def _original2(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
-    return (a**4 + (b * c - 2 / (b * d).sqrt()) ** 2) ** 0.75
-
-
-def _original3(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
-    return a.exp() + b * c / d.sqrt() + (d * a) ** 1.5
-
-
-def _original4(a: Tensor, b: Tensor) -> Tensor:
-    return b / 10 * a.sin() + a / 10 * b.cos() + a.sqrt() * b.log() / (b.sqrt() * a.log())
-
-
-def _original5(*x: Tensor) -> Tensor:
-    return 100 * torch.softmax(torch.stack(x, -1) / 10, -1).amax(-1)
-
-
 def _network(x: Float[Tensor, "batch rows d"], generator: torch.Generator) -> Float[Tensor, "batch rows"]:
     """Labels of a network with a hidden layer of ReLUs, initialised as torch's linear layers are."""
 
@@ -208,16 +176,20 @@ def _of_letters(x: Float[Tensor, "batch rows d"], generator: torch.Generator) ->
 _FRIEDMAN = _uniform((0, 100), (40 * math.pi, 560 * math.pi), (0, 1), (1, 11))
 PROBLEMS: dict[str, _Problem] = {
     **{f"regression_ni{a}{b}": _linear(a, b) for a, b in ((1, 1), (1, 2), (2, 2), (1, 3), (2, 3), (3, 3))},
-    "friedman1": _Problem(5, _uniform((0, 1)), _fixed(_friedman1)),
-    "friedman2": _Problem(4, _FRIEDMAN, _fixed(_friedman2)),
-    "friedman3": _Problem(4, _FRIEDMAN, _fixed(_friedman3)),
-    "original1": _Problem(1, _uniform((0, 100)), _fixed(_original1), True),
-    "original2": _Problem(
-        4, _uniform((0, 3), (4 * math.pi, 56 * math.pi), (0, 2), (1, 11)), _fixed(_original2), True
-    ),
-    "original3": _Problem(4, _uniform((1, 3), (1, 10), (0, 10), (1, 20)), _fixed(_original3), True),
-    "original4": _Problem(2, _uniform((2, 100)), _fixed(_original4), True),
-    "original5": _Problem(3, _uniform((-25, 25)), _fixed(_original5), True),
+    "friedman1": _Problem(5, _uniform((0, 1)), _fixed(
+        lambda x0, x1, x2, x3, x4: 10 * torch.sin(math.pi * x0 * x1) + 20 * (x2 - 0.5) ** 2 + 10 * x3 + 5 * x4)),
+    "friedman2": _Problem(4, _FRIEDMAN, _fixed(lambda x0, x1, x2, x3: torch.hypot(x0, x1 * x2 - 1 / (x1 * x3)))),
+    "friedman3": _Problem(4, _FRIEDMAN, _fixed(lambda x0, x1, x2, x3: torch.arctan((x1 * x2 - 1 / (x1 * x3)) / x0))),
+    "original1": _Problem(1, _uniform((0, 100)), _fixed(
+        lambda x: x + 10 * torch.sin(x / 100 * math.pi * 5) + 10 * torch.cos(x / 100 * math.pi * 6)), True),
+    "original2": _Problem(4, _uniform((0, 3), (4 * math.pi, 56 * math.pi), (0, 2), (1, 11)), _fixed(
+        lambda x0, x1, x2, x3: (x0**4 + (x1 * x2 - 2 / (x1 * x3).sqrt()) ** 2) ** 0.75), True),
+    "original3": _Problem(4, _uniform((1, 3), (1, 10), (0, 10), (1, 20)), _fixed(
+        lambda x0, x1, x2, x3: x0.exp() + x1 * x2 / x3.sqrt() + (x3 * x0) ** 1.5), True),
+    "original4": _Problem(2, _uniform((2, 100)), _fixed(
+        lambda x0, x1: x1 / 10 * x0.sin() + x0 / 10 * x1.cos() + x0.sqrt() * x1.log() / (x1.sqrt() * x0.log())), True),
+    "original5": _Problem(3, _uniform((-25, 25)), _fixed(
+        lambda *x: 100 * torch.softmax(torch.stack(x, -1) / 10, -1).amax(-1)), True),
     "simple_random_nn1": _Problem(5, _gaussian, _network, True),
     "transformer1": _Problem(5, _gaussian, _transformer(together=False), True),
     "character_regression1": _Problem(5, _letters, _of_letters),
