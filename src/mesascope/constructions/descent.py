@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Sequence
 
 import torch
 from torch import nn
@@ -13,7 +12,7 @@ from mesascope import nets
 from mesascope.constructions.pairs import Construction, initial_weights, require_sizes
 from mesascope.errors import require_choice, require_count, require_instance, require_number
 from mesascope.learners import Centred, GradientDescent, GradientDescentPlusPlus, KernelGradientDescent
-from mesascope.learners.arguments import Rows
+from mesascope.learners.arguments import Matrix, Sizes
 from mesascope.nets import Products, TokenMLP
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
@@ -29,12 +28,7 @@ _SHARP = 800.0
 
 @register("construction", "gradient-descent", of="learner", exact=True)
 def gradient_descent(
-    d_in: int,
-    d_out: int,
-    eta: float | Sequence[float],
-    n_context: int,
-    steps: int = 1,
-    w0: Float[Tensor, "d_out d_in"] | Rows | None = None,
+    d_in: int, d_out: int, eta: Sizes, n_context: int, steps: int = 1, w0: Matrix | None = None
 ) -> Construction:
     """Proposition 1, stacked: ``steps`` linear self-attention layers that take ``steps`` gradient steps.
 
@@ -52,13 +46,7 @@ def gradient_descent(
 
 @register("construction", "gradient-descent-plus-plus", of="learner", exact=True)
 def gradient_descent_plus_plus(
-    d_in: int,
-    d_out: int,
-    eta: float | Sequence[float],
-    gamma: float | Sequence[float],
-    n_context: int,
-    steps: int = 1,
-    w0: Float[Tensor, "d_out d_in"] | Rows | None = None,
+    d_in: int, d_out: int, eta: Sizes, gamma: Sizes, n_context: int, steps: int = 1, w0: Matrix | None = None
 ) -> Construction:
     """Appendix A.10, stacked: layers that take a gradient step and a curvature step x <- x - gamma X^T X x at once.
 
@@ -71,9 +59,7 @@ def gradient_descent_plus_plus(
 
 
 @register("construction", "kernel-gradient-descent", of="learner", exact=True)
-def kernel_gradient_descent(
-    mlp: TokenMLP, d_out: int, eta: float | Sequence[float], n_context: int, steps: int = 1
-) -> Construction:
+def kernel_gradient_descent(mlp: TokenMLP, d_out: int, eta: Sizes, n_context: int, steps: int = 1) -> Construction:
     """Proposition 2: a residual MLP on the inputs, then layers that descend on the features m(x) = x + MLP(x).
 
     The MLP is padded by zeros: it reads and changes only the inputs' part of a token. The attention layers are those of
@@ -138,7 +124,7 @@ def _products(d_in: int, d_out: int, w0: Tensor | None, rate: Tensor, gamma: Ten
 
 @register("construction", "copy-tokens", of="learner", exact=True)
 def copy_tokens(
-    d_in: int, d_out: int, eta: float | Sequence[float], n_context: int, steps: int = 1, attention: str = "linear"
+    d_in: int, d_out: int, eta: Sizes, n_context: int, steps: int = 1, attention: str = "linear"
 ) -> Construction:
     """Proposition 3 followed by Proposition 1: gradient descent from tokens x_1, y_1, x_2, y_2, ..., x_q.
 

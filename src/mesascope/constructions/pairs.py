@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from mesascope.errors import require_count
-from mesascope.learners.arguments import Rows, tensor_of
+from mesascope.learners.arguments import Matrix, tensor_of
 from mesascope.shapes import Tensor
 
 __all__ = ["Construction", "initial_weights", "require_sizes"]
@@ -28,6 +28,6 @@ def require_sizes(**sizes: int) -> None:
         require_count(name, value)
 
 
-def initial_weights(w0: Tensor | Rows | None, d_out: int, d_in: int) -> Tensor | None:
+def initial_weights(w0: Matrix | None, d_out: int, d_in: int) -> Tensor | None:
     """``w0`` as a tensor ``(d_out, d_in)``."""
     return None if w0 is None else tensor_of("w0", w0, "dy dx", (d_out, d_in))

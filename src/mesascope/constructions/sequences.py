@@ -10,7 +10,7 @@ from mesascope import nets
 from mesascope.constructions.pairs import Construction, initial_weights, require_sizes
 from mesascope.errors import require_number
 from mesascope.learners import NeumannLeastSquares, OnlineGradientDescent, RecursiveLeastSquares
-from mesascope.learners.arguments import Rows
+from mesascope.learners.arguments import Matrix, Sizes
 from mesascope.nets import Products
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
@@ -19,7 +19,7 @@ __all__ = ["mesa_gradient_descent", "mesa_least_squares", "neumann_preconditioni
 
 
 @register("construction", "mesa-gradient-descent", of="predictor", exact=True)
-def mesa_gradient_descent(d: int, eta: float, w0: Float[Tensor, "d d"] | Rows | None = None) -> Construction:
+def mesa_gradient_descent(d: int, eta: float, w0: Matrix | None = None) -> Construction:
     """One linear layer on tokens (-W_0 s_t, s_t, s_{t-1}) that takes one gradient step on all pairs up to t.
 
     W_KQ has I where the key's s_{i-1} meets the query's s_t, and W_PV writes -eta (s_i - W_0 s_{i-1}) into the first
@@ -40,9 +40,7 @@ def mesa_gradient_descent(d: int, eta: float, w0: Float[Tensor, "d d"] | Rows | 
 
 
 @register("construction", "online-gradient-descent", of="predictor", exact=True)
-def online_gradient_descent(
-    d: int, eta: float | Sequence[float], steps: int, w0: Float[Tensor, "d d"] | Rows | None = None
-) -> Construction:
+def online_gradient_descent(d: int, eta: Sizes, steps: int, w0: Matrix | None = None) -> Construction:
     """``steps`` linear layers of two heads on tokens (-W_0 s_t, s_t, s_t, s_{t-1}): online gradient descent.
 
     The first head moves the prediction, in the first channel, by the step's change in W s_t. The second moves the

@@ -1,11 +1,5 @@
 from .arguments import Range as Range
-from .baselines import (
-    Averaging as Averaging,
-    Constant as Constant,
-    LastLabel as LastLabel,
-    Mean as Mean,
-    Zero as Zero,
-)
+from .baselines import Averaging as Averaging, Constant as Constant, LastLabel as LastLabel, Mean as Mean, Zero as Zero
 from .descent import GradientDescent as GradientDescent, GradientDescentPlusPlus as GradientDescentPlusPlus
 from .kernels import (
     KERNELS as KERNELS,

@@ -13,9 +13,20 @@ from mesascope.errors import ArgumentTypeError, refuse, require_count, require_n
 from mesascope.shapes import Tensor
 from mesascope.validate import frozen
 
-__all__ = ["Algorithm", "Range", "Rows", "one_size", "require_precision", "size_at", "step_sizes", "tensor_of"]
+__all__ = [
+    "Algorithm",
+    "Matrix",
+    "Range",
+    "Sizes",
+    "one_size",
+    "require_precision",
+    "size_at",
+    "step_sizes",
+    "tensor_of",
+]
 
-Rows = Sequence  # of numbers, nested as deep as a tensor has axes
+Sizes = float | Sequence[float]  # one number, or one for each step
+Matrix = Tensor | Sequence  # or numbers nested as deep as it has axes
 
 
 @frozen
@@ -64,7 +75,7 @@ def _shown(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, int | float) else ""
 
 
-def step_sizes(name: str, value: float | Sequence[float], steps: int) -> nn.Parameter:
+def step_sizes(name: str, value: Sizes, steps: int) -> nn.Parameter:
     """Make a float64 parameter of one number, or of one for each step."""
     try:
         if isinstance(value, bool):
@@ -84,7 +95,7 @@ def one_size(name: str, value: float) -> nn.Parameter:
     return nn.Parameter(torch.tensor(require_number(name, value), dtype=torch.float64))
 
 
-def tensor_of(name: str, value: Tensor | Rows, axes: str, shape: tuple[int, ...] | None = None) -> Tensor:
+def tensor_of(name: str, value: Matrix, axes: str, shape: tuple[int, ...] | None = None) -> Tensor:
     """Return a floating-point tensor as it is, or nested lists of numbers, as records have them, in float64.
 
     Raise if its axes are not those named in ``axes``, if it has another ``shape``, or if a number is not finite.

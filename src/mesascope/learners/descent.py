@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import torch
 from torch import nn
 
 from mesascope.errors import refuse, require_count, require_number
-from mesascope.learners.arguments import Algorithm, Range, Rows, size_at, step_sizes, tensor_of
+from mesascope.learners.arguments import Algorithm, Matrix, Range, Sizes, size_at, step_sizes, tensor_of
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
@@ -45,12 +45,7 @@ class GradientDescentPlusPlus(Algorithm):
     w0: Tensor | None
 
     def __init__(
-        self,
-        steps: int,
-        eta: float | Sequence[float],
-        gamma: float | Sequence[float],
-        w0: Float[Tensor, "dy dx"] | Rows | None = None,
-        token_clip: float | None = None,
+        self, steps: int, eta: Sizes, gamma: Sizes, w0: Matrix | None = None, token_clip: float | None = None
     ) -> None:
         super().__init__()
         self.steps = require_count("steps", steps, least=0)
@@ -112,13 +107,7 @@ class GradientDescent(GradientDescentPlusPlus):
     tensor([0.2500, 0.5000])
     """
 
-    def __init__(
-        self,
-        steps: int,
-        eta: float | Sequence[float],
-        w0: Float[Tensor, "dy dx"] | Rows | None = None,
-        token_clip: float | None = None,
-    ) -> None:
+    def __init__(self, steps: int, eta: Sizes, w0: Matrix | None = None, token_clip: float | None = None) -> None:
         super().__init__(steps, eta, 0.0, w0, token_clip)
         self.gamma = None
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import nn
 
 from mesascope.errors import refuse, require_callable, require_choice, require_count, require_number
-from mesascope.learners.arguments import Algorithm, Range, require_precision
+from mesascope.learners.arguments import Algorithm, Range, Sizes, require_precision
 from mesascope.learners.descent import GradientDescent
 from mesascope.learners.least_squares import solved
 from mesascope.learners.transformed import with_features
@@ -167,7 +167,7 @@ class KernelGradientDescent(nn.Module):
     tensor([0.8500, 3.4000])
     """
 
-    def __init__(self, features: Callable[[Tensor], Tensor], steps: int, eta: float | Sequence[float]) -> None:
+    def __init__(self, features: Callable[[Tensor], Tensor], steps: int, eta: Sizes) -> None:
         super().__init__()
         require_callable("features", features)
         self.features = features

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from mesascope.errors import ArgumentError, NumericalError, refuse, require_count, require_number
-from mesascope.learners.arguments import Algorithm, Range, Rows, require_precision, tensor_of
+from mesascope.learners.arguments import Algorithm, Matrix, Range, require_precision, tensor_of
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
@@ -137,7 +137,7 @@ class BayesPool(Algorithm):
 
     weights: Tensor
 
-    def __init__(self, weights: Float[Tensor, "pool dy dx"] | Rows, noise: float) -> None:
+    def __init__(self, weights: Matrix, noise: float) -> None:
         super().__init__()
         self.noise = require_number("noise", noise, above=0)
         self.register_buffer("weights", tensor_of("weights", weights, "pool dy dx"))

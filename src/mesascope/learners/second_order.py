@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from mesascope.errors import refuse, require_count
-from mesascope.learners.arguments import Algorithm, Range, Rows, tensor_of
+from mesascope.learners.arguments import Algorithm, Matrix, Range, tensor_of
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
@@ -28,7 +28,7 @@ class PreconditionedGradientDescent(Algorithm):
     Source: Ahn et al., Transformers learn to implement preconditioned gradient descent (2023).
     """
 
-    def __init__(self, matrix: Float[Tensor, "dx dx"] | Rows, steps: int = 1) -> None:
+    def __init__(self, matrix: Matrix, steps: int = 1) -> None:
         super().__init__()
         self.steps = require_count("steps", steps, least=0)
         matrix = tensor_of("matrix", matrix, "dx dx")

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from mesascope import errors
 from mesascope.errors import ArgumentError, NumericalError, refuse, require_count, require_number
-from mesascope.learners.arguments import Algorithm, Range, Rows, size_at, step_sizes, tensor_of
+from mesascope.learners.arguments import Algorithm, Matrix, Range, Sizes, size_at, step_sizes, tensor_of
 from mesascope.ops import causal_linear_attention, mesa_attention
 from mesascope.ops.checks import require_values
 from mesascope.records import register
@@ -61,7 +61,7 @@ class OnlineGradientDescent(Algorithm):
 
     w0: Tensor | None
 
-    def __init__(self, steps: int, eta: float | Sequence[float], w0: Float[Tensor, "d d"] | Rows | None = None) -> None:
+    def __init__(self, steps: int, eta: Sizes, w0: Matrix | None = None) -> None:
         super().__init__()
         self.steps = require_count("steps", steps, least=0)
         self.eta = step_sizes("eta", eta, steps)
