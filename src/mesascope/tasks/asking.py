@@ -156,8 +156,8 @@ def check_causal(predictor: Any, sequences: Float[Tensor, "tasks t d"]) -> None:
         bound = bound.maximum(10 * (first - rounded).abs().max())
     for row, time in (moved > bound).nonzero().tolist()[:1]:
         raise ArgumentError(
-            f"a predictor must not look ahead, but what {label(predictor)} says after {time + 1} elements changes with "
-            f"those from number {int(cuts[row]) + 1} on: mask later elements, as causal attention does."
+            f"a predictor must not look ahead, but the prediction of {label(predictor)} after {time + 1} elements changes "
+            f"with those from number {int(cuts[row]) + 1} on: mask later elements, as causal attention does."
         )
 
 

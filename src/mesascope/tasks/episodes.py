@@ -158,6 +158,6 @@ def check_episode(episode: Episode) -> None:
         bad = int((~torch.isfinite(tensor)).sum())
         if bad:
             raise ArgumentError(
-                f"{name} must be finite, but has {bad} values that are not in {tensor.numel()}: "
+                f"{name} must be finite, but {bad} of its {tensor.numel()} values {'is' if bad == 1 else 'are'} not: "
                 "remove or impute them before comparing learners."
             )
