@@ -55,7 +55,7 @@ class Algorithm(nn.Module):
 
 
 def _shown(value: object) -> str:
-    """Numbers, text and shapes of matrices; nothing for modules, functions, None and False."""
+    """Numbers, text or the shape of a matrix; no text for modules, functions, None and False."""
     if isinstance(value, Tensor):
         if value.ndim > 1:
             return " x ".join(map(str, value.shape))

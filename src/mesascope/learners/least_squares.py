@@ -118,7 +118,7 @@ class ConjugateGradients(Algorithm):
 
 @register("learner", "bayes-pool", free={"noise": Range(0.01, 10.0, "log")})
 class BayesPool(Algorithm):
-    """The posterior mean for a teacher from a known pool, all equally likely, and labels with Gaussian noise.
+    """The posterior mean for a teacher from a given pool, all equally likely, and labels with Gaussian noise.
 
     Predicts sum_k p_k W_k x_q with p_k proportional to exp(-sum_i |y_i - W_k x_i|^2 / (2 noise^2)): the optimal learner
     of a finite set of tasks.

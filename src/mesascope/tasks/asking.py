@@ -26,7 +26,7 @@ _EXPLAINED_ELSEWHERE = ("nference tensor", "requires grad")
 
 
 class UnansweredError(ArgumentError):
-    """A learner raised an error of its own, which is the cause, perhaps because it does not fit the tasks' shapes."""
+    """A learner raised an error, which is the cause; perhaps it does not fit the tasks' shapes."""
 
 
 def require_family(family: Any) -> None:
@@ -73,7 +73,7 @@ def asked(model: Any, *inputs: Context | Tensor, weights: Mapping[str, Tensor] |
     Raises:
         ArgumentTypeError: it cannot be called like this, or its weights are of another dtype or on another device.
         ArgumentError: it runs out of memory.
-        UnansweredError: it raises an error of its own.
+        UnansweredError: it raises any other error.
     """
     require_callable("a learner", model)
     if isinstance(model, type):
@@ -156,8 +156,8 @@ def check_causal(predictor: Any, sequences: Float[Tensor, "tasks t d"]) -> None:
         bound = bound.maximum(10 * (first - rounded).abs().max())
     for row, time in (moved > bound).nonzero().tolist()[:1]:
         raise ArgumentError(
-            f"a predictor must not look ahead, but the prediction of {label(predictor)} after {time + 1} elements changes "
-            f"with those from number {int(cuts[row]) + 1} on: mask later elements, as causal attention does."
+            f"a predictor must not look ahead, but the prediction of {label(predictor)} after {time + 1} elements "
+            f"changes with those from number {int(cuts[row]) + 1} on: mask later elements, as causal attention does."
         )
 
 
@@ -218,7 +218,7 @@ def takes(model: Any, inputs: tuple[Any, ...]) -> bool:
         inspect.signature(module.forward if isinstance(module, nn.Module) else module).bind(*inputs)
     except TypeError:
         return False
-    except ValueError:  # Python knows no signature
+    except ValueError:  # it has no signature that Python can read
         return True
     return True
 

@@ -1,4 +1,4 @@
-"""Linear regression: the family of the ICML paper's first experiments."""
+"""Linear regression: the family of von Oswald et al. (ICML 2023)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["LinearRegression"]
 @register("family", "linear-regression")
 @dataclass(frozen=True)
 class LinearRegression:
-    """Linear teachers, one a task: context targets y = W x + noise * eps, answers yq = W xq without noise.
+    """Linear teachers, one for each task: context targets y = W x + noise * eps, answers yq = W xq without noise.
 
     W ``(d_out, d_in)`` has independent N(0, w_scale^2) entries, eps is standard normal, and the inputs of context and
     queries are independent draws z of the law ``x``, times ``x_scale``, times the Cholesky factor of ``covariance``:
@@ -41,13 +41,11 @@ class LinearRegression:
     Args:
         n_context: pairs in a context (N).
         d_in, d_out: widths of x and y.
-        x_scale, w_scale, noise: the scales above. The paper's text has x_scale 1, the code behind its figures 0.5.
+        x_scale, w_scale, noise: the scales above. x_scale is 1 in the paper and 0.5 in its code.
         covariance: ``(d_in, d_in)``, positive definite, or its diagonal ``(d_in,)``; identity if None.
-        pool: draw from a fixed set of this many tasks in place of fresh ones; a batch of exactly ``pool`` is the whole
-            set in order.
-        pool_seed: seed of the stream that the pool is drawn from, once. Replicates that are to differ in their pools
-            need one each: `seeded`.
-        n_query: queries a task (m).
+        pool: draw from a fixed set of this many tasks; a batch of exactly ``pool`` tasks is the whole set in order.
+        pool_seed: seed of the pool. Replicates with different pools need a seed each: see `seeded`.
+        n_query: queries of a task (m).
 
     Source: von Oswald et al. (ICML 2023), section 3; the other laws, appendix A.2; ``pool``, appendix A.12.
 
@@ -93,13 +91,13 @@ class LinearRegression:
 
     @property
     def covariance_matrix(self) -> Float[Tensor, "d d"]:
-        """The covariance times x_scale^2, in float64: that of the inputs where their law has variance 1."""
+        """The covariance times x_scale^2, in float64: that of inputs whose law has variance 1."""
         if self.covariance is None:
             return self.x_scale**2 * torch.eye(self.d_in, dtype=torch.float64)
         return self.x_scale**2 * self._factor @ self._factor.mT
 
     def seeded(self, seed: int) -> LinearRegression:
-        """The family that training seed ``seed`` learns from: where tasks come from a pool, a pool of its own."""
+        """The family of one training seed: a pool is another one for each seed."""
         require_count("seed", seed, least=0)
         return self if self.pool is None else dataclasses.replace(self, pool_seed=seed)
 
@@ -141,7 +139,7 @@ class LinearRegression:
 
 
 def _nested_tuple(values: Any) -> tuple:
-    """Numbers of a tensor, an array or nested sequences as nested tuples, which a frozen family can hold."""
+    """Numbers of a tensor, an array or nested sequences as nested tuples, for a frozen family."""
     values = values.tolist() if hasattr(values, "tolist") else values
     try:
         return tuple(_nested_tuple(row) if isinstance(row, list | tuple) else float(row) for row in values)

@@ -1,4 +1,4 @@
-"""Families of sequences: linear, partly observed and nonlinear dynamics, and regression told as a sequence."""
+"""Families of sequences: linear, partly observed and nonlinear dynamics, and linear regression as a sequence."""
 
 from __future__ import annotations
 
@@ -26,19 +26,18 @@ Start = Literal["normal", "uniform"]
 @register("family", "linear-dynamics")
 @dataclass(frozen=True)
 class LinearDynamics:
-    """Fully observed linear systems, one a task: s_{t+1} = W s_t + noise * eps, with eps standard normal.
+    """Fully observed linear systems, one for each task: s_{t+1} = W s_t + noise * eps, with eps standard normal.
 
-    W ``(d, d)`` is a random orthogonal matrix Q, uniform on the orthogonal group, or a contraction Q^T diag(a) Q with
-    eigenvalues a ~ U(0.3, 0.9) that differ from task to task, or one orthogonal matrix for all tasks, which need not be
-    learned in context.
+    W ``(d, d)`` is a random orthogonal matrix Q of each task, uniform on the orthogonal group; or a contraction
+    Q^T diag(a) Q of each task, with eigenvalues a ~ U(0.3, 0.9); or one fixed orthogonal matrix for all tasks, which a
+    network need not learn in context.
 
     Args:
         d: width of an element.
         length: elements of a sequence (T).
         noise: standard deviation of the noise that is added at each step.
         dynamics: ``"orthogonal"``, ``"contracting"`` or ``"fixed"``.
-        start: law of s_1: ``"normal"``, N(0, I), as in the text of the thesis, or ``"uniform"``, U(-1, 1), as in the
-            code behind its figures.
+        start: law of s_1: ``"normal"``, N(0, I), as in the thesis, or ``"uniform"``, U(-1, 1), as in its code.
         clip: clip every entry of every element to [-clip, clip] before the next is drawn.
         matrix_seed: seed of a fixed W. Replicates that differ in W need a seed each: see `seeded`.
 
@@ -101,7 +100,7 @@ class ObservedDynamics:
         noise: standard deviation of the noise that is added to the state at each step.
         start: law of h_1: ``"normal"``, N(0, I), or ``"uniform"``, U(-1, 1).
 
-    Source: the extended paper behind thesis ch. 3 (von Oswald et al. 2023).
+    Source: von Oswald et al. (2023).
 
     >>> ObservedDynamics(d=2, hidden=4, length=7).sample(3, stream(0, "doc")).shape
     torch.Size([3, 7, 2])
@@ -145,7 +144,7 @@ class NonlinearDynamics:
         noise: standard deviation of the noise that is added at each step.
         feature_seed: seed of A and B, which are the same for all training seeds.
 
-    Source: the extended paper behind thesis ch. 3 (von Oswald et al. 2023); widths, gain and normalisation are ours.
+    Source: von Oswald et al. (2023); widths, gain and normalisation are ours.
 
     >>> NonlinearDynamics(d=3, length=7).sample(2, stream(0, "doc")).shape
     torch.Size([2, 7, 3])

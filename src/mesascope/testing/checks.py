@@ -177,7 +177,7 @@ def _drawn(family: Any, batch: int, seed: int = 0) -> Any:
 
 
 def _asking(model: Any) -> Callable[..., Tensor]:
-    """A function from the rule that is checked, and inputs, to what ``model`` answers."""
+    """A function from the rule to check, and inputs, to the answer of ``model``."""
 
     def ask(rule: str, *inputs: Context | Tensor) -> Tensor:
         with _broken(rule, model):
