@@ -81,47 +81,6 @@ def kernel_gradient_descent(mlp: TokenMLP, d_out: int, eta: Sizes, n_context: in
     return Construction(network, KernelGradientDescent(_Residual(own), steps, eta))
 
 
-def _pad(wide: TokenMLP, mlp: TokenMLP) -> None:
-    """Make ``wide`` compute ``mlp`` on the first entries of tokens, and neither read nor change the others."""
-    with torch.no_grad():
-        for weight in wide.parameters():
-            weight.zero_()
-        for name, weight in mlp.named_parameters():
-            wide.get_parameter(name)[tuple(slice(size) for size in weight.shape)] = weight
-
-
-class _Residual(nn.Module):
-    """x + MLP(x)."""
-
-    def __init__(self, mlp: TokenMLP) -> None:
-        super().__init__()
-        self.mlp = mlp
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.mlp(x)
-
-
-def _construction(d_in: int, d_out: int, n_context: int, algorithm: GradientDescentPlusPlus) -> Construction:
-    eta, gamma = algorithm.eta.detach(), torch.zeros(()) if algorithm.gamma is None else algorithm.gamma.detach()
-    steps, w0 = algorithm.steps, None if algorithm.w0 is None else algorithm.w0.double()
-    transformer = nets.TransformerConfig(d_in + d_out, n_layers=steps, shared=eta.ndim == 0 and gamma.ndim == 0)
-    config = nets.InContextRegressorConfig(transformer, d_out=d_out)
-    blank = nets.InContextRegressor(config, torch.Generator(), w0).double()
-    sizes = zip((eta / n_context).expand(steps), gamma.expand(steps), strict=True)
-    layers = [_products(d_in, d_out, w0, rate, bend) for rate, bend in sizes]
-    return Construction(blank.with_products(layers), algorithm)
-
-
-def _products(d_in: int, d_out: int, w0: Tensor | None, rate: Tensor, gamma: Tensor) -> Products:
-    w_kq, w_pv = torch.zeros(2, 1, d_in + d_out, d_in + d_out, dtype=torch.float64)
-    w_kq[0, :d_in, :d_in].fill_diagonal_(1.0)
-    w_pv[0, :d_in, :d_in].fill_diagonal_(-gamma.item())
-    w_pv[0, d_in:, d_in:].fill_diagonal_(-rate.item())
-    if w0 is not None:
-        w_pv[0, d_in:, :d_in] = (rate - gamma) * w0
-    return Products(w_kq, w_pv)
-
-
 @register("construction", "copy-tokens", of="learner", exact=True)
 def copy_tokens(
     d_in: int, d_out: int, eta: Sizes, n_context: int, steps: int = 1, attention: str = "linear"
@@ -153,34 +112,6 @@ def copy_tokens(
     rates = (algorithm.eta.detach() / n_context).expand(steps)
     layers = [copying, *(_padded_descent(width, d_in, d_out, rate) for rate in rates)]
     return Construction(blank.with_products(layers), algorithm)
-
-
-def _copying(width: int, data: int, d_out: int, n_context: int, attention: str) -> Products:
-    """A head that copies the next token's target, and one that subtracts the tokens of targets."""
-    w_kq, w_pv = torch.zeros(2, 2, width, width, dtype=torch.float64)
-    start = 2 * n_context + 1
-    targets = torch.arange(1, start, 2)  # positions of y_N, ..., y_1, counted back from the query
-    inputs = targets + 1
-    w_kq[0, data + targets, data + inputs] = 1.0
-    w_kq[1, data + targets, data + targets] = 1.0
-    w_pv[0, -d_out:, data - d_out : data] = torch.eye(d_out, dtype=torch.float64)
-    w_pv[0, data + inputs, data + targets] = -1.0
-    w_pv[1, :data, :data].fill_diagonal_(-1.0)
-    w_pv[1, data + targets, data + targets] = -1.0
-    if attention == "softmax":  # tokens without a token to attend to attend to the start
-        idle = [[0, start, *targets.tolist()], [0, start, *inputs.tolist()]]
-        for head, positions in enumerate(idle):
-            w_kq[head, data + start, data + torch.tensor(positions)] = 1.0
-        w_kq = _SHARP * width**0.5 * w_kq
-    return Products(w_kq, w_pv)
-
-
-def _padded_descent(width: int, d_in: int, d_out: int, rate: Float[Tensor, ""]) -> Products:
-    """One step of gradient descent, by the first of two heads."""
-    w_kq, w_pv = torch.zeros(2, 2, width, width, dtype=torch.float64)
-    w_kq[0, :d_in, :d_in].fill_diagonal_(1.0)
-    w_pv[0, -d_out:, -d_out:].fill_diagonal_(-rate.item())
-    return Products(w_kq, w_pv)
 
 
 @register("construction", "softmax-gradient-descent", of="learner", exact=False)
@@ -215,3 +146,72 @@ def softmax_gradient_descent(d_in: int, d_out: int, eta: float, steps: int = 1, 
         w_kq[head, :d_in, :d_in].fill_diagonal_(sign * scale * width**0.5)  # softmax divides by the root of the width
         w_pv[head, d_in:, d_in:].fill_diagonal_(-sign * eta / (2 * scale))
     return Construction(blank.with_products([Products(w_kq, w_pv)]), Centred(GradientDescent(steps, eta)))
+
+
+def _construction(d_in: int, d_out: int, n_context: int, algorithm: GradientDescentPlusPlus) -> Construction:
+    eta, gamma = algorithm.eta.detach(), torch.zeros(()) if algorithm.gamma is None else algorithm.gamma.detach()
+    steps, w0 = algorithm.steps, None if algorithm.w0 is None else algorithm.w0.double()
+    transformer = nets.TransformerConfig(d_in + d_out, n_layers=steps, shared=eta.ndim == 0 and gamma.ndim == 0)
+    config = nets.InContextRegressorConfig(transformer, d_out=d_out)
+    blank = nets.InContextRegressor(config, torch.Generator(), w0).double()
+    sizes = zip((eta / n_context).expand(steps), gamma.expand(steps), strict=True)
+    layers = [_products(d_in, d_out, w0, rate, bend) for rate, bend in sizes]
+    return Construction(blank.with_products(layers), algorithm)
+
+
+def _products(d_in: int, d_out: int, w0: Tensor | None, rate: Tensor, gamma: Tensor) -> Products:
+    w_kq, w_pv = torch.zeros(2, 1, d_in + d_out, d_in + d_out, dtype=torch.float64)
+    w_kq[0, :d_in, :d_in].fill_diagonal_(1.0)
+    w_pv[0, :d_in, :d_in].fill_diagonal_(-gamma.item())
+    w_pv[0, d_in:, d_in:].fill_diagonal_(-rate.item())
+    if w0 is not None:
+        w_pv[0, d_in:, :d_in] = (rate - gamma) * w0
+    return Products(w_kq, w_pv)
+
+
+def _pad(wide: TokenMLP, mlp: TokenMLP) -> None:
+    """Make ``wide`` compute ``mlp`` on the first entries of tokens, and neither read nor change the others."""
+    with torch.no_grad():
+        for weight in wide.parameters():
+            weight.zero_()
+        for name, weight in mlp.named_parameters():
+            wide.get_parameter(name)[tuple(slice(size) for size in weight.shape)] = weight
+
+
+class _Residual(nn.Module):
+    """x + MLP(x)."""
+
+    def __init__(self, mlp: TokenMLP) -> None:
+        super().__init__()
+        self.mlp = mlp
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.mlp(x)
+
+
+def _copying(width: int, data: int, d_out: int, n_context: int, attention: str) -> Products:
+    """A head that copies the next token's target, and one that subtracts the tokens of targets."""
+    w_kq, w_pv = torch.zeros(2, 2, width, width, dtype=torch.float64)
+    start = 2 * n_context + 1
+    targets = torch.arange(1, start, 2)  # positions of y_N, ..., y_1, counted back from the query
+    inputs = targets + 1
+    w_kq[0, data + targets, data + inputs] = 1.0
+    w_kq[1, data + targets, data + targets] = 1.0
+    w_pv[0, -d_out:, data - d_out : data] = torch.eye(d_out, dtype=torch.float64)
+    w_pv[0, data + inputs, data + targets] = -1.0
+    w_pv[1, :data, :data].fill_diagonal_(-1.0)
+    w_pv[1, data + targets, data + targets] = -1.0
+    if attention == "softmax":  # tokens without a token to attend to attend to the start
+        idle = [[0, start, *targets.tolist()], [0, start, *inputs.tolist()]]
+        for head, positions in enumerate(idle):
+            w_kq[head, data + start, data + torch.tensor(positions)] = 1.0
+        w_kq = _SHARP * width**0.5 * w_kq
+    return Products(w_kq, w_pv)
+
+
+def _padded_descent(width: int, d_in: int, d_out: int, rate: Float[Tensor, ""]) -> Products:
+    """One step of gradient descent, by the first of two heads."""
+    w_kq, w_pv = torch.zeros(2, 2, width, width, dtype=torch.float64)
+    w_kq[0, :d_in, :d_in].fill_diagonal_(1.0)
+    w_pv[0, -d_out:, -d_out:].fill_diagonal_(-rate.item())
+    return Products(w_kq, w_pv)

@@ -14,12 +14,10 @@ from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
 
-# fmt: off
 __all__ = [
     "Centred", "Clipped", "LabelCopying", "OnFeatures", "Standardised", "Summed", "WithIntercept", "squares",
     "with_features",
-]
-# fmt: on
+]  # fmt: skip
 
 
 class _Around(nn.Module):
