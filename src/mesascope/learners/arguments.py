@@ -50,7 +50,7 @@ class Algorithm(nn.Module):
     """A module that shows the arguments it was built from, which are attributes of the same names."""
 
     def extra_repr(self) -> str:
-        arguments = {name: _shown(getattr(self, name)) for name in inspect.signature(type(self)).parameters}
+        arguments = {name: _shown(getattr(self, name, None)) for name in inspect.signature(type(self)).parameters}
         return ", ".join(f"{name}={value}" for name, value in arguments.items() if value)
 
 
