@@ -70,7 +70,7 @@ def _fetched(dataset: str, source: Source) -> Path:
             digest = _copied(source, file)
         if digest != source.md5:
             raise ArgumentError(
-                f"{source.url} must have the MD5 checksum {source.md5}, but what came has {digest}: try again, or "
+                f"{source.url} must have the MD5 checksum {source.md5}, but the download has {digest}: try again, or "
                 f"put the file into {path.parent}."
             )
         os.replace(aside, path)

@@ -122,9 +122,8 @@ class ObservedDynamics:
         matrix, seen = (draws.orthogonal((batch,), self.hidden, generator) for _ in range(2))
         first = STARTS[self.start]((batch, self.hidden), generator)
         noise = self.noise * draws.normal((self.length - 1, batch, self.hidden), generator)
-        return (
-            draws.unrolled(first, noise, lambda last, added: draws.applied(matrix, last) + added) @ seen[:, : self.d].mT
-        )
+        states = draws.unrolled(first, noise, lambda last, added: draws.applied(matrix, last) + added)
+        return states @ seen[:, : self.d].mT
 
 
 @register("family", "nonlinear-dynamics")
@@ -133,8 +132,8 @@ class NonlinearDynamics:
     """Dynamics that are linear in features: s_{t+1} = W f(s_t) + noise * eps with |f(s)| = sqrt(d).
 
     W ``(d, d)`` is a random orthogonal matrix of the task. The features f(s) = sqrt(d) g/|g| of g = B tanh(gain A s),
-    with A ``(hidden, d)`` and B ``(d, hidden)``, are the same for all tasks, so that a network can learn them while it
-    trains, and W in context.
+    with A ``(hidden, d)`` and B ``(d, hidden)``, are the same for all tasks: a network can learn them in training, and W in
+    context.
 
     Args:
         d: width of an element.
@@ -190,8 +189,8 @@ class FewShotSequence:
 
     Args:
         d: width of an element.
-        pairs: of each task.
-        tasks: in a row.
+        pairs: pairs of each task.
+        tasks: tasks in a row.
         x: law of inputs: ``"normal"``, N(0, I), or ``"uniform"``, U(-1, 1).
         noise: standard deviation of the noise of targets, entry by entry.
         marked: append an entry to each element, 1 for inputs and 0 for targets: a predictor without positions cannot
