@@ -132,8 +132,8 @@ class NonlinearDynamics:
     """Dynamics that are linear in features: s_{t+1} = W f(s_t) + noise * eps with |f(s)| = sqrt(d).
 
     W ``(d, d)`` is a random orthogonal matrix of the task. The features f(s) = sqrt(d) g/|g| of g = B tanh(gain A s),
-    with A ``(hidden, d)`` and B ``(d, hidden)``, are the same for all tasks: a network can learn them in training, and W in
-    context.
+    with A ``(hidden, d)`` and B ``(d, hidden)``, are the same for all tasks: a network can learn them in training, and
+    W in context.
 
     Args:
         d: width of an element.
