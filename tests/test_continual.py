@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from examples import examples
 from torch.nn.functional import cross_entropy, linear
 
 from mesascope.errors import ArgumentError, ArgumentTypeError
@@ -27,7 +28,6 @@ from mesascope.nets import MLP, ClassifierConfig
 from mesascope.records import from_record, to_record
 from mesascope.streams import stream
 from mesascope.tasks import Context, Episode, PermutedDigits, RotatedDigits, SwitchingImages
-from mesascope.testing import examples
 from mesascope.training import Training, fit
 
 METHODS = dict(examples("method", of="tasks"))

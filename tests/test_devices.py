@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from examples import examples
 from torch import nn
 
 from mesascope.adapters import NumberWords, from_language_model, from_numpy, from_sklearn, from_text
@@ -38,7 +39,6 @@ from mesascope.tasks import (
     SwitchingImages,
 )
 from mesascope.tasks.asking import drawn
-from mesascope.testing import examples
 from mesascope.training import ModuleState, Training, fit, train
 from mesascope.training.family import stacked
 

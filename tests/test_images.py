@@ -380,7 +380,7 @@ def test_a_file_is_fetched_once_and_whole(folder, address, name):
 
 
 def test_what_comes_with_another_checksum_is_not_kept(folder, address):
-    with pytest.raises(ArgumentError, match="must have the MD5 checksum 0, but what came has"):
+    with pytest.raises(ArgumentError, match="must have the MD5 checksum 0, but the download has"):
         found("some", [Source("file", address, "0")])
     assert list((cache_folder() / "some").iterdir()) == []
 

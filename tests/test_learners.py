@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from examples import examples
 from hypothesis import given, settings, strategies as st
 from sklearn.linear_model import Ridge
 
@@ -38,7 +39,6 @@ from mesascope.learners.descent import filters
 from mesascope.records import facts, from_record, registered, to_record
 from mesascope.streams import stream
 from mesascope.tasks import Context, LinearDynamics, LinearRegression
-from mesascope.testing import examples
 
 
 def draw(n=7, d=4, out=2, m=3, batch=5, **kwargs):

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
+from examples import examples
 
 from mesascope.constructions import gradient_descent, gradient_descent_plus_plus, mesa_gradient_descent
 from mesascope.errors import ArgumentError, ArgumentTypeError, NumericalError
@@ -41,7 +42,7 @@ from mesascope.nets import InContextRegressorConfig, Products, TransformerConfig
 from mesascope.records import facts
 from mesascope.streams import stream
 from mesascope.tasks import Context, Episode, LinearDynamics, LinearRegression
-from mesascope.testing import check_learner, examples
+from mesascope.testing import check_learner
 from mesascope.training import Training, train
 
 FAMILY = LinearRegression(n_context=8, d_in=3, d_out=2, n_query=2)

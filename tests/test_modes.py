@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tiny_study
 import torch
+from examples import examples
 from torch import nn
 
 from mesascope.errors import ArgumentError, ArgumentTypeError, MesascopeError
@@ -31,7 +32,6 @@ from mesascope.tasks import (
     RotatedDigits,
     SwitchingImages,
 )
-from mesascope.testing import examples
 from mesascope.training import ModuleState, Training, fit, train
 
 

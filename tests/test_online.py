@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 import torch
+from examples import examples
 
 from mesascope.errors import ArgumentError, ArgumentTypeError
 from mesascope.meta import ContinualMAML, MetaLearnerConfig, OnlineDescent
@@ -11,7 +12,6 @@ from mesascope.nets import ClassifierConfig
 from mesascope.records import from_record, to_record
 from mesascope.streams import stream
 from mesascope.tasks import Context, SwitchingImages
-from mesascope.testing import examples
 from mesascope.training import Training, fit
 
 METHODS = dict(examples("method", of="batches"))

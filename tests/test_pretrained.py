@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from examples import examples
 from torch import nn
 
 from mesascope.constructions import gradient_descent_plus_plus, mesa_gradient_descent
@@ -28,7 +29,6 @@ from mesascope.nets import (
 from mesascope.records import registered
 from mesascope.streams import stream
 from mesascope.tasks import LinearDynamics, LinearRegression
-from mesascope.testing import examples
 
 EPISODE = LinearRegression(n_context=10, d_in=3).sample(4, stream(0, "pretrained"))
 SEQUENCE = LinearDynamics(d=3, length=9).sample(4, stream(0, "pretrained"))

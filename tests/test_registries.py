@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from examples import examples
 
 from mesascope import compare, identify
 from mesascope.constructions import Construction
@@ -26,7 +27,7 @@ from mesascope.nets import (
 from mesascope.records import facts, from_record, registered, to_record
 from mesascope.streams import stream
 from mesascope.tasks import LinearDynamics, LinearRegression
-from mesascope.testing import check_family, check_learner, check_predictor, examples
+from mesascope.testing import check_family, check_learner, check_predictor
 from mesascope.training import Ensemble, Training, half_mse
 
 ATTENTIONS = list(registered("attention"))

@@ -164,7 +164,7 @@ def test_nan_in_user_data_is_refused_with_its_place():
     episode = LinearRegression().sample(3, stream(0, "n"))
     y = episode.context.y.clone()
     y[1, 2] = math.nan
-    with pytest.raises(ArgumentError, match=r"context.y must be finite, but has 1 values that are not"):
+    with pytest.raises(ArgumentError, match=r"context.y must be finite, but 1 of its 30 values is not"):
         check_episode(Episode(Context(episode.context.x, y), episode.xq, episode.yq))
 
 

@@ -19,9 +19,9 @@ from mesascope.learners import (
     tune,
     tune_spectral,
 )
-from mesascope.learners.centred import Centred
-from mesascope.learners.minimisation import minimise, rescaled, standard_errors
-from mesascope.learners.starts import at_depth, depths, extended, padded, scattered
+from mesascope.learners.transformed import Centred
+from mesascope.learners.tuning.minimisation import minimise, rescaled, standard_errors
+from mesascope.learners.tuning.starts import at_depth, depths, extended, padded, scattered
 from mesascope.lenses import per_task_errors
 from mesascope.measurement import Measurement
 from mesascope.streams import stream

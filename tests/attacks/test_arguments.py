@@ -447,7 +447,7 @@ GRIDS = {
 # A call, and what its sentence says.
 SINGLE = """
 compare(gd, {'a': gd}, dynamics) | must take what the family draws, here (sequence), but GradientDescent
-compare(predictor, {'a': predictor}, pairs) | here (context, xq), but OnlineGradientDescent() does not
+compare(predictor, {'a': predictor}, pairs) | here (context, xq), but OnlineGradientDescent(steps=1, eta=0.1) does not
 compare(predictor, {'a': predictor}, pairs) | write it to take (context, xq), or choose a family of sequences.
 compare(lambda c, xq, more: xq, {'a': gd}, pairs) | write it to take (context, xq), or pass from_numpy(it) if it
 compare(lambda: None, {'a': predictor}, dynamics) | but <lambda> does not: write it to take (sequence).
@@ -525,7 +525,7 @@ agreement(predictor, predictor, ep) | must take what the family draws, here (con
 per_task_errors(lambda s: s[..., :1], sq) | of the answers' shape (6, 7, 3), but <lambda> returned (6, 7, 1)
 trajectory_errors(Mean(), ep) | must be given a learner with a trajectory of predictions
 rollout(Mean(), 3) | must be given a learner with a rule to repeat
-rollout(GradientDescent(2, [1.0, 2.0]), 3) | eta must be one number for a rule to be repeated
+rollout(GradientDescent(2, [1.0, 2.0]), 3) | eta must be one number to repeat the step
 rollout(deep, 3) | must
 interpolate(net, wide) | networks of one depth, width and number of heads
 interpolate(net, deep) | networks of one depth, width and number of heads
@@ -609,10 +609,10 @@ LinearRegression(covariance=[1e200] * 10) | covariance must have finite entries 
 LinearDynamics(noise=1e300) | noise must be at most 1e+15
 LinearDynamics(clip=0) | clip must be greater than 0
 SineWaves(tied='no') | tied must be
-SineWaves(amplitude=3) | amplitude must be (low, high), but is 3
-SineWaves(amplitude='ab') | amplitude must be (low, high), but is 'ab'
+SineWaves(amplitude=3) | amplitude must be a tuple, but is 3
+SineWaves(amplitude='ab') | amplitude must be a tuple, but is 'ab'
 SineWaves(amplitude=(1, 0)) | amplitude must be (low, high), but is (1, 0)
-SineWaves(amplitude=(1, 2, 3)) | amplitude must be (low, high)
+SineWaves(amplitude=(1, 2, 3)) | amplitude must have 2 entries, but is (1, 2, 3)
 RegressionProblem('friedman') | problem must be
 RegressionProblem(authors='no') | authors must be
 RealTable('diabetis') | table must be

@@ -118,7 +118,7 @@ FAMILIES = {
     "xq must agree with context.x in its leading axes and in its last one": replaced(xq=lambda xq: xq[..., :2]),
     "an episode must have a query": replaced(xq=lambda xq: xq[:, :0], yq=lambda yq: yq[:, :0]),
     "context and xq must share one floating-point dtype": replaced(x=lambda x: x.double()),
-    "context.x must be finite, but has 120 values that are not in 120": replaced(x=lambda x: x / 0),
+    "context.x must be finite, but 120 of its 120 values are not": replaced(x=lambda x: x / 0),
     "the same generator must give the same tasks": Odd(
         lambda b, g: PAIRS.sample(b, torch.Generator().manual_seed(g.seed()))
     ),

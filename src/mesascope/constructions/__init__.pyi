@@ -1,8 +1,9 @@
-from .copying import copy_tokens as copy_tokens
 from .descent import (
+    copy_tokens as copy_tokens,
     gradient_descent as gradient_descent,
     gradient_descent_plus_plus as gradient_descent_plus_plus,
     kernel_gradient_descent as kernel_gradient_descent,
+    softmax_gradient_descent as softmax_gradient_descent,
 )
 from .pairs import Construction as Construction
 from .sequences import (
@@ -11,4 +12,3 @@ from .sequences import (
     neumann_preconditioning as neumann_preconditioning,
     online_gradient_descent as online_gradient_descent,
 )
-from .softmax import softmax_gradient_descent as softmax_gradient_descent

@@ -1,108 +1,176 @@
-"""Gradient descent and GD++ as weights of linear self-attention."""
+"""Gradient descent and GD++ as weights of self-attention."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Sequence
 
 import torch
 from torch import nn
 
-from mesascope.constructions.pairs import Construction
-from mesascope.errors import require_count, require_instance
-from mesascope.learners import GradientDescent, GradientDescentPlusPlus, KernelGradientDescent
-from mesascope.learners.descent import Rows, tensor_of
-from mesascope.nets import (
-    EmbeddingConfig,
-    InContextRegressor,
-    InContextRegressorConfig,
-    Products,
-    TokenMLP,
-    TransformerConfig,
-)
+from mesascope import nets
+from mesascope.constructions.pairs import Construction, initial_weights, require_sizes
+from mesascope.errors import require_choice, require_count, require_instance, require_number
+from mesascope.learners import Centred, GradientDescent, GradientDescentPlusPlus, KernelGradientDescent
+from mesascope.learners.arguments import Matrix, Sizes
+from mesascope.nets import Products, TokenMLP
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 
 __all__ = [
-    "gradient_descent",
-    "gradient_descent_plus_plus",
-    "kernel_gradient_descent",
-]
+    "copy_tokens", "gradient_descent", "gradient_descent_plus_plus", "kernel_gradient_descent",
+    "softmax_gradient_descent",
+]  # fmt: skip
+
+# Softmax attention at this difference of scores is exact: exp(-800) is 0 in float64.
+_SHARP = 800.0
 
 
 @register("construction", "gradient-descent", of="learner", exact=True)
 def gradient_descent(
-    d_in: int,
-    d_out: int,
-    eta: float | Sequence[float],
-    n_context: int,
-    steps: int = 1,
-    w0: Float[Tensor, "d_out d_in"] | Rows | None = None,
+    d_in: int, d_out: int, eta: Sizes, n_context: int, steps: int = 1, w0: Matrix | None = None
 ) -> Construction:
     """Proposition 1, stacked: ``steps`` linear self-attention layers that take ``steps`` gradient steps.
 
-    Each layer has W_KQ = diag(I, 0) and W_PV = (eta/N) [[0, 0], [W_0, -I]], so that every token's target moves by minus
-    what the step adds to W x: eq. 8 of the ICML paper. One looped layer if ``eta`` is a number, separate ones if it is
-    a sequence. Weights are float64, and both learners agree to rounding.
+    Each layer has W_KQ = diag(I, 0) and W_PV = (eta/N) [[0, 0], [W_0, -I]]: every token's target moves by minus the
+    change in W x, eq. 8 of the ICML paper. A number ``eta`` makes one looped layer, a sequence separate layers. Weights
+    are float64, and both learners agree to rounding.
 
     >>> network, algorithm = gradient_descent(d_in=2, d_out=1, eta=0.5, n_context=2)
     >>> network.products()[0].w_pv[0].tolist()
     [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, -0.25]]
     """
-    w0 = _checked(d_in, d_out, n_context, steps, w0)
-    algorithm = GradientDescent(steps, eta, w0)
-    return Construction(_network(d_in, d_out, n_context, steps, w0, algorithm.eta, torch.zeros(())), algorithm)
+    require_sizes(d_in=d_in, d_out=d_out, n_context=n_context, steps=steps)
+    return _construction(d_in, d_out, n_context, GradientDescent(steps, eta, initial_weights(w0, d_out, d_in)))
 
 
 @register("construction", "gradient-descent-plus-plus", of="learner", exact=True)
 def gradient_descent_plus_plus(
-    d_in: int,
-    d_out: int,
-    eta: float | Sequence[float],
-    gamma: float | Sequence[float],
-    n_context: int,
-    steps: int = 1,
-    w0: Float[Tensor, "d_out d_in"] | Rows | None = None,
+    d_in: int, d_out: int, eta: Sizes, gamma: Sizes, n_context: int, steps: int = 1, w0: Matrix | None = None
 ) -> Construction:
     """Appendix A.10, stacked: layers that take a gradient step and a curvature step x <- x - gamma X^T X x at once.
 
     W_PV = [[-gamma I, 0], [(eta/N - gamma) W_0, -(eta/N) I]]. The term in gamma W_0, which the paper's eq. 23 lacks,
-    keeps each token's residual y - W_0 x in step with its moving input; it vanishes for W_0 = 0.
+    moves each token's residual y - W_0 x with its input; it vanishes for W_0 = 0.
     """
-    w0 = _checked(d_in, d_out, n_context, steps, w0)
-    algorithm = GradientDescentPlusPlus(steps, eta, gamma, w0)
-    assert algorithm.gamma is not None
-    return Construction(_network(d_in, d_out, n_context, steps, w0, algorithm.eta, algorithm.gamma), algorithm)
+    require_sizes(d_in=d_in, d_out=d_out, n_context=n_context, steps=steps)
+    w0 = initial_weights(w0, d_out, d_in)
+    return _construction(d_in, d_out, n_context, GradientDescentPlusPlus(steps, eta, gamma, w0))
 
 
 @register("construction", "kernel-gradient-descent", of="learner", exact=True)
-def kernel_gradient_descent(
-    mlp: TokenMLP, d_out: int, eta: float | Sequence[float], n_context: int, steps: int = 1
-) -> Construction:
+def kernel_gradient_descent(mlp: TokenMLP, d_out: int, eta: Sizes, n_context: int, steps: int = 1) -> Construction:
     """Proposition 2: a residual MLP on the inputs, then layers that descend on the features m(x) = x + MLP(x).
 
-    The MLP is padded by zeros, so that it reads and changes only the inputs' part of a token; the attention layers
-    are those of `gradient_descent`. The algorithm descends 1/(2N) sum_i |W m(x_i) - y_i|^2: one layer is a step of
-    regression with the kernel m(x) . m(x'), as in eq. 13 of the ICML paper, and each further one a step more. ``mlp``
-    maps inputs ``(*batch, rows, d_in)`` to the same shape; it is copied.
+    The MLP is padded by zeros: it reads and changes only the inputs' part of a token. The attention layers are those of
+    `gradient_descent`. The algorithm descends on 1/(2N) sum_i |W m(x_i) - y_i|^2, the regression with the kernel
+    m(x) . m(x') of eq. 13 of the ICML paper. ``mlp`` maps inputs ``(*batch, rows, d_in)`` to the same shape; it is
+    copied.
     """
     require_instance("mlp", mlp, TokenMLP)
-    d_out = require_count("d_out", d_out)
+    require_count("d_out", d_out)
     hidden, d_in = mlp.up_proj.weight.shape
     width, own = d_in + d_out, copy.deepcopy(mlp).double()
     layers = gradient_descent(d_in, d_out, eta, n_context, steps).network
-    embedding = EmbeddingConfig(width, width, mlp=-(-hidden // width), project=False)
+    embedding = nets.EmbeddingConfig(width, width, mlp=-(-hidden // width), project=False)
     config = dataclasses.replace(layers.config, embedding=embedding)
-    network = InContextRegressor(config, torch.Generator()).double()
+    network = nets.InContextRegressor(config, torch.Generator()).double()
     network.transformer.load_state_dict(layers.transformer.state_dict())
     assert network.embedding is not None
     _pad(network.embedding.mlp, own)
     return Construction(network, KernelGradientDescent(_Residual(own), steps, eta))
 
 
+@register("construction", "copy-tokens", of="learner", exact=True)
+def copy_tokens(
+    d_in: int, d_out: int, eta: Sizes, n_context: int, steps: int = 1, attention: str = "linear"
+) -> Construction:
+    """Proposition 3 followed by Proposition 1: gradient descent from tokens x_1, y_1, x_2, y_2, ..., x_q.
+
+    The first layer has two heads. In the first, the token of x_j attends to the next one by position, writes its target
+    y_j into its own last entries and removes its own position: it becomes (x_j, 0, y_j). In the second, the token of
+    y_j attends to itself and subtracts itself. On the concatenated tokens and zeros that remain, ``steps`` further
+    layers descend. Positions are one-hot and leave the last d_out entries to the targets. The query keeps its position,
+    which no later layer reads.
+
+    With ``"softmax"`` the sequence begins with a token of zero data. Without it, no softmax layer can do both: its
+    weights sum to 1, so the update of a token is a sum over heads of means of data, with coefficients that add up to
+    one matrix for all tokens; tokens of x need this matrix to be the copy, tokens of y minus the identity.
+
+    Source: ICML paper, Proposition 3 and appendix A.5, which leaves the second head as a sketch.
+    """
+    require_sizes(d_in=d_in, d_out=d_out, n_context=n_context, steps=steps)
+    require_choice("attention", attention, ("linear", "softmax"))
+    algorithm = GradientDescent(steps, eta)
+    layout = nets.Alternating("one-hot", size=2 * n_context + 2 + d_out, start=attention == "softmax")
+    width = layout.width(d_in, d_out)
+    kinds = (attention, *("linear",) * steps)
+    transformer = nets.TransformerConfig(width, n_layers=steps + 1, n_heads=2, key_size=width, attention=kinds)
+    config = nets.InContextRegressorConfig(transformer, layout, d_out)
+    blank = nets.InContextRegressor(config, torch.Generator()).double()
+    copying = _copying(width, max(d_in, d_out), d_out, n_context, attention)
+    rates = (algorithm.eta.detach() / n_context).expand(steps)
+    layers = [copying, *(_padded_descent(width, d_in, d_out, rate) for rate in rates)]
+    return Construction(blank.with_products(layers), algorithm)
+
+
+@register("construction", "softmax-gradient-descent", of="learner", exact=False)
+def softmax_gradient_descent(d_in: int, d_out: int, eta: float, steps: int = 1, scale: float = 1e-3) -> Construction:
+    """Appendix A.9: two softmax heads whose difference takes a gradient step, up to an error of order scale^2.
+
+    Heads with W_KQ = +-scale I on the inputs and W_PV = -+eta / (2 scale) on the targets. With z_i = x_i . x_q,
+
+        softmax_i(s z) - softmax_i(-s z) = (2 s / N) (z_i - mean z) + O(s^3),
+
+    and the prediction is eta/N sum_i y_i (x_i - mean x) . x_q (1 + O(s^2)): gradient descent on *centred* inputs. The
+    mean comes from the denominators, which the paper's expansion (eqs. 18 to 21) omits; no scale removes it. Any number
+    of pairs is allowed. ``algorithm`` is the limit.
+
+    >>> from mesascope.tasks import Context
+    >>> network, algorithm = softmax_gradient_descent(d_in=2, d_out=1, eta=0.5)
+    >>> x = torch.eye(2, dtype=torch.float64)
+    >>> difference = network(Context(x, x[:, :1]), x) - algorithm(Context(x, x[:, :1]), x)
+    >>> bool(difference.abs().max() < 1e-6)
+    True
+    """
+    require_sizes(d_in=d_in, d_out=d_out, steps=steps)
+    eta, scale = require_number("eta", eta), require_number("scale", scale, above=0)
+    width = d_in + d_out
+    transformer = nets.TransformerConfig(
+        width, n_layers=steps, n_heads=2, key_size=width, attention="softmax", shared=True
+    )
+    config = nets.InContextRegressorConfig(transformer, d_out=d_out)
+    blank = nets.InContextRegressor(config, torch.Generator()).double()
+    w_kq, w_pv = torch.zeros(2, 2, width, width, dtype=torch.float64)
+    for head, sign in enumerate((1.0, -1.0)):
+        w_kq[head, :d_in, :d_in].fill_diagonal_(sign * scale * width**0.5)  # softmax divides by the root of the width
+        w_pv[head, d_in:, d_in:].fill_diagonal_(-sign * eta / (2 * scale))
+    return Construction(blank.with_products([Products(w_kq, w_pv)]), Centred(GradientDescent(steps, eta)))
+
+
+def _construction(d_in: int, d_out: int, n_context: int, algorithm: GradientDescentPlusPlus) -> Construction:
+    eta, gamma = algorithm.eta.detach(), torch.zeros(()) if algorithm.gamma is None else algorithm.gamma.detach()
+    steps, w0 = algorithm.steps, None if algorithm.w0 is None else algorithm.w0.double()
+    transformer = nets.TransformerConfig(d_in + d_out, n_layers=steps, shared=eta.ndim == 0 and gamma.ndim == 0)
+    config = nets.InContextRegressorConfig(transformer, d_out=d_out)
+    blank = nets.InContextRegressor(config, torch.Generator(), w0).double()
+    sizes = zip((eta / n_context).expand(steps), gamma.expand(steps), strict=True)
+    layers = [_products(d_in, d_out, w0, rate, bend) for rate, bend in sizes]
+    return Construction(blank.with_products(layers), algorithm)
+
+
+def _products(d_in: int, d_out: int, w0: Tensor | None, rate: Tensor, gamma: Tensor) -> Products:
+    w_kq, w_pv = torch.zeros(2, 1, d_in + d_out, d_in + d_out, dtype=torch.float64)
+    w_kq[0, :d_in, :d_in].fill_diagonal_(1.0)
+    w_pv[0, :d_in, :d_in].fill_diagonal_(-gamma.item())
+    w_pv[0, d_in:, d_in:].fill_diagonal_(-rate.item())
+    if w0 is not None:
+        w_pv[0, d_in:, :d_in] = (rate - gamma) * w0
+    return Products(w_kq, w_pv)
+
+
 def _pad(wide: TokenMLP, mlp: TokenMLP) -> None:
-    """Make ``wide`` compute ``mlp`` on the first entries of its tokens, and neither read nor change the others."""
+    """Make ``wide`` compute ``mlp`` on the first entries of tokens, and neither read nor change the others."""
     with torch.no_grad():
         for weight in wide.parameters():
             weight.zero_()
@@ -121,31 +189,29 @@ class _Residual(nn.Module):
         return x + self.mlp(x)
 
 
-def _network(
-    d_in: int, d_out: int, n_context: int, steps: int, w0: Tensor | None, eta: Tensor, gamma: Tensor
-) -> InContextRegressor:
-    shared = eta.ndim == 0 and gamma.ndim == 0
-    transformer = TransformerConfig(width=d_in + d_out, n_layers=steps, shared=shared)
-    w0 = None if w0 is None else w0.double()
-    blank = InContextRegressor(InContextRegressorConfig(transformer, d_out=d_out), torch.Generator(), w0).double()
-    rates = zip((eta.detach() / n_context).expand(steps), gamma.detach().expand(steps), strict=True)
-    return blank.with_products([_products(d_in, d_out, w0, rate, bend) for rate, bend in rates])
-
-
-def _products(d_in: int, d_out: int, w0: Tensor | None, rate: Tensor, gamma: Tensor) -> Products:
-    width = d_in + d_out
-    w_kq = torch.zeros(1, width, width, dtype=torch.float64)
-    w_pv = torch.zeros_like(w_kq)
-    w_kq[0, :d_in, :d_in].fill_diagonal_(1.0)
-    w_pv[0, :d_in, :d_in].fill_diagonal_(-gamma.item())
-    w_pv[0, d_in:, d_in:].fill_diagonal_(-rate.item())
-    if w0 is not None:
-        w_pv[0, d_in:, :d_in] = (rate - gamma) * w0
+def _copying(width: int, data: int, d_out: int, n_context: int, attention: str) -> Products:
+    """A head that copies the next token's target, and one that subtracts the tokens of targets."""
+    w_kq, w_pv = torch.zeros(2, 2, width, width, dtype=torch.float64)
+    start = 2 * n_context + 1
+    targets = torch.arange(1, start, 2)  # positions of y_N, ..., y_1, counted back from the query
+    inputs = targets + 1
+    w_kq[0, data + targets, data + inputs] = 1.0
+    w_kq[1, data + targets, data + targets] = 1.0
+    w_pv[0, -d_out:, data - d_out : data] = torch.eye(d_out, dtype=torch.float64)
+    w_pv[0, data + inputs, data + targets] = -1.0
+    w_pv[1, :data, :data].fill_diagonal_(-1.0)
+    w_pv[1, data + targets, data + targets] = -1.0
+    if attention == "softmax":  # tokens without a token to attend to attend to the start
+        idle = [[0, start, *targets.tolist()], [0, start, *inputs.tolist()]]
+        for head, positions in enumerate(idle):
+            w_kq[head, data + start, data + torch.tensor(positions)] = 1.0
+        w_kq = _SHARP * width**0.5 * w_kq
     return Products(w_kq, w_pv)
 
 
-def _checked(d_in: int, d_out: int, n_context: int, steps: int, w0: Tensor | Rows | None) -> Tensor | None:
-    """The initial weights as a tensor, once all sizes are right."""
-    for name, value in (("d_in", d_in), ("d_out", d_out), ("n_context", n_context), ("steps", steps)):
-        require_count(name, value)
-    return None if w0 is None else tensor_of("w0", w0, "dy dx", (d_out, d_in))
+def _padded_descent(width: int, d_in: int, d_out: int, rate: Float[Tensor, ""]) -> Products:
+    """One step of gradient descent, by the first of two heads."""
+    w_kq, w_pv = torch.zeros(2, 2, width, width, dtype=torch.float64)
+    w_kq[0, :d_in, :d_in].fill_diagonal_(1.0)
+    w_pv[0, -d_out:, -d_out:].fill_diagonal_(-rate.item())
+    return Products(w_kq, w_pv)

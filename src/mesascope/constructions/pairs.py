@@ -1,4 +1,4 @@
-"""What a construction is: a network beside the algorithm that it equals."""
+"""Constructions: a network beside the algorithm that it equals."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-__all__ = ["Construction"]
+from mesascope.errors import require_count
+from mesascope.learners.arguments import Matrix, tensor_of
+from mesascope.shapes import Tensor
+
+__all__ = ["Construction", "initial_weights", "require_sizes"]
 
 
 class Construction(NamedTuple):
@@ -17,3 +21,13 @@ class Construction(NamedTuple):
 
     network: Any
     algorithm: nn.Module
+
+
+def require_sizes(**sizes: int) -> None:
+    for name, value in sizes.items():
+        require_count(name, value)
+
+
+def initial_weights(w0: Matrix | None, d_out: int, d_in: int) -> Tensor | None:
+    """``w0`` as a tensor ``(d_out, d_in)``."""
+    return None if w0 is None else tensor_of("w0", w0, "dy dx", (d_out, d_in))

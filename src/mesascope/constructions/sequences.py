@@ -1,4 +1,4 @@
-"""Thesis ch. 3: causal layers that learn a linear model of a sequence and predict its next element."""
+"""Causal layers that learn a linear model of a sequence and predict its next element (thesis, ch. 3)."""
 
 from __future__ import annotations
 
@@ -6,32 +6,20 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from mesascope.constructions.pairs import Construction
-from mesascope.errors import require_count, require_number
+from mesascope import nets
+from mesascope.constructions.pairs import Construction, initial_weights, require_sizes
+from mesascope.errors import require_number
 from mesascope.learners import NeumannLeastSquares, OnlineGradientDescent, RecursiveLeastSquares
-from mesascope.learners.descent import Rows, tensor_of
-from mesascope.nets import (
-    AttentionConfig,
-    CausalTransformerConfig,
-    MesaAttention,
-    Products,
-    SequencePredictor,
-    SequencePredictorConfig,
-    set_products,
-)
+from mesascope.learners.arguments import Matrix, Sizes
+from mesascope.nets import Products
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 
-__all__ = [
-    "mesa_gradient_descent",
-    "mesa_least_squares",
-    "neumann_preconditioning",
-    "online_gradient_descent",
-]
+__all__ = ["mesa_gradient_descent", "mesa_least_squares", "neumann_preconditioning", "online_gradient_descent"]
 
 
 @register("construction", "mesa-gradient-descent", of="predictor", exact=True)
-def mesa_gradient_descent(d: int, eta: float, w0: Float[Tensor, "d d"] | Rows | None = None) -> Construction:
+def mesa_gradient_descent(d: int, eta: float, w0: Matrix | None = None) -> Construction:
     """One linear layer on tokens (-W_0 s_t, s_t, s_{t-1}) that takes one gradient step on all pairs up to t.
 
     W_KQ has I where the key's s_{i-1} meets the query's s_t, and W_PV writes -eta (s_i - W_0 s_{i-1}) into the first
@@ -43,7 +31,8 @@ def mesa_gradient_descent(d: int, eta: float, w0: Float[Tensor, "d d"] | Rows | 
     >>> network.transformer.products()[0].w_pv[0].tolist()
     [[0.0, -0.5, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
     """
-    w0 = _checked(d, w0)
+    require_sizes(d=d)
+    w0 = initial_weights(w0, d, d)
     algorithm = OnlineGradientDescent(1, eta, w0)
     rate = algorithm.eta.item()
     step = Products(_blocks(1, 3, d, {(0, 2, 1): 1.0}), _blocks(1, 3, d, _residual(0, 0, 1, 2, rate, w0)))
@@ -51,18 +40,16 @@ def mesa_gradient_descent(d: int, eta: float, w0: Float[Tensor, "d d"] | Rows | 
 
 
 @register("construction", "online-gradient-descent", of="predictor", exact=True)
-def online_gradient_descent(
-    d: int, eta: float | Sequence[float], steps: int, w0: Float[Tensor, "d d"] | Rows | None = None
-) -> Construction:
+def online_gradient_descent(d: int, eta: Sizes, steps: int, w0: Matrix | None = None) -> Construction:
     """``steps`` linear layers of two heads on tokens (-W_0 s_t, s_t, s_t, s_{t-1}): online gradient descent.
 
-    The first head moves the prediction, in the first channel, by what the step adds to W s_t; the second moves the
-    target, in the second channel, by what it adds to W s_{t-1}.
+    The first head moves the prediction, in the first channel, by the step's change in W s_t. The second moves the
+    target, in the second channel, by its change in W s_{t-1}.
 
     Source: thesis, section 3.7.3.2.
     """
-    w0 = _checked(d, w0)
-    steps = require_count("steps", steps)
+    require_sizes(d=d, steps=steps)
+    w0 = initial_weights(w0, d, d)
     algorithm = OnlineGradientDescent(steps, eta, w0)
     w_kq = _blocks(2, 4, d, {(0, 3, 2): 1.0, (1, 3, 3): 1.0})
     layers = []
@@ -77,14 +64,14 @@ def neumann_preconditioning(d: int, terms: int, bound: float, ridge: float = 1.0
     """``terms`` linear layers that approximate A_t^{-1} s_t by a Neumann series, and one that takes a gradient step.
 
     Tokens are (0, x_t, s_t, s_{t-1}) with x_t = s_t at first, and c is the ``bound``. Attention takes
-    sum_i s_{i-1} (s_{i-1} . x_t) / (c - ridge) from x_t, and the MLP behind it adds s_t - ridge/c x_t, which together
-    are x_t <- s_t + (I - A_t/c) x_t. The MLP is linear exactly, because gelu(z) - gelu(-z) = z. The last layer asks
-    with x_t in place of s_t, at step size 1/c.
+    sum_i s_{i-1} (s_{i-1} . x_t) / (c - ridge) from x_t, and the MLP after it adds s_t - ridge/c x_t: together,
+    x_t <- s_t + (I - A_t/c) x_t. The MLP is exactly linear, because gelu(z) - gelu(-z) = z. The query of the last layer
+    is x_t in place of s_t, and its step size 1/c.
 
-    Source: thesis, eq. 3.57, which leaves the terms without attention to the reader.
+    Source: thesis, eq. 3.57, which omits the terms without attention.
     """
     algorithm = NeumannLeastSquares(terms, bound, ridge)
-    d = require_count("d", d)
+    require_sizes(d=d)
     w_kq = _blocks(1, 4, d, {(0, 3, 1): 1.0})
     series = Products(w_kq, _blocks(1, 4, d, {(0, 1, 3): -1 / (bound - ridge)}))
     step = Products(w_kq, _blocks(1, 4, d, {(0, 0, 2): -1 / bound}))
@@ -101,20 +88,20 @@ def neumann_preconditioning(d: int, terms: int, bound: float, ridge: float = 1.0
 
 @register("construction", "mesa-least-squares", of="predictor", exact=True)
 def mesa_least_squares(d: int, ridge: float) -> Construction:
-    """One mesa layer on tokens (0, s_t, s_{t-1}) whose weights make it solve the autoregressive problem at every t.
+    """One mesa layer on tokens (0, s_t, s_{t-1}) that solves the autoregressive problem at every t.
 
     Keys are s_{t-1}, values and queries s_t, and the output is written into the first channel with a minus sign.
 
     Source: thesis, section 3.4.
     """
-    d = require_count("d", d)
+    require_sizes(d=d)
     ridge = require_number("ridge", ridge, above=0)
-    heads = AttentionConfig(3 * d, 1, key_size=d, normalise=False, ridge=ridge, ridge_floor=ridge / 2)
-    transformer = CausalTransformerConfig(heads, attention="mesa")
-    config = SequencePredictorConfig(transformer, d, ("blank", "now", "before"))
-    network = SequencePredictor(config, torch.Generator()).double()
+    heads = nets.AttentionConfig(3 * d, 1, key_size=d, normalise=False, ridge=ridge, ridge_floor=ridge / 2)
+    transformer = nets.CausalTransformerConfig(heads, attention="mesa")
+    config = nets.SequencePredictorConfig(transformer, d, ("blank", "now", "before"))
+    network = nets.SequencePredictor(config, torch.Generator()).double()
     attention = network.transformer.layers[0].attention
-    assert isinstance(attention, MesaAttention)
+    assert isinstance(attention, nets.MesaAttention)
     with torch.no_grad():
         for weight, channel in ((attention.w_k, 2), (attention.w_q, 1), (attention.w_v, 1)):
             weight.zero_()
@@ -127,21 +114,22 @@ def mesa_least_squares(d: int, ridge: float) -> Construction:
 
 def _linear(
     d: int, channels: tuple[str, ...], layers: Sequence[Products], w0: Tensor | None, mlp: int | None = None
-) -> SequencePredictor:
-    """Linear layers with exactly these products."""
+) -> nets.SequencePredictor:
+    """A network of linear layers with exactly these products."""
     heads, width, _ = layers[0].w_kq.shape
-    transformer = CausalTransformerConfig(AttentionConfig(width, heads, key_size=width), len(layers), mlp=mlp)
-    config = SequencePredictorConfig(transformer, d, channels)
-    network = SequencePredictor(config, torch.Generator(), w0).double()
+    attention = nets.AttentionConfig(width, heads, key_size=width)
+    transformer = nets.CausalTransformerConfig(attention, len(layers), mlp=mlp)
+    network = nets.SequencePredictor(nets.SequencePredictorConfig(transformer, d, channels), torch.Generator(), w0)
+    network = network.double()
     for layer, products in zip(network.transformer.layers, layers, strict=True):
-        set_products(layer.attention, products)  # type: ignore[arg-type]
+        nets.set_products(layer.attention, products)  # type: ignore[arg-type]
     return network
 
 
 def _blocks(
     heads: int, channels: int, d: int, entries: Mapping[tuple[int, int, int], float | Tensor]
 ) -> Float[Tensor, "heads width width"]:
-    """Matrices of d x d blocks, zero but for entries at (head, row, column): a multiple of I, or a matrix."""
+    """Matrices of d x d blocks, zero except for ``entries`` at (head, row, column): a multiple of I, or a matrix."""
     blocks = torch.zeros(heads, channels, channels, d, d, dtype=torch.float64)
     for place, value in entries.items():
         blocks[place] = value if isinstance(value, Tensor) else value * torch.eye(d, dtype=torch.float64)
@@ -154,9 +142,3 @@ def _residual(
     """Blocks that write -rate (target - W_0 before) into channel ``row``."""
     start = {} if w0 is None else {(head, row, before): rate * w0.double()}
     return {(head, row, target): -rate, **start}
-
-
-def _checked(d: int, w0: Tensor | Rows | None) -> Tensor | None:
-    """The initial weights as a tensor, once all sizes are right."""
-    d = require_count("d", d)
-    return None if w0 is None else tensor_of("w0", w0, "d d", (d, d))

@@ -1,4 +1,4 @@
-"""Files on disk: where they are, how they get there, and the images in them."""
+"""Data files, their download and cache, and the images in them."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""Where files of data are, and how they get there. Imports no torch."""
+"""Data files, their folders and their download. Imports no torch."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ from mesascope.progress import tracked
 
 __all__ = ["DownloadError", "Source", "cache_folder", "data_folders", "found"]
 
-# Bytes read at once.
-_BLOCK = 1 << 20
+_BLOCK = 1 << 20  # bytes to read at once
 _TIMEOUT = 30
 
 
 class DownloadError(MesascopeError, OSError):
-    """A file is on no disk here, and could not be fetched."""
+    """A file is not on this machine, and the download failed."""
 
 
 class Source(NamedTuple):
-    """A file, where it is public, and the MD5 checksum that its publisher gives."""
+    """A file, its public address, and its publisher's MD5 checksum."""
 
     name: str
     url: str
@@ -33,7 +32,7 @@ class Source(NamedTuple):
 
 
 def cache_folder() -> Path:
-    """What is downloaded or decoded is kept here: MESASCOPE_CACHE, or a folder of the user's caches."""
+    """Folder of downloaded and decoded files: MESASCOPE_CACHE, or one among the user's caches."""
     named = os.environ.get("MESASCOPE_CACHE")
     if named:
         return Path(named).expanduser()
@@ -41,16 +40,16 @@ def cache_folder() -> Path:
 
 
 def data_folders() -> list[Path]:
-    """Where data is looked for: MESASCOPE_DATA, where it is set, and the cache."""
+    """Folders to search for data: MESASCOPE_DATA, if it is set, and the cache."""
     named = os.environ.get("MESASCOPE_DATA")
     return [*([Path(named).expanduser()] if named else []), cache_folder()]
 
 
 def found(dataset: str, sources: Sequence[Source]) -> list[Path]:
-    """The files of a dataset, from a folder of its name; fetched into the cache where they are in none.
+    """The files of a dataset in a folder of its name; downloaded into the cache if no folder has them.
 
     Raises:
-        DownloadError: they are on no disk here, and cannot be fetched.
+        DownloadError: the files are not on this machine, and the download failed.
     """
     for folder in data_folders():
         paths = [folder / dataset / source.name for source in sources]
@@ -60,7 +59,7 @@ def found(dataset: str, sources: Sequence[Source]) -> list[Path]:
 
 
 def _fetched(dataset: str, source: Source) -> Path:
-    """A file of the cache; one that is there is whole, as it got its name after its checksum was seen to."""
+    """A file of the cache. It gets its name after its checksum is checked: a file of that name is complete."""
     path = cache_folder() / dataset / source.name
     if path.is_file():
         return path
@@ -71,7 +70,7 @@ def _fetched(dataset: str, source: Source) -> Path:
             digest = _copied(source, file)
         if digest != source.md5:
             raise ArgumentError(
-                f"{source.url} must have the MD5 checksum {source.md5}, but what came has {digest}: try again, or "
+                f"{source.url} must have the MD5 checksum {source.md5}, but the download has {digest}: try again, or "
                 f"put the file into {path.parent}."
             )
         os.replace(aside, path)
@@ -87,7 +86,7 @@ def _fetched(dataset: str, source: Source) -> Path:
 
 
 def _copied(source: Source, file) -> str:
-    """Copy what is at the address, and return its checksum."""
+    """Download ``source`` into ``file`` and return its checksum."""
     digest = hashlib.md5(usedforsecurity=False)
     with urllib.request.urlopen(source.url, timeout=_TIMEOUT) as answer:
         length = answer.headers.get("Content-Length")

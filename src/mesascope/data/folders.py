@@ -1,4 +1,4 @@
-"""Folders of files, and of pictures in classes. Imports no torch."""
+"""Folders of pictures in classes. Imports no torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mesascope.errors import ArgumentError
 __all__ = ["folder_of", "is_hidden", "pictures_of", "state_of", "visible_files"]
 
 _PICTURES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".webp")
-# What a part's table or folder may be called.
+# Names of the table or the folder of a part.
 _NAMES = {
     "train": ("train", "training"), "validation": ("val", "validation", "valid"), "test": ("test", "testing"),
 }  # fmt: skip
@@ -22,19 +22,19 @@ _NAMES = {
 def is_hidden(path: PurePath) -> bool:
     """True if a name on the path begins with a dot, such as .git and ._a.png, or is __MACOSX.
 
-    Pass it relative to the folder that is read: that folder itself may lie in a hidden one.
+    Pass a path relative to the folder that is read, which may itself be in a hidden one.
     """
     return any(name.startswith(".") or name == "__MACOSX" for name in path.parts)
 
 
 def visible_files(folder: Path, pattern: str = "**/*") -> list[Path]:
-    """Files of ``folder`` that match ``pattern``, in the order of their names, without hidden ones."""
+    """Visible files of ``folder`` that match ``pattern``, sorted by name."""
     found = (path for path in folder.glob(pattern) if not is_hidden(path.relative_to(folder)))
     return sorted(path for path in found if path.is_file())
 
 
 def folder_of(dataset: str) -> Path:
-    """The folder that a path names, such as ``./split`` or ``~/split``; a name alone is looked for among the data."""
+    """The folder at a path, such as ``./split`` or ``~/split``; for a name alone, a folder of the data."""
     if Path(dataset).name != dataset or dataset.startswith(("~", "..")):
         folder = Path(dataset).expanduser().absolute()
         if not folder.is_dir():
@@ -53,7 +53,7 @@ def folder_of(dataset: str) -> Path:
 
 
 def state_of(folder: Path) -> tuple[tuple[str, int], ...]:
-    """Times of the tables and folders of a dataset, which change as files in them are added, removed or renamed."""
+    """Times of the tables and folders of a dataset: they change if files are added, removed or renamed."""
     parts = (folder / name for names in _NAMES.values() for name in names)
     entries = (entry for place in (folder, *filter(Path.is_dir, parts)) for entry in os.scandir(place))
     decisive = (one for one in entries if one.is_dir() or (one.name.endswith(".csv") and one.is_file()))
@@ -80,7 +80,7 @@ def _pictures(paths: Iterable[Path]) -> list[Path]:
 
 
 def _in_place_of_pictures(folder: Path, name: str) -> str:
-    """Content of a folder without pictures of a part, and the remedy, as the end of a sentence."""
+    """End of a sentence: what a folder has instead of pictures of a part, and the remedy."""
     classes = sorted({path.parent.name for path in _pictures(visible_files(folder, "*/*"))} - {"images"})
     if classes and not {*classes} & {one for names in _NAMES.values() for one in names}:
         return f"the classes {', '.join(classes[:3])} in no part: move their folders into {folder / name}"

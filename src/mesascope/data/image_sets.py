@@ -1,4 +1,4 @@
-"""Sets of images: digits, MNIST, Fashion-MNIST, Omniglot, and folders of a user's own."""
+"""Sets of images: digits, MNIST, Fashion-MNIST, Omniglot, and your own folders."""
 
 from __future__ import annotations
 
@@ -31,14 +31,10 @@ from mesascope.shapes import Int, Tensor
 __all__ = ["DATASETS", "PARTS", "Images", "images"]
 
 PARTS = ("train", "validation", "test")
-# Images that are resized at once.
-_AT_ONCE = 4096
-# Datasets, of a part and a size each, that stay in memory.
-_KEPT = 16
-# Modes of pictures without colour, as Pillow names them.
-_GREY = ("1", "L", "LA", "I", "I;16", "I;16B")
-# Changes whenever pictures are decoded otherwise, so that what older versions kept is not read.
-_DECODER = 3
+_AT_ONCE = 4096  # images to resize at once
+_KEPT = 16  # datasets, each of one part and size, that stay in memory
+_GREY = ("1", "L", "LA", "I", "I;16", "I;16B")  # Pillow's modes without colour
+_DECODER = 3  # version of the decoding: a new one ignores files that older versions decoded
 _MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 _FASHION = "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/"
 _OMNIGLOT = "https://github.com/brendenlake/omniglot/raw/master/python/"
@@ -47,7 +43,7 @@ _IDX = ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz", "t10k-images
 
 
 class Images(NamedTuple):
-    """Images in their classes: bytes ``pixels (images, channels, size, size)``, from black 0 to white 255."""
+    """Images and their classes: ``pixels (images, channels, size, size)`` are bytes from black 0 to white 255."""
 
     pixels: Tensor
     labels: Int[Tensor, " images"]
@@ -58,31 +54,31 @@ def images(dataset: str, part: str = "train", size: int | None = None) -> Images
     """The images of a dataset, decoded once.
 
     ==============  ======================================================================================
-    ``dataset``     what it holds
+    ``dataset``     images
     ==============  ======================================================================================
-    digits          1,797 handwritten digits of 8 x 8 pixels, which come with scikit-learn; a quarter to test
+    digits          1,797 handwritten digits, 8 x 8, from scikit-learn; a quarter to test
     mnist           60,000 and 10,000 handwritten digits, 28 x 28
     fashion-mnist   60,000 and 10,000 articles of clothing, 28 x 28
-    omniglot        20 drawings of each of 1,623 characters, 105 x 105; 964 of 30 alphabets to train, those of
-                    the other 20 alphabets to test
-    another         a folder of that name with pictures in classes, or its path, such as ./split: see below
+    omniglot        20 drawings of each of 1,623 characters, 105 x 105: the 964 of 30 alphabets to train,
+                    those of the other 20 alphabets to test
+    another         pictures in a folder of that name, or at that path, such as ./split: see below
     ==============  ======================================================================================
 
-    They are looked for in folders of these names under MESASCOPE_DATA and in the cache, and downloaded to the cache
-    where they are in neither; a folder of a user's own is not. It has either ``images/`` and a table ``train.csv``,
-    ``val.csv`` and ``test.csv`` of file names and classes, with the columns ``filename`` and ``label``, as
-    miniImageNet and CUB are split, or ``train/CLASS/PICTURE``, and so on. Hidden files are skipped. Pictures are turned
-    as their EXIF orientation says and stand on white where they are transparent. A folder of grey pictures has one
-    channel; grey pictures among coloured ones become colour. A folder in which files are added, removed or renamed is
-    read again; one whose files are overwritten in place is read again by the next process.
+    Folders of these names are searched under MESASCOPE_DATA and in the cache; the first four datasets are downloaded to
+    the cache if they are in neither. A folder of your own has either ``images/`` and tables ``train.csv``, ``val.csv``
+    and ``test.csv`` with the columns ``filename`` and ``label``, as miniImageNet and CUB are split, or
+    ``train/CLASS/PICTURE`` and so on. Hidden files are skipped. Pictures are rotated by their EXIF orientation;
+    transparent parts become white. A folder of grey pictures gives one channel; grey pictures among coloured ones
+    become colour. A folder is read again if files in it are added, removed or renamed; files overwritten in place are
+    read again by the next process.
 
     Args:
         part: train, validation or test.
-        size: pixels of a side that images are brought to; as they are if None, which takes square ones of one kind.
+        size: pixels of a side of the result; None for that of the files, which must then be square and of one kind.
 
     Raises:
-        DownloadError: the files are on no disk here, and cannot be fetched.
-        ArgumentError: there is no such part, a folder is laid out in another way, or a picture is damaged.
+        DownloadError: the files are not on this machine, and the download failed.
+        ArgumentError: there is no such part, the layout of a folder is another one, or a picture is damaged.
 
     >>> digits = images("digits")
     >>> tuple(digits.pixels.shape), len(digits.classes)
@@ -91,7 +87,7 @@ def images(dataset: str, part: str = "train", size: int | None = None) -> Images
     require_instance("dataset", dataset, str, "pass a name, or a path as text, such as './split'")
     require_choice("part", part, PARTS)
     if size is not None:
-        size = require_count("size", size)
+        require_count("size", size)
     place = dataset if dataset in DATASETS else folder_of(dataset)
     return _images(place, part, size, () if isinstance(place, str) else state_of(place))
 
@@ -124,7 +120,7 @@ def _digits(part: str) -> Images:
 
 
 def _idx(dataset: str, address: str, sums: tuple[str, ...], part: str) -> Images:
-    """Files in the format idx: four bytes that tell type and axes, a big-endian count each, and the numbers."""
+    """Read idx files: four bytes for type and axes, a big-endian count for each axis, and the numbers."""
     paths = found(dataset, [Source(name, address + name, md5) for name, md5 in zip(_IDX, sums, strict=True)])
     pixels, labels = (_read_idx(path) for path in (paths[:2] if part == "train" else paths[2:]))
     if pixels.ndim != 3 or labels.shape != pixels.shape[:1] or not labels.max(initial=0) < 10:
@@ -165,12 +161,12 @@ def _omniglot(part: str) -> Images:
 
 
 def _decoded(data: bytes | Path, mode: str, size: int | None = None) -> np.ndarray:
-    """A picture as viewers show it, in a mode of Pillow's."""
+    """Decode a picture as viewers show it, in a mode of Pillow's."""
     from PIL import Image, ImageOps
 
     with Image.open(io.BytesIO(data) if isinstance(data, bytes) else data) as picture:
         ImageOps.exif_transpose(picture, in_place=True)
-        if picture.mode.startswith("I"):  # 16 bits, whose larger half is what eight bits would show
+        if picture.mode.startswith("I"):  # of 16 bits, keep the higher eight
             picture = Image.fromarray((np.asarray(picture) >> 8).astype(np.uint8))
         if picture.mode[-1:] in "Aa" or "transparency" in picture.info:
             picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture.convert("RGBA"))
@@ -179,7 +175,7 @@ def _decoded(data: bytes | Path, mode: str, size: int | None = None) -> np.ndarr
 
 
 def _of_folder(folder: Path, part: str, size: int | None) -> Images:
-    """Pictures in classes; what is decoded is kept in the cache, for as long as no file changes."""
+    """Read pictures in classes; the cache keeps them decoded as long as no file changes."""
     paths, names = pictures_of(folder, part)
     classes, labels = np.unique(names, return_inverse=True)
     state = [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in paths]
@@ -193,7 +189,7 @@ def _of_folder(folder: Path, part: str, size: int | None) -> Images:
 
 
 def _kept(path: Path) -> Tensor | None:
-    """What was decoded before; nothing if the file is damaged."""
+    """Pixels decoded before, or None if the file is missing or damaged."""
     try:
         with safe_open(path, "pt") as file:
             return file.get_tensor("pixels")
@@ -208,7 +204,7 @@ def _keep(path: Path, pixels: Tensor) -> None:
         aside.touch()
         mode = aside.stat().st_mode
         save_file({"pixels": pixels}, aside)
-        aside.chmod(mode)  # save_file makes a file that only its owner reads
+        aside.chmod(mode)  # save_file lets only the owner read the file
         aside.replace(path)
     except (OSError, SafetensorError) as error:
         warnings.warn(
@@ -235,7 +231,7 @@ def _all_decoded(paths: list[Path], size: int | None) -> Tensor:
 
 
 class _Look(NamedTuple):
-    """The kind of a picture."""
+    """Size and kind of a picture."""
 
     width: int
     height: int
@@ -257,7 +253,7 @@ def _look(path: Path) -> _Look:
 
 
 def _side(paths: list[Path], looks: list[_Look]) -> int:
-    """The side of pictures that are taken as they are."""
+    """Side of the pictures, which must all be square and of one kind."""
     for path, look in zip(paths, looks, strict=True):
         if look != looks[0] or look.width != look.height:
             other = f"{paths[0]} is {looks[0]} and " if look != looks[0] else ""
@@ -281,7 +277,7 @@ def _ten() -> tuple[str, ...]:
     return tuple(map(str, range(10)))
 
 
-# How each is read, by part.
+# Readers of each dataset, by part.
 DATASETS: dict[str, Callable[[str], Any]] = {
     "digits": _digits,
     "mnist": functools.partial(

@@ -17,7 +17,7 @@ from mesascope.identification.candidate import Candidate
 from mesascope.identification.residuals import Fit, Residuals, is_filter
 from mesascope.identification.verdict import EXACT
 from mesascope.learners import LabelCopying, Range
-from mesascope.learners.starts import depths
+from mesascope.learners.tuning.starts import depths
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Episode, Learner
 

@@ -15,7 +15,7 @@ from mesascope.identification.answering import Answers, answers, grouped, joined
 from mesascope.identification.verdict import FARTHEST
 from mesascope.learners import GradientDescentPlusPlus, Summed
 from mesascope.learners.descent import filters
-from mesascope.learners.starts import depths
+from mesascope.learners.tuning.starts import depths
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Episode, Learner
 

@@ -1,13 +1,5 @@
-from .baselines import (
-    Averaging as Averaging,
-    Constant as Constant,
-    LastLabel as LastLabel,
-    Mean as Mean,
-    Zero as Zero,
-)
-from .bayes import BayesPool as BayesPool
-from .centred import Centred as Centred, WithIntercept as WithIntercept
-from .delta import DeltaRule as DeltaRule, Titans as Titans
+from .arguments import Range as Range
+from .baselines import Averaging as Averaging, Constant as Constant, LastLabel as LastLabel, Mean as Mean, Zero as Zero
 from .descent import GradientDescent as GradientDescent, GradientDescentPlusPlus as GradientDescentPlusPlus
 from .kernels import (
     KERNELS as KERNELS,
@@ -18,12 +10,18 @@ from .kernels import (
     NearestNeighbours as NearestNeighbours,
 )
 from .least_squares import (
+    BayesPool as BayesPool,
     ConjugateGradients as ConjugateGradients,
     LeastSquares as LeastSquares,
     PrincipalComponents as PrincipalComponents,
 )
-from .momentum import Momentum as Momentum, Muon as Muon, NormalisedDescent as NormalisedDescent
-from .ranges import Range as Range
+from .optimizers import (
+    DeltaRule as DeltaRule,
+    Momentum as Momentum,
+    Muon as Muon,
+    NormalisedDescent as NormalisedDescent,
+    Titans as Titans,
+)
 from .second_order import Newton as Newton, PreconditionedGradientDescent as PreconditionedGradientDescent
 from .sequences import (
     ChebyshevLeastSquares as ChebyshevLeastSquares,
@@ -42,12 +40,14 @@ from .spectra import (
     one_step_preconditioner as one_step_preconditioner,
     spectral_mse as spectral_mse,
 )
-from .summed import Summed as Summed
 from .transformed import (
+    Centred as Centred,
     Clipped as Clipped,
     LabelCopying as LabelCopying,
     OnFeatures as OnFeatures,
     Standardised as Standardised,
+    Summed as Summed,
+    WithIntercept as WithIntercept,
     squares as squares,
 )
 from .tuning import Tuned as Tuned, tune as tune, tune_spectral as tune_spectral

@@ -1,11 +1,11 @@
-"""Learners that hardly learn: what any claim of learning is compared with."""
+"""Trivial baselines."""
 
 from __future__ import annotations
 
 from torch import nn
 
 from mesascope.errors import require_number
-from mesascope.learners.ranges import Range
+from mesascope.learners.arguments import Algorithm, Range
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
@@ -23,7 +23,7 @@ class Zero(nn.Module):
 
 
 @register("learner", "constant", free={"value": Range(-10.0, 10.0, "linear")})
-class Constant(nn.Module):
+class Constant(Algorithm):
     """Predicts ``value`` for every query."""
 
     def __init__(self, value: float) -> None:
@@ -32,9 +32,6 @@ class Constant(nn.Module):
 
     def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
         return self.value + Zero()(context, xq)
-
-    def extra_repr(self) -> str:
-        return f"value={self.value:g}"
 
 
 @register("learner", "last-label", free={})
@@ -58,7 +55,7 @@ class Mean(nn.Module):
 
 @register("learner", "averaging", free={})
 class Averaging(nn.Module):
-    """The weights W = (1/n) sum_i y_i x_i^T: least squares if the inputs' covariance were the identity.
+    """The weights W = (1/n) sum_i y_i x_i^T: least squares for inputs with X^T X / n = I.
 
     Equal to one gradient step from 0 with step size 1. Source: Garg et al., What can transformers learn in-context?
     (2022).

@@ -1,17 +1,17 @@
-"""Learners that compare a query with the context's inputs: smoothing, regression, neighbours, descent on features."""
+"""Kernel smoothing and regression, nearest neighbours, and gradient descent on features."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import nn
 
 from mesascope.errors import refuse, require_callable, require_choice, require_count, require_number
-from mesascope.learners.descent import GradientDescent, require_precision
+from mesascope.learners.arguments import Algorithm, Range, Sizes, require_precision
+from mesascope.learners.descent import GradientDescent
 from mesascope.learners.least_squares import solved
-from mesascope.learners.ranges import Range
-from mesascope.learners.transformed import featured
+from mesascope.learners.transformed import with_features
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
@@ -22,21 +22,21 @@ __all__ = ["KERNELS", "RIDGE_KERNELS", "KernelGradientDescent", "KernelRidge", "
 def distances(
     xq: Float[Tensor, "*batch m dx"], x: Float[Tensor, "*batch n dx"], power: float = 2.0
 ) -> Float[Tensor, "*batch m n"]:
-    """|x_q - x_i| in the norm of a ``power``, each from its difference.
+    """|x_q - x_i| in the norm of a ``power``, from differences.
 
-    From products, as torch takes Euclidean ones by default from 26 rows on, inputs far from 0 lose their digits.
+    Torch computes Euclidean distances from products by default, from 26 rows on: then inputs far from 0 lose digits.
     """
     require_precision(x)
     return torch.cdist(xq, x, power, compute_mode="donot_use_mm_for_euclid_dist")
 
 
-# The logarithm of each kernel k(x_q, x_i), from both inputs and the bandwidth h: (*batch, m, n).
+# log k(x_q, x_i), from both inputs and the bandwidth h: (*batch, m, n).
 KERNELS: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {
     "gaussian": lambda xq, x, h: -distances(xq, x).square() / (2 * h * h),
     "laplace": lambda xq, x, h: -distances(xq, x) / h,
     "exponential": lambda xq, x, h: xq @ x.mT / h,
 }
-# Kernels of `KernelRidge`: k(x_q, x_i) from the same.
+# k(x_q, x_i) of `KernelRidge`, from the same.
 RIDGE_KERNELS: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {
     "gaussian": lambda xq, x, h: KERNELS["gaussian"](xq, x, h).exp(),
     "laplace": lambda xq, x, h: KERNELS["laplace"](xq, x, h).exp(),
@@ -44,10 +44,11 @@ RIDGE_KERNELS: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {
     "quadratic": lambda xq, x, h: (1 + xq @ x.mT / (h * h)) ** 2,
     "cubic": lambda xq, x, h: (1 + xq @ x.mT / (h * h)) ** 3,
 }
+_POWERS = {"euclidean": 2.0, "manhattan": 1.0}
 
 
 @register("learner", "kernel-smoother", free={"bandwidth": Range(0.05, 20.0, "log")})
-class KernelSmoother(nn.Module):
+class KernelSmoother(Algorithm):
     """Nadaraya-Watson: the mean of the context's targets, weighted by k(x_q, x_i) / sum_j k(x_q, x_j).
 
     ============  =========================  =======================================
@@ -64,19 +65,15 @@ class KernelSmoother(nn.Module):
     def __init__(self, kernel: str = "gaussian", bandwidth: float = 1.0) -> None:
         super().__init__()
         require_choice("kernel", kernel, KERNELS)
-        bandwidth = require_number("bandwidth", bandwidth, above=0)
-        self.kernel, self.bandwidth = kernel, bandwidth
+        self.kernel, self.bandwidth = kernel, require_number("bandwidth", bandwidth, above=0)
 
     def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
         check_inputs(context, xq)
         return torch.softmax(KERNELS[self.kernel](xq, context.x, self.bandwidth), dim=-1) @ context.y
 
-    def extra_repr(self) -> str:
-        return f"kernel={self.kernel!r}, bandwidth={self.bandwidth:g}"
-
 
 @register("learner", "kernel-ridge", free={"ridge": Range(1e-3, 10.0, "log"), "bandwidth": Range(0.2, 20.0, "log")})
-class KernelRidge(nn.Module):
+class KernelRidge(Algorithm):
     """The function that minimises sum_i (f(x_i) - y_i)^2 + ridge |f|^2 in the space of a kernel.
 
     Predicts k(x_q, X) (K + ridge I)^{-1} Y, the posterior mean of a Gaussian process with noise of variance ``ridge``;
@@ -93,7 +90,7 @@ class KernelRidge(nn.Module):
     ============  =========================  ====================================================
 
     Args:
-        kernel: one of the table.
+        kernel: a name of the table.
         ridge: variance of the noise.
         bandwidth: h.
 
@@ -108,9 +105,8 @@ class KernelRidge(nn.Module):
     def __init__(self, kernel: str = "gaussian", ridge: float = 1.0, bandwidth: float = 1.0) -> None:
         super().__init__()
         require_choice("kernel", kernel, RIDGE_KERNELS)
-        ridge = require_number("ridge", ridge, above=0)
-        bandwidth = require_number("bandwidth", bandwidth, above=0)
-        self.kernel, self.ridge, self.bandwidth = kernel, ridge, bandwidth
+        self.kernel, self.ridge = kernel, require_number("ridge", ridge, above=0)
+        self.bandwidth = require_number("bandwidth", bandwidth, above=0)
 
     def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
         check_inputs(context, xq)
@@ -120,18 +116,15 @@ class KernelRidge(nn.Module):
     def _kernel(self, one: Tensor, other: Tensor) -> Tensor:
         return RIDGE_KERNELS[self.kernel](one, other, self.bandwidth)
 
-    def extra_repr(self) -> str:
-        return f"kernel={self.kernel!r}, ridge={self.ridge:g}, bandwidth={self.bandwidth:g}"
-
 
 @register("learner", "nearest-neighbours", free={"k": Range(1, 10, "integer")})
-class NearestNeighbours(nn.Module):
+class NearestNeighbours(Algorithm):
     """The mean of the targets of the ``k`` inputs nearest to the query.
 
     Args:
         k: number of neighbours.
         metric: euclidean, or manhattan for sums of absolute differences.
-        weights: uniform, or distance for weights 1 / |x_q - x_i|: neighbours at distance 0 then have all the weight.
+        weights: uniform, or distance for weights 1 / |x_q - x_i|; neighbours at distance 0 then share all the weight.
     """
 
     def __init__(self, k: int = 3, metric: str = "euclidean", weights: str = "uniform") -> None:
@@ -152,12 +145,6 @@ class NearestNeighbours(nn.Module):
             weights = torch.where(there.any(-1, keepdim=True), there.to(far), 1 / far)
         weights = weights / weights.sum(-1, keepdim=True)
         return xq.new_zeros(*xq.shape[:-1], n).scatter(-1, nearest, weights) @ context.y
-
-    def extra_repr(self) -> str:
-        return f"k={self.k}, metric={self.metric!r}, weights={self.weights!r}"
-
-
-_POWERS = {"euclidean": 2.0, "manhattan": 1.0}
 
 
 @register(
@@ -180,7 +167,7 @@ class KernelGradientDescent(nn.Module):
     tensor([0.8500, 3.4000])
     """
 
-    def __init__(self, features: Callable[[Tensor], Tensor], steps: int, eta: float | Sequence[float]) -> None:
+    def __init__(self, features: Callable[[Tensor], Tensor], steps: int, eta: Sizes) -> None:
         super().__init__()
         require_callable("features", features)
         self.features = features
@@ -195,12 +182,8 @@ class KernelGradientDescent(nn.Module):
         return self.descent.eta
 
     def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
-        return self.descent(*self._featured(context, xq))
+        return self.descent(*with_features(self.features, context, xq))
 
     def trajectory(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "k *batch m dy"]:
         """Predictions after 0, 1, ..., ``steps`` steps."""
-        return self.descent.trajectory(*self._featured(context, xq))
-
-    def _featured(self, context: Context, xq: Tensor) -> tuple[Context, Tensor]:
-        check_inputs(context, xq)
-        return Context(featured(self.features, context.x), context.y), featured(self.features, xq)
+        return self.descent.trajectory(*with_features(self.features, context, xq))

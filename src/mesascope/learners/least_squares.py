@@ -1,27 +1,26 @@
-"""Least squares and ridge regression, exactly solved."""
+"""Exact solutions: least squares, ridge regression, principal components, and the posterior mean of a pool."""
 
 from __future__ import annotations
 
 import torch
-from torch import nn
 
-from mesascope.errors import ArgumentError, NumericalError, require_count, require_number
-from mesascope.learners.descent import require_precision
-from mesascope.learners.ranges import Range
+from mesascope.errors import ArgumentError, NumericalError, refuse, require_count, require_number
+from mesascope.learners.arguments import Algorithm, Matrix, Range, require_precision, tensor_of
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
 
-__all__ = ["ConjugateGradients", "LeastSquares", "PrincipalComponents", "solved"]
+__all__ = ["BayesPool", "ConjugateGradients", "LeastSquares", "PrincipalComponents", "solved"]
 
 
 @register("learner", "least-squares", free={"ridge": Range(1e-4, 100.0, "log")})
-class LeastSquares(nn.Module):
+class LeastSquares(Algorithm):
     """The weights that minimise sum_i |W x_i - y_i|^2 + ridge |W|^2.
 
-    ``ridge=0`` gives the minimum-norm solution through the pseudo-inverse of X, whose singular values below
-    max(n, dx) * eps * the largest are taken as zero; ``ridge > 0`` solves (X^T X + ridge I) W^T = X^T Y by Cholesky, in
-    whichever of the primal and the dual is smaller. ``ridge`` adds to the unnormalised Gram matrix.
+    ``ridge=0`` gives the minimum-norm solution through the pseudo-inverse of X, in which singular values below
+    max(n, dx) * eps * the largest count as 0. ``ridge > 0`` solves (X^T X + ridge I) W^T = X^T Y, or its dual if that
+    is smaller, by Cholesky. ``ridge`` is added to the unnormalised Gram matrix, as in `RecursiveLeastSquares`, which
+    has no minimum-norm solution and so needs a ``ridge > 0``.
 
     Raises:
         NumericalError: the factorisation broke down (ridge below rounding for a singular context).
@@ -33,8 +32,7 @@ class LeastSquares(nn.Module):
 
     def __init__(self, ridge: float = 0.0) -> None:
         super().__init__()
-        ridge = require_number("ridge", ridge, least=0)
-        self.ridge = ridge
+        self.ridge = require_number("ridge", ridge, least=0)
 
     def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
         check_inputs(context, xq)
@@ -48,17 +46,13 @@ class LeastSquares(nn.Module):
             return xq @ (x.mT @ solved(x @ x.mT, self.ridge, y))
         return xq @ solved(x.mT @ x, self.ridge, x.mT @ y)
 
-    def extra_repr(self) -> str:
-        return f"ridge={self.ridge:g}"
-
 
 def solved(
     gram: Float[Tensor, "*batch k k"], ridge: float, target: Float[Tensor, "*batch k dy"]
 ) -> Float[Tensor, "*batch k dy"]:
     """(gram + ridge I)^{-1} target, by Cholesky."""
-    factor, info = torch.linalg.cholesky_ex(
-        gram + ridge * torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
-    )
+    identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+    factor, info = torch.linalg.cholesky_ex(gram + ridge * identity)
     failed = int((info != 0).sum())
     if failed:
         if not bool(torch.isfinite(gram).all()):
@@ -73,8 +67,8 @@ def solved(
 
 
 @register("learner", "principal-components", free={"count": Range(1, 10, "integer")})
-class PrincipalComponents(nn.Module):
-    """Least squares on the ``count`` directions of the largest singular values of X, or on all if there are fewer."""
+class PrincipalComponents(Algorithm):
+    """Least squares on the ``count`` directions of the largest singular values of X, or on all of a smaller X."""
 
     def __init__(self, count: int) -> None:
         super().__init__()
@@ -90,17 +84,14 @@ class PrincipalComponents(nn.Module):
         inverse = torch.where(zero, 0.0, 1 / sizes)
         return xq @ (right.mT @ (inverse[..., None] * (left.mT @ y)))
 
-    def extra_repr(self) -> str:
-        return f"count={self.count}"
-
 
 @register("learner", "conjugate-gradients", free={"steps": Range(1, 6, "integer")})
-class ConjugateGradients(nn.Module):
-    """``steps`` steps of conjugate gradients on 1/2 sum_i |W x_i - y_i|^2 from W = 0, a target at a time.
+class ConjugateGradients(Algorithm):
+    """``steps`` steps of conjugate gradients on 1/2 sum_i |W x_i - y_i|^2 from W = 0, for each target alone.
 
     W is the minimum over the span of X^T y, (X^T X) X^T y, ..., (X^T X)^{k-1} X^T y: partial least squares of k
-    components on inputs and targets without their means, and least squares of minimum norm after rank(X) steps. A task
-    whose gradient is 0 but for rounding takes no more steps.
+    components on centred inputs and targets, and least squares of minimum norm after rank(X) steps. A task stops when
+    its gradient is 0 but for rounding.
 
     Source: Hestenes and Stiefel (1952); for partial least squares, Wold et al. (1984).
     """
@@ -124,5 +115,40 @@ class ConjugateGradients(nn.Module):
             direction = gradient + torch.where(before > least, size / before, 0.0) * direction
         return xq @ weights
 
-    def extra_repr(self) -> str:
-        return f"steps={self.steps}"
+
+@register("learner", "bayes-pool", free={"noise": Range(0.01, 10.0, "log")})
+class BayesPool(Algorithm):
+    """The posterior mean for a teacher from a given pool, all equally likely, and labels with Gaussian noise.
+
+    Predicts sum_k p_k W_k x_q with p_k proportional to exp(-sum_i |y_i - W_k x_i|^2 / (2 noise^2)): the optimal learner
+    of a finite set of tasks.
+
+    Args:
+        weights: the pool ``(pool, dy, dx)``.
+        noise: standard deviation of the labels.
+
+    Source: Raventos et al., Pretraining task diversity and the emergence of non-Bayesian in-context learning (2023).
+
+    >>> pool = torch.tensor([[[1.0]], [[-1.0]]])
+    >>> learner, x = BayesPool(pool, noise=1.0), torch.ones(1, 1)
+    >>> learner(Context(x, x), x), torch.tanh(torch.tensor(1.0))
+    (tensor([[0.7616]]), tensor(0.7616))
+    """
+
+    weights: Tensor
+
+    def __init__(self, weights: Matrix, noise: float) -> None:
+        super().__init__()
+        self.noise = require_number("noise", noise, above=0)
+        self.register_buffer("weights", tensor_of("weights", weights, "pool dy dx"))
+
+    def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
+        check_inputs(context, xq)
+        (x, y), pool = context, self.weights.to(xq)
+        if pool.shape[1:] != (y.shape[-1], x.shape[-1]):
+            refuse("context", f"have widths (dy, dx) = {tuple(pool.shape[1:])}", (y.shape[-1], x.shape[-1]), "match it")
+        # sum_i |y_i - W x_i|^2 without sum_i |y_i|^2, which all teachers share
+        fit = torch.einsum("...nd,...ne,ked->...k", x, y, pool)
+        energy = torch.einsum("...dc,ked,kec->...k", x.mT @ x, pool, pool)
+        posterior = torch.softmax((2 * fit - energy) / (2 * self.noise**2), dim=-1)
+        return xq @ torch.einsum("...k,ked->...de", posterior, pool)

@@ -6,8 +6,7 @@ import torch
 from torch import nn
 
 from mesascope.errors import refuse, require_count
-from mesascope.learners.descent import Rows, tensor_of
-from mesascope.learners.ranges import Range
+from mesascope.learners.arguments import Algorithm, Matrix, Range, tensor_of
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
@@ -16,10 +15,10 @@ __all__ = ["Newton", "PreconditionedGradientDescent"]
 
 
 @register("learner", "preconditioned-gradient-descent", free={"steps": Range(1, 20, "integer")})
-class PreconditionedGradientDescent(nn.Module):
+class PreconditionedGradientDescent(Algorithm):
     """``steps`` steps W <- W + (1/n) sum_i (y_i - W x_i) x_i^T M from W = 0, for one matrix M for all tasks.
 
-    With M = eta I this is gradient descent. One step is all that one linear self-attention layer can do;
+    With M = eta I this is gradient descent. One linear self-attention layer can do one step, and no more;
     `one_step_preconditioner` gives the best M for Gaussian inputs.
 
     Args:
@@ -29,13 +28,12 @@ class PreconditionedGradientDescent(nn.Module):
     Source: Ahn et al., Transformers learn to implement preconditioned gradient descent (2023).
     """
 
-    def __init__(self, matrix: Float[Tensor, "dx dx"] | Rows, steps: int = 1) -> None:
+    def __init__(self, matrix: Matrix, steps: int = 1) -> None:
         super().__init__()
-        steps = require_count("steps", steps, least=0)
+        self.steps = require_count("steps", steps, least=0)
         matrix = tensor_of("matrix", matrix, "dx dx")
         if matrix.shape[0] != matrix.shape[1]:
             refuse("matrix", "be square", tuple(matrix.shape), "pass one (dx, dx)")
-        self.steps = steps
         self.matrix = nn.Parameter(matrix.detach().double().clone())
 
     def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
@@ -48,20 +46,16 @@ class PreconditionedGradientDescent(nn.Module):
         if x.shape[-1] != self.matrix.shape[0]:
             refuse("context.x", f"have the matrix' width {self.matrix.shape[0]}", x.shape[-1], "match them")
         matrix = self.matrix.to(x) / n
-        predictions = [xq @ x.new_zeros(x.shape[-1], y.shape[-1])]
-        residual = y
+        predictions, residual = [xq @ x.new_zeros(x.shape[-1], y.shape[-1])], y
         for _ in range(self.steps):
-            move = matrix.mT @ (x.mT @ residual)  # (dx, dy): what is added to W^T
+            move = matrix.mT @ (x.mT @ residual)  # (dx, dy), added to W^T
             residual = residual - x @ move
             predictions.append(predictions[-1] + xq @ move)
         return torch.stack(predictions)
 
-    def extra_repr(self) -> str:
-        return f"width={self.matrix.shape[0]}, steps={self.steps}"
-
 
 @register("learner", "newton", free={"steps": Range(1, 12, "integer")})
-class Newton(nn.Module):
+class Newton(Algorithm):
     """Least squares by ``steps`` Newton steps towards the inverse of S = X^T X: W^T = M_k X^T Y.
 
     M_0 = S / |S|_1^2 and M_{k+1} = 2 M_k - M_k S M_k. The residual filter of an eigenvalue s of S is
@@ -78,14 +72,13 @@ class Newton(nn.Module):
 
     def __init__(self, steps: int) -> None:
         super().__init__()
-        steps = require_count("steps", steps, least=0)
-        self.steps = steps
+        self.steps = require_count("steps", steps, least=0)
 
     def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
         return self.trajectory(context, xq)[-1]
 
     def trajectory(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "k *batch m dy"]:
-        """Predictions after 0, 1, ..., ``steps`` steps; after none M_0 already predicts."""
+        """Predictions after 0, 1, ..., ``steps`` steps; after 0 steps with M_0."""
         check_inputs(context, xq)
         x, y = context
         gram, correlation = x.mT @ x, x.mT @ y
@@ -96,6 +89,3 @@ class Newton(nn.Module):
             inverse = 2 * inverse - inverse @ gram @ inverse
             predictions.append(xq @ (inverse @ correlation))
         return torch.stack(predictions)
-
-    def extra_repr(self) -> str:
-        return f"steps={self.steps}"

@@ -1,8 +1,7 @@
-"""Algorithms that predict the next element of a sequence from a linear model of it, each a predictor.
+"""Predictors of the next element of a sequence by a linear model.
 
-Up to t an element s_i and the one before it, s_{i-1}, are a pair to learn from (s_0 = 0 teaches nothing), and the
-model W_t that was learned from them predicts s_{t+1} as W_t s_t. With A_t = sum_{i<=t} s_{i-1} s_{i-1}^T + ridge I, the
-best is W_t = sum_{i<=t} s_i s_{i-1}^T A_t^{-1}.
+The pairs (s_{i-1}, s_i) up to t, with s_0 = 0, give a model W_t, which predicts s_{t+1} as W_t s_t. With
+A_t = sum_{i<=t} s_{i-1} s_{i-1}^T + ridge I, the best is W_t = sum_{i<=t} s_i s_{i-1}^T A_t^{-1}.
 
 Source: thesis, sections 3.3 and 3.7.3.2.
 """
@@ -17,17 +16,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from mesascope.errors import (
-    ArgumentError,
-    NumericalError,
-    refuse,
-    require_callable,
-    require_count,
-    require_instance,
-    require_number,
-)
-from mesascope.learners.descent import Rows, size_at, step_sizes, tensor_of
-from mesascope.learners.ranges import Range
+from mesascope import errors
+from mesascope.errors import ArgumentError, NumericalError, refuse, require_count, require_number
+from mesascope.learners.arguments import Algorithm, Matrix, Range, Sizes, size_at, step_sizes, tensor_of
 from mesascope.ops import causal_linear_attention, mesa_attention
 from mesascope.ops.checks import require_values
 from mesascope.records import register
@@ -35,33 +26,31 @@ from mesascope.shapes import Float, Tensor
 from mesascope.tasks import check_sequence
 
 __all__ = [
-    "ChebyshevLeastSquares",
-    "Lags",
-    "NeumannLeastSquares",
-    "OnlineGradientDescent",
-    "PairSums",
+    "ChebyshevLeastSquares", "Lags", "NeumannLeastSquares", "OnlineGradientDescent", "PairSums",
     "RecursiveLeastSquares",
-]
+]  # fmt: skip
 
-_RAISE = "use a bound above the eigenvalues of every A_t, of which the sum of |s_i|^2 and the ridge is one"
+_BOUND, _RIDGE = Range(20.0, 1e4, "log"), Range(0.01, 10.0, "log")
+_RAISE = "use a bound above the eigenvalues of every A_t, such as the sum of |s_i|^2 and the ridge"
 
 
 @register(
     "predictor", "online-gradient-descent", free={"steps": Range(1, 6, "integer"), "eta": Range(1e-4, 0.1, "log")}
 )
-class OnlineGradientDescent(nn.Module):
-    """What ``steps`` causal layers of gradient descent compute from W_0.
+class OnlineGradientDescent(Algorithm):
+    """``steps`` causal layers of gradient descent from W_0.
 
     From p_t = W_0 s_t and residuals r_t = s_t - W_0 s_{t-1}, each step does for all t at once
 
         p_t <- p_t + eta sum_{i<=t} r_i (s_{i-1} . s_t),    r_t <- r_t - eta sum_{i<=t} r_i (s_{i-1} . s_{t-1}).
 
-    One step is gradient descent on 1/2 sum_{i<=t} |s_i - W s_{i-1}|^2. Further ones are not: each residual moves with
-    what was known at its own time.
+    One step is gradient descent on 1/2 sum_{i<=t} |s_i - W s_{i-1}|^2. Further steps are not: each residual moves only
+    by the pairs up to its own time.
 
     Args:
         steps: number of steps; 0 predicts W_0 s_t.
-        eta: step size, one number or one a step; a parameter. It multiplies a sum over pairs.
+        eta: step size, one number or one for each step; a parameter. It multiplies a sum over pairs, while that of
+            `GradientDescent` multiplies a mean.
         w0: initial weights ``(d, d)``; zero if None.
 
     Source: thesis, eq. 3.5 and section 3.7.3.2.
@@ -72,10 +61,9 @@ class OnlineGradientDescent(nn.Module):
 
     w0: Tensor | None
 
-    def __init__(self, steps: int, eta: float | Sequence[float], w0: Float[Tensor, "d d"] | Rows | None = None) -> None:
+    def __init__(self, steps: int, eta: Sizes, w0: Matrix | None = None) -> None:
         super().__init__()
-        steps = require_count("steps", steps, least=0)
-        self.steps = steps
+        self.steps = require_count("steps", steps, least=0)
         self.eta = step_sizes("eta", eta, steps)
         self.register_buffer("w0", None if w0 is None else tensor_of("w0", w0, "d d"))
 
@@ -98,15 +86,15 @@ class OnlineGradientDescent(nn.Module):
 
 
 @register("predictor", "pair-sums", free={})
-class PairSums(nn.Module):
-    """Weighted sums of pairs, which one linear layer on tokens (0, s_t, s_{t-1}) can compute: A_t s_t + B_t s_{t-1}.
+class PairSums(Algorithm):
+    """The prediction A_t s_t + B_t s_{t-1} of weighted sums of pairs: one linear layer on tokens (0, s_t, s_{t-1}).
 
     A_t = sum_{i<=t} a_1 s_i s_i^T + a_2 s_{i-1} s_i^T + a_3 s_i s_{i-1}^T + a_4 s_{i-1} s_{i-1}^T, and B_t likewise.
     Alone, a_3 is the step size of one step of gradient descent from W = 0; with a_4 = -c a_3, one from W = c I adds
     this to c s_t.
 
     Args:
-        now: a_1 to a_4, of A; a parameter.
+        now: a_1 to a_4 of A; a parameter.
         before: those of B; a parameter.
 
     Source: thesis, eqs. 3.52 and 3.55, whose signs are those of minus the prediction.
@@ -117,31 +105,24 @@ class PairSums(nn.Module):
 
     def __init__(self, now: Sequence[float], before: Sequence[float]) -> None:
         super().__init__()
+        self.now, self.before = _weights("now", now), _weights("before", before)
         for name, values in (("now", now), ("before", before)):
-            require_instance(name, values, Sequence)
             if len(values) != 4:
                 refuse(name, "have four numbers", values, "pass the weights of the four products")
-            for value in values:
-                require_number(name, value)
-        self.now, self.before = (nn.Parameter(torch.tensor(one, dtype=torch.float64)) for one in (now, before))
 
     def forward(self, sequence: Float[Tensor, "*batch t d"]) -> Float[Tensor, "*batch t d"]:
-        last = _before(sequence)
-        prediction = torch.zeros_like(sequence)
+        last, prediction = _before(sequence), torch.zeros_like(sequence)
         with _diverging("use smaller weights"):
             for query, weights in ((sequence, self.now), (last, self.before)):
                 for key, (own, other) in zip((sequence, last), weights.to(sequence).view(2, 2), strict=True):
                     prediction = prediction + _through_pairs(query, key, own * sequence + other * last)
         return prediction
 
-    def extra_repr(self) -> str:
-        return f"now={self.now.tolist()}, before={self.before.tolist()}"
 
-
-class Lags(nn.Module):
+class Lags(Algorithm):
     """The last ``count`` elements side by side, the newest first: ``(*batch, t, count * d)``.
 
-    Zero, of which nothing is learned, as long as fewer are known: a pair with part of its input would be a wrong one.
+    Zero until there are ``count`` elements: zero inputs teach nothing, while incomplete inputs would make wrong pairs.
 
     >>> Lags(2)(torch.tensor([[1.0], [2.0], [4.0]]))
     tensor([[0., 0.],
@@ -151,8 +132,7 @@ class Lags(nn.Module):
 
     def __init__(self, count: int) -> None:
         super().__init__()
-        count = require_count("count", count)
-        self.count = count
+        self.count = require_count("count", count)
 
     def forward(self, sequence: Float[Tensor, "*batch t d"]) -> Float[Tensor, "*batch t f"]:
         check_sequence(sequence)
@@ -160,25 +140,23 @@ class Lags(nn.Module):
         window = torch.cat([functional.pad(sequence, (0, 0, lag, 0))[..., :t, :] for lag in range(self.count)], -1)
         return window * (torch.arange(t, device=sequence.device) >= self.count - 1).to(sequence)[:, None]
 
-    def extra_repr(self) -> str:
-        return str(self.count)
-
 
 @register(
     "predictor",
     "recursive-least-squares",
     free={"ridge": Range(1e-4, 100.0, "log"), "forget": Range(0.5, 1.0, "linear")},
 )
-class RecursiveLeastSquares(nn.Module):
+class RecursiveLeastSquares(Algorithm):
     """The W_t that minimises 1/2 sum_{i<=t} forget^(t-i) |s_i - W x_{i-1}|^2 + forget^t ridge/2 |W|^2, at every t.
 
-    Its inputs x_i are the elements s_i, or features of the elements up to s_i.
+    Inputs x_i are the elements s_i, or features of the elements up to s_i.
 
     Args:
-        ridge: 1/lambda, greater than 0. The best is noise^2 over the variance of W's entries.
-        forget: factor by which all that was is forgotten at each element; 1 forgets nothing.
-        features: maps a sequence ``(*batch, t, d)`` to inputs ``(*batch, t, f)``, each of the elements up to its own,
-            as `Lags` does; the elements themselves if None.
+        ridge: 1/lambda, greater than 0: without it the first problems are singular. The best is noise^2 over the
+            variance of W's entries.
+        forget: factor of earlier terms at each element; 1 for no forgetting.
+        features: a function from sequences ``(*batch, t, d)`` to inputs ``(*batch, t, f)``, each of the elements up to
+            its own, such as `Lags`; None for the elements themselves.
 
     Raises:
         NumericalError: the problem is singular to the precision at hand.
@@ -191,11 +169,10 @@ class RecursiveLeastSquares(nn.Module):
 
     def __init__(self, ridge: float, forget: float = 1.0, features: Callable[[Tensor], Tensor] | None = None) -> None:
         super().__init__()
-        ridge = require_number("ridge", ridge, above=0)
-        forget = require_number("forget", forget, above=0, most=1)
         if features is not None:
-            require_callable("features", features)
-        self.ridge, self.forget, self.features = ridge, forget, features
+            errors.require_callable("features", features)
+        self.ridge, self.features = require_number("ridge", ridge, above=0), features
+        self.forget = require_number("forget", forget, above=0, most=1)
 
     def forward(self, sequence: Float[Tensor, "*batch t d"]) -> Float[Tensor, "*batch t d"]:
         check_sequence(sequence)
@@ -206,17 +183,14 @@ class RecursiveLeastSquares(nn.Module):
         gate = None if self.forget == 1 else torch.full_like(q[..., 0], math.log(self.forget))
         return mesa_attention(q, k, v, ridge=self.ridge, log_forget=gate).squeeze(-3)
 
-    def extra_repr(self) -> str:
-        return f"ridge={self.ridge:g}, forget={self.forget:g}"
-
 
 @register(
     "predictor",
     "neumann-least-squares",
-    free={"terms": Range(0, 30, "integer"), "bound": Range(20.0, 1e4, "log"), "ridge": Range(0.01, 10.0, "log")},
+    free={"terms": Range(0, 30, "integer"), "bound": _BOUND, "ridge": _RIDGE},
 )
-class NeumannLeastSquares(nn.Module):
-    """Least squares through ``terms`` steps of a Neumann series: W_t s_t = 1/c sum_i s_i (s_{i-1} . x_t).
+class NeumannLeastSquares(Algorithm):
+    """Least squares by ``terms`` steps of a Neumann series: W_t s_t = 1/c sum_i s_i (s_{i-1} . x_t).
 
     From x_t = s_t, each step does x_t <- s_t + (I - A_t/c) x_t, whose limit is c A_t^{-1} s_t. The error falls as
     (1 - ridge/c)^terms, or faster; it grows where c is below half of A_t's largest eigenvalue.
@@ -231,9 +205,8 @@ class NeumannLeastSquares(nn.Module):
 
     def __init__(self, terms: int, bound: float, ridge: float = 1.0) -> None:
         super().__init__()
-        terms = require_count("terms", terms, least=0)
-        _check_interval(ridge, bound)
-        self.terms, self.bound, self.ridge = terms, bound, ridge
+        self.terms = require_count("terms", terms, least=0)
+        self.ridge, self.bound = _interval(ridge, bound)
 
     def forward(self, sequence: Float[Tensor, "*batch t d"]) -> Float[Tensor, "*batch t d"]:
         return self.trajectory(sequence)[-1]
@@ -248,50 +221,39 @@ class NeumannLeastSquares(nn.Module):
                 predictions.append(_through_pairs(x, before, sequence))
         return torch.stack(predictions) / self.bound
 
-    def extra_repr(self) -> str:
-        return f"terms={self.terms}, bound={self.bound:g}, ridge={self.ridge:g}"
 
-
-@register(
-    "predictor",
-    "chebyshev-least-squares",
-    free={"bound": Range(20.0, 1e4, "log"), "ridge": Range(0.01, 10.0, "log")},
-)
-class ChebyshevLeastSquares(nn.Module):
-    """Least squares through a polynomial of A_t: W_t s_t = sum_i s_i (s_{i-1} . x_t), x_t = sum_j c_j T_j(B_t) s_t.
+@register("predictor", "chebyshev-least-squares", free={"bound": _BOUND, "ridge": _RIDGE})
+class ChebyshevLeastSquares(Algorithm):
+    """Least squares by a polynomial of A_t: W_t s_t = sum_i s_i (s_{i-1} . x_t), x_t = sum_j c_j T_j(B_t) s_t.
 
     T_j are Chebyshev polynomials and B_t = (2 A_t - bound - ridge) / (bound - ridge), whose eigenvalues lie in [-1, 1].
 
     Args:
-        coefficients: c_j, a parameter; see `inverse` for those that approximate A_t^{-1}.
+        coefficients: c_j, a parameter; `inverse` gives those that approximate A_t^{-1}.
         bound: an upper bound of the eigenvalues of every A_t.
         ridge: 1/lambda, at least 0.
 
-    Source: the six-step series that the paper behind thesis ch. 3 takes for the inverse.
+    Source: von Oswald et al. (2023), whose six-step series approximates the inverse.
     """
 
     def __init__(self, coefficients: Sequence[float], bound: float, ridge: float = 1.0) -> None:
         super().__init__()
-        require_instance("coefficients", coefficients, Sequence)
-        _check_interval(ridge, bound)
+        self.coefficients = _weights("coefficients", coefficients)
         require_count("len(coefficients)", len(coefficients))
-        for coefficient in coefficients:
-            require_number("coefficients", coefficient)
-        self.coefficients = nn.Parameter(torch.tensor(coefficients, dtype=torch.float64))
-        self.bound, self.ridge = bound, ridge
+        self.ridge, self.bound = _interval(ridge, bound)
 
     @classmethod
     def inverse(cls, terms: int, bound: float, ridge: float = 1.0) -> ChebyshevLeastSquares:
-        """With the Chebyshev series of 1/a on [ridge, bound] up to T_terms.
+        """Make the predictor from the Chebyshev series of 1/a on [ridge, bound] up to T_terms.
 
-        Its largest error, at a = ridge, is (1 - sqrt(ridge / bound)) rho^terms / ridge.
+        The largest error of the series, at a = ridge, is (1 - sqrt(ridge / bound)) rho^terms / ridge.
 
         c_j = (2 - [j = 0]) (-rho)^j / sqrt(ridge bound) with rho = (sqrt(bound) - sqrt(ridge)) / (sqrt(bound) +
         sqrt(ridge)).
         """
-        terms = require_count("terms", terms, least=0)
-        ridge = require_number("ridge", ridge, above=0)
-        _check_interval(ridge, bound)
+        require_count("terms", terms, least=0)
+        require_number("ridge", ridge, above=0)
+        _interval(ridge, bound)
         rho = (math.sqrt(bound) - math.sqrt(ridge)) / (math.sqrt(bound) + math.sqrt(ridge))
         scale = 1 / math.sqrt(ridge * bound)
         return cls([scale, *(2 * scale * (-rho) ** j for j in range(1, terms + 1))], bound, ridge)
@@ -309,19 +271,22 @@ class ChebyshevLeastSquares(nn.Module):
                 x = x + coefficient * polynomial
             return _through_pairs(x, before, sequence)
 
-    def extra_repr(self) -> str:
-        return f"coefficients={self.coefficients.tolist()}, bound={self.bound:g}, ridge={self.ridge:g}"
 
-
-def _check_interval(ridge: float, bound: float) -> None:
-    ridge = require_number("ridge", ridge, least=0)
-    bound = require_number("bound", bound)
+def _interval(ridge: float, bound: float) -> tuple[float, float]:
+    ridge, bound = require_number("ridge", ridge, least=0), require_number("bound", bound)
     if bound <= ridge:
         refuse("bound", f"be greater than ridge = {ridge:g}", bound, "pass an upper bound of A_t's eigenvalues")
+    return ridge, bound
+
+
+def _weights(name: str, values: Sequence[float]) -> nn.Parameter:
+    errors.require_instance(name, values, Sequence)
+    numbers = [require_number(name, value) for value in values]
+    return nn.Parameter(torch.tensor(numbers, dtype=torch.float64))
 
 
 def _before(sequence: Float[Tensor, "*batch t d"]) -> Float[Tensor, "*batch t d"]:
-    """The element before each, zero before the first."""
+    """The element before each; zero before the first."""
     check_sequence(sequence)
     require_values({"sequence": sequence}, sequence.shape[-2])
     return functional.pad(sequence, (0, 0, 1, 0))[..., :-1, :]
@@ -329,7 +294,7 @@ def _before(sequence: Float[Tensor, "*batch t d"]) -> Float[Tensor, "*batch t d"
 
 @contextlib.contextmanager
 def _diverging(remedy: str) -> Iterator[None]:
-    """Name an overflow on the way for what it is."""
+    """Raise an overflow within the iteration as divergence, with a remedy."""
     try:
         yield
     except (ArgumentError, NumericalError) as error:

@@ -1,13 +1,12 @@
-"""The lasso, by coordinate descent on all tasks at once."""
+"""The lasso and the elastic net, for all tasks at once."""
 
 from __future__ import annotations
 
 import torch
-from torch import nn
 from torch.nn import functional
 
 from mesascope.errors import NumericalError, require_number
-from mesascope.learners.ranges import Range
+from mesascope.learners.arguments import Algorithm, Range
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
@@ -15,17 +14,16 @@ from mesascope.tasks import Context, check_inputs
 __all__ = ["ElasticNet", "Lasso"]
 
 _MOST_SWEEPS = 10_000
-# Bends of a path, over the number of weights.
-_MOST_BENDS = 8
+_MOST_BENDS = 8  # of a path, over the number of weights
 
 
 @register("learner", "lasso", free={"alpha": Range(1e-3, 1.0, "log")})
-class Lasso(nn.Module):
-    """The weights that minimise 1/(2n) |Y - X W^T|^2 + alpha |W|_1, one target at a time, without intercept.
+class Lasso(Algorithm):
+    """The weights that minimise 1/(2n) |Y - X W^T|^2 + alpha |W|_1, for each target alone, without intercept.
 
-    The minimum is followed from the largest alpha at which it is 0: it is piecewise linear in alpha, and bends where a
-    weight leaves 0 or returns to it. All tasks take a bend at once. Where rounding has hidden one, coordinate descent
-    finishes, for each task until none of its weights moves by more than 10 eps of its largest.
+    The minimum as a function of alpha is followed down from the smallest alpha at which it is 0: it is piecewise linear
+    and bends where a weight leaves 0 or returns to it. All tasks take a bend at once. If rounding hides a bend,
+    coordinate descent finishes, for each task until no weight moves by more than 10 eps of the largest.
 
     Raises:
         NumericalError: no convergence after 10,000 sweeps (alpha tiny for an ill-conditioned context).
@@ -39,8 +37,7 @@ class Lasso(nn.Module):
 
     def __init__(self, alpha: float) -> None:
         super().__init__()
-        alpha = require_number("alpha", alpha, above=0)
-        self.alpha = alpha
+        self.alpha = require_number("alpha", alpha, above=0)
 
     def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
         check_inputs(context, xq)
@@ -62,7 +59,7 @@ class Lasso(nn.Module):
         return self._descended(*parts).reshape(weights.shape)
 
     def _descended(self, gram: Tensor, weights: Tensor, gradient: Tensor) -> Float[Tensor, "tasks dx dy"]:
-        """Weights of sweeps over tasks whose weights still move."""
+        """Weights after sweeps over the tasks whose weights still move."""
         found, rows = weights.clone(), torch.arange(len(weights), device=weights.device)
         tolerance = 10 * torch.finfo(gram.dtype).eps
         for _ in range(_MOST_SWEEPS):
@@ -93,7 +90,7 @@ class Lasso(nn.Module):
         return torch.cat(columns, dim=-2), gradient
 
     def _is_minimum(self, weights: Tensor, gradient: Tensor) -> bool:
-        """Whether gradients are alpha times the signs of weights, and less where these are 0."""
+        """True if gradients are alpha times the signs of weights, and at most alpha for weights of 0."""
         wanted = torch.where(weights == 0, gradient.clamp(-self.alpha, self.alpha), self.alpha * weights.sign())
         slack = 1e3 * torch.finfo(weights.dtype).eps * gradient.abs().amax().clamp_min(self.alpha)
         return bool(((gradient - wanted).abs() <= slack).all())
@@ -101,18 +98,15 @@ class Lasso(nn.Module):
     def _path(
         self, gram: Float[Tensor, "*batch one dx dx"], correlation: Float[Tensor, "*batch dy dx"]
     ) -> Float[Tensor, "*batch dy dx"]:
-        """Weights at the end of the path; with signs s, those that are not 0 are G^-1 (c - alpha s) on the way."""
-        alpha = torch.full_like(correlation[..., 0], torch.inf)
-        sign, past = (
-            torch.zeros_like(correlation),
-            torch.zeros(2, *correlation.shape, dtype=torch.bool, device=gram.device),
-        )
+        """Weights at the end of the path; on it, weights with signs s other than 0 are G^-1 (c - alpha s)."""
+        alpha, sign = torch.full_like(correlation[..., 0], torch.inf), torch.zeros_like(correlation)
+        past = torch.zeros(2, *correlation.shape, dtype=torch.bool, device=gram.device)
         for _ in range(_MOST_BENDS * correlation.shape[-1]):
             start, slope = self._line(gram, correlation, sign)
             active = sign != 0
             pull = correlation - (gram @ start[..., None])[..., 0]
             drift = (gram @ slope[..., None])[..., 0]
-            # Where a gradient reaches alpha, or minus alpha, or a weight returns to 0.
+            # The alphas at which a gradient reaches alpha, or minus alpha, or a weight returns to 0.
             up = torch.where(active, start / slope, pull / (1 - drift))
             down = torch.where(active, -torch.inf, -pull / (1 + drift))
             ahead = torch.stack([up, down])
@@ -121,7 +115,7 @@ class Lasso(nn.Module):
             bent = functional.one_hot(coordinate, sign.shape[-1]).bool() & (alpha > self.alpha)[..., None]
             if not bool(bent.any()):
                 break
-            # Rounding could take the same bend again: a weight that left 0 back to it, or one that returned out again.
+            # Rounding could take the same bend again: back to 0, or out again.
             past = torch.stack([bent & (sign >= 0), bent & (sign < 0)])
             gained = torch.where(ahead[0] >= ahead[1], 1.0, -1.0).to(sign)
             sign = torch.where(bent, torch.where(active, 0, gained), sign)
@@ -136,12 +130,9 @@ class Lasso(nn.Module):
         aims = torch.stack([torch.where(active, correlation, 0), sign], -1)
         return torch.linalg.solve_ex(own, aims).result.unbind(-1)
 
-    def extra_repr(self) -> str:
-        return f"alpha={self.alpha:g}"
-
 
 @register("learner", "elastic-net", free={"alpha": Range(1e-3, 1.0, "log"), "share": Range(0.05, 1.0, "linear")})
-class ElasticNet(nn.Module):
+class ElasticNet(Algorithm):
     """The weights that minimise 1/(2n) |Y - X W^T|^2 + alpha (share |W|_1 + (1 - share)/2 |W|^2), without intercept.
 
     scikit-learn's ``ElasticNet(alpha, l1_ratio=share, fit_intercept=False)``. Raises as `Lasso` does.
@@ -157,6 +148,3 @@ class ElasticNet(nn.Module):
         (x, y), n = context, max(context.x.shape[-2], 1)
         ridge = self.alpha * (1 - self.share) * torch.eye(x.shape[-1]).to(x)
         return xq @ Lasso(self.alpha * self.share).minimum(x.mT @ x / n + ridge, x.mT @ y / n)
-
-    def extra_repr(self) -> str:
-        return f"alpha={self.alpha:g}, share={self.share:g}"

@@ -1,11 +1,12 @@
-"""Losses of descent learners from the spectrum of the context alone, and closed forms for one step.
+"""Losses of descent learners from the spectrum of the context, and closed forms for one step.
 
-With C = X^T X / N and its eigenvalues lambda, the answer's error after k steps is w^T r(C) x_q for a filter r, so that
-the mean squared error over teachers and queries needs no task at all: only eigenvalues.
+With C = X^T X / N, the error of a prediction after k steps is w^T r(C) x_q for a filter r: its mean square over
+teachers and queries depends on the eigenvalues of C only.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple, TypeGuard
 
 import torch
@@ -16,16 +17,7 @@ from mesascope.shapes import Float, Tensor
 from mesascope.tasks import LinearRegression
 from mesascope.tasks.asking import drawn
 
-__all__ = [
-    "Optimum",
-    "Preconditioner",
-    "SpectralLoss",
-    "gram_spectra",
-    "has_spectral_loss",
-    "one_step_optimum",
-    "one_step_preconditioner",
-    "spectral_mse",
-]
+__all__ = ["Optimum", "Preconditioner", "gram_spectra", "one_step_optimum", "one_step_preconditioner", "spectral_mse"]
 
 # Variance and kurtosis E z^4 / (E z^2)^2 of the centred laws of `LinearRegression`.
 _MOMENTS = {"uniform": (1 / 3, 9 / 5), "normal": (1.0, 3.0), "laplace": (2.0, 6.0)}
@@ -91,7 +83,7 @@ def one_step_preconditioner(family: LinearRegression) -> Preconditioner:
 def gram_spectra(family: LinearRegression, contexts: int, generator: torch.Generator) -> Float[Tensor, "contexts d"]:
     """Eigenvalues of X^T X / N over fresh contexts, ascending, in float64."""
     require_instance("family", family, LinearRegression)
-    contexts = require_count("contexts", contexts)
+    require_count("contexts", contexts)
     x = drawn(family, contexts, generator).context.x.double()
     return torch.linalg.eigvalsh(x.mT @ x / family.n_context)
 
@@ -109,31 +101,30 @@ def spectral_mse(
     """
     require_instance("spectra", spectra, Tensor)
     require_instance("learner", learner, GradientDescentPlusPlus)
+    return spectral_mse_at(spectra, learner, family, {})
+
+
+def spectral_mse_at(
+    spectra: Float[Tensor, "contexts d"],
+    learner: GradientDescentPlusPlus,
+    family: LinearRegression,
+    sizes: Mapping[str, Tensor],
+) -> Float[Tensor, " contexts"]:
+    """`spectral_mse` with step sizes by name in place of the learner's own."""
     if learner.w0 is not None or learner.token_clip is not None:
         refuse("learner", "start from zero weights and clip nothing for its spectral loss", learner, "use `tune`")
     variance, _ = _centred_moments(family)
-    etas = learner.eta.expand(learner.steps)
-    gammas = None if learner.gamma is None else learner.gamma.expand(learner.steps)
-    gain, residual = filters(spectra, family.n_context, etas, gammas)
+    eta, gamma = sizes.get("eta", learner.eta), sizes.get("gamma", learner.gamma)
+    gammas = None if gamma is None else gamma.expand(learner.steps)
+    gain, residual = filters(spectra, family.n_context, eta.expand(learner.steps), gammas)
     mse = family.w_scale**2 * residual.square().sum(-1)
     if family.noise:
         mse = mse + family.noise**2 / family.n_context * (spectra * gain.square()).sum(-1)
     return variance * mse
 
 
-class SpectralLoss(torch.nn.Module):
-    """`spectral_mse` as a module, so that its step sizes can be swapped for others."""
-
-    def __init__(self, learner: GradientDescentPlusPlus, family: LinearRegression) -> None:
-        super().__init__()
-        self.learner, self.family = learner, family
-
-    def forward(self, spectra: Tensor) -> Tensor:
-        return spectral_mse(spectra, self.learner, self.family)
-
-
 def has_spectral_loss(family: object) -> TypeGuard[LinearRegression]:
-    """Whether `spectral_mse` holds for the tasks of ``family``."""
+    """True if `spectral_mse` holds for the tasks of ``family``."""
     return isinstance(family, LinearRegression) and family.x in _MOMENTS and family.covariance is None
 
 

@@ -1,4 +1,4 @@
-"""Learners on transformed inputs, or with transformed predictions."""
+"""Learners on transformed contexts, or with transformed predictions or step sizes."""
 
 from __future__ import annotations
 
@@ -7,16 +7,21 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from mesascope.errors import refuse, require_callable, require_instance
+from mesascope.errors import refuse, require_callable, require_count, require_instance
+from mesascope.learners.arguments import Algorithm
+from mesascope.learners.descent import GradientDescentPlusPlus
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
 
-__all__ = ["Around", "Clipped", "LabelCopying", "OnFeatures", "Standardised", "squares"]
+__all__ = [
+    "Centred", "Clipped", "LabelCopying", "OnFeatures", "Standardised", "Summed", "WithIntercept", "squares",
+    "with_features",
+]  # fmt: skip
 
 
-class Around(nn.Module):
-    """A learner that changes what another sees or predicts."""
+class _Around(nn.Module):
+    """A learner around another learner."""
 
     def __init__(self, learner: nn.Module) -> None:
         super().__init__()
@@ -24,24 +29,59 @@ class Around(nn.Module):
         self.learner = learner
 
 
-@register("learner", "standardised", free={})
-class Standardised(Around):
-    """``learner`` on inputs less the context's mean, over its standard deviation (1 where that is 0); queries too.
+@register("learner", "centred", free={})
+class Centred(_Around):
+    """``learner`` on a context with centred inputs; queries stay as they are.
 
-    scikit-learn's ``make_pipeline(StandardScaler(), learner)``.
+    With gradient descent, two softmax heads of opposite sign compute this for small scores: the softmax' denominator
+    subtracts the mean.
+    """
+
+    def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
+        return self.learner(self._centred(context, xq), xq)
+
+    def trajectory(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "k *batch m dy"]:
+        """Predictions after 0, 1, ... steps of a learner with a trajectory."""
+        if not hasattr(self.learner, "trajectory"):
+            refuse("learner", "have a trajectory", self.learner, "centre one that learns in steps")
+        return self.learner.trajectory(self._centred(context, xq), xq)  # type: ignore[operator]
+
+    def _centred(self, context: Context, xq: Tensor) -> Context:
+        check_inputs(context, xq)
+        return Context(context.x - _mean(context.x), context.y)
+
+
+@register("learner", "with-intercept", free={})
+class WithIntercept(_Around):
+    """``learner`` on inputs, queries and targets minus the context's means; the mean target is added to predictions.
+
+    For a linear learner this is the fit with an intercept that is not regularised: `LeastSquares` becomes
+    scikit-learn's ``LinearRegression`` or ``Ridge``, `Lasso` its ``Lasso``.
     """
 
     def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
         check_inputs(context, xq)
-        x, n = context.x, max(context.x.shape[-2], 1)
-        mean = x.sum(-2, keepdim=True) / n
-        size = ((x - mean).square().sum(-2, keepdim=True) / n).sqrt()
+        x, y = map(_mean, context)
+        return self.learner(Context(context.x - x, context.y - y), xq - x) + y
+
+
+@register("learner", "standardised", free={})
+class Standardised(_Around):
+    """``learner`` on inputs minus the context's mean, over its standard deviation (over 1 if that is 0).
+
+    Queries are transformed alike: scikit-learn's ``make_pipeline(StandardScaler(), learner)``.
+    """
+
+    def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
+        check_inputs(context, xq)
+        x, mean = context.x, _mean(context.x)
+        size = _mean((x - mean).square()).sqrt()
         size = torch.where(size > 10 * torch.finfo(x.dtype).eps * (size + mean.abs()), size, 1.0)
         return self.learner(Context((x - mean) / size, context.y), (xq - mean) / size)
 
 
 @register("learner", "clipped", free={})
-class Clipped(Around):
+class Clipped(_Around):
     """``learner`` with predictions clipped to the range of the context's targets."""
 
     def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
@@ -53,8 +93,8 @@ class Clipped(Around):
 
 
 @register("learner", "label-copying", free={})
-class LabelCopying(Around):
-    """The target of the context that is nearest to the prediction of ``learner``: the first of those equally near."""
+class LabelCopying(_Around):
+    """The context's target nearest to the prediction of ``learner``, or the first of several equally near."""
 
     def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
         check_inputs(context, xq)
@@ -67,11 +107,11 @@ class LabelCopying(Around):
 
 
 @register("learner", "on-features", free={})
-class OnFeatures(Around):
+class OnFeatures(_Around):
     """``learner`` on features of inputs and queries.
 
     Args:
-        learner: sees features in place of inputs.
+        learner: gets features in place of inputs.
         features: a module or function from ``(*batch, rows, dx)`` to ``(*batch, rows, df)``, row by row.
     """
 
@@ -81,22 +121,51 @@ class OnFeatures(Around):
         self.features = features
 
     def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
-        check_inputs(context, xq)
-        return self.learner(Context(featured(self.features, context.x), context.y), featured(self.features, xq))
+        return self.learner(*with_features(self.features, context, xq))
 
 
-def featured(
-    features: Callable[[Tensor], Tensor], x: Float[Tensor, "*batch rows dx"]
-) -> Float[Tensor, "*batch rows df"]:
-    """``features(x)``, checked to have one row for each of x."""
-    found = features(x)
-    require_instance("features(x)", found, Tensor)
-    if found.shape[:-1] != x.shape[:-1]:
-        refuse("features(x)", f"have one row for each of x {tuple(x.shape)}", tuple(found.shape), "map each row")
-    return found
+def with_features(features: Callable[[Tensor], Tensor], context: Context, xq: Tensor) -> tuple[Context, Tensor]:
+    """A context and queries with ``features`` of inputs, which must have a row for each input."""
+    check_inputs(context, xq)
+    found = []
+    for x in (context.x, xq):
+        found.append(features(x))
+        require_instance("features(x)", found[-1], Tensor)
+        if found[-1].shape[:-1] != x.shape[:-1]:
+            shape = tuple(found[-1].shape)
+            refuse("features(x)", f"have one row for each of x {tuple(x.shape)}", shape, "map each row")
+    return Context(found[0], context.y), found[1]
+
+
+@register("learner", "summed", free={})
+class Summed(Algorithm):
+    """``learner`` with the step size eta times n / ``pairs`` on a context of n pairs: it descends on a sum over pairs.
+
+    A layer of linear attention sums over its tokens: trained on contexts of N pairs, it takes larger steps on longer
+    contexts and smaller steps on shorter ones.
+
+    >>> x, y = torch.ones(2, 1), torch.ones(2, 1)
+    >>> from mesascope.learners import GradientDescent
+    >>> Summed(GradientDescent(1, 0.5), pairs=4)(Context(x, y), x[:1]).item()
+    0.25
+    """
+
+    def __init__(self, learner: GradientDescentPlusPlus, pairs: int) -> None:
+        super().__init__()
+        require_instance("learner", learner, GradientDescentPlusPlus, "pass one that descends")
+        self.learner, self.pairs = learner, require_count("pairs", pairs)
+
+    def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
+        eta = self.learner.eta * (context.x.shape[-2] / self.pairs)
+        return torch.func.functional_call(self.learner, {"eta": eta}, (context, xq))
 
 
 def squares(x: Float[Tensor, "*batch rows d"]) -> Float[Tensor, "*batch rows f"]:
     """1, the entries of x, and all products of two of them: scikit-learn's ``PolynomialFeatures(2)``."""
     row, column = torch.triu_indices(x.shape[-1], x.shape[-1], device=x.device)
     return torch.cat([torch.ones_like(x[..., :1]), x, x[..., row] * x[..., column]], -1)
+
+
+def _mean(rows: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch 1 d"]:
+    """Mean of the rows; 0 if there are none."""
+    return rows.sum(-2, keepdim=True) / max(rows.shape[-2], 1)

@@ -1,4 +1,4 @@
-"""Asking families for tasks and learners for answers; what goes wrong on the way is said in a sentence."""
+"""Draw tasks from families and ask learners for predictions; each failure becomes one sentence."""
 
 from __future__ import annotations
 
@@ -16,31 +16,19 @@ from mesascope.shapes import Float, Tensor
 from mesascope.tasks.episodes import Context, Episode, check_episode, check_sequence
 
 __all__ = [
-    "UnansweredError",
-    "asked",
-    "check_answer",
-    "check_causal",
-    "check_tasks",
-    "copied",
-    "drawn",
-    "in_words",
-    "label",
-    "named",
-    "posed",
-    "raised",
-    "require_family",
-    "require_labels",
-    "require_tensor",
-    "takes",
-]
+    "UnansweredError", "asked", "check_answer", "check_causal", "check_tasks", "copied", "drawn", "in_words", "label",
+    "named", "posed", "raised", "require_family", "require_labels", "require_tensor", "takes",
+]  # fmt: skip
+# Parts of torch's messages that `guarded` and lenses explain.
+_EXPLAINED_ELSEWHERE = ("nference tensor", "requires grad")
 
 
 class UnansweredError(ArgumentError):
-    """A learner raised an error of its own, which is the cause, on tasks of shapes that it may not be built for."""
+    """A learner raised an error, which is the cause; perhaps it does not fit the tasks' shapes."""
 
 
 def require_family(family: Any) -> None:
-    """Refuse what no tasks can be drawn from."""
+    """Raise unless ``family`` is an object with a method ``sample``."""
     if isinstance(family, type) or not callable(getattr(family, "sample", None)):
         remedy = f"pass {family.__name__}()" if isinstance(family, type) else "pass LinearRegression(), say"
         raise ArgumentTypeError(
@@ -49,7 +37,7 @@ def require_family(family: Any) -> None:
 
 
 def require_labels(family: Any, tasks: Episode | Tensor) -> None:
-    """Refuse tasks whose labels are all 0, on which all algorithms predict alike."""
+    """Raise if all labels are 0: then all algorithms predict alike."""
     labels = tasks.context.y if isinstance(tasks, Episode) else tasks
     if not labels.any():
         raise ArgumentError(
@@ -78,12 +66,12 @@ def drawn(family: Any, tasks: int, generator: torch.Generator) -> Any:
 
 
 def asked(model: Any, *inputs: Context | Tensor, weights: Mapping[str, Tensor] | None = None) -> Any:
-    """What ``model`` answers, with ``weights`` in place of its own if there are any.
+    """Call ``model``, with ``weights`` in place of its own if they are given, and return its answer.
 
     Raises:
-        ArgumentTypeError: it cannot be called like this, or computes in another dtype or on a device of its own.
+        ArgumentTypeError: it cannot be called like this, or its weights are of another dtype or on another device.
         ArgumentError: it runs out of memory.
-        UnansweredError: it cannot take tasks of these shapes.
+        UnansweredError: it raises any other error.
     """
     require_callable("a learner", model)
     if isinstance(model, type):
@@ -95,15 +83,16 @@ def asked(model: Any, *inputs: Context | Tensor, weights: Mapping[str, Tensor] |
         with in_words(model, inputs):
             answer = model(*inputs) if weights is None else run_with(model, weights, inputs)[0]
     except Exception as error:
-        known = isinstance(error, MesascopeError) or "nference tensor" in str(error)  # which `guarded` tells of
-        if known or "requires grad" in str(error):  # which lenses tell of
+        if isinstance(error, MesascopeError) or any(part in str(error) for part in _EXPLAINED_ELSEWHERE):
             raise
-        if isinstance(error, TypeError):  # which is the call's, or an error of the learner's own, shown as it is
-            if takes(model, inputs):
-                raise
-            raise _of_other_arguments(model, inputs) from error
-        raise _unanswered(model, inputs, error) from error
-    if getattr(answer, "is_meta", False) or (weights is None and _without_numbers(model)):
+        if not isinstance(error, TypeError):
+            raise _unanswered(model, inputs, error) from error
+        if takes(model, inputs):  # an error within the learner
+            raise
+        raise _of_other_arguments(model, inputs) from error
+    # torch may read any memory through a weight on "meta"
+    empty = weights is None and isinstance(model, nn.Module) and any(weight.is_meta for weight in model.parameters())
+    if empty or getattr(answer, "is_meta", False):
         raise ArgumentTypeError(
             f"a learner must return numbers, but {label(model)} computes on the device 'meta', which holds none: build "
             "it anew, or load its weights first."
@@ -111,13 +100,8 @@ def asked(model: Any, *inputs: Context | Tensor, weights: Mapping[str, Tensor] |
     return answer
 
 
-def _without_numbers(model: Any) -> bool:
-    """True if a weight is on the device "meta", from which torch may read whatever was in memory."""
-    return isinstance(model, nn.Module) and any(weight.is_meta for weight in model.parameters())
-
-
 def check_answer(model: object, answer: object, shape: tuple[int, ...]) -> Tensor:
-    """``answer``, if it is a tensor of exactly this shape: torch would compare others pair by pair, in silence."""
+    """Return ``answer`` if it is a tensor of exactly this shape: torch would broadcast others without a word."""
     answer = require_tensor(model, answer)
     if answer.shape != shape:
         raise ArgumentError(
@@ -129,7 +113,7 @@ def check_answer(model: object, answer: object, shape: tuple[int, ...]) -> Tenso
 
 
 def require_tensor(model: object, answer: object) -> Tensor:
-    """``answer``, if it is a tensor of real floating-point numbers."""
+    """Return ``answer`` if it is a tensor of real floating-point numbers."""
     if not isinstance(answer, Tensor):
         remedy = "return the predictions alone" if isinstance(answer, tuple | list) else "wrap it in torch.as_tensor"
         raise ArgumentTypeError(
@@ -144,10 +128,10 @@ def require_tensor(model: object, answer: object) -> Tensor:
 
 
 def check_causal(predictor: Any, sequences: Float[Tensor, "tasks t d"]) -> None:
-    """Refuse a predictor that looks ahead: one of whose predictions change with the elements that come after them.
+    """Raise if a prediction changes with the elements after it.
 
-    What comes after four cuts is taken from other sequences. What a predictor says otherwise when it is asked again,
-    with elements that differ by rounding, is no sign of it.
+    Elements after four cuts are replaced by those of other sequences. The bound is 0.1 % of the largest prediction, or
+    ten times the change from rounding all elements, if that is more.
     """
     few = sequences[torch.arange(4, device=sequences.device) % len(sequences), :-1]
     t = few.shape[1]
@@ -157,25 +141,26 @@ def check_causal(predictor: Any, sequences: Float[Tensor, "tasks t d"]) -> None:
     later = torch.arange(t, device=few.device) >= cuts[:, None]
     changed = torch.where(later[..., None], few.roll(1, 0).flip(1), few)
 
-    def said(elements: Tensor) -> Tensor:
+    def predictions(elements: Tensor) -> Tensor:
         return check_answer(predictor, asked(predictor, copied(elements)), few.shape).detach().clone()
 
     with torch.random.fork_rng(devices=[few.device] if few.is_cuda else []):
-        first = said(few)
-        moved = (first - said(changed)).abs().amax(-1).masked_fill(later, 0)
+        first = predictions(few)
+        moved = (first - predictions(changed)).abs().amax(-1).masked_fill(later, 0)
         bound = 1e-3 * first.abs().amax(-1).masked_fill(later, 0).max()
         if not bool((moved > bound).any()):
             return
-        bound = bound.maximum(10 * (first - said(few * (1 + 2 * torch.finfo(few.dtype).eps))).abs().max())
+        rounded = predictions(few * (1 + 2 * torch.finfo(few.dtype).eps))
+        bound = bound.maximum(10 * (first - rounded).abs().max())
     for row, time in (moved > bound).nonzero().tolist()[:1]:
         raise ArgumentError(
-            f"a predictor must not look ahead, but what {label(predictor)} says after {time + 1} elements changes with "
-            f"those from number {int(cuts[row]) + 1} on: mask later elements, as causal attention does."
+            f"a predictor must not look ahead, but the prediction of {label(predictor)} after {time + 1} elements "
+            f"changes with those from number {int(cuts[row]) + 1} on: mask later elements, as causal attention does."
         )
 
 
 def check_tasks(tasks: Any) -> None:
-    """Refuse what are no episodes or sequences, or none at all, or hold a number which is not finite."""
+    """Raise unless ``tasks`` holds at least one episode or sequence, of finite numbers."""
     if not isinstance(tasks, Episode | Tensor):
         raise ArgumentTypeError(
             f"tasks must be an Episode or a tensor of sequences, but are {shown(tasks)}: draw them with "
@@ -192,14 +177,14 @@ def check_tasks(tasks: Any) -> None:
 
 
 def posed(tasks: Episode | Tensor) -> tuple[tuple[Any, ...], Tensor]:
-    """What a learner, or a predictor, is called with, and the right answers: of sequences, their next elements."""
+    """The inputs of a learner or a predictor, and the right answers: the next elements for sequences."""
     if isinstance(tasks, Episode):
         return (tasks.context, tasks.xq), tasks.yq
     return (tasks[..., :-1, :],), tasks[..., 1:, :]
 
 
 def copied(tensor: Tensor) -> Tensor:
-    """A copy for a learner that may write into it, laid out as it was: products of other layouts round otherwise."""
+    """Copy a tensor for a learner that may write into it, with its strides: matrix products round by layout."""
     if 0 in tensor.stride():  # entries that share their memory
         return tensor.clone()
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device).copy_(tensor)
@@ -214,36 +199,35 @@ def label(model: object) -> str:
 
 
 def named(model: object) -> str:
-    """A learner or a family in a table: a function's name, or that of a class."""
+    """Name of a learner or a family in a table: that of a function, or of a class."""
     return getattr(model, "__name__", type(model).__name__)
 
 
 def raised(error: BaseException | None) -> str:
-    """Another's error in a sentence of our own."""
+    """Type and message of another package's error, inside a sentence."""
     said = " ".join(str(error).split()).rstrip(".")
     return f"{type(error).__name__} ({said if len(said) <= 200 else said[:197] + '...'})"
 
 
 def takes(model: Any, inputs: tuple[Any, ...]) -> bool:
-    """Whether a call with these arguments can be right; an ensemble is called as its module."""
+    """True if the signature of ``model``, or of an ensemble's module, allows these arguments."""
     module = getattr(model, "module", model)
     try:
         inspect.signature(module.forward if isinstance(module, nn.Module) else module).bind(*inputs)
     except TypeError:
         return False
-    except ValueError:  # a signature that Python does not know
+    except ValueError:  # it has no signature that Python can read
         return True
     return True
 
 
 @contextmanager
 def in_words(model: Any, inputs: tuple[Any, ...]) -> Iterator[None]:
-    """Torch's errors of memory, dtypes and devices as a sentence about ``model``."""
+    """Raise torch's errors of memory, derivatives, dtypes and devices as a sentence about ``model``."""
     try:
         yield
     except RuntimeError as error:
         said = str(error)
-        tensors = [tensor for part in inputs for tensor in (part if isinstance(part, tuple) else (part,))]
         if out_of_memory(error):
             raise ArgumentError(
                 f"the tasks must fit into memory, but {label(model)} ran out of it: pass fewer tasks, or smaller ones."
@@ -254,33 +238,31 @@ def in_words(model: Any, inputs: tuple[Any, ...]) -> Iterator[None]:
                 f"{label(model)} is not ({' '.join(said.split())}): pass order=1 to a meta-learner, or replace the "
                 "operation."
             ) from error
-        for name, convert in (
-            ("dtype", "convert the one or the other with .float() or .double()"),
-            ("device", "move the one or the other with .to(device)"),
-        ):
+        tensors = [tensor for part in inputs for tensor in (part if isinstance(part, tuple) else (part,))]
+        for name, call in (("dtype", ".float() or .double()"), ("device", ".to(device)")):
             other = _other(model, tensors, name)
             if other is not None and (name in said or "same" in said):
                 raise ArgumentTypeError(
                     f"a learner must have the {name} of the tasks, {getattr(tensors[0], name)}, but {label(model)} "
-                    f"has weights of {other}: {convert}."
+                    f"has weights of {other}: {'convert' if name == 'dtype' else 'move'} the one or the other with "
+                    f"{call}."
                 ) from error
         raise
 
 
 def _other(model: Any, tensors: list[Tensor], name: str) -> Any:
-    """The dtype or device, whichever ``name`` says, of a weight that is not the inputs', if there is one."""
-    module = getattr(model, "module", model)
-    weights: Callable = getattr(module, "parameters", tuple)
+    """First dtype or device, as ``name`` says, of a weight that differs from that of the inputs."""
+    weights: Callable = getattr(getattr(model, "module", model), "parameters", tuple)
     of = [getattr(weight, name) for weight in weights() if weight.is_floating_point()]
     return next((one for one in of if tensors and one != getattr(tensors[0], name)), None)
 
 
 def _of_other_arguments(model: Any, inputs: tuple[Any, ...]) -> ArgumentTypeError:
-    """What to say of a learner that takes a sequence where a context and queries are drawn, or anything else."""
-    ways = {1: ("(sequence)", "sequences"), 2: ("(context, xq)", "episodes")}
-    (wanted, _), (_, others) = ways[len(inputs)], ways[3 - len(inputs)]
-    remedy = f", or choose a family of {others}" if takes(model, (None,) * (3 - len(inputs))) else ""
-    if len(inputs) == 2 and takes(model, (None,) * 3):
+    """The error for a learner that takes other arguments, such as a sequence in place of a context and queries."""
+    pair = len(inputs) == 2
+    wanted, others = ("(context, xq)", "sequences") if pair else ("(sequence)", "episodes")
+    remedy = f", or choose a family of {others}" if takes(model, (None,) * (1 if pair else 2)) else ""
+    if pair and takes(model, (None,) * 3):
         remedy = ", or pass from_numpy(it) if it takes arrays (x, y, xq)"
     return ArgumentTypeError(
         f"a learner must take what the family draws, here {wanted}, but {label(model)} does not: write it to take "
@@ -290,8 +272,8 @@ def _of_other_arguments(model: Any, inputs: tuple[Any, ...]) -> ArgumentTypeErro
 
 def _unanswered(model: Any, inputs: tuple[Any, ...], error: Exception) -> UnansweredError:
     context, *queries = inputs
-    named = context._asdict() | {"xq": queries[0]} if queries else {"sequence": context}
-    shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in named.items())
+    tensors = context._asdict() | {"xq": queries[0]} if queries else {"sequence": context}
+    shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in tensors.items())
     return UnansweredError(
         f"a learner must answer tasks of the shapes that it is given, here {shapes}, but {label(model)} raised "
         f"{raised(error)}: mend it, or choose tasks of shapes that it takes."

@@ -3,37 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Annotated
 
+import msgspec
 import torch
 
-from mesascope.errors import require_count, require_instance, require_number
+from mesascope.errors import require_count, require_instance
 from mesascope.shapes import Float, Tensor
+from mesascope.tasks.episodes import Context, Episode
 
-__all__ = [
-    "INPUT_LAWS",
-    "STARTS",
-    "applied",
-    "check_draw",
-    "exponential",
-    "laplace",
-    "mixture",
-    "normal",
-    "orthogonal",
-    "require_scale",
-    "symmetric_uniform",
-    "unrolled",
-]
+__all__ = ["INPUT_LAWS", "STARTS", "Noise", "Scale", "check_draw", "episode_of"]
+
+# Scales whose products float32 holds: beyond them are infinities and zeros, in silence.
+Scale = Annotated[float, msgspec.Meta(ge=1e-15, le=1e15)]
+Noise = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
 
 
 def check_draw(batch: int, generator: torch.Generator) -> None:
-    """Refuse what no tasks can be drawn with."""
-    batch = require_count("batch", batch, least=0)
+    """Raise if the arguments of ``sample`` are wrong."""
+    require_count("batch", batch, least=0)
     require_instance("generator", generator, torch.Generator)
 
 
-def require_scale(argument: str, value: float, *, least: float = 1e-15) -> None:
-    """Refuse a scale whose products float32 does not hold: beyond it are infinities and zeros, in silence."""
-    require_number(argument, value, least=least, most=1e15)
+def episode_of(x: Float[Tensor, "batch rows dx"], y: Float[Tensor, "batch rows dy"], n_context: int) -> Episode:
+    """Make the first ``n_context`` pairs of each task its context, and the others its queries."""
+    return Episode(Context(x[:, :n_context], y[:, :n_context]), x[:, n_context:], y[:, n_context:])
 
 
 def symmetric_uniform(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
@@ -68,7 +62,7 @@ def applied(matrix: Float[Tensor, "batch d d"], column: Float[Tensor, "batch d"]
 def unrolled(
     first: Float[Tensor, "batch d"], noise: Float[Tensor, "steps batch d"], step: Callable[[Tensor, Tensor], Tensor]
 ) -> Float[Tensor, "batch t d"]:
-    """The sequence that begins with ``first``, each next element what ``step`` makes of the last and of its noise."""
+    """The sequence from ``first`` on, each next element ``step(last, noise)``."""
     sequence = [first]
     for added in noise:
         sequence.append(step(sequence[-1], added))
@@ -94,12 +88,7 @@ def mixture(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
 
 
 INPUT_LAWS = {
-    "uniform": symmetric_uniform,
-    "normal": normal,
-    "exponential": exponential,
-    "laplace": laplace,
-    "mixture": mixture,
-}
-
+    "uniform": symmetric_uniform, "normal": normal, "exponential": exponential, "laplace": laplace, "mixture": mixture,
+}  # fmt: skip
 # Laws of the first element of a sequence.
 STARTS = {"normal": normal, "uniform": symmetric_uniform}

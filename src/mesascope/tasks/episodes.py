@@ -1,4 +1,4 @@
-"""What a learner learns from and is asked: contexts, queries, episodes and sequences."""
+"""Contexts, queries, episodes and sequences, and the protocols of families, learners and predictors."""
 
 from __future__ import annotations
 
@@ -11,17 +11,9 @@ from mesascope.shapes import Float, Tensor
 from mesascope.streams import generator_on
 
 __all__ = [
-    "Context",
-    "Episode",
-    "Family",
-    "Learner",
-    "Predictor",
-    "Seeded",
-    "SequenceFamily",
-    "check_episode",
-    "check_inputs",
+    "Context", "Episode", "Family", "Learner", "Predictor", "Seeded", "SequenceFamily", "check_episode", "check_inputs",
     "check_sequence",
-]
+]  # fmt: skip
 
 
 class Context(NamedTuple):
@@ -49,9 +41,7 @@ class Episode(NamedTuple):
 
     def map(self, function) -> Episode:
         """Apply ``function`` to each of the four tensors."""
-        return Episode(
-            Context(function(self.context.x), function(self.context.y)), function(self.xq), function(self.yq)
-        )
+        return Episode(Context(*map(function, self.context)), function(self.xq), function(self.yq))
 
     def __repr__(self) -> str:
         return f"Episode({_sizes(x=self.context.x, y=self.context.y, xq=self.xq, yq=self.yq)})"
@@ -98,13 +88,13 @@ class Predictor(Protocol):
 
 @runtime_checkable
 class SequenceFamily(Protocol):
-    """A distribution over tasks that show themselves one element after another, ``(batch, t, d)``."""
+    """A distribution over sequences ``(batch, t, d)``."""
 
     def sample(self, batch: int, generator: torch.Generator) -> Tensor: ...
 
 
 def check_sequence(sequence: Tensor) -> None:
-    """Refuse what is no sequence of numbers ``(*batch, t, d)``."""
+    """Raise unless ``sequence`` is a floating-point tensor ``(*batch, t, d)``."""
     require_instance("sequence", sequence, Tensor)
     if not sequence.is_floating_point():
         raise ArgumentTypeError(
@@ -118,7 +108,7 @@ def check_sequence(sequence: Tensor) -> None:
 
 
 def check_inputs(context: Context, xq: Tensor) -> None:
-    """Refuse a context and queries whose shapes, dtypes or devices disagree. Costs no pass over the data."""
+    """Raise if shapes, dtypes or devices of a context and queries disagree. Reads no values."""
     if not isinstance(context, Context):
         raise ArgumentTypeError(
             f"context must be of type Context, but is {shown(context)} ({type(context).__name__}): pass Context(x, y)."
@@ -154,7 +144,7 @@ def check_inputs(context: Context, xq: Tensor) -> None:
 
 
 def check_episode(episode: Episode) -> None:
-    """Refuse an episode whose shapes disagree or that holds a number which is not finite."""
+    """Raise if shapes of an episode disagree, or a number in it is not finite."""
     require_instance("episode", episode, Episode)
     check_inputs(episode.context, episode.xq)
     require_instance("yq", episode.yq, Tensor)
@@ -168,6 +158,6 @@ def check_episode(episode: Episode) -> None:
         bad = int((~torch.isfinite(tensor)).sum())
         if bad:
             raise ArgumentError(
-                f"{name} must be finite, but has {bad} values that are not in {tensor.numel()}: "
+                f"{name} must be finite, but {bad} of its {tensor.numel()} values {'is' if bad == 1 else 'are'} not: "
                 "remove or impute them before comparing learners."
             )

@@ -1,38 +1,43 @@
-"""Telling classes of images apart from a few examples of each."""
+"""Few-shot classification of images."""
 
 from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
+import msgspec
 import torch
 
-from mesascope.data import PARTS, Images, images
-from mesascope.errors import refuse, require_choice, require_count, require_instance
+from mesascope.data import Images, images
+from mesascope.errors import refuse
 from mesascope.records import register
 from mesascope.shapes import Float, Int, Tensor
 from mesascope.tasks.draws import check_draw
 from mesascope.tasks.episodes import Context, Episode
+from mesascope.validate import Count
 
-__all__ = ["ByClass", "FewShotImages", "accuracy", "sorted_images"]
+__all__ = ["ByClass", "FewShotImages", "Part", "Ways", "accuracy", "sorted_images"]
+
+Ways = Annotated[int, msgspec.Meta(ge=2)]
+Part = Literal["train", "validation", "test"]
 
 
 @register("family", "few-shot-images")
 @dataclass(frozen=True)
 class FewShotImages:
-    """``ways`` classes of a dataset a task, drawn at random and numbered at random; a context of ``shots`` images each.
+    """Tasks of ``ways`` random classes of a dataset, in random order; a context has ``shots`` images of each class.
 
-    Inputs are pixels from 0 to 1 in a row, ``channels * size * size``, channels first: `torch.nn.Unflatten` makes
-    images of them, and `ConvNet4` takes them as they are. Targets have a 1 at the class and 0 elsewhere, width
-    ``ways``. No image is in a context and among the queries, and their order is random.
+    Inputs are rows of pixels from 0 to 1, ``channels * size * size``, channels first: `torch.nn.Unflatten` makes images
+    of them, and `ConvNet4` takes them as they are. Targets are one-hot classes of width ``ways``. No query is in the
+    context, and the order of images is random.
 
     Args:
         dataset: digits, mnist, fashion-mnist, omniglot, or a folder, by name or path: see `mesascope.data.images`.
-        queries: images of each class that are asked about.
-        size: pixels of a side; as they are if None.
+        queries: queries of each class.
+        size: pixels of a side; that of the files if None.
         part: train, validation or test.
-        rotations: whether images turned by 90, 180 and 270 degrees are classes of their own.
+        rotations: True to count images rotated by 90, 180 and 270 degrees as further classes.
 
     >>> from mesascope.streams import stream
     >>> episode = FewShotImages(ways=3, shots=2, queries=4).sample(2, stream(0, "doc"))
@@ -41,21 +46,12 @@ class FewShotImages:
     """
 
     dataset: str = "digits"
-    ways: int = 5
-    shots: int = 1
-    queries: int = 15
-    size: int | None = None
-    part: str = "train"
+    ways: Ways = 5
+    shots: Count = 1
+    queries: Count = 15
+    size: Count | None = None
+    part: Part = "train"
     rotations: bool = False
-
-    def __post_init__(self) -> None:
-        require_instance("dataset", self.dataset, str, "pass a name, or a path as text, such as './split'")
-        for name, least in (("ways", 2), ("shots", 1), ("queries", 1)):
-            require_count(name, getattr(self, name), least=least)
-        if self.size is not None:
-            require_count("size", self.size)
-        require_choice("part", self.part, PARTS)
-        require_instance("rotations", self.rotations, bool)
 
     def sample(self, batch: int, generator: torch.Generator) -> Episode:
         """Draw ``batch`` tasks on the generator's device, in float32."""
@@ -68,9 +64,8 @@ class FewShotImages:
             pixels = _turned(pixels, turns.flatten())
         x = pixels.unflatten(0, (batch, self.ways)).flatten(-3).float().div_(255)
         y = torch.eye(self.ways, device=x.device)[:, None].expand(batch, -1, x.shape[2], -1)
-        cut = self.shots
-        context = _shuffled(x[:, :, :cut], y[:, :, :cut], generator)
-        return Episode(Context(*context), *_shuffled(x[:, :, cut:], y[:, :, cut:], generator))
+        context = _shuffled(x[:, :, : self.shots], y[:, :, : self.shots], generator)
+        return Episode(Context(*context), *_shuffled(x[:, :, self.shots :], y[:, :, self.shots :], generator))
 
     @property
     def _turns(self) -> int:
@@ -95,7 +90,7 @@ class FewShotImages:
 
 
 class ByClass(NamedTuple):
-    """Images sorted by class, the place of the first of each, and how many there are."""
+    """Indices of images sorted by class, and where each class starts and how many images it has."""
 
     order: Int[Tensor, " images"]
     starts: Int[Tensor, " classes"]
@@ -104,7 +99,7 @@ class ByClass(NamedTuple):
     def drawn(
         self, chosen: Int[Tensor, "batch ways"], count: int, generator: torch.Generator
     ) -> Int[Tensor, "batch ways count"]:
-        """Images of each class ``chosen``, none twice."""
+        """Indices of ``count`` different images of each class ``chosen``."""
         order, starts, counts = (part.to(chosen.device) for part in self)
         scores = torch.rand(*chosen.shape, int(counts.max()), generator=generator, device=chosen.device)
         scores[torch.arange(scores.shape[-1], device=chosen.device) >= counts[chosen][..., None]] = -1
@@ -113,7 +108,7 @@ class ByClass(NamedTuple):
 
 
 def sorted_images(dataset: str, part: str, size: int | None) -> tuple[Images, ByClass]:
-    """The images of a dataset, and where those of each class are."""
+    """The images of a dataset, and their indices by class."""
     found = images(dataset, part, size)
     return found, _by_class(found.labels)
 
@@ -125,12 +120,12 @@ def _by_class(labels: Int[Tensor, " images"]) -> ByClass:
 
 
 def _turned(pixels: Tensor, turns: Tensor) -> Tensor:
-    """Each class by its quarters of a turn."""
+    """Rotate the images of each class by its quarter turns."""
     return torch.stack([one.rot90(int(turn), (-2, -1)) for one, turn in zip(pixels, turns, strict=True)])
 
 
 def _shuffled(x: Tensor, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Images and targets ``(batch, ways, count, d)`` in one random order a task."""
+    """Images and targets ``(batch, ways, count, d)`` as rows in one random order a task."""
     x, y = x.flatten(1, 2), y.flatten(1, 2)
     order = torch.rand(x.shape[:2], generator=generator, device=x.device).argsort(-1)[..., None]
     return torch.take_along_dim(x, order, 1), torch.take_along_dim(y, order, 1)

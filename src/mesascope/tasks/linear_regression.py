@@ -1,4 +1,4 @@
-"""Linear regression: the family of the ICML paper's first experiments."""
+"""Linear regression: the family of von Oswald et al. (ICML 2023)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Any, Literal
 
 import torch
 
-from mesascope.errors import ArgumentTypeError, refuse, require_choice, require_count, shown
+from mesascope.errors import ArgumentTypeError, refuse, require_count, shown
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import stream
-from mesascope.tasks.draws import INPUT_LAWS, check_draw, normal, require_scale
+from mesascope.tasks.draws import INPUT_LAWS, Noise, Scale, check_draw, episode_of, normal
 from mesascope.tasks.episodes import Context, Episode
+from mesascope.validate import Count, Whole
 
 __all__ = ["LinearRegression"]
 
@@ -22,7 +23,7 @@ __all__ = ["LinearRegression"]
 @register("family", "linear-regression")
 @dataclass(frozen=True)
 class LinearRegression:
-    """Linear teachers, one a task: context targets y = W x + noise * eps, answers yq = W xq without noise.
+    """Linear teachers, one for each task: context targets y = W x + noise * eps, answers yq = W xq without noise.
 
     W ``(d_out, d_in)`` has independent N(0, w_scale^2) entries, eps is standard normal, and the inputs of context and
     queries are independent draws z of the law ``x``, times ``x_scale``, times the Cholesky factor of ``covariance``:
@@ -40,13 +41,11 @@ class LinearRegression:
     Args:
         n_context: pairs in a context (N).
         d_in, d_out: widths of x and y.
-        x_scale, w_scale, noise: the scales above. The paper's text has x_scale 1, the code behind its figures 0.5.
+        x_scale, w_scale, noise: the scales above. x_scale is 1 in the paper and 0.5 in its code.
         covariance: ``(d_in, d_in)``, positive definite, or its diagonal ``(d_in,)``; identity if None.
-        pool: draw from a fixed set of this many tasks in place of fresh ones; a batch of exactly ``pool`` is the whole
-            set in order.
-        pool_seed: seed of the stream that the pool is drawn from, once. Replicates that are to differ in their pools
-            need one each: `seeded`.
-        n_query: queries a task (m).
+        pool: draw from a fixed set of this many tasks; a batch of exactly ``pool`` tasks is the whole set in order.
+        pool_seed: seed of the pool. Replicates with different pools need a seed each: see `seeded`.
+        n_query: queries of a task (m).
 
     Source: von Oswald et al. (ICML 2023), section 3; the other laws, appendix A.2; ``pool``, appendix A.12.
 
@@ -55,28 +54,19 @@ class LinearRegression:
     [(2, 4, 3), (2, 4, 1), (2, 1, 3), (2, 1, 1)]
     """
 
-    n_context: int = 10
-    d_in: int = 10
-    d_out: int = 1
+    n_context: Count = 10
+    d_in: Count = 10
+    d_out: Count = 1
     x: Literal["uniform", "normal", "exponential", "laplace", "mixture"] = "uniform"
-    x_scale: float = 1.0
-    w_scale: float = 1.0
-    noise: float = 0.0
+    x_scale: Scale = 1.0
+    w_scale: Scale = 1.0
+    noise: Noise = 0.0
     covariance: Any = None
-    pool: int | None = None
-    pool_seed: int = 0
-    n_query: int = 1
+    pool: Count | None = None
+    pool_seed: Whole = 0
+    n_query: Count = 1
 
     def __post_init__(self) -> None:
-        for name in ("n_context", "d_in", "d_out", "n_query"):
-            require_count(name, getattr(self, name))
-        if self.pool is not None:
-            require_count("pool", self.pool)
-        require_count("pool_seed", self.pool_seed, least=0)
-        require_choice("x", self.x, INPUT_LAWS)
-        for name in ("x_scale", "w_scale"):
-            require_scale(name, getattr(self, name))
-        require_scale("noise", self.noise, least=0)
         if self.covariance is not None:
             object.__setattr__(self, "covariance", _nested_tuple(self.covariance))
             _ = self._factor
@@ -101,14 +91,14 @@ class LinearRegression:
 
     @property
     def covariance_matrix(self) -> Float[Tensor, "d d"]:
-        """The covariance times x_scale^2, in float64: that of the inputs where their law has variance 1."""
+        """The covariance times x_scale^2, in float64: that of inputs whose law has variance 1."""
         if self.covariance is None:
             return self.x_scale**2 * torch.eye(self.d_in, dtype=torch.float64)
         return self.x_scale**2 * self._factor @ self._factor.mT
 
     def seeded(self, seed: int) -> LinearRegression:
-        """The family that training seed ``seed`` learns from: where tasks come from a pool, a pool of its own."""
-        seed = require_count("seed", seed, least=0)
+        """The family of one training seed: a pool is another one for each seed."""
+        require_count("seed", seed, least=0)
         return self if self.pool is None else dataclasses.replace(self, pool_seed=seed)
 
     @functools.cached_property
@@ -116,7 +106,7 @@ class LinearRegression:
         return self._fresh(self.pool or 0, stream(self.pool_seed, "pool"))
 
     def teachers(self) -> Float[Tensor, "pool dy dx"]:
-        """W of each task of the pool: what `learners.BayesPool` is told."""
+        """W of each task of the pool, for `learners.BayesPool`."""
         if self.pool is None:
             refuse("pool", "be a number for its teachers to be known", None, "pass pool=64, say")
         return self._pool[1]
@@ -133,12 +123,12 @@ class LinearRegression:
         if self.covariance is not None:
             inputs = inputs @ self._factor.to(inputs).mT
         teacher = normal((batch, self.d_out, self.d_in), generator).mul_(self.w_scale)
-        targets = inputs @ teacher.mT
-        sizes = [self.n_context, self.n_query]
-        (x, xq), (y, yq) = inputs.split(sizes, dim=1), targets.split(sizes, dim=1)
+        episode = episode_of(inputs, inputs @ teacher.mT, self.n_context)
         if self.noise:
-            y = y + self.noise * normal(tuple(y.shape), generator)
-        return Episode(Context(x, y), xq, yq), teacher
+            x, y = episode.context
+            noisy = y + self.noise * normal(tuple(y.shape), generator)
+            episode = episode._replace(context=Context(x, noisy))
+        return episode, teacher
 
     def _sample_pool(self, batch: int, generator: torch.Generator) -> Episode:
         pool = self._pool[0].to(generator.device)
@@ -149,7 +139,7 @@ class LinearRegression:
 
 
 def _nested_tuple(values: Any) -> tuple:
-    """Numbers of a tensor, an array or nested sequences as nested tuples, which a frozen family can hold."""
+    """Numbers of a tensor, an array or nested sequences as nested tuples, for a frozen family."""
     values = values.tolist() if hasattr(values, "tolist") else values
     try:
         return tuple(_nested_tuple(row) if isinstance(row, list | tuple) else float(row) for row in values)

@@ -1,36 +1,36 @@
-"""Regression on tables of measurements that scikit-learn has."""
+"""Regression on tables of real measurements from scikit-learn."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Literal
 
 import torch
 
-from mesascope.errors import ArgumentError, refuse, require_choice, require_count, require_package
+from mesascope.errors import ArgumentError, refuse, require_package
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks.draws import check_draw
 from mesascope.tasks.episodes import Context, Episode
+from mesascope.validate import Count
 
-__all__ = ["TABLES", "RealTable"]
+__all__ = ["RealTable"]
 
 
 @register("family", "real-table")
 @dataclass(frozen=True)
 class RealTable:
-    """Rows of a real table, drawn for each task without one twice: some as context, others as queries.
+    """Different rows of a real table for each task, some as context, others as queries.
 
-    ============  =====  ==  ============================================================================
-    ``table``      rows   d  what is to be predicted
-    ============  =====  ==  ============================================================================
-    diabetes        442  10  how a disease has progressed after a year; comes with scikit-learn
-    california    20640   8  house values of districts; on a machine where scikit-learn has downloaded it
-    ============  =====  ==  ============================================================================
+    ============  =====  ==  =======================================================================
+    ``table``      rows   d  target
+    ============  =====  ==  =======================================================================
+    diabetes        442  10  progression of the disease after a year; comes with scikit-learn
+    california    20640   8  house values of districts; scikit-learn must have downloaded it before
+    ============  =====  ==  =======================================================================
 
-    Numbers are as they were measured, neither scaled nor centred. Needs ``pip install '.[sklearn]'``.
+    Numbers are neither scaled nor centred. Needs ``pip install '.[sklearn]'``.
 
     Args:
         n_context, n_query: pairs and queries of a task.
@@ -40,49 +40,42 @@ class RealTable:
     Context(x (2, 20, 10), y (2, 20, 1))
     """
 
-    table: str = "diabetes"
-    n_context: int = 50
-    n_query: int = 1
-
-    def __post_init__(self) -> None:
-        require_choice("table", self.table, TABLES)
-        for name in ("n_context", "n_query"):
-            require_count(name, getattr(self, name))
+    table: Literal["diabetes", "california"] = "diabetes"
+    n_context: Count = 50
+    n_query: Count = 1
 
     @property
     def d_in(self) -> int:
-        """The width of its inputs."""
+        """Width of the inputs."""
         return _read(self.table)[0].shape[-1]
 
     @property
     def features(self) -> tuple[str, ...]:
-        """The names of its inputs."""
+        """Names of the inputs."""
         return _read(self.table)[2]
 
     def sample(self, batch: int, generator: torch.Generator) -> Episode:
         """Draw ``batch`` tasks on the generator's device, in float32."""
         check_draw(batch, generator)
-        x, y = self._rows
+        x, y, _ = _read(self.table)
+        most = len(x) - self.n_query
+        if self.n_context > most:
+            refuse("n_context", f"be at most {most}, as {self.table} has {len(x)} rows", self.n_context, "lower it")
         scores = torch.rand(batch, len(x), generator=generator, device=generator.device)
         order = scores.topk(self.n_context + self.n_query, largest=False).indices.cpu()
         context, queries = order[:, : self.n_context], order[:, self.n_context :]
         return Episode(Context(x[context], y[context]), x[queries], y[queries]).to(generator.device)
 
-    @property
-    def _rows(self) -> tuple[Float[Tensor, "rows d"], Float[Tensor, "rows 1"]]:
-        x, y, _ = _read(self.table)
-        most = len(x) - self.n_query
-        if self.n_context > most:
-            refuse("n_context", f"be at most {most}, as {self.table} has {len(x)} rows", self.n_context, "lower it")
-        return x, y
-
 
 @functools.cache
-def _read(table: str) -> tuple[Tensor, Tensor, tuple[str, ...]]:
+def _read(table: str) -> tuple[Float[Tensor, "rows d"], Float[Tensor, "rows 1"], tuple[str, ...]]:
     """Inputs, labels, and the inputs' names."""
     datasets = require_package("sklearn.datasets", "RealTable", "sklearn")
     try:
-        found = TABLES[table](datasets)
+        if table == "diabetes":
+            found = datasets.load_diabetes(scaled=False)
+        else:
+            found = datasets.fetch_california_housing(download_if_missing=False)
     except OSError:
         raise ArgumentError(
             f"table {table} must be on this machine, but is not: run sklearn.datasets.fetch_{table}_housing() once "
@@ -90,10 +83,3 @@ def _read(table: str) -> tuple[Tensor, Tensor, tuple[str, ...]]:
         ) from None
     x, y = torch.as_tensor(found.data).float(), torch.as_tensor(found.target).float()
     return x, y[:, None], tuple(found.feature_names)
-
-
-# How scikit-learn reads each.
-TABLES: dict[str, Callable[[Any], Any]] = {
-    "diabetes": lambda datasets: datasets.load_diabetes(scaled=False),
-    "california": lambda datasets: datasets.fetch_california_housing(download_if_missing=False),
-}

@@ -1,33 +1,36 @@
-"""Sequences of tokens in which only what was read before predicts what is asked for.
+"""Sequences of tokens, some of which only earlier tokens can predict.
 
-A task is tokens and, beside each, 1 where it is asked for and else 0: ``(batch, 2, t)``.
+A task is a row of tokens and a row of marks, 1 for the tokens to predict and 0 elsewhere: ``(batch, 2, t)``.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
+import msgspec
 import torch
 
-from mesascope.errors import refuse, require_count
+from mesascope.errors import refuse
 from mesascope.records import register
 from mesascope.shapes import Int, Tensor
+from mesascope.validate import Count
 
 __all__ = ["AssociativeRecall", "Automata", "Copying"]
 
+_Several = Annotated[int, msgspec.Meta(ge=2)]
 Asked = Int[Tensor, "batch two t"]
 
 
 @register("family", "associative-recall", of="text")
 @dataclass(frozen=True)
 class AssociativeRecall:
-    """Pairs of a key and a value, and then the keys again, each to be answered by its value.
+    """Pairs of a key and a value, then the keys in another order, each followed by its value, which is to be predicted.
 
-    Tokens 0 to ``tokens - 1`` are keys, all different within a sequence, and as many from ``tokens`` on are values.
-    It is a simple form of multi-query associative recall (MQAR, Arora et al. 2023), with three differences. Keys may
-    share a value, as values are drawn with replacement. The keys come back one after the other, in random order; in
-    MQAR random tokens stand between them, and gaps follow a power law. Each returning key is followed by its value. So
-    accuracies are not those of MQAR.
+    Keys are tokens 0 to ``tokens - 1``, all different within a sequence; values are the ``tokens`` tokens above. This
+    is a simple form of multi-query associative recall (MQAR, Arora et al. 2023): values are drawn with replacement, so
+    keys may share one, and the keys return one after the other, each with its value, where MQAR puts random tokens
+    between them in gaps that follow a power law. Accuracies differ from those of MQAR.
 
     >>> from mesascope.streams import stream
     >>> tokens, asked = AssociativeRecall(pairs=2, tokens=4).sample(1, stream(0, "doc"))[0]
@@ -35,12 +38,10 @@ class AssociativeRecall:
     [0, 0, 0, 0, 0, 1, 0, 1]
     """
 
-    pairs: int = 16
-    tokens: int = 32
+    pairs: Count = 16
+    tokens: _Several = 32
 
     def __post_init__(self) -> None:
-        require_count("pairs", self.pairs)
-        require_count("tokens", self.tokens, least=2)
         if self.pairs > self.tokens:
             refuse("pairs", f"be at most the number of keys, {self.tokens}", self.pairs, "raise tokens")
 
@@ -55,7 +56,7 @@ class AssociativeRecall:
         return 4 * self.pairs
 
     def sample(self, batch: int, generator: torch.Generator) -> Asked:
-        """Draw ``batch`` sequences; the keys come back in an order of their own."""
+        """Draw ``batch`` sequences."""
         device = generator.device
         keys = _different(batch, self.tokens, generator)[:, : self.pairs]
         values = self.tokens + torch.randint(self.tokens, keys.shape, generator=generator, device=device)
@@ -70,7 +71,7 @@ class AssociativeRecall:
 @register("family", "copying", of="text")
 @dataclass(frozen=True)
 class Copying:
-    """Random tokens, a token that says so, and the same again.
+    """Random tokens, a token that marks their end, and the same tokens again.
 
     >>> from mesascope.streams import stream
     >>> tokens, asked = Copying(length_of_text=3, tokens=9).sample(1, stream(0, "doc"))[0]
@@ -78,12 +79,8 @@ class Copying:
     (True, 9, [0, 0, 0, 0, 1, 1, 1])
     """
 
-    length_of_text: int = 24
-    tokens: int = 32
-
-    def __post_init__(self) -> None:
-        require_count("length_of_text", self.length_of_text)
-        require_count("tokens", self.tokens, least=2)
+    length_of_text: Count = 24
+    tokens: _Several = 32
 
     @property
     def vocabulary(self) -> int:
@@ -105,11 +102,11 @@ class Copying:
 @register("family", "automata", of="text")
 @dataclass(frozen=True)
 class Automata:
-    """Words of a language that is new in each sequence, that of a random automaton: RegBench's, made small.
+    """Words of the language of a random automaton, a new one for each sequence: a small form of RegBench.
 
-    In each of ``states``, two of ``tokens`` symbols are equally likely, and each leads to a state of its own. Words of
-    ``word`` symbols begin in the first state; a token of its own ends them. The symbols of the second half are asked
-    for: who knows the automaton loses log 2 nats on each.
+    In each of ``states``, two of ``tokens`` symbols are equally likely, and each leads to a random state. Words of
+    ``word`` symbols begin in the first state; an extra token ends them. The symbols of the second half are to be
+    predicted: the optimal loss is log 2 nats on each.
 
     Source: Akyürek et al. (2024), In-context language learning.
 
@@ -118,14 +115,10 @@ class Automata:
     torch.Size([3, 2, 24])
     """
 
-    states: int = 4
-    tokens: int = 8
-    words: int = 8
-    word: int = 11
-
-    def __post_init__(self) -> None:
-        for name, least in (("states", 1), ("tokens", 2), ("words", 2), ("word", 1)):
-            require_count(name, getattr(self, name), least=least)
+    states: Count = 4
+    tokens: _Several = 8
+    words: _Several = 8
+    word: Count = 11
 
     @property
     def vocabulary(self) -> int:
@@ -138,7 +131,7 @@ class Automata:
         return self.words * (self.word + 1)
 
     def sample(self, batch: int, generator: torch.Generator) -> Asked:
-        """Draw ``batch`` sequences, each of an automaton of its own."""
+        """Draw ``batch`` sequences."""
         device, shape = generator.device, (batch, self.states)
         symbols = _different(batch * self.states, self.tokens, generator)[:, :2].view(*shape, 2)
         follows = torch.randint(self.states, (*shape, 2), generator=generator, device=device)
@@ -152,7 +145,7 @@ class Automata:
 
 
 def _different(rows: int, count: int, generator: torch.Generator) -> Int[Tensor, "rows count"]:
-    """The numbers below ``count`` in an order of each row's own."""
+    """The numbers below ``count``, in a random order for each row."""
     return torch.rand(rows, count, generator=generator, device=generator.device).argsort(-1)
 
 

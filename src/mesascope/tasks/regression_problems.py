@@ -1,4 +1,4 @@
-"""Regression problems that language models were tried on: the data sets of From Words to Numbers."""
+"""Regression problems for language models: the data sets of Vacareanu et al. (2024)."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from mesascope.errors import require_choice, require_count, require_instance
+from mesascope.errors import require_choice
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import seeded
-from mesascope.tasks.draws import check_draw, normal
-from mesascope.tasks.episodes import Context, Episode
+from mesascope.tasks.draws import check_draw, episode_of, normal
+from mesascope.tasks.episodes import Episode
+from mesascope.validate import Count, Whole
 
 __all__ = ["PROBLEMS", "RegressionProblem"]
 
@@ -26,7 +27,7 @@ _HIDDEN = 5
 @register("family", "regression-problem")
 @dataclass(frozen=True)
 class RegressionProblem:
-    """One of the problems that Vacareanu et al. put to language models, without noise and rounded as in a prompt.
+    """One of the problems that Vacareanu et al. gave to language models, without noise, rounded as in a prompt.
 
     ============================  ===  ===========================================================================
     ``problem``                    d   inputs and labels
@@ -43,17 +44,17 @@ class RegressionProblem:
     character_regression1          5   five letters of the alphabet, 1 to 26; w times their places in a shuffled one
     ============================  ===  ===========================================================================
 
-    All tasks of a problem with fixed labels differ in their inputs alone. Labels of the linear problems, Friedman's and
-    letters are those of inputs before rounding, all others those of the rounded ones, as in the authors' code.
+    Tasks of Friedman's and the original problems differ only in their inputs. Labels of the linear problems, Friedman's
+    and letters are computed from inputs before rounding, all others from rounded inputs, as in the authors' code.
 
     Args:
-        problem: its name.
+        problem: a name of the table.
         n_context, n_query: pairs and queries of a task.
-        decimals: that numbers are rounded to.
+        decimals: decimals of inputs and labels.
         authors: keep two slips of the authors' code: their regression_ni33 has two inputs, and in transformer1 a label
-            depends on all rows of a task, as its layer takes these for one sequence.
+            depends on all rows of a task, because the layer reads the rows as one sequence.
 
-    Source: Vacareanu et al., From Words to Numbers (COLM 2024); facts of their code, robertvacareanu/llm4regression.
+    Source: Vacareanu et al., From Words to Numbers (COLM 2024), and their code, robertvacareanu/llm4regression.
 
     >>> from mesascope.streams import stream
     >>> episode = RegressionProblem("friedman2").sample(3, stream(0, "doc"))
@@ -62,21 +63,17 @@ class RegressionProblem:
     """
 
     problem: str = "friedman1"
-    n_context: int = 50
-    n_query: int = 1
-    decimals: int = 2
+    n_context: Count = 50
+    n_query: Count = 1
+    decimals: Whole = 2
     authors: bool = False
 
     def __post_init__(self) -> None:
         require_choice("problem", self.problem, PROBLEMS)
-        for name in ("n_context", "n_query"):
-            require_count(name, getattr(self, name))
-        require_count("decimals", self.decimals, least=0)
-        require_instance("authors", self.authors, bool)
 
     @property
     def d_in(self) -> int:
-        """The width of its inputs."""
+        """Width of the inputs."""
         return self._problem.d
 
     @property
@@ -90,14 +87,11 @@ class RegressionProblem:
         x = self._problem.inputs((batch, rows, self.d_in), generator)
         rounded = x.round(decimals=self.decimals)
         y = self._problem.labels(rounded if self._problem.rounded_first else x, generator)
-        y = y.round(decimals=self.decimals)[..., None].float()
-        sizes = [self.n_context, self.n_query]
-        (x, xq), (y, yq) = rounded.float().split(sizes, dim=1), y.split(sizes, dim=1)
-        return Episode(Context(x, y), xq, yq)
+        return episode_of(rounded.float(), y.round(decimals=self.decimals)[..., None].float(), self.n_context)
 
 
 class _Problem(NamedTuple):
-    """Inputs ``(batch, rows, d)`` in float64, and from these labels ``(batch, rows)``."""
+    """A problem: inputs ``(batch, rows, d)`` in float64, and labels ``(batch, rows)`` of these."""
 
     d: int
     inputs: Callable[[tuple[int, int, int], torch.Generator], Tensor]
@@ -106,7 +100,7 @@ class _Problem(NamedTuple):
 
 
 def _uniform(*ends: tuple[float, float]) -> Callable[[tuple[int, int, int], torch.Generator], Tensor]:
-    """Each input between ends of its own, or all between the same."""
+    """Uniform inputs between the ends of each input, or between the same ends for all."""
     low, high = torch.tensor(ends, dtype=torch.float64).T
 
     def draw(shape: tuple[int, int, int], generator: torch.Generator) -> Tensor:
@@ -130,44 +124,12 @@ def _linear(informative: int, d: int) -> _Problem:
 
 
 def _fixed(function: Callable[..., Tensor]) -> Callable[[Tensor, torch.Generator], Tensor]:
-    """Labels that are a function of the inputs, the same in every task."""
+    """Labels by the same function of the inputs in every task."""
     return lambda x, generator: function(*x.unbind(-1))
 
 
-def _friedman1(a: Tensor, b: Tensor, c: Tensor, d: Tensor, e: Tensor) -> Tensor:
-    return 10 * torch.sin(math.pi * a * b) + 20 * (c - 0.5) ** 2 + 10 * d + 5 * e
-
-
-def _friedman2(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
-    return torch.hypot(a, b * c - 1 / (b * d))
-
-
-def _friedman3(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
-    return torch.arctan((b * c - 1 / (b * d)) / a)
-
-
-def _original1(x: Tensor) -> Tensor:
-    return x + 10 * torch.sin(x / 100 * math.pi * 5) + 10 * torch.cos(x / 100 * math.pi * 6)
-
-
-def _original2(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
-    return (a**4 + (b * c - 2 / (b * d).sqrt()) ** 2) ** 0.75
-
-
-def _original3(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
-    return a.exp() + b * c / d.sqrt() + (d * a) ** 1.5
-
-
-def _original4(a: Tensor, b: Tensor) -> Tensor:
-    return b / 10 * a.sin() + a / 10 * b.cos() + a.sqrt() * b.log() / (b.sqrt() * a.log())
-
-
-def _original5(*x: Tensor) -> Tensor:
-    return 100 * torch.softmax(torch.stack(x, -1) / 10, -1).amax(-1)
-
-
 def _network(x: Float[Tensor, "batch rows d"], generator: torch.Generator) -> Float[Tensor, "batch rows"]:
-    """One hidden layer of ReLUs, initialised as torch's linear layers are."""
+    """Labels of a network with a hidden layer of ReLUs, initialised as torch's linear layers are."""
 
     def layer(values: Tensor, width: int) -> Tensor:
         fan_in = values.shape[-1]
@@ -179,7 +141,7 @@ def _network(x: Float[Tensor, "batch rows d"], generator: torch.Generator) -> Fl
 
 
 def _transformer(together: bool) -> Callable[[Tensor, torch.Generator], Float[Tensor, "batch rows"]]:
-    """A layer of torch's, initialised as that is, and a linear one; each row a sequence, or all rows ``together``."""
+    """Labels of torch's transformer layer and a linear one; each row is a sequence, or all rows ``together``."""
 
     def labels(x: Float[Tensor, "batch rows d"], generator: torch.Generator) -> Float[Tensor, "batch rows"]:
         answers = []
@@ -195,7 +157,7 @@ def _transformer(together: bool) -> Callable[[Tensor, torch.Generator], Float[Te
 
 
 def _letters(shape: tuple[int, int, int], generator: torch.Generator) -> Tensor:
-    """Five letters of the alphabet, by their places in it from 1 on, drawn anew for each task."""
+    """Places in the alphabet, from 1 on, of five letters a task."""
     batch, rows, d = shape
     device = generator.device
     alphabet = torch.rand(batch, _LETTERS, generator=generator, device=device).argsort(-1)[:, :_USED]
@@ -214,19 +176,23 @@ def _of_letters(x: Float[Tensor, "batch rows d"], generator: torch.Generator) ->
 _FRIEDMAN = _uniform((0, 100), (40 * math.pi, 560 * math.pi), (0, 1), (1, 11))
 PROBLEMS: dict[str, _Problem] = {
     **{f"regression_ni{a}{b}": _linear(a, b) for a, b in ((1, 1), (1, 2), (2, 2), (1, 3), (2, 3), (3, 3))},
-    "friedman1": _Problem(5, _uniform((0, 1)), _fixed(_friedman1)),
-    "friedman2": _Problem(4, _FRIEDMAN, _fixed(_friedman2)),
-    "friedman3": _Problem(4, _FRIEDMAN, _fixed(_friedman3)),
-    "original1": _Problem(1, _uniform((0, 100)), _fixed(_original1), True),
-    "original2": _Problem(
-        4, _uniform((0, 3), (4 * math.pi, 56 * math.pi), (0, 2), (1, 11)), _fixed(_original2), True
-    ),
-    "original3": _Problem(4, _uniform((1, 3), (1, 10), (0, 10), (1, 20)), _fixed(_original3), True),
-    "original4": _Problem(2, _uniform((2, 100)), _fixed(_original4), True),
-    "original5": _Problem(3, _uniform((-25, 25)), _fixed(_original5), True),
+    "friedman1": _Problem(5, _uniform((0, 1)), _fixed(
+        lambda x0, x1, x2, x3, x4: 10 * torch.sin(math.pi * x0 * x1) + 20 * (x2 - 0.5) ** 2 + 10 * x3 + 5 * x4)),
+    "friedman2": _Problem(4, _FRIEDMAN, _fixed(lambda x0, x1, x2, x3: torch.hypot(x0, x1 * x2 - 1 / (x1 * x3)))),
+    "friedman3": _Problem(4, _FRIEDMAN, _fixed(lambda x0, x1, x2, x3: torch.arctan((x1 * x2 - 1 / (x1 * x3)) / x0))),
+    "original1": _Problem(1, _uniform((0, 100)), _fixed(
+        lambda x: x + 10 * torch.sin(x / 100 * math.pi * 5) + 10 * torch.cos(x / 100 * math.pi * 6)), True),
+    "original2": _Problem(4, _uniform((0, 3), (4 * math.pi, 56 * math.pi), (0, 2), (1, 11)), _fixed(
+        lambda x0, x1, x2, x3: (x0**4 + (x1 * x2 - 2 / (x1 * x3).sqrt()) ** 2) ** 0.75), True),
+    "original3": _Problem(4, _uniform((1, 3), (1, 10), (0, 10), (1, 20)), _fixed(
+        lambda x0, x1, x2, x3: x0.exp() + x1 * x2 / x3.sqrt() + (x3 * x0) ** 1.5), True),
+    "original4": _Problem(2, _uniform((2, 100)), _fixed(
+        lambda x0, x1: x1 / 10 * x0.sin() + x0 / 10 * x1.cos() + x0.sqrt() * x1.log() / (x1.sqrt() * x0.log())), True),
+    "original5": _Problem(3, _uniform((-25, 25)), _fixed(
+        lambda *x: 100 * torch.softmax(torch.stack(x, -1) / 10, -1).amax(-1)), True),
     "simple_random_nn1": _Problem(5, _gaussian, _network, True),
     "transformer1": _Problem(5, _gaussian, _transformer(together=False), True),
     "character_regression1": _Problem(5, _letters, _of_letters),
 }  # fmt: skip
-# Where the authors' code does otherwise than it says.
+# Problems whose code differs from its description.
 _AUTHORS = {"regression_ni33": _linear(2, 2), "transformer1": _Problem(5, _gaussian, _transformer(together=True), True)}

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
+import msgspec
 import torch
 
-from mesascope.errors import ArgumentTypeError, refuse, require_count, require_instance, require_number, shown
+from mesascope.errors import refuse
 from mesascope.records import register
 from mesascope.shapes import Tensor
-from mesascope.tasks.draws import check_draw, require_scale, symmetric_uniform
-from mesascope.tasks.episodes import Context, Episode
+from mesascope.tasks.draws import Scale, check_draw, episode_of, symmetric_uniform
+from mesascope.tasks.episodes import Episode
+from mesascope.validate import Count
 
 __all__ = ["SineWaves"]
+
+_End = Annotated[float, msgspec.Meta(ge=-1e15, le=1e15)]
 
 
 @register("family", "sine-waves")
@@ -22,8 +27,7 @@ class SineWaves:
     """Targets y = a sin(x + p): an amplitude a ~ U(amplitude) and a phase p ~ U(phase) of each task.
 
     Inputs are x ~ U(-x_scale, x_scale), for context and queries alike; x and y have width 1, and there is no noise.
-    Amplitude and phase are drawn apart, or, where ``tied``, from one number, so that one tells the other: the family of
-    the authors' code.
+    Amplitude and phase are independent; with ``tied``, one draw sets both, as in the authors' code.
 
     Source: ICML paper, appendix A.7, after Finn et al. (2017).
 
@@ -33,27 +37,17 @@ class SineWaves:
     [(2, 4, 1), (2, 4, 1), (2, 1, 1), (2, 1, 1)]
     """
 
-    n_context: int = 10
-    amplitude: tuple[float, float] = (0.1, 5.0)
-    phase: tuple[float, float] = (0.0, math.pi)
-    x_scale: float = 5.0
-    n_query: int = 1
+    n_context: Count = 10
+    amplitude: tuple[_End, _End] = (0.1, 5.0)
+    phase: tuple[_End, _End] = (0.0, math.pi)
+    x_scale: Scale = 5.0
+    n_query: Count = 1
     tied: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("n_context", "n_query"):
-            require_count(name, getattr(self, name))
-        require_scale("x_scale", self.x_scale)
-        require_instance("tied", self.tied, bool)
-        for name in ("amplitude", "phase"):
-            value = getattr(self, name)
-            if not isinstance(value, tuple | list) or len(value) != 2:
-                raise ArgumentTypeError(f"{name} must be (low, high), but is {shown(value)}: pass two numbers.")
-            for end in value:
-                require_number(name, end, least=-1e15, most=1e15)
-            if value[0] > value[1]:
-                refuse(name, "be (low, high)", value, "pass two numbers in order")
-            object.__setattr__(self, name, tuple(value))
+        for name, (low, high) in (("amplitude", self.amplitude), ("phase", self.phase)):
+            if low > high:
+                refuse(name, "be (low, high)", (low, high), "pass two numbers in order")
 
     def sample(self, batch: int, generator: torch.Generator) -> Episode:
         """Draw ``batch`` tasks on the generator's device, in float32."""
@@ -62,10 +56,7 @@ class SineWaves:
         first = symmetric_uniform((batch, 1, 1), generator)
         second = first if self.tied else symmetric_uniform((batch, 1, 1), generator)
         amplitude, phase = _between(self.amplitude, first), _between(self.phase, second)
-        y = amplitude * torch.sin(x + phase)
-        sizes = [self.n_context, self.n_query]
-        (context_x, xq), (context_y, yq) = x.split(sizes, dim=1), y.split(sizes, dim=1)
-        return Episode(Context(context_x, context_y), xq, yq)
+        return episode_of(x, amplitude * torch.sin(x + phase), self.n_context)
 
 
 def _between(bounds: tuple[float, float], uniform: Tensor) -> Tensor:

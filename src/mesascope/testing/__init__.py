@@ -1,6 +1,5 @@
-"""The contracts of learners, predictors and families, as checks, and examples of everything registered."""
+"""The contracts of learners, predictors and families, as checks for classes of your own."""
 
 from mesascope.testing.checks import check_family, check_learner, check_predictor
-from mesascope.testing.examples import EXAMPLES, examples
 
-__all__ = ["EXAMPLES", "check_family", "check_learner", "check_predictor", "examples"]
+__all__ = ["check_family", "check_learner", "check_predictor"]

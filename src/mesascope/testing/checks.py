@@ -1,7 +1,7 @@
-"""The contracts of learners, predictors and families, as checks to call on a class of your own.
+"""The contracts of learners, predictors and families, as checks for classes of your own.
 
-Each check raises AssertionError with one sentence that says which rule was broken. mesascope runs them on everything
-it registers.
+Each check raises AssertionError with one sentence that names the broken rule. mesascope's tests run them on everything
+that it registers.
 """
 
 from __future__ import annotations
@@ -13,28 +13,19 @@ from typing import Any
 
 import torch
 
+from mesascope import tasks
 from mesascope.errors import MesascopeError, require_number, shown
 from mesascope.shapes import Tensor
 from mesascope.streams import stream
-from mesascope.tasks import (
-    Context,
-    Episode,
-    Family,
-    Learner,
-    LinearDynamics,
-    LinearRegression,
-    Predictor,
-    SequenceFamily,
-    check_episode,
-)
+from mesascope.tasks import Context, Episode
 from mesascope.tasks.asking import UnansweredError, asked, drawn, label, raised
 
 __all__ = ["check_family", "check_learner", "check_predictor"]
 
 
 def check_learner(
-    learner: Learner,
-    family: Family | None = None,
+    learner: tasks.Learner,
+    family: tasks.Family | None = None,
     *,
     permutation_invariant: bool = True,
     leading_axes: bool = True,
@@ -55,47 +46,45 @@ def check_learner(
     >>> from mesascope.learners import GradientDescent
     >>> check_learner(GradientDescent(steps=2, eta=0.5))
     """
-    tolerance = require_number("tolerance", tolerance, above=0)
-    episode = _drawn(family or LinearRegression(n_context=10, d_in=3), 6)
+    require_number("tolerance", tolerance, above=0)
+    episode = _drawn(family or tasks.LinearRegression(n_context=10, d_in=3), 6)
     _require(isinstance(episode, Episode), "a learner must be checked on a family of episodes")
-    episode = episode._replace(xq=_several_queries(episode))
-    (context, xq, _), before = episode, episode.map(torch.clone)
-    ask = _asking(learner)
+    (x, y), own, _ = episode
+    xq = torch.cat([own[:, :1], x[:, :2]], dim=1)  # three queries a task, however many the family draws
+    ask, before = _asking(learner), [part.clone() for part in (x, y, xq)]
     with torch.no_grad():
-        answer = ask("a learner must answer a context and queries", context, xq)
-        _check_answer(answer, (*xq.shape[:-1], context.y.shape[-1]), xq, "queries'")
-        same = _sameness(answer, tolerance)
-        _require(_equal(episode, before), "a learner must leave its inputs as they are")
-        rule = "the same call must give the same prediction"
-        same(ask(rule, context, xq), answer, rule)
-        rule, half = (
-            "a task's prediction must not depend on the others in the batch",
-            Context(context.x[:3], context.y[:3]),
-        )
-        same(ask(rule, half, xq[:3]), answer[:3], rule)
-        rule = "a query's prediction must not depend on other queries"
-        same(ask(rule, context, xq[:, :1]), answer[:, :1], rule)
-        rule = "queries must be answered in their order"
-        same(ask(rule, context, xq.flip(1)), answer.flip(1), rule)
+        answer = ask("a learner must answer a context and queries", Context(x, y), xq)
+        _check_answer(answer, (*xq.shape[:-1], y.shape[-1]), xq, "queries'")
+        _require(all(map(torch.equal, (x, y, xq), before)), "a learner must leave its inputs as they are")
+
+        def same(rule: str, x: Tensor, y: Tensor, xq: Tensor, reference: Tensor) -> None:
+            _check_same(rule, ask(rule, Context(x, y), xq), reference, answer, tolerance)
+
+        same("the same call must give the same prediction", x, y, xq, answer)
+        same("a task's prediction must not depend on the others in the batch", x[:3], y[:3], xq[:3], answer[:3])
+        same("a query's prediction must not depend on other queries", x, y, xq[:, :1], answer[:, :1])
+        same("queries must be answered in their order", x, y, xq.flip(1), answer.flip(1))
         if permutation_invariant:
-            order = torch.randperm(context.x.shape[1], generator=stream(0, "permutation"))
-            rule, shuffled = "the order of examples must not matter", Context(context.x[:, order], context.y[:, order])
+            order = torch.randperm(x.shape[1], generator=stream(0, "permutation"))
             with _or_pass("permutation_invariant=False"):
-                same(ask(rule, shuffled, xq), answer, rule)
+                same("the order of examples must not matter", x[:, order], y[:, order], xq, answer)
         if leading_axes:
-            rule, split = "leading axes must be free", [part.unflatten(0, (2, 3)) for part in (*context, xq)]
             with _or_pass("leading_axes=False"):
-                same(ask(rule, Context(split[0], split[1]), split[2]), answer.unflatten(0, (2, 3)), rule)
+                same("leading axes must be free", *(part.unflatten(0, (2, 3)) for part in (x, y, xq, answer)))
 
 
 def check_predictor(
-    predictor: Predictor, family: SequenceFamily | None = None, *, leading_axes: bool = True, tolerance: float = 1e-4
+    predictor: tasks.Predictor,
+    family: tasks.SequenceFamily | None = None,
+    *,
+    leading_axes: bool = True,
+    tolerance: float = 1e-4,
 ) -> None:
     """Check that ``predictor`` keeps the contract of a predictor on sequences of ``family``.
 
     Predictions are finite and have the sequences' shape and dtype; the same call gives the same answer and changes no
-    input; no prediction depends on later elements or on other sequences; any number of leading axes is allowed. Where
-    there are ``init_state`` and ``step``, decoding element by element predicts the same.
+    input; no prediction depends on later elements or on other sequences; any number of leading axes is allowed. A
+    predictor with ``init_state`` and ``step`` predicts the same element by element.
 
     Args:
         family: 12 elements of 3 entries, if None.
@@ -105,52 +94,53 @@ def check_predictor(
     >>> from mesascope.learners import RecursiveLeastSquares
     >>> check_predictor(RecursiveLeastSquares(ridge=0.1))
     """
-    tolerance = require_number("tolerance", tolerance, above=0)
-    sequence = _drawn(family or LinearDynamics(d=3, length=12), 6)
+    require_number("tolerance", tolerance, above=0)
+    sequence = _drawn(family or tasks.LinearDynamics(d=3, length=12), 6)
     _require(isinstance(sequence, Tensor), "a predictor must be checked on a family of sequences")
-    before, length = sequence.clone(), sequence.shape[1]
+    before, length, ask = sequence.clone(), sequence.shape[1], _asking(predictor)
     _require(length > 1, "a family must draw sequences of at least 2 elements")
-    ask = _asking(predictor)
     with torch.no_grad():
         answer = ask("a predictor must answer a sequence", sequence)
         _check_answer(answer, tuple(sequence.shape), sequence, "sequence's")
-        same = _sameness(answer, tolerance)
         _require(torch.equal(sequence, before), "a predictor must leave its inputs as they are")
-        rule = "the same call must give the same prediction"
-        same(ask(rule, sequence), answer, rule)
-        rule = "a sequence's predictions must not depend on the others in the batch"
-        same(ask(rule, sequence[:3]), answer[:3], rule)
+
+        def same(rule: str, sequence: Tensor, reference: Tensor, seen: int | None = None) -> None:
+            found = ask(rule, sequence)
+            _check_same(rule, found if seen is None else found[:, :seen], reference, answer, tolerance)
+
+        same("the same call must give the same prediction", sequence, answer)
+        same("a sequence's predictions must not depend on the others in the batch", sequence[:3], answer[:3])
         for t in range(1, length):
-            rule = "predictions must not depend on how many elements follow"
-            same(ask(rule, sequence[:, :t]), answer[:, :t], rule)
-            rule, changed = "predictions must not depend on later elements", sequence.clone()
-            changed[:, t:] *= -1
-            same(ask(rule, changed)[:, :t], answer[:, :t], rule)
+            same("predictions must not depend on how many elements follow", sequence[:, :t], answer[:, :t])
+            changed = torch.cat([sequence[:, :t], -sequence[:, t:]], 1)
+            same("predictions must not depend on later elements", changed, answer[:, :t], seen=t)
         if leading_axes:
-            rule = "leading axes must be free"
             with _or_pass("leading_axes=False"):
-                same(ask(rule, sequence.unflatten(0, (2, 3))), answer.unflatten(0, (2, 3)), rule)
-                same(ask(rule, sequence[0]), answer[0], rule)
-        _require(
-            hasattr(predictor, "step") == hasattr(predictor, "init_state"), "init_state and step must come together"
-        )
-        if hasattr(predictor, "step"):
+                same("leading axes must be free", sequence.unflatten(0, (2, 3)), answer.unflatten(0, (2, 3)))
+                same("leading axes must be free", sequence[0], answer[0])
+        stepping = hasattr(predictor, "step")
+        _require(stepping == hasattr(predictor, "init_state"), "init_state and step must come together")
+        if stepping:
             rule = "decoding element by element must give the same predictions"
-            state, decoded = predictor.init_state(6), []  # type: ignore[attr-defined]
-            for element in sequence.unbind(1):
-                prediction, state = predictor.step(element, state)  # type: ignore[attr-defined]
-                decoded.append(prediction)
-            same(torch.stack(decoded, 1), answer, rule)
+            _check_same(rule, _decoded(predictor, sequence), answer, answer, tolerance)
 
 
-def check_family(family: Family | SequenceFamily) -> None:
+def _decoded(predictor: Any, sequence: Tensor) -> Tensor:
+    state, decoded = predictor.init_state(len(sequence)), []
+    for element in sequence.unbind(1):
+        prediction, state = predictor.step(element, state)
+        decoded.append(prediction)
+    return torch.stack(decoded, 1)
+
+
+def check_family(family: tasks.Family | tasks.SequenceFamily) -> None:
     """Check that ``family`` keeps the contract of a task family.
 
-    It is a frozen dataclass; episodes, or sequences, are as many as asked for, from one on, and have agreeing shapes;
-    they are finite; the same generator gives the same ones, another seed others.
+    It is a frozen dataclass; it draws as many episodes, or sequences, as asked for, with agreeing shapes and finite
+    numbers; the same generator gives the same tasks, and another seed gives others.
 
-    >>> check_family(LinearRegression(n_context=3, d_in=2))
-    >>> check_family(LinearDynamics(d=2, length=3))
+    >>> check_family(tasks.LinearRegression(n_context=3, d_in=2))
+    >>> check_family(tasks.LinearDynamics(d=2, length=3))
     """
     first, again, other = (_drawn(family, 8, seed) for seed in (0, 0, 1))
     frozen = dataclasses.is_dataclass(family) and family.__dataclass_params__.frozen  # type: ignore[attr-defined]
@@ -164,56 +154,52 @@ def check_family(family: Family | SequenceFamily) -> None:
 
 def _check_sequence(sequence: Tensor) -> None:
     shape = tuple(sequence.shape)
-    drawn = sequence.ndim == 3 or (sequence.ndim == 2 and sequence.dtype == torch.long)  # of tokens
-    _require(drawn, f"a family of sequences must draw tensors (batch, t, width), but drew {shape}")
+    of_tokens = sequence.ndim == 2 and sequence.dtype == torch.long
+    rule = f"a family of sequences must draw tensors (batch, t, width), but drew {shape}"
+    _require(sequence.ndim == 3 or of_tokens, rule)
     _require(bool(torch.isfinite(sequence).all()), "a family must draw finite numbers")
 
 
 def _check_episode(episode: Episode) -> None:
-    tensors = {"x": episode.context[0], "y": episode.context[1], "xq": episode.xq, "yq": episode.yq}
-    for name, tensor in tensors.items():
+    for name, tensor in _parts(episode).items():
         said = f"{name} is {tuple(tensor.shape) if isinstance(tensor, Tensor) else shown(tensor)}"
         _require(isinstance(tensor, Tensor), f"a family must draw tensors, but {said}")
         _require(tensor.ndim == 3, f"a family must draw tensors (batch, rows, width), but {said}")
         _require(tensor.shape[0] == 8, f"a family must draw as many tasks as it is asked for, 8, but {said}")
-    try:
-        check_episode(episode)
-    except MesascopeError as error:
-        raise AssertionError(str(error)) from error
+    with _broken("the parts of an episode must agree", tasks.check_episode):
+        tasks.check_episode(episode)
     _require(episode.xq.shape[1] >= 1, "an episode must have a query")
 
 
 def _drawn(family: Any, batch: int, seed: int = 0) -> Any:
-    """A draw; what is wrong with it is a broken rule."""
-    try:
+    with _broken(f"a family must draw {batch} tasks", family):
         return drawn(family, batch, stream(seed, "check"))
-    except MesascopeError as error:
-        raise AssertionError(str(error)) from error
-    except Exception as error:
-        raise AssertionError(
-            f"a family must draw {batch} tasks, but {label(family)} raised {raised(error)}."
-        ) from error
 
 
 def _asking(model: Any) -> Callable[..., Tensor]:
-    """What ``model`` answers; where it raises, the rule that is asked about is broken."""
+    """A function from the rule to check, and inputs, to the answer of ``model``."""
 
     def ask(rule: str, *inputs: Context | Tensor) -> Tensor:
-        try:
+        with _broken(rule, model):
             return asked(model, *inputs)
-        except UnansweredError as error:
-            raise AssertionError(f"{rule}, but {label(model)} raised {raised(error.__cause__)}.") from error
-        except MesascopeError as error:
-            raise AssertionError(str(error)) from error
-        except Exception as error:
-            raise AssertionError(f"{rule}, but {label(model)} raised {raised(error)}.") from error
 
     return ask
 
 
 @contextmanager
+def _broken(rule: str, model: object) -> Iterator[None]:
+    """Raise any error as a broken rule: mesascope's in its own words, one of ``model``'s as ``rule`` and that error."""
+    try:
+        yield
+    except Exception as error:
+        own = error.__cause__ if isinstance(error, UnansweredError) else error
+        sentence = str(own) if isinstance(own, MesascopeError) else f"{rule}, but {label(model)} raised {raised(own)}."
+        raise AssertionError(sentence) from error
+
+
+@contextmanager
 def _or_pass(switch: str) -> Iterator[None]:
-    """Name the argument that leaves a rule out where the rule is broken."""
+    """Add to the sentence of a broken rule the argument that leaves the rule out."""
     try:
         yield
     except AssertionError as error:
@@ -228,32 +214,23 @@ def _check_answer(answer: Any, shape: tuple[int, ...], inputs: Tensor, whose: st
     _require(bool(torch.isfinite(answer).all()), "predictions must be finite for finite inputs")
 
 
-def _sameness(answer: Tensor, tolerance: float) -> Callable[[Tensor, Tensor, str], None]:
-    """A check that two predictions agree to ``tolerance`` relative to the largest of ``answer``."""
-    scale = tolerance * max(float(answer.abs().max()), 1e-6)
-
-    def same(other: Tensor, reference: Tensor, rule: str) -> None:
-        _require(
-            isinstance(other, Tensor) and other.shape == reference.shape,
-            f"{rule}, but predictions have shape {tuple(getattr(other, 'shape', ()))} in place of "
-            f"{tuple(reference.shape)}",
-        )
-        gap = float((other - reference).abs().max())
-        _require(gap <= scale, f"{rule}, but predictions differ by {gap:.3g} (tolerance {scale:.3g})")
-
-    return same
+def _check_same(rule: str, found: Any, reference: Tensor, answer: Tensor, tolerance: float) -> None:
+    """Check that two predictions agree to ``tolerance`` relative to the largest of ``answer``."""
+    scale, shape = tolerance * max(float(answer.abs().max()), 1e-6), tuple(getattr(found, "shape", ()))
+    in_place = f"{rule}, but predictions have shape {shape} in place of {tuple(reference.shape)}"
+    _require(isinstance(found, Tensor) and found.shape == reference.shape, in_place)
+    gap = float((found - reference).abs().max())
+    _require(gap <= scale, f"{rule}, but predictions differ by {gap:.3g} (tolerance {scale:.3g})")
 
 
-def _several_queries(episode: Episode) -> Tensor:
-    """Three queries a task, whatever the family draws: its own, and inputs of the context."""
-    return torch.cat([episode.xq[:, :1], episode.context.x[:, :2]], dim=1)
+def _parts(episode: Episode) -> dict[str, Tensor]:
+    return {**episode.context._asdict(), "xq": episode.xq, "yq": episode.yq}
 
 
-def _equal(a: Episode | Tensor, b: Episode | Tensor) -> bool:
-    if not (isinstance(a, Episode) and isinstance(b, Episode)):
-        return isinstance(a, Tensor) and isinstance(b, Tensor) and torch.equal(a, b)
-    pairs = zip((*a.context, a.xq, a.yq), (*b.context, b.xq, b.yq), strict=True)
-    return all(torch.equal(one, other) for one, other in pairs)
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, Episode) and isinstance(other, Episode):
+        return all(map(torch.equal, _parts(one).values(), _parts(other).values()))
+    return isinstance(one, Tensor) and isinstance(other, Tensor) and torch.equal(one, other)
 
 
 def _require(kept: bool, rule: str) -> None:

@@ -15,15 +15,12 @@ __all__ = ["minimise", "rescaled", "standard_errors"]
 
 Losses = Callable[[Tensor], Tensor]
 
-_OVERFLOW = 1e3  # stands for the logarithm of a loss that is not finite; any finite one is below 710
+_OVERFLOW = 1e3  # in place of the logarithm of a loss that is not finite; that of a finite one is below 710
 _MOST_SCALINGS = 400
 
 
 def rescaled(losses: Losses, start: Float[Tensor, " p"]) -> Float[Tensor, " p"]:
-    """``start`` times the factor near which its mean loss stops falling.
-
-    It is made smaller until that loss is finite at all, and larger where it is too small to be seen in the loss.
-    """
+    """``start`` times a factor at which the mean loss is finite, differs from that at 0, and stops falling."""
 
     def mean(point: Tensor) -> float:
         with torch.no_grad():
@@ -56,10 +53,10 @@ def rescaled(losses: Losses, start: Float[Tensor, " p"]) -> Float[Tensor, " p"]:
 def minimise(
     losses: Losses, start: Float[Tensor, " p"], units: Float[Tensor, " p"], iterations: int
 ) -> Float[Tensor, " p"]:
-    """The point of lowest mean loss that L-BFGS met on its way from ``start``: never worse than ``start``.
+    """The point of lowest mean loss on the way of L-BFGS from ``start``: never worse than ``start``.
 
-    Descent's losses are polynomials of a high degree in its step sizes, which differ by orders of magnitude: so it is
-    the logarithm of the mean that is minimised, and in ``units``. Line searches turn back where the loss overflows.
+    Losses of descents are polynomials of a high degree in step sizes that differ by orders of magnitude. So L-BFGS
+    minimises the logarithm of the mean, in ``units``, and its line searches turn back where the loss overflows.
     """
     point = (start / units).requires_grad_()
     best, lowest = start, torch.inf
@@ -69,7 +66,7 @@ def minimise(
 
     def closure() -> float:
         nonlocal best, lowest
-        # A loss of exactly 0 has no logarithm, and nothing left to gain.
+        # A loss of exactly 0 has no logarithm.
         value = losses(point * units).mean().clamp_min(torch.finfo(torch.float64).tiny).log()
         (gradient,) = torch.autograd.grad(value, point)
         usable = bool(torch.isfinite(value)) and bool(torch.isfinite(gradient).all())
@@ -83,9 +80,10 @@ def minimise(
 
 
 def standard_errors(losses: Losses, point: Float[Tensor, " p"], units: Float[Tensor, " p"]) -> Float[Tensor, " p"]:
-    """Standard errors of the minimum of a sample's mean loss as an M-estimator.
+    """Standard errors of the minimum ``point`` of the mean of n losses, as of an M-estimator.
 
-    Square roots of the diagonal of H^-1 V H^-1 / n, with H the mean Hessian and V the covariance of the n gradients.
+    They are the square roots of the diagonal of H^-1 V H^-1 / n, with H the mean Hessian and V the covariance of the n
+    gradients.
     """
 
     def relative(values: Tensor) -> Tensor:
@@ -94,7 +92,7 @@ def standard_errors(losses: Losses, point: Float[Tensor, " p"], units: Float[Ten
     def mean_gradient(values: Tensor) -> Tensor:
         return torch.func.grad(lambda v: relative(v).mean())(values)
 
-    # One directional derivative a number keeps the memory at two evaluations, however many numbers there are.
+    # One directional derivative for each number: memory of two evaluations, however many numbers there are.
     at = point / units
     axes = torch.eye(len(at), dtype=at.dtype, device=at.device)
     with without_deprecations_of_torch():

@@ -1,19 +1,18 @@
-"""Gradient descent with momentum, and descents whose steps all have one length."""
+"""Other rules of descent: momentum, steps of a fixed length, and one pass over the pairs in their order."""
 
 from __future__ import annotations
 
 import torch
-from torch import nn
 
 from mesascope.errors import require_count
-from mesascope.learners.descent import one_size
-from mesascope.learners.ranges import Range
+from mesascope.learners.arguments import Algorithm, Range, one_size
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
 
-__all__ = ["Momentum", "Muon", "NormalisedDescent"]
+__all__ = ["DeltaRule", "Momentum", "Muon", "NormalisedDescent", "Titans"]
 
+_SIZE, _FORGET = Range(1e-3, 3.0, "log"), Range(0.5, 1.0, "linear")
 # Newton-Schulz iteration of Muon.
 _QUINTIC = (3.4445, -4.7750, 2.0315)
 _ITERATIONS = 5
@@ -24,17 +23,17 @@ _ITERATIONS = 5
     "momentum",
     free={"steps": Range(2, 10, "integer"), "eta": Range(0.01, 30.0, "log"), "momentum": Range(0.0, 0.99, "linear")},
 )
-class Momentum(nn.Module):
+class Momentum(Algorithm):
     """``steps`` steps of gradient descent with momentum on 1/(2n) sum_i |W x_i - y_i|^2 from W = 0.
 
-    Each step does W <- A - eta grad(W) with A = W + momentum (W - W_before), the heavy ball of Polyak (1964). That of
-    Nesterov (1983) takes the gradient at A.
+    Each step does W <- A - eta grad(W) with A = W + momentum (W - W_before): the heavy ball of Polyak (1964). The
+    momentum of Nesterov (1983) takes the gradient at A.
 
     Args:
         steps: number of steps; 0 predicts 0.
         eta: step size, a parameter.
         momentum: share of the last move that is added to a step, a parameter.
-        nesterov: True for Nesterov's.
+        nesterov: True for Nesterov's momentum.
     """
 
     def __init__(self, steps: int, eta: float, momentum: float, nesterov: bool = False) -> None:
@@ -51,13 +50,9 @@ class Momentum(nn.Module):
             before, weights = weights, ahead + eta * (pull - gram @ (ahead if self.nesterov else weights))
         return xq @ weights
 
-    def extra_repr(self) -> str:
-        kind = ", nesterov=True" if self.nesterov else ""
-        return f"steps={self.steps}, eta={self.eta.item():.6g}, momentum={self.momentum.item():.6g}{kind}"
-
 
 @register("learner", "normalised-descent", free={"steps": Range(1, 10, "integer"), "eta": Range(0.01, 10.0, "log")})
-class NormalisedDescent(nn.Module):
+class NormalisedDescent(Algorithm):
     """``steps`` steps W <- W - eta G / |G| from W = 0, with the gradient G of sum_i |W x_i - y_i|^2 and its norm.
 
     A task whose gradient is 0 takes no step.
@@ -82,9 +77,6 @@ class NormalisedDescent(nn.Module):
         """Move of a step of size 1, from minus the gradient."""
         size = descent.square().sum((-2, -1), keepdim=True).sqrt()
         return descent / torch.where(size > 0, size, 1.0)
-
-    def extra_repr(self) -> str:
-        return f"steps={self.steps}, eta={self.eta.item():.6g}"
 
 
 @register("learner", "muon", free={"steps": Range(1, 10, "integer"), "eta": Range(0.01, 10.0, "log")})
@@ -111,3 +103,69 @@ def _moments(context: Context, xq: Tensor) -> tuple[Float[Tensor, "*batch dx dx"
     check_inputs(context, xq)
     (x, y), n = context, max(context.x.shape[-2], 1)
     return x.mT @ x / n, x.mT @ y / n
+
+
+@register("learner", "delta-rule", free={"eta": _SIZE, "forget": _FORGET})
+class DeltaRule(Algorithm):
+    """One pass W <- W' + eta (y_i - W' x_i) x_i^T with W' = forget W, from W = 0; predicts W x_q.
+
+    One pass of stochastic gradient descent, or least mean squares; a layer of DeltaNet, and of Gated DeltaNet if it
+    forgets.
+
+    Args:
+        eta: step size, a parameter.
+        forget: factor of the weights before each pair, a parameter; 1 for no forgetting.
+
+    Source: Widrow and Hoff (1960); Yang et al., Gated delta networks (2024).
+
+    >>> x, y = torch.eye(2), torch.tensor([[1.0], [2.0]])
+    >>> DeltaRule(eta=0.5, forget=0.9)(Context(x, y), x).squeeze(-1).detach()
+    tensor([0.4500, 1.0000])
+    """
+
+    def __init__(self, eta: float, forget: float = 1.0) -> None:
+        super().__init__()
+        self.eta, self.forget = one_size("eta", eta), one_size("forget", forget)
+
+    def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
+        check_inputs(context, xq)
+        eta, forget = self.eta.to(xq), self.forget.to(xq)
+        weights = torch.zeros_like(context.x.mT @ context.y)
+        for x, y in _pairs(context):
+            weights = forget * weights
+            weights = weights + eta * x.mT @ (y - x @ weights)
+        return xq @ weights
+
+
+@register("learner", "titans", free={"eta": _SIZE, "momentum": Range(0.0, 0.95, "linear"), "forget": _FORGET})
+class Titans(Algorithm):
+    """One pass S <- momentum S + eta (y_i - W x_i) x_i^T, W <- forget W + S, from W = S = 0; predicts W x_q.
+
+    A linear memory of Titans, with one step size, momentum and forgetting for all pairs.
+
+    Args:
+        eta: step size, a parameter.
+        momentum: share of the last move that is added to a step, a parameter.
+        forget: factor of the weights at each pair, a parameter; 1 for no forgetting.
+
+    Source: Behrouz et al., Titans: learning to memorize at test time (2024), eqs. 13 and 14.
+    """
+
+    def __init__(self, eta: float, momentum: float, forget: float = 1.0) -> None:
+        super().__init__()
+        self.eta, self.momentum = one_size("eta", eta), one_size("momentum", momentum)
+        self.forget = one_size("forget", forget)
+
+    def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
+        check_inputs(context, xq)
+        eta, momentum, forget = (one.to(xq) for one in (self.eta, self.momentum, self.forget))
+        weights = move = torch.zeros_like(context.x.mT @ context.y)
+        for x, y in _pairs(context):
+            move = momentum * move + eta * x.mT @ (y - x @ weights)
+            weights = forget * weights + move
+        return xq @ weights
+
+
+def _pairs(context: Context) -> zip[tuple[Tensor, Tensor]]:
+    """Each input and target, as matrices of one row."""
+    return zip(*(part.split(1, -2) if part.shape[-2] else () for part in context), strict=True)

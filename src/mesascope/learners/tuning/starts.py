@@ -1,4 +1,4 @@
-"""Where the search for step sizes starts: shallower optima, the learner's own values, and a spread around them."""
+"""Starts of the search for step sizes: shallower optima, the learner's own values, and a spread around them."""
 
 from __future__ import annotations
 
@@ -14,19 +14,17 @@ from mesascope.shapes import Tensor
 __all__ = ["Values", "at_depth", "depths", "extended", "padded", "scattered"]
 
 Module = TypeVar("Module", bound=nn.Module)
-
-# The parameters of a learner by name, in float64.
-Values = dict[str, Tensor]
+Values = dict[str, Tensor]  # the parameters of a learner by name, in float64
 
 # A curvature step takes an eigenvalue x of n gamma C to x (1 - x)^2, which folds (0, 4/3) three times onto (0, 4/27), a
-# ninth of it: on what one good step leaves, another of nine times its size does the same again.
+# ninth of it: after one good step, another of nine times its size does the same again.
 _GROWTHS = (9.0, 3.0, 1.0)
 
 
 def depths(learner: nn.Module) -> list[int]:
     """Numbers of steps to tune in turn, up to those of the deepest descent within ``learner``; [0] if there is none.
 
-    One more at a time where steps have sizes of their own, twice as many where they share them.
+    One more at a time if steps have sizes of their own, twice as many if they share them.
     """
     descents = [module for module in learner.modules() if isinstance(module, GradientDescentPlusPlus)]
     deepest = max((descent.steps for descent in descents), default=0)
@@ -49,7 +47,7 @@ def at_depth(learner: Module, steps: int) -> Module:
 
 
 def padded(values: Values, shapes: Values) -> Values:
-    """``values`` with steps of size 0 appended, up to ``shapes``: the same predictions, if each step has an eta."""
+    """``values`` and steps of size 0, up to ``shapes``: the same predictions if each step has its own eta."""
     return {
         name: torch.cat([value, value.new_zeros(shapes[name].numel() - value.numel())]) if value.ndim else value
         for name, value in values.items()
@@ -59,17 +57,17 @@ def padded(values: Values, shapes: Values) -> Values:
 def extended(values: Values, shapes: Values, n: int) -> list[Values]:
     """Starts with more steps than the optimum ``values``, for contexts of ``n`` pairs.
 
-    Sizes that all steps share stay as they are. Others gain a last step as large as the one before, or larger.
+    Sizes that all steps share stay as they are. Others gain a last step at least as large as the one before.
     """
     if all(value.shape == shapes[name].shape for name, value in values.items()):
         return [values, _bent(values, n)]
-    known = any(name.endswith("gamma") and len(value) > 1 for name, value in values.items() if value.ndim)
-    base = values if known else _bent(values, n)
+    tuned = any(name.endswith("gamma") and len(value) > 1 for name, value in values.items() if value.ndim)
+    base = values if tuned else _bent(values, n)
     return [{name: _grown(name, value, shapes[name], growth) for name, value in base.items()} for growth in _GROWTHS]
 
 
 def _bent(values: Values, n: int) -> Values:
-    """With n gamma = eta / 2: both have the unit of an inverse Gram matrix, and one step alone has no use for gamma."""
+    """Set n gamma = eta / 2: both have the unit of an inverse Gram matrix, and one step alone leaves gamma untuned."""
     etas = {name: values.get(f"{name[:-5]}eta") for name in values if name.endswith("gamma")}
     bent = {}
     for name, eta in etas.items():
@@ -86,16 +84,14 @@ def _grown(name: str, sizes: Tensor, shape: Tensor, growth: float) -> Tensor:
         return torch.cat([sizes, growth * sizes[-1:]])
     if len(sizes) == 1:
         return sizes.expand(2)
-    # The last gamma moved nothing and was never tuned: the new step and that one follow the one before.
+    # The last gamma has no effect and was never tuned: the new step and that one follow the one before.
     return torch.cat([sizes[:-1], growth * sizes[-2:-1], growth * sizes[-2:-1]])
 
 
 def scattered(values: Values, count: int, generator: torch.Generator) -> list[Values]:
     """``values`` times independent factors between 1/10 and 10, evenly spread in their logarithm."""
-    return [
-        {
-            name: value * 10 ** (2 * torch.rand(value.shape, generator=generator, dtype=value.dtype) - 1).to(value)
-            for name, value in values.items()
-        }
-        for _ in range(count)
-    ]
+
+    def factors(value: Tensor) -> Tensor:
+        return 10 ** (2 * torch.rand(value.shape, generator=generator, dtype=value.dtype) - 1).to(value)
+
+    return [{name: value * factors(value) for name, value in values.items()} for _ in range(count)]

@@ -1,0 +1,123 @@
+"""The base of learners and predictors, checks of their arguments, and ranges of these."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import nn
+
+from mesascope.errors import ArgumentTypeError, refuse, require_count, require_number, shown
+from mesascope.shapes import Tensor
+from mesascope.validate import frozen
+
+__all__ = [
+    "Algorithm", "Matrix", "Range", "Sizes", "one_size", "require_precision", "size_at", "step_sizes", "tensor_of",
+]  # fmt: skip
+
+Sizes = float | Sequence[float]  # one number, or one for each step
+Matrix = Tensor | Sequence  # or numbers nested as deep as it has axes
+
+
+@frozen
+class Range:
+    """The range of a free parameter, from ``low`` to ``high``, both ends included, even on a scale.
+
+    Learners are registered with the ranges of their free parameters, ``free=``: the registry is a catalogue.
+
+    >>> from mesascope.records import facts
+    >>> facts("learner", "least-squares")["free"]
+    {'ridge': Range(low=0.0001, high=100.0, scale='log')}
+    """
+
+    low: float
+    high: float
+    scale: Literal["log", "linear", "integer"]
+
+    def __post_init__(self) -> None:
+        if self.scale == "integer":
+            for name in ("low", "high"):
+                require_count(name, getattr(self, name), least=0)
+        if not self.low < self.high:
+            refuse("low", f"be less than high = {self.high:g}", self.low, "pass the ends in order")
+        if self.scale == "log" and self.low <= 0:
+            refuse("low", "be greater than 0 on a log scale", self.low, "pass a larger number")
+
+
+class Algorithm(nn.Module):
+    """A module that shows the arguments it was built from, which are attributes of the same names."""
+
+    def extra_repr(self) -> str:
+        arguments = {name: _shown(getattr(self, name, None)) for name in inspect.signature(type(self)).parameters}
+        return ", ".join(f"{name}={value}" for name, value in arguments.items() if value)
+
+
+def _shown(value: object) -> str:
+    """Numbers, text or the shape of a matrix; no text for modules, functions, None and False."""
+    if isinstance(value, Tensor):
+        if value.ndim > 1:
+            return " x ".join(map(str, value.shape))
+        value = value.tolist()
+    if isinstance(value, list):
+        return f"[{', '.join(f'{number:.6g}' for number in value)}]"
+    if isinstance(value, bool | str):
+        return repr(value) if value else ""
+    return f"{value:.6g}" if isinstance(value, int | float) else ""
+
+
+def step_sizes(name: str, value: Sizes, steps: int) -> nn.Parameter:
+    """Make a float64 parameter of one number, or of one for each step."""
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        sizes = torch.as_tensor(value, dtype=torch.float64).detach().clone()
+    except (TypeError, ValueError, RuntimeError):
+        raise ArgumentTypeError(f"{name} must be a number or one a step, but is {shown(value)}: pass floats.") from None
+    if sizes.ndim > 1 or (sizes.ndim == 1 and len(sizes) != steps):
+        refuse(name, f"be one number or {steps}, one a step", value, "match it to steps")
+    if not torch.isfinite(sizes).all():
+        refuse(name, "be finite", value, "pass finite step sizes")
+    return nn.Parameter(sizes)
+
+
+def one_size(name: str, value: float) -> nn.Parameter:
+    """Make a float64 parameter of one number."""
+    return nn.Parameter(torch.tensor(require_number(name, value), dtype=torch.float64))
+
+
+def tensor_of(name: str, value: Matrix, axes: str, shape: tuple[int, ...] | None = None) -> Tensor:
+    """Return a floating-point tensor as it is, or nested lists of numbers, as records have them, in float64.
+
+    Raise if its axes are not those named in ``axes``, if it has another ``shape``, or if a number is not finite.
+    """
+    try:
+        tensor = value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
+    except (TypeError, ValueError, RuntimeError):
+        raise ArgumentTypeError(
+            f"{name} must be a tensor or equally long lists of numbers, but is {shown(value)}: pass one."
+        ) from None
+    if not tensor.is_floating_point():
+        raise ArgumentTypeError(f"{name} must be of a floating-point dtype, but is {tensor.dtype}: convert it.")
+    if tensor.ndim != len(axes.split()) or not tensor.numel():
+        refuse(name, f"have shape ({', '.join(axes.split())})", tuple(tensor.shape), "add the missing axes")
+    if shape is not None and tensor.shape != shape:
+        refuse(name, f"have shape {shape}", tuple(tensor.shape), f"pass {name} of shape ({', '.join(axes.split())})")
+    if not bool(torch.isfinite(tensor).all()):
+        refuse(name, "be finite", tensor.detach().tolist(), "replace what is not a finite number")
+    return tensor
+
+
+def require_precision(x: Tensor) -> None:
+    """Raise for dtypes in which torch cannot factorise matrices or compute distances."""
+    if x.dtype not in (torch.float32, torch.float64):
+        raise ArgumentTypeError(
+            f"context must be of dtype float32 or float64 for this learner, but is {x.dtype}: convert it, with "
+            ".float() say."
+        )
+
+
+def size_at(sizes: Tensor, step: int) -> Tensor:
+    """The size of one step, from one number or one for each step."""
+    return sizes if sizes.ndim == 0 else sizes[step]

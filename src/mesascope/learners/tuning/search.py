@@ -1,0 +1,129 @@
+"""The search for step sizes: L-BFGS from several starts, at one depth after another."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from mesascope.errors import NumericalError
+from mesascope.learners.tuning.minimisation import minimise, rescaled, standard_errors
+from mesascope.learners.tuning.starts import Values, at_depth, depths, extended, padded, scattered
+from mesascope.measurement import Measurement
+from mesascope.shapes import Float, Tensor
+from mesascope.streams import stream
+from mesascope.tasks.asking import label
+
+__all__ = ["Ends", "Losses", "Problem", "climb", "measured_sizes", "trained"]
+
+Losses = Callable[[Any, Values], Float[Tensor, " n"]]
+
+_SPREAD = 2  # starts around the learner's own values
+_SEARCH = 30  # iterations of L-BFGS on few tasks
+
+
+class Problem(NamedTuple):
+    """The losses of a learner with given values: on tasks to start on, to fit, and to choose by."""
+
+    few: Losses
+    fit: Losses
+    choice: Losses
+    n: int
+    """Pairs in a context."""
+
+
+class Ends(NamedTuple):
+    """The best end of a search, and the losses at which all starts ended on few tasks, lowest first."""
+
+    values: Values
+    starts: tuple[float, ...]
+
+
+def trained(learner: nn.Module) -> dict[str, nn.Parameter]:
+    """Parameters with gradients by name."""
+    return {name: value for name, value in learner.named_parameters() if value.requires_grad}
+
+
+def climb(problem: Problem, learner: nn.Module, seed: int, warm: Mapping[int, Values] | None = None) -> list[Ends]:
+    """Search at each of the learner's depths, shallow ones first; ``warm`` has a further start for each depth."""
+    ends: list[Ends] = []
+    for steps in depths(learner):
+        shallower = at_depth(learner, steps)
+        own = {name: value.detach().double() for name, value in trained(shallower).items()}
+        free = [warm[steps]] if warm else []
+        starts = [own, *scattered(own, _SPREAD, stream(seed, "tune-starts", steps)), *free]
+        kept = [own, *free]
+        if ends:
+            kept.append(padded(ends[-1].values, own))
+            starts += extended(ends[-1].values, own, problem.n)
+        ends.append(_search(problem, shallower, starts, kept))
+    return ends
+
+
+def _search(problem: Problem, learner: nn.Module, starts: Sequence[Values], kept: Sequence[Values]) -> Ends:
+    """Run L-BFGS from each start on few tasks, and from the best end on all; choose between its end and ``kept``."""
+    shape = starts[0]
+
+    def on(losses: Losses) -> Callable[[Tensor], Tensor]:
+        return lambda point: losses(learner, _named(point, shape))
+
+    few, fit, choice = map(on, problem[:3])
+    found = sorted((_minimised(few, _flat(start), shape, _SEARCH) for start in starts), key=lambda pair: pair[1])
+    nearest, _ = found[0]
+    polished, _ = _minimised(fit, nearest, shape, 60 + 2 * len(nearest))
+    ends = []
+    with torch.no_grad():
+        for point in [polished, *map(_flat, kept)]:
+            loss = choice(point).mean().item()
+            ends.append((point, loss if math.isfinite(loss) else math.inf))
+    point, loss = min(ends, key=lambda pair: pair[1])
+    if loss == math.inf:
+        raise NumericalError(
+            f"tuning must end where the loss is finite on fresh tasks, but {label(learner)} explodes there: tune fewer "
+            "steps or on more tasks."
+        )
+    return Ends(_named(point, shape), tuple(loss for _, loss in found))
+
+
+def _minimised(
+    losses: Callable[[Tensor], Tensor], start: Float[Tensor, " p"], shape: Values, iterations: int
+) -> tuple[Tensor, float]:
+    point = rescaled(losses, start)
+    point = minimise(losses, point, _units(_named(point, shape)), iterations)
+    with torch.no_grad():
+        return point, losses(point).mean().item()
+
+
+def measured_sizes(problem: Problem, learner: nn.Module, values: Values, n: int) -> dict[str, list[Measurement]]:
+    """Each value with its standard error over the ``n`` tasks of the fit."""
+
+    def losses(point: Tensor) -> Tensor:
+        return problem.fit(learner, _named(point, values))
+
+    errors = _named(standard_errors(losses, _flat(values), _units(values)), values)
+    return {
+        name: [Measurement(*pair, n) for pair in zip(value.flatten().tolist(), of.flatten().tolist(), strict=True)]
+        for (name, value), of in zip(values.items(), errors.values(), strict=True)
+    }
+
+
+def _flat(values: Values) -> Float[Tensor, " p"]:
+    return torch.cat([value.flatten() for value in values.values()])
+
+
+def _named(point: Float[Tensor, " p"], shape: Values) -> Values:
+    parts = point.split([value.numel() for value in shape.values()])
+    return {name: part.view(shape[name].shape) for name, part in zip(shape, parts, strict=True)}
+
+
+def _units(values: Values) -> Float[Tensor, " p"]:
+    """Unit of each number: its own size for step sizes, which differ by orders of magnitude; one unit for a matrix."""
+    units = []
+    for value in values.values():
+        typical = value.square().mean().sqrt() if value.any() else value.new_ones(())
+        own = value.abs() if value.ndim < 2 else torch.zeros_like(value)
+        units.append(torch.where(own > 0, own, typical).flatten())
+    return torch.cat(units)

@@ -1,0 +1,225 @@
+"""Families of sequences: linear, partly observed and nonlinear dynamics, and linear regression as a sequence."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch.nn import functional
+
+from mesascope.errors import refuse
+from mesascope.records import register
+from mesascope.shapes import Float, Tensor
+from mesascope.streams import stream
+from mesascope.tasks import draws
+from mesascope.tasks.draws import STARTS, Noise, Scale
+from mesascope.validate import Count, NonNegative, Positive, Whole
+
+__all__ = ["FewShotSequence", "LinearDynamics", "NonlinearDynamics", "ObservedDynamics"]
+
+Start = Literal["normal", "uniform"]
+
+
+@register("family", "linear-dynamics")
+@dataclass(frozen=True)
+class LinearDynamics:
+    """Fully observed linear systems, one for each task: s_{t+1} = W s_t + noise * eps, with eps standard normal.
+
+    W ``(d, d)`` is a random orthogonal matrix Q of each task, uniform on the orthogonal group; or a contraction
+    Q^T diag(a) Q of each task, with eigenvalues a ~ U(0.3, 0.9); or one fixed orthogonal matrix for all tasks, which a
+    network need not learn in context.
+
+    Args:
+        d: width of an element.
+        length: elements of a sequence (T).
+        noise: standard deviation of the noise that is added at each step.
+        dynamics: ``"orthogonal"``, ``"contracting"`` or ``"fixed"``.
+        start: law of s_1: ``"normal"``, N(0, I), as in the thesis, or ``"uniform"``, U(-1, 1), as in its code.
+        clip: clip every entry of every element to [-clip, clip] before the next is drawn.
+        matrix_seed: seed of a fixed W. Replicates that differ in W need a seed each: see `seeded`.
+
+    Source: thesis, section 3.5.1; clip and contraction, the ablations of its code.
+
+    >>> LinearDynamics(d=3, length=5).sample(2, stream(0, "doc")).shape
+    torch.Size([2, 5, 3])
+    """
+
+    d: Count = 10
+    length: Count = 50
+    noise: Noise = 0.01
+    dynamics: Literal["orthogonal", "contracting", "fixed"] = "orthogonal"
+    start: Start = "normal"
+    clip: Positive | None = None
+    matrix_seed: Whole = 0
+
+    def seeded(self, seed: int) -> LinearDynamics:
+        """The family of one training seed: a fixed matrix is another one for each seed."""
+        return dataclasses.replace(self, matrix_seed=seed) if self.dynamics == "fixed" else self
+
+    @functools.cached_property
+    def _fixed(self) -> Float[Tensor, "d d"]:
+        return draws.orthogonal((), self.d, stream(self.matrix_seed, "matrix"))
+
+    def sample(self, batch: int, generator: torch.Generator) -> Float[Tensor, "batch t d"]:
+        """Draw ``batch`` sequences on the generator's device, in float32."""
+        draws.check_draw(batch, generator)
+        matrix = self._matrices(batch, generator)
+        first = self._bounded(STARTS[self.start]((batch, self.d), generator))
+        noise = self.noise * draws.normal((self.length - 1, batch, self.d), generator)
+        return draws.unrolled(first, noise, lambda last, added: self._bounded(draws.applied(matrix, last) + added))
+
+    def _matrices(self, batch: int, generator: torch.Generator) -> Float[Tensor, "batch d d"]:
+        if self.dynamics == "fixed":
+            return self._fixed.to(generator.device).expand(batch, -1, -1)
+        q = draws.orthogonal((batch,), self.d, generator)
+        if self.dynamics == "orthogonal":
+            return q
+        eigenvalues = 0.6 + 0.3 * draws.symmetric_uniform((batch, self.d), generator)
+        return q.mT @ (eigenvalues[..., None] * q)
+
+    def _bounded(self, element: Tensor) -> Tensor:
+        return element if self.clip is None else element.clamp(-self.clip, self.clip)
+
+
+@register("family", "observed-dynamics")
+@dataclass(frozen=True)
+class ObservedDynamics:
+    """Linear systems seen in part: h_{t+1} = W h_t + noise * eps of width ``hidden``, and s_t = C h_t of width ``d``.
+
+    W is a random orthogonal matrix and the rows of C are orthonormal; each task has its own. An element shows ``d`` of
+    ``hidden`` directions: a linear model of the last hidden / d elements predicts the next one, and a linear model of
+    the last element alone does not.
+
+    Args:
+        d: width of an element.
+        hidden: width of the state, d or more.
+        length: elements of a sequence (T).
+        noise: standard deviation of the noise that is added to the state at each step.
+        start: law of h_1: ``"normal"``, N(0, I), or ``"uniform"``, U(-1, 1).
+
+    Source: von Oswald et al. (2023).
+
+    >>> ObservedDynamics(d=2, hidden=4, length=7).sample(3, stream(0, "doc")).shape
+    torch.Size([3, 7, 2])
+    """
+
+    d: Count = 5
+    hidden: Count = 15
+    length: Count = 50
+    noise: Noise = 0.01
+    start: Start = "normal"
+
+    def __post_init__(self) -> None:
+        if self.hidden < self.d:
+            refuse("hidden", f"be at least d = {self.d}", self.hidden, "widen the state")
+
+    def sample(self, batch: int, generator: torch.Generator) -> Float[Tensor, "batch t d"]:
+        """Draw ``batch`` sequences on the generator's device, in float32."""
+        draws.check_draw(batch, generator)
+        matrix, seen = (draws.orthogonal((batch,), self.hidden, generator) for _ in range(2))
+        first = STARTS[self.start]((batch, self.hidden), generator)
+        noise = self.noise * draws.normal((self.length - 1, batch, self.hidden), generator)
+        states = draws.unrolled(first, noise, lambda last, added: draws.applied(matrix, last) + added)
+        return states @ seen[:, : self.d].mT
+
+
+@register("family", "nonlinear-dynamics")
+@dataclass(frozen=True)
+class NonlinearDynamics:
+    """Dynamics that are linear in features: s_{t+1} = W f(s_t) + noise * eps with |f(s)| = sqrt(d).
+
+    W ``(d, d)`` is a random orthogonal matrix of the task. The features f(s) = sqrt(d) g/|g| of g = B tanh(gain A s),
+    with A ``(hidden, d)`` and B ``(d, hidden)``, are the same for all tasks: a network can learn them in training, and
+    W in context.
+
+    Args:
+        d: width of an element.
+        hidden: units of the features' hidden layer.
+        gain: scale of the inputs of tanh: larger is less linear. With gain 1 most sequences fall into a fixed point.
+        length: elements of a sequence (T).
+        noise: standard deviation of the noise that is added at each step.
+        feature_seed: seed of A and B, which are the same for all training seeds.
+
+    Source: von Oswald et al. (2023); widths, gain and normalisation are ours.
+
+    >>> NonlinearDynamics(d=3, length=7).sample(2, stream(0, "doc")).shape
+    torch.Size([2, 7, 3])
+    """
+
+    d: Count = 10
+    hidden: Count = 40
+    length: Count = 50
+    noise: Noise = 0.01
+    gain: Scale = 4.0
+    feature_seed: Whole = 0
+
+    @functools.cached_property
+    def _weights(self) -> tuple[Tensor, Tensor]:
+        generator = stream(self.feature_seed, "features")
+        first, second = (draws.normal(shape, generator) for shape in ((self.hidden, self.d), (self.d, self.hidden)))
+        return first / self.d**0.5, second / self.hidden**0.5
+
+    def features(self, elements: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
+        """f(s), in which the next element is linear."""
+        first, second = (weight.to(elements) for weight in self._weights)
+        return self._unit(torch.tanh(self.gain * elements @ first.mT) @ second.mT)
+
+    def sample(self, batch: int, generator: torch.Generator) -> Float[Tensor, "batch t d"]:
+        """Draw ``batch`` sequences on the generator's device, in float32."""
+        draws.check_draw(batch, generator)
+        matrix = draws.orthogonal((batch,), self.d, generator)
+        first = self._unit(draws.normal((batch, self.d), generator))
+        noise = self.noise * draws.normal((self.length - 1, batch, self.d), generator)
+        return draws.unrolled(first, noise, lambda last, added: draws.applied(matrix, self.features(last)) + added)
+
+    def _unit(self, vectors: Tensor) -> Tensor:
+        return self.d**0.5 * functional.normalize(vectors, dim=-1)
+
+
+@register("family", "few-shot-sequence")
+@dataclass(frozen=True)
+class FewShotSequence:
+    """Pairs (x, W x + noise) as a sequence, W a random orthogonal matrix: few-shot learning for a predictor.
+
+    Elements ``sequence[:, 0::2]`` are inputs and ``sequence[:, 1::2]`` their targets: from an input, a predictor has to
+    predict its target. Each of ``tasks`` tasks in a row has its own W and ``pairs`` pairs.
+
+    Args:
+        d: width of an element.
+        pairs: pairs of each task.
+        tasks: tasks in a row.
+        x: law of inputs: ``"normal"``, N(0, I), or ``"uniform"``, U(-1, 1).
+        noise: standard deviation of the noise of targets, entry by entry.
+        marked: append an entry to each element, 1 for inputs and 0 for targets: a predictor without positions cannot
+            tell them apart otherwise.
+
+    Source: thesis, section 3.5.2; marks are ours.
+
+    >>> FewShotSequence(d=3, pairs=4, tasks=2).sample(5, stream(0, "doc")).shape
+    torch.Size([5, 16, 3])
+    """
+
+    d: Count = 10
+    pairs: Count = 20
+    tasks: Count = 1
+    x: Start = "normal"
+    noise: NonNegative = 0.0
+    marked: bool = False
+
+    def sample(self, batch: int, generator: torch.Generator) -> Float[Tensor, "batch t d"]:
+        """Draw ``batch`` sequences of ``2 * pairs * tasks`` elements on the generator's device, in float32.
+
+        Elements have ``d`` entries, or ``d + 1`` if they are marked.
+        """
+        draws.check_draw(batch, generator)
+        matrix = draws.orthogonal((batch, self.tasks), self.d, generator)
+        x = STARTS[self.x]((batch, self.tasks, self.pairs, self.d), generator)
+        y = x @ matrix.mT
+        if self.noise:
+            y = y + self.noise * torch.randn(y.shape, generator=generator, device=generator.device)
+        if self.marked:
+            x, y = torch.cat([x, torch.ones_like(x[..., :1])], -1), torch.cat([y, torch.zeros_like(y[..., :1])], -1)
+        return torch.stack([x, y], 3).flatten(1, 3)
