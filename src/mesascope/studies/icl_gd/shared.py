@@ -13,8 +13,8 @@ from mesascope.study import Claim, Figure, Level, Line, Lines, Reading, StageRea
 
 __all__ = [
     "HALF_MSE", "MODELS", "NAMES", "PREDICTIONS", "RELATIVE", "SENSITIVITIES", "as_predicted", "contrast_figures",
-    "derivatives", "gap_left", "law_panels", "losses_over", "near_training", "no_better_descent", "peak_difference",
-    "products", "ratios_over", "relative",
+    "derivatives", "diagonal_spread", "gap_left", "law_panels", "losses_over", "near_training", "no_better_descent",
+    "peak_difference", "products", "ratios_over", "relative",
 ]  # fmt: skip
 
 NAMES = {"gd": "gradient descent", "gd++": "GD++", "centred": "centred descent"}
@@ -77,6 +77,12 @@ def gap_left(one: StageReading, two: StageReading, words: str) -> Reading:
 def near_training(name: str) -> StageReading:
     """The part of a sweep over input scales that is at most a quarter above that of training."""
     return stage(name).where(lambda cases: cases["x_scale"] <= 1.25 * 0.5, "scales up to 1.25 times that of training")
+
+
+def diagonal_spread(matrices: np.ndarray) -> np.ndarray:
+    """Largest distance of the inputs' diagonal entries from their mean, over |mean|, for each matrix."""
+    inputs = np.diagonal(matrices, axis1=1, axis2=2)[:, :-1]
+    return np.abs(inputs / inputs.mean(axis=1, keepdims=True) - 1).max(axis=1)
 
 
 def contrast_figures(
