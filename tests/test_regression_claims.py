@@ -13,9 +13,10 @@ from mesascope.studies.common import converged, late_share
 from mesascope.studies.icl_gd.deep import _as_network
 from mesascope.studies.icl_gd.deep_claims import _smooth
 from mesascope.studies.icl_gd.regression import Regression, predicted
+from mesascope.studies.icl_gd.shared import diagonal_spread
 from mesascope.studies.icl_gd.sine import _transformer, as_transformer
 from mesascope.studies.icl_gd.softmax import _shape
-from mesascope.studies.icl_gd.weights import _heads, _left_of_heads, _spread
+from mesascope.studies.icl_gd.weights import _heads, _left_of_heads
 from mesascope.training import Training
 
 STUDIES = registered("study")
@@ -113,4 +114,4 @@ def test_heads_are_scaled_by_the_target_entry_of_their_own_values():
 
 def test_the_spread_of_the_curvature_is_relative_to_its_mean():
     w_pv = np.diag([*[-0.2] * 9, -0.3, -2.0])[None]
-    assert _spread({"three-looped-weights": {"w_pv": w_pv}})[0] == pytest.approx(0.3 / 0.21 - 1)
+    assert diagonal_spread(w_pv)[0] == pytest.approx(0.3 / 0.21 - 1)

@@ -68,9 +68,10 @@ def peak_difference(name: str) -> Reading:
     return stage(name).map(at_peak, "cosine to gradient descent - cosine to GD++, where the former peaks")
 
 
-def gap_left(one: StageReading, two: StageReading, words: str) -> Reading:
-    """Loss of a second network beyond gradient descent's over that of a first, each seed with each."""
-    first, second = (compared.ratio("trained", "gd") - 1 for compared in (one, two))
+def gap_left(one: StageReading, two: StageReading) -> Reading:
+    """Loss beyond gradient descent's that a second head leaves, as a share: each seed of one with each of the other."""
+    first, second = (heads.ratio("trained", "gd") - 1 for heads in (one, two))
+    words = "(loss of two heads - gradient descent's) / (loss of one head - gradient descent's), each with each"
     return Reading(words, lambda r: np.true_divide.outer(second(r), first(r)))
 
 
