@@ -18,7 +18,7 @@ from mesascope.streams import stream
 from mesascope.studies.common import converged, late_share
 from mesascope.studies.icl_gd.copying import copying_before
 from mesascope.studies.icl_gd.curvature import condition_number, condition_numbers, flattest, transformed
-from mesascope.studies.icl_gd.phase_transitions_claims import rise_and_fall
+from mesascope.studies.icl_gd.phase_transitions import rise_and_fall
 from mesascope.studies.language import language_mesa
 from mesascope.studies.language.language_mesa import cut_losses
 
