@@ -41,9 +41,8 @@ class Copying(regression.Regression):
 def measure(lab: study.Lab, settings: Copying) -> None:
     """Train with either first layer, and log the derivatives of the first layer's tokens."""
     family, layout = settings.family(), nets.Alternating("sinusoidal", size=10)
-    gd = learners.GradientDescent(1, learners.one_step_optimum(family).eta)
-    start = learners.GradientDescent(2, 1.0)
-    two = learners.tune_spectral(start, family, contexts=settings.tune_tasks, seed=lab.seed).learner
+    gd = regression.best_step(family)
+    two = regression.tuned(lab, settings, learners.GradientDescent(2, 1.0)).learner
     fresh = lab.draw(family, settings.tasks, "eval")
     watched = lab.draw(family, settings.sweep_tasks, "watch")
     aligned, probed = watch({"gd": gd, "zero": learners.Zero()}, watched), watched.part(0, PROBED)

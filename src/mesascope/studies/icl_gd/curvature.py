@@ -80,7 +80,7 @@ def _train(lab: study.Lab, settings: Curvature, size: int) -> dict[str, Sequence
     config = regression.network(settings, n_layers=2, shared=True)
     trained = lab.train(f"pairs-{size}", config, family, settings.training, watch=watched)
     start = learners.GradientDescentPlusPlus(2, 3.0, 0.03)
-    plus = learners.tune_spectral(start, family, contexts=settings.tune_tasks, seed=lab.seed).learner
+    plus = regression.tuned(lab, settings, start, n_context=size).learner
     return {"trained": trained, "own": [regression.own_descent(net, 2, size) for net in trained], "gd++": [plus]}
 
 
@@ -149,10 +149,9 @@ def _from_paper(draws: np.ndarray) -> np.ndarray:
 
 def _measured(draws: np.ndarray) -> np.ndarray:
     """The mean over draws with its error, for each size."""
-    from uncertainties import ufloat
+    from uncertainties import unumpy
 
-    errors = draws.std(axis=0, ddof=1) / np.sqrt(len(draws))
-    return np.array([ufloat(*pair) for pair in zip(draws.mean(axis=0), errors, strict=True)])
+    return unumpy.uarray(draws.mean(axis=0), draws.std(axis=0, ddof=1) / np.sqrt(len(draws)))
 
 
 def _flattest(found: Any) -> np.ndarray:

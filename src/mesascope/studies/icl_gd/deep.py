@@ -15,58 +15,24 @@ the authors' settings.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import field
 from typing import Any
 
 import numpy as np
 
-from mesascope import learners, lenses, study, training
-from mesascope.studies.common import converged, halfway_distances, halfway_losses, midpoint, plan, values, watch_loss
+from mesascope import lenses, study
+from mesascope.studies.common import converged, halfway_distances, halfway_losses, midpoint, plan, values
 from mesascope.studies.icl_gd import deep_networks, regression, shared
-from mesascope.studies.icl_gd.deep_networks import CLIP, SEPARATE, as_network
+from mesascope.studies.icl_gd.deep_networks import CLIP, LOOPED, SEPARATE, Deep, as_network
 from mesascope.studies.icl_gd.regression import Recipe, halfway, own_descent
-from mesascope.study import (
-    Arrays,
-    Claim,
-    Figure,
-    Line,
-    Lines,
-    Reading,
-    Training,
-    above,
-    below,
-    ours,
-    printed,
-    stage,
-    two_sided,
-)
+from mesascope.study import Claim, Figure, Line, Lines, Reading, Training, above, below, ours, printed, stage, two_sided
 
-LOOPED = 10
 TRAINED = ("separate-converged",)
 TUNED = (*TRAINED, "separate-gd++-at-its-optimum")
 TIED = ("looped-converged", "looped-gd++-at-its-optimum")
 
 main, looped, warm = (stage(f"{name}-comparison") for name in ("separate", "looped", "warm"))
-quantiles = stage("quantiles")
-
-
-@study.frozen
-class Deep(regression.Regression):
-    """Settings of the study."""
-
-    seeds: study.Count = 10
-    """Networks of five separate layers, one a seed."""
-    looped: Recipe = field(default_factory=lambda: Recipe(plan(5000, 4e-3, batch=1024, clip=0.001), init_scale=0.02))
-    """How the ten looped layers train, five seeds of them."""
-    warm: Recipe = field(default_factory=lambda: Recipe(plan(3000, 8e-3, batch=1024, clip=0.001), init_scale=0.5))
-    """How networks train, five seeds of them, that start from gradient descent plus random weights."""
-    warm_eta: study.Positive = 2.0
-    """Step size of the gradient descent that they start from."""
-    authors: Recipe = field(default_factory=lambda: Recipe(Training(50_000, 2048, 5e-4, "constant", clip=10.0)))
-    """How the network with the authors' settings trains."""
-    descents: Training = field(default_factory=lambda: plan(1000, 0.02))
-    """How step sizes of GD++ go on from those in a network's weights."""
+paths, quantiles = stage("paths"), stage("quantiles")
+LAYERS = Reading("layer", lambda r: np.arange(1, SEPARATE + 1))
 
 
 def measure(lab: study.Lab, settings: Deep) -> None:
@@ -75,10 +41,10 @@ def measure(lab: study.Lab, settings: Deep) -> None:
     references = regression.untied_descents(lab, settings, SEPARATE, CLIP)
     alone = {name: [one] for name, one in references.items()}
     trained = regression.contrast(
-        lab, settings, "separate", _separate(settings, settings.init_scale), references, own=SEPARATE,
-        more=lambda networks: {"near": _tuned_from(lab, settings, networks)}, sweeps=tuple(regression.SWEEPS),
+        lab, settings, "separate", deep_networks.separate(settings, settings.init_scale), references, own=SEPARATE,
+        more=lambda networks: {"near": deep_networks.near(lab, settings, networks)}, sweeps=tuple(regression.SWEEPS),
     )  # fmt: skip
-    lab.stage("read", _sizes, [own_descent(net, SEPARATE) for net in trained])
+    lab.stage("read", deep_networks.sizes, [own_descent(net, SEPARATE) for net in trained])
     goals = {
         "own": [as_network(net, own_descent(net, SEPARATE)) for net in trained],
         "tuned": [as_network(net, references["gd++"]) for net in trained],
@@ -88,17 +54,15 @@ def measure(lab: study.Lab, settings: Deep) -> None:
     lab.stage("paths", deep_networks.paths, trained, goals, fresh)
     lab.stage("quantiles", deep_networks.quantiles, {"trained": trained} | alone, fresh)
 
-    warm = _warm(lab, settings)
+    warm = deep_networks.warm(lab, settings)
     few = fresh.part(0, settings.sweep_tasks)
     lab.stage("left-out", deep_networks.left_out, trained, few)
     lab.stage("warm-left-out", deep_networks.left_out, warm, few)
     groups = {"warm": warm, "own": [own_descent(net, SEPARATE) for net in warm]}
     lab.stage("warm-comparison", lenses.measure_together, groups, ["own"], fresh)
 
-    recipe, tied = settings.looped, _tied(lab, settings)
-    config = regression.network(
-        settings, n_layers=LOOPED, shared=True, token_clip=CLIP, init_scale=recipe.init_scale
-    )  # fmt: skip
+    recipe, tied = settings.looped, deep_networks.tied(lab, settings)
+    config = regression.network(settings, n_layers=LOOPED, shared=True, token_clip=CLIP, init_scale=recipe.init_scale)
     looped = regression.contrast(
         lab, settings, "looped", config, {"gd++": tied}, recipe.training, own=LOOPED, seeds=5,
         more=lambda networks: {"middle": regression.middles(networks, [as_network(net, tied) for net in networks])},
@@ -106,69 +70,10 @@ def measure(lab: study.Lab, settings: Deep) -> None:
     goal = [as_network(net, tied) for net in looped]
     lab.stage("looped-interpolation", halfway, looped, goal, fresh, {"gd++": [tied]})
 
-    config = _separate(settings, settings.authors.init_scale)
-    authors = lab.train(
-        "authors",
-        config,
-        settings.family(),
-        settings.authors.training,
-        seeds=lab.seeds[:1],
-        watch=_watch(lab, settings),
-    )
+    recipe, watched = settings.authors, deep_networks.watch(lab, settings)
+    config = deep_networks.separate(settings, recipe.init_scale)
+    authors = lab.train("authors", config, settings.family(), recipe.training, seeds=lab.seeds[:1], watch=watched)
     lab.stage("authors-comparison", lenses.measure_together, {"trained": authors} | alone, list(alone), fresh)
-
-
-def _separate(settings: Deep, init_scale: float) -> Any:
-    return regression.network(settings, n_layers=SEPARATE, token_clip=CLIP, init_scale=init_scale)
-
-
-def _watch(lab: study.Lab, settings: Deep) -> Any:
-    return watch_loss(mse=lab.draw(settings.family(), settings.sweep_tasks, "watch"))
-
-
-def _sizes(descents: Sequence[Any]) -> Arrays:
-    """Step sizes of each seed's descent."""
-    found = {name: [getattr(one, name).tolist() for one in descents] for name in ("eta", "gamma")}
-    return Arrays(found, **dict.fromkeys(found, "seed step"))
-
-
-def _tuned_from(lab: study.Lab, settings: Deep, nets: Sequence[Any]) -> list[Any]:
-    """GD++ of each network, its step sizes trained on from those in the weights: stage ``near``."""
-
-    def tuned() -> Arrays:
-        owns = iter([own_descent(net, SEPARATE) for net in nets])
-        found = training.train(lambda _: next(owns), settings.family(), settings.descents, lab.seeds, device=lab.device)
-        return _sizes(found.members())
-
-    sizes: Any = lab.stage("near", tuned)
-    pairs = zip(sizes["eta"].tolist(), sizes["gamma"].tolist(), strict=True)
-    return [learners.GradientDescentPlusPlus(SEPARATE, *pair, token_clip=CLIP) for pair in pairs]
-
-
-def _warm(lab: study.Lab, settings: Deep) -> list[Any]:
-    """Networks trained from five equal steps of gradient descent, plus the products of random weights."""
-    recipe, seeds = settings.warm, lab.seeds[:5]
-    config = _separate(settings, recipe.init_scale)
-    descent = learners.GradientDescentPlusPlus(SEPARATE, settings.warm_eta, 0.0, token_clip=CLIP)
-    start = f"gradient descent with eta = {settings.warm_eta:g}, plus random weights"
-    random = [config.build(lab.stream(f"warm {seed}")) for seed in seeds]
-    nets = [deep_networks.added(as_network(net, descent), net) for net in random]
-    watched = _watch(lab, settings)
-    return lab.train(
-        "warm", config, settings.family(), recipe.training, seeds=seeds, watch=watched, start=(start, nets)
-    )
-
-
-def _tied(lab: study.Lab, settings: Deep) -> learners.GradientDescentPlusPlus:
-    """Ten tied steps of GD++, tuned with clipped tokens, and stage ``tied`` with their sizes."""
-
-    def tuned() -> Arrays:
-        start = learners.GradientDescentPlusPlus(LOOPED, 3.0, 0.03, token_clip=CLIP)
-        found = learners.tune(start, settings.family(), tasks=settings.tune_tasks, seed=lab.seed).step_sizes
-        return Arrays({name: found[name][0].value for name in ("eta", "gamma")})
-
-    sizes: Any = lab.stage("tied", tuned)
-    return learners.GradientDescentPlusPlus(LOOPED, float(sizes["eta"]), float(sizes["gamma"]), token_clip=CLIP)
 
 
 def _smooth(losses: Any) -> np.ndarray:
@@ -210,8 +115,9 @@ def _apart(name: str) -> Claim:
     )  # fmt: skip
 
 
-def _by_layer(reading: Reading, role: str, label: str) -> Line:
-    return Line(np.arange(1, SEPARATE + 1), reading, role, label, each=True, marks=".-")
+def _each(x: str, y: str, case: Reading, shown: dict[Reading, tuple[str, str]]) -> Lines:
+    """Readings ``(seeds, cases)``, a line a seed."""
+    return study.sweep(x, y, case, shown, each=True, marks=".-")
 
 
 STUDY = study.Study(
@@ -343,11 +249,8 @@ STUDY = study.Study(
                         each=True, marks=".-",
                     ),
                     *(
-                        Line(
-                            quantiles["quantile"], quantiles[name].at(0, name) / 2, name, shared.NAMES[name],
-                            marks="o-",
-                        )
-                        for name in ("gd", "gd++")
+                        Line(quantiles["quantile"], quantiles[one].at(0, one) / 2, one, shared.NAMES[one], marks="o-")
+                        for one in ("gd", "gd++")
                     ),
                 ], "y"),
             ),
@@ -372,12 +275,10 @@ STUDY = study.Study(
         Figure(
             "paths", "Loss on the straight way from each network's rescaled products to GD++'s. Paper: Fig. 3b.",
             (
-                Lines("", "share of GD++", shared.HALF_MSE, [
-                    Line(deep_networks.PATH, stage("paths")["mse", name] / 2, role, label, each=True, marks=".-")
-                    for name, role, label in (
-                        ("own", "interpolated", "to its own GD++"), ("tuned", "gd++", "to tuned GD++"),
-                    )
-                ], "y"),
+                _each("share of GD++", shared.HALF_MSE, paths.case("t"), {
+                    paths["mse", "own"] / 2: ("interpolated", "to its own GD++"),
+                    paths["mse", "tuned"] / 2: ("gd++", "to tuned GD++"),
+                }),
             ),
             claims=(
                 Claim(
@@ -403,13 +304,13 @@ STUDY = study.Study(
                     stage("separate"), {"mse": ("trained", "each seed")}, shared.HALF_MSE, factor=0.5, log="y",
                     each=True,
                 ),
-                Lines("", "layer", "|eta| in the weights", [_by_layer(
-                    stage("read")["eta"].map(lambda eta: np.maximum(np.abs(eta), 1e-3), "|eta|"), "trained", "each seed"
-                )], "y"),
-                Lines("", "layer left out", "median loss / of the whole network", [
-                    _by_layer(_without_each("left-out"), "trained", "from random weights"),
-                    _by_layer(_without_each("warm-left-out"), "interpolated", "from gradient descent"),
-                ], "y"),
+                _each("layer", "|eta| in the weights", LAYERS, {
+                    stage("read")["eta"].map(lambda eta: np.maximum(np.abs(eta), 1e-3), ""): ("trained", "each seed")
+                }),
+                _each("layer left out", "median loss / of the whole network", LAYERS, {
+                    _without_each("left-out"): ("trained", "from random weights"),
+                    _without_each("warm-left-out"): ("interpolated", "from gradient descent"),
+                }),
                 study.curves(
                     stage("authors"), {"mse": ("other", "one seed")}, shared.HALF_MSE, factor=0.5, log="y", each=True,
                     title="authors' settings",

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from mesascope import constructions, learners, lenses, study
+from mesascope import constructions, lenses, study
 from mesascope.studies.common import converged, plan, watch_loss
 from mesascope.studies.icl_gd import regression, shared
 from mesascope.studies.icl_gd.regression import Regression
@@ -31,7 +31,7 @@ away = stage("tasks-8192-input-scale", middle="the midpoint")
 
 def measure(lab: study.Lab, settings: Regression) -> None:
     """Train on each number of tasks and compare."""
-    gd = learners.GradientDescent(1, learners.one_step_optimum(settings.family()).eta)
+    gd = regression.best_step(settings.family())
     lab.stage("predicted", regression.predicted, lab, settings, {"gd": gd})
     for pool in POOLS:
         _pool(lab, settings, pool, gd)

@@ -9,7 +9,6 @@ LayerNorm are controls.
 from __future__ import annotations
 
 from dataclasses import field
-from typing import Any
 
 from mesascope import learners, study
 from mesascope.studies.common import converged, plan
@@ -35,16 +34,12 @@ class LayerNorm(regression.Regression):
 
 def measure(lab: study.Lab, settings: LayerNorm) -> None:
     """Train and compare, with LayerNorm and without."""
-    family, contexts = settings.family(), settings.tune_tasks
-
-    def tuned(start: Any) -> Any:
-        return learners.tune_spectral(start, family, contexts=contexts, seed=lab.seed).learner
-
-    one = {"gd": learners.GradientDescent(1, learners.one_step_optimum(family).eta)}
-    two = {
-        "gd": tuned(learners.GradientDescent(2, 1.0)),
-        "gd++": tuned(learners.GradientDescentPlusPlus(2, [2.0, 1.0], [0.01, 0.01])),
+    one = {"gd": regression.best_step(settings.family())}
+    starts = {
+        "gd": learners.GradientDescent(2, 1.0),
+        "gd++": learners.GradientDescentPlusPlus(2, [2.0, 1.0], [0.01, 0.01]),
     }
+    two = {name: regression.tuned(lab, settings, start).learner for name, start in starts.items()}
     plain = contrast(lab, settings, "one-layer-plain", network(settings), one)
     heads = network(settings, n_heads=2, key_size=11, layer_norm=(True,))
     pairs = contrast(lab, settings, "one-layer-two-heads", heads, one)

@@ -66,8 +66,7 @@ def _with_query(lab: study.Lab, settings: OneStep, gd: Any, fresh: tasks.Episode
 def _size(lab: study.Lab, settings: OneStep, size: int) -> tuple[list[Any], Any, Any]:
     """The trained layers, gradient descent at its best, and the layer built to run it, for N = d = ``size``."""
     family = settings.family(n_context=size, d_in=size)
-    eta = learners.one_step_optimum(family).eta
-    gd = learners.GradientDescent(1, eta)
+    gd, eta = regression.best_step(family), learners.one_step_optimum(family).eta
     built = constructions.gradient_descent(size, 1, eta, size).network.float().to(lab.device)
     watched = regression.watch({"gd": gd}, lab.draw(family, settings.sweep_tasks, "watch"))
     training = settings.training if size == 10 else settings.sizes
@@ -102,9 +101,8 @@ def _limits(lab: study.Lab, settings: OneStep) -> study.Estimates:
     """For each size, the loss of gradient descent at the closed-form step size."""
     points = []
     for family in _many(settings):
-        gd = learners.GradientDescent(1, learners.one_step_optimum(family).eta)
-        errors = lenses.per_task_errors(gd, lab.draw(family, settings.tasks, "limit"))
-        points.append(study.Estimates.of({("mse", "gd"): [errors.double().cpu().numpy()]}))
+        found = regression.errors(regression.best_step(family), lab.draw(family, settings.tasks, "limit"))
+        points.append(study.Estimates.of({("mse", "gd"): [found]}))
     return study.Estimates.over({"size": SIZES}, points)
 
 
@@ -120,10 +118,9 @@ def _read(networks: Sequence[Any], built: Any) -> dict[str, Any]:
 
 
 def _tuned(found: Any) -> np.ndarray:
-    from uncertainties import ufloat
+    from uncertainties import unumpy
 
-    columns = zip(found["tuned"], found["stderr"], found["optimum"], strict=True)
-    return np.array([ufloat(tuned, stderr) / eta for tuned, stderr, eta in columns])
+    return unumpy.uarray(found["tuned"], found["stderr"]) / found["optimum"]
 
 
 def _inputs_read(w_pv: np.ndarray) -> np.ndarray:

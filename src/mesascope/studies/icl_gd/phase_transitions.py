@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from mesascope import learners, lenses, study
+from mesascope import lenses, study
 from mesascope.studies.common import converged, watch_loss
 from mesascope.studies.icl_gd import regression, shared
 from mesascope.study import Claim, Figure, Level, Line, Lines, Reading, Study, Training, above, below, printed, stage
@@ -65,7 +65,7 @@ class PhaseTransitions(regression.Regression):
 def measure(lab: study.Lab, settings: PhaseTransitions) -> None:
     """Train the layers and the blocks, logging losses."""
     family = settings.family()
-    gd = learners.GradientDescent(1, learners.one_step_optimum(family).eta)
+    gd = regression.best_step(family)
     loss = watch_loss(mse=lab.draw(family, settings.sweep_tasks, "watch"))
     level = loss(gd)["mse"]
 

@@ -12,8 +12,9 @@ from mesascope import learners, lenses, nets, study, tasks
 from mesascope.study import Arrays, Count, Estimates, Positive, Training, frozen
 
 __all__ = [
-    "INPUT_SCALES", "LAWS", "PAPER", "SWEEPS", "Recipe", "Regression", "Several", "contrast", "halfway", "middles",
-    "network", "own_descent", "predicted", "read_step_sizes", "sweep", "untied_descents", "watch",
+    "INPUT_SCALES", "LAWS", "PAPER", "SWEEPS", "Recipe", "Regression", "Several", "best_step", "contrast",
+    "errors", "halfway", "middles", "network", "own_descent", "predicted", "read_step_sizes", "sweep", "tuned",
+    "untied_descents", "watch",
 ]  # fmt: skip
 
 PAPER = "von Oswald et al., Transformers learn in-context by gradient descent (ICML 2023)"
@@ -142,6 +143,21 @@ def own_descent(net: Any, steps: int, n_context: int = 10) -> learners.GradientD
     return learners.GradientDescentPlusPlus(steps, eta, gamma, token_clip=net.transformer.config.token_clip)
 
 
+def best_step(family: tasks.LinearRegression) -> learners.GradientDescent:
+    """One step of gradient descent with the closed-form best step size."""
+    return learners.GradientDescent(1, learners.one_step_optimum(family).eta)
+
+
+def tuned(lab: study.Lab, settings: Regression, start: Any, **changes: Any) -> Any:
+    """A descent tuned from spectra of the study's tasks, and its step sizes with their errors."""
+    return learners.tune_spectral(start, settings.family(**changes), contexts=settings.tune_tasks, seed=lab.seed)
+
+
+def errors(learner: Any, episodes: tasks.Episode) -> np.ndarray:
+    """Squared error of each task, in float64."""
+    return lenses.per_task_errors(learner, episodes).double().cpu().numpy()
+
+
 def read_step_sizes(nets: Sequence[Any], eta: float, gamma: float) -> dict[str, list[float]]:
     """Step sizes in the weights of networks of one looped layer, N = 10, beside those of a tuned GD++."""
     read = [lenses.step_sizes(net, 10) for net in nets]
@@ -194,7 +210,7 @@ def predicted(lab: study.Lab, settings: Regression, references: Mapping[str, Any
             x, descent = x - x.mean(-2, keepdim=True), reference.learner
         spectra = (x.mT @ x / family.n_context).cpu().numpy()
         expected = learners.spectral_mse(x.new_tensor(np.linalg.eigvalsh(spectra)).cpu(), descent, family)
-        losses["mse", name] = [lenses.per_task_errors(reference, drawn).double().cpu().numpy()]
+        losses["mse", name] = [errors(reference, drawn)]
         losses["expected", name] = [expected.detach().numpy()]
     return Estimates.of(losses)
 

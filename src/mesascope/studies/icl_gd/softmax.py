@@ -41,7 +41,7 @@ def measure(lab: study.Lab, settings: Softmax) -> None:
     family, recipe = settings.family(), settings.two_heads
     start = learners.Centred(learners.GradientDescent(1, 6.0))
     references = {
-        "gd": learners.GradientDescent(1, learners.one_step_optimum(family).eta),
+        "gd": regression.best_step(family),
         "centred": learners.tune(start, family, tasks=settings.tune_tasks, seed=lab.seed).learner,
     }
     one = regression.network(settings, attention="softmax")

@@ -23,9 +23,8 @@ near = shared.near_training("looped-input-scale")
 
 def measure(lab: study.Lab, settings: Regression) -> None:
     """Train and compare."""
-    family, tasks = settings.family(), settings.tune_tasks
-    plus = learners.tune_spectral(learners.GradientDescentPlusPlus(2, 3.0, 0.03), family, contexts=tasks, seed=lab.seed)
-    gd = learners.tune_spectral(learners.GradientDescent(2, 3.0), family, contexts=tasks, seed=lab.seed)
+    plus = regression.tuned(lab, settings, learners.GradientDescentPlusPlus(2, 3.0, 0.03))
+    gd = regression.tuned(lab, settings, learners.GradientDescent(2, 3.0))
     references = {"gd": gd.learner, "gd++": plus.learner}
     (eta,), (gamma,) = ([size.value for size in plus.step_sizes[name]] for name in ("eta", "gamma"))
     built = constructions.gradient_descent_plus_plus(10, 1, eta, gamma, 10, steps=2).network.float().to(lab.device)
@@ -34,7 +33,7 @@ def measure(lab: study.Lab, settings: Regression) -> None:
         more=lambda trained: {"middle": regression.middles(trained, [built] * len(trained))},
         sweeps=tuple(regression.SWEEPS),
     )  # fmt: skip
-    fresh = lab.draw(family, settings.tasks, "eval")
+    fresh = lab.draw(settings.family(), settings.tasks, "eval")
     lab.stage("interpolation", regression.halfway, nets, [built] * len(nets), fresh)
     lab.stage("predicted", regression.predicted, lab, settings, references)
     lab.stage("step-sizes", regression.read_step_sizes, nets, eta, gamma)

@@ -30,10 +30,9 @@ sizes = stage("step-sizes")
 
 def measure(lab: study.Lab, settings: Softmax) -> None:
     """Train the three kinds of network and read their products."""
-    family, contexts = settings.family(), settings.tune_tasks
-    gd = learners.GradientDescent(1, learners.one_step_optimum(family).eta)
-    start = learners.GradientDescentPlusPlus(3, 3.0, 0.03)
-    tuned = learners.tune_spectral(start, family, contexts=contexts, seed=lab.seed)
+    family = settings.family()
+    gd = regression.best_step(family)
+    tuned = regression.tuned(lab, settings, learners.GradientDescentPlusPlus(3, 3.0, 0.03))
     plus, (eta, gamma) = tuned.learner, (tuned.step_sizes[name][0].value for name in ("eta", "gamma"))
     two_heads = regression.network(
         settings, n_heads=2, key_size=D + 1, attention="softmax", init_scale=settings.two_heads.init_scale
