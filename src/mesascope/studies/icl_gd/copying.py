@@ -35,7 +35,7 @@ class Copying(regression.Regression):
     """Settings of the study."""
 
     ready: Recipe = field(default_factory=lambda: Recipe(plan(1500, 1e-3, clip=10.0, evaluate_every=20)))
-    """How the layers on ready tokens train."""
+    """Training of the layer on ready tokens."""
 
 
 def measure(lab: study.Lab, settings: Copying) -> None:

@@ -44,7 +44,7 @@ def measure(lab: study.Lab, settings: Deep) -> None:
         lab, settings, "separate", deep_networks.separate(settings, settings.init_scale), references, own=SEPARATE,
         more=lambda networks: {"near": deep_networks.near(lab, settings, networks)}, sweeps=tuple(regression.SWEEPS),
     )  # fmt: skip
-    lab.stage("read", deep_networks.sizes, [own_descent(net, SEPARATE) for net in trained])
+    lab.stage("read", deep_networks.step_sizes, [own_descent(net, SEPARATE) for net in trained])
     goals = {
         "own": [as_network(net, own_descent(net, SEPARATE)) for net in trained],
         "tuned": [as_network(net, references["gd++"]) for net in trained],

@@ -37,7 +37,7 @@ class Blocks(regression.Regression):
     heads: Count = 4
     """Heads of each block."""
     linear: Recipe = field(default_factory=lambda: Recipe(plan(2500, 8e-3, batch=512, clip=0.001), init_scale=3.0))
-    """How the linear layers train."""
+    """Training of the linear layers."""
 
 
 def measure(lab: study.Lab, settings: Blocks) -> None:

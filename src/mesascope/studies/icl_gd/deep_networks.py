@@ -15,7 +15,7 @@ from mesascope.studies.icl_gd.regression import Recipe, errors, own_descent
 from mesascope.study import Arrays, Estimates, Training
 
 __all__ = [
-    "CLIP", "LOOPED", "SEPARATE", "Deep", "as_network", "left_out", "near", "paths", "quantiles", "separate", "sizes",
+    "CLIP", "LOOPED", "SEPARATE", "Deep", "as_network", "left_out", "near", "paths", "quantiles", "separate", "step_sizes",
     "tied", "warm", "watch",
 ]  # fmt: skip
 
@@ -32,15 +32,15 @@ class Deep(regression.Regression):
     seeds: study.Count = 10
     """Networks of five separate layers, one a seed."""
     looped: Recipe = field(default_factory=lambda: Recipe(plan(5000, 4e-3, batch=1024, clip=0.001), init_scale=0.02))
-    """How the ten looped layers train, five seeds of them."""
+    """Training of the ten looped layers, five seeds of them."""
     warm: Recipe = field(default_factory=lambda: Recipe(plan(3000, 8e-3, batch=1024, clip=0.001), init_scale=0.5))
-    """How networks train, five seeds of them, that start from gradient descent plus random weights."""
+    """Training of networks, five seeds of them, that start from gradient descent plus random weights."""
     warm_eta: study.Positive = 2.0
     """Step size of the gradient descent that they start from."""
     authors: Recipe = field(default_factory=lambda: Recipe(Training(50_000, 2048, 5e-4, "constant", clip=10.0)))
-    """How the network with the authors' settings trains."""
+    """Training of the network with the authors' settings."""
     descents: Training = field(default_factory=lambda: plan(1000, 0.02))
-    """How step sizes of GD++ go on from those in a network's weights."""
+    """Training of GD++'s step sizes, which starts from those in a network's weights."""
 
 
 def separate(settings: Deep, init_scale: float) -> Any:
@@ -51,7 +51,7 @@ def watch(lab: study.Lab, settings: Deep) -> Any:
     return watch_loss(mse=lab.draw(settings.family(), settings.sweep_tasks, "watch"))
 
 
-def sizes(descents: Sequence[Any]) -> Arrays:
+def step_sizes(descents: Sequence[Any]) -> Arrays:
     """Step sizes of each seed's descent."""
     found = {name: [getattr(one, name).tolist() for one in descents] for name in ("eta", "gamma")}
     return Arrays(found, **dict.fromkeys(found, "seed step"))
@@ -63,7 +63,7 @@ def near(lab: study.Lab, settings: Deep, nets: Sequence[Any]) -> list[Any]:
     def tuned() -> Arrays:
         owns = iter([own_descent(net, SEPARATE) for net in nets])
         found = training.train(lambda _: next(owns), settings.family(), settings.descents, lab.seeds, device=lab.device)
-        return sizes(found.members())
+        return step_sizes(found.members())
 
     sizes: Any = lab.stage("near", tuned)
     pairs = zip(sizes["eta"].tolist(), sizes["gamma"].tolist(), strict=True)

@@ -97,7 +97,9 @@ def _away(pool: int) -> Lines:
 
 
 def _over_pools(id: str, sentence: str, reading: Any, bound: Bound, source: Any, **changes: Any) -> Claim:
-    return Claim(id, sentence, reading, bound, source, over="pools", **({"quantifier": "mean"} | changes))
+    """A claim about the mean over sets of tasks."""
+    settings: dict[str, Any] = {"over": "pools", "quantifier": "mean"} | changes
+    return Claim(id, sentence, reading, bound, source, **settings)
 
 
 STUDY = Study(

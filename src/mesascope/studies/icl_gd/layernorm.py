@@ -29,7 +29,7 @@ class LayerNorm(regression.Regression):
     """Settings of the study."""
 
     two_layers: Recipe = field(default_factory=lambda: Recipe(plan(50_000, 1e-3, clip=0.001, evaluate_every=250)))
-    """How two layers with LayerNorm between them train."""
+    """Training of two layers with LayerNorm between them."""
 
 
 def measure(lab: study.Lab, settings: LayerNorm) -> None:

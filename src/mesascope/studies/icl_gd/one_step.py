@@ -35,7 +35,7 @@ class OneStep(regression.Regression):
     """Settings of the study."""
 
     sizes: study.Training = field(default_factory=lambda: plan(600, 2e-3, decay_from=0.5))
-    """How the networks of the other sizes N = d train."""
+    """Training of the networks of the other sizes N = d."""
 
 
 def measure(lab: study.Lab, settings: OneStep) -> None:

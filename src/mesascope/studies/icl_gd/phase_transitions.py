@@ -41,7 +41,7 @@ class Block:
     """The block of attention and MLP, and how it trains; one batch is its whole set of tasks."""
 
     training: Training
-    """How the blocks train."""
+    """Training of the blocks."""
     seeds: study.Count = 5
     """Blocks trained, one a seed."""
     mlp: study.Count = 16

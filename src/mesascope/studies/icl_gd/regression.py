@@ -36,10 +36,10 @@ Several = Annotated[int, msgspec.Meta(ge=2)]
 
 @frozen
 class Regression:
-    """Settings of a study of linear regression: noiseless tasks with N = d = 10, and how networks train on them."""
+    """Settings of a study of linear regression: noiseless tasks with N = d = 10, and training on them."""
 
     training: Training
-    """How the networks train."""
+    """Training of the networks."""
     init_scale: Positive = 0.002
     """Variance of the initial weights, times depth and fan-in."""
     seeds: Count = 5
@@ -60,10 +60,10 @@ class Regression:
 
 @frozen
 class Recipe:
-    """How networks of a second kind train in a study, and where they start."""
+    """Training and initial weights of a second kind of network in a study."""
 
     training: Training
-    """How they train."""
+    """Their training."""
     init_scale: Positive = 0.002
     """Variance of their initial weights, times depth and fan-in."""
 
@@ -121,7 +121,8 @@ def contrast(
     chosen = lab.seeds if seeds is None else range(lab.seed, lab.seed + seeds)
     trained = lab.train(name, config, family, training or settings.training, seeds=chosen, watch=watched)
     owns = {} if own is None else {"own": [own_descent(net, own) for net in trained]}
-    groups = {"trained": trained} | {key: [one] for key, one in references.items()} | owns | more(trained)
+    alone = {key: [one] for key, one in references.items()}
+    groups = {"trained": trained, **alone, **owns, **more(trained)}
     fresh = lab.draw(family, settings.tasks, "eval")
     lab.stage(f"{name}-comparison", lenses.measure_together, groups, [*references, *owns], fresh)
     for kind in sweeps:

@@ -40,11 +40,11 @@ class Sine:
     """Settings of the study."""
 
     training: Training
-    """How the transformers train."""
+    """Training of the transformers."""
     control: Training
-    """How the controls train."""
+    """Training of the controls."""
     restart: Training
-    """How transformers go on from the controls' weights."""
+    """Training of transformers that start from the controls' weights."""
     attention_scale: Positive = 0.2
     """Variance of the larger initial weights of attention, times fan-in."""
     init_scale: Positive = 0.002

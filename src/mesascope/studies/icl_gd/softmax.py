@@ -33,7 +33,7 @@ class Softmax(regression.Regression):
     """Settings of the study."""
 
     two_heads: Recipe = field(default_factory=lambda: Recipe(plan(5000, 4e-3, batch=512), init_scale=0.02))
-    """How the layers with two heads train."""
+    """Training of the layers with two heads."""
 
 
 def measure(lab: study.Lab, settings: Softmax) -> None:
