@@ -15,8 +15,8 @@ from mesascope.studies.icl_gd.regression import Recipe, errors, own_descent
 from mesascope.study import Arrays, Estimates, Training
 
 __all__ = [
-    "CLIP", "LOOPED", "SEPARATE", "Deep", "as_network", "left_out", "near", "paths", "quantiles", "separate", "step_sizes",
-    "tied", "warm", "watch",
+    "CLIP", "LOOPED", "SEPARATE", "Deep", "as_network", "left_out", "near", "paths", "quantiles", "separate",
+    "step_sizes", "tied", "warm", "watch",
 ]  # fmt: skip
 
 D, CLIP = 10, 10.0
