@@ -83,17 +83,13 @@ def _many(settings: OneStep) -> list[tasks.LinearRegression]:
 
 def _optima(lab: study.Lab, settings: OneStep) -> study.Arrays:
     """For each size, the closed form beside what tuning finds on tasks of its own."""
-    families, start = _many(settings), learners.GradientDescent(1, 1.0)
+    families, start, count = _many(settings), learners.GradientDescent(1, 1.0), max(settings.tasks // 5, 2)
     closed = [learners.one_step_optimum(family) for family in families]
-    count = max(settings.tasks // 5, 2)
     found = [learners.tune(start, one, tasks=count, seed=lab.seed).step_sizes["eta"][0] for one in families]
     columns = {
-        "size": SIZES,
-        "limit": [one.mse for one in closed],
-        "optimum": [one.eta for one in closed],
-        "tuned": [one.value for one in found],
-        "stderr": [one.stderr for one in found],
-    }
+        "size": SIZES, "limit": [one.mse for one in closed], "optimum": [one.eta for one in closed],
+        "tuned": [one.value for one in found], "stderr": [one.stderr for one in found],
+    }  # fmt: skip
     return study.Arrays(columns, **dict.fromkeys(columns, "size"))
 
 
@@ -109,12 +105,8 @@ def _limits(lab: study.Lab, settings: OneStep) -> study.Estimates:
 def _read(networks: Sequence[Any], built: Any) -> dict[str, Any]:
     """Rescaled products of each seed's layer, and their distance from the construction's."""
     read = [lenses.weights(net, built)[0][0] for net in networks]
-    return {
-        "w_kq": [one.w_kq.cpu().numpy() for one in read],
-        "w_pv": [one.w_pv.cpu().numpy() for one in read],
-        "off_diagonal": [one.off_diagonal for one in read],
-        "distance_kq": [one.distance_kq for one in read],
-    }
+    distances = {name: [getattr(one, name) for one in read] for name in ("off_diagonal", "distance_kq")}
+    return {**regression.first_products(networks), **distances}
 
 
 def _tuned(found: Any) -> np.ndarray:

@@ -13,8 +13,8 @@ from mesascope.study import Arrays, Count, Estimates, Positive, Training, frozen
 
 __all__ = [
     "INPUT_SCALES", "LAWS", "PAPER", "SWEEPS", "Recipe", "Regression", "Several", "best_step", "contrast",
-    "errors", "halfway", "middles", "network", "own_descent", "predicted", "read_step_sizes", "sweep", "tuned",
-    "untied_descents", "watch",
+    "errors", "first_products", "halfway", "middles", "network", "own_descent", "predicted", "read_step_sizes", "sweep",
+    "tuned", "untied_descents", "watch",
 ]  # fmt: skip
 
 PAPER = "von Oswald et al., Transformers learn in-context by gradient descent (ICML 2023)"
@@ -164,6 +164,12 @@ def read_step_sizes(nets: Sequence[Any], eta: float, gamma: float) -> dict[str, 
     read = [lenses.step_sizes(net, 10) for net in nets]
     found = {"eta": [one.eta[0].item() for one in read], "gamma": [one.gamma[0].item() for one in read]}
     return found | {"gd++ eta": [eta] * len(nets), "gd++ gamma": [gamma] * len(nets)}
+
+
+def first_products(nets: Sequence[Any]) -> dict[str, np.ndarray]:
+    """The rescaled products of each network's first layer, ``(nets, width, width)``."""
+    first = [lenses.rescaled_products(net)[0] for net in nets]
+    return {name: np.stack([getattr(one, name)[0].cpu().numpy() for one in first]) for name in ("w_kq", "w_pv")}
 
 
 def untied_descents(lab: study.Lab, settings: Regression, steps: int, token_clip: float) -> dict[str, Any]:

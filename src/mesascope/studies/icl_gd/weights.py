@@ -52,20 +52,14 @@ def measure(lab: study.Lab, settings: Softmax) -> None:
         "three-looped": constructions.gradient_descent_plus_plus(D, 1, eta, gamma, D, steps=3).network,
     }
     for name, one in built.items():
-        lab.stage(f"{name}-weights", _products, nets[name])
-        lab.stage(f"{name}-construction", _products, [one])
+        lab.stage(f"{name}-weights", regression.first_products, nets[name])
+        lab.stage(f"{name}-construction", regression.first_products, [one])
     lab.stage("two-heads-weights", _heads, nets["two-heads"])
     trained, fresh = nets["three-looped"], lab.draw(family, settings.tasks, "eval")
     lab.stage("step-sizes", regression.read_step_sizes, trained, eta, gamma)
     groups = {"trained": trained, "own": [regression.own_descent(net, 3) for net in trained], "gd++": [plus]}
     lab.stage("three-looped-comparison", lenses.measure_together, groups, [], fresh)
     lab.stage("predicted", regression.predicted, lab, settings, {"gd++": plus})
-
-
-def _products(nets: Sequence[Any]) -> dict[str, np.ndarray]:
-    """The rescaled products of each network's first layer, ``(nets, width, width)``."""
-    first = [lenses.rescaled_products(net)[0] for net in nets]
-    return {name: np.stack([getattr(one, name)[0].cpu().numpy() for one in first]) for name in ("w_kq", "w_pv")}
 
 
 def _heads(nets: Sequence[Any]) -> dict[str, np.ndarray]:
