@@ -21,6 +21,7 @@ from mesascope.study import Arrays, Bound, Claim, Estimates, Line, Lines, Report
 
 SIZES = (10, 25, 50, 100)
 GAMMAS = (0.0, 0.03, 0.06, 0.08, 0.1, 0.12, 0.14, 0.16, 0.18, 0.2)
+SHADES = np.linspace(0, 1, len(SIZES))
 CONTEXTS, SHOWN = 10_000, 2_000
 PAPER_SMALLEST = np.array([1e-10, 0.097, 0.666, 2.870])
 PAPER_LARGEST = np.array([4.6, 7.712, 10.845, 17.196])
@@ -169,9 +170,6 @@ def _at_least_median(found: np.ndarray) -> np.ndarray:
     """The median at gamma 0.14 over that at every other gamma."""
     place = GAMMAS.index(0.14)
     return np.delete(found[:, place, None] / found, place, axis=1)
-
-
-SHADES = np.linspace(0, 1, len(SIZES))
 
 
 def _change(r: Any) -> list[Line]:

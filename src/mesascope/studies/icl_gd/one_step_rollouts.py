@@ -85,9 +85,7 @@ def _later(damping: float) -> StageReading:
 
 def _of_both(roll: StageReading, quantity: str, index: Any, words: str) -> study.Reading:
     """A quantity of each trained layer and of gradient descent, ``(learners, ...)``."""
-    return roll.map(
-        lambda found: np.concatenate([found[quantity, name][index] for name in ("trained", "gd")]), words
-    )  # fmt: skip
+    return roll.map(lambda found: np.concatenate([found[quantity, name][index] for name in ("trained", "gd")]), words)
 
 
 def _panel(damping: float) -> Lines:
