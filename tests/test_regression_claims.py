@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from uncertainties import ufloat, unumpy
+from uncertainties import unumpy
 
 from mesascope import lenses, nets, tasks
 from mesascope.evidence import Arrays, judge
@@ -10,12 +10,13 @@ from mesascope.learners import Centred, GradientDescent, GradientDescentPlusPlus
 from mesascope.records import registered
 from mesascope.streams import stream
 from mesascope.studies.common import converged, late_share
-from mesascope.studies.icl_gd.deep import _as_network
-from mesascope.studies.icl_gd.deep_claims import _smooth
+from mesascope.studies.icl_gd.deep import _smooth
+from mesascope.studies.icl_gd.deep_networks import as_network
 from mesascope.studies.icl_gd.regression import Regression, predicted
+from mesascope.studies.icl_gd.shared import diagonal_spread
 from mesascope.studies.icl_gd.sine import _transformer, as_transformer
 from mesascope.studies.icl_gd.softmax import _shape
-from mesascope.studies.icl_gd.weights import _heads, _left_of_heads, _spread
+from mesascope.studies.icl_gd.weights import _heads, _left_of_heads
 from mesascope.training import Training
 
 STUDIES = registered("study")
@@ -66,18 +67,14 @@ def test_the_shape_of_a_sweep_leaves_out_the_scale_it_is_relative_to():
 
 
 def test_a_path_is_smooth_where_its_middle_is_above_neither_end():
-    class Path:
-        def ratio(self, above, below):
-            values = {"trained": [1.0, 1.05, 1.2, 0.5], "other": [0.9, 1.09, 1.0, 1.3]}[below]
-            return np.array([ufloat(value, 0.01) for value in values])
-
-    assert _smooth(Path()).tolist() == [True, True, False, False]
+    ends = np.array([[1.0, 0.9], [1.05, 1.09], [1.2, 1.0], [0.5, 1.3]])
+    assert _smooth(unumpy.uarray(ends, 0.01)).tolist() == [True, True, False, False]
 
 
 def test_gd_plus_plus_in_a_networks_architecture_is_gd_plus_plus_with_its_clip():
     descent = GradientDescentPlusPlus(5, [4.0, 20.0, 30.0, 40.0, 50.0], [0.3] * 5, token_clip=10.0)
     config = nets.TransformerConfig(width=11, n_layers=5, token_clip=10.0)
-    net = _as_network(nets.InContextRegressorConfig(config).build().double(), descent)
+    net = as_network(nets.InContextRegressorConfig(config).build().double(), descent)
     hard = tasks.LinearRegression(x_scale=1.0).sample(200, stream(0, "hard"))
     exact = hard.to(net.products()[0].w_kq.dtype)
     ours, theirs = net(exact.context, exact.xq), descent(exact.context, exact.xq)
@@ -113,4 +110,4 @@ def test_heads_are_scaled_by_the_target_entry_of_their_own_values():
 
 def test_the_spread_of_the_curvature_is_relative_to_its_mean():
     w_pv = np.diag([*[-0.2] * 9, -0.3, -2.0])[None]
-    assert _spread({"three-looped-weights": {"w_pv": w_pv}})[0] == pytest.approx(0.3 / 0.21 - 1)
+    assert diagonal_spread(w_pv)[0] == pytest.approx(0.3 / 0.21 - 1)

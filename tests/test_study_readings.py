@@ -17,8 +17,8 @@ from mesascope.records import registered
 from mesascope.streams import stream
 from mesascope.studies.common import converged, late_share
 from mesascope.studies.icl_gd.copying import copying_before
-from mesascope.studies.icl_gd.curvature_claims import condition_number, condition_numbers, flattest, transformed
-from mesascope.studies.icl_gd.phase_transitions_claims import rise_and_fall
+from mesascope.studies.icl_gd.curvature import condition_number, condition_numbers, flattest, transformed
+from mesascope.studies.icl_gd.phase_transitions import rise_and_fall
 from mesascope.studies.language import measuring
 from mesascope.studies.language.measuring import cut_losses
 

@@ -9,67 +9,92 @@ mirrored optimum with negative eta at N = 100.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 import numpy as np
 
-from mesascope import learners, lenses
-from mesascope.errors import require_count
-from mesascope.evidence import Arrays, Estimates
-from mesascope.studies.common import plan, watch_loss
-from mesascope.studies.icl_gd.curvature_claims import CLAIMS, GAMMAS, SIZES, condition_number, transformed
-from mesascope.studies.icl_gd.curvature_figures import FIGURES
-from mesascope.studies.icl_gd.regression import PAPER, Regression, network, own_descent
-from mesascope.study import Study
+from mesascope import learners, lenses, study
+from mesascope.studies.common import converged, plan, watch_loss
+from mesascope.studies.icl_gd import regression, shared
+from mesascope.study import Arrays, Bound, Claim, Estimates, Line, Lines, Reported, above, below, derived, ours, printed
 
-if TYPE_CHECKING:
-    from mesascope.studies.lab import Lab
-
+SIZES = (10, 25, 50, 100)
+GAMMAS = (0.0, 0.03, 0.06, 0.08, 0.1, 0.12, 0.14, 0.16, 0.18, 0.2)
+SHADES = np.linspace(0, 1, len(SIZES))
 CONTEXTS, SHOWN = 10_000, 2_000
+PAPER_SMALLEST = np.array([1e-10, 0.097, 0.666, 2.870])
+PAPER_LARGEST = np.array([4.6, 7.712, 10.845, 17.196])
+PAPER_GAMMA = np.array([0.179, 0.099, 0.056, 0.029])
+
+spectra = study.stage("spectra", smallest="smallest eigenvalue of each draw", largest="largest eigenvalue of each draw")
+gamma = study.stage("gamma", **{"gamma": "gamma read", "gd++ gamma": "gamma of tuned GD++"})
+descents, conditioning = study.stage("descents", expected="theory"), study.stage("conditioning")
+medians = study.stage("condition-numbers")["median"]
 
 
-@dataclass(frozen=True)
-class Curvature(Regression):
+@study.frozen
+class Curvature(regression.Regression):
     """Settings of the study."""
 
-    draws: int = 40
+    draws: regression.Several = 40
     """Draws of 10,000 contexts whose extreme eigenvalues are found."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_count("draws", self.draws, least=2)
+
+def transformed(eigenvalue: np.ndarray, gamma: np.ndarray | float) -> np.ndarray:
+    """Eigenvalue after one step of GD++: eq. 25."""
+    return eigenvalue * (1 - gamma * eigenvalue) ** 2
 
 
-def measure(lab: Lab, settings: Curvature) -> None:
+def condition_number(spectra: np.ndarray) -> np.ndarray:
+    """Largest over smallest eigenvalue of each task, which is cut at 1e-10 as in the paper."""
+    return spectra.max(-1) / np.maximum(spectra.min(-1), 1e-10)
+
+
+def condition_numbers(smallest: float, largest: float, gamma: np.ndarray) -> np.ndarray:
+    """Upper bound on the condition number after one step, from the extremes before it: appendix A.10."""
+    ends = transformed(np.array(largest), gamma), transformed(np.array(smallest), gamma)
+    top = np.where(3 * gamma * largest > 1, 4 / (27 * gamma), ends[0])
+    return top / np.minimum(*ends)
+
+
+def flattest(smallest: float, largest: float) -> float:
+    """The gamma below 1 / largest whose bound on the condition number is least."""
+    gammas = np.geomspace(0.02, 0.999, 2000) / largest
+    return float(gammas[condition_numbers(max(smallest, 1e-10), largest, gammas).argmin()])
+
+
+def measure(lab: study.Lab, settings: Curvature) -> None:
     """Draw spectra, and read gamma from networks trained on the same tasks."""
     sizes = {size: _train(lab, settings, size) for size in SIZES}
-    lab.stage("spectra", lambda: _spectra(lab, settings))
-    lab.stage("condition-numbers", lambda: _medians(lab, settings))
-    lab.stage("gamma", lambda: _gammas(list(sizes.values())))
-    lab.stage("conditioning", lambda: _conditioning(lab.run.results["spectra"], lab.run.results["gamma"]))
+    drawn = lab.stage("spectra", _spectra, lab, settings)
+    lab.stage("condition-numbers", _medians, lab, settings)
+    read = lab.stage("gamma", _gammas, list(sizes.values()))
+    lab.stage("conditioning", _conditioning, drawn, read)
     lab.stage("descents", lambda: _over_sizes(_descents(lab, settings, *pair) for pair in sizes.items()))
 
 
-def _train(lab: Lab, settings: Curvature, size: int) -> dict[str, Sequence[Any]]:
-    """Networks for contexts of ``size`` pairs, the descent that their weights spell, and tuned GD++."""
+def _train(lab: study.Lab, settings: Curvature, size: int) -> dict[str, Sequence[Any]]:
+    """Networks for contexts of ``size`` pairs, the descent with the step sizes in their weights, and tuned GD++."""
     family = settings.family(n_context=size)
     watched = watch_loss(mse=lab.draw(family, settings.sweep_tasks, "watch"))
-    config = network(settings, n_layers=2, shared=True)
+    config = regression.network(settings, n_layers=2, shared=True)
     trained = lab.train(f"pairs-{size}", config, family, settings.training, watch=watched)
     start = learners.GradientDescentPlusPlus(2, 3.0, 0.03)
-    plus = learners.tune_spectral(start, family, contexts=settings.tune_tasks, seed=lab.seed).learner
-    return {"trained": trained, "own": [own_descent(net, 2, size) for net in trained], "gd++": [plus]}
+    plus = regression.tuned(lab, settings, start, n_context=size).learner
+    return {"trained": trained, "own": [regression.own_descent(net, 2, size) for net in trained], "gd++": [plus]}
 
 
-def _spectra(lab: Lab, settings: Curvature) -> Arrays:
-    """Eigenvalues of X X^T (not divided by N): extremes of each draw of contexts, and some of the first."""
-    families = [settings.family(n_context=size) for size in SIZES]
-    streams = range(settings.draws)
-    draws = [
-        [family.n_context * learners.gram_spectra(family, CONTEXTS, lab.stream("spectra", index)) for index in streams]
-        for family in families
-    ]
+def _draws(lab: study.Lab, settings: Curvature, size: int, name: str) -> list[Any]:
+    """Eigenvalues of X X^T (not divided by N) of contexts of ``size`` pairs, each draw ``(contexts, 10)``."""
+    family = settings.family(n_context=size)
+    streams = [lab.stream(name, index) for index in range(settings.draws)]
+    return [size * learners.gram_spectra(family, CONTEXTS, stream) for stream in streams]
+
+
+def _spectra(lab: study.Lab, settings: Curvature) -> Arrays:
+    """Extreme eigenvalues of each draw of contexts, and some spectra of the first."""
+    draws = [_draws(lab, settings, size, "spectra") for size in SIZES]
     found = {
         "smallest": [[float(draw[:, 0].min()) for draw in drawn] for drawn in zip(*draws, strict=True)],
         "largest": [[float(draw[:, -1].max()) for draw in drawn] for drawn in zip(*draws, strict=True)],
@@ -79,16 +104,11 @@ def _spectra(lab: Lab, settings: Curvature) -> Arrays:
     return Arrays(found, smallest="draw size", largest="draw size", size="size", spectra="size task eigenvalue")
 
 
-def _medians(lab: Lab, settings: Curvature) -> Arrays:
+def _medians(lab: study.Lab, settings: Curvature) -> Arrays:
     """For N = 25, the median over contexts of the condition number after one step, for each draw and each gamma."""
-    family = settings.family(n_context=25)
-    draws = [
-        25 * learners.gram_spectra(family, CONTEXTS, lab.stream("medians", index)) for index in range(settings.draws)
-    ]
-    medians = [
-        [np.median(condition_number(transformed(draw.cpu().numpy(), gamma))) for gamma in GAMMAS] for draw in draws
-    ]
-    return Arrays({"median": medians}, median="draw gamma")
+    draws = [draw.cpu().numpy() for draw in _draws(lab, settings, 25, "medians")]
+    found = [[np.median(condition_number(transformed(draw, gamma))) for gamma in GAMMAS] for draw in draws]
+    return Arrays({"median": found}, median="draw gamma")
 
 
 def _gammas(sizes: Sequence[Mapping[str, Sequence[Any]]]) -> Arrays:
@@ -99,7 +119,7 @@ def _gammas(sizes: Sequence[Mapping[str, Sequence[Any]]]) -> Arrays:
 
 
 def _conditioning(drawn: Any, read: Any) -> Estimates:
-    """How one step with each network's gamma changes the logarithms of tasks' condition numbers."""
+    """Change in the logarithms of tasks' condition numbers by one step with each network's gamma."""
     points = []
     for spectra, gammas in zip(drawn["spectra"].astype(float), read["gamma"].T, strict=True):
         before = condition_number(spectra)
@@ -108,8 +128,8 @@ def _conditioning(drawn: Any, read: Any) -> Estimates:
     return _over_sizes(points)
 
 
-def _descents(lab: Lab, settings: Curvature, size: int, groups: Mapping[str, Sequence[Any]]) -> Estimates:
-    """Losses of GD++, and what spectra say they must be, on the same contexts; many teachers and queries of each."""
+def _descents(lab: study.Lab, settings: Curvature, size: int, groups: Mapping[str, Sequence[Any]]) -> Estimates:
+    """Losses of GD++, and as spectra predict them, on the same contexts; many teachers and queries of each."""
     family = settings.family(n_context=size, d_out=10, n_query=10)
     fresh = lab.draw(family, settings.tasks, "eval")
     spectra = learners.gram_spectra(family, settings.tasks, lab.stream("eval"))
@@ -123,23 +143,186 @@ def _over_sizes(points: Iterable[Estimates]) -> Estimates:
     return Estimates.over({"size": SIZES}, list(points))
 
 
-STUDY = Study(
+def _from_paper(draws: np.ndarray) -> np.ndarray:
+    """Smallest eigenvalues less the paper's, in standard deviations between draws, for N from 25 on."""
+    return (draws[:, 1:] - PAPER_SMALLEST[1:]) / draws[:, 1:].std(axis=0, ddof=1)
+
+
+def _measured(draws: np.ndarray) -> np.ndarray:
+    """The mean over draws with its error, for each size."""
+    from uncertainties import unumpy
+
+    return unumpy.uarray(draws.mean(axis=0), draws.std(axis=0, ddof=1) / np.sqrt(len(draws)))
+
+
+def _flattest(found: Any) -> np.ndarray:
+    pairs = zip(found["smallest"], found["largest"], strict=True)
+    return _measured(np.array([[flattest(*ends) for ends in zip(*draw, strict=True)] for draw in pairs]))
+
+
+def _beyond(found: np.ndarray) -> np.ndarray:
+    """Medians for each gamma above 0.1, relative to that at 0.1."""
+    start = GAMMAS.index(0.1)
+    return found[:, start + 1 :] / found[:, start, None]
+
+
+def _at_least_median(found: np.ndarray) -> np.ndarray:
+    """The median at gamma 0.14 over that at every other gamma."""
+    place = GAMMAS.index(0.14)
+    return np.delete(found[:, place, None] / found, place, axis=1)
+
+
+def _change(r: Any) -> list[Line]:
+    lines = [Line([0, 6], [0, 6], "limit", "unchanged", width=0.8)]
+    for size, shade, mean in zip(SIZES, SHADES, r["gamma"]["gamma"].mean(0), strict=True):
+        eigenvalues = np.linspace(0, 1 / mean, 200)
+        lines.append(Line(eigenvalues, transformed(eigenvalues, mean), shade, f"N = {size}"))
+    return lines
+
+
+def _bounds(shown: Sequence[int], r: Any) -> list[Line]:
+    """Bounds on the condition number by gamma for sizes, with the gamma of networks and the best one marked."""
+    lines = []
+    ends = r["spectra"]["smallest"].mean(0), r["spectra"]["largest"].mean(0), r["gamma"]["gamma"].mean(0)
+    for size, shade, low, high, mean in zip(SIZES, SHADES, *ends, strict=True):
+        if size not in shown:
+            continue
+        gammas = np.geomspace(0.02, 0.999, 500) / high
+        marked = ((mean, "o"), (flattest(low, high), "v"))
+        lines += [
+            Line(gammas, condition_numbers(low, high, gammas), shade, f"N = {size}"),
+            *(Line([at], condition_numbers(low, high, np.array([at])), shade, marks=marks) for at, marks in marked),
+            Line([0.0], [high / low], shade, marks="*"),
+        ]
+    return lines
+
+
+def _spread(r: Any) -> dict[str, np.ndarray]:
+    index = SIZES.index(25)
+    before, mean = r["spectra"]["spectra"][index], r["gamma"]["gamma"][:, index].mean()
+    after = {factor * mean: transformed(before, factor * mean) for factor in (0.0, 0.5, 1.0, 1.2)}
+    return {f"gamma = {value:.3f}": condition_number(one) for value, one in after.items()}
+
+
+def _of_draws(id: str, sentence: str, reading: study.Reading, bound: Bound, source: Any, reported: Any = None) -> Claim:
+    """A claim about the mean over draws of contexts, which no network enters."""
+    return Claim(
+        id, sentence, reading, bound, source, over="draws", quantifier="mean", at_least=10, reported=reported,
+        about="algorithms",
+    )  # fmt: skip
+
+
+OF_SPECTRA = (
+    _of_draws(
+        "largest-eigenvalues", "the largest eigenvalue of 10,000 tasks is on average within 10 % of the paper's, for "
+        "each N", spectra["largest"].map(lambda found: found / PAPER_LARGEST, "largest of each draw / the paper's"),
+        study.two_sided(0.1), printed("appendix A.10"), Reported(tuple(PAPER_LARGEST)),
+    ),
+    _of_draws(
+        "smallest-eigenvalues", "the paper's smallest eigenvalue of 10,000 tasks is one that such a draw gives, for N "
+        "from 25 on: within five standard deviations between draws",
+        spectra["smallest"].map(_from_paper, "(smallest of each draw - the paper's) / standard deviation"),
+        study.two_sided(5.0, around=0.0), printed("appendix A.10"), Reported(tuple(PAPER_SMALLEST[1:])),
+    ),
+    _of_draws(
+        "singular-at-ten", "among 10,000 tasks with N = 10 some are singular but for rounding",
+        spectra["smallest"].at((slice(None), 0), "N = 10"), below(1e-6), printed("appendix A.10"),
+        Reported(PAPER_SMALLEST[0], "printed, where it is cut"),
+    ),
+    _of_draws(
+        "text-inputs", "inputs from U(-1, 1), as the text has them, give the paper's largest eigenvalues to 10 %, for "
+        "each N", spectra["largest"].map(
+            lambda found: 4 * found / PAPER_LARGEST, "largest of each draw of such tasks / the paper's"
+        ), study.two_sided(0.1), printed("section 3"),
+    ),
+)  # fmt: skip
+
+OF_GAMMA = (
+    Claim(
+        "gamma-observed", "the gamma in trained weights is within 10 % of the paper's, for each N",
+        gamma["gamma"].map(lambda found: found / PAPER_GAMMA, "gamma read / the paper's"), study.two_sided(0.1),
+        printed("Fig. 13 centre"), quantifier="mean", reported=Reported(tuple(PAPER_GAMMA)),
+    ),
+    Claim(
+        "gamma-optimal", "the gamma in trained weights is within 10 % of tuned GD++'s, for each N",
+        gamma["gamma"] / gamma["gd++ gamma"], study.two_sided(0.1), derived("spectral loss"), quantifier="mean",
+        premises=("converged", "gd++-at-its-optimum", "gd++-as-predicted"),
+    ),
+    Claim(
+        "gamma-condition-number", "the gamma of least condition number is within a factor of 2 of that in trained "
+        "weights, for each N", spectra.map(_flattest, "gamma of least condition number") / gamma["gamma"],
+        Bound(0.5, 2.0), printed("Fig. 13 centre"), quantifier="mean",
+    ),
+    Claim(
+        "gamma-derived-larger", "the gamma of least condition number is larger than that in trained weights, for each "
+        "N", spectra.map(_flattest, "gamma of least condition number") / gamma["gamma"], above(1.0, by="paper"),
+        printed("appendix A.10: a slightly larger gamma"), quantifier="mean",
+    ),
+    Claim(
+        "inside-roots", "all eigenvalues lie below 1 / gamma, the second root of their map, for each N",
+        spectra["largest"].map(_measured, "largest eigenvalue of 10,000 tasks") * gamma["gamma"], below(1.0),
+        printed("appendix A.10"), quantifier="mean",
+    ),
+    Claim(
+        "better-conditioned", "one step with the gamma in trained weights lowers the condition numbers of tasks, for "
+        "each N", conditioning["log-condition-change", "trained"], below(0.0), printed("Fig. 13 right"),
+    ),
+)  # fmt: skip
+
+OF_MEDIANS = (
+    _of_draws(
+        "explodes", "for N = 25, condition numbers explode for gamma above 0.1: their median at 0.12 and beyond is "
+        "larger than at 0.1", medians.map(_beyond, "median condition number / at gamma 0.1, for each gamma"),
+        above(1.0, by="paper"), printed("Fig. 13 right"),
+    ),
+    _of_draws(
+        "least-beyond", "their median goes on falling beyond the gamma of trained weights: it is least at 0.14, of "
+        "gammas from 0 to 0.2",
+        medians.map(_at_least_median, "median condition number at gamma 0.14 / at each other gamma"), below(1.0),
+        ours("where condition numbers do explode"),
+    ),
+)  # fmt: skip
+
+STUDY = study.Study(
     name="curvature",
-    source=f"{PAPER}: Fig. 13",
+    source=f"{regression.PAPER}: Fig. 13",
     presets={
         "quick": Curvature(
-            plan(1200, 8e-3, batch=256, clip=0.001),
-            init_scale=0.005,
-            tasks=20_000,
-            sweep_tasks=2000,
-            tune_tasks=2000,
+            plan(1200, 8e-3, batch=256, clip=0.001), init_scale=0.005, tasks=20_000, sweep_tasks=2000, tune_tasks=2000,
             draws=20,
         ),
         "paper": Curvature(plan(5000, 1e-3, clip=0.001), tasks=20_000, sweep_tasks=2000),
     },
     measure=measure,
     trainings=4,
-    claims=CLAIMS,
-    figures=FIGURES,
+    premises=("converged",),
+    claims=(
+        converged(*(f"pairs-{size}" for size in SIZES)),
+        shared.no_better_descent(descents, "expected", "GD++", id="gd++-at-its-optimum"),
+        Claim(
+            "gd++-as-predicted", "tuned GD++ loses on fresh tasks what theory says of its step sizes, for each N",
+            descents.ratio("gd++", "expected"), study.two_sided(0.03), ours("premise"), over="algorithms", at_least=1,
+            about="algorithms",
+        ),
+    ),
+    figures=(
+        study.Figure(
+            "spectra", "Curvature before and after one step of GD++ at the gamma that trained networks use. In the "
+            "bounds on the condition number, stars are without a step, circles at the gamma of trained networks, "
+            "triangles at the least bound; N = 10 has an axis of its own, its smallest eigenvalue being one of "
+            "rounding. Last row: tasks of N = 25. Paper: Fig. 13.",
+            (
+                Lines("", "eigenvalue before a step", "eigenvalue after it", _change, limits={"ylim": (0, 6)}),
+                Lines("", "gamma", "bound on the condition number", partial(_bounds, SIZES[1:]), "y"),
+                Lines("", "gamma", "bound on the condition number", partial(_bounds, SIZES[:1]), "y"),
+                study.Histogram("", "condition number, N = 25", "tasks", _spread, np.geomspace(1, 1000, 90)),
+                Lines(
+                    "", "gamma", "median condition number",
+                    [Line(GAMMAS, medians, "trained", "median over tasks, N = 25")], "y",
+                ),
+            ),
+            claims=(*OF_SPECTRA, *OF_GAMMA, *OF_MEDIANS),
+        ),
+    ),
     deviations=("The learning rate decays and weights are averaged, which removes the noise that Adam leaves.",),
-)
+)  # fmt: skip

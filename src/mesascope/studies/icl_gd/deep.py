@@ -15,328 +15,327 @@ the authors' settings.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from mesascope import constructions, learners, lenses, training
-from mesascope.errors import require_number
-from mesascope.evidence import Arrays, Estimates
-from mesascope.reports import Figure, Line, Lines
-from mesascope.studies.common import plan, values, watch_loss
-from mesascope.studies.icl_gd.deep_claims import CLAIMS, without_each
-from mesascope.studies.icl_gd.regression import (
-    PAPER,
-    SWEEPS,
-    Recipe,
-    Regression,
-    contrast,
-    halfway,
-    middles,
-    network,
-    own_descent,
-    untied_descents,
-)
-from mesascope.studies.icl_gd.shared_figures import HALF_MSE, NAMES, contrast_figures
-from mesascope.study import Study
-from mesascope.training import Training
+from mesascope import lenses, study
+from mesascope.studies.common import converged, halfway_distances, halfway_losses, midpoint, plan, values
+from mesascope.studies.icl_gd import deep_networks, regression, shared
+from mesascope.studies.icl_gd.deep_networks import CLIP, LOOPED, SEPARATE, Deep, as_network
+from mesascope.studies.icl_gd.regression import Recipe, halfway, own_descent
+from mesascope.study import Claim, Figure, Line, Lines, Reading, Training, above, below, ours, printed, stage, two_sided
 
-if TYPE_CHECKING:
-    from mesascope.studies.lab import Lab
+TRAINED = ("separate-converged",)
+TUNED = (*TRAINED, "separate-gd++-at-its-optimum")
+TIED = ("looped-converged", "looped-gd++-at-its-optimum")
 
-D, CLIP = 10, 10.0
-SEPARATE, LOOPED = 5, 10
-PATH = (0.0, 0.25, 0.5, 0.75, 1.0)
-QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+main, looped, warm = (stage(f"{name}-comparison") for name in ("separate", "looped", "warm"))
+paths, quantiles = stage("paths"), stage("quantiles")
+LAYERS = Reading("layer", lambda r: np.arange(1, SEPARATE + 1))
 
 
-@dataclass(frozen=True)
-class Deep(Regression):
-    """Settings of the study."""
-
-    seeds: int = 10
-    """Networks of five separate layers, one a seed."""
-    looped: Recipe = field(default_factory=lambda: Recipe(plan(5000, 4e-3, batch=1024, clip=0.001), init_scale=0.02))
-    """How the ten looped layers train, five seeds of them."""
-    warm: Recipe = field(default_factory=lambda: Recipe(plan(3000, 8e-3, batch=1024, clip=0.001), init_scale=0.5))
-    """How networks train, five seeds of them, that start from gradient descent plus random weights."""
-    warm_eta: float = 2.0
-    """Step size of the gradient descent that they start from."""
-    authors: Recipe = field(default_factory=lambda: Recipe(Training(50_000, 2048, 5e-4, "constant", clip=10.0)))
-    """How the network with the authors' settings trains."""
-    descents: Training = field(default_factory=lambda: plan(1000, 0.02))
-    """How step sizes of GD++ go on from those that a network's weights spell."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_number("warm_eta", self.warm_eta, above=0)
-
-
-def measure(lab: Lab, settings: Deep) -> None:
+def measure(lab: study.Lab, settings: Deep) -> None:
     """Train both kinds of network, and compare."""
     fresh = lab.draw(settings.family(), settings.tasks, "eval")
-    references = untied_descents(lab, settings, SEPARATE, CLIP)
-    config = network(settings, n_layers=SEPARATE, token_clip=CLIP)
-    trained = contrast(
-        lab, settings, "separate", config, references, own=SEPARATE, sweeps=tuple(SWEEPS),
-        more=lambda networks: {"near": _tuned_from(lab, settings, networks)},
+    references = regression.untied_descents(lab, settings, SEPARATE, CLIP)
+    alone = {name: [one] for name, one in references.items()}
+    trained = regression.contrast(
+        lab, settings, "separate", deep_networks.separate(settings, settings.init_scale), references, own=SEPARATE,
+        more=lambda networks: {"near": deep_networks.near(lab, settings, networks)}, sweeps=tuple(regression.SWEEPS),
     )  # fmt: skip
-    lab.stage("read", lambda: _read(trained))
+    lab.stage("read", deep_networks.step_sizes, [own_descent(net, SEPARATE) for net in trained])
     goals = {
-        "own": [_as_network(net, own_descent(net, SEPARATE)) for net in trained],
-        "tuned": [_as_network(net, references["gd++"]) for net in trained],
+        "own": [as_network(net, own_descent(net, SEPARATE)) for net in trained],
+        "tuned": [as_network(net, references["gd++"]) for net in trained],
     }
-    lab.stage("to-own", lambda: halfway(trained, goals["own"], fresh))
-    lab.stage("to-tuned", lambda: halfway(trained, goals["tuned"], fresh, {"gd++": [references["gd++"]]}))
-    lab.stage("paths", lambda: _paths(trained, goals, fresh))
-    lab.stage(
-        "quantiles", lambda: _quantiles({"trained": trained, **{k: [one] for k, one in references.items()}}, fresh)
-    )
+    lab.stage("to-own", halfway, trained, goals["own"], fresh)
+    lab.stage("to-tuned", halfway, trained, goals["tuned"], fresh, {"gd++": alone["gd++"]})
+    lab.stage("paths", deep_networks.paths, trained, goals, fresh)
+    lab.stage("quantiles", deep_networks.quantiles, {"trained": trained} | alone, fresh)
 
-    warm = _warm(lab, settings)
+    warm = deep_networks.warm(lab, settings)
     few = fresh.part(0, settings.sweep_tasks)
-    lab.stage("left-out", lambda: _left_out(trained, few))
-    lab.stage("warm-left-out", lambda: _left_out(warm, few))
+    lab.stage("left-out", deep_networks.left_out, trained, few)
+    lab.stage("warm-left-out", deep_networks.left_out, warm, few)
     groups = {"warm": warm, "own": [own_descent(net, SEPARATE) for net in warm]}
-    lab.stage("warm-comparison", lambda: lenses.measure_together(groups, ["own"], fresh))
+    lab.stage("warm-comparison", lenses.measure_together, groups, ["own"], fresh)
 
-    recipe, tied = settings.looped, _tied(lab, settings)
-    config = network(settings, n_layers=LOOPED, shared=True, token_clip=CLIP, init_scale=recipe.init_scale)
-    looped = contrast(
+    recipe, tied = settings.looped, deep_networks.tied(lab, settings)
+    config = regression.network(settings, n_layers=LOOPED, shared=True, token_clip=CLIP, init_scale=recipe.init_scale)
+    looped = regression.contrast(
         lab, settings, "looped", config, {"gd++": tied}, recipe.training, own=LOOPED, seeds=5,
-        more=lambda networks: {"middle": middles(networks, [_as_network(net, tied) for net in networks])},
+        more=lambda networks: {"middle": regression.middles(networks, [as_network(net, tied) for net in networks])},
     )  # fmt: skip
-    goal = [_as_network(net, tied) for net in looped]
-    lab.stage("looped-interpolation", lambda: halfway(looped, goal, fresh, {"gd++": [tied]}))
-    _authors(lab, settings, references)
+    goal = [as_network(net, tied) for net in looped]
+    lab.stage("looped-interpolation", halfway, looped, goal, fresh, {"gd++": [tied]})
+
+    recipe, watched = settings.authors, deep_networks.watch(lab, settings)
+    config = deep_networks.separate(settings, recipe.init_scale)
+    authors = lab.train("authors", config, settings.family(), recipe.training, seeds=lab.seeds[:1], watch=watched)
+    lab.stage("authors-comparison", lenses.measure_together, {"trained": authors} | alone, list(alone), fresh)
 
 
-def _tuned_from(lab: Lab, settings: Deep, nets: Sequence[Any]) -> list[Any]:
-    """GD++ of each network, its step sizes trained on from those that the weights spell: stage ``near``."""
-
-    def tuned() -> Arrays:
-        owns = iter([own_descent(net, SEPARATE) for net in nets])
-        found = training.train(lambda _: next(owns), settings.family(), settings.descents, lab.seeds, device=lab.device)
-        sizes = {name: [getattr(one, name).tolist() for one in found.members()] for name in ("eta", "gamma")}
-        return Arrays(sizes, **dict.fromkeys(sizes, "seed step"))
-
-    sizes: Any = lab.stage("near", tuned)
-    pairs = zip(sizes["eta"].tolist(), sizes["gamma"].tolist(), strict=True)
-    return [learners.GradientDescentPlusPlus(SEPARATE, *pair, token_clip=CLIP) for pair in pairs]
+def _smooth(losses: Any) -> np.ndarray:
+    """True for each network whose loss halfway is at most 10 % above both ends'."""
+    return values(losses).max(axis=1) < 1.1
 
 
-def _authors(lab: Lab, settings: Deep, references: Mapping[str, Any]) -> None:
-    """One network with the authors' settings, beside the same references."""
-    recipe, family = settings.authors, settings.family()
-    config = network(settings, n_layers=SEPARATE, token_clip=CLIP, init_scale=recipe.init_scale)
-    watched = watch_loss(mse=lab.draw(family, settings.sweep_tasks, "watch"))
-    trained = lab.train("authors", config, family, recipe.training, seeds=lab.seeds[:1], watch=watched)
-    fresh = lab.draw(family, settings.tasks, "eval")
-    groups = {"trained": trained, **{name: [one] for name, one in references.items()}}
-    lab.stage("authors-comparison", lambda: lenses.measure_together(groups, list(references), fresh))
+def _without_each(name: str) -> Reading:
+    """The median loss without each layer over that of the whole network, ``(seeds, layers)``."""
+    ratios = [stage(name).ratio(f"without {layer}", "trained", "median") for layer in range(1, SEPARATE + 1)]
+    return study.beside(ratios, "median loss without a layer / of the whole network, for each layer")
 
 
-def _warm(lab: Lab, settings: Deep) -> list[Any]:
-    """Networks trained from five equal steps of gradient descent, plus the products of random weights."""
-    recipe, seeds, family = settings.warm, lab.seeds[:5], settings.family()
-    config = network(settings, n_layers=SEPARATE, token_clip=CLIP, init_scale=recipe.init_scale)
-    descent = learners.GradientDescentPlusPlus(SEPARATE, settings.warm_eta, 0.0, token_clip=CLIP)
-    start = f"gradient descent with eta = {settings.warm_eta:g}, plus random weights"
-    random = [config.build(lab.stream(f"warm {seed}")) for seed in seeds]
-    nets = [_added(_as_network(net, descent), net) for net in random]
-    watched = watch_loss(mse=lab.draw(family, settings.sweep_tasks, "watch"))
-    return lab.train("warm", config, family, recipe.training, seeds=seeds, watch=watched, start=(start, nets))
+def _alive_over_warm(r: Any) -> np.ndarray:
+    """Every network from random weights without a dead layer, or all if each has one, over every warm one."""
+    alive = values(_without_each("left-out")(r)).min(axis=1) > 2
+    chosen = alive if alive.any() else ~alive
+    return np.true_divide.outer(main["median", "trained"](r)[chosen], warm["median", "warm"](r))
 
 
-def _added(net: Any, other: Any) -> Any:
-    """The network whose products are sums of both's."""
-    both = zip(net.products(), other.products(), strict=True)
-    return net.with_products([type(a)(a.w_kq + b.w_kq, a.w_pv + b.w_pv) for a, b in both])
+def _worse(r: Any) -> np.ndarray:
+    """Every looped network over every one of separate layers; what tasks they share adds to the error, not less."""
+    return np.true_divide.outer(looped["mse", "trained"](r), main["mse", "trained"](r))
 
 
-def _left_out(nets: Sequence[Any], episodes: Any) -> Estimates:
-    """Networks, and the same without one layer: ``without 1`` and so on."""
-    groups = {f"without {k + 1}": [_without(net, k) for net in nets] for k in range(SEPARATE)}
-    return lenses.measure_together({"trained": nets} | groups, [], episodes)
+def _used(name: str, id: str, which: str, premise: str) -> Claim:
+    """A dead layer can be left out."""
+    return Claim(
+        id, f"every layer of each network {which} is in use: without it the median loss is more than twice as large",
+        _without_each(name), above(2.0), ours("whether layers die in training"), premises=(premise,),
+    )  # fmt: skip
 
 
-def _without(net: Any, layer: int) -> Any:
-    """The network with a layer that leaves tokens as they are."""
-    products = list(net.products())
-    products[layer] = type(products[layer])(products[layer].w_kq, 0 * products[layer].w_pv)
-    return net.with_products(products)
+def _apart(name: str) -> Claim:
+    """Premise: the network halfway is neither end; the paths of deep networks are bent, it need not be half the way."""
+    return Claim(
+        f"{name}-apart", f"on the way {name.replace('-', ' ')}, the network halfway predicts otherwise than either end",
+        halfway_distances(name), above(0.1), ours("premise"),
+    )  # fmt: skip
 
 
-def _read(nets: Sequence[Any]) -> Arrays:
-    """The step sizes that each network's weights spell."""
-    owns = [own_descent(net, SEPARATE) for net in nets]
-    found = {name: [getattr(one, name).tolist() for one in owns] for name in ("eta", "gamma")}
-    return Arrays(found, **dict.fromkeys(found, "seed step"))
+def _each(x: str, y: str, case: Reading, shown: dict[Reading, tuple[str, str]]) -> Lines:
+    """Readings ``(seeds, cases)``, a line a seed."""
+    return study.sweep(x, y, case, shown, each=True, marks=".-")
 
 
-def _tied(lab: Lab, settings: Deep) -> learners.GradientDescentPlusPlus:
-    """Ten tied steps of GD++, tuned with clipped tokens, and stage ``tied`` with their sizes."""
-
-    def tuned() -> Arrays:
-        start = learners.GradientDescentPlusPlus(LOOPED, 3.0, 0.03, token_clip=CLIP)
-        found = learners.tune(start, settings.family(), tasks=settings.tune_tasks, seed=lab.seed).step_sizes
-        return Arrays({name: found[name][0].value for name in ("eta", "gamma")})
-
-    sizes: Any = lab.stage("tied", tuned)
-    return learners.GradientDescentPlusPlus(LOOPED, float(sizes["eta"]), float(sizes["gamma"]), token_clip=CLIP)
-
-
-def _as_network(net: Any, algorithm: Any) -> Any:
-    """The construction of ``algorithm`` in an architecture like ``net``'s, clip included."""
-    eta, gamma = algorithm.eta.tolist(), algorithm.gamma.tolist()
-    built = constructions.gradient_descent_plus_plus(D, 1, eta, gamma, D, algorithm.steps).network
-    like = net.products()[0].w_kq
-    return net.with_products([type(layer)(*(part.to(like) for part in layer)) for layer in built.products()])
-
-
-def _paths(nets: Sequence[Any], goals: Mapping[str, Sequence[Any]], fresh: Any) -> Estimates:
-    """Losses on the straight way from each network to each goal."""
-
-    def errors(net: Any, other: Any, t: float) -> np.ndarray:
-        return lenses.per_task_errors(lenses.interpolate(net, other, t), fresh).double().cpu().numpy()
-
-    points = [
-        Estimates.of(
-            {
-                ("mse", name): [errors(net, other, t) for net, other in zip(nets, others, strict=True)]
-                for name, others in goals.items()
-            }
-        )
-        for t in PATH
-    ]
-    return Estimates.over({"t": PATH}, points)
-
-
-def _quantiles(groups: Mapping[str, Sequence[Any]], fresh: Any) -> Arrays:
-    """Quantiles of the squared error over tasks, for each learner of a group."""
-    found = {
-        name: [np.quantile(lenses.per_task_errors(one, fresh).double().cpu().numpy(), QUANTILES) for one in members]
-        for name, members in groups.items()
-    }
-    axes = {name: f"{'seed' if name == 'trained' else 'reference'} quantile" for name in found}
-    return Arrays({"quantile": QUANTILES, **found}, quantile="quantile", **axes)
-
-
-def _spread(r: Any) -> list[Line]:
-    found = r["quantiles"]
-    q = found["quantile"]
-    lines = [Line(q, found["trained"] / 2, "trained", "five separate layers, each seed", each=True, marks=".-")]
-    return lines + [Line(q, found[name][0] / 2, name, NAMES[name], marks="o-") for name in ("gd", "gd++")]
-
-
-def _ways(r: Any) -> list[Line]:
-    shown = {"own": ("interpolated", "to its own GD++"), "tuned": ("gd++", "to tuned GD++")}
-    return [
-        Line(PATH, values(r["paths"]["mse", name]) / 2, role, label, each=True, marks=".-")
-        for name, (role, label) in shown.items()
-    ]
-
-
-def _each_seed(r: Any) -> list[Line]:
-    return [Line(r["separate"]["step"], r["separate"]["mse"] / 2, "trained", "each seed", each=True)]
-
-
-def _sizes(r: Any) -> list[Line]:
-    read = np.maximum(np.abs(r["read"]["eta"]), 1e-3)
-    return [Line(np.arange(1, SEPARATE + 1), read, "trained", "each seed", each=True, marks=".-")]
-
-
-def _needed(r: Any) -> list[Line]:
-    shown = {"left-out": ("trained", "from random weights"), "warm-left-out": ("interpolated", "from gradient descent")}
-    layers = np.arange(1, SEPARATE + 1)
-    return [
-        Line(layers, values(without_each(r[name], SEPARATE)), role, label, each=True, marks=".-")
-        for name, (role, label) in shown.items()
-    ]
-
-
-def _authors_loss(r: Any) -> list[Line]:
-    return [Line(r["authors"]["step"], r["authors"]["mse"] / 2, "other", "one seed", each=True)]
-
-
-FIGURES = (
-    *contrast_figures(
-        "separate",
-        "five separate layers",
-        ("gd", "gd++"),
-        "Paper: Figs. 3b and 6c",
-        "y",
-        claims=(
-            "loss-matches-own-gd++",
-            "cosine-own-gd++",
-            "cosine-tuned-gd++",
-            "gd++-above-gd",
-            "gd-early",
-            "close-to-zero",
-        ),
-        away=("input-scale", "far-from-training", "teacher-scale"),
-    ),
-    *contrast_figures(
-        "looped",
-        "ten looped layers",
-        ("gd++",),
-        "Paper: Fig. 7",
-        "y",
-        claims=("looped-matches-gd++", "looped-worse", "looped-cosine", "looped-interpolation"),
-        away=("looped-input-scale",),
-    ),
-    Figure(
-        "spread",
-        "Quantiles over fresh tasks of the squared error. Paper: Fig. 3b.",
-        (Lines("", "quantile", "half squared error", _spread, "y"),),
-        claims=("median-below-gd", "median-matches-own-gd++", "near-close"),
-    ),
-    Figure(
-        "paths",
-        "Loss on the straight way from each network's rescaled products to GD++'s. Paper: Fig. 3b.",
-        (Lines("", "share of GD++", HALF_MSE, _ways, "y"),),
-        claims=("interpolation", "no-interpolation"),
-    ),
-    Figure(
-        "seeds",
-        "Each seed while training, and how large each of its layers' steps is in the end: half the loss; |eta| of "
-        "each layer, near 0 where one is dead; the loss without each layer, near the whole network's where it is; "
-        "and the network with the authors' settings. Paper: Fig. 3b.",
-        (
-            Lines("", "training step", HALF_MSE, _each_seed, "y"),
-            Lines("", "layer", "|eta| in the weights", _sizes, "y"),
-            Lines("", "layer left out", "median loss / of the whole network", _needed, "y"),
-            Lines("authors' settings", "training step", HALF_MSE, _authors_loss, "y"),
-        ),
-        columns=2,
-        claims=("all-layers-used", "warm-all-layers-used", "warm-same-optimum", "warm-matches-own-gd++"),
-    ),
-)
-
-STUDY = Study(
+STUDY = study.Study(
     name="deep",
-    source=f"{PAPER}: Figs. 3 right, 6c and 7",
+    source=f"{regression.PAPER}: Figs. 3 right, 6c and 7",
     presets={
         "quick": Deep(
-            plan(450, 8e-3, batch=256, clip=0.001),
-            init_scale=3.0,
-            seeds=5,
-            tasks=3_000,
-            sweep_tasks=500,
-            tune_tasks=500,
-            looped=Recipe(plan(120, 4e-3, batch=256, clip=0.001), init_scale=0.02),
+            plan(450, 8e-3, batch=256, clip=0.001), init_scale=3.0, seeds=5, tasks=3_000, sweep_tasks=500,
+            tune_tasks=500, looped=Recipe(plan(120, 4e-3, batch=256, clip=0.001), init_scale=0.02),
             authors=Recipe(Training(100, 256, 5e-4, "constant", clip=10.0)),
-            warm=Recipe(plan(100, 8e-3, batch=256, clip=0.001), init_scale=0.5),
-            descents=plan(100, 0.02, batch=256),
+            warm=Recipe(plan(100, 8e-3, batch=256, clip=0.001), init_scale=0.5), descents=plan(100, 0.02, batch=256),
         ),
         "paper": Deep(plan(6000, 8e-3, batch=1024, clip=0.001), init_scale=3.0, sweep_tasks=5000, tune_tasks=5000),
     },
     measure=measure,
     trainings=4,
-    claims=CLAIMS,
-    figures=FIGURES,
+    premises=TRAINED,
+    claims=(
+        converged("separate", id="separate-converged", most=0.1, log=True),
+        converged("looped", id="looped-converged"),
+        converged("warm", id="warm-converged", most=0.1, log=True),
+        shared.no_better_descent(
+            main, "gd++", "GD++ of five separate steps", id="separate-gd++-at-its-optimum", tolerance=0.1,
+            quantity="median",
+        ),
+        shared.no_better_descent(looped, "gd++", "GD++ of ten tied steps", id="looped-gd++-at-its-optimum"),
+        midpoint("looped-interpolation", id="looped-midpoint"),
+        Claim(
+            "construction", "layers built to run five tuned steps of GD++ predict what GD++ predicts, tokens clipped "
+            "alike", stage("to-tuned", other="the construction")["prediction-difference", "other", "gd++"].at(
+                slice(None, 1), "first seed"
+            ), below(0.01), ours("premise"), over="algorithms", at_least=1, about="algorithms",
+        ),
+        _apart("to-own"),
+        _apart("to-tuned"),
+    ),
+    figures=(
+        *shared.contrast_figures(
+            "separate", "five separate layers", ("gd", "gd++"), "Paper: Figs. 3b and 6c", "y",
+            claims=(
+                Claim(
+                    "loss-matches-own-gd++", "each network of five layers loses what GD++ with its own step sizes "
+                    "does, within 10 %", main.ratio("trained", "own"), two_sided(0.1), printed("Fig. 3b left"),
+                ),
+                Claim(
+                    "cosine-own-gd++", "each network of five layers has a cosine above 0.99 with GD++ with its own "
+                    "step sizes", main["cosine", "trained", "own"], above(0.99), printed("Fig. 3b centre right"),
+                ),
+                Claim(
+                    "cosine-tuned-gd++", "each network of five layers has a cosine above 0.99 with five tuned steps of "
+                    "GD++", main["cosine", "trained", "gd++"], above(0.99), printed("Fig. 3b centre right"),
+                    premises=TUNED,
+                ),
+                Claim(
+                    "gd++-above-gd", "each network of five layers is nearer to tuned GD++ than to tuned gradient "
+                    "descent", main["cosine", "trained", "gd++"] - main["cosine", "trained", "gd"],
+                    above(0.0, by="paper"), printed("Fig. 3b centre"), premises=TUNED,
+                ),
+                Claim(
+                    "gd-early", "early in training networks of five layers are nearer to gradient descent than to GD++",
+                    shared.peak_difference("separate"), above(0.0, by="paper"), printed("Fig. 3b centre left"),
+                    quantifier="mean", premises=TUNED,
+                ),
+                Claim(
+                    "close-to-zero", "each network of five layers has a mean half squared error below 0.02",
+                    main["mse", "trained"] / 2, below(0.02), printed("section 3: loss close to 0"),
+                ),
+            ),
+            away=(
+                Claim(
+                    "input-scale", "for input scales up to 1.25 times those of training, losses of five layers stay "
+                    "within a quarter of those of GD++ with their own step sizes",
+                    shared.near_training("separate-input-scale").ratio("trained", "own"), two_sided(0.25),
+                    printed("Figs. 3b right, 6c left"),
+                ),
+                Claim(
+                    "far-from-training", "on inputs of twice the training scale the match with tuned GD++ is lost: "
+                    "losses differ by more than a tenth", stage("separate-input-scale").ratio("trained", "gd++").map(
+                        lambda ratios: np.abs(np.log(values(ratios[:, -1]))), "|log(loss of trained / of tuned GD++)|"
+                    ), above(0.1), printed("Fig. 6c: less good match far away from training"), quantifier="mean",
+                    premises=TUNED,
+                ),
+                Claim(
+                    "teacher-scale", "for teachers scaled by 0.5 to 2, losses of five layers stay within a quarter of "
+                    "those of GD++ with their own step sizes", stage("separate-teacher-scale").where(
+                        lambda cases: cases["w_scale"] <= 2.0, "scales up to 2"
+                    ).ratio("trained", "own"), two_sided(0.25), printed("Fig. 6c centre left"),
+                ),
+            ),
+        ),
+        *shared.contrast_figures(
+            "looped", "ten looped layers", ("gd++",), "Paper: Fig. 7", "y",
+            claims=(
+                Claim(
+                    "looped-matches-gd++", "each network of ten looped layers loses what ten tied steps of GD++ do, "
+                    "within 10 % (quick preset: 50 %)", looped.ratio("trained", "gd++"),
+                    {"quick": two_sided(0.5), "paper": two_sided(0.1)}, printed("Fig. 7"), premises=TIED,
+                ),
+                Claim(
+                    "looped-worse", "every network of ten looped layers loses more than every one of five separate "
+                    "layers", Reading("loss of looped / of separate, each with each", _worse), above(1.0, by="paper"),
+                    printed("Fig. 7"), premises=("separate-converged", "looped-converged"),
+                ),
+                Claim(
+                    "looped-cosine", "each network of ten looped layers has a cosine above 0.99 with ten tied steps of "
+                    "GD++", looped["cosine", "trained", "gd++"], above(0.99), printed("Fig. 7 centre"), premises=TIED,
+                ),
+                Claim(
+                    "looped-interpolation", "halfway between ten looped layers and the construction the loss is at "
+                    "most 10 % above both ends'", halfway_losses("looped-interpolation"), below(1.1),
+                    printed("Fig. 7: again interpolatable"), premises=(*TIED, "looped-midpoint"),
+                ),
+            ),
+            away=(
+                Claim(
+                    "looped-input-scale", "for input scales up to 1.25 times those of training, losses of ten looped "
+                    "layers stay within a quarter of GD++'s",
+                    shared.near_training("looped-input-scale").ratio("trained", "gd++"), two_sided(0.25),
+                    printed("Fig. 7 right"), premises=TIED,
+                ),
+            ),
+        ),
+        Figure(
+            "spread", "Quantiles over fresh tasks of the squared error. Paper: Fig. 3b.",
+            (
+                Lines("", "quantile", "half squared error", [
+                    Line(
+                        quantiles["quantile"], quantiles["trained"] / 2, "trained", "five separate layers, each seed",
+                        each=True, marks=".-",
+                    ),
+                    *(
+                        Line(quantiles["quantile"], quantiles[one].at(0, one) / 2, one, shared.NAMES[one], marks="o-")
+                        for one in ("gd", "gd++")
+                    ),
+                ], "y"),
+            ),
+            claims=(
+                Claim(
+                    "median-below-gd", "the median loss of five separate layers is less than a third (paper preset: a "
+                    "fifth) of that of five gradient steps, each tuned", main.ratio("gd", "trained", "median"),
+                    {"quick": above(3.0), "paper": above(5.0)}, printed("Fig. 3b left"),
+                ),
+                Claim(
+                    "median-matches-own-gd++", "each network of five layers has the median loss of GD++ with its own "
+                    "step sizes, within 10 %", main.ratio("trained", "own", "median"), two_sided(0.1),
+                    ours("means rest on the rare contexts where deep polynomials explode"),
+                ),
+                Claim(
+                    "near-close", "GD++ tuned on from each network's own step sizes has a median loss within a quarter "
+                    "of the network's", main.ratio("trained", "near", "median"), two_sided(0.25),
+                    ours("the reference in the network's own basin"),
+                ),
+            ),
+        ),
+        Figure(
+            "paths", "Loss on the straight way from each network's rescaled products to GD++'s. Paper: Fig. 3b.",
+            (
+                _each("share of GD++", shared.HALF_MSE, paths.case("t"), {
+                    paths["mse", "own"] / 2: ("interpolated", "to its own GD++"),
+                    paths["mse", "tuned"] / 2: ("gd++", "to tuned GD++"),
+                }),
+            ),
+            claims=(
+                Claim(
+                    "interpolation", "for most networks of five layers, the loss halfway to GD++ with their own step "
+                    "sizes is at most 10 % above that of both ends",
+                    halfway_losses("to-own").map(_smooth, "share of networks"), above(0.5),
+                    study.derived("Fig. 3b, which leaves it to future work"), quantifier="share",
+                    premises=(*TRAINED, "to-own-apart"),
+                ),
+                Claim(
+                    "no-interpolation", "halfway between each network of five layers and tuned GD++ the loss is more "
+                    "than 10 % above that of both ends", halfway_losses("to-tuned"), above(1.1),
+                    printed("section 3, on Fig. 3b"), premises=(*TUNED, "construction", "to-tuned-apart"),
+                ),
+            ),
+        ),
+        Figure(
+            "seeds", "Each seed while training, and how large each of its layers' steps is in the end: half the loss; "
+            "|eta| of each layer, near 0 where one is dead; the loss without each layer, near the whole network's "
+            "where it is; and the network with the authors' settings. Paper: Fig. 3b.",
+            (
+                study.curves(
+                    stage("separate"), {"mse": ("trained", "each seed")}, shared.HALF_MSE, factor=0.5, log="y",
+                    each=True,
+                ),
+                _each("layer", "|eta| in the weights", LAYERS, {
+                    stage("read")["eta"].map(lambda eta: np.maximum(np.abs(eta), 1e-3), ""): ("trained", "each seed")
+                }),
+                _each("layer left out", "median loss / of the whole network", LAYERS, {
+                    _without_each("left-out"): ("trained", "from random weights"),
+                    _without_each("warm-left-out"): ("interpolated", "from gradient descent"),
+                }),
+                study.curves(
+                    stage("authors"), {"mse": ("other", "one seed")}, shared.HALF_MSE, factor=0.5, log="y", each=True,
+                    title="authors' settings",
+                ),
+            ), columns=2,
+            claims=(
+                _used("left-out", "all-layers-used", "of five layers", "separate-converged"),
+                _used("warm-left-out", "warm-all-layers-used", "that starts from gradient descent", "warm-converged"),
+                Claim(
+                    "warm-same-optimum", "networks from random weights, all of whose layers are in use, have the "
+                    "median loss of those that start from gradient descent, within a quarter",
+                    Reading(
+                        "median loss from random weights, all layers in use / from gradient descent, each with each",
+                        _alive_over_warm,
+                    ), two_sided(0.25), ours("whether what dies is all that a random start costs"),
+                    premises=(*TRAINED, "warm-converged"),
+                ),
+                Claim(
+                    "warm-matches-own-gd++", "each network that starts from gradient descent has a cosine above 0.99 "
+                    "with GD++ with its own step sizes", warm["cosine", "warm", "own"], above(0.99),
+                    ours("whether GD++ is what it comes to"), premises=("warm-converged",),
+                ),
+            ),
+        ),
+    ),
     deviations=(
         "Gradients are clipped at 0.001 in place of 10, the learning rate is 8e-3 and 4e-3 in place of 5e-4, it "
         "decays, and weights are averaged.",
@@ -347,4 +346,4 @@ STUDY = Study(
         "GD++ is tuned by L-BFGS, from 50,000 spectra or on 5,000 tasks, in place of 30,000 steps of Adam.",
         "The network with the authors' settings has one seed, and no claim rests on it.",
     ),
-)
+)  # fmt: skip

@@ -8,197 +8,332 @@ come from, which the paper leaves out.
 
 from __future__ import annotations
 
-import copy
 import dataclasses
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from dataclasses import field
+from typing import Any
 
 import numpy as np
 
-from mesascope import constructions, learners, lenses, nets, tasks
-from mesascope.evidence import Arrays, Estimates
-from mesascope.studies.common import plan, watch_loss
-from mesascope.studies.icl_gd.one_step_claims import CLAIMS, SIZES
-from mesascope.studies.icl_gd.one_step_figures import FIGURES
-from mesascope.studies.icl_gd.regression import PAPER, SWEEPS, Regression, halfway, middles, network, sweep, watch
-from mesascope.study import Study
-from mesascope.training import Training
+from mesascope import constructions, learners, lenses, nets, study, tasks
+from mesascope.studies.common import converged, halfway_losses, midpoint, plan, watch_loss
+from mesascope.studies.icl_gd import one_step_rollouts, regression, shared
+from mesascope.study import Claim, Figure, Level, Line, Reading, Reported, above, below, derived, printed, two_sided
 
-if TYPE_CHECKING:
-    from mesascope.studies.lab import Lab
+SIZES = (5, 10, 15, 20)
+AUTHORS = "authors' code, 3 runs"
+PREMISES = ("converged", "limit")
+HALFWAY = (*PREMISES, "midpoint")
 
-DAMPINGS = (1.0, 0.75, 0.5)
-APPLICATIONS = 50
+run, main = study.stage("size-10"), study.stage("size-10-comparison")
+optima = study.stage("optima", optimum="closed form", limit="closed form")
+limits, weights = study.stage("limits"), study.stage("weights")
 
 
-@dataclass(frozen=True)
-class OneStep(Regression):
+@study.frozen
+class OneStep(regression.Regression):
     """Settings of the study."""
 
-    sizes: Training = field(default_factory=lambda: plan(600, 2e-3, decay_from=0.5))
-    """How the networks of the other sizes N = d train."""
+    sizes: study.Training = field(default_factory=lambda: plan(600, 2e-3, decay_from=0.5))
+    """Training of the networks of the other sizes N = d."""
 
 
-def measure(lab: Lab, settings: OneStep) -> None:
+def measure(lab: study.Lab, settings: OneStep) -> None:
     """Train one layer a seed for each size, and compare them with gradient descent and its construction."""
-    for size in SIZES:
-        _size(lab, settings, size)
-    trained, gd, built = _size(lab, settings, 10)
+    trained, gd, built = {size: _size(lab, settings, size) for size in SIZES}[10]
     groups = {"trained": trained, "gd": [gd]}
     fresh = lab.draw(settings.family(), settings.tasks, "eval")
-    few = fresh.part(0, settings.sweep_tasks)
-    around = groups | {"middle": middles(trained, [built] * len(trained))}
-    for kind in SWEEPS:
-        lab.stage(kind, lambda kind=kind: sweep(lab, settings, around, kind))
-    for damping in DAMPINGS:
-        lab.stage(f"damping-{damping}", lambda damping=damping: _roll_out(groups, few, damping))
-    lab.stage("unstable", lambda: _unstable(lab, settings, gd))
-    lab.stage("weights", lambda: _read(trained, built))
-    lab.stage("construction", lambda: _read([built], built))
+    around = groups | {"middle": regression.middles(trained, [built] * len(trained))}
+    for kind in regression.SWEEPS:
+        lab.stage(kind, regression.sweep, lab, settings, around, kind)
+    one_step_rollouts.measure(lab, settings, groups, fresh)
+    lab.stage("weights", _read, trained, built)
+    lab.stage("construction", _read, [built], built)
     lab.stage("step-sizes", lambda: {"eta": [lenses.step_sizes(net, 10).eta[0].item() for net in trained]})
-    lab.stage("optima", lambda: _optima(lab, settings))
-    lab.stage("limits", lambda: _limits(lab, settings))
+    lab.stage("optima", _optima, lab, settings)
+    lab.stage("limits", _limits, lab, settings)
     _with_query(lab, settings, gd, fresh)
 
 
-def _with_query(lab: Lab, settings: OneStep, gd: Any, fresh: tasks.Episode) -> None:
-    """Layers whose keys and values come from the query's token, too."""
-    config = dataclasses.replace(network(settings), layout=nets.WithQuery())
+def _with_query(lab: study.Lab, settings: OneStep, gd: Any, fresh: tasks.Episode) -> None:
+    """Train layers whose keys and values come from the query's token, too."""
+    config = dataclasses.replace(regression.network(settings), layout=nets.WithQuery())
     watched = watch_loss(mse=lab.draw(settings.family(), settings.sweep_tasks, "watch"))
     trained = lab.train("with-query", config, settings.family(), settings.sizes, watch=watched)
-    groups = {"trained": trained, "gd": [gd]}
-    lab.stage("with-query-comparison", lambda: lenses.measure_together(groups, ["gd"], fresh))
+    lab.stage("with-query-comparison", lenses.measure_together, {"trained": trained, "gd": [gd]}, ["gd"], fresh)
 
 
-def _size(lab: Lab, settings: OneStep, size: int) -> tuple[list[Any], Any, Any]:
+def _size(lab: study.Lab, settings: OneStep, size: int) -> tuple[list[Any], Any, Any]:
     """The trained layers, gradient descent at its best, and the layer built to run it, for N = d = ``size``."""
     family = settings.family(n_context=size, d_in=size)
-    eta = learners.one_step_optimum(family).eta
-    gd = learners.GradientDescent(1, eta)
+    gd, eta = regression.best_step(family), learners.one_step_optimum(family).eta
     built = constructions.gradient_descent(size, 1, eta, size).network.float().to(lab.device)
-    watched = watch({"gd": gd}, lab.draw(family, settings.sweep_tasks, "watch"))
+    watched = regression.watch({"gd": gd}, lab.draw(family, settings.sweep_tasks, "watch"))
     training = settings.training if size == 10 else settings.sizes
-    trained = lab.train(f"size-{size}", network(settings, size + 1), family, training, watch=watched)
-
-    def compared() -> Estimates:
-        fresh = lab.draw(family, settings.tasks, "eval")
-        return halfway(trained, [built] * len(trained), fresh, {"gd": [gd]})
-
-    lab.stage(f"size-{size}-comparison", compared)
+    trained = lab.train(f"size-{size}", regression.network(settings, size + 1), family, training, watch=watched)
+    fresh = lab.draw(family, settings.tasks, "eval")
+    lab.stage(f"size-{size}-comparison", regression.halfway, trained, [built] * len(trained), fresh, {"gd": [gd]})
     return trained, gd, built
 
 
-def _optima(lab: Lab, settings: OneStep) -> Arrays:
+def _many(settings: OneStep) -> list[tasks.LinearRegression]:
+    """Contexts of each N = d with ten teachers and ten queries, which leaves a third of the error of one."""
+    return [settings.family(n_context=size, d_in=size, d_out=10, n_query=10) for size in SIZES]
+
+
+def _optima(lab: study.Lab, settings: OneStep) -> study.Arrays:
     """For each size, the closed form beside what tuning finds on tasks of its own."""
-    families = [_many(settings, size) for size in SIZES]
+    families, start, count = _many(settings), learners.GradientDescent(1, 1.0), max(settings.tasks // 5, 2)
     closed = [learners.one_step_optimum(family) for family in families]
-    start, count = learners.GradientDescent(1, 1.0), max(settings.tasks // 5, 2)
     found = [learners.tune(start, one, tasks=count, seed=lab.seed).step_sizes["eta"][0] for one in families]
     columns = {
-        "size": SIZES,
-        "limit": [one.mse for one in closed],
-        "optimum": [one.eta for one in closed],
-        "tuned": [one.value for one in found],
-        "stderr": [one.stderr for one in found],
-    }
-    return Arrays(columns, **dict.fromkeys(columns, "size"))
+        "size": SIZES, "limit": [one.mse for one in closed], "optimum": [one.eta for one in closed],
+        "tuned": [one.value for one in found], "stderr": [one.stderr for one in found],
+    }  # fmt: skip
+    return study.Arrays(columns, **dict.fromkeys(columns, "size"))
 
 
-def _limits(lab: Lab, settings: OneStep) -> Estimates:
+def _limits(lab: study.Lab, settings: OneStep) -> study.Estimates:
     """For each size, the loss of gradient descent at the closed-form step size."""
     points = []
-    for size in SIZES:
-        family = _many(settings, size)
-        gd = learners.GradientDescent(1, learners.one_step_optimum(family).eta)
-        errors = lenses.per_task_errors(gd, lab.draw(family, settings.tasks, "limit"))
-        points.append(Estimates.of({("mse", "gd"): [errors.double().cpu().numpy()]}))
-    return Estimates.over({"size": SIZES}, points)
-
-
-def _many(settings: OneStep, size: int) -> tasks.LinearRegression:
-    """Contexts of N = d with ten teachers and ten queries each, which leaves a third of the error of one."""
-    return settings.family(n_context=size, d_in=size, d_out=10, n_query=10)
-
-
-def _roll_out(groups: Mapping[str, Sequence[Any]], few: tasks.Episode, damping: float) -> Estimates:
-    """Losses after each application of a rule, in float64, on all contexts and on those where descent is stable.
-
-    Damped gradient descent is stable on a context if damping * eta * lambda_max < 2. On the few others any rule of this
-    step size diverges, and their losses alone decide the mean over all contexts after some tens of applications.
-    """
-    exact = few.to(few.xq.double().dtype)
-    (gd,) = groups["gd"]
-    stable = damping * gd.eta.item() * _largest_curvature(exact) < 2
-    errors = {
-        name: [
-            lenses.trajectory_errors(lenses.rollout(copy.deepcopy(one).double(), APPLICATIONS, damping), exact)
-            .cpu()
-            .numpy()
-            for one in members
-        ]
-        for name, members in groups.items()
-    }
-    points = []
-    for step in range(APPLICATIONS + 1):
-        tasks_of: dict[tuple[str, ...], list[np.ndarray]] = {("share", "stable"): [stable]}
-        for name, members in errors.items():
-            # Numbers whose mean over all tasks is that over the stable ones; others may have overflowed.
-            kept = [np.where(stable, error, 0.0) / stable.mean() for error in members]
-            tasks_of["all", name] = [error[step] for error in members]
-            tasks_of["grows", name] = [error[step] > error[0] for error in members]
-            tasks_of["stable", name] = [error[step] for error in kept]
-            tasks_of["change", name] = [error[step] - error[max(step - 1, 0)] for error in kept]
-        tasks_of["worse", "trained"] = [error[step] > errors["gd"][0][step] for error in errors["trained"]]
-        points.append(Estimates.of(tasks_of))
-    return Estimates.over({"application": range(APPLICATIONS + 1)}, points)
-
-
-def _unstable(lab: Lab, settings: OneStep, gd: Any) -> Estimates:
-    """The share of contexts on which gradient descent diverges in the end, for each damping; they are few."""
-    spectra = learners.gram_spectra(settings.family(), 10 * settings.tasks, lab.stream("unstable"))
-    largest = spectra[:, -1].cpu().numpy()
-    points = [Estimates.of({("share",): [damping * gd.eta.item() * largest > 2]}) for damping in DAMPINGS]
-    return Estimates.over({"damping": DAMPINGS}, points)
-
-
-def _largest_curvature(episodes: tasks.Episode) -> np.ndarray:
-    """The largest eigenvalue of X^T X / N of each context."""
-    x = episodes.context.x.cpu().numpy()
-    return np.linalg.eigvalsh(np.swapaxes(x, -1, -2) @ x / x.shape[-2])[:, -1]
+    for family in _many(settings):
+        found = regression.errors(regression.best_step(family), lab.draw(family, settings.tasks, "limit"))
+        points.append(study.Estimates.of({("mse", "gd"): [found]}))
+    return study.Estimates.over({"size": SIZES}, points)
 
 
 def _read(networks: Sequence[Any], built: Any) -> dict[str, Any]:
     """Rescaled products of each seed's layer, and their distance from the construction's."""
     read = [lenses.weights(net, built)[0][0] for net in networks]
-    return {
-        "w_kq": [one.w_kq.cpu().numpy() for one in read],
-        "w_pv": [one.w_pv.cpu().numpy() for one in read],
-        "off_diagonal": [one.off_diagonal for one in read],
-        "distance_kq": [one.distance_kq for one in read],
+    distances = {name: [getattr(one, name) for one in read] for name in ("off_diagonal", "distance_kq")}
+    return {**regression.first_products(networks), **distances}
+
+
+def _tuned(found: Any) -> np.ndarray:
+    from uncertainties import unumpy
+
+    return unumpy.uarray(found["tuned"], found["stderr"]) / found["optimum"]
+
+
+def _inputs_read(w_pv: np.ndarray) -> np.ndarray:
+    return np.abs(w_pv[:, -1, :-1]).max(axis=1) / np.abs(w_pv[:, -1, -1])
+
+
+def _at_sizes(read: Callable[[study.StageReading], Reading], words: str) -> Reading:
+    return study.beside([read(study.stage(f"size-{size}-comparison")) for size in SIZES], f"{words}, for each size")
+
+
+def _sizes() -> study.Lines:
+    shown = {
+        "gd": ("gradient descent", "gd", "o"),
+        "trained": ("trained layers", "trained", "x"),
+        "middle": ("interpolated", "interpolated", "+"),
     }
+    lines = [
+        Line(SIZES, _at_sizes(lambda one, name=name: one["mse", name] / 2, name), role, label, each=True, marks=marks)
+        for name, (label, role, marks) in shown.items()
+    ]
+    limit = Line(SIZES, optima["limit"] / 2, "limit", "limit", marks=":")
+    return study.Lines("", "N = d", shared.HALF_MSE, [limit, *lines], limits={"xticks": SIZES})
 
 
-STUDY = Study(
+def _offsets(r: Any) -> list[Line | Level]:
+    found = r["optima"]
+    offset, bars = 100 * (found["tuned"] / found["optimum"] - 1), 100 * found["stderr"] / found["optimum"]
+    return [Level(0.0, "limit", dotted=True), Line(SIZES, offset, "gd", marks="o", error=bars)]
+
+
+def _to_gd(quantity: str, label: str, log: str = "y") -> study.Lines:
+    return study.curves(run, {f"gd {quantity}": ("trained", "to gradient descent")}, label, log=log)
+
+
+def _swept(name: str, case: str, label: str, caption: str, claims: tuple[Claim, ...]) -> Figure:
+    swept = study.stage(name)
+    losses = shared.losses_over(swept, case, "trained layers", ["gd"], label, middle=True)
+    return Figure(
+        name, caption, (losses, shared.ratios_over(swept, case, ["gd"], x=label, log="")), columns=2, claims=claims
+    )
+
+
+def _matched(name: str, where: str, panel: str, margin: float) -> tuple[Claim, Claim]:
+    """Claims that trained layers, and those halfway to the construction, match gradient descent in a sweep."""
+    swept, source = study.stage(name), printed(f"Fig. 6a {panel}")
+    return (
+        Claim(
+            name, f"{where} each loss is within {100 * margin:.0f} % of gradient descent's",
+            swept.ratio("trained", "gd"), two_sided(margin), source,
+        ),
+        Claim(
+            f"interpolated-{name}", f"halfway between trained weights and construction losses are within {margin:.0%} "
+            f"of gradient descent's {where}", swept.ratio("middle", "gd"), two_sided(margin), source, premises=HALFWAY,
+        ),
+    )  # fmt: skip
+
+
+STUDY = study.Study(
     name="one-step",
-    source=f"{PAPER}: Figs. 1, 2, 6a, 9 and 10",
+    source=f"{regression.PAPER}: Figs. 1, 2, 6a, 9 and 10",
     presets={
         "quick": OneStep(plan(1500, 2e-3, decay_from=0.5), init_scale=2e-5, sweep_tasks=4000),
         "paper": OneStep(
-            plan(5000, 1e-3, decay_from=0.5, clip=0.001),
-            init_scale=2e-5,
-            sweep_tasks=20_000,
+            plan(5000, 1e-3, decay_from=0.5, clip=0.001), init_scale=2e-5, sweep_tasks=20_000,
             sizes=plan(2500, 1e-3, decay_from=0.5, clip=0.001),
         ),
     },
     measure=measure,
     trainings=5,
-    claims=CLAIMS,
-    figures=FIGURES,
+    premises=PREMISES,
+    claims=(
+        converged("size-10"), converged("with-query", id="with-query-converged"), midpoint("size-10-comparison"),
+    ),
+    figures=(
+        Figure(
+            "training", "The trained layers on held-out tasks while training; line and band: mean and range over "
+            "seeds. Paper: Fig. 2, first two columns.",
+            (
+                study.curves(
+                    run, {"mse": ("trained", "trained layer")}, shared.HALF_MSE,
+                    [
+                        Level(run["gd mse"] / 2, "gd", "one step of gradient descent"),
+                        Level(optima["limit"].at(1, "N = d = 10") / 2, "limit", "limit of linear attention", True),
+                    ], factor=0.5,
+                ),
+                _to_gd("cosine", shared.SENSITIVITIES, ""),
+                _to_gd("sensitivity-difference", shared.MODELS),
+                _to_gd("prediction-difference", shared.PREDICTIONS),
+            ), columns=2,
+            claims=(
+                Claim(
+                    "loss-matches-gd", "each trained layer's loss is within 0.1 % of gradient descent's",
+                    main.ratio("trained", "gd"), two_sided(0.001), printed("Fig. 2 left"),
+                    reported=Reported((1.0026, 1.0006, 1.0029), AUTHORS),
+                ),
+                Claim(
+                    "prediction-difference", "each trained layer's predictions are those of gradient descent to 0.009 "
+                    "on average (paper preset: 0.006)", main["prediction-difference", "trained", "gd"],
+                    {"quick": below(0.009), "paper": below(0.006)}, printed("Fig. 2 centre left"),
+                    reported=Reported((0.0225, 0.0184, 0.0246), AUTHORS),
+                ),
+                Claim(
+                    "sensitivity-cosine", "each trained layer's sensitivities have a cosine above 0.9998 with gradient "
+                    "descent's", main["cosine", "trained", "gd"], above(0.9998), printed("Fig. 2 centre left"),
+                    reported=Reported((0.9993, 0.9995, 0.9992), AUTHORS),
+                ),
+                Claim(
+                    "model-difference", "the model that each trained layer makes of a context is gradient descent's to "
+                    "0.03 on average (paper preset: 0.02), where teachers have norm 3",
+                    main["sensitivity-difference", "trained", "gd"], {"quick": below(0.03), "paper": below(0.02)},
+                    printed("Fig. 2 centre left"), reported=Reported((0.097, 0.078, 0.105), AUTHORS),
+                ),
+                Claim(
+                    "with-query", "with the query's token among those that keys and values come from, each layer's "
+                    "loss is within 1 % of gradient descent's",
+                    study.stage("with-query-comparison").ratio("trained", "gd"), two_sided(0.01),
+                    printed("section 2, full self-attention"), premises=("with-query-converged", "limit"),
+                ),
+            ),
+        ),
+        Figure(
+            "dimensions", "Left: trained, interpolated and constructed layers for each size. Right: step sizes tuned "
+            "on their own tasks less the closed form; bars show one standard error. Paper: Fig. 2 centre right.",
+            (
+                _sizes(),
+                study.Lines("", "N = d", "tuned step size less closed form, %", _offsets, limits={"xticks": SIZES}),
+            ), columns=2,
+            claims=(
+                Claim(
+                    "limit", "one step of gradient descent at the closed-form step size has the closed-form loss, for "
+                    "each N = d", limits["mse", "gd"].at(0, "for each size") / optima["limit"], two_sided(0.02),
+                    derived("one-step optimum"), over="sizes", at_least=4, about="algorithms",
+                ),
+                Claim(
+                    "eta-optimum", "tuning finds the closed-form step size, for each N = d",
+                    optima.map(_tuned, "tuned eta / closed form"), two_sided(0.02), derived("one-step optimum"),
+                    over="sizes", at_least=4, about="algorithms",
+                ),
+                Claim(
+                    "dimensions", "for N = d in 5, 10, 15 and 20 each trained loss is within 0.5 % (paper preset: "
+                    "0.1 %) of gradient descent's",
+                    _at_sizes(lambda one: one.ratio("trained", "gd"), "loss of trained / of gradient descent"),
+                    {"quick": two_sided(0.005), "paper": two_sided(0.001)}, printed("Fig. 2 centre right"),
+                ),
+                Claim(
+                    "interpolated-dimensions", "for N = d in 5, 10, 15 and 20 the loss halfway between trained weights "
+                    "and construction is within 0.5 % (paper preset: 0.1 %) of gradient descent's",
+                    _at_sizes(lambda one: one.ratio("middle", "gd"), "loss at the midpoint / of gradient descent"),
+                    {"quick": two_sided(0.005), "paper": two_sided(0.001)}, printed("Fig. 2 centre right"),
+                    premises=HALFWAY,
+                ),
+                Claim(
+                    "interpolation", "halfway between trained weights and construction the loss is within 0.2 % of "
+                    "either end's", halfway_losses("size-10-comparison"), two_sided(0.002),
+                    printed("Fig. 2 and appendix A.3"), premises=HALFWAY,
+                ),
+            ),
+        ),
+        _swept(
+            "input-scale", "x_scale", shared.RELATIVE, "Inputs scaled away from those of training. Paper: Fig. 6a "
+            "left.",
+            (
+                *_matched("input-scale", "for inputs scaled by 0.5 to 2", "left", 0.05),
+                Claim(
+                    "worse-than-nothing", "the step size tuned for the training inputs fails on larger ones: at twice "
+                    "their scale gradient descent loses more than predicting zero, whose loss is four times that at "
+                    "the scale of training",
+                    study.stage("input-scale")["mse", "gd"].at((..., -1), "at twice the scale")
+                    / (4 * study.stage("damping-1.0", all="loss")["all", "gd"].at((0, 0), "before the first step")),
+                    above(1.0), printed("section 3, on out-of-distribution tasks"), over="algorithms", at_least=1,
+                    about="algorithms",
+                ),
+            ),
+        ),
+        _swept(
+            "teacher-scale", "w_scale", "teacher scale / that of training",
+            "Teachers scaled away from the 1 of training. Paper: Fig. 6a centre left.",
+            _matched("teacher-scale", "for teachers scaled by 0.5 to 5", "centre left", 0.05),
+        ),
+        Figure(
+            "other-inputs", "Input laws never seen in training, one line a seed. Paper: Fig. 6a right.",
+            shared.law_panels(study.stage("other-inputs"), "gd"), share_y=True,
+            claims=_matched("other-inputs", "on normal, exponential and Laplace inputs", "right", 0.1),
+        ),
+        one_step_rollouts.FIGURE,
+        Figure(
+            "weights", "Weight products of one trained layer, rescaled as in appendix A.3, beside the construction. "
+            "Paper: Fig. 9.", study.Matrices(shared.products("weights", "construction"), 1.0),
+            claims=(
+                Claim(
+                    "eta-read", "the step size in the weights is within 1 % of the one that loses least",
+                    study.stage("step-sizes", eta="eta read")["eta"] / optima["optimum"].at(1, "N = d = 10"),
+                    two_sided(0.01), printed("section 2, meta-learned learning rates"), quantifier="mean",
+                    premises=("converged", "eta-optimum"),
+                ),
+                Claim(
+                    "weights-diagonal", "W_KQ has one value on the inputs' diagonal, to 2 %",
+                    weights["w_kq"].map(shared.diagonal_spread, "largest distance from the mean / |mean|"), below(0.02),
+                    printed("Fig. 9 outer left"), quantifier="mean", premises=("converged",),
+                ),
+                Claim(
+                    "values-row", "the row of W_PV that makes predictions reads targets alone, to 2 %",
+                    weights["w_pv"].map(_inputs_read, "largest |entry at an input| / |entry at the target|"),
+                    below(0.02), printed("Fig. 9 left"), quantifier="mean", premises=("converged",),
+                ),
+                Claim(
+                    "weights-off-diagonal", "off its diagonal, W_KQ is at most 1.5 % of the mean diagonal",
+                    weights["off_diagonal"], below(0.015), printed("Fig. 9 left"), quantifier="mean",
+                    premises=("converged",), reported=Reported((0.03, 0.048), "authors' code, ends of 3 runs"),
+                ),
+                Claim(
+                    "weights-distance", "the rescaled W_KQ is the construction's", weights["distance_kq"], below(0.03),
+                    printed("appendix A.3"), quantifier="mean", premises=("converged",),
+                ),
+            ),
+        ),
+    ),
     deviations=(
         "The learning rate decays and weights are averaged, which removes the noise that Adam leaves.",
-        "Initial weights are ten times smaller: the column of W_KQ that meets the query's zero target has no "
-        "gradient and keeps its initial size.",
+        "Initial weights are ten times smaller: the column of W_KQ that meets the query's zero target has no gradient "
+        "and keeps its initial size.",
         "Layers of the other sizes train for half as many steps.",
     ),
-)
+)  # fmt: skip

@@ -9,79 +9,80 @@ decay: does its MLP learn those tasks by heart before its attention finds gradie
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import field
+from typing import Any
 
 import numpy as np
 
-from mesascope import learners, lenses
-from mesascope.errors import require_count, require_number
-from mesascope.evidence import Arrays
-from mesascope.reports import Figure, Level, Line, Lines
-from mesascope.studies.common import watch_loss
-from mesascope.studies.icl_gd.phase_transitions_claims import CLAIMS, HEADS, THRESHOLD
-from mesascope.studies.icl_gd.regression import PAPER, Regression, network, predicted
-from mesascope.studies.icl_gd.shared_figures import HALF_MSE
-from mesascope.study import Study
-from mesascope.training import Training
+from mesascope import lenses, study
+from mesascope.studies.common import converged, watch_loss
+from mesascope.studies.icl_gd import regression, shared
+from mesascope.study import Claim, Figure, Level, Line, Lines, Reading, Study, Training, above, below, printed, stage
 
-if TYPE_CHECKING:
-    from mesascope.studies.lab import Lab
+HEADS = {"one-head": 1, "two-heads": 2}
+THRESHOLD = 0.25
+TRAINED = ("one-head-converged", "two-heads-converged", "references-as-predicted")
+
+block = stage("grokking", **{"own mse": "loss on own tasks"})
+descent = stage("gradient-descent", **{"mse": "gradient descent's", "own mse": "gradient descent's"})
 
 
-@dataclass(frozen=True)
+def _constant(steps: int, batch: int) -> Training:
+    """No decay and no averaging: a layer's state at each step is the question."""
+    return Training(steps, batch, 1e-3, "constant", clip=0.001, evaluate_every=10)
+
+
+def _block_plan(steps: int) -> Training:
+    return Training(steps, 8192, 3e-3, "constant", evaluate_every=10)
+
+
+@study.frozen
 class Block:
     """The block of attention and MLP, and how it trains; one batch is its whole set of tasks."""
 
     training: Training
-    """How the blocks train."""
-    seeds: int = 5
+    """Training of the blocks."""
+    seeds: study.Count = 5
     """Blocks trained, one a seed."""
-    mlp: int = 16
+    mlp: study.Count = 16
     """Hidden width of the MLP as a multiple of a token's."""
-    init_scale: float = 1.0
+    init_scale: study.Positive = 1.0
     """Variance of the initial weights, times fan-in."""
-    tasks: int = 20_000
+    tasks: regression.Several = 20_000
     """Fresh tasks of an evaluation while training."""
 
-    def __post_init__(self) -> None:
-        for name in ("seeds", "mlp"):
-            require_count(name, getattr(self, name))
-        require_count("tasks", self.tasks, least=2)
-        require_number("init_scale", self.init_scale, above=0)
 
-
-@dataclass(frozen=True)
-class PhaseTransitions(Regression):
+@study.frozen
+class PhaseTransitions(regression.Regression):
     """Settings of the study."""
 
-    seeds: int = 100
+    seeds: study.Count = 100
     """Layers trained with one head, and with two, one a seed."""
     block: Block = field(default_factory=lambda: Block(_block_plan(1100)))
     """The block on a fixed set of tasks."""
 
 
-def measure(lab: Lab, settings: PhaseTransitions) -> None:
+def measure(lab: study.Lab, settings: PhaseTransitions) -> None:
     """Train the layers and the blocks, logging losses."""
     family = settings.family()
-    gd = learners.GradientDescent(1, learners.one_step_optimum(family).eta)
-    watched = lab.draw(family, settings.sweep_tasks, "watch")
-    level, loss = watch_loss(mse=watched)(gd)["mse"], watch_loss(mse=watched)
+    gd = regression.best_step(family)
+    loss = watch_loss(mse=lab.draw(family, settings.sweep_tasks, "watch"))
+    level = loss(gd)["mse"]
 
     def look(net: Any) -> dict[str, float]:
         return loss(net) | {"gd mse": level}
 
-    trained = {}
+    groups: dict[str, Any] = {}
     for name, heads in HEADS.items():
-        config = network(settings, n_heads=heads, key_size=11)
-        trained[name] = lab.train(name, config, family, settings.training, watch=look)
-        lab.stage(f"{name}-crossing", lambda name=name: _crossing(lab.run.curves(name)))
-    groups, same = {**trained, "gd": [gd]}, {"x_scale": [settings.x_scale]}
+        config = regression.network(settings, n_heads=heads, key_size=11)
+        groups[name] = lab.train(name, config, family, settings.training, watch=look)
+        lab.stage(f"{name}-crossing", _crossing, lab.run.results[name])
+    groups["gd"], same = [gd], {"x_scale": [settings.x_scale]}
     lab.stage(
         "losses", lambda: lenses.sweep(groups, family, same, tasks=settings.tasks, seed=lab.seed, device=lab.device)
     )
-    lab.stage("predicted", lambda: predicted(lab, settings, {"gd": gd}))
-    _grok(lab, settings, gd, lab.draw(family, settings.block.tasks, "block"))
+    lab.stage("predicted", regression.predicted, lab, settings, {"gd": gd})
+    _grok(lab, settings, gd)
 
 
 def _crossing(curves: Any) -> dict[str, np.ndarray]:
@@ -90,31 +91,105 @@ def _crossing(curves: Any) -> dict[str, np.ndarray]:
     return {"step": np.where(below.any(axis=1), curves["step"][below.argmax(axis=1)], np.nan)}
 
 
-def _grok(lab: Lab, settings: PhaseTransitions, gd: Any, watched: Any) -> None:
+def _grok(lab: study.Lab, settings: PhaseTransitions, gd: Any) -> None:
     """Train the blocks, and keep gradient descent's loss on the same fresh tasks and on each seed's own."""
     block, seeds = settings.block, range(lab.seed, lab.seed + settings.block.seeds)
-    pooled = settings.family(pool=block.training.batch)
+    pooled, watched = settings.family(pool=block.training.batch), lab.draw(settings.family(), block.tasks, "block")
     own = [pooled.seeded(seed).sample(block.training.batch, lab.stream("pool")) for seed in seeds]
-    config = network(settings, mlp=block.mlp, init_scale=block.init_scale)
+    config = regression.network(settings, mlp=block.mlp, init_scale=block.init_scale)
     watches = [watch_loss(**{"mse": watched, "own mse": one}) for one in own]
     lab.train("grokking", config, pooled, block.training, seeds=seeds, watch=watches)
 
-    def references() -> Arrays:
-        losses = {"mse": watch_loss(mse=watched)(gd)["mse"], "own mse": [watch_loss(mse=one)(gd)["mse"] for one in own]}
-        return Arrays(losses, **{"own mse": "seed"})
+    def references() -> study.Arrays:
+        looks = [look(gd) for look in watches]
+        found = {"mse": looks[0]["mse"], "own mse": [look["own mse"] for look in looks]}
+        return study.Arrays(found, **{"own mse": "seed"})
 
     lab.stage("gradient-descent", references)
 
 
-def _heads(name: str) -> Lines:
-    def read(r: Any) -> list[Line | Level]:
-        return [
-            Line(r[name]["step"], r[name]["mse"] / 2, "trained", each=True),
-            Level(THRESHOLD, "limit", "threshold", dotted=True),
-            Level(float(r[name]["gd mse"].mean()) / 2, "gd", "gradient descent"),
-        ]
+def rise_and_fall(step: np.ndarray, test: np.ndarray, own: np.ndarray, limit: float) -> tuple[float, float, float]:
+    """Largest rise of a test loss on its plateau, its least value after it over ``limit``, and how late it falls.
 
-    return Lines(f"Each seed, {name.replace('-', ' ')}", "training step", HALF_MSE, read, limits={"ylim": (0.18, 0.5)})
+    The rise is a ratio less 1. How late is the step at which half of the fall is done over that at which the loss on a
+    block's own tasks had fallen by a tenth, NaN where either never happens.
+    """
+    low = np.minimum.accumulate(test)
+    plateau = low > (low[0] + limit) / 2  # before the test loss is half way down
+    peak = int(np.argmax(np.where(plateau, test / low, 0)))
+    half = np.flatnonzero((test < (low[peak] + limit) / 2) & (np.arange(len(test)) > peak))
+    learnt = np.flatnonzero((own < 0.9 * low[peak]) & (step > 0))
+    late = step[half[0]] / step[learnt[0]] if len(half) and len(learnt) else np.nan
+    return test[peak] / low[peak] - 1, test[peak:].min() / limit, float(late)
+
+
+def _blocks(part: int, words: str) -> Reading:
+    """One number of `rise_and_fall` for each block, the limit being gradient descent on the same tasks."""
+
+    def read(r: Any) -> np.ndarray:
+        run, limit = r["grokking"], float(r["gradient-descent"]["mse"])
+        pairs = zip(run["mse"], run["own mse"], strict=True)
+        return np.array([rise_and_fall(run["step"], *pair, limit)[part] for pair in pairs])
+
+    return Reading(words, read)
+
+
+def _crossings(r: Any) -> tuple[np.ndarray, ...]:
+    """Each seed's step; those that never arrive count as if they did at the end, which makes late ones look earlier.
+
+    Where none arrives nothing is known.
+    """
+    found = [(r[f"{name}-crossing"]["step"], r[name]["step"][-1]) for name in HEADS]
+    return tuple(np.where(np.isnan(step), np.nan if np.isnan(step).all() else last, step) for step, last in found)
+
+
+def _spread(one: np.ndarray, two: np.ndarray) -> float:
+    return float(np.log2(one.std(ddof=1) / two.std(ddof=1)))
+
+
+def _middle_half(one: np.ndarray, two: np.ndarray) -> float:
+    """The same of the range of the middle half of the seeds, which no few late ones decide; steps are 10 apart."""
+    wide, narrow = (np.subtract(*np.quantile(steps, [0.75, 0.25])) for steps in (one, two))
+    return float(np.log2(max(wide, 10) / max(narrow, 10)))
+
+
+def _late(one: np.ndarray, two: np.ndarray) -> float:
+    """Share of seeds that arrive after twice their median, with one head less with two."""
+    first, second = (np.mean(steps > 2 * np.median(steps)) for steps in (one, two))
+    return float(first - second)
+
+
+def _earlier(one: np.ndarray, two: np.ndarray) -> float:
+    return float(np.median(two) / np.median(one))
+
+
+def _reached(r: Any) -> np.ndarray:
+    """Losses over gradient descent's of layers of one head that have left their plateau, and of all of two."""
+    arrived = ~np.isnan(r["one-head-crossing"]["step"])
+    return np.concatenate([r["losses"].ratio("one-head", "gd")[arrived], r["losses"].ratio("two-heads", "gd")])
+
+
+def _over_heads(id: str, sentence: str, statistic: Any, words: str, bound: study.Bound, source: Any) -> Claim:
+    """A claim about the steps at which layers of one head and of two leave their plateau."""
+    return Claim(
+        id, sentence, Reading(words, _crossings), bound, source, quantifier="bootstrap", at_least=10,
+        statistic=statistic,
+    )  # fmt: skip
+
+
+def _of_blocks(id: str, sentence: str, reading: Reading, bound: study.Bound, where: str) -> Claim:
+    return Claim(id, sentence, reading, bound, printed(where), quantifier="mean", premises=("block-learns",))
+
+
+def _heads(name: str) -> Lines:
+    run = stage(name)
+    levels = [
+        Level(THRESHOLD, "limit", "threshold", dotted=True), Level(run["gd mse"] / 2, "gd", "gradient descent"),
+    ]  # fmt: skip
+    return Lines(
+        f"Each seed, {name.replace('-', ' ')}", "training step", shared.HALF_MSE,
+        [Line(run["step"], run["mse"] / 2, "trained", each=True), *levels], limits={"ylim": (0.18, 0.5)},
+    )  # fmt: skip
 
 
 def _arrivals(r: Any) -> list[Line]:
@@ -126,46 +201,9 @@ def _arrivals(r: Any) -> list[Line]:
     return lines
 
 
-def _block(r: Any) -> list[Line | Level]:
-    run = r["grokking"]
-    return [
-        Line(run["step"], run["own mse"] / 2, "other", "its own tasks", each=True),
-        Line(run["step"], run["mse"] / 2, "trained", "fresh tasks", each=True),
-        Level(float(r["gradient-descent"]["mse"]) / 2, "gd", "gradient descent, the same fresh tasks"),
-        Level(float(r["gradient-descent"]["own mse"].mean()) / 2, "limit", "gradient descent, the blocks' tasks"),
-    ]
-
-
-FIGURES = (
-    Figure(
-        "transitions", "Losses on held-out tasks while training, each seed. Paper: Fig. 15 left and centre.",
-        tuple(_heads(name) for name in HEADS), columns=2, share_y=True, claims=("reaches-gd",),
-    ),
-    Figure(
-        "arrivals", "Share of seeds whose loss has fallen below 0.25, by step. Paper: Fig. 15 left and centre.",
-        (Lines("", "training step", "share of seeds", _arrivals),),
-        claims=("two-heads-all-arrive", "late-seeds", "spread-shrinks", "middle-half-shrinks", "two-heads-arrive"),
-    ),
-    Figure(
-        "grokking", "One block of attention and MLP on a fixed set of tasks, each seed. Paper: Fig. 15 right.",
-        (Lines("", "training step", HALF_MSE, _block, limits={"ylim": (0.15, 0.6)}),),
-        claims=("block-learns", "test-rises", "test-falls", "test-ends", "test-falls-late"),
-    ),
-)  # fmt: skip
-
-
-def _constant(steps: int, batch: int) -> Training:
-    """No decay and no averaging: what a layer looks like at each step is the question."""
-    return Training(steps, batch, 1e-3, "constant", clip=0.001, evaluate_every=10)
-
-
-def _block_plan(steps: int) -> Training:
-    return Training(steps, 8192, 3e-3, "constant", evaluate_every=10)
-
-
 STUDY = Study(
     name="phase-transitions",
-    source=f"{PAPER}: Fig. 15",
+    source=f"{regression.PAPER}: Fig. 15",
     presets={
         "quick": PhaseTransitions(
             _constant(1500, 512), seeds=10, sweep_tasks=1000, block=Block(_block_plan(700), tasks=2000)
@@ -174,11 +212,95 @@ STUDY = Study(
     },
     measure=measure,
     trainings=3,
-    claims=CLAIMS,
-    figures=FIGURES,
+    premises=TRAINED,
+    claims=(*(converged(name, id=f"{name}-converged", at_least=10) for name in HEADS), shared.as_predicted(("gd",))),
+    figures=(
+        Figure(
+            "transitions", "Losses on held-out tasks while training, each seed. Paper: Fig. 15 left and centre.",
+            tuple(map(_heads, HEADS)), columns=2, share_y=True,
+            claims=(
+                Claim(
+                    "reaches-gd", "layers of two heads, and those of one that have left their plateau, end within 3 % "
+                    "of gradient descent's loss", Reading("loss of trained / of gradient descent", _reached),
+                    study.two_sided(0.03), printed("Fig. 15 left and centre"), over="learners", at_least=10,
+                ),
+            ),
+        ),
+        Figure(
+            "arrivals", "Share of seeds whose loss has fallen below 0.25, by step. Paper: Fig. 15 left and centre.",
+            (Lines("", "training step", "share of seeds", _arrivals),),
+            claims=(
+                Claim(
+                    "two-heads-all-arrive", "every layer of two heads leaves its plateau",
+                    stage("two-heads-crossing")["step"].map(lambda step: ~np.isnan(step), "share of seeds that do"),
+                    above(0.9), printed("Fig. 15 centre: fast and robust convergence"), quantifier="share", at_least=10,
+                ),
+                _over_heads(
+                    "late-seeds", "with one head more seeds than with two stay on the plateau for more than twice as "
+                    "long as the median seed", _late, "share of such seeds with one head, less that with two",
+                    above(0.0, by="paper"),
+                    printed("Fig. 15 left: very long initial phases for some seeds"),
+                ),
+                _over_heads(
+                    "spread-shrinks", "the step at which half the loss falls below 0.25 varies at least three times as "
+                    "much over seeds with one head as with two", _spread,
+                    "log2 of one head's standard deviation over two heads'; 1.58 is three times",
+                    above(np.log2(3.0).item()), printed("Fig. 15 left and centre"),
+                ),
+                _over_heads(
+                    "middle-half-shrinks", "so it does over the middle half of the seeds, where late ones do not count",
+                    _middle_half, "log2 of one head's interquartile range over two heads'; 1.58 is three times",
+                    above(np.log2(3.0).item()), study.ours("a standard deviation rests on the few late seeds"),
+                ),
+                _over_heads(
+                    "two-heads-arrive", "layers of two heads fall below 0.25 earlier than those of one", _earlier,
+                    "median step of two heads / of one", below(1.0), printed("Fig. 15 left and centre"),
+                ),
+            ),
+        ),
+        Figure(
+            "grokking", "One block of attention and MLP on a fixed set of tasks, each seed. Paper: Fig. 15 right.",
+            (
+                Lines(
+                    "", "training step", shared.HALF_MSE, [
+                        Line(block["step"], block["own mse"] / 2, "other", "its own tasks", each=True),
+                        Line(block["step"], block["mse"] / 2, "trained", "fresh tasks", each=True),
+                        Level(descent["mse"] / 2, "gd", "gradient descent, the same fresh tasks"),
+                        Level(descent["own mse"] / 2, "limit", "gradient descent, the blocks' tasks"),
+                    ], limits={"ylim": (0.15, 0.6)},
+                ),
+            ),
+            claims=(
+                Claim(
+                    "block-learns", "blocks end at most 20 % above gradient descent's loss on their own tasks",
+                    block["own mse"].at((..., -1), "at the end") / descent["own mse"], below(1.2),
+                    study.ours("premise"), quantifier="mean", premises=("references-as-predicted",),
+                ),
+                _of_blocks(
+                    "test-rises", "on the plateau the loss on fresh tasks rises by more than 5 % above its lowest "
+                    "value before", _blocks(0, "largest rise"), above(0.05), "Fig. 15 right",
+                ),
+                _of_blocks(
+                    "test-falls", "after that it falls to within 10 % of gradient descent's on the same tasks",
+                    _blocks(1, "lowest loss after the rise / gradient descent's"), study.two_sided(0.1),
+                    "Fig. 15 right",
+                ),
+                _of_blocks(
+                    "test-ends", "at the end it is within 10 % of gradient descent's on the same tasks",
+                    block["mse"].at((..., -1), "at the end") / descent["mse"],
+                    study.two_sided(0.1), "Fig. 15 right: almost matching",
+                ),
+                _of_blocks(
+                    "test-falls-late", "it falls late: it is half way down to gradient descent's after at least twice "
+                    "as many steps as the loss on the block's own tasks needs to fall by a tenth",
+                    _blocks(2, "ratio of the two steps"), above(2.0), "Fig. 15 right",
+                ),
+            ),
+        ),
+    ),
     deviations=(
         "A hundred seeds train for 2,500 steps in place of ten for 5,000: late arrivals are rare.",
         "The paper does not give the block's settings: the width of its MLP, its initial scale and learning rate "
         "were searched for those that grok most.",
     ),
-)
+)  # fmt: skip

@@ -1,94 +1,71 @@
-"""What the studies of linear regression share: settings, networks, and what is measured of them."""
+"""Settings, networks and measurements that the studies of linear regression share."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 
-from mesascope import learners, lenses, nets, tasks
-from mesascope.errors import require_count, require_number
-from mesascope.evidence import Arrays, Estimates
-from mesascope.training import Training
-
-if TYPE_CHECKING:
-    from mesascope.studies.lab import Lab
+from mesascope import learners, lenses, nets, study, tasks
+from mesascope.study import Arrays, Count, Estimates, Positive, Training, frozen
 
 __all__ = [
-    "INPUT_SCALES",
-    "LAWS",
-    "PAPER",
-    "Recipe",
-    "Regression",
-    "contrast",
-    "halfway",
-    "middles",
-    "network",
-    "own_descent",
-    "predicted",
-    "sweep",
-    "untied_descents",
-    "watch",
-]
+    "INPUT_SCALES", "LAWS", "PAPER", "SWEEPS", "Recipe", "Regression", "Several", "best_step", "contrast",
+    "errors", "first_products", "halfway", "middles", "network", "own_descent", "predicted", "read_step_sizes", "sweep",
+    "tuned", "untied_descents", "watch",
+]  # fmt: skip
 
 PAPER = "von Oswald et al., Transformers learn in-context by gradient descent (ICML 2023)"
 
-# Of the inputs, relative to those of training.
+# Relative to the inputs of training.
 INPUT_SCALES = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)
 # Laws of inputs never seen in training.
 LAWS = ("normal", "exponential", "laplace")
-# What is changed in each sweep away from the training tasks; input scales are relative to those of training.
+# The changes of each sweep away from the training tasks; input scales are relative to those of training.
 SWEEPS: dict[str, dict[str, Sequence[Any]]] = {
     "input-scale": {"x_scale": INPUT_SCALES},
     "teacher-scale": {"w_scale": (0.5, 1.0, 2.0, 3.0, 4.0, 5.0)},
     "other-inputs": {"x": LAWS, "x_scale": (0.5, 1.0, 2.0)},
 }
 
+# Tasks, of whose losses a standard error is taken.
+Several = Annotated[int, msgspec.Meta(ge=2)]
 
-@dataclass(frozen=True)
+
+@frozen
 class Regression:
-    """Settings of a study of linear regression: noiseless tasks with N = d = 10, and how networks train on them."""
+    """Settings of a study of linear regression: noiseless tasks with N = d = 10, and training on them."""
 
     training: Training
-    """How the networks train."""
-    init_scale: float = 0.002
+    """Training of the networks."""
+    init_scale: Positive = 0.002
     """Variance of the initial weights, times depth and fan-in."""
-    seeds: int = 5
+    seeds: Count = 5
     """Networks trained, one a seed."""
-    x_scale: float = 0.5
+    x_scale: Positive = 0.5
     """Inputs are drawn from U(-x_scale, x_scale)."""
-    tasks: int = 100_000
+    tasks: Several = 100_000
     """Fresh tasks that trained networks and algorithms are compared on."""
-    sweep_tasks: int = 10_000
+    sweep_tasks: Several = 10_000
     """Tasks of each point of a sweep, and of an evaluation while training."""
-    tune_tasks: int = 10_000
+    tune_tasks: Several = 10_000
     """Tasks that step sizes of the references are tuned on."""
 
-    def __post_init__(self) -> None:
-        require_count("seeds", self.seeds)
-        for name in ("tune_tasks", "tasks", "sweep_tasks"):
-            require_count(name, getattr(self, name), least=2)
-        for name in ("x_scale", "init_scale"):
-            require_number(name, getattr(self, name), above=0)
-
     def family(self, **changes: Any) -> tasks.LinearRegression:
-        """The tasks, with N = d = 10 unless told otherwise."""
+        """The tasks, with N = d = 10 unless ``changes`` say otherwise."""
         return tasks.LinearRegression(x_scale=self.x_scale, **changes)
 
 
-@dataclass(frozen=True)
+@frozen
 class Recipe:
-    """How networks of a second kind train in a study, and where they start."""
+    """Training and initial weights of a second kind of network in a study."""
 
     training: Training
-    """How they train."""
-    init_scale: float = 0.002
+    """Their training."""
+    init_scale: Positive = 0.002
     """Variance of their initial weights, times depth and fan-in."""
-
-    def __post_init__(self) -> None:
-        require_number("init_scale", self.init_scale, above=0)
 
 
 def network(settings: Regression, width: int = 11, **changes: Any) -> Any:
@@ -98,7 +75,7 @@ def network(settings: Regression, width: int = 11, **changes: Any) -> Any:
 
 
 def watch(references: Mapping[str, Any], episodes: tasks.Episode) -> Callable[[Any], dict[str, float]]:
-    """What to log while training: the loss, and alignment with each reference, on the same tasks every time."""
+    """Numbers to log while training: the loss, and alignment with each reference, on the same tasks every time."""
 
     def look(net: Any) -> dict[str, float]:
         row: dict[str, float] = {}
@@ -117,7 +94,7 @@ def watch(references: Mapping[str, Any], episodes: tasks.Episode) -> Callable[[A
 
 
 def contrast(
-    lab: Lab,
+    lab: study.Lab,
     settings: Regression,
     name: str,
     config: Any,
@@ -125,11 +102,11 @@ def contrast(
     training: Training | None = None,
     *,
     own: int | None = None,
-    more: Callable[[Sequence[Any]], Mapping[str, Sequence[Any]]] | None = None,
+    more: Callable[[Sequence[Any]], Mapping[str, Sequence[Any]]] = lambda trained: {},
     sweeps: Sequence[str] = ("input-scale",),
     seeds: int | None = None,
 ) -> list[Any]:
-    """Train networks and compare them with references: while training, on fresh tasks, and away from those of training.
+    """Train networks; compare them with references in training, on fresh tasks, and away from those of training.
 
     Returns the networks; the stages are ``name``, ``name-comparison`` and one for each of ``sweeps``.
 
@@ -137,28 +114,23 @@ def contrast(
         own: steps of the descent whose step sizes are read from each network's own weights, which is compared too as
             ``own``: no better reference of the same form should exist.
         more: further groups to compare, from the networks.
-        seeds: how many networks, where not those of the study.
+        seeds: the number of networks; that of the study if None.
     """
     family = settings.family()
     watched = watch(references, lab.draw(family, settings.sweep_tasks, "watch"))
     chosen = lab.seeds if seeds is None else range(lab.seed, lab.seed + seeds)
     trained = lab.train(name, config, family, training or settings.training, seeds=chosen, watch=watched)
-    groups: dict[str, Sequence[Any]] = {
-        "trained": trained,
-        **{key: [reference] for key, reference in references.items()},
-    }
-    if own is not None:
-        groups["own"] = [own_descent(net, own) for net in trained]
-    groups.update(more(trained) if more else {})
-    against = [*references, *(["own"] if own is not None else [])]
+    owns = {} if own is None else {"own": [own_descent(net, own) for net in trained]}
+    alone = {key: [one] for key, one in references.items()}
+    groups = {"trained": trained, **alone, **owns, **more(trained)}
     fresh = lab.draw(family, settings.tasks, "eval")
-    lab.stage(f"{name}-comparison", lambda: lenses.measure_together(groups, against, fresh))
+    lab.stage(f"{name}-comparison", lenses.measure_together, groups, [*references, *owns], fresh)
     for kind in sweeps:
-        lab.stage(f"{name}-{kind}", lambda kind=kind: sweep(lab, settings, groups, kind))
+        lab.stage(f"{name}-{kind}", sweep, lab, settings, groups, kind)
     return trained
 
 
-def sweep(lab: Lab, settings: Regression, groups: Mapping[str, Sequence[Any]], kind: str) -> Estimates:
+def sweep(lab: study.Lab, settings: Regression, groups: Mapping[str, Sequence[Any]], kind: str) -> Estimates:
     """Losses away from the training tasks, as `SWEEPS` has them."""
     over = dict(SWEEPS[kind])
     if "x_scale" in over:
@@ -167,13 +139,40 @@ def sweep(lab: Lab, settings: Regression, groups: Mapping[str, Sequence[Any]], k
 
 
 def own_descent(net: Any, steps: int, n_context: int = 10) -> learners.GradientDescentPlusPlus:
-    """GD++ with the step sizes that a network's weights spell, tokens clipped as the network's are."""
-    config = net.transformer.config
+    """GD++ with the step sizes in a network's weights; tokens are clipped as in the network."""
     eta, gamma = (sizes.tolist() for sizes in lenses.step_sizes(net, n_context))
-    return learners.GradientDescentPlusPlus(steps, eta, gamma, token_clip=config.token_clip)
+    return learners.GradientDescentPlusPlus(steps, eta, gamma, token_clip=net.transformer.config.token_clip)
 
 
-def untied_descents(lab: Lab, settings: Regression, steps: int, token_clip: float) -> dict[str, Any]:
+def best_step(family: tasks.LinearRegression) -> learners.GradientDescent:
+    """One step of gradient descent with the closed-form best step size."""
+    return learners.GradientDescent(1, learners.one_step_optimum(family).eta)
+
+
+def tuned(lab: study.Lab, settings: Regression, start: Any, **changes: Any) -> Any:
+    """A descent tuned from spectra of the study's tasks, and its step sizes with their errors."""
+    return learners.tune_spectral(start, settings.family(**changes), contexts=settings.tune_tasks, seed=lab.seed)
+
+
+def errors(learner: Any, episodes: tasks.Episode) -> np.ndarray:
+    """Squared error of each task, in float64."""
+    return lenses.per_task_errors(learner, episodes).double().cpu().numpy()
+
+
+def read_step_sizes(nets: Sequence[Any], eta: float, gamma: float) -> dict[str, list[float]]:
+    """Step sizes in the weights of networks of one looped layer, N = 10, beside those of a tuned GD++."""
+    read = [lenses.step_sizes(net, 10) for net in nets]
+    found = {"eta": [one.eta[0].item() for one in read], "gamma": [one.gamma[0].item() for one in read]}
+    return found | {"gd++ eta": [eta] * len(nets), "gd++ gamma": [gamma] * len(nets)}
+
+
+def first_products(nets: Sequence[Any]) -> dict[str, np.ndarray]:
+    """The rescaled products of each network's first layer, ``(nets, width, width)``."""
+    first = [lenses.rescaled_products(net)[0] for net in nets]
+    return {name: np.stack([getattr(one, name)[0].cpu().numpy() for one in first]) for name in ("w_kq", "w_pv")}
+
+
+def untied_descents(lab: study.Lab, settings: Regression, steps: int, token_clip: float) -> dict[str, Any]:
     """Gradient descent and GD++ with sizes of their own for every step, and clipped tokens: stage ``tuned``.
 
     Gradient descent is tuned under the clip, GD++ from spectra, ten times as many as ``tune_tasks``, which leaves it
@@ -181,20 +180,18 @@ def untied_descents(lab: Lab, settings: Regression, steps: int, token_clip: floa
     """
     family = settings.family()
     etas, gammas = [1.0 + step for step in range(steps)], [0.03] * steps
-    starts = {
-        "gd": learners.GradientDescent(steps, etas, token_clip=token_clip),
-        "gd++": learners.GradientDescentPlusPlus(steps, etas, gammas, token_clip=token_clip),
-    }
 
     def tuned() -> Arrays:
-        sizes = {}
-        for key, start in starts.items():
-            if key == "gd":
-                found = learners.tune(start, family, tasks=settings.tune_tasks, seed=lab.seed).step_sizes
-            else:
-                contexts = 10 * settings.tune_tasks
-                found = learners.tune_spectral(start, family, contexts=contexts, seed=lab.seed).step_sizes
-            sizes |= {f"{key} {name}": [one.value for one in each] for name, each in found.items()}
+        gd = learners.GradientDescent(steps, etas, token_clip=token_clip)
+        plus = learners.GradientDescentPlusPlus(steps, etas, gammas, token_clip=token_clip)
+        found = {
+            "gd": learners.tune(gd, family, tasks=settings.tune_tasks, seed=lab.seed),
+            "gd++": learners.tune_spectral(plus, family, contexts=10 * settings.tune_tasks, seed=lab.seed),
+        }
+        sizes = {
+            f"{key} {name}": [one.value for one in each]
+            for key, one in found.items() for name, each in one.step_sizes.items()
+        }  # fmt: skip
         return Arrays(sizes, **dict.fromkeys(sizes, "step"))
 
     sizes: Any = lab.stage("tuned", tuned)
@@ -205,8 +202,8 @@ def untied_descents(lab: Lab, settings: Regression, steps: int, token_clip: floa
     }
 
 
-def predicted(lab: Lab, settings: Regression, references: Mapping[str, Any]) -> Estimates:
-    """Losses of descents on contexts with ten teachers and ten queries each, and what the spectra say, as ``expected``.
+def predicted(lab: study.Lab, settings: Regression, references: Mapping[str, Any]) -> Estimates:
+    """Losses of descents on contexts with ten teachers and ten queries each, and as spectra predict: ``expected``.
 
     Centred descents descend on the spectra of centred inputs.
     """
@@ -220,7 +217,7 @@ def predicted(lab: Lab, settings: Regression, references: Mapping[str, Any]) -> 
             x, descent = x - x.mean(-2, keepdim=True), reference.learner
         spectra = (x.mT @ x / family.n_context).cpu().numpy()
         expected = learners.spectral_mse(x.new_tensor(np.linalg.eigvalsh(spectra)).cpu(), descent, family)
-        losses["mse", name] = [lenses.per_task_errors(reference, drawn).double().cpu().numpy()]
+        losses["mse", name] = [errors(reference, drawn)]
         losses["expected", name] = [expected.detach().numpy()]
     return Estimates.of(losses)
 

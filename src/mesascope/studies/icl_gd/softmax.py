@@ -10,154 +10,128 @@ steps on a plateau where they predict 0. Heads that start farther apart part soo
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import field
+from typing import Any
 
 import numpy as np
 
-from mesascope import learners
-from mesascope.evidence import Bound, Claim, Reported, above, below, derived, printed, stage, two_sided
+from mesascope import learners, study
 from mesascope.studies.common import converged, plan
-from mesascope.studies.icl_gd.regression import INPUT_SCALES, PAPER, Recipe, Regression, contrast, network, predicted
-from mesascope.studies.icl_gd.shared_claims import as_predicted, derivatives, gap_left
-from mesascope.studies.icl_gd.shared_figures import contrast_figures
-from mesascope.study import Study
-
-if TYPE_CHECKING:
-    from mesascope.studies.lab import Lab
-
-__all__ = ["Softmax"]
+from mesascope.studies.icl_gd import regression, shared
+from mesascope.studies.icl_gd.regression import INPUT_SCALES, Recipe
+from mesascope.study import Bound, Claim, Reported, Study, above, below, derived, printed, stage, two_sided
 
 AUTHORS = "authors' code, 1 run"
 ONE = ("one-head-converged", "references-as-predicted")
 TWO = ("two-heads-converged", "references-as-predicted")
 
+one_head, two_heads = stage("one-head-comparison"), stage("two-heads-comparison", centred="centred descent")
 
-@dataclass(frozen=True)
-class Softmax(Regression):
+
+@study.frozen
+class Softmax(regression.Regression):
     """Settings of the study."""
 
     two_heads: Recipe = field(default_factory=lambda: Recipe(plan(5000, 4e-3, batch=512), init_scale=0.02))
-    """How the layers with two heads train."""
+    """Training of the layers with two heads."""
 
 
-CLAIMS = (
-    converged("one-head", id="one-head-converged"),
-    converged("two-heads", id="two-heads-converged"),
-    as_predicted(("gd", "centred")),
-    derivatives("one-head-comparison", id="one-head-derivatives"),
-    derivatives("two-heads-comparison", id="two-heads-derivatives"),
-    Claim(
-        "one-head-loss", "each layer with one head loses 30 to 50 % more than one step of gradient descent",
-        stage("one-head-comparison").ratio("trained", "gd"), Bound(1.3, 1.5), printed("Fig. 12a left"), premises=ONE,
-        reported=Reported(1.401, AUTHORS),
-    ),
-    Claim(
-        "two-heads-loss", "each layer with two heads loses more than one step of gradient descent, by at most 10 %",
-        stage("two-heads-comparison").ratio("trained", "gd"), Bound(1.0, 1.1), printed("Fig. 12b left"), premises=TWO,
-        reported=Reported(1.061, AUTHORS),
-    ),
-    Claim(
-        "one-head-cosine", "with one head, sensitivities have a cosine of 0.72 with gradient descent's, within 0.04",
-        stage("one-head-comparison")["cosine", "trained", "gd"], two_sided(0.04, around=0.72),
-        printed("Fig. 12a centre left"), premises=(*ONE, "one-head-derivatives"), reported=Reported(0.72, AUTHORS),
-    ),
-    Claim(
-        "two-heads-cosine",
-        "with two heads, each network's sensitivities have a cosine above 0.96 with " "gradient descent's",
-        stage("two-heads-comparison")["cosine", "trained", "gd"], above(0.96), printed("Fig. 12b centre left"),
-        premises=(*TWO, "two-heads-derivatives"), reported=Reported(0.965, AUTHORS),
-    ),
-    Claim(
-        "second-head-helps", "a second head takes away more than half of what a layer loses beyond gradient descent",
-        lambda r: gap_left(r, "one-head", "two-heads"), below(0.5),
-        printed("Fig. 12 left: significantly reduces the gap"),
-        measures="(loss of two heads - gradient descent's) / (loss of one head - gradient descent's), each with each",
-        premises=(*ONE, *TWO),
-    ),
-    *(
-        Claim(
-            f"{heads}-similar-curves", f"as inputs are scaled by 0.5 to 2, each loss with {heads.replace('-', ' ')} "
-            f"grows as gradient descent's, to a quarter", lambda r, heads=heads: _shape(r[f"{heads}-input-scale"]),
-            two_sided(0.25), printed(f"Fig. 12{panel} right: similar robust out-of-distribution behaviour"),
-            measures="(loss of trained / of gradient descent) at each scale / at the training scale", premises=premises,
-        )
-        for heads, panel, premises in (("one-head", "a", ONE), ("two-heads", "b", TWO))
-    ),
-    Claim(
-        "two-heads-centred",
-        "each layer with two heads is nearer to gradient descent on centred inputs than to plain " "descent",
-        lambda r: _centred_gain(r["two-heads-comparison"]), above(0.0),
-        derived("the denominators that appendix A.9 leaves out"),
-        measures="cosine to centred descent less cosine to gradient descent", premises=(*TWO, "two-heads-derivatives"),
-    ),
-    Claim(
-        "two-heads-centred-loss",
-        "each layer with two heads loses what one step of descent on centred inputs does, " "within 2 %",
-        stage("two-heads-comparison").ratio("trained", "centred"), two_sided(0.02),
-        derived("the denominators that appendix A.9 leaves out"), premises=TWO,
-    ),
-)  # fmt: skip
-
-
-def measure(lab: Lab, settings: Softmax) -> None:
+def measure(lab: study.Lab, settings: Softmax) -> None:
     """Train and compare."""
-    family = settings.family()
+    family, recipe = settings.family(), settings.two_heads
     start = learners.Centred(learners.GradientDescent(1, 6.0))
     references = {
-        "gd": learners.GradientDescent(1, learners.one_step_optimum(family).eta),
+        "gd": regression.best_step(family),
         "centred": learners.tune(start, family, tasks=settings.tune_tasks, seed=lab.seed).learner,
     }
-    one = network(settings, attention="softmax")
-    contrast(lab, settings, "one-head", one, references)
-    recipe = settings.two_heads
-    two = network(settings, attention="softmax", n_heads=2, key_size=11, init_scale=recipe.init_scale)
-    contrast(lab, settings, "two-heads", two, references, recipe.training)
-    lab.stage("predicted", lambda: predicted(lab, settings, references))
+    one = regression.network(settings, attention="softmax")
+    regression.contrast(lab, settings, "one-head", one, references)
+    two = regression.network(settings, attention="softmax", n_heads=2, key_size=11, init_scale=recipe.init_scale)
+    regression.contrast(lab, settings, "two-heads", two, references, recipe.training)
+    lab.stage("predicted", regression.predicted, lab, settings, references)
 
 
 def _shape(swept: Any) -> np.ndarray:
-    """Relative to the training scale, which is left out."""
+    """Ratio to gradient descent relative to that at the training scale, which is left out."""
     ratio, start = swept.ratio("trained", "gd"), INPUT_SCALES.index(1.0)
     return np.delete(ratio / ratio[:, start, None], start, axis=1)
 
 
-def _centred_gain(main: Any) -> np.ndarray:
-    return main["cosine", "trained", "centred"] - main["cosine", "trained", "gd"]
+def _similar_curves(heads: str, panel: str, premises: tuple[str, ...]) -> Claim:
+    words = "(loss of trained / of gradient descent) at each scale / at the training scale"
+    return Claim(
+        f"{heads}-similar-curves", f"as inputs are scaled by 0.5 to 2, each loss with {heads.replace('-', ' ')} grows "
+        "as gradient descent's, to a quarter", stage(f"{heads}-input-scale").map(_shape, words), two_sided(0.25),
+        printed(f"Fig. 12{panel} right: similar robust out-of-distribution behaviour"), premises=premises,
+    )  # fmt: skip
 
 
 STUDY = Study(
     name="softmax",
-    source=f"{PAPER}: Fig. 12",
+    source=f"{regression.PAPER}: Fig. 12",
     presets={
         "quick": Softmax(plan(1500, 8e-3, batch=512), two_heads=Recipe(plan(1000, 1.2e-2, batch=512), init_scale=0.02)),
         "paper": Softmax(plan(5000, 3e-3, batch=512)),
     },
     measure=measure,
     trainings=2,
-    claims=CLAIMS,
+    premises=TWO,
+    claims=(
+        *(converged(heads, id=f"{heads}-converged") for heads in ("one-head", "two-heads")),
+        shared.as_predicted(("gd", "centred")),
+        shared.derivatives(one_head, id="one-head-derivatives"),
+        shared.derivatives(two_heads, id="two-heads-derivatives"),
+    ),
     figures=(
-        *contrast_figures(
-            "one-head",
-            "softmax layer with one head",
-            ("gd", "centred"),
-            "Paper: Fig. 12a",
-            claims=("one-head-loss", "one-head-cosine"),
-            away=("one-head-similar-curves",),
-        ),
-        *contrast_figures(
-            "two-heads",
-            "softmax layer with two heads",
-            ("gd", "centred"),
-            "Paper: Fig. 12b",
+        *shared.contrast_figures(
+            "one-head", "softmax layer with one head", ("gd", "centred"), "Paper: Fig. 12a",
             claims=(
-                "two-heads-loss",
-                "second-head-helps",
-                "two-heads-cosine",
-                "two-heads-centred",
-                "two-heads-centred-loss",
+                Claim(
+                    "one-head-loss", "each layer with one head loses 30 to 50 % more than one step of gradient descent",
+                    one_head.ratio("trained", "gd"), Bound(1.3, 1.5), printed("Fig. 12a left"), premises=ONE,
+                    reported=Reported(1.401, AUTHORS),
+                ),
+                Claim(
+                    "one-head-cosine", "with one head, sensitivities have a cosine of 0.72 with gradient descent's, "
+                    "within 0.04", one_head["cosine", "trained", "gd"], two_sided(0.04, around=0.72),
+                    printed("Fig. 12a centre left"), premises=(*ONE, "one-head-derivatives"),
+                    reported=Reported(0.72, AUTHORS),
+                ),
             ),
-            away=("two-heads-similar-curves",),
+            away=(_similar_curves("one-head", "a", ONE),),
+        ),
+        *shared.contrast_figures(
+            "two-heads", "softmax layer with two heads", ("gd", "centred"), "Paper: Fig. 12b",
+            claims=(
+                Claim(
+                    "two-heads-loss", "each layer with two heads loses more than one step of gradient descent, by at "
+                    "most 10 %", two_heads.ratio("trained", "gd"), Bound(1.0, 1.1), printed("Fig. 12b left"),
+                    reported=Reported(1.061, AUTHORS),
+                ),
+                Claim(
+                    "second-head-helps", "a second head takes away more than half of what a layer loses beyond "
+                    "gradient descent", shared.gap_left(one_head, two_heads), below(0.5),
+                    printed("Fig. 12 left: significantly reduces the gap"), premises=(*ONE, *TWO),
+                ),
+                Claim(
+                    "two-heads-cosine", "with two heads, each network's sensitivities have a cosine above 0.96 with "
+                    "gradient descent's", two_heads["cosine", "trained", "gd"], above(0.96),
+                    printed("Fig. 12b centre left"), premises=(*TWO, "two-heads-derivatives"),
+                    reported=Reported(0.965, AUTHORS),
+                ),
+                Claim(
+                    "two-heads-centred", "each layer with two heads is nearer to gradient descent on centred inputs "
+                    "than to plain descent",
+                    two_heads["cosine", "trained", "centred"] - two_heads["cosine", "trained", "gd"], above(0.0),
+                    derived("the denominators that appendix A.9 leaves out"), premises=(*TWO, "two-heads-derivatives"),
+                ),
+                Claim(
+                    "two-heads-centred-loss", "each layer with two heads loses what one step of descent on centred "
+                    "inputs does, within 2 %", two_heads.ratio("trained", "centred"), two_sided(0.02),
+                    derived("the denominators that appendix A.9 leaves out"),
+                ),
+            ),
+            away=(_similar_curves("two-heads", "b", TWO),),
         ),
     ),
     deviations=(
@@ -166,4 +140,4 @@ STUDY = Study(
         "Weights are averaged, and gradients are not clipped.",
         "Two heads start from weights of ten times the variance.",
     ),
-)
+)  # fmt: skip

@@ -7,9 +7,9 @@ gamma), both tuned from spectra on tasks of their own.
 
 from __future__ import annotations
 
-from mesascope import constructions, learners, lenses, study
+from mesascope import constructions, learners, study
 from mesascope.studies.common import converged, halfway_losses, midpoint, plan
-from mesascope.studies.icl_gd import regression, shared_claims, shared_figures
+from mesascope.studies.icl_gd import regression, shared
 from mesascope.studies.icl_gd.regression import Regression
 from mesascope.study import Claim, Figure, Reported, Study, above, printed, stage, two_sided
 
@@ -18,14 +18,13 @@ HALFWAY = (*PREMISES, "midpoint")
 
 main, sizes = stage("looped-comparison", trained="two looped layers"), stage("step-sizes")
 teachers, laws = stage("looped-teacher-scale", trained="two looped layers"), stage("looped-other-inputs")
-near = shared_claims.near_training("looped-input-scale")
+near = shared.near_training("looped-input-scale")
 
 
 def measure(lab: study.Lab, settings: Regression) -> None:
     """Train and compare."""
-    family, tasks = settings.family(), settings.tune_tasks
-    plus = learners.tune_spectral(learners.GradientDescentPlusPlus(2, 3.0, 0.03), family, contexts=tasks, seed=lab.seed)
-    gd = learners.tune_spectral(learners.GradientDescent(2, 3.0), family, contexts=tasks, seed=lab.seed)
+    plus = regression.tuned(lab, settings, learners.GradientDescentPlusPlus(2, 3.0, 0.03))
+    gd = regression.tuned(lab, settings, learners.GradientDescent(2, 3.0))
     references = {"gd": gd.learner, "gd++": plus.learner}
     (eta,), (gamma,) = ([size.value for size in plus.step_sizes[name]] for name in ("eta", "gamma"))
     built = constructions.gradient_descent_plus_plus(10, 1, eta, gamma, 10, steps=2).network.float().to(lab.device)
@@ -34,16 +33,10 @@ def measure(lab: study.Lab, settings: Regression) -> None:
         more=lambda trained: {"middle": regression.middles(trained, [built] * len(trained))},
         sweeps=tuple(regression.SWEEPS),
     )  # fmt: skip
-    fresh = lab.draw(family, settings.tasks, "eval")
+    fresh = lab.draw(settings.family(), settings.tasks, "eval")
     lab.stage("interpolation", regression.halfway, nets, [built] * len(nets), fresh)
     lab.stage("predicted", regression.predicted, lab, settings, references)
-    lab.stage("step-sizes", _step_sizes, nets, eta, gamma)
-
-
-def _step_sizes(nets, eta: float, gamma: float) -> dict[str, list[float]]:
-    read = [lenses.step_sizes(net, 10) for net in nets]
-    found = {"eta": [one.eta[0].item() for one in read], "gamma": [one.gamma[0].item() for one in read]}
-    return found | {"gd++ eta": [eta] * len(nets), "gd++ gamma": [gamma] * len(nets)}
+    lab.stage("step-sizes", regression.read_step_sizes, nets, eta, gamma)
 
 
 STUDY = Study(
@@ -58,12 +51,12 @@ STUDY = Study(
     premises=PREMISES,
     claims=(
         converged("looped"),
-        shared_claims.no_better_descent("looped-comparison", "gd++", "GD++", id="gd++-at-its-optimum"),
-        shared_claims.as_predicted(("gd", "gd++")),
+        shared.no_better_descent(main, "gd++", "GD++", id="gd++-at-its-optimum"),
+        shared.as_predicted(("gd", "gd++")),
         midpoint("interpolation"),
     ),
     figures=(
-        *shared_figures.contrast_figures(
+        *shared.contrast_figures(
             "looped", "two looped layers", ("gd", "gd++"), "Paper: Figs. 3a and 6b",
             claims=(
                 Claim(
@@ -83,7 +76,7 @@ STUDY = Study(
                 ),
                 Claim(
                     "gd-early", "early in training networks are nearer to gradient descent than to GD++",
-                    shared_claims.peak_difference("looped"), above(0.0), printed("Fig. 3a centre"), quantifier="mean",
+                    shared.peak_difference("looped"), above(0.0), printed("Fig. 3a centre"), quantifier="mean",
                 ),
                 Claim(
                     "gd++-late", "at the end of training networks are nearer to GD++",
@@ -121,16 +114,10 @@ STUDY = Study(
             "teachers-and-laws", "First: teachers of other scales; then input laws never seen in training, each seed's "
             "loss over that of GD++. Paper: Fig. 6b.",
             (
-                shared_figures.losses_over(
+                shared.losses_over(
                     teachers, "w_scale", "two looped layers", ("gd", "gd++"), "teacher scale / that of training", True
                 ),
-                *(
-                    shared_figures.ratios_over(
-                        shared_figures.law_of(laws, law), "x_scale", ["gd++"], f"{law} inputs",
-                        y="loss of each seed / of GD++",
-                    )
-                    for law in regression.LAWS
-                ),
+                *shared.law_panels(laws, "gd++"),
             ), columns=2,
             claims=(
                 Claim(

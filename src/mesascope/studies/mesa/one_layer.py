@@ -99,7 +99,7 @@ STUDY = Study(
     premises=LINEAR,
     claims=(
         converged("linear", "one-head", "four-heads", id="linear-converged"),
-        converged("mesa", id="mesa-converged").resting_on(()),
+        converged("mesa", id="mesa-converged"),
         dynamics.best_ridge(),
         dynamics.tuned_steps("gd", "comparison"),
         Claim(

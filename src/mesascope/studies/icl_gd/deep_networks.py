@@ -1,0 +1,140 @@
+"""Part of the study of deep networks: its settings, networks made of weight products, and references."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+from typing import Any
+
+import numpy as np
+
+from mesascope import constructions, learners, lenses, study, training
+from mesascope.studies.common import plan, watch_loss
+from mesascope.studies.icl_gd import regression
+from mesascope.studies.icl_gd.regression import Recipe, errors, own_descent
+from mesascope.study import Arrays, Estimates, Training
+
+__all__ = [
+    "CLIP", "LOOPED", "SEPARATE", "Deep", "as_network", "left_out", "near", "paths", "quantiles", "separate",
+    "step_sizes", "tied", "warm", "watch",
+]  # fmt: skip
+
+D, CLIP = 10, 10.0
+SEPARATE, LOOPED = 5, 10
+PATH = (0.0, 0.25, 0.5, 0.75, 1.0)
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+
+
+@study.frozen
+class Deep(regression.Regression):
+    """Settings of the study."""
+
+    seeds: study.Count = 10
+    """Networks of five separate layers, one a seed."""
+    looped: Recipe = field(default_factory=lambda: Recipe(plan(5000, 4e-3, batch=1024, clip=0.001), init_scale=0.02))
+    """Training of the ten looped layers, five seeds of them."""
+    warm: Recipe = field(default_factory=lambda: Recipe(plan(3000, 8e-3, batch=1024, clip=0.001), init_scale=0.5))
+    """Training of networks, five seeds of them, that start from gradient descent plus random weights."""
+    warm_eta: study.Positive = 2.0
+    """Step size of the gradient descent that they start from."""
+    authors: Recipe = field(default_factory=lambda: Recipe(Training(50_000, 2048, 5e-4, "constant", clip=10.0)))
+    """Training of the network with the authors' settings."""
+    descents: Training = field(default_factory=lambda: plan(1000, 0.02))
+    """Training of GD++'s step sizes, which starts from those in a network's weights."""
+
+
+def separate(settings: Deep, init_scale: float) -> Any:
+    return regression.network(settings, n_layers=SEPARATE, token_clip=CLIP, init_scale=init_scale)
+
+
+def watch(lab: study.Lab, settings: Deep) -> Any:
+    return watch_loss(mse=lab.draw(settings.family(), settings.sweep_tasks, "watch"))
+
+
+def step_sizes(descents: Sequence[Any]) -> Arrays:
+    """Step sizes of each seed's descent."""
+    found = {name: [getattr(one, name).tolist() for one in descents] for name in ("eta", "gamma")}
+    return Arrays(found, **dict.fromkeys(found, "seed step"))
+
+
+def near(lab: study.Lab, settings: Deep, nets: Sequence[Any]) -> list[Any]:
+    """GD++ of each network, its step sizes trained on from those in the weights: stage ``near``."""
+
+    def tuned() -> Arrays:
+        owns = iter([own_descent(net, SEPARATE) for net in nets])
+        found = training.train(lambda _: next(owns), settings.family(), settings.descents, lab.seeds, device=lab.device)
+        return step_sizes(found.members())
+
+    sizes: Any = lab.stage("near", tuned)
+    pairs = zip(sizes["eta"].tolist(), sizes["gamma"].tolist(), strict=True)
+    return [learners.GradientDescentPlusPlus(SEPARATE, *pair, token_clip=CLIP) for pair in pairs]
+
+
+def warm(lab: study.Lab, settings: Deep) -> list[Any]:
+    """Networks trained from five equal steps of gradient descent, plus the products of random weights."""
+    recipe, seeds = settings.warm, lab.seeds[:5]
+    config = separate(settings, recipe.init_scale)
+    descent = learners.GradientDescentPlusPlus(SEPARATE, settings.warm_eta, 0.0, token_clip=CLIP)
+    start = f"gradient descent with eta = {settings.warm_eta:g}, plus random weights"
+    random = [config.build(lab.stream(f"warm {seed}")) for seed in seeds]
+    nets = [_added(as_network(net, descent), net) for net in random]
+    watched = watch(lab, settings)
+    return lab.train(
+        "warm", config, settings.family(), recipe.training, seeds=seeds, watch=watched, start=(start, nets)
+    )
+
+
+def tied(lab: study.Lab, settings: Deep) -> learners.GradientDescentPlusPlus:
+    """Ten tied steps of GD++, tuned with clipped tokens, and stage ``tied`` with their sizes."""
+
+    def tuned() -> Arrays:
+        start = learners.GradientDescentPlusPlus(LOOPED, 3.0, 0.03, token_clip=CLIP)
+        found = learners.tune(start, settings.family(), tasks=settings.tune_tasks, seed=lab.seed).step_sizes
+        return Arrays({name: found[name][0].value for name in ("eta", "gamma")})
+
+    sizes: Any = lab.stage("tied", tuned)
+    return learners.GradientDescentPlusPlus(LOOPED, float(sizes["eta"]), float(sizes["gamma"]), token_clip=CLIP)
+
+
+def _added(net: Any, other: Any) -> Any:
+    """The network whose products are sums of both's."""
+    both = zip(net.products(), other.products(), strict=True)
+    return net.with_products([type(a)(a.w_kq + b.w_kq, a.w_pv + b.w_pv) for a, b in both])
+
+
+def left_out(nets: Sequence[Any], episodes: Any) -> Estimates:
+    """Networks, and the same without one layer: ``without 1`` and so on."""
+    groups = {f"without {k + 1}": [_without(net, k) for net in nets] for k in range(SEPARATE)}
+    return lenses.measure_together({"trained": nets} | groups, [], episodes)
+
+
+def _without(net: Any, layer: int) -> Any:
+    """The network with a layer that leaves tokens as they are."""
+    products = list(net.products())
+    products[layer] = type(products[layer])(products[layer].w_kq, 0 * products[layer].w_pv)
+    return net.with_products(products)
+
+
+def as_network(net: Any, algorithm: Any) -> Any:
+    """The construction of ``algorithm`` in an architecture like ``net``'s, clip included."""
+    eta, gamma = algorithm.eta.tolist(), algorithm.gamma.tolist()
+    built = constructions.gradient_descent_plus_plus(D, 1, eta, gamma, D, algorithm.steps).network
+    like = net.products()[0].w_kq
+    return net.with_products([type(layer)(*(part.to(like) for part in layer)) for layer in built.products()])
+
+
+def paths(nets: Sequence[Any], goals: Mapping[str, Sequence[Any]], fresh: Any) -> Estimates:
+    """Losses on the straight way from each network to each goal."""
+
+    def losses(others: Sequence[Any], t: float) -> list[np.ndarray]:
+        return [errors(lenses.interpolate(net, other, t), fresh) for net, other in zip(nets, others, strict=True)]
+
+    points = [Estimates.of({("mse", name): losses(others, t) for name, others in goals.items()}) for t in PATH]
+    return Estimates.over({"t": PATH}, points)
+
+
+def quantiles(groups: Mapping[str, Sequence[Any]], fresh: Any) -> Arrays:
+    """Quantiles of the squared error over tasks, for each learner of a group."""
+    found = {name: [np.quantile(errors(one, fresh), QUANTILES) for one in members] for name, members in groups.items()}
+    axes = {name: f"{'seed' if name == 'trained' else 'reference'} quantile" for name in found}
+    return Arrays({"quantile": QUANTILES, **found}, quantile="quantile", **axes)

@@ -1,0 +1,177 @@
+"""Claims and figures that several studies of linear regression share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mesascope import study
+from mesascope.studies.icl_gd.regression import LAWS
+from mesascope.study import Claim, Figure, Level, Line, Lines, Reading, StageReading, above, below, ours, stage
+
+__all__ = [
+    "HALF_MSE", "MODELS", "NAMES", "PREDICTIONS", "RELATIVE", "SENSITIVITIES", "as_predicted", "contrast_figures",
+    "derivatives", "diagonal_spread", "gap_left", "law_panels", "losses_over", "near_training", "no_better_descent",
+    "peak_difference", "products", "ratios_over", "relative",
+]  # fmt: skip
+
+NAMES = {"gd": "gradient descent", "gd++": "GD++", "centred": "centred descent"}
+HALF_MSE = "half mean squared error"
+SENSITIVITIES = "cosine of sensitivities"
+RELATIVE = "input scale / that of training"
+MODELS = "L2 distance of models"
+PREDICTIONS = "distance of predictions"
+
+
+def no_better_descent(
+    compared: StageReading, reference: str, what: str, *, id: str, tolerance: float = 0.02, quantity: str = "mse"
+) -> Claim:
+    """Premise: the reference is tuned well; one at a poor optimum would flatter every network.
+
+    The step sizes in the networks' weights are the witness. ``quantity="median"`` is for deep descents, whose means
+    rest on the few tasks where they explode.
+    """
+    return Claim(
+        id, f"no network's own step sizes, read from its weights, make better {what} than the tuned ones",
+        compared.ratio("own", reference, quantity), above(1 - tolerance), ours("premise"), about="algorithms",
+    )  # fmt: skip
+
+
+def derivatives(compared: StageReading, *, id: str = "derivatives") -> Claim:
+    """Premise: sensitivities predict how predictions change; those at another query or of another task would not."""
+    return Claim(
+        id, "sensitivities are the derivatives of the predictions at the same queries",
+        compared["derivative-error", "trained"] / compared["derivative", "trained"], below(0.05), ours("premise"),
+        about="algorithms",
+    )  # fmt: skip
+
+
+def as_predicted(references: Sequence[str], name: str = "predicted", *, id: str = "references-as-predicted") -> Claim:
+    """Premise: the code of each algorithm has the loss that its formula predicts."""
+    words = "loss of each reference / its expectation over teachers and queries, from spectra of the same contexts"
+    return Claim(
+        id, "the references lose what theory says of their step sizes",
+        stage(name).map(lambda r: np.concatenate([r["mse", key] / r["expected", key] for key in references]), words),
+        study.two_sided(0.03), ours("premise"), over="algorithms", at_least=len(references), about="algorithms",
+    )  # fmt: skip
+
+
+def peak_difference(name: str) -> Reading:
+    """Each seed's cosine to gradient descent less that to GD++, at the step where the former is largest."""
+
+    def at_peak(logged: Any) -> np.ndarray:
+        to_gd, to_plus = logged["gd cosine"], logged["gd++ cosine"]
+        return np.take_along_axis(to_gd - to_plus, to_gd.argmax(axis=1)[:, None], axis=1)[:, 0]
+
+    return stage(name).map(at_peak, "cosine to gradient descent - cosine to GD++, where the former peaks")
+
+
+def gap_left(one: StageReading, two: StageReading) -> Reading:
+    """Loss beyond gradient descent's that a second head leaves, as a share: each seed of one with each of the other."""
+    first, second = (heads.ratio("trained", "gd") - 1 for heads in (one, two))
+    words = "(loss of two heads - gradient descent's) / (loss of one head - gradient descent's), each with each"
+    return Reading(words, lambda r: np.true_divide.outer(second(r), first(r)))
+
+
+def near_training(name: str) -> StageReading:
+    """The part of a sweep over input scales that is at most a quarter above that of training."""
+    return stage(name).where(lambda cases: cases["x_scale"] <= 1.25 * 0.5, "scales up to 1.25 times that of training")
+
+
+def diagonal_spread(matrices: np.ndarray) -> np.ndarray:
+    """Largest distance of the inputs' diagonal entries from their mean, over |mean|, for each matrix."""
+    inputs = np.diagonal(matrices, axis1=1, axis2=2)[:, :-1]
+    return np.abs(inputs / inputs.mean(axis=1, keepdims=True) - 1).max(axis=1)
+
+
+def contrast_figures(
+    name: str,
+    title: str,
+    references: Sequence[str],
+    source: str,
+    log: str = "",
+    claims: tuple[Claim, ...] = (),
+    away: tuple[Claim, ...] = (),
+) -> tuple[Figure, Figure]:
+    """The two figures of a `contrast`: while training, and on inputs of other scales.
+
+    Args:
+        claims, away: the claims that the first and the second one show.
+    """
+    subject, run, swept = title[0].upper() + title[1:], stage(name), stage(f"{name}-input-scale")
+    levels = [Level(run[f"{key} mse"] / 2, key, NAMES[key]) for key in references]
+
+    def to(quantity: str, y: str, log: str = "") -> Lines:
+        return study.curves(run, {f"{key} {quantity}": (key, f"to {NAMES[key]}") for key in references}, y, log=log)
+
+    return (
+        Figure(
+            name, f"{subject} on held-out tasks while training; line and band: mean and range over seeds. {source}.",
+            (
+                study.curves(run, {"mse": ("trained", "trained")}, HALF_MSE, levels, factor=0.5, log=log),
+                to("cosine", SENSITIVITIES), to("sensitivity-difference", MODELS, "y"),
+                to("prediction-difference", PREDICTIONS, "y"),
+            ), columns=2, claims=claims,
+        ),
+        Figure(
+            f"{name}-input-scale",
+            f"{subject} and references where inputs are scaled away from those of training. {source}.",
+            (losses_over(swept, "x_scale", title, references), ratios_over(swept, "x_scale", references)),
+            columns=2, claims=away,
+        ),
+    )  # fmt: skip
+
+
+def relative(swept: StageReading, case: str) -> Reading:
+    """A case of a sweep over the value of training: 1 of teachers, and half the largest of inputs."""
+    return swept.case(case).map(lambda x: x / (0.5 * x.max() if case == "x_scale" else 1.0), case)
+
+
+def losses_over(
+    swept: StageReading, case: str, title: str, references: Sequence[str], x: str = RELATIVE, middle: bool = False
+) -> Lines:
+    """Losses over a case of a sweep; with ``middle`` also those halfway between training and construction."""
+    at = relative(swept, case)
+    lines = [Line(at, swept["mse", "trained"] / 2, "trained", title)]
+    for key in references:
+        lines.append(Line(at, swept["mse", key].at(0, key) / 2, key, NAMES[key], marks="o"))
+    if middle:
+        lines.append(Line(at, swept["mse", "middle"] / 2, "interpolated", "interpolated"))
+    return Lines("", x, HALF_MSE, lines, "y")
+
+
+def ratios_over(
+    swept: StageReading,
+    case: str,
+    references: Sequence[str],
+    title: str = "",
+    x: str = RELATIVE,
+    log: str = "y",
+    y: str = "loss of each seed / of reference",
+) -> Lines:
+    """Each seed's loss over each reference's, beside the ratio 1."""
+    shown: Mapping[Reading, Any] = {swept.ratio("trained", key): (key, f"to {NAMES[key]}") for key in references}
+    level = Level(1.0, "limit")
+    return study.sweep(x, y, relative(swept, case), shown, [level], title=title, each=True, marks=".-", log=log)
+
+
+def law_panels(swept: StageReading, reference: str) -> tuple[Lines, ...]:
+    """Each seed's loss over the reference's on inputs of each law, by their scale."""
+
+    def panel(law: str) -> Lines:
+        part = swept.where(lambda cases: cases["x"] == law, f"{law} inputs")
+        y = f"loss of each seed / of {NAMES[reference]}"
+        return ratios_over(part, "x_scale", [reference], f"{law} inputs", y=y)
+
+    return tuple(map(panel, LAWS))
+
+
+def products(trained: str, built: str) -> Callable[[Any], dict[str, np.ndarray]]:
+    """The first seed's weight products in one stage beside the construction's in another, for `Matrices`."""
+    return lambda r: {
+        f"$W_{{{index}}}$ {kind}": r[name][key][0]
+        for key, index in (("w_kq", "KQ"), ("w_pv", "PV"))
+        for kind, name in (("trained (first seed)", trained), ("construction", built))
+    }
