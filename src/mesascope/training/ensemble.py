@@ -1,4 +1,4 @@
-"""Several copies of one model as one: their weights stacked along a leading axis and run at once."""
+"""Several networks of one architecture as one: weights stacked along a leading axis, and run at once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["Ensemble"]
 
 Module = TypeVar("Module", bound=nn.Module)
 
-# Rows of a member's input times entries of its weights, above which two cores have enough to do with one member.
+# Rows of a member's input times entries of its weights, above which one member keeps two cores busy.
 _BUSY = 2**27
 
 
@@ -33,10 +33,10 @@ class Ensemble(Generic[Module]):
 
     ``ensemble(context, xq)`` takes x ``(members, *batch, n, dx)``, ``ensemble(sequence)`` ``(members, *batch, t, d)``.
 
-    One small model leaves any machine idle, several at once do not. Members run one after the other where they are
-    large, on CPU, and where `torch.func.vmap` cannot run them at once: recurrent layers, spectral norm, and modules
-    that look at values, say. The modules passed in are copied. Buffers that a call changes, such as BatchNorm's running
-    statistics, are kept, each member's own; what the members draw at random, as for dropout, is independent.
+    Several small models at once use a machine that one leaves idle. Members run one after the other if they are large
+    and on CPU, or if `torch.func.vmap` cannot run them, as with recurrent layers, spectral norm, and modules that read
+    values. The modules are copied. Each member keeps its own buffers, such as BatchNorm's running statistics, and draws
+    its own random numbers, as for dropout.
 
     Args:
         members: modules of one architecture. The modes (train() or eval()) are those of the first.
@@ -51,7 +51,7 @@ class Ensemble(Generic[Module]):
         for member in members:
             require_initialised("members", member)
         self.original = members[0]
-        """What ``module`` is a copy of, whose weights should have no part in anything."""
+        """The first module passed in, of which ``module`` is a copy; its weights are not used."""
         self.module = copied("members", members[0])
         """The module that every member runs as, with the first member's modes; its own weights are not used."""
         try:
@@ -59,23 +59,22 @@ class Ensemble(Generic[Module]):
         except (RuntimeError, KeyError) as error:
             if out_of_memory(error):
                 raise
+            said = " ".join(str(error).split())
             raise ArgumentError(
-                f"members must be of one architecture, but differ ({' '.join(str(error).split())}): build all from one "
-                "config."
+                f"members must be of one architecture, but differ ({said}): build all from one config."
             ) from error
         self.weights = {name: w.detach().clone().requires_grad_(w.requires_grad) for name, w in weights.items()}
         self.buffers = {name: buffer.detach().clone() for name, buffer in buffers.items()}
         if not self.weights:
             raise ArgumentError(f"members must have parameters, but {members[0]} has none: pass another module.")
-
-        self._history: History | None = None
+        self.log: History | None = None
         self.diverged: tuple[int, ...] = (0,) * len(self)
-        """The training step at which each member diverged, to keep the weights of before; 0 if it has not."""
+        """The training step at which each member diverged and stopped training; 0 if it has not."""
 
     @property
     def history(self) -> Table:
-        """What `train` logged: a row for each step and seed with loss, gradient norm and learning rate."""
-        return Table() if self._history is None else self._history.table()
+        """Loss, gradient norm and learning rate of each step and seed of `train`."""
+        return Table() if self.log is None else self.log.table()
 
     def __repr__(self) -> str:
         return f"Ensemble of {len(self)}: {label(self.module)}"
@@ -121,15 +120,9 @@ class Ensemble(Generic[Module]):
         return list(self)
 
     def with_weights(self, weights: dict[str, Tensor]) -> Ensemble[Module]:
-        """The same ensemble with other weights, which it holds without a copy."""
+        """The same ensemble with other weights, which are not copied."""
         other = copy.copy(self)
         other.weights = weights
-        return other
-
-    def with_history(self, history: History) -> Ensemble[Module]:
-        """The same ensemble, with what its training logged."""
-        other = copy.copy(self)
-        other._history = history
         return other
 
     def to(self, device: torch.device | str) -> Ensemble[Module]:
@@ -141,13 +134,13 @@ class Ensemble(Generic[Module]):
         return self
 
     def _fills_the_machine(self, inputs: Sequence[Context | Tensor]) -> bool:
-        """Whether a member's call keeps a CPU busy, so that members at once would only crowd each other's caches."""
+        """True if one member's call keeps the CPU busy, so that members at once would compete for its caches."""
         rows = max(part.shape[1 : -1 if part.is_floating_point() else None].numel() for part in _tensors(inputs))
         entries = sum(weight[0].numel() for weight in self.weights.values())
         return next(iter(self.weights.values())).device.type == "cpu" and rows * entries > _BUSY
 
     def _in_turn(self, *inputs: Context | Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """As all at once: the output of a member that refuses what it computes is nan, unless every member does."""
+        """Same as all at once; the output of a member that raises is nan, unless every member raises."""
         tried = [self._tried(index, inputs) for index in range(len(self))]
         made = next((one for one in tried if not isinstance(one, MesascopeError)), None)
         if made is None:
@@ -161,9 +154,7 @@ class Ensemble(Generic[Module]):
         }
         return torch.stack([output for output, _ in rows]), buffers
 
-    def _tried(
-        self, index: int, inputs: Sequence[Context | Tensor]
-    ) -> tuple[Tensor, dict[str, Tensor]] | MesascopeError:
+    def _tried(self, index: int, inputs: Sequence[Context | Tensor]) -> tuple[Tensor, dict] | MesascopeError:
         weights, buffers = ({name: t[index] for name, t in part.items()} for part in (self.weights, self.buffers))
         own = [Context(*(t[index] for t in part)) if isinstance(part, Context) else part[index] for part in inputs]
         try:
@@ -172,12 +163,12 @@ class Ensemble(Generic[Module]):
             return error
 
     def _call(self, weights: dict, buffers: dict, *inputs: Context | Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """The output, and the buffers that the module has replaced by other tensors rather than changed in place."""
+        """The output, and the buffers that the module has replaced by other tensors."""
         output, replaced = run_with(self.module, weights | buffers, inputs)
         return require_tensor(self, output), replaced
 
     def _with_buffers(self, weights: dict, buffers: dict, *inputs: Context | Tensor) -> tuple[Tensor, dict]:
-        """The output, and all buffers: those given are copies, as vmap may give a call up half-way."""
+        """The output, and all buffers; ``buffers`` are copies, as vmap may abandon a call half-way."""
         output, replaced = self._call(weights, buffers, *inputs)
         return output, buffers | replaced
 

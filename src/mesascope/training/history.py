@@ -1,4 +1,4 @@
-"""What a training was like, step by step."""
+"""Metrics of every step of a training."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import torch
 
 from mesascope.evidence.tables import Table
 from mesascope.shapes import Tensor
-from mesascope.training.loop import Checkpoints, Metrics
+from mesascope.training.loop import Metrics
 
-__all__ = ["CheckpointsWithHistory", "History"]
+__all__ = ["History"]
 
 
 class History:
-    """An observer of `fit` that keeps the metrics of every step.
+    """Metrics of every step, one row for each member.
 
     Args:
-        seeds: of the members, by which rows name them.
+        seeds: the members' seeds, which name their rows.
 
     >>> history = History(seeds=[3])
     >>> history(1, {"loss": Tensor([0.5]), "learning_rate": 0.25})
@@ -37,14 +37,14 @@ class History:
         self._steps.append({"step": step, **numbers})
 
     def tensors(self) -> dict[str, Tensor]:
-        """For a checkpoint: each metric of all steps."""
+        """Each metric of all steps, for a checkpoint."""
         names = self._steps[0] if self._steps else ()
         return {
             f"history/{name}": torch.tensor([row[name] for row in self._steps], dtype=torch.float64) for name in names
         }
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Go on from what `tensors` gave."""
+        """Continue from a checkpoint of `tensors`."""
         kept = {k.removeprefix("history/"): t.tolist() for k, t in tensors.items() if k.startswith("history/")}
         rows = [dict(zip(kept, values, strict=True)) for values in zip(*kept.values(), strict=True)]
         self._steps = [row | {"step": int(row["step"])} for row in rows]
@@ -60,21 +60,3 @@ class History:
 
 def _of(value: Any, index: int) -> float:
     return value[index] if isinstance(value, list) else value
-
-
-class CheckpointsWithHistory:
-    """Checkpoints that keep a history, too, so that a resumed training has that of all its steps."""
-
-    def __init__(self, checkpoints: Checkpoints, history: History) -> None:
-        self.checkpoints, self.history = checkpoints, history
-
-    def save(self, step: int, tensors: dict[str, Tensor]) -> None:
-        """Save tensors and history."""
-        self.checkpoints.save(step, tensors | self.history.tensors())
-
-    def load(self) -> tuple[int, dict[str, Tensor]] | None:
-        """Load the last checkpoint; the history goes on from there."""
-        found = self.checkpoints.load()
-        if found:
-            self.history.load(found[1])
-        return found
