@@ -1,4 +1,4 @@
-"""What a meta-learner is built from, as a record, and how several are trained at once."""
+"""Config of a meta-learner, and the outer loss of several at once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from mesascope.errors import ArgumentTypeError, refuse, require_choice, shown
@@ -17,7 +16,7 @@ from mesascope.modules import run_with
 from mesascope.nets import ClassifierConfig
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
-from mesascope.tasks import Context, Episode
+from mesascope.tasks import Episode
 from mesascope.training import Ensemble
 
 __all__ = ["LOSSES", "METHODS", "MetaLearnerConfig", "outer_loss"]
@@ -38,14 +37,14 @@ LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"cross-entropy": cross_
 @register("net", "meta-learner", of="learner")
 @dataclass(frozen=True)
 class MetaLearnerConfig:
-    """What a `MetaLearner` is built from.
+    """Config of a `MetaLearner`.
 
     Args:
         model: the registered config of the network that adapts.
         method: one of `METHODS`.
         inner_lr, steps, order, batch_stats: see `MAML`.
-        closed: share of the masks' entries that start closed, of sparse-maml alone; a half if None.
-        loss: of predictions and targets, inner and outer: one of `LOSSES`.
+        closed: share of the masks' entries that start closed, for sparse-maml alone; a half if None.
+        loss: inner and outer loss of predictions and targets: one of `LOSSES`.
     """
 
     model: Any = field(default_factory=ClassifierConfig)
@@ -66,7 +65,7 @@ class MetaLearnerConfig:
         self._made()
 
     def build(self, generator: torch.Generator | None = None) -> MetaLearner:
-        """The network and its method, initial weights and masks from ``generator``."""
+        """Build the network and its method, with initial weights and masks from ``generator``."""
         learner = MetaLearner(self.model.build(generator), self._made(), generator)
         learner.config = self
         return learner
@@ -78,7 +77,7 @@ class MetaLearnerConfig:
 
 
 def require_config(argument: str, config: object) -> None:
-    """Refuse what builds no network."""
+    """Refuse a value that is not the config of a network."""
     if not callable(getattr(config, "build", None)):
         raise ArgumentTypeError(
             f"{argument} must be the config of a network, but is {shown(config)}: pass ClassifierConfig(), say."
@@ -86,7 +85,7 @@ def require_config(argument: str, config: object) -> None:
 
 
 def outer_loss(ensemble: Ensemble[MetaLearner], batch: Episode) -> Float[Tensor, " members"]:
-    """The outer loss of each member of an ensemble of meta-learners: what `train` lowers.
+    """Outer loss of each member of an ensemble of meta-learners, for `train`.
 
     >>> from mesascope.tasks import FewShotImages
     >>> from mesascope.training import ParameterGroup, Training, train
@@ -97,21 +96,11 @@ def outer_loss(ensemble: Ensemble[MetaLearner], batch: Episode) -> Float[Tensor,
     >>> sorted(trained[0].gradient_sparsity())
     ['layers.0.bias', 'layers.0.weight', 'layers.1.bias', 'layers.1.weight', 'layers.2.bias', 'layers.2.weight']
     """
-    called, parts = _Loss(ensemble.module), (*batch.context, batch.xq, batch.yq)
-    state = {f"learner.{name}": one.unbind() for name, one in (ensemble.weights | ensemble.buffers).items()}
-    losses = [
-        run_with(called, {name: one[index] for name, one in state.items()}, tuple(part[index] for part in parts))[0]
-        for index in range(len(ensemble))
-    ]
+    state = {name: one.unbind() for name, one in (ensemble.weights | ensemble.buffers).items()}
+    losses = []
+    for index in range(len(ensemble)):
+        own = batch.map(lambda part, index=index: part[index])
+        member = {name: one[index] for name, one in state.items()}
+        scores, _ = run_with(ensemble.module, member, (own.context, own.xq))
+        losses.append(ensemble.module.method.losses(scores, own.yq).mean())
     return torch.stack(losses)
-
-
-class _Loss(nn.Module):
-    """The outer loss as a call, which `run_with` needs."""
-
-    def __init__(self, learner: MetaLearner) -> None:
-        super().__init__()
-        self.learner = learner
-
-    def forward(self, x: Tensor, y: Tensor, xq: Tensor, yq: Tensor) -> Tensor:
-        return self.learner.loss(Episode(Context(x, y), xq, yq))
