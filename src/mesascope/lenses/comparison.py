@@ -1,4 +1,4 @@
-"""Learners side by side in one paired table."""
+"""Comparison of several learners on the same tasks, in one table."""
 
 from __future__ import annotations
 
@@ -31,27 +31,24 @@ _COLUMNS = {
 
 @dataclass(frozen=True, repr=False)
 class Comparison(Tabular):
-    """The result of `compare`: one row for each other learner, printed as a table by ``print``."""
+    """Result of `compare`: one row for each other learner."""
 
     learner: str
     rows: dict[str, Agreement]
 
     def table(self) -> Table:
-        """One row for each learner, and a column for each number and for its standard error."""
+        """One row for each learner, and a column for each number and each standard error."""
         return Table({"learner": name, **_numbers(cells)} for name, cells in self._cells())
 
     def _shown(self) -> Table:
-        """The same with each number and its error in one cell."""
+        """Table with each number and its error in one cell."""
         own, *others = self._cells()
         titles = dict.fromkeys(title for _, cells in others for title in cells)
         rows = [{"learner": name} | dict.fromkeys(titles, "-") | cells for name, cells in others]
         return Table([{"learner": own[0], **own[1]}, *rows])
 
-    def __str__(self) -> str:
-        return repr(self._shown())
-
     def __repr__(self) -> str:
-        return str(self)
+        return repr(self._shown())
 
     def _repr_html_(self) -> str:
         return self._shown()._repr_html_()
@@ -83,15 +80,16 @@ def compare(
 ) -> Comparison:
     """Compare ``learner`` with each of ``others`` on the same ``tasks`` fresh tasks of ``family``.
 
-    Needs *prediction*: any callable ``(context, xq) -> prediction`` is a learner, a torch module of your own included.
-    Each is asked once, in parts of 10,000 tasks, but for one task more that tells whether torch can differentiate it.
-    Sensitivities are compared where torch can differentiate both learners by the queries. On a family of sequences,
-    predictors ``sequence -> predictions`` are compared, over all times, and asked twice more, about four sequences,
-    whether they look ahead. All numbers carry the standard error over tasks; ``loss ratio`` is the mean squared error
-    of ``learner`` over the other's, paired; it is left out where the other makes no error, as on labels that are all 0.
+    Needs *prediction*: any callable ``(context, xq) -> prediction`` is a learner, your own torch modules included. Each
+    predicts all tasks once, in parts of 10,000, after one task that checks if torch can differentiate it.
+    Sensitivities are compared if torch can differentiate both learners by the queries. On a family of sequences,
+    predictors ``sequence -> predictions`` are compared over all times, and called twice more, on four sequences, to
+    check that they do not look ahead. All numbers have standard errors over tasks. ``loss ratio`` is the mean squared
+    error of ``learner`` over the other's, paired; it is left out if the other makes no error, as on labels that are
+    all 0.
 
     Args:
-        name: of ``learner`` in the table; its class or function's if None.
+        name: name of ``learner`` in the table; that of its class or function if None.
 
     Raises:
         ArgumentError: no others, one named as ``learner`` is, shapes that disagree, numbers that are not finite, a

@@ -1,4 +1,4 @@
-"""What lenses need of a learner, what learners give, and the one place that refuses a learner that gives less."""
+"""Access that lenses need to a learner: protocols, checks, and the access that a learner gives."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = [
     "require_access",
 ]
 
-# What a family draws: episodes, or sequences (tasks, t, d).
+# A family draws episodes, or sequences (tasks, t, d).
 Tasks = Episode | Tensor
 
 Access = Literal[
@@ -43,7 +43,7 @@ Access = Literal[
 class HasProducts(Protocol):
     """A network whose weights can be read and set as W_KQ and W_PV, over tokens whose last ``d_out`` are targets.
 
-    ``linear`` says that its layers compute with these alone (no softmax, MLP or LayerNorm), but for a ``token_clip``.
+    ``linear`` is true if its layers compute with these alone (no softmax, MLP or LayerNorm), except a ``token_clip``.
     """
 
     @property
@@ -70,14 +70,14 @@ class HasChannels(Protocol):
 
 @runtime_checkable
 class HasActivations(Protocol):
-    """A predictor that shows its tokens along a sequence, before the first layer and after each."""
+    """A predictor that returns its tokens along a sequence, before the first layer and after each."""
 
     def activations(self, sequence: Tensor) -> list[Tensor]: ...
 
 
 @runtime_checkable
 class HasTokens(Protocol):
-    """A network that shows its tokens before the first layer and after each, and goes on from tokens of one's own."""
+    """A network that returns its tokens before the first layer and after each, and continues from given tokens."""
 
     def tokens(self, context: Context, xq: Tensor) -> list[Tokens]: ...
     def tokens_from(self, start: Tokens) -> list[Tokens]: ...
@@ -85,14 +85,14 @@ class HasTokens(Protocol):
 
 @runtime_checkable
 class HasRule(Protocol):
-    """A learner that does one thing, which can be done more often and with each change multiplied by ``damping``."""
+    """A learner of one step that can be repeated, with each change multiplied by ``damping``."""
 
     def repeated(self, steps: int, damping: float = 1.0) -> Any: ...
 
 
 @runtime_checkable
 class HasTrajectory(Protocol):
-    """A learner that tells what it predicts after 0, 1, ... steps, ``(k, *batch, m, dy)``."""
+    """A learner that returns its predictions after 0, 1, ... steps, ``(k, *batch, m, dy)``."""
 
     def trajectory(self, context: Context, xq: Tensor) -> Tensor: ...
 
@@ -109,7 +109,7 @@ _PROTOCOLS = {
 
 _PREDICTIONS = "use a lens that needs predictions only, such as agreement or sweep"
 
-# What each need is in words, and what to do about it.
+# Each need in words, and the remedy.
 _WORDS: dict[str, tuple[str, str]] = {
     "prediction": ("a learner that can be called as learner(context, xq)", "pass a module or a function"),
     "gradient": ("a learner that torch can differentiate by xq", f"write it in torch, or {_PREDICTIONS}"),
@@ -127,7 +127,7 @@ _WORDS: dict[str, tuple[str, str]] = {
 
 
 def require_access(lens: str, learner: Any, tasks: Tasks | None = None) -> Any:
-    """``learner``, if it gives what the lens registered as ``lens`` needs.
+    """Return ``learner`` if it gives the access that the lens registered as ``lens`` needs.
 
     Raises:
         ArgumentTypeError: it gives less.
@@ -145,7 +145,7 @@ def require_access(lens: str, learner: Any, tasks: Tasks | None = None) -> Any:
 
 @guarded
 def access_of(learner: Any, tasks: Tasks) -> frozenset[Access]:
-    """All that ``learner`` gives: the needs of lenses that it meets.
+    """Access that ``learner`` gives: the needs of lenses that it meets.
 
     >>> from mesascope.learners import Mean
     >>> from mesascope.streams import stream
@@ -171,7 +171,7 @@ def _differentiable(learner: Callable, episode: Episode) -> bool:
         with torch.enable_grad():
             prediction = called(learner, episode.part(0, 1).map(copied).context, xq)
     except RuntimeError as error:
-        if "requires grad" in str(error):  # what `Tensor.numpy` says to a learner outside torch
+        if "requires grad" in str(error):  # error of `Tensor.numpy` in a learner outside torch
             return False
         raise
     if not isinstance(prediction, Tensor) or not prediction.requires_grad or prediction.is_complex():
@@ -180,6 +180,6 @@ def _differentiable(learner: Callable, episode: Episode) -> bool:
 
 
 def called(learner: Callable, *inputs: Context | Tensor) -> Any:
-    """What a learner in evaluation mode answers."""
+    """Predictions of a learner in evaluation mode."""
     with evaluating(learner):
         return asked(learner, *inputs)

@@ -1,11 +1,11 @@
-"""How alike two learners are on the same episodes."""
+"""Agreement of two learners on the same tasks."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -21,13 +21,13 @@ from mesascope.tasks.asking import check_tasks
 
 __all__ = ["Agreement", "Alignment", "agreement", "alignment", "compare_sensitivities", "paired"]
 
-# Units of rounding of the largest sensitivity, below which another has vanished: it is a difference of larger terms.
+# Rounding errors of the largest sensitivity, below which another counts as 0: it is a difference of larger terms.
 _ROUNDING = 100
 
 
 @dataclass(frozen=True, repr=False)
 class Agreement(Tabular):
-    """What predictions alone tell of a and b; means over tasks, paired.
+    """Comparison of the predictions of a and b; paired means over tasks.
 
     ``prediction_difference`` is E |a - b|_2 over outputs; the errors are plain mean squared errors; ``mse_difference``
     and ``mse_ratio`` compare a's with b's on the same tasks, so that the tasks' own spread cancels. The ratio is None
@@ -51,7 +51,7 @@ class Agreement(Tabular):
 
 @dataclass(frozen=True, repr=False)
 class Alignment(Agreement):
-    """`Agreement` with the sensitivities dy/dx_q compared: E cos, and E |dy_a/dx_q - dy_b/dx_q|_2 (Frobenius)."""
+    """`Agreement`, and a comparison of the sensitivities dy/dx_q: E cos, and E |dy_a/dx_q - dy_b/dx_q|_F."""
 
     sensitivity_cosine: Measurement
     sensitivity_difference: Measurement
@@ -72,8 +72,10 @@ def agreement(a: Learner | Predictor, b: Learner | Predictor, tasks: Tasks) -> A
 def alignment(a: Learner, b: Learner, episodes: Episode) -> Alignment:
     """Compare the predictions and sensitivities of two learners. Needs *gradient*.
 
-    Section 3 of the ICML paper, measures (1) to (3), with standard errors over tasks. The cosine of a query where
-    both sensitivities vanish, to the rounding of the largest ones, is 1, where one does 0.
+    Standard errors are over tasks. The cosine of a query is 1 if both sensitivities vanish, to the rounding of the
+    largest ones, and 0 if one does.
+
+    Source: von Oswald et al. (2023), section 3, measures (1) to (3).
 
     >>> from mesascope.learners import GradientDescent
     >>> from mesascope.streams import stream
@@ -92,52 +94,36 @@ def alignment(a: Learner, b: Learner, episodes: Episode) -> Alignment:
     return found
 
 
-class _Part(NamedTuple):
-    """Answers of a part of the tasks, a learner's predictions of them, and its sensitivities if they are compared."""
-
-    answers: Tensor
-    prediction: Tensor
-    sensitivity: Tensor | None = None
-
-
 def paired(
     a: Learner | Predictor, others: Sequence[Learner | Predictor], tasks: Tasks, derived: Sequence[bool]
 ) -> list[Agreement]:
-    """``a`` with each of the others on the same tasks: an `Alignment` where ``derived`` says so, else an `Agreement`.
+    """Compare ``a`` with each of the others on the same tasks: an `Alignment` if ``derived``, else an `Agreement`.
 
-    Every learner is asked once for each part of the tasks: one that answers at random, too, is the same in all pairs.
+    Every learner predicts each part of the tasks once, so that random predictions are the same in all pairs.
     """
-    asked = [_asked(a, tasks, any(derived)), *(_asked(b, tasks, d) for b, d in zip(others, derived, strict=True))]
-    samples: list[list[dict[str, Tensor]]] = [[] for _ in others]
-    for own, *parts in zip(*asked, strict=True):
-        for sample, part in zip(samples, parts, strict=True):
-            sample.append(_compared(own, part))
-    return [_summary(_concatenated(sample)) for sample in samples]
+    own = access.seen(a, tasks, derived=any(derived))
+    return [_compared(own, access.seen(b, tasks, derived=d)) for b, d in zip(others, derived, strict=True)]
 
 
-def _asked(learner: Any, tasks: Any, derived: bool) -> Iterator[_Part]:
-    look = access.sensitivities if derived else access.predictions
-    return (_Part(*part) for part in look(learner, tasks))
-
-
-def _compared(a: _Part, b: _Part) -> dict[str, Tensor]:
-    """One number a task and quantity."""
-    found = _compare_predictions(a.prediction, b.prediction, a.answers)
-    if a.sensitivity is None or b.sensitivity is None:
-        return found
-    return found | compare_sensitivities(a.sensitivity, b.sensitivity)
-
-
-def _compare_predictions(ya: Tensor, yb: Tensor, answers: Tensor) -> dict[str, Tensor]:
-    """One number a task: distance of predictions, and both squared errors."""
-    return {
-        "distance": (ya - yb).norm(dim=-1).mean(-1),
-        "a": (ya - answers).square().flatten(1).mean(1),
-        "b": (yb - answers).square().flatten(1).mean(1),
+def _compared(one: access.Seen, other: access.Seen) -> Agreement:
+    a, b = one.error.double(), other.error.double()
+    fields: dict[str, Any] = {
+        "prediction_difference": Measurement.of((one.prediction - other.prediction).norm(dim=-1).mean(-1)),
+        "mse_a": Measurement.of(a),
+        "mse_b": Measurement.of(b),
+        "mse_difference": Measurement.of(a - b),
+        "mse_ratio": Measurement.ratio(a, b) if b.any() else None,
     }
+    if one.sensitivity is None or other.sensitivity is None:
+        return Agreement(**fields)
+    cosine, difference = compare_sensitivities(one.sensitivity, other.sensitivity).values()
+    return Alignment(
+        **fields, sensitivity_cosine=Measurement.of(cosine), sensitivity_difference=Measurement.of(difference)
+    )
 
 
 def compare_sensitivities(sa: Tensor, sb: Tensor) -> dict[str, Tensor]:
+    """Mean ``"cosine"`` of two sensitivities ``(tasks, m, dy, dx)``, and ``"sensitivity"``, their distance."""
     gone = _vanishes(sa), _vanishes(sb)
     sa, sb = sa.flatten(-2).double(), sb.flatten(-2).double()
     product = (sa.norm(dim=-1) * sb.norm(dim=-1)).clamp_min(1e-300)
@@ -146,28 +132,6 @@ def compare_sensitivities(sa: Tensor, sb: Tensor) -> dict[str, Tensor]:
 
 
 def _vanishes(sensitivity: Tensor) -> Tensor:
-    """True for each query whose sensitivity is 0 to the rounding of the largest one: its direction means nothing."""
+    """True for each query whose sensitivity is 0 to the rounding of the largest one, and has no direction."""
     lengths = sensitivity.flatten(-2).double().norm(dim=-1)
     return lengths <= _ROUNDING * torch.finfo(sensitivity.dtype).eps * lengths.max()
-
-
-def _concatenated(samples: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    return {key: torch.cat([sample[key] for sample in samples]) for key in samples[0]}
-
-
-def _summary(joined: dict[str, Tensor]) -> Agreement:
-    a, b = joined["a"].double(), joined["b"].double()
-    fields: dict[str, Any] = {
-        "prediction_difference": Measurement.of(joined["distance"]),
-        "mse_a": Measurement.of(a),
-        "mse_b": Measurement.of(b),
-        "mse_difference": Measurement.of(a - b),
-        "mse_ratio": Measurement.ratio(a, b) if b.any() else None,
-    }
-    if "cosine" not in joined:
-        return Agreement(**fields)
-    return Alignment(
-        **fields,
-        sensitivity_cosine=Measurement.of(joined["cosine"]),
-        sensitivity_difference=Measurement.of(joined["sensitivity"]),
-    )

@@ -19,14 +19,14 @@ __all__ = ["MetaLearner"]
 
 
 class MetaLearner(Pretrained):
-    """Any torch module that a method adapts to each context before it answers.
+    """A torch module that a method adapts to each context before it predicts.
 
-    `ModuleState` trains it, the module's parameters and what the method learns alike, with `MetaLearner.loss`.
+    `ModuleState` with `MetaLearner.loss` trains the module's parameters and the method's numbers.
 
     Args:
         model: from inputs ``(n, dx)`` to predictions ``(n, dy)``; it is neither subclassed nor patched.
-        method: `MAML` or one of its family.
-        generator: of what the method learns; see `Modulation`.
+        method: `MAML` or a subclass.
+        generator: draws the method's initial numbers; see `Modulation`.
 
     >>> from mesascope.meta import SparseMAML
     >>> from mesascope.streams import stream
@@ -49,14 +49,14 @@ class MetaLearner(Pretrained):
         require_instance("model", model, nn.Module)
         require_instance("method", method, MAML)
         self.model, self.method = model, method
-        if generator is not None or method.names is None:  # what it learns is there before training begins
+        if generator is not None or method.names is None:  # its numbers must exist before training
             method.start(model, stream(0, "modulation") if generator is None else generator)
 
     def __repr__(self) -> str:
         return super().__repr__() if self.config is None else module_text(self)
 
     def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
-        """Predictions of each task's queries; they carry gradients where the module is in training."""
+        """Predictions of each task's queries, with gradients in train() mode."""
         check_inputs(context, xq)
         lead = xq.shape[:-2]
         x, y, queries = (part.reshape(-1, *part.shape[-2:]) for part in (*context, xq))
@@ -67,14 +67,14 @@ class MetaLearner(Pretrained):
         return found if self.training else found.detach()
 
     def loss(self, episode: Episode) -> Float[Tensor, ""]:
-        """The outer loss of a batch of tasks."""
+        """Outer loss of a batch of tasks."""
         return self.method.outer_loss(self.model, episode)
 
     def gradient_sparsity(self) -> dict[str, float]:
-        """The share of each parameter's entries that inner steps do not change."""
+        """Share of each parameter's entries that inner steps do not change."""
         return self.method.gradient_sparsity(self.model)
 
     def closed(self) -> float:
-        """The share of all entries that inner steps do not change."""
+        """Share of all entries that inner steps do not change."""
         shares, sizes = self.gradient_sparsity(), {name: one.numel() for name, one in self.model.named_parameters()}
         return sum(shares[name] * size for name, size in sizes.items()) / sum(sizes.values())

@@ -93,11 +93,11 @@ class Ensemble(Generic[Module]):
             if part.shape[:1] != (len(self),):
                 refuse("inputs", f"have a first axis of {len(self)}, one a member", tuple(part.shape), "expand them")
         if len(self) == 1 or self._fills_the_machine(inputs):
-            output, replaced = self._in_turn(*inputs)
+            output, replaced = self.in_turn(*inputs)
         else:
             buffers = {name: buffer.clone() for name, buffer in self.buffers.items()}
             output, replaced = at_once(
-                self.module, self._with_buffers, (self.weights, buffers, *inputs), lambda: self._in_turn(*inputs)
+                self.module, self._with_buffers, (self.weights, buffers, *inputs), lambda: self.in_turn(*inputs)
             )
         self.buffers.update({name: buffer.detach() for name, buffer in replaced.items()})
         return output
@@ -139,8 +139,11 @@ class Ensemble(Generic[Module]):
         entries = sum(weight[0].numel() for weight in self.weights.values())
         return next(iter(self.weights.values())).device.type == "cpu" and rows * entries > _BUSY
 
-    def _in_turn(self, *inputs: Context | Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Same as all at once; the output of a member that raises is nan, unless every member raises."""
+    def in_turn(self, *inputs: Context | Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Outputs of the members, called one after the other, and the buffers that they replaced.
+
+        The output of a member that raises is nan, unless every member raises.
+        """
         tried = [self._tried(index, inputs) for index in range(len(self))]
         made = next((one for one in tried if not isinstance(one, MesascopeError)), None)
         if made is None:
