@@ -8,8 +8,8 @@ import torch
 from torch.func import jacfwd, jacrev, vmap
 
 from mesascope.errors import refuse, require_count, require_instance
+from mesascope.lenses.groups import require_sequences
 from mesascope.lenses.needs import HasActivations, HasTokens, require_access
-from mesascope.lenses.sequences import require_sequences
 from mesascope.modes import without_deprecations_of_torch
 from mesascope.nets import HasPoints, Tokens
 from mesascope.records import register

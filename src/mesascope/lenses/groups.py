@@ -1,4 +1,4 @@
-"""Groups of learners by name, several in each, for lenses that measure them together."""
+"""Checks of groups of learners by name and of sequences, for lenses that measure several learners."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from mesascope.errors import ArgumentError, ArgumentTypeError, require_choice, shown
+from mesascope.errors import ArgumentError, ArgumentTypeError, refuse, require_choice, require_count, shown
 from mesascope.lenses.needs import Tasks, require_access
-from mesascope.shapes import Tensor
+from mesascope.shapes import Float, Tensor
+from mesascope.tasks.asking import check_tasks
 from mesascope.training import Ensemble
 
-__all__ = ["against_others", "numbers", "require_groups"]
+__all__ = ["against_others", "chosen_times", "numbers", "require_groups", "require_sequences"]
 
 _Member = TypeVar("_Member")
 
@@ -54,3 +55,23 @@ def against_others(
 def numbers(tensor: Tensor) -> np.ndarray:
     """A tensor in double precision."""
     return tensor.detach().double().cpu().numpy()
+
+
+def require_sequences(lens: str, sequences: Any) -> None:
+    """Refuse anything but finite sequences ``(tasks, t, d)``."""
+    if not isinstance(sequences, Tensor):
+        raise ArgumentTypeError(
+            f"{lens} must be given sequences (tasks, t, d), but is given {shown(sequences)}: draw some."
+        )
+    check_tasks(sequences)
+
+
+def chosen_times(times: Sequence[int] | None, sequences: Float[Tensor, "tasks t d"]) -> list[int]:
+    """Numbers of known elements, from 1 to one less than a sequence has; all if None."""
+    known = sequences.shape[1] - 1
+    chosen = list(range(1, known + 1)) if times is None else list(times)
+    for time in chosen:
+        require_count("times", time)
+        if time > known:
+            refuse("times", f"be at most {known}, one less than the elements", time, "draw longer sequences")
+    return chosen

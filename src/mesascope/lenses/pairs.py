@@ -1,26 +1,34 @@
-"""Agreement of two learners on the same tasks."""
+"""Agreement of two learners on the same tasks, and a table of one learner beside several."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from mesascope.errors import require_instance
+from mesascope.errors import ArgumentError, refuse, require_count, require_instance, shown
 from mesascope.evidence.tables import Table, Tabular
 from mesascope.lenses import access
-from mesascope.lenses.needs import Tasks, require_access
+from mesascope.lenses.needs import Tasks, access_of, require_access
 from mesascope.measurement import Measurement
 from mesascope.records import register
 from mesascope.shapes import Tensor
-from mesascope.tasks import Episode, Learner, Predictor
-from mesascope.tasks.asking import check_tasks
+from mesascope.streams import stream
+from mesascope.tasks import Episode, Family, Learner, Predictor, SequenceFamily
+from mesascope.tasks.asking import check_tasks, drawn, named
 
-__all__ = ["Agreement", "Alignment", "agreement", "alignment", "compare_sensitivities", "paired"]
+__all__ = ["Agreement", "Alignment", "Comparison", "agreement", "alignment", "compare", "compare_sensitivities"]
 
+_COLUMNS = {
+    "mse_b": "mse",
+    "mse_ratio": "loss ratio",
+    "prediction_difference": "prediction difference",
+    "sensitivity_cosine": "sensitivity cosine",
+    "sensitivity_difference": "sensitivity difference",
+}
 # Rounding errors of the largest sensitivity, below which another counts as 0: it is a difference of larger terms.
 _ROUNDING = 100
 
@@ -63,7 +71,7 @@ def agreement(a: Learner | Predictor, b: Learner | Predictor, tasks: Tasks) -> A
     check_tasks(tasks)
     for learner in (a, b):
         require_access("agreement", learner)
-    found = paired(a, [b], tasks, [False])[0]
+    found = _paired(a, [b], tasks, [False])[0]
     access.require_causal([a, b], tasks)
     return found
 
@@ -89,12 +97,12 @@ def alignment(a: Learner, b: Learner, episodes: Episode) -> Alignment:
     check_tasks(episodes)
     for learner in (a, b):
         require_access("alignment", learner, episodes)
-    (found,) = paired(a, [b], episodes, [True])
+    (found,) = _paired(a, [b], episodes, [True])
     assert isinstance(found, Alignment)
     return found
 
 
-def paired(
+def _paired(
     a: Learner | Predictor, others: Sequence[Learner | Predictor], tasks: Tasks, derived: Sequence[bool]
 ) -> list[Agreement]:
     """Compare ``a`` with each of the others on the same tasks: an `Alignment` if ``derived``, else an `Agreement`.
@@ -135,3 +143,95 @@ def _vanishes(sensitivity: Tensor) -> Tensor:
     """True for each query whose sensitivity is 0 to the rounding of the largest one, and has no direction."""
     lengths = sensitivity.flatten(-2).double().norm(dim=-1)
     return lengths <= _ROUNDING * torch.finfo(sensitivity.dtype).eps * lengths.max()
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison(Tabular):
+    """Result of `compare`: one row for each other learner."""
+
+    learner: str
+    rows: dict[str, Agreement]
+
+    def table(self) -> Table:
+        """One row for each learner, and a column for each number and each standard error."""
+        return Table({"learner": name, **_numbers(cells)} for name, cells in self._cells())
+
+    def _shown(self) -> Table:
+        """Table with each number and its error in one cell."""
+        own, *others = self._cells()
+        titles = dict.fromkeys(title for _, cells in others for title in cells)
+        rows = [{"learner": name} | dict.fromkeys(titles, "-") | cells for name, cells in others]
+        return Table([{"learner": own[0], **own[1]}, *rows])
+
+    def __repr__(self) -> str:
+        return repr(self._shown())
+
+    def _repr_html_(self) -> str:
+        return self._shown()._repr_html_()
+
+    def _cells(self) -> list[tuple[str, dict[str, Measurement]]]:
+        own = next(iter(self.rows.values())).mse_a
+        others = [
+            (name, {title: found for field, title in _COLUMNS.items() if (found := getattr(row, field, None))})
+            for name, row in self.rows.items()
+        ]
+        return [(self.learner, {"mse": own}), *others]
+
+
+def _numbers(cells: Mapping[str, Measurement]) -> dict[str, float]:
+    named = ({title: cell.value, f"{title} stderr": cell.stderr} for title, cell in cells.items())
+    return {title: number for pair in named for title, number in pair.items()}
+
+
+@register("lens", "compare", needs="prediction")
+def compare(
+    learner: Learner | Predictor,
+    others: Mapping[str, Learner] | Mapping[str, Predictor],
+    family: Family | SequenceFamily,
+    *,
+    name: str | None = None,
+    tasks: int = 10_000,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+) -> Comparison:
+    """Compare ``learner`` with each of ``others`` on the same ``tasks`` fresh tasks of ``family``.
+
+    Needs *prediction*: any callable ``(context, xq) -> prediction`` is a learner, your own torch modules included. Each
+    predicts all tasks once, in parts of 10,000, after one task that checks if torch can differentiate it.
+    Sensitivities are compared if torch can differentiate both learners by the queries. On a family of sequences,
+    predictors ``sequence -> predictions`` are compared over all times, and called twice more, on four sequences, to
+    check that they do not look ahead. All numbers have standard errors over tasks. ``loss ratio`` is the mean squared
+    error of ``learner`` over the other's, paired; it is left out if the other makes no error, as on labels that are
+    all 0.
+
+    Args:
+        name: name of ``learner`` in the table; that of its class or function if None.
+
+    Raises:
+        ArgumentError: no others, one named as ``learner`` is, shapes that disagree, numbers that are not finite, a
+            predictor that looks ahead.
+        NumericalError: a learner's predictions are not finite.
+
+    >>> from mesascope.learners import GradientDescent, LeastSquares
+    >>> from mesascope.tasks import LinearRegression
+    >>> table = compare(GradientDescent(1, 1.5), {"least squares": LeastSquares()}, LinearRegression(n_context=20))
+    >>> table.rows["least squares"].mse_ratio.value > 1e3
+    True
+    """
+    tasks = require_count("tasks", tasks, least=2)
+    if not isinstance(others, Mapping) or not others:
+        raise ArgumentError(f"others must name at least one learner, but is {shown(others)}: pass {{'name': learner}}.")
+    for other in others:
+        require_instance("the name of a learner", other, str)
+    for one in (learner, *others.values()):
+        require_access("compare", one)
+    if name is not None:
+        require_instance("name", name, str)
+    name = named(learner) if name is None else name
+    if name in others:
+        refuse("name", "differ from the names of the others", name, "pass name='mine', say")
+    drawn_tasks = drawn(family, tasks, stream(seed, "compare", device=device))
+    own, *derived = ("gradient" in access_of(one, drawn_tasks) for one in (learner, *others.values()))
+    rows = _paired(learner, list(others.values()), drawn_tasks, [own and one for one in derived])
+    access.require_causal([learner, *others.values()], drawn_tasks)
+    return Comparison(name, dict(zip(others, rows, strict=True)))

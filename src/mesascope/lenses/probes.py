@@ -11,9 +11,8 @@ from torch.nn import functional
 from mesascope.errors import ArgumentError, refuse, require_choice, require_number
 from mesascope.evidence import Estimates
 from mesascope.lenses.access import require_causal
-from mesascope.lenses.groups import numbers, require_groups
+from mesascope.lenses.groups import chosen_times, numbers, require_groups, require_sequences
 from mesascope.lenses.needs import HasActivations
-from mesascope.lenses.sequences import chosen_times, require_sequences
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.training.modes import evaluating

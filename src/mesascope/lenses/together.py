@@ -1,7 +1,8 @@
-"""Many learners measured on the same episodes, with the joint errors of all the means."""
+"""Groups of learners measured on the same tasks, with the joint errors of all the means."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -10,14 +11,16 @@ import torch
 from mesascope.errors import require_instance
 from mesascope.evidence import Estimates
 from mesascope.lenses import access
-from mesascope.lenses.groups import against_others, numbers, require_groups
+from mesascope.lenses.groups import against_others, chosen_times, numbers, require_groups, require_sequences
 from mesascope.lenses.pairs import compare_sensitivities
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
-from mesascope.tasks import Episode, Learner
+from mesascope.tasks import Episode, Learner, Predictor
 from mesascope.tasks.asking import check_tasks
 
-__all__ = ["measure_together"]
+__all__ = ["errors_by_time", "measure_predictors", "measure_together"]
+
+Groups = Mapping[str, Sequence[Predictor]]
 
 # Step of the difference quotients that check derivatives, as a share of an input of the context.
 _STEP = 0.05
@@ -51,12 +54,72 @@ def measure_together(groups: Mapping[str, Sequence[Learner]], against: Sequence[
         for place, kind in enumerate(("derivative", "derivative-error")):
             tasks[kind, name] = [numbers(one[place].norm(dim=-1).mean(-1)) for one in changes]
     for name, other, pairs in against_others(seen, against):
-        distances = [(one.prediction - two.prediction).norm(dim=-1).mean(-1) for one, two in pairs]
         compared = [compare_sensitivities(one.sensitivity, two.sensitivity) for one, two in pairs]
-        tasks["prediction-difference", name, other] = [numbers(one) for one in distances]
+        tasks["prediction-difference", name, other] = _distances(pairs)
         tasks["cosine", name, other] = [numbers(one["cosine"]) for one in compared]
         tasks["sensitivity-difference", name, other] = [numbers(one["sensitivity"]) for one in compared]
     return Estimates.of(tasks)
+
+
+@register("lens", "measure_predictors", needs="prediction", of="predictor")
+def measure_predictors(groups: Groups, against: Sequence[str], sequences: Float[Tensor, "tasks t d"]) -> Estimates:
+    """Errors of predictors over whole sequences, and their differences from references. Needs *prediction*.
+
+    ``("mse", group)`` is the mean squared error of all next elements; for each group and each other one in ``against``,
+    ``("prediction-difference", group, other)`` is the mean of |difference|_2 of their predictions, of members in the
+    same place, or with the only member.
+
+    Args:
+        groups: predictors by name, one for each replicate.
+        against: names of the groups to compare the others with.
+
+    Source: thesis, section 3.5.1; its loss sums over times and entries and halves: (T - 1) d/2 times as much.
+    """
+    seen = _seen("measure_predictors", groups, sequences, against)
+    tasks = {("mse", name): [numbers(one.error) for one in members] for name, members in seen.items()}
+    distances = {
+        ("prediction-difference", *names): _distances(pairs) for *names, pairs in against_others(seen, against)
+    }
+    return Estimates.of(tasks | distances)
+
+
+@register("lens", "errors_by_time", needs="prediction", of="predictor")
+def errors_by_time(
+    groups: Groups, sequences: Float[Tensor, "tasks t d"], times: Sequence[int] | None = None
+) -> Estimates:
+    """Mean squared error ``("mse", group)`` of the element after t known ones, a case for each t. Needs *prediction*.
+
+    Args:
+        groups: predictors by name, one for each replicate.
+        times: numbers of known elements, from 1 to one less than a sequence has; all if None.
+    """
+    seen = _seen("errors_by_time", groups, sequences)
+    chosen = chosen_times(times, sequences)
+    squares = {
+        name: [
+            (one.prediction - sequences[:, 1:]).square().mean(2)[:, [time - 1 for time in chosen]] for one in members
+        ]
+        for name, members in seen.items()
+    }
+    points = [
+        Estimates.of({("mse", name): [numbers(one[:, at]) for one in members] for name, members in squares.items()})
+        for at in range(len(chosen))
+    ]
+    return Estimates.over({"t": chosen}, points)
+
+
+def _seen(lens: str, groups: Groups, sequences: Tensor, against: Sequence[str] = ()) -> dict[str, list[access.Seen]]:
+    """Predictions of the next elements by each member, and their errors."""
+    require_sequences(lens, sequences)
+    require_groups(lens, groups, against)
+    found = {name: [access.seen(one, sequences) for one in own] for name, own in groups.items()}
+    access.require_causal(itertools.chain.from_iterable(groups.values()), sequences)
+    return found
+
+
+def _distances(pairs: Sequence[tuple[access.Seen, access.Seen]]) -> list[np.ndarray]:
+    """Distance of each pair's predictions for each task."""
+    return [numbers((one.prediction - two.prediction).norm(dim=-1).mean(-1)) for one, two in pairs]
 
 
 def _changes(learner: Learner, sensitivity: Tensor | None, episodes: Episode) -> tuple[Tensor, Tensor]:

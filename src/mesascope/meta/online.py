@@ -12,9 +12,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from mesascope.errors import refuse, require_instance
-from mesascope.meta.config import MetaLearnerConfig, require_config
 from mesascope.meta.copies import copies_of
-from mesascope.meta.learner import MetaLearner
+from mesascope.meta.learner import MetaLearner, MetaLearnerConfig, require_config
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import stream
@@ -56,7 +55,7 @@ class OnlineDescent:
 
 
 class OnlineDescentState:
-    """A network that is evaluated on each batch and then learns from it; BatchNorm always uses the batch's statistics."""
+    """A network that is evaluated on each batch and then learns from it; BatchNorm uses each batch's statistics."""
 
     def __init__(self, network: nn.Module, settings: OnlineDescent, seed: int = 0) -> None:
         self.settings = settings
@@ -140,7 +139,7 @@ class ContinualMAMLState:
         self.task: list[Context] = []
 
     def update(self, batch: Context) -> Metrics:
-        """Evaluate on a batch, then learn from it; return ``accuracy`` and ``loss`` of before, and ``switch``, 1 at a switch."""
+        """Evaluate on a batch, then learn from it; return ``accuracy``, ``loss`` of before, and ``switch``, 0 or 1."""
         self._outer.result()
         with drawing_from(self.seed, "online", self.step, batch.x.device):
             self.step += 1

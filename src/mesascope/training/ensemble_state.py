@@ -14,10 +14,8 @@ from mesascope.errors import ArgumentError, require_instance
 from mesascope.modes import guarded
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks.asking import label
-from mesascope.training.ensemble import Ensemble, Module
+from mesascope.training.ensemble import Ensemble, History, Module
 from mesascope.training.finite import check_data
-from mesascope.training.history import History
-from mesascope.training.judging import judged
 from mesascope.training.loop import Metrics
 from mesascope.training.optimizers import member_norms, set_learning_rate
 from mesascope.training.plan import ParameterGroup, Training
@@ -39,10 +37,7 @@ class EnsembleState(OptimizedState, Generic[Module]):
         members: modules of one architecture, which are copied, or their ensemble, which is trained in place. Parameters
             that do not require gradients stay as they are.
         loss: the losses of a batch, one for each member, differentiated here; for example `half_mse`.
-        plan: optimiser, schedule, clipping and averaging.
-        parameter_groups: parameters with their own learning rate or weight decay. The first group that names a
-            parameter takes it; the others train as the plan says.
-        seed: seed of the members' random draws, such as dropout.
+        plan, parameter_groups, seed: see `ModuleState`.
         history: records the metrics of each step, and is part of the checkpoint.
 
     Raises:
@@ -107,10 +102,6 @@ class EnsembleState(OptimizedState, Generic[Module]):
         self._modes.evaluate()
         self.ensemble.diverged = tuple(self._diverged.tolist())
         return self.ensemble.with_weights(self.ensemble.weights | self._average) if self._average else self.ensemble
-
-    def judged(self, batch: Any) -> dict[str, Float[Tensor, " members"]]:
-        """Loss and accuracy of the current result on a batch: see `mesascope.training.judging`."""
-        return judged(self.result(), self.loss, batch)
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything that changes, by name, for a checkpoint."""

@@ -16,9 +16,8 @@ from mesascope.shapes import Tensor
 from mesascope.streams import stream
 from mesascope.tasks import Context, Episode, Family, Seeded, SequenceFamily
 from mesascope.tasks.asking import UnansweredError, check_causal, drawn, require_family, takes
-from mesascope.training.ensemble import Ensemble, Module
+from mesascope.training.ensemble import Ensemble, History, Module
 from mesascope.training.ensemble_state import EnsembleState
-from mesascope.training.history import History
 from mesascope.training.loop import Checkpoints, Observer, fit
 from mesascope.training.losses import half_mse, pair_half_mse
 from mesascope.training.plan import ParameterGroup, Training

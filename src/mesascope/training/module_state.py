@@ -17,7 +17,6 @@ from mesascope.modules import copied, require_initialised
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import generator_on
 from mesascope.training.ensemble import Module
-from mesascope.training.judging import judged
 from mesascope.training.loop import Metrics
 from mesascope.training.modes import Modes
 from mesascope.training.optimizers import set_learning_rate
@@ -122,9 +121,9 @@ class ModuleState(OptimizedState, Generic[Module]):
         return self._averaged.eval()
 
     def judged(self, batch: Any) -> dict[str, Float[Tensor, " members"]]:
-        """Same as in `EnsembleState`; empty if batches are run in parts, in parallel or with autocast."""
+        """Loss and accuracy of the current result; none if batches are run in parts, in parallel or with autocast."""
         plain = self.accumulate == 1 and self.autocast is None and not self._parallel
-        return judged(self.result(), self.loss, batch) if plain else {}
+        return super().judged(batch) if plain else {}
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything that changes, by name, for a checkpoint."""

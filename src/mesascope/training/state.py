@@ -14,6 +14,7 @@ from mesascope.ops.checks import without_reading_values
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks.asking import in_words
 from mesascope.training import optimizers
+from mesascope.training.judging import judged
 from mesascope.training.modes import Modes
 from mesascope.training.plan import ParameterGroup, Training
 from mesascope.training.processes import whole
@@ -47,6 +48,14 @@ class OptimizedState:
         self._optimizer = optimizers.make_optimizer(self._weights, plan, module, groups)
         self._average: dict[str, Tensor] = {}
         self._modes = Modes(module)
+
+    def result(self) -> Any:
+        """Current model in eval() mode."""
+        raise NotImplementedError
+
+    def judged(self, batch: Any) -> dict[str, Float[Tensor, " members"]]:
+        """Loss and accuracy of the current result on a batch: see `mesascope.training.judging`."""
+        return judged(self.result(), self.loss, batch)
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything that changes, by name, for a checkpoint."""
