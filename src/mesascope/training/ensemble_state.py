@@ -17,7 +17,7 @@ from mesascope.tasks.asking import label
 from mesascope.training.ensemble import Ensemble, History, Module
 from mesascope.training.finite import check_data
 from mesascope.training.loop import Metrics
-from mesascope.training.optimizers import member_norms, set_learning_rate
+from mesascope.training.optimizers import member_norms
 from mesascope.training.plan import ParameterGroup, Training
 from mesascope.training.state import OptimizedState
 
@@ -88,7 +88,7 @@ class EnsembleState(OptimizedState, Generic[Module]):
         if not math.isfinite(shown.sum()):
             check_data(self.step + 1, batch, True)
             self._note_divergence(torch.isfinite(shown).all(0), buffers)
-        rate = set_learning_rate(self._optimizer, self.plan, self.step)
+        rate = self._set_learning_rate()
         self._take_step(gradients, norms)
         if self._kept:
             shown[0, self._diverged.cpu() > 0] = torch.nan

@@ -19,7 +19,6 @@ from mesascope.streams import generator_on
 from mesascope.training.ensemble import Module
 from mesascope.training.loop import Metrics
 from mesascope.training.modes import Modes
-from mesascope.training.optimizers import set_learning_rate
 from mesascope.training.plan import ParameterGroup, Training
 from mesascope.training.processes import averaged, is_split, whole
 from mesascope.training.state import OptimizedState
@@ -103,7 +102,7 @@ class ModuleState(OptimizedState, Generic[Module]):
         shown, shown_norm = torch.stack([loss, whole(norm).to(loss.device)]).tolist()  # one transfer from the device
         # A gradient that overflows at a scale above 1 is no divergence: the scaler skips the step.
         scaled = self._scaler.is_enabled() and self._scaler.get_scale() > 1
-        rate = set_learning_rate(self._optimizer, self.plan, self.step)
+        rate = self._set_learning_rate()
         metrics = {"loss": shown, "gradient_norm": shown_norm, "learning_rate": rate}
         if not math.isfinite(shown) or not (math.isfinite(shown_norm) or scaled):
             return metrics | {"loss": math.nan}

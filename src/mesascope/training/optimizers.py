@@ -1,8 +1,8 @@
-"""Functions of training states: the plan's optimiser by parameter names, clipping, averaging, checkpoints."""
+"""The plan's optimiser by parameter names, clipping, and loading from checkpoints."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -12,13 +12,10 @@ from torch import nn
 from mesascope.errors import ArgumentError, refuse, require_instance
 from mesascope.shapes import Float, Tensor
 from mesascope.training.marks import undecayed
-from mesascope.training.plan import ParameterGroup, Training, schedule_factor
+from mesascope.training.plan import ParameterGroup, Training
 from mesascope.training.processes import is_split, split_like
 
-__all__ = [
-    "clip", "load_optimizer", "load_tensors", "make_optimizer", "member_norms", "optimizer_tensors",
-    "set_learning_rate", "trainable", "update_average",
-]  # fmt: skip
+__all__ = ["clip", "load_optimizer", "load_tensors", "make_optimizer", "member_norms", "trainable"]
 
 
 def trainable(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -44,8 +41,7 @@ def make_optimizer(
     """
     for group in groups:
         require_instance("parameter_groups", group, ParameterGroup)
-    grouped = _grouped(weights, groups, undecayed(module))
-    parts = [_part(members, group, plan) for members, group in grouped if members]
+    parts = _parts(weights, plan, groups, undecayed(module))
     # Fused optimisers are several times as fast as torch's default, but do not support complex numbers.
     fused = all(weight.is_floating_point() for weight in weights.values())
     if plan.optimizer == "sgd":  # fused SGD does not support weights that are split over processes
@@ -55,9 +51,9 @@ def make_optimizer(
     return kind(parts, lr=plan.learning_rate, betas=plan.betas, eps=plan.eps, fused=fused)
 
 
-def _grouped(
-    weights: Mapping[str, Tensor], groups: Sequence[ParameterGroup], marked: Collection[str]
-) -> list[tuple[list[Tensor], ParameterGroup]]:
+def _parts(
+    weights: Mapping[str, Tensor], plan: Training, groups: Sequence[ParameterGroup], marked: Sequence[str]
+) -> list[dict[str, Any]]:
     for pattern in (pattern for group in groups for pattern in group.names):
         if not any(fnmatchcase(name, pattern) for name in weights):
             raise ArgumentError(
@@ -65,43 +61,25 @@ def _grouped(
                 f"{', '.join(sorted(weights))}: correct the pattern."
             )
     rest = [ParameterGroup(tuple(marked), weight_decay=0.0)] if marked else []
-    every = (*groups, *rest, ParameterGroup(("*",)))
-    found: list[tuple[list[Tensor], ParameterGroup]] = [([], group) for group in every]
+    every, parts = (*groups, *rest, ParameterGroup(("*",))), []
+    for group in every:
+        rate = plan.learning_rate if group.learning_rate is None else group.learning_rate
+        decay = plan.weight_decay if group.weight_decay is None else group.weight_decay
+        parts.append({"params": [], "lr": rate, "initial_lr": rate, "weight_decay": decay})
     for name, weight in weights.items():
-        members = next(m for m, group in found if any(fnmatchcase(name, pattern) for pattern in group.names))
-        members.append(weight)
-    return found
+        own = next(part for part, group in zip(parts, every, strict=True) if _names(group, name))
+        own["params"].append(weight)
+    return [part for part in parts if part["params"]]
 
 
-def _part(members: list[Tensor], group: ParameterGroup, plan: Training) -> dict[str, Any]:
-    rate = plan.learning_rate if group.learning_rate is None else group.learning_rate
-    decay = plan.weight_decay if group.weight_decay is None else group.weight_decay
-    return {"params": members, "lr": rate, "initial_lr": rate, "weight_decay": decay}
-
-
-def set_learning_rate(optimizer: torch.optim.Optimizer, plan: Training, step: int) -> float:
-    """Set every group's learning rate for ``step``, counted from 0, and return the plan's."""
-    options = {"warmup_steps": plan.warmup_steps, "final_rate": plan.final_rate}
-    factor = schedule_factor(plan.schedule, step, plan.steps, plan.decay_from, **options)
-    for group in optimizer.param_groups:
-        group["lr"] = group["initial_lr"] * factor
-    return plan.learning_rate * factor
-
-
-def optimizer_tensors(optimizer: torch.optim.Optimizer, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The optimiser's moments and counts as ``optimizer/<moment>/<parameter>``."""
-    return {
-        f"optimizer/{key}/{name}": value
-        for name, weight in weights.items()
-        for key, value in optimizer.state.get(weight, {}).items()
-        if isinstance(value, Tensor)
-    }
+def _names(group: ParameterGroup, parameter: str) -> bool:
+    return any(fnmatchcase(parameter, pattern) for pattern in group.names)
 
 
 def load_optimizer(
     optimizer: torch.optim.Optimizer, weights: Mapping[str, Tensor], tensors: Mapping[str, Tensor]
 ) -> None:
-    """Continue from `optimizer_tensors`."""
+    """Load the moments ``optimizer/<moment>/<parameter>`` of a checkpoint."""
     names = {weight: name for name, weight in weights.items()}
     found: dict[str, dict[str, Tensor]] = {}
     for key in tensors:
@@ -137,10 +115,3 @@ def clip(gradients: Sequence[Tensor], norms: Float[Tensor, "*members"], most: fl
     factors = (most / norms.clamp_min(1e-30)).clamp_max(1.0)
     for one in gradients:
         one.mul_(factors.view(-1, *[1] * (one.ndim - 1)) if factors.ndim else factors)
-
-
-def update_average(average: Mapping[str, Tensor], weights: Mapping[str, Tensor], exponent: float, step: int) -> None:
-    """Update the polynomial-decay average with the weights after ``step`` steps, in place."""
-    share = (exponent + 1) / (exponent + step)
-    for name, mean in average.items():
-        mean.lerp_(weights[name].detach(), share)

@@ -16,7 +16,7 @@ from mesascope.tasks.asking import in_words
 from mesascope.training import optimizers
 from mesascope.training.judging import judged
 from mesascope.training.modes import Modes
-from mesascope.training.plan import ParameterGroup, Training
+from mesascope.training.plan import ParameterGroup, Training, schedule_factor
 from mesascope.training.processes import whole
 from mesascope.training.randomness import drawing_from, generator_states, load_generators
 
@@ -61,7 +61,13 @@ class OptimizedState:
         """Everything that changes, by name, for a checkpoint."""
         parts = self._parts().items()
         named = {f"{kind}/{name}": tensor.detach() for kind, part in parts for name, tensor in part.items()}
-        named |= optimizers.optimizer_tensors(self._optimizer, self._weights) | generator_states(self._module)
+        named |= {
+            f"optimizer/{moment}/{name}": value
+            for name, weight in self._weights.items()
+            for moment, value in self._optimizer.state.get(weight, {}).items()
+            if isinstance(value, Tensor)
+        }
+        named |= generator_states(self._module)
         return {name: whole(tensor) for name, tensor in named.items()} | {"step": torch.tensor(self.step)}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
@@ -88,15 +94,23 @@ class OptimizedState:
     def _gradients(self) -> list[Tensor]:
         return [weight.grad for weight in self._weights.values() if weight.grad is not None]
 
+    def _set_learning_rate(self) -> float:
+        """Set every group's learning rate for this step, and return the plan's."""
+        plan, options = self.plan, {"warmup_steps": self.plan.warmup_steps, "final_rate": self.plan.final_rate}
+        factor = schedule_factor(plan.schedule, self.step, plan.steps, plan.decay_from, **options)
+        for group in self._optimizer.param_groups:
+            group["lr"] = group["initial_lr"] * factor
+        return plan.learning_rate * factor
+
     def _take_step(self, gradients: Sequence[Tensor], norms: Float[Tensor, "*members"]) -> None:
         """Clip the gradients, move the weights, and average them."""
         if self.plan.clip is not None:
             optimizers.clip(gradients, norms, self.plan.clip)
         self._move()
         self.step += 1
-        if self.plan.average is not None:
-            optimizers.update_average(self._average, self._weights, self.plan.average, self.step)
+        if (exponent := self.plan.average) is not None:
+            for name, mean in self._average.items():
+                mean.lerp_(self._weights[name].detach(), (exponent + 1) / (exponent + self.step))
 
     def _move(self) -> None:
-        """Take the optimiser's step."""
         self._optimizer.step()
