@@ -18,18 +18,9 @@ from mesascope.training import Ensemble
 from mesascope.training.modes import evaluating
 
 __all__ = [
-    "Access",
-    "HasActivations",
-    "HasChannels",
-    "HasProducts",
-    "HasRule",
-    "HasTokens",
-    "HasTrajectory",
-    "Tasks",
-    "access_of",
-    "called",
-    "require_access",
-]
+    "Access", "HasActivations", "HasChannels", "HasProducts", "HasRule", "HasTokens", "HasTrajectory", "Tasks",
+    "access_of", "called", "require_access",
+]  # fmt: skip
 
 # A family draws episodes, or sequences (tasks, t, d).
 Tasks = Episode | Tensor
@@ -97,33 +88,29 @@ class HasTrajectory(Protocol):
     def trajectory(self, context: Context, xq: Tensor) -> Tensor: ...
 
 
-_PROTOCOLS = {
-    "products": HasProducts,
-    "channels": HasChannels,
-    "activations": HasActivations,
-    "points": HasPoints,
-    "tokens": HasTokens,
-    "rule": HasRule,
-    "trajectory": HasTrajectory,
-}
-
 _PREDICTIONS = "use a lens that needs predictions only, such as agreement or sweep"
 
-# Each need in words, and the remedy.
-_WORDS: dict[str, tuple[str, str]] = {
-    "prediction": ("a learner that can be called as learner(context, xq)", "pass a module or a function"),
-    "gradient": ("a learner that torch can differentiate by xq", f"write it in torch, or {_PREDICTIONS}"),
-    "products": ("a network with products() and with_products(products)", _PREDICTIONS),
+# Protocol of each need, the need in words, and the remedy.
+_NEEDS: dict[str, tuple[type, str, str]] = {
+    "prediction": (Callable, "a learner that can be called as learner(context, xq)", "pass a module or a function"),
+    "gradient": (Callable, "a learner that torch can differentiate by xq", f"write it in torch, or {_PREDICTIONS}"),
+    "products": (HasProducts, "a network with products() and with_products(products)", _PREDICTIONS),
     "channels": (
-        "a predictor of linear attention alone on tokens of channels",
+        HasChannels, "a predictor of linear attention alone on tokens of channels",
         "use probe, which needs activations only",
     ),
-    "activations": ("a predictor with activations(sequence)", "write it: one tensor (*batch, t, width) a layer"),
-    "points": ("a network whose insides have names", "build it from mesascope.nets, or use probe"),
-    "tokens": ("a network with tokens(context, xq) and tokens_from(start)", _PREDICTIONS),
-    "rule": ("a learner with a rule to repeat", "pass a one-layer network, a descent learner, or write repeated()"),
-    "trajectory": ("a learner with a trajectory of predictions", "pass a network, a descent learner, or a rollout"),
-}
+    "activations": (
+        HasActivations, "a predictor with activations(sequence)", "write it: one tensor (*batch, t, width) a layer",
+    ),
+    "points": (HasPoints, "a network whose insides have names", "build it from mesascope.nets, or use probe"),
+    "tokens": (HasTokens, "a network with tokens(context, xq) and tokens_from(start)", _PREDICTIONS),
+    "rule": (
+        HasRule, "a learner with a rule to repeat", "pass a one-layer network, a descent learner, or write repeated()",
+    ),
+    "trajectory": (
+        HasTrajectory, "a learner with a trajectory of predictions", "pass a network, a descent learner, or a rollout",
+    ),
+}  # fmt: skip
 
 
 def require_access(lens: str, learner: Any, tasks: Tasks | None = None) -> Any:
@@ -138,7 +125,7 @@ def require_access(lens: str, learner: Any, tasks: Tasks | None = None) -> Any:
         )
     need = facts("lens", lens)["needs"]
     if not _gives(learner, need, tasks):
-        what, remedy = _WORDS[need]
+        _, what, remedy = _NEEDS[need]
         raise ArgumentTypeError(f"{lens} must be given {what}, but is given {label(learner)}: {remedy}.")
     return learner
 
@@ -158,11 +145,11 @@ def access_of(learner: Any, tasks: Tasks) -> frozenset[Access]:
 
 
 def _gives(learner: Any, need: str, tasks: Tasks | None) -> bool:
-    if need == "prediction":
-        return callable(learner)
+    if not isinstance(learner, _NEEDS[need][0]):
+        return False
     if need == "gradient":
-        return callable(learner) and isinstance(tasks, Episode) and _differentiable(learner, tasks)
-    return isinstance(learner, _PROTOCOLS[need]) and (need != "channels" or learner.on_channels)
+        return isinstance(tasks, Episode) and _differentiable(learner, tasks)
+    return need != "channels" or learner.on_channels
 
 
 def _differentiable(learner: Callable, episode: Episode) -> bool:

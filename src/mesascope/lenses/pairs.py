@@ -157,7 +157,6 @@ class Comparison(Tabular):
         return Table({"learner": name, **_numbers(cells)} for name, cells in self._cells())
 
     def _shown(self) -> Table:
-        """Table with each number and its error in one cell."""
         own, *others = self._cells()
         titles = dict.fromkeys(title for _, cells in others for title in cells)
         rows = [{"learner": name} | dict.fromkeys(titles, "-") | cells for name, cells in others]

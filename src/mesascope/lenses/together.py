@@ -118,7 +118,6 @@ def _seen(lens: str, groups: Groups, sequences: Tensor, against: Sequence[str] =
 
 
 def _distances(pairs: Sequence[tuple[access.Seen, access.Seen]]) -> list[np.ndarray]:
-    """Distance of each pair's predictions for each task."""
     return [numbers((one.prediction - two.prediction).norm(dim=-1).mean(-1)) for one, two in pairs]
 
 

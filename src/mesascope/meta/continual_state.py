@@ -104,34 +104,31 @@ class ContinualState(Generic[Module]):
 
     def result(self) -> Ensemble[Module]:
         """The ensemble, in eval() mode."""
-        found = self.ensemble.with_weights(self.ensemble.weights | self._weights())
+        found = self.ensemble.with_weights(self._parts()["weights"])
         found.diverged = tuple(self._diverged)
         found.module.eval()
         return found
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything that changes, by name, for a checkpoint."""
-        named = {f"weights/{name}": one for name, one in (self.ensemble.weights | self._weights()).items()}
-        named |= {f"rates/{name}": one for name, one in zip(self._learned, self._at.rates, strict=False)}
-        named |= {f"buffers/{name}": one for name, one in self.ensemble.buffers.items()}
-        memory = {} if self._at.memory is None else self._at.memory.tensors()
-        counts = {"step": torch.tensor(self.step), "diverged": torch.tensor(self._diverged)}
-        return named | {f"memory/{name}": one for name, one in memory.items()} | counts
+        parts = self._parts() | {"memory": {} if self._at.memory is None else self._at.memory.tensors()}
+        named = {f"{kind}/{name}": one for kind, part in parts.items() for name, one in part.items()}
+        return named | {"step": torch.tensor(self.step), "diverged": torch.tensor(self._diverged)}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Continue from a checkpoint of `tensors`."""
-        load_tensors(self.ensemble.weights | self._weights(), "weights", tensors)
-        load_tensors(dict(zip(self._learned, self._at.rates, strict=False)), "rates", tensors)
-        load_tensors(self.ensemble.buffers, "buffers", tensors)
+        for kind, part in self._parts().items():
+            load_tensors(part, kind, tensors)
         if self._at.memory is not None:
             kept = {name.removeprefix("memory/"): one for name, one in tensors.items() if name.startswith("memory/")}
             self._at.memory.load(kept)
         self.step = int(tensors["step"])
         self._diverged = tensors.get("diverged", torch.zeros(len(self.ensemble), dtype=torch.long)).tolist()
 
-    def _weights(self) -> dict[str, Tensor]:
-        """Learned weights by name."""
-        return dict(zip(self._learned, self._at.weights, strict=True))
+    def _parts(self) -> dict[str, dict[str, Tensor]]:
+        weights = self.ensemble.weights | dict(zip(self._learned, self._at.weights, strict=True))
+        rates = dict(zip(self._learned, self._at.rates, strict=False))  # a method may have none
+        return {"weights": weights, "rates": rates, "buffers": self.ensemble.buffers}
 
     def _gradient(self, weights: Sequence[Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
         leaves = [one.detach().requires_grad_() for one in weights]

@@ -63,7 +63,6 @@ class Copies:
 
     @contextmanager
     def _operations(self) -> Iterator[None]:
-        """Within this context, operations have a second derivative, if it is needed."""
         if not self.twice:
             yield
             return

@@ -66,17 +66,15 @@ class MAML(nn.Module):
         loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy,
     ) -> None:
         super().__init__()
-        inner_lr = require_number("inner_lr", inner_lr, above=0)
-        steps = require_count("steps", steps, least=0)
-        order = require_count("order", order)
-        if order > 2:
+        self.inner_lr = require_number("inner_lr", inner_lr, above=0)
+        self.steps, self.order = require_count("steps", steps, least=0), require_count("order", order)
+        if self.order > 2:
             refuse("order", "be 1 or 2", order, "choose one of them")
         if not callable(adapt):
             require_choice("adapt", adapt, ("all", "head", "body"))
         require_choice("batch_stats", batch_stats, BATCH_STATS)
         require_callable("loss", loss)
-        self.inner_lr, self.steps, self.order, self.loss = inner_lr, steps, order, loss
-        self.which, self.batch_stats = adapt, batch_stats
+        self.which, self.batch_stats, self.loss = adapt, batch_stats, loss
         self.numbers = nn.ParameterDict()
         self.names: tuple[str, ...] | None = None
         """Names of the adapted parameters, from `start` on."""
@@ -90,9 +88,8 @@ class MAML(nn.Module):
         self._begin(model)
         if self.modulation is None:
             return
-        for name, parameter in self.adapted(model).items():
-            first = self.modulation.start(parameter.detach(), self.inner_lr, generator)
-            self.numbers[_key(name)] = nn.Parameter(first)
+        for name, one in self.adapted(model).items():
+            self.numbers[_key(name)] = nn.Parameter(self.modulation.start(one.detach(), self.inner_lr, generator))
 
     def adapted(self, model: nn.Module) -> Parameters:
         """Parameters of ``model`` that inner steps change.
@@ -103,7 +100,10 @@ class MAML(nn.Module):
         require_initialised("model", model)
         every = dict(model.named_parameters())
         if self.names is not None:
-            self._require_own(every)
+            lost = [name for name in self.names if name not in every]
+            if lost:
+                rule = f"have the parameter {lost[0]} that the method began with"
+                refuse("model", rule, sorted(every), "make one a model")
             return {name: every[name] for name in self.names}
         parameters = {name: one for name, one in every.items() if one.requires_grad} or every
         if not parameters:
@@ -169,9 +169,7 @@ class MAML(nn.Module):
         check_inputs(episode.context, episode.xq)
         return self.losses(self.predicted(model, episode.context, episode.xq), episode.yq).mean()
 
-    def predicted(
-        self, model: nn.Module, context: Context, xq: Float[Tensor, "tasks m dx"]
-    ) -> Float[Tensor, "tasks m dy"]:
+    def predicted(self, model: nn.Module, context: Context, xq: Tensor) -> Float[Tensor, "tasks m dy"]:
         """Predictions of each task's queries after ``model`` has adapted to its context."""
         with copies_of(model, len(xq), self.batch_stats, self.order == 2) as copies, _recording():
             x, y, xq = _plain(*context, xq)
@@ -199,7 +197,7 @@ class MAML(nn.Module):
         starts = {name: one.expand(len(context.x), *one.shape) for name, one in theta.items()}
         if self.order == 2:
             phi: Parameters = {
-                name: one if one.requires_grad else one.clone().requires_grad_() for name, one in starts.items()
+                n: one if one.requires_grad else one.clone().requires_grad_() for n, one in starts.items()
             }
             for _ in range(self.steps):
                 inner = self._gradients(copies, phi, context, create_graph=True)
@@ -229,16 +227,10 @@ class MAML(nn.Module):
 
     def _begin(self, model: nn.Module) -> None:
         """Fix the adapted parameters."""
+        names = tuple(self.adapted(model))
         if self.names is not None:
-            self._require_own(dict(model.named_parameters()))
-            refuse("method", "be new", f"one that has begun with {len(self.names)} parameters", "make one a model")
-        self.names = tuple(self.adapted(model))
-
-    def _require_own(self, parameters: Parameters) -> None:
-        lost = [name for name in self.names or () if name not in parameters]
-        if lost:
-            rule = f"have the parameter {lost[0]} that the method began with"
-            refuse("model", rule, sorted(parameters), "make one a model")
+            refuse("method", "be new", f"one that has begun with {len(names)} parameters", "make one a model")
+        self.names = names
 
 
 class ANIL(MAML):
@@ -285,8 +277,7 @@ class SparseMAML(MAML):
 
     def __init__(self, inner_lr: float, steps: int, *, closed: float = 0.5, **options: Any) -> None:
         super().__init__(inner_lr, steps, **options)
-        closed = require_number("closed", closed, least=0, most=1)
-        self.modulation = binary(closed)
+        self.modulation = binary(require_number("closed", closed, least=0, most=1))
 
 
 class SparseMAMLPlus(MAML):
