@@ -81,17 +81,15 @@ def train(
     ensemble = Ensemble([_made(make, seed) for seed in seeds]).to(device)
     options = {"parameter_groups": parameter_groups, "seed": seeds[0], "history": History(seeds)}
     state = EnsembleState(ensemble, loss, plan, **options)
-    causal = ensemble if loss in (half_mse, pair_half_mse) else None
-    batch_at = _batches(family, seeds, plan.batch, device, causal)
+    batch_at = _batches(family, seeds, plan.batch, device, ensemble, loss in (half_mse, pair_half_mse))
     return fit(state, batch_at, plan, evaluate=evaluate, checkpoints=checkpoints, observe=observe)
 
 
 def _batches(
-    family: Any, seeds: Sequence[int], size: int, device: torch.device | str, causal: Ensemble | None
+    family: Any, seeds: Sequence[int], size: int, device: torch.device | str, ensemble: Ensemble, unchecked: bool
 ) -> Callable[[int], Episode | Tensor]:
-    """Return the function that draws a step's batch for all seeds; the first refuses a ``causal`` that looks ahead."""
+    """Return a function that draws a step's batch; if ``unchecked``, the first call refuses members that look ahead."""
     families = [family.seeded(seed) if isinstance(family, Seeded) else family for seed in seeds]
-    unchecked = causal is not None
 
     def batch_at(step: int) -> Episode | Tensor:
         nonlocal unchecked
@@ -99,7 +97,7 @@ def _batches(
         batches = [drawn(own, size, draw) for own, draw in zip(families, draws, strict=True)]
         if unchecked and isinstance(batches[0], Tensor):  # a model that reads its own targets would seem to learn
             with suppress(UnansweredError):  # a model that takes batches of one size only
-                check_causal(causal.member(0).eval(), batches[0])  # type: ignore[union-attr]
+                check_causal(ensemble.member(0).eval(), batches[0])
         unchecked = False
         return stacked(batches)
 
