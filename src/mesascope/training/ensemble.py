@@ -43,37 +43,29 @@ class History:
 
     def __init__(self, seeds: Sequence[int]) -> None:
         self.seeds = list(seeds)
-        self._steps: list[dict[str, Any]] = []
+        self._metrics: dict[str, list[Any]] = {}
 
     def __call__(self, step: int, metrics: Metrics) -> None:
-        # Numbers take a tenth of the memory that tensors of one number take.
-        numbers = {name: value.tolist() if isinstance(value, Tensor) else value for name, value in metrics.items()}
-        self._steps.append({"step": step, **numbers})
+        for name, value in {"step": step, **metrics}.items():  # numbers take a tenth of the memory of tensors
+            self._metrics.setdefault(name, []).append(value.tolist() if isinstance(value, Tensor) else value)
 
     def tensors(self) -> dict[str, Tensor]:
         """Each metric of all steps, for a checkpoint."""
-        names = self._steps[0] if self._steps else ()
-        return {
-            f"history/{name}": torch.tensor([row[name] for row in self._steps], dtype=torch.float64) for name in names
-        }
+        return {f"history/{name}": torch.tensor(one, dtype=torch.float64) for name, one in self._metrics.items()}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Continue from a checkpoint of `tensors`."""
-        kept = {k.removeprefix("history/"): t.tolist() for k, t in tensors.items() if k.startswith("history/")}
-        rows = [dict(zip(kept, values, strict=True)) for values in zip(*kept.values(), strict=True)]
-        self._steps = [row | {"step": int(row["step"])} for row in rows]
+        self._metrics = {k.removeprefix("history/"): t.tolist() for k, t in tensors.items() if k.startswith("history/")}
 
     def table(self) -> Table:
         """One row for each step and member."""
+        rows = [dict(zip(self._metrics, row, strict=True)) for row in zip(*self._metrics.values(), strict=True)]
         return Table(
-            {"step": row["step"], "seed": seed, **{k: _of(v, index) for k, v in row.items() if k != "step"}}
-            for row in self._steps
+            {"step": int(row["step"]), "seed": seed}
+            | {name: one[index] if isinstance(one, list) else one for name, one in row.items() if name != "step"}
+            for row in rows
             for index, seed in enumerate(self.seeds)
         )
-
-
-def _of(value: Any, index: int) -> float:
-    return value[index] if isinstance(value, list) else value
 
 
 class Ensemble(Generic[Module]):
