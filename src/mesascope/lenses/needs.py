@@ -91,7 +91,7 @@ class HasTrajectory(Protocol):
 _PREDICTIONS = "use a lens that needs predictions only, such as agreement or sweep"
 
 # Protocol of each need, the need in words, and the remedy.
-_NEEDS: dict[str, tuple[type, str, str]] = {
+_NEEDS: dict[str, tuple[Any, str, str]] = {
     "prediction": (Callable, "a learner that can be called as learner(context, xq)", "pass a module or a function"),
     "gradient": (Callable, "a learner that torch can differentiate by xq", f"write it in torch, or {_PREDICTIONS}"),
     "products": (HasProducts, "a network with products() and with_products(products)", _PREDICTIONS),

@@ -59,7 +59,7 @@ def sweep(
     for name, several in over.items():
         if isinstance(several, str) or not isinstance(several, Sequence) or not several:
             raise ArgumentTypeError(f"{name} must have a list of some values, but has {shown(several)}: pass one.")
-    groups = {name: one if isinstance(one, list | tuple) else [one] for name, one in learners.items()}
+    groups: dict[str, Any] = {name: one if isinstance(one, list | tuple) else [one] for name, one in learners.items()}
     require_groups("sweep", groups)
     for name in over:
         require_choice("over", name, [field.name for field in dataclasses.fields(family)])

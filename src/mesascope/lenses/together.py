@@ -54,7 +54,7 @@ def measure_together(groups: Mapping[str, Sequence[Learner]], against: Sequence[
         for place, kind in enumerate(("derivative", "derivative-error")):
             tasks[kind, name] = [numbers(one[place].norm(dim=-1).mean(-1)) for one in changes]
     for name, other, pairs in against_others(seen, against):
-        compared = [compare_sensitivities(one.sensitivity, two.sensitivity) for one, two in pairs]
+        compared = [compare_sensitivities(*(one.sensitivity for one in pair)) for pair in pairs]  # type: ignore[arg-type]
         tasks["prediction-difference", name, other] = _distances(pairs)
         tasks["cosine", name, other] = [numbers(one["cosine"]) for one in compared]
         tasks["sensitivity-difference", name, other] = [numbers(one["sensitivity"]) for one in compared]

@@ -72,7 +72,7 @@ class ModuleState(OptimizedState, Generic[Module]):
         self.accumulate, self.autocast = require_count("accumulate", accumulate), autocast
         if autocast not in (None, torch.float16, torch.bfloat16):
             refuse("autocast", "be torch.float16, torch.bfloat16 or None", autocast, "choose one of them")
-        own: nn.Module = module.module if isinstance(module, DistributedDataParallel) else module
+        own: Any = module.module if isinstance(module, DistributedDataParallel) else module
         require_initialised("module", own)
         super().__init__(own, dict(own.named_parameters()), loss, plan, parameter_groups, seed)
         self._called, self._modes = module, Modes(module)
