@@ -84,12 +84,11 @@ def _by_layer_and_time(errors: dict[str, list[Tensor]], fixed: dict[str, Tensor]
         raise ArgumentError(
             f"groups must be of networks of one depth, but have {sorted(depths)} sets of tokens: probe each apart."
         )
-    places = [(layer, place) for layer in range(depths.pop()) for place in range(len(times))]
+    depth = depths.pop()
+    every = errors | {name: [one.expand(depth, -1, -1)] for name, one in fixed.items()}
+    places = [(layer, place) for layer in range(depth) for place in range(len(times))]
     points = [
-        Estimates.of(
-            {("mse", name): [numbers(one[layer, :, place]) for one in own] for name, own in errors.items()}
-            | {("mse", name): [numbers(one[:, place])] for name, one in fixed.items()}
-        )
+        Estimates.of({("mse", name): [numbers(one[layer, :, place]) for one in own] for name, own in every.items()})
         for layer, place in places
     ]
     cases = {"layer": [layer for layer, _ in places], "t": [times[place] for _, place in places]}

@@ -12,7 +12,6 @@ from torch.nn.functional import cross_entropy, mse_loss
 
 from mesascope.errors import ArgumentTypeError, refuse, require_choice, require_instance, shown
 from mesascope.meta.maml import ANIL, BOIL, MAML, ExpMAML, MetaSGD, SparseMAML, SparseMAMLPlus, SparseReLUMAML
-from mesascope.modules import run_with
 from mesascope.nets import ClassifierConfig
 from mesascope.nets.layers import module_text
 from mesascope.nets.pretrained import Pretrained
@@ -161,11 +160,6 @@ def outer_loss(ensemble: Ensemble[MetaLearner], batch: Episode) -> Float[Tensor,
     >>> sorted(trained[0].gradient_sparsity())
     ['layers.0.bias', 'layers.0.weight', 'layers.1.bias', 'layers.1.weight', 'layers.2.bias', 'layers.2.weight']
     """
-    state = {name: one.unbind() for name, one in (ensemble.weights | ensemble.buffers).items()}
-    losses = []
-    for index in range(len(ensemble)):
-        own = batch.map(lambda part, index=index: part[index])
-        member = {name: one[index] for name, one in state.items()}
-        scores, _ = run_with(ensemble.module, member, (own.context, own.xq))
-        losses.append(ensemble.module.method.losses(scores, own.yq).mean())
+    scores, _ = ensemble.in_turn(batch.context, batch.xq)
+    losses = [ensemble.module.method.losses(*pair).mean() for pair in zip(scores, batch.yq, strict=True)]
     return torch.stack(losses)
