@@ -73,11 +73,11 @@ def weights(network: HasProducts, construction: HasProducts | None = None) -> li
         )
     readings = []
     for layer, other in zip(layers, others, strict=True):
-        heads, targets = list(zip(*layer, strict=True)), list(zip(*other, strict=True))
-        pairs = zip(heads, targets if len(targets) == len(heads) else [targets[0]] * len(heads), strict=True)
-        readings.append(
-            [_read(*own, network.d_out, target if construction is not None else None) for own, target in pairs]
-        )
+        heads = list(zip(*layer, strict=True))
+        targets = [None] if construction is None else list(zip(*other, strict=True))
+        targets = targets if len(targets) == len(heads) else targets[:1] * len(heads)
+        pairs = zip(heads, targets, strict=True)
+        readings.append([_read(*own, network.d_out, target) for own, target in pairs])
     return readings
 
 
