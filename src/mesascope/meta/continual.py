@@ -225,7 +225,7 @@ class LaMAML:
         return [torch.full_like(one, self.rate) for one in weights], Reservoir(self.memory)
 
     def closed(self, rates: Tensors) -> list[Tensor]:
-        return [(one == 0).flatten(1).float().mean(1) for one in self._applied(rates)]
+        return [(one == 0).reshape(len(one), -1).float().mean(1) for one in self._applied(rates)]
 
     def learn(self, at: Learning, x: Tensor, y: Tensor, task: int) -> Tensor:
         losses, members = [], torch.arange(len(x))[:, None]
@@ -304,7 +304,7 @@ def _with_past(at: Learning, x: Tensor, y: Tensor, count: int) -> tuple[Tensor, 
 
 
 def _flat(gradient: Tensors) -> Float[Tensor, "members entries"]:
-    return torch.cat([one.flatten(1) for one in gradient], 1)
+    return torch.cat([one.reshape(len(one), -1) for one in gradient], 1)
 
 
 def _dual(
