@@ -105,6 +105,28 @@ def test_any_module_learns():
         torch.testing.assert_close(own(tasks.xq[0, 0]), theirs(tasks.xq[0, 0]), rtol=1e-3, atol=1e-4)
 
 
+class Scaled(torch.nn.Linear):
+    """A layer whose outputs are multiplied by a number that is learned."""
+
+    def __init__(self):
+        super().__init__(64, 10)
+        self.scale = torch.nn.Parameter(torch.ones(()))
+
+    def forward(self, x):
+        return self.scale * super().forward(x)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_parameter_of_one_number_is_learned_too(name):
+    torch.manual_seed(0)
+    state, tasks = ContinualState([Scaled()], METHODS[name](), [0]), streams(0, tasks=2)
+    fit(state, lambda step: batch_of(tasks, step, 5), Training(steps=8))
+    closed = state.closed()[0]
+    assert set(closed) in ({"weight", "bias", "scale"}, set())
+    assert closed.get("scale", 0.0) in (0.0, 1.0)
+    assert state.result()[0].scale.isfinite()
+
+
 def test_a_convolutional_network_learns_with_the_statistics_of_each_batch():
     net = ClassifierConfig("convnet4", width=4, size=8, classes=10).build(stream(0, "init"))
     before = {name: value.clone() for name, value in net.state_dict().items()}

@@ -90,5 +90,5 @@ def test_parts_that_are_shared_and_buffers_that_are_not_persistent_are_read_from
     other = make()
     fill(other, result_tensors(state.tensors()))
     assert other.again.weight is other.first.weight
-    for name, tensor in (*state._average().items(), ("second.seen", torch.ones(2))):
+    for name, tensor in (*state._average.items(), ("second.seen", torch.ones(2))):
         assert torch.equal((dict(other.named_parameters()) | dict(other.named_buffers()))[name], tensor), name

@@ -1,5 +1,4 @@
 from .access import per_task_errors as per_task_errors
-from .comparison import Comparison as Comparison, compare as compare
 from .flow import (
     attention_maps as attention_maps,
     element_sensitivity as element_sensitivity,
@@ -15,7 +14,14 @@ from .needs import (
     HasTrajectory as HasTrajectory,
     access_of as access_of,
 )
-from .pairs import Agreement as Agreement, Alignment as Alignment, agreement as agreement, alignment as alignment
+from .pairs import (
+    Agreement as Agreement,
+    Alignment as Alignment,
+    Comparison as Comparison,
+    agreement as agreement,
+    alignment as alignment,
+    compare as compare,
+)
 from .probes import PROBED as PROBED, preconditioned as preconditioned, probe as probe
 from .prompts import prompt_tune as prompt_tune
 from .reading import (
@@ -27,6 +33,9 @@ from .reading import (
     weights as weights,
 )
 from .reverse import ReverseEngineered as ReverseEngineered, reverse_engineer as reverse_engineer
-from .sequences import errors_by_time as errors_by_time, measure_predictors as measure_predictors
 from .sweeps import rollout as rollout, sweep as sweep, trajectory_errors as trajectory_errors
-from .together import measure_together as measure_together
+from .together import (
+    errors_by_time as errors_by_time,
+    measure_predictors as measure_predictors,
+    measure_together as measure_together,
+)

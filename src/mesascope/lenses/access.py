@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -16,23 +16,38 @@ from mesascope.tasks import Episode, Learner, Predictor
 from mesascope.tasks.asking import check_answer, check_causal, check_tasks, copied, label
 from mesascope.training.modes import evaluating
 
-__all__ = ["per_task_errors", "predictions", "require_causal", "sensitivities"]
+__all__ = ["Seen", "per_task_errors", "predictions", "require_causal", "seen", "sensitivities"]
 
-# Episodes are evaluated in parts of this many tasks, which bounds memory and suits a processor's caches.
+# Tasks in one part, which bounds memory and suits a processor's caches.
 _PART = 10_000
+
+
+class Seen(NamedTuple):
+    """Predictions of one learner on all tasks, their squared error for each task, and dy/dx_q if measured."""
+
+    prediction: Float[Tensor, "tasks m dy"]
+    error: Float[Tensor, " tasks"]
+    sensitivity: Float[Tensor, "tasks m dy dx"] | None = None
+
+
+def seen(learner: Learner | Predictor, tasks: Tasks, *, derived: bool = False) -> Seen:
+    """Predictions and errors of a learner on all tasks, and its sensitivities if ``derived``."""
+    parts: Iterable[Any] = sensitivities(learner, tasks) if derived else predictions(learner, tasks)  # type: ignore[arg-type]
+    rows = [(own, (own - answers).square().flatten(1).mean(1), *rest) for answers, own, *rest in parts]
+    return Seen(*(torch.cat(column) for column in zip(*rows, strict=True)))
 
 
 def predictions(
     learner: Learner | Predictor, tasks: Tasks
 ) -> Iterator[tuple[Float[Tensor, "part m dy"], Float[Tensor, "part m dy"]]]:
-    """For parts of the tasks, the answers and the learner's finite predictions of them, without gradients.
+    """For parts of the tasks, the answers and the learner's predictions, checked to be finite, without gradients.
 
     The answers of sequences are their elements from the second on.
     """
     for answers, inputs in _parts(tasks):
         with torch.no_grad():
             prediction = called(learner, *inputs)
-        yield answers, _checked(learner, prediction, answers)
+        yield answers, _finite("predictions", learner, check_answer(learner, prediction, answers.shape))
 
 
 def require_causal(learners: Iterable[Learner | Predictor], tasks: Tasks) -> None:
@@ -48,30 +63,31 @@ def per_task_errors(learner: Learner | Predictor, tasks: Tasks) -> Float[Tensor,
     """Squared error of each task, averaged over its queries, or times, and outputs. Needs *prediction*."""
     require_access("per_task_errors", learner)
     check_tasks(tasks)
-    errors = [(p - answers).square().flatten(1).mean(1) for answers, p in predictions(learner, tasks)]
+    errors = seen(learner, tasks).error
     require_causal([learner], tasks)
-    return torch.cat(errors)
+    return errors
 
 
 def sensitivities(
     learner: Learner, episode: Episode
 ) -> Iterator[tuple[Float[Tensor, "part m dy"], Float[Tensor, "part m dy"], Float[Tensor, "part m dy dx"]]]:
-    """For parts of the episode, answers, predictions and dy/dx_q of each query, by one backward pass an output."""
+    """For parts of the episode, answers, predictions and dy/dx_q of each query, by one backward pass per output."""
     for answers, (context, queries) in _parts(episode):
         xq = queries.detach().clone().requires_grad_()
         with torch.enable_grad(), evaluating(learner):
             prediction = check_answer(learner, called(learner, context, xq), answers.shape)
-            outputs = prediction.shape[-1]
-            rows = [
-                torch.autograd.grad(prediction[..., j].sum(), xq, retain_graph=j < outputs - 1)[0]
-                for j in range(outputs)
-            ]
+            outputs = prediction.unbind(-1)
+            rows = [torch.autograd.grad(output.sum(), xq, retain_graph=True)[0] for output in outputs]
         found = torch.stack(rows, dim=-2)
-        yield answers, _checked(learner, prediction.detach(), answers), _finite("derivatives by xq", learner, found)
+        yield (
+            answers,
+            _finite("predictions", learner, prediction.detach()),
+            _finite("derivatives by xq", learner, found),
+        )
 
 
 def _parts(tasks: Tasks) -> Iterator[tuple[Tensor, tuple[Any, ...]]]:
-    """Answers of parts of the tasks, and what a learner is called with for them: copies, which it may write into."""
+    """Answers of parts of the tasks, and a learner's inputs, copied, as it may write into them."""
     if isinstance(tasks, Episode):
         for start in tracked(range(0, len(tasks.xq), _PART), f"evaluating parts of {_PART:,} tasks"):
             part = tasks.part(start, start + _PART)
@@ -80,10 +96,6 @@ def _parts(tasks: Tasks) -> Iterator[tuple[Tensor, tuple[Any, ...]]]:
     else:
         for part in tracked(tasks.split(_PART), f"evaluating parts of {_PART:,} sequences"):
             yield part[:, 1:], (copied(part[:, :-1]),)
-
-
-def _checked(learner: Learner | Predictor, answer: object, answers: Tensor) -> Tensor:
-    return _finite("predictions", learner, check_answer(learner, answer, answers.shape))
 
 
 def _finite(what: str, learner: Learner | Predictor, numbers: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""How tokens depend on each other inside a network."""
+"""Dependence of tokens on each other inside a network."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import torch
 from torch.func import jacfwd, jacrev, vmap
 
 from mesascope.errors import refuse, require_count, require_instance
+from mesascope.lenses.groups import require_sequences
 from mesascope.lenses.needs import HasActivations, HasTokens, require_access
-from mesascope.lenses.sequences import require_sequences
 from mesascope.modes import without_deprecations_of_torch
 from mesascope.nets import HasPoints, Tokens
 from mesascope.records import register
@@ -23,12 +23,12 @@ __all__ = ["attention_maps", "element_sensitivity", "token_sensitivity"]
 
 @register("lens", "token_sensitivity", needs="tokens")
 def token_sensitivity(network: HasTokens, episodes: Episode, layer: int = 1) -> Float[Tensor, "rows rows"]:
-    """E |d e_r / d e_s|_F: how context token r after ``layer`` layers depends on context token s before the first.
+    """Sensitivity E |d e_r / d e_s|_F of context token r after ``layer`` layers to context token s before the first.
 
-    The mean over tasks of the Frobenius norms of the blocks of the Jacobian, the residual path's identity included.
-    Needs *tokens*. Memory: (rows * width)^2 numbers a task.
+    The mean over tasks of the Frobenius norms of the Jacobian's blocks, the residual path's identity included. Needs
+    *tokens*. Memory: (rows * width)^2 numbers for each task.
 
-    Source: ICML paper, section 4 and Fig. 5 right.
+    Source: von Oswald et al. (2023), section 4 and Fig. 5 right.
     """
     require_access("token_sensitivity", network)
     require_instance("episodes", episodes, Episode)
@@ -50,11 +50,11 @@ def token_sensitivity(network: HasTokens, episodes: Episode, layer: int = 1) -> 
 def element_sensitivity(
     network: HasActivations, sequences: Float[Tensor, "tasks t d"], layer: int = 1
 ) -> Float[Tensor, "t t"]:
-    """E |d e_t / d s_u|_F: how the token at t after ``layer`` layers depends on the element at u.
+    """Sensitivity E |d e_t / d s_u|_F of the token at t after ``layer`` layers to the element at u.
 
-    The mean over tasks of the Frobenius norms of the blocks of the Jacobian, what the embedding and the residual path
-    pass on included. Needs *activations*. Costs a forward pass a number of a sequence, through the first ``layer``
-    layers where ``activations`` takes ``layers``, and memory t^2 width d numbers.
+    The mean over tasks of the Frobenius norms of the Jacobian's blocks, embedding and residual path included. Needs
+    *activations*. Cost: t d forward passes for each sequence, through the first ``layer`` layers if ``activations``
+    takes ``layers``, and a memory of t^2 width d numbers.
 
     Source: thesis, section 3.5.1 and Fig. 3.4 B.
     """
@@ -75,7 +75,7 @@ def element_sensitivity(
 
 @register("lens", "attention_maps", needs="points", of="predictor")
 def attention_maps(network: HasPoints, sequences: Float[Tensor, "tasks t d"]) -> Float[Tensor, "layers heads t t"]:
-    """Mean over tasks of the matrix A with which each head mixes values: read_t = sum_i A_ti value_i. Needs *points*.
+    """Mean over tasks of each head's attention matrix A, read_t = sum_i A_ti value_i. Needs *points*.
 
     Source: thesis, sections 3.5.1 and 3.7.4.
     """

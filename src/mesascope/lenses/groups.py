@@ -1,50 +1,77 @@
-"""Learners by name, several a name, as lenses that measure them together are given them."""
+"""Checks of groups of learners by name and of sequences, for lenses that measure several learners."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 
-from mesascope.errors import ArgumentError, ArgumentTypeError, require_choice, shown
-from mesascope.shapes import Tensor
+from mesascope.errors import ArgumentError, ArgumentTypeError, refuse, require_choice, require_count, shown
+from mesascope.lenses.needs import Tasks, require_access
+from mesascope.shapes import Float, Tensor
+from mesascope.tasks.asking import check_tasks
 from mesascope.training import Ensemble
 
-__all__ = ["in_pairs", "numbers", "require_against", "require_groups"]
+__all__ = ["against_others", "chosen_times", "numbers", "require_groups", "require_sequences"]
 
 _Member = TypeVar("_Member")
 
 
-def require_groups(groups: Mapping[str, Sequence[Any]]) -> None:
-    """Refuse what is no mapping from names to lists of learners."""
+def require_groups(
+    lens: str, groups: Mapping[str, Sequence[Any]], against: Sequence[str] = (), tasks: Tasks | None = None
+) -> None:
+    """Refuse groups that do not map names to lists of learners for this lens, and other names in ``against``."""
     if not isinstance(groups, Mapping) or not groups:
         raise ArgumentTypeError(f"groups must map names to lists of learners, but is {shown(groups)}: pass some.")
     for name, learners in groups.items():
         if not isinstance(learners, Sequence) or not learners:
             remedy = "pass its members()" if isinstance(learners, Ensemble) else "pass [learner]"
             raise ArgumentTypeError(f"{name} must be a list of some learners, but is {shown(learners)}: {remedy}.")
-
-
-def require_against(against: Sequence[str], groups: Mapping[str, Any]) -> None:
-    """Refuse what are no names of groups."""
+        for learner in learners:
+            require_access(lens, learner, tasks)
     if isinstance(against, str):
         raise ArgumentTypeError(f"against must be a list of names, but is {against!r}: pass [{against!r}].")
     for name in against:
         require_choice("against", name, groups)
 
 
-def in_pairs(members: Sequence[_Member], others: Sequence[_Member], names: str) -> list[tuple[_Member, _Member]]:
-    """Each with the one of its place, or with the only one."""
-    count = max(len(members), len(others))
-    if {len(members), len(others)} - {1, count}:
-        raise ArgumentError(
-            f"groups must have as many members as the groups that they are compared with, or one, but {names} have "
-            f"{len(members)} and {len(others)}: build one for each."
-        )
-    return list(zip(*(list(part) * (count // len(part)) for part in (members, others)), strict=True))
+def against_others(
+    groups: Mapping[str, Sequence[_Member]], against: Sequence[str]
+) -> Iterator[tuple[str, str, list[tuple[_Member, _Member]]]]:
+    """Names and paired members of each group and each other one in ``against``; an only member pairs with all."""
+    for name, members in groups.items():
+        for other in (other for other in against if other != name):
+            parts = members, groups[other]
+            count = max(map(len, parts))
+            if {len(part) for part in parts} - {1, count}:
+                raise ArgumentError(
+                    f"groups must have as many members as the groups that they are compared with, or one, but {name} "
+                    f"and {other} have {len(members)} and {len(groups[other])}: build one for each."
+                )
+            yield name, other, list(zip(*(list(part) * (count // len(part)) for part in parts), strict=True))
 
 
 def numbers(tensor: Tensor) -> np.ndarray:
-    """In double precision."""
+    """A tensor in double precision."""
     return tensor.detach().double().cpu().numpy()
+
+
+def require_sequences(lens: str, sequences: Any) -> None:
+    """Refuse anything but finite sequences ``(tasks, t, d)``."""
+    if not isinstance(sequences, Tensor):
+        raise ArgumentTypeError(
+            f"{lens} must be given sequences (tasks, t, d), but is given {shown(sequences)}: draw some."
+        )
+    check_tasks(sequences)
+
+
+def chosen_times(times: Sequence[int] | None, sequences: Float[Tensor, "tasks t d"]) -> list[int]:
+    """Numbers of known elements, from 1 to one less than a sequence has; all if None."""
+    known = sequences.shape[1] - 1
+    chosen = list(range(1, known + 1)) if times is None else list(times)
+    for time in chosen:
+        require_count("times", time)
+        if time > known:
+            refuse("times", f"be at most {known}, one less than the elements", time, "draw longer sequences")
+    return chosen

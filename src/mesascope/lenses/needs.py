@@ -1,4 +1,4 @@
-"""What lenses need of a learner, what learners give, and the one place that refuses a learner that gives less."""
+"""Access that lenses need to a learner: protocols, checks, and the access that a learner gives."""
 
 from __future__ import annotations
 
@@ -18,20 +18,11 @@ from mesascope.training import Ensemble
 from mesascope.training.modes import evaluating
 
 __all__ = [
-    "Access",
-    "HasActivations",
-    "HasChannels",
-    "HasProducts",
-    "HasRule",
-    "HasTokens",
-    "HasTrajectory",
-    "Tasks",
-    "access_of",
-    "called",
-    "require_access",
-]
+    "Access", "HasActivations", "HasChannels", "HasProducts", "HasRule", "HasTokens", "HasTrajectory", "Tasks",
+    "access_of", "called", "require_access",
+]  # fmt: skip
 
-# What a family draws: episodes, or sequences (tasks, t, d).
+# A family draws episodes, or sequences (tasks, t, d).
 Tasks = Episode | Tensor
 
 Access = Literal[
@@ -43,7 +34,7 @@ Access = Literal[
 class HasProducts(Protocol):
     """A network whose weights can be read and set as W_KQ and W_PV, over tokens whose last ``d_out`` are targets.
 
-    ``linear`` says that its layers compute with these alone (no softmax, MLP or LayerNorm), but for a ``token_clip``.
+    ``linear`` is true if its layers compute with these alone (no softmax, MLP or LayerNorm), except a ``token_clip``.
     """
 
     @property
@@ -70,14 +61,14 @@ class HasChannels(Protocol):
 
 @runtime_checkable
 class HasActivations(Protocol):
-    """A predictor that shows its tokens along a sequence, before the first layer and after each."""
+    """A predictor that returns its tokens along a sequence, before the first layer and after each."""
 
     def activations(self, sequence: Tensor) -> list[Tensor]: ...
 
 
 @runtime_checkable
 class HasTokens(Protocol):
-    """A network that shows its tokens before the first layer and after each, and goes on from tokens of one's own."""
+    """A network that returns its tokens before the first layer and after each, and continues from given tokens."""
 
     def tokens(self, context: Context, xq: Tensor) -> list[Tokens]: ...
     def tokens_from(self, start: Tokens) -> list[Tokens]: ...
@@ -85,49 +76,45 @@ class HasTokens(Protocol):
 
 @runtime_checkable
 class HasRule(Protocol):
-    """A learner that does one thing, which can be done more often and with each change multiplied by ``damping``."""
+    """A learner of one step that can be repeated, with each change multiplied by ``damping``."""
 
     def repeated(self, steps: int, damping: float = 1.0) -> Any: ...
 
 
 @runtime_checkable
 class HasTrajectory(Protocol):
-    """A learner that tells what it predicts after 0, 1, ... steps, ``(k, *batch, m, dy)``."""
+    """A learner that returns its predictions after 0, 1, ... steps, ``(k, *batch, m, dy)``."""
 
     def trajectory(self, context: Context, xq: Tensor) -> Tensor: ...
 
 
-_PROTOCOLS = {
-    "products": HasProducts,
-    "channels": HasChannels,
-    "activations": HasActivations,
-    "points": HasPoints,
-    "tokens": HasTokens,
-    "rule": HasRule,
-    "trajectory": HasTrajectory,
-}
-
 _PREDICTIONS = "use a lens that needs predictions only, such as agreement or sweep"
 
-# What each need is in words, and what to do about it.
-_WORDS: dict[str, tuple[str, str]] = {
-    "prediction": ("a learner that can be called as learner(context, xq)", "pass a module or a function"),
-    "gradient": ("a learner that torch can differentiate by xq", f"write it in torch, or {_PREDICTIONS}"),
-    "products": ("a network with products() and with_products(products)", _PREDICTIONS),
+# Protocol of each need, the need in words, and the remedy.
+_NEEDS: dict[str, tuple[Any, str, str]] = {
+    "prediction": (Callable, "a learner that can be called as learner(context, xq)", "pass a module or a function"),
+    "gradient": (Callable, "a learner that torch can differentiate by xq", f"write it in torch, or {_PREDICTIONS}"),
+    "products": (HasProducts, "a network with products() and with_products(products)", _PREDICTIONS),
     "channels": (
-        "a predictor of linear attention alone on tokens of channels",
+        HasChannels, "a predictor of linear attention alone on tokens of channels",
         "use probe, which needs activations only",
     ),
-    "activations": ("a predictor with activations(sequence)", "write it: one tensor (*batch, t, width) a layer"),
-    "points": ("a network whose insides have names", "build it from mesascope.nets, or use probe"),
-    "tokens": ("a network with tokens(context, xq) and tokens_from(start)", _PREDICTIONS),
-    "rule": ("a learner with a rule to repeat", "pass a one-layer network, a descent learner, or write repeated()"),
-    "trajectory": ("a learner with a trajectory of predictions", "pass a network, a descent learner, or a rollout"),
-}
+    "activations": (
+        HasActivations, "a predictor with activations(sequence)", "write it: one tensor (*batch, t, width) a layer",
+    ),
+    "points": (HasPoints, "a network whose insides have names", "build it from mesascope.nets, or use probe"),
+    "tokens": (HasTokens, "a network with tokens(context, xq) and tokens_from(start)", _PREDICTIONS),
+    "rule": (
+        HasRule, "a learner with a rule to repeat", "pass a one-layer network, a descent learner, or write repeated()",
+    ),
+    "trajectory": (
+        HasTrajectory, "a learner with a trajectory of predictions", "pass a network, a descent learner, or a rollout",
+    ),
+}  # fmt: skip
 
 
 def require_access(lens: str, learner: Any, tasks: Tasks | None = None) -> Any:
-    """``learner``, if it gives what the lens registered as ``lens`` needs.
+    """Return ``learner`` if it gives the access that the lens registered as ``lens`` needs.
 
     Raises:
         ArgumentTypeError: it gives less.
@@ -138,14 +125,14 @@ def require_access(lens: str, learner: Any, tasks: Tasks | None = None) -> Any:
         )
     need = facts("lens", lens)["needs"]
     if not _gives(learner, need, tasks):
-        what, remedy = _WORDS[need]
+        _, what, remedy = _NEEDS[need]
         raise ArgumentTypeError(f"{lens} must be given {what}, but is given {label(learner)}: {remedy}.")
     return learner
 
 
 @guarded
 def access_of(learner: Any, tasks: Tasks) -> frozenset[Access]:
-    """All that ``learner`` gives: the needs of lenses that it meets.
+    """Access that ``learner`` gives: the needs of lenses that it meets.
 
     >>> from mesascope.learners import Mean
     >>> from mesascope.streams import stream
@@ -158,11 +145,11 @@ def access_of(learner: Any, tasks: Tasks) -> frozenset[Access]:
 
 
 def _gives(learner: Any, need: str, tasks: Tasks | None) -> bool:
-    if need == "prediction":
-        return callable(learner)
+    if not isinstance(learner, _NEEDS[need][0]):
+        return False
     if need == "gradient":
-        return callable(learner) and isinstance(tasks, Episode) and _differentiable(learner, tasks)
-    return isinstance(learner, _PROTOCOLS[need]) and (need != "channels" or learner.on_channels)
+        return isinstance(tasks, Episode) and _differentiable(learner, tasks)
+    return need != "channels" or learner.on_channels
 
 
 def _differentiable(learner: Callable, episode: Episode) -> bool:
@@ -171,7 +158,7 @@ def _differentiable(learner: Callable, episode: Episode) -> bool:
         with torch.enable_grad():
             prediction = called(learner, episode.part(0, 1).map(copied).context, xq)
     except RuntimeError as error:
-        if "requires grad" in str(error):  # what `Tensor.numpy` says to a learner outside torch
+        if "requires grad" in str(error):  # error of `Tensor.numpy` in a learner outside torch
             return False
         raise
     if not isinstance(prediction, Tensor) or not prediction.requires_grad or prediction.is_complex():
@@ -180,6 +167,6 @@ def _differentiable(learner: Callable, episode: Episode) -> bool:
 
 
 def called(learner: Callable, *inputs: Context | Tensor) -> Any:
-    """What a learner in evaluation mode answers."""
+    """Predictions of a learner in evaluation mode."""
     with evaluating(learner):
         return asked(learner, *inputs)

@@ -1,33 +1,41 @@
-"""How alike two learners are on the same episodes."""
+"""Agreement of two learners on the same tasks, and a table of one learner beside several."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
-from mesascope.errors import require_instance
+from mesascope.errors import ArgumentError, refuse, require_count, require_instance, shown
 from mesascope.evidence.tables import Table, Tabular
 from mesascope.lenses import access
-from mesascope.lenses.needs import Tasks, require_access
+from mesascope.lenses.needs import Tasks, access_of, require_access
 from mesascope.measurement import Measurement
 from mesascope.records import register
 from mesascope.shapes import Tensor
-from mesascope.tasks import Episode, Learner, Predictor
-from mesascope.tasks.asking import check_tasks
+from mesascope.streams import stream
+from mesascope.tasks import Episode, Family, Learner, Predictor, SequenceFamily
+from mesascope.tasks.asking import check_tasks, drawn, named
 
-__all__ = ["Agreement", "Alignment", "agreement", "alignment", "compare_sensitivities", "paired"]
+__all__ = ["Agreement", "Alignment", "Comparison", "agreement", "alignment", "compare", "compare_sensitivities"]
 
-# Units of rounding of the largest sensitivity, below which another has vanished: it is a difference of larger terms.
+_COLUMNS = {
+    "mse_b": "mse",
+    "mse_ratio": "loss ratio",
+    "prediction_difference": "prediction difference",
+    "sensitivity_cosine": "sensitivity cosine",
+    "sensitivity_difference": "sensitivity difference",
+}
+# Rounding errors of the largest sensitivity, below which another counts as 0: it is a difference of larger terms.
 _ROUNDING = 100
 
 
 @dataclass(frozen=True, repr=False)
 class Agreement(Tabular):
-    """What predictions alone tell of a and b; means over tasks, paired.
+    """Comparison of the predictions of a and b; paired means over tasks.
 
     ``prediction_difference`` is E |a - b|_2 over outputs; the errors are plain mean squared errors; ``mse_difference``
     and ``mse_ratio`` compare a's with b's on the same tasks, so that the tasks' own spread cancels. The ratio is None
@@ -51,7 +59,7 @@ class Agreement(Tabular):
 
 @dataclass(frozen=True, repr=False)
 class Alignment(Agreement):
-    """`Agreement` with the sensitivities dy/dx_q compared: E cos, and E |dy_a/dx_q - dy_b/dx_q|_2 (Frobenius)."""
+    """`Agreement`, and a comparison of the sensitivities dy/dx_q: E cos, and E |dy_a/dx_q - dy_b/dx_q|_F."""
 
     sensitivity_cosine: Measurement
     sensitivity_difference: Measurement
@@ -63,7 +71,7 @@ def agreement(a: Learner | Predictor, b: Learner | Predictor, tasks: Tasks) -> A
     check_tasks(tasks)
     for learner in (a, b):
         require_access("agreement", learner)
-    found = paired(a, [b], tasks, [False])[0]
+    found = _paired(a, [b], tasks, [False])[0]
     access.require_causal([a, b], tasks)
     return found
 
@@ -72,8 +80,10 @@ def agreement(a: Learner | Predictor, b: Learner | Predictor, tasks: Tasks) -> A
 def alignment(a: Learner, b: Learner, episodes: Episode) -> Alignment:
     """Compare the predictions and sensitivities of two learners. Needs *gradient*.
 
-    Section 3 of the ICML paper, measures (1) to (3), with standard errors over tasks. The cosine of a query where
-    both sensitivities vanish, to the rounding of the largest ones, is 1, where one does 0.
+    Standard errors are over tasks. The cosine of a query is 1 if both sensitivities vanish, to the rounding of the
+    largest ones, and 0 if one does.
+
+    Source: von Oswald et al. (2023), section 3, measures (1) to (3).
 
     >>> from mesascope.learners import GradientDescent
     >>> from mesascope.streams import stream
@@ -87,57 +97,41 @@ def alignment(a: Learner, b: Learner, episodes: Episode) -> Alignment:
     check_tasks(episodes)
     for learner in (a, b):
         require_access("alignment", learner, episodes)
-    (found,) = paired(a, [b], episodes, [True])
+    (found,) = _paired(a, [b], episodes, [True])
     assert isinstance(found, Alignment)
     return found
 
 
-class _Part(NamedTuple):
-    """Answers of a part of the tasks, a learner's predictions of them, and its sensitivities if they are compared."""
-
-    answers: Tensor
-    prediction: Tensor
-    sensitivity: Tensor | None = None
-
-
-def paired(
+def _paired(
     a: Learner | Predictor, others: Sequence[Learner | Predictor], tasks: Tasks, derived: Sequence[bool]
 ) -> list[Agreement]:
-    """``a`` with each of the others on the same tasks: an `Alignment` where ``derived`` says so, else an `Agreement`.
+    """Compare ``a`` with each of the others on the same tasks: an `Alignment` if ``derived``, else an `Agreement`.
 
-    Every learner is asked once for each part of the tasks: one that answers at random, too, is the same in all pairs.
+    Every learner predicts each part of the tasks once, so that random predictions are the same in all pairs.
     """
-    asked = [_asked(a, tasks, any(derived)), *(_asked(b, tasks, d) for b, d in zip(others, derived, strict=True))]
-    samples: list[list[dict[str, Tensor]]] = [[] for _ in others]
-    for own, *parts in zip(*asked, strict=True):
-        for sample, part in zip(samples, parts, strict=True):
-            sample.append(_compared(own, part))
-    return [_summary(_concatenated(sample)) for sample in samples]
+    own = access.seen(a, tasks, derived=any(derived))
+    return [_compared(own, access.seen(b, tasks, derived=d)) for b, d in zip(others, derived, strict=True)]
 
 
-def _asked(learner: Any, tasks: Any, derived: bool) -> Iterator[_Part]:
-    look = access.sensitivities if derived else access.predictions
-    return (_Part(*part) for part in look(learner, tasks))
-
-
-def _compared(a: _Part, b: _Part) -> dict[str, Tensor]:
-    """One number a task and quantity."""
-    found = _compare_predictions(a.prediction, b.prediction, a.answers)
-    if a.sensitivity is None or b.sensitivity is None:
-        return found
-    return found | compare_sensitivities(a.sensitivity, b.sensitivity)
-
-
-def _compare_predictions(ya: Tensor, yb: Tensor, answers: Tensor) -> dict[str, Tensor]:
-    """One number a task: distance of predictions, and both squared errors."""
-    return {
-        "distance": (ya - yb).norm(dim=-1).mean(-1),
-        "a": (ya - answers).square().flatten(1).mean(1),
-        "b": (yb - answers).square().flatten(1).mean(1),
+def _compared(one: access.Seen, other: access.Seen) -> Agreement:
+    a, b = one.error.double(), other.error.double()
+    fields: dict[str, Any] = {
+        "prediction_difference": Measurement.of((one.prediction - other.prediction).norm(dim=-1).mean(-1)),
+        "mse_a": Measurement.of(a),
+        "mse_b": Measurement.of(b),
+        "mse_difference": Measurement.of(a - b),
+        "mse_ratio": Measurement.ratio(a, b) if b.any() else None,
     }
+    if one.sensitivity is None or other.sensitivity is None:
+        return Agreement(**fields)
+    cosine, difference = compare_sensitivities(one.sensitivity, other.sensitivity).values()
+    return Alignment(
+        **fields, sensitivity_cosine=Measurement.of(cosine), sensitivity_difference=Measurement.of(difference)
+    )
 
 
 def compare_sensitivities(sa: Tensor, sb: Tensor) -> dict[str, Tensor]:
+    """Mean ``"cosine"`` of two sensitivities ``(tasks, m, dy, dx)``, and ``"sensitivity"``, their distance."""
     gone = _vanishes(sa), _vanishes(sb)
     sa, sb = sa.flatten(-2).double(), sb.flatten(-2).double()
     product = (sa.norm(dim=-1) * sb.norm(dim=-1)).clamp_min(1e-300)
@@ -146,28 +140,97 @@ def compare_sensitivities(sa: Tensor, sb: Tensor) -> dict[str, Tensor]:
 
 
 def _vanishes(sensitivity: Tensor) -> Tensor:
-    """True for each query whose sensitivity is 0 to the rounding of the largest one: its direction means nothing."""
+    """True for each query whose sensitivity is 0 to the rounding of the largest one, and has no direction."""
     lengths = sensitivity.flatten(-2).double().norm(dim=-1)
     return lengths <= _ROUNDING * torch.finfo(sensitivity.dtype).eps * lengths.max()
 
 
-def _concatenated(samples: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    return {key: torch.cat([sample[key] for sample in samples]) for key in samples[0]}
+@dataclass(frozen=True, repr=False)
+class Comparison(Tabular):
+    """Result of `compare`: one row for each other learner."""
+
+    learner: str
+    rows: dict[str, Agreement]
+
+    def table(self) -> Table:
+        """One row for each learner, and a column for each number and each standard error."""
+        return Table({"learner": name, **_numbers(cells)} for name, cells in self._cells())
+
+    def _shown(self) -> Table:
+        own, *others = self._cells()
+        titles = dict.fromkeys(title for _, cells in others for title in cells)
+        rows = [{"learner": name} | dict.fromkeys(titles, "-") | cells for name, cells in others]
+        return Table([{"learner": own[0], **own[1]}, *rows])
+
+    def __repr__(self) -> str:
+        return repr(self._shown())
+
+    def _repr_html_(self) -> str:
+        return self._shown()._repr_html_()
+
+    def _cells(self) -> list[tuple[str, dict[str, Measurement]]]:
+        own = next(iter(self.rows.values())).mse_a
+        others = [
+            (name, {title: found for field, title in _COLUMNS.items() if (found := getattr(row, field, None))})
+            for name, row in self.rows.items()
+        ]
+        return [(self.learner, {"mse": own}), *others]
 
 
-def _summary(joined: dict[str, Tensor]) -> Agreement:
-    a, b = joined["a"].double(), joined["b"].double()
-    fields: dict[str, Any] = {
-        "prediction_difference": Measurement.of(joined["distance"]),
-        "mse_a": Measurement.of(a),
-        "mse_b": Measurement.of(b),
-        "mse_difference": Measurement.of(a - b),
-        "mse_ratio": Measurement.ratio(a, b) if b.any() else None,
-    }
-    if "cosine" not in joined:
-        return Agreement(**fields)
-    return Alignment(
-        **fields,
-        sensitivity_cosine=Measurement.of(joined["cosine"]),
-        sensitivity_difference=Measurement.of(joined["sensitivity"]),
-    )
+def _numbers(cells: Mapping[str, Measurement]) -> dict[str, float]:
+    named = ({title: cell.value, f"{title} stderr": cell.stderr} for title, cell in cells.items())
+    return {title: number for pair in named for title, number in pair.items()}
+
+
+@register("lens", "compare", needs="prediction")
+def compare(
+    learner: Learner | Predictor,
+    others: Mapping[str, Learner] | Mapping[str, Predictor],
+    family: Family | SequenceFamily,
+    *,
+    name: str | None = None,
+    tasks: int = 10_000,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+) -> Comparison:
+    """Compare ``learner`` with each of ``others`` on the same ``tasks`` fresh tasks of ``family``.
+
+    Needs *prediction*: any callable ``(context, xq) -> prediction`` is a learner, your own torch modules included. Each
+    predicts all tasks once, in parts of 10,000, after one task that checks if torch can differentiate it.
+    Sensitivities are compared if torch can differentiate both learners by the queries. On a family of sequences,
+    predictors ``sequence -> predictions`` are compared over all times, and called twice more, on four sequences, to
+    check that they do not look ahead. All numbers have standard errors over tasks. ``loss ratio`` is the mean squared
+    error of ``learner`` over the other's, paired; it is left out if the other makes no error, as on labels that are
+    all 0.
+
+    Args:
+        name: name of ``learner`` in the table; that of its class or function if None.
+
+    Raises:
+        ArgumentError: no others, one named as ``learner`` is, shapes that disagree, numbers that are not finite, a
+            predictor that looks ahead.
+        NumericalError: a learner's predictions are not finite.
+
+    >>> from mesascope.learners import GradientDescent, LeastSquares
+    >>> from mesascope.tasks import LinearRegression
+    >>> table = compare(GradientDescent(1, 1.5), {"least squares": LeastSquares()}, LinearRegression(n_context=20))
+    >>> table.rows["least squares"].mse_ratio.value > 1e3
+    True
+    """
+    tasks = require_count("tasks", tasks, least=2)
+    if not isinstance(others, Mapping) or not others:
+        raise ArgumentError(f"others must name at least one learner, but is {shown(others)}: pass {{'name': learner}}.")
+    for other in others:
+        require_instance("the name of a learner", other, str)
+    for one in (learner, *others.values()):
+        require_access("compare", one)
+    if name is not None:
+        require_instance("name", name, str)
+    name = named(learner) if name is None else name
+    if name in others:
+        refuse("name", "differ from the names of the others", name, "pass name='mine', say")
+    drawn_tasks = drawn(family, tasks, stream(seed, "compare", device=device))
+    own, *derived = ("gradient" in access_of(one, drawn_tasks) for one in (learner, *others.values()))
+    rows = _paired(learner, list(others.values()), drawn_tasks, [own and one for one in derived])
+    access.require_causal([learner, *others.values()], drawn_tasks)
+    return Comparison(name, dict(zip(others, rows, strict=True)))

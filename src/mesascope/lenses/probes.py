@@ -1,4 +1,4 @@
-"""Linear probes: what can be read off the activations of a network at each layer and time, on sequences held out."""
+"""Linear probes of a network's activations at each layer and time, evaluated on held-out sequences."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from torch.nn import functional
 from mesascope.errors import ArgumentError, refuse, require_choice, require_number
 from mesascope.evidence import Estimates
 from mesascope.lenses.access import require_causal
-from mesascope.lenses.groups import numbers, require_groups
-from mesascope.lenses.needs import HasActivations, require_access
-from mesascope.lenses.sequences import chosen_times, require_sequences
+from mesascope.lenses.groups import chosen_times, numbers, require_groups, require_sequences
+from mesascope.lenses.needs import HasActivations
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.training.modes import evaluating
@@ -21,8 +20,6 @@ from mesascope.training.modes import evaluating
 __all__ = ["PROBED", "preconditioned", "probe"]
 
 PROBED = ("next", "preconditioned", "implicit")
-# Share of the sequences that probes are fitted on.
-_FITTED = 0.5
 
 
 @register("lens", "probe", needs="activations", of="predictor")
@@ -38,28 +35,27 @@ def probe(
 ) -> Estimates:
     """Errors of linear maps from activations to a target, one for each layer and time. Needs *activations*.
 
-    Each map, with a constant, minimises the squared error on half of the sequences plus ``ridge`` times its own squared
-    size times their number; errors are those on the other half. Cases are layers (0 is before the first) and
-    ``t``, the number of elements known. ``("mse", group)`` is the mean squared error, and ``("mse", "group-shuffled")``
-    that of maps fitted to, and judged on, targets of other sequences; ``("mse", "constant")`` is that of the targets'
-    mean.
+    Each map, with a constant, minimises the squared error on half of the sequences plus ``ridge`` times its squared
+    norm times their number; errors are those on the other half. Cases are layers (0 is before the first) and ``t``, the
+    number of known elements. ``("mse", group)`` is the mean squared error; ``("mse", "group-shuffled")`` that of maps
+    for the targets of other sequences; ``("mse", "constant")`` that of the targets' mean.
 
     Targets: ``"next"`` is the next element; ``"preconditioned"`` is A_t^{-1} s_t with A_t = sum_{i<t} s_i s_i^T +
-    regulariser I; ``"implicit"`` is the next element again, predicted by eta sum_{i<=t} s_i s_{i-1}^T x_t from what the
-    probe of ``"preconditioned"`` gives as x_t, with one eta a layer and time. There ``("mse", "input")`` is that of the
+    regulariser I; ``"implicit"`` is the next element, predicted by eta sum_{i<=t} s_i s_{i-1}^T x_t with x_t from the
+    probe of ``"preconditioned"``, and one eta for each layer and time. There ``("mse", "input")`` is the error of the
     same step from the input itself, x_t = s_t.
 
     Args:
-        groups: networks by name, one a replicate, all of one depth. Untrained ones are a control.
+        groups: networks by name, one for each replicate, all of one depth. Untrained ones are a control.
         times: from 1 to one less than a sequence has; all if None.
-        ridge: of the probes, relative to the mean squared size of an activation.
-        regulariser: 1/lambda of the second target.
-        generator: of the shuffling.
+        ridge: regularisation of the probes, relative to the mean squared activation.
+        regulariser: 1/lambda of the target ``"preconditioned"``.
+        generator: draws the shuffled targets.
 
     Source: thesis, section 3.5.1, Figs. 3.3, 3.4 and 3.13.
     """
-    require_groups(groups)
     require_sequences("probe", sequences)
+    require_groups("probe", groups)
     require_choice("target", target, PROBED)
     ridge = require_number("ridge", ridge, above=0)
     if len(sequences) < 4:
@@ -82,18 +78,17 @@ def probe(
 
 
 def _by_layer_and_time(errors: dict[str, list[Tensor]], fixed: dict[str, Tensor], times: list[int]) -> Estimates:
-    """A case for each layer and time, from errors ``(layers, held out, times)``; those ``fixed`` serve every layer."""
+    """A case for each layer and time, from errors ``(layers, held out, times)``, and ``fixed`` ones for every layer."""
     depths = {len(one) for own in errors.values() for one in own}
     if len(depths) > 1:
         raise ArgumentError(
             f"groups must be of networks of one depth, but have {sorted(depths)} sets of tokens: probe each apart."
         )
-    places = [(layer, place) for layer in range(depths.pop()) for place in range(len(times))]
+    depth = depths.pop()
+    every = errors | {name: [one.expand(depth, -1, -1)] for name, one in fixed.items()}
+    places = [(layer, place) for layer in range(depth) for place in range(len(times))]
     points = [
-        Estimates.of(
-            {("mse", name): [numbers(one[layer, :, place]) for one in own] for name, own in errors.items()}
-            | {("mse", name): [numbers(one[:, place])] for name, one in fixed.items()}
-        )
+        Estimates.of({("mse", name): [numbers(one[layer, :, place]) for one in own] for name, own in every.items()})
         for layer, place in places
     ]
     cases = {"layer": [layer for layer, _ in places], "t": [times[place] for _, place in places]}
@@ -101,7 +96,7 @@ def _by_layer_and_time(errors: dict[str, list[Tensor]], fixed: dict[str, Tensor]
 
 
 def preconditioned(sequences: Float[Tensor, "tasks t d"], regulariser: float) -> Float[Tensor, "tasks t d"]:
-    """(sum_{i<t} s_i s_i^T + regulariser I)^{-1} s_t at every t: the input from which one gradient step is the best.
+    """(sum_{i<t} s_i s_i^T + regulariser I)^{-1} s_t at every t: the input from which one gradient step is optimal.
 
     Source: thesis, section 3.3.
     """
@@ -123,23 +118,20 @@ def _implicit(sequences: Tensor, at: list[int]) -> tuple[Tensor, Tensor]:
 
 def _activations(network: Any, sequences: Tensor) -> list[Tensor]:
     """Tokens before the first layer and after each."""
-    require_access("probe", network)
     require_causal([network], sequences)
     with torch.no_grad(), evaluating(network):
         return network.activations(sequences)
 
 
 def _shuffled(targets: Tensor, generator: torch.Generator | None) -> Tensor:
-    """The targets of other sequences, those to fit on and those held out each among themselves."""
-    device = "cpu" if generator is None else generator.device
+    """Targets of other sequences, shuffled within the fitted and within the held-out ones."""
+    options: dict[str, Any] = {"generator": generator, "device": "cpu" if generator is None else generator.device}
     parts = (_fitted(targets), _held(targets))
-    return torch.cat(
-        [one[torch.randperm(len(one), generator=generator, device=device).to(one.device)] for one in parts]
-    )
+    return torch.cat([one[torch.randperm(len(one), **options).to(one.device)] for one in parts])
 
 
 def _stepped(inputs: Tensor, sums: Tensor, truth: Tensor) -> Tensor:
-    """eta sums x_t of these x_t, with the eta of each time that is best on the sequences to fit on."""
+    """Steps eta sums x_t from inputs x_t, with the best eta of each time on the fitted sequences."""
     found = torch.einsum("btij,btj->bti", sums, inputs)
     own, wanted = _fitted(found), _fitted(truth)
     return found * ((own * wanted).sum((0, 2)) / own.square().sum((0, 2)))[:, None]
@@ -148,9 +140,9 @@ def _stepped(inputs: Tensor, sums: Tensor, truth: Tensor) -> Tensor:
 def _probe_errors(
     tokens: Tensor, targets: Tensor, ridge: float, read: tuple[Tensor, Tensor] | None
 ) -> Float[Tensor, "held times"]:
-    """Mean squared errors on the sequences held out, of maps fitted to ``targets`` on the others."""
+    """Mean squared errors on the held-out sequences, of maps fitted to ``targets`` on the others."""
     x = torch.cat([tokens, torch.ones_like(tokens[..., :1])], -1).transpose(0, 1)  # (times, tasks, width + 1)
-    fitted, wanted = x[:, : _split(tokens)], _fitted(targets).transpose(0, 1)
+    fitted, wanted = x[:, : len(tokens) // 2], _fitted(targets).transpose(0, 1)
     gram = fitted.mT @ fitted / fitted.shape[1]
     size = ridge * gram.diagonal(dim1=-2, dim2=-1).mean(-1)
     ridged = gram + size[:, None, None] * torch.eye(gram.shape[-1]).to(gram)
@@ -162,13 +154,9 @@ def _probe_errors(
     return (_held(found) - _held(truth)).square().mean(-1)
 
 
-def _split(tasks: Tensor) -> int:
-    return int(_FITTED * len(tasks))
-
-
 def _fitted(tasks: Tensor) -> Tensor:
-    return tasks[: _split(tasks)]
+    return tasks[: len(tasks) // 2]
 
 
 def _held(tasks: Tensor) -> Tensor:
-    return tasks[_split(tasks) :]
+    return tasks[len(tasks) // 2 :]

@@ -1,4 +1,4 @@
-"""What a frozen predictor can be brought to do by elements that it is shown besides."""
+"""Prompt tuning of frozen predictors."""
 
 from __future__ import annotations
 
@@ -26,15 +26,14 @@ def prompt_tune(
     seed: int = 0,
     loss: Callable[[Any, Any], Tensor] = pair_half_mse,
 ) -> Prompted:
-    """The network beside a prompt that is trained on ``family``, all else frozen: an EOS element, a prefix, or both.
+    """Train a prompt of a frozen network on ``family``: an EOS element, a prefix, or both.
 
-    It trains on the network's device. Given what was prompted before, its prompt is frozen too, and what is asked for
-    is added to it.
+    It trains on the network's device. A `Prompted` network's own prompt is frozen also, and the new one is added.
 
     Args:
-        family: of sequences x_1, y_1, x_2, ...; see `FewShotSequence`.
+        family: draws sequences x_1, y_1, x_2, ...; see `FewShotSequence`.
         eos: learn an element between one pair and the next.
-        prefix: learn so many elements before a sequence.
+        prefix: number of elements to learn before a sequence.
         training: 5,000 steps of 128 sequences at a learning rate of 1e-3 if None.
 
     Source: thesis, section 3.5.2.

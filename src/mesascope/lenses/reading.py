@@ -1,4 +1,4 @@
-"""Reading an algorithm from weights: products, their scale, distance to a construction, and paths between networks."""
+"""Algorithms read from weights: rescaled products, step sizes, distance to a construction, interpolation."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class WeightReading(Tabular):
         off_diagonal: largest |entry| of W_KQ off its diagonal, in units of that mean diagonal.
         diagonal_spread: largest distance of W_KQ's input diagonal from 1.
         distance_kq: |W_KQ - construction's|_F / |construction's|_F, nan without a construction.
-        distance_pv: likewise for W_PV, over the rows that the prediction reads (the targets').
+        distance_pv: the same for W_PV, over the rows of the targets, which the prediction reads.
     """
 
     w_kq: Float[Tensor, "width width"]
@@ -51,18 +51,18 @@ class WeightReading(Tabular):
     distance_pv: float
 
     def table(self) -> Table:
-        """One row: all but the matrices."""
+        """One row with all numbers except the matrices."""
         names = ("off_diagonal", "diagonal_spread", "distance_kq", "distance_pv")
         return Table([{name: getattr(self, name) for name in names}])
 
 
 @register("lens", "weights", needs="products")
 def weights(network: HasProducts, construction: HasProducts | None = None) -> list[list[WeightReading]]:
-    """Read every layer and head of a network, beside those of a construction of its depth. Needs *products*.
+    """Read every layer and head of a network, compared with a construction of its depth. Needs *products*.
 
-    Each head is beside the construction's head of its number, or beside the first where these are fewer or more.
+    Each head is compared with the construction's head of its index, or with the first if their numbers differ.
 
-    Source: ICML paper, appendices A.3 and A.4.
+    Source: von Oswald et al. (2023), appendices A.3 and A.4.
     """
     layers = rescaled_products(require_access("weights", network))
     others = layers if construction is None else rescaled_products(require_access("weights", construction))
@@ -73,21 +73,19 @@ def weights(network: HasProducts, construction: HasProducts | None = None) -> li
         )
     readings = []
     for layer, other in zip(layers, others, strict=True):
-        heads, others_heads = (len(one.w_kq) for one in (layer, other))
-        read = []
-        for head in range(heads):
-            beside = head if others_heads == heads else 0
-            target = (other.w_kq[beside], other.w_pv[beside]) if construction is not None else None
-            read.append(_read(layer.w_kq[head], layer.w_pv[head], network.d_out, target))
-        readings.append(read)
+        heads = list(zip(*layer, strict=True))
+        targets = [None] if construction is None else list(zip(*other, strict=True))
+        targets = targets if len(targets) == len(heads) else targets[:1] * len(heads)
+        pairs = zip(heads, targets, strict=True)
+        readings.append([_read(*own, network.d_out, target) for own, target in pairs])
     return readings
 
 
 @register("lens", "rescaled_products", needs="products")
 def rescaled_products(network: HasProducts) -> list[Products]:
-    """W_KQ / beta and W_PV * beta of each layer, beta the mean of W_KQ's diagonal over the inputs: appendix A.3.
+    """W_KQ / beta and W_PV * beta of each layer, beta the mean of W_KQ's diagonal over the inputs. Needs *products*.
 
-    Needs *products*.
+    Source: von Oswald et al. (2023), appendix A.3.
     """
     require_access("rescaled_products", network)
     rescaled = []
@@ -105,12 +103,12 @@ def rescaled_products(network: HasProducts) -> list[Products]:
 
 @register("lens", "step_sizes", needs="products")
 def step_sizes(network: HasProducts, n_context: int) -> StepSizes:
-    """The GD++ step sizes that a network's weights spell on contexts of ``n_context`` pairs. Needs *products*.
+    """GD++ step sizes read from a network's weights, for contexts of ``n_context`` pairs. Needs *products*.
 
-    With products rescaled as in `rescaled_products` and summed over heads, gamma is minus the mean of W_PV's diagonal
-    over the inputs and eta minus n_context times its mean over the targets, as the construction has them.
+    As in the construction: with products rescaled by `rescaled_products` and summed over heads, gamma is minus the mean
+    of W_PV's diagonal over the inputs, and eta minus n_context times its mean over the targets.
 
-    Source: ICML paper, section 3 and appendix A.10.
+    Source: von Oswald et al. (2023), section 3 and appendix A.10.
     """
     require_access("step_sizes", network)
     n_context = require_count("n_context", n_context)
@@ -121,11 +119,12 @@ def step_sizes(network: HasProducts, n_context: int) -> StepSizes:
 
 @register("lens", "interpolate", needs="products")
 def interpolate(a: HasProducts, b: HasProducts, t: float = 0.5) -> Any:
-    """The network whose rescaled products are (1 - t) a's + t b's: linear mode connectivity. Needs *products*.
+    """Network whose rescaled products are (1 - t) a's + t b's, for linear mode connectivity. Needs *products*.
 
-    Both networks are first rescaled, layer by layer, as in appendix A.3 of the ICML paper, which leaves what they
-    compute as it is, be their layers looped or separate and their tokens clipped or not. The result is
-    ``a.with_products`` of the mixture.
+    `rescaled_products` leaves each network's function unchanged, also with looped layers and clipped tokens. The result
+    is ``a.with_products`` of the mixture.
+
+    Source: von Oswald et al. (2023), appendix A.3.
     """
     t = require_number("t", t)
     for network in (a, b):
@@ -148,13 +147,8 @@ def interpolate(a: HasProducts, b: HasProducts, t: float = 0.5) -> Any:
         )
     pairs = zip(rescaled_products(a), rescaled_products(b), strict=True)
     dtype = torch.promote_types(a.products()[0].w_kq.dtype, torch.float32)
-    mixed = [
-        Products(
-            torch.lerp(pa.w_kq.to(dtype), pb.w_kq.to(dtype), t), torch.lerp(pa.w_pv.to(dtype), pb.w_pv.to(dtype), t)
-        )
-        for pa, pb in pairs
-    ]
-    return a.with_products(mixed)
+    parts = [zip(one, other, strict=True) for one, other in pairs]
+    return a.with_products([Products(*(torch.lerp(x.to(dtype), y.to(dtype), t) for x, y in part)) for part in parts])
 
 
 def _read(w_kq: Tensor, w_pv: Tensor, d_out: int, target: tuple[Tensor, Tensor] | None) -> WeightReading:
@@ -162,10 +156,6 @@ def _read(w_kq: Tensor, w_pv: Tensor, d_out: int, target: tuple[Tensor, Tensor] 
     off = w_kq - torch.diag(w_kq.diagonal())
     distances = (float("nan"),) * 2
     if target is not None:
-        kq, pv = target[0].to(w_kq), target[1].to(w_pv)
-        rows = slice(-d_out, None)
-        distances = (
-            float((w_kq - kq).norm() / kq.norm()),
-            float((w_pv[rows] - pv[rows]).norm() / pv[rows].norm()),
-        )
+        parts = [(w_kq, target[0].to(w_kq)), (w_pv[-d_out:], target[1].to(w_pv)[-d_out:])]
+        distances = tuple(float((own - other).norm() / other.norm()) for own, other in parts)
     return WeightReading(w_kq, w_pv, float(off.abs().max()), float((diagonal - 1).abs().max()), *distances)

@@ -1,4 +1,4 @@
-"""Reading the algorithm of a linear transformer on constructed tokens from the blocks of its weights."""
+"""Algorithm of a linear transformer on constructed tokens, read from the blocks of its weights."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ __all__ = ["ReverseEngineered", "reverse_engineer"]
 
 @dataclass(frozen=True, repr=False)
 class ReverseEngineered(Tabular):
-    """A network of linear layers on tokens of channels, each block of its W_KQ and W_PV one number times I.
+    """Approximation of linear layers on tokens of channels: each block of W_KQ and W_PV is one number times I.
 
     Args:
         kq: that number for each layer, head, key's channel and query's channel.
-        pv: for each layer, head, channel written to and channel of the value.
-        network: what was read.
+        pv: that number for each layer, head, output channel and value's channel.
+        network: the network that was read.
         algorithm: the network whose blocks are exactly these multiples of I: RevAlg-d.
     """
 
@@ -36,16 +36,16 @@ class ReverseEngineered(Tabular):
 
     @property
     def kept(self) -> int:
-        """Numbers that the algorithm has."""
+        """Number of the algorithm's parameters."""
         return int((self.kq != 0).sum() + (self.pv != 0).sum())
 
     @property
     def share_kept(self) -> float:
-        """Of the network's parameters."""
+        """Share of the network's number of parameters."""
         return self.kept / sum(weight.numel() for weight in self.network.parameters())
 
     def pair_sums(self) -> PairSums:
-        """The algorithm of one layer on (blank, now, before) by its coefficients: eq. 3.55.
+        """Coefficients of the algorithm of one layer on (blank, now, before): eq. 3.55.
 
         Raises:
             ArgumentError: more layers, or other channels.
@@ -62,7 +62,7 @@ class ReverseEngineered(Tabular):
         return PairSums(now, before)
 
     def between(self, t: float) -> Any:
-        """The network whose products are 1 - t of the network's own and t of the algorithm's."""
+        """Network whose products are (1 - t) times the network's plus t times the algorithm's."""
         t = require_number("t", t)
         ends = zip(self.network.products(), self.algorithm.products(), strict=True)
         return self.network.with_products(
@@ -70,7 +70,7 @@ class ReverseEngineered(Tabular):
         )
 
     def table(self) -> Table:
-        """One row for each block that is kept."""
+        """One row for each nonzero block."""
         names = self.network.config.channels
         numbered = [f"{name} {place}" if names.count(name) > 1 else name for place, name in enumerate(names)]
         rows = []
@@ -89,8 +89,8 @@ def reverse_engineer(network: HasChannels, keep: int | None = None) -> ReverseEn
     Args:
         network: linear attention alone, on tokens of channels: a `SequencePredictor` without MLP, norm, convolution,
             gates or features.
-        keep: blocks kept of each layer and head, those of largest size, each beside the mean size of its product's;
-            all if None. The thesis keeps 6 of one layer on three channels, and 16 on four.
+        keep: number of blocks kept in each layer and head, the largest relative to the mean size in their product; all
+            if None. The thesis keeps 6 in one layer on three channels, and 16 on four.
 
     Source: thesis, section 3.7.3.1, eqs. 3.53 and 3.54.
     """
@@ -119,7 +119,7 @@ def _block_means(product: Float[Tensor, "heads width width"], d: int, channels: 
 
 
 def _largest(kq: Tensor, pv: Tensor, keep: int) -> tuple[Tensor, Tensor]:
-    """The ``keep`` blocks of each layer and head that are largest beside their product's mean size; zero elsewhere."""
+    """The ``keep`` largest blocks of each layer and head, relative to their product's mean size; zero elsewhere."""
     sizes = torch.cat([(part / part.abs().mean((-2, -1), keepdim=True)).abs().flatten(2) for part in (kq, pv)], -1)
     chosen = torch.zeros_like(sizes, dtype=torch.bool).scatter_(-1, sizes.topk(keep, -1).indices, True)
     first, second = (part.view(kq.shape) for part in chosen.chunk(2, -1))

@@ -1,4 +1,4 @@
-"""Losses of learners away from where they were trained, and repeated application of what they do once."""
+"""Errors of learners on changed families, and repeated application of one-step learners."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch
 from mesascope.errors import ArgumentTypeError, require_choice, require_count, require_instance, require_number, shown
 from mesascope.evidence import Estimates
 from mesascope.lenses.access import per_task_errors
+from mesascope.lenses.groups import numbers, require_groups
 from mesascope.lenses.needs import HasRule, HasTrajectory, require_access
 from mesascope.records import register
 from mesascope.shapes import Tensor
@@ -33,13 +34,13 @@ def sweep(
     seed: int = 0,
     device: torch.device | str = "cpu",
 ) -> Estimates:
-    """``("mse", name)`` on the families that ``family`` becomes when the fields in ``over`` take each of their values.
+    """Errors ``("mse", name)`` on variants of ``family``, a case for each combination of the values in ``over``.
 
-    Needs *prediction*. Several fields give every combination; each is a case. All learners see the same tasks, and all
-    cases the same underlying draws.
+    Needs *prediction*. All learners see the same tasks, and all cases the same underlying draws.
 
     Args:
-        learners: by name, one each, or several, such as the seeds of a network.
+        learners: one learner for each name, or several, such as the seeds of a network.
+        over: values of the family's fields by name.
 
     >>> from mesascope.learners import GradientDescent, Zero
     >>> from mesascope.tasks import LinearRegression
@@ -55,14 +56,11 @@ def sweep(
         raise ArgumentTypeError(
             f"family must be a dataclass to sweep its fields, but is {shown(family)}: write it as one."
         )
-    groups: dict[str, Sequence[Any]] = {
-        name: one if isinstance(one, list | tuple) else [one] for name, one in learners.items()
-    }
-    for name, several in {**groups, **over}.items():
+    for name, several in over.items():
         if isinstance(several, str) or not isinstance(several, Sequence) or not several:
             raise ArgumentTypeError(f"{name} must have a list of some values, but has {shown(several)}: pass one.")
-    for learner in itertools.chain.from_iterable(groups.values()):
-        require_access("sweep", learner)
+    groups: dict[str, Any] = {name: one if isinstance(one, list | tuple) else [one] for name, one in learners.items()}
+    require_groups("sweep", groups)
     for name in over:
         require_choice("over", name, [field.name for field in dataclasses.fields(family)])
     places = list(itertools.product(*over.values()))
@@ -70,20 +68,19 @@ def sweep(
     for place in places:
         changed = dataclasses.replace(family, **dict(zip(over, place, strict=True)))
         episodes = drawn(changed, tasks, stream(seed, "sweep", device=device))
-        errors = {
-            ("mse", name): [per_task_errors(one, episodes).double().cpu().numpy() for one in members]
-            for name, members in groups.items()
-        }
-        points.append(Estimates.of(errors))
+        each = {name: [numbers(per_task_errors(one, episodes)) for one in own] for name, own in groups.items()}
+        points.append(Estimates.of({("mse", name): errors for name, errors in each.items()}))
     return Estimates.over(dict(zip(over, zip(*places, strict=True), strict=True)), points)
 
 
 @register("lens", "rollout", needs="rule")
 def rollout(learner: HasRule, steps: int, damping: float = 1.0) -> Any:
-    """The learner whose rule is applied ``steps`` times, each change multiplied by ``damping``: appendix A.6.
+    """Learner that applies another's rule ``steps`` times, with each change multiplied by ``damping``.
 
-    Needs *rule*: a learner that does one thing, as a network of one layer (or one looped layer) or descent with one
-    step size. What it predicts after each step is its ``trajectory(context, xq)``.
+    Needs *rule*: a learner of one step, such as a network of one layer (or one looped layer) or descent with one step
+    size. Its ``trajectory(context, xq)`` has the predictions after each step.
+
+    Source: von Oswald et al. (2023), appendix A.6.
     """
     steps = require_count("steps", steps, least=0)
     damping = require_number("damping", damping)
@@ -94,7 +91,7 @@ def rollout(learner: HasRule, steps: int, damping: float = 1.0) -> Any:
 def trajectory_errors(learner: HasTrajectory, episodes: Episode) -> Tensor:
     """Squared error of each task after 0, 1, ... steps of a learner, ``(steps + 1, tasks)``. Needs *trajectory*.
 
-    A roll-out that diverges overflows, and what is then not a number counts as an infinite error.
+    An error that is nan, as after the overflow of a diverging roll-out, counts as infinite.
     """
     require_access("trajectory_errors", learner)
     require_instance("episodes", episodes, Episode)

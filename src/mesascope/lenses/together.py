@@ -1,10 +1,9 @@
-"""Many learners measured on the same episodes, with the joint errors of all the means."""
+"""Groups of learners measured on the same tasks, with the joint errors of all the means."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -12,96 +11,127 @@ import torch
 from mesascope.errors import require_instance
 from mesascope.evidence import Estimates
 from mesascope.lenses import access
-from mesascope.lenses.groups import in_pairs, numbers, require_against, require_groups
-from mesascope.lenses.needs import require_access
+from mesascope.lenses.groups import against_others, chosen_times, numbers, require_groups, require_sequences
 from mesascope.lenses.pairs import compare_sensitivities
 from mesascope.records import register
-from mesascope.shapes import Tensor
-from mesascope.tasks import Episode, Learner
+from mesascope.shapes import Float, Tensor
+from mesascope.tasks import Episode, Learner, Predictor
 from mesascope.tasks.asking import check_tasks
 
-__all__ = ["measure_together"]
+__all__ = ["errors_by_time", "measure_predictors", "measure_together"]
 
-# Step of the difference quotients that derivatives are checked by, as a share of an input of the context.
+Groups = Mapping[str, Sequence[Predictor]]
+
+# Step of the difference quotients that check derivatives, as a share of an input of the context.
 _STEP = 0.05
-
-
-class _Seen(NamedTuple):
-    """What one learner does on all episodes: predictions and sensitivities, and its squared error a task."""
-
-    prediction: Tensor
-    sensitivity: Tensor
-    error: Tensor
 
 
 @register("lens", "measure_together", needs="gradient")
 def measure_together(groups: Mapping[str, Sequence[Learner]], against: Sequence[str], episodes: Episode) -> Estimates:
-    """Errors of learners, and how they agree with references, on the same tasks. Needs *gradient*.
+    """Errors of learners, and their agreement with references, on the same tasks. Needs *gradient*.
 
-    For each group: ``("mse", group)``, the mean squared error; ``("median", group)``, the median over tasks of it;
-    ``("derivative", group)`` and ``("derivative-error", group)``, the mean change of the prediction, in size, as the
-    query moves along the context's first input, and how far the derivative is from it. For each group and each other
-    one in ``against``: ``("cosine", group, other)`` and ``("sensitivity-difference", group, other)`` of the
-    sensitivities dy/dx_q, and ``("prediction-difference", group, other)``, each member with the other's member of its
-    place, or with the only one.
+    For each group: ``("mse", group)``, the mean squared error; ``("median", group)``, its median over tasks;
+    ``("derivative", group)``, the mean size of the change in prediction as the query moves along the context's first
+    input; ``("derivative-error", group)``, the mean distance of the derivative from that change. For each group and
+    each other one in ``against``: ``("cosine", group, other)`` and ``("sensitivity-difference", group, other)`` of the
+    sensitivities dy/dx_q, and ``("prediction-difference", group, other)``, of members in the same place, or with the
+    only member.
 
     Args:
-        groups: learners by name, one a replicate.
-        against: names of the groups that the others are compared with.
+        groups: learners by name, one for each replicate.
+        against: names of the groups to compare the others with.
     """
-    require_groups(groups)
-    require_against(against, groups)
     require_instance("episodes", episodes, Episode)
     check_tasks(episodes)
-    for learner in itertools.chain.from_iterable(groups.values()):
-        require_access("measure_together", learner, episodes)
-    seen = {name: [_seen(learner, episodes) for learner in learners] for name, learners in groups.items()}
+    require_groups("measure_together", groups, against, episodes)
+    seen = {name: [access.seen(one, episodes, derived=True) for one in members] for name, members in groups.items()}
     tasks: dict[tuple[str, ...], list[np.ndarray]] = {}
     for name, members in seen.items():
         tasks["mse", name] = [numbers(member.error) for member in members]
         tasks["median", name] = [_median(member.error) for member in members]
         own = zip(groups[name], members, strict=True)
-        checked = [_derivative(learner, member, episodes) for learner, member in own]
-        tasks["derivative", name] = [size for size, _ in checked]
-        tasks["derivative-error", name] = [error for _, error in checked]
-    for name, other in itertools.product(seen, against):
-        if name != other:
-            pairs = in_pairs(seen[name], seen[other], f"{name} and {other}")
-            for quantity, columns in _agreement(pairs).items():
-                tasks[quantity, name, other] = columns
+        changes = [_changes(learner, member.sensitivity, episodes) for learner, member in own]
+        for place, kind in enumerate(("derivative", "derivative-error")):
+            tasks[kind, name] = [numbers(one[place].norm(dim=-1).mean(-1)) for one in changes]
+    for name, other, pairs in against_others(seen, against):
+        compared = [compare_sensitivities(*(one.sensitivity for one in pair)) for pair in pairs]  # type: ignore[arg-type]
+        tasks["prediction-difference", name, other] = _distances(pairs)
+        tasks["cosine", name, other] = [numbers(one["cosine"]) for one in compared]
+        tasks["sensitivity-difference", name, other] = [numbers(one["sensitivity"]) for one in compared]
     return Estimates.of(tasks)
 
 
-def _seen(learner: Learner, episodes: Episode) -> _Seen:
-    parts = [
-        (prediction, sensitivity, (prediction - answers).square().flatten(1).mean(1))
-        for answers, prediction, sensitivity in access.sensitivities(learner, episodes)
+@register("lens", "measure_predictors", needs="prediction", of="predictor")
+def measure_predictors(groups: Groups, against: Sequence[str], sequences: Float[Tensor, "tasks t d"]) -> Estimates:
+    """Errors of predictors over whole sequences, and their differences from references. Needs *prediction*.
+
+    ``("mse", group)`` is the mean squared error of all next elements; for each group and each other one in ``against``,
+    ``("prediction-difference", group, other)`` is the mean of |difference|_2 of their predictions, of members in the
+    same place, or with the only member.
+
+    Args:
+        groups: predictors by name, one for each replicate.
+        against: names of the groups to compare the others with.
+
+    Source: thesis, section 3.5.1; its loss sums over times and entries and halves: (T - 1) d/2 times as much.
+    """
+    seen = _seen("measure_predictors", groups, sequences, against)
+    tasks = {("mse", name): [numbers(one.error) for one in members] for name, members in seen.items()}
+    distances = {
+        ("prediction-difference", *names): _distances(pairs) for *names, pairs in against_others(seen, against)
+    }
+    return Estimates.of(tasks | distances)
+
+
+@register("lens", "errors_by_time", needs="prediction", of="predictor")
+def errors_by_time(
+    groups: Groups, sequences: Float[Tensor, "tasks t d"], times: Sequence[int] | None = None
+) -> Estimates:
+    """Mean squared error ``("mse", group)`` of the element after t known ones, a case for each t. Needs *prediction*.
+
+    Args:
+        groups: predictors by name, one for each replicate.
+        times: numbers of known elements, from 1 to one less than a sequence has; all if None.
+    """
+    seen = _seen("errors_by_time", groups, sequences)
+    chosen = chosen_times(times, sequences)
+    squares = {
+        name: [
+            (one.prediction - sequences[:, 1:]).square().mean(2)[:, [time - 1 for time in chosen]] for one in members
+        ]
+        for name, members in seen.items()
+    }
+    points = [
+        Estimates.of({("mse", name): [numbers(one[:, at]) for one in members] for name, members in squares.items()})
+        for at in range(len(chosen))
     ]
-    return _Seen(*(torch.cat(column) for column in zip(*parts, strict=True)))
+    return Estimates.over({"t": chosen}, points)
 
 
-def _derivative(learner: Learner, seen: _Seen, episodes: Episode) -> tuple[np.ndarray, np.ndarray]:
-    """|dy| of each task along the context's first input, by a difference quotient, and how far the derivative is."""
+def _seen(lens: str, groups: Groups, sequences: Tensor, against: Sequence[str] = ()) -> dict[str, list[access.Seen]]:
+    """Predictions of the next elements by each member, and their errors."""
+    require_sequences(lens, sequences)
+    require_groups(lens, groups, against)
+    found = {name: [access.seen(one, sequences) for one in own] for name, own in groups.items()}
+    access.require_causal(itertools.chain.from_iterable(groups.values()), sequences)
+    return found
+
+
+def _distances(pairs: Sequence[tuple[access.Seen, access.Seen]]) -> list[np.ndarray]:
+    return [numbers((one.prediction - two.prediction).norm(dim=-1).mean(-1)) for one, two in pairs]
+
+
+def _changes(learner: Learner, sensitivity: Tensor | None, episodes: Episode) -> tuple[Tensor, Tensor]:
+    """Difference quotient of the prediction along the context's first input, and its distance from the derivative."""
     direction = episodes.context.x[..., :1, :].expand_as(episodes.xq)
     sides = [episodes._replace(xq=episodes.xq + sign * _STEP * direction) for sign in (1, -1)]
-    high, low = (torch.cat([p for _, p in access.predictions(learner, side)]) for side in sides)
+    high, low = (access.seen(learner, side).prediction for side in sides)
     quotient = (high - low) / (2 * _STEP)
-    slope = torch.einsum("tmyx,tmx->tmy", seen.sensitivity, direction)
-    return tuple(numbers(part.norm(dim=-1).mean(-1)) for part in (quotient, quotient - slope))  # type: ignore[return-value]
+    return quotient, quotient - torch.einsum("tmyx,tmx->tmy", sensitivity, direction)
 
 
-def _agreement(pairs: Sequence[tuple[_Seen, _Seen]]) -> dict[str, list[np.ndarray]]:
-    columns: dict[str, list[np.ndarray]] = {"prediction-difference": [], "cosine": [], "sensitivity-difference": []}
-    for one, other in pairs:
-        columns["prediction-difference"].append(numbers((one.prediction - other.prediction).norm(dim=-1).mean(-1)))
-        compared = compare_sensitivities(one.sensitivity, other.sensitivity)
-        columns["cosine"].append(numbers(compared["cosine"]))
-        columns["sensitivity-difference"].append(numbers(compared["sensitivity"]))
-    return columns
-
-
-def _median(errors: Tensor) -> np.ndarray:
-    """Numbers whose mean is the median, and whose spread over tasks gives its error: m + (1/2 - [e < m]) / density.
+def _median(errors: Float[Tensor, " tasks"]) -> np.ndarray:
+    """Numbers whose mean is the median m, and whose spread over tasks is its error: m + (1/2 - [e < m]) / density.
 
     The density at the median comes from the order statistics around it.
     """

@@ -1,9 +1,3 @@
-from .config import (
-    LOSSES as LOSSES,
-    METHODS as METHODS,
-    MetaLearnerConfig as MetaLearnerConfig,
-    outer_loss as outer_loss,
-)
 from .continual import (
     GEM as GEM,
     MER as MER,
@@ -22,7 +16,13 @@ from .continual_state import (
     retained as retained,
 )
 from .gradients import Gradient as Gradient, LookAhead as LookAhead
-from .learner import MetaLearner as MetaLearner
+from .learner import (
+    LOSSES as LOSSES,
+    METHODS as METHODS,
+    MetaLearner as MetaLearner,
+    MetaLearnerConfig as MetaLearnerConfig,
+    outer_loss as outer_loss,
+)
 from .maml import (
     ANIL as ANIL,
     BOIL as BOIL,

@@ -1,4 +1,4 @@
-"""Learning a stream of tasks as a state of the one training loop."""
+"""Continual learning of a stream of tasks, as a state of `fit`."""
 
 from __future__ import annotations
 
@@ -10,17 +10,12 @@ from typing import Generic, NamedTuple
 import torch
 from torch.nn.functional import cross_entropy
 
-from mesascope.errors import (
-    ArgumentTypeError,
-    refuse,
-    require_count,
-    require_instance,
-)
+from mesascope.errors import ArgumentTypeError, refuse, require_count, require_instance
 from mesascope.meta.continual import ContinualMethod, Learning
 from mesascope.meta.copies import in_words
 from mesascope.meta.gradients import Gradient, MLPGradient
 from mesascope.modes import guarded
-from mesascope.modules import names_of, run_with
+from mesascope.modules import names_of
 from mesascope.nets import MLP
 from mesascope.shapes import Float, Int, Tensor
 from mesascope.streams import stream
@@ -35,7 +30,7 @@ __all__ = ["ContinualBatch", "ContinualState", "batch_of", "retained"]
 
 
 class ContinualBatch(NamedTuple):
-    """The next examples of each member's stream, and the number of the task that they are of."""
+    """The next examples of each member's stream, and the number of their task."""
 
     x: Float[Tensor, "members n d"]
     y: Int[Tensor, "members n"]
@@ -43,14 +38,14 @@ class ContinualBatch(NamedTuple):
 
 
 class ContinualState(Generic[Module]):
-    """The state of members that learn a stream batch by batch, by the rule of a method.
+    """State of members that learn a stream batch by batch, by the rule of a method.
 
-    BatchNorm normalises by each batch while a network learns, and by running averages of these after.
+    BatchNorm normalises by each batch during learning, and by running averages in the result.
 
     Args:
-        members: networks of classes, from ``(n, d)`` to ``(n, classes)``, or their ensemble, which learns in place.
-        method: `LaMAML` or another of its kind.
-        seeds: of what each member draws at random; as many as members.
+        members: classifiers, from ``(n, d)`` to ``(n, classes)``, or their ensemble, which learns in place.
+        method: a `ContinualMethod`, such as `LaMAML`.
+        seeds: seed of each member's random draws.
 
     >>> from mesascope.meta import OnlineSGD
     >>> from mesascope.nets import ClassifierConfig
@@ -87,12 +82,10 @@ class ContinualState(Generic[Module]):
 
     @guarded
     def update(self, batch: ContinualBatch) -> Metrics:
-        """Learn from a batch: its ``loss`` is what the method's ``learn`` returns."""
+        """Learn from a batch; ``loss`` is the one that the method's ``learn`` returns."""
         self._at.generators = [stream(seed, "continual", self.step) for seed in self.seeds]
-        words = in_words(self.ensemble.module, lambda: (
-            f"members must learn examples of {batch.x.shape[-1]} numbers in classes up to {int(batch.y.max())}, some "
-            "of them alone"
-        ))  # fmt: skip
+        rule = "members must learn examples of {} numbers in classes up to {}, some of them alone"
+        words = in_words(self.ensemble.module, lambda: rule.format(batch.x.shape[-1], int(batch.y.max())))
         with drawing_from(self.seeds[0], "model", self.step, batch.x.device), words:
             losses = self.method.learn(self._at, *batch)
         self.step += 1
@@ -105,68 +98,57 @@ class ContinualState(Generic[Module]):
         return {"loss": losses}
 
     def closed(self) -> list[dict[str, float]]:
-        """Of each member, the share of each parameter's entries that learning does not change."""
+        """Share of each parameter's entries that learning does not change, for each member."""
         shares = dict(zip(self._learned, self.method.closed(self._at.rates), strict=False))
         return [{name: float(one[member]) for name, one in shares.items()} for member in range(len(self.seeds))]
 
     def result(self) -> Ensemble[Module]:
         """The ensemble, in eval() mode."""
-        found = self.ensemble.with_weights(self.ensemble.weights | self._weights())
+        found = self.ensemble.with_weights(self._parts()["weights"])
         found.diverged = tuple(self._diverged)
         found.module.eval()
         return found
 
     def tensors(self) -> dict[str, Tensor]:
-        """All that changes, by name, for a checkpoint."""
-        named = {f"weights/{name}": one for name, one in (self.ensemble.weights | self._weights()).items()}
-        named |= {f"rates/{name}": one for name, one in zip(self._learned, self._at.rates, strict=False)}
-        named |= {f"buffers/{name}": one for name, one in self.ensemble.buffers.items()}
-        memory = {} if self._at.memory is None else self._at.memory.tensors()
-        counts = {"step": torch.tensor(self.step), "diverged": torch.tensor(self._diverged)}
-        return named | {f"memory/{name}": one for name, one in memory.items()} | counts
+        """Everything that changes, by name, for a checkpoint."""
+        parts = self._parts() | {"memory": {} if self._at.memory is None else self._at.memory.tensors()}
+        named = {f"{kind}/{name}": one for kind, part in parts.items() for name, one in part.items()}
+        return named | {"step": torch.tensor(self.step), "diverged": torch.tensor(self._diverged)}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Go on from what `tensors` gave."""
-        load_tensors(self.ensemble.weights | self._weights(), "weights", tensors)
-        load_tensors(dict(zip(self._learned, self._at.rates, strict=False)), "rates", tensors)
-        load_tensors(self.ensemble.buffers, "buffers", tensors)
+        """Continue from a checkpoint of `tensors`."""
+        for kind, part in self._parts().items():
+            load_tensors(part, kind, tensors)
         if self._at.memory is not None:
             kept = {name.removeprefix("memory/"): one for name, one in tensors.items() if name.startswith("memory/")}
             self._at.memory.load(kept)
         self.step = int(tensors["step"])
         self._diverged = tensors.get("diverged", torch.zeros(len(self.ensemble), dtype=torch.long)).tolist()
 
-    def _weights(self) -> dict[str, Tensor]:
-        """Those that are learned, by name."""
-        return dict(zip(self._learned, self._at.weights, strict=True))
+    def _parts(self) -> dict[str, dict[str, Tensor]]:
+        weights = self.ensemble.weights | dict(zip(self._learned, self._at.weights, strict=True))
+        rates = dict(zip(self._learned, self._at.rates, strict=False))  # a method may have none
+        return {"weights": weights, "rates": rates, "buffers": self.ensemble.buffers}
 
     def _gradient(self, weights: Sequence[Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
         leaves = [one.detach().requires_grad_() for one in weights]
         self.ensemble.module.train()
-        scores = self._scores(self.ensemble.weights | dict(zip(self._learned, leaves, strict=True)), x)
+        members = self.ensemble.with_weights(self.ensemble.weights | dict(zip(self._learned, leaves, strict=True)))
+        scores, replaced = members.in_turn(x)
+        self.ensemble.buffers.update({name: buffer.detach() for name, buffer in replaced.items()})
         losses = cross_entropy(scores.flatten(0, 1), y.flatten(), reduction="none").view(y.shape).mean(1)
         return losses.detach(), torch.autograd.grad(losses.sum(), leaves)
 
-    def _scores(self, weights: dict[str, Tensor], x: Tensor) -> Tensor:
-        module = self.ensemble.module
-        state = {name: one.unbind() for name, one in (weights | self.ensemble.buffers).items()}
-        each = [run_with(module, {n: s[i] for n, s in state.items()}, (x[i],)) for i in range(len(x))]
-        for member, (_, replaced) in enumerate(each):
-            for name, buffer in replaced.items():
-                self.ensemble.buffers[name][member] = buffer.detach()
-        return torch.stack([scores for scores, _ in each])
-
 
 def batch_of(tasks: Episode, step: int, size: int, passes: int = 1) -> ContinualBatch:
-    """The batch of a step of streams ``(members, tasks, n, d)``: each task ``passes`` times, then the next.
+    """Batch of a step of streams ``(members, tasks, n, d)``: each task ``passes`` times, then the next.
 
     Args:
-        tasks: what a family's ``sample`` gives for each member, stacked.
+        tasks: a family's ``sample`` for each member, stacked.
         step: counted from 0.
         size: examples of each member.
     """
-    size = require_count("size", size)
-    passes = require_count("passes", passes)
+    size, passes = require_count("size", size), require_count("passes", passes)
     count = tasks.context.x.shape[2]
     if count % size:
         refuse("size", f"divide the {count} examples of a task", size, "pass another")
@@ -180,7 +162,7 @@ def batch_of(tasks: Episode, step: int, size: int, passes: int = 1) -> Continual
 
 
 def retained(ensemble: Ensemble, tasks: Episode) -> Float[Tensor, "members tasks"]:
-    """The accuracy of each member on the queries of each task of its stream ``(members, tasks, n, d)``."""
+    """Accuracy of each member on the queries of each task of its stream ``(members, tasks, n, d)``."""
     with torch.no_grad():
         found = [accuracy(ensemble(tasks.xq[:, task]), tasks.yq[:, task]) for task in range(tasks.xq.shape[1])]
     return torch.stack(found, 1)

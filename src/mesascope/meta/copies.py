@@ -1,4 +1,4 @@
-"""One module as many copies, which tasks adapt each their own, and what BatchNorm normalises by meanwhile."""
+"""One module as many copies, one for each task to adapt, and the statistics that their BatchNorm uses."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ BATCH_STATS = ("transductive", "support", "running")
 
 
 class Copies:
-    """A module with other parameters for each task, and buffers that its calls may write to.
+    """A module with each task's own parameters and buffers.
 
-    Tasks run at once, but for modules that vmap cannot run, and convolutions on CPU: with weights of each task's own,
-    these are slower together. Calls that are differentiated ``twice`` use slower operations for attention, recurrent
-    layers and weight norm: torch's fused ones have no second derivative, or a wrong one.
+    Tasks run at once, except modules that vmap cannot run, and convolutions on CPU, which are slower at once with own
+    weights. Calls that are differentiated ``twice`` use slower operations for attention, recurrent layers and weight
+    norm: torch's fused ones have no second derivative, or a wrong one.
     """
 
     def __init__(self, model: nn.Module, tasks: int, norms: list[_BatchNorm], twice: bool) -> None:
@@ -38,7 +38,7 @@ class Copies:
         self.together = tasks > 1 and (next(model.parameters()).device.type != "cpu" or not convolves)
 
     def __call__(self, phi: Mapping[str, Tensor], x: Float[Tensor, "tasks n dx"]) -> Float[Tensor, "tasks n dy"]:
-        """What each task's copy says, with parameters ``(tasks, ...)``."""
+        """Predictions of each task's copy, with parameters ``(tasks, ...)``."""
         with in_words(self.model, lambda: f"model must read inputs {tuple(x.shape[1:])} of a task"), self._operations():
             if not self.together:
                 return self._in_turn(phi, x)
@@ -56,15 +56,13 @@ class Copies:
         return torch.stack([answer for answer, _ in found])
 
     def _call(self, state: dict[str, Tensor], x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Answer of one copy, and its buffers after the call."""
+        """Prediction of one copy, and its buffers after the call."""
         answer, replaced = run_with(self.model, state, (x,))
-        return require_tensor(self.model, answer), {
-            name: one.detach() for name, one in (state | replaced).items() if name in self.buffers
-        }
+        after = {name: one.detach() for name, one in (state | replaced).items() if name in self.buffers}
+        return require_tensor(self.model, answer), after
 
     @contextmanager
     def _operations(self) -> Iterator[None]:
-        """Within this context, operations are those that have a second derivative, if it is needed."""
         if not self.twice:
             yield
             return
@@ -73,13 +71,11 @@ class Copies:
             yield
 
     def alone(self, phi: Mapping[str, Tensor], x: Float[Tensor, "n dx"]) -> Float[Tensor, "n dy"]:
-        """What the copy of a single task says."""
+        """Predictions of the copy of a single task."""
         return self({name: one[None] for name, one in phi.items()}, x[None])[0]
 
-    def after(
-        self, phi: Mapping[str, Tensor], x: Float[Tensor, "tasks n dx"], xq: Float[Tensor, "tasks m dx"]
-    ) -> Tensor:
-        """What each task's copy says of ``xq`` where BatchNorm normalises by the statistics of ``x``."""
+    def after(self, phi: Mapping[str, Tensor], x: Tensor, xq: Tensor) -> Float[Tensor, "tasks m dy"]:
+        """Predictions of each task's copy for ``xq``, with BatchNorm using the statistics of ``x``."""
         count = x.shape[1]
         hooks = [norm.register_forward_hook(_normalised_by(count)) for norm in self.norms]
         try:
@@ -92,7 +88,7 @@ class Copies:
 
 @contextmanager
 def in_words(module: nn.Module, rule: Callable[[], str]) -> Iterator[None]:
-    """What torch says of a module that breaks a rule, as a sentence; ``rule`` is only then asked for its words."""
+    """Raise torch's errors within as a sentence that starts with ``rule()``."""
     try:
         yield
     except MesascopeError:
@@ -105,7 +101,7 @@ def in_words(module: nn.Module, rule: Callable[[], str]) -> Iterator[None]:
 
 @contextmanager
 def copies_of(model: nn.Module, tasks: int, batch_stats: str, twice: bool = False) -> Iterator[Copies]:
-    """Copies of ``model`` within, whose own buffers stay as they are; modes of BatchNorm are put back after."""
+    """Within this context, copies of ``model``; its buffers stay, and its modes of BatchNorm are restored after."""
     require_initialised("model", model)
     norms = [part for part in model.modules() if isinstance(part, _BatchNorm)]
     if batch_stats == "running" and any(norm.running_mean is None for norm in norms):
@@ -124,7 +120,7 @@ def copies_of(model: nn.Module, tasks: int, batch_stats: str, twice: bool = Fals
 
 
 def _normalised_by(count: int) -> Callable[[_BatchNorm, tuple[Tensor], Tensor], Tensor]:
-    """What BatchNorm says where it takes its statistics of the first ``count`` examples alone, with their gradient."""
+    """Hook of BatchNorm that uses the statistics of the first ``count`` examples alone, with their gradient."""
 
     def hook(norm: _BatchNorm, inputs: tuple[Tensor], output: Tensor) -> Tensor:
         (x,) = inputs
@@ -140,7 +136,7 @@ def _normalised_by(count: int) -> Callable[[_BatchNorm, tuple[Tensor], Tensor], 
 
 
 class _WeightNormByFormula(TorchFunctionMode):
-    """Within this context, weight norm is v g / |v|: the second derivative of torch's own takes |v| as a constant."""
+    """Weight norm as v g / |v|: the second derivative of torch's own takes |v| as a constant."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch._weight_norm:  # type: ignore[attr-defined]

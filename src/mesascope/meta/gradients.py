@@ -1,4 +1,4 @@
-"""The gradient of several members at once, and steps along it on one example after another."""
+"""Gradients of several members at once, and steps along them on one example after another."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import torch
 from mesascope.nets import MLP
 from mesascope.shapes import Float, Int, Tensor
 
-__all__ = ["Gradient", "LookAhead", "MLPGradient"]
+__all__ = ["Gradient", "LookAhead", "MLPGradient", "add_"]
 
-# One a parameter, ``(members, ...)`` each.
+# One tensor for each parameter, ``(members, ...)``.
 Tensors = Sequence[Tensor]
 
 
 class LookAhead(NamedTuple):
-    """What looking ahead finds: the loss of each member at the end, and the derivatives of its mean over the steps."""
+    """Last loss of each member, and the derivatives of the mean loss over the steps."""
 
     losses: Float[Tensor, " members"]
     by_weights: Tensors
@@ -25,15 +25,13 @@ class LookAhead(NamedTuple):
 
 
 class Gradient:
-    """The mean loss of each member and its gradient, of weights, ``x (members, n, d)`` and ``y (members, n)``.
+    """Mean loss of each member and its gradient, as a function of weights, ``x (members, n, d)``, ``y (members, n)``.
 
     Args:
-        function: that computes them.
+        function: computes both.
     """
 
-    def __init__(
-        self, function: Callable[[Tensors, Tensor, Tensor], tuple[Float[Tensor, " members"], Tensors]]
-    ) -> None:
+    def __init__(self, function: Callable[[Tensors, Tensor, Tensor], tuple[Tensor, Tensors]]) -> None:
         self.function = function
 
     def __call__(
@@ -41,27 +39,17 @@ class Gradient:
     ) -> tuple[Float[Tensor, " members"], Tensors]:
         return self.function(weights, x, y)
 
-    def descend(
-        self, weights: Tensors, x: Float[Tensor, "members n d"], y: Int[Tensor, "members n"], rate: float
-    ) -> None:
-        """Change the weights by a step on each example, in order: theta <- theta - ``rate`` grad L."""
+    def descend(self, weights: Tensors, x: Tensor, y: Tensor, rate: float) -> None:
+        """Take a step theta <- theta - ``rate`` grad L on each example, in order, in place."""
         for index in range(x.shape[1]):
             _, found = self(weights, x[:, index : index + 1], y[:, index : index + 1])
-            for weight, one in zip(weights, found, strict=True):
-                weight.add_(one, alpha=-rate)
+            add_(weights, found, -rate)
 
-    def look_ahead(
-        self,
-        weights: Tensors,
-        rates: Tensors,
-        x: Float[Tensor, "members n d"],
-        y: Int[Tensor, "members n"],
-        steps: int,
-    ) -> LookAhead:
-        """Steps phi <- phi - rates o grad L on the last ``steps`` examples, one by one, and the loss of all after each.
+    def look_ahead(self, weights: Tensors, rates: Tensors, x: Tensor, y: Tensor, steps: int) -> LookAhead:
+        """Take steps phi <- phi - rates o grad L on the last ``steps`` examples, with the loss of all after each.
 
-        Its derivatives are to first order: the mean g_k of the gradients at each phi_k, and by the rates
-        -mean_k (g_k o the sum of the steps' gradients up to k).
+        First-order derivatives of the mean loss: by the weights the mean of the gradients g_k at each phi_k, and by the
+        rates -mean_k (g_k o the sum of the steps' gradients up to k).
         """
         phi = [one.clone() for one in weights]
         sums, by_weights, by_rates = ([torch.zeros_like(one) for one in weights] for _ in range(3))
@@ -75,20 +63,18 @@ class Gradient:
 
 
 class MLPGradient(Gradient):
-    """The same of `MLP`, whose first layer, by far the largest, takes no step.
+    """`Gradient` of `MLP`, without explicit steps of the first layer, which is by far the largest.
 
-    A step on one example x_j changes the first layer by d_j x_j^T, with d_j the derivative of the loss by what the
-    layer puts out. What it puts out for x_i after k steps is thus W x_i - sum_{j<=k} d_j o R (x_j o x_i) with rates R,
-    and R (x_j o x_i) is computed for all pairs at once. Likewise the derivative by R is a sum over pairs:
+    A step on one example x_j changes the first layer by d_j x_j^T, with d_j the derivative of the loss by the layer's
+    output. Its output for x_i after k steps is W x_i - sum_{j<=k} d_j o R (x_j o x_i) with rates R, and R (x_j o x_i)
+    is computed for all pairs at once. The derivative by R is a sum over pairs likewise:
     -mean_k sum_{j<=k} sum_i (d_j o e_ki) (x_j o x_i)^T, with e_ki the derivative of the outer loss at phi_k.
     """
 
     def __init__(self) -> None:
         super().__init__(MLP.gradient)
 
-    def descend(
-        self, weights: Tensors, x: Float[Tensor, "members n d"], y: Int[Tensor, "members n"], rate: float
-    ) -> None:
+    def descend(self, weights: Tensors, x: Tensor, y: Tensor, rate: float) -> None:
         first, *others = weights
         products, written = rate * torch.bmm(x, x.mT), torch.bmm(x, first.mT)
         moved = torch.empty_like(written)
@@ -103,14 +89,7 @@ class MLPGradient(Gradient):
                 others[2 * place].add_(error.sum(1), alpha=-rate)
         first.baddbmm_(moved.mT, x, alpha=-rate)
 
-    def look_ahead(
-        self,
-        weights: Tensors,
-        rates: Tensors,
-        x: Float[Tensor, "members n d"],
-        y: Int[Tensor, "members n"],
-        steps: int,
-    ) -> LookAhead:
+    def look_ahead(self, weights: Tensors, rates: Tensors, x: Tensor, y: Tensor, steps: int) -> LookAhead:
         first, *others = weights
         start, phi = x.shape[1] - steps, [one.clone() for one in others]
         sums, by_weights, by_rates = ([torch.zeros_like(one) for one in others] for _ in range(3))
@@ -126,7 +105,7 @@ class MLPGradient(Gradient):
             scores, signals = MLP.signals(phi, written, y)
             outer_errors.append(signals[0].error)
             _gather(by_weights, by_rates, MLP.products(signals), sums, steps)
-        # of each inner step: what all outer losses after it say
+        # for each inner step, the sum over all outer losses after it
         after = torch.stack(outer_errors, 1).flip(1).cumsum(1).flip(1) / steps
         own = torch.bmm(after[:, 0].mT, x)
         across = (torch.stack(inner_errors, 1) * -after).flatten(1, 2)
@@ -134,11 +113,16 @@ class MLPGradient(Gradient):
         return LookAhead(losses, [own, *by_weights], [torch.bmm(across.mT, pairs), *by_rates])
 
 
+def add_(to: Tensors, others: Tensors, factor: float = 1.0) -> None:
+    """Add ``factor`` times others to each tensor, in place."""
+    torch._foreach_add_(to, others, alpha=factor)  # type: ignore[attr-defined]
+
+
 def _descend(phi: Tensors, sums: Tensors, rates: Tensors, inner: Tensors) -> None:
-    torch._foreach_add_(list(sums), list(inner))  # type: ignore[attr-defined]
-    torch._foreach_addcmul_(list(phi), list(rates), list(inner), value=-1.0)  # type: ignore[attr-defined]
+    add_(sums, inner)
+    torch._foreach_addcmul_(phi, rates, inner, value=-1.0)  # type: ignore[attr-defined]
 
 
 def _gather(by_weights: Tensors, by_rates: Tensors, outer: Tensors, sums: Tensors, steps: int) -> None:
-    torch._foreach_add_(list(by_weights), list(outer), alpha=1 / steps)  # type: ignore[attr-defined]
-    torch._foreach_addcmul_(list(by_rates), list(outer), list(sums), value=-1 / steps)  # type: ignore[attr-defined]
+    add_(by_weights, outer, 1 / steps)
+    torch._foreach_addcmul_(by_rates, outer, sums, value=-1 / steps)  # type: ignore[attr-defined]

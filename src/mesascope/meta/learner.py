@@ -1,32 +1,50 @@
-"""A module and the method that adapts it, as one learner."""
+"""A module and the method that adapts it as one learner, its config, and the outer loss of several at once."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.functional import cross_entropy, mse_loss
 
-from mesascope.errors import require_instance
-from mesascope.meta.maml import MAML
+from mesascope.errors import ArgumentTypeError, refuse, require_choice, require_instance, shown
+from mesascope.meta.maml import ANIL, BOIL, MAML, ExpMAML, MetaSGD, SparseMAML, SparseMAMLPlus, SparseReLUMAML
+from mesascope.nets import ClassifierConfig
 from mesascope.nets.layers import module_text
 from mesascope.nets.pretrained import Pretrained
+from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import stream
 from mesascope.tasks import Context, Episode, check_inputs
+from mesascope.training import Ensemble
 
-__all__ = ["MetaLearner"]
+__all__ = ["LOSSES", "METHODS", "MetaLearner", "MetaLearnerConfig", "outer_loss"]
+
+METHODS: dict[str, type[MAML]] = {
+    "maml": MAML,
+    "anil": ANIL,
+    "boil": BOIL,
+    "meta-sgd": MetaSGD,
+    "exp-maml": ExpMAML,
+    "sparse-maml": SparseMAML,
+    "sparse-maml-plus": SparseMAMLPlus,
+    "sparse-relu-maml": SparseReLUMAML,
+}
+LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"cross-entropy": cross_entropy, "mean-squares": mse_loss}
 
 
 class MetaLearner(Pretrained):
-    """Any torch module that a method adapts to each context before it answers.
+    """A torch module that a method adapts to each context before it predicts.
 
-    `ModuleState` trains it, the module's parameters and what the method learns alike, with `MetaLearner.loss`.
+    `ModuleState` with `MetaLearner.loss` trains the module's parameters and the method's numbers.
 
     Args:
         model: from inputs ``(n, dx)`` to predictions ``(n, dy)``; it is neither subclassed nor patched.
-        method: `MAML` or one of its family.
-        generator: of what the method learns; see `Modulation`.
+        method: `MAML` or a subclass.
+        generator: draws the method's initial numbers; see `Modulation`.
 
     >>> from mesascope.meta import SparseMAML
     >>> from mesascope.streams import stream
@@ -49,14 +67,14 @@ class MetaLearner(Pretrained):
         require_instance("model", model, nn.Module)
         require_instance("method", method, MAML)
         self.model, self.method = model, method
-        if generator is not None or method.names is None:  # what it learns is there before training begins
+        if generator is not None or method.names is None:  # its numbers must exist before training
             method.start(model, stream(0, "modulation") if generator is None else generator)
 
     def __repr__(self) -> str:
         return super().__repr__() if self.config is None else module_text(self)
 
     def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
-        """Predictions of each task's queries; they carry gradients where the module is in training."""
+        """Predictions of each task's queries, with gradients in train() mode."""
         check_inputs(context, xq)
         lead = xq.shape[:-2]
         x, y, queries = (part.reshape(-1, *part.shape[-2:]) for part in (*context, xq))
@@ -67,14 +85,81 @@ class MetaLearner(Pretrained):
         return found if self.training else found.detach()
 
     def loss(self, episode: Episode) -> Float[Tensor, ""]:
-        """The outer loss of a batch of tasks."""
+        """Outer loss of a batch of tasks."""
         return self.method.outer_loss(self.model, episode)
 
     def gradient_sparsity(self) -> dict[str, float]:
-        """The share of each parameter's entries that inner steps do not change."""
+        """Share of each parameter's entries that inner steps do not change."""
         return self.method.gradient_sparsity(self.model)
 
     def closed(self) -> float:
-        """The share of all entries that inner steps do not change."""
+        """Share of all entries that inner steps do not change."""
         shares, sizes = self.gradient_sparsity(), {name: one.numel() for name, one in self.model.named_parameters()}
         return sum(shares[name] * size for name, size in sizes.items()) / sum(sizes.values())
+
+
+@register("net", "meta-learner", of="learner")
+@dataclass(frozen=True)
+class MetaLearnerConfig:
+    """Config of a `MetaLearner`.
+
+    Args:
+        model: the registered config of the network that adapts.
+        method: one of `METHODS`.
+        inner_lr, steps, order, batch_stats: see `MAML`.
+        closed: share of the masks' entries that start closed, for sparse-maml alone; a half if None.
+        loss: inner and outer loss of predictions and targets: one of `LOSSES`.
+    """
+
+    model: Any = field(default_factory=ClassifierConfig)
+    method: str = "sparse-maml"
+    inner_lr: float = 0.1
+    steps: int = 5
+    order: int = 1
+    batch_stats: str = "transductive"
+    closed: float | None = None
+    loss: str = "cross-entropy"
+
+    def __post_init__(self) -> None:
+        require_config("model", self.model)
+        require_choice("method", self.method, METHODS)
+        require_choice("loss", self.loss, LOSSES)
+        if self.closed is not None and self.method != "sparse-maml":
+            refuse("closed", f"be None for {self.method}", self.closed, "only sparse-maml's masks start so")
+        self._made()
+
+    def build(self, generator: torch.Generator | None = None) -> MetaLearner:
+        """Build the network and its method, with initial weights and masks from ``generator``."""
+        learner = MetaLearner(self.model.build(generator), self._made(), generator)
+        learner.config = self
+        return learner
+
+    def _made(self) -> MAML:
+        options: dict[str, Any] = {} if self.closed is None else {"closed": self.closed}
+        options |= {"order": self.order, "batch_stats": self.batch_stats, "loss": LOSSES[self.loss]}
+        return METHODS[self.method](self.inner_lr, self.steps, **options)
+
+
+def require_config(argument: str, config: object) -> None:
+    """Refuse a value that is not the config of a network."""
+    if not callable(getattr(config, "build", None)):
+        raise ArgumentTypeError(
+            f"{argument} must be the config of a network, but is {shown(config)}: pass ClassifierConfig(), say."
+        )
+
+
+def outer_loss(ensemble: Ensemble[MetaLearner], batch: Episode) -> Float[Tensor, " members"]:
+    """Outer loss of each member of an ensemble of meta-learners, for `train`.
+
+    >>> from mesascope.tasks import FewShotImages
+    >>> from mesascope.training import ParameterGroup, Training, train
+    >>> learner = MetaLearnerConfig(ClassifierConfig("mlp", width=16, size=8, classes=2), steps=3)
+    >>> family = FewShotImages(ways=2, shots=5)
+    >>> masks = ParameterGroup(("method.*",), learning_rate=0.0075)
+    >>> trained = train(learner.build, family, Training(50, 4), [0, 1], loss=outer_loss, parameter_groups=[masks])
+    >>> sorted(trained[0].gradient_sparsity())
+    ['layers.0.bias', 'layers.0.weight', 'layers.1.bias', 'layers.1.weight', 'layers.2.bias', 'layers.2.weight']
+    """
+    scores, _ = ensemble.in_turn(batch.context, batch.xq)
+    losses = [ensemble.module.method.losses(*pair).mean() for pair in zip(scores, batch.yq, strict=True)]
+    return torch.stack(losses)

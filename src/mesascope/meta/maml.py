@@ -1,4 +1,4 @@
-"""Adapting a module to a task by gradient steps, and learning from where and along which entries: MAML's family."""
+"""MAML and its relatives: gradient steps that adapt a module to a task, from learned weights and at learned rates."""
 
 from __future__ import annotations
 
@@ -28,22 +28,21 @@ Parameters = Mapping[str, Tensor]
 
 
 class MAML(nn.Module):
-    """Gradient steps on the loss of a task's context, from weights that are learned: model-agnostic meta-learning.
+    """Model-agnostic meta-learning: gradient steps on the loss of a task's context, from learned weights theta.
 
     phi_0 = theta, phi_{k+1} = phi_k - inner_lr * grad L(phi_k, context), for ``steps`` steps. The outer loop lowers the
-    loss of phi_K on the task's queries by theta.
+    loss of phi_K on the task's queries by gradient descent on theta.
 
     Args:
-        inner_lr: of the inner steps.
-        steps: of the inner loop.
-        order: 2 differentiates through the inner loop; 1 takes its gradients as constants (first-order MAML), and needs
-            no more memory for more steps.
-        adapt: which parameters inner steps change: "all", those of the module of the last parameter ("head"), all
-            others ("body"), or a function of their names.
-        batch_stats: what BatchNorm normalises by. "transductive": the statistics of each batch, of queries too;
-            "support": those of the context, for queries too; "running": the module's running averages, which stay as
-            they are: of a network that was trained before.
-        loss: of predictions and targets, inner and outer.
+        inner_lr: learning rate of the inner steps.
+        steps: number of inner steps.
+        order: 2 differentiates through the inner loop; 1 takes its gradients as constants (first-order MAML), with a
+            memory that does not grow with ``steps``.
+        adapt: parameters that inner steps change: "all", those of the module of the last parameter ("head"), all others
+            ("body"), or a function of their names.
+        batch_stats: statistics that BatchNorm normalises by. "transductive": those of each batch, queries included;
+            "support": those of the context, for queries also; "running": the module's running averages, unchanged.
+        loss: inner and outer loss of predictions and targets.
 
     Source: Finn et al. (2017); thesis, section 4.2.
 
@@ -67,68 +66,69 @@ class MAML(nn.Module):
         loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy,
     ) -> None:
         super().__init__()
-        inner_lr = require_number("inner_lr", inner_lr, above=0)
-        steps = require_count("steps", steps, least=0)
-        order = require_count("order", order)
-        if order > 2:
+        self.inner_lr = require_number("inner_lr", inner_lr, above=0)
+        self.steps, self.order = require_count("steps", steps, least=0), require_count("order", order)
+        if self.order > 2:
             refuse("order", "be 1 or 2", order, "choose one of them")
         if not callable(adapt):
             require_choice("adapt", adapt, ("all", "head", "body"))
         require_choice("batch_stats", batch_stats, BATCH_STATS)
         require_callable("loss", loss)
-        self.inner_lr, self.steps, self.order, self.loss = inner_lr, steps, order, loss
-        self.which, self.batch_stats = adapt, batch_stats
+        self.which, self.batch_stats, self.loss = adapt, batch_stats, loss
         self.numbers = nn.ParameterDict()
         self.names: tuple[str, ...] | None = None
-        """Of the parameters that it adapts, once it has begun with a model."""
+        """Names of the adapted parameters, from `start` on."""
 
     def start(self, model: nn.Module, generator: torch.Generator) -> None:
-        """Draw what the modulation learns for the parameters of a model.
+        """Draw the modulation's initial numbers for the parameters of a model.
 
         Raises:
-            ArgumentError: the method is of another model already.
+            ArgumentError: the method already belongs to a model.
         """
         self._begin(model)
         if self.modulation is None:
             return
-        for name, parameter in self.adapted(model).items():
-            first = self.modulation.start(parameter.detach(), self.inner_lr, generator)
-            self.numbers[_key(name)] = nn.Parameter(first)
+        for name, one in self.adapted(model).items():
+            self.numbers[_key(name)] = nn.Parameter(self.modulation.start(one.detach(), self.inner_lr, generator))
 
     def adapted(self, model: nn.Module) -> Parameters:
-        """The parameters of ``model`` that inner steps change, of those that require gradients, or of all if none does.
+        """Parameters of ``model`` that inner steps change.
 
-        Models that are read from a run require none. A method that has begun changes the same ones from there on.
+        They are chosen among those that require gradients, or all if none does, as in models read from a run. After
+        `start`, the choice is fixed.
         """
         require_initialised("model", model)
         every = dict(model.named_parameters())
         if self.names is not None:
-            self._require_own(every)
+            lost = [name for name in self.names if name not in every]
+            if lost:
+                rule = f"have the parameter {lost[0]} that the method began with"
+                refuse("model", rule, sorted(every), "make one a model")
             return {name: every[name] for name in self.names}
         parameters = {name: one for name, one in every.items() if one.requires_grad} or every
         if not parameters:
             refuse("model", "have parameters", type(model).__name__, "pass another model")
-        own = {id(one) for one in parameters.values()}
+        own, names = {id(one) for one in parameters.values()}, names_of(model)
         *_, last = (name for name, one in model.named_parameters(remove_duplicate=False) if id(one) in own)
-        last = last.rpartition(".")[0]
-        by_layer = self.which in ("head", "body")
-        if by_layer and isinstance(model.get_submodule(last), nn.ParameterList | nn.ParameterDict):
-            refuse("adapt", "be a function of names for a model whose layers are no modules", self.which, "pass one")
-        chosen: Mapping[str, Callable[[list[str]], bool]] = {
-            "all": lambda names: True,
-            "head": lambda names: any(name.rpartition(".")[0] == last for name in names),
-            "body": lambda names: all(name.rpartition(".")[0] != last for name in names),
-        }
-        which = self.which
-        wanted = chosen[which] if isinstance(which, str) else lambda names: any(map(which, names))
-        names = names_of(model)
-        found = {name: one for name, one in parameters.items() if wanted(names[name])}
+        head = last.rpartition(".")[0]
+        layers = model.get_submodule(head)
+        if self.which in ("head", "body") and isinstance(layers, nn.ParameterList | nn.ParameterDict):
+            rule = "be a function of names for a model whose layers are no modules"
+            refuse("adapt", rule, self.which, "pass one")
+        found = {name: one for name, one in parameters.items() if self._chooses(names[name], head)}
         if not found:
             refuse("adapt", "choose at least one parameter", sorted(parameters), "choose among these")
         return found
 
+    def _chooses(self, names: list[str], head: str) -> bool:
+        """True if inner steps change the parameter of these names; ``head`` names the last module."""
+        if callable(self.which):
+            return any(map(self.which, names))
+        in_head = any(name.rpartition(".")[0] == head for name in names)
+        return {"all": True, "head": in_head, "body": not in_head}[self.which]
+
     def factors(self, model: nn.Module) -> dict[str, Tensor | float]:
-        """What the gradient of each adapted parameter is multiplied by, inner learning rate and all."""
+        """Factor on the gradient of each adapted parameter, the inner learning rate included."""
         names = self.adapted(model)
         if self.modulation is None:
             return dict.fromkeys(names, self.inner_lr)
@@ -138,17 +138,17 @@ class MAML(nn.Module):
         return {name: rate * self.modulation.factor(one) for name, one in self.underlying(names).items()}
 
     def underlying(self, parameters: Parameters) -> Parameters:
-        """The numbers m of these parameters that the modulation is a function of."""
+        """Learned numbers m of these parameters, the modulation's argument."""
         return {name: self.numbers[_key(name)] for name in parameters}
 
     @guarded
     def adapt(self, model: nn.Module, context: Context, start: Parameters | None = None) -> Parameters:
-        """The parameters of ``model`` after the inner steps on the context ``x (n, dx)``, ``y (n, dy)`` of one task.
+        """Parameters of ``model`` after the inner steps on the context ``x (n, dx)``, ``y (n, dy)`` of one task.
 
-        Differentiable by the model's parameters and by what the modulation learns, to the method's order.
+        Differentiable, to the method's order, by the model's parameters and the modulation's numbers.
 
         Args:
-            start: adapted parameters to go on from, in place of the model's.
+            start: adapted parameters to start from, in place of the model's.
         """
         require_instance("model", model, nn.Module)
         require_instance("context", context, Context)
@@ -161,25 +161,30 @@ class MAML(nn.Module):
         return {name: one[0] for name, one in found.items()}
 
     def outer_loss(self, model: nn.Module, episode: Episode) -> Float[Tensor, ""]:
-        """The mean over tasks of the adapted model's loss on queries; its gradient is that of the outer loop.
+        """Mean over tasks of the adapted model's loss on queries.
 
-        To first order it is that of eqs. 4.8 and 4.9: by theta the gradient at phi_K, and by m
+        Its first-order gradient (thesis, eqs. 4.8 and 4.9) is by theta the gradient at phi_K, and by m
         -inner_lr * grad L(phi_K, queries) o sum_k grad L(phi_k, context) times the derivative of the factor.
         """
         check_inputs(episode.context, episode.xq)
-        return self._losses(self.predicted(model, episode.context, episode.xq), episode.yq).mean()
+        return self.losses(self.predicted(model, episode.context, episode.xq), episode.yq).mean()
 
-    def predicted(
-        self, model: nn.Module, context: Context, xq: Float[Tensor, "tasks m dx"]
-    ) -> Float[Tensor, "tasks m dy"]:
-        """What ``model`` says of each task's queries after it has adapted to its context."""
+    def predicted(self, model: nn.Module, context: Context, xq: Tensor) -> Float[Tensor, "tasks m dy"]:
+        """Predictions of each task's queries after ``model`` has adapted to its context."""
         with copies_of(model, len(xq), self.batch_stats, self.order == 2) as copies, _recording():
             x, y, xq = _plain(*context, xq)
             phi = self._steps(model, copies, Context(x, y))
             return copies.after(phi, x, xq) if self.batch_stats == "support" else copies(phi, xq)
 
+    def losses(self, scores: Tensor, y: Tensor) -> Float[Tensor, " tasks"]:
+        """Loss of each task."""
+        if scores.shape != y.shape and scores.shape[:-1] != y.shape:
+            rule = f"answer {tuple(y.shape[1:])} of a task with as many outputs as targets have entries"
+            refuse("model", rule, tuple(scores.shape[1:]), "build it for this many classes")
+        return torch.stack([self.loss(*pair) for pair in zip(scores, y, strict=True)])
+
     def gradient_sparsity(self, model: nn.Module) -> dict[str, float]:
-        """The share of each parameter's entries that inner steps do not change."""
+        """Share of each parameter's entries that inner steps do not change."""
         factors = self.factors(model)
         return {
             name: float((torch.as_tensor(factors[name]) == 0).float().mean()) if name in factors else 1.0
@@ -192,13 +197,13 @@ class MAML(nn.Module):
         starts = {name: one.expand(len(context.x), *one.shape) for name, one in theta.items()}
         if self.order == 2:
             phi: Parameters = {
-                name: one if one.requires_grad else one.clone().requires_grad_() for name, one in starts.items()
+                n: one if one.requires_grad else one.clone().requires_grad_() for n, one in starts.items()
             }
             for _ in range(self.steps):
                 inner = self._gradients(copies, phi, context, create_graph=True)
                 phi = {name: one - factors[name] * inner[name] for name, one in phi.items()}
             return phi
-        # To first order each gradient is a constant: their sum, taken from theta at once, leads to the same place.
+        # To first order gradients are constants: theta minus their sum is phi_K, and has the right derivatives.
         phi = {name: one.detach().clone() for name, one in starts.items()}
         sums = {name: torch.zeros_like(one) for name, one in phi.items()}
         fixed = {name: one.detach() if isinstance(one, Tensor) else one for name, one in factors.items()}
@@ -211,56 +216,39 @@ class MAML(nn.Module):
         return {name: one - factors[name] * sums[name] for name, one in starts.items()}
 
     def _factors_of_tasks(self, model: nn.Module, tasks: int) -> Mapping[str, Tensor | float]:
-        """`factors` of each task, or of all."""
+        """`factors` of each task, or those of all tasks."""
         return self.factors(model)
 
     def _gradients(self, copies: Copies, phi: Parameters, context: Context, create_graph: bool = False) -> Parameters:
-        """Of each task's loss on its context."""
-        total = self._losses(copies(phi, context.x), context.y).sum()
+        """Gradient of each task's loss on its context."""
+        total = self.losses(copies(phi, context.x), context.y).sum()
         found = torch.autograd.grad(total, list(phi.values()), create_graph=create_graph, materialize_grads=True)
         return dict(zip(phi, found, strict=True))
 
-    def _losses(self, scores: Tensor, y: Tensor) -> Float[Tensor, " tasks"]:
-        """The loss of each task."""
-        if scores.shape != y.shape and scores.shape[:-1] != y.shape:
-            rule = f"answer {tuple(y.shape[1:])} of a task with as many outputs as targets have entries"
-            refuse("model", rule, tuple(scores.shape[1:]), "build it for this many classes")
-        return torch.stack([self.loss(*pair) for pair in zip(scores, y, strict=True)])
-
     def _begin(self, model: nn.Module) -> None:
-        """Remember which parameters are adapted."""
+        """Fix the adapted parameters."""
+        names = tuple(self.adapted(model))
         if self.names is not None:
-            self._require_own(dict(model.named_parameters()))
-            refuse("method", "be new", f"one that has begun with {len(self.names)} parameters", "make one a model")
-        self.names = tuple(self.adapted(model))
-
-    def _require_own(self, parameters: Parameters) -> None:
-        lost = [name for name in self.names or () if name not in parameters]
-        if lost:
-            refuse(
-                "model",
-                f"have the parameter {lost[0]} that the method began with",
-                sorted(parameters),
-                "make one a model",
-            )
+            refuse("method", "be new", f"one that has begun with {len(names)} parameters", "make one a model")
+        self.names = names
 
 
 class ANIL(MAML):
-    """MAML whose inner steps change the last layer alone: almost no inner loop. Source: Raghu et al. (2020)."""
+    """MAML whose inner steps change the last layer alone (almost no inner loop). Source: Raghu et al. (2020)."""
 
     def __init__(self, inner_lr: float, steps: int, **options: Any) -> None:
         super().__init__(inner_lr, steps, adapt="head", **options)
 
 
 class BOIL(MAML):
-    """MAML whose inner steps change all but the last layer: body only in the inner loop. Source: Oh et al. (2021)."""
+    """MAML whose inner steps change all but the last layer (body-only inner loop). Source: Oh et al. (2021)."""
 
     def __init__(self, inner_lr: float, steps: int, **options: Any) -> None:
         super().__init__(inner_lr, steps, adapt="body", **options)
 
 
 class MetaSGD(MAML):
-    """MAML with a learned rate for each entry, which starts at ``inner_lr`` and may fall below 0.
+    """MAML with a learned rate for each entry, which starts at ``inner_lr`` and may become negative.
 
     Source: Li et al. (2017); thesis, eq. 4.2 with M diagonal.
     """
@@ -269,7 +257,7 @@ class MetaSGD(MAML):
 
 
 class ExpMAML(MAML):
-    """MAML with rates exp(m) that stay above 0 and start at ``inner_lr``. Source: thesis, section 4.3.3."""
+    """MAML with learned rates exp(m) > 0 that start at ``inner_lr``. Source: thesis, section 4.3.3."""
 
     modulation = MODULATIONS["exp"]
 
@@ -277,7 +265,7 @@ class ExpMAML(MAML):
 class SparseMAML(MAML):
     """MAML that learns which entries inner steps change: phi <- phi - inner_lr 1[m >= 0] o grad L, eq. 4.3.
 
-    The step function is differentiated as if it were m itself: eq. 4.4.
+    The step function is differentiated straight through, as if it were m: eq. 4.4.
 
     Args:
         closed: share of m that starts below 0.
@@ -289,20 +277,19 @@ class SparseMAML(MAML):
 
     def __init__(self, inner_lr: float, steps: int, *, closed: float = 0.5, **options: Any) -> None:
         super().__init__(inner_lr, steps, **options)
-        closed = require_number("closed", closed, least=0, most=1)
-        self.modulation = binary(closed)
+        self.modulation = binary(require_number("closed", closed, least=0, most=1))
 
 
 class SparseMAMLPlus(MAML):
-    """Sparse-MAML whose m is a linear function of a few numbers that are drawn anew for each task.
+    """Sparse-MAML whose m is a linear function of a few random numbers of each task: stochastic gradient masking.
 
-    m = A (eps o sigma + mu) + c with eps ~ N(0, I), where A, c, mu and sigma are learned. Evaluation draws, too, from
-    torch's global generator.
+    m = A (eps o sigma + mu) + c with eps ~ N(0, I), where A, c, mu and sigma are learned. Training and evaluation draw
+    from torch's global generator.
 
     Args:
-        latent: how many numbers are drawn.
+        latent: number of entries of eps.
 
-    Source: thesis, section 4.3.3, stochastic gradient masking.
+    Source: thesis, section 4.3.3.
     """
 
     modulation = MODULATIONS["binary"]
@@ -314,7 +301,7 @@ class SparseMAMLPlus(MAML):
         self.maps = nn.ParameterDict()
 
     def start(self, model: nn.Module, generator: torch.Generator) -> None:
-        """Draw A and c for the parameters of a model, both as torch's linear layers start."""
+        """Draw A and c for the parameters of a model, both as torch initialises linear layers."""
         self._begin(model)
         for name, parameter in self.adapted(model).items():
             key, bound = _key(name), len(self.mu) ** -0.5
@@ -324,12 +311,12 @@ class SparseMAMLPlus(MAML):
             self.mu.data, self.sigma.data = self.mu.to(parameter), self.sigma.to(parameter)
 
     def gradient_sparsity(self, model: nn.Module) -> dict[str, float]:
-        """The share of each parameter's entries that inner steps do not change, of one draw that is always the same."""
+        """Share of each parameter's entries that inner steps do not change, for one fixed draw."""
         with drawing_from(0, "gradient sparsity", 0, self.mu.device):
             return super().gradient_sparsity(model)
 
     def underlying(self, parameters: Parameters) -> Parameters:
-        """m from one draw of eps."""
+        """Numbers m from one draw of eps."""
         drawn = torch.randn_like(self.mu) * self.sigma + self.mu
         return {name: self.maps[_key(name)] @ drawn + self.numbers[_key(name)] for name in parameters}
 
@@ -339,7 +326,7 @@ class SparseMAMLPlus(MAML):
 
 
 class SparseReLUMAML(MAML):
-    """MAML with rates max(m, 0), whose m is learned straight through, so that rates come back from 0.
+    """MAML with rates max(m, 0), whose m is learned straight through, so that rates can grow from 0 again.
 
     Source: thesis, section 4.3.3.
     """
@@ -348,18 +335,18 @@ class SparseReLUMAML(MAML):
 
 
 def _key(name: str) -> str:
-    """Names of parameters of a ParameterDict have no dots, and are not those of its methods."""
+    """Name for a ParameterDict, which allows no dots and no names of its methods."""
     key = name.replace(".", "/")
     return f"{key}/" if hasattr(nn.ParameterDict, key) else key
 
 
 @contextmanager
 def _recording() -> Iterator[None]:
-    """Gradients are recorded, whatever is asked of torch around."""
+    """Within this context, gradients are recorded, in any of torch's modes."""
     with torch.inference_mode(False), torch.enable_grad():
         yield
 
 
 def _plain(*tensors: Tensor) -> list[Tensor]:
-    """Tensors that autograd can keep: those made in inference mode are copied."""
+    """Tensors that autograd can save: those made in inference mode are copied."""
     return [one.clone() if one.is_inference() else one for one in tensors]

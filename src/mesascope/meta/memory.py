@@ -1,4 +1,4 @@
-"""What a continual learner keeps of the past, each member of an ensemble its own."""
+"""Memories of a continual learner, one for each member of an ensemble."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Reservoir", "TaskMemory"]
 
 
 class Reservoir:
-    """A uniform sample of all that was seen so far: reservoir sampling.
+    """Reservoir sampling: a uniform sample of all examples so far.
 
     Args:
         size: examples kept for each member.
@@ -25,22 +25,20 @@ class Reservoir:
     """
 
     def __init__(self, size: int) -> None:
-        size = require_count("size", size)
-        self.size, self.seen = size, 0
+        self.size, self.seen = require_count("size", size), 0
         self.x, self.y = torch.empty(0), torch.empty(0)
 
     def add(
         self, x: Float[Tensor, "members n d"], y: Int[Tensor, "members n"], generators: Sequence[torch.Generator]
     ) -> None:
-        """Take in ``n`` examples of each member, one after another."""
+        """Add ``n`` examples of each member, one after another."""
         if not self.seen:
             self.x, self.y = x.new_zeros(len(x), self.size, x.shape[2]), y.new_zeros(len(y), self.size)
         chance = torch.stack([torch.rand(x.shape[1], generator=generator) for generator in generators])
         for index in range(x.shape[1]):
             self.seen += 1
-            slots = (
-                [self.seen - 1] * len(x) if self.seen <= self.size else (chance[:, index] * self.seen).int().tolist()
-            )
+            full = self.seen > self.size
+            slots = (chance[:, index] * self.seen).int().tolist() if full else [self.seen - 1] * len(x)
             for member, slot in enumerate(slots):
                 if slot < self.size:
                     self.x[member, slot], self.y[member, slot] = x[member, index], y[member, index]
@@ -48,18 +46,18 @@ class Reservoir:
     def draw(
         self, count: int, generators: Sequence[torch.Generator]
     ) -> tuple[Float[Tensor, "members m d"], Int[Tensor, "members m"]]:
-        """``count`` examples of each member at random, none twice; all, where fewer are kept."""
+        """Draw ``count`` different examples of each member; all, if fewer are kept."""
         kept = min(self.seen, self.size)
         rows = torch.stack([torch.randperm(kept, generator=generator)[:count] for generator in generators])
         members = torch.arange(len(rows))[:, None]
         return self.x[members, rows], self.y[members, rows]
 
     def tensors(self) -> dict[str, Tensor]:
-        """For a checkpoint; nothing before the first examples."""
+        """Contents for a checkpoint; none before the first examples."""
         return {"x": self.x, "y": self.y, "seen": torch.tensor(self.seen)} if self.seen else {}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Go on from what `tensors` gave."""
+        """Continue from a checkpoint of `tensors`."""
         self.seen = int(tensors.get("seen", 0))
         if self.seen:
             self.x, self.y = tensors["x"].clone(), tensors["y"].clone()
@@ -73,27 +71,26 @@ class TaskMemory:
     """
 
     def __init__(self, size: int) -> None:
-        size = require_count("size", size)
-        self.size = size
+        self.size = require_count("size", size)
         self.kept: dict[int, tuple[Tensor, Tensor]] = {}
 
     def add(self, x: Float[Tensor, "members n d"], y: Int[Tensor, "members n"], task: int) -> None:
-        """Take in examples of a task."""
+        """Add examples of a task."""
         if task in self.kept:
             x, y = torch.cat([self.kept[task][0], x], 1), torch.cat([self.kept[task][1], y], 1)
         self.kept[task] = x[:, -self.size :].contiguous(), y[:, -self.size :].contiguous()
 
     def before(self, task: int) -> list[tuple[Tensor, Tensor]]:
-        """The examples of each other task."""
+        """Examples of each other task."""
         return [pairs for other, pairs in self.kept.items() if other != task]
 
     def tensors(self) -> dict[str, Tensor]:
-        """For a checkpoint."""
+        """Contents for a checkpoint."""
         return {
             f"{task}/{part}": one for task, pairs in self.kept.items() for part, one in zip("xy", pairs, strict=True)
         }
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Go on from what `tensors` gave."""
+        """Continue from a checkpoint of `tensors`."""
         tasks = sorted({int(name.split("/")[0]) for name in tensors})
         self.kept = {task: (tensors[f"{task}/x"].clone(), tensors[f"{task}/y"].clone()) for task in tasks}

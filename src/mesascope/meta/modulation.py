@@ -1,4 +1,4 @@
-"""What the gradient of an inner step is multiplied by, entry by entry: functions of numbers that are learned."""
+"""Factors on the entries of an inner step's gradient, as functions of learned numbers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["MODULATIONS", "Modulation", "binary"]
 
 
 class _StraightThrough(torch.autograd.Function):
-    """A function of numbers that is differentiated as if it were the number itself."""
+    """A function whose derivative is replaced by 1."""
 
     @staticmethod
     def forward(ctx: Any, numbers: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
@@ -32,12 +32,12 @@ def _straight_through(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor]
 
 @dataclass(frozen=True)
 class Modulation:
-    """A factor on each entry of a gradient, and the numbers m that it is a function of, one an entry.
+    """A factor on each entry of a gradient, as a function of a learned number m of that entry.
 
     Args:
-        factor: of m; its derivative is what the outer loop learns m by, straight through where it has none.
-        start: the first m of a parameter, from it, the inner learning rate and a generator.
-        times_rate: whether the inner learning rate multiplies the factor, or is what m starts from.
+        factor: the function of m; the outer loop learns m by its derivative, straight through if it has none.
+        start: returns the initial m of a parameter from it, the inner learning rate and a generator.
+        times_rate: True if the inner learning rate multiplies the factor; else m starts from that rate.
     """
 
     factor: Callable[[Tensor], Tensor]
@@ -46,10 +46,9 @@ class Modulation:
 
 
 def binary(closed: float = 0.5) -> Modulation:
-    """Masks 1[m >= 0] that are learned straight through; a share ``closed`` of m starts below 0.
+    """Masks 1[m >= 0] learned straight through, of which a share ``closed`` starts at 0.
 
-    m ~ U(-2 closed b, 2 (1 - closed) b) with b = 1 / root of the fan-in: at a half as torch's layers start their
-    weights.
+    Initially m ~ U(-2 closed b, 2 (1 - closed) b) with b = 1 / sqrt(fan-in): for 1/2, torch's initial weights.
     """
 
     def start(parameter: Tensor, rate: float, generator: torch.Generator) -> Tensor:

@@ -1,25 +1,26 @@
-"""Learning a stream whose task switches at times that nobody tells: each batch is judged before it is learned from."""
+"""Learning of a stream with unannounced task switches, in which each batch is evaluated before it is learned."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from msgspec import Meta
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from mesascope.errors import refuse, require_count, require_instance, require_number
-from mesascope.meta.config import MetaLearnerConfig, require_config
+from mesascope.errors import refuse, require_instance
 from mesascope.meta.copies import copies_of
-from mesascope.meta.learner import MetaLearner
+from mesascope.meta.learner import MetaLearner, MetaLearnerConfig, require_config
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import stream
 from mesascope.tasks import Context, Episode, accuracy
 from mesascope.training import Metrics, ModuleState, ParameterGroup, Training
 from mesascope.training.randomness import drawing_from
+from mesascope.validate import Count, NonNegative, Positive
 
 __all__ = ["ContinualMAML", "ContinualMAMLState", "OnlineDescent", "OnlineDescentState"]
 
@@ -27,27 +28,26 @@ __all__ = ["ContinualMAML", "ContinualMAMLState", "OnlineDescent", "OnlineDescen
 @register("method", "online-descent", of="batches")
 @dataclass(frozen=True)
 class OnlineDescent:
-    """Steps of an optimiser on each batch as it comes: online SGD or Adam, or fine-tuning from weights of before.
+    """Optimiser steps on each batch: online SGD or Adam, or fine-tuning of given weights.
 
     Args:
         net: the registered config of the network.
-        training: optimiser and learning rate, which stays: a stream has no last step.
-        steps: on each batch.
+        training: optimiser and learning rate, which must be constant, as a stream has no last step.
+        steps: steps on each batch.
     """
 
     net: Any
     training: Training = field(default_factory=lambda: Training(learning_rate=1e-3, schedule="constant"))
-    steps: int = 1
+    steps: Count = 1
 
     def __post_init__(self) -> None:
         require_config("net", self.net)
         _check(self)
-        require_count("steps", self.steps)
 
     def state(
         self, seed: int, start: Mapping[str, Tensor] | None = None, device: torch.device | str = "cpu"
     ) -> OnlineDescentState:
-        """The state of a seed on ``device``, from weights of ``start`` if there are any."""
+        """State of a seed on ``device``, with the weights ``start`` if given."""
         network = self.net.build(stream(seed, "init")).to(device)
         if start is not None:
             network.load_state_dict(start)
@@ -55,14 +55,14 @@ class OnlineDescent:
 
 
 class OnlineDescentState:
-    """A network that is judged on each batch and then learns from it; BatchNorm normalises by batches throughout."""
+    """A network that is evaluated on each batch and then learns from it; BatchNorm uses each batch's statistics."""
 
     def __init__(self, network: nn.Module, settings: OnlineDescent, seed: int = 0) -> None:
         self.settings = settings
         self._outer = ModuleState(network, _batch_loss, settings.training, seed=seed)
 
     def update(self, batch: Context) -> Metrics:
-        """Judge a batch, and learn from it: ``accuracy`` and ``loss`` are of before."""
+        """Evaluate on a batch, then learn from it; return ``accuracy`` and ``loss`` of before."""
         network = self._outer.result()
         with torch.no_grad(), copies_of(network, 1, "transductive") as copies:
             judged = _judged(copies.alone(dict(network.named_parameters()), batch.x), batch)
@@ -71,61 +71,56 @@ class OnlineDescentState:
         return judged
 
     def result(self) -> nn.Module:
-        """The network, in eval() mode."""
+        """Network in eval() mode."""
         return self._outer.result()
 
     def tensors(self) -> dict[str, Tensor]:
-        """All that changes, by name, for a checkpoint."""
+        """Everything that changes, by name, for a checkpoint."""
         return self._outer.tensors()
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Go on from what `tensors` gave."""
+        """Continue from a checkpoint of `tensors`."""
         self._outer.load(tensors)
 
 
 @register("method", "continual-maml", of="batches")
 @dataclass(frozen=True)
 class ContinualMAML:
-    """MAML on a stream: fast weights learn from each batch, and slow ones where a task is found to have ended.
+    """MAML on a stream: fast weights learn from each batch, slow weights at each detected task switch.
 
-    A batch begins a new task where weights adapted to it from the slow ones lose less on it than the fast ones by
-    ``threshold`` or more. Then what was kept of the old task gives one outer step: the slow weights adapt to its first
-    batch, and learn from their loss on the others, weighed by 1 - exp(-``modulation`` * loss); the fast weights start
-    again from the slow ones. Otherwise they go on.
+    A batch starts a new task if its loss after adaptation from the slow weights is ``threshold`` or more below its loss
+    with the fast weights. The stored batches of the old task then give one outer step: the slow weights adapt to the
+    first, and learn from their loss on the others, weighted by 1 - exp(-``modulation`` * loss); the fast weights
+    restart from the slow ones. Otherwise the fast weights adapt further.
 
-    With a learner of method "sparse-maml" it is sparse continual MAML, with "sparse-relu-maml" the one of rectified
-    rates.
+    The learner's method "sparse-maml" gives sparse continual MAML, "sparse-relu-maml" the variant with rectified rates.
 
     Args:
-        learner: the network and the method of its inner steps.
-        training: of the outer steps.
-        mask_lr: of what the method learns besides.
-        threshold: gamma.
-        modulation: lambda.
-        kept: batches of a task that are kept.
+        learner: config of the network and the method of its inner steps.
+        training: optimiser of the outer steps.
+        mask_lr: learning rate of the method's numbers.
+        threshold: gamma of the paper.
+        modulation: lambda of the paper.
+        kept: number of stored batches of a task.
 
     Source: Caccia et al. (2020); thesis, section 4.4.2.
     """
 
     learner: MetaLearnerConfig
     training: Training = field(default_factory=lambda: Training(learning_rate=1e-3, schedule="constant"))
-    mask_lr: float = 0.0075
-    threshold: float = 1.5
-    modulation: float = 1.0
-    kept: int = 4
+    mask_lr: Positive = 0.0075
+    threshold: NonNegative = 1.5
+    modulation: Positive = 1.0
+    kept: Annotated[int, Meta(ge=2)] = 4
 
     def __post_init__(self) -> None:
         require_instance("learner", self.learner, MetaLearnerConfig)
         _check(self)
-        for name in ("mask_lr", "modulation"):
-            require_number(name, getattr(self, name), above=0)
-        require_number("threshold", self.threshold, least=0)
-        require_count("kept", self.kept, least=2)
 
     def state(
         self, seed: int, start: Mapping[str, Tensor] | None = None, device: torch.device | str = "cpu"
     ) -> ContinualMAMLState:
-        """The state of a seed on ``device``, from a learner's weights and masks of ``start`` if there are any."""
+        """State of a seed on ``device``, with the learner's weights and masks ``start`` if given."""
         learner = self.learner.build(stream(seed, "init")).to(device)
         if start is not None:
             learner.load_state_dict(start)
@@ -133,7 +128,7 @@ class ContinualMAML:
 
 
 class ContinualMAMLState:
-    """The slow and the fast weights of a `ContinualMAML`, and what it keeps of the current task."""
+    """Slow and fast weights of a `ContinualMAML`, and the stored batches of the current task."""
 
     def __init__(self, learner: MetaLearner, settings: ContinualMAML, seed: int = 0) -> None:
         self.settings, self.learner = settings, learner
@@ -144,7 +139,7 @@ class ContinualMAMLState:
         self.task: list[Context] = []
 
     def update(self, batch: Context) -> Metrics:
-        """Judge a batch, and learn from it: ``accuracy`` and ``loss`` are of before, ``switch`` is 1 at a new task."""
+        """Evaluate on a batch, then learn from it; return ``accuracy``, ``loss`` of before, and ``switch``, 0 or 1."""
         self._outer.result()
         with drawing_from(self.seed, "online", self.step, batch.x.device):
             self.step += 1
@@ -161,19 +156,19 @@ class ContinualMAMLState:
         return {**before, "switch": float(switch), "closed": self.learner.closed()}
 
     def result(self) -> MetaLearner:
-        """The learner with its slow weights, in eval() mode."""
+        """Learner with its slow weights, in eval() mode."""
         return self._outer.result()
 
     def tensors(self) -> dict[str, Tensor]:
-        """All that changes, by name, for a checkpoint."""
+        """Everything that changes, by name, for a checkpoint."""
         named = self._outer.tensors() | {f"fast/{name}": one for name, one in self.fast.items()}
-        named |= {"batches": torch.tensor(self.step)}
+        named["batches"] = torch.tensor(self.step)
         for place, one in enumerate(self.task):
             named |= {f"task/{place}/x": one.x, f"task/{place}/y": one.y}
         return named
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Go on from what `tensors` gave."""
+        """Continue from a checkpoint of `tensors`."""
         own = ("fast", "task", "batches")
         self._outer.load({key: one for key, one in tensors.items() if key.split("/")[0] not in own})
         self.step = int(tensors["batches"])
@@ -182,14 +177,14 @@ class ContinualMAMLState:
         self.task = [Context(*(tensors[f"task/{place}/{part}"].clone() for part in "xy")) for place in kept]
 
     def _is_new(self, batch: Context, loss: float) -> bool:
-        """Whether fresh weights lose less by the threshold, which takes as much to lose."""
+        """True if the loss after adaptation from the slow weights is below ``loss`` by the threshold."""
         if loss < self.settings.threshold:
             return False
         fresh = self._adapted(batch, None)
         return float(cross_entropy(self._scores(fresh, batch.x), batch.y)) + self.settings.threshold <= loss
 
     def _learn(self) -> None:
-        """One outer step on the task that has ended, if more than its first batch was kept."""
+        """Take one outer step on the task that has ended, if it has a second stored batch."""
         if len(self.task) > 1:
             first, *rest = self.task
             x, y = (torch.cat([getattr(one, part) for one in rest]) for part in "xy")
@@ -204,7 +199,7 @@ class ContinualMAMLState:
         return {name: one.detach() for name, one in found.items()}
 
     def _scores(self, phi: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        """BatchNorm normalises by running averages where the method says so, and else by what is judged."""
+        """Predictions; BatchNorm uses running averages if the method says so, else the statistics of ``x``."""
         with torch.no_grad(), copies_of(self.learner.model, 1, self.learner.method.batch_stats) as copies:
             return copies.alone(phi, x)
 

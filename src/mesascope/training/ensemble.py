@@ -1,10 +1,10 @@
-"""Several copies of one model as one: their weights stacked along a leading axis and run at once."""
+"""Several networks of one architecture as one: weights stacked along a leading axis, and run at once."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import nn
@@ -18,14 +18,54 @@ from mesascope.shapes import Float, Tensor
 from mesascope.streams import generator_on
 from mesascope.tasks import Context
 from mesascope.tasks.asking import label, require_tensor
-from mesascope.training.history import History
+from mesascope.training.loop import Metrics
 
-__all__ = ["Ensemble"]
+__all__ = ["Ensemble", "History"]
 
 Module = TypeVar("Module", bound=nn.Module)
 
-# Rows of a member's input times entries of its weights, above which two cores have enough to do with one member.
+# Rows of a member's input times entries of its weights, above which one member keeps two cores busy.
 _BUSY = 2**27
+
+
+class History:
+    """Metrics of every step, one row for each member.
+
+    Args:
+        seeds: the members' seeds, which name their rows.
+
+    >>> history = History(seeds=[3])
+    >>> history(1, {"loss": Tensor([0.5]), "learning_rate": 0.25})
+    >>> history.table()
+    step  seed  loss  learning_rate
+    1     3     0.5   0.25
+    """
+
+    def __init__(self, seeds: Sequence[int]) -> None:
+        self.seeds = list(seeds)
+        self._metrics: dict[str, list[Any]] = {}
+
+    def __call__(self, step: int, metrics: Metrics) -> None:
+        for name, value in {"step": step, **metrics}.items():  # numbers take a tenth of the memory of tensors
+            self._metrics.setdefault(name, []).append(value.tolist() if isinstance(value, Tensor) else value)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Each metric of all steps, for a checkpoint."""
+        return {f"history/{name}": torch.tensor(one, dtype=torch.float64) for name, one in self._metrics.items()}
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Continue from a checkpoint of `tensors`."""
+        self._metrics = {k.removeprefix("history/"): t.tolist() for k, t in tensors.items() if k.startswith("history/")}
+
+    def table(self) -> Table:
+        """One row for each step and member."""
+        rows = [dict(zip(self._metrics, row, strict=True)) for row in zip(*self._metrics.values(), strict=True)]
+        return Table(
+            {"step": int(row["step"]), "seed": seed}
+            | {name: one[index] if isinstance(one, list) else one for name, one in row.items() if name != "step"}
+            for row in rows
+            for index, seed in enumerate(self.seeds)
+        )
 
 
 class Ensemble(Generic[Module]):
@@ -33,10 +73,10 @@ class Ensemble(Generic[Module]):
 
     ``ensemble(context, xq)`` takes x ``(members, *batch, n, dx)``, ``ensemble(sequence)`` ``(members, *batch, t, d)``.
 
-    One small model leaves any machine idle, several at once do not. Members run one after the other where they are
-    large, on CPU, and where `torch.func.vmap` cannot run them at once: recurrent layers, spectral norm, and modules
-    that look at values, say. The modules passed in are copied. Buffers that a call changes, such as BatchNorm's running
-    statistics, are kept, each member's own; what the members draw at random, as for dropout, is independent.
+    Several small models at once use a machine that one leaves idle. Members run one after the other if they are large
+    and on CPU, or if `torch.func.vmap` cannot run them, as with recurrent layers, spectral norm, and modules that read
+    values. The modules are copied. Each member keeps its own buffers, such as BatchNorm's running statistics, and draws
+    its own random numbers, as for dropout.
 
     Args:
         members: modules of one architecture. The modes (train() or eval()) are those of the first.
@@ -51,7 +91,7 @@ class Ensemble(Generic[Module]):
         for member in members:
             require_initialised("members", member)
         self.original = members[0]
-        """What ``module`` is a copy of, whose weights should have no part in anything."""
+        """The first module passed in, of which ``module`` is a copy; its weights are not used."""
         self.module = copied("members", members[0])
         """The module that every member runs as, with the first member's modes; its own weights are not used."""
         try:
@@ -59,23 +99,22 @@ class Ensemble(Generic[Module]):
         except (RuntimeError, KeyError) as error:
             if out_of_memory(error):
                 raise
+            said = " ".join(str(error).split())
             raise ArgumentError(
-                f"members must be of one architecture, but differ ({' '.join(str(error).split())}): build all from one "
-                "config."
+                f"members must be of one architecture, but differ ({said}): build all from one config."
             ) from error
         self.weights = {name: w.detach().clone().requires_grad_(w.requires_grad) for name, w in weights.items()}
         self.buffers = {name: buffer.detach().clone() for name, buffer in buffers.items()}
         if not self.weights:
             raise ArgumentError(f"members must have parameters, but {members[0]} has none: pass another module.")
-
-        self._history: History | None = None
+        self.log: History | None = None
         self.diverged: tuple[int, ...] = (0,) * len(self)
-        """The training step at which each member diverged, to keep the weights of before; 0 if it has not."""
+        """The training step at which each member diverged and stopped training; 0 if it has not."""
 
     @property
     def history(self) -> Table:
-        """What `train` logged: a row for each step and seed with loss, gradient norm and learning rate."""
-        return Table() if self._history is None else self._history.table()
+        """Loss, gradient norm and learning rate of each step and seed of `train`."""
+        return Table() if self.log is None else self.log.table()
 
     def __repr__(self) -> str:
         return f"Ensemble of {len(self)}: {label(self.module)}"
@@ -94,11 +133,11 @@ class Ensemble(Generic[Module]):
             if part.shape[:1] != (len(self),):
                 refuse("inputs", f"have a first axis of {len(self)}, one a member", tuple(part.shape), "expand them")
         if len(self) == 1 or self._fills_the_machine(inputs):
-            output, replaced = self._in_turn(*inputs)
+            output, replaced = self.in_turn(*inputs)
         else:
             buffers = {name: buffer.clone() for name, buffer in self.buffers.items()}
             output, replaced = at_once(
-                self.module, self._with_buffers, (self.weights, buffers, *inputs), lambda: self._in_turn(*inputs)
+                self.module, self._with_buffers, (self.weights, buffers, *inputs), lambda: self.in_turn(*inputs)
             )
         self.buffers.update({name: buffer.detach() for name, buffer in replaced.items()})
         return output
@@ -121,15 +160,9 @@ class Ensemble(Generic[Module]):
         return list(self)
 
     def with_weights(self, weights: dict[str, Tensor]) -> Ensemble[Module]:
-        """The same ensemble with other weights, which it holds without a copy."""
+        """The same ensemble with other weights, which are not copied."""
         other = copy.copy(self)
         other.weights = weights
-        return other
-
-    def with_history(self, history: History) -> Ensemble[Module]:
-        """The same ensemble, with what its training logged."""
-        other = copy.copy(self)
-        other._history = history
         return other
 
     def to(self, device: torch.device | str) -> Ensemble[Module]:
@@ -141,13 +174,16 @@ class Ensemble(Generic[Module]):
         return self
 
     def _fills_the_machine(self, inputs: Sequence[Context | Tensor]) -> bool:
-        """Whether a member's call keeps a CPU busy, so that members at once would only crowd each other's caches."""
+        """True if one member's call keeps the CPU busy, so that members at once would compete for its caches."""
         rows = max(part.shape[1 : -1 if part.is_floating_point() else None].numel() for part in _tensors(inputs))
         entries = sum(weight[0].numel() for weight in self.weights.values())
         return next(iter(self.weights.values())).device.type == "cpu" and rows * entries > _BUSY
 
-    def _in_turn(self, *inputs: Context | Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """As all at once: the output of a member that refuses what it computes is nan, unless every member does."""
+    def in_turn(self, *inputs: Context | Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Outputs of the members, called one after the other, and the buffers that they replaced.
+
+        The output of a member that raises is nan, unless every member raises.
+        """
         tried = [self._tried(index, inputs) for index in range(len(self))]
         made = next((one for one in tried if not isinstance(one, MesascopeError)), None)
         if made is None:
@@ -161,9 +197,7 @@ class Ensemble(Generic[Module]):
         }
         return torch.stack([output for output, _ in rows]), buffers
 
-    def _tried(
-        self, index: int, inputs: Sequence[Context | Tensor]
-    ) -> tuple[Tensor, dict[str, Tensor]] | MesascopeError:
+    def _tried(self, index: int, inputs: Sequence[Context | Tensor]) -> tuple[Tensor, dict] | MesascopeError:
         weights, buffers = ({name: t[index] for name, t in part.items()} for part in (self.weights, self.buffers))
         own = [Context(*(t[index] for t in part)) if isinstance(part, Context) else part[index] for part in inputs]
         try:
@@ -172,12 +206,12 @@ class Ensemble(Generic[Module]):
             return error
 
     def _call(self, weights: dict, buffers: dict, *inputs: Context | Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """The output, and the buffers that the module has replaced by other tensors rather than changed in place."""
+        """The output, and the buffers that the module has replaced by other tensors."""
         output, replaced = run_with(self.module, weights | buffers, inputs)
         return require_tensor(self, output), replaced
 
     def _with_buffers(self, weights: dict, buffers: dict, *inputs: Context | Tensor) -> tuple[Tensor, dict]:
-        """The output, and all buffers: those given are copies, as vmap may give a call up half-way."""
+        """The output, and all buffers; ``buffers`` are copies, as vmap may abandon a call half-way."""
         output, replaced = self._call(weights, buffers, *inputs)
         return output, buffers | replaced
 

@@ -1,4 +1,4 @@
-"""Training learners on a family of tasks, or predictors on a family of sequences."""
+"""Training of learners on a family of tasks, or of predictors on a family of sequences."""
 
 from __future__ import annotations
 
@@ -10,19 +10,17 @@ from typing import Any
 import torch
 from torch import nn
 
-from mesascope.errors import ArgumentTypeError, refuse, require_callable, require_instance, shown
+from mesascope.errors import ArgumentTypeError, refuse, require_instance, shown
 from mesascope.modes import guarded
 from mesascope.shapes import Tensor
 from mesascope.streams import stream
 from mesascope.tasks import Context, Episode, Family, Seeded, SequenceFamily
 from mesascope.tasks.asking import UnansweredError, check_causal, drawn, require_family, takes
-from mesascope.training.ensemble import Ensemble, Module
+from mesascope.training.ensemble import Ensemble, History, Module
 from mesascope.training.ensemble_state import EnsembleState
-from mesascope.training.history import CheckpointsWithHistory, History
-from mesascope.training.loop import Checkpoints, Metrics, Observer, fit
+from mesascope.training.loop import Checkpoints, Observer, fit
 from mesascope.training.losses import half_mse, pair_half_mse
 from mesascope.training.plan import ParameterGroup, Training
-from mesascope.training.progress import ProgressBar
 from mesascope.training.randomness import drawing_from
 
 __all__ = ["train"]
@@ -42,23 +40,22 @@ def train(
     checkpoints: Checkpoints | None = None,
     observe: Observer | None = None,
 ) -> Ensemble[Module]:
-    """Train one learner or predictor a seed on fresh tasks of ``family``, all at once.
+    """Train one learner or predictor for each seed on fresh tasks of ``family``, all at once.
 
-    Its ``members()`` are the trained modules, its ``history`` a table of every step that pandas takes, with the loss:
-    by default *half* the mean squared error that lenses report as mse. On Ctrl-C the training ends early: see `fit`.
+    The result's ``members()`` are the trained modules; its ``history`` is a table of every step, with the loss: by
+    default *half* the mean squared error that lenses report as mse. Ctrl-C ends the training early: see `fit`.
 
     Args:
-        make: builds one from the generator of its initial weights (stream ``init`` of its seed). While it builds,
-            torch's global generator follows the seed too, so that layers which take no generator, such as
-            `torch.nn.Linear`, start from weights of the seed's own: ``lambda generator: MyNet(width=64)`` is enough.
-        family: each seed draws its own tasks (step i from stream ``train`` of that seed), from its own family where
+        make: builds one from the generator of its initial weights (stream ``init`` of its seed). Torch's global
+            generator also follows the seed meanwhile, so that layers that take no generator, such as `torch.nn.Linear`,
+            start from the seed's own weights: ``lambda generator: MyNet(width=64)`` is enough.
+        family: each seed draws its own tasks (step i from stream ``train`` of that seed), from its own family if
             ``family`` has a method ``seeded(seed)``.
         training: see `Training`.
         seeds: one member each.
-        loss: of an ensemble on a batch of tasks, one number a member: `half_mse`, or `pair_half_mse`, say.
-        parameter_groups: parameters with a learning rate of their own; see `EnsembleState`.
-        observe: see `fit`.
-        evaluate, checkpoints: see `fit`.
+        loss: of an ensemble on a batch of tasks, one number for each member, such as `half_mse` or `pair_half_mse`.
+        parameter_groups: parameters with their own learning rate; see `EnsembleState`.
+        evaluate, checkpoints, observe: see `fit`.
 
     Raises:
         ArgumentError: equal seeds, members that start equal, or predictors that look ahead.
@@ -81,36 +78,30 @@ def train(
     require_instance("training", plan, Training)
     require_family(family)
     seeds = _checked(seeds)
-    families = [family.seeded(seed) if isinstance(family, Seeded) else family for seed in seeds]
     ensemble = Ensemble([_made(make, seed) for seed in seeds]).to(device)
-    state = EnsembleState(ensemble, loss, plan, parameter_groups=parameter_groups, seed=seeds[0])
-    unchecked = loss in (half_mse, pair_half_mse)
+    options = {"parameter_groups": parameter_groups, "seed": seeds[0], "history": History(seeds)}
+    state = EnsembleState(ensemble, loss, plan, **options)
+    batch_at = _batches(family, seeds, plan.batch, device, ensemble, loss in (half_mse, pair_half_mse))
+    return fit(state, batch_at, plan, evaluate=evaluate, checkpoints=checkpoints, observe=observe)
+
+
+def _batches(
+    family: Any, seeds: Sequence[int], size: int, device: torch.device | str, ensemble: Ensemble, unchecked: bool
+) -> Callable[[int], Episode | Tensor]:
+    """Return a function that draws a step's batch; if ``unchecked``, the first call refuses members that look ahead."""
+    families = [family.seeded(seed) if isinstance(family, Seeded) else family for seed in seeds]
 
     def batch_at(step: int) -> Episode | Tensor:
         nonlocal unchecked
         draws = [stream(seed, "train", step, device) for seed in seeds]
-        batches = [drawn(own, plan.batch, draw) for own, draw in zip(families, draws, strict=True)]
-        if unchecked and isinstance(batches[0], Tensor):  # a model that sees what it is to predict would seem to learn
-            with suppress(UnansweredError):  # one that takes batches of one size only
+        batches = [drawn(own, size, draw) for own, draw in zip(families, draws, strict=True)]
+        if unchecked and isinstance(batches[0], Tensor):  # a model that reads its own targets would seem to learn
+            with suppress(UnansweredError):  # a model that takes batches of one size only
                 check_causal(ensemble.member(0).eval(), batches[0])
         unchecked = False
         return stacked(batches)
 
-    history = History(seeds)
-    if checkpoints is not None:
-        require_instance("checkpoints", checkpoints, Checkpoints)
-    kept = None if checkpoints is None else CheckpointsWithHistory(checkpoints, history)
-    if observe is not None:
-        require_callable("observe", observe)
-    with ProgressBar("training", plan.steps) as bar:
-        show = observe or bar
-
-        def told(step: int, metrics: Metrics) -> None:
-            history(step, metrics)
-            show(step, metrics)
-
-        trained = fit(state, batch_at, plan, evaluate=evaluate, checkpoints=kept, observe=told)
-    return trained.with_history(history)
+    return batch_at
 
 
 def _checked(seeds: Sequence[int]) -> list[int]:
@@ -126,7 +117,7 @@ def _checked(seeds: Sequence[int]) -> list[int]:
 
 
 def _made(make: Callable[[torch.Generator], Module], seed: int) -> Module:
-    """A member's module; what it draws from torch's global generators follows the seed, too."""
+    """Build a member's module, with torch's global generators at a state of the seed."""
     generator = stream(seed, "init")
     if not callable(make) or not takes(make, (generator,)):
         raise ArgumentTypeError(

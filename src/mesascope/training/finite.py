@@ -1,4 +1,4 @@
-"""Errors for a loss that is not finite: about the data, if these are not finite, or else about the training."""
+"""Errors for losses that are not finite, which name the data or the training as the cause."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["check_data", "check_finite"]
 
 
 def check_finite(step: int, metrics: Mapping[str, Tensor | float], batch: Any) -> None:
-    """Raise if the loss of no member is finite, or if it is the batch that is not."""
+    """Raise if no member's loss is finite, or if a loss is not and neither is the batch."""
     loss = metrics["loss"]
-    # The sum answers for most steps in a third of the time that a look at each entry takes.
+    # A finite sum, the usual case, takes a third of the time of reading each entry.
     if math.isfinite(loss.sum() if isinstance(loss, Tensor) else loss):
         return
     check_data(step, batch, isinstance(loss, Tensor) and loss.ndim == 1)
@@ -43,9 +43,9 @@ def check_data(step: int | None, batch: Any, members: bool) -> None:
     """Raise if a batch holds a number that is not finite.
 
     Args:
-        step: of the training, counted from 1, if there is one.
-        batch: of tensors, in tuples, lists and mappings.
-        members: True if the first axis of each tensor is that of members.
+        step: step of the training, counted from 1, or None.
+        batch: tensors, in tuples, lists and mappings.
+        members: True if the first axis of each tensor runs over members.
     """
     for name, tensor in _named(batch, "batch"):
         if torch.isfinite(tensor).all():

@@ -1,4 +1,4 @@
-"""Ctrl-C, and other signals that stop a command, between two steps rather than within one."""
+"""Stopping at Ctrl-C and other signals between two steps rather than within one."""
 
 from __future__ import annotations
 
@@ -15,22 +15,21 @@ __all__ = ["interruption"]
 
 @contextmanager
 def interruption() -> Iterator[Callable[[], bool]]:
-    """Tells whether Ctrl-C was pressed since; who presses it twice does not want to wait, and interrupts at once.
+    """Return a function that is true once Ctrl-C was pressed; a second Ctrl-C interrupts at once.
 
-    Every signal that Python answers by KeyboardInterrupt counts, SIGTERM on the command line; a program that handles a
-    signal itself goes on doing so. Of several processes that wait for one another none can stop after a step of its
-    own: there signals interrupt at once too.
+    Every signal that Python turns into KeyboardInterrupt counts, SIGTERM on the command line; a program's own signal
+    handlers stay. Distributed processes wait for one another and cannot stop at different steps: signals interrupt
+    them at once.
     """
     heard: list[int] = []
 
     def note(number: int, frame: Any) -> None:
-        if number == signal.SIGINT and number in heard:  # SIGTERM comes twice where a parent passes it on
+        if number == signal.SIGINT and number in heard:  # SIGTERM comes twice if a parent forwards it
             raise KeyboardInterrupt
         heard.append(number)
 
-    main = threading.current_thread() is threading.main_thread()
-    alone = not distributed.is_initialized()
-    every = signal.valid_signals() if main and alone else ()
+    handles = threading.current_thread() is threading.main_thread() and not distributed.is_initialized()
+    every = signal.valid_signals() if handles else ()
     answered = [one for one in every if signal.getsignal(one) is signal.default_int_handler]
     for number in answered:
         signal.signal(number, note)

@@ -17,20 +17,21 @@ from mesascope.training.randomness import drawing_from, generator_states, load_g
 
 __all__ = ["BeforeAndAfter", "judged"]
 
-# Standard errors of the mean change, and share of the value before, beyond which a change is called worse.
+# A change for the worse counts above so many of its standard errors and above this share of the value before.
 _ERRORS, _SHARE = 4.0, 0.02
 
 
 def judged(model: Any, loss: Callable[[Any, Any], Tensor], batch: Any) -> dict[str, Float[Tensor, " members"]]:
-    """Loss of a model, or of each member of an ensemble, on tasks, and accuracy where their answers are classes."""
+    """Loss of a model, or of each member of an ensemble, on tasks, and its accuracy if their answers are classes."""
     if not isinstance(batch, Episode) and not (isinstance(batch, Tensor) and batch.is_floating_point()):
         return {}
     module = getattr(model, "module", model)  # of an ensemble
     generators, device = generator_states(module), next(module.parameters()).device
     with drawing_from(0, "judged", 0, device):
-        found = {"loss": loss(model, _copy(batch)).detach().flatten()}
+        own = batch.map(copied) if isinstance(batch, Episode) else copied(batch)  # a model may write into its inputs
+        found = {"loss": loss(model, own).detach().flatten()}
         if isinstance(batch, Episode) and _are_classes(batch.yq) and takes(model, (batch.context, batch.xq)):
-            own = _copy(batch)
+            own = batch.map(copied)
             answers = model(own.context, own.xq)
             if answers.shape == batch.yq.shape:
                 hits = accuracy(answers.detach(), batch.yq)
@@ -40,9 +41,9 @@ def judged(model: Any, loss: Callable[[Any, Any], Tensor], batch: Any) -> dict[s
 
 
 class BeforeAndAfter:
-    """The first batches of a training, each drawn once, on which a state is judged before and after.
+    """Judge a state before and after a training on its first batches, which are drawn once.
 
-    States without a method ``judged``, trainings of fewer than 100 steps, and resumed ones are not judged.
+    Skipped for states without a method ``judged``, trainings of fewer than 100 steps, and resumed ones.
     """
 
     def __init__(self, state: Any, batch_at: Callable[[int], Any], plan: Training, done: int) -> None:
@@ -50,7 +51,7 @@ class BeforeAndAfter:
         count = min(10, plan.steps // 20) if not done and hasattr(state, "judged") else 0
         self.batches = [batch_at(step) for step in range(count if count >= 5 else 0)]
         self.before: dict[str, Tensor] = {}
-        with suppress(Exception):  # what is wrong with a model or a loss is said by the first step
+        with suppress(Exception):  # the first step raises errors of the model and the loss
             self.before = self._judged()
 
     def batch_at(self, step: int) -> Any:
@@ -79,11 +80,6 @@ class BeforeAndAfter:
     def _judged(self) -> dict[str, Tensor]:
         each = [self.state.judged(batch) for batch in self.batches]
         return {name: torch.stack([one[name] for one in each]).cpu().double() for name in (each[0] if each else ())}
-
-
-def _copy(batch: Any) -> Any:
-    """A batch that a model may write into."""
-    return batch.map(copied) if isinstance(batch, Episode) else copied(batch)
 
 
 def _are_classes(answers: Tensor) -> bool:

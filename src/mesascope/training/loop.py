@@ -1,11 +1,11 @@
-"""The one training loop, and what it asks of a state, of checkpoints and of observers."""
+"""The training loop, and the protocols of its state, checkpoints and observers."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
 from time import monotonic
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from torch import distributed
 
@@ -26,18 +26,17 @@ Metrics = Mapping[str, Tensor | float]
 _Batch = TypeVar("_Batch", contravariant=True)
 _Result = TypeVar("_Result", covariant=True)
 
-# Seconds of work that a killed training loses at most.
+# Most seconds of work that a killed training loses.
 _MOST_LOST = 60.0
 
 
 @runtime_checkable
 class TrainingState(Protocol[_Batch, _Result]):
-    """Everything that changes while training, and the rule by which it does: `EnsembleState`, `ModuleState`, or yours.
+    """Everything that changes in a training, and its update rule: `EnsembleState`, `ModuleState`, or your own.
 
-    ``update`` takes one step on a batch and returns its metrics, numbers or tensors with one entry a member. Among them
-    is ``"loss"``, which is not finite for what has diverged. ``tensors`` is a complete checkpoint by name: after
-    ``load`` of it, updates go on bit for bit as they would have. ``result`` is what training has reached so far, in
-    eval() mode.
+    ``update`` takes one step on a batch and returns its metrics, numbers or tensors with one entry for each member.
+    The metric ``"loss"`` is required, and not finite after divergence. ``tensors`` is a complete checkpoint by name:
+    after ``load``, updates continue bit for bit. ``result`` is the current model in eval() mode.
     """
 
     def update(self, batch: _Batch, /) -> Metrics: ...
@@ -48,7 +47,7 @@ class TrainingState(Protocol[_Batch, _Result]):
 
 @runtime_checkable
 class Checkpoints(Protocol):
-    """Where a training's tensors are kept between sessions."""
+    """Storage of a training's tensors between sessions."""
 
     def save(self, step: int, tensors: dict[str, Tensor]) -> None: ...
     def load(self) -> tuple[int, dict[str, Tensor]] | None: ...
@@ -56,7 +55,7 @@ class Checkpoints(Protocol):
 
 @runtime_checkable
 class Observer(Protocol):
-    """Told of every step's metrics, so as to show or log them."""
+    """Function called with every step's metrics, to show or log them."""
 
     def __call__(self, step: int, metrics: Metrics) -> None: ...
 
@@ -71,24 +70,24 @@ def fit(
     checkpoints: Checkpoints | None = None,
     observe: Observer | None = None,
 ) -> _Result:
-    """Take the plan's steps, from the last checkpoint on if there is one, and return the state's result.
+    """Take the plan's steps, after the last checkpoint if there is one, and return the state's result.
 
     Args:
-        state: what is trained, and how.
+        state: model, optimiser and update rule.
         batch_at: draws the batch of step i, counted from 0; it must depend on i alone, so that a resumed training
             repeats an uninterrupted one.
         plan: its numbers of steps.
         evaluate: called with (steps done, result) before the first step, every ``evaluate_every`` and at the end.
         checkpoints: saved to before the first step, every ``checkpoint_every`` steps, at those to ``keep``, a minute
-            after the last (not where several processes train, whose clocks differ) and at the end.
+            after the last (except where several processes train, whose clocks differ) and at the end.
         observe: called after every step with its number, counted from 1, and its metrics; `ProgressBar` if None.
 
-    Ctrl-C ends the training after the step that it meets (pressed twice, at once), and so does SIGTERM on the command
-    line. With checkpoints, that step is saved and KeyboardInterrupt raised: resumed, the training ends as if nothing
-    had been. Without, a warning tells the step, and the result so far is returned.
+    Ctrl-C, and SIGTERM on the command line, end the training after the current step; Ctrl-C pressed twice ends it at
+    once. With checkpoints, that step is saved and KeyboardInterrupt raised: a resumed training ends as an uninterrupted
+    one. Without, a warning names the step, and the current result is returned.
 
-    A training of 100 steps or more that makes a model worse ends with a warning: it is judged on the tasks of its first
-    steps, at most ten, before it begins and after, by accuracy where answers are classes, and else by the loss.
+    A training of 100 steps or more warns if it has made the model worse on the tasks of its first steps (at most ten):
+    in accuracy if answers are classes, else in the loss.
 
     Raises:
         ArgumentError: the state cannot be saved to the checkpoints.
@@ -96,17 +95,7 @@ def fit(
             the step. The last checkpoint stays.
     """
     _check(state, batch_at, plan, evaluate, checkpoints, observe)
-    done, found = 0, checkpoints.load() if checkpoints else None
-    if found:
-        done = found[0]
-        state.load(found[1])
-        if 0 < done < plan.steps:
-            tell(f"training: continues after step {done:,} of {plan.steps:,}, its last checkpoint")
-    else:
-        if evaluate:
-            evaluate(0, state.result())
-        if checkpoints:
-            _save_first(checkpoints, state)
+    done = _started(state, plan, evaluate, checkpoints)
     begun = BeforeAndAfter(state, batch_at, plan, done)
     with interruption() as interrupted, ProgressBar("training", plan.steps) as bar:
         observe, saved = observe or bar, monotonic()
@@ -132,24 +121,6 @@ def fit(
     return state.result()
 
 
-def result_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The final parameters and buffers by name that a checkpoint of an ensemble or a module holds.
-
-    Averaged weights where an average is kept, with a leading axis of members if it is an ensemble's.
-
-    >>> import torch
-    >>> checkpoint = {"weights/a": torch.zeros(2), "average/a": torch.ones(2), "step": torch.tensor(3)}
-    >>> result_tensors(checkpoint)
-    {'a': tensor([1., 1.])}
-    """
-    require_instance("tensors", tensors, Mapping)
-    kinds = ("weights", "average", "buffers")  # the later takes the place of the earlier
-    parts = [{k.removeprefix(f"{kind}/"): v for k, v in tensors.items() if k.startswith(f"{kind}/")} for kind in kinds]
-    if not parts[0]:
-        refuse("tensors", "hold weights", sorted(tensors), "pass what a state's tensors() gave")
-    return parts[0] | parts[1] | parts[2]
-
-
 def _check(state: object, batch_at: object, plan: object, evaluate: object, checkpoints: object, observe: object):
     require_instance("state", state, TrainingState)
     require_callable("batch_at", batch_at)
@@ -161,15 +132,45 @@ def _check(state: object, batch_at: object, plan: object, evaluate: object, chec
             require_callable(name, given)
 
 
-def _save_first(checkpoints: Checkpoints, state: TrainingState) -> None:
-    """Save the state before the first step: what cannot be saved is refused before time is spent on it."""
-    tensors = state.tensors()
-    try:
-        checkpoints.save(0, tensors)
-    except MesascopeError:
-        raise
-    except Exception as error:
-        raise ArgumentError(
-            f"checkpoints must save the state of the training, but could not before the first step ({raised(error)}): "
-            "pass a folder that can be written to, and a module whose parameters and buffers are dense tensors."
-        ) from error
+def _started(state: Any, plan: Training, evaluate: Callable | None, checkpoints: Checkpoints | None) -> int:
+    """Load the last checkpoint, or evaluate and save the initial state; return the number of steps done."""
+    found = checkpoints.load() if checkpoints else None
+    if found:
+        done, tensors = found
+        state.load(tensors)
+        if 0 < done < plan.steps:
+            tell(f"training: continues after step {done:,} of {plan.steps:,}, its last checkpoint")
+        return done
+    if evaluate:
+        evaluate(0, state.result())
+    if checkpoints:  # refuse a state that cannot be saved before time is spent on it
+        tensors = state.tensors()
+        try:
+            checkpoints.save(0, tensors)
+        except MesascopeError:
+            raise
+        except Exception as error:
+            raise ArgumentError(
+                f"checkpoints must save the state of the training, but could not before the first step "
+                f"({raised(error)}): pass a folder that can be written to, and a module whose parameters and buffers "
+                "are dense tensors."
+            ) from error
+    return 0
+
+
+def result_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Final parameters and buffers by name from a checkpoint of an ensemble or a module.
+
+    Averaged weights if the plan averages; those of an ensemble have a leading axis of members.
+
+    >>> import torch
+    >>> checkpoint = {"weights/a": torch.zeros(2), "average/a": torch.ones(2), "step": torch.tensor(3)}
+    >>> result_tensors(checkpoint)
+    {'a': tensor([1., 1.])}
+    """
+    require_instance("tensors", tensors, Mapping)
+    kinds = ("weights", "average", "buffers")  # later kinds replace earlier ones
+    parts = [{k.removeprefix(f"{kind}/"): v for k, v in tensors.items() if k.startswith(f"{kind}/")} for kind in kinds]
+    if not parts[0]:
+        refuse("tensors", "hold weights", sorted(tensors), "pass what a state's tensors() gave")
+    return parts[0] | parts[1] | parts[2]

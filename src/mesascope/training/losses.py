@@ -14,11 +14,11 @@ __all__ = ["half_mse", "pair_half_mse"]
 
 
 def half_mse(model: Ensemble | nn.Module, tasks: Episode | Tensor) -> Float[Tensor, "*members"]:
-    """Half the mean squared error of the answers to tasks, or of the predictions of each next element of sequences.
+    """Half the mean squared error of predictions, of an episode's queries or of each next element of a sequence.
 
-    One number a member for an `Ensemble`, one number for a module.
+    One number for each member of an `Ensemble`, one for a module.
 
-    The training loss of the ICML paper's code. That of the thesis, eq. 3.11, sums over times and entries and so is
+    Source: code of von Oswald et al. (2023). The loss of the thesis, eq. 3.11, sums over times and entries: it is
     (T - 1) d times as large for sequences.
     """
     if not isinstance(tasks, Episode):
@@ -29,9 +29,9 @@ def half_mse(model: Ensemble | nn.Module, tasks: Episode | Tensor) -> Float[Tens
 
 
 def pair_half_mse(model: Ensemble | nn.Module, sequences: Float[Tensor, "*batch t d"]) -> Float[Tensor, "*members"]:
-    """Half the mean squared error of the targets alone in sequences x_1, y_1, x_2, y_2, ..., each after its input.
+    """Half the mean squared error of the targets y_i alone in sequences x_1, y_1, x_2, y_2, ...
 
-    One number a member for an `Ensemble`, one number for a module.
+    One number for each member of an `Ensemble`, one for a module.
 
     Source: thesis, section 3.5.2; its loss sums over pairs and entries.
     """
@@ -43,7 +43,7 @@ def pair_half_mse(model: Ensemble | nn.Module, sequences: Float[Tensor, "*batch 
 
 def _errors(model: Ensemble | nn.Module, tasks: Episode | Tensor) -> Tensor:
     inputs, answer = posed(tasks)
-    if not isinstance(tasks, Episode):  # a model that writes into what it reads must not change the answers
+    if not isinstance(tasks, Episode):  # a model may write into its inputs
         answer = answer.clone()
     return check_answer(model, asked(model, *inputs), answer.shape) - answer
 

@@ -1,4 +1,4 @@
-"""Parameters that weight decay leaves alone, known by ``_no_weight_decay``, as in other libraries."""
+"""Parameters without weight decay, marked by ``_no_weight_decay`` as in other libraries."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ __all__ = ["mark_undecayed", "undecayed"]
 
 
 def undecayed(module: nn.Module) -> list[str]:
-    """The names of the parameters that are marked."""
+    """Names of the marked parameters."""
     return [name for name, weight in module.named_parameters() if getattr(weight, "_no_weight_decay", False)]
 
 
 def mark_undecayed(module: nn.Module, names: Iterable[str]) -> None:
-    """Mark parameters: those that take the place of others have lost what these had."""
+    """Mark parameters, such as those that replace marked ones."""
     for name in names:
         module.get_parameter(name)._no_weight_decay = True  # type: ignore[attr-defined]

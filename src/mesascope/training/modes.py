@@ -1,4 +1,4 @@
-"""The modes of a module: train() in updates, eval() in evaluations."""
+"""Modes of a module: train() in updates, eval() in evaluations."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ __all__ = ["Modes", "evaluating"]
 
 
 class Modes:
-    """Puts a module into train() mode for updates and into eval() mode for everything else.
+    """Put a module into train() mode for updates and into eval() mode for everything else.
 
-    A part that is in eval() mode inside a module in train() mode, such as a frozen BatchNorm, stays so in updates.
+    A part in eval() mode inside a module in train() mode, such as a frozen BatchNorm, stays so in updates.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -23,7 +23,7 @@ class Modes:
         self._updating = False
 
     def update(self) -> None:
-        """The modes for updates."""
+        """Set the modes for updates."""
         if self._updating:
             return
         self._module.train()
@@ -32,14 +32,14 @@ class Modes:
         self._updating = True
 
     def evaluate(self) -> None:
-        """eval() mode throughout."""
+        """Set eval() mode throughout."""
         self._module.eval()
         self._updating = False
 
 
 @contextmanager
 def evaluating(*learners: Any) -> Iterator[None]:
-    """Modules in evaluation mode for a while (no dropout, stored statistics of batches), and back as they were."""
+    """Within this context, modules are in eval() mode (no dropout, running statistics); modes are restored after."""
     modules = [learner for learner in learners if isinstance(learner, nn.Module)]
     before = [(part, part.training) for module in modules for part in module.modules()]
     try:

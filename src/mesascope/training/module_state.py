@@ -1,63 +1,50 @@
-"""Training one torch module."""
+"""Training of one torch module."""
 
 from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic
 
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from mesascope.errors import ArgumentError, refuse, require_callable, require_count, require_instance
+from mesascope.errors import ArgumentError, refuse, require_count, require_instance
 from mesascope.modes import guarded
 from mesascope.modules import copied, require_initialised
-from mesascope.ops.checks import without_reading_values
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import generator_on
-from mesascope.tasks.asking import in_words
 from mesascope.training.ensemble import Module
-from mesascope.training.judging import judged
 from mesascope.training.loop import Metrics
 from mesascope.training.modes import Modes
-from mesascope.training.optimizers import (
-    clip_factor,
-    load_optimizer,
-    load_tensors,
-    make_optimizer,
-    optimizer_tensors,
-    set_learning_rate,
-    trainable,
-    update_average,
-)
 from mesascope.training.plan import ParameterGroup, Training
 from mesascope.training.processes import averaged, is_split, whole
-from mesascope.training.randomness import drawing_from, generator_states, load_generators
+from mesascope.training.state import OptimizedState
 
 __all__ = ["ModuleState"]
 
 
-class ModuleState(Generic[Module]):
-    """The state of a training of one module, in place.
+class ModuleState(OptimizedState, Generic[Module]):
+    """State of the training of one module, in place.
 
     Args:
-        module: any torch module, or one that several processes train, in `torch.nn.parallel.DistributedDataParallel` or
-            `sharded`: then each takes its share of every batch, loads the checkpoint, and one of them saves it; the
-            loss told is the mean of theirs. Parameters that do not require gradients stay as they are.
-        loss: the mean loss of a batch, one number, differentiated here; `half_mse`, say.
-        plan: optimiser, schedule, clipping, averaging.
-        parameter_groups: parameters with a learning rate or weight decay of their own. The first group that names a
+        module: any torch module. Several processes may train it, in `torch.nn.parallel.DistributedDataParallel` or
+            `sharded`: each takes its share of every batch and loads the checkpoint, one saves it, and the reported loss
+            is their mean. Parameters that do not require gradients stay as they are.
+        loss: the mean loss of a batch, one number, differentiated here; for example `half_mse`.
+        plan: optimiser, schedule, clipping and averaging.
+        parameter_groups: parameters with their own learning rate or weight decay. The first group that names a
             parameter takes it; the others train as the plan says.
-        accumulate: number of equal parts, along the first axis, that each batch is run in, for memory: the gradient is
-            that of the whole batch up to rounding, but for BatchNorm, which sees one part at a time.
-        autocast: dtype of the forward pass, torch.bfloat16 or torch.float16, the weights staying as they are. With
-            float16 the loss is scaled, and a step whose scaled gradient overflows is left out (`torch.amp.GradScaler`).
-        seed: of what the module draws at random, as for dropout.
+        accumulate: number of equal parts, along the first axis, that each batch is split into to save memory. The
+            gradient is that of the whole batch up to rounding, except with BatchNorm, which sees one part at a time.
+        autocast: dtype of the forward pass, torch.bfloat16 or torch.float16; weights keep theirs. With float16 the loss
+            is scaled, and a step whose scaled gradient overflows is skipped (`torch.amp.GradScaler`).
+        seed: seed of the module's random draws, such as dropout.
 
     Raises:
-        ArgumentError: a group that names no parameter, a module without parameters to train, or an average of weights
+        ArgumentError: a group names no parameter, the module has no parameters to train, or the plan averages weights
             that are split over processes.
 
     >>> from mesascope.training import fit
@@ -81,62 +68,49 @@ class ModuleState(Generic[Module]):
         seed: int = 0,
     ) -> None:
         require_instance("module", module, nn.Module)
-        require_callable("loss", loss)
         require_instance("plan", plan, Training)
-        accumulate = require_count("accumulate", accumulate)
+        self.accumulate, self.autocast = require_count("accumulate", accumulate), autocast
         if autocast not in (None, torch.float16, torch.bfloat16):
             refuse("autocast", "be torch.float16, torch.bfloat16 or None", autocast, "choose one of them")
-        self.loss, self.plan, self.accumulate, self.autocast, self.seed = loss, plan, accumulate, autocast, seed
-        self.step = 0
-        self._called: nn.Module = module
-        self._module: Any = module.module if isinstance(module, DistributedDataParallel) else module
-        require_initialised("module", self._module)
-        self._weights = trainable(dict(self._module.named_parameters()))
-        one = next(iter(self._weights.values()))
-        self._device, self._split = generator_on(one.device).device, is_split(one)
+        own: Any = module.module if isinstance(module, DistributedDataParallel) else module
+        require_initialised("module", own)
+        super().__init__(own, dict(own.named_parameters()), loss, plan, parameter_groups, seed)
+        self._called, self._modes = module, Modes(module)
+        generator_on(self._device)  # refuses devices without float64
+        self._split = is_split(next(iter(self._weights.values())))
         self._parallel = self._split or isinstance(module, DistributedDataParallel)
         self._group = getattr(module, "process_group", None)
         if self._split and plan.average is not None:
             refuse("average", "be None where weights are split over processes", plan.average, "leave it out")
-        self._optimizer = make_optimizer(self._weights, plan, self._module, parameter_groups)
         self._scaler = torch.amp.GradScaler(self._device.type, enabled=autocast is torch.float16)
-        self._averaged = copied("module", self._module) if plan.average is not None else None
-        self._modes = Modes(module)
+        self._averaged = copied("module", own) if plan.average is not None else None
+        if self._averaged is not None:
+            means = self._averaged.named_parameters()
+            self._average = {name: mean.detach() for name, mean in means if name in self._weights}
 
     @guarded
     def update(self, batch: Any) -> Metrics:
         """One optimiser step: ``loss``, ``gradient_norm`` before clipping, and ``learning_rate``."""
-        self._modes.update()
-        self._optimizer.zero_grad()
-        drawing = drawing_from(self.seed, self._stream(), self.step, self._device)
-        with drawing, in_words(self._module, ()), without_reading_values():
+        with self._differentiating(self._stream()):
             loss = self._backward(batch)
         self._scaler.unscale_(self._optimizer)
         for weight in self._weights.values():
-            if weight.grad is not None and weight.grad.is_sparse:  # of an embedding; optimisers take dense ones alone
+            if weight.grad is not None and weight.grad.is_sparse:  # an embedding's; optimisers take dense ones alone
                 weight.grad = weight.grad.to_dense()
-        gradients = [weight.grad for weight in self._weights.values() if weight.grad is not None]
+        gradients = self._gradients()
         norm = torch.nn.utils.get_total_norm(gradients)
         shown, shown_norm = torch.stack([loss, whole(norm).to(loss.device)]).tolist()  # one transfer from the device
-        # A gradient that overflows at a scale above 1 says nothing of the training: the scaler leaves the step out.
+        # A gradient that overflows at a scale above 1 is no divergence: the scaler skips the step.
         scaled = self._scaler.is_enabled() and self._scaler.get_scale() > 1
-        metrics = {"loss": shown, "gradient_norm": shown_norm}
-        rate = set_learning_rate(self._optimizer, self.plan, self.step)
+        rate = self._set_learning_rate()
+        metrics = {"loss": shown, "gradient_norm": shown_norm, "learning_rate": rate}
         if not math.isfinite(shown) or not (math.isfinite(shown_norm) or scaled):
-            return metrics | {"loss": math.nan, "learning_rate": rate}
-        if self.plan.clip is not None:
-            factor = clip_factor(norm, self.plan.clip)
-            for gradient in gradients:
-                gradient.mul_(factor)
-        self._scaler.step(self._optimizer)
-        self._scaler.update()
-        self.step += 1
-        if self.plan.average is not None:
-            update_average(self._average(), self._weights, self.plan.average, self.step)
-        return metrics | {"learning_rate": rate}
+            return metrics | {"loss": math.nan}
+        self._take_step(gradients, norm)
+        return metrics
 
     def result(self) -> Module:
-        """The module itself in eval() mode, or, where an average is kept, a copy with the averaged weights."""
+        """The module itself in eval() mode, or a copy with the averaged weights if the plan averages."""
         self._modes.evaluate()
         if self._averaged is None:
             return self._module
@@ -146,34 +120,34 @@ class ModuleState(Generic[Module]):
         return self._averaged.eval()
 
     def judged(self, batch: Any) -> dict[str, Float[Tensor, " members"]]:
-        """Same as in `EnsembleState`; empty if batches are run in parts, in parallel or with autocast."""
+        """Loss and accuracy of the current result; none if batches are run in parts, in parallel or with autocast."""
         plain = self.accumulate == 1 and self.autocast is None and not self._parallel
-        return judged(self.result(), self.loss, batch) if plain else {}
+        return super().judged(batch) if plain else {}
 
     def tensors(self) -> dict[str, Tensor]:
-        """All that changes, by name, for a checkpoint."""
-        parts = {"weights": self._parameters(), "buffers": self._buffers(), "average": self._average()}
-        named = {f"{kind}/{name}": tensor.detach() for kind, part in parts.items() for name, tensor in part.items()}
-        named |= optimizer_tensors(self._optimizer, self._weights) | generator_states(self._module)
-        named = {name: whole(tensor) for name, tensor in named.items()}
+        """Everything that changes, by name, for a checkpoint."""
         scaler = {f"scaler/{name}": torch.tensor(value) for name, value in self._scaler.state_dict().items()}
-        return named | scaler | {"step": torch.tensor(self.step)}
+        return super().tensors() | scaler
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Go on from what `tensors` gave."""
-        load_tensors(self._parameters(), "weights", tensors)
-        load_tensors(self._buffers(), "buffers", tensors)
-        load_tensors(self._average(), "average", tensors)
-        load_optimizer(self._optimizer, self._weights, tensors)
-        load_generators(self._module, tensors)
+        """Continue from a checkpoint of `tensors`."""
+        super().load(tensors)
         if self._scaler.is_enabled():
             self._scaler.load_state_dict({name: tensors[f"scaler/{name}"].item() for name in self._scaler.state_dict()})
-        self.step = int(tensors["step"])
+
+    def _parts(self) -> dict[str, Mapping[str, Tensor]]:
+        parameters, buffers = dict(self._module.named_parameters()), dict(self._module.named_buffers())
+        return {"weights": parameters, "buffers": buffers, "average": self._average}
+
+    def _move(self) -> None:
+        self._scaler.step(self._optimizer)
+        self._scaler.update()
 
     def _backward(self, batch: Any) -> Float[Tensor, ""]:
-        """The gradient of the mean loss over the parts of ``batch``, and that loss."""
+        """Differentiate the mean loss over the parts of ``batch``, and return that loss."""
         total = torch.zeros((), device=self._device)
-        for index, part in enumerate(_parts(batch, self.accumulate)):
+        for index in range(self.accumulate):
+            part = _part(batch, index, self.accumulate)
             with self._exchanging(last=index == self.accumulate - 1):
                 with torch.autocast(self._device.type, dtype=self.autocast, enabled=self.autocast is not None):
                     loss = self.loss(self._called, part)
@@ -188,35 +162,20 @@ class ModuleState(Generic[Module]):
         return averaged(total, self._group) if self._parallel else total
 
     def _exchanging(self, last: bool) -> contextlib.AbstractContextManager[Any]:
-        """Processes exchange their gradients once, with the last part of a batch."""
+        """Let processes exchange gradients once, with the last part of a batch."""
         called: Any = self._called
         if self._split:
             called.set_requires_gradient_sync(last)
         return contextlib.nullcontext() if last or self._split or not self._parallel else called.no_sync()
 
     def _stream(self) -> str:
-        """Processes draw apart: each has a part of the batch of its own."""
+        """Random stream of this process, as each has its own part of the batch."""
         rank = torch.distributed.get_rank(self._group) if self._parallel else 0
         return f"model/{rank}" if rank else "model"
 
-    def _parameters(self) -> dict[str, Tensor]:
-        return dict(self._module.named_parameters())
-
-    def _buffers(self) -> dict[str, Tensor]:
-        return dict(self._module.named_buffers())
-
-    def _average(self) -> dict[str, Tensor]:
-        """The averaged weights of those that are trained."""
-        averaged = {} if self._averaged is None else dict(self._averaged.named_parameters())
-        return {name: weight.detach() for name, weight in averaged.items() if name in self._weights}
-
-
-def _parts(batch: Any, count: int) -> Iterator[Any]:
-    """``batch``, which is made of tensors, in ``count`` equal parts along their first axis."""
-    return (_part(batch, index, count) for index in range(count))
-
 
 def _part(batch: Any, index: int, count: int) -> Any:
+    """Part ``index`` of ``count`` equal parts of a batch along the first axis of its tensors."""
     if count == 1:
         return batch
     if isinstance(batch, Tensor):

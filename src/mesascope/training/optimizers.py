@@ -1,8 +1,8 @@
-"""What the states of a training share: the plan's optimiser by parameter names, clipping, and averaged weights."""
+"""The plan's optimiser by parameter names, clipping, and loading from checkpoints."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -12,23 +12,14 @@ from torch import nn
 from mesascope.errors import ArgumentError, refuse, require_instance
 from mesascope.shapes import Float, Tensor
 from mesascope.training.marks import undecayed
-from mesascope.training.plan import ParameterGroup, Training, schedule_factor
+from mesascope.training.plan import ParameterGroup, Training
 from mesascope.training.processes import is_split, split_like
 
-__all__ = [
-    "clip_factor",
-    "load_optimizer",
-    "load_tensors",
-    "make_optimizer",
-    "optimizer_tensors",
-    "set_learning_rate",
-    "trainable",
-    "update_average",
-]
+__all__ = ["clip", "load_optimizer", "load_tensors", "make_optimizer", "member_norms", "trainable"]
 
 
 def trainable(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights that require gradients; refused if none does, or if one was made in inference mode and cannot change."""
+    """Weights that require gradients; refuse none at all, and those made in inference mode, which cannot change."""
     found = {name: weight for name, weight in weights.items() if weight.requires_grad}
     if not found:
         raise ArgumentError(
@@ -44,26 +35,25 @@ def trainable(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def make_optimizer(
     weights: Mapping[str, Tensor], plan: Training, module: nn.Module, groups: Sequence[ParameterGroup] = ()
 ) -> torch.optim.Optimizer:
-    """The plan's optimiser of ``weights``, each in the first of ``groups`` that names it, or else as the plan says.
+    """The plan's optimiser of ``weights``, with the options of the first of ``groups`` that names each, or the plan's.
 
-    Those that are marked with ``_no_weight_decay`` in ``module`` and named by no group do not decay.
+    Parameters marked with ``_no_weight_decay`` in ``module`` do not decay, unless a group names them.
     """
     for group in groups:
         require_instance("parameter_groups", group, ParameterGroup)
-    grouped = _grouped(weights, groups, undecayed(module))
-    parts = [_part(members, group, plan) for members, group in grouped if members]
-    # Fused optimisers take several times less time than torch's default, but know no complex numbers.
+    parts = _parts(weights, plan, groups, undecayed(module))
+    # Fused optimisers are several times as fast as torch's default, but do not support complex numbers.
     fused = all(weight.is_floating_point() for weight in weights.values())
-    if plan.optimizer == "sgd":  # whose fused one knows no weights that are split over processes
+    if plan.optimizer == "sgd":  # fused SGD does not support weights that are split over processes
         fused = fused and not any(map(is_split, weights.values()))
         return torch.optim.SGD(parts, lr=plan.learning_rate, momentum=plan.momentum, fused=fused)
     kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[plan.optimizer]
     return kind(parts, lr=plan.learning_rate, betas=plan.betas, eps=plan.eps, fused=fused)
 
 
-def _grouped(
-    weights: Mapping[str, Tensor], groups: Sequence[ParameterGroup], marked: Collection[str]
-) -> list[tuple[list[Tensor], ParameterGroup]]:
+def _parts(
+    weights: Mapping[str, Tensor], plan: Training, groups: Sequence[ParameterGroup], marked: Sequence[str]
+) -> list[dict[str, Any]]:
     for pattern in (pattern for group in groups for pattern in group.names):
         if not any(fnmatchcase(name, pattern) for name in weights):
             raise ArgumentError(
@@ -71,50 +61,25 @@ def _grouped(
                 f"{', '.join(sorted(weights))}: correct the pattern."
             )
     rest = [ParameterGroup(tuple(marked), weight_decay=0.0)] if marked else []
-    found: list[tuple[list[Tensor], ParameterGroup]] = [
-        ([], group) for group in (*groups, *rest, ParameterGroup(("*",)))
-    ]
+    every, parts = (*groups, *rest, ParameterGroup(("*",))), []
+    for group in every:
+        rate = plan.learning_rate if group.learning_rate is None else group.learning_rate
+        decay = plan.weight_decay if group.weight_decay is None else group.weight_decay
+        parts.append({"params": [], "lr": rate, "initial_lr": rate, "weight_decay": decay})
     for name, weight in weights.items():
-        members = next(m for m, group in found if any(fnmatchcase(name, pattern) for pattern in group.names))
-        members.append(weight)
-    return found
+        own = next(part for part, group in zip(parts, every, strict=True) if _names(group, name))
+        own["params"].append(weight)
+    return [part for part in parts if part["params"]]
 
 
-def _part(members: list[Tensor], group: ParameterGroup, plan: Training) -> dict[str, Any]:
-    rate = plan.learning_rate if group.learning_rate is None else group.learning_rate
-    decay = plan.weight_decay if group.weight_decay is None else group.weight_decay
-    return {"params": members, "lr": rate, "initial_lr": rate, "weight_decay": decay}
-
-
-def set_learning_rate(optimizer: torch.optim.Optimizer, plan: Training, step: int) -> float:
-    """Set every group's learning rate to that of ``step``, counted from 0, and return the plan's own."""
-    factor = schedule_factor(
-        plan.schedule,
-        step,
-        plan.steps,
-        plan.decay_from,
-        warmup_steps=plan.warmup_steps,
-        final_rate=plan.final_rate,
-    )
-    for group in optimizer.param_groups:
-        group["lr"] = group["initial_lr"] * factor
-    return plan.learning_rate * factor
-
-
-def optimizer_tensors(optimizer: torch.optim.Optimizer, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The optimiser's moments and counts as ``optimizer/<moment>/<parameter>``."""
-    return {
-        f"optimizer/{key}/{name}": value
-        for name, weight in weights.items()
-        for key, value in optimizer.state.get(weight, {}).items()
-        if isinstance(value, Tensor)
-    }
+def _names(group: ParameterGroup, parameter: str) -> bool:
+    return any(fnmatchcase(parameter, pattern) for pattern in group.names)
 
 
 def load_optimizer(
     optimizer: torch.optim.Optimizer, weights: Mapping[str, Tensor], tensors: Mapping[str, Tensor]
 ) -> None:
-    """Go on from what `optimizer_tensors` gave."""
+    """Load the moments ``optimizer/<moment>/<parameter>`` of a checkpoint."""
     names = {weight: name for name, weight in weights.items()}
     found: dict[str, dict[str, Tensor]] = {}
     for key in tensors:
@@ -128,7 +93,7 @@ def load_optimizer(
 
 
 def load_tensors(into: Mapping[str, Tensor], kind: str, tensors: Mapping[str, Tensor]) -> None:
-    """Copy ``<kind>/<name>`` of a checkpoint into the tensors of these names; refuse other names."""
+    """Copy a checkpoint's ``<kind>/<name>`` into the tensor of each name; refuse other names."""
     found = {key.removeprefix(f"{kind}/") for key in tensors if key.startswith(f"{kind}/")}
     if found != set(into):
         raise ArgumentError(
@@ -140,13 +105,13 @@ def load_tensors(into: Mapping[str, Tensor], kind: str, tensors: Mapping[str, Te
             tensor.copy_(split_like(tensor, tensors[f"{kind}/{name}"]))
 
 
-def clip_factor(norm: Float[Tensor, "*members"], clip: float) -> Float[Tensor, "*members"]:
-    """What a gradient of this norm is multiplied with so that it is no longer than ``clip``."""
-    return (clip / norm.clamp_min(1e-30)).clamp_max(1.0)
+def member_norms(gradients: Sequence[Float[Tensor, "members ..."]]) -> Float[Tensor, " members"]:
+    """Norm of each member's gradient over all parameters."""
+    return torch.stack([one.reshape(len(one), -1).norm(dim=1) for one in gradients]).norm(dim=0)
 
 
-def update_average(average: Mapping[str, Tensor], weights: Mapping[str, Tensor], exponent: float, step: int) -> None:
-    """Take the weights after ``step`` steps into their polynomial-decay average, in place."""
-    share = (exponent + 1) / (exponent + step)
-    for name, mean in average.items():
-        mean.lerp_(weights[name].detach(), share)
+def clip(gradients: Sequence[Tensor], norms: Float[Tensor, "*members"], most: float) -> None:
+    """Scale gradients of these norms, one for each member or one in all, to norms of at most ``most``, in place."""
+    factors = (most / norms.clamp_min(1e-30)).clamp_max(1.0)
+    for one in gradients:
+        one.mul_(factors.view(-1, *[1] * (one.ndim - 1)) if factors.ndim else factors)

@@ -1,4 +1,4 @@
-"""Several processes that train one module, each on its share of every batch, as torchrun starts them."""
+"""Training of one module by several processes, each on its share of every batch, as torchrun starts them."""
 
 from __future__ import annotations
 
@@ -16,18 +16,9 @@ from mesascope.training.loop import Checkpoints
 from mesascope.training.marks import mark_undecayed, undecayed
 
 __all__ = [
-    "SharedCheckpoints",
-    "averaged",
-    "by_first",
-    "is_first_process",
-    "is_split",
-    "joined",
-    "own_device",
-    "own_share",
-    "sharded",
-    "split_like",
-    "whole",
-]
+    "SharedCheckpoints", "averaged", "by_first", "is_first_process", "is_split", "joined", "own_device", "own_share",
+    "sharded", "split_like", "whole",
+]  # fmt: skip
 
 Result = TypeVar("Result")
 Module = TypeVar("Module", bound=nn.Module)
@@ -35,9 +26,9 @@ Module = TypeVar("Module", bound=nn.Module)
 
 @contextmanager
 def joined() -> Iterator[bool]:
-    """Join the processes that torchrun started, and tell whether it did: without it there is one.
+    """Within this context, the processes that torchrun started form a group; the value is False without torchrun.
 
-    Ctrl-C ends all of them at once: the last checkpoint is what is resumed from.
+    Ctrl-C ends all of them at once; a resumed training continues from the last checkpoint.
     """
     if not distributed.is_torchelastic_launched():
         yield False
@@ -45,20 +36,20 @@ def joined() -> Iterator[bool]:
     distributed.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
     try:
         yield True
-        distributed.barrier()  # who leaves while another is at work aborts
+        distributed.barrier()  # a process that leaves while another works would abort it
     finally:
         distributed.destroy_process_group()
 
 
 def is_first_process() -> bool:
-    """Whether this process is the one that writes and prints."""
+    """True if this process is the one that writes and prints."""
     return not distributed.is_initialized() or distributed.get_rank() == 0
 
 
 def by_first(do: Callable[[], Result], others: Callable[[], Result]) -> Result:
-    """What ``do`` gives the first process, and ``others``, called after it, the rest.
+    """Return ``do()`` in the first process and then ``others()`` in the rest.
 
-    Where it fails, the first process says why, and the rest end without a word.
+    If ``do`` fails, the first process raises its error, and the rest exit silently.
     """
     results, error = [], None
     if is_first_process():
@@ -77,7 +68,7 @@ def by_first(do: Callable[[], Result], others: Callable[[], Result]) -> Result:
 
 
 def own_device(name: str) -> torch.device:
-    """The device of this process: of several GPUs, that of its place on the machine."""
+    """Device of this process: the GPU of its local rank if several processes train."""
     device = torch.device(name)
     if device.type == "cuda" and distributed.is_initialized():
         if device.index is not None:
@@ -88,7 +79,7 @@ def own_device(name: str) -> torch.device:
 
 
 def own_share(batch: Tensor) -> Tensor:
-    """The rows of a batch that this process takes.
+    """Rows of a batch for this process.
 
     Raises:
         ArgumentError: the batch cannot be split evenly.
@@ -102,20 +93,20 @@ def own_share(batch: Tensor) -> Tensor:
 
 
 def averaged(value: Float[Tensor, "*batch"], group: Any = None) -> Float[Tensor, "*batch"]:
-    """The mean over the processes of a group, or over all, the same in each."""
+    """Mean over the processes of a group, or over all, the same in each."""
     mean = value / distributed.get_world_size(group)
     distributed.all_reduce(mean, group=group)
     return mean
 
 
 def sharded(module: Module, parts: Iterable[nn.Module]) -> Module:
-    """The module with its weights, gradients and optimiser split over the processes (FSDP2).
+    """Split a module's weights, gradients and optimiser over the processes (FSDP2), and return it.
 
     Args:
-        module: the same in each, on its device.
-        parts: those of its modules whose weights are gathered together, one after the other.
+        module: the same module in each process, on its device.
+        parts: submodules whose weights are gathered together, one submodule after the other.
     """
-    # Not at start-up: torch.distributed.tensor adds half to the time that torch itself takes.
+    # Not at start-up: torch.distributed.tensor adds half to the import time of torch.
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
@@ -128,17 +119,17 @@ def sharded(module: Module, parts: Iterable[nn.Module]) -> Module:
 
 
 def is_split(tensor: Tensor) -> bool:
-    """Whether each process has a part of it."""
+    """True if each process has a part of the tensor."""
     return hasattr(tensor, "full_tensor")
 
 
 def whole(tensor: Any) -> Tensor:
-    """A tensor in one piece, which may be split; all processes must ask for it."""
+    """The tensor in one piece; if it is split, all processes must call this."""
     return tensor.full_tensor() if is_split(tensor) else tensor
 
 
 def split_like(other: Any, tensor: Tensor) -> Tensor:
-    """A tensor in one piece, split as another may be."""
+    """Split a tensor like another one, if that is split."""
     if not is_split(other):
         return tensor
     from torch.distributed.tensor import distribute_tensor
@@ -147,15 +138,15 @@ def split_like(other: Any, tensor: Tensor) -> Tensor:
 
 
 class SharedCheckpoints:
-    """Checkpoints that the first process saves and all load."""
+    """Checkpoints that the first process saves and all processes load."""
 
     def __init__(self, checkpoints: Checkpoints) -> None:
         self._checkpoints = checkpoints
 
     def save(self, step: int, tensors: Mapping[str, Tensor]) -> None:
-        """Return when they are saved."""
+        """Save in the first process, and return in all when it is done."""
         by_first(lambda: self._checkpoints.save(step, dict(tensors)), lambda: None)
 
     def load(self) -> tuple[int, dict[str, Tensor]] | None:
-        """What was saved last."""
+        """Load the last checkpoint."""
         return self._checkpoints.load()

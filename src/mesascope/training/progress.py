@@ -13,12 +13,12 @@ __all__ = ["ProgressBar"]
 
 
 class ProgressBar(Progress):
-    """An observer of `fit`: progress with the loss and the time left.
+    """Observer of `fit` that shows progress, the loss and the time left.
 
     Args:
-        name: of what is trained.
-        steps: of the whole training.
-        per_step: tokens of a step, to show tokens per second; None without tokens.
+        name: name of the training.
+        steps: steps of the whole training.
+        per_step: tokens in a step, to show tokens per second; None without tokens.
     """
 
     def __init__(self, name: str, steps: int, *, per_step: int | None = None) -> None:
@@ -27,13 +27,13 @@ class ProgressBar(Progress):
         self._begun = False
 
     def __call__(self, step: int, metrics: Mapping[str, Tensor | float]) -> None:
-        if not self._begun:  # the first step compiles and allocates, and may be one of a resumed training
+        if not self._begun:  # the first step compiles, allocates, and may follow a checkpoint
             self.begin(step)
             self._begun = True
         self.update(step, lambda: self._note(metrics["loss"]))
 
     def _note(self, loss: Tensor | float) -> str:
-        """The mean loss over the members that train, the number of those that diverged, and tokens per second."""
+        """Mean loss of the members that train, number of diverged members, and tokens per second."""
         losses = torch.as_tensor(loss).flatten()
         finite = losses[torch.isfinite(losses)]
         parts = [f"loss {finite.mean().item():.4g}"] if len(finite) else []

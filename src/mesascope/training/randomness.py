@@ -1,4 +1,4 @@
-"""What is random inside a model: dropout and the like, which draw from torch's global generators."""
+"""Random draws inside a model, such as dropout, from torch's global generators or from its own."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ __all__ = ["drawing_from", "generator_states", "load_generators"]
 
 
 def drawing_from(seed: int, name: str, step: int, device: torch.device) -> AbstractContextManager[None]:
-    """Have torch's global generators be step ``step`` of a stream of `mesascope.streams`, then as they were.
+    """Within this context, torch's global generators are at step ``step`` of a stream of `mesascope.streams`.
 
-    So what a model draws at a step depends on the seed and the step alone, and a resumed training repeats it.
+    A model's draws at a step then depend on the seed and the step alone, and a resumed training repeats them.
     """
     return seeded(stream(seed, name, step).initial_seed(), device)
 
 
 def generator_states(module: nn.Module) -> dict[str, Tensor]:
-    """The states of the generators that ``module`` and its parts hold as attributes, for a checkpoint."""
+    """States of the generators that ``module`` and its parts hold as attributes, for a checkpoint."""
     return {f"generators/{name}": generator.get_state() for name, generator in _own_generators(module).items()}
 
 
 def load_generators(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Set ``module``'s own generators to what `generator_states` gave."""
+    """Set ``module``'s own generators to the states of `generator_states`."""
     for name, generator in _own_generators(module).items():
         generator.set_state(tensors[f"generators/{name}"].cpu())
 

@@ -1,0 +1,116 @@
+"""Common part of the states of one module and of an ensemble."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from mesascope.errors import require_callable, require_instance
+from mesascope.ops.checks import without_reading_values
+from mesascope.shapes import Float, Tensor
+from mesascope.tasks.asking import in_words
+from mesascope.training import optimizers
+from mesascope.training.judging import judged
+from mesascope.training.modes import Modes
+from mesascope.training.plan import ParameterGroup, Training, schedule_factor
+from mesascope.training.processes import whole
+from mesascope.training.randomness import drawing_from, generator_states, load_generators
+
+__all__ = ["OptimizedState"]
+
+
+class OptimizedState:
+    """Weights that a plan's optimiser trains: clipping, schedule, averaging, and everything in a checkpoint.
+
+    Args:
+        module: holds the generators and modes; subclasses store the average of the weights in ``_average``.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        weights: Mapping[str, Tensor],
+        loss: Callable[[Any, Any], Tensor],
+        plan: Training,
+        groups: Sequence[ParameterGroup],
+        seed: int,
+    ) -> None:
+        require_callable("loss", loss)
+        require_instance("plan", plan, Training)
+        self.loss, self.plan, self.seed, self.step = loss, plan, seed, 0
+        self._module: Any = module
+        self._weights = optimizers.trainable(weights)
+        self._device = next(iter(self._weights.values())).device
+        self._optimizer = optimizers.make_optimizer(self._weights, plan, module, groups)
+        self._average: dict[str, Tensor] = {}
+        self._modes = Modes(module)
+
+    def result(self) -> Any:
+        """Current model in eval() mode."""
+        raise NotImplementedError
+
+    def judged(self, batch: Any) -> dict[str, Float[Tensor, " members"]]:
+        """Loss and accuracy of the current result on a batch: see `mesascope.training.judging`."""
+        return judged(self.result(), self.loss, batch)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything that changes, by name, for a checkpoint."""
+        parts = self._parts().items()
+        named = {f"{kind}/{name}": tensor.detach() for kind, part in parts for name, tensor in part.items()}
+        named |= {
+            f"optimizer/{moment}/{name}": value
+            for name, weight in self._weights.items()
+            for moment, value in self._optimizer.state.get(weight, {}).items()
+            if isinstance(value, Tensor)
+        }
+        named |= generator_states(self._module)
+        return {name: whole(tensor) for name, tensor in named.items()} | {"step": torch.tensor(self.step)}
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Continue from a checkpoint of `tensors`."""
+        for kind, part in self._parts().items():
+            optimizers.load_tensors(part, kind, tensors)
+        optimizers.load_optimizer(self._optimizer, self._weights, tensors)
+        load_generators(self._module, tensors)
+        self.step = int(tensors["step"])
+
+    def _parts(self) -> dict[str, Mapping[str, Tensor]]:
+        """Tensors of the weights, the buffers and the average, by kind and name."""
+        raise NotImplementedError
+
+    @contextmanager
+    def _differentiating(self, stream: str = "model") -> Iterator[None]:
+        """Modes, gradients and random draws of a step's forward and backward pass."""
+        self._modes.update()
+        self._optimizer.zero_grad()
+        drawing = drawing_from(self.seed, stream, self.step, self._device)
+        with drawing, in_words(self._module, ()), without_reading_values():
+            yield
+
+    def _gradients(self) -> list[Tensor]:
+        return [weight.grad for weight in self._weights.values() if weight.grad is not None]
+
+    def _set_learning_rate(self) -> float:
+        """Set every group's learning rate for this step, and return the plan's."""
+        plan, options = self.plan, {"warmup_steps": self.plan.warmup_steps, "final_rate": self.plan.final_rate}
+        factor = schedule_factor(plan.schedule, self.step, plan.steps, plan.decay_from, **options)
+        for group in self._optimizer.param_groups:
+            group["lr"] = group["initial_lr"] * factor
+        return plan.learning_rate * factor
+
+    def _take_step(self, gradients: Sequence[Tensor], norms: Float[Tensor, "*members"]) -> None:
+        """Clip the gradients, move the weights, and average them."""
+        if self.plan.clip is not None:
+            optimizers.clip(gradients, norms, self.plan.clip)
+        self._move()
+        self.step += 1
+        if (exponent := self.plan.average) is not None:
+            for name, mean in self._average.items():
+                mean.lerp_(self._weights[name].detach(), (exponent + 1) / (exponent + self.step))
+
+    def _move(self) -> None:
+        self._optimizer.step()
