@@ -146,7 +146,7 @@ def accuracies(groups: Mapping[str, Sequence[Any]], drawn: tasks.Episode) -> Arr
     return by_seed({name: [100 * hits(one, drawn).mean() for one in group] for name, group in groups.items()})
 
 
-def by_seed(numbers: Mapping[str, Sequence[float]]) -> Arrays:
+def by_seed(numbers: Mapping[str, Sequence[Any]]) -> Arrays:
     """A number a seed by name."""
     return Arrays({name: np.array(each) for name, each in numbers.items()}, **dict.fromkeys(numbers, "seed"))
 
