@@ -27,7 +27,7 @@ def alien(name: str, family: tasks.LinearRegression) -> tuple[Any, str | None]:
     if name.startswith(("NumPy", "SciPy")):
         return adapters.from_numpy(made), truth
     if name.startswith("scikit-learn"):
-        return adapters.from_sklearn(made(_Sklearn())), truth
+        return adapters.from_sklearn(made()), truth
     return made(family), truth
 
 
@@ -37,11 +37,17 @@ def aliens() -> Aliens:
     return {prefix + name: one for prefix, table in tables.items() for name, one in table.items()}
 
 
-class _Sklearn:
-    """The modules of scikit-learn, each imported when it is used."""
+class _Modules:
+    """The modules of a package, each imported when it is used."""
+
+    def __init__(self, package: str) -> None:
+        self._package = package
 
     def __getattr__(self, name: str) -> Any:
-        return importlib.import_module(f"sklearn.{name}")
+        return importlib.import_module(f"{self._package}.{name}")
+
+
+scipy, sk = _Modules("scipy"), _Modules("sklearn")
 
 
 def _ridge(x: Array, y: Array, xq: Array, penalty: float = 0.5) -> Array:
@@ -135,22 +141,8 @@ def _one_feature(x: Array, y: Array, xq: Array) -> Array:
     return _ridge(x[:, [index]], y, xq[:, [index]], 1e-9)
 
 
-def _scipy_nearest(x: Array, y: Array, xq: Array) -> Array:
-    from scipy.interpolate import NearestNDInterpolator
-
-    return NearestNDInterpolator(x, y)(xq)
-
-
 def _radial(x: Array, y: Array, xq: Array, **settings: Any) -> Array:
-    from scipy.interpolate import RBFInterpolator
-
-    return RBFInterpolator(x, y, **settings)(xq)
-
-
-def _non_negative(x: Array, y: Array, xq: Array) -> Array:
-    from scipy.optimize import nnls
-
-    return (xq @ nnls(x, y[:, 0])[0])[:, None]
+    return scipy.interpolate.RBFInterpolator(x, y, **settings)(xq)
 
 
 def _config(family: tasks.LinearRegression, attention: str, layers: int) -> Any:
@@ -226,87 +218,87 @@ _NUMPY: Aliens = {
     "function of the query": (lambda x, y, xq: np.sin(5 * xq).sum(1, keepdims=True), None),
 }
 _SCIPY: Aliens = {
-    "nearest": (_scipy_nearest, "nearest-neighbours"),
+    "nearest": (lambda x, y, xq: scipy.interpolate.NearestNDInterpolator(x, y)(xq), "nearest-neighbours"),
     "smoothed linear splines": (functools.partial(_radial, smoothing=1.0, kernel="linear"), None),
     "inverse multiquadrics": (
         functools.partial(_radial, smoothing=0.1, kernel="inverse_multiquadric", epsilon=1.0), None),
     "smoothed Gaussians": (
         functools.partial(_radial, smoothing=0.3, kernel="gaussian", epsilon=1.0, degree=-1), "gaussian kernel-ridge"),
-    "non-negative least squares": (_non_negative, None),
+    "non-negative least squares": (lambda x, y, xq: (xq @ scipy.optimize.nnls(x, y[:, 0])[0])[:, None], None),
 }  # fmt: skip
 
 
-def _kernel_ridge(sk: _Sklearn, kernel: str) -> Any:
+def _kernel_ridge(kernel: str) -> Any:
     return sk.kernel_ridge.KernelRidge(alpha=0.3, gamma=0.5, kernel=kernel)
 
 
-def _process(sk: _Sklearn, kernel: str) -> Any:
+def _process(kernel: str) -> Any:
     """A Gaussian process whose kernel stays as it is."""
     made = getattr(sk.gaussian_process.kernels, kernel)(1.0)
     return sk.gaussian_process.GaussianProcessRegressor(made, alpha=0.1, optimizer=None)
 
 
-def _transformed(sk: _Sklearn, regressor: Any, **transform: Any) -> Any:
+def _transformed(regressor: Any, **transform: Any) -> Any:
     """A regressor of transformed targets."""
     return sk.compose.TransformedTargetRegressor(regressor, **transform)
 
 
-def _ridge_on(transformer: Callable[[_Sklearn], Any]) -> Callable[[_Sklearn], Any]:
-    return lambda sk: sk.pipeline.make_pipeline(transformer(sk), sk.linear_model.Ridge())
+def _ridge_on(transformer: Any) -> Any:
+    return sk.pipeline.make_pipeline(transformer, sk.linear_model.Ridge())
 
 
-def _least_squares_on(transformer: Callable[[_Sklearn], Any]) -> Callable[[_Sklearn], Any]:
-    return lambda sk: sk.pipeline.make_pipeline(transformer(sk), sk.linear_model.LinearRegression())
+def _least_squares_on(transformer: Any) -> Any:
+    return sk.pipeline.make_pipeline(transformer, sk.linear_model.LinearRegression())
 
 
-def _vote(sk: _Sklearn) -> Any:
+def _vote() -> Any:
     ridge, tree = sk.linear_model.Ridge(), sk.tree.DecisionTreeRegressor(max_depth=2)
     return sk.ensemble.VotingRegressor([("a", ridge), ("b", tree)])
 
 
 _SKLEARN: Aliens = {
-    "LinearRegression": (lambda sk: sk.linear_model.LinearRegression(), "least-squares with-intercept"),
-    "Ridge": (lambda sk: sk.linear_model.Ridge(0.5), "ridge with-intercept"),
-    "Lasso": (lambda sk: sk.linear_model.Lasso(0.1, tol=1e-9), "lasso with-intercept"),
-    "ElasticNet": (lambda sk: sk.linear_model.ElasticNet(0.1, tol=1e-9), "elastic-net with-intercept"),
+    "LinearRegression": (lambda: sk.linear_model.LinearRegression(), "least-squares with-intercept"),
+    "Ridge": (lambda: sk.linear_model.Ridge(0.5), "ridge with-intercept"),
+    "Lasso": (lambda: sk.linear_model.Lasso(0.1, tol=1e-9), "lasso with-intercept"),
+    "ElasticNet": (lambda: sk.linear_model.ElasticNet(0.1, tol=1e-9), "elastic-net with-intercept"),
     "linear features": (
-        _least_squares_on(lambda sk: sk.preprocessing.PolynomialFeatures(1)), "least-squares with-intercept"),
-    "PLS of 1": (lambda sk: sk.cross_decomposition.PLSRegression(1), "partial least-squares"),
-    "PCR": (_least_squares_on(lambda sk: sk.decomposition.PCA(2)), "principal-components regression"),
-    "Lars": (lambda sk: sk.linear_model.Lars(), None),  # least squares in most tasks
+        lambda: _least_squares_on(sk.preprocessing.PolynomialFeatures(1)), "least-squares with-intercept"),
+    "PLS of 1": (lambda: sk.cross_decomposition.PLSRegression(1), "partial least-squares"),
+    "PCR": (lambda: _least_squares_on(sk.decomposition.PCA(2)), "principal-components regression"),
+    "Lars": (lambda: sk.linear_model.Lars(), None),  # least squares in most tasks
     "standardised ridge": (
-        _ridge_on(lambda sk: sk.preprocessing.StandardScaler()), "standardised ridge with-intercept"),
-    "ridge on squares": (_ridge_on(lambda sk: sk.preprocessing.PolynomialFeatures(2)), "ridge on squares"),
+        lambda: _ridge_on(sk.preprocessing.StandardScaler()), "standardised ridge with-intercept"),
+    "ridge on squares": (lambda: _ridge_on(sk.preprocessing.PolynomialFeatures(2)), "ridge on squares"),
     "neighbours by distance": (
-        lambda sk: sk.neighbors.KNeighborsRegressor(3, weights="distance"), "nearest-neighbours by distance"),
-    "Manhattan neighbours": (lambda sk: sk.neighbors.KNeighborsRegressor(2, p=1), "manhattan nearest-neighbours"),
-    "cubic kernel": (lambda sk: _kernel_ridge(sk, "poly"), "cubic kernel-ridge"),
-    "Laplacian kernel": (lambda sk: _kernel_ridge(sk, "laplacian"), "manhattan kernel-ridge"),
-    "Gaussian process": (lambda sk: _process(sk, "RBF"), "gaussian kernel-ridge"),
-    "mean": (lambda sk: sk.dummy.DummyRegressor(), "mean"),
+        lambda: sk.neighbors.KNeighborsRegressor(3, weights="distance"), "nearest-neighbours by distance"),
+    "Manhattan neighbours": (lambda: sk.neighbors.KNeighborsRegressor(2, p=1), "manhattan nearest-neighbours"),
+    "cubic kernel": (lambda: _kernel_ridge("poly"), "cubic kernel-ridge"),
+    "Laplacian kernel": (lambda: _kernel_ridge("laplacian"), "manhattan kernel-ridge"),
+    "Gaussian process": (lambda: _process("RBF"), "gaussian kernel-ridge"),
+    "mean": (lambda: sk.dummy.DummyRegressor(), "mean"),
     "boosting of large leaves": (
-        lambda sk: sk.ensemble.HistGradientBoostingRegressor(max_iter=5, min_samples_leaf=20), "mean"),
-    "median": (lambda sk: sk.dummy.DummyRegressor(strategy="median"), None),
+        lambda: sk.ensemble.HistGradientBoostingRegressor(max_iter=5, min_samples_leaf=20), "mean"),
+    "median": (lambda: sk.dummy.DummyRegressor(strategy="median"), None),
     "histogram boosting": (
-        lambda sk: sk.ensemble.HistGradientBoostingRegressor(max_iter=5, min_samples_leaf=2), None),
-    "extra tree": (lambda sk: sk.tree.ExtraTreeRegressor(random_state=0), None),
-    "bagged ridge": (lambda sk: sk.ensemble.BaggingRegressor(sk.linear_model.Ridge(), 3, random_state=0), None),
+        lambda: sk.ensemble.HistGradientBoostingRegressor(max_iter=5, min_samples_leaf=2), None),
+    "extra tree": (lambda: sk.tree.ExtraTreeRegressor(random_state=0), None),
+    "bagged ridge": (lambda: sk.ensemble.BaggingRegressor(sk.linear_model.Ridge(), 3, random_state=0), None),
     "vote": (_vote, None),
     "cubed lasso": (
-        lambda sk: _transformed(sk, sk.linear_model.Lasso(0.1), func=np.cbrt, inverse_func=lambda v: v**3), None),
-    "TheilSen": (lambda sk: sk.linear_model.TheilSenRegressor(random_state=0, max_subpopulation=50), None),
-    "ARD": (lambda sk: sk.linear_model.ARDRegression(), None),
-    "cross-validated ridge": (lambda sk: sk.linear_model.RidgeCV(alphas=(0.01, 0.1, 1.0, 10.0)), None),
-    "quantile": (lambda sk: sk.linear_model.QuantileRegressor(quantile=0.8, alpha=0.01), None),
-    "Nystroem": (_ridge_on(lambda sk: sk.kernel_approximation.Nystroem(n_components=2, random_state=0)), None),
-    "splines": (_ridge_on(lambda sk: sk.preprocessing.SplineTransformer(3, degree=2)), None),
-    "ranks": (_ridge_on(lambda sk: sk.preprocessing.QuantileTransformer(n_quantiles=3)), None),
-    "Chebyshev neighbours": (lambda sk: sk.neighbors.KNeighborsRegressor(2, metric="chebyshev"), None),
-    "nu-SVR": (lambda sk: sk.svm.NuSVR(), None),
-    "linear SVR": (lambda sk: sk.svm.SVR(kernel="linear"), None),
-    "Matern process": (lambda sk: _process(sk, "Matern"), None),
+        lambda: _transformed(sk.linear_model.Lasso(0.1), func=np.cbrt, inverse_func=lambda v: v**3), None),
+    "TheilSen": (lambda: sk.linear_model.TheilSenRegressor(random_state=0, max_subpopulation=50), None),
+    "ARD": (lambda: sk.linear_model.ARDRegression(), None),
+    "cross-validated ridge": (lambda: sk.linear_model.RidgeCV(alphas=(0.01, 0.1, 1.0, 10.0)), None),
+    "quantile": (lambda: sk.linear_model.QuantileRegressor(quantile=0.8, alpha=0.01), None),
+    "Nystroem": (lambda: _ridge_on(sk.kernel_approximation.Nystroem(n_components=2, random_state=0)), None),
+    "splines": (lambda: _ridge_on(sk.preprocessing.SplineTransformer(3, degree=2)), None),
+    "ranks": (lambda: _ridge_on(sk.preprocessing.QuantileTransformer(n_quantiles=3)), None),
+    "Chebyshev neighbours": (lambda: sk.neighbors.KNeighborsRegressor(2, metric="chebyshev"), None),
+    "nu-SVR": (lambda: sk.svm.NuSVR(), None),
+    "linear SVR": (lambda: sk.svm.SVR(kernel="linear"), None),
+    "Matern process": (lambda: _process("Matern"), None),
     "centred kernel ridge": (
-        lambda sk: _transformed(sk, _kernel_ridge(sk, "rbf"), transformer=sk.preprocessing.StandardScaler()), None),
+        lambda: _transformed(_kernel_ridge("rbf"), transformer=sk.preprocessing.StandardScaler()), None),
 }  # fmt: skip
 _NETWORKS: Aliens = {
     "untrained linear attention": (lambda family: _untrained(family, "linear", 1), None),
