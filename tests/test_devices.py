@@ -27,8 +27,8 @@ from mesascope.records import facts
 from mesascope.runs.provenance import available_device, tell_device
 from mesascope.streams import stream
 from mesascope.studies.identifying import regressors
-from mesascope.studies.lab import _followed
 from mesascope.studies.sparse.few_shot import FewShot, hits, untrained, watched
+from mesascope.studies.sparse.following import _followed
 from mesascope.tasks import (
     Context,
     FewShotImages,

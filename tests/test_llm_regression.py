@@ -14,8 +14,17 @@ from mesascope.records import registered
 from mesascope.streams import stream
 from mesascope.studies import new_run, run_study
 from mesascope.studies.identifying.llm_regression import LanguageRegression, _regret, _table
-from mesascope.studies.identifying.regression_text import family, label_loss, network, tokens_of, words
-from mesascope.studies.identifying.regressors import LABELS, MODEL, PAIRS, SLOW
+from mesascope.studies.identifying.regressors import (
+    LABELS,
+    MODEL,
+    PAIRS,
+    SLOW,
+    family,
+    label_loss,
+    network,
+    tokens_of,
+    words,
+)
 from mesascope.training import Ensemble
 
 pytest.importorskip("openai")

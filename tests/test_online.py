@@ -11,6 +11,7 @@ from mesascope.meta import ContinualMAML, MetaLearnerConfig, OnlineDescent
 from mesascope.nets import ClassifierConfig
 from mesascope.records import from_record, to_record
 from mesascope.streams import stream
+from mesascope.studies.sparse.following import Streams
 from mesascope.tasks import Context, SwitchingImages
 from mesascope.training import Training, fit
 
@@ -40,6 +41,25 @@ def test_learning_goes_on_bit_for_bit(name):
             second.load({key: value.clone() for key, value in first.tensors().items()})
     for key, value in whole.tensors().items():
         assert torch.equal(value, second.tensors()[key]), key
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_learners_on_streams_of_their_own_learn_as_alone_and_go_on_bit_for_bit(name):
+    def begun():
+        return Streams([METHODS[name]().state(seed) for seed in (0, 1)], 12)
+
+    streams = [STREAM.stream(12, seed) for seed in (0, 1)]
+    whole, first, second = begun(), begun(), begun()
+    for step in range(12):
+        batches = [one(step) for one in streams]
+        whole.update(batches)
+        (first if step < 7 else second).update(batches)
+        if step == 6:
+            second.load({key: value.clone() for key, value in first.tensors().items()})
+    assert whole.tensors().keys() == second.tensors().keys()
+    assert all(torch.equal(value, second.tensors()[key]) for key, value in whole.tensors().items())
+    alone = METHODS[name]().state(1)
+    assert whole.told["loss"][1].tolist() == [alone.update(streams[1](step))["loss"] for step in range(12)]
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -99,8 +99,7 @@ def test_what_identify_says_is_kept_by_family_and_seeds_that_it_cannot_answer_ar
         return SimpleNamespace(shares=(share,), names=("nearest-neighbours",))
 
     monkeypatch.setattr("mesascope.identification.identify", answer)
-    lab = SimpleNamespace(seeds=[0, 1, 2])
-    found = pretrained._identified(lab, PretrainedModel(identify_seeds=2), model)
+    found = pretrained._identified([0, 1], 8, model)
     place = found["family"].tolist().index("neighbours")
     assert found["unexplained"][0, place] == 0.25
     assert np.isfinite(found["unexplained"]).sum() == 1

@@ -12,6 +12,7 @@ from mesascope.meta import ContinualState, SparseLaMAML
 from mesascope.nets import ClassifierConfig, InContextRegressorConfig, TransformerConfig
 from mesascope.runs.checkpoints import TrainingCheckpoints
 from mesascope.studies import Lab, new_run, run_study
+from mesascope.studies.sparse.following import follow
 from mesascope.tasks import LinearRegression, RotatedDigits
 from mesascope.training import EnsembleState, half_mse
 
@@ -135,7 +136,7 @@ def test_a_stream_that_was_followed_is_taken_over_with_what_was_logged_along_it(
 
     def followed(folder, **options):
         run = new_run(tiny_study.STUDY, "quick", out=tmp_path / folder, **options)
-        return Lab(run, 2).follow("stream", net, SparseLaMAML(glances=1), family, 3, batch=5)
+        return follow(Lab(run, 2), "stream", net, SparseLaMAML(glances=1), family, 3, batch=5)
 
     first = followed("first")
     monkeypatch.setattr(ContinualState, "update", None)  # no step can be taken

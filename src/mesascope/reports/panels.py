@@ -163,7 +163,7 @@ class Figure:
     size: tuple[float, float] | None = None
     share_y: bool = False
     shared_legend: bool = False
-    claims: tuple[Claim | str, ...] = ()
+    claims: tuple[Claim, ...] = ()
 
 
 def _read(item: Line | Level | Grid, results: Results) -> Any:

@@ -8,17 +8,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, overload
 
-import numpy as np
 import torch
 
 from mesascope.errors import NumericalError, RunDirectoryError, require_instance
 from mesascope.evidence import Arrays, Stage
 from mesascope.evidence.numbers import unmasked
-from mesascope.meta import ContinualState, batch_of, retained
 from mesascope.progress import part_of
 from mesascope.records import to_record
 from mesascope.runs import Run
@@ -27,9 +24,8 @@ from mesascope.runs.results import record_hash
 from mesascope.shapes import Tensor
 from mesascope.streams import stream
 from mesascope.studies.reuse import Finished, Watch, logged_rows, logged_steps, take_over
-from mesascope.tasks import Episode, Family, SequenceFamily, accuracy
-from mesascope.training import Ensemble, ParameterGroup, ProgressBar, Training, fit, half_mse, train
-from mesascope.training.family import stacked
+from mesascope.tasks import Episode, Family, SequenceFamily
+from mesascope.training import Ensemble, ParameterGroup, ProgressBar, Training, half_mse, train
 
 __all__ = ["Lab"]
 
@@ -101,7 +97,7 @@ class Lab:
         key = record_hash(record)
         if key not in self._trained:
             watches = list(watch) if isinstance(watch, Sequence) else [watch] * len(seeds) if watch else []
-            trained = self._train(
+            trained = self.resumed(
                 name, record, training, watches,
                 lambda log, checkpoints, bar: train(
                     build, family, training, seeds, loss=loss, parameter_groups=parameter_groups, device=self.device,
@@ -113,60 +109,6 @@ class Lab:
         if watch is not None:
             self.stage(name, lambda: self.run.curves(logged))
         return trained.members()
-
-    def follow(
-        self,
-        name: str,
-        network: Any,
-        method: Any,
-        family: Family,
-        tasks: int,
-        *,
-        seeds: Sequence[int] | None = None,
-        batch: int = 10,
-        passes: int = 1,
-        looks: int = 1,
-    ) -> Stage:
-        """What a method of continual learning makes of networks that meet ``tasks`` tasks one after another.
-
-        Each seed has a network of ``network.build`` and a stream of its own, a batch of ``family``. Stage ``name``
-        holds ``learned``, the accuracy on a task at its end, and ``retained``, at the end of all, by seed and task; and
-        ``closed``, the share of each parameter's entries that learning does not change, by seed, look and parameter.
-
-        Args:
-            seeds: of networks and streams; the run's if None.
-            batch: examples of a step.
-            passes: how often each task is seen before the next.
-            looks: how often in a task accuracy and closed entries are logged.
-        """
-        seeds = list(seeds or self.seeds)
-        identity = {"network": network, "method": method, "family": family, "tasks": tasks, "batch": batch}
-        record = to_record(identity | {"passes": passes, "seeds": seeds})
-        drawn = stacked([family.sample(tasks, stream(seed, "tasks", device=self.device)) for seed in seeds])
-        assert isinstance(drawn, Episode)
-
-        def begun() -> ContinualState:
-            networks = [network.build(stream(seed, "init")).to(self.device) for seed in seeds]
-            return ContinualState(networks, method, seeds)
-
-        each = passes * drawn.context.x.shape[2] // batch
-        training = Training(tasks * each, batch, evaluate_every=each // looks, checkpoint_every=10 * each)
-
-        def finished(tensors: Mapping[str, Tensor]) -> list[Watch]:
-            state = begun()
-            state.load(tensors)
-            return _along(state, drawn, each)
-
-        state = begun()
-        ensemble = self._train(
-            name, record, training, _along(state, drawn, each),
-            lambda log, checkpoints, bar: fit(
-                state, lambda step: batch_of(drawn, step, batch, passes), training, evaluate=log,
-                checkpoints=checkpoints, observe=bar,
-            ),
-            finished,
-        )  # fmt: skip
-        return self.stage(name, lambda: _followed(self.run.curves(name), retained(ensemble, drawn), looks))
 
     def stage(self, name: str, compute: Callable[..., Stage | Mapping[str, Any]], *arguments: Any) -> Stage:
         """The arrays of ``name``: ``compute(*arguments)`` where they are missing, or are of other code or settings.
@@ -182,7 +124,7 @@ class Lab:
                 results.save(name, found if isinstance(found, Stage) else by_seed(found))
         return results[name]
 
-    def _train(
+    def resumed(
         self,
         name: str,
         record: Any,
@@ -194,6 +136,8 @@ class Lab:
         """Run ``go(log, checkpoints, bar)`` from its last checkpoint, logging the numbers of ``watches``.
 
         Args:
+            record: the identity of the training, with its ``seeds``.
+            watches: numbers to log of each network while training.
             finished: see `take_over`.
         """
         checkpoints = TrainingCheckpoints(self.run.path / "checkpoints" / name, record, self.device, keep=training.keep)
@@ -253,27 +197,6 @@ def _require_no_divergence(name: str, seeds: Sequence[int], trained: Ensemble) -
                 f"training {name} must not diverge, but the network of seed {seed} did{when}: start anew with a lower "
                 "learning rate."
             )
-
-
-def _along(state: ContinualState, tasks: Episode, steps: int) -> list[Watch]:
-    """Of each member of a stream of tasks that take so many steps: accuracy on the present one, and closed shares."""
-
-    def look(member: int, net: Any) -> dict[str, float]:
-        task = max(state.step - 1, 0) // steps
-        right = accuracy(net(tasks.xq[member, task]), tasks.yq[member, task])
-        shares = {f"closed {key}": share for key, share in state.closed()[member].items()}
-        return {"accuracy": float(right)} | shares
-
-    return [partial(look, member) for member in range(len(state.seeds))]
-
-
-def _followed(curves: Arrays, at_the_end: Tensor, looks: int) -> Arrays:
-    shares = [curves[name] for name in curves if name.startswith("closed ")]
-    arrays = {"learned": curves["accuracy"][:, looks::looks], "retained": at_the_end.cpu().numpy()}
-    axes = dict.fromkeys(arrays, "seed task")
-    if shares:
-        arrays["closed"], axes["closed"] = np.stack(shares, -1), "seed look parameter"
-    return Arrays(arrays, **axes)
 
 
 def _one_after_another(networks: Sequence[Any]) -> Callable[[torch.Generator], Any]:

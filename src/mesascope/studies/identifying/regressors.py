@@ -1,42 +1,102 @@
-"""What language models are compared with: regressors that read the same numbers."""
+"""Regression tasks as text of numbers, language models trained on it, and regressors that read the same numbers."""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mesascope import adapters, learners, nets, tasks, training
+from mesascope.study import Line
+
 if TYPE_CHECKING:
-    from mesascope.tasks import Episode
+    from torch import Tensor
 
-__all__ = ["COUNTS", "LABELS", "MODEL", "PAIRS", "SLOW", "errors_by_pairs", "errors_with_all", "references"]
+__all__ = [
+    "COUNTS", "LABELS", "MODEL", "PAIRS", "SHOWN", "SLOW", "drawn", "errors_by_pairs", "errors_with_all", "family",
+    "label_loss", "marks", "network", "reader", "references", "tokens_of", "words",
+]  # fmt: skip
 
-# Of a whole context.
+# Pairs of a whole context, and the numbers of pairs that regressors are given.
 PAIRS = 20
-# Pairs that an algorithm may be told of.
 COUNTS = tuple(range(1, PAIRS + 1))
+# Tokens of a line: input, arrow, label, end.
+_LINE = 4
 
-# What regresses by text.
+# The name of the language model.
 MODEL = "model"
-
-# Those that take a batch of tasks, and those that take one at a time and are told of with all pairs alone.
+# Regressors that take a batch of tasks; and those that take one task at a time, which are given all pairs alone.
 LABELS = {
     "mean": "mean of labels", "last": "last label", "neighbour": "nearest neighbour", "neighbours": "3 neighbours",
     "kernel": "kernel ridge", "linear": "LinearRegression", "origin": "least squares", "bayes": "ridge, tuned",
 }  # fmt: skip
 SLOW = {"forest": "random forest", "boosting": "gradient boosting", "svr": "SVR"}
+SHOWN = {MODEL: "language model", **LABELS}
+
+
+@functools.cache
+def family() -> tasks.LinearRegression:
+    """Lines "x -> w x + noise" with inputs that are positive, as most numbers in text are."""
+    return tasks.LinearRegression(n_context=PAIRS, d_in=1, x="exponential", x_scale=1.2, w_scale=0.8, noise=0.2)
+
+
+def drawn(family: Any, count: int, seed: int, name: str) -> tasks.Episode:
+    """Tasks of a seed in double precision; each name has tasks of its own."""
+    import torch
+
+    from mesascope.streams import stream
+
+    return family.sample(count, stream(seed, name)).to(torch.float64)
+
+
+@functools.cache
+def words() -> adapters.NumberWords:
+    """Numbers of one decimal."""
+    return adapters.NumberWords(largest=19.9, decimals=1)
+
+
+def network(width: int, layers: int) -> nets.LanguageModelConfig:
+    """The architecture: layers of softmax attention with four heads and an MLP each."""
+    attention = nets.AttentionConfig(width, 4)
+    transformer = nets.CausalTransformerConfig(attention, layers, "softmax", mlp=4, layer_norm=True)
+    return nets.LanguageModelConfig(transformer, len(words()), _LINE * (PAIRS + 1))
+
+
+def tokens_of(tasks: tasks.Episode) -> Tensor:
+    """The text ``(*batch, t)`` of each task with its query and the label of that: prompt, answer and end."""
+    import torch
+
+    (x, y), xq, yq = tasks
+    x, y = (words().of_numbers(torch.cat(both, -2)) for both in ((x, xq), (y, yq)))
+    arrow, end = (torch.full_like(x, words().signs[sign]) for sign in ("->", "\n"))
+    return torch.cat([x, arrow, y, end], -1).flatten(-2)
+
+
+def label_loss(model: Any, tasks: tasks.Episode) -> Tensor:
+    """The cross-entropy of labels, each after the lines before it; one number a member of an ensemble."""
+    from torch.nn.functional import cross_entropy
+
+    tokens = tokens_of(tasks)
+    logits = model(tokens)[..., _LINE // 2 - 1 :: _LINE, :]
+    losses = cross_entropy(logits.movedim(-1, 1), tokens[..., _LINE // 2 :: _LINE], reduction="none")
+    return losses.flatten(1).mean(1) if isinstance(model, training.Ensemble) else losses.mean()
+
+
+def reader(model: Any, read: str = "mean") -> adapters.TextLearner:
+    """A trained model as a learner; see `from_language_model`."""
+    return adapters.from_language_model(model.eval(), words(), read)
 
 
 def references() -> dict[str, Any]:
     """Regressors that take a batch of tasks; ridge regression has the family's own ratio of noise to weights."""
-    from mesascope import learners
-    from mesascope.studies.identifying.regression_text import family
-
     return {
         "mean": learners.Mean(),
         "last": lambda context, xq: context.y[..., -1:, :].expand(*xq.shape[:-1], -1),
         "neighbour": learners.NearestNeighbours(1),
-        "neighbours": _three_neighbours,
+        # The nearest alone where there are fewer than three.
+        "neighbours": lambda context, xq: learners.NearestNeighbours(3 if context.x.shape[-2] >= 3 else 1)(context, xq),
         "kernel": learners.KernelRidge("gaussian", 0.05, 2.0),
         "linear": learners.WithIntercept(learners.LeastSquares()),
         "origin": learners.LeastSquares(),
@@ -44,25 +104,15 @@ def references() -> dict[str, Any]:
     }
 
 
-def _three_neighbours(context: Any, xq: Any) -> Any:
-    """The nearest alone where there are fewer."""
-    from mesascope.learners import NearestNeighbours
-
-    return NearestNeighbours(3 if context.x.shape[-2] >= 3 else 1)(context, xq)
-
-
 def _estimators() -> dict[str, Any]:
-    from sklearn.ensemble import GradientBoostingRegressor, RandomForestRegressor
-    from sklearn.svm import SVR
+    from sklearn import ensemble, svm
 
-    from mesascope.adapters import from_sklearn
-
-    forest = RandomForestRegressor(max_depth=3, random_state=0)
-    return {
-        "forest": from_sklearn(forest),
-        "boosting": from_sklearn(GradientBoostingRegressor(random_state=0)),
-        "svr": from_sklearn(SVR()),
+    made = {
+        "forest": ensemble.RandomForestRegressor(max_depth=3, random_state=0),
+        "boosting": ensemble.GradientBoostingRegressor(random_state=0),
+        "svr": svm.SVR(),
     }
+    return {name: adapters.from_sklearn(one) for name, one in made.items()}
 
 
 def _error(learner: Any, context: Any, xq: Any, yq: Any) -> np.ndarray:
@@ -70,13 +120,11 @@ def _error(learner: Any, context: Any, xq: Any, yq: Any) -> np.ndarray:
     return (learner(context, xq) - yq).detach()[:, 0, 0].cpu().numpy()
 
 
-def errors_by_pairs(model: Any, exact: Episode, read: Episode) -> dict[str, np.ndarray]:
+def errors_by_pairs(model: Any, exact: tasks.Episode, read: tasks.Episode) -> dict[str, np.ndarray]:
     """Errors ``(numbers of pairs, tasks)`` of each regressor on the numbers that a model reads, and the labels."""
-    from mesascope.tasks import Context
-
     known, rows = references(), []
     for count in COUNTS:
-        first, whole = (Context(x[:, :count], y[:, :count]) for x, y in (read.context, exact.context))
+        first, whole = (tasks.Context(x[:, :count], y[:, :count]) for x, y in (read.context, exact.context))
         row = {name: _error(one, first, read.xq, exact.yq) for name, one in {MODEL: model, **known}.items()}
         row["unrounded"] = _error(known["bayes"], whole, exact.xq, exact.yq)
         row["label"] = exact.yq[:, 0, 0].cpu().numpy()
@@ -84,10 +132,14 @@ def errors_by_pairs(model: Any, exact: Episode, read: Episode) -> dict[str, np.n
     return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
 
 
-def errors_with_all(model: Any, exact: Episode, read: Episode) -> dict[str, np.ndarray]:
+def errors_with_all(model: Any, exact: tasks.Episode, read: tasks.Episode) -> dict[str, np.ndarray]:
     """With all pairs: of estimators that take a task at a time, and of the model where no pair has its own label."""
-    from mesascope.tasks import Context
-
-    shuffled = Context(read.context.x, read.context.y.flip(1))
+    shuffled = tasks.Context(read.context.x, read.context.y.flip(1))
     errors = {name: _error(one, read.context, read.xq, exact.yq) for name, one in _estimators().items()}
     return errors | {"shuffled": _error(model, shuffled, read.xq, exact.yq)}
+
+
+def marks(rows: Mapping[str, np.ndarray]) -> list[Line]:
+    """A mark for each set of tasks, in a column for each label."""
+    return [Line(np.full(len(values), place), values, place / len(rows), label, marks="o")
+            for place, (label, values) in enumerate(rows.items())]  # fmt: skip

@@ -7,161 +7,132 @@ method learned before on other classes, fine-tuning from what MAML learned there
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
-from mesascope import meta, nets, tasks
-from mesascope.errors import ArgumentTypeError, require_count, require_number, shown
-from mesascope.evidence import Arrays, Claim, above, ours, printed, two_sided
-from mesascope.reports import Figure, Line, Lines
-from mesascope.study import Study, strip
-from mesascope.training import ParameterGroup, Training
-
-if TYPE_CHECKING:
-    from mesascope.studies.lab import Lab
+from mesascope import meta, nets, study, tasks
+from mesascope.errors import refuse
+from mesascope.studies.sparse.few_shot import points_above
+from mesascope.studies.sparse.following import follow_batches
+from mesascope.study import Arrays, Claim, Count, Figure, Line, Positive, Reading, Study, Training, above, frozen, ours
+from mesascope.training import ParameterGroup
 
 TABLE = "Table 4.6"
 METHODS = {
     "online-sgd": "online SGD", "online-adam": "online Adam", "fine-tuning": "fine-tuning", "maml": "C-MAML",
     "sparse-maml": "sparse-C-MAML", "sparse-relu-maml": "sparse-ReLU-C-MAML",
 }  # fmt: skip
-CONTINUAL = ("maml", "sparse-maml", "sparse-relu-maml")
-# Optimisers of baselines and their rates, and inner rates of the others and those of what they learn besides, that told
-# most on streams of other seeds.
+MASKED = ("sparse-maml", "sparse-relu-maml")
+# Optimisers of baselines with their rates; inner rates of the others, and rates of what they learn besides. All are the
+# best on streams of other seeds.
 DESCENT: dict[str, tuple[Any, float]] = {
-    "online-sgd": ("sgd", 0.2),
-    "online-adam": ("adam", 3e-3),
-    "fine-tuning": ("sgd", 0.1),
-}
+    "online-sgd": ("sgd", 0.2), "online-adam": ("adam", 3e-3), "fine-tuning": ("sgd", 0.1),
+}  # fmt: skip
 TUNED = {"maml": (0.1, 0.0075), "sparse-maml": (0.2, 0.02), "sparse-relu-maml": (0.05, 0.003)}
 # Parts of a stream that are averaged over.
 PARTS = 20
+BEFORE = Training(500, 2, learning_rate=1e-3, schedule="constant", evaluate_every=500)
 
 
-@dataclass(frozen=True)
+@frozen
 class ContinualOnline:
     """Settings of the study."""
 
     domains: tuple[str, ...] = ("omniglot", "omniglot", "mnist", "fashion-mnist")
-    """Datasets that tasks are of, named as often as they are likely."""
-    stays: tuple[float, ...] = (0.9, 0.98)
-    """Probabilities that a task goes on."""
-    steps: int = 1000
+    """Datasets that tasks are drawn from, each as likely as it is often named."""
+    stays: tuple[study.Share, ...] = (0.9, 0.98)
+    """Probabilities that a task goes on, one for each kind of stream."""
+    steps: Count = 1000
     """Batches of a stream."""
-    ways: int = 10
+    ways: Count = 10
     """Classes of a task."""
-    shots: int = 5
+    shots: Count = 5
     """Images of each class in a batch."""
     architecture: str = "convnet4"
     """The network: convnet4 or mlp."""
-    width: int = 16
+    width: Count = 16
     """Its filters, or units."""
-    size: int = 28
+    size: Count = 28
     """Pixels of a side."""
-    inner_lr: float | None = None
-    """Of the fast weights; each method's own, found on other streams, if None."""
-    inner_steps: int = 5
+    inner_lr: Positive | None = None
+    """Learning rate of the fast weights; each method's own, tuned on other streams, if None."""
+    inner_steps: Count = 5
     """Steps of the fast weights on a batch."""
-    threshold: float = 1.5
-    """Loss above that of fresh weights by which a switch is told."""
+    threshold: Positive = 1.5
+    """Loss above that of fresh weights by which a switch is noticed."""
     before: str = "omniglot"
-    """Dataset whose training part weights are meta-learned on before."""
-    pretraining: Training = field(
-        default_factory=lambda: Training(500, 2, learning_rate=1e-3, schedule="constant", evaluate_every=500)
-    )
-    """How."""
-    seeds: int = 6
+    """Dataset whose training part weights are meta-learned on before the stream."""
+    pretraining: Training = BEFORE
+    """Meta-learning before the stream."""
+    seeds: Count = 6
     """Streams and networks."""
 
     def __post_init__(self) -> None:
-        for name in ("steps", "ways", "shots", "width", "size", "inner_steps"):
-            require_count(name, getattr(self, name))
-        require_number("threshold", self.threshold, above=0)
-        if self.inner_lr is not None:
-            require_number("inner_lr", self.inner_lr, above=0)
-        if isinstance(self.stays, float) or not self.stays:
-            raise ArgumentTypeError(f"stays must be probabilities, but is {shown(self.stays)}: pass (0.9,), say.")
+        if not self.stays:
+            refuse("stays", "hold a probability", self.stays, "pass (0.9,), say")
 
-    def source(self, stay: float) -> tasks.SwitchingImages:
+    def source(self, stay: float) -> Any:
         """Streams of tasks that go on with a probability."""
         return tasks.SwitchingImages(stay, self.ways, self.shots, self.domains, self.size, "test")
 
-    def network(self) -> Any:
+    def network(self) -> nets.ClassifierConfig:
         """The network of all methods."""
         return nets.ClassifierConfig(self.architecture, self.width, size=self.size, classes=self.ways)
 
-    def learner(self, method: str) -> Any:
+    def learner(self, method: str) -> meta.MetaLearnerConfig:
         """The network and a method of its inner steps."""
         rate = TUNED[method][0] if self.inner_lr is None else self.inner_lr
         return meta.MetaLearnerConfig(self.network(), method, rate, self.inner_steps)
 
 
-def measure(lab: Lab, settings: ContinualOnline) -> None:
+def measure(lab: study.Lab, settings: ContinualOnline) -> None:
     """Learn on other classes first, then follow streams of each probability with each method."""
-    for stay in settings.stays:  # before anything trains, as a dataset may be missing
-        settings.source(stay).stream(settings.steps, lab.seeds[0])
-    learned = {name: _before(lab, settings, name) for name in CONTINUAL}
-    starts: dict[str, list[Any]] = {name: [one.state_dict() for one in group] for name, group in learned.items()}
-    starts["fine-tuning"] = [one.model.state_dict() for one in learned["maml"]]
-    for stay in settings.stays:
+    streams = {  # before anything trains, as a dataset may be missing
+        stay: [settings.source(stay).stream(settings.steps, seed) for seed in lab.seeds] for stay in settings.stays
+    }
+    learned = {name: _before(lab, settings, name) for name in TUNED}
+    starts = {name: (f"before {name}", [one.state_dict() for one in group]) for name, group in learned.items()}
+    starts["fine-tuning"] = "before maml", [one.model.state_dict() for one in learned["maml"]]
+    for stay, own in streams.items():
+        first = np.stack([np.diff(one.tasks.numpy(), prepend=-1) > 0 for one in own])
         for name in METHODS:
-            given = starts.get(name, [None] * len(lab.seeds))
-            lab.stage(f"{name} {stay}", lambda name=name, stay=stay, given=given: _followed(
-                lab, settings, name, stay, given))  # fmt: skip
+            method, network = _method(settings, name)
+            told = follow_batches(lab, f"{name} {stay}", method, network, own, *starts.get(name, ("", None)))
+            lab.stage(f"{name} {stay}", _percent, told, first, settings.ways, name in MASKED)
 
 
-def _before(lab: Lab, settings: ContinualOnline, name: str) -> list[Any]:
+def _before(lab: study.Lab, settings: ContinualOnline, name: str) -> list[Any]:
     """Learners of a method, one a seed, that meta-learned on other classes."""
     family = tasks.FewShotImages(settings.before, settings.ways, 1, 4, settings.size)
-    groups = [] if name == "maml" else [ParameterGroup(("method.*",), learning_rate=TUNED[name][1])]
+    groups = [ParameterGroup(("method.*",), learning_rate=TUNED[name][1])] if name in MASKED else []
     return lab.train(
         f"before {name}", settings.learner(name), family, settings.pretraining, loss=meta.outer_loss,
         parameter_groups=groups,
     )  # fmt: skip
 
 
-def _method(settings: ContinualOnline, name: str) -> Any:
-    if name in CONTINUAL:
-        return meta.ContinualMAML(settings.learner(name), mask_lr=TUNED[name][1], threshold=settings.threshold)
+def _method(settings: ContinualOnline, name: str) -> tuple[Any, Any]:
+    """A method of online learning, and the config of what it trains."""
+    if name in TUNED:
+        learner = settings.learner(name)
+        return meta.ContinualMAML(learner, mask_lr=TUNED[name][1], threshold=settings.threshold), learner
     optimizer, rate = DESCENT[name]
     plan = Training(learning_rate=rate, optimizer=optimizer, schedule="constant")
-    return meta.OnlineDescent(settings.network(), plan, steps=settings.inner_steps)
+    return meta.OnlineDescent(settings.network(), plan, steps=settings.inner_steps), settings.network()
 
 
-def _followed(lab: Lab, settings: ContinualOnline, name: str, stay: float, starts: list[Any]) -> Arrays:
-    """In percent, by seed: accuracy before learning, and share closed where masks are learned, over parts of a stream.
+def _percent(told: Mapping[str, np.ndarray], first: np.ndarray, ways: int, masked: bool) -> Arrays:
+    """Accuracy before learning, and share closed where masks are learned, over parts of a stream, in percent.
 
-    Besides the accuracy on all of it, and on first batches of tasks less what guesses would tell.
+    ``total`` is the accuracy on all of it, ``surprised`` that on first batches of tasks above chance.
     """
-    from mesascope.training import ProgressBar, fit
-
-    source = settings.source(stay)
-    rows: list[list[Any]] = []
-    first = np.ones((len(lab.seeds), settings.steps), dtype=bool)
-    for index, (seed, start) in enumerate(zip(lab.seeds, starts, strict=True)):
-        state, batches = _method(settings, name).state(seed, start, lab.device), source.stream(settings.steps, seed)
-        first[index, 1:] = (batches.tasks[1:] != batches.tasks[:-1]).numpy()
-        plan, seen = Training(settings.steps), []
-        with ProgressBar(f"{name} {stay}, seed {seed}", settings.steps) as bar:
-
-            def told(step: int, metrics: Any, seen: list[Any] = seen, bar: Any = bar) -> None:
-                seen.append(metrics)
-                bar(step, metrics)
-
-            def drawn(step: int, batches: Any = batches) -> Any:
-                return tasks.Context(*(part.to(lab.device) for part in batches(step)))
-
-            fit(state, drawn, plan, observe=told)
-        rows.append(seen)
-    keys = ["accuracy", *(["closed"] if name.startswith("sparse") else [])]
-    numbers = {key: np.array([[one[key] for one in row] for row in rows]) for key in keys}
-    parts = {key: 100 * np.stack([one.mean(1) for one in np.array_split(array, PARTS, 1)], 1)
-             for key, array in numbers.items()}  # fmt: skip
+    keys = ("accuracy", "closed") if masked else ("accuracy",)
+    parts = {key: 100 * np.stack([one.mean(1) for one in np.array_split(told[key], PARTS, 1)], 1) for key in keys}
     whole = {
-        "total": 100 * numbers["accuracy"].mean(1),
-        "surprised": 100 * (numbers["accuracy"].mean(1, where=first) - 1 / settings.ways),
+        "total": 100 * told["accuracy"].mean(1),
+        "surprised": 100 * (told["accuracy"].mean(1, where=first) - 1 / ways),
     }
     return Arrays(parts | whole, **dict.fromkeys(keys, "seed part"), **dict.fromkeys(whole, "seed"))
 
@@ -170,78 +141,27 @@ def _stays(r: Any) -> list[str]:
     return [name.removeprefix("maml ") for name in r if name.startswith("maml ")]
 
 
-def _above(name: str, *others: str) -> Any:
-    """Points of cumulative accuracy above others, by seed, and stream and other."""
-    return lambda r: np.stack(
-        [r[f"{name} {stay}"]["total"] - r[f"{other} {stay}"]["total"] for stay in _stays(r) for other in others], axis=1
-    )
+def _totals(r: Any) -> dict[str, dict[str, np.ndarray]]:
+    """Accuracies on a whole stream by method, for each kind of stream."""
+    return {stay: {name: r[f"{name} {stay}"]["total"] for name in METHODS} for stay in _stays(r)}
 
 
-POINTS = "points of accuracy before learning, mean over a stream: mean over seeds of each kind of stream"
-CLAIMS = (
-    Claim(
-        "learns", "continual MAML tells more than guesses would, by far",
-        lambda r: np.stack([r[f"maml {stay}"]["total"] for stay in _stays(r)], axis=1), above(40.0), ours("premise"),
-        measures="percent of images before learning from " "them, mean over a stream: mean over seeds of each kind of stream",
-        quantifier="mean",
-    ),
-    Claim(
-        "surprised", "no method tells more or less of a task's first batch than guesses would, within 20 points",
-        lambda r: np.stack([r[f"{name} {stay}"]["surprised"] for stay in _stays(r) for name in METHODS], axis=1),
-        two_sided(20.0, around=0.0), ours("a null control: nobody knows how a task numbers its classes"),
-        measures="points above guesses, mean over first batches: mean over seeds of each method and stream",
-        quantifier="mean", premises=("learns",),
-    ),
-    Claim(
-        "above-online", "continual MAML tells more than online SGD, online Adam and fine-tuning",
-        _above("maml", "online-sgd", "online-adam", "fine-tuning"), above(0.0), printed(TABLE), measures=POINTS,
-        quantifier="mean", premises=("surprised",),
-    ),
-    Claim(
-        "masks-help", "with masks it tells more than without", _above("sparse-maml", "maml"), above(0.0),
-        printed(TABLE), measures=POINTS, quantifier="mean", premises=("surprised",),
-    ),
-    Claim(
-        "relu-helps", "and so it does with rectified rates", _above("sparse-relu-maml", "maml"), above(0.0),
-        printed(TABLE), measures=POINTS, quantifier="mean", premises=("surprised",),
-    ),
-    Claim(
-        "closes", "masks that start half closed close further",
-        lambda r: np.stack([r[f"sparse-maml {stay}"]["closed"][:, -1] for stay in _stays(r)], axis=1), above(52.0),
-        ours("whether sparsity emerges"), measures="percent closed in the last part of a stream: mean over seeds",
-        quantifier="mean", premises=("surprised",),
-    ),
-)  # fmt: skip
+def _each(key: str, words: str, *names: str) -> Reading:
+    """Numbers of methods by seed, and stream and method."""
+    return Reading(words, lambda r: np.stack([r[f"{name} {s}"][key] for s in _stays(r) for name in names], axis=1))
 
 
-def _totals(r: Any) -> dict[str, Any]:
-    return {
-        f"tasks stay with probability {stay}": {name: r[f"{name} {stay}"]["total"] for name in METHODS}
-        for stay in _stays(r)
-    }
+def _above(name: str, *others: str) -> Reading:
+    """Points of accuracy on a stream above others, by seed, and stream and other."""
+    return points_above(name, *others, of=lambda r: _totals(r).values(), names=METHODS)
 
 
 def _closed(r: Any) -> list[Line]:
-    shown = [(name, stay) for name in ("sparse-maml", "sparse-relu-maml") for stay in _stays(r)]
-    return [
-        Line(np.arange(1, PARTS + 1) / PARTS, r[f"{name} {stay}"]["closed"], index / len(shown),
-             f"{METHODS[name]}, {stay}")
-        for index, (name, stay) in enumerate(shown)
-    ]  # fmt: skip
+    shown = [(name, stay) for name in MASKED for stay in _stays(r)]
+    along = np.arange(1, PARTS + 1) / PARTS
+    return [Line(along, r[f"{name} {stay}"]["closed"], index / len(shown), f"{METHODS[name]}, {stay}")
+            for index, (name, stay) in enumerate(shown)]  # fmt: skip
 
-
-FIGURES = (
-    Figure(
-        "accuracy",
-        "Accuracy on each batch before it is learned from, mean over a stream, each seed. Thesis: Table 4.6.",
-        (strip("accuracy (%)", METHODS, _totals),),
-        columns=1, size=(10, 3.6), claims=("learns", "surprised", "above-online", "masks-help", "relu-helps"),
-    ),
-    Figure(
-        "closed", "Percent of entries that inner steps do not change, along a stream; mean and range over seeds.",
-        (Lines("", "share of the stream", "closed (%)", _closed),), columns=1, size=(7, 3.4), claims=("closes",),
-    ),
-)  # fmt: skip
 
 STUDY = Study(
     name="continual-online",
@@ -255,9 +175,56 @@ STUDY = Study(
         "paper": ContinualOnline(),
     },
     measure=measure,
-    trainings=3,
-    claims=CLAIMS,
-    figures=FIGURES,
+    trainings=lambda settings: len(TUNED) + len(METHODS) * len(settings.stays),
+    premises=("surprised",),
+    claims=(),
+    figures=(
+        Figure(
+            "accuracy",
+            "Accuracy on each batch before it is learned from, mean over a stream, each seed. Thesis: Table 4.6.",
+            (study.strip("accuracy (%)", METHODS, lambda r: {
+                f"tasks stay with probability {stay}": totals for stay, totals in _totals(r).items()}),),
+            columns=1, size=(10, 3.6),
+            claims=(
+                Claim(
+                    "learns", "continual MAML tells more than guesses would, by far",
+                    _each("total", "accuracy before learning in percent, mean over a stream", "maml"), above(40.0),
+                    ours("premise"), quantifier="mean", premises=(),
+                ),
+                Claim(
+                    "surprised", "no method tells more or less of a task's first batch than guesses would, within 20 "
+                    "points", _each("surprised", "points of accuracy above chance, mean over first batches", *METHODS),
+                    study.two_sided(20.0, around=0.0),
+                    ours("a null control: nobody knows how a task numbers its classes"), quantifier="mean",
+                    premises=("learns",),
+                ),
+                Claim(
+                    "above-online", "continual MAML tells more than online SGD, online Adam and fine-tuning",
+                    _above("maml", "online-sgd", "online-adam", "fine-tuning"), above(0.0), study.printed(TABLE),
+                    quantifier="mean",
+                ),
+                Claim(
+                    "masks-help", "with masks it tells more than without", _above("sparse-maml", "maml"), above(0.0),
+                    study.printed(TABLE), quantifier="mean",
+                ),
+                Claim(
+                    "relu-helps", "and so it does with rectified rates", _above("sparse-relu-maml", "maml"), above(0.0),
+                    study.printed(TABLE), quantifier="mean",
+                ),
+            ),
+        ),
+        Figure(
+            "closed", "Percent of entries that inner steps do not change, along a stream; mean and range over seeds.",
+            (study.Lines("", "share of the stream", "closed (%)", _closed),), columns=1, size=(7, 3.4),
+            claims=(
+                Claim(
+                    "closes", "masks that start half closed close further",
+                    _each("closed", "percent closed", "sparse-maml").at((..., -1), "in the last part of a stream"),
+                    above(52.0), ours("whether sparsity emerges"), quantifier="mean",
+                ),
+            ),
+        ),
+    ),
     deviations=(
         "Streams of 1,000 batches in place of 10,000, of networks of 16 filters.",
         "Numbers of Table 4.6 are lost in the thesis' text: claims are of the order of methods.",

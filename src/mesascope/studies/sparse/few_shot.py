@@ -1,24 +1,16 @@
-"""What the few-shot studies share: settings, how meta-learners train, their accuracy and what they close."""
+"""What the few-shot studies share: settings, how meta-learners train, and their accuracy on new classes."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from mesascope import nets, tasks
-from mesascope.errors import require_count, require_number
-from mesascope.evidence import Arrays
-from mesascope.training import ParameterGroup, Training
-
-if TYPE_CHECKING:
-    from mesascope.meta import MetaLearnerConfig
-    from mesascope.nets import ClassifierConfig
-    from mesascope.studies.lab import Lab
-    from mesascope.tasks import FewShotImages
+from mesascope import meta, nets, study, tasks
+from mesascope.study import Arrays, Claim, Count, Positive, Reading, Training, above, frozen, ours
+from mesascope.training import ParameterGroup
 
 THESIS = "von Oswald's thesis"
 # Methods, with a name to show.
@@ -26,14 +18,16 @@ METHODS = {
     "maml": "MAML", "anil": "ANIL", "boil": "BOIL", "meta-sgd": "Meta-SGD", "exp-maml": "exp-MAML",
     "sparse-relu-maml": "sparse-ReLU-MAML", "sparse-maml": "sparse-MAML",
 }  # fmt: skip
-# Inner learning rates that told most of other tasks of training characters after 400 outer steps from another seed, of
-# two to four each; of methods that learn them, where they start.
+# Inner learning rates, the best of two to four each on other tasks of training characters, after 400 outer steps from
+# another seed. Methods that learn their rates start from these.
 TUNED = {
     "maml": 0.1, "anil": 2.0, "boil": 0.2, "meta-sgd": 0.2, "exp-maml": 0.1, "sparse-relu-maml": 0.2,
     "sparse-maml": 0.4, "sparse-maml-plus": 0.4,
 }  # fmt: skip
-# Methods whose rates are learned, at `rate_lr`; the others learn masks, at `mask_lr`.
+# Methods that learn nothing but initial weights; methods that learn rates, at `rate_lr`. Others learn masks.
+_FIXED = ("maml", "anil", "boil")
 _RATES = ("meta-sgd", "exp-maml", "sparse-relu-maml")
+OUTER = Training(1500, 2, learning_rate=1e-3, schedule="constant", evaluate_every=150)
 # The embedded digits and a network of three layers: seconds, and no download.
 QUICK: dict[str, Any] = {
     "dataset": "digits", "ways": 5, "queries": 5, "architecture": "mlp", "width": 32, "size": 8,
@@ -48,90 +42,76 @@ MINI_IMAGENET: dict[str, Any] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
+@frozen
 class FewShot:
     """Settings of a few-shot study."""
 
     dataset: str = "omniglot"
     """Images of the tasks: omniglot, digits, or another dataset."""
-    ways: int = 20
+    ways: Count = 20
     """Classes of a task."""
-    shots: int = 1
+    shots: Count = 1
     """Images of each class in a context."""
-    queries: int = 2
-    """Images of each class that are asked about."""
+    queries: Count = 2
+    """Query images of each class."""
     architecture: str = "convnet4"
     """The network that adapts: convnet4, resnet12 or mlp."""
-    width: int = 32
+    width: Count = 32
     """Its filters, or units of each hidden layer."""
-    in_channels: int = 1
-    """Of the images, three of colours."""
-    size: int = 28
+    in_channels: Count = 1
+    """Channels of the images: 3 for colours."""
+    size: Count = 28
     """Pixels of a side."""
-    inner_lr: float | None = None
-    """Of the inner steps; each method's own, found on other tasks, if None."""
-    inner_steps: int = 5
-    """Steps on a context."""
-    mask_lr: float = 0.0075
-    """Of the masks."""
-    rate_lr: float = 0.003
-    """Of learned rates, and of their exponents."""
-    training: Training = field(
-        default_factory=lambda: Training(1500, 2, learning_rate=1e-3, schedule="constant", evaluate_every=150)
-    )
-    """Of the outer loop."""
-    tasks: int = 400
+    inner_lr: Positive | None = None
+    """Inner learning rate; each method's own, tuned on other tasks, if None."""
+    inner_steps: Count = 5
+    """Gradient steps on a context."""
+    mask_lr: Positive = 0.0075
+    """Learning rate of the masks."""
+    rate_lr: Positive = 0.003
+    """Learning rate of learned rates, and of their exponents."""
+    training: Training = OUTER
+    """The outer loop."""
+    tasks: Count = 400
     """Tasks of new classes that accuracy is measured on."""
-    watch_tasks: int = 40
-    """Those that it is watched on."""
-    seeds: int = 8
+    watch_tasks: Count = 40
+    """Tasks that accuracy is measured on while networks train."""
+    seeds: Count = 8
     """Networks trained, one a seed."""
 
-    def __post_init__(self) -> None:
-        for name in ("ways", "shots", "queries", "width", "in_channels", "size", "inner_steps", "tasks", "watch_tasks"):
-            require_count(name, getattr(self, name))
-        for name in ("inner_lr", "mask_lr", "rate_lr"):
-            if getattr(self, name) is not None:
-                require_number(name, getattr(self, name), above=0)
-
-    def family(self, part: str = "train") -> FewShotImages:
+    def family(self, part: str = "train") -> Any:
         """Tasks of the classes of a part."""
         return tasks.FewShotImages(self.dataset, self.ways, self.shots, self.queries, self.size, part)
 
-    def network(self) -> ClassifierConfig:
+    def network(self) -> nets.ClassifierConfig:
         """The network before meta-learning."""
         return nets.ClassifierConfig(self.architecture, self.width, self.in_channels, self.size, self.ways)
 
-    def learner(self, method: str) -> MetaLearnerConfig:
+    def learner(self, method: str) -> meta.MetaLearnerConfig:
         """The network and a method of its inner steps."""
-        from mesascope.meta import MetaLearnerConfig
-
         rate = TUNED[method] if self.inner_lr is None else self.inner_lr
-        return MetaLearnerConfig(self.network(), method, rate, self.inner_steps)
+        return meta.MetaLearnerConfig(self.network(), method, rate, self.inner_steps)
 
 
-def meta_trained(lab: Lab, name: str, settings: FewShot, method: str, **changes: Any) -> list[Any]:
+def meta_trained(lab: study.Lab, name: str, settings: FewShot, method: str, **changes: Any) -> list[Any]:
     """Networks that a method meta-learned, one a seed; stage ``name`` has accuracy and closed shares by step."""
-    from mesascope.meta import outer_loss
-
-    config = dataclasses.replace(settings.learner(method), **changes)
-    learns = method not in ("maml", "anil", "boil")
     rate = settings.rate_lr if method in _RATES else settings.mask_lr
     return lab.train(
-        name, config, settings.family(), settings.training, loss=outer_loss,
-        parameter_groups=[ParameterGroup(("method.*",), learning_rate=rate)] if learns else [],
+        name, dataclasses.replace(settings.learner(method), **changes), settings.family(), settings.training,
+        loss=meta.outer_loss,
+        parameter_groups=[] if method in _FIXED else [ParameterGroup(("method.*",), learning_rate=rate)],
         watch=watched(lab.draw(settings.family("test"), settings.watch_tasks, "watch")),
     )  # fmt: skip
 
 
-def untrained(lab: Lab, settings: FewShot, method: str) -> list[Any]:
+def untrained(lab: study.Lab, settings: FewShot, method: str) -> list[Any]:
     """The networks and their methods before any training, one a seed."""
     from mesascope.streams import stream
 
     return [settings.learner(method).build(stream(seed, "init")).to(lab.device) for seed in lab.seeds]
 
 
-def watched(drawn: Any) -> Callable[[Any], dict[str, float]]:
+def watched(drawn: tasks.Episode) -> Callable[[Any], dict[str, float]]:
     """Accuracy on tasks, and of methods that learn masks or rates the share closed, by layer from 0, and of all."""
 
     def look(learner: Any) -> dict[str, float]:
@@ -146,38 +126,51 @@ def watched(drawn: Any) -> Callable[[Any], dict[str, float]]:
     return look
 
 
-def hits(learner: Any, drawn: Any, at_once: int = 20) -> np.ndarray:
-    """The share of queries that are told, by task, among the classes that are asked about."""
+def hits(learner: Any, drawn: tasks.Episode, at_once: int = 20) -> np.ndarray:
+    """Accuracy by task, among the classes of the task."""
     import torch
 
     from mesascope.training.randomness import drawing_from
 
     found = []
     for start in range(0, len(drawn.xq), at_once):
-        part = drawn.map(lambda tensor, start=start: tensor[start : start + at_once])
+        part = drawn.part(start, start + at_once)
         with drawing_from(0, "hits", start, part.xq.device):  # what a method draws to adapt
             scores = learner(part.context, part.xq)[..., : part.yq.shape[-1]]
         found.append(tasks.accuracy(scores, part.yq))
     return torch.cat(found).cpu().numpy()
 
 
-def accuracies(lab: Lab, stage: str, groups: Mapping[str, Sequence[Any]], drawn: Any) -> Any:
-    """Percent of queries told by each seed's network, the same tasks for all."""
-    return lab.stage(
-        stage,
-        lambda: Arrays(
-            {name: np.array([100 * hits(one, drawn).mean() for one in learners]) for name, learners in groups.items()},
-            **dict.fromkeys(groups, "seed"),
-        ),
+def accuracies(groups: Mapping[str, Sequence[Any]], drawn: tasks.Episode) -> Arrays:
+    """Accuracy of each seed's network in percent, on the same tasks for all."""
+    return by_seed({name: [100 * hits(one, drawn).mean() for one in group] for name, group in groups.items()})
+
+
+def by_seed(numbers: Mapping[str, Sequence[Any]]) -> Arrays:
+    """A number a seed by name."""
+    return Arrays({name: np.array(each) for name, each in numbers.items()}, **dict.fromkeys(numbers, "seed"))
+
+
+def learns(accuracy: Reading) -> Claim:
+    """The premise that meta-learned networks adapt to new classes."""
+    return Claim("learns", "networks that adapt tell most images after meta-learning", accuracy, above(50.0),
+                 ours("premise"), quantifier="mean")  # fmt: skip
+
+
+def points_above(
+    name: str,
+    *others: str,
+    of: Callable[[Any], Iterable[Mapping[str, Any]]] = lambda r: [r["accuracy"]],
+    names: Mapping[str, str] = METHODS,
+) -> Reading:
+    """Points of accuracy of a method above others, by seed, and other.
+
+    Args:
+        of: takes accuracies by method from the results, of one kind of task or of several.
+        names: of the methods, in words.
+    """
+    words = " and ".join(names.get(other, other) for other in others)
+    return Reading(
+        f"points of accuracy of {names.get(name, name)} above {words}",
+        lambda r: np.stack([one[name] - one[other] for one in of(r) for other in others], axis=1),
     )
-
-
-def layers_closed(r: Any, name: str) -> np.ndarray:
-    """Percent closed at the end of a training, by seed and layer."""
-    return 100 * np.stack([np.asarray(one)[:, -1] for one in closed_by_layer(r[name])], axis=1)
-
-
-def closed_by_layer(curves: Any) -> list[Any]:
-    """The share of each layer's weights that is closed, by seed and evaluation."""
-    count = sum(key.startswith("closed ") for key in curves)
-    return [curves[f"closed {layer}"] for layer in range(count)]

@@ -5,158 +5,130 @@ Thesis: Fig. 4.2. MAML and sparse-MAML meta-learn with more and more inner steps
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from mesascope.errors import require_count, require_number
-from mesascope.evidence import Arrays, Claim, above, below, ours, printed
-from mesascope.reports import Figure, Line, Lines
-from mesascope.studies.sparse.few_shot import MINI_IMAGENET, QUICK, THESIS, FewShot, hits, meta_trained
-from mesascope.study import Study
-from mesascope.training import Training
-
-if TYPE_CHECKING:
-    from mesascope.studies.lab import Lab
+from mesascope import study
+from mesascope.studies.sparse import few_shot
+from mesascope.studies.sparse.few_shot import FewShot, hits
+from mesascope.study import Arrays, Claim, Count, Figure, Positive, Reading, Study, above, below, frozen, printed, stage
 
 FIGURE = "Fig. 4.2"
-COMPARED = ("maml", "sparse-maml")
+METHODS = {"maml": "MAML", "sparse-maml": "sparse-MAML"}
 
 
-@dataclass(frozen=True)
+@frozen
 class Plasticity(FewShot):
     """Settings of the study."""
 
-    lengths: tuple[int, ...] = (5, 15, 25)
+    lengths: tuple[Count, ...] = (5, 15, 25)
     """Numbers of inner steps."""
-    rates: tuple[float, ...] = (0.05, 0.1, 0.2, 0.4)
+    rates: tuple[Positive, ...] = (0.05, 0.1, 0.2, 0.4)
     """Inner learning rates, each of inner_steps steps."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for value in self.lengths:
-            require_count("lengths", value)
-        for value in self.rates:
-            require_number("rates", value, above=0)
 
-
-def measure(lab: Lab, settings: Plasticity) -> None:
+def measure(lab: study.Lab, settings: Plasticity) -> None:
     """Train both methods at each length and at each rate."""
     drawn = lab.draw(settings.family("test"), settings.tasks, "eval")
     for axis, values, argument in (("rates", settings.rates, "inner_lr"), ("lengths", settings.lengths, "steps")):
         trained = {
-            method: [meta_trained(lab, f"{method} {argument} {v}", settings, method, **{argument: v}) for v in values]
-            for method in COMPARED
-        }
-        lab.stage(axis, lambda trained=trained, values=values: _measured(trained, values, drawn))
+            method: [few_shot.meta_trained(lab, f"{method} {argument} {value}", settings, method, **{argument: value})
+                     for value in values]
+            for method in METHODS
+        }  # fmt: skip
+        lab.stage(axis, _measured, trained, values, drawn)
 
 
 def _measured(trained: dict[str, list[list[Any]]], values: tuple[float, ...], drawn: Any) -> Arrays:
     """Accuracy in percent and percent closed, by seed and value."""
-    accuracy = {
+    found = {
         f"accuracy {method}": 100 * np.array([[hits(one, drawn).mean() for one in group] for group in groups]).T
         for method, groups in trained.items()
     }
-    closed = 100 * np.array([[one.closed() for one in group] for group in trained["sparse-maml"]]).T
-    return Arrays(
-        {"x": np.array(values, dtype=float), **accuracy, "closed": closed},
-        x="value", **dict.fromkeys([*accuracy, "closed"], "seed value"),
-    )  # fmt: skip
+    found["closed"] = 100 * np.array([[one.closed() for one in group] for group in trained["sparse-maml"]]).T
+    return Arrays({"x": np.array(values, dtype=float), **found}, x="value", **dict.fromkeys(found, "seed value"))
 
 
-def _gain(axis: str, quantity: str) -> Any:
+WORDS = {"closed": "percent of entries closed", "accuracy maml": "accuracy of MAML in percent",
+         "accuracy sparse-maml": "accuracy of sparse-MAML in percent"}  # fmt: skip
+lengths, rates = stage("lengths", **WORDS), stage("rates", **WORDS)
+LONGER, LARGER = "most steps less fewest", "largest rate less smallest"
+
+
+def _gain(points: Reading, ends: str) -> Reading:
     """Points at the largest value above the smallest, by seed."""
-    return lambda r: r[axis][quantity][:, -1] - r[axis][quantity][:, 0]
+    return points.map(lambda numbers: numbers[:, -1] - numbers[:, 0], f"{points}, {ends}")
 
 
-def _more(axis: str) -> Any:
+def _more(axis: study.StageReading, ends: str) -> Reading:
     """Points that sparse-MAML gains more than MAML."""
-    return lambda r: _gain(axis, "accuracy sparse-maml")(r) - _gain(axis, "accuracy maml")(r)
+    return _gain(axis["accuracy sparse-maml"], ends) - _gain(axis["accuracy maml"], ends)
 
 
-CLAIMS = (
-    Claim(
-        "learns", "networks that adapt tell most images after meta-learning",
-        lambda r: r["lengths"]["accuracy maml"][:, 0], above(50.0), ours("premise"),
-        measures="percent of queries, MAML with fewest steps: mean over seeds", quantifier="mean",
-    ),
-    Claim(
-        "longer-helps", "sparse-MAML tells more where it adapts for more steps",
-        _gain("lengths", "accuracy sparse-maml"), above(0.0), printed(FIGURE),
-        measures="points of accuracy with most steps above fewest: mean over seeds", quantifier="mean",
-        premises=("learns",),
-    ),
-    Claim(
-        "longer-helps-more", "and gains more by them than MAML does", _more("lengths"), above(0.0), printed(FIGURE),
-        measures="points gained more than MAML gains: mean over seeds", quantifier="mean", premises=("learns",),
-    ),
-    Claim(
-        "not-maml", "which gains less than a point", _gain("lengths", "accuracy maml"), below(1.0), printed(FIGURE),
-        measures="points of accuracy with most steps above fewest: mean over seeds", quantifier="mean",
-        premises=("learns",),
-    ),
-    Claim(
-        "larger-helps-more", "sparse-MAML gains more by larger steps than MAML does", _more("rates"), above(0.0),
-        printed(FIGURE),
-        measures="points gained from the smallest rate to the largest, more than MAML gains: mean over seeds",
-        quantifier="mean", premises=("learns",),
-    ),
-    Claim(
-        "closes-with-length", "more is closed where there are more inner steps", _gain("lengths", "closed"), above(1.0),
-        printed(FIGURE), measures="points closed with most steps above fewest: mean over seeds", quantifier="mean",
-        premises=("learns",),
-    ),
-    Claim(
-        "closes-with-rate", "and where these are larger", _gain("rates", "closed"), above(1.0), printed(FIGURE),
-        measures="points closed at the largest rate above the smallest: mean " "over seeds", quantifier="mean",
-        premises=("learns",),
-    ),
-)  # fmt: skip
+def _panels(axis: study.StageReading, x: str, log: str = "") -> tuple[study.Lines, study.Lines]:
+    """Accuracy and percent closed over the values of an axis."""
+    own = ("trained", "sparse-MAML")
+    accuracy = {axis["accuracy maml"]: ("gd", "MAML"), axis["accuracy sparse-maml"]: own}
+    return (
+        study.sweep(x, "accuracy (%)", axis["x"], accuracy, marks="o-", log=log),
+        study.sweep(x, "closed (%)", axis["x"], {axis["closed"]: own}, marks="o-", log=log),
+    )
 
 
-def _accuracy(axis: str) -> Any:
-    return lambda r: [
-        Line(r[axis]["x"], r[axis][f"accuracy {method}"], role, label, marks="o-")
-        for method, role, label in (("maml", "gd", "MAML"), ("sparse-maml", "trained", "sparse-MAML"))
-    ]
-
-
-def _closed(axis: str) -> Any:
-    return lambda r: [Line(r[axis]["x"], r[axis]["closed"], "trained", "sparse-MAML", marks="o-")]
-
-
-FIGURES = (
-    Figure(
-        "plasticity", "Accuracy on new classes, and percent of entries closed, by the number of inner steps and by "
-        "the inner learning rate; mean and range over seeds. Thesis: Fig. 4.2.",
-        (
-            Lines("", "inner steps", "accuracy (%)", _accuracy("lengths")),
-            Lines("", "inner learning rate", "accuracy (%)", _accuracy("rates"), log="x"),
-            Lines("", "inner steps", "closed (%)", _closed("lengths")),
-            Lines("", "inner learning rate", "closed (%)", _closed("rates"), log="x"),
-        ), columns=2, claims=tuple(claim.id for claim in CLAIMS),
-    ),
-)  # fmt: skip
+ACCURACIES, SHARES = zip(_panels(lengths, "inner steps"), _panels(rates, "inner learning rate", "x"), strict=True)
 
 STUDY = Study(
     name="sparse-maml-plasticity",
-    source=f"{THESIS}, section 4.3.2",
+    source=f"{few_shot.THESIS}, section 4.3.2",
     presets={
-        "quick": Plasticity(**QUICK | {"lengths": (5, 10), "rates": (0.1, 0.5)}),
+        "quick": Plasticity(**few_shot.QUICK | {"lengths": (5, 10), "rates": (0.1, 0.5)}),
         "paper": Plasticity(
-            training=Training(500, 2, learning_rate=1e-3, schedule="constant", evaluate_every=250), inner_lr=0.1,
+            training=study.Training(500, 2, learning_rate=1e-3, schedule="constant", evaluate_every=250), inner_lr=0.1,
             tasks=200, watch_tasks=20,
         ),
-        "mini-imagenet": Plasticity(**{**MINI_IMAGENET, "inner_lr": 0.1}),
+        "mini-imagenet": Plasticity(**{**few_shot.MINI_IMAGENET, "inner_lr": 0.1}),
     },
     measure=measure,
     trainings=lambda settings: 2 * len({(rate, settings.inner_steps) for rate in settings.rates}
                                        | {(settings.inner_lr, steps) for steps in settings.lengths}),
-    claims=CLAIMS,
-    figures=FIGURES,
+    premises=("learns",),
+    claims=(),
+    figures=(
+        Figure(
+            "plasticity", "Accuracy on new classes, and percent of entries closed, by the number of inner steps and by "
+            "the inner learning rate; mean and range over seeds. Thesis: Fig. 4.2.", (*ACCURACIES, *SHARES), columns=2,
+            claims=(
+                few_shot.learns(lengths["accuracy maml"].at((slice(None), 0), "with fewest steps")),
+                Claim(
+                    "longer-helps", "sparse-MAML tells more where it adapts for more steps",
+                    _gain(lengths["accuracy sparse-maml"], LONGER), above(0.0), printed(FIGURE), quantifier="mean",
+                ),
+                Claim(
+                    "longer-helps-more", "and gains more by them than MAML does", _more(lengths, LONGER), above(0.0),
+                    printed(FIGURE), quantifier="mean",
+                ),
+                Claim(
+                    "not-maml", "which gains less than a point", _gain(lengths["accuracy maml"], LONGER), below(1.0),
+                    printed(FIGURE), quantifier="mean",
+                ),
+                Claim(
+                    "larger-helps-more", "sparse-MAML gains more by larger steps than MAML does", _more(rates, LARGER),
+                    above(0.0), printed(FIGURE), quantifier="mean",
+                ),
+                Claim(
+                    "closes-with-length", "more is closed where there are more inner steps",
+                    _gain(lengths["closed"], LONGER), above(1.0), printed(FIGURE), quantifier="mean",
+                ),
+                Claim(
+                    "closes-with-rate", "and where these are larger", _gain(rates["closed"], LARGER), above(1.0),
+                    printed(FIGURE), quantifier="mean",
+                ),
+            ),
+        ),
+    ),
     deviations=(
-        "Omniglot in place of miniImageNet, with fewer filters, as in sparse-maml, and 500 outer steps, as most of "
-        "the cost is that of long inner loops.",
+        "Omniglot in place of miniImageNet, with fewer filters, as in sparse-maml, and 500 outer steps, as most of the "
+        "cost is that of long inner loops.",
     ),
 )  # fmt: skip

@@ -6,45 +6,44 @@ and spread are learned; sparse-MAML, whose masks are fixed, and rectified rates 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from mesascope.evidence import Arrays, Claim, above, below, ours, printed, stage
-from mesascope.reports import Figure, Line, Lines
-from mesascope.studies.sparse.few_shot import MINI_IMAGENET, QUICK, THESIS, FewShot, accuracies, meta_trained, untrained
-from mesascope.study import Study, strip
+from mesascope import study
+from mesascope.studies.sparse import few_shot
+from mesascope.studies.sparse.few_shot import FewShot
+from mesascope.study import Arrays, Claim, Figure, Line, Lines, Study, above, below, beside, ours, printed, stage, strip
 
-if TYPE_CHECKING:
-    from mesascope.studies.lab import Lab
-
-TABLE, SECTION = "Table 4.3", "section 4.3.3"
+SECTION = "section 4.3.3"
 COMPARED = {"sparse-relu-maml": "sparse-ReLU-MAML", "sparse-maml": "sparse-MAML", "sparse-maml-plus": "sparse-MAML+"}
 # Pairs of draws that are compared.
 DRAWS = 20
 
+accuracy, closed = stage("accuracy", **{"sparse-maml": "accuracy of sparse-MAML in percent"}), stage("closed")
+draws = stage("draws", **{
+    "sigma": "mean |sigma|, which starts at 1", "differ before": "percent of entries that differ before meta-learning",
+    "differ after": "percent after it",
+})  # fmt: skip
 
-def measure(lab: Lab, settings: FewShot) -> None:
+
+def measure(lab: study.Lab, settings: FewShot) -> None:
     """Train the three, and see how much masks of one network differ from draw to draw."""
-    groups = {name: meta_trained(lab, name, settings, name) for name in COMPARED}
-    accuracies(lab, "accuracy", groups, lab.draw(settings.family("test"), settings.tasks, "eval"))
-    before = untrained(lab, settings, "sparse-maml-plus")
-    lab.stage("draws", lambda: _drawn(groups["sparse-maml-plus"], before))
-    lab.stage(
-        "closed",
-        lambda: Arrays({name: np.array([100 * one.closed() for one in group]) for name, group in groups.items()},
-                       **dict.fromkeys(groups, "seed")),
-    )  # fmt: skip
+    groups = {name: few_shot.meta_trained(lab, name, settings, name) for name in COMPARED}
+    drawn = lab.draw(settings.family("test"), settings.tasks, "eval")
+    lab.stage("accuracy", few_shot.accuracies, groups, drawn)
+    before = few_shot.untrained(lab, settings, "sparse-maml-plus")
+    lab.stage("draws", _drawn, groups["sparse-maml-plus"], before)
+    lab.stage("closed", _closed, groups)
 
 
 def _drawn(trained: list[Any], before: list[Any]) -> Arrays:
     """Percent of entries that are open in one of two draws alone, before and after; mean |sigma|, which starts at 1."""
-    arrays = {
-        "differ before": np.array([_differ(one) for one in before]),
-        "differ after": np.array([_differ(one) for one in trained]),
-        "sigma": np.array([float(one.method.sigma.detach().abs().mean()) for one in trained]),
-    }
-    return Arrays(arrays, **dict.fromkeys(arrays, "seed"))
+    return few_shot.by_seed({
+        "differ before": [_differ(one) for one in before],
+        "differ after": [_differ(one) for one in trained],
+        "sigma": [float(one.method.sigma.detach().abs().mean()) for one in trained],
+    })  # fmt: skip
 
 
 def _differ(learner: Any) -> float:
@@ -59,69 +58,65 @@ def _differ(learner: Any) -> float:
     return 100 * changed / total
 
 
-CLAIMS = (
-    Claim(
-        "learns", "networks that adapt tell most images after meta-learning", stage("accuracy")["sparse-maml"],
-        above(50.0), ours("premise"), quantifier="mean",
-    ),
-    Claim(
-        "noise-vanishes", "the spread of the noise falls to less than a tenth of what it was", stage("draws")["sigma"],
-        below(0.1), printed(SECTION), quantifier="mean", premises=("learns",),
-    ),
-    Claim(
-        "masks-settle", "masks of two draws differ in less than a tenth of the entries that they differed in at first",
-        stage("draws")["differ after"] / stage("draws")["differ before"], below(0.1), ours("what the noise does"),
-        quantifier="mean", premises=("learns",),
-    ),
-    Claim(
-        "noise-helps", "masks that were drawn meanwhile do better than fixed ones",
-        stage("accuracy")["sparse-maml-plus"] - stage("accuracy")["sparse-maml"], above(0.0), printed(SECTION),
-        quantifier="mean", premises=("learns",),
-    ),
-    Claim(
-        "all-close", "more than half of all entries is closed in the end by each of the three",
-        lambda r: np.stack([r["closed"][name] for name in COMPARED], axis=1), above(50.0), printed(TABLE),
-        measures="percent closed: mean over seeds of each", quantifier="mean", premises=("learns",),
-    ),
-)  # fmt: skip
+def _closed(groups: dict[str, list[Any]]) -> Arrays:
+    """Percent of entries that inner steps do not change."""
+    return few_shot.by_seed({name: [100 * one.closed() for one in group] for name, group in groups.items()})
 
 
-def _before_and_after(before: Any, after: str) -> Any:
-    def lines(r: Any) -> list[Line]:
-        start = np.ones(len(r["draws"][after])) if before is None else r["draws"][before]
-        return [
-            Line([0, 1], np.stack([start, r["draws"][after]], axis=1), "trained", "each seed", each=True, marks="o-")
-        ]
+def _before_and_after(both: Any, y: str) -> Lines:
+    line = Line([0, 1], both, "trained", "each seed", each=True, marks="o-")
+    return Lines("", "", y, [line], limits={"xticks": (0, 1), "xticklabels": ("before", "after")})
 
-    return lines
-
-
-WHEN: dict[str, Any] = {"xticks": (0, 1), "xticklabels": ("before", "after")}
-
-FIGURES = (
-    Figure(
-        "noise", "Above: the spread of the noise that masks of sparse-MAML+ are made of, and percent of entries in "
-        "which the masks of two draws differ, before meta-learning and after. Below: accuracy on new classes, and "
-        "percent of entries closed. Each seed. Thesis: Table 4.3.",
-        (
-            Lines("", "", "mean |sigma|", _before_and_after(None, "sigma"), limits=WHEN),
-            Lines("", "", "entries that differ (%)", _before_and_after("differ before", "differ after"), limits=WHEN),
-            strip("accuracy (%)", COMPARED, lambda r: {"each seed": r["accuracy"]}),
-            strip("closed (%)", COMPARED, lambda r: {"each seed": r["closed"]}),
-        ), columns=2, size=(11, 6.2), shared_legend=True, claims=tuple(claim.id for claim in CLAIMS),
-    ),
-)  # fmt: skip
 
 STUDY = Study(
     name="sparse-maml-plus",
-    source=f"{THESIS}, {SECTION}",
-    presets={"quick": FewShot(**QUICK), "paper": FewShot(), "mini-imagenet": FewShot(**MINI_IMAGENET)},
+    source=f"{few_shot.THESIS}, {SECTION}",
+    presets={
+        "quick": FewShot(**few_shot.QUICK), "paper": FewShot(), "mini-imagenet": FewShot(**few_shot.MINI_IMAGENET),
+    },
     measure=measure,
     trainings=3,
-    claims=CLAIMS,
-    figures=FIGURES,
+    premises=("learns",),
+    claims=(),
+    figures=(
+        Figure(
+            "noise", "Above: the spread of the noise that masks of sparse-MAML+ are made of, and percent of entries in "
+            "which the masks of two draws differ, before meta-learning and after. Below: accuracy on new classes, and "
+            "percent of entries closed. Each seed. Thesis: Table 4.3.",
+            (
+                _before_and_after(draws["sigma"].map(
+                    lambda sigma: np.stack([np.ones(len(sigma)), sigma], axis=1), "before and after"), "mean |sigma|"),
+                _before_and_after(
+                    beside([draws["differ before"], draws["differ after"]], "both"), "entries that differ (%)"),
+                strip("accuracy (%)", COMPARED, lambda r: {"each seed": r["accuracy"]}),
+                strip("closed (%)", COMPARED, lambda r: {"each seed": r["closed"]}),
+            ), columns=2, size=(11, 6.2), shared_legend=True,
+            claims=(
+                few_shot.learns(accuracy["sparse-maml"]),
+                Claim(
+                    "noise-vanishes", "the spread of the noise falls to less than a tenth of what it was",
+                    draws["sigma"], below(0.1), printed(SECTION), quantifier="mean",
+                ),
+                Claim(
+                    "masks-settle", "masks of two draws differ in less than a tenth of the entries that they differed "
+                    "in at first", draws["differ after"] / draws["differ before"], below(0.1),
+                    ours("what the noise does"), quantifier="mean",
+                ),
+                Claim(
+                    "noise-helps", "masks that were drawn meanwhile do better than fixed ones",
+                    few_shot.points_above("sparse-maml-plus", "sparse-maml", names=COMPARED), above(0.0),
+                    printed(SECTION), quantifier="mean",
+                ),
+                Claim(
+                    "all-close", "more than half of all entries is closed in the end by each of the three",
+                    beside([closed[name] for name in COMPARED], "percent of entries closed by each"), above(50.0),
+                    printed("Table 4.3"), quantifier="mean",
+                ),
+            ),
+        ),
+    ),
     deviations=(
         "Omniglot in place of miniImageNet, with fewer filters and outer steps, as in sparse-maml.",
         "All learn by Adam, as in sparse-maml, in place of SGD with momentum.",
     ),
-)
+)  # fmt: skip

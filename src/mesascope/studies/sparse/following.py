@@ -1,0 +1,182 @@
+"""Learners of streams: of tasks one after another, and of batches whose task switches unannounced.
+
+Both continue from their last checkpoint when a run is resumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mesascope import meta, study, tasks, training
+from mesascope.records import to_record
+from mesascope.study import Arrays, Training
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from mesascope.training import Ensemble
+
+__all__ = ["Streams", "follow", "follow_batches"]
+
+
+def follow(
+    lab: study.Lab,
+    name: str,
+    network: Any,
+    method: Any,
+    family: tasks.Family,
+    count: int,
+    *,
+    seeds: Sequence[int] | None = None,
+    batch: int = 10,
+    passes: int = 1,
+    looks: int = 1,
+) -> Any:
+    """Train networks by a method of continual learning on ``count`` tasks, one after another.
+
+    Each seed has a network of ``network.build`` and a stream of its own, a batch of ``family``. Stage ``name`` holds
+    ``learned``, the accuracy on a task at its end, and ``retained``, at the end of all, by seed and task; and
+    ``closed``, the share of each parameter's entries that learning does not change, by seed, look and parameter.
+
+    Args:
+        seeds: of networks and streams; the run's if None.
+        batch: examples of a step.
+        passes: how often each task is seen before the next.
+        looks: how often in a task accuracy and closed entries are logged.
+    """
+    from mesascope.streams import stream
+    from mesascope.training.family import stacked
+
+    seeds = list(seeds or lab.seeds)
+    record = to_record({"network": network, "method": method, "family": family, "tasks": count, "batch": batch,
+                        "passes": passes, "seeds": seeds})  # fmt: skip
+    drawn = stacked([family.sample(count, stream(seed, "tasks", device=lab.device)) for seed in seeds])
+    assert isinstance(drawn, tasks.Episode)
+    each = passes * drawn.context.x.shape[2] // batch
+    plan = Training(count * each, batch, evaluate_every=each // looks, checkpoint_every=10 * each)
+
+    def begun() -> meta.ContinualState:
+        return meta.ContinualState(
+            [network.build(stream(seed, "init")).to(lab.device) for seed in seeds], method, seeds
+        )
+
+    def finished(tensors: Mapping[str, Tensor]) -> list[Any]:
+        state = begun()
+        state.load(tensors)
+        return _watches(state, drawn, each)
+
+    state = begun()
+    ensemble = lab.resumed(
+        name, record, plan, _watches(state, drawn, each),
+        lambda log, checkpoints, bar: training.fit(
+            state, lambda step: meta.batch_of(drawn, step, batch, passes), plan, evaluate=log, checkpoints=checkpoints,
+            observe=bar,
+        ),
+        finished,
+    )  # fmt: skip
+    return lab.stage(name, lambda: _followed(lab.run.curves(name), meta.retained(ensemble, drawn), looks))
+
+
+def _watches(state: meta.ContinualState, drawn: tasks.Episode, steps: int) -> list[Any]:
+    """For each member, its accuracy on the present task, which takes so many steps, and its closed shares."""
+
+    def look(member: int, net: Any) -> dict[str, float]:
+        task = max(state.step - 1, 0) // steps
+        right = tasks.accuracy(net(drawn.xq[member, task]), drawn.yq[member, task])
+        shares = {f"closed {key}": share for key, share in state.closed()[member].items()}
+        return {"accuracy": float(right)} | shares
+
+    return [partial(look, member) for member in range(len(state.seeds))]
+
+
+def _followed(curves: Arrays, at_the_end: Tensor, looks: int) -> Arrays:
+    shares = [curves[name] for name in curves if name.startswith("closed ")]
+    arrays = {"learned": curves["accuracy"][:, looks::looks], "retained": at_the_end.cpu().numpy()}
+    axes = dict.fromkeys(arrays, "seed task")
+    if shares:
+        arrays["closed"], axes["closed"] = np.stack(shares, -1), "seed look parameter"
+    return Arrays(arrays, **axes)
+
+
+class Streams:
+    """The state of several learners, each on a stream of batches of its own.
+
+    Args:
+        states: of each learner.
+        steps: batches of a stream.
+    """
+
+    told: dict[str, Tensor]
+    """What each learner told of each batch, by name: ``(members, steps)``, nan where it is not yet there."""
+
+    def __init__(self, states: Sequence[Any], steps: int) -> None:
+        self.states, self.steps, self.step, self.told = states, steps, 0, {}
+
+    def update(self, batches: Sequence[tasks.Context]) -> dict[str, Tensor]:
+        """One step of each learner on its own batch."""
+        import torch
+
+        told = [state.update(batch) for state, batch in zip(self.states, batches, strict=True)]
+        found = {name: torch.tensor([one[name] for one in told], dtype=torch.float64) for name in told[0]}
+        for name, numbers in found.items():
+            rows = self.told.setdefault(name, torch.full((len(told), self.steps), torch.nan, dtype=torch.float64))
+            rows[:, self.step] = numbers
+        self.step += 1
+        return found
+
+    def result(self) -> Ensemble:
+        """The networks or meta-learners."""
+        return training.Ensemble([state.result() for state in self.states])
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All that changes, by name, for a checkpoint; ``weights`` and ``buffers`` are for `Run.network`."""
+        import torch
+
+        found, each = self.result(), [state.tensors().items() for state in self.states]
+        named = {f"{member}/{name}": one for member, own in enumerate(each) for name, one in own}
+        named |= {f"told/{name}": one for name, one in self.told.items()} | {"step": torch.tensor(self.step)}
+        for kind, part in (("weights", found.weights), ("buffers", found.buffers)):
+            named |= {f"{kind}/{name}": one for name, one in part.items()}
+        return named
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Go on from what `tensors` gave."""
+
+        def under(kind: object) -> dict[str, Tensor]:
+            return {key.removeprefix(f"{kind}/"): one for key, one in tensors.items() if key.startswith(f"{kind}/")}
+
+        for member, state in enumerate(self.states):
+            state.load(under(member))
+        self.step, self.told = int(tensors["step"]), {name: one.cpu().clone() for name, one in under("told").items()}
+
+
+def follow_batches(
+    lab: study.Lab, name: str, method: Any, network: Any, streams: Sequence[tasks.ImageStream], start: str, starts: Any
+) -> dict[str, np.ndarray]:
+    """Metrics of each batch before it is learned from, ``(seeds, steps)`` by name, one stream a seed.
+
+    Args:
+        method: of online learning, whose ``state`` a seed starts from.
+        network: its config.
+        start: the training that networks start from, and their weights in ``starts``; empty if they start afresh.
+    """
+    steps, settings = len(streams[0]), streams[0].settings
+    record = {"network": network, "method": method, "family": settings, "steps": steps, "seeds": lab.seeds}
+    given = starts or [None] * len(lab.seeds)
+    state = Streams([method.state(seed, one, lab.device) for seed, one in zip(lab.seeds, given, strict=True)], steps)
+    plan = Training(steps, evaluate_every=steps)
+
+    def batches(step: int) -> list[tasks.Context]:
+        return [tasks.Context(*(part.to(lab.device) for part in own(step))) for own in streams]
+
+    lab.resumed(
+        name, to_record(record | ({"start": start} if start else {})), plan, (),
+        lambda log, checkpoints, bar: training.fit(
+            state, batches, plan, evaluate=log, checkpoints=checkpoints, observe=bar
+        ),
+    )  # fmt: skip
+    return {name: numbers.numpy() for name, numbers in state.told.items()}
