@@ -86,8 +86,7 @@ class Study:
         return re.sub(r"^(ICML paper|Thesis): .*?\. (?=[A-Z])", "", " ".join(rest.partition("\n\n")[0].split()))
 
     def __post_init__(self) -> None:
-        shown = (claim for figure in self.figures for claim in figure.claims
-                 if claim not in self.claims and not isinstance(claim, str))  # fmt: skip
+        shown = (claim for figure in self.figures for claim in figure.claims if claim not in self.claims)
         claims = tuple(
             claim.completed(self.quantifier, self.at_least, self.premises) for claim in (*self.claims, *shown)
         )
@@ -99,10 +98,7 @@ class Study:
         for figure in self.figures:
             if problem(figure.name, Name):
                 refuse("the name of a figure", "be free of slashes", figure.name, "choose another")
-        figures = (
-            replace(one, claims=tuple(known[c if isinstance(c, str) else c.id] for c in one.claims))
-            for one in self.figures
-        )
+        figures = (replace(one, claims=tuple(known[claim.id] for claim in one.claims)) for one in self.figures)
         question = self.question or self._docstring().partition("\n")[0]
         for name, value in (("claims", claims), ("figures", tuple(figures)), ("question", question)):
             object.__setattr__(self, name, value)

@@ -105,6 +105,7 @@ STUDY = Study(
     source=BLOG,
     presets={"quick": GoodRegression(tasks=5000, seeds=5), "paper": GoodRegression()},
     measure=measure,
+    quantifier="mean",
     claims=(),
     figures=(
         Figure(
@@ -130,21 +131,21 @@ STUDY = Study(
                 Claim(
                     "depth", "its loss falls with each of twelve layers",
                     path["network"].map(lambda loss: loss[:, 1:] / loss[:, :-1], "loss after a layer / before it"),
-                    below(1.0), study.printed(BLOG), over="draws", quantifier="mean", about="algorithms",
+                    below(1.0), study.printed(BLOG), over="draws", about="algorithms",
                 ),
                 Claim(
                     "as-good", "ridge regression, Newton's iteration and kernel ridge regression lose no more than "
                     "that network", rivals["loss"] / path["network"].at((slice(None), slice(-1, None)), "at its end"),
-                    below(1.0), ours("premise"), over="draws", quantifier="mean", about="algorithms",
+                    below(1.0), ours("premise"), over="draws", about="algorithms",
                 ),
                 Claim(
                     "implies-descent", "and so they are within 1 % of some gradient descent or GD++ under all "
                     "conditions", rivals["distance"], below(0.01), study.printed(f"{BLOG}: conclusion"), over="draws",
-                    quantifier="mean", premises=("as-good",), about="algorithms",
+                    premises=("as-good",), about="algorithms",
                 ),
                 Claim(
                     "told-apart", "each is told from descent at the level that an answer states", rivals["low"],
-                    above(0.01), ours("identify"), over="draws", quantifier="mean", about="algorithms",
+                    above(0.01), ours("identify"), over="draws", about="algorithms",
                 ),
             ),
         ),

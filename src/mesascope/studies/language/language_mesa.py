@@ -205,7 +205,7 @@ SCORE_AND_LATE = "nats below linear: of the in-context score, and of late tokens
 def _learned(id: str, sentence: str, networks: Sequence[tuple[str, str]]) -> Claim:
     frequencies = study.stage("pairs")["frequencies"]
     ratios = beside([loss(*one) / frequencies for one in networks], "loss / of the bigram model, each network")
-    return Claim(id, sentence, ratios, below(1.0), ours("premise"), at_least=3, premises=())
+    return Claim(id, sentence, ratios, below(1.0), ours("premise"), premises=())
 
 
 def _reads(id: str, sentence: str, sizes: Iterable[str], learned: str) -> Claim:
@@ -214,7 +214,7 @@ def _reads(id: str, sentence: str, sizes: Iterable[str], learned: str) -> Claim:
         "nats that a token of the second half of the context loses more where what is read before it is cut to the "
         "eighth to quarter nearest to it, each network of softmax",
     )
-    return Claim(id, sentence, gains, above(0.0), ours("premise"), at_least=3, premises=(learned,))
+    return Claim(id, sentence, gains, above(0.0), ours("premise"), premises=(learned,))
 
 
 # Panels
@@ -268,6 +268,7 @@ STUDY = Study(
     measure=measure,
     trainings=19,
     premises=("learned", "reads"),
+    at_least=3,
     claims=(),
     figures=(
         Figure(
@@ -284,21 +285,21 @@ STUDY = Study(
                 ),
                 Claim(
                     "below-linear", "each hybrid with mesa layers loses less than that with linear layers, at each "
-                    "size", beside(_less("mesa", "linear"), BELOW_LINEAR), above(0.0), SECTION, at_least=3,
+                    "size", beside(_less("mesa", "linear"), BELOW_LINEAR), above(0.0), SECTION,
                 ),
                 Claim(
                     "delta-below-linear", "and so does each with delta layers",
                     beside(_less("delta", "linear"), BELOW_LINEAR), above(0.0),
-                    ours("Schlag, Irie and Schmidhuber (2021)"), at_least=3,
+                    ours("Schlag, Irie and Schmidhuber (2021)"),
                 ),
                 Claim(
                     "near-softmax", "with two layers each loses at most 0.03 nats a token more than softmax",
-                    loss("two", "mesa") - loss("two", "softmax"), below(0.03), SECTION, at_least=3,
+                    loss("two", "mesa") - loss("two", "softmax"), below(0.03), SECTION,
                 ),
                 Claim(
                     "forgetting-helps", "each with forget gates loses less than that without, both with a constant "
                     "ridge", beside(_less("mesa-gates", "mesa"), "nats a token below mesa"), above(0.0),
-                    ours("the thesis leaves gates to others"), at_least=3,
+                    ours("the thesis leaves gates to others"),
                 ),
             ),
         ),
@@ -314,14 +315,13 @@ STUDY = Study(
                     "better-score", "each hybrid with mesa layers gains more from what it reads than that with linear "
                     "layers, and loses less late in a context",
                     beside([*SCORES, *_less("mesa", "linear", "late")], SCORE_AND_LATE), above(0.0), SECTION,
-                    at_least=3,
                 ),
                 Claim(
                     "falls-as-far", "the loss falls with the number of tokens read as far as that of softmax, to the "
                     "same, within 0.02 nats",
                     beside([*FALLS, *_less("mesa", "softmax", "end")], "nats below softmax: of the fall from early "
                            "tokens to the second half of the context, and of the loss there"), above(-0.02),
-                    ours("what a state of fixed size could cost"), at_least=3,
+                    ours("what a state of fixed size could cost"),
                 ),
             ),
         ),
@@ -352,11 +352,11 @@ STUDY = Study(
                     "copies", "of each hybrid a head of the first layer, softmax, puts more than 0.3 of its weight on "
                     "the token before, and less on others near it",
                     beside(COPIES, "weight on the token before, less 0.3, and less the largest near it elsewhere"),
-                    above(0.0), SECTION, at_least=3, premises=("learned", "untrained-copies"),
+                    above(0.0), SECTION, premises=("learned", "untrained-copies"),
                 ),
                 Claim(
                     "untrained-copies", "where no head of an untrained network puts a tenth",
-                    _head("before", "untrained"), below(0.1), ours("a null control"), at_least=3,
+                    _head("before", "untrained"), below(0.1), ours("a null control"),
                 ),
             ),
         ),
@@ -371,19 +371,19 @@ STUDY = Study(
                 ),
                 _reads("alone-reads", "and so do single layers of softmax", ["alone"], "alone-learned"),
                 Claim(
-                    "alone-below-linear", "behind a shift of keys each mesa layer loses less than a linear one, at "
-                    "each nu", beside(_alone_less(loss), BELOW_LINEAR), above(0.0), FIGURE, at_least=3,
-                    premises=ALONE_LEARNED,
+                    "alone-below-linear",
+                    "behind a shift of keys each mesa layer loses less than a linear one, at " "each nu",
+                    beside(_alone_less(loss), BELOW_LINEAR), above(0.0), FIGURE, premises=ALONE_LEARNED,
                 ),
                 Claim(
                     "alone-better-score", "and gains more from what it reads, and loses less late in a context",
                     beside([*_alone_less(score), *_alone_less(loss, "late")], SCORE_AND_LATE), above(0.0), FIGURE,
-                    at_least=3, premises=ALONE_LEARNED,
+                    premises=ALONE_LEARNED,
                 ),
                 Claim(
                     "alone-near-softmax", "with the most features each loses at most 0.03 nats a token more than "
                     "softmax", loss("alone", f"mesa {NUS[-1]}") - loss("alone", "softmax"), below(0.03), FIGURE,
-                    at_least=3, premises=ALONE_LEARNED,
+                    premises=ALONE_LEARNED,
                 ),
             ),
         ),

@@ -198,6 +198,7 @@ STUDY = Study(
     },
     measure=measure,
     trainings=17,
+    quantifier="mean",
     claims=(),
     figures=(
         Figure(
@@ -214,60 +215,59 @@ STUDY = Study(
                 Claim(
                     "solved", "softmax without a window recalls and copies",
                     beside([recalled["nats", "softmax"], copied["nats", "softmax"]], "nats lost an answer, each task"),
-                    below(0.3), ours("premise: who sees all can answer"), quantifier="mean",
+                    below(0.3), ours("premise: who sees all can answer"),
                 ),
                 Claim(
                     "chance", "untrained networks do not",
                     beside([recalled["answered", "untrained"], copied["answered", "untrained"]],
-                           "percent answered, each task"), below(10.0), ours("a null control"), quantifier="mean",
+                           "percent answered, each task"), below(10.0), ours("a null control"),
                     premises=SOLVED,
                 ),
                 Claim(
-                    "finds", "layers with a matrix as their state recall more than who names one of the values not yet "
-                    "asked for",
+                    "finds", "layers with a matrix as their state recall more than who names one of the values not "
+                    "yet asked for",
                     beside([recalled["answered", kind] for kind in MATRICES], "percent answered, each kind"),
-                    above(25.0), ours("premise"), quantifier="mean", premises=SOLVED,
+                    above(25.0), ours("premise"), premises=SOLVED,
                 ),
                 Claim(
                     "regressed", "and err by less than a half of who predicts nothing",
                     beside([regression.ratio(kind, "nothing") for kind in MATRICES],
-                           "error / of predicting 0, each kind"), below(0.5), ours("premise"), quantifier="mean",
+                           "error / of predicting 0, each kind"), below(0.5), ours("premise"),
                 ),
                 Claim(
                     "spoken", "and are much nearer to an unknown automaton than untrained networks",
                     beside([above_log_2(kind) / above_log_2("untrained") for kind in MATRICES],
                            "nats above log 2 / those of untrained networks, each kind"), below(0.25), ours("premise"),
-                    quantifier="mean",
                 ),
                 Claim(
                     "out-of-sight", "softmax layers that see eight tokens recall little: most lies further back than "
                     "they reach", recalled["answered", "window"], below(10.0),
-                    ours("a control: the task needs a memory"), quantifier="mean", premises=SOLVED,
+                    ours("a control: the task needs a memory"), premises=SOLVED,
                 ),
                 Claim(
                     "delta-recalls", "with states of the same size a delta layer recalls more than a linear one",
                     recalled.difference("delta", "linear", "answered"), above(0.0), ours("Yang et al. (2024)"),
-                    quantifier="mean", premises=FOUND,
+                    premises=FOUND,
                 ),
                 Claim(
                     "mesa-recalls", "and so does a mesa layer", recalled.difference("mesa", "linear", "answered"),
-                    above(0.0), ours("von Oswald et al. (2025)"), quantifier="mean", premises=FOUND,
+                    above(0.0), ours("von Oswald et al. (2025)"), premises=FOUND,
                 ),
                 Claim(
                     "mesa-solves", "a mesa layer comes near to ridge regression", over_ridge("mesa"), below(1.5),
-                    ours("what the layer computes"), quantifier="mean", premises=("regressed",),
+                    ours("what the layer computes"), premises=("regressed",),
                 ),
                 Claim(
                     "mesa-regresses", "and nearer than a linear or a delta layer",
                     beside([over_ridge(kind) - over_ridge("mesa") for kind in OTHERS],
                            "error over ridge regression's less that of mesa, each kind"), above(0.0),
-                    ours("what the layer computes"), quantifier="mean", premises=("regressed",),
+                    ours("what the layer computes"), premises=("regressed",),
                 ),
                 Claim(
                     "mesa-languages", "and tells the words of an unknown automaton better",
                     beside([above_log_2(kind) - above_log_2("mesa") for kind in OTHERS],
                            "nats less than linear and delta, each kind"), above(0.0), ours("Akyurek et al. (2024)"),
-                    quantifier="mean", premises=("spoken",),
+                    premises=("spoken",),
                 ),
             ),
         ),

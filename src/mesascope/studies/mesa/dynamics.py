@@ -246,7 +246,7 @@ def along(by_time: StageReading, shown: Shown, title: str = "", d: int = 10) -> 
     return study.Lines(title, "elements known", LOSS, lines, "y")
 
 
-def losses(shown: Shown, trained: Iterable[str], source: str, claims: tuple[Claim | str, ...], d: int = 10) -> Figure:
+def losses(shown: Shown, trained: Iterable[str], source: str, claims: tuple[Claim, ...], d: int = 10) -> Figure:
     """The losses of a study, from its trainings and from stage ``by-time``.
 
     Args:
@@ -263,7 +263,7 @@ def losses(shown: Shown, trained: Iterable[str], source: str, claims: tuple[Clai
     )  # fmt: skip
 
 
-def weights_figure(caption: str, rows: int, size: tuple[float, float], claims: tuple[Claim | str, ...] = ()) -> Figure:
+def weights_figure(caption: str, rows: int, size: tuple[float, float], claims: tuple[Claim, ...] = ()) -> Figure:
     """The products of stage ``weights``, each over its largest entry, a row a layer and product."""
 
     def read(r: Any) -> dict[str, np.ndarray]:

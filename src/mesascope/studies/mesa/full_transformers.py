@@ -109,6 +109,7 @@ STUDY = Study(
     measure=measure,
     trainings=3,
     premises=("converged", "shuffled-targets"),
+    at_least=3,
     claims=(
         converged(*LAYERS, at_least=3, most=0.02),
         dynamics.best_ridge(),
@@ -120,24 +121,24 @@ STUDY = Study(
             claims=(
                 Claim(
                     "mesa-best", "every hybrid with a mesa layer loses less than every network of seven softmax layers",
-                    dynamics.each_with_each(main, "mesa", "softmax"), below(1.0), printed("Fig. 3.4 A"), at_least=3,
+                    dynamics.each_with_each(main, "mesa", "softmax"), below(1.0), printed("Fig. 3.4 A"),
                     premises=LIMITED, reported=Reported(0.862, "authors' stored results"),
                 ),
                 Claim(
                     "mesa-below-linear", "and less than every hybrid of six linear layers",
-                    dynamics.each_with_each(main, "mesa", "linear"), below(1.0), printed("Fig. 3.4 A"), at_least=3,
+                    dynamics.each_with_each(main, "mesa", "linear"), below(1.0), printed("Fig. 3.4 A"),
                     premises=LIMITED,
                 ),
                 Claim(
                     "mesa-near-the-limit", "each hybrid with a mesa layer loses at most 10 % more than ridge "
                     "regression on all known pairs", main.ratio("mesa", "limit"), below(1.1), printed("section 3.5.1"),
-                    at_least=3, premises=LIMITED, reported=Reported(1.048, "authors' stored results, against 0.1893"),
+                    premises=LIMITED, reported=Reported(1.048, "authors' stored results, against 0.1893"),
                 ),
                 Claim(
-                    "below-one-step", "seven softmax layers lose less than two fifths of what one tuned step of "
-                    "gradient descent does", main.ratio("softmax", "gd"), below(0.4), printed("section 3.5.1"),
-                    at_least=3, premises=("converged", "gd-at-its-optimum"),
-                    reported=Reported(0.256, "authors' stored results"),
+                    "below-one-step",
+                    "seven softmax layers lose less than two fifths of what one tuned step of " "gradient descent does",
+                    main.ratio("softmax", "gd"), below(0.4), printed("section 3.5.1"),
+                    premises=("converged", "gd-at-its-optimum"), reported=Reported(0.256, "authors' stored results"),
                 ),
             ),
         ),
@@ -147,11 +148,11 @@ STUDY = Study(
                 Claim(
                     "copies", "after the first layer, tokens depend on the element before twice as much as on any "
                     "earlier one, in networks of all kinds", copying_of_each(LAYERS), above(2.0), printed("Fig. 3.4 B"),
-                    quantifier="mean", at_least=3, premises=TRAINED,
+                    quantifier="mean", premises=TRAINED,
                 ),
                 Claim(
                     "untrained-copies", "those of untrained networks do not", copying("untrained"), below(2.0),
-                    ours("a null control"), quantifier="mean", at_least=3, about="algorithms",
+                    ours("a null control"), quantifier="mean", about="algorithms",
                 ),
             ),
         ),
@@ -162,7 +163,7 @@ STUDY = Study(
                 Claim(
                     "attends-before", "a head of the first layer gives the element before more than half of its "
                     "attention", ATTENTION_BEFORE, above(0.5), printed("section 3.5.1, attention maps"),
-                    quantifier="mean", at_least=3, premises=TRAINED,
+                    quantifier="mean", premises=TRAINED,
                 ),
             ),
         ),
@@ -174,38 +175,37 @@ STUDY = Study(
                 probing.shuffled_targets(("next", "preconditioned"), (*DEEP, "untrained")),
                 Claim(
                     "next-improves", "through seven softmax layers the next element is decoded better after each than "
-                    "before it", improvement("next", "softmax"), below(1.0), printed("Fig. 3.4 C"), at_least=3,
+                    "before it", improvement("next", "softmax"), below(1.0), printed("Fig. 3.4 C"),
                 ),
                 Claim(
                     "jump", "the last of seven softmax layers reduces its error by a larger factor than all layers "
-                    "before together", _jump("softmax"), below(1.0), printed("Fig. 3.4 C"), at_least=3,
+                    "before together", _jump("softmax"), below(1.0), printed("Fig. 3.4 C"),
                 ),
                 Claim(
                     "hybrid-jump", "and so does the last of six linear layers", _jump("linear"), below(1.0),
-                    printed("Fig. 3.8 B"), at_least=3,
+                    printed("Fig. 3.8 B"),
                 ),
                 Claim(
                     "preconditions", "the preconditioned input is decoded better from layer to layer, through the "
                     "first four of seven softmax layers", improvement("preconditioned", "softmax", slice(4)),
-                    below(1.0), printed("Fig. 3.4 D"), at_least=3,
+                    below(1.0), printed("Fig. 3.4 D"),
                 ),
                 Claim(
                     "hybrid-preconditions", "and through all of softmax and six linear layers but the last",
-                    improvement("preconditioned", "linear", slice(6)), below(1.0), printed("Fig. 3.8 C"), at_least=3,
+                    improvement("preconditioned", "linear", slice(6)), below(1.0), printed("Fig. 3.8 C"),
                 ),
                 Claim(
                     "hybrid-gives-up", "whose last layer leaves less of it",
                     improvement("preconditioned", "linear", slice(6, None)), above(1.0), printed("Fig. 3.8 C"),
-                    at_least=3,
                 ),
                 Claim(
                     "untrained", "both targets are decoded a fifth better from trained networks of seven softmax "
-                    "layers than from untrained ones", OF_UNTRAINED, below(0.8), ours("a null control"), at_least=3,
+                    "layers than from untrained ones", OF_UNTRAINED, below(0.8), ours("a null control"),
                 ),
                 Claim(
                     "implicit-step", "one gradient step on the input as it is decoded before the last layer errs less "
                     "than one on the input itself, after 20 and after 40 elements", STEP_ON_DECODED, below(1.0),
-                    printed("Fig. 3.13"), at_least=3,
+                    printed("Fig. 3.13"),
                 ),
             ),
         ),

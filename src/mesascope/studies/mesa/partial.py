@@ -56,6 +56,7 @@ STUDY = Study(
     measure=measure,
     trainings=2,
     premises=("converged",),
+    at_least=3,
     claims=(converged(*KINDS, at_least=3, most=0.02),),
     figures=(
         dynamics.losses(
@@ -69,11 +70,11 @@ STUDY = Study(
                 Claim(
                     "several-elements", "networks of both kinds put several elements together: they lose less than "
                     "ridge regression on single ones", dynamics.ratios(main, KINDS, "one"), below(1.0),
-                    printed(EXTENDED), at_least=3,
+                    printed(EXTENDED),
                 ),
                 Claim(
-                    "beyond-two", "after 50 elements they err less than ridge regression on two",
-                    OVER_TWO, below(1.0), derived("the state needs three"), at_least=3,
+                    "beyond-two", "after 50 elements they err less than ridge regression on two", OVER_TWO, below(1.0),
+                    derived("the state needs three"),
                 ),
                 transformers.in_context(KINDS, ROLES),
             ),
@@ -84,11 +85,11 @@ STUDY = Study(
                 Claim(
                     "copies-two-back", "after the first layer, tokens depend on the element two before more than on "
                     "any that is four or more before", copying_of_each(KINDS, 2, 4), above(1.5), printed(EXTENDED),
-                    quantifier="mean", at_least=3,
+                    quantifier="mean",
                 ),
                 Claim(
                     "untrained-copies", "those of untrained networks do not", copying("untrained", 2, 4), below(1.5),
-                    ours("a null control"), quantifier="mean", at_least=3, about="algorithms",
+                    ours("a null control"), quantifier="mean", about="algorithms",
                 ),
             ),
         ),

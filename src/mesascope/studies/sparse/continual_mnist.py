@@ -198,7 +198,7 @@ def _printed(quantity: str, method: str, name: str) -> Claim:
     return Claim(
         name, f"{WORDS[quantity]} of {method} is what the thesis has, within 1.5 points, on each stream",
         _of(quantity, method).map(lambda found: found - np.array(values), f"{WORDS[quantity]} - the thesis'"),
-        study.two_sided(1.5, around=0.0), TABLE, quantifier="mean", at_least=10, reported=study.Reported(values),
+        study.two_sided(1.5, around=0.0), TABLE, at_least=10, reported=study.Reported(values),
     )  # fmt: skip
 
 
@@ -242,6 +242,7 @@ STUDY = Study(
     },
     measure=measure,
     trainings=lambda settings: 22 + len(settings.widths),
+    quantifier="mean",
     claims=(),
     figures=(
         Figure(
@@ -252,7 +253,7 @@ STUDY = Study(
             claims=(
                 Claim(
                     "learns", "La-MAML tells more of all tasks at the end than guesses would, by far",
-                    _of("retained", "La-MAML"), above(30.0), ours("premise"), quantifier="mean",
+                    _of("retained", "La-MAML"), above(30.0), ours("premise"),
                 ),
                 _printed("retained", "La-MAML", "la-maml-retains"),
                 _printed("transfer", "La-MAML", "la-maml-forgets"),
@@ -260,20 +261,19 @@ STUDY = Study(
                 _printed("transfer", "sparse-La-MAML", "sparse-forgets"),
                 Claim(
                     "above-baselines", "La-MAML and sparse-La-MAML retain more than descent without memory and than "
-                    "GEM, on each stream", _above(LEARNED, ("SGD", "GEM")), above(0.0), TABLE, quantifier="mean",
+                    "GEM, on each stream", _above(LEARNED, ("SGD", "GEM")), above(0.0), TABLE,
                 ),
                 Claim(
                     "above-replay", "both retain more than experience replay, which keeps the same memory",
-                    _above(LEARNED, ("replay",)), above(0.0), ours("whether looking ahead helps"), quantifier="mean",
+                    _above(LEARNED, ("replay",)), above(0.0), ours("whether looking ahead helps"),
                 ),
                 Claim(
                     "above-mer", "both retain as much as MER or more, on each stream", _above(LEARNED, ("MER",)),
-                    above(-0.5), TABLE, quantifier="mean", premises=("learns",),
+                    above(-0.5), TABLE, premises=("learns",),
                 ),
                 Claim(
                     "masks-are-enough", "masks alone retain as much as learned rates or more, on each stream",
-                    _above(("sparse-La-MAML",), ("La-MAML",)), above(-0.5), TABLE, quantifier="mean",
-                    premises=("learns",),
+                    _above(("sparse-La-MAML",), ("La-MAML",)), above(-0.5), TABLE, premises=("learns",),
                 ),
             ),
         ),
@@ -286,13 +286,13 @@ STUDY = Study(
                     "closes", "a tenth of the last layer's weights close or more, with rates and with masks alike",
                     beside([_closed(method).at((slice(None), 2), "of the last layer") for method in LEARNED],
                            "percent of the last layer's weights closed at the end of rotations"),
-                    above(10.0), study.printed("Fig. 4.3 left, centre"), quantifier="mean",
+                    above(10.0), study.printed("Fig. 4.3 left, centre"),
                 ),
                 Claim(
                     "closes-towards-output", "each layer closes more than the one before it",
                     beside([_closed(method).map(lambda shares: np.diff(shares, axis=1), method) for method in LEARNED],
                            "points of closed weights of a layer above the one before"),
-                    above(0.0), study.printed("Fig. 4.3 left, centre"), quantifier="mean",
+                    above(0.0), study.printed("Fig. 4.3 left, centre"),
                 ),
             ),
         ),
@@ -310,13 +310,13 @@ STUDY = Study(
                     "less-in-large", "the widest networks close less than half of what the narrowest do",
                     _wider("closed", "percent closed of the narrowest less twice that of the widest",
                            lambda narrow, wide: narrow - 2 * wide),
-                    above(0.0), study.printed("Fig. 4.3 right"), quantifier="mean",
+                    above(0.0), study.printed("Fig. 4.3 right"),
                 ),
                 Claim(
                     "more-retained-in-large", "and retain more",
                     _wider("retained", "points of retained accuracy of the widest above the narrowest",
                            lambda narrow, wide: wide - narrow),
-                    above(0.0), study.printed("Fig. 4.3 right"), quantifier="mean",
+                    above(0.0), study.printed("Fig. 4.3 right"),
                 ),
             ),
         ),
@@ -328,7 +328,7 @@ STUDY = Study(
                     "closes-at-switches", "in several passes more closes at the start of a task than at its end",
                     stage("passes")["closed"].map(
                         _at_switches, "points closed in the first tenth of a task less those in its last"),
-                    above(0.0), study.printed("Fig. 4.4"), quantifier="mean",
+                    above(0.0), study.printed("Fig. 4.4"),
                 ),
             ),
         ),

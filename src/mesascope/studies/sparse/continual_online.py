@@ -177,6 +177,7 @@ STUDY = Study(
     measure=measure,
     trainings=lambda settings: len(TUNED) + len(METHODS) * len(settings.stays),
     premises=("surprised",),
+    quantifier="mean",
     claims=(),
     figures=(
         Figure(
@@ -189,27 +190,26 @@ STUDY = Study(
                 Claim(
                     "learns", "continual MAML tells more than guesses would, by far",
                     _each("total", "accuracy before learning in percent, mean over a stream", "maml"), above(40.0),
-                    ours("premise"), quantifier="mean", premises=(),
+                    ours("premise"), premises=(),
                 ),
                 Claim(
-                    "surprised", "no method tells more or less of a task's first batch than guesses would, within 20 "
-                    "points", _each("surprised", "points of accuracy above chance, mean over first batches", *METHODS),
+                    "surprised",
+                    "no method tells more or less of a task's first batch than guesses would, within 20 " "points",
+                    _each("surprised", "points of accuracy above chance, mean over first batches", *METHODS),
                     study.two_sided(20.0, around=0.0),
-                    ours("a null control: nobody knows how a task numbers its classes"), quantifier="mean",
-                    premises=("learns",),
+                    ours("a null control: nobody knows how a task numbers its classes"), premises=("learns",),
                 ),
                 Claim(
                     "above-online", "continual MAML tells more than online SGD, online Adam and fine-tuning",
                     _above("maml", "online-sgd", "online-adam", "fine-tuning"), above(0.0), study.printed(TABLE),
-                    quantifier="mean",
                 ),
                 Claim(
                     "masks-help", "with masks it tells more than without", _above("sparse-maml", "maml"), above(0.0),
-                    study.printed(TABLE), quantifier="mean",
+                    study.printed(TABLE),
                 ),
                 Claim(
                     "relu-helps", "and so it does with rectified rates", _above("sparse-relu-maml", "maml"), above(0.0),
-                    study.printed(TABLE), quantifier="mean",
+                    study.printed(TABLE),
                 ),
             ),
         ),
@@ -220,7 +220,7 @@ STUDY = Study(
                 Claim(
                     "closes", "masks that start half closed close further",
                     _each("closed", "percent closed", "sparse-maml").at((..., -1), "in the last part of a stream"),
-                    above(52.0), ours("whether sparsity emerges"), quantifier="mean",
+                    above(52.0), ours("whether sparsity emerges"),
                 ),
             ),
         ),

@@ -93,6 +93,7 @@ STUDY = Study(
     trainings=lambda settings: 2 * len({(rate, settings.inner_steps) for rate in settings.rates}
                                        | {(settings.inner_lr, steps) for steps in settings.lengths}),
     premises=("learns",),
+    quantifier="mean",
     claims=(),
     figures=(
         Figure(
@@ -102,27 +103,27 @@ STUDY = Study(
                 few_shot.learns(lengths["accuracy maml"].at((slice(None), 0), "with fewest steps")),
                 Claim(
                     "longer-helps", "sparse-MAML tells more where it adapts for more steps",
-                    _gain(lengths["accuracy sparse-maml"], LONGER), above(0.0), printed(FIGURE), quantifier="mean",
+                    _gain(lengths["accuracy sparse-maml"], LONGER), above(0.0), printed(FIGURE),
                 ),
                 Claim(
                     "longer-helps-more", "and gains more by them than MAML does", _more(lengths, LONGER), above(0.0),
-                    printed(FIGURE), quantifier="mean",
+                    printed(FIGURE),
                 ),
                 Claim(
                     "not-maml", "which gains less than a point", _gain(lengths["accuracy maml"], LONGER), below(1.0),
-                    printed(FIGURE), quantifier="mean",
+                    printed(FIGURE),
                 ),
                 Claim(
                     "larger-helps-more", "sparse-MAML gains more by larger steps than MAML does", _more(rates, LARGER),
-                    above(0.0), printed(FIGURE), quantifier="mean",
+                    above(0.0), printed(FIGURE),
                 ),
                 Claim(
                     "closes-with-length", "more is closed where there are more inner steps",
-                    _gain(lengths["closed"], LONGER), above(1.0), printed(FIGURE), quantifier="mean",
+                    _gain(lengths["closed"], LONGER), above(1.0), printed(FIGURE),
                 ),
                 Claim(
                     "closes-with-rate", "and where these are larger", _gain(rates["closed"], LARGER), above(1.0),
-                    printed(FIGURE), quantifier="mean",
+                    printed(FIGURE),
                 ),
             ),
         ),

@@ -80,6 +80,7 @@ STUDY = Study(
     measure=measure,
     trainings=9,
     premises=("learns",),
+    quantifier="mean",
     claims=(),
     figures=(
         Figure(
@@ -95,26 +96,26 @@ STUDY = Study(
                 Claim(
                     "closes", "more than half of the entries are closed in the end, from a half",
                     curves["closed"].map(lambda share: 100 * share[:, -1], "percent of all entries closed at the end"),
-                    above(52.0), printed(FIGURE), quantifier="mean",
+                    above(52.0), printed(FIGURE),
                 ),
                 Claim(
                     "fewer-with-depth", "each layer's weights are less closed than those of the layer before", falls,
-                    above(0.0), printed(FIGURE), quantifier="mean",
+                    above(0.0), printed(FIGURE),
                 ),
                 Claim(
                     "last-is-open", "the output layer's weights are less closed than the first layer's, by ten points",
                     falls.map(lambda points: points.sum(1), "points closed of the first layer above the last"),
-                    above(10.0), printed(FIGURE), quantifier="mean",
+                    above(10.0), printed(FIGURE),
                 ),
                 Claim(
                     "closes-from-few", "masks close from fewest closed at the start, too",
                     stage("few-closed")["closed"].map(
                         lambda share: 100 * np.diff(share[:, [0, -1]], axis=1), "points closed more than at the start"),
-                    above(2.0), printed(FIGURE), quantifier="mean",
+                    above(2.0), printed(FIGURE),
                 ),
                 Claim(
                     "sparse-start-helps", "more closed at the start does better",
-                    points_above("many-closed", "few-closed"), above(0.0), printed(FIGURE), quantifier="mean",
+                    points_above("many-closed", "few-closed"), above(0.0), printed(FIGURE),
                 ),
             ),
         ),
@@ -125,27 +126,26 @@ STUDY = Study(
             claims=(
                 few_shot.learns(stage("accuracy", maml="accuracy of MAML in percent")["maml"]),
                 Claim(
-                    "above-maml", "sparse-MAML tells more than MAML at equal cost",
-                    points_above("sparse-maml", "maml"), above(0.0), printed(TABLE), quantifier="mean",
+                    "above-maml", "sparse-MAML tells more than MAML at equal cost", points_above("sparse-maml", "maml"),
+                    above(0.0), printed(TABLE),
                 ),
                 Claim(
                     "above-frozen", "and more than methods that freeze layers by hand, ANIL and BOIL",
-                    points_above("sparse-maml", "anil", "boil"), above(0.0), printed(TABLE), quantifier="mean",
+                    points_above("sparse-maml", "anil", "boil"), above(0.0), printed(TABLE),
                 ),
                 Claim(
                     "as-meta-sgd", "and as much as Meta-SGD, which learns every rate, or more",
-                    points_above("sparse-maml", "meta-sgd"), above(-0.5), printed(TABLE), quantifier="mean",
+                    points_above("sparse-maml", "meta-sgd"), above(-0.5), printed(TABLE),
                 ),
                 Claim(
                     "relu-as-masks", "rectified rates and masks do equally well",
                     points_above("sparse-relu-maml", "sparse-maml"), two_sided(1.0, around=0.0), printed(SECTION),
-                    quantifier="mean",
                 ),
                 Claim(
                     "above-exp", "and both do better than rates that cannot close",
                     beside([points_above(name, "exp-maml") for name in ("sparse-maml", "sparse-relu-maml")],
                            "points of accuracy of each above exp-MAML"),
-                    above(0.0), printed(SECTION), quantifier="mean",
+                    above(0.0), printed(SECTION),
                 ),
             ),
         ),

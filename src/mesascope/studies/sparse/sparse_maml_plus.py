@@ -77,6 +77,7 @@ STUDY = Study(
     measure=measure,
     trainings=3,
     premises=("learns",),
+    quantifier="mean",
     claims=(),
     figures=(
         Figure(
@@ -95,22 +96,22 @@ STUDY = Study(
                 few_shot.learns(accuracy["sparse-maml"]),
                 Claim(
                     "noise-vanishes", "the spread of the noise falls to less than a tenth of what it was",
-                    draws["sigma"], below(0.1), printed(SECTION), quantifier="mean",
+                    draws["sigma"], below(0.1), printed(SECTION),
                 ),
                 Claim(
-                    "masks-settle", "masks of two draws differ in less than a tenth of the entries that they differed "
-                    "in at first", draws["differ after"] / draws["differ before"], below(0.1),
-                    ours("what the noise does"), quantifier="mean",
+                    "masks-settle",
+                    "masks of two draws differ in less than a tenth of the entries that they differed " "in at first",
+                    draws["differ after"] / draws["differ before"], below(0.1), ours("what the noise does"),
                 ),
                 Claim(
                     "noise-helps", "masks that were drawn meanwhile do better than fixed ones",
                     few_shot.points_above("sparse-maml-plus", "sparse-maml", names=COMPARED), above(0.0),
-                    printed(SECTION), quantifier="mean",
+                    printed(SECTION),
                 ),
                 Claim(
                     "all-close", "more than half of all entries is closed in the end by each of the three",
                     beside([closed[name] for name in COMPARED], "percent of entries closed by each"), above(50.0),
-                    printed("Table 4.3"), quantifier="mean",
+                    printed("Table 4.3"),
                 ),
             ),
         ),
