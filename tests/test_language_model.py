@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 from mesascope.adapters import FORMATS, NumberWords, from_language_model
 from mesascope.errors import ArgumentError, ArgumentTypeError
 from mesascope.nets import AttentionConfig, CausalTransformerConfig, LanguageModelConfig
-from mesascope.ops.checks import without_reading_values
+from mesascope.ops import without_reading_values
 from mesascope.records import from_record, to_record
 from mesascope.streams import stream
 from mesascope.tasks import Context, LinearRegression

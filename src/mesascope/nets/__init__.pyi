@@ -43,4 +43,10 @@ from .tokens import (
     WithQuery as WithQuery,
 )
 from .transformer import Tokens as Tokens, Transformer as Transformer, TransformerConfig as TransformerConfig
-from .vision import MLP as MLP, ClassifierConfig as ClassifierConfig, ConvNet4 as ConvNet4, ResNet12 as ResNet12
+from .vision import (
+    MLP as MLP,
+    ClassifierConfig as ClassifierConfig,
+    ConvNet4 as ConvNet4,
+    MLPConfig as MLPConfig,
+    ResNet12 as ResNet12,
+)

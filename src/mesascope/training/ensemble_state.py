@@ -12,7 +12,7 @@ import torch
 
 from mesascope.errors import ArgumentError, require_callable, require_instance
 from mesascope.modes import guarded
-from mesascope.ops.checks import without_reading_values
+from mesascope.ops import without_reading_values
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks.asking import in_words, label
 from mesascope.training.ensemble import Ensemble, Module

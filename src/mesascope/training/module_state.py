@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from mesascope.errors import ArgumentError, refuse, require_callable, require_count, require_instance
 from mesascope.modes import guarded
 from mesascope.modules import copied, require_initialised
-from mesascope.ops.checks import without_reading_values
+from mesascope.ops import without_reading_values
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import generator_on
 from mesascope.tasks.asking import in_words
