@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, dataclass_transform, get_args, get_origin, get_type_hints
 
@@ -64,8 +64,20 @@ def validated(target: type[_T]) -> type[_T]:
             inherited()
 
     check.validates = True  # type: ignore[attr-defined]
+    calls_it = hasattr(target, "__post_init__")  # a dataclass made without one has an __init__ that calls none
     target.__post_init__ = check  # type: ignore[attr-defined]
+    if not calls_it:
+        target.__init__ = _then_checked(target.__init__)
     return target
+
+
+def _then_checked(init: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(init)
+    def made(self: Any, *args: Any, **kwargs: Any) -> None:
+        init(self, *args, **kwargs)
+        self.__post_init__()
+
+    return made
 
 
 def validate(config: Any) -> None:
