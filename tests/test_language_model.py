@@ -91,6 +91,7 @@ def test_tied_weights_are_one_and_dropout_is_of_training_alone():
         ({"context": 0}, "context must be at least 1"),
     ],
 )
+@pytest.mark.usefixtures("unchecked")
 def test_configs_that_cannot_be_are_refused(change, message):
     with pytest.raises((ArgumentError, ArgumentTypeError), match=message):
         dataclasses.replace(MODELS["places"], **change)

@@ -1,4 +1,4 @@
-"""What all causal networks share: decoding, padding, and options that are passed on from part to part."""
+"""The base of causal networks: decoding, padding, and options that pass from part to part."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ class CausalAttention(CausalNet, ABC):
         mask: Tensor | None = None,
         last: int | None = None,
     ) -> Any:
-        """What is added to each token of a sequence; with a state, the state after it, too: see `advance`."""
+        """Additions to each token of a sequence; with a state, the state after it, too: see `advance`."""
         self._check(tokens, state, mask, last)
         tokens, length = zero_padding(tokens, mask), tokens.shape[-2]
         times = positions_of(length, mask, None if state is None else state.position, tokens.device)
@@ -148,7 +148,7 @@ class CausalAttention(CausalNet, ABC):
         if state is None:
             return moved
         count = length if mask is None else mask.sum(-1)
-        return moved, AttentionState(state.position + count, recent, self._unshared(q, memory))
+        return moved, AttentionState(state.position + count, recent, self._unshared(q, memory))  # type: ignore[arg-type]
 
     def gates(self, tokens: Float[Tensor, "*batch t width"]) -> tuple[Tensor | None, Tensor | None]:
         """log gamma and beta, each ``(*batch, heads, t)``, in float32 at least, as half precision rounds them to 0."""

@@ -13,7 +13,7 @@ from mesascope.errors import refuse, require_instance
 from mesascope.nets.attention_config import AttentionConfig
 from mesascope.nets.causal import CausalNet, given, zero_padding
 from mesascope.nets.checks import check_mask, check_state, check_tokens
-from mesascope.nets.layers import Layer, Products, check_layers, each_layer, module_text
+from mesascope.nets.layers import Layer, Products, check_layers, each_layer
 from mesascope.nets.points import HasPoints, Point
 from mesascope.nets.pretrained import Pretrained
 from mesascope.nets.states import AttentionState
@@ -162,9 +162,6 @@ class CausalTransformer(HasPoints, CausalNet, Pretrained):
         for layer in self.layers[:layers]:  # type: ignore[misc]
             steps.append(layer(steps[-1]))
         return steps
-
-    def __repr__(self) -> str:
-        return module_text(self)
 
     def unrolled(self) -> list[nn.Module]:
         """The layers in the order in which they are applied."""

@@ -9,7 +9,7 @@ import torch
 from mesascope.errors import refuse, require_instance
 from mesascope.learners import GradientDescent
 from mesascope.nets.checks import check_context, check_tokens, check_width
-from mesascope.nets.layers import TokenMLP, initial_weights, module_text
+from mesascope.nets.layers import TokenMLP, initial_weights
 from mesascope.nets.pretrained import Pretrained
 from mesascope.nets.tokens import Concatenated
 from mesascope.records import register
@@ -131,6 +131,3 @@ class EmbeddedDescent(Pretrained):
         embedded = (self.embedding(part) for part in (tokens, query))
         (h, t), (hq, tq) = (part.tensor_split((-self.config.d_out,), dim=-1) for part in embedded)
         return self.descent.trajectory(Context(h, t), hq) - tq
-
-    def __repr__(self) -> str:
-        return module_text(self)

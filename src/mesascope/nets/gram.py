@@ -58,7 +58,7 @@ def run_linear_layers(
 
 
 def _nested_layers(n_layers: int, m: int, width: int) -> int:
-    """How many of the last layers are cheaper applied to the m queries than as matrices."""
+    """Number of last layers that are cheaper to apply to the m queries than to form as matrices."""
     nested = 1
     while nested < n_layers and 2 * 3**nested * m <= width:
         nested += 1

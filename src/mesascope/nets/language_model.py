@@ -16,7 +16,7 @@ from mesascope.errors import ArgumentTypeError, refuse, require_instance
 from mesascope.nets.causal import CausalNet, given, positions_of, zero_padding
 from mesascope.nets.causal_transformer import CausalTransformer, CausalTransformerConfig
 from mesascope.nets.checks import check_mask
-from mesascope.nets.layers import initial_weights, linear, module_text
+from mesascope.nets.layers import initial_weights, linear
 from mesascope.nets.points import HasPoints
 from mesascope.nets.pretrained import Pretrained
 from mesascope.nets.states import AttentionState
@@ -124,9 +124,6 @@ class LanguageModel(HasPoints, CausalNet, Pretrained):
     def init_state(self, *batch: int) -> tuple[AttentionState, ...]:
         """Return the state of every layer before the first token."""
         return self.transformer.init_state(*batch)
-
-    def __repr__(self) -> str:
-        return module_text(self)
 
     def _check_state(self, state: Any) -> None:
         self.transformer._check_state(state)

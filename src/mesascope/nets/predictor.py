@@ -15,7 +15,7 @@ from mesascope.nets.causal import CausalNet, given, zero_padding
 from mesascope.nets.causal_transformer import CausalTransformer, CausalTransformerConfig
 from mesascope.nets.checks import check_batch, check_like, check_mask, check_start, check_state
 from mesascope.nets.gram import rows_times
-from mesascope.nets.layers import Products, initial_weights, module_text, set_products
+from mesascope.nets.layers import Products, initial_weights, set_products
 from mesascope.nets.points import HasPoints
 from mesascope.nets.pretrained import Pretrained
 from mesascope.nets.states import PredictorState
@@ -188,9 +188,6 @@ class SequencePredictor(HasPoints, CausalNet, Pretrained):
     def trajectory(self, sequence: Float[Tensor, "*batch t d"]) -> Float[Tensor, "k *batch t d"]:
         """Predictions read before the first layer and after each layer."""
         return torch.stack([self._read(after) for after in self.activations(sequence)])
-
-    def __repr__(self) -> str:
-        return module_text(self)
 
     def _check(self, sequence: Tensor, state: PredictorState | None) -> None:
         check_sequence(sequence)

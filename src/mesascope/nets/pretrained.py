@@ -17,6 +17,7 @@ from mesascope.errors import ArgumentError, ArgumentTypeError, refuse, require_i
 from mesascope.files import write_aside
 from mesascope.modules import names_of, put
 from mesascope.nets.checks import check_held
+from mesascope.nets.layers import module_text
 from mesascope.records import from_record, to_record
 
 __all__ = ["Pretrained", "path_of", "written"]
@@ -32,6 +33,9 @@ class Pretrained(nn.Module):
 
     built_from: ClassVar[type | None] = None
     """Class of the config, if it is not registered and so its record does not name the network."""
+
+    def __repr__(self) -> str:
+        return super().__repr__() if getattr(self, "config", None) is None else module_text(self)
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write the network's record to ``config.json`` and its weights to ``model.safetensors`` of a folder.

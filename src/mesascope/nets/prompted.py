@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from mesascope.errors import refuse, require_instance
-from mesascope.nets.layers import module_text
 from mesascope.nets.predictor import SequencePredictor, SequencePredictorConfig
 from mesascope.nets.pretrained import Pretrained
 from mesascope.records import register
@@ -64,10 +63,7 @@ class Prompted(Pretrained):
     """
 
     def __init__(
-        self,
-        config: PromptedConfig,
-        generator: torch.Generator | None = None,
-        network: SequencePredictor | None = None,
+        self, config: PromptedConfig, generator: torch.Generator | None = None, network: SequencePredictor | None = None
     ) -> None:
         super().__init__()
         require_instance("config", config, PromptedConfig)
@@ -138,6 +134,3 @@ class Prompted(Pretrained):
         if self.prefix is not None:
             parts, places = [self.prefix.to(sequence).expand(*batch, -1, d), *parts], places + len(self.prefix)
         return torch.cat(parts, -2), places
-
-    def __repr__(self) -> str:
-        return module_text(self)

@@ -11,7 +11,7 @@ import torch
 from mesascope.errors import refuse, require_instance
 from mesascope.nets.checks import check_context, check_start, check_width
 from mesascope.nets.embedding import Embedding, EmbeddingConfig
-from mesascope.nets.layers import Products, module_text
+from mesascope.nets.layers import Products
 from mesascope.nets.points import HasPoints
 from mesascope.nets.pretrained import Pretrained
 from mesascope.nets.tokens import Concatenated, Layout
@@ -132,9 +132,6 @@ class InContextRegressor(HasPoints, Pretrained):
     def repeated(self, steps: int, damping: float = 1.0) -> InContextRegressor:
         """The learner whose one layer is applied ``steps`` times, what it adds multiplied by ``damping``."""
         return self._around(self.transformer.repeated(steps, damping))
-
-    def __repr__(self) -> str:
-        return module_text(self)
 
     def _around(self, transformer: Transformer) -> InContextRegressor:
         """This network with another transformer inside; all else is shared."""

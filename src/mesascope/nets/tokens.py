@@ -44,7 +44,7 @@ class Concatenated:
 @register("layout", "with-query")
 @dataclass(frozen=True)
 class WithQuery(Concatenated):
-    """As `Concatenated`, and the query's token stands among the context's: keys and values come from it, too.
+    """Tokens of `Concatenated`, with the query's token among the context's: keys and values come from it, too.
 
     Each task has one query, or queries would see each other. Section 2 of the ICML paper, *Full self-attention*.
     """

@@ -21,7 +21,6 @@ from mesascope.nets.layers import (
     head_weights,
     join_heads,
     key_size_of,
-    module_text,
     products_of,
     set_products,
     split_heads,
@@ -247,9 +246,6 @@ class Transformer(HasPoints, Pretrained):
             setattr(looped.layers[0], name, part)
         return looped
 
-    def __repr__(self) -> str:
-        return module_text(self)
-
     def unrolled(self) -> list[Layer]:
         """The layers in the order in which they are applied, a looped one as often as it is."""
         return list(self.layers) * (self.config.n_layers if self.config.shared else 1)  # type: ignore[arg-type]
@@ -270,7 +266,7 @@ class Transformer(HasPoints, Pretrained):
         )
 
     def _token_form(self, context: Tensor, query: Tensor, *, last_context: bool) -> list[Tensor]:
-        """Rows of context and queries after each layer; after the last, of queries alone unless asked for all."""
+        """Rows of context and queries after each layer; after the last, those of queries alone, or of all."""
         states, layers, n = [], self.unrolled(), context.shape[-2]
         rows = self.embedded(torch.cat([context, query], dim=-2))
         for index, layer in enumerate(layers):

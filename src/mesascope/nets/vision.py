@@ -6,14 +6,13 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, leaky_relu
 
 from mesascope.errors import ArgumentTypeError, refuse, require_count, require_instance, shown
-from mesascope.nets.layers import module_text
 from mesascope.nets.pretrained import Pretrained
 from mesascope.records import register
 from mesascope.shapes import Float, Int, Tensor
@@ -29,15 +28,6 @@ _BLOCKS = 4
 _SLOPE = 0.1
 
 
-class _Classifier(Pretrained):
-    """A network from images to scores of classes."""
-
-    config: Any
-
-    def __repr__(self) -> str:
-        return module_text(self)
-
-
 def _build(make: Callable[[], _Net], generator: torch.Generator | None) -> _Net:
     """Make a network whose layers draw from torch's global generator; seeded by ``generator``, where there is one."""
     if generator is None:
@@ -46,7 +36,7 @@ def _build(make: Callable[[], _Net], generator: torch.Generator | None) -> _Net:
         return make()
 
 
-class ConvNet4(_Classifier):
+class ConvNet4(Pretrained):
     """Four blocks of a 3 x 3 convolution, BatchNorm, max-pooling by 2 and ReLU, and a linear layer.
 
     Args:
@@ -81,7 +71,7 @@ class ConvNet4(_Classifier):
         return self.head(self.blocks(_as_images(images, self.shape)).flatten(1))
 
 
-class ResNet12(_Classifier):
+class ResNet12(Pretrained):
     """Four residual blocks of three 3 x 3 convolutions, the mean over pixels, and a linear layer.
 
     Convolutions are followed by BatchNorm and, but for a block's last, by a leaky ReLU; a 1 x 1 convolution with
@@ -156,7 +146,7 @@ class MLPConfig:
         return _build(lambda: MLP(self), generator)
 
 
-class MLP(_Classifier):
+class MLP(Pretrained):
     """Linear layers with ReLU between them: inputs in a row to scores.
 
     Args:
@@ -170,6 +160,7 @@ class MLP(_Classifier):
 
     def __init__(self, sizes: Sequence[int] | MLPConfig) -> None:
         super().__init__()
+        sizes = tuple(sizes) if isinstance(sizes, list) else sizes
         self.config = sizes if isinstance(sizes, MLPConfig) else MLPConfig(sizes)  # type: ignore[arg-type]
         self.layers = nn.ModuleList(nn.Linear(*pair) for pair in itertools.pairwise(self.config.sizes))
 
@@ -267,13 +258,13 @@ class ClassifierConfig:
     size: Count = 28
     classes: Count = 5
 
-    def build(self, generator: torch.Generator | None = None) -> _Classifier:
+    def build(self, generator: torch.Generator | None = None) -> Pretrained:
         """The network, its initial weights those of torch's layers, from ``generator``; torch's global one if None."""
         net = _build(self._new, generator)
         net.config = self
         return net
 
-    def _new(self) -> _Classifier:
+    def _new(self) -> Pretrained:
         if self.architecture == "mlp":
             return MLP([self.in_channels * self.size**2, self.width, self.width, self.classes])
         kind = ConvNet4 if self.architecture == "convnet4" else ResNet12

@@ -32,9 +32,5 @@ from .mesa.published import (
     mesa_neumann as mesa_neumann,
     mesa_recursion as mesa_recursion,
 )
-from .mesa.states import (
-    FixedRidgeState as FixedRidgeState,
-    MesaState as MesaState,
-    RootedMesaState as RootedMesaState,
-)
+from .mesa.states import FixedRidgeState as FixedRidgeState, MesaState as MesaState, RootedMesaState as RootedMesaState
 from .reading import without_reading_values as without_reading_values

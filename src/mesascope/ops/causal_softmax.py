@@ -82,7 +82,7 @@ def causal_softmax_attention(
 
 
 def _kept(k: Tensor, v: Tensor, bias: Tensor, window: int | None) -> SoftmaxState:
-    """The state after the last token: copies where a window cuts it, which would else hold the whole prompt."""
+    """The state after the last token: copies where a window cuts it, so that it does not hold the whole prompt."""
     first = 0 if window is None else max(k.shape[-2] - window + 1, 0)
     parts = (k[..., first:, :], v[..., first:, :], bias[..., first:])
     return SoftmaxState(*(part.clone() if first else part for part in parts))

@@ -175,10 +175,10 @@ def mesa_step(
     if ridge_kind != "decaying":
         refuse("state", f"be no RootedMesaState where ridge_kind = {ridge_kind!r}", "one", "begin without a state")
     problem = pose(*tokens, **inputs)
-    rows = [part.reshape(*q.shape[:-1], *part.shape[2:]) for part in problem[:5]]
+    q, k, v, log_forget, beta = (part.reshape(*q.shape[:-1], *part.shape[2:]) for part in problem[:5])
     with torch.autocast(q.device.type, enabled=False):
-        y, x, after = rooted_step(*rows[:3], rows[3].exp(), rows[4], state)
-    y = y.to(v.dtype)
+        y, x, after = rooted_step(q, k, v, log_forget.exp(), beta, state)
+    y = y.to(tokens[2].dtype)
     require_known(after.H, x, q)
     require_finite([y, *after])
     return y, after
@@ -260,13 +260,13 @@ def _formed(
         H, G = (part.expand(len(documents), *part.shape) for part in (H, G))
     else:
         H, G = (part.to(dtype).reshape(len(documents), -1, *part.shape[-2:]) for part in state)
-    tokens = (part.to(dtype).flatten(0, -3) for part in (q, k, v))
-    gates = (
-        (q.new_full(q.shape[:-1], idle, dtype=dtype) if gate is None else gate.to(dtype)).flatten(0, -2)
+    q, k, v, shape = *(part.to(dtype).flatten(0, -3) for part in (q, k, v)), q.shape
+    log_forget, beta = (
+        (q.new_full(shape[:-1], idle) if gate is None else gate.to(dtype)).flatten(0, -2)
         for gate, idle in ((log_forget, 0), (beta, 1))
     )
     beside, new = none if decaying else rows, state is None
-    return Problem(*tokens, *gates, H, G, beside, q.shape[-3], ridge_kind, new, documents)
+    return Problem(q, k, v, log_forget, beta, H, G, beside, shape[-3], ridge_kind, new, documents)
 
 
 def _require_documents(cu_seqlens: Tensor, q: Tensor, lengths: Tensor | None) -> None:

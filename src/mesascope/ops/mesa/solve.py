@@ -110,7 +110,7 @@ def refuse_singular(condition: Float[Tensor, "batch chunks"], heads: int, size: 
 
 
 def _unread(equations: NormalEquations, q: Tensor, factor: Factor | None) -> SolveResult:
-    """By the factor and one correction, whatever the values are."""
+    """Solve by the factor and one correction, whatever the values are."""
     factor = factorise(equations) if factor is None else factor
     x, _ = substitute(factor, q)
     x = x + substitute(factor, q - equations.times(x))[0]
@@ -119,13 +119,13 @@ def _unread(equations: NormalEquations, q: Tensor, factor: Factor | None) -> Sol
 
 
 def _thirty(equations: NormalEquations, q: Tensor) -> SolveResult:
-    """By thirty conjugate gradients, whatever the values are."""
+    """Solve by thirty conjugate gradients, whatever the values are."""
     x, count = conjugate_gradients(equations, q, None, _UNREAD)
     return SolveResult(x, q.new_zeros(q.shape[:-2]), count)
 
 
 def _factored(equations: NormalEquations, q: Tensor) -> SolveResult:
-    """By the chunk's factor, or those of its halves where it forgets much."""
+    """Solve by the chunk's factor, or by those of its halves where it forgets much."""
     much = forgotten(equations.log_forget) > _MOST
     if bool(much.any()):
         return _apart(much, equations, q, lambda equations, q: _halved(equations, q, _factored), _factored)
@@ -133,7 +133,7 @@ def _factored(equations: NormalEquations, q: Tensor) -> SolveResult:
 
 
 def _apart(chosen: Tensor, equations: NormalEquations, q: Tensor, one: Work, other: Work) -> SolveResult:
-    """Chosen chunks in one way, the rest in the other."""
+    """Solve chosen chunks in one way, the rest in the other."""
     some, all_of_them = bool(chosen.any()), bool(chosen.all())
     if all_of_them or not some:
         return (one if some else other)(equations, q)
@@ -145,7 +145,7 @@ def _apart(chosen: Tensor, equations: NormalEquations, q: Tensor, one: Work, oth
 
 
 def _halved(equations: NormalEquations, q: Tensor, work: Work) -> SolveResult:
-    """The first tokens of every chunk, and then the rest."""
+    """Solve the first half of every chunk, and then the second."""
     first, second = equations.halves()
     half = first.keys.shape[-2]
     early, late = work(first, q[..., :half, :]), work(second, q[..., half:, :])
@@ -154,7 +154,7 @@ def _halved(equations: NormalEquations, q: Tensor, work: Work) -> SolveResult:
 
 
 def _corrected(equations: NormalEquations, q: Tensor, factor: Factor) -> SolveResult:
-    """By the factor, and as many corrections as it takes."""
+    """Solve by the factor, and correct until it settles."""
     x, first = substitute(factor, q)
     if _benign(factor, first, x):
         return SolveResult(x, factor.condition)
@@ -219,7 +219,7 @@ def dense_solve(A: Float[Tensor, "*tokens d d"], q: Float[Tensor, "*tokens d"]) 
 
 
 def _iterated(equations: NormalEquations, q: Tensor) -> SolveResult:
-    """By conjugate gradients, from the factor of the chunk or of its parts where that costs less.
+    """Solve by conjugate gradients, from the factor of the chunk or of its parts where that costs less.
 
     They take some sqrt(kappa)/2 ln(2/tolerance) iterations: kappa is about 1 + 4 h/ridge without a start, with h the
     mean of H's diagonal, as a few large eigenvalues take an iteration each; with a start it follows from what a chunk
@@ -242,7 +242,7 @@ def _started(equations: NormalEquations, q: Tensor) -> SolveResult:
 
 
 def _by_gradients(equations: NormalEquations, q: Tensor, factor: Factor | None) -> SolveResult:
-    """By conjugate gradients until their recurrence's residual is of rounding, and as many more as it takes."""
+    """Solve by conjugate gradients until the recurrence's residual is of rounding, and correct until it settles."""
     left = 2 * q.shape[-1] + 50
 
     def solve(rows: Tensor, tolerance: float) -> tuple[Tensor, int]:
