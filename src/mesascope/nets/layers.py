@@ -12,7 +12,6 @@ from torch.nn import functional
 
 from mesascope.errors import refuse, require_choice, require_instance
 from mesascope.nets.checks import check_tokens
-from mesascope.nets.gram import rows_times
 from mesascope.shapes import Float, Tensor
 from mesascope.text import config_text
 
@@ -29,6 +28,7 @@ __all__ = [
     "linear",
     "module_text",
     "products_of",
+    "rows_times",
     "set_products",
     "split_heads",
 ]
@@ -117,6 +117,11 @@ def join_heads(
 ) -> Float[Tensor, "*batch t width"]:
     """Sum of the reads of heads, each through its matrix."""
     return rows_times(read.transpose(-3, -2).flatten(-2), p.mT.flatten(0, 1))
+
+
+def rows_times(rows: Tensor, matrix: Tensor) -> Tensor:
+    """rows @ matrix as one product of two matrices, which `torch.func.vmap` keeps as one a member."""
+    return (rows.reshape(-1, rows.shape[-1]) @ matrix).view(*rows.shape[:-1], matrix.shape[-1])
 
 
 def module_text(module: Any) -> str:

@@ -14,8 +14,7 @@ from mesascope.nets.attention_config import AttentionConfig
 from mesascope.nets.causal import CausalNet, given, zero_padding
 from mesascope.nets.causal_transformer import CausalTransformer, CausalTransformerConfig
 from mesascope.nets.checks import check_batch, check_like, check_mask, check_start, check_state
-from mesascope.nets.gram import rows_times
-from mesascope.nets.layers import Products, initial_weights, set_products
+from mesascope.nets.layers import Products, initial_weights, rows_times, set_products
 from mesascope.nets.points import HasPoints
 from mesascope.nets.pretrained import Pretrained
 from mesascope.nets.states import PredictorState

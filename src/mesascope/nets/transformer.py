@@ -12,7 +12,7 @@ from torch import nn
 
 from mesascope.errors import refuse, require_instance
 from mesascope.nets.checks import check_tokens
-from mesascope.nets.gram import LinearLayer, rows_times, run_linear_layers
+from mesascope.nets.gram import run_linear_layers
 from mesascope.nets.layers import (
     Layer,
     Products,
@@ -22,9 +22,10 @@ from mesascope.nets.layers import (
     join_heads,
     key_size_of,
     products_of,
+    rows_times,
     set_products,
     split_heads,
-)  # fmt: skip
+)
 from mesascope.nets.points import HasPoints, Point, looked_at, remember, touched
 from mesascope.nets.pretrained import Pretrained
 from mesascope.records import facts, registered
@@ -274,9 +275,9 @@ class Transformer(HasPoints, Pretrained):
             states.append(rows)
         return states
 
-    def _linear_layers(self) -> list[LinearLayer]:
+    def _linear_layers(self) -> list[Products]:
         own = [products_of(layer.attention) for layer in self.layers]  # type: ignore[arg-type]
-        layers = [LinearLayer(w_kq, self.config.damping * w_pv) for w_kq, w_pv in own]
+        layers = [Products(w_kq, self.config.damping * w_pv) for w_kq, w_pv in own]
         return layers * (self.config.n_layers if self.config.shared else 1)
 
 

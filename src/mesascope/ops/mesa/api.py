@@ -53,31 +53,24 @@ def mesa_attention(
     """y_t = G_t (H_t + diag(r_t))^{-1} q_t for every t of a sequence, exact to rounding and parallel in time.
 
     Args:
-        q, k, v: of one dtype, which is the output's; bfloat16 and float16 are computed in float32, as is everything
-            under `torch.autocast`.
+        q, k, v: of one dtype, which is the output's; half precision is computed in float32, also under autocast.
         ridge: 1/lambda > 0, or its share of |H_t|_F where it is relative; one number, ``(heads,)`` or ``(heads, dk)``.
         log_forget: logarithm of the forget factors, at most 0, -inf to forget everything; None forgets nothing.
         beta: input strength of each pair, in [0, 1], 0 for padding; None is 1.
         ridge_kind: ``"decaying"``, ``"constant"``, or ``"relative"`` to |H_t|_F, which counts as 1 while H_t is 0.
-        chunk: tokens of a chunk; if None at most 64, or 32 for ridges that do not decay or keys of less than 64
-            entries. Chunks that forget much are cut further.
-        state: the state of the tokens before, as an earlier call returned it: a `MesaState` where the ridge decays,
-            else a `FixedRidgeState`. What is left of a decaying ridge is part of it, and ``ridge`` then has no effect.
+        chunk: tokens of a chunk; if None at most 64, or 32 for ridges that do not decay or small keys.
+        state: of the tokens before, a `MesaState` where the ridge decays, else a `FixedRidgeState`. What is left of a
+            decaying ridge is part of it, and ``ridge`` then has no effect.
         return_state, return_info: return the state after the last token, and a `MesaInfo`, too, in this order.
         lengths: tokens of each sequence ``(*batch,)`` that are not padding; outputs beyond are 0.
-        cu_seqlens: starts of documents that are packed into one sequence, and the end of the last one, ``(n + 1,)``,
-            as in flash attention. No token sees another document. The batch is then empty or 1, and states are those of
-            the documents, ``(n, heads, ...)``.
+        cu_seqlens: ``(n + 1,)``, starts of documents that are packed into one sequence, and the end of the last one. No
+            token sees another document; the batch is then empty or 1, and states are ``(n, heads, ...)``.
 
     Raises:
-        NumericalError: H_t is singular to the precision at hand, or an output leaves the range of its dtype. A decaying
-            ridge is forgotten, too. Under `torch.func.vmap` what is wrong with one member becomes NaN in its own part,
-            so that the others go on.
+        NumericalError: H_t is singular to the precision at hand (a decaying ridge is forgotten, too), or an output
+            leaves the range of its dtype. Under `torch.func.vmap` a wrong member becomes NaN, and the others go on.
 
-    A ridge that decays is solved by the chunks' factors, at 6 T (C d + d^2) multiplications, two thirds more for a
-    correction, and 2 T/C factorisations; one that does not by conjugate gradients, which start from these factors where
-    that saves more than it costs. `torch.compile` takes either in one graph, without the checks of values.
-    `mesascope.ops.without_reading_values` leaves out all that an accelerator would have to be waited for.
+    For methods, costs and `torch.compile` see `mesascope.ops.mesa`; for accelerators, `without_reading_values`.
 
     Source: thesis, sections 3.4 and 3.7.1.
 
@@ -114,8 +107,8 @@ def attend(
     """`mesa_attention` with ``find`` for x: a function from a problem, its equations and queries to x and iterations.
 
     Args:
-        exact: short sequences are solved token by token, and chunks are as long as suits the exact solver.
-        inputs: as `mesa_attention` has them.
+        exact: solve short sequences token by token, and take the exact solver's chunks.
+        inputs: as in `mesa_attention`.
     """
     chunk = None if chunk is None else require_count("chunk", chunk)
     problem = pose(q, k, v, **inputs)
