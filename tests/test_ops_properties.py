@@ -74,7 +74,7 @@ CAUSAL = {
     "linear": (causal_linear_attention, functools.partial(fast_weights_slowly, False)),
     "delta": (delta_attention, functools.partial(fast_weights_slowly, True)),
     "mesa": (
-        functools.partial(mesa_attention, ridge=0.5, method="chunk"),
+        functools.partial(mesa_attention, ridge=0.5),
         functools.partial(mesa_attention_reference, ridge=0.5),
     ),
 }
