@@ -18,12 +18,11 @@ studies: .venv/installed
 test: .venv/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-# mesa_kernels needs Triton, which not every machine has.
 lint: .venv/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
-	$(BIN)/python -m pytest --doctest-modules src/mesascope --ignore src/mesascope/ops/mesa_kernels.py
+	$(BIN)/python -m pytest --doctest-modules src/mesascope
 
 mutations: .venv/installed-dev
 	$(BIN)/python tests/mutations.py

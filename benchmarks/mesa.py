@@ -25,7 +25,16 @@ from rich.table import Table
 from torch import Tensor
 from torch.nn.functional import normalize, scaled_dot_product_attention
 
-from mesascope.ops import MESA_RIDGES, RootedMesaState, mesa_attention, mesa_step
+from mesascope.ops import (
+    MESA_RIDGES,
+    RootedMesaState,
+    mesa_attention,
+    mesa_attention_reference,
+    mesa_conjugate_gradients,
+    mesa_recursion,
+    mesa_step,
+    without_reading_values,
+)
 from mesascope.reports.figures import own_style
 from mesascope.reports.panels import COLOURS
 from mesascope.streams import stream
@@ -61,9 +70,9 @@ def inputs(t: int, d: int = D, *, gates: str = ".99", ridge: float = 1.0, dtype=
     return {name: tensor.to(dtype).requires_grad_() for name, tensor in named.items()}
 
 
-def run(leaves: dict[str, Tensor], **options) -> list[Tensor]:
+def run(leaves: dict[str, Tensor], method: Callable[..., Any] = mesa_attention, **options) -> list[Tensor]:
     """The output, and the gradients of q, k, v, gates and ridge."""
-    y = mesa_attention(**leaves, **options)
+    y = method(**leaves, **options)
     return [y.detach(), *torch.autograd.grad(y, list(leaves.values()), cotangent(y.shape).to(y.dtype))]
 
 
@@ -103,11 +112,11 @@ def accuracy() -> list[dict]:
     for kind, gates, ridge in ((kind, *case) for kind, cases in settings.items() for case in cases):
         case = {"t": 160, "d": 32, "gates": gates, "ridge": ridge}
         rough = inputs(**case)
-        exact = run({name: part.detach().double().requires_grad_() for name, part in rough.items()}, method="solve",
-                    ridge_kind=kind)  # fmt: skip
+        wide = {name: part.detach().double().requires_grad_() for name, part in rough.items()}
+        exact = run(wide, mesa_attention_reference, ridge_kind=kind)
         row: dict = {**case, "ridge_kind": kind, "condition": condition(rough, kind == "decaying")}
-        for method in ("chunk", "cg", "solve") if kind == "decaying" else ("cg", "solve"):
-            found = run(rough, method=method, ridge_kind=kind)
+        for method, function in (("exact", mesa_attention), ("reference", mesa_attention_reference)):
+            found = run(rough, function, ridge_kind=kind)
             errors = [float((one.double() - true).norm() / true.norm()) for one, true in zip(found, exact, strict=True)]
             row |= {f"{method} y": errors[0], f"{method} gradients": max(errors[1:])}
         rows.append(row)
@@ -125,18 +134,10 @@ def condition(leaves: dict[str, Tensor], decays: bool) -> float:
     return worst
 
 
-def recurrence(leaves: dict[str, Tensor]) -> None:
-    """Recursive least squares as the thesis has it (eq. 3.19), one token after another, forward and backward."""
-    q, k, v, gate, ridge = leaves.values()
-    d, rows = k.shape[-1], []
-    R, G = torch.eye(d) / ridge[:, None, None], torch.zeros(v.shape[-1], d)
-    for t in range(q.shape[2]):
-        forget, Rk = gate[0, :, t, None, None].exp(), R @ k[0, :, t, :, None]
-        R = (R - Rk * Rk.mT / (forget + (k[0, :, t, :, None] * Rk).sum(-2, keepdim=True))) / forget
-        G = forget * G + v[0, :, t, :, None] * k[0, :, t, None, :]
-        rows.append((G @ (R @ q[0, :, t, :, None])).squeeze(-1))
-    y = torch.stack(rows, 1)[None]
-    torch.autograd.grad(y, list(leaves.values()), cotangent(y.shape))
+def unread(call: Callable[..., Any], **options: Any) -> Any:
+    """A call that reads no values."""
+    with without_reading_values(on_cpu=True):
+        return call(**options)
 
 
 def by_length(lengths: Sequence[int], d: int = D) -> list[dict]:
@@ -144,16 +145,16 @@ def by_length(lengths: Sequence[int], d: int = D) -> list[dict]:
     for t in lengths:
         leaves = inputs(t, d)
         cases: dict[str, Callable[[], object]] = {
-            "chunk": partial(run, leaves),
+            "mesa": partial(run, leaves),
             "constant ridge": partial(run, leaves, **CONSTANT),
             "softmax": partial(softmax, leaves),
         }
         if t <= 512 and d == D:
-            cases["recurrence"] = partial(recurrence, leaves)
-            cases["30 cg"] = partial(run, leaves, **CONSTANT, check=False, iterations=30)
+            cases["recurrence"] = partial(run, leaves, mesa_recursion)
+            cases["30 cg"] = partial(run, leaves, mesa_conjugate_gradients, **CONSTANT)
         times = milliseconds(cases, rounds=6 if t <= 1024 else 3)
-        memory = {f"{name} MiB": in_own_process(name, t) for name in ("chunk", "softmax")} if d == D else {}
-        rows.append({"t": t, **times, "chunk / softmax": times["chunk"] / times["softmax"], **memory})
+        memory = {f"{name} MiB": in_own_process(name, t) for name in ("mesa", "softmax")} if d == D else {}
+        rows.append({"t": t, **times, "mesa / softmax": times["mesa"] / times["softmax"], **memory})
     return rows
 
 
@@ -166,7 +167,7 @@ def by_gate(t: int = 512) -> list[dict]:
             {
                 "decaying ridge, gate .99": partial(run, reference),
                 "constant ridge": partial(run, leaves, **CONSTANT),
-                "30 cg": partial(run, leaves, **CONSTANT, check=False, iterations=30),
+                "30 cg": partial(run, leaves, mesa_conjugate_gradients, **CONSTANT),
             }
         )
         _, info = mesa_attention(**leaves, **CONSTANT, return_info=True)
@@ -214,7 +215,7 @@ def decoding(positions: Sequence[int]) -> list[dict]:
         state, fixed = (mesa_attention(**leaves, return_state=True, ridge_kind=kind)[1] for kind in MESA_RIDGES[:2])
         states[t] = state.rooted()
         steps[t, "mesa"] = partial(mesa_step, **token, state=states[t])
-        steps[t, "mesa, unchecked"] = partial(mesa_step, **token, state=states[t], check=False)
+        steps[t, "mesa, unchecked"] = partial(unread, mesa_step, **token, state=states[t])
         steps[t, "mesa, dense"] = partial(mesa_step, **token, state=state)
         steps[t, "mesa, constant ridge"] = partial(mesa_step, **token, state=fixed, **CONSTANT)
     attends = {t: partial(scaled_dot_product_attention, token["q"][:, :, None], *cache) for t, cache in caches.items()}
@@ -252,7 +253,7 @@ def draw(rows: list[dict]) -> Figure:
     figure = Figure(figsize=(7.5, 3.1))
     time_axes, memory_axes = figure.subplots(1, 2)
     looks = {
-        "chunk": ("mesa-layer", "trained"),
+        "mesa": ("mesa-layer", "trained"),
         "softmax": ("softmax, PyTorch's kernel", "limit"),
         "constant ridge": ("its ridge constant", "interpolated"),
         "recurrence": ("recurrence", "gd"),

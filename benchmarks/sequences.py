@@ -20,7 +20,7 @@ from rich.table import Table
 from torch import Tensor, nn
 from torch.nn import functional
 
-from mesascope.nets.tokens import sinusoidal
+from mesascope.ops import sinusoidal
 from mesascope.streams import stream
 from mesascope.studies.mesa.transformers import LAYERS, transformer
 from mesascope.tasks import LinearDynamics

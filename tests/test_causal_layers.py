@@ -1,5 +1,6 @@
 """What other people's tools expect of an attention layer: linear modules, grouped heads, marks against weight decay."""
 
+import contextlib
 import copy
 
 import pytest
@@ -11,8 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from mesascope.errors import ArgumentError
 from mesascope.nets import AttentionConfig, CausalTransformer, CausalTransformerConfig, MesaAttention, TokenMLP
-from mesascope.nets.tokens import rotated
-from mesascope.records import registered
+from mesascope.ops import rotated, without_reading_values
+from mesascope.records import from_record, registered, to_record
 from mesascope.streams import stream
 from mesascope.training import EnsembleState, ModuleState, Training
 
@@ -152,6 +153,14 @@ def test_weight_decay_leaves_ridges_and_gates_alone(copied):
         assert same == kept | {"layers.0.attention.forget_proj.weight", "layers.0.attention.beta_proj.weight"}
 
 
+def test_records_of_earlier_versions_may_have_a_field_for_checks():
+    config = CausalTransformerConfig(AttentionConfig(8, 2, forget=True), 2, ("softmax", "mesa"))
+    record = to_record(config)
+    assert "check" not in record["heads"]
+    record["heads"]["check"] = False
+    assert from_record(record, CausalTransformerConfig) == config
+
+
 def test_marks_are_those_that_other_trainers_look_for():
     net = MesaAttention(AttentionConfig(8, 2, forget=True))
     marked = {name for name, weight in net.named_parameters() if getattr(weight, "_no_weight_decay", False)}
@@ -209,18 +218,18 @@ class Lists(TorchFunctionMode):
 
 @pytest.mark.parametrize("forget", [False, True])
 @each_attention
-def test_without_checks_nothing_waits_for_a_number(attention, forget):
+def test_without_reading_values_nothing_waits_for_a_number(attention, forget):
     options = {"width": 8, "n_heads": 2, "forget": forget, "beta": True, "convolution": 2}
     counts = {}
-    for check in (True, False):
-        heads = AttentionConfig(**options, check=check)
-        net = CausalTransformer(CausalTransformerConfig(heads, 2, attention), stream(0, "init")).double()
+    for reading in (True, False):
+        net = CausalTransformerConfig(AttentionConfig(**options), 2, attention).build(stream(0, "init")).double()
         mask = torch.arange(20).expand(2, 20) > 2
-        with Reads() as reads, Lists() as lists:
+        switch = contextlib.nullcontext() if reading else without_reading_values(on_cpu=True)
+        with Reads() as reads, Lists() as lists, switch:
             y, state = net.advance(tokens(2, 20, 8), net.init_state(2), mask)
             for t in range(2):
                 step, state = net.step(tokens(2, 3, 8)[:, t], state)
             (y.sum() + step.sum()).backward()
-        counts[check] = reads.count + lists.count
+        counts[reading] = reads.count + lists.count
         assert all(weight.grad.isfinite().all() for weight in net.parameters() if weight.grad is not None)
     assert counts[False] == 0 < counts[True]

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import math
 from collections.abc import Mapping
 from types import SimpleNamespace
 
@@ -21,8 +22,21 @@ from mesascope.learners import GradientDescent, LeastSquares, tune
 from mesascope.lenses import compare, prompt_tune, sweep
 from mesascope.meta import METHODS, ContinualState, MetaLearner, MetaLearnerConfig, batch_of, retained
 from mesascope.meta.continual import _dual
-from mesascope.nets import ClassifierConfig, InContextRegressorConfig, TransformerConfig
-from mesascope.ops import MESA_METHODS, mesa_attention
+from mesascope.nets import (
+    AttentionConfig,
+    CausalTransformerConfig,
+    ClassifierConfig,
+    InContextRegressorConfig,
+    TransformerConfig,
+)
+from mesascope.ops import (
+    mesa_attention,
+    mesa_attention_reference,
+    mesa_chebyshev,
+    mesa_conjugate_gradients,
+    mesa_neumann,
+    mesa_recursion,
+)
 from mesascope.records import facts
 from mesascope.runs.provenance import available_device, tell_device
 from mesascope.streams import stream
@@ -172,18 +186,32 @@ def test_behaviour_is_measured_as_on_the_cpu():
             require_there(change(double.to(DEVICE), stream(0, "c", device=device)).xq)
 
 
-@pytest.mark.parametrize("method", sorted(set(MESA_METHODS) - {"fused"}))
+PUBLISHED = (mesa_attention_reference, mesa_conjugate_gradients, mesa_neumann, mesa_chebyshev, mesa_recursion)
+
+
+@pytest.mark.parametrize("method", [mesa_attention, *PUBLISHED])
 def test_every_method_of_the_mesa_layer_computes_as_on_the_cpu(method):
     def attended(device):
         inputs = [torch.randn(2, 2, 5, 3, generator=stream(0, name)).to(device).requires_grad_() for name in "qkv"]
         ridge = torch.full((2, 3), 9.0, device=device)
-        y = mesa_attention(*inputs, ridge=ridge, method=method, **({"iterations": 4} if method in SERIES else {}))
+        y = method(*inputs, ridge=ridge)
         return y, torch.autograd.grad(y.square().sum(), inputs)
 
     require_same(attended(DEVICE), attended("cpu"))
 
 
-SERIES = ("neumann", "chebyshev")
+@pytest.mark.parametrize("options", [{}, {"forget": True}, {"forget": True, "beta": True, "ridge_kind": "relative"}])
+def test_a_training_step_with_mesa_layers_waits_for_its_loss_alone(computing, options):
+    transformer = CausalTransformerConfig(AttentionConfig(8, 2, **options), 2, "mesa")
+    waits = []
+    for device, config in ((DEVICE, transformer), (DEVICE, dataclasses.replace(transformer, attention="linear"))):
+        net = config.build(stream(0, "init")).to(device)
+        state = ModuleState(net, lambda net, tokens: net(tokens).square().mean(), PLAN)
+        tokens = torch.randn(2, 40, 8, generator=stream(0, "tokens")).to(device)
+        before = computing.waits
+        assert math.isfinite(state.update(tokens)["loss"])
+        waits.append(computing.waits - before)
+    assert waits[0] == waits[1]
 
 
 def test_language_models_train_and_continue_as_on_the_cpu():

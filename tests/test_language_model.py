@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 from mesascope.adapters import FORMATS, NumberWords, from_language_model
 from mesascope.errors import ArgumentError, ArgumentTypeError
 from mesascope.nets import AttentionConfig, CausalTransformerConfig, LanguageModelConfig
-from mesascope.ops.checks import without_reading_values
+from mesascope.ops import without_reading_values
 from mesascope.records import from_record, to_record
 from mesascope.streams import stream
 from mesascope.tasks import Context, LinearRegression
@@ -91,6 +91,7 @@ def test_tied_weights_are_one_and_dropout_is_of_training_alone():
         ({"context": 0}, "context must be at least 1"),
     ],
 )
+@pytest.mark.usefixtures("unchecked")
 def test_configs_that_cannot_be_are_refused(change, message):
     with pytest.raises((ArgumentError, ArgumentTypeError), match=message):
         dataclasses.replace(MODELS["places"], **change)

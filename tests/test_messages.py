@@ -18,7 +18,7 @@ from mesascope.errors import MesascopeError
 from mesascope.learners import ChebyshevLeastSquares, RecursiveLeastSquares
 from mesascope.nets import AttentionConfig, CausalTransformer, CausalTransformerConfig, MesaAttention
 from mesascope.nets import SequencePredictor, SequencePredictorConfig
-from mesascope.ops import mesa_attention
+from mesascope.ops import mesa_attention, mesa_conjugate_gradients
 q, k, v = torch.randn(3, 2, 4, 12, 8)
 from mesascope.nets import EmbeddedDescentConfig, EmbeddingConfig, InContextRegressor, InContextRegressorConfig
 from mesascope.nets import SoftmaxAttention, TokenMLP, Transformer, TransformerConfig, load_state, save_state
@@ -47,7 +47,7 @@ CALLS = {
     "mesa_attention(*[x.to(torch.float8_e5m2) for x in (q, k, v)], ridge=1.0)": "q, k and v must share one floating",
     "mesa_attention(q, k, v, ridge=1.0, state=(q, k))": "state must be of type MesaState",
     "mesa_attention(q, k, v, ridge=1.0, lengths=[3, 4])": "lengths must be of type Tensor, but is [3, 4] (list)",
-    "mesa_attention(q, k, v, ridge=1.0, method='cg', iterations=2.5)": "iterations must be an integer, but is 2.5",
+    "mesa_conjugate_gradients(q, k, v, ridge=1.0, iterations=2.5)": "iterations must be an integer, but is 2.5",
     "MesaAttention(8)": "config must be of type AttentionConfig, but is 8 (int)",
     "MesaAttention(heads)(torch.ones(2, 5, 7))": "tokens must have shape (*batch, t, 8), but is (2, 5, 7)",
     "AttentionConfig(None)": "width must be an integer, but is None",

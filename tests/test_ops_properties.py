@@ -17,6 +17,7 @@ from mesascope.ops import (
     linear_attention,
     linear_attention_reference,
     mesa_attention,
+    mesa_attention_reference,
     mesa_step,
     softmax_attention,
     softmax_attention_reference,
@@ -73,8 +74,8 @@ CAUSAL = {
     "linear": (causal_linear_attention, functools.partial(fast_weights_slowly, False)),
     "delta": (delta_attention, functools.partial(fast_weights_slowly, True)),
     "mesa": (
-        functools.partial(mesa_attention, ridge=0.5, method="chunk"),
-        functools.partial(mesa_attention, ridge=0.5, method="solve"),
+        functools.partial(mesa_attention, ridge=0.5),
+        functools.partial(mesa_attention_reference, ridge=0.5),
     ),
 }
 
@@ -122,7 +123,7 @@ def test_a_mesa_layer_in_steps_is_the_mesa_layer(batch, t, dk, dv, ridge):
     for index in range(t):
         y, state = mesa_step(**times(inputs, index), state=state, ridge=ridge)
         rows.append(y)
-    expected = mesa_attention(**inputs, ridge=ridge, method="solve")
+    expected = mesa_attention_reference(**inputs, ridge=ridge)
     torch.testing.assert_close(torch.stack(rows, -2), expected, rtol=1e-8, atol=1e-9)
 
 

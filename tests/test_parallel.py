@@ -14,7 +14,7 @@ import sys
 import torch
 from torch import distributed, multiprocessing
 from mesascope.ops import mesa_attention, mesa_state_before
-from mesascope.ops.mesa_parallel import _Exchange
+from mesascope.ops.mesa.parallel import _Exchange
 
 def problem(kind):
     torch.manual_seed(0)

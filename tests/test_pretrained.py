@@ -11,11 +11,13 @@ from mesascope.constructions import gradient_descent_plus_plus, mesa_gradient_de
 from mesascope.errors import ArgumentError, ArgumentTypeError
 from mesascope.meta import MetaLearner
 from mesascope.nets import (
+    MLP,
     AttentionConfig,
     CausalTransformer,
     CausalTransformerConfig,
     ClassifierConfig,
     EmbeddedDescent,
+    EmbeddingConfig,
     InContextRegressor,
     InContextRegressorConfig,
     LanguageModel,
@@ -131,9 +133,11 @@ def test_a_damaged_file_of_a_network_is_named(name, left, tmp_path):
             CausalTransformer(CausalTransformerConfig(AttentionConfig(4, forget=True), 2, ("softmax", "mesa"))),
             (torch.ones(2, 5, 4),),
         ),
+        (MLP([4, 6, 3]), (torch.ones(2, 4),)),
+        (EmbeddingConfig(4, 6).build(), (torch.ones(2, 5, 4),)),
     ],
 )
-def test_transformers_alone_go_through_a_folder(net, inputs, tmp_path):
+def test_networks_without_a_registered_config_go_through_a_folder(net, inputs, tmp_path):
     net.save_pretrained(tmp_path)
     again = type(net).from_pretrained(tmp_path)
     assert again.config == net.config

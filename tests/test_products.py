@@ -8,7 +8,14 @@ from torch.func import grad, vmap
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mesascope.errors import NumericalError
-from mesascope.ops import mesa_attention, mesa_state, mesa_step
+from mesascope.ops import (
+    mesa_attention,
+    mesa_chebyshev,
+    mesa_conjugate_gradients,
+    mesa_state,
+    mesa_step,
+    without_reading_values,
+)
 from mesascope.ops.products import exact_products, product
 from mesascope.streams import stream
 
@@ -79,12 +86,17 @@ def decoded(q, k, v, log_forget):
     return mesa_step(q[:, 0], k[:, 0], v[:, 0], start, ridge=0.01, log_forget=log_forget[:, 0])[0]
 
 
+def unread(q, k, v, log_forget):
+    with without_reading_values(on_cpu=True):
+        return mesa_attention(q, k, v, ridge=0.01, log_forget=0.02 * log_forget)
+
+
 CALLS = {
-    "chunk": lambda q, k, v, f: mesa_attention(q, k, v, ridge=0.01, log_forget=0.02 * f, method="chunk"),
-    "blind": lambda q, k, v, f: mesa_attention(q, k, v, ridge=0.01, log_forget=0.02 * f, method="chunk", check=False),
+    "chunk": lambda q, k, v, f: mesa_attention(q, k, v, ridge=0.01, log_forget=0.02 * f),
+    "unread": unread,
     "halved": lambda q, k, v, f: mesa_attention(q, k, v, ridge=1.0, log_forget=f, ridge_kind="constant"),
     "relative": lambda q, k, v, f: mesa_attention(q, k, v, ridge=0.1, log_forget=f, ridge_kind="relative"),
-    "chebyshev": lambda q, k, v, f: mesa_attention(q, k, v, ridge=1.0, log_forget=f, method="chebyshev", iterations=3),
+    "chebyshev": lambda q, k, v, f: mesa_chebyshev(q, k, v, ridge=1.0, log_forget=f, terms=3),
     "decoding": decoded,
     "member": lambda *leaves: vmap(lambda q, k, v, f: CALLS["chunk"](q[None], k[None], v[None], f[None]))(*leaves),
     "functional": lambda q, k, v, f: grad(lambda k: CALLS["chunk"](q, k, v, f).square().sum())(k),
@@ -113,7 +125,7 @@ def test_outputs_and_derivatives_are_the_same_at_every_precision_of_products(nam
 def test_the_setting_comes_back_after_an_error_and_after_the_last_of_several_threads(lowered):
     before, (q, k, v, _) = precision(), inputs()
     with pytest.raises(NumericalError):
-        mesa_attention(q, k, v, ridge=1e-12, ridge_kind="constant", method="cg", iterations=1)
+        mesa_conjugate_gradients(q, k, v, ridge=1e-12, ridge_kind="constant", tolerance=1e-6, iterations=1)
     assert precision() == before
     inside, leave = threading.Event(), threading.Event()
 

@@ -14,8 +14,8 @@ from mesascope.nets import (
     TokenMLP,
     Transformer,
     TransformerConfig,
+    checks,
     load_state,
-    padding,
     save_state,
     select_state,
 )
@@ -119,7 +119,7 @@ def test_padding_within_a_sequence_that_goes_on_is_refused():
 
 def test_padding_is_read_off_the_device_once_whatever_the_depth(monkeypatch):
     readings = []
-    monkeypatch.setattr(padding, "read", lambda vector: readings.append(vector) or read(vector))
+    monkeypatch.setattr(checks, "read", lambda vector: readings.append(vector) or read(vector))
     net, mask = predictor("linear", {}), torch.ones(4, 3, dtype=torch.bool)
     net(SEQUENCE[:, :3], mask=mask)
     assert len(readings) == 1

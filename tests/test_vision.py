@@ -101,6 +101,7 @@ def test_the_gradient_of_several_mlps_is_that_of_autograd(sizes, rows):
         (lambda: ClassifierConfig("resnet"), "architecture must be one of"),
     ],
 )
+@pytest.mark.usefixtures("unchecked")
 def test_wrong_arguments_are_refused(call, message):
     with pytest.raises((ArgumentError, TypeError), match=message):
         call()

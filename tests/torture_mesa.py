@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from mesascope.errors import NumericalError
-from mesascope.ops import FixedRidgeState, MesaState, mesa_attention
+from mesascope.ops import FixedRidgeState, MesaState, mesa_attention, mesa_attention_reference
 from mesascope.streams import stream
 
 PAGE = Path(__file__).parents[1] / "docs" / "torture-mesa.md"
@@ -69,9 +69,9 @@ def drawn(number: int) -> tuple[dict[str, Tensor], dict[str, Any], torch.dtype]:
         within = torch.diag_embed(inputs["ridge"]) if kind == "decaying" else 0
         state = size**2 * half @ half.mT / dk + within
         inputs |= {"H": state, "G": normal(*batch, heads, dv, dk)}
-    methods = ["auto", "cg"] + ["solve"] * (t <= 90) + ["chunk"] * 2 * (kind == "decaying")
+    methods = ["exact", "exact"] + ["reference"] * (t <= 90) + ["exact"] * 2 * (kind == "decaying")
     options = {"method": chance.choice(methods), "ridge_kind": kind}
-    if options["method"] not in ("solve", "auto") and chance.random() < 0.5:
+    if options["method"] == "exact" and chance.random() < 0.5:
         options["chunk"] = chance.choice([1, 2, 5, 16, 64])
     rough = {name: part.to(dtype).double() for name, part in inputs.items()}
     return rough, options, dtype
@@ -130,7 +130,9 @@ def called(leaves: dict[str, Tensor], options: dict[str, Any]) -> list[Tensor]:
     named = {name: part for name, part in leaves.items() if name not in "HG"}
     kind = MesaState if options["ridge_kind"] == "decaying" else FixedRidgeState
     state = kind(leaves["H"], leaves["G"]) if "H" in leaves else None
-    y, after = mesa_attention(**named, state=state, return_state=True, **options)
+    options = dict(options)
+    attend = mesa_attention_reference if options.pop("method") == "reference" else mesa_attention
+    y, after = attend(**named, state=state, return_state=True, **options)
     return [y, *after]
 
 

@@ -176,6 +176,7 @@ def updated(record: Any) -> Any:
 
 def _built(target: Any, record: Mapping[str, Any], name: str) -> Any:
     hints = _hints(target)
+    record = {key: value for key, value in record.items() if key not in getattr(target, "retired", ())}
     for key in record:
         if key not in hints:
             nearest = difflib.get_close_matches(str(key), hints, n=1)

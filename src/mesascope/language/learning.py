@@ -24,7 +24,7 @@ from mesascope.language.windows import TextWindows
 from mesascope.measurement import Measurement
 from mesascope.modes import guarded
 from mesascope.nets import LanguageModel, LanguageModelConfig
-from mesascope.ops.checks import without_reading_values
+from mesascope.ops import without_reading_values
 from mesascope.records import from_record, to_record
 from mesascope.runs import Run
 from mesascope.runs.checkpoints import TrainingCheckpoints

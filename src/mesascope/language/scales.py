@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from mesascope.errors import NumericalError
-from mesascope.ops.checks import without_reading_values
+from mesascope.ops import without_reading_values
 from mesascope.shapes import Int, Tensor
 
 __all__ = ["Scales", "layer_scales", "moved"]

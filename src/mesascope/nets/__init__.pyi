@@ -19,16 +19,10 @@ from .embedding import (
 from .language_model import LanguageModel as LanguageModel, LanguageModelConfig as LanguageModelConfig
 from .layers import Products as Products, TokenMLP as TokenMLP, set_products as set_products
 from .points import HasPoints as HasPoints, Point as Point
-from .predictor import (
-    SequencePredictor as SequencePredictor,
-    SequencePredictorConfig as SequencePredictorConfig,
-)
+from .predictor import SequencePredictor as SequencePredictor, SequencePredictorConfig as SequencePredictorConfig
 from .pretrained import Pretrained as Pretrained
 from .prompted import Prompted as Prompted, PromptedConfig as PromptedConfig
-from .regressor import (
-    InContextRegressor as InContextRegressor,
-    InContextRegressorConfig as InContextRegressorConfig,
-)
+from .regressor import InContextRegressor as InContextRegressor, InContextRegressorConfig as InContextRegressorConfig
 from .states import (
     AttentionState as AttentionState,
     PredictorState as PredictorState,
@@ -36,11 +30,12 @@ from .states import (
     save_state as save_state,
     select_state as select_state,
 )
-from .tokens import (
-    Alternating as Alternating,
-    Concatenated as Concatenated,
-    Layout as Layout,
-    WithQuery as WithQuery,
-)
+from .tokens import Alternating as Alternating, Concatenated as Concatenated, Layout as Layout, WithQuery as WithQuery
 from .transformer import Tokens as Tokens, Transformer as Transformer, TransformerConfig as TransformerConfig
-from .vision import MLP as MLP, ClassifierConfig as ClassifierConfig, ConvNet4 as ConvNet4, ResNet12 as ResNet12
+from .vision import (
+    MLP as MLP,
+    ClassifierConfig as ClassifierConfig,
+    ConvNet4 as ConvNet4,
+    MLPConfig as MLPConfig,
+    ResNet12 as ResNet12,
+)

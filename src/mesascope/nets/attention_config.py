@@ -1,24 +1,27 @@
-"""What a causal attention layer of any kind is built from."""
+"""The config of a causal attention layer of any kind."""
 
 from __future__ import annotations
 
-from mesascope.errors import refuse, require_choice, require_count, require_instance, require_number
-from mesascope.nets.layers import check_heads, key_size_of
-from mesascope.ops import MESA_RIDGES
-from mesascope.validate import frozen
+from typing import Annotated, ClassVar, Literal
+
+import msgspec
+
+from mesascope.errors import refuse
+from mesascope.nets.layers import key_size_of
+from mesascope.validate import Count, Positive, Whole, frozen
 
 __all__ = ["AttentionConfig"]
 
 
 @frozen
 class AttentionConfig:
-    """The heads of a causal attention layer, of whatever kind.
+    """The heads of a causal attention layer of any kind.
 
     Args:
         width: of a token.
         n_heads: number of heads.
-        n_kv_heads: keys, values, gates and memories, each shared by ``n_heads / n_kv_heads`` heads of queries, as in
-            grouped-query attention: decoding keeps less, and computes as much. ``n_heads`` if None.
+        n_kv_heads: number of keys, values, gates and memories, each shared by ``n_heads / n_kv_heads`` heads of
+            queries, as in grouped-query attention: decoding keeps less, and computes as much. ``n_heads`` if None.
         key_size: of keys and queries of a head; ``width / n_heads`` if None.
         value_size: of values of a head; ``key_size`` if None.
         normalise: divide keys and queries by their L2 norm. If None, the mesa and delta layers do, the others do not.
@@ -27,95 +30,66 @@ class AttentionConfig:
         dpfp: nu of the DPFP features of keys and queries, 2 nu key_size of them; 0 for none.
         convolution: taps of a causal convolution over time of each entry of keys and queries, followed by SiLU; 0 for
             none.
-        convolve_values: whether values pass through such a convolution, too.
-        key_shift: whether keys are made of the token before, the first one's being zero: what a layer that copies
-            would make, by hand.
-        rotary: whether keys and queries are turned by angles that grow with time, pair by pair of their entries, so
-            that scores depend on how far apart tokens are; features are made of what is turned.
+        convolve_values: convolve values, too.
+        key_shift: make keys of the token before, the first one zero, as a layer that copies has to learn.
+        rotary: rotate pairs of entries of keys and queries by angles that grow with time, so that scores depend on the
+            distance of tokens; features are made of the rotated vectors.
         positions: width of the sinusoidal position that keys and queries read beside the token; 0 for none.
-        window: last tokens that softmax attention sees, which bounds its memory in decoding; all if None. Other kinds
-            take no notice of it, as no kind but mesa does of the ridge.
-        forget: whether forget factors sigmoid(w . e + b) are learned, a head and token. They start near
-            1 - 1/horizon, with horizons of 10 to 1000 tokens over the heads.
-        beta: whether input strengths sigmoid(w . e + b) are learned, a head and token; where both are, forget factors
-            are multiplied by 1 - (1 - forget_cap) beta^2. If None, the delta layer's are, its step sizes.
-        forget_cap: bound of the forget factor of a pair that counts fully; 1 for none. The default is MesaNet's.
-        ridge: 1/lambda at the start, of mesa layers.
+        window: number of last tokens that softmax attention sees, which bounds its memory in decoding; all if None.
+            Other kinds ignore it, and all kinds but mesa ignore the ridge.
+        forget: learn forget factors sigmoid(w . e + b) of each head and token. They start near 1 - 1/horizon, with
+            horizons of 10 to 1000 tokens over the heads.
+        beta: learn input strengths sigmoid(w . e + b) of each head and token; with both, forget factors are multiplied
+            by 1 - (1 - forget_cap) beta^2. If None, only the delta layer learns them, its step sizes.
+        forget_cap: bound of the forget factor of a pair of strength 1; 1 for none. The default is MesaNet's.
+        ridge: 1/lambda of mesa layers at the start.
         ridge_floor: lower bound of the learned ridge.
         ridge_per_dimension: learn one ridge a key dimension, as MesaNet does, in place of one a head.
         ridge_kind: ``"decaying"``, as in the thesis, ``"constant"``, as in MesaNet, or ``"relative"`` to |H_t|, as in
-            Gated KalmaNet. If None, it decays where ``forget`` is not learned and is constant where it is: a ridge that
-            is forgotten leaves H singular after hundreds of tokens that hardly vary, as in text.
+            Gated KalmaNet. If None, it decays without ``forget`` and is constant with it: a ridge that is forgotten
+            leaves H singular after hundreds of tokens that hardly vary, as in text.
         output_norm: normalise each head's output by its root mean square, with a learned scale.
         output_gate: multiply it by SiLU(w . e), entry by entry.
-        check: whether the values that operations meet are looked at, for which a GPU has to be waited for: see the
-            argument of that name of `mesascope.ops.mesa_attention`. Without it a CUDA graph may be captured.
         init_scale: initial weights are normal with variance init_scale / n_layers / fan-in, cut at two deviations;
-            a layer by itself is one of one.
+            n_layers is 1 for a layer by itself.
 
     Source: thesis, sections 3.4, 3.5.3 and 3.7.1; MesaNet (von Oswald et al. 2025); rotary positions: Su et al. (2021).
     """
 
-    width: int
-    n_heads: int = 1
-    n_kv_heads: int | None = None
-    key_size: int | None = None
-    value_size: int | None = None
+    retired: ClassVar[tuple[str, ...]] = ("check",)
+    """Fields of records that earlier versions wrote: `mesascope.ops.without_reading_values` took its place."""
+
+    width: Count
+    n_heads: Count = 1
+    n_kv_heads: Count | None = None
+    key_size: Count | None = None
+    value_size: Count | None = None
     normalise: bool | None = None
-    dpfp: int = 0
-    convolution: int = 0
+    dpfp: Whole = 0
+    convolution: Whole = 0
     convolve_values: bool = False
     key_shift: bool = False
     rotary: bool = False
-    positions: int = 0
-    window: int | None = None
+    positions: Whole = 0
+    window: Count | None = None
     forget: bool = False
     beta: bool | None = None
-    forget_cap: float = 0.9975
+    forget_cap: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.9975
     ridge: float = 1.0
-    ridge_floor: float = 1e-3
+    ridge_floor: Positive = 1e-3
     ridge_per_dimension: bool = False
-    ridge_kind: str | None = None
+    ridge_kind: Literal["decaying", "constant", "relative"] | None = None
     output_norm: bool = False
     output_gate: bool = False
-    check: bool = True
-    init_scale: float = 1.0
+    init_scale: Positive = 1.0
 
     def __post_init__(self) -> None:
-        check_heads(self)
-        for name in ("value_size", "window"):
-            if getattr(self, name) is not None:
-                require_count(name, getattr(self, name))
-        for name in ("dpfp", "convolution", "positions"):
-            require_count(name, getattr(self, name), least=0)
-        if self.n_kv_heads is not None:
-            require_count("n_kv_heads", self.n_kv_heads)
-            if self.n_heads % self.n_kv_heads:
-                refuse("n_kv_heads", f"divide n_heads = {self.n_heads}", self.n_kv_heads, "pass a divisor")
-        for name in (
-            "convolve_values",
-            "key_shift",
-            "rotary",
-            "forget",
-            "ridge_per_dimension",
-            "output_norm",
-            "output_gate",
-            "check",
-        ):
-            require_instance(name, getattr(self, name), bool)
-        for name in ("normalise", "beta"):
-            if getattr(self, name) is not None:
-                require_instance(name, getattr(self, name), bool)
-        if self.ridge_kind is not None:
-            require_choice("ridge_kind", self.ridge_kind, MESA_RIDGES)
-        require_number("forget_cap", self.forget_cap, above=0, most=1)
-        require_number("ridge_floor", self.ridge_floor, above=0)
-        require_number("ridge", self.ridge)
-        if self.ridge <= self.ridge_floor:
-            refuse(
-                "ridge", f"be greater than ridge_floor = {self.ridge_floor:g}", self.ridge, "raise it, or lower that"
-            )
         key = key_size_of(self)
+        if self.n_heads % self.kv_heads:
+            refuse("n_kv_heads", f"divide n_heads = {self.n_heads}", self.n_kv_heads, "pass a divisor")
+        if self.ridge <= self.ridge_floor:
+            rule = f"be greater than ridge_floor = {self.ridge_floor:g}"
+            refuse("ridge", rule, self.ridge, "raise it, or lower that")
         if self.key_shift and self.convolution:
             refuse("convolution", "be 0 where keys are shifted", self.convolution, "leave one of them out")
         if self.rotary and key % 2:
@@ -136,5 +110,5 @@ class AttentionConfig:
 
     @property
     def group(self) -> int:
-        """Heads of queries that share one head of keys and values."""
+        """Number of heads of queries that share one head of keys and values."""
         return self.n_heads // self.kv_heads

@@ -1,4 +1,4 @@
-"""What causal attention layers over sequences share: one signature and one way to decode."""
+"""The base of causal attention layers: heads, gates and decoding."""
 
 from __future__ import annotations
 
@@ -12,49 +12,42 @@ from torch.nn import functional
 
 from mesascope.errors import ArgumentError, require_count, require_instance
 from mesascope.nets.attention_config import AttentionConfig
-from mesascope.nets.checks import as_sequence, check_batch, check_finite, check_like, check_tokens
-from mesascope.nets.layers import (
-    Products,
-    head_weights,
-    initial_weights,
-    linear,
-    module_text,
-    products_of,
-)
-from mesascope.nets.padding import blanked, check_mask, check_padding, gates_without, places
+from mesascope.nets.causal import CausalNet, positions_of, unpadded_gates, zero_padding
+from mesascope.nets.checks import check_batch, check_finite, check_like, check_mask, check_state, check_tokens
+from mesascope.nets.layers import Products, head_weights, initial_weights, linear, module_text, products_of
 from mesascope.nets.points import Point, looked_at
-from mesascope.nets.states import AttentionState, check_state
-from mesascope.nets.tokens import rotated, sinusoidal
-from mesascope.ops import dpfp
+from mesascope.nets.states import AttentionState
+from mesascope.ops import SoftmaxState, dpfp, rotated, sinusoidal
 from mesascope.shapes import Float, Tensor
 
 __all__ = ["CausalAttention", "UndecayedParameter"]
 
-# Of the normalisation of outputs, as in other libraries.
+# Epsilon of the normalisation of outputs, as in other libraries.
 _EPS = 1e-5
-# What is left of an input strength that underflows, so that its logarithm exists.
+# Lower bound on beta that keeps its logarithm finite.
 _WEAKEST = 1e-30
 
 
-class CausalAttention(nn.Module, ABC):
-    """What a layer of heads adds to each token: sum_h P_h y_h,t, where y_h,t attends to tokens up to t.
+class CausalAttention(CausalNet, ABC):
+    """A layer of heads, which adds to each token sum_h P_h y_h,t, where y_h,t attends to tokens up to t.
 
     Queries, keys and values are made by the linear modules ``q_proj``, ``k_proj`` and ``v_proj``, and ``o_proj`` sums
-    what heads read; where they are learned, ``forget_proj`` and ``beta_proj`` make the gates and ``gate_proj`` the
-    output's. The layer is called with a sequence of tokens. `init_state` and `step` decode one token at a time, to the
-    same numbers, and `advance` a part of a sequence. Its points ``query``, ``key``, ``value``, ``pattern`` and ``read``
-    are there to be hooked: see `mesascope.nets.points`. Parameters with ``_no_weight_decay`` set should not decay.
+    the reads of heads; learned gates are made by ``forget_proj`` and ``beta_proj``, and the output's by ``gate_proj``.
+    The layer is called with a sequence of tokens. `init_state` and `step` decode one token at a time, to the same
+    numbers, and `advance` reads a part of a sequence. Its points ``query``, ``key``, ``value``, ``pattern`` and
+    ``read`` can be hooked: see `mesascope.nets.points`. Parameters with ``_no_weight_decay`` set should not decay.
 
     Args:
         config: the heads.
         generator: of the initial weights; torch's global one if None.
     """
 
+    state_type = AttentionState
     normalises: ClassVar[bool] = False
     learns_beta: ClassVar[bool] = False
 
     inside = False
-    """Whether a transformer around it checks padding, once for all of its layers."""
+    """True within a transformer, which checks padding once for all of its layers."""
 
     def __init__(self, config: AttentionConfig, generator: torch.Generator | None = None) -> None:
         super().__init__()
@@ -87,9 +80,9 @@ class CausalAttention(nn.Module, ABC):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, log_forget: Tensor | None, beta: Tensor | None, memory: Any, keep: bool
     ) -> tuple[Float[Tensor, "*batch heads t dv"], Any]:
-        """What every head reads at every t, and the memory after the last, if it is to be kept.
+        """The read of every head at every t, and, with ``keep``, the memory after the last.
 
-        ``memory`` is what the tokens before left, None where there are none.
+        ``memory`` is that of the tokens before, None where there are none.
         """
 
     def attend_last(self, count: int, q: Tensor, *others: Any) -> tuple[Float[Tensor, "*batch heads t dv"], Any]:
@@ -122,7 +115,7 @@ class CausalAttention(nn.Module, ABC):
         return self.o_proj.weight.unflatten(1, (self.config.n_heads, -1)).transpose(0, 1)
 
     def init_state(self, *batch: int) -> AttentionState:
-        """The state before the first token, for tokens ``(*batch, width)``."""
+        """Return the state before the first token, for tokens ``(*batch, width)``."""
         for size in batch:
             require_count("batch", size, least=0)
         taps, channels = (1, self.k_proj.out_features) if self.config.key_shift else (0, 0)
@@ -132,25 +125,6 @@ class CausalAttention(nn.Module, ABC):
         position = torch.zeros(batch, dtype=torch.int64, device=self._like.device)
         return AttentionState(position, recent, self.init_memory(*batch))
 
-    def step(
-        self, token: Float[Tensor, "*batch width"], state: AttentionState
-    ) -> tuple[Float[Tensor, "*batch width"], AttentionState]:
-        """What is added to one token, and the state after it."""
-        check_state(state, AttentionState)
-        moved, state = self.advance(as_sequence("token", token, state.batch), state)
-        return moved.squeeze(-2), state
-
-    def advance(
-        self,
-        tokens: Float[Tensor, "*batch t width"],
-        state: AttentionState,
-        mask: Tensor | None = None,
-        last: int | None = None,
-    ) -> tuple[Float[Tensor, "*batch last width"], AttentionState]:
-        """What is added to each token of a sequence that goes on from ``state``, and the state after it."""
-        check_state(state, AttentionState)
-        return self(tokens, state, mask, last)
-
     def forward(
         self,
         tokens: Float[Tensor, "*batch t width"],
@@ -158,34 +132,26 @@ class CausalAttention(nn.Module, ABC):
         mask: Tensor | None = None,
         last: int | None = None,
     ) -> Any:
-        """What is added to each token of a sequence; with a state, the state after it too: see `advance`.
-
-        Args:
-            tokens: of the sequence.
-            state: of the tokens before; the sequence is whole if None, and no state is returned.
-            mask: ``(*batch, t)``, False for padding, which comes before a sequence's first token.
-            last: how many of the last tokens are told; all if None.
-        """
+        """Additions to each token of a sequence; with a state, the state after it, too: see `advance`."""
         self._check(tokens, state, mask, last)
-        start, tokens = self.init_state(*tokens.shape[:-2]) if state is None else state, blanked(tokens, mask)
-        times = places(tokens.shape[-2], mask, None if state is None else state.position, tokens.device)
-        q, k, v, recent = self._heads(tokens, times, start.recent, mask)
+        tokens, length = zero_padding(tokens, mask), tokens.shape[-2]
+        times = positions_of(length, mask, None if state is None else state.position, tokens.device)
+        q, k, v, recent = self._heads(tokens, times, None if state is None else state.recent, mask)
         q, k, v = self.query(q), self.key(k), self.value(v)
-        gates = gates_without(mask, self.config.kv_heads, *self.gates(tokens))
-        keep = state is not None
-        shared = [*self._shared(q, k, v, *gates, start.memory if keep else None), keep]
-        told = slice(0 if last is None else max(tokens.shape[-2] - last, 0), None)
-        y, memory = self._attended(tokens, told.start, q, *shared)
+        gates = unpadded_gates(mask, self.config.kv_heads, *self.gates(tokens))
+        shared = [*self._shared(q, k, v, *gates, None if state is None else state.memory), state is not None]
+        first = 0 if last is None else max(length - last, 0)
+        y, memory = self._attended(tokens, first, q, *shared)
         if looked_at(self.pattern):
-            y = self._through_pattern(q, *shared)[..., told, :]
-        moved = self.o_proj(self._read(y, tokens[..., told, :]).transpose(-3, -2).flatten(-2))
+            y = self._through_pattern(q, *shared)[..., first:, :]
+        moved = self.o_proj(self._read(y, tokens[..., first:, :]).transpose(-3, -2).flatten(-2))
         if state is None:
             return moved
-        length = tokens.shape[-2] if mask is None else mask.sum(-1)
-        return moved, AttentionState(start.position + length, recent, self._unshared(q, memory))
+        count = length if mask is None else mask.sum(-1)
+        return moved, AttentionState(state.position + count, recent, self._unshared(q, memory))  # type: ignore[arg-type]
 
     def gates(self, tokens: Float[Tensor, "*batch t width"]) -> tuple[Tensor | None, Tensor | None]:
-        """log gamma and beta, each ``(*batch, heads, t)``, in float32 at least: half precision has them 0 too soon."""
+        """log gamma and beta, each ``(*batch, heads, t)``, in float32 at least, as half precision rounds them to 0."""
         log_forget = beta = None
         if self.beta_proj is not None:
             beta = torch.sigmoid(_wide(self.beta_proj(tokens))).clamp_min(_WEAKEST).mT
@@ -198,7 +164,7 @@ class CausalAttention(nn.Module, ABC):
     def products(self) -> Products:
         """W_KQ = W_K^T W_Q, over tokens and their positions, and W_PV = P W_V.
 
-        They are all that a layer computes with unless it normalises, convolves or makes features of keys and queries.
+        A layer computes with these alone unless it normalises, convolves or makes features of keys and queries.
         """
         return products_of(self, self.config.group)
 
@@ -207,7 +173,7 @@ class CausalAttention(nn.Module, ABC):
 
     @property
     def _like(self) -> Tensor:
-        """Of the dtype and on the device of the weights, whatever stands in for the linear modules."""
+        """A weight, whose dtype and device are the layer's, whatever stands in for the linear modules."""
         return next((weight for weight in self.parameters() if weight.is_floating_point()), torch.empty(0))
 
     def _check(self, tokens: Tensor, state: AttentionState | None, mask: Tensor | None, last: int | None) -> None:
@@ -218,12 +184,10 @@ class CausalAttention(nn.Module, ABC):
             check_state(state, AttentionState)
             check_batch(state.batch, tokens)
             check_like("state", state.recent, "the network", self._like)
-        check_mask(mask, tokens)
-        if self.config.check and not self.inside:
-            check_padding(mask, None if state is None else state.position)
+        check_mask(mask, tokens, None if state is None else state.position, gaps=not self.inside)
 
     def _attended(self, tokens: Tensor, first: int, *arguments: Any) -> tuple[Tensor, Any]:
-        """What `attend` gives from ``first`` on; if it refuses what is made of tokens not finite, these are blamed."""
+        """`attend` from ``first`` on; an error that tokens cause which are not finite says so."""
         try:
             return self.attend_last(tokens.shape[-2] - first, *arguments) if first else self.attend(*arguments)
         except ArgumentError:
@@ -231,14 +195,14 @@ class CausalAttention(nn.Module, ABC):
             raise
 
     def _heads(
-        self, tokens: Tensor, times: Tensor, recent: Tensor, mask: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Queries, keys and values, and the last inputs of their convolutions."""
-        placed = tokens
+        self, tokens: Tensor, times: Tensor, recent: Tensor | None, mask: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Queries, keys and values, and the last inputs of their convolutions, None for a sequence that is whole."""
+        positioned = tokens
         if self.config.positions:
-            places = sinusoidal(times, self.config.positions).to(tokens)
-            placed = torch.cat([tokens, places.expand(*tokens.shape[:-1], -1)], -1)
-        made = [self.q_proj(placed), self.k_proj(placed), self.v_proj(tokens)]
+            positions = sinusoidal(times, self.config.positions).to(tokens)
+            positioned = torch.cat([tokens, positions.expand(*tokens.shape[:-1], -1)], -1)
+        made = [self.q_proj(positioned), self.k_proj(positioned), self.v_proj(tokens)]
         if mask is not None:  # their positions are no zeros
             made = [part.masked_fill(~mask[..., None], 0) for part in made]
         made, recent = self._shifted(made, recent) if self.config.key_shift else self._convolved(made, recent)
@@ -252,24 +216,21 @@ class CausalAttention(nn.Module, ABC):
             q, k = _normalised(q), _normalised(k)
         return q, k, v.to(q.dtype), recent  # autocast may leave them different
 
-    def _shifted(self, made: list[Tensor], recent: Tensor) -> tuple[list[Tensor], Tensor]:
+    def _shifted(self, made: list[Tensor], recent: Tensor | None) -> tuple[list[Tensor], Tensor | None]:
         """Queries, the keys of the tokens before, and values; and the last key."""
         q, k, v = made
-        row = torch.cat([recent, k], -2)
-        return [q, row[..., :-1, :], v], row[..., -1:, :].clone()
+        row, recent = _continued(k, recent, 1, self._like.dtype)
+        return [q, row[..., :-1, :], v], recent
 
-    def _convolved(self, made: list[Tensor], recent: Tensor) -> tuple[list[Tensor], Tensor]:
+    def _convolved(self, made: list[Tensor], recent: Tensor | None) -> tuple[list[Tensor], Tensor | None]:
         """Queries, keys and perhaps values through their convolutions over time, and the last inputs of these."""
         if self.convolution is None:
             return made, recent
         count, taps, t = 3 if self.config.convolve_values else 2, self.convolution.shape[-1], made[0].shape[-2]
-        row = torch.cat([recent, torch.cat(made[:count], -1)], -2)
+        row, recent = _continued(torch.cat(made[:count], -1), recent, taps - 1, self._like.dtype)
         lagged = (self.convolution[:, lag] * row[..., taps - 1 - lag :, :][..., :t, :] for lag in range(taps))
-        convolved = functional.silu(functools.reduce(torch.add, lagged)).split(
-            [part.shape[-1] for part in made[:count]], -1
-        )
-        # A copy, lest the last few inputs hold on to the memory of the whole prompt.
-        return [*convolved, *made[count:]], row[..., t:, :].clone()
+        convolved = functional.silu(functools.reduce(torch.add, lagged))
+        return [*convolved.split([part.shape[-1] for part in made[:count]], -1), *made[count:]], recent
 
     def _shared(self, q: Tensor, *own: Any) -> list[Any]:
         """Keys, values, gates and a memory, as each query head's own: those of a group are the same."""
@@ -290,7 +251,7 @@ class CausalAttention(nn.Module, ABC):
         return type(memory)(*(part.unflatten(axis, (-1, group)).select(axis + 1, 0) for part in memory))
 
     def _read(self, y: Float[Tensor, "*batch heads t dv"], tokens: Tensor) -> Float[Tensor, "*batch heads t dv"]:
-        """What heads read, normalised and gated."""
+        """The reads of heads, normalised and gated."""
         y = self.read(y)
         if self.norm is not None:
             y = functional.rms_norm(y, y.shape[-1:], eps=_EPS) * self.norm[:, None, :]
@@ -301,18 +262,37 @@ class CausalAttention(nn.Module, ABC):
     def _through_pattern(
         self, q: Tensor, k: Tensor, v: Tensor, log_forget: Tensor | None, beta: Tensor | None, memory: Any, keep: bool
     ) -> Tensor:
-        """What `attend` reads, by the matrix that mixes these values, and what the memory knew before them."""
+        """`attend` by the matrix that mixes these values, and by what the memory adds."""
         one = torch.eye(v.shape[-2]).to(v).expand(*v.shape[:-1], -1)
-        emptied = None if memory is None else memory.emptied(v.shape[-2])
+        emptied = None if memory is None else _without_values(memory, v.shape[-2])
         pattern, _ = self.attend(q, k, one, log_forget, beta, emptied, False)
         known, _ = self.attend(q, k, torch.zeros_like(v), log_forget, beta, memory, False)
         return self.pattern(pattern) @ v + known
 
 
-class UndecayedParameter(nn.Parameter):
-    """A parameter that weight decay would move away from where it should start, and that trainers leave out of it.
+def _continued(own: Tensor, recent: Tensor | None, count: int, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
+    """Rows after ``count`` recent ones, zero where there are none, and where there are, the last ``count`` of all.
 
-    They know it by ``_no_weight_decay``, as that of other libraries; copies and pickles keep it.
+    The latter are a copy, which does not hold the memory of the whole prompt. Under autocast, rows may be of another
+    dtype than the recent ones, ``dtype``.
+    """
+    if recent is None:
+        return functional.pad(own.to(torch.promote_types(own.dtype, dtype)), (0, 0, count, 0)), None
+    row = torch.cat([recent, own], -2)
+    return row, row[..., row.shape[-2] - count :, :].clone()
+
+
+def _without_values(memory: Any, width: int) -> Any:
+    """The memory of the same keys, had their values been zeros of this width."""
+    if isinstance(memory, SoftmaxState):
+        return memory._replace(v=memory.v.new_zeros((*memory.v.shape[:-1], width)))
+    return memory._replace(G=memory.G.new_zeros((*memory.G.shape[:-2], width, memory.G.shape[-1])))
+
+
+class UndecayedParameter(nn.Parameter):
+    """A parameter that trainers leave out of weight decay, marked by ``_no_weight_decay`` as in other libraries.
+
+    Copies and pickles keep the mark.
     """
 
     _no_weight_decay = True
@@ -327,5 +307,5 @@ def _wide(tensor: Tensor) -> Tensor:
 
 
 def _normalised(vectors: Tensor) -> Tensor:
-    """Vectors over their norms, and zero for zero, which float16 would not tell from its smallest numbers."""
+    """Vectors over their norms, and zero for zero, in float32 at least: float16 underflows."""
     return functional.normalize(_wide(vectors), dim=-1).to(vectors.dtype)

@@ -41,13 +41,8 @@ class SoftmaxAttention(CausalAttention):
 
     def attend(self, q, k, v, log_forget, beta, memory, keep):
         scale = q.shape[-1] ** 0.5 if self.normalise else None
-        return _pair(
-            causal_softmax_attention(
-                q, k, v, scale=scale, log_forget=log_forget, beta=beta, window=self.config.window, state=memory,
-                return_state=keep, check=self.config.check,
-            ),
-            keep,
-        )  # fmt: skip
+        options = {"scale": scale, "log_forget": log_forget, "beta": beta, "window": self.config.window}
+        return _pair(causal_softmax_attention(q, k, v, state=memory, return_state=keep, **options), keep)
 
     def init_memory(self, *batch: int) -> SoftmaxState:
         _, value, features = self.config.sizes
@@ -63,7 +58,7 @@ class LinearAttention(CausalAttention):
     memory: ClassVar[type[LinearState] | type[DeltaState]] = LinearState
 
     def attend(self, q, k, v, log_forget, beta, memory, keep):
-        options = {"log_forget": log_forget, "beta": beta, "state": memory, "check": self.config.check}
+        options = {"log_forget": log_forget, "beta": beta, "state": memory}
         return _pair(self.operation(q, k, v, return_state=keep, **options), keep)
 
     def init_memory(self, *batch: int) -> LinearState | DeltaState:
@@ -145,7 +140,7 @@ class MesaAttention(CausalAttention):
 
     def _solving(self) -> dict[str, Any]:
         ridge = self.ridge.repeat_interleave(self.config.group, 0)
-        return {"ridge": ridge, "ridge_kind": self.ridge_kind, "check": self.config.check}
+        return {"ridge": ridge, "ridge_kind": self.ridge_kind}
 
     def init_memory(self, *batch: int) -> None:
         """None, which lets the op begin with the ridge."""
@@ -153,5 +148,5 @@ class MesaAttention(CausalAttention):
 
 
 def _pair(outputs: Any, keep: bool) -> tuple[Tensor, Any]:
-    """What an operation gave, and its state, None where none was asked for."""
+    """Outputs and a state, None where it was not kept."""
     return outputs if keep else (outputs, None)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,15 +11,15 @@ from torch import nn
 
 from mesascope.errors import refuse, require_instance
 from mesascope.nets.attention_config import AttentionConfig
-from mesascope.nets.checks import as_sequence, check_tokens
-from mesascope.nets.layers import Layer, Products, check_layers, each_layer, module_text
-from mesascope.nets.padding import blanked, check_mask, check_padding, given
+from mesascope.nets.causal import CausalNet, given, zero_padding
+from mesascope.nets.checks import check_mask, check_state, check_tokens
+from mesascope.nets.layers import Layer, Products, check_layers, each_layer
 from mesascope.nets.points import HasPoints, Point
 from mesascope.nets.pretrained import Pretrained
-from mesascope.nets.states import AttentionState, check_state
+from mesascope.nets.states import AttentionState
 from mesascope.records import registered
 from mesascope.shapes import Float, Tensor
-from mesascope.validate import frozen
+from mesascope.validate import Count, Positive, frozen
 
 __all__ = ["CausalTransformer", "CausalTransformerConfig"]
 
@@ -29,21 +29,21 @@ class CausalTransformerConfig:
     """A causal transformer from tokens to tokens.
 
     Args:
-        heads: of every layer, or a tuple of one each, of the same width; positions are read by the first layer alone.
-        n_layers: layers.
-        attention: ``"softmax"``, ``"linear"``, ``"delta"``, ``"mesa"`` or another name that is registered as
-            attention; for all layers or one name a layer.
+        heads: the heads of all layers, or of each, of the same width; only the first layer reads positions.
+        n_layers: number of layers.
+        attention: ``"softmax"``, ``"linear"``, ``"delta"``, ``"mesa"`` or another registered attention; for all layers
+            or one name a layer.
         mlp: hidden width of each layer's GELU MLP as a multiple of the width; no MLP if None.
         layer_norm: normalise what attention and MLP read; for all layers or one flag a layer.
         token_clip: clip every entry of every token to [-token_clip, token_clip] after each layer.
     """
 
     heads: AttentionConfig | tuple[AttentionConfig, ...]
-    n_layers: int = 1
+    n_layers: Count = 1
     attention: str | tuple[str, ...] = "linear"
-    mlp: int | None = None
+    mlp: Count | None = None
     layer_norm: bool | tuple[bool, ...] = False
-    token_clip: float | None = None
+    token_clip: Positive | None = None
 
     def __post_init__(self) -> None:
         check_layers(self, registered("attention"), "heads")
@@ -52,9 +52,13 @@ class CausalTransformerConfig:
         if len({one.width for one in self.each_heads}) > 1:
             refuse("heads", "have one width", [one.width for one in self.each_heads], "set AttentionConfig.width")
 
+    def build(self, generator: torch.Generator | None = None) -> CausalTransformer:
+        """The network, its initial weights from ``generator``."""
+        return CausalTransformer(self, generator)
+
     @property
     def width(self) -> int:
-        """Of a token."""
+        """Width of a token."""
         return self.each_heads[0].width
 
     @property
@@ -69,7 +73,7 @@ class CausalTransformerConfig:
 
     @property
     def layer_norms(self) -> tuple[bool, ...]:
-        """Whether each layer normalises what it reads."""
+        """True for each layer that normalises what it reads."""
         return each_layer(self.layer_norm, self.n_layers)
 
 
@@ -83,16 +87,16 @@ class CausalLayer(Layer):
         mask: Tensor | None = None,
         last: int | None = None,
     ) -> Any:
-        """Tokens after the layer, the last ones or all, and where a state is given the state after them too."""
-        moved = self.attention(self.norm(tokens), *given(state, mask), **_only(last))
+        """Tokens after the layer, the last ones or all, and with a state the state after them, too."""
+        moved = self.attention(self.norm(tokens), *given(state, mask, last))
         if state is not None:
             moved, state = moved
         after = self.after(tokens[..., tokens.shape[-2] - moved.shape[-2] :, :], moved)
         return after if state is None else (after, state)
 
 
-class CausalTransformer(HasPoints, Pretrained):
-    """Layers that add to each token what they find in the tokens up to it: ``(*batch, t, width)`` to the same.
+class CausalTransformer(HasPoints, CausalNet, Pretrained):
+    """Layers of causal attention: tokens ``(*batch, t, width)`` to tokens of the same shape.
 
     Every part is called as a module, so that hooks see it; `mesascope.nets.points` lists all places by name.
 
@@ -111,8 +115,8 @@ class CausalTransformer(HasPoints, Pretrained):
         super().__init__()
         require_instance("config", config, CausalTransformerConfig)
         self.config = config
-        scaled = [replace(one, init_scale=one.init_scale / config.n_layers) for one in config.each_heads]
-        heads = [scaled[0], *(replace(one, positions=0) for one in scaled[1:])]
+        scaled = [dataclasses.replace(one, init_scale=one.init_scale / config.n_layers) for one in config.each_heads]
+        heads = [scaled[0], *(dataclasses.replace(one, positions=0) for one in scaled[1:])]
         known, width = registered("attention"), config.width
         self.embedded = Point()
         self.layers = nn.ModuleList(
@@ -131,31 +135,33 @@ class CausalTransformer(HasPoints, Pretrained):
         mask: Tensor | None = None,
         last: int | None = None,
     ) -> Any:
-        """Tokens after the last layer, and where a state is given the state after them too: see `advance`.
+        """Tokens after the last layer, and with a state the state after them, too: see `advance`.
 
         Args:
             tokens: of the sequence.
             state: of every layer, of the tokens before; the sequence is whole if None.
             mask: ``(*batch, t)``, False for padding before a sequence's first token. No token sees padding, and it
-                counts in no position. What comes out at padding has no meaning.
-            last: how many of the last tokens are told, all if None; one is all that a prompt is read for.
+                counts in no position. Outputs at padding have no meaning.
+            last: number of last tokens to return, all if None; of a prompt one is enough.
         """
-        if state is None:
-            return self._after_layers(tokens, mask, last)[-1]
-        self._check_states(state)
-        self._check(tokens, mask, state[0].position)
-        tokens, after = self.embedded(blanked(tokens, mask)), []
-        for layer, before in zip(self.layers, state, strict=True):
-            tokens, own = layer(tokens, *given(before, mask), **_only(last if layer is self.layers[-1] else None))
-            after.append(own)
-        return tokens, tuple(after)
+        if state is not None:
+            self._check_state(state)
+        self._check(tokens, mask, None if state is None else state[0].position)
+        tokens, after = self.embedded(zero_padding(tokens, mask)), []
+        for layer, before in zip(self.layers, state or [None] * len(self.layers), strict=True):
+            tokens = layer(tokens, *given(before, mask, last if layer is self.layers[-1] else None))
+            if state is not None:
+                tokens, own = tokens
+                after.append(own)
+        return tokens if state is None else (tokens, tuple(after))
 
     def tokens(self, tokens: Float[Tensor, "*batch t width"], layers: int | None = None) -> list[Tensor]:
         """Tokens before the first layer and after each layer, the first ``layers`` or all."""
-        return self._after_layers(tokens, None, None, layers)
-
-    def __repr__(self) -> str:
-        return module_text(self)
+        self._check(tokens, None, None)
+        steps = [self.embedded(tokens)]
+        for layer in self.layers[:layers]:  # type: ignore[misc]
+            steps.append(layer(steps[-1]))
+        return steps
 
     def unrolled(self) -> list[nn.Module]:
         """The layers in the order in which they are applied."""
@@ -166,53 +172,16 @@ class CausalTransformer(HasPoints, Pretrained):
         return [layer.attention.products() for layer in self.layers]  # type: ignore[operator,union-attr]
 
     def init_state(self, *batch: int) -> tuple[AttentionState, ...]:
-        """The state of every layer before the first token."""
+        """Return the state of every layer before the first token."""
         return tuple(layer.attention.init_state(*batch) for layer in self.layers)  # type: ignore[operator,union-attr]
-
-    def step(
-        self, token: Float[Tensor, "*batch width"], state: Sequence[AttentionState]
-    ) -> tuple[Float[Tensor, "*batch width"], tuple[AttentionState, ...]]:
-        """One token after the last layer, and the state after it."""
-        self._check_states(state)
-        tokens, state = self.advance(as_sequence("token", token, state[0].batch), state)
-        return tokens.squeeze(-2), state
-
-    def advance(
-        self,
-        tokens: Float[Tensor, "*batch t width"],
-        state: Sequence[AttentionState],
-        mask: Tensor | None = None,
-        last: int | None = None,
-    ) -> tuple[Float[Tensor, "*batch last width"], tuple[AttentionState, ...]]:
-        """Tokens of a sequence that goes on from ``state`` after the last layer, and the state after them."""
-        check_state(state, tuple)
-        return self(tokens, state, mask, last)
-
-    def _after_layers(
-        self, tokens: Tensor, mask: Tensor | None, last: int | None, layers: int | None = None
-    ) -> list[Tensor]:
-        """Tokens before the first layer and after each layer, the last ones after the last."""
-        self._check(tokens, mask, None)
-        steps = [self.embedded(blanked(tokens, mask))]
-        for layer in self.layers[:layers]:  # type: ignore[misc]
-            own = last if layer is self.layers[-1] else None
-            steps.append(layer(steps[-1], *given(None, mask), **_only(own)))
-        return steps
 
     def _check(self, tokens: Tensor, mask: Tensor | None, position: Tensor | None) -> None:
         check_tokens("tokens", tokens, self.config.width, next(self.parameters()), "AttentionConfig.width")
-        check_mask(mask, tokens)
-        if any(one.check for one in self.config.each_heads):
-            check_padding(mask, position)
+        check_mask(mask, tokens, position, gaps=True)
 
-    def _check_states(self, state: Any) -> None:
+    def _check_state(self, state: Any) -> None:
         check_state(state, tuple)
         if len(state) != len(self.layers):
             refuse("state", f"be of {len(self.layers)} layers", len(state), "begin with init_state(*batch)")
         for own in state:
             check_state(own, AttentionState)
-
-
-def _only(last: int | None) -> dict[str, int]:
-    """How many of the last tokens are asked for, to be passed on: a module put in a layer's place need not know it."""
-    return {} if last is None else {"last": last}

@@ -1,11 +1,13 @@
-"""What networks refuse of the tensors that they are given."""
+"""Checks of the tensors, masks and states that networks are given."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 
 from mesascope.errors import ArgumentError, ArgumentTypeError, refuse, require_instance
-from mesascope.ops.reading import read
+from mesascope.ops.reading import may_read, read
 from mesascope.shapes import Tensor
 from mesascope.tasks import Context, check_inputs
 
@@ -16,7 +18,9 @@ __all__ = [
     "check_finite",
     "check_held",
     "check_like",
+    "check_mask",
     "check_start",
+    "check_state",
     "check_tokens",
     "check_width",
 ]
@@ -51,9 +55,9 @@ def check_batch(own: tuple[int, ...], tokens: Tensor) -> None:
 
 
 def check_tokens(argument: str, tokens: Tensor, width: int, weight: Tensor, field: str) -> None:
-    """Refuse what is no ``(*batch, t, width)`` of the dtype and on the device of the weights.
+    """Refuse all but ``(*batch, t, width)`` of the dtype and on the device of the weights.
 
-    ``field`` is where the width was set.
+    ``field`` of a config has the width.
     """
     require_instance(argument, tokens, Tensor)
     if not tokens.is_floating_point():
@@ -70,7 +74,7 @@ def check_tokens(argument: str, tokens: Tensor, width: int, weight: Tensor, fiel
 
 
 def check_finite(tokens: Tensor, reader: str) -> None:
-    """Refuse tokens that ``reader`` cannot read, as they hold what is not finite. Costs a pass over them."""
+    """Refuse tokens that are not finite, which ``reader`` cannot read. Costs a pass over them."""
     members = read((~torch.isfinite(tokens)).double().sum()[None])
     bad = int(sum(row[0] for row in members))
     if bad:
@@ -95,22 +99,53 @@ def check_width(tokens: Tensor, owner: str, width: int, field: str) -> None:
         refuse("context", f"give tokens of the {owner}'s width {width}", tokens.shape[-1], remedy)
 
 
-def as_sequence(argument: str, token: Tensor, batch: tuple[int, ...]) -> Tensor:
-    """A token ``(*batch, width)``, as a step takes it, as a sequence ``(*batch, 1, width)``."""
+def as_sequence(argument: str, token: Tensor, batch: tuple[int, ...], axes: tuple[str, ...] = ("width",)) -> Tensor:
+    """A token ``(*batch, *axes)`` as a sequence ``(*batch, 1, *axes)``."""
     require_instance(argument, token, Tensor)
-    if token.ndim != len(batch) + 1:
-        remedy = "drop the axis of time, or pass a sequence to advance"
-        refuse(
-            argument,
-            f"have shape (*batch, width) for a state of batch {tuple(batch)}",
-            tuple(token.shape),
-            remedy if token.ndim > len(batch) else "add the missing axes",
+    if token.ndim != len(batch) + len(axes):
+        more = token.ndim > len(batch) + len(axes) - 1
+        remedy = "drop the axis of time, or pass a sequence to advance" if more else "add the missing axes"
+        rule = f"have shape ({', '.join(('*batch', *axes))}) for a state of batch {tuple(batch)}"
+        refuse(argument, rule, tuple(token.shape), remedy)
+    return token.unsqueeze(len(batch))
+
+
+def check_state(state: Any, kind: type) -> None:
+    """Refuse all but a state of this kind."""
+    require_instance("state", state, kind, "begin with init_state(*batch)")
+
+
+def check_mask(mask: Tensor | None, tokens: Tensor, position: Tensor | None = None, *, gaps: bool = False) -> None:
+    """Refuse all but a mask ``(*batch, t)`` of booleans on the tokens' device.
+
+    With ``gaps``, one that is False after a sequence's first token is refused, too, ``position`` tokens of which came
+    before. That reads a number off the device, and is left out where `mesascope.ops.without_reading_values` says so.
+    """
+    if mask is None:
+        return
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        raise ArgumentTypeError(
+            f"mask must be a tensor of booleans, but is {getattr(mask, 'dtype', type(mask).__name__)}: pass True for "
+            "tokens and False for padding."
         )
-    return token[..., None, :]
+    if mask.shape != tokens.shape[:-1]:
+        refuse("mask", f"have shape {tuple(tokens.shape[:-1])}", tuple(mask.shape), "match it to the tokens")
+    if mask.device != tokens.device:
+        refuse("mask", f"be on the tokens' device, {str(tokens.device)!r}", str(mask.device), "move it there")
+    if not gaps or not mask.numel() or torch.compiler.is_compiling() or not may_read(mask.device):
+        return
+    found = (mask[..., :-1] & ~mask[..., 1:]).any()
+    if position is not None:
+        found = found | ((position > 0) & ~mask[..., 0]).any()
+    if any(row[0] for row in read(found.double()[None])):
+        raise ArgumentError(
+            "mask must be False before a sequence's first token alone, but is so after it: pad on the left (padding on "
+            "the right needs no mask, as no token sees what follows it)."
+        )
 
 
 def check_start(w0: Tensor | None, shape: tuple[int, int], name: str) -> None:
-    """Refuse initial weights that are no finite numbers of this shape, which ``name`` puts into words."""
+    """Refuse initial weights that are not finite numbers of this shape; ``name`` describes the shape."""
     if w0 is None:
         return
     require_instance("w0", w0, Tensor)

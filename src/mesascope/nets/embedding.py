@@ -5,50 +5,49 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import nn
 
-from mesascope.errors import refuse, require_count, require_instance, require_number
+from mesascope.errors import refuse, require_instance
 from mesascope.learners import GradientDescent
 from mesascope.nets.checks import check_context, check_tokens, check_width
-from mesascope.nets.layers import TokenMLP, initial_weights, module_text
+from mesascope.nets.layers import TokenMLP, initial_weights
 from mesascope.nets.pretrained import Pretrained
 from mesascope.nets.tokens import Concatenated
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context
-from mesascope.validate import frozen
+from mesascope.validate import Count, Positive, Whole, frozen
 
 __all__ = ["EmbeddedDescent", "EmbeddedDescentConfig", "Embedding", "EmbeddingConfig"]
 
 
 @frozen
 class EmbeddingConfig:
-    """What an `Embedding` is built from.
+    """Config of an `Embedding`.
 
     Args:
         d_token: width of the tokens.
-        width: width of what they become; ``d_token`` with ``project=False``.
+        width: width of the features; ``d_token`` with ``project=False``.
         mlp: hidden width of the MLP as a multiple of ``width``.
         init_scale: initial weights are normal with variance init_scale / fan-in, cut at two deviations.
         project: False leaves out the linear map.
     """
 
-    d_token: int
-    width: int
-    mlp: int = 4
-    init_scale: float = 1.0
+    d_token: Count
+    width: Count
+    mlp: Count = 4
+    init_scale: Positive = 1.0
     project: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("d_token", "width", "mlp"):
-            require_count(name, getattr(self, name))
-        require_number("init_scale", self.init_scale, above=0)
-        require_instance("project", self.project, bool)
         if not self.project and self.width != self.d_token:
             refuse("width", f"be d_token = {self.d_token} without a linear map", self.width, "pass project=True")
 
+    def build(self, generator: torch.Generator | None = None) -> Embedding:
+        """The embedding, its initial weights from ``generator``."""
+        return Embedding(self, generator)
 
-class Embedding(nn.Module):
+
+class Embedding(Pretrained):
     """Tokens through a linear map without bias, then through a residual GELU MLP: e <- W e, e <- e + MLP(e).
 
     The MLP has biases: without them every feature would vanish at the origin.
@@ -59,6 +58,8 @@ class Embedding(nn.Module):
 
     Source: ICML paper, appendix A.7.
     """
+
+    built_from = EmbeddingConfig
 
     def __init__(self, config: EmbeddingConfig, generator: torch.Generator | None = None) -> None:
         super().__init__()
@@ -77,7 +78,7 @@ class Embedding(nn.Module):
 @register("net", "embedded-descent", of="learner")
 @dataclass(frozen=True)
 class EmbeddedDescentConfig:
-    """What an `EmbeddedDescent` is built from.
+    """Config of an `EmbeddedDescent`.
 
     Args:
         embedding: of tokens (x, y).
@@ -87,15 +88,12 @@ class EmbeddedDescentConfig:
     """
 
     embedding: EmbeddingConfig
-    steps: int = 1
+    steps: Whole = 1
     eta: float | tuple[float, ...] = 0.1
-    d_out: int = 1
+    d_out: Count = 1
 
     def __post_init__(self) -> None:
         require_instance("embedding", self.embedding, EmbeddingConfig)
-        require_count("d_out", self.d_out)
-        if isinstance(self.eta, list | tuple):
-            object.__setattr__(self, "eta", tuple(self.eta))
 
     def build(self, generator: torch.Generator | None = None) -> EmbeddedDescent:
         """The network, its initial weights from ``generator``."""
@@ -133,6 +131,3 @@ class EmbeddedDescent(Pretrained):
         embedded = (self.embedding(part) for part in (tokens, query))
         (h, t), (hq, tq) = (part.tensor_split((-self.config.d_out,), dim=-1) for part in embedded)
         return self.descent.trajectory(Context(h, t), hq) - tq
-
-    def __repr__(self) -> str:
-        return module_text(self)

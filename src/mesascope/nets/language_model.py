@@ -4,67 +4,64 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
+import msgspec
 import torch
 from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from mesascope.errors import ArgumentTypeError, refuse, require_choice, require_count, require_instance, require_number
+from mesascope.errors import ArgumentTypeError, refuse, require_instance
+from mesascope.nets.causal import CausalNet, given, positions_of, zero_padding
 from mesascope.nets.causal_transformer import CausalTransformer, CausalTransformerConfig
-from mesascope.nets.layers import initial_weights, linear, module_text
-from mesascope.nets.padding import blanked, check_mask, given, places
+from mesascope.nets.checks import check_mask
+from mesascope.nets.layers import initial_weights, linear
 from mesascope.nets.points import HasPoints
 from mesascope.nets.pretrained import Pretrained
-from mesascope.nets.states import AttentionState, check_state
-from mesascope.ops.checks import values_are_read
-from mesascope.ops.reading import read
+from mesascope.nets.states import AttentionState
+from mesascope.ops.reading import read, values_are_read
 from mesascope.records import register
 from mesascope.shapes import Float, Int, Tensor
+from mesascope.validate import Count
 
 __all__ = ["LanguageModel", "LanguageModelConfig", "require_tokens"]
 
-# Most logits that a loss is computed from at once.
+# Largest number of logits in memory for a loss.
 _LOGITS = 1 << 25
 
 
 @register("net", "language-model", of="text")
 @dataclass(frozen=True)
 class LanguageModelConfig:
-    """What a `LanguageModel` is built from.
+    """Config of a `LanguageModel`.
 
     Args:
         transformer: layers between the embedding and the logits.
         vocabulary: number of tokens.
-        context: the most tokens that it reads where places are learned, and those that it trains on.
-        places: ``"learned"``, a vector for each place in the context, or ``"none"``: layers may have positions of their
-            own, and a text may be of any length.
-        tied: whether logits are products with the embedding, rather than with weights of their own.
-        dropout: share of the embedding's entries that are left out in training.
+        context: number of tokens of a training window, and of the longest text where places are learned.
+        places: ``"learned"``, a vector for each position in the context, or ``"none"``: layers may have positions of
+            their own, and a text may be of any length.
+        tied: take logits as products with the embedding, rather than with weights of their own.
+        dropout: dropout probability of the embedding's entries.
     """
 
     transformer: CausalTransformerConfig
-    vocabulary: int
-    context: int
-    places: str = "learned"
+    vocabulary: Count
+    context: Count
+    places: Literal["learned", "none"] = "learned"
     tied: bool = False
-    dropout: float = 0.0
+    dropout: Annotated[float, msgspec.Meta(ge=0, le=0.99)] = 0.0
 
     def __post_init__(self) -> None:
         require_instance("transformer", self.transformer, CausalTransformerConfig)
-        for name in ("vocabulary", "context"):
-            require_count(name, getattr(self, name))
-        require_choice("places", self.places, ("learned", "none"))
-        require_instance("tied", self.tied, bool)
-        require_number("dropout", self.dropout, least=0, most=0.99)
 
     def build(self, generator: torch.Generator | None = None) -> LanguageModel:
         """The network, its initial weights from ``generator``."""
         return LanguageModel(self, generator)
 
 
-class LanguageModel(HasPoints, Pretrained):
+class LanguageModel(HasPoints, CausalNet, Pretrained):
     """Tokens 0, 1, ... ``(*batch, t)`` to the logits of what follows each, ``(*batch, t, vocabulary)``.
 
     `init_state` and `step` decode token by token, to the same numbers, and `advance` reads a part of a text.
@@ -80,6 +77,8 @@ class LanguageModel(HasPoints, Pretrained):
     torch.Size([1, 3, 50])
     >>> logits, state = model.step(torch.tensor([3]), model.init_state(1))
     """
+
+    element_axes = ()
 
     def __init__(self, config: LanguageModelConfig, generator: torch.Generator | None = None) -> None:
         super().__init__()
@@ -103,7 +102,7 @@ class LanguageModel(HasPoints, Pretrained):
         last: int | None = None,
         targets: Int[Tensor, "*batch t"] | None = None,
     ) -> Any:
-        """Logits of what follows each token, and where a state is given the state after them too: see `advance`.
+        """Logits of the next token after each token, and with a state the state after them, too: see `advance`.
 
         With ``targets``, the cross-entropy of each in nats, ``(*batch, t)``, in place of logits. Memory holds the
         logits of some tokens at a time: 256 windows of 1,024 tokens and GPT-2's vocabulary have 53 GB of them.
@@ -111,41 +110,23 @@ class LanguageModel(HasPoints, Pretrained):
         Args:
             tokens: numbers below ``vocabulary``.
             state: of every layer, of the tokens before; the text is whole if None.
-            mask: ``(*batch, t)``, False for padding before a text's first token, which nothing sees.
-            last: how many of the last tokens are answered, all if None; one is all that a prompt is read for.
+            mask: ``(*batch, t)``, False for padding before a text's first token, which no token sees.
+            last: number of last tokens to return logits for, all if None; of a prompt one is enough.
             targets: tokens that follow each token; the loss of -100 is 0.
         """
         embedded = self._embedded(tokens, state, mask)
-        after = self.transformer(embedded, *given(state, mask), **({} if last is None else {"last": last}))
+        after = self.transformer(embedded, *given(state, mask, last))
         if state is None:
             return self._read(after) if targets is None else self._losses(after, targets)
         found, state = after
         return (self._read(found) if targets is None else self._losses(found, targets)), state
 
     def init_state(self, *batch: int) -> tuple[AttentionState, ...]:
-        """The state of every layer before the first token."""
+        """Return the state of every layer before the first token."""
         return self.transformer.init_state(*batch)
 
-    def step(
-        self, token: Int[Tensor, "*batch"], state: Sequence[AttentionState]
-    ) -> tuple[Float[Tensor, "*batch vocabulary"], tuple[AttentionState, ...]]:
-        """The logits of what follows one token, and the state after it."""
-        logits, state = self.advance(token[..., None], state)
-        return logits.squeeze(-2), state
-
-    def advance(
-        self,
-        tokens: Int[Tensor, "*batch t"],
-        state: Sequence[AttentionState],
-        mask: Tensor | None = None,
-        last: int | None = None,
-    ) -> tuple[Float[Tensor, "*batch last vocabulary"], tuple[AttentionState, ...]]:
-        """Logits along a part of a text that goes on from ``state``, and the state after it: how a prompt is read."""
-        check_state(state, tuple)
-        return self(tokens, state, mask, last)
-
-    def __repr__(self) -> str:
-        return module_text(self)
+    def _check_state(self, state: Any) -> None:
+        self.transformer._check_state(state)
 
     def _embedded(
         self, tokens: Tensor, state: Sequence[AttentionState] | None, mask: Tensor | None
@@ -154,7 +135,7 @@ class LanguageModel(HasPoints, Pretrained):
         if tokens.dtype != torch.long:
             raise ArgumentTypeError(f"tokens must be of dtype torch.int64, but are {tokens.dtype}: convert them.")
         vocabulary = self.embedding.num_embeddings
-        # A device would end the process; in training, whoever loads the data checks them.
+        # On an accelerator a wrong number ends the process; in training, the loader of the data checks them.
         if not self.training and values_are_read():
             require_tokens("tokens", tokens, vocabulary)
         try:
@@ -164,13 +145,13 @@ class LanguageModel(HasPoints, Pretrained):
             raise
         check_mask(mask, embedded)
         if self.places is not None:
-            times = places(tokens.shape[-1], mask, None if state is None else state[0].position, tokens.device)
+            times = positions_of(tokens.shape[-1], mask, None if state is None else state[0].position, tokens.device)
             self._require_room(times, tokens.shape[-1], known=state is None)
             embedded = embedded + self.places[times]
-        return self.dropout(blanked(embedded, mask))
+        return self.dropout(zero_padding(embedded, mask))
 
     def _require_room(self, times: Tensor, length: int, known: bool) -> None:
-        """Refuse a text longer than the places that are learned."""
+        """Refuse a text longer than the learned positions."""
         if (known and length <= self.config.context) or not times.numel():
             return
         longest = max(int(row[0]) for row in read(times.amax()[None].double())) + 1
@@ -202,7 +183,7 @@ class LanguageModel(HasPoints, Pretrained):
 
 
 def require_tokens(name: str, tokens: Int[Tensor, "*batch"], vocabulary: int) -> None:
-    """Refuse numbers that are none of a vocabulary's. Costs a transfer from the device."""
+    """Refuse numbers outside a vocabulary. Costs a transfer from the device."""
     if not tokens.numel():
         return
     for low, high in read(torch.stack(tokens.aminmax()).double()):

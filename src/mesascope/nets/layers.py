@@ -1,4 +1,4 @@
-"""What both transformers are made of: the fields that their configs share, the weights of heads, MLPs, and layers."""
+"""Parts of both transformers: fields that their configs share, weights of heads, MLPs, and layers."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from mesascope.errors import refuse, require_choice, require_count, require_instance, require_number
+from mesascope.errors import refuse, require_choice, require_instance
 from mesascope.nets.checks import check_tokens
-from mesascope.nets.gram import rows_times
 from mesascope.shapes import Float, Tensor
 from mesascope.text import config_text
 
@@ -20,7 +19,6 @@ __all__ = [
     "Layer",
     "Products",
     "TokenMLP",
-    "check_heads",
     "check_layers",
     "each_layer",
     "head_weights",
@@ -30,6 +28,7 @@ __all__ = [
     "linear",
     "module_text",
     "products_of",
+    "rows_times",
     "set_products",
     "split_heads",
 ]
@@ -42,36 +41,17 @@ class Products(NamedTuple):
     w_pv: Float[Tensor, "heads width width"]
 
 
-def check_heads(config: Any) -> None:
-    """Refuse a config whose ``width``, ``n_heads``, ``key_size`` or ``init_scale`` breaks its rule."""
-    for name in ("width", "n_heads"):
-        require_count(name, getattr(config, name))
-    require_number("init_scale", config.init_scale, above=0)
-    if config.key_size is not None:
-        require_count("key_size", config.key_size)
-    elif config.width % config.n_heads:
-        rule = f"be given, as n_heads = {config.n_heads} does not divide width = {config.width}"
-        refuse("key_size", rule, None, "pass key_size")
-
-
 def check_layers(config: Any, attentions: Iterable[str], *others: str) -> None:
-    """Refuse a config whose ``n_layers``, ``attention``, ``mlp``, ``layer_norm`` or ``token_clip`` breaks its rule.
+    """Refuse a config with tuples of another length than ``n_layers``, or an unknown ``attention``.
 
-    Fields ``others`` may hold one value for all layers or a tuple of one each, as ``attention`` and ``layer_norm`` do.
+    Fields ``attention``, ``layer_norm`` and ``others`` hold one value for all layers or a tuple of one each.
     """
-    require_count("n_layers", config.n_layers)
-    if config.mlp is not None:
-        require_count("mlp", config.mlp)
-    if config.token_clip is not None:
-        require_number("token_clip", config.token_clip, above=0)
     for name in ("attention", "layer_norm", *others):
         value = getattr(config, name)
         if isinstance(value, list | tuple):
             object.__setattr__(config, name, tuple(value))
             if len(value) != config.n_layers:
                 refuse(name, f"be one value or {config.n_layers}, one a layer", value, "match it to n_layers")
-    for norm in each_layer(config.layer_norm, config.n_layers):
-        require_instance("layer_norm", norm, bool)
     known = list(attentions)
     for attention in each_layer(config.attention, config.n_layers):
         require_choice("attention", attention, known)
@@ -83,7 +63,10 @@ def each_layer(value: Any, n_layers: int) -> tuple[Any, ...]:
 
 
 def key_size_of(config: Any) -> int:
-    """Width of a head's keys and queries: ``width / n_heads`` unless ``key_size`` says otherwise."""
+    """Width of a head's keys and queries, ``key_size`` or else ``width / n_heads``; refused if that is no integer."""
+    if config.key_size is None and config.width % config.n_heads:
+        rule = f"be given, as n_heads = {config.n_heads} does not divide width = {config.width}"
+        refuse("key_size", rule, None, "pass key_size")
     return config.key_size or config.width // config.n_heads
 
 
@@ -106,14 +89,8 @@ def linear(weight: Tensor, bias: Tensor | None = None) -> nn.Linear:
 
 
 def head_weights(
-    n_heads: int,
-    width: int,
-    key: int,
-    value: int,
-    scale: float,
-    generator: torch.Generator | None,
-    positions: int = 0,
-) -> tuple[nn.Parameter, nn.Parameter, nn.Parameter, nn.Parameter]:
+    n_heads: int, width: int, key: int, value: int, scale: float, generator: torch.Generator | None, positions: int = 0
+) -> tuple[nn.Parameter, ...]:
     """W_K and W_Q ``(heads, key, width + positions)``, W_V ``(heads, value, width)`` and P ``(heads, width, value)``.
 
     Each entry has variance ``scale`` over its fan-in.
@@ -138,18 +115,23 @@ def split_heads(
 def join_heads(
     read: Float[Tensor, "*batch heads t dv"], p: Float[Tensor, "heads width dv"]
 ) -> Float[Tensor, "*batch t width"]:
-    """What heads read, through their matrices, summed."""
+    """Sum of the reads of heads, each through its matrix."""
     return rows_times(read.transpose(-3, -2).flatten(-2), p.mT.flatten(0, 1))
 
 
+def rows_times(rows: Tensor, matrix: Tensor) -> Tensor:
+    """rows @ matrix as one product of two matrices, which `torch.func.vmap` keeps as one a member."""
+    return (rows.reshape(-1, rows.shape[-1]) @ matrix).view(*rows.shape[:-1], matrix.shape[-1])
+
+
 def module_text(module: Any) -> str:
-    """A module that has a ``config`` in one line: what differs from the defaults, and how many parameters there are."""
+    """One line about a module with a ``config``: the fields that differ from the defaults, and the parameter count."""
     count = sum(weight.numel() for weight in module.parameters())
     return f"{type(module).__name__}({config_text(module.config)}; {count:,} parameters)"
 
 
 def products_of(attention: nn.Module, group: int = 1) -> Products:
-    """W_KQ = W_K^T W_Q and W_PV = P W_V of a layer of heads, ``group`` of which share each W_K and W_V."""
+    """W_KQ = W_K^T W_Q and W_PV = P W_V of a layer; ``group`` of its heads share each W_K and W_V."""
     w_k, w_q, w_v, p = (getattr(attention, name) for name in ("w_k", "w_q", "w_v", "p"))
     if group > 1:
         w_k, w_v = (weight.repeat_interleave(group, 0) for weight in (w_k, w_v))
@@ -157,7 +139,7 @@ def products_of(attention: nn.Module, group: int = 1) -> Products:
 
 
 def set_products(attention: nn.Module, products: Products) -> None:
-    """Give a layer of heads exactly these: W_K = P = I, W_Q = W_KQ and W_V = W_PV; its keys must be wide as tokens."""
+    """Set a layer's products: W_K = P = I, W_Q = W_KQ and W_V = W_PV. Its keys must be as wide as its tokens."""
     require_instance("products", products, tuple)
     w_kq, w_pv = products
     if tuple(attention.w_k.shape) != tuple(w_kq.shape):  # type: ignore[union-attr]
@@ -190,10 +172,9 @@ class TokenMLP(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention and, where there is one, an MLP, each added to the tokens and each behind a LayerNorm or none.
+    """Attention and perhaps an MLP, each added to the tokens and each behind a LayerNorm or none.
 
-    Either transformer has layers of its own, which differ in how attention is called: one looks at a context, the other
-    keeps a state.
+    Each of the two transformers has layers of its own, with another call of attention: to a context, or with a state.
 
     Args:
         attention: of the layer.
@@ -205,9 +186,6 @@ class Layer(nn.Module):
         token_clip: clip every entry of what comes out to [-token_clip, token_clip].
         damping: factor on what attention and MLP add.
     """
-
-    index = 0
-    """Which layer of a looped network it is, while it runs."""
 
     def __init__(
         self,
@@ -228,7 +206,7 @@ class Layer(nn.Module):
         self.token_clip, self.damping = token_clip, damping
 
     def after(self, tokens: Tensor, moved: Tensor) -> Tensor:
-        """Tokens after the layer, from those before it and what attention adds to them."""
+        """Tokens after the layer, from the tokens before it and ``moved``, the attention's addition."""
         tokens = tokens + self._damped(moved)
         if self.mlp is not None:
             tokens = tokens + self._damped(self.mlp(tokens if self.mlp_norm is None else self.mlp_norm(tokens)))

@@ -17,10 +17,10 @@ counts layers, or the loops of one layer. A regressor's rows are its n context t
 | ``layers.L.mlp_norm`` | what the MLP reads | ``(*batch, n + m, width)`` | ``(*batch, t, width)`` |
 | ``layers.L.mlp`` | what the MLP adds, before damping | ``(*batch, n + m, width)`` | ``(*batch, t, width)`` |
 
-The pattern of a linear, delta or mesa layer is that of softmax in this: the matrix that mixes the values. It is what
-attention makes of the identity in place of the values, and is computed only while something is hooked to its point. A
-layer that goes on from a state adds what the state knows to A value. Keys and values of grouped heads are those of
-groups. The linear modules within attention and MLPs are no places: what they make has names of its own.
+The pattern of a linear, delta or mesa layer is, as that of softmax, the matrix that mixes the values: the output of
+attention with the identity in place of the values. It is computed only while its point is hooked. A layer that
+continues from a state adds the state's answer to A value. Keys and values of grouped heads are those of groups. The
+linear modules within attention and MLPs are no places: their outputs have names of their own.
 """
 
 from __future__ import annotations
@@ -42,15 +42,16 @@ __all__ = ["HasPoints", "Point", "looked_at", "remember", "touched", "watched"]
 
 
 class Point(nn.Identity):
-    """A named place: a module that gives back what it is given, for hooks to read and replace."""
+    """A named place: a module that returns its input, for hooks to read and replace."""
 
 
 class _Place(NamedTuple):
-    """A module and, where one layer is several in turn, which of them is meant."""
+    """A module, and for a layer that a network runs several times the layer, the run, and the part that runs first."""
 
     module: nn.Module
     looped: nn.Module | None
-    index: int
+    run: int
+    first: nn.Module
 
 
 class HasPoints(nn.Module):
@@ -63,11 +64,11 @@ class HasPoints(nn.Module):
     def run_with_cache(
         self, *inputs: Any, names: str | Sequence[str] | None = None, **options: Any
     ) -> tuple[Any, dict[str, Tensor]]:
-        """What the network returns for ``inputs``, and what its points held, by name.
+        """Call the network, and return its output and the values of its points by name.
 
         Args:
-            inputs, options: what the network is called with: ``(context, xq)`` or ``(sequence)``.
-            names: of the points to keep, ``"layers.*.attention.pattern"`` say; all if None.
+            inputs, options: arguments of the network: ``(context, xq)`` or ``(sequence)``.
+            names: of the points to keep, such as ``"layers.*.attention.pattern"``; all if None.
 
         Tensors are the network's own, not copies: gradients flow through them.
         """
@@ -77,10 +78,10 @@ class HasPoints(nn.Module):
 
     @contextlib.contextmanager
     def cached(self, names: str | Sequence[str] | None = None) -> Iterator[dict[str, Tensor]]:
-        """Within this context, calls leave in a dictionary what the points held, by name, and so do calls that fail.
+        """Within this context, calls put the values of points into a dictionary, by name; calls that fail do so, too.
 
         Args:
-            names: as `run_with_cache` has them.
+            names: as in `run_with_cache`.
         """
         places = self._places()
         cache: dict[str, Tensor] = {}
@@ -94,11 +95,11 @@ class HasPoints(nn.Module):
 
     @contextlib.contextmanager
     def patched(self, patches: Mapping[str, Tensor | Callable[[Tensor], Tensor]]) -> Iterator[None]:
-        """Within this context, points hold what ``patches`` say, by name: a tensor, or a function of what they held.
+        """Within this context, points take the values of ``patches``, by name: a tensor, or a function of the value.
 
-        It holds for every call: `run_with_cache`, `trajectory`, decoding, and whatever lens is given the network.
-        Within this context, what `torch.compile` made of the network runs uncompiled, so that it is patched, too. Parts
-        within a module of `torch.jit` have no names here, and cannot be patched.
+        This applies to every call: `run_with_cache`, `trajectory`, decoding, and lenses that are given the network. A
+        network that `torch.compile` has compiled runs uncompiled here, so that it is patched, too. Parts within a
+        module of `torch.jit` have no names, and cannot be patched.
 
         Raises:
             ArgumentError: an unknown name (the nearest known one is named), or a patch of another shape.
@@ -118,7 +119,8 @@ class HasPoints(nn.Module):
     def _places(self) -> dict[str, _Place]:
         transformer: Any = getattr(self, "transformer", self)
         layers = transformer.unrolled()
-        places = {"embedded": _Place(transformer.embedded, None, 0)}
+        first = transformer.embedded
+        places = {"embedded": _Place(first, None, 0, first)}
         for index, layer in enumerate(layers):
             looped = layer if layers.count(layer) > 1 else None
             scripted = {
@@ -130,12 +132,12 @@ class HasPoints(nn.Module):
             }
             for name, module in layer.named_modules(prefix=f"layers.{index}"):
                 if not isinstance(module, nn.Linear) and module not in scripted:
-                    places[name] = _Place(module, looped, index)
+                    places[name] = _Place(module, looped, index, first)
         return places
 
 
 def watched(point: nn.Module) -> bool:
-    """Whether something sees what passes through one module, or stands in its place."""
+    """True if a hook sees what passes through one module, or a function replaces its forward."""
     return bool(
         point._forward_hooks
         or point._forward_pre_hooks
@@ -146,18 +148,18 @@ def watched(point: nn.Module) -> bool:
 
 
 def looked_at(point: nn.Module) -> bool:
-    """Whether a point, which is not called else, has to be: it is watched, or another module stands in its place."""
+    """True if a point has to be called: it is watched, or another module replaces it."""
     return watched(point) or type(point) is not Point
 
 
 def remember(module: nn.Module) -> None:
-    """Remember the class of every part, for `touched` to tell what was replaced."""
+    """Remember the class of every part, so that `touched` finds replaced ones."""
     for part in module.modules():
         part.__dict__["_built"] = [type(child) for child in part._modules.values()]
 
 
 def touched(module: nn.Module) -> bool:
-    """Whether any part of a module, itself left out, is watched or is not of the class that was built."""
+    """True if any part of a module, itself left out, is watched or is not of the class that was built."""
     return bool(torch_module._has_any_global_hook()) or _touched(module)
 
 
@@ -173,16 +175,34 @@ def _touched(module: nn.Module) -> bool:
 
 @contextlib.contextmanager
 def _hooked(places: Mapping[str, _Place], change: Callable[[str, Tensor], Tensor]) -> Iterator[None]:
-    """``change(name, value)`` takes the place of what each module returns."""
+    """Within this context, ``change(name, value)`` replaces what each module returns."""
+    runs: dict[nn.Module, _Runs] = {}
     with hooks_count(), contextlib.ExitStack() as stack:
         for name, place in places.items():
-            stack.callback(place.module.register_forward_hook(_hook(name, place, change)).remove)
+            if place.looped is not None and place.looped not in runs:
+                runs[place.looped] = own = _Runs()
+                stack.callback(place.first.register_forward_pre_hook(own.restart).remove)
+                stack.callback(place.looped.register_forward_pre_hook(own.count).remove)
+            hook = _hook(name, place, None if place.looped is None else runs[place.looped], change)
+            stack.callback(place.module.register_forward_hook(hook).remove)
         yield
 
 
-def _hook(name: str, place: _Place, change: Callable[[str, Tensor], Tensor]) -> Callable[..., Any]:
+class _Runs:
+    """Counts the runs of a looped layer within one call of its network."""
+
+    current = -1
+
+    def restart(self, *_: Any) -> None:
+        self.current = -1
+
+    def count(self, *_: Any) -> None:
+        self.current += 1
+
+
+def _hook(name: str, place: _Place, runs: _Runs | None, change: Callable[[str, Tensor], Tensor]) -> Callable[..., Any]:
     def hook(module: nn.Module, inputs: Any, output: Any) -> Any:
-        if place.looped is not None and place.looped.index != place.index:
+        if runs is not None and runs.current != place.run:
             return output
         if isinstance(output, tuple):  # a layer or its attention that decodes, with the state after it
             return change(name, output[0]), *output[1:]

@@ -9,30 +9,30 @@ from typing import Any
 
 import torch
 
-from mesascope.errors import ArgumentError, refuse, require_choice, require_count, require_instance
+from mesascope.errors import ArgumentError, refuse, require_choice, require_instance
 from mesascope.nets.attention_config import AttentionConfig
+from mesascope.nets.causal import CausalNet, given, zero_padding
 from mesascope.nets.causal_transformer import CausalTransformer, CausalTransformerConfig
-from mesascope.nets.checks import as_sequence, check_batch, check_like, check_start
-from mesascope.nets.gram import rows_times
-from mesascope.nets.layers import Products, initial_weights, module_text, set_products
-from mesascope.nets.padding import blanked, check_mask, given
+from mesascope.nets.checks import check_batch, check_like, check_mask, check_start, check_state
+from mesascope.nets.layers import Products, initial_weights, rows_times, set_products
 from mesascope.nets.points import HasPoints
 from mesascope.nets.pretrained import Pretrained
-from mesascope.nets.states import PredictorState, check_state
+from mesascope.nets.states import PredictorState
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import check_sequence
+from mesascope.validate import Count
 
 __all__ = ["CHANNELS", "SequencePredictor", "SequencePredictorConfig"]
 
-# What a channel of a token can begin with: -W_0 s_t, where the prediction grows, s_t, or s_{t-1}.
+# Contents of a token's channels: -W_0 s_t, which becomes the prediction, s_t, or s_{t-1}.
 CHANNELS = ("blank", "now", "before")
 
 
 @register("net", "sequence-predictor", of="predictor")
 @dataclass(frozen=True)
 class SequencePredictorConfig:
-    """What a `SequencePredictor` is built from.
+    """Config of a `SequencePredictor`.
 
     Args:
         transformer: its width is that of raw tokens, or ``len(channels) * d``.
@@ -41,12 +41,11 @@ class SequencePredictorConfig:
     """
 
     transformer: CausalTransformerConfig
-    d: int
+    d: Count
     channels: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         require_instance("transformer", self.transformer, CausalTransformerConfig)
-        require_count("d", self.d)
         if self.channels is None:
             return
         if isinstance(self.channels, str) or not self.channels:
@@ -63,7 +62,7 @@ class SequencePredictorConfig:
         return SequencePredictor(self, generator)
 
 
-class SequencePredictor(HasPoints, Pretrained):
+class SequencePredictor(HasPoints, CausalNet, Pretrained):
     """A causal transformer that predicts: ``predictor(sequence)`` gives each next element, ``(*batch, t, d)``.
 
     Raw tokens are W_in s_t and predictions W_out e_t, both learned. Tokens of ``channels`` are put together from s_t
@@ -87,6 +86,8 @@ class SequencePredictor(HasPoints, Pretrained):
     torch.Size([2, 3])
     """
 
+    state_type = PredictorState
+    element = "element"
     w0: Tensor | None
 
     def __init__(
@@ -112,49 +113,35 @@ class SequencePredictor(HasPoints, Pretrained):
         sequence: Float[Tensor, "*batch t d"],
         state: PredictorState | None = None,
         mask: Tensor | None = None,
+        last: int | None = None,
     ) -> Any:
-        """Predictions along a sequence, and where a state is given the state after it too: see `advance`.
+        """Predictions along a sequence, and with a state the state after it, too: see `advance`.
 
         Args:
             sequence: elements.
             state: of the elements before; the sequence is whole if None.
-            mask: ``(*batch, t)``, False for padding before a sequence's first element, which nothing sees.
+            mask: ``(*batch, t)``, False for padding before a sequence's first element, which no element sees.
+            last: number of last predictions to return; all if None.
         """
         self._check(sequence, state)
         check_mask(mask, sequence)
-        sequence = blanked(sequence, mask)
-        before = self._before(sequence, state)
-        tokens = self._embedded(sequence, before)
-        after = self.transformer(tokens, *given(None if state is None else state.layers, mask))
+        sequence = zero_padding(sequence, mask)
+        tokens = self._embedded(sequence, self._before(sequence, state))
+        after = self.transformer(tokens, *given(None if state is None else state.layers, mask, last))
         if state is None:
             return self._read(after)
         tokens, layers = after
-        last = sequence[..., -1, :].clone() if sequence.shape[-2] else state.last
-        return self._read(tokens), PredictorState(last, layers)
+        last_element = sequence[..., -1, :].clone() if sequence.shape[-2] else state.last
+        return self._read(tokens), PredictorState(last_element, layers)
 
     def init_state(self, *batch: int) -> PredictorState:
-        """The state before the first element."""
+        """Return the state before the first element."""
         layers = self.transformer.init_state(*batch)
         return PredictorState(next(self.parameters()).new_zeros((*batch, self.config.d)), layers)
 
-    def step(
-        self, element: Float[Tensor, "*batch d"], state: PredictorState
-    ) -> tuple[Float[Tensor, "*batch d"], PredictorState]:
-        """The prediction of what follows one element, and the state after it."""
-        check_state(state, PredictorState)
-        prediction, state = self.advance(as_sequence("element", element, state.batch), state)
-        return prediction.squeeze(-2), state
-
-    def advance(
-        self, sequence: Float[Tensor, "*batch t d"], state: PredictorState, mask: Tensor | None = None
-    ) -> tuple[Float[Tensor, "*batch t d"], PredictorState]:
-        """Predictions along a sequence that goes on from ``state``, and the state after it: how a prompt is read."""
-        check_state(state, PredictorState)
-        return self(sequence, state, mask)
-
     @property
     def on_channels(self) -> bool:
-        """Whether it computes with the products of its layers alone, on tokens of channels."""
+        """True if it computes with the products of its layers alone, on tokens of channels."""
         config = self.config.transformer
         plain = config.mlp is None and not any(config.layer_norms) and set(config.attentions) == {"linear"}
         return (
@@ -201,9 +188,6 @@ class SequencePredictor(HasPoints, Pretrained):
         """Predictions read before the first layer and after each layer."""
         return torch.stack([self._read(after) for after in self.activations(sequence)])
 
-    def __repr__(self) -> str:
-        return module_text(self)
-
     def _check(self, sequence: Tensor, state: PredictorState | None) -> None:
         check_sequence(sequence)
         if sequence.shape[-1] != self.config.d:
@@ -229,12 +213,12 @@ class SequencePredictor(HasPoints, Pretrained):
         return -tokens[..., : self.config.d] if self.w_out is None else rows_times(tokens, self.w_out.mT)
 
 
-# Fields of heads that linear attention takes no notice of.
+# Fields of heads that linear attention ignores.
 _RIDGE = ("ridge", "ridge_floor", "ridge_per_dimension", "ridge_kind")
 
 
 def _plain(heads: AttentionConfig) -> AttentionConfig:
-    """These heads, but for their number, sizes, start and checks, and the ridge, which only mesa layers use."""
+    """These heads with default number, sizes and initial scale, and a default ridge, which only mesa layers use."""
     sizes: dict[str, Any] = {"width": 1, "n_heads": 1, "key_size": None, "value_size": None, "n_kv_heads": None}
-    unused = {name: getattr(AttentionConfig(1), name) for name in ("init_scale", "check", *_RIDGE)}
+    unused = {name: getattr(AttentionConfig(1), name) for name in ("init_scale", *_RIDGE)}
     return dataclasses.replace(heads, **sizes, **unused)

@@ -1,8 +1,10 @@
-"""Networks as folders: what a network is built from beside its weights."""
+"""Networks as folders: a network's config beside its weights."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -11,14 +13,14 @@ import safetensors.torch
 from torch import nn
 
 import mesascope
-from mesascope.errors import ArgumentError, ArgumentTypeError, refuse
+from mesascope.errors import ArgumentError, ArgumentTypeError, refuse, require_instance
 from mesascope.files import write_aside
 from mesascope.modules import names_of, put
 from mesascope.nets.checks import check_held
-from mesascope.nets.files import path_of, written
+from mesascope.nets.layers import module_text
 from mesascope.records import from_record, to_record
 
-__all__ = ["Pretrained"]
+__all__ = ["Pretrained", "path_of", "written"]
 
 _CONFIG, _WEIGHTS = "config.json", "model.safetensors"
 Net = TypeVar("Net", bound="Pretrained")
@@ -30,7 +32,10 @@ class Pretrained(nn.Module):
     config: Any
 
     built_from: ClassVar[type | None] = None
-    """Class of the config, if that is not registered: its record does not tell of what network it is."""
+    """Class of the config, if it is not registered and so its record does not name the network."""
+
+    def __repr__(self) -> str:
+        return super().__repr__() if getattr(self, "config", None) is None else module_text(self)
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write the network's record to ``config.json`` and its weights to ``model.safetensors`` of a folder.
@@ -39,7 +44,7 @@ class Pretrained(nn.Module):
 
         Raises:
             ArgumentError: the folder cannot be written to, or the weights hold no numbers.
-            ArgumentTypeError: what is no path.
+            ArgumentTypeError: the folder is not a path.
         """
         if self.config is None:
             refuse(
@@ -54,15 +59,15 @@ class Pretrained(nn.Module):
 
     @classmethod
     def from_pretrained(cls: type[Net], folder: str | Path) -> Net:
-        """The network that `save_pretrained` wrote to ``folder``, on the CPU.
+        """Read the network that `save_pretrained` wrote to ``folder``, on the CPU.
 
         Raises:
             ArgumentError: a file is missing or damaged, or the weights are not those of the record.
-            ArgumentTypeError: what is no path, or the folder holds another network than this class.
+            ArgumentTypeError: the folder is not a path, or contains a network of another class.
         """
         path = path_of("folder", folder)
         try:
-            net = cls._built(json.loads((path / _CONFIG).read_text()))
+            net = cls._build(json.loads((path / _CONFIG).read_text()))
             _fill(net, safetensors.torch.load_file(path / _WEIGHTS))
         except (safetensors.SafetensorError, json.JSONDecodeError, UnicodeDecodeError) as error:
             file = path / (_WEIGHTS if isinstance(error, safetensors.SafetensorError) else _CONFIG)
@@ -81,13 +86,32 @@ class Pretrained(nn.Module):
         return net
 
     @classmethod
-    def _built(cls, record: Any) -> nn.Module:
+    def _build(cls, record: Any) -> nn.Module:
+        config = from_record(record, cls.built_from)
         if cls.built_from is not None and "kind" not in record:
-            return cls(from_record(record, cls.built_from))
-        config = from_record(record)
+            return cls(config)
         if record["kind"] != "net":
             refuse("kind", "be 'net'", record["kind"], "pass the record of a network")
         return config.build()
+
+
+def path_of(argument: str, value: str | Path) -> Path:
+    """A path from a string or a path."""
+    require_instance(argument, value, str | Path)
+    return Path(value).expanduser()
+
+
+@contextmanager
+def written(argument: str, value: str | Path) -> Iterator[Path]:
+    """The path, to be written to within this context; errors of writing become one sentence."""
+    path = path_of(argument, value)
+    try:
+        yield path
+    except (OSError, ValueError, safetensors.SafetensorError) as error:
+        raise ArgumentError(
+            f"{argument} must be where one can write, but is {str(path)!r} "
+            f"({' '.join(str(error).split())}): pass another."
+        ) from None
 
 
 def _fill(net: nn.Module, weights: dict[str, Any]) -> None:

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from mesascope.errors import refuse, require_count, require_instance
-from mesascope.nets.layers import module_text
+from mesascope.errors import refuse, require_instance
 from mesascope.nets.predictor import SequencePredictor, SequencePredictorConfig
 from mesascope.nets.pretrained import Pretrained
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import check_sequence
+from mesascope.validate import Whole
 
 __all__ = ["Prompted", "PromptedConfig"]
 
@@ -22,22 +22,20 @@ __all__ = ["Prompted", "PromptedConfig"]
 @register("net", "prompted", of="predictor")
 @dataclass(frozen=True)
 class PromptedConfig:
-    """What a `Prompted` is built from.
+    """Config of a `Prompted`.
 
     Args:
         network: the predictor.
-        prefix: elements before a sequence.
-        eos: whether an element stands between one pair and the next.
+        prefix: number of elements before a sequence.
+        eos: put an element between one pair and the next.
     """
 
     network: SequencePredictorConfig
-    prefix: int = 0
+    prefix: Whole = 0
     eos: bool = False
 
     def __post_init__(self) -> None:
         require_instance("network", self.network, SequencePredictorConfig)
-        require_count("prefix", self.prefix, least=0)
-        require_instance("eos", self.eos, bool)
 
     def build(self, generator: torch.Generator | None = None) -> Prompted:
         """The prompt and the network, their initial weights from ``generator``."""
@@ -45,10 +43,10 @@ class PromptedConfig:
 
 
 class Prompted(Pretrained):
-    """What a predictor says of x_1, y_1, x_2, ... where it is shown prefix, x_1, y_1, EOS, x_2, y_2, EOS, x_3, ...
+    """A predictor of x_1, y_1, x_2, ... by a network that reads prefix, x_1, y_1, EOS, x_2, y_2, EOS, x_3, ...
 
-    Only the prompt, N(0, I) at first, is learned: the network is frozen. Predictions at its elements are left out, so
-    that this is a predictor of the sequence without them.
+    Only the prompt, N(0, I) at first, is learned: the network is frozen. Predictions at the prompt's elements are left
+    out.
 
     Args:
         config: what it is built from.
@@ -65,10 +63,7 @@ class Prompted(Pretrained):
     """
 
     def __init__(
-        self,
-        config: PromptedConfig,
-        generator: torch.Generator | None = None,
-        network: SequencePredictor | None = None,
+        self, config: PromptedConfig, generator: torch.Generator | None = None, network: SequencePredictor | None = None
     ) -> None:
         super().__init__()
         require_instance("config", config, PromptedConfig)
@@ -97,7 +92,7 @@ class Prompted(Pretrained):
         prefix: int = 0,
         generator: torch.Generator | None = None,
     ) -> Prompted:
-        """A prompt for a network; for one that has a prompt, that is kept, frozen, and what is asked for added to it.
+        """Prompt a network. A prompt that it has is kept, frozen, and the new elements are added to it.
 
         Args:
             eos: an element between one pair and the next.
@@ -126,7 +121,7 @@ class Prompted(Pretrained):
         return self.network(shown)[..., places, :]
 
     def shown(self, sequence: Float[Tensor, "*batch t d"]) -> tuple[Float[Tensor, "*batch shown d"], Tensor]:
-        """What the network reads, and where the sequence's own elements stand in it."""
+        """The sequence that the network reads, and the positions of the sequence's own elements in it."""
         *batch, t, d = sequence.shape
         if d != self.config.network.d:
             refuse("sequence", f"have width {self.config.network.d}", d, "build the network with this d")
@@ -139,6 +134,3 @@ class Prompted(Pretrained):
         if self.prefix is not None:
             parts, places = [self.prefix.to(sequence).expand(*batch, -1, d), *parts], places + len(self.prefix)
         return torch.cat(parts, -2), places
-
-    def __repr__(self) -> str:
-        return module_text(self)

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 import torch
 
-from mesascope.errors import refuse, require_count, require_instance
+from mesascope.errors import refuse, require_instance
 from mesascope.nets.checks import check_context, check_start, check_width
 from mesascope.nets.embedding import Embedding, EmbeddingConfig
-from mesascope.nets.layers import Products, module_text
+from mesascope.nets.layers import Products
 from mesascope.nets.points import HasPoints
 from mesascope.nets.pretrained import Pretrained
 from mesascope.nets.tokens import Concatenated, Layout
@@ -19,6 +19,7 @@ from mesascope.nets.transformer import Tokens, Transformer, TransformerConfig
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context
+from mesascope.validate import Count
 
 __all__ = ["InContextRegressor", "InContextRegressorConfig"]
 
@@ -26,24 +27,23 @@ __all__ = ["InContextRegressor", "InContextRegressorConfig"]
 @register("net", "in-context-regressor", of="learner")
 @dataclass(frozen=True)
 class InContextRegressorConfig:
-    """What an `InContextRegressor` is built from.
+    """Config of an `InContextRegressor`.
 
     Args:
         transformer: over tokens of the layout's width, or the embedding's.
         layout: how pairs become tokens.
         d_out: width of a target.
-        embedding: what tokens pass through before the transformer; nothing if None.
+        embedding: of tokens before the transformer; none if None.
     """
 
     transformer: TransformerConfig
     layout: Layout = field(default_factory=Concatenated)
-    d_out: int = 1
+    d_out: Count = 1
     embedding: EmbeddingConfig | None = None
 
     def __post_init__(self) -> None:
         require_instance("transformer", self.transformer, TransformerConfig)
         require_instance("layout", self.layout, Layout)
-        require_count("d_out", self.d_out)
         if self.embedding is None:
             return
         require_instance("embedding", self.embedding, EmbeddingConfig)
@@ -97,7 +97,7 @@ class InContextRegressor(HasPoints, Pretrained):
 
     @property
     def linear(self) -> bool:
-        """Whether layers compute with their products alone, but for a clip of tokens."""
+        """True if layers compute with their products alone, but for a clip of tokens."""
         return self.config.transformer.linear
 
     @property
@@ -132,9 +132,6 @@ class InContextRegressor(HasPoints, Pretrained):
     def repeated(self, steps: int, damping: float = 1.0) -> InContextRegressor:
         """The learner whose one layer is applied ``steps`` times, what it adds multiplied by ``damping``."""
         return self._around(self.transformer.repeated(steps, damping))
-
-    def __repr__(self) -> str:
-        return module_text(self)
 
     def _around(self, transformer: Transformer) -> InContextRegressor:
         """This network with another transformer inside; all else is shared."""

@@ -1,4 +1,4 @@
-"""What decoding keeps, and what can be done with it: reordered for beams, saved and loaded."""
+"""States of decoding, and their uses: reordered for beams, saved and loaded."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from typing import Any, NamedTuple
 import safetensors
 import safetensors.torch
 import torch
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from mesascope.errors import ArgumentError, ArgumentTypeError, refuse, require_instance
 from mesascope.files import write_aside
-from mesascope.nets.files import path_of, written
+from mesascope.nets.pretrained import path_of, written
 from mesascope.ops import DeltaState, FixedRidgeState, LinearState, MesaState, RootedMesaState, SoftmaxState
 from mesascope.shapes import Float, Tensor
 
-__all__ = ["AttentionState", "PredictorState", "check_state", "load_state", "save_state", "select_state"]
+__all__ = ["AttentionState", "PredictorState", "load_state", "save_state", "select_state"]
 
 
 class AttentionState(NamedTuple):
-    """What a layer keeps of the tokens before: how many, the last inputs of its convolution, and its memory."""
+    """State of a layer: the number of tokens before, the last inputs of its convolution, and its memory."""
 
     position: Tensor
     recent: Float[Tensor, "*batch taps channels"]
@@ -33,7 +34,7 @@ class AttentionState(NamedTuple):
 
 
 class PredictorState(NamedTuple):
-    """What decoding keeps: the last element, and the state of every layer."""
+    """State of a predictor: the last element, and the state of every layer."""
 
     last: Float[Tensor, "*batch d"]
     layers: tuple[AttentionState, ...]
@@ -47,25 +48,14 @@ class PredictorState(NamedTuple):
 _KINDS = {
     kind.__name__: kind
     for kind in (
-        AttentionState,
-        PredictorState,
-        SoftmaxState,
-        LinearState,
-        DeltaState,
-        MesaState,
-        RootedMesaState,
+        AttentionState, PredictorState, SoftmaxState, LinearState, DeltaState, MesaState, RootedMesaState,
         FixedRidgeState,
     )
-}
-
-
-def check_state(state: Any, kind: type) -> None:
-    """Refuse what is no state of this kind."""
-    require_instance("state", state, kind, "begin with init_state(*batch)")
+}  # fmt: skip
 
 
 def select_state(state: Any, indices: Tensor) -> Any:
-    """The state of these sequences of the batch, in this order: reordered, repeated or left out, as beams need it.
+    """Return the state of some sequences of the batch, reordered, repeated or left out, as beams need it.
 
     Args:
         state: of a layer, a transformer or a predictor.
@@ -83,7 +73,7 @@ def select_state(state: Any, indices: Tensor) -> Any:
     size = _batch_size(state)
     if indices.numel() and not 0 <= int(indices.min()) <= int(indices.max()) < size:
         refuse("indices", f"lie in [0, {size})", indices.tolist(), "name sequences of the batch")
-    return _changed(state, lambda tensor: tensor.index_select(0, indices.to(tensor.device)))
+    return tree_map_only(Tensor, lambda tensor: tensor.index_select(0, indices.to(tensor.device)), state)
 
 
 def save_state(state: Any, path: str | Path) -> None:
@@ -91,7 +81,7 @@ def save_state(state: Any, path: str | Path) -> None:
 
     Raises:
         ArgumentError: the path cannot be written to.
-        ArgumentTypeError: what is no path, or no state.
+        ArgumentTypeError: the path or the state is of another type.
     """
     tensors: dict[str, Tensor] = {}
     described = _described(state, "", tensors)
@@ -100,11 +90,11 @@ def save_state(state: Any, path: str | Path) -> None:
 
 
 def load_state(path: str | Path, device: torch.device | str = "cpu") -> Any:
-    """The state that `save_state` wrote to ``path``.
+    """Read the state that `save_state` wrote to ``path``.
 
     Raises:
         ArgumentError: the file is missing, damaged, or no state.
-        ArgumentTypeError: what is no path.
+        ArgumentTypeError: the path is of another type.
     """
     path = path_of("path", path)
     try:
@@ -117,25 +107,15 @@ def load_state(path: str | Path, device: torch.device | str = "cpu") -> Any:
         ) from None
 
 
-def _changed(state: Any, change: Any) -> Any:
-    if isinstance(state, Tensor):
-        return change(state)
-    if not isinstance(state, tuple):
-        return state
-    parts = [_changed(part, change) for part in state]
-    return type(state)(*parts) if hasattr(state, "_fields") else tuple(parts)
-
-
 def _batch_size(state: Any) -> int:
-    sizes: list[int] = []
-    _changed(state, lambda tensor: sizes.append(tensor.shape[0] if tensor.ndim else -1))
+    sizes = [tensor.shape[0] if tensor.ndim else -1 for tensor in tree_leaves(state) if isinstance(tensor, Tensor)]
     if not sizes or min(sizes) != max(sizes) or sizes[0] < 0:
         refuse("state", "have a batch axis", type(state).__name__, "begin with init_state(batch)")
     return sizes[0]
 
 
 def _described(state: Any, name: str, tensors: dict[str, Tensor]) -> Any:
-    """What a state is made of, as JSON has it; its tensors go to ``tensors``."""
+    """The structure of a state, for JSON; its tensors go to ``tensors``."""
     if isinstance(state, Tensor):
         tensors[name] = state.detach().clone(memory_format=torch.contiguous_format)
         return name

@@ -8,12 +8,14 @@ from typing import Literal, Protocol, runtime_checkable
 import torch
 from torch.nn import functional
 
-from mesascope.errors import refuse, require_choice, require_count, require_instance
+from mesascope.errors import refuse
+from mesascope.ops import sinusoidal
 from mesascope.records import register
-from mesascope.shapes import Float, Int, Tensor
+from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context
+from mesascope.validate import Count
 
-__all__ = ["Alternating", "Concatenated", "Layout", "WithQuery", "alternated", "rotated", "sinusoidal"]
+__all__ = ["Alternating", "Concatenated", "Layout", "WithQuery", "alternated"]
 
 
 @runtime_checkable
@@ -42,7 +44,7 @@ class Concatenated:
 @register("layout", "with-query")
 @dataclass(frozen=True)
 class WithQuery(Concatenated):
-    """As `Concatenated`, and the query's token stands among the context's: keys and values come from it, too.
+    """Tokens of `Concatenated`, with the query's token among the context's: keys and values come from it, too.
 
     Each task has one query, or queries would see each other. Section 2 of the ICML paper, *Full self-attention*.
     """
@@ -71,13 +73,8 @@ class Alternating:
     """
 
     positions: Literal["sinusoidal", "one-hot"] = "sinusoidal"
-    size: int = 10
+    size: Count = 10
     start: bool = False
-
-    def __post_init__(self) -> None:
-        require_choice("positions", self.positions, _POSITIONS)
-        require_count("size", self.size)
-        require_instance("start", self.start, bool)
 
     def width(self, d_in: int, d_out: int) -> int:
         return max(d_in, d_out) + self.size
@@ -102,30 +99,6 @@ def alternated(
     (x, y), data = context, max(context.x.shape[-1], context.y.shape[-1])
     padded = functional.pad(x, (0, data - x.shape[-1])), functional.pad(y, (data - y.shape[-1], 0))
     return torch.stack(padded, dim=-2).flatten(-3, -2), functional.pad(xq, (0, data - xq.shape[-1]))
-
-
-def sinusoidal(positions: Tensor, size: int) -> Float[Tensor, "*count size"]:
-    """Entries sin and cos of p / 10000^(2i/size) in turn, in float64."""
-    pairs = torch.arange((size + 1) // 2, dtype=torch.float64, device=positions.device)
-    angles = positions[..., None] * 10_000.0 ** (-pairs * 2 / size)
-    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)[..., :size]
-
-
-def rotated(
-    vectors: Float[Tensor, "*batch heads t d"], times: Int[Tensor, "*times t"]
-) -> Float[Tensor, "*batch heads t d"]:
-    """Entries i and i + d/2 turned by the angle t / 10000^(2i/d), in float32 at least.
-
-    >>> turned = rotated(torch.tensor([[[1.0, 0.0]]]), torch.tensor([1]))
-    >>> torch.allclose(turned, torch.tensor([0.5403, 0.8415]), atol=1e-4)
-    True
-    """
-    half = vectors.shape[-1] // 2
-    speeds = 10_000.0 ** (-torch.arange(half, dtype=torch.float64, device=vectors.device) / half)
-    angles = times[..., None, :, None] * speeds
-    one, other = vectors.to(torch.promote_types(vectors.dtype, torch.float32)).chunk(2, -1)
-    cos, sin = angles.cos().to(one), angles.sin().to(one)
-    return torch.cat([one * cos - other * sin, one * sin + other * cos], -1).to(vectors)
 
 
 def _one_hot(positions: Tensor, size: int) -> Float[Tensor, "count size"]:

@@ -10,20 +10,19 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from mesascope.errors import refuse, require_instance, require_number
+from mesascope.errors import refuse, require_instance
 from mesascope.nets.checks import check_tokens
-from mesascope.nets.gram import LinearLayer, rows_times, run_linear_layers
+from mesascope.nets.gram import run_linear_layers
 from mesascope.nets.layers import (
     Layer,
     Products,
-    check_heads,
     check_layers,
     each_layer,
     head_weights,
     join_heads,
     key_size_of,
-    module_text,
     products_of,
+    rows_times,
     set_products,
     split_heads,
 )
@@ -31,7 +30,7 @@ from mesascope.nets.points import HasPoints, Point, looked_at, remember, touched
 from mesascope.nets.pretrained import Pretrained
 from mesascope.records import facts, registered
 from mesascope.shapes import Float, Tensor
-from mesascope.validate import frozen
+from mesascope.validate import Count, Positive, frozen
 
 __all__ = ["Tokens", "Transformer", "TransformerConfig"]
 
@@ -49,8 +48,8 @@ class TransformerConfig:
 
     Args:
         width: of a token.
-        n_layers: layers, or loops of the one layer where ``shared``.
-        n_heads: heads of each layer.
+        n_layers: number of layers, or loops of the one layer with ``shared``.
+        n_heads: number of heads of each layer.
         key_size: of keys, queries and values of a head; ``width / n_heads`` if None.
         attention: ``"linear"`` or ``"softmax"``; for all layers or one name a layer.
         shared: all layers share their weights (looped).
@@ -61,27 +60,29 @@ class TransformerConfig:
         init_scale: initial weights are normal with variance init_scale / n_layers / fan-in, cut at two deviations.
     """
 
-    width: int
-    n_layers: int = 1
-    n_heads: int = 1
-    key_size: int | None = None
+    width: Count
+    n_layers: Count = 1
+    n_heads: Count = 1
+    key_size: Count | None = None
     attention: str | tuple[str, ...] = "linear"
     shared: bool = False
-    mlp: int | None = None
+    mlp: Count | None = None
     layer_norm: bool | tuple[bool, ...] = False
-    token_clip: float | None = None
+    token_clip: Positive | None = None
     damping: float = 1.0
-    init_scale: float = 1.0
+    init_scale: Positive = 1.0
 
     def __post_init__(self) -> None:
-        check_heads(self)
+        key_size_of(self)
         check_layers(self, _attentions())
-        require_instance("shared", self.shared, bool)
-        require_number("damping", self.damping)
         for name in ("attention", "layer_norm"):
             value = getattr(self, name)
             if self.shared and len(set(each_layer(value, self.n_layers))) > 1:
                 refuse(name, "be the same for all layers that share weights", value, "pass one value")
+
+    def build(self, generator: torch.Generator | None = None) -> Transformer:
+        """The network, its initial weights from ``generator``."""
+        return Transformer(self, generator)
 
     @property
     def attentions(self) -> tuple[str, ...]:
@@ -90,17 +91,17 @@ class TransformerConfig:
 
     @property
     def layer_norms(self) -> tuple[bool, ...]:
-        """Whether each layer normalises what it reads."""
+        """True for each layer that normalises what it reads."""
         return each_layer(self.layer_norm, self.n_layers)
 
     @property
     def linear(self) -> bool:
-        """Whether layers compute with their products alone, but for a clip of tokens."""
+        """True if layers compute with their products alone, but for a clip of tokens."""
         return self.mlp is None and not any(self.layer_norms) and set(self.attentions) == {"linear"}
 
     @property
     def purely_linear(self) -> bool:
-        """Whether the context is seen only through its Gram matrix."""
+        """True if the network sees the context only through its Gram matrix."""
         return self.linear and self.token_clip is None
 
 
@@ -112,17 +113,17 @@ class Attention(nn.Module):
         key, scale = key_size_of(config), config.init_scale / config.n_layers
         self.w_k, self.w_q, self.w_v, self.p = head_weights(config.n_heads, config.width, key, key, scale, generator)
         self.attend = _attentions()[kind]
-        # Softmax divides by the root of the width of what it is given: tokens here, where it should be keys.
+        # Through products, softmax divides by the root of the tokens' width, where it should be that of keys.
         self.sharpness = math.sqrt(config.width / key) if kind == "softmax" else 1.0
         self.query, self.key, self.value, self.pattern, self.read = (Point() for _ in range(5))
 
     def forward(
         self, tokens: Float[Tensor, "*batch rows width"], n: int, first: int = 0
     ) -> Float[Tensor, "*batch asking width"]:
-        """What attention to the first ``n`` tokens adds to those from ``first`` on, summed over heads.
+        """Additions to the tokens from ``first`` on by attention to the first ``n`` tokens, summed over heads.
 
-        Through the products, keys and values are the context's own tokens: only the rows that ask are projected. Heads
-        are computed one by one where something looks at them.
+        Through the products, keys and values are the context's own tokens, and only queries are projected. Where a part
+        is hooked or replaced, heads are computed one by one.
         """
         rows, context = tokens[..., first:, :], tokens[..., :n, :]
         if touched(self):
@@ -246,9 +247,6 @@ class Transformer(HasPoints, Pretrained):
             setattr(looped.layers[0], name, part)
         return looped
 
-    def __repr__(self) -> str:
-        return module_text(self)
-
     def unrolled(self) -> list[Layer]:
         """The layers in the order in which they are applied, a looped one as often as it is."""
         return list(self.layers) * (self.config.n_layers if self.config.shared else 1)  # type: ignore[arg-type]
@@ -269,18 +267,17 @@ class Transformer(HasPoints, Pretrained):
         )
 
     def _token_form(self, context: Tensor, query: Tensor, *, last_context: bool) -> list[Tensor]:
-        """Rows of context and queries after each layer; after the last, of queries alone unless asked for all."""
+        """Rows of context and queries after each layer; after the last, those of queries alone, or of all."""
         states, layers, n = [], self.unrolled(), context.shape[-2]
         rows = self.embedded(torch.cat([context, query], dim=-2))
         for index, layer in enumerate(layers):
-            layer.index = index
             rows = layer(rows, n) if last_context or index < len(layers) - 1 else layer(rows, n, n)
             states.append(rows)
         return states
 
-    def _linear_layers(self) -> list[LinearLayer]:
+    def _linear_layers(self) -> list[Products]:
         own = [products_of(layer.attention) for layer in self.layers]  # type: ignore[arg-type]
-        layers = [LinearLayer(w_kq, self.config.damping * w_pv) for w_kq, w_pv in own]
+        layers = [Products(w_kq, self.config.damping * w_pv) for w_kq, w_pv in own]
         return layers * (self.config.n_layers if self.config.shared else 1)
 
 

@@ -1,4 +1,4 @@
-"""Networks for images, as few-shot and continual learning have them."""
+"""Networks for images, of few-shot and continual learning."""
 
 from __future__ import annotations
 
@@ -6,36 +6,37 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, leaky_relu
 
-from mesascope.errors import ArgumentTypeError, refuse, require_choice, require_count, require_instance, shown
-from mesascope.nets.layers import module_text
+from mesascope.errors import ArgumentTypeError, refuse, require_count, require_instance, shown
 from mesascope.nets.pretrained import Pretrained
 from mesascope.records import register
 from mesascope.shapes import Float, Int, Tensor
 from mesascope.streams import seeded
+from mesascope.validate import Count, frozen
 
-__all__ = ["MLP", "ClassifierConfig", "ConvNet4", "ResNet12"]
+__all__ = ["MLP", "ClassifierConfig", "ConvNet4", "MLPConfig", "ResNet12"]
+
+_Net = TypeVar("_Net", bound=nn.Module)
 
 _BLOCKS = 4
 # Slope of ResNet12's rectifiers below 0.
 _SLOPE = 0.1
 
 
-class _Classifier(Pretrained):
-    """A network of scores of classes."""
+def _build(make: Callable[[], _Net], generator: torch.Generator | None) -> _Net:
+    """Make a network whose layers draw from torch's global generator; seeded by ``generator``, where there is one."""
+    if generator is None:
+        return make()
+    with seeded(int(torch.randint(2**31, (), generator=generator, device=generator.device))):
+        return make()
 
-    config: ClassifierConfig | None = None
 
-    def __repr__(self) -> str:
-        return super().__repr__() if self.config is None else module_text(self)
-
-
-class ConvNet4(_Classifier):
+class ConvNet4(Pretrained):
     """Four blocks of a 3 x 3 convolution, BatchNorm, max-pooling by 2 and ReLU, and a linear layer.
 
     Args:
@@ -51,8 +52,7 @@ class ConvNet4(_Classifier):
 
     def __init__(self, filters: int = 64, in_channels: int = 1, size: int = 28, classes: int = 5) -> None:
         super().__init__()
-        for name, value in (("filters", filters), ("in_channels", in_channels), ("size", size), ("classes", classes)):
-            require_count(name, value)
+        require_count("filters", filters)
         self.config = ClassifierConfig("convnet4", filters, in_channels, size, classes)
         self.shape = (in_channels, size, size)
         widths, blocks = [in_channels] + [filters] * _BLOCKS, []
@@ -71,7 +71,7 @@ class ConvNet4(_Classifier):
         return self.head(self.blocks(_as_images(images, self.shape)).flatten(1))
 
 
-class ResNet12(_Classifier):
+class ResNet12(Pretrained):
     """Four residual blocks of three 3 x 3 convolutions, the mean over pixels, and a linear layer.
 
     Convolutions are followed by BatchNorm and, but for a block's last, by a leaky ReLU; a 1 x 1 convolution with
@@ -90,8 +90,7 @@ class ResNet12(_Classifier):
 
     def __init__(self, filters: int = 64, in_channels: int = 3, size: int = 84, classes: int = 5) -> None:
         super().__init__()
-        for name, value in (("filters", filters), ("in_channels", in_channels), ("size", size), ("classes", classes)):
-            require_count(name, value)
+        require_count("filters", filters)
         self.config = ClassifierConfig("resnet12", filters, in_channels, size, classes)
         self.shape = (in_channels, size, size)
         widths = [in_channels, *(filters * 2**block for block in range(_BLOCKS))]
@@ -126,25 +125,44 @@ class _Residual(nn.Module):
         return self.pool(leaky_relu(hidden + self.beside(pixels), _SLOPE))
 
 
-class MLP(_Classifier):
-    """Linear layers with ReLU between them: inputs in a row to scores.
+@frozen
+class MLPConfig:
+    """Config of an `MLP`.
 
     Args:
         sizes: of the input, of each hidden layer and of the output.
+    """
+
+    sizes: tuple[Count, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.sizes) < 2:
+            raise ArgumentTypeError(
+                f"sizes must be two numbers or more, but is {shown(self.sizes)}: pass [784, 100, 10], say."
+            )
+
+    def build(self, generator: torch.Generator | None = None) -> MLP:
+        """The network, its initial weights those of torch's layers, from ``generator``; torch's global one if None."""
+        return _build(lambda: MLP(self), generator)
+
+
+class MLP(Pretrained):
+    """Linear layers with ReLU between them: inputs in a row to scores.
+
+    Args:
+        sizes: of the input, of each hidden layer and of the output; or the config.
 
     >>> MLP([784, 100, 100, 10])(torch.zeros(2, 784)).shape
     torch.Size([2, 10])
     """
 
-    def __init__(self, sizes: Sequence[int]) -> None:
+    built_from = MLPConfig
+
+    def __init__(self, sizes: Sequence[int] | MLPConfig) -> None:
         super().__init__()
-        if isinstance(sizes, str) or not isinstance(sizes, Sequence) or len(sizes) < 2:
-            raise ArgumentTypeError(
-                f"sizes must be two numbers or more, but is {shown(sizes)}: pass [784, 100, 10], say."
-            )
-        for size in sizes:
-            require_count("sizes", size)
-        self.layers = nn.ModuleList(nn.Linear(*pair) for pair in itertools.pairwise(sizes))
+        sizes = tuple(sizes) if isinstance(sizes, list) else sizes
+        self.config = sizes if isinstance(sizes, MLPConfig) else MLPConfig(sizes)  # type: ignore[arg-type]
+        self.layers = nn.ModuleList(nn.Linear(*pair) for pair in itertools.pairwise(self.config.sizes))
 
     def forward(self, inputs: Float[Tensor, "*members n d"]) -> Float[Tensor, "*members n classes"]:
         require_instance("inputs", inputs, Tensor)
@@ -178,11 +196,11 @@ class MLP(_Classifier):
         written: Float[Tensor, "members n width"],
         y: Int[Tensor, "members n"],
     ) -> tuple[Float[Tensor, "members n classes"], list[Signal]]:
-        """The scores of several networks, and of each layer what the gradient of `losses` is the product of.
+        """The scores of several networks, and a signal of each layer, whose product is the gradient of `losses`.
 
         Args:
-            others: all parameters but the first layer's weight, as `gradient` has them.
-            written: what the first layer puts out, without its bias. What it read is not known, None in its signal.
+            others: all parameters but the first layer's weight, as in `gradient`.
+            written: output of the first layer without its bias. Its input is not known, None in its signal.
         """
         biases, weights = others[::2], others[1::2]
         scores, read = written + biases[0][:, None], []
@@ -206,7 +224,7 @@ class MLP(_Classifier):
 
     @staticmethod
     def products(signals: Sequence[Signal]) -> list[Float[Tensor, "members ..."]]:
-        """The gradient by each layer's weight, where it is known what the layer read, and by its bias."""
+        """The gradient by each layer's weight, where the layer's input is known, and by its bias."""
         found: list[Tensor] = []
         for error, read in signals:
             if read is not None:
@@ -216,7 +234,7 @@ class MLP(_Classifier):
 
 
 class Signal(NamedTuple):
-    """Of a layer: the derivative of the loss by what it puts out, and what it read."""
+    """Derivative of the loss by a layer's output, and the layer's input."""
 
     error: Float[Tensor, "members n out"]
     read: Float[Tensor, "members n in"] | None
@@ -225,7 +243,7 @@ class Signal(NamedTuple):
 @register("net", "classifier", of="classifier")
 @dataclass(frozen=True)
 class ClassifierConfig:
-    """What a network that tells classes of images apart is built from.
+    """Config of a network that classifies images.
 
     Args:
         architecture: "convnet4" (`ConvNet4`), "resnet12" (`ResNet12`), or "mlp" (`MLP` with two hidden layers).
@@ -234,34 +252,23 @@ class ClassifierConfig:
         classes: width of the output.
     """
 
-    architecture: str = "convnet4"
-    width: int = 64
-    in_channels: int = 1
-    size: int = 28
-    classes: int = 5
+    architecture: Literal["convnet4", "resnet12", "mlp"] = "convnet4"
+    width: Count = 64
+    in_channels: Count = 1
+    size: Count = 28
+    classes: Count = 5
 
-    def __post_init__(self) -> None:
-        require_choice("architecture", self.architecture, _ARCHITECTURES)
-        for name in ("width", "in_channels", "size", "classes"):
-            require_count(name, getattr(self, name))
-
-    def build(self, generator: torch.Generator | None = None) -> _Classifier:
+    def build(self, generator: torch.Generator | None = None) -> Pretrained:
         """The network, its initial weights those of torch's layers, from ``generator``; torch's global one if None."""
-        if generator is None:
-            net = _ARCHITECTURES[self.architecture](self)
-        else:
-            seed = int(torch.randint(2**31, (), generator=generator, device=generator.device))
-            with seeded(seed):
-                net = _ARCHITECTURES[self.architecture](self)
+        net = _build(self._new, generator)
         net.config = self
         return net
 
-
-_ARCHITECTURES: dict[str, Callable[[ClassifierConfig], _Classifier]] = {
-    "convnet4": lambda one: ConvNet4(one.width, one.in_channels, one.size, one.classes),
-    "resnet12": lambda one: ResNet12(one.width, one.in_channels, one.size, one.classes),
-    "mlp": lambda one: MLP([one.in_channels * one.size**2, one.width, one.width, one.classes]),
-}
+    def _new(self) -> Pretrained:
+        if self.architecture == "mlp":
+            return MLP([self.in_channels * self.size**2, self.width, self.width, self.classes])
+        kind = ConvNet4 if self.architecture == "convnet4" else ResNet12
+        return kind(self.width, self.in_channels, self.size, self.classes)
 
 
 def _as_images(images: Tensor, shape: tuple[int, int, int]) -> Tensor:

@@ -8,7 +8,6 @@ from .causal_softmax import (
     SoftmaxState as SoftmaxState,
     causal_softmax_attention as causal_softmax_attention,
     causal_softmax_attention_reference as causal_softmax_attention_reference,
-    dpfp as dpfp,
 )
 from .fast_weights import (
     DeltaState as DeltaState,
@@ -17,17 +16,21 @@ from .fast_weights import (
     delta_attention as delta_attention,
     fast_weights_reference as fast_weights_reference,
 )
-from .mesa import (
-    MESA_METHODS as MESA_METHODS,
+from .features import dpfp as dpfp, rotated as rotated, sinusoidal as sinusoidal
+from .mesa.api import (
     MESA_RIDGES as MESA_RIDGES,
     MesaInfo as MesaInfo,
     mesa_attention as mesa_attention,
     mesa_state as mesa_state,
     mesa_step as mesa_step,
 )
-from .mesa_parallel import mesa_state_before as mesa_state_before
-from .mesa_states import (
-    FixedRidgeState as FixedRidgeState,
-    MesaState as MesaState,
-    RootedMesaState as RootedMesaState,
+from .mesa.parallel import mesa_state_before as mesa_state_before
+from .mesa.published import (
+    mesa_attention_reference as mesa_attention_reference,
+    mesa_chebyshev as mesa_chebyshev,
+    mesa_conjugate_gradients as mesa_conjugate_gradients,
+    mesa_neumann as mesa_neumann,
+    mesa_recursion as mesa_recursion,
 )
+from .mesa.states import FixedRidgeState as FixedRidgeState, MesaState as MesaState, RootedMesaState as RootedMesaState
+from .reading import without_reading_values as without_reading_values

@@ -1,7 +1,7 @@
 """Attention of queries to keys and values: linear and softmax.
 
 Both take q ``(*batch, m, dk)``, k ``(*batch, n, dk)`` and v ``(*batch, n, dv)`` and return ``(*batch, m, dv)``; heads
-are one of the leading axes. Nothing is masked: keys and values are the context's, queries are whatever asks.
+are one of the leading axes. Nothing is masked: keys and values are the context's.
 """
 
 from __future__ import annotations

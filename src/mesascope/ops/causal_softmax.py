@@ -1,4 +1,4 @@
-"""Causal softmax attention with forgetting, a window and a cache, and the DPFP features of linear attention."""
+"""Causal softmax attention with forgetting, a window and a cache."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import torch
 from torch.nn import functional
 
 from mesascope.errors import refuse, require_count, require_instance
-from mesascope.ops.checks import require_finite, require_shapes, require_tensors, require_values
+from mesascope.ops.checks import require_attention, require_finite, require_values
 from mesascope.ops.chunks import NOTHING_LEFT
 from mesascope.shapes import Float, Tensor
 
-__all__ = ["SoftmaxState", "causal_softmax_attention", "causal_softmax_attention_reference", "dpfp"]
+__all__ = ["SoftmaxState", "causal_softmax_attention", "causal_softmax_attention_reference"]
 
 
 class SoftmaxState(NamedTuple):
@@ -22,14 +22,10 @@ class SoftmaxState(NamedTuple):
     v: Float[Tensor, "*batch heads n dv"]
     bias: Float[Tensor, "*batch heads n"]
 
-    def emptied(self, width: int) -> SoftmaxState:
-        """The state after the same keys, had their values been zeros of this width."""
-        return self._replace(v=self.v.new_zeros((*self.v.shape[:-1], width)))
 
-
-# Queries run in as many blocks, which saves three eighths of the scores, none smaller than this.
+# Number of blocks of queries, which saves three eighths of the scores, and the smallest block.
 _BLOCKS, _LEAST = 4, 32
-# What is added to the scores of what does not count; -inf would leave a token that sees nothing else without a number.
+# Logarithm of a weight of 0. With -inf the mean over such pairs alone would be no number.
 _UNSEEN = -1e30
 
 
@@ -44,7 +40,6 @@ def causal_softmax_attention(
     window: int | None = None,
     state: SoftmaxState | None = None,
     return_state: bool = False,
-    check: bool = True,
 ) -> Any:
     """y_t = sum_i w_ti v_i / sum_i w_ti with w_ti = beta_i (g_t/g_i) exp(scale q_t . k_i), for t - window < i <= t.
 
@@ -52,57 +47,52 @@ def causal_softmax_attention(
         scale: 1 / sqrt(dk) if None.
         log_forget: logarithm of the forget factors, whose product up to t is g_t, -inf to forget everything; None
             forgets nothing.
-        beta: how strongly each pair counts, in [0, 1], 0 for padding; None is 1.
-        window: tokens that are seen, its own included; all if None.
-        state: of the tokens before. It holds the last ``window - 1`` of them.
-        return_state: whether to return the state after the last token too.
-        check: whether values are looked at, for which a GPU has to be waited for.
+        beta: input strength of each pair, in [0, 1], 0 for padding; None is 1.
+        window: number of tokens that each token sees, itself included; all if None.
+        state: the state of the tokens before, which holds the last ``window - 1`` of them.
+        return_state: return the state after the last token, too.
 
-    Forget factors multiply weights, as in the Forgetting Transformer (Lin et al. 2025); the thesis (section 3.7.1.2)
-    notes that they may multiply scores, which would give what is forgotten the weight of a score of 0. Plain products
-    rather than PyTorch's fused kernel, which has neither second derivatives on CPU nor a rule for `torch.func.vmap`;
-    memory O(T (T + n)). For bfloat16 and float16 weights are computed in float32.
+    Forget factors multiply weights, as in the Forgetting Transformer (Lin et al. 2025). They could multiply scores
+    (thesis, section 3.7.1.2), but would then give a forgotten pair the weight of a score of 0. Plain products rather
+    than PyTorch's fused kernel, which has neither second derivatives on CPU nor a rule for `torch.func.vmap`; memory
+    O(T (T + n)). For bfloat16 and float16 weights are computed in float32.
     """
-    if window is not None:
-        window = require_count("window", window)
     arguments = {"q": q, "k": k, "v": v, "log_forget": log_forget, "beta": beta}
-    require_tensors(arguments)
-    require_shapes(q, arguments)
-    require_instance("check", check, bool)
-    if check:
-        require_values(arguments, q.shape[-2])
+    window = None if window is None else require_count("window", window)
+    require_attention(arguments)
+    require_values(arguments, q.shape[-2])
     wide = torch.promote_types(q.dtype, torch.float32)
-    biased = not (beta is None and state is None)
+    biased = beta is not None or state is not None
     bias = q.new_zeros(q.shape[:-1], dtype=wide) if beta is None else _log_strength(beta.to(wide))
     if state is not None:
         _check_state(state, k, v)
-        k, v, bias = (
-            torch.cat([old, new], dim) for old, new, dim in zip(state, (k, v, bias), (-2, -2, -1), strict=True)
-        )
+        k, v = torch.cat([state.k, k], -2), torch.cat([state.v, v], -2)
+        bias = torch.cat([state.bias, bias], -1)
     t, n = q.shape[-2], k.shape[-2]
     age = torch.arange(n - t, n, device=q.device)[:, None] - torch.arange(n, device=q.device)
     unseen = age < 0 if window is None else (age < 0) | (age >= window)
     left = q.new_zeros(unseen.shape, dtype=wide) if log_forget is None else _left(log_forget, n, wide)
-    hidden = left.masked_fill(unseen, -torch.inf)
     scaled = (q.shape[-1] ** -0.5 if scale is None else scale) * q
+    hidden = left.masked_fill(unseen, -torch.inf)
     y = _in_blocks(scaled, k, v, bias[..., None, :] if biased else None, hidden, window)
-    if check:
-        require_finite([y])
-    if not return_state:
-        return y
+    require_finite([y])
     if log_forget is not None and t:  # from here on, decay counts from the last token
         bias = (bias + left[..., -1, :]).clamp(min=_UNSEEN)
-    first = 0 if window is None else max(n - window + 1, 0)
-    kept = (k[..., first:, :], v[..., first:, :], bias[..., first:])
-    # Copies, lest a window hold on to the memory of the whole prompt.
-    return y, SoftmaxState(*(part.clone() if first else part for part in kept))
+    return (y, _kept(k, v, bias, window)) if return_state else y
+
+
+def _kept(k: Tensor, v: Tensor, bias: Tensor, window: int | None) -> SoftmaxState:
+    """The state after the last token: copies where a window cuts it, so that it does not hold the whole prompt."""
+    first = 0 if window is None else max(k.shape[-2] - window + 1, 0)
+    parts = (k[..., first:, :], v[..., first:, :], bias[..., first:])
+    return SoftmaxState(*(part.clone() if first else part for part in parts))
 
 
 def _left(log_forget: Tensor, n: int, dtype: torch.dtype) -> Float[Tensor, "*batch t n"]:
     """log g_t / g_i for every token t and the n up to the last, -inf where all was forgotten between.
 
-    Sums are in float64, as their differences would lose the digits of tokens far from the first; a difference of their
-    rounded parts and one of what rounding left off keep them.
+    Sums are in float64, as their differences would lose the digits of tokens far from the first. Each is rounded to the
+    dtype, and differences of the rounded parts and of the rests are added.
     """
     clean, before = log_forget <= NOTHING_LEFT, (n - log_forget.shape[-1], 0)
     sums, begun = log_forget.double().masked_fill(clean, 0).cumsum(-1), clean.cumsum(-1)
@@ -115,10 +105,10 @@ def _left(log_forget: Tensor, n: int, dtype: torch.dtype) -> Float[Tensor, "*bat
 
 
 def _in_blocks(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, hidden: Tensor, window: int | None) -> Tensor:
-    """softmax(q k^T + bias + hidden) v, a few blocks of queries at a time, each with the keys that it may see."""
+    """softmax(q k^T + bias + hidden) v, one block of queries at a time, each with the keys that it may see."""
     t, n = q.shape[-2], k.shape[-2]
     size, rows = max(-(-t // _BLOCKS), _LEAST), []
-    if size < t:  # or each block would copy what it sees
+    if size < t:  # or each block would copy its keys
         q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
     for start in range(0, t, size):
         end = min(start + size, t)
@@ -158,19 +148,3 @@ def causal_softmax_attention_reference(
         weights = weights * ((k[..., seen, :] @ q[..., t, :, None]).squeeze(-1) / q.shape[-1] ** 0.5).exp()
         rows.append((weights[..., None] * v[..., seen, :]).sum(-2) / weights.sum(-1, keepdim=True))
     return torch.stack(rows, -2) if rows else v
-
-
-def dpfp(x: Float[Tensor, "*batch d"], nu: int) -> Float[Tensor, "*batch features"]:
-    """Deterministic parameter-free projection to 2 d nu features: r_i r_{i-j} for j = 1 ... nu, with r = relu([x, -x]).
-
-    Source: Schlag, Irie and Schmidhuber (2021); thesis, section 3.5.3.
-
-    >>> dpfp(torch.tensor([1.0, -2.0]), 1)
-    tensor([2., 0., 0., 0.])
-    """
-    require_instance("x", x, Tensor)
-    nu = require_count("nu", nu)
-    if nu >= 2 * x.shape[-1]:
-        refuse("nu", f"be less than twice the width {x.shape[-1]}, or features repeat", nu, "pass fewer")
-    positive = torch.relu(torch.cat([x, -x], -1))
-    return torch.cat([positive * positive.roll(shift, -1) for shift in range(1, nu + 1)], -1)

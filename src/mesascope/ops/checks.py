@@ -1,46 +1,24 @@
-"""What causal attention refuses: wrong types, shapes and values."""
+"""Checks of the types, shapes and values that causal attention is given and gives."""
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 
 from mesascope.errors import ArgumentTypeError, NumericalError, refuse, require_instance
-from mesascope.ops.reading import read
+from mesascope.ops.reading import read, values_are_read
 from mesascope.shapes import Tensor
 
-__all__ = [
-    "require_finite",
-    "require_shapes",
-    "require_tensors",
-    "require_values",
-    "values_are_read",
-    "without_reading_values",
-]
-
-_reading = contextvars.ContextVar("reading", default=True)
+__all__ = ["require_attention", "require_finite", "require_values"]
 
 
-@contextlib.contextmanager
-def without_reading_values() -> Iterator[None]:
-    """Have ops look at no values: for training, which looks at the loss that is made of them."""
-    token = _reading.set(False)
-    try:
-        yield
-    finally:
-        _reading.reset(token)
+def require_attention(arguments: Mapping[str, Tensor | None], states: tuple[int, ...] | None = None) -> None:
+    """Refuse arguments of causal attention, q, k and v among them, of wrong types, shapes or values.
 
-
-def values_are_read() -> bool:
-    """Whether ops look at values; a graph that is being compiled shows none."""
-    return not torch.compiler.is_compiling() and _reading.get()
-
-
-def require_tensors(arguments: Mapping[str, Tensor | None]) -> None:
+    States are of the leading axes ``states``, or of q's batch.
+    """
     for name, tensor in arguments.items():
         if tensor is not None:
             require_instance(name, tensor, Tensor)
@@ -54,36 +32,25 @@ def require_tensors(arguments: Mapping[str, Tensor | None]) -> None:
         refuse("q", "have shape (*batch, heads, t, dk) with dk > 0", tuple(q.shape), "add the missing axes")
     if q.device.type == "meta":
         refuse("q", "be on a device that holds numbers", "meta", "compute with tensors of another device")
-    for name, tensor in arguments.items():
-        if tensor is not None and tensor.device != q.device:
-            refuse(name, f"be on q's device {q.device}", tensor.device, "move it there")
     lengths = arguments.get("lengths")
     if lengths is not None and lengths.dtype not in (torch.int32, torch.int64):
         raise ArgumentTypeError(f"lengths must be integers, but are {lengths.dtype}: pass counts of tokens.")
-
-
-def require_shapes(q: Tensor, arguments: Mapping[str, Tensor | None], documents: tuple[int, ...] | None = None) -> None:
-    """Refuse shapes that do not go together; states are of ``documents``, or of q's batch."""
-    (*batch, heads, t, dk), v = q.shape, arguments["v"]
-    states = batch if documents is None else documents
-    dv = v.shape[-1] if v is not None and v.ndim else 1
-    known: dict[str, list[tuple[int, ...]]] = {
-        "q": [tuple(q.shape)],
-        "k": [(*batch, heads, t, dk)],
-        "v": [(*batch, heads, t, dv)],
-        "ridge": [(heads,), (heads, dk)],
-        "log_forget": [(*batch, heads, t)],
-        "beta": [(*batch, heads, t)],
-        "lengths": [tuple(batch)],
-        "state.H": [(*states, heads, dk, dk)],
-        "state.G": [(*states, heads, dv, dk)],
-    }
+    (*batch, heads, t, dk), dv = q.shape, v.shape[-1] if v.ndim else 1
+    before = batch if states is None else states
+    tokens, gates = (*batch, heads, t), [(*batch, heads, t)]
+    shapes: dict[str, list[tuple[int, ...]]] = {
+        "q": [(*tokens, dk)], "k": [(*tokens, dk)], "v": [(*tokens, dv)], "log_forget": gates, "beta": gates,
+        "ridge": [(heads,), (heads, dk)], "lengths": [tuple(batch)],
+        "state.H": [(*before, heads, dk, dk)], "state.G": [(*before, heads, dv, dk)],
+    }  # fmt: skip
     for name, tensor in arguments.items():
-        if tensor is not None and tuple(tensor.shape) not in known[name]:
-            shapes = " or ".join(str(shape) for shape in known[name])
-            refuse(
-                name, f"have shape {shapes} beside q {tuple(q.shape)}", tuple(tensor.shape), "expand or transpose it"
-            )
+        if tensor is None:
+            continue
+        if tensor.device != q.device:
+            refuse(name, f"be on q's device {q.device}", tensor.device, "move it there")
+        if tuple(tensor.shape) not in shapes[name]:
+            rule = f"have shape {' or '.join(map(str, shapes[name]))} beside q {tuple(q.shape)}"
+            refuse(name, rule, tuple(tensor.shape), "expand or transpose it")
 
 
 def require_finite(outputs: Iterable[Tensor]) -> None:
@@ -122,12 +89,10 @@ def require_values(arguments: Mapping[str, Tensor | None], tokens: int) -> None:
     finite = (math.isfinite, "be finite", "look for an overflow before it")
     numbers = torch.stack([number.double() for tensor in given.values() for number in tensor.detach().aminmax()])
     names = [name for name in given for _ in range(2)]
-    offences = []
-    for row in read(numbers):
-        broken = [
-            (name, number) for name, number in zip(names, row, strict=True) if not rules.get(name, finite)[0](number)
-        ]
-        offences.append(broken)
+    offences = [
+        [(name, number) for name, number in zip(names, row, strict=True) if not rules.get(name, finite)[0](number)]
+        for row in read(numbers)
+    ]
     if all(offences):
         name, number = offences[0][0]
         _, rule, remedy = rules.get(name, finite)

@@ -1,4 +1,4 @@
-"""Time cut in chunks: what causal operations that run a chunk at once share. Tokens are rows."""
+"""Time cut in chunks, for causal operations that run a chunk at once. Tokens are rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mesascope.shapes import Float, Tensor
 
 __all__ = ["NOTHING_LEFT", "causal", "cut", "decay_weights", "decays"]
 
-# What a smaller logarithm of a forget factor counts as: its exponential is 0 in every dtype, its sums are finite.
+# Least logarithm of a forget factor: its exponential is 0 in every dtype, and its sums are finite.
 NOTHING_LEFT = -1e4
 
 
@@ -23,7 +23,7 @@ def cut(sequence: Float[Tensor, "batch t d"], size: int) -> Float[Tensor, "batch
 
 
 def decays(log_forget: Float[Tensor, "*batch size 1"]) -> Float[Tensor, "*batch size 1"]:
-    """g_t, what is left of what was there before the chunk."""
+    """g_t, the product of the chunk's forget factors up to t."""
     return log_forget.clamp(min=NOTHING_LEFT).cumsum(-2).exp()
 
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 
 from mesascope.errors import require_count, require_instance
-from mesascope.ops.checks import require_finite, require_shapes, require_tensors, require_values
+from mesascope.ops.checks import require_attention, require_finite, require_values
 from mesascope.ops.chunks import cut, decay_weights, decays
 from mesascope.shapes import Float, Tensor
 
@@ -26,28 +26,15 @@ __all__ = ["DeltaState", "LinearState", "causal_linear_attention", "delta_attent
 
 
 class LinearState(NamedTuple):
-    """What a sequence leaves behind under the additive rule."""
+    """The state after a sequence under the additive rule."""
 
     G: Float[Tensor, "*batch heads dv dk"]
-
-    def emptied(self, width: int) -> LinearState:
-        """The state after the same keys, had their values been zeros of this width."""
-        return LinearState(without_values(self.G, width))
 
 
 class DeltaState(NamedTuple):
-    """What a sequence leaves behind under the delta rule."""
+    """The state after a sequence under the delta rule."""
 
     G: Float[Tensor, "*batch heads dv dk"]
-
-    def emptied(self, width: int) -> DeltaState:
-        """The state after the same keys, had their values been zeros of this width."""
-        return DeltaState(without_values(self.G, width))
-
-
-def without_values(G: Float[Tensor, "*batch heads dv dk"], width: int) -> Float[Tensor, "*batch heads width dk"]:
-    """The map that sums of zeros of this width add up to."""
-    return G.new_zeros((*G.shape[:-2], width, G.shape[-1]))
 
 
 def causal_linear_attention(
@@ -60,18 +47,16 @@ def causal_linear_attention(
     chunk: int = 64,
     state: LinearState | None = None,
     return_state: bool = False,
-    check: bool = True,
 ) -> Any:
     """y_t = G_t q_t with G_t = gamma_t G_{t-1} + beta_t v_t k_t^T, in chunks of time.
 
     Args:
         q, k, v: bfloat16 and float16 are computed in float32.
         log_forget: logarithm of the forget factors gamma, at most 0, -inf to forget everything; None forgets nothing.
-        beta: how strongly each pair counts, in [0, 1], 0 for padding; None is 1.
-        chunk: tokens of a chunk. Cost 2 T (C + d) d multiplications.
-        state: of the tokens before.
-        return_state: whether to return the `LinearState` after the last token too.
-        check: whether values are looked at, for which a GPU has to be waited for.
+        beta: input strength of each pair, in [0, 1], 0 for padding; None is 1.
+        chunk: tokens C of a chunk, at a cost of 2 T (C + d) d multiplications.
+        state: the state of the tokens before.
+        return_state: return the `LinearState` after the last token, too.
 
     Source: thesis, eq. 3.2, and section 3.7.1 for forgetting.
 
@@ -80,7 +65,7 @@ def causal_linear_attention(
     tensor([[[3.],
              [5.]]])
     """
-    return _fast_weights(q, k, v, log_forget, beta, chunk, state, return_state, check, LinearState)
+    return _fast_weights(q, k, v, log_forget, beta, chunk, state, return_state, LinearState)
 
 
 def delta_attention(
@@ -93,7 +78,6 @@ def delta_attention(
     chunk: int = 64,
     state: DeltaState | None = None,
     return_state: bool = False,
-    check: bool = True,
 ) -> Any:
     """y_t = G_t q_t with G_t = gamma_t G_{t-1} + beta_t (v_t - gamma_t G_{t-1} k_t) k_t^T, in chunks of time.
 
@@ -111,7 +95,7 @@ def delta_attention(
     tensor([[[3.],
              [5.]]])
     """
-    return _fast_weights(q, k, v, log_forget, beta, chunk, state, return_state, check, DeltaState)
+    return _fast_weights(q, k, v, log_forget, beta, chunk, state, return_state, DeltaState)
 
 
 def fast_weights_reference(
@@ -128,50 +112,29 @@ def fast_weights_reference(
 
 
 def _fast_weights(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    log_forget: Tensor | None,
-    beta: Tensor | None,
-    chunk: int,
-    state: LinearState | DeltaState | None,
-    return_state: bool,
-    check: bool,
-    kind: type[LinearState] | type[DeltaState],
-) -> Any:
+    q: Tensor, k: Tensor, v: Tensor, log_forget: Tensor | None, beta: Tensor | None, chunk: int, state: Any,
+    return_state: bool, kind: type[LinearState] | type[DeltaState],
+) -> Any:  # fmt: skip
     chunk = require_count("chunk", chunk)
-    require_instance("check", check, bool)
     if state is not None:
         require_instance("state", state, kind)
     start = None if state is None else state.G
     arguments = {"q": q, "k": k, "v": v, "log_forget": log_forget, "beta": beta, "state.G": start}
-    require_tensors(arguments)
-    require_shapes(q, arguments)
-    if check:
-        require_values(arguments, q.shape[-2])
+    require_attention(arguments)
+    require_values(arguments, q.shape[-2])
+    dtype = torch.promote_types(q.dtype, torch.float32)
     with torch.autocast(q.device.type, enabled=False):
-        dtype = torch.promote_types(q.dtype, torch.float32)
-        gates = (None if part is None else part.to(dtype) for part in (log_forget, beta, start))
-        options = {"chunk": chunk, "delta": kind is DeltaState, "keep": return_state}
-        y, G = _in_chunks(q.to(dtype), k.to(dtype), v.to(dtype), *gates, **options)
+        parts = (None if part is None else part.to(dtype) for part in (q, k, v, log_forget, beta, start))
+        y, G = _in_chunks(*parts, chunk, delta=kind is DeltaState, keep=return_state)  # type: ignore[arg-type]
     y = y.to(v.dtype)
-    if check:
-        require_finite([y, G] if return_state else [y])
+    require_finite([y, G] if return_state else [y])
     return (y, kind(G)) if return_state else y
 
 
 def _in_chunks(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    log_forget: Tensor | None,
-    beta: Tensor | None,
-    state: Tensor | None,
-    *,
-    chunk: int,
-    delta: bool,
-    keep: bool,
-) -> tuple[Tensor, Tensor]:
+    q: Tensor, k: Tensor, v: Tensor, log_forget: Tensor | None, beta: Tensor | None, state: Tensor | None, chunk: int,
+    *, delta: bool, keep: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Outputs, and G after the last token where it is to be kept."""
     t, dk, dv = q.shape[-2], q.shape[-1], v.shape[-1]
     size = min(chunk, max(t, 1))

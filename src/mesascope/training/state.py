@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from mesascope.errors import require_callable, require_instance
-from mesascope.ops.checks import without_reading_values
+from mesascope.ops import without_reading_values
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks.asking import in_words
 from mesascope.training import optimizers

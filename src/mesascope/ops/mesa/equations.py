@@ -1,4 +1,4 @@
-"""A_t = H_t + diag(ridge) for all tokens of chunks at once, by products and by a factorisation.
+"""The normal equations of all tokens of a chunk: products with A_t = H_t + diag(ridge), and a factorisation.
 
 In a chunk that starts from H, with g_t the product of its forget factors up to t and w_ti = beta_i g_t / g_i,
 
@@ -28,14 +28,14 @@ from mesascope.ops.chunks import causal, decays
 from mesascope.ops.products import exact_products, product
 from mesascope.shapes import Float, Tensor
 
-__all__ = ["Factor", "Normal", "factorise", "forgotten", "substitute"]
+__all__ = ["Factor", "NormalEquations", "factorise", "forgotten", "substitute"]
 
 # Rows of the blocks that LAPACK factorises.
 _BLOCK = 16
 
 
-class Normal(NamedTuple):
-    """What A_t is made of; its ridge is one row for all tokens of a chunk or a row each."""
+class NormalEquations(NamedTuple):
+    """The parts of A_t; the ridge has one row for all tokens of a chunk, or one row a token."""
 
     keys: Float[Tensor, "*chunks size dk"]
     weights: Float[Tensor, "*chunks size size"]
@@ -43,17 +43,14 @@ class Normal(NamedTuple):
     H: Float[Tensor, "*chunks dk dk"]
     ridge: Float[Tensor, "*chunks rows dk"]
 
-    def grown(self, x: Tensor) -> Float[Tensor, "*chunks size dk"]:
-        """H_t x_t."""
-        scores = self.weights * product(x, self.keys.mT)
-        return decays(self.log_forget) * product(x, self.H) + product(scores, self.keys)
-
     def times(self, x: Tensor) -> Float[Tensor, "*chunks size dk"]:
         """A_t x_t."""
-        return torch.addcmul(self.grown(x), self.ridge, x)
+        scores = self.weights * product(x, self.keys.mT)
+        known = decays(self.log_forget) * product(x, self.H) + product(scores, self.keys)
+        return torch.addcmul(known, self.ridge, x)
 
     def many_times(self) -> Callable[[Tensor], Tensor]:
-        """`times`, with what every call of it needs computed once."""
+        """`times` as a function without derivatives, for many calls: their common part is computed once."""
         both, left = torch.cat([self.H, self.keys.mT], -1), decays(self.log_forget)
         sizes = (self.H.shape[-1], self.keys.shape[-2])
 
@@ -64,7 +61,7 @@ class Normal(NamedTuple):
         return times
 
     def diagonal(self) -> Float[Tensor, "*chunks size dk"]:
-        """That of A_t."""
+        """Diagonal of A_t."""
         start = self.H.diagonal(dim1=-2, dim2=-1)[..., None, :]
         return decays(self.log_forget) * start + self.weights @ self.keys.square() + self.ridge
 
@@ -81,7 +78,7 @@ class Normal(NamedTuple):
         return torch.maximum(mean.squeeze(-1), self.diagonal().amax(-1))
 
     def matrices(self) -> Float[Tensor, "*chunks size dk dk"]:
-        """A_t itself."""
+        """A_t."""
         outer = (self.keys[..., :, None] * self.keys[..., None, :]).flatten(-2)
         whole = decays(self.log_forget) * self.H.flatten(-2)[..., None, :] + self.weights @ outer
         return whole.unflatten(-1, self.H.shape[-2:]) + torch.diag_embed(self.ridge)
@@ -95,21 +92,17 @@ class Normal(NamedTuple):
         square = left.square() * before + 2 * left * across + among
         return square.where(square > 0, 1).sqrt().to(self.H.dtype)
 
-    def bound(self) -> Float[Tensor, "*chunks size 1"]:
-        """An upper bound of A_t's largest eigenvalue: the trace of H_t, and the largest ridge."""
-        return self.trace() + self.ridge.amax(-1, keepdim=True)
-
     def trace(self) -> Float[Tensor, "*chunks size 1"]:
         """Trace of H_t."""
         start = self.H.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
         return decays(self.log_forget) * start + product(self.weights, self.keys.square().sum(-1, keepdim=True))
 
-    def part(self, chosen: Any) -> Normal:
-        """Some of the chunks."""
-        return Normal(*(part[chosen] for part in self))
+    def part(self, chosen: Any) -> NormalEquations:
+        """The equations of some of the chunks."""
+        return NormalEquations(*(part[chosen] for part in self))
 
-    def halves(self) -> tuple[Normal, Normal]:
-        """Its first tokens, and the rest, which start from the states between."""
+    def halves(self) -> tuple[NormalEquations, NormalEquations]:
+        """The equations of the first half of every chunk, and of the second, which starts from the state between."""
         half = self.keys.shape[-2] // 2
         first, second = slice(None, half), slice(half, None)
         row = self.weights[..., half - 1, first, None]
@@ -117,7 +110,7 @@ class Normal(NamedTuple):
         between = between + (row * self.keys[..., first, :]).mT @ self.keys[..., first, :]
         each = self.ridge.shape[-2] > 1
         return tuple(  # type: ignore[return-value]
-            Normal(
+            NormalEquations(
                 self.keys[..., own, :], self.weights[..., own, own], self.log_forget[..., own, :], start,
                 self.ridge[..., own, :] if each else self.ridge,
             )
@@ -126,34 +119,32 @@ class Normal(NamedTuple):
 
 
 class Factor(NamedTuple):
-    """What every right-hand side of a chunk shares, and how many digits that may have cost.
+    """The factorisation of a chunk: P and P K side by side, R^{-1}, R^{-1} (P K)^T and 1/g_t, and two numbers.
 
-    That is P and P K side by side, R^{-1}, R^{-1} (P K)^T and 1/g_t.
-
-    The condition number of P is a lower bound by diagonals, too small by d^2 at most; growth is the largest factor by
-    which one token grows what is known in a direction. The former is infinite where a factorisation failed.
+    ``condition`` is a lower bound of the condition number of P by diagonals, too small by d^2 at most, and infinite
+    where a factorisation failed. ``growth`` is the largest factor by which one token increases H in a direction.
     """
 
     start: Float[Tensor, "*chunks dk dk_and_size"]
     inner: Float[Tensor, "*chunks size size"]
     outer: Float[Tensor, "*chunks size dk"]
-    lift: Float[Tensor, "*chunks size 1"]
+    inverse_decay: Float[Tensor, "*chunks size 1"]
     condition: Float[Tensor, "*chunks"]
     growth: Float[Tensor, "*chunks"]
 
 
 def forgotten(log_forget: Float[Tensor, "*chunks size 1"]) -> Float[Tensor, "*chunks"]:
-    """-log g_t at the end of every chunk, without its first token."""
+    """-log g_t at the end of every chunk, its first token left out."""
     return -log_forget[..., 1:, 0].sum(-1)
 
 
 @exact_products()
-def factorise(normal: Normal) -> Factor:
-    """The factor of every chunk, whether or not it has any digits: see its condition."""
-    later = torch.cat([torch.zeros_like(normal.log_forget[..., :1, :]), normal.log_forget[..., 1:, :]], -2)
-    lift = (-later.cumsum(-2)).exp()
-    H = normal.log_forget[..., :1, :].exp() * normal.H + torch.diag_embed(normal.ridge[..., 0, :])
-    keys = (normal.weights.diagonal(dim1=-2, dim2=-1)[..., None] * lift).sqrt() * normal.keys
+def factorise(equations: NormalEquations) -> Factor:
+    """Factorise every chunk; the condition number tells whether the factor has any digits."""
+    later = torch.cat([torch.zeros_like(equations.log_forget[..., :1, :]), equations.log_forget[..., 1:, :]], -2)
+    inverse_decay = (-later.cumsum(-2)).exp()
+    H = equations.log_forget[..., :1, :].exp() * equations.H + torch.diag_embed(equations.ridge[..., 0, :])
+    keys = (equations.weights.diagonal(dim1=-2, dim2=-1)[..., None] * inverse_decay).sqrt() * equations.keys
     root, broken = _inverse_root(H)
     start = root.mT @ root
     solved = keys @ start
@@ -163,11 +154,11 @@ def factorise(normal: Normal) -> Factor:
     growth = inner.diagonal(dim1=-2, dim2=-1).amin(-1).square().reciprocal()
     condition = H.diagonal(dim1=-2, dim2=-1).amax(-1) * start.diagonal(dim1=-2, dim2=-1).amax(-1)
     condition = condition.masked_fill((broken + too_broken) != 0, torch.inf).nan_to_num(nan=torch.inf)
-    return Factor(torch.cat([start, solved.mT], -1), inner, inner @ solved, lift, condition, growth)
+    return Factor(torch.cat([start, solved.mT], -1), inner, inner @ solved, inverse_decay, condition, growth)
 
 
 def _inverse_root(A: Float[Tensor, "*batch n n"]) -> tuple[Float[Tensor, "*batch n n"], Tensor]:
-    """L^{-1} with L L^T = A, and which A have no such L: by halves, in products, at thirty times LAPACK's pace.
+    """L^{-1} with L L^T = A, and a flag that is not 0 where there is no L. By halves, 30 times as fast as LAPACK.
 
     In blocks, L_21 = A_21 L_11^{-T}, L_22 L_22^T = A_22 - L_21 L_21^T and (L^{-1})_21 = -L_22^{-1} L_21 L_11^{-1}.
     """
@@ -187,6 +178,8 @@ def _inverse_root(A: Float[Tensor, "*batch n n"]) -> tuple[Float[Tensor, "*batch
 
 
 def substitute(factor: Factor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """(g_t M_t)^{-1} for every row, and what the state before the chunk alone would answer."""
-    first, scores = (factor.lift * rows @ factor.start).split(factor.outer.shape[-1:] + factor.outer.shape[-2:-1], -1)
+    """(g_t M_t)^{-1} times every row, and the same from the state before the chunk alone, P / g_t times the row."""
+    first, scores = (factor.inverse_decay * rows @ factor.start).split(
+        factor.outer.shape[-1:] + factor.outer.shape[-2:-1], -1
+    )
     return first - causal(causal(scores) @ factor.inner.mT) @ factor.outer, first

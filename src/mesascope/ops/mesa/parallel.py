@@ -1,7 +1,7 @@
 """The mesa-layer over a sequence whose parts lie in several processes.
 
-What a part leaves behind is its own sums and what it forgets of those before, so that the state at every part's start
-is a decayed prefix sum over processes: one exchange of a state a process, whatever the sequence's length.
+A part leaves behind its own sums, and forgets some of the sums before it, so that the state at every part's start is a
+decayed prefix sum over processes: one exchange of a state a process, whatever the sequence's length.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from torch import distributed
 
 from mesascope.errors import ArgumentError
 from mesascope.ops.chunks import NOTHING_LEFT
-from mesascope.ops.mesa import mesa_state
-from mesascope.ops.mesa_states import FixedRidgeState, MesaState
+from mesascope.ops.mesa.api import mesa_state
+from mesascope.ops.mesa.states import FixedRidgeState, MesaState
 from mesascope.shapes import Float, Tensor
 
 __all__ = ["mesa_state_before"]
@@ -30,7 +30,7 @@ def mesa_state_before(
     ridge_kind: str = "decaying",
     group: Any = None,
 ) -> MesaState | FixedRidgeState:
-    """The state before this process's part of a sequence, of which process r of ``group`` holds the r-th part.
+    """State before this process's part of a sequence, of which process r of ``group`` holds the r-th part.
 
     Pass it to `mesascope.ops.mesa_attention` with the same part. Gradients flow back through the exchange, so that
     every process must take the backward pass. Parts may differ in length.
@@ -63,7 +63,7 @@ def mesa_state_before(
 
 
 class _Exchange(torch.autograd.Function):
-    """What every process passes in, ``(processes, ...)``; its gradient is the sum of what each process has of it."""
+    """Gather the tensors of all processes, ``(processes, ...)``; gradients are summed over processes."""
 
     @staticmethod
     def forward(ctx, own: Tensor, group: Any) -> Tensor:

@@ -14,22 +14,23 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 
 from mesascope.ops.chunks import cut, decay_weights, decays
+from mesascope.ops.mesa.equations import NormalEquations
 from mesascope.ops.products import product
 from mesascope.shapes import Float, Tensor
 
-__all__ = ["Chunks", "Problem", "Solution", "chunks_of", "read_out"]
+__all__ = ["Chunks", "Problem", "Solution", "chunks_of", "equations_of", "read_out"]
 
 
 class Problem(NamedTuple):
     """A sequence and the states that its documents start from, batch and heads as one axis, heads in turn.
 
-    The ridge, beside what H holds of one, is that of every token or its share of |H_t|_F.
+    ``ridge`` is the part of the ridge that H does not contain: none of one that decays, and of a relative one its share
+    of |H_t|_F. States are ``new`` before the first token. ``lengths`` are those of documents in a row.
     """
 
     q: Float[Tensor, "batch t dk"]
@@ -40,7 +41,20 @@ class Problem(NamedTuple):
     H: Float[Tensor, "documents batch dk dk"]
     G: Float[Tensor, "documents batch dv dk"]
     ridge: Float[Tensor, "batch dk"]
-    relative: bool
+    heads: int
+    ridge_kind: str
+    new: bool
+    lengths: list[int]
+
+    @property
+    def decaying(self) -> bool:
+        """True if the ridge is part of H."""
+        return self.ridge_kind == "decaying"
+
+    @property
+    def relative(self) -> bool:
+        """True if the ridge is a share of |H_t|_F."""
+        return self.ridge_kind == "relative"
 
 
 class Solution(NamedTuple):
@@ -63,23 +77,19 @@ class Chunks(NamedTuple):
     G: Float[Tensor, "batch chunks dk dv"]
     last_H: Float[Tensor, "documents batch dk dk"]
     last_G: Float[Tensor, "documents batch dv dk"]
-    places: Tensor
+    positions: Tensor
 
 
-def chunks_of(problem: Problem, size: int, lengths: Sequence[int]) -> Chunks:
-    """Cut documents of these lengths, which follow one another, and carry the states from chunk to chunk.
-
-    Every document begins a chunk of its own.
-    """
+def chunks_of(problem: Problem, size: int) -> Chunks:
+    """Cut documents into chunks, and carry the states from chunk to chunk. Every document begins a chunk of its own."""
+    lengths = problem.lengths
     counts = [max(math.ceil(length / size), 1) for length in lengths]
     first = [0, *itertools.accumulate(counts)]
-    places = torch.cat(
-        [torch.arange(length, device="cpu") + n * size for length, n in zip(lengths, first, strict=False)]
-    )
-    places = places.to(problem.q.device)
+    own = [torch.arange(length, device="cpu") + n * size for length, n in zip(lengths, first, strict=False)]
+    positions = torch.cat(own).to(problem.q.device)
     tokens = (part if part.ndim == 3 else part[..., None] for part in problem[:5])
     queries, keys, values, log_forget, strengths = (
-        cut(part, size) if len(lengths) == 1 else _placed(part, size, places, first[-1]) for part in tokens
+        cut(part, size) if len(lengths) == 1 else _scattered(part, size, positions, first[-1]) for part in tokens
     )
     weights = decay_weights(log_forget) * strengths.mT
     own = product((weights[..., -1, :, None] * keys).mT, torch.cat([keys, values], -1)).unbind(1)
@@ -93,16 +103,23 @@ def chunks_of(problem: Problem, size: int, lengths: Sequence[int]) -> Chunks:
     starts, last, dk = torch.stack(before, 1), torch.stack(after), keys.shape[-1]
     return Chunks(
         queries, keys, values, log_forget, weights, starts[..., :dk], starts[..., dk:], last[..., :dk],
-        last[..., dk:].mT, places,
+        last[..., dk:].mT, positions,
     )  # fmt: skip
 
 
-def _placed(
-    tokens: Float[Tensor, "batch t d"], size: int, places: Tensor, count: int
+def _scattered(
+    tokens: Float[Tensor, "batch t d"], size: int, positions: Tensor, count: int
 ) -> Float[Tensor, "batch chunks size d"]:
-    """Every token at its place, and zeros elsewhere: tokens that neither add nor forget anything."""
-    room = tokens.new_zeros(tokens.shape[0], count * size, tokens.shape[2])
-    return room.index_copy(1, places, tokens).unflatten(1, (count, size))
+    """Tokens at their positions, and zeros elsewhere: tokens that neither add nor forget anything."""
+    padded = tokens.new_zeros(tokens.shape[0], count * size, tokens.shape[2])
+    return padded.index_copy(1, positions, tokens).unflatten(1, (count, size))
+
+
+def equations_of(problem: Problem, chunks: Chunks) -> NormalEquations:
+    """The normal equations of all tokens."""
+    ridge = problem.ridge[:, None, None, :].expand(-1, chunks.H.shape[1], -1, -1)
+    equations = NormalEquations(chunks.keys, chunks.weights, chunks.log_forget, chunks.H, ridge)
+    return equations._replace(ridge=ridge * equations.norm()) if problem.relative else equations
 
 
 def read_out(chunks: Chunks, x: Float[Tensor, "batch chunks size dk"]) -> Solution:
@@ -110,5 +127,5 @@ def read_out(chunks: Chunks, x: Float[Tensor, "batch chunks size dk"]) -> Soluti
     scores = chunks.weights * product(x, chunks.keys.mT)
     y = decays(chunks.log_forget) * product(x, chunks.G) + product(scores, chunks.values)
     y = y.flatten(1, 2)
-    y = y[:, : len(chunks.places)] if len(chunks.last_H) == 1 else y[:, chunks.places]
+    y = y[:, : len(chunks.positions)] if len(chunks.last_H) == 1 else y[:, chunks.positions]
     return Solution(y, chunks.last_H, chunks.last_G)

@@ -1,0 +1,274 @@
+"""The mesa-layer as its users call it: `mesa_attention`, `mesa_step` and `mesa_state`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+from mesascope.errors import refuse, require_choice, require_count, require_instance, require_number
+from mesascope.ops.checks import require_attention, require_finite, require_values
+from mesascope.ops.mesa.chunks import Problem, chunks_of, equations_of, read_out
+from mesascope.ops.mesa.decode import require_known, rooted_step, solve_tokens
+from mesascope.ops.mesa.equations import NormalEquations
+from mesascope.ops.mesa.implicit import solve_chunks
+from mesascope.ops.mesa.solve import Exact
+from mesascope.ops.mesa.states import FixedRidgeState, MesaState, RootedMesaState
+from mesascope.ops.reading import may_read
+from mesascope.shapes import Float, Tensor
+
+__all__ = ["MESA_RIDGES", "MesaInfo", "attend", "mesa_attention", "mesa_state", "mesa_step", "pose"]
+
+MESA_RIDGES = ("decaying", "constant", "relative")
+
+# Tokens of a chunk at most, and tokens of a sequence that is solved token by token.
+_CHUNK, _SHORT = 64, 3
+
+
+class MesaInfo(NamedTuple):
+    """Iterations of an iterative solver, or terms of a series, and the largest |A x - q| / |q| of every head."""
+
+    iterations: int
+    residual: Float[Tensor, "*batch heads"]
+
+
+def mesa_attention(
+    q: Float[Tensor, "*batch heads t dk"],
+    k: Float[Tensor, "*batch heads t dk"],
+    v: Float[Tensor, "*batch heads t dv"],
+    *,
+    ridge: float | Float[Tensor, "*ridges"],
+    log_forget: Float[Tensor, "*batch heads t"] | None = None,
+    beta: Float[Tensor, "*batch heads t"] | None = None,
+    ridge_kind: str = "decaying",
+    chunk: int | None = None,
+    state: MesaState | RootedMesaState | FixedRidgeState | None = None,
+    return_state: bool = False,
+    return_info: bool = False,
+    lengths: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
+) -> Any:
+    """y_t = G_t (H_t + diag(r_t))^{-1} q_t for every t of a sequence, exact to rounding and parallel in time.
+
+    Args:
+        q, k, v: of one dtype, which is the output's; half precision is computed in float32, also under autocast.
+        ridge: 1/lambda > 0, or its share of |H_t|_F where it is relative; one number, ``(heads,)`` or ``(heads, dk)``.
+        log_forget: logarithm of the forget factors, at most 0, -inf to forget everything; None forgets nothing.
+        beta: input strength of each pair, in [0, 1], 0 for padding; None is 1.
+        ridge_kind: ``"decaying"``, ``"constant"``, or ``"relative"`` to |H_t|_F, which counts as 1 while H_t is 0.
+        chunk: tokens of a chunk; if None at most 64, or 32 for ridges that do not decay or small keys.
+        state: of the tokens before, a `MesaState` where the ridge decays, else a `FixedRidgeState`. What is left of a
+            decaying ridge is part of it, and ``ridge`` then has no effect.
+        return_state, return_info: return the state after the last token, and a `MesaInfo`, too, in this order.
+        lengths: tokens of each sequence ``(*batch,)`` that are not padding; outputs beyond are 0.
+        cu_seqlens: ``(n + 1,)``, starts of documents that are packed into one sequence, and the end of the last one. No
+            token sees another document; the batch is then empty or 1, and states are ``(n, heads, ...)``.
+
+    Raises:
+        NumericalError: H_t is singular to the precision at hand (a decaying ridge is forgotten, too), or an output
+            leaves the range of its dtype. Under `torch.func.vmap` a wrong member becomes NaN, and the others go on.
+
+    For methods, costs and `torch.compile` see `mesascope.ops.mesa`; for accelerators, `without_reading_values`.
+
+    Source: thesis, sections 3.4 and 3.7.1.
+
+    >>> q, k, v = torch.eye(2)[None], torch.eye(2)[None], torch.tensor([[[3.0], [5.0]]])
+    >>> mesa_attention(q, k, v, ridge=torch.tensor([0.5]))
+    tensor([[[2.0000],
+             [3.3333]]])
+    """
+    inputs = {"ridge": ridge, "log_forget": log_forget, "beta": beta, "ridge_kind": ridge_kind, "state": state}
+    inputs |= {"lengths": lengths, "cu_seqlens": cu_seqlens}
+    returned = {"return_state": return_state, "return_info": return_info}
+    return attend(_exactly, q, k, v, **inputs, **returned, chunk=chunk, exact=True)
+
+
+Find = Callable[[Problem, NormalEquations, Tensor], tuple[Tensor, int]]
+
+
+def _exactly(problem: Problem, equations: NormalEquations, q: Tensor) -> tuple[Tensor, int]:
+    return solve_chunks(equations, q, Exact(problem.decaying, may_read(q.device), problem.heads))
+
+
+def attend(
+    find: Find,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    chunk: int | None = None,
+    exact: bool = False,
+    return_state: bool = False,
+    return_info: bool = False,
+    **inputs: Any,
+) -> Any:
+    """`mesa_attention` with ``find`` for x: a function from a problem, its equations and queries to x and iterations.
+
+    Args:
+        exact: solve short sequences token by token, and take the exact solver's chunks.
+        inputs: as in `mesa_attention`.
+    """
+    chunk = None if chunk is None else require_count("chunk", chunk)
+    problem = pose(q, k, v, **inputs)
+    packed, info = inputs.get("cu_seqlens") is not None, MesaInfo(0, problem.q.new_zeros(q.shape[:-2]))
+    with torch.autocast(q.device.type, enabled=False):
+        if exact and q.shape[-2] <= _SHORT and not packed:
+            solution = solve_tokens(problem)
+        else:
+            chunks = chunks_of(problem, _chunk_size(problem, chunk, exact))
+            equations = equations_of(problem, chunks)
+            x, count = find(problem, equations, chunks.queries)
+            solution = read_out(chunks, x)
+            if return_info:
+                left, asked = (chunks.queries - equations.times(x)).norm(dim=-1), chunks.queries.norm(dim=-1)
+                residual = (left / asked.where(asked > 0, 1)).detach().flatten(1).amax(1)
+                info = MesaInfo(count, residual.reshape(q.shape[:-2]))
+    y = solution.y.reshape(v.shape).to(v.dtype)
+    states = (len(problem.lengths), problem.heads) if packed else q.shape[:-2]
+    kind = MesaState if problem.decaying else FixedRidgeState
+    after = [kind(*(part.reshape(*states, *part.shape[2:]) for part in solution[1:]))] if return_state else []
+    require_finite([y, *(part for state in after for part in state)])
+    outputs = (y, *after, *([info] if return_info else []))
+    return outputs if len(outputs) > 1 else y
+
+
+def _chunk_size(problem: Problem, chunk: int | None, exact: bool) -> int:
+    """Tokens of a chunk: ``chunk``, or such that chunks of a sequence are alike. Products of odd sizes are slow."""
+    longest, dk = max(problem.lengths), problem.q.shape[-1]
+    size = chunk or (_CHUNK if dk >= _CHUNK and exact and problem.decaying else _CHUNK // 2)
+    parts = math.ceil(longest / size) if chunk is None else 1
+    return max(min(size, 4 * math.ceil(longest / max(parts, 1) / 4)), 1)
+
+
+def mesa_step(
+    q: Float[Tensor, "*batch heads dk"],
+    k: Float[Tensor, "*batch heads dk"],
+    v: Float[Tensor, "*batch heads dv"],
+    state: MesaState | FixedRidgeState | RootedMesaState | None,
+    *,
+    ridge: float | Float[Tensor, "*ridges"],
+    log_forget: Float[Tensor, "*batch heads"] | None = None,
+    beta: Float[Tensor, "*batch heads"] | None = None,
+    ridge_kind: str = "decaying",
+) -> tuple[Float[Tensor, "*batch heads dv"], MesaState | FixedRidgeState | RootedMesaState]:
+    """One token of `mesa_attention`, and the state after it: decoding in memory that does not grow with time.
+
+    From ``state.rooted()``, where the ridge decays, it costs O(d^2), else a dense solve.
+    """
+    gates = {
+        name: None if gate is None else gate[..., None] for name, gate in (("log_forget", log_forget), ("beta", beta))
+    }
+    tokens = [part[..., None, :] for part in (q, k, v)]
+    inputs = {"ridge": ridge, "ridge_kind": ridge_kind, "state": state, **gates}
+    if not isinstance(state, RootedMesaState):
+        y, after = mesa_attention(*tokens, **inputs, return_state=True)
+        return y.squeeze(-2), after
+    if ridge_kind != "decaying":
+        refuse("state", f"be no RootedMesaState where ridge_kind = {ridge_kind!r}", "one", "begin without a state")
+    problem = pose(*tokens, **inputs)
+    q, k, v, log_forget, beta = (part.reshape(*q.shape[:-1], *part.shape[2:]) for part in problem[:5])
+    with torch.autocast(q.device.type, enabled=False):
+        y, x, after = rooted_step(q, k, v, log_forget.exp(), beta, state)
+    y = y.to(tokens[2].dtype)
+    require_known(after.H, x, q)
+    require_finite([y, *after])
+    return y, after
+
+
+def mesa_state(
+    k: Float[Tensor, "*batch heads t dk"],
+    v: Float[Tensor, "*batch heads t dv"],
+    *,
+    ridge: float | Float[Tensor, "*ridges"],
+    log_forget: Float[Tensor, "*batch heads t"] | None = None,
+    beta: Float[Tensor, "*batch heads t"] | None = None,
+    ridge_kind: str = "decaying",
+    state: MesaState | RootedMesaState | FixedRidgeState | None = None,
+) -> MesaState | FixedRidgeState:
+    """The state that `mesa_attention` leaves, without its outputs: sums alone, no system is solved."""
+    problem = pose(k, k, v, ridge=ridge, log_forget=log_forget, beta=beta, ridge_kind=ridge_kind, state=state)
+    with torch.autocast(k.device.type, enabled=False):
+        chunks = chunks_of(problem, _CHUNK)
+    kind = MesaState if problem.decaying else FixedRidgeState
+    after = kind(*(part.reshape(*k.shape[:-2], *part.shape[2:]) for part in (chunks.last_H, chunks.last_G)))
+    require_finite(after)
+    return after
+
+
+def pose(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    ridge: float | Tensor,
+    log_forget: Tensor | None = None,
+    beta: Tensor | None = None,
+    ridge_kind: str = "decaying",
+    state: MesaState | RootedMesaState | FixedRidgeState | None = None,
+    lengths: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
+) -> Problem:
+    """Check the arguments of `mesa_attention`, and bring them to one form."""
+    require_choice("ridge_kind", ridge_kind, MESA_RIDGES)
+    decaying = ridge_kind == "decaying"
+    if isinstance(state, RootedMesaState):
+        state = MesaState(state.H, state.G)
+    if state is not None:
+        require_instance("state", state, MesaState if decaying else FixedRidgeState)
+    require_instance("q", q, Tensor)
+    if not isinstance(ridge, Tensor):
+        wide = torch.float64 if q.dtype == torch.float64 else torch.float32
+        ridge = torch.tensor(require_number("ridge", ridge, above=0), dtype=wide, device=q.device)
+    if ridge.dim() == 0 and q.ndim > 2:
+        ridge = ridge.expand(q.shape[-3])
+    if cu_seqlens is not None:
+        _require_documents(cu_seqlens, q, lengths)
+    arguments = {"ridge": ridge, "log_forget": log_forget, "beta": beta, "lengths": lengths, "q": q, "k": k, "v": v}
+    if state is not None:
+        arguments |= {"state.H": state.H, "state.G": state.G}
+    require_attention(arguments, None if cu_seqlens is None else (len(cu_seqlens) - 1,))
+    if lengths is not None:  # padding, whatever stands there, becomes zeros that forget nothing
+        real = torch.arange(q.shape[-2], device=q.device) < lengths[..., None, None]
+        q, k, v = (torch.where(real[..., None], part, 0) for part in (q, k, v))
+        log_forget = None if log_forget is None else torch.where(real, log_forget, 0)
+        beta = None if beta is None else torch.where(real, beta, 1)
+        arguments |= {"log_forget": log_forget, "beta": beta, "q": q, "k": k, "v": v}
+    require_values(arguments, q.shape[-2])
+    documents = [q.shape[-2]] if cu_seqlens is None else cu_seqlens.diff().tolist()
+    return _formed(q, k, v, ridge, log_forget, beta, state, ridge_kind, documents)
+
+
+def _formed(
+    q: Tensor, k: Tensor, v: Tensor, ridge: Tensor, log_forget: Tensor | None, beta: Tensor | None, state: Any,
+    ridge_kind: str, documents: list[int],
+) -> Problem:  # fmt: skip
+    dtype = torch.promote_types(q.dtype, torch.float32)
+    wide = ridge.to(dtype) if ridge.dim() == 2 else ridge.to(dtype)[:, None].expand(-1, q.shape[-1])
+    rows = wide.expand(*q.shape[:-3], *wide.shape).reshape(-1, q.shape[-1])
+    none, decaying = torch.zeros_like(rows), ridge_kind == "decaying"
+    if state is None:
+        H, G = torch.diag_embed(rows if decaying else none), rows.new_zeros(len(rows), v.shape[-1], q.shape[-1])
+        H, G = (part.expand(len(documents), *part.shape) for part in (H, G))
+    else:
+        H, G = (part.to(dtype).reshape(len(documents), -1, *part.shape[-2:]) for part in state)
+    q, k, v, shape = *(part.to(dtype).flatten(0, -3) for part in (q, k, v)), q.shape
+    log_forget, beta = (
+        (q.new_full(shape[:-1], idle) if gate is None else gate.to(dtype)).flatten(0, -2)
+        for gate, idle in ((log_forget, 0), (beta, 1))
+    )
+    beside, new = none if decaying else rows, state is None
+    return Problem(q, k, v, log_forget, beta, H, G, beside, shape[-3], ridge_kind, new, documents)
+
+
+def _require_documents(cu_seqlens: Tensor, q: Tensor, lengths: Tensor | None) -> None:
+    """Refuse numbers that do not cut one sequence into documents."""
+    require_instance("cu_seqlens", cu_seqlens, Tensor)
+    if cu_seqlens.dtype not in (torch.int32, torch.int64) or cu_seqlens.ndim != 1 or len(cu_seqlens) < 2:
+        refuse("cu_seqlens", "be a vector of at least two integers", cu_seqlens, "pass 0 and where each document ends")
+    ends = cu_seqlens.tolist()
+    if math.prod(q.shape[:-3]) != 1 or lengths is not None:
+        refuse("cu_seqlens", "be None beside a batch or lengths", ends, "pack all documents into one sequence")
+    if q.ndim > 1 and (ends[0] != 0 or ends[-1] != q.shape[-2] or ends != sorted(ends)):
+        refuse("cu_seqlens", f"rise from 0 to the {q.shape[-2]} tokens of q", ends, "pass cumulative lengths")

@@ -1,0 +1,113 @@
+"""The mesa-layer one token at a time: by a dense solve, its definition, and at O(d^2) from a root of H^{-1}.
+
+With H^{-1} = S S^T before a token of key k, strength b and forget factor g, and f = S^T k,
+
+    H_t = g H + b k k^T,    S_t = (S - c (S f) f^T) / sqrt(g),    c = a / (1 + sqrt(g a / b)),    a = b / (g + b |f|^2).
+
+S_t S_t^T has no negative eigenvalue whatever rounding does (Potter's form of recursive least squares). Rounding adds up
+over tokens all the same, so each answer is corrected once by H itself, and S made anew where it has drifted.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from mesascope.ops.mesa.chunks import Problem, Solution
+from mesascope.ops.mesa.solve import condition_seen, dense_solve, refuse_singular
+from mesascope.ops.mesa.states import RootedMesaState, root_of_inverse
+from mesascope.ops.products import product
+from mesascope.ops.reading import may_read, read
+from mesascope.shapes import Float, Tensor
+
+__all__ = ["require_known", "rooted_step", "solve_tokens"]
+
+# A residual of S S^T q, relative to q, at which S is made anew; one correction squares a smaller one.
+_DRIFTED = 1e-3
+
+
+def solve_tokens(problem: Problem) -> Solution:
+    """y_t = G_t (H_t + diag(ridge))^{-1} q_t by a dense solve at every t: the definition, at O(T d^3).
+
+    Raises:
+        NumericalError: H_t is singular to the precision at hand.
+    """
+    (q, k, v, log_forget, beta, (H,), (G,), ridge), limit = problem[:8], 1 / torch.finfo(problem.q.dtype).eps
+    rows, conditions = [], []
+    for t in range(q.shape[1]):
+        forget = log_forget[:, t].exp()[:, None, None]
+        counted = beta[:, t, None] * k[:, t]
+        H = forget * H + counted[:, :, None] * k[:, t, None, :]
+        G = forget * G + v[:, t, :, None] * counted[:, None, :]
+        whole = H + torch.diag_embed(ridge * _size(H) if problem.relative else ridge)
+        x, seen = dense_solve(whole, q[:, t])
+        known = x.masked_fill(~(seen <= limit)[:, None], torch.nan)
+        rows.append(product(G, known[..., None]).squeeze(-1))
+        conditions.append(seen)
+    if conditions:
+        _require_definite(torch.stack(conditions, 1), problem.heads)
+    return Solution(torch.stack(rows, 1) if rows else v[:, :0], H[None], G[None])
+
+
+def require_known(H: Float[Tensor, "*batch heads d d"], x: Tensor, q: Tensor) -> None:
+    """Refuse answers to one token of which no digit is known, as `solve_tokens` does."""
+    seen = condition_seen(x, q, H.diagonal(dim1=-2, dim2=-1)).detach()
+    _require_definite(seen.reshape(-1, 1), H.shape[-3])
+
+
+def _size(H: Float[Tensor, "batch dk dk"]) -> Float[Tensor, "batch 1"]:
+    """|H|_F, and 1 where H is 0: see `mesascope.ops.mesa.equations.NormalEquations.norm`."""
+    square = H.double().square().sum((-2, -1))[:, None]
+    return square.where(square > 0, 1).sqrt().to(H.dtype)
+
+
+def _require_definite(conditions: Float[Tensor, "rows t"], heads: int) -> None:
+    """Refuse singular matrices, under `torch.func.vmap` only where every member has one."""
+    if not conditions.numel() or torch.compiler.is_compiling() or not may_read(conditions.device):
+        return
+    limit = 1 / torch.finfo(conditions.dtype).eps
+    if not any(worst <= limit for (worst,) in read(conditions.amax()[None])):
+        numbers = read(conditions.flatten())[0]
+        refuse_singular(torch.tensor(numbers, device="cpu").view(conditions.shape), heads, 1, conditions.dtype)
+
+
+def rooted_step(
+    q: Float[Tensor, "*batch d"],
+    k: Float[Tensor, "*batch d"],
+    v: Float[Tensor, "*batch dv"],
+    forget: Float[Tensor, "*batch"],
+    beta: Float[Tensor, "*batch"],
+    state: RootedMesaState,
+) -> tuple[Float[Tensor, "*batch dv"], Float[Tensor, "*batch d"], RootedMesaState]:
+    """y_t, x_t = H_t^{-1} q_t, and the state after the token."""
+    g, b = forget[..., None], beta[..., None]
+    counted, kept = b * k, g[..., None]
+    H = torch.addcmul(counted[..., :, None] * k[..., None, :], kept, state.H)
+    G = torch.addcmul(v[..., :, None] * counted[..., None, :], kept, state.G)
+    f = _row_times(k, state.root)
+    size = g + b * f.square().sum(-1, keepdim=True)
+    c = b / (size + (g * size).sqrt())
+    root = torch.addcmul(state.root, (-c * _times(state.root, f))[..., :, None], f[..., None, :]) / kept.sqrt()
+    x, left = _answered(H, root, q)
+    looked_at = left.numel() and may_read(q.device) and not torch.compiler.is_compiling()
+    if looked_at and any(not row[0] < _DRIFTED for row in read(left.amax()[None])):
+        root = root_of_inverse(H)
+        x, _ = _answered(H, root, q)
+    return _times(G, x), x, RootedMesaState(H, G, root)
+
+
+def _answered(H: Tensor, root: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
+    """H^{-1} q after one correction, and the residual before the correction, relative to q."""
+    x = _times(root, _row_times(q, root))
+    residual = q - _row_times(x, H)
+    asked = q.norm(dim=-1)
+    left = residual.detach().norm(dim=-1) / asked.where(asked > 0, 1)
+    return x + _times(root, _row_times(residual, root)), left
+
+
+def _row_times(row: Float[Tensor, "*batch d"], matrix: Float[Tensor, "*batch d e"]) -> Float[Tensor, "*batch e"]:
+    """Rows times matrices; on a CPU six times as fast as matrices times columns."""
+    return product(row[..., None, :], matrix).squeeze(-2)
+
+
+def _times(matrix: Float[Tensor, "*batch d e"], column: Float[Tensor, "*batch e"]) -> Float[Tensor, "*batch d"]:
+    return (matrix * column[..., None, :]).sum(-1)

@@ -1,0 +1,289 @@
+"""Published methods for the mesa-layer, each beside the exact one: none is a mode of `mesa_attention`.
+
+All give y_t = G_t (H_t + diag(r_t))^{-1} q_t. `mesa_attention_reference` is the definition, `mesa_recursion` the method
+of the thesis (section 3.7.2.1), `mesa_conjugate_gradients` that of MesaNet, and `mesa_neumann` (section 3.7.2.3) and
+`mesa_chebyshev` are series for H of small condition number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from mesascope.errors import NumericalError, refuse, require_count, require_number
+from mesascope.ops.chunks import decays
+from mesascope.ops.fast_weights import causal_linear_attention
+from mesascope.ops.mesa.api import attend, pose
+from mesascope.ops.mesa.chunks import Problem
+from mesascope.ops.mesa.decode import solve_tokens
+from mesascope.ops.mesa.equations import Factor, NormalEquations
+from mesascope.ops.mesa.implicit import solve_chunks
+from mesascope.ops.mesa.solve import SolveResult, conjugate_gradients
+from mesascope.ops.mesa.states import FixedRidgeState, MesaState
+from mesascope.ops.products import exact_products
+from mesascope.ops.reading import may_read
+from mesascope.shapes import Float, Tensor
+
+__all__ = ["mesa_attention_reference", "mesa_chebyshev", "mesa_conjugate_gradients", "mesa_neumann", "mesa_recursion"]
+
+
+def mesa_attention_reference(
+    q: Float[Tensor, "*batch heads t dk"],
+    k: Float[Tensor, "*batch heads t dk"],
+    v: Float[Tensor, "*batch heads t dv"],
+    *,
+    return_state: bool = False,
+    **inputs: Any,
+) -> Any:
+    """`mesa_attention` by its definition: a dense solve at every token, O(T d^3).
+
+    Args:
+        return_state: return the state after the last token, too.
+        inputs: ``ridge``, ``log_forget``, ``beta``, ``ridge_kind``, ``state`` and ``lengths`` as in `mesa_attention`.
+    """
+    problem = pose(q, k, v, **inputs)
+    with torch.autocast(q.device.type, enabled=False):
+        y, *parts = solve_tokens(problem)
+    y = y.reshape(v.shape).to(v.dtype)
+    kind = MesaState if problem.decaying else FixedRidgeState
+    return (y, kind(*(part.reshape(*q.shape[:-2], *part.shape[2:]) for part in parts))) if return_state else y
+
+
+def mesa_recursion(
+    q: Float[Tensor, "*batch heads t dk"],
+    k: Float[Tensor, "*batch heads t dk"],
+    v: Float[Tensor, "*batch heads t dv"],
+    *,
+    ridge: float | Float[Tensor, "*ridges"],
+    log_forget: Float[Tensor, "*batch heads t"] | None = None,
+    beta: Float[Tensor, "*batch heads t"] | None = None,
+) -> Float[Tensor, "*batch heads t dv"]:
+    """The mesa-layer by the Sherman-Morrison recursion, one rank-one update of R_t = H_t^{-1} a token, O(T d^2).
+
+        f_t = R_{t-1} k_t,    R_t = (R_{t-1} - beta_t f_t f_t^T / (gamma_t + beta_t k_t . f_t)) / gamma_t,
+
+    then x_t = R_t q_t, and y_t = G_t x_t as in causal linear attention. The backward pass runs the recursion in reverse
+    time, so that only the last R_t is kept. Rounding adds up over tokens in both directions: in float32 small ridges
+    (1e-3) and gates below 1 leave gradients without a digit, where `mesa_attention` has all of them.
+
+    Args:
+        q, k, v, ridge, log_forget, beta: as in `mesa_attention`, for a ridge that decays; gates must be above 0.
+
+    Source: thesis, eq. 3.19 and section 3.7.2.1.
+    """
+    problem = pose(q, k, v, ridge=ridge, log_forget=log_forget, beta=beta)
+    start = problem.H[0].diagonal(dim1=-2, dim2=-1).reciprocal()
+    with torch.autocast(q.device.type, enabled=False):
+        x, _ = _Recursion.apply(problem.q, problem.k, problem.log_forget, problem.beta, start)
+        y = causal_linear_attention(
+            x[:, None], problem.k[:, None], problem.v[:, None], log_forget=problem.log_forget[:, None],
+            beta=problem.beta[:, None],
+        )  # fmt: skip
+    return y.reshape(v.shape).to(v.dtype)
+
+
+class _Recursion(torch.autograd.Function):
+    """x_t = R_t q_t for all t, and the last R_t."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(q, k, log_forget, beta, start) -> tuple[Tensor, Tensor]:
+        return _forwards(q, k, log_forget, beta, start)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output) -> None:
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(*inputs, output[1])
+
+    @staticmethod
+    def backward(ctx, grad_x: Tensor, _):  # type: ignore[override]
+        q, k, log_forget, beta, start, R = ctx.saved_tensors
+        if torch.is_grad_enabled():  # to autograd the saved R is no function of the inputs
+            R = _forwards(q, k, log_forget, beta, start)[1]
+        return _backwards(grad_x, q, k, log_forget, beta, R)
+
+
+@exact_products()
+def _forwards(q: Tensor, k: Tensor, log_forget: Tensor, beta: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
+    R, rows = torch.diag_embed(start), []
+    for t in range(q.shape[1]):
+        forget, strength, key = log_forget[:, t, None, None].exp(), beta[:, t, None, None], k[:, t, :, None]
+        f = R @ key
+        R = (R - strength * f * f.mT / (forget + strength * key.mT @ f)) / forget
+        rows.append((R @ q[:, t, :, None]).squeeze(-1))
+    return torch.stack(rows, 1) if rows else torch.zeros_like(q), R
+
+
+@exact_products()
+def _backwards(
+    grad_x: Tensor, q: Tensor, k: Tensor, log_forget: Tensor, beta: Tensor, R: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of q, k, log_forget, beta and the start, in reverse time.
+
+    With E the gradient of R_t, that of A_t = R_t^{-1} is S = -R_t E R_t, and A_t = gamma A_{t-1} + beta k k^T is linear
+    in all its parts. R_{t-1} follows from R_t by the Sherman-Morrison formula (eq. 3.34).
+    """
+    E, gradients = torch.zeros_like(R), []
+    one = torch.eye(R.shape[-1], dtype=R.dtype, device=R.device)
+    for t in reversed(range(q.shape[1])):
+        forget, strength, key = log_forget[:, t, None, None].exp(), beta[:, t, None, None], k[:, t, :, None]
+        grad = grad_x[:, t, :, None]
+        E = E + 0.5 * (grad * q[:, t, None, :] + q[:, t, :, None] * grad.mT)
+        S, f = -R @ E @ R, R @ key
+        of_strength = key.mT @ S @ key
+        of_gate = -(R * E).sum((-2, -1)) - (strength * of_strength)[:, 0, 0]
+        gradients.append(((R @ grad).squeeze(-1), (2 * strength * S @ key).squeeze(-1), of_gate, of_strength[:, 0, 0]))
+        back = one - strength * f * key.mT
+        E = back.mT @ E @ back / forget
+        R = forget * (R + strength * f * f.mT / (1 - strength * key.mT @ f))
+    if not gradients:
+        return grad_x, grad_x, torch.zeros_like(log_forget), torch.zeros_like(beta), E.diagonal(dim1=-2, dim2=-1)
+    of_q, of_k, of_gates, of_strengths = (torch.stack(parts[::-1], 1) for parts in zip(*gradients, strict=True))
+    return of_q, of_k, of_gates, of_strengths, E.diagonal(dim1=-2, dim2=-1)
+
+
+def mesa_conjugate_gradients(
+    q: Float[Tensor, "*batch heads t dk"],
+    k: Float[Tensor, "*batch heads t dk"],
+    v: Float[Tensor, "*batch heads t dv"],
+    *,
+    iterations: int = 30,
+    tolerance: float = 0.0,
+    **inputs: Any,
+) -> Any:
+    """The mesa-layer by conjugate gradients of all tokens at once, with derivatives by the implicit function theorem.
+
+    Args:
+        iterations: at most so many, for outputs and again for derivatives.
+        tolerance: |A x - q| relative to |q| at which to stop; 0 takes all iterations.
+        inputs: all else as in `mesa_attention`.
+
+    Raises:
+        NumericalError: a tolerance above 0 is not reached.
+
+    Source: MesaNet (von Oswald et al. 2025), which takes 30 iterations.
+    """
+    solver = _ConjugateGradients(
+        require_count("iterations", iterations, least=0), require_number("tolerance", tolerance, least=0)
+    )
+    return attend(lambda problem, equations, q: solve_chunks(equations, q, solver), q, k, v, **inputs)
+
+
+@dataclass(frozen=True)
+class _ConjugateGradients:
+    """A solver of `mesascope.ops.mesa.implicit`: plain conjugate gradients."""
+
+    iterations: int
+    tolerance: float
+
+    def factor(self, equations: NormalEquations, q: Tensor) -> Factor | None:
+        return None
+
+    @exact_products()
+    def find(self, equations: NormalEquations, q: Tensor, factor: Factor | None) -> SolveResult:
+        goal = self.tolerance if self.tolerance and may_read(q.device) else None
+        x, count = conjugate_gradients(equations, q, goal, self.iterations if q.numel() else 0)
+        if goal is None:
+            return SolveResult(x, q.new_zeros(q.shape[:-2]), count)
+        missed = ((q - equations.times(x)).norm(dim=-1) > goal * q.norm(dim=-1)).any(-1)
+        condition = q.new_zeros(missed.shape)  # a recurrence that stops before its last iteration has arrived
+        return SolveResult(x, condition.masked_fill(missed & (count == self.iterations), torch.inf), count)
+
+    def required(self, found: SolveResult, q: Tensor) -> Tensor:
+        if found.condition.numel() and may_read(q.device) and bool(found.condition.isinf().any()):
+            count = f"{self.iterations} iteration{'s'[: self.iterations != 1]}"
+            raise NumericalError(
+                f"the relative residual must reach {self.tolerance:g}, but does not in {count} of conjugate gradients: "
+                "use a larger tolerance, ridge or number of iterations, or float64."
+            )
+        return found.x
+
+    def marked(self, found: SolveResult) -> Tensor:
+        return found.x.masked_fill(found.condition.isinf()[..., None, None], torch.nan)
+
+
+def mesa_neumann(
+    q: Float[Tensor, "*batch heads t dk"],
+    k: Float[Tensor, "*batch heads t dk"],
+    v: Float[Tensor, "*batch heads t dv"],
+    *,
+    terms: int = 30,
+    **inputs: Any,
+) -> Any:
+    """The mesa-layer by a truncated Neumann series, x = sum_{j<=terms} (I - A/c)^j q / c.
+
+    Its error falls as (1 - smallest eigenvalue / c)^terms, with c a bound of A's largest eigenvalue: the trace of H_t
+    and the largest ridge. T d (2 C + d) multiplications a term; derivatives through every term.
+
+    Args:
+        terms: terms after the first.
+        inputs: all else as in `mesa_attention`.
+
+    Source: thesis, section 3.7.2.3.
+    """
+    terms = require_count("terms", terms, least=0)
+
+    def find(problem: Problem, equations: NormalEquations, q: Tensor) -> tuple[Tensor, int]:
+        bound = _bound(equations)
+        x = scaled = q / bound
+        for _ in range(terms):
+            x = scaled + x - equations.times(x) / bound
+        return x, terms
+
+    return attend(find, q, k, v, **inputs)
+
+
+def mesa_chebyshev(
+    q: Float[Tensor, "*batch heads t dk"],
+    k: Float[Tensor, "*batch heads t dk"],
+    v: Float[Tensor, "*batch heads t dv"],
+    *,
+    terms: int = 30,
+    **inputs: Any,
+) -> Any:
+    """The mesa-layer by the Chebyshev semi-iteration, for eigenvalues between a lower and an upper bound.
+
+    Its error falls as ((sqrt(r) - 1) / (sqrt(r) + 1))^terms, with r the ratio of the bounds: the upper one of
+    `mesa_neumann`, and what the first state keeps of its smallest eigenvalue, plus the smallest ridge.
+
+    Args:
+        terms: terms after the first.
+        inputs: all else as in `mesa_attention`, without packed documents.
+    """
+    terms = require_count("terms", terms, least=0)
+    if inputs.get("cu_seqlens") is not None:
+        refuse("cu_seqlens", "be None for mesa_chebyshev", inputs["cu_seqlens"].tolist(), "use mesa_attention")
+
+    def find(problem: Problem, equations: NormalEquations, q: Tensor) -> tuple[Tensor, int]:
+        bound, smallest = _bound(equations), _lower_bound(problem, equations)
+        centre, radius = (bound + smallest) / 2, (bound - smallest) / 2
+        rho = radius / centre
+        x = step = q / centre
+        for _ in range(terms):
+            pace = 1 / (2 * centre - rho * radius)
+            step = pace * radius * rho * step + 2 * pace * (q - equations.times(x))
+            x, rho = x + step, pace * radius
+        return x, terms
+
+    return attend(find, q, k, v, **inputs)
+
+
+def _bound(equations: NormalEquations) -> Float[Tensor, "batch chunks size 1"]:
+    """An upper bound of A_t's largest eigenvalue: the trace of H_t, and the largest ridge."""
+    return equations.trace() + equations.ridge.amax(-1, keepdim=True)
+
+
+def _lower_bound(problem: Problem, equations: NormalEquations) -> Float[Tensor, "batch chunks size 1"]:
+    """A lower bound of A_t's smallest eigenvalue.
+
+    A new H is diagonal, the ridge. The eigenvalues of another count as constants in derivatives: theirs do not exist
+    where two are equal.
+    """
+    H = problem.H[0]
+    smallest = H.diagonal(dim1=-2, dim2=-1).amin(-1) if problem.new else torch.linalg.eigvalsh(H.detach())[:, 0]
+    left = decays(equations.log_forget)
+    before = torch.cat([torch.ones_like(left[:, :1, :1]), left[:, :-1, -1:].cumprod(1)], 1)
+    return before * left * smallest[:, None, None, None] + equations.ridge.amin(-1, keepdim=True)

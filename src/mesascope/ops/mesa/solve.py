@@ -1,0 +1,327 @@
+"""x_t = A_t^{-1} q_t for all tokens of chunks, to the precision of the dtype, or a condition number that says why not.
+
+Nothing here has derivatives: see `mesascope.ops.mesa.implicit`. A ridge that decays is solved by the chunk's factor,
+one that does not by conjugate gradients. Chunks are treated apart by what they forget and by their condition number, so
+that one head with strong gates costs the others nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, NoReturn
+
+import torch
+
+from mesascope.errors import NumericalError
+from mesascope.ops.mesa.equations import Factor, NormalEquations, factorise, forgotten, substitute
+from mesascope.ops.products import exact_products
+from mesascope.shapes import Float, Tensor
+
+__all__ = ["Exact", "SolveResult", "condition_seen", "conjugate_gradients", "dense_solve", "refuse_singular"]
+
+# Logarithm of what a chunk may forget for its keys to be scaled by its inverse: rounding grows in proportion to that.
+_MOST = 4.0
+# Logarithm of what a chunk may forget for its factor to be a good start where the ridge does not decay.
+_LITTLE = 0.75
+# Tokens of the smallest chunks that are factorised for such a start, and iterations that a factorisation costs.
+_SMALLEST, _FACTORISED = 16, 6
+# Condition numbers below it cost so few digits that a correction would add none.
+_BENIGN = 5.0
+# Factor by which the answer of the state before a chunk may shrink, at a cost of as many units of rounding.
+_SHRUNK = 10.0
+# Units of rounding that a residual may have, and those of the recurrence's residual in conjugate gradients.
+_ROUNDING, _ARRIVED = 4.0, 8.0
+# Tolerance of conjugate gradients for a correction, and their iterations where no value may be read.
+_COARSE, _UNREAD = 0.01, 30
+# Corrections before the rest is solved in float64.
+_CORRECTIONS = 4
+
+
+class SolveResult(NamedTuple):
+    """x, a lower bound of the condition number (infinite where no digit is known), and products with A."""
+
+    x: Float[Tensor, "*chunks size dk"]
+    condition: Float[Tensor, "*chunks"]
+    products: int = 0
+
+
+Work = Callable[[NormalEquations, Tensor], SolveResult]
+
+
+@dataclass(frozen=True)
+class Exact:
+    """The mesa-layer's solver.
+
+    Args:
+        decaying: the ridge decays with the rest, so that it is part of H.
+        reading: it may choose its way by values: see `mesascope.ops.reading.may_read`.
+        heads: number of heads, in which errors count.
+    """
+
+    decaying: bool
+    reading: bool
+    heads: int
+
+    def factor(self, equations: NormalEquations, q: Tensor) -> Factor | None:
+        """The factor of all chunks, where each of them has one."""
+        if not self.decaying or not q.numel():
+            return None
+        much = forgotten(equations.log_forget) > _MOST
+        return None if self.reading and bool(much.any()) else factorise(equations)
+
+    @exact_products()
+    def find(self, equations: NormalEquations, q: Tensor, factor: Factor | None) -> SolveResult:
+        """Solve for x; ``factor`` is the one of all chunks, where it is known."""
+        if not q.numel():
+            return SolveResult(torch.zeros_like(q), q.new_zeros(q.shape[:-2]))
+        if not self.reading:
+            return _unread(equations, q, factor) if self.decaying else _thirty(equations, q)
+        work = _factored if self.decaying else _iterated
+        found = work(equations, q) if factor is None else _corrected(equations, q, factor)
+        if q.dtype != torch.float64:
+            found = _redone(equations, q, found, work, torch.float64)
+        return _redone(equations, q, found, _dense, torch.float64)
+
+    def required(self, found: SolveResult, q: Tensor) -> Tensor:
+        """x, if every token has digits; otherwise an error is raised, unless no value may be read."""
+        if not self.reading:
+            return self.marked(found)
+        if not bool((found.condition <= 1 / torch.finfo(q.dtype).eps).all()):
+            refuse_singular(found.condition, self.heads, q.shape[-2], q.dtype)
+        return found.x
+
+    def marked(self, found: SolveResult) -> Tensor:
+        """x, with NaN in chunks that have a token without digits."""
+        singular = ~(found.condition <= 1 / torch.finfo(found.x.dtype).eps)
+        return found.x.masked_fill(singular[..., None, None], torch.nan)
+
+
+def refuse_singular(condition: Float[Tensor, "batch chunks"], heads: int, size: int, dtype: torch.dtype) -> NoReturn:
+    """Raise an error that names the place of the largest condition number."""
+    row, chunk = divmod(int(condition.nan_to_num(nan=torch.inf).argmax()), condition.shape[1])
+    where = f"token {chunk}" if size == 1 else f"chunk {chunk} (tokens {chunk * size} to {(chunk + 1) * size - 1})"
+    wider = "" if dtype == torch.float64 else ", or float64"
+    raise NumericalError(
+        f"H must stay positive definite, but is singular to {dtype} in head {row % heads}, {where}: use a larger "
+        f"ridge, less forgetting, ridge_kind='constant', shorter keys{wider}."
+    )
+
+
+def _unread(equations: NormalEquations, q: Tensor, factor: Factor | None) -> SolveResult:
+    """Solve by the factor and one correction, whatever the values are."""
+    factor = factorise(equations) if factor is None else factor
+    x, _ = substitute(factor, q)
+    x = x + substitute(factor, q - equations.times(x))[0]
+    settled = _of_rounding(equations.largest(), q, x, q - equations.times(x)).all(-1)
+    return SolveResult(x, _condition(equations, q, x, settled & (forgotten(equations.log_forget) <= _MOST)))
+
+
+def _thirty(equations: NormalEquations, q: Tensor) -> SolveResult:
+    """Solve by thirty conjugate gradients, whatever the values are."""
+    x, count = conjugate_gradients(equations, q, None, _UNREAD)
+    return SolveResult(x, q.new_zeros(q.shape[:-2]), count)
+
+
+def _factored(equations: NormalEquations, q: Tensor) -> SolveResult:
+    """Solve by the chunk's factor, or by those of its halves where it forgets much."""
+    much = forgotten(equations.log_forget) > _MOST
+    if bool(much.any()):
+        return _apart(much, equations, q, lambda equations, q: _halved(equations, q, _factored), _factored)
+    return _corrected(equations, q, factorise(equations))
+
+
+def _apart(chosen: Tensor, equations: NormalEquations, q: Tensor, one: Work, other: Work) -> SolveResult:
+    """Solve chosen chunks in one way, the rest in the other."""
+    some, all_of_them = bool(chosen.any()), bool(chosen.all())
+    if all_of_them or not some:
+        return (one if some else other)(equations, q)
+    x, condition, products = torch.empty_like(q), q.new_empty(q.shape[:-2]), 0
+    for rows, work in ((chosen, one), (~chosen, other)):
+        own = work(equations.part(rows), q[rows])
+        x[rows], condition[rows], products = own.x, own.condition, max(products, own.products)
+    return SolveResult(x, condition, products)
+
+
+def _halved(equations: NormalEquations, q: Tensor, work: Work) -> SolveResult:
+    """Solve the first half of every chunk, and then the second."""
+    first, second = equations.halves()
+    half = first.keys.shape[-2]
+    early, late = work(first, q[..., :half, :]), work(second, q[..., half:, :])
+    condition = torch.maximum(early.condition, late.condition)
+    return SolveResult(torch.cat([early.x, late.x], -2), condition, max(early.products, late.products))
+
+
+def _corrected(equations: NormalEquations, q: Tensor, factor: Factor) -> SolveResult:
+    """Solve by the factor, and correct until it settles."""
+    x, first = substitute(factor, q)
+    if _benign(factor, first, x):
+        return SolveResult(x, factor.condition)
+    return _settled(equations, q, x, lambda residual: (substitute(factor, residual)[0], 0))
+
+
+def _settled(
+    equations: NormalEquations, q: Tensor, x: Tensor, inverse: Callable[[Tensor], tuple[Tensor, int]]
+) -> SolveResult:
+    """Correct x by an approximate inverse until it solves the given problem but for rounding.
+
+    That is so where |q - A x| <= c eps (|A| |x| + |q|): what a dense solve leaves, and all that y = G x and
+    derivatives, which multiply x by keys, can ask for. Before a correction |A| counts as its largest diagonal entry: a
+    correction often gains a digit where keys have much of one direction, and costs little. A chunk that does not
+    settle is lost.
+    """
+    largest, products = equations.diagonal().amax(-1), 0
+    for correction in range(_CORRECTIONS + 1):
+        residual = q - equations.times(x)
+        settled = _of_rounding(largest, q, x, residual)
+        if correction == _CORRECTIONS or bool(settled.all()):
+            break
+        change, more = inverse(residual)
+        x, products = x + change, products + more
+        largest = largest if correction else equations.largest()
+    return SolveResult(x, _condition(equations, q, x, settled.all(-1)), products)
+
+
+def _condition(equations: NormalEquations, q: Tensor, x: Tensor, settled: Tensor) -> Float[Tensor, "*chunks"]:
+    """Largest `condition_seen` of each chunk, infinite where it is not settled."""
+    return condition_seen(x, q, equations.diagonal()).amax(-1).masked_fill(~settled, torch.inf)
+
+
+def _of_rounding(largest: Tensor, q: Tensor, x: Tensor, residual: Tensor) -> Tensor:
+    """True where a residual is no larger than rounding makes it: see `_settled`."""
+    return _norm(residual) <= _ROUNDING * torch.finfo(q.dtype).eps * (largest * _norm(x) + _norm(q))
+
+
+def _redone(equations: NormalEquations, q: Tensor, found: SolveResult, work: Work, dtype: torch.dtype) -> SolveResult:
+    """The result, in which ``work`` has solved lost chunks again."""
+    lost = found.condition.isinf()
+    if not bool(lost.any()):
+        return found
+    wide = work(NormalEquations(*(part.to(dtype) for part in equations.part(lost))), q[lost].to(dtype))
+    x, condition = found.x.clone(), found.condition.clone()
+    x[lost], condition[lost] = wide.x.to(q.dtype), wide.condition.to(q.dtype)
+    return SolveResult(x, condition, found.products + wide.products)
+
+
+def _dense(equations: NormalEquations, q: Tensor) -> SolveResult:
+    """Solve by one factorisation a token, a chunk after the other."""
+    solved = [dense_solve(equations.part(n).matrices(), q[n]) for n in range(len(q))]
+    x, condition = (torch.stack(parts) for parts in zip(*solved, strict=True))
+    return SolveResult(x, condition.amax(-1))
+
+
+def dense_solve(A: Float[Tensor, "*tokens d d"], q: Float[Tensor, "*tokens d"]) -> tuple[Tensor, Tensor]:
+    """A^{-1} q, and its `condition_seen`, infinite where A has no factors."""
+    x, failed = torch.linalg.solve_ex(A, q)
+    seen = condition_seen(x, q, A.diagonal(dim1=-2, dim2=-1)).detach()
+    return x, seen.masked_fill(failed != 0, torch.inf)
+
+
+def _iterated(equations: NormalEquations, q: Tensor) -> SolveResult:
+    """Solve by conjugate gradients, from the factor of the chunk or of its parts where that costs less.
+
+    They take some sqrt(kappa)/2 ln(2/tolerance) iterations: kappa is about 1 + 4 h/ridge without a start, with h the
+    mean of H's diagonal, as a few large eigenvalues take an iteration each; with a start it follows from what a chunk
+    forgets.
+    """
+    pace = 0.5 * math.log(2 / max(_ARRIVED * torch.finfo(q.dtype).eps, 1e-16))
+    mean = (equations.diagonal() - equations.ridge).amax(-2).mean(-1)
+    plain = pace * (1 + 4 * mean / equations.ridge.amin((-2, -1))).sqrt()
+    lost, size = forgotten(equations.log_forget), q.shape[-2]
+    started = _FACTORISED + pace * (0.5 * lost * min(_SMALLEST / size, 1)).exp()
+    return _apart(plain <= started, equations, q, lambda equations, q: _by_gradients(equations, q, None), _started)
+
+
+def _started(equations: NormalEquations, q: Tensor) -> SolveResult:
+    def preconditioned(equations: NormalEquations, q: Tensor) -> SolveResult:
+        return _by_gradients(equations, q, factorise(equations))
+
+    much = forgotten(equations.log_forget) > (_LITTLE if q.shape[-2] > _SMALLEST else _MOST)
+    return _apart(much, equations, q, lambda equations, q: _halved(equations, q, _started), preconditioned)
+
+
+def _by_gradients(equations: NormalEquations, q: Tensor, factor: Factor | None) -> SolveResult:
+    """Solve by conjugate gradients until the recurrence's residual is of rounding, and correct until it settles."""
+    left = 2 * q.shape[-1] + 50
+
+    def solve(rows: Tensor, tolerance: float) -> tuple[Tensor, int]:
+        nonlocal left
+        x, count = conjugate_gradients(equations, rows, tolerance, left, factor)
+        left -= count
+        return x, count
+
+    x, count = solve(q, _ARRIVED * torch.finfo(q.dtype).eps)
+    found = _settled(equations, q, x, lambda rows: solve(rows, _COARSE))
+    return found._replace(products=count + found.products)
+
+
+def conjugate_gradients(
+    equations: NormalEquations, q: Tensor, tolerance: float | None, iterations: int, factor: Factor | None = None
+) -> tuple[Tensor, int]:
+    """Conjugate gradients until no residual of the recurrence exceeds ``tolerance`` |q|: x, and their number.
+
+    Without a tolerance all iterations are taken. A direction along which A is not positive is left alone.
+    """
+    x, residual, energy, count = torch.zeros_like(q), q.clone(), q.new_ones(()), 0
+    goal = None if tolerance is None else tolerance * q.norm(dim=-1)
+    direction = image = torch.zeros_like(q)
+    started = _start(equations, factor)
+    while count < iterations and (goal is None or bool((residual.norm(dim=-1) > goal).any())):
+        better, its_image = started(residual)
+        before, energy = energy, torch.linalg.vecdot(residual, better)[..., None]
+        momentum = energy / before.where(before > 0, 1) if count else torch.zeros_like(energy)
+        direction, image = torch.addcmul(better, momentum, direction), torch.addcmul(its_image, momentum, image)
+        along = torch.linalg.vecdot(direction, image)[..., None]
+        step = torch.where(along > 0, energy / along.where(along > 0, 1), 0)
+        x.addcmul_(step, direction)
+        residual.addcmul_(step, image, value=-1)
+        count += 1
+    return x, count
+
+
+def _start(equations: NormalEquations, factor: Factor | None) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+    """A function from a residual to the preconditioned residual z and the product A z.
+
+    With z = (g_t M_t)^{-1} r, A_t z is r and (ridge_t - g_t ridge_1) z: no products with H or keys are needed.
+    """
+    if factor is None:
+        times = equations.many_times()
+        return lambda residual: (residual, times(residual))
+    unlike = equations.ridge - equations.ridge[..., :1, :] / factor.inverse_decay
+
+    def started(residual: Tensor) -> tuple[Tensor, Tensor]:
+        better, _ = substitute(factor, residual)
+        return better, torch.addcmul(residual, unlike, better)
+
+    return started
+
+
+def _benign(factor: Factor, first: Tensor, x: Tensor) -> bool:
+    """True if neither the matrices nor the difference that x is have cost digits that a correction gives back.
+
+    ``first`` is the answer of the state before a chunk. Where the chunk knows much more than that state, as where it
+    has forgotten much, little of it is left.
+    """
+    shrunk = (1 / _relative(x, first)).amax().nan_to_num(nan=0.0, posinf=0.0) / _SHRUNK
+    worst = torch.stack([factor.condition.amax(), factor.growth.amax(), factor.inverse_decay.amax()]).amax() / _BENIGN
+    return float(torch.maximum(worst, shrunk)) < 1
+
+
+def condition_seen(x: Tensor, q: Tensor, diagonal: Tensor) -> Float[Tensor, "*tokens"]:
+    """A lower bound of A_t's condition number: |x| |A| / |q| with x = A^{-1} q and |A| from A's diagonal.
+
+    Outputs and derivatives multiply x with keys, and lose digits in proportion to it.
+    """
+    return _relative(x, q) * diagonal.amax(-1)
+
+
+def _relative(rows: Tensor, to: Tensor) -> Float[Tensor, "*tokens"]:
+    """|rows| / |to|, and |rows| where ``to`` is 0."""
+    size = _norm(to)
+    return (_norm(rows) / size.where(size > 0, 1)).to(rows.dtype)
+
+
+def _norm(rows: Tensor) -> Float[Tensor, "*tokens"]:
+    """Norms in float64, whose range holds the squares of float32."""
+    return rows.double().norm(dim=-1)
