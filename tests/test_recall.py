@@ -8,9 +8,10 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from mesascope.errors import ArgumentError
-from mesascope.language import AssociativeRecall, Automata, Copying, asked_accuracy, asked_each, asked_loss, layered
+from mesascope.language import asked_accuracy, asked_each, asked_loss, layered
 from mesascope.records import from_record, to_record
 from mesascope.streams import stream
+from mesascope.tasks import AssociativeRecall, Automata, Copying
 from mesascope.training import Ensemble
 
 sizes = st.integers(1, 6)

@@ -17,8 +17,6 @@ from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
 from mesascope.tasks.asking import UnansweredError, named, raised, takes
 
-__all__ = ["SklearnLearner", "from_numpy", "from_sklearn"]
-
 
 def from_numpy(function: Callable[..., Any]) -> NumpyLearner:
     """A learner from ``function(x, y, xq)``, which is called with one task at a time, in double precision.

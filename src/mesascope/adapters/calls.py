@@ -18,8 +18,6 @@ from typing import Any
 from mesascope.errors import ArgumentError, MesascopeError, refuse, require_count, require_instance, shown
 from mesascope.progress import tracked
 
-__all__ = ["CHARACTERS", "Calls", "CutAnswer", "RefusedPrompt", "UnansweredPrompt", "UnusableModelError"]
-
 CHARACTERS = 3  # characters of a token, roughly, in numbers and English
 _LAST = 5  # failures whose sentences are kept
 _HOPELESS = 8  # failures after which a model without any answer is given up

@@ -12,8 +12,6 @@ from mesascope.nets import AttentionConfig, MesaAttention
 from mesascope.ops import FixedRidgeState, mesa_attention
 from mesascope.shapes import Float, Tensor
 
-__all__ = ["chunk_mesa_net", "from_mesa_net"]
-
 
 def chunk_mesa_net(
     q: Float[Tensor, "batch t heads dk"], k: Float[Tensor, "batch t heads dk"], v: Float[Tensor, "batch t heads dv"],

@@ -20,8 +20,6 @@ from mesascope.errors import ArgumentError, ArgumentTypeError, refuse, require_c
 from mesascope.shapes import Tensor
 from mesascope.streams import stream
 
-__all__ = ["LocalModel"]
-
 
 class LocalModel:
     """A causal language model as a batched model of text for `from_text`.

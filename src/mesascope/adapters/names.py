@@ -15,8 +15,6 @@ from mesascope.measurement import Measurement
 from mesascope.streams import stream
 from mesascope.tasks import RealTable
 
-__all__ = ["names_matter"]
-
 
 def names_matter(
     model: Callable[[Any], Any], table: RealTable | None = None, tasks: int = 50, seed: int = 0, **options: Any

@@ -10,8 +10,6 @@ from functools import partial
 
 from mesascope.errors import ArgumentError
 
-__all__ = ["FORMATS", "Format", "parse_number"]
-
 # Full-width characters and minus signs in ASCII (not the em dash); superscripts, in which powers of ten are written.
 _ASCII = {0xFF01 + place: 0x21 + place for place in range(94)} | dict.fromkeys(map(ord, "‐‑‒–−﹣"), "-")
 _RAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+")

@@ -11,8 +11,6 @@ from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, Learner, Predictor, check_inputs, check_sequence
 from mesascope.tasks.asking import asked, check_answer
 
-__all__ = ["AsLearner", "AsPredictor"]
-
 
 class AsLearner(nn.Module):
     """A predictor of sequences as a learner: its prediction after x_1, y_1, ..., x_n, y_n, x_q is that of y_q.

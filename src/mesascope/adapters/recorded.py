@@ -15,8 +15,6 @@ from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, Learner, check_inputs
 from mesascope.tasks.asking import asked, check_answer, named
 
-__all__ = ["record", "replay"]
-
 
 def record(learner: Learner, path: str | Path) -> Recorder:
     """A learner that also appends its predictions to a file, a line of JSON a query.

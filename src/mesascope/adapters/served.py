@@ -14,8 +14,6 @@ from mesascope import errors
 from mesascope.adapters.calls import CutAnswer, RefusedPrompt, UnansweredPrompt, UnusableModelError
 from mesascope.errors import ArgumentError, MesascopeError, refuse, shown
 
-__all__ = ["openai_model"]
-
 # Faults in the codes and messages of servers' errors.
 _QUOTA = re.compile(
     r"insufficient.{0,9}(quota|balance|credit|funds)|not.enough.(balance|credit)|credit balance|all available credits"

@@ -20,8 +20,6 @@ from mesascope.tasks import Context, Episode, check_inputs
 from mesascope.tasks.asking import drawn, named
 from mesascope.validate import Whole, frozen
 
-__all__ = ["TextLearner", "from_text"]
-
 REASONS = ("failed", "refused", "cut", "empty", "no number", "unclear number", "beyond the budget")
 
 

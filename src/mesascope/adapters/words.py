@@ -14,8 +14,6 @@ from mesascope.errors import ArgumentError, refuse, require_choice, require_coun
 from mesascope.shapes import Float, Int, Tensor
 from mesascope.streams import stream
 
-__all__ = ["NumberWords", "from_language_model"]
-
 READS = ("mode", "mean", "sample")
 _FINE = 6  # decimals of a mean
 _PARTS = re.compile(r"->|,|\n|[^\s,]+?(?=->|[\s,]|$)")

@@ -20,8 +20,6 @@ import tyro
 from mesascope.errors import ArgumentError, refuse, require_choice, shown
 from mesascope.loading import module_of
 
-__all__ = ["Identify"]
-
 FAMILY = "linear-regression(n_context=10, d_in=10)"
 
 

@@ -12,8 +12,6 @@ from mesascope.measurement import Measurement
 from mesascope.reports.figures import figure_files
 from mesascope.reports.panels import Figure, Line, Lines, Matrices
 
-__all__ = ["draw_inspection"]
-
 _MOST = 128  # tokens of a map that can be told apart
 
 

@@ -20,9 +20,6 @@ import tyro
 from mesascope.cli.run import asked_preset
 from mesascope.errors import ArgumentError
 
-__all__ = ["LANGUAGE", "Language", "language_command"]
-
-
 # Typed in a shell, they arrive as a backslash and a letter.
 _ESCAPE = re.compile(r"\\(?:[abfnrtv0\\]|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4})")
 

@@ -14,8 +14,6 @@ import tyro
 if TYPE_CHECKING:
     from mesascope.runs import Run
 
-__all__ = ["Ledger"]
-
 
 @dataclass(frozen=True)
 class Ledger:

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from mesascope.records import registered
 from mesascope.text import counted
 
-__all__ = ["ListStudies"]
-
 
 @dataclass(frozen=True)
 class ListStudies:

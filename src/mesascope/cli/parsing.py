@@ -18,8 +18,6 @@ from mesascope.cli.report import Report
 from mesascope.cli.run import run_command
 from mesascope.errors import ArgumentError, MesascopeError
 
-__all__ = ["naming_flags", "parsed"]
-
 
 def parsed(arguments: list[str]) -> Callable[[], None]:
     """The command that the arguments spell, ready to be called.

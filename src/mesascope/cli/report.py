@@ -9,8 +9,6 @@ from typing import Any
 
 import tyro
 
-__all__ = ["Report"]
-
 
 @dataclass(frozen=True)
 class Report:

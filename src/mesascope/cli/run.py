@@ -20,8 +20,6 @@ from mesascope.errors import ArgumentError
 from mesascope.progress import tell
 from mesascope.records import facts, register, registered
 
-__all__ = ["RunStudy", "asked_preset", "run_command", "with_own_study"]
-
 # Seconds in which nothing is printed, at most.
 _SILENT = 3.0
 

@@ -17,11 +17,6 @@ from mesascope.nets import Products, TokenMLP
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 
-__all__ = [
-    "copy_tokens", "gradient_descent", "gradient_descent_plus_plus", "kernel_gradient_descent",
-    "softmax_gradient_descent",
-]  # fmt: skip
-
 # Softmax attention at this difference of scores is exact: exp(-800) is 0 in float64.
 _SHARP = 800.0
 

@@ -10,8 +10,6 @@ from mesascope.errors import require_count
 from mesascope.learners.arguments import Matrix, tensor_of
 from mesascope.shapes import Tensor
 
-__all__ = ["Construction", "initial_weights", "require_sizes"]
-
 
 class Construction(NamedTuple):
     """A network and the algorithm that it equals: both learners, or both predictors.

@@ -15,8 +15,6 @@ from mesascope.nets import Products
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 
-__all__ = ["mesa_gradient_descent", "mesa_least_squares", "neumann_preconditioning", "online_gradient_descent"]
-
 
 @register("construction", "mesa-gradient-descent", of="predictor", exact=True)
 def mesa_gradient_descent(d: int, eta: float, w0: Matrix | None = None) -> Construction:

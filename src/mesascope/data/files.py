@@ -13,8 +13,6 @@ from typing import NamedTuple
 from mesascope.errors import ArgumentError, MesascopeError
 from mesascope.progress import tracked
 
-__all__ = ["DownloadError", "Source", "cache_folder", "data_folders", "found"]
-
 _BLOCK = 1 << 20  # bytes to read at once
 _TIMEOUT = 30
 

@@ -10,8 +10,6 @@ from pathlib import Path, PurePath
 from mesascope.data.files import data_folders
 from mesascope.errors import ArgumentError
 
-__all__ = ["folder_of", "is_hidden", "pictures_of", "state_of", "visible_files"]
-
 _PICTURES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".webp")
 # Names of the table or the folder of a part.
 _NAMES = {

@@ -28,8 +28,6 @@ from mesascope.errors import ArgumentError, require_choice, require_count, requi
 from mesascope.progress import tracked
 from mesascope.shapes import Int, Tensor
 
-__all__ = ["DATASETS", "PARTS", "Images", "images"]
-
 PARTS = ("train", "validation", "test")
 _AT_ONCE = 4096  # images to resize at once
 _KEPT = 16  # datasets, each of one part and size, that stay in memory

@@ -11,10 +11,6 @@ from typing import Any, Literal, get_args
 from mesascope.errors import ArgumentError, require_callable, require_choice, require_count, require_instance
 from mesascope.evidence.readings import Reading
 
-__all__ = [
-    "Bound", "Claim", "Reported", "Source", "above", "below", "check_claims", "derived", "ours", "printed", "two_sided",
-]  # fmt: skip
-
 Over = Literal["seeds", "pools", "contexts", "draws", "sizes", "algorithms", "learners"]
 Quantifier = Literal["every", "mean", "median", "share", "bootstrap", "exact"]
 

@@ -6,8 +6,6 @@ import re
 import textwrap
 from collections.abc import Sequence
 
-__all__ = ["drawn"]
-
 _GAP = "  "
 
 

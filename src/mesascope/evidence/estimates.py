@@ -14,8 +14,6 @@ from mesascope.errors import ArgumentError, NumericalError, refuse, require_choi
 from mesascope.evidence.numbers import Numbers, unmasked
 from mesascope.evidence.tables import Table, Tabular
 
-__all__ = ["Arrays", "Estimates", "Stage"]
-
 
 class Arrays(Tabular, Mapping[str, np.ndarray]):
     """Arrays by name, each with a name for each of its axes.

@@ -14,8 +14,6 @@ from mesascope.evidence.numbers import unmasked
 from mesascope.evidence.verdicts import Verdicts
 from mesascope.text import counted
 
-__all__ = ["LEVEL", "judge", "judge_all", "least_replicates"]
-
 # Of each claim's interval: of 200 true claims, less than one in five ledgers holds a false verdict.
 LEVEL = 0.999
 RESAMPLES = 9_999

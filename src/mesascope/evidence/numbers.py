@@ -8,8 +8,6 @@ import numpy as np
 
 from mesascope.text import number_text, printable
 
-__all__ = ["Numbers", "unmasked"]
-
 
 class Numbers(np.ndarray):
     """An array of numbers with errors, which arithmetic keeps, shown to the digits that the errors leave.

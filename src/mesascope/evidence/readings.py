@@ -16,8 +16,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Reading", "StageReading", "beside", "stage"]
-
 Results = Mapping[str, Any]
 
 # Names of groups of learners in sentences, unless `stage` is given others.

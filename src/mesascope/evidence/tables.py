@@ -12,8 +12,6 @@ from mesascope.errors import require_choice, require_package, shown
 from mesascope.evidence.drawing import drawn
 from mesascope.text import line_width
 
-__all__ = ["Table", "Tabular"]
-
 # Of a longer table, its first rows and its last ones are shown, so many each.
 _MOST_SHOWN, _ENDS = 80, 5
 

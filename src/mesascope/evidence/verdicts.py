@@ -8,8 +8,6 @@ from typing import Any
 from mesascope.evidence.tables import Table
 from mesascope.text import interval_text
 
-__all__ = ["Verdicts", "measured_text"]
-
 
 class Verdicts(Table):
     """The records of `judge`, a row each: shown are the claim, its interval, the bound and the verdict with its reason.

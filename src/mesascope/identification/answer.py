@@ -22,8 +22,6 @@ from mesascope.measurement import Measurement
 from mesascope.runs import Run
 from mesascope.text import percent_text
 
-__all__ = ["Identification", "in_percent", "like"]
-
 # Names that a sentence lists.
 _SHOWN = 4
 # Tasks a condition beyond which an answer does not ask for more.

@@ -15,18 +15,6 @@ from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, Episode, Learner
 from mesascope.tasks.asking import check_answer
 
-__all__ = [
-    "LARGEST",
-    "Answers",
-    "answers",
-    "bounded",
-    "grouped",
-    "joined",
-    "sizes",
-    "squared_differences",
-    "variances",
-]
-
 # Predictions (tasks, m, dy) by condition; conditions that a learner cannot answer are missing.
 Answers = Mapping[str, Float[Tensor, "tasks m dy"]]
 # Answers beyond this explode: sums of their squares are infinite.

@@ -19,21 +19,6 @@ from mesascope.shapes import Float, Tensor
 from mesascope.streams import seeded
 from mesascope.tasks import Context, Episode, Learner
 
-__all__ = [
-    "INVARIANCES",
-    "Behaviour",
-    "Bin",
-    "asked_for_behaviour",
-    "behaviour_of",
-    "controls",
-    "implicit_weights",
-    "invariances",
-    "smoother_weights",
-    "spectral_filter",
-    "superposition",
-    "untrained",
-]
-
 # Each changes a task and says what the predictions are if the learner does not mind: the same, or a function of them.
 Change = Callable[[Episode, torch.Generator], tuple[Episode, Callable[[Tensor], Tensor]]]
 

@@ -19,8 +19,6 @@ from mesascope.shapes import Tensor
 from mesascope.tasks import Learner
 from mesascope.validate import frozen
 
-__all__ = ["FAMILIES", "OWN_FAMILY", "Candidate", "require_candidates"]
-
 # Families of algorithms, whose members meet in limits; and that of candidates that a user adds.
 OWN_FAMILY = "own candidates"
 FAMILIES = (

@@ -19,8 +19,6 @@ from mesascope.records import facts
 from mesascope.shapes import Tensor
 from mesascope.tasks import LinearRegression
 
-__all__ = ["Catalogue", "candidates"]
-
 # Steps of descents whose steps have sizes of their own.
 _SIZES = range(2, 6)
 _NEIGHBOURS = {"k": Range(1, 10, "integer")}

@@ -21,8 +21,6 @@ from mesascope.measurement import Measurement
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Episode
 
-__all__ = ["Compared", "Levels", "compared", "comparing", "in_order", "ruled_out_by_draws", "shares"]
-
 # Tasks that candidates are tried on first.
 _SCREEN = 16
 # The same for costly candidates.

@@ -17,8 +17,6 @@ from mesascope.streams import stream
 from mesascope.tasks import Context, Episode
 from mesascope.tasks.asking import check_tasks, drawn, label, require_labels
 
-__all__ = ["CONDITIONS", "HALF", "OWN", "QUARTER", "SHUFFLED", "battery"]
-
 OWN, HALF, QUARTER, SHUFFLED = "own", "half of the pairs", "a quarter of the pairs", "shuffled labels"
 # Tasks that are drawn at once.
 _BLOCK = 8

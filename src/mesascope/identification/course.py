@@ -35,8 +35,6 @@ from mesascope.tasks import Context, Family, Learner
 from mesascope.tasks.asking import label, named
 from mesascope.text import percent_text
 
-__all__ = ["Course", "Transition", "along", "by_layer", "figures_along"]
-
 # Tasks of each condition and part, and members of each family that are compared to the end.
 _TASKS, _MEMBERS = 100, 2
 # Colours of the families that a chart shows, those that explain most.

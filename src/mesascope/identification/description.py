@@ -6,8 +6,6 @@ from mesascope.identification.behaviour import Behaviour
 from mesascope.measurement import Measurement
 from mesascope.text import percent_text
 
-__all__ = ["described"]
-
 # Share of predictions beyond which a learner copies labels, and of smoother weights that a spectral filter explains.
 _MOST = 0.9
 # The weight of one pair over that of the average pair beyond which it is named.

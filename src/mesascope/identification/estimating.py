@@ -18,8 +18,6 @@ from mesascope.progress import duration
 from mesascope.tasks import Learner
 from mesascope.text import counted
 
-__all__ = ["Estimate", "estimated"]
-
 # Candidates that are timed, tasks that each is fitted to, and the time of a comparison over that of this fit: from 1.5
 # to 4. Costly ones are all timed, on fewer tasks.
 _TIMED, _TASKS, _TIMES = 10, 16, 3

@@ -15,8 +15,6 @@ from mesascope.learners import Range
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, Learner
 
-__all__ = ["candidates"]
-
 _DEPTHS = {"max_depth": Range(1, 6, "integer")}
 _COUNTS = Range(1, 5, "integer")
 

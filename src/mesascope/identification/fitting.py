@@ -21,8 +21,6 @@ from mesascope.learners.tuning.starts import depths
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Episode, Learner
 
-__all__ = ["KEPT", "fits"]
-
 # Points of a grid along a parameter, where there is one, and where there are two.
 _POINTS = {0: 1, 1: 16, 2: 8}
 # Of these, the points that the search starts from.

@@ -18,8 +18,6 @@ from mesascope.measurement import Measurement
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Episode, Learner
 
-__all__ = ["Apart", "Likeness", "apart", "likeness"]
-
 # That of a learner's answers, by condition and task.
 Noise = Mapping[str, Float[Tensor, " tasks"]]
 

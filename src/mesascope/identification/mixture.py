@@ -24,8 +24,6 @@ from mesascope.measurement import Measurement
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Episode
 
-__all__ = ["Mixture", "Part", "mixture"]
-
 # The share of its loss by which it may rise where a part is left out, and the weight of parts that are left out first.
 _RISE, _LEAST = 0.15, 0.02
 # Smallest number that is divided by.

@@ -40,8 +40,6 @@ from mesascope.streams import stream
 from mesascope.tasks import Episode, Family, Learner
 from mesascope.tasks.asking import named
 
-__all__ = ["TRIED", "affordable", "identified", "identify"]
-
 _TASKS = 100
 # Answers to each condition's tasks: to fit, to test, and to see how answers differ from call to call.
 _PARTS = 3

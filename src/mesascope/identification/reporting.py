@@ -22,8 +22,6 @@ from mesascope.runs import Run
 from mesascope.runs.files import as_path
 from mesascope.text import counted
 
-__all__ = ["claims", "concluded", "figures", "page", "read", "saved"]
-
 # Candidates that figures show: the nearest.
 _SHOWN = 12
 # What a difference of zero is drawn as.

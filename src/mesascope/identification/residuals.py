@@ -19,8 +19,6 @@ from mesascope.learners.tuning.starts import depths
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Episode, Learner
 
-__all__ = ["Fit", "Residuals", "is_filter"]
-
 # Largest residual, which stands for a missing answer.
 _FAR = FARTHEST**0.5
 

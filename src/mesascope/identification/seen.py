@@ -20,8 +20,6 @@ from mesascope.streams import generator_on, stream
 from mesascope.tasks import Context, Episode, Learner
 from mesascope.tasks.asking import asked, check_answer, label
 
-__all__ = ["LEAST", "Seen", "placed", "precision"]
-
 # Fewest tasks of a condition that give an interval.
 LEAST = 8
 

@@ -13,23 +13,6 @@ from scipy import optimize, stats
 from mesascope.measurement import Measurement
 from mesascope.shapes import Float, Tensor
 
-__all__ = [
-    "APPROXIMATES",
-    "ENOUGH",
-    "EXACT",
-    "FARTHEST",
-    "NONE",
-    "OWN_TASKS",
-    "RUNS",
-    "UNDECIDED",
-    "Difference",
-    "Row",
-    "Share",
-    "Standing",
-    "difference",
-    "standing",
-]
-
 # A normalised squared difference that rounding in single precision stays below: 0.1 % of the size of predictions.
 EXACT = 1e-6
 # The largest difference, and that of two learners of which one has no answer.

@@ -14,8 +14,6 @@ from mesascope.identification.seen import Seen
 from mesascope.learners import Clipped, LabelCopying
 from mesascope.tasks import Learner
 
-__all__ = ["FORMS", "wrapped"]
-
 # A candidate is compared as it is and in these forms.
 FORMS = {"clipped": Clipped, "label-copying": LabelCopying}
 # Candidates that are wrapped, beside the nearest of each family.

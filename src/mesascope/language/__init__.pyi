@@ -20,9 +20,6 @@ from .losses import (
 from .models import layered as layered, named_layers as named_layers
 from .preparing import prepare as prepare
 from .recall import (
-    AssociativeRecall as AssociativeRecall,
-    Automata as Automata,
-    Copying as Copying,
     asked_accuracy as asked_accuracy,
     asked_each as asked_each,
     asked_loss as asked_loss,

@@ -17,8 +17,6 @@ from typing import IO, Any, NamedTuple
 from mesascope.data.folders import visible_files
 from mesascope.errors import ArgumentError, refuse, require_instance, require_package, shown
 
-__all__ = ["Piece", "Problem", "Reading", "files_of", "is_utf8", "pieces", "size_of", "standard_library"]
-
 PIECE = 1 << 20  # characters of a piece of a document, which are held in memory at once
 _TEXT = (".txt", ".md", ".rst", ".py", ".text", ".html", ".tex")
 _ROWS = (".jsonl", ".ndjson", ".json")

@@ -10,8 +10,6 @@ import numpy as np
 from mesascope.language import documents
 from mesascope.language.documents import Piece
 
-__all__ = ["Encoded", "encoded"]
-
 _OVERLAP = 4096  # last characters of a piece that are tokenized again with the next one
 _AGREEING = 8  # tokens on either side of a cut that must agree
 

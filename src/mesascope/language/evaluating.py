@@ -18,8 +18,6 @@ from mesascope.nets import LanguageModel
 from mesascope.shapes import Int, Tensor
 from mesascope.training.modes import evaluating
 
-__all__ = ["Evaluation", "corpus_windows", "evaluated"]
-
 
 @dataclass(frozen=True)
 class Evaluation:

@@ -25,8 +25,6 @@ from transformers import AutoConfig, AutoModelForCausalLM, Cache, GenerationMixi
 from transformers.modeling_outputs import CausalLMOutputWithPast  # noqa: E402
 from transformers.utils.generic import can_return_tuple  # noqa: E402
 
-__all__ = ["MesascopeConfig", "MesascopeForCausalLM", "StateCache"]
-
 # Name of the argument for a cache: `cache` from transformers 5.24 on.
 _CACHE = "cache" if "cache" in CausalLMOutputWithPast.__dataclass_fields__ else "past_key_values"
 

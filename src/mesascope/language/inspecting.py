@@ -17,8 +17,6 @@ from mesascope.shapes import Float, Int, Tensor
 from mesascope.streams import stream
 from mesascope.training.modes import evaluating
 
-__all__ = ["HeadScores", "Inspection", "head_scores", "inspected"]
-
 _PLACES = 4  # evenly spread positions of a window at which condition numbers are measured
 
 

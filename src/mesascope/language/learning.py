@@ -34,8 +34,6 @@ from mesascope.streams import stream
 from mesascope.training import Checkpoints, Metrics, ModuleState, ProgressBar, Training, fit, processes, result_tensors
 from mesascope.validate import Count, Whole, frozen
 
-__all__ = ["PRESETS", "LanguageTraining", "new_language_run", "resume_language_run", "train_language_model"]
-
 # Name of the only training of such a run, and of the folder of the trained model.
 MODEL = "model"
 _SCALED = 8  # windows on which the scale of each layer is measured

@@ -15,8 +15,6 @@ from mesascope.nets import LanguageModel
 from mesascope.shapes import Float, Int, Tensor
 from mesascope.training import Ensemble
 
-__all__ = ["SIGN", "in_context_score", "losses_by_octave", "losses_of", "next_token_loss", "token_losses"]
-
 _EARLY, _LATE, _OF = 50, 500, 1024  # tokens that the score compares, and their context (Olsson et al. 2022)
 SIGN = "loss late in a window minus loss early in it, in nats: below 0 if the model predicts better with more context"
 

@@ -11,8 +11,6 @@ from mesascope.errors import refuse, require_choice, require_count, require_inst
 from mesascope.nets import AttentionConfig, CausalTransformerConfig, LanguageModelConfig
 from mesascope.records import registered
 
-__all__ = ["layered", "named_layers"]
-
 _TIMES = re.compile(r"(.+?)(?:\*(\d+))?")
 
 

@@ -9,8 +9,6 @@ import torch
 from mesascope.errors import refuse
 from mesascope.shapes import Float, Int, Tensor
 
-__all__ = ["Packed", "document_starts", "padding_mask"]
-
 
 class Packed:
     """Rows with several documents, and the batch with one document a row, padded at the end.

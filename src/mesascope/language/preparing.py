@@ -22,8 +22,6 @@ from mesascope.language.shards import INDEX, SPLITS, TOKENIZER, Corpus, Index, S
 from mesascope.progress import tracked
 from mesascope.runs.files import as_path, write_aside
 
-__all__ = ["prepare"]
-
 _AT_ONCE = 1 << 21  # characters that are tokenized at once, on all cores
 _TRAINED_ON = 1 << 28  # characters on which byte pairs are trained
 _TOLD = 20  # lines left out that are printed one by one

@@ -9,10 +9,7 @@ from torch.nn import functional
 from mesascope.errors import refuse, require_instance
 from mesascope.language.losses import losses_of
 from mesascope.shapes import Float, Int, Tensor
-from mesascope.tasks import AssociativeRecall, Automata, Copying
 from mesascope.training import Ensemble
-
-__all__ = ["AssociativeRecall", "Automata", "Copying", "asked_accuracy", "asked_each", "asked_loss"]
 
 Asked = Int[Tensor, "batch two t"]
 

@@ -16,8 +16,6 @@ from mesascope.language.documents import Problem
 from mesascope.language.shards import TOKENIZER, ShardWriter, Split
 from mesascope.runs.files import write_aside
 
-__all__ = ["PROGRESS", "PreparationCheckpoint"]
-
 PROGRESS = "progress.json"
 
 

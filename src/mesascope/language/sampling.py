@@ -19,8 +19,6 @@ from mesascope.shapes import Float, Int, Tensor
 from mesascope.streams import stream
 from mesascope.training.modes import evaluating
 
-__all__ = ["continued", "load_language_model", "next_tokens"]
-
 _DRAWN = 200  # tokens that are drawn by default
 
 

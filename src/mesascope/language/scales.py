@@ -14,8 +14,6 @@ from mesascope.errors import NumericalError
 from mesascope.ops import without_reading_values
 from mesascope.shapes import Int, Tensor
 
-__all__ = ["Scales", "layer_scales", "moved"]
-
 
 @dataclass(frozen=True)
 class Scales:

@@ -17,8 +17,6 @@ from mesascope.errors import ArgumentError, refuse, require_choice
 from mesascope.progress import tracked
 from mesascope.runs.files import as_path
 
-__all__ = ["INDEX", "SPLITS", "TOKENIZER", "Corpus", "Index", "ShardWriter", "Split", "open_corpus"]
-
 INDEX, TOKENIZER = "index.json", "tokenizer.json"
 SPLITS = ("train", "validation")
 

@@ -9,9 +9,6 @@ from typing import Any
 
 from mesascope.errors import ArgumentError, refuse, require_instance, require_package
 
-__all__ = ["END", "TokenizerKind", "end_of_document", "load_tokenizer", "make_tokenizer", "tokenizer_checksum",
-           "vocabulary_of"]  # fmt: skip
-
 END = "<|endoftext|>"
 _ENDS = (END, "</s>", "<|end_of_text|>", "<eos>", "[SEP]")  # names of the token between documents
 _LEAST, _MOST = 257, 1 << 24  # sizes of a vocabulary: all bytes and the end of a document, and more than any text has

@@ -15,8 +15,6 @@ from mesascope.records import register
 from mesascope.shapes import Int, Tensor
 from mesascope.training import is_first_process
 
-__all__ = ["TextWindows"]
-
 
 @register("family", "text-windows", of="text")
 @dataclass(frozen=True)

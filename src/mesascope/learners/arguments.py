@@ -13,10 +13,6 @@ from mesascope.errors import ArgumentTypeError, refuse, require_count, require_n
 from mesascope.shapes import Tensor
 from mesascope.validate import frozen
 
-__all__ = [
-    "Algorithm", "Matrix", "Range", "Sizes", "one_size", "require_precision", "size_at", "step_sizes", "tensor_of",
-]  # fmt: skip
-
 Sizes = float | Sequence[float]  # one number, or one for each step
 Matrix = Tensor | Sequence  # or numbers nested as deep as it has axes
 

@@ -10,8 +10,6 @@ from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
 
-__all__ = ["Averaging", "Constant", "LastLabel", "Mean", "Zero"]
-
 
 @register("learner", "zero", free={})
 class Zero(nn.Module):

@@ -14,8 +14,6 @@ from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
 
-__all__ = ["GradientDescent", "GradientDescentPlusPlus", "filters"]
-
 
 @register(
     "learner",

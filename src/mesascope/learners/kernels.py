@@ -16,8 +16,6 @@ from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
 
-__all__ = ["KERNELS", "RIDGE_KERNELS", "KernelGradientDescent", "KernelRidge", "KernelSmoother", "NearestNeighbours"]
-
 
 def distances(
     xq: Float[Tensor, "*batch m dx"], x: Float[Tensor, "*batch n dx"], power: float = 2.0

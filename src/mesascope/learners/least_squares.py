@@ -10,8 +10,6 @@ from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
 
-__all__ = ["BayesPool", "ConjugateGradients", "LeastSquares", "PrincipalComponents", "solved"]
-
 
 @register("learner", "least-squares", free={"ridge": Range(1e-4, 100.0, "log")})
 class LeastSquares(Algorithm):

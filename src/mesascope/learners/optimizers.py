@@ -10,8 +10,6 @@ from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
 
-__all__ = ["DeltaRule", "Momentum", "Muon", "NormalisedDescent", "Titans"]
-
 _SIZE, _FORGET = Range(1e-3, 3.0, "log"), Range(0.5, 1.0, "linear")
 # Newton-Schulz iteration of Muon.
 _QUINTIC = (3.4445, -4.7750, 2.0315)

@@ -11,8 +11,6 @@ from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
 
-__all__ = ["Newton", "PreconditionedGradientDescent"]
-
 
 @register("learner", "preconditioned-gradient-descent", free={"steps": Range(1, 20, "integer")})
 class PreconditionedGradientDescent(Algorithm):

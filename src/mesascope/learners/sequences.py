@@ -25,11 +25,6 @@ from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import check_sequence
 
-__all__ = [
-    "ChebyshevLeastSquares", "Lags", "NeumannLeastSquares", "OnlineGradientDescent", "PairSums",
-    "RecursiveLeastSquares",
-]  # fmt: skip
-
 _BOUND, _RIDGE = Range(20.0, 1e4, "log"), Range(0.01, 10.0, "log")
 _RAISE = "use a bound above the eigenvalues of every A_t, such as the sum of |s_i|^2 and the ridge"
 

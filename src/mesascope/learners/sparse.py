@@ -11,8 +11,6 @@ from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
 
-__all__ = ["ElasticNet", "Lasso"]
-
 _MOST_SWEEPS = 10_000
 _MOST_BENDS = 8  # of a path, over the number of weights
 

@@ -17,8 +17,6 @@ from mesascope.shapes import Float, Tensor
 from mesascope.tasks import LinearRegression
 from mesascope.tasks.asking import drawn
 
-__all__ = ["Optimum", "Preconditioner", "gram_spectra", "one_step_optimum", "one_step_preconditioner", "spectral_mse"]
-
 # Variance and kurtosis E z^4 / (E z^2)^2 of the centred laws of `LinearRegression`.
 _MOMENTS = {"uniform": (1 / 3, 9 / 5), "normal": (1.0, 3.0), "laplace": (2.0, 6.0)}
 

@@ -14,11 +14,6 @@ from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
 
-__all__ = [
-    "Centred", "Clipped", "LabelCopying", "OnFeatures", "Standardised", "Summed", "WithIntercept", "squares",
-    "with_features",
-]  # fmt: skip
-
 
 class _Around(nn.Module):
     """A learner around another learner."""

@@ -16,8 +16,6 @@ from mesascope.tasks import Episode, Learner, Predictor
 from mesascope.tasks.asking import check_answer, check_causal, check_tasks, copied, label
 from mesascope.training.modes import evaluating
 
-__all__ = ["Seen", "per_task_errors", "predictions", "require_causal", "seen", "sensitivities"]
-
 # Tasks in one part, which bounds memory and suits a processor's caches.
 _PART = 10_000
 

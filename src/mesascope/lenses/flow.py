@@ -18,8 +18,6 @@ from mesascope.tasks import Episode
 from mesascope.tasks.asking import check_tasks
 from mesascope.training.modes import evaluating
 
-__all__ = ["attention_maps", "element_sensitivity", "token_sensitivity"]
-
 
 @register("lens", "token_sensitivity", needs="tokens")
 def token_sensitivity(network: HasTokens, episodes: Episode, layer: int = 1) -> Float[Tensor, "rows rows"]:

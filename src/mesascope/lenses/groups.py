@@ -13,8 +13,6 @@ from mesascope.shapes import Float, Tensor
 from mesascope.tasks.asking import check_tasks
 from mesascope.training import Ensemble
 
-__all__ = ["against_others", "chosen_times", "numbers", "require_groups", "require_sequences"]
-
 _Member = TypeVar("_Member")
 
 

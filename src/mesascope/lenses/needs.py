@@ -17,11 +17,6 @@ from mesascope.tasks.asking import asked, check_tasks, copied, label
 from mesascope.training import Ensemble
 from mesascope.training.modes import evaluating
 
-__all__ = [
-    "Access", "HasActivations", "HasChannels", "HasProducts", "HasRule", "HasTokens", "HasTrajectory", "Tasks",
-    "access_of", "called", "require_access",
-]  # fmt: skip
-
 # A family draws episodes, or sequences (tasks, t, d).
 Tasks = Episode | Tensor
 

@@ -20,8 +20,6 @@ from mesascope.streams import stream
 from mesascope.tasks import Episode, Family, Learner, Predictor, SequenceFamily
 from mesascope.tasks.asking import check_tasks, drawn, named
 
-__all__ = ["Agreement", "Alignment", "Comparison", "agreement", "alignment", "compare", "compare_sensitivities"]
-
 _COLUMNS = {
     "mse_b": "mse",
     "mse_ratio": "loss ratio",

@@ -17,8 +17,6 @@ from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.training.modes import evaluating
 
-__all__ = ["PROBED", "preconditioned", "probe"]
-
 PROBED = ("next", "preconditioned", "implicit")
 
 

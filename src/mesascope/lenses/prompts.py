@@ -12,8 +12,6 @@ from mesascope.shapes import Tensor
 from mesascope.tasks import SequenceFamily
 from mesascope.training import Training, pair_half_mse, train
 
-__all__ = ["prompt_tune"]
-
 
 @guarded
 def prompt_tune(

@@ -14,8 +14,6 @@ from mesascope.nets import Products
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 
-__all__ = ["StepSizes", "WeightReading", "interpolate", "rescaled_products", "step_sizes", "weights"]
-
 
 class StepSizes(NamedTuple):
     """eta and gamma of each layer, ``(n_layers,)``, in the units of `GradientDescentPlusPlus`."""

@@ -15,8 +15,6 @@ from mesascope.nets import Products
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 
-__all__ = ["ReverseEngineered", "reverse_engineer"]
-
 
 @dataclass(frozen=True, repr=False)
 class ReverseEngineered(Tabular):

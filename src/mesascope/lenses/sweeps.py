@@ -21,8 +21,6 @@ from mesascope.tasks import Episode, Family, Learner
 from mesascope.tasks.asking import asked, check_answer, check_tasks, copied, drawn
 from mesascope.training.modes import evaluating
 
-__all__ = ["rollout", "sweep", "trajectory_errors"]
-
 
 @register("lens", "sweep", needs="prediction")
 def sweep(

@@ -18,8 +18,6 @@ from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Episode, Learner, Predictor
 from mesascope.tasks.asking import check_tasks
 
-__all__ = ["errors_by_time", "measure_predictors", "measure_together"]
-
 Groups = Mapping[str, Sequence[Predictor]]
 
 # Step of the difference quotients that check derivatives, as a share of an input of the context.

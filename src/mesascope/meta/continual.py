@@ -21,10 +21,6 @@ from mesascope.shapes import Float, Int, Tensor
 from mesascope.training.optimizers import clip, member_norms
 from mesascope.validate import Count, Positive
 
-__all__ = [
-    "GEM", "MER", "ContinualMethod", "ExperienceReplay", "LaMAML", "Learning", "OnlineSGD", "SparseLaMAML", "Sync",
-]  # fmt: skip
-
 
 @dataclass
 class Learning:

@@ -26,8 +26,6 @@ from mesascope.training.finite import check_data
 from mesascope.training.optimizers import load_tensors, trainable
 from mesascope.training.randomness import drawing_from
 
-__all__ = ["ContinualBatch", "ContinualState", "batch_of", "retained"]
-
 
 class ContinualBatch(NamedTuple):
     """The next examples of each member's stream, and the number of their task."""

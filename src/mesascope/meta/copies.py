@@ -18,8 +18,6 @@ from mesascope.modules import at_once, hooks_count, out_of_memory, require_initi
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks.asking import label, require_tensor
 
-__all__ = ["BATCH_STATS", "Copies", "copies_of", "in_words"]
-
 BATCH_STATS = ("transductive", "support", "running")
 
 

@@ -10,8 +10,6 @@ import torch
 from mesascope.nets import MLP
 from mesascope.shapes import Float, Int, Tensor
 
-__all__ = ["Gradient", "LookAhead", "MLPGradient", "add_"]
-
 # One tensor for each parameter, ``(members, ...)``.
 Tensors = Sequence[Tensor]
 

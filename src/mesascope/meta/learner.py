@@ -21,8 +21,6 @@ from mesascope.streams import stream
 from mesascope.tasks import Context, Episode, check_inputs
 from mesascope.training import Ensemble
 
-__all__ = ["LOSSES", "METHODS", "MetaLearner", "MetaLearnerConfig", "outer_loss"]
-
 METHODS: dict[str, type[MAML]] = {
     "maml": MAML,
     "anil": ANIL,

@@ -21,8 +21,6 @@ from mesascope.tasks import Context, Episode, check_inputs
 from mesascope.training.finite import check_data
 from mesascope.training.randomness import drawing_from
 
-__all__ = ["ANIL", "BOIL", "MAML", "ExpMAML", "MetaSGD", "SparseMAML", "SparseMAMLPlus", "SparseReLUMAML"]
-
 # Parameters by name.
 Parameters = Mapping[str, Tensor]
 

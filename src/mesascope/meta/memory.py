@@ -9,8 +9,6 @@ import torch
 from mesascope.errors import require_count
 from mesascope.shapes import Float, Int, Tensor
 
-__all__ = ["Reservoir", "TaskMemory"]
-
 
 class Reservoir:
     """Reservoir sampling: a uniform sample of all examples so far.

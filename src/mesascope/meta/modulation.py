@@ -11,8 +11,6 @@ import torch
 
 from mesascope.shapes import Tensor
 
-__all__ = ["MODULATIONS", "Modulation", "binary"]
-
 
 class _StraightThrough(torch.autograd.Function):
     """A function whose derivative is replaced by 1."""

@@ -22,8 +22,6 @@ from mesascope.training import Metrics, ModuleState, ParameterGroup, Training
 from mesascope.training.randomness import drawing_from
 from mesascope.validate import Count, NonNegative, Positive
 
-__all__ = ["ContinualMAML", "ContinualMAMLState", "OnlineDescent", "OnlineDescentState"]
-
 
 @register("method", "online-descent", of="batches")
 @dataclass(frozen=True)

@@ -10,8 +10,6 @@ from mesascope.errors import refuse
 from mesascope.nets.layers import key_size_of
 from mesascope.validate import Count, Positive, Whole, frozen
 
-__all__ = ["AttentionConfig"]
-
 
 @frozen
 class AttentionConfig:

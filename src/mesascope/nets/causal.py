@@ -10,8 +10,6 @@ from torch import nn
 from mesascope.nets.checks import as_sequence, check_state
 from mesascope.shapes import Tensor
 
-__all__ = ["CausalNet", "given", "positions_of", "unpadded_gates", "zero_padding"]
-
 
 class CausalNet(nn.Module):
     """A network of sequences, called as ``net(sequence, state, mask, last)``, that decodes from a state.

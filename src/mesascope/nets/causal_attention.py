@@ -20,8 +20,6 @@ from mesascope.nets.states import AttentionState
 from mesascope.ops import SoftmaxState, dpfp, rotated, sinusoidal
 from mesascope.shapes import Float, Tensor
 
-__all__ = ["CausalAttention", "UndecayedParameter"]
-
 # Epsilon of the normalisation of outputs, as in other libraries.
 _EPS = 1e-5
 # Lower bound on beta that keeps its logarithm finite.

@@ -29,8 +29,6 @@ from mesascope.ops import (
 from mesascope.records import register
 from mesascope.shapes import Tensor
 
-__all__ = ["DeltaAttention", "LinearAttention", "MesaAttention", "SoftmaxAttention"]
-
 
 @register("attention", "softmax", over_context=softmax_attention)
 class SoftmaxAttention(CausalAttention):

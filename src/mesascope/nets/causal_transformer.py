@@ -21,8 +21,6 @@ from mesascope.records import registered
 from mesascope.shapes import Float, Tensor
 from mesascope.validate import Count, Positive, frozen
 
-__all__ = ["CausalTransformer", "CausalTransformerConfig"]
-
 
 @frozen
 class CausalTransformerConfig:

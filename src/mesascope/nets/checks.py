@@ -11,20 +11,6 @@ from mesascope.ops.reading import may_read, read
 from mesascope.shapes import Tensor
 from mesascope.tasks import Context, check_inputs
 
-__all__ = [
-    "as_sequence",
-    "check_batch",
-    "check_context",
-    "check_finite",
-    "check_held",
-    "check_like",
-    "check_mask",
-    "check_start",
-    "check_state",
-    "check_tokens",
-    "check_width",
-]
-
 
 def check_held(owner: str, weight: Tensor) -> None:
     """Refuse weights that hold no numbers: torch's ``meta`` device computes shapes alone."""

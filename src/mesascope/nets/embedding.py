@@ -17,8 +17,6 @@ from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context
 from mesascope.validate import Count, Positive, Whole, frozen
 
-__all__ = ["EmbeddedDescent", "EmbeddedDescentConfig", "Embedding", "EmbeddingConfig"]
-
 
 @frozen
 class EmbeddingConfig:

@@ -21,8 +21,6 @@ from torch.nn import functional
 from mesascope.nets.layers import Products, rows_times
 from mesascope.shapes import Float, Tensor
 
-__all__ = ["run_linear_layers"]
-
 
 def run_linear_layers(
     context: Float[Tensor, "*batch n width"], query: Float[Tensor, "*batch m width"], layers: Sequence[Products]

@@ -25,8 +25,6 @@ from mesascope.records import register
 from mesascope.shapes import Float, Int, Tensor
 from mesascope.validate import Count
 
-__all__ = ["LanguageModel", "LanguageModelConfig", "require_tokens"]
-
 # Largest number of logits in memory for a loss.
 _LOGITS = 1 << 25
 

@@ -15,24 +15,6 @@ from mesascope.nets.checks import check_tokens
 from mesascope.shapes import Float, Tensor
 from mesascope.text import config_text
 
-__all__ = [
-    "Layer",
-    "Products",
-    "TokenMLP",
-    "check_layers",
-    "each_layer",
-    "head_weights",
-    "initial_weights",
-    "join_heads",
-    "key_size_of",
-    "linear",
-    "module_text",
-    "products_of",
-    "rows_times",
-    "set_products",
-    "split_heads",
-]
-
 
 class Products(NamedTuple):
     """A layer's weight products, ``(heads, width, width)``: W_KQ = W_K^T W_Q and W_PV = P W_V."""

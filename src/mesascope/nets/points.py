@@ -38,8 +38,6 @@ from mesascope.errors import ArgumentTypeError, refuse, require_choice, require_
 from mesascope.modules import hooks_count
 from mesascope.shapes import Tensor
 
-__all__ = ["HasPoints", "Point", "looked_at", "remember", "touched", "watched"]
-
 
 class Point(nn.Identity):
     """A named place: a module that returns its input, for hooks to read and replace."""

@@ -23,8 +23,6 @@ from mesascope.shapes import Float, Tensor
 from mesascope.tasks import check_sequence
 from mesascope.validate import Count
 
-__all__ = ["CHANNELS", "SequencePredictor", "SequencePredictorConfig"]
-
 # Contents of a token's channels: -W_0 s_t, which becomes the prediction, s_t, or s_{t-1}.
 CHANNELS = ("blank", "now", "before")
 

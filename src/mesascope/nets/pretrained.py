@@ -20,8 +20,6 @@ from mesascope.nets.checks import check_held
 from mesascope.nets.layers import module_text
 from mesascope.records import from_record, to_record
 
-__all__ = ["Pretrained", "path_of", "written"]
-
 _CONFIG, _WEIGHTS = "config.json", "model.safetensors"
 Net = TypeVar("Net", bound="Pretrained")
 

@@ -16,8 +16,6 @@ from mesascope.shapes import Float, Tensor
 from mesascope.tasks import check_sequence
 from mesascope.validate import Whole
 
-__all__ = ["Prompted", "PromptedConfig"]
-
 
 @register("net", "prompted", of="predictor")
 @dataclass(frozen=True)

@@ -21,8 +21,6 @@ from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context
 from mesascope.validate import Count
 
-__all__ = ["InContextRegressor", "InContextRegressorConfig"]
-
 
 @register("net", "in-context-regressor", of="learner")
 @dataclass(frozen=True)

@@ -17,8 +17,6 @@ from mesascope.nets.pretrained import path_of, written
 from mesascope.ops import DeltaState, FixedRidgeState, LinearState, MesaState, RootedMesaState, SoftmaxState
 from mesascope.shapes import Float, Tensor
 
-__all__ = ["AttentionState", "PredictorState", "load_state", "save_state", "select_state"]
-
 
 class AttentionState(NamedTuple):
     """State of a layer: the number of tokens before, the last inputs of its convolution, and its memory."""

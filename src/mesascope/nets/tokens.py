@@ -15,8 +15,6 @@ from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context
 from mesascope.validate import Count
 
-__all__ = ["Alternating", "Concatenated", "Layout", "WithQuery", "alternated"]
-
 
 @runtime_checkable
 class Layout(Protocol):

@@ -32,8 +32,6 @@ from mesascope.records import facts, registered
 from mesascope.shapes import Float, Tensor
 from mesascope.validate import Count, Positive, frozen
 
-__all__ = ["Tokens", "Transformer", "TransformerConfig"]
-
 
 class Tokens(NamedTuple):
     """Context tokens ``(*batch, n, width)`` and query tokens ``(*batch, m, width)``."""

@@ -19,8 +19,6 @@ from mesascope.shapes import Float, Int, Tensor
 from mesascope.streams import seeded
 from mesascope.validate import Count, frozen
 
-__all__ = ["MLP", "ClassifierConfig", "ConvNet4", "MLPConfig", "ResNet12"]
-
 _Net = TypeVar("_Net", bound=nn.Module)
 
 _BLOCKS = 4

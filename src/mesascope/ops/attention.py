@@ -10,8 +10,6 @@ import torch
 
 from mesascope.shapes import Float, Tensor
 
-__all__ = ["linear_attention", "linear_attention_reference", "softmax_attention", "softmax_attention_reference"]
-
 
 def linear_attention(
     q: Float[Tensor, "*batch m dk"], k: Float[Tensor, "*batch n dk"], v: Float[Tensor, "*batch n dv"]

@@ -12,8 +12,6 @@ from mesascope.ops.checks import require_attention, require_finite, require_valu
 from mesascope.ops.chunks import NOTHING_LEFT
 from mesascope.shapes import Float, Tensor
 
-__all__ = ["SoftmaxState", "causal_softmax_attention", "causal_softmax_attention_reference"]
-
 
 class SoftmaxState(NamedTuple):
     """Keys and values of the tokens before, and what is added to their scores."""

@@ -11,8 +11,6 @@ from mesascope.errors import ArgumentTypeError, NumericalError, refuse, require_
 from mesascope.ops.reading import read, values_are_read
 from mesascope.shapes import Tensor
 
-__all__ = ["require_attention", "require_finite", "require_values"]
-
 
 def require_attention(arguments: Mapping[str, Tensor | None], states: tuple[int, ...] | None = None) -> None:
     """Refuse arguments of causal attention, q, k and v among them, of wrong types, shapes or values.

@@ -9,8 +9,6 @@ from torch.nn import functional
 from mesascope.ops.products import product
 from mesascope.shapes import Float, Tensor
 
-__all__ = ["NOTHING_LEFT", "causal", "cut", "decay_weights", "decays"]
-
 # Least logarithm of a forget factor: its exponential is 0 in every dtype, and its sums are finite.
 NOTHING_LEFT = -1e4
 

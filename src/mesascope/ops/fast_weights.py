@@ -22,8 +22,6 @@ from mesascope.ops.checks import require_attention, require_finite, require_valu
 from mesascope.ops.chunks import cut, decay_weights, decays
 from mesascope.shapes import Float, Tensor
 
-__all__ = ["DeltaState", "LinearState", "causal_linear_attention", "delta_attention", "fast_weights_reference"]
-
 
 class LinearState(NamedTuple):
     """The state after a sequence under the additive rule."""

@@ -7,8 +7,6 @@ import torch
 from mesascope.errors import refuse, require_count, require_instance
 from mesascope.shapes import Float, Int, Tensor
 
-__all__ = ["dpfp", "rotated", "sinusoidal"]
-
 
 def dpfp(x: Float[Tensor, "*batch d"], nu: int) -> Float[Tensor, "*batch features"]:
     """Deterministic parameter-free projection to 2 d nu features: r_i r_{i-j} for j = 1 ... nu, with r = relu([x, -x]).

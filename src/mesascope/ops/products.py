@@ -15,8 +15,6 @@ import torch
 
 from mesascope.shapes import Float, Tensor
 
-__all__ = ["exact_products", "product"]
-
 _BACKENDS: Any = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)  # type: ignore[attr-defined]
 _lock = threading.RLock()
 _entered, _before = 0, None

@@ -13,8 +13,6 @@ import torch
 
 from mesascope.shapes import Float, Tensor
 
-__all__ = ["may_read", "read", "values_are_read", "without_reading_values"]
-
 # Open contexts of this process: all of them, and those that spare the CPU's numbers, too. Not a ContextVar, which
 # neither `torch.compile` nor the threads of the backward pass see.
 _open, _open_on_cpu = 0, 0

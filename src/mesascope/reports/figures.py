@@ -15,8 +15,6 @@ from mesascope.errors import RunDirectoryError
 from mesascope.reports.panels import Figure, Matrices
 from mesascope.runs import Run
 
-__all__ = ["draw_figures", "figure_files", "own_style"]
-
 STYLE: dict[Any, Any] = {
     "figure.dpi": 100,
     "font.size": 9,

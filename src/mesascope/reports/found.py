@@ -10,8 +10,6 @@ from typing import Any
 from mesascope.reports.tables import counts_text
 from mesascope.text import counted
 
-__all__ = ["found_text", "interval_svg", "reported_outside"]
-
 _COLOURS = {"holds": "#1a7f37", "fails": "#c0232c", "undecided": "#9a6700"}
 _WIDTH, _HEIGHT, _EDGE = 150, 22, 8
 

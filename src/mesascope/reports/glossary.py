@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["used_terms"]
-
 # Names of a term: what they mean. Any of the names in a text, also in plural, makes it a term of that text.
 _TERMS = """
 claim: a sentence that can be false, judged from the arrays of this run

@@ -17,8 +17,6 @@ from mesascope.reports.tables import over_text
 from mesascope.runs import Run
 from mesascope.text import counted
 
-__all__ = ["write_report"]
-
 _CSS = """
 :root { color-scheme: light dark; --ink: #1b1b1f; --paper: #fff; --muted: #666; --line: #ddd; --code: #f4f4f6;
   --holds: #1a7f37; --fails: #c0232c; --undecided: #9a6700; }

@@ -11,8 +11,6 @@ import numpy as np
 from mesascope.errors import require_choice
 from mesascope.evidence import Claim
 
-__all__ = ["Figure", "Grid", "Histogram", "Level", "Line", "Lines", "Matrices"]
-
 Results = Mapping[str, Any]
 
 # Colour-blind safe (Okabe-Ito), one colour for each role in every figure; further roles take shades of viridis.

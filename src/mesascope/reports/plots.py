@@ -10,8 +10,6 @@ import numpy as np
 from mesascope.evidence import Reading, StageReading
 from mesascope.reports.panels import Level, Line, Lines
 
-__all__ = ["curves", "strip", "sweep"]
-
 # Role of a line, which gives its colour, and its label.
 Shown = tuple[str | float, str]
 

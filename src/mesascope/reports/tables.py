@@ -14,8 +14,6 @@ from rich.table import Table as RichTable
 from mesascope.evidence.verdicts import measured_text
 from mesascope.text import counted, line_width
 
-__all__ = ["console", "counts_text", "ledger_markdown", "over_text", "print_claims", "print_ledger"]
-
 # Columns of what is no terminal; and of a table's lines between its five columns.
 _NO_END, _BORDERS = 10_000, 14
 

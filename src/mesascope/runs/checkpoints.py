@@ -21,8 +21,6 @@ from mesascope.runs.files import as_path, damaged, read_bytes, read_json, write_
 from mesascope.runs.results import record_hash
 from mesascope.runs.schemas import SCHEMA
 
-__all__ = ["TrainingCheckpoints", "kept_steps", "lost", "trained_network", "trained_on", "weights_hash"]
-
 
 class TrainingCheckpoints:
     """The newest checkpoint in checkpoints/<training>/<step>/, and those to keep, written aside and renamed.

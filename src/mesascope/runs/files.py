@@ -18,18 +18,6 @@ from mesascope.errors import ArgumentTypeError, RunDirectoryError
 from mesascope.files import write_aside
 from mesascope.runs.schemas import FILES, SCHEMA, problem
 
-__all__ = [
-    "arrays_bytes",
-    "as_path",
-    "checksum",
-    "damaged",
-    "read_arrays",
-    "read_bytes",
-    "read_json",
-    "read_lines",
-    "write_json",
-]
-
 
 def as_path(argument: str, value: str | os.PathLike[str]) -> Path:
     """A path from a string or a path, with the home folder in the place of ~.

@@ -11,8 +11,6 @@ from mesascope.errors import ArgumentTypeError, RunDirectoryError
 from mesascope.runs.files import as_path
 from mesascope.runs.run import Run
 
-__all__ = ["find_runs", "newest_run", "open_run"]
-
 # Any of these makes a folder one of a run.
 _MARKS = ("config.json", "claims.json", "finished.json", "results/index.json")
 

@@ -11,8 +11,6 @@ from pathlib import Path
 from mesascope.errors import RunDirectoryError
 from mesascope.runs.files import damaged
 
-__all__ = ["LOCKS", "locked"]
-
 # Files that a lock leaves in a folder: of a file system with locks, and of one without.
 LOCKS = (".lock", ".lock.soft")
 # Errors of a file system that has no locks, such as NFS without its lock service.

@@ -14,8 +14,6 @@ from typing import Any
 
 from mesascope.errors import ArgumentError, require_double
 
-__all__ = ["available_device", "installed", "made_with", "tell_device", "tell_of_other_packages"]
-
 
 def made_with(device: str, command: str) -> dict[str, Any]:
     """Provenance of a run that begins now, for config.json."""

@@ -21,8 +21,6 @@ from mesascope.runs.files import arrays_bytes, checksum, damaged, read_arrays, r
 from mesascope.runs.provenance import installed
 from mesascope.runs.schemas import Name, problem
 
-__all__ = ["Results", "code_hash", "record_hash"]
-
 # The remedy for a stage that is damaged.
 _AGAIN = "delete it and --resume the run"
 

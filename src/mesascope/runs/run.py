@@ -25,8 +25,6 @@ from mesascope.runs.locks import LOCKS, locked
 from mesascope.runs.results import Results, record_hash
 from mesascope.runs.schemas import FILES, KINDS, SCHEMA, problem
 
-__all__ = ["Run"]
-
 # What decides the numbers of a run, and how they are judged.
 _DECIDES = ("kind", "study", "preset", "settings", "seed", "device")
 # What a run leaves once it has finished, with a checksum of each in finished.json.

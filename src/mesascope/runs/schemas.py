@@ -6,8 +6,6 @@ from typing import Annotated, Any, Literal, NamedTuple, NotRequired, TypedDict
 
 import msgspec
 
-__all__ = ["FILES", "KINDS", "SCHEMA", "Name", "Schema", "problem"]
-
 SCHEMA = 2
 KINDS = ("study", "training", "benchmark", "identification", "sweep")
 

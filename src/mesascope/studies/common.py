@@ -11,8 +11,6 @@ import numpy as np
 from mesascope import lenses
 from mesascope.study import Bound, Claim, Reading, Training, below, beside, ours, stage
 
-__all__ = ["converged", "halfway_distances", "halfway_losses", "late_share", "midpoint", "plan", "values", "watch_loss"]
-
 
 def plan(steps: int, learning_rate: float, **changes: Any) -> Training:
     """Training with decay and averaging, which remove the noise that Adam leaves, and some fifty evaluations."""

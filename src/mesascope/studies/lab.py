@@ -27,8 +27,6 @@ from mesascope.studies.reuse import Finished, Watch, logged_rows, logged_steps, 
 from mesascope.tasks import Episode, Family, SequenceFamily
 from mesascope.training import Ensemble, ParameterGroup, ProgressBar, Training, half_mse, train
 
-__all__ = ["Lab"]
-
 
 class Lab:
     """Seeds, device, trainings, stages and draws of a run, as a study uses them.

@@ -12,8 +12,6 @@ from mesascope.runs import Run
 from mesascope.runs.results import record_hash
 from mesascope.studies.running import changed_settings, judged
 
-__all__ = ["ledger_rows"]
-
 
 def ledger_rows(runs: Sequence[Run]) -> tuple[Verdicts, list[str]]:
     """One row for each claim of each study, preset and settings, judged anew; and a sentence for each damaged run.

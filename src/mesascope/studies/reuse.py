@@ -18,8 +18,6 @@ from mesascope.shapes import Tensor
 from mesascope.studies.running import differences
 from mesascope.training import Training
 
-__all__ = ["Finished", "Watch", "logged_rows", "logged_steps", "take_over"]
-
 # What to log of one network while training.
 Watch = Callable[[Any], Mapping[str, float]]
 # Watches of a training that has left these tensors.

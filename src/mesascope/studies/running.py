@@ -28,8 +28,6 @@ from mesascope.runs.files import as_path
 from mesascope.runs.provenance import available_device, made_with, tell_of_other_packages
 from mesascope.study import Study
 
-__all__ = ["changed_settings", "conclude", "new_run", "resume_run", "run_study"]
-
 
 def new_run(
     study: Study,

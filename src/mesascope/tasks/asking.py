@@ -15,10 +15,6 @@ from mesascope.modules import out_of_memory, run_with
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks.episodes import Context, Episode, check_episode, check_sequence
 
-__all__ = [
-    "UnansweredError", "asked", "check_answer", "check_causal", "check_tasks", "copied", "drawn", "in_words", "label",
-    "named", "posed", "raised", "require_family", "require_labels", "require_tensor", "takes",
-]  # fmt: skip
 # Parts of torch's messages that `guarded` and lenses explain.
 _EXPLAINED_ELSEWHERE = ("nference tensor", "requires grad")
 

@@ -12,8 +12,6 @@ from mesascope.errors import require_count, require_instance
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks.episodes import Context, Episode
 
-__all__ = ["INPUT_LAWS", "STARTS", "Noise", "Scale", "check_draw", "episode_of"]
-
 # Scales whose products float32 holds: beyond them are infinities and zeros, in silence.
 Scale = Annotated[float, msgspec.Meta(ge=1e-15, le=1e15)]
 Noise = Annotated[float, msgspec.Meta(ge=0, le=1e15)]

@@ -10,11 +10,6 @@ from mesascope.errors import ArgumentError, ArgumentTypeError, require_instance,
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import generator_on
 
-__all__ = [
-    "Context", "Episode", "Family", "Learner", "Predictor", "Seeded", "SequenceFamily", "check_episode", "check_inputs",
-    "check_sequence",
-]  # fmt: skip
-
 
 class Context(NamedTuple):
     """The pairs to learn from: inputs ``x (*batch, n, dx)`` and targets ``y (*batch, n, dy)``."""

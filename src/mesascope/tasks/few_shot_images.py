@@ -17,8 +17,6 @@ from mesascope.tasks.draws import check_draw
 from mesascope.tasks.episodes import Context, Episode
 from mesascope.validate import Count
 
-__all__ = ["ByClass", "FewShotImages", "Part", "Ways", "accuracy", "sorted_images"]
-
 Ways = Annotated[int, msgspec.Meta(ge=2)]
 Part = Literal["train", "validation", "test"]
 

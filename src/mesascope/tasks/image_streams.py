@@ -19,8 +19,6 @@ from mesascope.tasks.episodes import Context, Episode
 from mesascope.tasks.few_shot_images import Part, Ways, sorted_images
 from mesascope.validate import Count, Share, frozen
 
-__all__ = ["ImageStream", "PermutedDigits", "RotatedDigits", "SwitchingImages"]
-
 
 @dataclass(frozen=True)
 class _Digits:

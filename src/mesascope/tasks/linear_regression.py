@@ -17,8 +17,6 @@ from mesascope.tasks.draws import INPUT_LAWS, Noise, Scale, check_draw, episode_
 from mesascope.tasks.episodes import Context, Episode
 from mesascope.validate import Count, Whole
 
-__all__ = ["LinearRegression"]
-
 
 @register("family", "linear-regression")
 @dataclass(frozen=True)

@@ -15,8 +15,6 @@ from mesascope.tasks.draws import check_draw
 from mesascope.tasks.episodes import Context, Episode
 from mesascope.validate import Count
 
-__all__ = ["RealTable"]
-
 
 @register("family", "real-table")
 @dataclass(frozen=True)

@@ -16,8 +16,6 @@ from mesascope.records import register
 from mesascope.shapes import Int, Tensor
 from mesascope.validate import Count
 
-__all__ = ["AssociativeRecall", "Automata", "Copying"]
-
 _Several = Annotated[int, msgspec.Meta(ge=2)]
 Asked = Int[Tensor, "batch two t"]
 

@@ -18,8 +18,6 @@ from mesascope.tasks.draws import check_draw, episode_of, normal
 from mesascope.tasks.episodes import Episode
 from mesascope.validate import Count, Whole
 
-__all__ = ["PROBLEMS", "RegressionProblem"]
-
 _LETTERS, _USED = 26, 5
 _HIDDEN = 5
 

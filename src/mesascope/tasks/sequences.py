@@ -18,8 +18,6 @@ from mesascope.tasks import draws
 from mesascope.tasks.draws import STARTS, Noise, Scale
 from mesascope.validate import Count, NonNegative, Positive, Whole
 
-__all__ = ["FewShotSequence", "LinearDynamics", "NonlinearDynamics", "ObservedDynamics"]
-
 Start = Literal["normal", "uniform"]
 
 

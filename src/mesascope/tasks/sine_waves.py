@@ -16,8 +16,6 @@ from mesascope.tasks.draws import Scale, check_draw, episode_of, symmetric_unifo
 from mesascope.tasks.episodes import Episode
 from mesascope.validate import Count
 
-__all__ = ["SineWaves"]
-
 _End = Annotated[float, msgspec.Meta(ge=-1e15, le=1e15)]
 
 

@@ -20,8 +20,6 @@ from mesascope.streams import stream
 from mesascope.tasks import Context, Episode
 from mesascope.tasks.asking import UnansweredError, asked, drawn, label, raised
 
-__all__ = ["check_family", "check_learner", "check_predictor"]
-
 
 def check_learner(
     learner: tasks.Learner,

@@ -20,8 +20,6 @@ from mesascope.tasks import Context
 from mesascope.tasks.asking import label, require_tensor
 from mesascope.training.loop import Metrics
 
-__all__ = ["Ensemble", "History"]
-
 Module = TypeVar("Module", bound=nn.Module)
 
 # Rows of a member's input times entries of its weights, above which one member keeps two cores busy.

@@ -21,8 +21,6 @@ from mesascope.training.optimizers import member_norms
 from mesascope.training.plan import ParameterGroup, Training
 from mesascope.training.state import OptimizedState
 
-__all__ = ["EnsembleState"]
-
 
 class EnsembleState(OptimizedState, Generic[Module]):
     """State of the training of several independent members at once.

@@ -23,8 +23,6 @@ from mesascope.training.losses import half_mse, pair_half_mse
 from mesascope.training.plan import ParameterGroup, Training
 from mesascope.training.randomness import drawing_from
 
-__all__ = ["train"]
-
 
 @guarded
 def train(

@@ -11,8 +11,6 @@ import torch
 from mesascope.errors import NumericalError
 from mesascope.shapes import Tensor
 
-__all__ = ["check_data", "check_finite"]
-
 
 def check_finite(step: int, metrics: Mapping[str, Tensor | float], batch: Any) -> None:
     """Raise if no member's loss is finite, or if a loss is not and neither is the batch."""

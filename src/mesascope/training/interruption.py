@@ -10,8 +10,6 @@ from typing import Any
 
 from torch import distributed
 
-__all__ = ["interruption"]
-
 
 @contextmanager
 def interruption() -> Iterator[Callable[[], bool]]:

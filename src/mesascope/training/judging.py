@@ -15,8 +15,6 @@ from mesascope.tasks.asking import copied, takes
 from mesascope.training.plan import Training
 from mesascope.training.randomness import drawing_from, generator_states, load_generators
 
-__all__ = ["BeforeAndAfter", "judged"]
-
 # A change for the worse counts above so many of its standard errors and above this share of the value before.
 _ERRORS, _SHARE = 4.0, 0.02
 

@@ -20,8 +20,6 @@ from mesascope.training.judging import BeforeAndAfter
 from mesascope.training.plan import Training
 from mesascope.training.progress import ProgressBar
 
-__all__ = ["Checkpoints", "Metrics", "Observer", "TrainingState", "fit", "result_tensors"]
-
 Metrics = Mapping[str, Tensor | float]
 _Batch = TypeVar("_Batch", contravariant=True)
 _Result = TypeVar("_Result", covariant=True)

@@ -10,8 +10,6 @@ from mesascope.tasks import Episode, check_sequence
 from mesascope.tasks.asking import asked, check_answer, posed
 from mesascope.training.ensemble import Ensemble
 
-__all__ = ["half_mse", "pair_half_mse"]
-
 
 def half_mse(model: Ensemble | nn.Module, tasks: Episode | Tensor) -> Float[Tensor, "*members"]:
     """Half the mean squared error of predictions, of an episode's queries or of each next element of a sequence.

@@ -6,8 +6,6 @@ from collections.abc import Iterable
 
 from torch import nn
 
-__all__ = ["mark_undecayed", "undecayed"]
-
 
 def undecayed(module: nn.Module) -> list[str]:
     """Names of the marked parameters."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import ctypes
 import sys
 
-__all__ = ["keep_freed_memory"]
-
 
 def keep_freed_memory() -> None:
     """Let glibc keep freed memory for the next step, in place of returning it to the system and faulting it in again.

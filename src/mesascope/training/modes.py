@@ -8,8 +8,6 @@ from typing import Any
 
 from torch import nn
 
-__all__ = ["Modes", "evaluating"]
-
 
 class Modes:
     """Put a module into train() mode for updates and into eval() mode for everything else.

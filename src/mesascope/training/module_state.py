@@ -23,8 +23,6 @@ from mesascope.training.plan import ParameterGroup, Training
 from mesascope.training.processes import averaged, is_split, whole
 from mesascope.training.state import OptimizedState
 
-__all__ = ["ModuleState"]
-
 
 class ModuleState(OptimizedState, Generic[Module]):
     """State of the training of one module, in place.

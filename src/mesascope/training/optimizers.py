@@ -15,8 +15,6 @@ from mesascope.training.marks import undecayed
 from mesascope.training.plan import ParameterGroup, Training
 from mesascope.training.processes import is_split, split_like
 
-__all__ = ["clip", "load_optimizer", "load_tensors", "make_optimizer", "member_norms", "trainable"]
-
 
 def trainable(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Weights that require gradients; refuse none at all, and those made in inference mode, which cannot change."""

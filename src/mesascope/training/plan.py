@@ -9,8 +9,6 @@ from typing import Literal
 from mesascope.errors import refuse, require_choice, require_number
 from mesascope.validate import Count, NonNegative, Positive, Share, Whole, frozen
 
-__all__ = ["SCHEDULES", "ParameterGroup", "Training", "schedule_factor"]
-
 # Factor on the learning rate by the progress from the first step of the decay (0) to the end (1).
 SCHEDULES: dict[str, Callable[[float], float]] = {
     "constant": lambda progress: 1.0,

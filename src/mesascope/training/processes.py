@@ -15,11 +15,6 @@ from mesascope.shapes import Float, Tensor
 from mesascope.training.loop import Checkpoints
 from mesascope.training.marks import mark_undecayed, undecayed
 
-__all__ = [
-    "SharedCheckpoints", "averaged", "by_first", "is_first_process", "is_split", "joined", "own_device", "own_share",
-    "sharded", "split_like", "whole",
-]  # fmt: skip
-
 Result = TypeVar("Result")
 Module = TypeVar("Module", bound=nn.Module)
 

@@ -9,8 +9,6 @@ import torch
 from mesascope.progress import Progress
 from mesascope.shapes import Tensor
 
-__all__ = ["ProgressBar"]
-
 
 class ProgressBar(Progress):
     """Observer of `fit` that shows progress, the loss and the time left.

@@ -11,8 +11,6 @@ from torch import nn
 from mesascope.shapes import Tensor
 from mesascope.streams import seeded, stream
 
-__all__ = ["drawing_from", "generator_states", "load_generators"]
-
 
 def drawing_from(seed: int, name: str, step: int, device: torch.device) -> AbstractContextManager[None]:
     """Within this context, torch's global generators are at step ``step`` of a stream of `mesascope.streams`.

@@ -20,8 +20,6 @@ from mesascope.training.plan import ParameterGroup, Training, schedule_factor
 from mesascope.training.processes import whole
 from mesascope.training.randomness import drawing_from, generator_states, load_generators
 
-__all__ = ["OptimizedState"]
-
 
 class OptimizedState:
     """Weights that a plan's optimiser trains: clipping, schedule, averaging, and everything in a checkpoint.

@@ -11,8 +11,6 @@ from mesascope.errors import NumericalError
 from mesascope.modes import without_deprecations_of_torch
 from mesascope.shapes import Float, Tensor
 
-__all__ = ["minimise", "rescaled", "standard_errors"]
-
 Losses = Callable[[Tensor], Tensor]
 
 _OVERFLOW = 1e3  # in place of the logarithm of a loss that is not finite; that of a finite one is below 710

@@ -17,8 +17,6 @@ from mesascope.shapes import Float, Tensor
 from mesascope.streams import stream
 from mesascope.tasks.asking import label
 
-__all__ = ["Ends", "Losses", "Problem", "climb", "measured_sizes", "trained"]
-
 Losses = Callable[[Any, Values], Float[Tensor, " n"]]
 
 _SPREAD = 2  # starts around the learner's own values

@@ -11,8 +11,6 @@ from torch import nn
 from mesascope.learners.descent import GradientDescentPlusPlus
 from mesascope.shapes import Tensor
 
-__all__ = ["Values", "at_depth", "depths", "extended", "padded", "scattered"]
-
 Module = TypeVar("Module", bound=nn.Module)
 Values = dict[str, Tensor]  # the parameters of a learner by name, in float64
 

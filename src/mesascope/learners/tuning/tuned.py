@@ -24,8 +24,6 @@ from mesascope.streams import stream
 from mesascope.tasks import Episode, Family, LinearRegression, SequenceFamily
 from mesascope.tasks.asking import asked, check_answer, check_tasks, drawn, label, posed, require_labels
 
-__all__ = ["Tuned", "tune", "tune_spectral"]
-
 Module = TypeVar("Module", bound=nn.Module)
 Descent = TypeVar("Descent", bound=GradientDescentPlusPlus)
 

@@ -19,8 +19,6 @@ from mesascope.ops.mesa.states import FixedRidgeState, MesaState, RootedMesaStat
 from mesascope.ops.reading import may_read
 from mesascope.shapes import Float, Tensor
 
-__all__ = ["MESA_RIDGES", "MesaInfo", "attend", "mesa_attention", "mesa_state", "mesa_step", "pose"]
-
 MESA_RIDGES = ("decaying", "constant", "relative")
 
 # Tokens of a chunk at most, and tokens of a sequence that is solved token by token.

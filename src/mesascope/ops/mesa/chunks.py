@@ -23,8 +23,6 @@ from mesascope.ops.mesa.equations import NormalEquations
 from mesascope.ops.products import product
 from mesascope.shapes import Float, Tensor
 
-__all__ = ["Chunks", "Problem", "Solution", "chunks_of", "equations_of", "read_out"]
-
 
 class Problem(NamedTuple):
     """A sequence and the states that its documents start from, batch and heads as one axis, heads in turn.

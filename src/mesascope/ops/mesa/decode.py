@@ -19,8 +19,6 @@ from mesascope.ops.products import product
 from mesascope.ops.reading import may_read, read
 from mesascope.shapes import Float, Tensor
 
-__all__ = ["require_known", "rooted_step", "solve_tokens"]
-
 # A residual of S S^T q, relative to q, at which S is made anew; one correction squares a smaller one.
 _DRIFTED = 1e-3
 

@@ -28,8 +28,6 @@ from mesascope.ops.chunks import causal, decays
 from mesascope.ops.products import exact_products, product
 from mesascope.shapes import Float, Tensor
 
-__all__ = ["Factor", "NormalEquations", "factorise", "forgotten", "substitute"]
-
 # Rows of the blocks that LAPACK factorises.
 _BLOCK = 16
 

@@ -20,8 +20,6 @@ from mesascope.ops.mesa.solve import Exact, SolveResult
 from mesascope.ops.products import product
 from mesascope.shapes import Float, Tensor
 
-__all__ = ["Solver", "solve_chunks"]
-
 
 @runtime_checkable
 class Solver(Protocol):

@@ -17,8 +17,6 @@ from mesascope.ops.mesa.api import mesa_state
 from mesascope.ops.mesa.states import FixedRidgeState, MesaState
 from mesascope.shapes import Float, Tensor
 
-__all__ = ["mesa_state_before"]
-
 
 def mesa_state_before(
     k: Float[Tensor, "*batch heads t dk"],

@@ -26,8 +26,6 @@ from mesascope.ops.products import exact_products
 from mesascope.ops.reading import may_read
 from mesascope.shapes import Float, Tensor
 
-__all__ = ["mesa_attention_reference", "mesa_chebyshev", "mesa_conjugate_gradients", "mesa_neumann", "mesa_recursion"]
-
 
 def mesa_attention_reference(
     q: Float[Tensor, "*batch heads t dk"],

@@ -19,8 +19,6 @@ from mesascope.ops.mesa.equations import Factor, NormalEquations, factorise, for
 from mesascope.ops.products import exact_products
 from mesascope.shapes import Float, Tensor
 
-__all__ = ["Exact", "SolveResult", "condition_seen", "conjugate_gradients", "dense_solve", "refuse_singular"]
-
 # Logarithm of what a chunk may forget for its keys to be scaled by its inverse: rounding grows in proportion to that.
 _MOST = 4.0
 # Logarithm of what a chunk may forget for its factor to be a good start where the ridge does not decay.

@@ -8,8 +8,6 @@ import torch
 
 from mesascope.shapes import Float, Tensor
 
-__all__ = ["FixedRidgeState", "MesaState", "RootedMesaState", "root_of_inverse"]
-
 
 class RootedMesaState(NamedTuple):
     """A `MesaState` with a root S of H^{-1} = S S^T, for decoding."""

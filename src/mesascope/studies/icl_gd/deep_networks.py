@@ -14,11 +14,6 @@ from mesascope.studies.icl_gd import regression
 from mesascope.studies.icl_gd.regression import Recipe, errors, own_descent
 from mesascope.study import Arrays, Estimates, Training
 
-__all__ = [
-    "CLIP", "LOOPED", "SEPARATE", "Deep", "as_network", "left_out", "near", "paths", "quantiles", "separate",
-    "step_sizes", "tied", "warm", "watch",
-]  # fmt: skip
-
 D, CLIP = 10, 10.0
 SEPARATE, LOOPED = 5, 10
 PATH = (0.0, 0.25, 0.5, 0.75, 1.0)

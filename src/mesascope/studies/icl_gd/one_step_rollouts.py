@@ -15,8 +15,6 @@ from mesascope.studies.icl_gd.regression import Regression
 from mesascope.studies.icl_gd.shared import HALF_MSE
 from mesascope.study import Claim, Estimates, Figure, Line, Lines, StageReading, above, below, derived, printed, stage
 
-__all__ = ["FIGURE", "measure"]
-
 DAMPINGS = (1.0, 0.75, 0.5)
 APPLICATIONS = 50
 

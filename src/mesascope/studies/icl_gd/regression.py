@@ -11,12 +11,6 @@ import numpy as np
 from mesascope import learners, lenses, nets, study, tasks
 from mesascope.study import Arrays, Count, Estimates, Positive, Training, frozen
 
-__all__ = [
-    "INPUT_SCALES", "LAWS", "PAPER", "SWEEPS", "Recipe", "Regression", "Several", "best_step", "contrast",
-    "errors", "first_products", "halfway", "middles", "network", "own_descent", "predicted", "read_step_sizes", "sweep",
-    "tuned", "untied_descents", "watch",
-]  # fmt: skip
-
 PAPER = "von Oswald et al., Transformers learn in-context by gradient descent (ICML 2023)"
 
 # Relative to the inputs of training.

@@ -11,12 +11,6 @@ from mesascope import study
 from mesascope.studies.icl_gd.regression import LAWS
 from mesascope.study import Claim, Figure, Level, Line, Lines, Reading, StageReading, above, below, ours, stage
 
-__all__ = [
-    "HALF_MSE", "MODELS", "NAMES", "PREDICTIONS", "RELATIVE", "SENSITIVITIES", "as_predicted", "contrast_figures",
-    "derivatives", "diagonal_spread", "gap_left", "law_panels", "losses_over", "near_training", "no_better_descent",
-    "peak_difference", "products", "ratios_over", "relative",
-]  # fmt: skip
-
 NAMES = {"gd": "gradient descent", "gd++": "GD++", "centred": "centred descent"}
 HALF_MSE = "half mean squared error"
 SENSITIVITIES = "cosine of sensitivities"

@@ -14,8 +14,6 @@ import numpy as np
 
 from mesascope import adapters, constructions, nets, tasks, training
 
-__all__ = ["alien", "aliens"]
-
 Array = np.ndarray
 # By name, what makes a learner, and the candidate that it equals.
 Aliens = Mapping[str, tuple[Any, str | None]]

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-__all__ = ["RATES", "STEPS", "language_model", "overlaps", "reader", "with_random_weights"]
-
 FORMAT = "words-to-numbers"
 # Tokens of an answer: sign, digits, point, decimal and line end.
 TOKENS = 10

@@ -14,11 +14,6 @@ from mesascope.study import Line
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = [
-    "COUNTS", "LABELS", "MODEL", "PAIRS", "SHOWN", "SLOW", "drawn", "errors_by_pairs", "errors_with_all", "family",
-    "label_loss", "marks", "network", "reader", "references", "tokens_of", "words",
-]  # fmt: skip
-
 # Pairs of a whole context, and the numbers of pairs that regressors are given.
 PAIRS = 20
 COUNTS = tuple(range(1, PAIRS + 1))

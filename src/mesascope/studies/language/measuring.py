@@ -10,8 +10,6 @@ import numpy as np
 from mesascope import language
 from mesascope.study import Arrays, Estimates
 
-__all__ = ["banded", "by_token", "copying", "cut_losses", "pair_frequencies", "token_losses"]
-
 # Pieces of the text that networks are judged on, each of windows beside each other, in place of documents.
 BLOCKS = 64
 # Tokens of the training text that pairs are counted in.

@@ -14,13 +14,6 @@ from mesascope import learners, lenses, nets, study, tasks
 from mesascope.studies.common import plan, values, watch_loss
 from mesascope.study import Claim, Count, Figure, Line, Reading, StageReading, Training, above, beside, ours, stage
 
-__all__ = [
-    "ONE_LAYER", "QUICK", "THESIS", "Constructed", "Dynamics", "Sequences", "Several", "Shown", "adamw_plan", "after",
-    "along", "best_ridge", "compared", "descents", "each_with_each", "joined", "kept_products", "labelled",
-    "least_squares", "losses", "ratios", "trained_networks", "tuned_ridge", "tuned_steps",
-    "untrained", "weights_figure",
-]  # fmt: skip
-
 THESIS = "von Oswald, thesis (2024), chapter 3"
 LOSS = "half squared error a step"
 # The regulariser of the limit: the noise's variance over the mean square of W's entries. Others must not be better.

@@ -13,8 +13,6 @@ from mesascope import lenses, study
 from mesascope.studies.mesa.dynamics import Shown
 from mesascope.study import Claim, Line, Lines, Reading, above, frozen, ours, stage
 
-__all__ = ["TIMES", "Probing", "errors_of", "improvement", "probe_stages", "probed", "shuffled_targets"]
-
 # Numbers of elements known at which networks are probed, and the regulariser of the preconditioned input: with less,
 # the few sequences in which an element lies almost outside the span of those before would decide all.
 TIMES, REGULARISER = (10, 20, 40), 0.1

@@ -12,11 +12,6 @@ from mesascope import nets, study
 from mesascope.studies.mesa.dynamics import Sequences, Shown, adamw_plan, after, joined, labelled
 from mesascope.study import Claim, Figure, Reading, Training, below, beside, printed, stage
 
-__all__ = [
-    "BEGINNING", "DEVIATIONS", "EXTENDED", "LAYERS", "LONG", "SHORT", "Transformers", "copying", "copying_of_each",
-    "cosine_plan", "in_context", "of_each", "sensitivity_figure", "transformer",
-]  # fmt: skip
-
 EXTENDED = "extended paper (arXiv 2309.05858)"
 # Attention by layer: all softmax, a hybrid of linear layers, and one of a single mesa layer.
 LAYERS = {"softmax": ("softmax",) * 7, "linear": ("softmax", *["linear"] * 6), "mesa": ("softmax", "mesa")}

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from mesascope.training import Ensemble
 
-__all__ = ["Streams", "follow", "follow_batches"]
-
 
 def follow(
     lab: study.Lab,
