@@ -93,9 +93,9 @@ class Recall:
     def texts(self) -> dict[str, Any]:
         """The tasks that are made of tokens."""
         return {
-            "recall": language.AssociativeRecall(self.pairs, self.keys),
-            "copying": language.Copying(self.text, 32),
-            "languages": language.Automata(words=self.words),
+            "recall": tasks.AssociativeRecall(self.pairs, self.keys),
+            "copying": tasks.Copying(self.text, 32),
+            "languages": tasks.Automata(words=self.words),
         }
 
     def sequences(self) -> tasks.FewShotSequence:
