@@ -266,7 +266,7 @@ def test_the_command_line_takes_learners_of_all_kinds(tmp_path, monkeypatch, cap
         (["--sklearn", "Ridge(alhpa=1)"], "--sklearn must be a regressor with its arguments"),
         (["--sklearn", "Ridge(1)"], "--sklearn must name each value"),
         (["--sklearn", "Ridge()", "--budget", "10"], "budget must leave 8 tasks"),
-        (["--sklearn", "Ridge()", "--bugdet", "10"], "did you mean --budget?"),
+        (["--sklearn", "Ridge()", "--bugdet", "10"], "unrecognized options: --bugdet, 10; perhaps you meant"),
     ],
 )
 def test_mistakes_are_answered_by_one_sentence(arguments, sentence, tmp_path, monkeypatch, capsys):

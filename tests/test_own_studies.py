@@ -74,7 +74,7 @@ def test_an_edited_own_study_judges_anew_and_measures_anew(study_file):
     settings = study.presets["quick"]
     run = new_run(study, "quick", settings, out="run")
     assert [row["verdict"] for row in run_study(study, settings, run)] == ["holds", "undecided"]
-    study_file.write_text(study_file.read_text().replace("below(4.0), at_least=2", "below(4.0), at_least=3"))
+    study_file.write_text(study_file.read_text().replace('"), at_least=2', '"), at_least=3'))
     assert [row["verdict"] for row in ledger_rows([open_run("run")])[0][-2:]] == ["undecided"] * 2
     assert not open_run("run").results.is_current("weights")
 

@@ -58,7 +58,7 @@ def test_claims_that_the_paper_prints_are_of_a_panel_or_of_the_text():
 
 def test_a_figure_shows_each_claim_of_its_panels():
     for name, study in STUDIES.items():
-        shown = {claim for figure in study.figures for claim in figure.claims}
+        shown = {claim.id for figure in study.figures for claim in figure.claims}
         for row in rows():
             missing = [claim for of, claim in named(row[1]) if of == name and claim not in shown]
             assert not missing, f"{name}: {missing} in no figure"

@@ -14,7 +14,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from mesascope.evidence import Arrays, Estimates
 from mesascope.identification import estimators, fitting
-from mesascope.learners import tuning
+from mesascope.learners.tuning import search
 from mesascope.records import from_record, registered, to_record
 from mesascope.reports import figures, ledger_markdown
 from mesascope.runs import find_runs, open_run
@@ -88,10 +88,10 @@ def finished(name, folder, seed=0, **tiny):
 @pytest.fixture(scope="module", autouse=True)
 def hardly_tuned(unchecked_module):
     """Tuned by three steps a start, and identified without costly candidates; figures are not laid out."""
-    minimise = tuning.minimise
+    minimise = search.minimise
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(figures, "FORMATS", {"svg": figures.FORMATS["svg"]})
-        patch.setattr(tuning, "minimise", lambda losses, start, units, iterations: minimise(losses, start, units, 3))
+        patch.setattr(search, "minimise", lambda losses, start, units, iterations: minimise(losses, start, units, 3))
         patch.setattr(fitting, "MOST_STEPS", 3)
         patch.setattr(language_models, "TOKENS", 1)  # no answer is a number, so that no candidate is fitted to it
         patch.setattr(estimators, "candidates", list)

@@ -472,7 +472,7 @@ compare(gd, {'a': gd}, Odd(lambda f, b, g: f.sample(b + 1, g))) | must draw as m
 compare(gd, {'a': gd}, Odd(lambda f, b, g: None)) | must draw an Episode or a tensor of sequences, but Odd drew
 compare(gd, {'a': gd}, Odd(lambda f, b, g: tuple(f.sample(b, g)))) | must draw an Episode
 compare(gd, {'a': gd}, Odd(lambda f, b, g: f.sample(b, g)._replace(yq=None))) | yq must be of type Tensor, but is None
-compare(gd, {'a': gd}, Odd(lambda f, b, g: f.sample(b, g).map(lambda t: t * nan))) | must be finite, but has
+compare(gd, {'a': gd}, Odd(lambda f, b, g: f.sample(b, g).map(lambda t: t * nan))) | must be finite, but
 compare(gd, {'a': lambda c, xq: xq[..., 0]}, pairs) | predictions of the answers' shape (10000, 1, 1), but <lambda>
 compare(gd, {'a': lambda c, xq: xq[..., :1].numpy()}, pairs, tasks=9) | must return a torch tensor, but <lambda>
 compare(gd, {'a': lambda c, xq: None}, pairs, tasks=9) | must return a torch tensor, but <lambda> returned NoneType
@@ -509,7 +509,7 @@ sweep({'a': gd}, pairs, {'nois': [0.1]}) | did you mean 'noise'?
 sweep({'a': gd}, pairs, {'noise': []}) | noise must have a list of some values, but has []
 sweep({'a': gd}, pairs, {'noise': 0.1}) | noise must have a list of some values, but has 0.1
 sweep({'a': gd}, pairs, {'noise': [-1.0]}) | noise must be at least 0
-sweep({'a': []}, pairs, {'noise': [0.1]}) | a must have a list of some values, but has []
+sweep({'a': []}, pairs, {'noise': [0.1]}) | a must be a list of some learners, but is []
 sweep({'a': Ensemble([net])}, pairs, {'noise': [0.1]}) | is given an ensemble of 1
 sweep({'a': gd}, Odd(None), {'noise': [0.1]}) | family must be a dataclass to sweep its fields
 measure_together({'a': []}, [], ep) | a must be a list of some learners, but is []
@@ -562,11 +562,11 @@ ModuleState(net, half_mse, plan, autocast='half') | autocast must be torch.float
 ModuleState(net, half_mse, plan, parameter_groups=['a']) | parameter_groups must be of type ParameterGroup
 ModuleState(net, half_mse, plan, parameter_groups=[ParameterGroup(('x.*',))]) | parameter_groups must name parameters
 ModuleState(torch.nn.Identity(), half_mse, plan) | must have parameters that require gradients
-ParameterGroup('a.*') | names must be a tuple of patterns, but is 'a.*'
-ParameterGroup(()) | names must be a tuple of patterns, but is ()
+ParameterGroup('a.*') | names must be a tuple, but is 'a.*'
+ParameterGroup(()) | names must hold at least one pattern, but is ()
 ParameterGroup((3,)) | names must be of type str
-Training(betas=3) | betas must be two numbers, but is 3
-Training(betas=(0.9,)) | betas must be two numbers, but is (0.9,)
+Training(betas=3) | betas must be a tuple, but is 3
+Training(betas=(0.9,)) | betas must have 2 entries, but is (0.9,)
 Training(betas=(0.9, 1.0)) | betas must be below 1
 Training(momentum=0.9) | momentum must be 0 for adam
 Training(steps=3, warmup_steps=4) | warmup_steps must be at most 3

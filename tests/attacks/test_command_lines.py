@@ -19,7 +19,7 @@ run                                         | expected one of .*one-step
 run --lr 3                                  | unrecognized options: --lr
 run one-stepp                               | unrecognized options: one-stepp; available subcommands: one-step
 run one-step extra                          | unrecognized options: extra
-run one-step --learning-rate 3              | perhaps you meant --training.learning-rate FLOAT
+run one-step --learning-rate 3              | unrecognized options: --learning-rate, 3; perhaps you meant
 run one-step --training.stepz 3             | perhaps you meant --training.steps INT
 run one-step --resum R                      | perhaps you meant --resume
 run one-step --taks 3                       | perhaps you meant --tasks INT
@@ -49,7 +49,7 @@ run one-step --training.betas 0.9           | missing value for argument '--trai
 run one-step --training.betas 0.9 0.9 3     | unrecognized options: 3
 run one-step --tasks 5 6                    | unrecognized options: 6
 run one-step --training.optimizer rmsprop   | invalid choice 'rmsprop'
-run one-step --training.betas a b           | error parsing --training.betas: could not convert
+run one-step --training.betas a b           | error parsing --training.betas
 run one-step --training.warmup-steps 999999 | --training.warmup-steps must be at most 1500
 run one-step --training.decay-from 2        | --training.decay-from must be at most 1
 run one-step --training.final-rate -1       | --training.final-rate must be at least 0
@@ -91,7 +91,7 @@ report N                                    | a run directory must exist
 report F                                    | a run directory must be a folder, but F is a file
 report .                                    | config.json must exist in a run directory
 report R R                                  | unrecognized options:
-report R --format json                      | unrecognized options: --format
+report R --format json                      | unrecognized or misplaced options: --format
 ledger N                                    | a folder of runs must exist
 ledger F                                    | a folder of runs must be a folder
 ledger --format                             | missing value for argument '--format'

@@ -35,8 +35,8 @@ PROCESSES = {
     f"{MESASCOPE} rum 2>&-": ((2,), ""),
     f"{MESASCOPE} list >&- 2>&-": ((2,), ""),
     f"set -o pipefail; {MESASCOPE} list | head -n 1": ((0, 1), "continual-mnist: Do learned"),
-    f"PYTHONOPTIMIZE=2 {MESASCOPE} run one-step --lr 3": ((2,), "did you mean --training.learning-rate?"),
-    f"LANG=C LC_ALL=C PYTHONIOENCODING=ascii {MESASCOPE} run one-step --lr 3": ((2,), "--training.learning-rate?"),
+    f"PYTHONOPTIMIZE=2 {MESASCOPE} run one-step --lr 3": ((2,), "unrecognized options: --lr, 3"),
+    f"LANG=C LC_ALL=C PYTHONIOENCODING=ascii {MESASCOPE} run one-step --lr 3": ((2,), "unrecognized options: --lr, 3"),
 }  # fmt: skip
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import Annotated, Union
+from typing import Annotated, Any, Union
 
 import tyro
 
@@ -17,6 +18,7 @@ from mesascope.cli.list_studies import ListStudies
 from mesascope.cli.report import Report
 from mesascope.cli.run import run_command
 from mesascope.errors import ArgumentError, MesascopeError
+from mesascope.records import registered
 
 
 def parsed(arguments: list[str]) -> Callable[[], None]:
@@ -57,13 +59,13 @@ def parsed(arguments: list[str]) -> Callable[[], None]:
 def _sentence(box: str) -> str:
     """One line of the box that tyro draws around an error: the error, the nearest flag, and where help is.
 
-    >>> _sentence("│ Unrecognized options: --sed │\\n│ ─── │\\n│ Perhaps you meant: │\\n│     --seed INT │")
+    >>> _sentence("╭─ Error ─╮\\n│ Unrecognized options: --sed │\\n│ ─── │\\n│ Perhaps you meant: │\\n│ --seed INT │")
     'unrecognized options: --sed; perhaps you meant --seed INT.'
     """
     parts: list[list[str]] = [[]]
-    for line in box.splitlines():
-        text = line.strip("│ ")
-        if not text or set(text) <= set("─╭╮╰╯ ") or text[0] in "╭╰":
+    for line in box.splitlines()[1:]:  # below the title
+        text = line.strip("│| ")
+        if set(text) <= set("─╰╯-"):
             parts.append([])
         else:
             parts[-1].append(text)
@@ -97,4 +99,27 @@ def naming_flags(arguments: Sequence[str]) -> Iterator[None]:
         name, _, rest = str(error).partition(" ")
         given = {token.partition("=")[0].replace("_", "-") for token in arguments if token.startswith("--")}
         own = [flag for flag in given if re.split(r"--|\.", flag)[-1].replace("-", "_") == name]
+        flags = [flag for flag in _settings_flags(arguments) if re.search("[-.]", flag[2:])]
+        for flag in flags:  # fields of several words, such as training.clip and n_heads
+            field = re.escape(flag.removeprefix("--").replace("-", "_"))
+            rest = re.sub(rf"(?<![-\w.]){field}\b", flag, rest)
         raise type(error)(f"{own[0] if len(own) == 1 else name} {rest}") from None
+
+
+def _settings_flags(arguments: Sequence[str]) -> list[str]:
+    """Flags of the settings of the study or training that the arguments name."""
+    command, name = [*arguments, "", ""][:2]
+    if (command, name) == ("language", "train"):
+        from mesascope.language.learning import PRESETS
+
+        return _flags(PRESETS["quick"])
+    study = registered("study").get(name.replace("_", "-")) if command == "run" else None
+    return _flags(next(iter(study.presets.values()))) if study else []
+
+
+def _flags(settings: Any, group: str = "--") -> list[str]:
+    found = []
+    for field in dataclasses.fields(settings):
+        name, value = f"{group}{field.name.replace('_', '-')}", getattr(settings, field.name)
+        found += _flags(value, f"{name}.") if dataclasses.is_dataclass(value) else [name]
+    return found

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
 from mesascope import learners, lenses, study, tasks
 from mesascope.studies.common import values
@@ -33,7 +32,7 @@ def _roll_out(groups: Mapping[str, Sequence[Any]], few: tasks.Episode, damping: 
     Damped gradient descent is stable on a context if damping * eta * lambda_max < 2. On the few others any rule of this
     step size diverges, and their losses alone decide the mean over all contexts after some tens of applications.
     """
-    exact, (gd,) = few.to(torch.float64), groups["gd"]
+    exact, (gd,) = few.to(few.xq.double().dtype), groups["gd"]
     stable = damping * gd.eta.item() * _largest_curvature(exact) < 2
     errors = {name: [_errors(one, exact, damping) for one in members] for name, members in groups.items()}
     # Numbers whose mean over all tasks is that over the stable ones; others may have overflowed.

@@ -93,7 +93,7 @@ class LanguageMesa:
         return replace(config, transformer=replace(config.transformer, heads=heads))
 
     def plan(self, size: str, kind: str) -> Training:
-        """How networks of this size and kind train."""
+        """Training of networks of this size and kind."""
         return replace(self.training, learning_rate=RATES[size][kind]) if self.tuned else self.training
 
     def bands(self) -> dict[str, slice]:

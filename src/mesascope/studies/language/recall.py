@@ -75,7 +75,7 @@ class Recall:
     """Standard deviation of what is added to its targets."""
 
     def plan(self, task: str, kind: str) -> Training:
-        """How networks of a kind train on a task."""
+        """Training of a kind of network on a task."""
         return replace(self.training, learning_rate=RATES[task][kind]) if self.tuned else self.training
 
     def transformer(self, kind: str, regresses: bool = False) -> Any:

@@ -67,7 +67,7 @@ def _from_multiple(lab: study.Lab, settings: dynamics.Dynamics) -> dict[str, lis
 
 
 def _coefficients(trained: dict[str, list[Any]]) -> study.Arrays:
-    """Of s_i s_i^T, s_{i-1} s_i^T, s_i s_{i-1}^T and s_{i-1} s_{i-1}^T, in what multiplies s_t: eq. 3.55."""
+    """Coefficients of s_i s_i^T, s_{i-1} s_i^T, s_i s_{i-1}^T and s_{i-1} s_{i-1}^T in the factor of s_t: eq. 3.55."""
     found = {
         name: np.array([lenses.reverse_engineer(net).pair_sums().now.tolist() for net in trained[name]])
         for name in ("linear", "orthogonal-linear")

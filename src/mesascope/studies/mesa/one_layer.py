@@ -82,7 +82,7 @@ def _coefficients(algorithms: list[Any], found: list[learners.PairSums], eta: fl
 
 
 def _explained(one: Any) -> list[float]:
-    """Of the squared weights of W_KQ between s_t and s_{t-1}, and of W_PV from them to the prediction."""
+    """Share of squared weights of W_KQ between s_t and s_{t-1}, and of W_PV from them to the prediction."""
     own, blocks = one.network.products()[0], one.algorithm.products()[0]
     d = one.network.config.d
     parts = (lambda p: p.w_kq[:, d:, d:], lambda p: p.w_pv[:, :d, d:])

@@ -189,7 +189,7 @@ def _at_switches(shares: np.ndarray) -> np.ndarray:
 
 
 def _wider(quantity: str, words: str, compare: Any) -> Reading:
-    """Of the narrowest networks and the widest."""
+    """Results of the narrowest networks and of the widest."""
     return widths[quantity].map(lambda numbers: compare(numbers[:, 0], numbers[:, -1]), words)
 
 

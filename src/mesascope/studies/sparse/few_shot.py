@@ -1,4 +1,4 @@
-"""What the few-shot studies share: settings, how meta-learners train, and their accuracy on new classes."""
+"""Shared parts of the few-shot studies: settings, meta-training, and accuracy on new classes."""
 
 from __future__ import annotations
 
