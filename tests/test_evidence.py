@@ -18,11 +18,13 @@ from mesascope.evidence import (
     Reported,
     above,
     below,
+    beside,
     judge,
     judge_all,
     judging,
     ours,
     printed,
+    stage,
     two_sided,
 )
 
@@ -425,3 +427,19 @@ def test_claims_that_cannot_be_judged_together_are_refused():
     ):
         with pytest.raises(ArgumentError, match=message):
             judge_all(claims, "quick", {})
+
+
+def test_readings_compute_and_spell_themselves():
+    tasks = np.random.default_rng(0).normal(5.0, 1.0, (2, 1000))
+    found = Estimates.of({("mse", "trained"): [tasks[0]], ("mse", "gd"): [tasks[0] + 0.1 * tasks[1]]})
+    results = {"main": found, "sizes": Arrays({"eta": np.array([4.0, 8.0])}, eta="seed")}
+    main, sizes = stage("main", trained="layers"), stage("sizes")
+    (ratio,), (log,) = (
+        reading(results) for reading in (main.ratio("gd", "trained"), main.ratio("gd", "trained").log2())
+    )
+    assert log.nominal_value == pytest.approx(np.log2(ratio.nominal_value))
+    assert log.std_dev == pytest.approx(ratio.std_dev / ratio.nominal_value / np.log(2))
+    assert (abs(1 * sizes["eta"] - 6) / 2)(results).tolist() == [1.0, 1.0]
+    assert sizes["eta"].log2().at(-1, "the last")(results) == 3.0
+    assert beside([sizes["eta"], sizes["eta"] * 2], "both")(results).tolist() == [[4.0, 8.0], [8.0, 16.0]]
+    assert str(both.log2()) == "log2(loss of gradient descent / of layers)"

@@ -99,7 +99,7 @@ def register(kind: str, name: str, **facts: Any) -> Callable[[_T], _T]:
         elif inspect.isfunction(own := getattr(target, method, None)):
             setattr(target, method, guarded(own, meta=kind == "net"))
         entries[name] = Registered(target, MappingProxyType(dict(facts)))
-        return validated(target) if isinstance(target, type) else target  # not a study
+        return validated(target) if isinstance(target, type) else target  # type: ignore[return-value]  # not a study
 
     return put
 

@@ -66,11 +66,7 @@ class Reading:
 
     def log2(self) -> Reading:
         """Logarithm to base 2."""
-        return self.map(_logarithm(2.0), f"log2({self})")
-
-    def log10(self) -> Reading:
-        """Logarithm to base 10."""
-        return self.map(_logarithm(10.0), f"log10({self})")
+        return self.map(_log2, f"log2({self})")
 
     def at(self, index: Any, words: str) -> Reading:
         """A part of the numbers, by NumPy's index: ``.at((slice(None), -1), "at the last step")``."""
@@ -150,12 +146,9 @@ def beside(readings: Iterable[Reading], words: str) -> Reading:
     return Reading(words, lambda results: np.stack([one(results) for one in all_], axis=1))
 
 
-def _logarithm(base: float) -> Callable[[Any], Any]:
-    def logarithm(numbers: Any) -> Any:
-        if np.asarray(numbers).dtype.kind != "O":
-            return np.log(numbers) / np.log(base)
-        from uncertainties import unumpy
+def _log2(numbers: Any) -> Any:
+    if np.asarray(numbers).dtype.kind != "O":
+        return np.log2(numbers)
+    from uncertainties import umath
 
-        return unumpy.log(numbers) / np.log(base)
-
-    return logarithm
+    return np.vectorize(umath.log, otypes=[object])(numbers).view(type(numbers)) / np.log(2.0)  # type: ignore[attr-defined]

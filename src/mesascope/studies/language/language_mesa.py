@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
@@ -75,7 +75,7 @@ class LanguageMesa:
     watch_windows: Count = 32
     """Windows of an evaluation while training."""
 
-    def text(self, length: int, split: str = "train") -> language.TextWindows:
+    def text(self, length: int, split: Literal["train", "validation"] = "train") -> language.TextWindows:
         """Windows of the corpus, which is prepared where it is not there."""
         folder = str(Path(self.corpus).resolve()) if self.corpus else _library(self.part)
         return language.TextWindows(folder, length, split, language.open_corpus(folder).checksum)

@@ -8,7 +8,7 @@ method learned before on other classes, fine-tuning from what MAML learned there
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -50,7 +50,7 @@ class ContinualOnline:
     """Classes of a task."""
     shots: Count = 5
     """Images of each class in a batch."""
-    architecture: str = "convnet4"
+    architecture: Literal["convnet4", "resnet12", "mlp"] = "convnet4"
     """The network: convnet4 or mlp."""
     width: Count = 16
     """Its filters, or units."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -54,7 +54,7 @@ class FewShot:
     """Images of each class in a context."""
     queries: Count = 2
     """Query images of each class."""
-    architecture: str = "convnet4"
+    architecture: Literal["convnet4", "resnet12", "mlp"] = "convnet4"
     """The network that adapts: convnet4, resnet12 or mlp."""
     width: Count = 32
     """Its filters, or units of each hidden layer."""
@@ -79,7 +79,7 @@ class FewShot:
     seeds: Count = 8
     """Networks trained, one a seed."""
 
-    def family(self, part: str = "train") -> Any:
+    def family(self, part: Literal["train", "validation", "test"] = "train") -> Any:
         """Tasks of the classes of a part."""
         return tasks.FewShotImages(self.dataset, self.ways, self.shots, self.queries, self.size, part)
 
