@@ -434,9 +434,8 @@ def test_readings_compute_and_spell_themselves():
     found = Estimates.of({("mse", "trained"): [tasks[0]], ("mse", "gd"): [tasks[0] + 0.1 * tasks[1]]})
     results = {"main": found, "sizes": Arrays({"eta": np.array([4.0, 8.0])}, eta="seed")}
     main, sizes = stage("main", trained="layers"), stage("sizes")
-    (ratio,), (log,) = (
-        reading(results) for reading in (main.ratio("gd", "trained"), main.ratio("gd", "trained").log2())
-    )
+    both = main.ratio("gd", "trained")
+    (ratio,), (log,) = both(results), both.log2()(results)
     assert log.nominal_value == pytest.approx(np.log2(ratio.nominal_value))
     assert log.std_dev == pytest.approx(ratio.std_dev / ratio.nominal_value / np.log(2))
     assert (abs(1 * sizes["eta"] - 6) / 2)(results).tolist() == [1.0, 1.0]

@@ -6,10 +6,10 @@ Each has its truth: the candidate that it equals, or None if no candidate does.
 from __future__ import annotations
 
 import functools
-import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import lazy_loader
 import numpy as np
 
 from mesascope import adapters, constructions, nets, tasks, training
@@ -35,17 +35,8 @@ def aliens() -> Aliens:
     return {prefix + name: one for prefix, table in tables.items() for name, one in table.items()}
 
 
-class _Modules:
-    """The modules of a package, each imported when it is used."""
-
-    def __init__(self, package: str) -> None:
-        self._package = package
-
-    def __getattr__(self, name: str) -> Any:
-        return importlib.import_module(f"{self._package}.{name}")
-
-
-scipy, sk = _Modules("scipy"), _Modules("sklearn")
+scipy: Any = lazy_loader.load("scipy")
+sk: Any = lazy_loader.load("sklearn")
 
 
 def _ridge(x: Array, y: Array, xq: Array, penalty: float = 0.5) -> Array:
