@@ -92,7 +92,7 @@ def draw(arrows: dict[str, set[str]], file: Path) -> None:
         height = levels(arrows)
         places = {}
         for level in range(max(height.values()) + 1):
-            row = [room for room in arrows if height[room] == level]
+            row = sorted(room for room in arrows if height[room] == level)
             places |= {room: (index - (len(row) - 1) / 2 + 0.3 * (level % 2), level) for index, room in enumerate(row)}
         figure, axes = plt.subplots(figsize=(9, 1.0 * (max(height.values()) + 1)))
         style = {"boxstyle": "round,pad=0.4", "fc": "white", "ec": "#0072B2"}
@@ -117,7 +117,7 @@ def graph() -> dict[str, set[str]]:
 def page() -> str:
     """The page, a room a row, from the top."""
     height, rows = levels(graph()), []
-    for room in sorted(height, key=lambda room: -height[room]):
+    for room in sorted(height, key=lambda room: (-height[room], room)):
         tree = ast.parse(rooms()[room][0].read_text())
         first = (ast.get_docstring(tree) or "").partition("\n\n")[0].replace("\n", " ")
         rows.append(f"| `{room}` | {first.replace('|', chr(92) + '|')} |")
