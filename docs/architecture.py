@@ -101,7 +101,9 @@ def draw(arrows: dict[str, set[str]], file: Path) -> None:
         axes.set(xlim=(-3, 3), ylim=(-0.6, max(height.values()) + 0.6))
         figure.canvas.draw()  # which gives the boxes their sizes
         for room, others in arrows.items():
-            for other in others - set().union(*(under[one] for one in others)):  # arrows that follow from no others
+            for other in sorted(
+                others - set().union(*(under[one] for one in others))
+            ):  # arrows that follow from no others
                 ends = {"patchA": patches[room], "patchB": patches[other], "arrowstyle": "->", "color": "0.5"}
                 axes.annotate("", places[other], places[room], arrowprops=ends, zorder=0)
         axes.axis("off")
