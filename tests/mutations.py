@@ -1,8 +1,8 @@
 """Bugs planted one at a time, and the claims that each of them turns: ``make mutations``, a quarter of an hour.
 
 Each bug is planted while a study measures networks that were trained without it, at the smallest settings that decide
-its claims. A claim turns if it holds without the bug and does not with it. Prints a table and writes it to
-docs/mutations.md; exits with 1 if a bug turns no claim.
+its claims; one of learning itself, while they train. A claim turns if it holds without the bug and does not with it.
+Prints a table and writes it to docs/mutations.md; exits with 1 if a bug turns no claim.
 """
 
 from __future__ import annotations
@@ -40,11 +40,12 @@ Patch = Callable[[], contextlib.AbstractContextManager]
 
 @dataclass(frozen=True)
 class Mutation:
-    """A bug, where it is planted, and how."""
+    """A bug, where it is planted, and how; one of training is planted while networks train, ``anew``."""
 
     bug: str
     study: str
     plant: Patch
+    anew: bool = False
 
 
 def with_steps(change: Callable[[Any], None], only: type = GradientDescentPlusPlus) -> Patch:
@@ -193,7 +194,7 @@ MUTATIONS = (
     Mutation("sensitivities are taken at another query", "softmax", other_queries),
     Mutation("the reference's tokens are not clipped", "deep", with_steps(unclipped)),
     Mutation("fresh tasks are those of the first seed's training", "finite-tasks", training_tasks),
-    Mutation("batches are judged after they were learned from", "continual-online", judged_late),
+    Mutation("batches are judged after they were learned from", "continual-online", judged_late, anew=True),
 )
 # What decides the claims soonest, by study.
 CHANGES: dict[str, dict[str, Any]] = {"deep": {"tasks": 5000, "sweep_tasks": 200, "tune_tasks": 200}}
@@ -239,7 +240,9 @@ def main() -> int:
                 f"{study.name}: {sum(v == 'holds' for v in before.values())} of {len(before)} claims hold", flush=True
             )
             for index, mutation in enumerate(m for m in MUTATIONS if m.study == study.name):
-                run = without_results(sound, root / f"{study.name}-{index}")
+                folder = root / f"{study.name}-{index}"
+                anew = new_run(study, "quick", settings, out=folder) if mutation.anew else None
+                run = anew or without_results(sound, folder)
                 found = measured(study, settings, run, mutation.plant)
                 rows.append((mutation.bug, study.name, turned(before, found)))
                 print(f"  {rows[-1][0]}: {', '.join(rows[-1][2]) or 'NOTHING'}", flush=True)
