@@ -360,7 +360,8 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     done = mesascope("run", "one-step", "--out", tmp_path / "file" / "run")
     assert done.returncode == 2
-    assert len(done.stderr.strip().splitlines()) == 1
+    said = [line for line in done.stderr.strip().splitlines() if line != "loading torch and the study"]  # a slow start
+    assert len(said) == 1
 
 
 def test_resuming_with_another_version_says_so(finished, tmp_path):
