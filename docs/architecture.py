@@ -12,20 +12,8 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 SOURCE = HERE.parent / "src" / "mesascope"
-# Modules that every room may use, and that would only hide the picture.
-GROUND = {
-    "errors",
-    "validate",
-    "modes",
-    "files",
-    "loading",
-    "records",
-    "text",
-    "progress",
-    "shapes",
-    "streams",
-    "modules",
-}
+# Modules that every room may use, and that would only hide the picture: all but two.
+GROUND = {file.stem for file in SOURCE.glob("*.py")} - {"__init__", "__main__", "measurement", "study"}
 PAGE = """# Architecture
 
 Each folder of `src/mesascope`, a room, has one reason to exist. A room imports only rooms below it, and modules of the
@@ -101,9 +89,8 @@ def draw(arrows: dict[str, set[str]], file: Path) -> None:
         axes.set(xlim=(-3, 3), ylim=(-0.6, max(height.values()) + 0.6))
         figure.canvas.draw()  # which gives the boxes their sizes
         for room, others in arrows.items():
-            for other in sorted(
-                others - set().union(*(under[one] for one in others))
-            ):  # arrows that follow from no others
+            implied = set().union(*(under[one] for one in others))
+            for other in sorted(others - implied):
                 ends = {"patchA": patches[room], "patchB": patches[other], "arrowstyle": "->", "color": "0.5"}
                 axes.annotate("", places[other], places[room], arrowprops=ends, zorder=0)
         axes.axis("off")
@@ -118,9 +105,9 @@ def graph() -> dict[str, set[str]]:
 
 def page() -> str:
     """The page, a room a row, from the top."""
-    height, rows = levels(graph()), []
+    height, modules, rows = levels(graph()), rooms(), []
     for room in sorted(height, key=lambda room: (-height[room], room)):
-        tree = ast.parse(rooms()[room][0].read_text())
+        tree = ast.parse(modules[room][0].read_text())
         first = (ast.get_docstring(tree) or "").partition("\n\n")[0].replace("\n", " ")
         rows.append(f"| `{room}` | {first.replace('|', chr(92) + '|')} |")
     return PAGE.format(ground=", ".join(f"`{name}`" for name in sorted(GROUND)), rows="\n".join(rows))

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from mesascope.evidence.numbers import nominal
 from mesascope.measurement import Measurement
 from mesascope.runs import open_run
-from mesascope.studies.common import values
 from mesascope.studies.language.recall import KINDS, RECALLING
 
 ROOT = Path(__file__).parent.parent
@@ -86,7 +86,7 @@ def test_the_yardstick_is_that_of_the_committed_results():
     results, seeds = run.results, run.settings.seeds
 
     def shown(numbers):
-        return str(Measurement.of(torch.from_numpy(values(numbers))))
+        return str(Measurement.of(torch.from_numpy(nominal(numbers))))
 
     for kind, name in RECALLING.items():
         cells = [shown(results["recall"]["answered", kind])]

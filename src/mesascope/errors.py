@@ -89,7 +89,7 @@ def plain(value: Any) -> Any:
     return value.item() if numpy is not None and isinstance(value, numpy.generic) else value
 
 
-def require_count(argument: str, value: object, *, least: int = 1) -> int:
+def require_count(argument: str, value: object, *, least: float = 1) -> int:
     """``value``, if it is an integer of at least ``least``, as a plain Python one.
 
     >>> import numpy

@@ -26,7 +26,7 @@ from mesascope.evidence import (
     printed,
     stage,
     two_sided,
-)  # fmt: skip
+)
 from mesascope.evidence.claims import Quantifier, check_claims
 from mesascope.loading import from_file
 from mesascope.reports import Figure, Grid, Histogram, Level, Line, Lines, Matrices, curves, strip, sweep

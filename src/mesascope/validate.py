@@ -20,6 +20,7 @@ from mesascope.errors import (
     plain,
     refuse,
     require_choice,
+    require_count,
     require_instance,
     require_number,
     shown,
@@ -148,12 +149,8 @@ def _of_tuple(name: str, value: Any, kinds: tuple[Any, ...]) -> Any:
 
 
 def _check_number(name: str, value: Any, bounds: msgspec.Meta, *, whole: bool) -> None:
-    if whole and (isinstance(value, bool) or not isinstance(value, int)):
-        raise ArgumentTypeError(
-            f"{name} must be an integer, but is {shown(value)} ({type(value).__name__}): pass a whole number."
-        )
-    if whole and bounds.ge is not None and value < bounds.ge:
-        refuse(name, f"be at least {bounds.ge}", value, "pass a larger whole number")
+    if whole:
+        require_count(name, value, least=-math.inf if bounds.ge is None else bounds.ge)
     above, least, most = (
         other if bound is None else bound
         for bound, other in ((bounds.gt, -math.inf), (bounds.ge, -math.inf), (bounds.le, math.inf))

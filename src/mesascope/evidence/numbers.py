@@ -39,6 +39,19 @@ def unmasked(numbers: Any) -> np.ndarray:
     return np.ma.filled(numbers.astype(float), np.nan) if np.ma.is_masked(numbers) else np.asarray(numbers)
 
 
+def nominal(numbers: Any) -> np.ndarray:
+    """Numbers with errors, without them.
+
+    >>> from uncertainties import ufloat
+    >>> nominal([ufloat(0.5, 0.1), 2.0])
+    array([0.5, 2. ])
+    """
+    numbers = np.asarray(numbers)
+    if numbers.dtype != object:
+        return numbers
+    return np.vectorize(lambda number: getattr(number, "nominal_value", number), otypes=[float])(numbers)
+
+
 def _text(number: Any) -> str:
     if not hasattr(number, "std_dev"):
         return str(number)

@@ -10,6 +10,7 @@ import numpy as np
 
 from mesascope.errors import require_choice
 from mesascope.evidence import Claim
+from mesascope.evidence.numbers import nominal
 
 Results = Mapping[str, Any]
 
@@ -168,17 +169,9 @@ def _read(item: Line | Level | Grid, results: Results) -> Any:
     """The item with arrays in place of readings."""
     if isinstance(item, Grid):
         return item
-    read = {name: _numbers(value(results) if callable(value := getattr(item, name)) else value)
+    read = {name: nominal(value(results) if callable(value := getattr(item, name)) else value)
             for name in ("x", "y") if hasattr(item, name)}  # fmt: skip
     return replace(item, **read) if isinstance(item, Line) else replace(item, y=float(np.mean(read["y"])))
-
-
-def _numbers(values: Any) -> np.ndarray:
-    """Numbers with errors, without them."""
-    values = np.asarray(values)
-    if values.dtype != object:
-        return values
-    return np.vectorize(lambda number: getattr(number, "nominal_value", number), otypes=[float])(values)
 
 
 def _plain_ticks(axis: Any, span: float) -> None:

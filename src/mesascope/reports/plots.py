@@ -15,33 +15,24 @@ Shown = tuple[str | float, str]
 
 
 def curves(
-    stages: StageReading | Mapping[StageReading, Shown],
-    columns: Mapping[str, Shown] | str,
+    stage: StageReading,
+    columns: Mapping[str, Shown],
     y: str,
     levels: Sequence[Level] = (),
     *,
     title: str = "",
-    x: str = "training step",
-    over: str = "step",
     factor: float = 1.0,
     log: str = "",
     each: bool = False,
-    limits: Mapping[str, Any] | None = None,
 ) -> Lines:
-    """Columns of what a training logged over its steps; or one column of several trainings.
+    """Columns of what a training logged, over its steps.
 
     Args:
-        stages: that of a training, with ``columns`` to show; or several with how they are shown, and one column.
         factor: the columns are multiplied by it.
         each: draw every replicate; their mean and range if False.
     """
-    if isinstance(stages, StageReading):
-        assert isinstance(columns, Mapping)
-        shown = [(stages, column, *how) for column, how in columns.items()]
-    else:
-        shown = [(stage, str(columns), *how) for stage, how in stages.items()]
-    lines = [Line(stage[over], factor * stage[column], role, label, each) for stage, column, role, label in shown]
-    return Lines(title, x, y, [*lines, *levels], log, limits or {})
+    lines = [Line(stage["step"], factor * stage[column], *how, each) for column, how in columns.items()]
+    return Lines(title, "training step", y, [*lines, *levels], log)
 
 
 def sweep(
@@ -61,9 +52,7 @@ def sweep(
     return Lines(title, x, y, [*levels, *shown], log)
 
 
-def strip(
-    y: str, names: Mapping[str, str], read: Callable[[Any], Mapping[str, Mapping[str, Any]]], title: str = ""
-) -> Lines:
+def strip(y: str, names: Mapping[str, str], read: Callable[[Any], Mapping[str, Mapping[str, Any]]]) -> Lines:
     """One mark a replicate over the name of each method; ``read`` returns numbers by label and method.
 
     Marks of different labels stand side by side.
@@ -78,4 +67,4 @@ def strip(
             for place, (label, one) in enumerate(groups.items())
         ]  # fmt: skip
 
-    return Lines(title, "", y, lines, limits={"xticks": range(len(names)), "xticklabels": list(names.values())})
+    return Lines("", "", y, lines, limits={"xticks": range(len(names)), "xticklabels": list(names.values())})

@@ -80,8 +80,3 @@ def halfway_distances(name: str) -> Reading:
     path, ends = stage(name), ("trained", "other")
     distances = [path["prediction-difference", "middle", end] / path["prediction-difference", *ends] for end in ends]
     return beside(distances, "mean difference of predictions, midpoint to either end / end to end")
-
-
-def values(numbers: Any) -> np.ndarray:
-    """Numbers with errors, without them."""
-    return np.vectorize(lambda number: getattr(number, "nominal_value", number), otypes=[float])(numbers)

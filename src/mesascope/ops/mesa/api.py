@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -125,8 +125,7 @@ def attend(
                 info = MesaInfo(count, residual.reshape(q.shape[:-2]))
     y = solution.y.reshape(v.shape).to(v.dtype)
     states = (len(problem.lengths), problem.heads) if packed else q.shape[:-2]
-    kind = MesaState if problem.decaying else FixedRidgeState
-    after = [kind(*(part.reshape(*states, *part.shape[2:]) for part in solution[1:]))] if return_state else []
+    after = [state_of(problem, solution[1:], states)] if return_state else []
     require_finite([y, *(part for state in after for part in state)])
     outputs = (y, *after, *([info] if return_info else []))
     return outputs if len(outputs) > 1 else y
@@ -189,10 +188,15 @@ def mesa_state(
     problem = pose(k, k, v, ridge=ridge, log_forget=log_forget, beta=beta, ridge_kind=ridge_kind, state=state)
     with torch.autocast(k.device.type, enabled=False):
         chunks = chunks_of(problem, _CHUNK)
-    kind = MesaState if problem.decaying else FixedRidgeState
-    after = kind(*(part.reshape(*k.shape[:-2], *part.shape[2:]) for part in (chunks.last_H, chunks.last_G)))
+    after = state_of(problem, (chunks.last_H, chunks.last_G), k.shape[:-2])
     require_finite(after)
     return after
+
+
+def state_of(problem: Problem, parts: Iterable[Tensor], batch: Iterable[int]) -> MesaState | FixedRidgeState:
+    """The state of H and G ``(documents, batch, ...)``, with batch and heads as axes of their own."""
+    kind = MesaState if problem.decaying else FixedRidgeState
+    return kind(*(part.reshape(*batch, *part.shape[2:]) for part in parts))
 
 
 def pose(

@@ -15,13 +15,12 @@ import torch
 from mesascope.errors import NumericalError, refuse, require_count, require_number
 from mesascope.ops.chunks import decays
 from mesascope.ops.fast_weights import causal_linear_attention
-from mesascope.ops.mesa.api import attend, pose
+from mesascope.ops.mesa.api import attend, pose, state_of
 from mesascope.ops.mesa.chunks import Problem
 from mesascope.ops.mesa.decode import solve_tokens
 from mesascope.ops.mesa.equations import Factor, NormalEquations
 from mesascope.ops.mesa.implicit import solve_chunks
 from mesascope.ops.mesa.solve import SolveResult, conjugate_gradients
-from mesascope.ops.mesa.states import FixedRidgeState, MesaState
 from mesascope.ops.products import exact_products
 from mesascope.ops.reading import may_read
 from mesascope.shapes import Float, Tensor
@@ -45,8 +44,7 @@ def mesa_attention_reference(
     with torch.autocast(q.device.type, enabled=False):
         y, *parts = solve_tokens(problem)
     y = y.reshape(v.shape).to(v.dtype)
-    kind = MesaState if problem.decaying else FixedRidgeState
-    return (y, kind(*(part.reshape(*q.shape[:-2], *part.shape[2:]) for part in parts))) if return_state else y
+    return (y, state_of(problem, parts, q.shape[:-2])) if return_state else y
 
 
 def mesa_recursion(

@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 
 from mesascope import lenses, study
-from mesascope.studies.common import converged, halfway_distances, halfway_losses, midpoint, plan, values
+from mesascope.evidence.numbers import nominal
+from mesascope.studies.common import converged, halfway_distances, halfway_losses, midpoint, plan
 from mesascope.studies.icl_gd import deep_networks, regression, shared
 from mesascope.studies.icl_gd.deep_networks import CLIP, LOOPED, SEPARATE, Deep, as_network
 from mesascope.studies.icl_gd.regression import Recipe, halfway, own_descent
@@ -78,7 +79,7 @@ def measure(lab: study.Lab, settings: Deep) -> None:
 
 def _smooth(losses: Any) -> np.ndarray:
     """True for each network whose loss halfway is at most 10 % above both ends'."""
-    return values(losses).max(axis=1) < 1.1
+    return nominal(losses).max(axis=1) < 1.1
 
 
 def _without_each(name: str) -> Reading:
@@ -89,7 +90,7 @@ def _without_each(name: str) -> Reading:
 
 def _alive_over_warm(r: Any) -> np.ndarray:
     """Every network from random weights without a dead layer, or all if each has one, over every warm one."""
-    alive = values(_without_each("left-out")(r)).min(axis=1) > 2
+    alive = nominal(_without_each("left-out")(r)).min(axis=1) > 2
     chosen = alive if alive.any() else ~alive
     return np.true_divide.outer(main["median", "trained"](r)[chosen], warm["median", "warm"](r))
 
@@ -196,7 +197,7 @@ STUDY = study.Study(
                 Claim(
                     "far-from-training", "on inputs of twice the training scale the match with tuned GD++ is lost: "
                     "losses differ by more than a tenth", stage("separate-input-scale").ratio("trained", "gd++").map(
-                        lambda ratios: np.abs(np.log(values(ratios[:, -1]))), "|log(loss of trained / of tuned GD++)|"
+                        lambda ratios: np.abs(np.log(nominal(ratios[:, -1]))), "|log(loss of trained / of tuned GD++)|"
                     ), above(0.1), printed("Fig. 6c: less good match far away from training"), quantifier="mean",
                     premises=TUNED,
                 ),

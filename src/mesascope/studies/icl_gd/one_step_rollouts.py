@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mesascope import learners, lenses, study, tasks
-from mesascope.studies.common import values
+from mesascope.evidence.numbers import nominal
 from mesascope.studies.icl_gd.regression import Regression
 from mesascope.studies.icl_gd.shared import HALF_MSE
 from mesascope.study import Claim, Estimates, Figure, Line, Lines, StageReading, above, below, derived, printed, stage
@@ -89,7 +89,7 @@ def _panel(damping: float) -> Lines:
     roll = _rolled(damping)
     lines = [
         Line(
-            roll.case("application"), (roll[part, name] / 2).map(lambda losses: np.minimum(values(losses), 1e3), ""),
+            roll.case("application"), (roll[part, name] / 2).map(lambda losses: np.minimum(nominal(losses), 1e3), ""),
             name, label if part == "stable" else None, marks=marks, width=width,
         )
         for part, width in (("stable", 1.6), ("all", 0.7))

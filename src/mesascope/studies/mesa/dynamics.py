@@ -11,7 +11,8 @@ import msgspec
 import numpy as np
 
 from mesascope import learners, lenses, nets, study, tasks
-from mesascope.studies.common import plan, values, watch_loss
+from mesascope.evidence.numbers import nominal
+from mesascope.studies.common import plan, watch_loss
 from mesascope.study import Claim, Count, Figure, Line, Reading, StageReading, Training, above, beside, ours, stage
 
 THESIS = "von Oswald, thesis (2024), chapter 3"
@@ -144,7 +145,7 @@ def tuned_ridge(
     drawn = lab.draw(family, settings.tune_tasks, "tune")
     known = {f"{ridge:g}": learners.RecursiveLeastSquares(ridge, features=features) for ridge in TRIED}
     errors = lenses.errors_by_time({name: [learner] for name, learner in known.items()}, drawn, times)
-    return known[min(known, key=lambda name: values(errors["mse", name]).sum())]
+    return known[min(known, key=lambda name: nominal(errors["mse", name]).sum())]
 
 
 def compared(
