@@ -1,15 +1,19 @@
-"""The whole catalogue of `identify` against itself: every candidate planted, and asked for among all of them.
+"""Speed of `identify`, asked about the whole catalogue: of single learners of each kind, and of the catalogue itself.
 
-Two processes share the learners; each learner is asked for 8 tasks of every condition and part. Writes
-benchmarks/results/identify.json: seconds, processor seconds, and of each learner what the answer says. Takes a few
-minutes; ``python benchmarks/identify.py`` from the root of the project.
+``python benchmarks/identify.py`` plants every candidate and asks for it among all of them, with 8 tasks a condition,
+in two processes, and writes benchmarks/results/identify.json. ``python benchmarks/identify.py learners`` times learners
+of each kind that are not in benchmarks/results/identify-learners.json yet, with the default budget and one thread. Each
+takes some ten minutes; run them from the root of the project with nothing else running.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import platform
+import sys
 import time
 import warnings
 from concurrent.futures import ProcessPoolExecutor
@@ -18,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results" / "identify.json"
+OF_LEARNERS = RESULTS.with_name("identify-learners.json")
 PROCESSES, TASKS = 2, 8
 
 
@@ -67,5 +72,84 @@ def main() -> None:
     print("not in the set:", [row["planted"] for row in rows if row not in inside])
 
 
+class Told(io.StringIO):
+    """Standard error that keeps when the first sentence about families was printed."""
+
+    first: float | None = None
+
+    def write(self, text: str) -> int:
+        if self.first is None and "a first look" in text:
+            self.first = time.perf_counter()
+        return super().write(text)
+
+
+def kinds() -> dict[str, Any]:
+    """Learners of each kind: functions, networks, estimators, and models of text that answer at once."""
+    from sklearn.ensemble import GradientBoostingRegressor, RandomForestRegressor
+    from sklearn.gaussian_process import GaussianProcessRegressor
+    from sklearn.linear_model import BayesianRidge, HuberRegressor, LassoCV
+    from sklearn.neighbors import KNeighborsRegressor
+    from sklearn.neural_network import MLPRegressor
+    from sklearn.svm import SVR
+
+    from mesascope.adapters import from_numpy, from_sklearn, from_text
+    from mesascope.constructions import gradient_descent
+    from mesascope.learners import GradientDescent
+
+    def ridge(x: Any, y: Any, xq: Any) -> Any:
+        import numpy as np
+
+        return xq @ np.linalg.solve(x.T @ x + 0.7 * np.eye(x.shape[1]), x.T @ y)
+
+    def last_label(prompt: str) -> str:
+        return prompt.split("Output:")[-2].split()[0]
+
+    estimators = (
+        BayesianRidge(), HuberRegressor(), KNeighborsRegressor(3), SVR(), GaussianProcessRegressor(alpha=0.1),
+        GradientBoostingRegressor(), MLPRegressor(max_iter=50), LassoCV(), RandomForestRegressor(),
+    )  # fmt: skip
+    learners = {"function of NumPy": from_numpy(ridge), "function of torch": GradientDescent(2, 1.5)}
+    learners["built network"] = gradient_descent(3, 1, 0.8, n_context=12, steps=2).network
+    learners["trained network"] = trained()
+    learners["model of text that answers at once"] = from_text(last_label)
+    return learners | {type(one).__name__: from_sklearn(one) for one in estimators}
+
+
+def trained() -> Any:
+    from mesascope import Training, train
+    from mesascope.nets import InContextRegressorConfig, TransformerConfig
+
+    config = InContextRegressorConfig(TransformerConfig(width=4, init_scale=0.02))
+    return train(config.build, family(), Training(steps=400, batch=128, learning_rate=0.01))[0]
+
+
+def timed(learner: Any) -> dict[str, Any]:
+    from mesascope import identify
+
+    told = Told()
+    start, processor = time.perf_counter(), time.process_time()
+    with contextlib.redirect_stderr(told):
+        found = identify(learner, family())
+    return {
+        "seconds": round(time.perf_counter() - start, 1),
+        "first_sentence": None if told.first is None else round(told.first - start, 1),
+        "processor_seconds": round(time.process_time() - processor, 1),
+        "predictions": found.asked, "exactly": found.exactly,
+    }  # fmt: skip
+
+
+def learners() -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    found = json.loads(OF_LEARNERS.read_text()) if OF_LEARNERS.exists() else {}
+    for name, learner in kinds().items():
+        if name not in found:
+            found[name] = timed(learner)
+            print(name, found[name], flush=True)
+    OF_LEARNERS.write_text(json.dumps(found, indent=1) + "\n")
+
+
 if __name__ == "__main__":
-    main()
+    learners() if sys.argv[1:] == ["learners"] else main()
