@@ -25,7 +25,7 @@ from rich.table import Table
 from torch import Tensor, nn
 from torch.nn import functional
 
-from mesascope.language import layered, next_token_loss
+from mesascope.language import language_model_config, next_token_loss
 from mesascope.streams import stream
 from mesascope.training import ModuleState, Training, keep_freed_memory
 
@@ -100,7 +100,7 @@ def layers_of_fla() -> dict[str, nn.Module]:
 
 def network(name: str, positions: str = "learned") -> nn.Module:
     layers, nu = MODELS[name]
-    config = layered(
+    config = language_model_config(
         layers, VOCABULARY, CONTEXT, width=WIDTH, n_heads=HEADS, mlp=4, dpfp=nu, tied=True, positions=positions
     )
     return config.build(stream(0, "init")).to(DEVICE)

@@ -22,7 +22,7 @@ from torch.nn import functional
 
 from mesascope.ops import sinusoidal
 from mesascope.streams import stream
-from mesascope.studies.mesa.transformers import LAYERS, transformer
+from mesascope.studies.mesa.raw_tokens import LAYERS, transformer
 from mesascope.tasks import LinearDynamics
 from mesascope.training import Ensemble, EnsembleState, Training, half_mse, keep_freed_memory
 

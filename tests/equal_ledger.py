@@ -26,13 +26,14 @@ import hashlib, json, sys
 from pathlib import Path
 from mesascope import open_run
 from mesascope.reports import figure_files
-from mesascope.studies.running import judged
+from mesascope.studies import running
 found, names = {}, sys.argv[2:]
 for place in sorted(Path(sys.argv[1]).iterdir()):
     run = open_run(place)
     if run.config["kind"] != "study" or names and place.name not in names:
         continue
-    for record in judged(run.study, run):
+    judge = getattr(running, "judge_run", None) or running.judged  # its name before
+    for record in judge(run.study, run):
         found[f"{place.name}: {record['id']}"] = record
     for figure in run.study.figures if names else ():
         drawn = hashlib.sha256(figure_files(figure, run.results)["svg"]).hexdigest()

@@ -251,7 +251,7 @@ EXAMPLES: dict[str, dict[str, list[Callable[..., Any]]]] = {
         "compare": [
             lambda learner, episodes: lenses.compare(learner, {"same": learner}, _TASKS, tasks=len(episodes.xq))
         ],
-        "measure_together": [lambda learner, episodes: lenses.measure_together({"a": [learner]}, ["a"], episodes)],
+        "measure_learners": [lambda learner, episodes: lenses.measure_learners({"a": [learner]}, ["a"], episodes)],
         "sweep": [
             lambda learner, episodes: lenses.sweep(
                 {"a": learner}, _TASKS, {"noise": [0.0, 1.0]}, tasks=len(episodes.xq)

@@ -20,7 +20,7 @@ from mesascope.meta import (
     SparseLaMAML,
     Sync,
     batch_of,
-    retained,
+    retained_accuracy,
 )
 from mesascope.meta.continual import _dual
 from mesascope.meta.gradients import MLPGradient
@@ -84,7 +84,7 @@ def test_a_method_learns_its_first_task(name):
     tasks = streams(0, tasks=1, samples=500)
     state = state_of(METHODS[name](), 0)
     fit(state, lambda step: batch_of(tasks, step, 10, passes=3), Training(steps=150))
-    assert retained(state.result(), tasks).item() > 0.4
+    assert retained_accuracy(state.result(), tasks).item() > 0.4
 
 
 def in_torch(net):
@@ -121,7 +121,7 @@ def test_a_parameter_of_one_number_is_learned_too(name):
     torch.manual_seed(0)
     state, tasks = ContinualState([Scaled()], METHODS[name](), [0]), streams(0, tasks=2)
     fit(state, lambda step: batch_of(tasks, step, 5), Training(steps=8))
-    closed = state.closed()[0]
+    closed = state.sparsity_by_parameter()[0]
     assert set(closed) in ({"weight", "bias", "scale"}, set())
     assert closed.get("scale", 0.0) in (0.0, 1.0)
     assert state.result()[0].scale.isfinite()
@@ -267,7 +267,7 @@ def test_a_glance_is_what_its_equations_say(kind):
     torch.testing.assert_close([one[0] for one in state._at.rates], moved)
     torch.testing.assert_close([one[0] for one in state._at.weights], expected)
     shares = [(applied(rate) == 0).float().mean().item() for rate in moved]
-    assert list(state.closed()[0].values()) == pytest.approx(shares)
+    assert list(state.sparsity_by_parameter()[0].values()) == pytest.approx(shares)
     assert 0 < shares[0] < 1
 
 
@@ -368,7 +368,7 @@ def test_each_task_is_seen_as_often_as_asked_and_then_the_next():
 
 def test_retained_is_the_share_of_queries_that_are_told():
     tasks, state = streams(0, 1), state_of(OnlineSGD(), 0, 1)
-    found = retained(state.result(), tasks)
+    found = retained_accuracy(state.result(), tasks)
     for member in range(2):
         for task in range(3):
             told = state.result()[member](tasks.xq[member, task]).argmax(-1) == tasks.yq[member, task].argmax(-1)

@@ -12,15 +12,15 @@ import torch
 from examples import examples
 from torch import nn
 
-from mesascope.adapters import NumberWords, from_language_model, from_numpy, from_sklearn, from_text
+from mesascope.adapters import NumberTokenizer, from_language_model, from_numpy, from_sklearn, from_text
 from mesascope.constructions import mesa_gradient_descent
 from mesascope.errors import ArgumentError
 from mesascope.identification import CONDITIONS, behaviour_of, candidates, identify
-from mesascope.language import head_scores, inspected, layered, next_token_loss
+from mesascope.language import head_scores, inspect, language_model_config, next_token_loss
 from mesascope.language.sampling import next_tokens
 from mesascope.learners import GradientDescent, LeastSquares, tune
 from mesascope.lenses import compare, prompt_tune, sweep
-from mesascope.meta import METHODS, ContinualState, MetaLearner, MetaLearnerConfig, batch_of, retained
+from mesascope.meta import METHODS, ContinualState, MetaLearner, MetaLearnerConfig, batch_of, retained_accuracy
 from mesascope.meta.continual import _dual
 from mesascope.nets import (
     AttentionConfig,
@@ -41,7 +41,7 @@ from mesascope.records import facts
 from mesascope.runs.provenance import available_device, tell_device
 from mesascope.streams import stream
 from mesascope.studies.identifying import regressors
-from mesascope.studies.sparse.few_shot import FewShot, hits, untrained, watched
+from mesascope.studies.sparse.few_shot import FewShot, accuracy_by_task, untrained, watched
 from mesascope.studies.sparse.following import _followed
 from mesascope.tasks import (
     Context,
@@ -52,7 +52,7 @@ from mesascope.tasks import (
     RotatedDigits,
     SwitchingImages,
 )
-from mesascope.tasks.asking import drawn
+from mesascope.tasks.calling import sample_tasks
 from mesascope.training import ModuleState, Training, fit, train
 from mesascope.training.family import stacked
 
@@ -131,7 +131,7 @@ def test_predictors_answer_and_decode_as_on_the_cpu(build):
 
 @pytest.mark.parametrize("build", each("family"))
 def test_families_draw_on_the_device_of_the_generator(build):
-    batch = drawn(build(), 3, stream(0, "devices", device=DEVICE))
+    batch = sample_tasks(build(), 3, stream(0, "devices", device=DEVICE))
     for tensor in [batch] if isinstance(batch, torch.Tensor) else [*batch.context, batch.xq, batch.yq]:
         require_there(tensor)
 
@@ -215,7 +215,7 @@ def test_a_training_step_with_mesa_layers_waits_for_its_loss_alone(computing, op
 
 
 def test_language_models_train_and_continue_as_on_the_cpu():
-    config = layered("softmax, mesa", 40, 32, width=16, n_heads=2, forget=True)
+    config = language_model_config("softmax, mesa", 40, 32, width=16, n_heads=2, forget=True)
     tokens = torch.randint(40, (4, 16), generator=stream(0, "tokens"))
 
     def trained(device):
@@ -223,7 +223,7 @@ def test_language_models_train_and_continue_as_on_the_cpu():
         fit(ModuleState(model, next_token_loss, PLAN), lambda step: tokens.to(device), PLAN)
         logits = model(tokens.to(device))
         next_tokens(logits[:, -1], 1.0, 0.5, stream(0, "draws", device=device))
-        return logits, vars(head_scores(model, 4)) | {"uniform": ()}, vars(inspected(model, tokens))["losses"]
+        return logits, vars(head_scores(model, 4)) | {"uniform": ()}, vars(inspect(model, tokens))["losses"]
 
     require_same(trained(DEVICE), trained("cpu"))
 
@@ -237,7 +237,11 @@ def test_continual_learners_learn_tasks_as_on_the_cpu(build):
         state = ContinualState([net.build(stream(seed, "init")).to(device) for seed in (0, 1)], build(), [0, 1])
         ensemble = fit(state, lambda step: batch_of(tasks.to(device), step, 5), Training(steps=3))
         curves = {"accuracy": np.zeros((2, 3))}
-        return ensemble.weights, state.closed(), _followed(curves, retained(ensemble, tasks.to(device)), 1)
+        return (
+            ensemble.weights,
+            state.sparsity_by_parameter(),
+            _followed(curves, retained_accuracy(ensemble, tasks.to(device)), 1),
+        )
 
     require_same(learned(DEVICE), learned("cpu"))
 
@@ -262,7 +266,7 @@ def test_meta_learners_adapt_and_learn_as_on_the_cpu(method, order):
         learner, tasks = config.build(stream(0, "init")).to(device), episodes.to(device)
         plan = dataclasses.replace(PLAN, schedule="constant")
         trained = fit(ModuleState(learner, MetaLearner.loss, plan), lambda step: tasks, plan)
-        return trained, hits(trained, tasks), watched(tasks)(trained)
+        return trained, accuracy_by_task(trained, tasks), watched(tasks)(trained)
 
     require_same(learned(DEVICE), learned("cpu"))
 
@@ -286,8 +290,8 @@ def test_adapters_answer_there():
 
 @pytest.mark.parametrize("read", ["mode", "mean", "sample"])
 def test_language_models_of_numbers_read_prompts_where_they_are(read):
-    words, tasks = NumberWords(), LinearRegression(n_context=4, d_in=1).sample(3, stream(0, "tasks"))
-    model = layered("softmax", len(words), 60, width=8, n_heads=2).build(stream(0, "init"))
+    words, tasks = NumberTokenizer(), LinearRegression(n_context=4, d_in=1).sample(3, stream(0, "tasks"))
+    model = language_model_config("softmax", len(words), 60, width=8, n_heads=2).build(stream(0, "init"))
     expected = from_language_model(model, words, read)(tasks.context, tasks.xq)
     for device in ("cpu", DEVICE):  # of the tasks
         own = tasks.to(device)

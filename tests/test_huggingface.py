@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from mesascope.errors import ArgumentError
-from mesascope.language import layered
+from mesascope.language import language_model_config
 from mesascope.nets import LanguageModel
 from mesascope.streams import stream
 from mesascope.training.marks import undecayed
@@ -24,7 +24,7 @@ LAYERS = ["softmax", "linear, mesa", "softmax, delta, mesa"]
 def built(layers="softmax, delta, mesa", width=16, seed=0, **options):
     """One that is sure of little but not of nothing, so that beams differ and samples too."""
     own = {} if layers == "softmax" else {"convolution": 2, "forget": True}
-    config = layered(layers, 50, 64, width=width, n_heads=2, **own, **options)
+    config = language_model_config(layers, 50, 64, width=width, n_heads=2, **own, **options)
     network = config.build(stream(seed, "init")).double().eval()
     with torch.no_grad():
         network.logits.weight.mul_(4)
@@ -226,7 +226,7 @@ def test_a_folder_without_all_weights_is_refused(tmp_path):
 @pytest.mark.parametrize("tied", [False, True])
 def test_folders_give_back_the_same_model(tied, tmp_path):
     model = huggingface.MesascopeForCausalLM(
-        huggingface.MesascopeConfig(layered("softmax, mesa", 50, 64, width=16, tied=tied), eos_token_id=7)
+        huggingface.MesascopeConfig(language_model_config("softmax, mesa", 50, 64, width=16, tied=tied), eos_token_id=7)
     ).eval()
     model.save_pretrained(tmp_path)
     found = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).eval()
@@ -293,7 +293,9 @@ def test_packed_documents_do_not_see_each_other(lengths, layers, learned, kind):
 @pytest.mark.parametrize("given", ["plain", "padded", "packed"])
 @pytest.mark.parametrize("tied", [False, True])
 def test_losses_in_training_are_computed_by_blocks_without_logits_of_all_tokens(given, tied, monkeypatch):
-    network = layered("softmax, mesa", 50, 64, width=16, n_heads=2, tied=tied).build(stream(0, "init")).double()
+    network = (
+        language_model_config("softmax, mesa", 50, 64, width=16, n_heads=2, tied=tied).build(stream(0, "init")).double()
+    )
     model, tokens = huggingface.MesascopeForCausalLM.of(network).train(), prompts(2, 12)
     labels = tokens.where(torch.rand(tokens.shape, generator=stream(1, "labels")) < 0.8, -100)
     mask = torch.arange(12) < torch.tensor([[12], [9]])
@@ -415,7 +417,7 @@ def test_generation_ends_at_any_token_that_ends_a_text(end):
 
 def test_embeddings_are_modules_that_hooks_see_and_callers_replace():
     for tied in (False, True):
-        config = layered("softmax, mesa", 50, 64, width=16, tied=tied)
+        config = language_model_config("softmax, mesa", 50, 64, width=16, tied=tied)
         model, tokens = huggingface.MesascopeForCausalLM(huggingface.MesascopeConfig(config)).eval(), prompts()
         embedding, before = model.get_input_embeddings(), model(tokens).logits
         with embedding.register_forward_hook(lambda module, given, made: made * 0):

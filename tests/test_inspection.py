@@ -6,12 +6,14 @@ import pytest
 import torch
 
 from mesascope.errors import ArgumentError
-from mesascope.language import head_scores, inspected, layered
+from mesascope.language import head_scores, inspect, language_model_config
 from mesascope.streams import stream
 
 
 def built(layers="softmax, mesa", **options):
-    return layered(layers, 40, 32, width=16, n_heads=2, **options).build(stream(0, "init")).double().eval()
+    return (
+        language_model_config(layers, 40, 32, width=16, n_heads=2, **options).build(stream(0, "init")).double().eval()
+    )
 
 
 def windows(n=5, t=33):
@@ -42,7 +44,7 @@ def test_scores_of_heads_that_are_known(kind):
 @pytest.mark.parametrize("kv_heads", [2, 1])
 @pytest.mark.parametrize("forget", [False, True])
 def test_condition_numbers_are_those_of_sums_of_keys(forget, kv_heads):
-    config = layered("softmax, mesa", 40, 32, width=16, n_heads=2, forget=forget)
+    config = language_model_config("softmax, mesa", 40, 32, width=16, n_heads=2, forget=forget)
     first, second = config.transformer.each_heads
     heads = (first, dataclasses.replace(second, n_kv_heads=kv_heads))
     config = dataclasses.replace(config, transformer=dataclasses.replace(config.transformer, heads=heads))
@@ -51,7 +53,7 @@ def test_condition_numbers_are_those_of_sums_of_keys(forget, kv_heads):
     with torch.no_grad():
         layer.ridge_above.copy_(torch.tensor([-2.0, 1.0])[:kv_heads])
     tokens = windows()
-    found = inspected(model, tokens)
+    found = inspect(model, tokens)
     names = ["layers.1.attention.key", "layers.1.norm"]
     _, cache = model.run_with_cache(tokens[:, :-1], names=names)
     kv_heads, every = layer.config.kv_heads, layer.config.group
@@ -75,7 +77,7 @@ def test_condition_numbers_are_those_of_sums_of_keys(forget, kv_heads):
 
 def test_maps_and_losses_are_the_models_own():
     model, tokens = built("linear, softmax"), windows()
-    found = inspected(model, tokens)
+    found = inspect(model, tokens)
     _, cache = model.run_with_cache(tokens[:1, :-1])
     torch.testing.assert_close(found.maps, cache["layers.0.attention.pattern"][0].detach())
     shares = model(tokens[:, :-1]).log_softmax(-1).gather(-1, tokens[:, 1:, None])[..., 0]
@@ -89,6 +91,6 @@ def test_maps_and_losses_are_the_models_own():
 
 def test_windows_too_short_are_refused():
     with pytest.raises(ArgumentError, match="windows must have shape"):
-        inspected(built(), windows(t=4))
+        inspect(built(), windows(t=4))
     with pytest.raises(ArgumentError, match="tokens must be at least 2"):
         head_scores(built(), 1)

@@ -13,10 +13,10 @@ from mesascope.errors import ArgumentError, NumericalError
 from mesascope.language import (
     LanguageTraining,
     TextWindows,
-    evaluated,
+    evaluate,
     head_scores,
     in_context_score,
-    layered,
+    language_model_config,
     named_layers,
     new_language_run,
     next_token_loss,
@@ -57,17 +57,19 @@ def test_layers_are_named_in_a_line():
 
 
 def test_only_layers_that_are_not_softmax_have_features_convolutions_and_gates():
-    config = layered("softmax,mesa,linear", **TINY, dpfp=2, convolution=3, forget=True, positions="rotary")
+    config = language_model_config(
+        "softmax,mesa,linear", **TINY, dpfp=2, convolution=3, forget=True, positions="rotary"
+    )
     softmax, *others = config.transformer.each_heads
     assert (softmax.dpfp, softmax.convolution, softmax.forget, softmax.rotary) == (0, 0, False, True)
     assert {(one.dpfp, one.convolution, one.forget, one.rotary) for one in others} == {(2, 3, True, False)}
     assert config.places == "none"
-    assert layered("mesa", **TINY, key_shift=True).transformer.each_heads[0].key_shift
+    assert language_model_config("mesa", **TINY, key_shift=True).transformer.each_heads[0].key_shift
 
 
 def test_models_of_other_layers_have_the_same_number_of_parameters():
     counts = {
-        name: sum(weight.numel() for weight in layered(f"softmax, {name}", **TINY).build().parameters())
+        name: sum(weight.numel() for weight in language_model_config(f"softmax, {name}", **TINY).build().parameters())
         for name in ("softmax", "linear", "mesa")
     }
     assert counts["linear"] == counts["softmax"] + TINY["width"]  # scales of what heads read
@@ -75,14 +77,14 @@ def test_models_of_other_layers_have_the_same_number_of_parameters():
 
 
 def test_losses_are_cross_entropies_of_the_tokens_that_follow():
-    model = layered("softmax, mesa", **TINY).build(stream(0, "init"))
+    model = language_model_config("softmax, mesa", **TINY).build(stream(0, "init"))
     windows = torch.randint(30, (5, 12), generator=stream(0, "tokens"))
     losses = token_losses(model, windows, at_once=2)
     for row, told in zip(windows, losses, strict=True):
         by_hand = [-model(row[None, :t])[0, -1].log_softmax(-1)[row[t]] for t in range(1, 12)]
         torch.testing.assert_close(told, torch.stack(by_hand), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(next_token_loss(model, windows), losses.mean())
-    both = Ensemble([model, layered("softmax, mesa", **TINY).build(stream(1, "init"))])
+    both = Ensemble([model, language_model_config("softmax, mesa", **TINY).build(stream(1, "init"))])
     torch.testing.assert_close(next_token_loss(both, windows.expand(2, -1, -1))[0], losses.mean())
 
 
@@ -90,7 +92,7 @@ def test_losses_are_cross_entropies_of_the_tokens_that_follow():
 @pytest.mark.parametrize("dtype", [None, torch.bfloat16])
 def test_losses_by_blocks_of_tokens_are_those_of_all(tied, dtype, monkeypatch):
     """Losses, gradients and second derivatives; of a block's logits alone is there memory at a time."""
-    model = layered("softmax, linear", **TINY, tied=tied).build(stream(0, "init"))
+    model = language_model_config("softmax, linear", **TINY, tied=tied).build(stream(0, "init"))
     model = model.double() if dtype is None else model
     windows = torch.randint(30, (5, 12), generator=stream(0, "tokens"))
     sizes: list[int] = []
@@ -126,7 +128,7 @@ def seen(read, sizes):
 def test_shards_are_hashed_by_the_first_process_alone(corpus, monkeypatch):
     hashed: list[str] = []
     monkeypatch.setattr(type(corpus), "verify", lambda own, split: hashed.append(split))
-    monkeypatch.setattr("mesascope.language.windows.is_first_process", lambda: False)
+    monkeypatch.setattr("mesascope.language.windows.is_rank_zero", lambda: False)
     TextWindows(str(corpus.folder), 21)
     assert hashed == []
     monkeypatch.undo()
@@ -169,7 +171,7 @@ def test_a_model_learns_a_text_and_copies_what_it_has_read(unchecked):
             return torch.cat([half, half], 1)
 
     plan = Training(220, 32, learning_rate=1e-2, optimizer="adamw", schedule="cosine", clip=1.0)
-    config = layered("softmax, mesa", 10, 20, width=32, n_heads=2, dpfp=2)
+    config = language_model_config("softmax, mesa", 10, 20, width=32, n_heads=2, dpfp=2)
     trained = train(config.build, Repeated(), plan, [0], loss=next_token_loss)[0]
     losses = token_losses(trained, Repeated().sample(64, stream(0, "test"))).mean(0)
     assert losses[:9].mean() == pytest.approx(math.log(10), abs=0.15)
@@ -341,8 +343,12 @@ def test_a_model_that_is_not_finite_any_more_is_not_kept(corpus, tmp_path, every
 
 def test_an_evaluation_is_of_the_model_in_use_and_refuses_another_tokenizer_and_what_is_not_finite(corpus, tmp_path):
     tokenizer = load_tokenizer(corpus.folder / "tokenizer.json")
-    model = layered("softmax, mesa", 257, 24, width=16, n_heads=2, dropout=0.5).build(stream(0, "init")).train()
-    found = evaluated(model, tokenizer, corpus.folder, windows=7)
+    model = (
+        language_model_config("softmax, mesa", 257, 24, width=16, n_heads=2, dropout=0.5)
+        .build(stream(0, "init"))
+        .train()
+    )
+    found = evaluate(model, tokenizer, corpus.folder, windows=7)
     assert model.training
     losses = token_losses(model.eval(), TextWindows(str(corpus.folder), 25, "validation").spread(7))
     assert (found.loss.n, found.loss.value) == (7, pytest.approx(losses.double().mean().item(), abs=1e-9))
@@ -350,10 +356,10 @@ def test_an_evaluation_is_of_the_model_in_use_and_refuses_another_tokenizer_and_
     assert found.by_token[2].value == pytest.approx(losses[:, 1:3].double().mean().item())
     other = prepare([corpus.folder.parent / "text.txt"], tmp_path, "bpe:270", delimiter="|", validation=0.3)
     with pytest.raises(ArgumentError, match="corpus must have the tokenizer of the model"):
-        evaluated(model, tokenizer, other.folder)
+        evaluate(model, tokenizer, other.folder)
     torch.nn.init.constant_(model.norm.weight, torch.nan)
     with pytest.raises(NumericalError, match="losses must be finite"):
-        evaluated(model, tokenizer, corpus.folder)
+        evaluate(model, tokenizer, corpus.folder)
 
 
 def test_of_scales_the_first_layer_that_grew_is_named():

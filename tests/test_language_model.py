@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 
-from mesascope.adapters import FORMATS, NumberWords, from_language_model
+from mesascope.adapters import FORMATS, NumberTokenizer, from_language_model
 from mesascope.errors import ArgumentError, ArgumentTypeError
 from mesascope.nets import AttentionConfig, CausalTransformerConfig, LanguageModelConfig
 from mesascope.ops import without_reading_values
@@ -16,7 +16,7 @@ from mesascope.records import from_record, to_record
 from mesascope.streams import stream
 from mesascope.tasks import Context, LinearRegression
 
-WORDS = NumberWords(largest=9.9, decimals=1)
+WORDS = NumberTokenizer(largest=9.9, decimals=1)
 TRANSFORMER = CausalTransformerConfig(AttentionConfig(8, 2), 2, "softmax", mlp=2, layer_norm=True)
 
 

@@ -12,14 +12,14 @@ from mesascope.lenses import (
     agreement,
     alignment,
     compare,
-    measure_together,
+    measure_learners,
     per_task_errors,
     sweep,
     trajectory_errors,
 )
 from mesascope.streams import stream
 from mesascope.tasks import Context, LinearDynamics, LinearRegression
-from mesascope.tasks.asking import UnansweredError, copied
+from mesascope.tasks.calling import LearnerError, copied
 
 FAMILY = LinearRegression(n_context=5, d_in=3, n_query=2)
 EPISODES = FAMILY.sample(20, stream(0, "lenses"))
@@ -147,7 +147,7 @@ def test_an_error_inside_a_learner_is_shown_as_what_it_is():
         def refusing(context, xq, kind=kind):
             raise kind("three pairs")
 
-        with pytest.raises(UnansweredError, match=rf"but refusing raised {kind.__name__} \(.*three pairs.*\): mend it"):
+        with pytest.raises(LearnerError, match=rf"but refusing raised {kind.__name__} \(.*three pairs.*\): mend it"):
             per_task_errors(refusing, EPISODES)
 
     class Predicting(nn.Module):
@@ -177,7 +177,7 @@ def test_every_lens_and_tuning_refuse_answers_that_would_broadcast(shape):
         lambda: per_task_errors(wrong, EPISODES),
         lambda: agreement(wrong, GD, EPISODES),
         lambda: alignment(GD, wrong, EPISODES),
-        lambda: measure_together({"a": [wrong]}, ["a"], EPISODES),
+        lambda: measure_learners({"a": [wrong]}, ["a"], EPISODES),
         lambda: sweep({"a": wrong}, FAMILY, {"noise": [0.0]}, tasks=20),
         lambda: trajectory_errors(wrong, EPISODES),
         lambda: tune(wrong, FAMILY, tasks=20),

@@ -26,7 +26,7 @@ from mesascope.lenses import (
     alignment,
     compare,
     interpolate,
-    measure_together,
+    measure_learners,
     per_task_errors,
     rescaled_products,
     rollout,
@@ -455,7 +455,7 @@ def test_measuring_together_tells_what_pairs_tell(episodes):
         InContextRegressorConfig(TransformerConfig(5, init_scale=0.5), d_out=2).build(stream(s, "init")) for s in (0, 1)
     ]
     gd = GradientDescent(1, 0.5)
-    found = measure_together({"net": nets, "gd": [gd]}, ["gd"], episodes)
+    found = measure_learners({"net": nets, "gd": [gd]}, ["gd"], episodes)
     for index, net in enumerate(nets):
         pair = alignment(net, gd, episodes)
         for name, one in {
@@ -474,7 +474,7 @@ def test_measuring_together_tells_what_pairs_tell(episodes):
     assert found["median", "gd"][0].nominal_value == pytest.approx(float(medians), rel=0.05)
     assert found["derivative-error", "net"][0].nominal_value < 1e-3 * found["derivative", "net"][0].nominal_value
     with pytest.raises(ArgumentError, match="must have as many members"):
-        measure_together({"net": nets, "others": [gd] * 3}, ["others"], episodes)
+        measure_learners({"net": nets, "others": [gd] * 3}, ["others"], episodes)
 
 
 def test_a_derivative_at_another_query_is_noticed(episodes, monkeypatch):
@@ -489,7 +489,7 @@ def test_a_derivative_at_another_query_is_noticed(episodes, monkeypatch):
             yield answers, prediction, sensitivity
 
     def error():
-        found = measure_together({"net": [net]}, [], episodes)
+        found = measure_learners({"net": [net]}, [], episodes)
         return (found["derivative-error", "net"] / found["derivative", "net"])[0].nominal_value
 
     assert error() < 0.02

@@ -8,8 +8,8 @@ import shutil
 import pytest
 import torch
 
-from mesascope.adapters import Calls, LocalModel, from_text
-from mesascope.adapters.calls import CutAnswer
+from mesascope.adapters import CachedModel, LocalModel, from_text
+from mesascope.adapters.calls import TruncatedAnswer
 from mesascope.cli.identify import Identify
 from mesascope.errors import ArgumentError
 from mesascope.tasks import Context
@@ -93,7 +93,7 @@ def test_what_several_prompts_begin_with_is_read_once_and_an_answer_ends_with_it
     model([f"{context}{query} ->" for query in queries])
     assert sum(one.numel() for one in read) < len(context) + len(queries) * (8 + len("0.1 ->"))
     assert model._text([*map(CHARACTERS.index, "> \n1.\n2")]) == "> \n1."
-    assert isinstance(model._text([*map(CHARACTERS.index, "->\n1.5")]), CutAnswer)
+    assert isinstance(model._text([*map(CHARACTERS.index, "->\n1.5")]), TruncatedAnswer)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
@@ -120,9 +120,9 @@ def test_an_answer_ends_at_any_token_that_ends_texts_and_follows_the_logits_alon
 
 def test_an_answer_at_the_limit_of_tokens_is_nan_and_a_prompt_that_is_too_long_is_nan_alone(folder):
     model = LocalModel(folder, max_tokens=4)
-    calls = Calls(model, "tiny", batched=True)
+    calls = CachedModel(model, "tiny", batched=True)
     answers = calls.ask(["1" * 61, *PROMPTS])
-    cut = [isinstance(answer, CutAnswer) for answer in model(PROMPTS)]
+    cut = [isinstance(answer, TruncatedAnswer) for answer in model(PROMPTS)]
     assert answers[0] is None
     assert calls.unanswered["refused"] == 1
     for answer, was_cut in zip(answers[1:], cut, strict=True):

@@ -196,14 +196,14 @@ def test_a_model_whose_layers_are_no_modules_has_no_head_that_is_known():
 def test_what_is_closed_for_drawn_masks_does_not_change_from_look_to_look():
     learner = MetaLearnerConfig(ClassifierConfig("mlp", width=4, size=8, classes=3), "sparse-maml-plus").build()
     before = torch.random.get_rng_state()
-    assert learner.gradient_sparsity() == learner.gradient_sparsity()
+    assert learner.sparsity_by_parameter() == learner.sparsity_by_parameter()
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
 def test_parameters_to_adapt_may_be_chosen_by_name():
     method = MAML(0.3, 1, adapt=lambda name: name.endswith("bias"), loss=mse_loss)
     assert set(method.adapted(network())) == {"0.bias", "2.bias"}
-    assert method.gradient_sparsity(network()) == {"0.weight": 1.0, "0.bias": 0.0, "2.weight": 1.0, "2.bias": 0.0}
+    assert method.sparsity_by_parameter(network()) == {"0.weight": 1.0, "0.bias": 0.0, "2.weight": 1.0, "2.bias": 0.0}
     with pytest.raises(ArgumentError, match="adapt must choose at least one parameter"):
         MAML(0.3, 1, adapt=lambda name: False).adapted(network())
 
@@ -216,7 +216,7 @@ def test_closed_entries_stay_and_are_counted():
     for name, parameter in model.named_parameters():
         stayed = adapted[name] == parameter
         assert torch.equal(stayed, method.numbers[name.replace(".", "/")] < 0)
-        assert method.gradient_sparsity(model)[name] == pytest.approx(stayed.double().mean().item())
+        assert method.sparsity_by_parameter(model)[name] == pytest.approx(stayed.double().mean().item())
 
 
 @pytest.mark.parametrize("kind", [kind for kind in METHODS if kind is not SparseMAMLPlus])  # which draws at random
@@ -430,7 +430,10 @@ def test_members_of_an_ensemble_train_as_they_would_alone(method):
 def test_as_many_masks_start_closed_as_asked(closed):
     model = ClassifierConfig("mlp", width=100, size=28, classes=10)
     learner = MetaLearnerConfig(model, closed=closed).build(stream(0, "init"))
-    shares, sizes = learner.gradient_sparsity(), {name: one.numel() for name, one in learner.model.named_parameters()}
+    shares, sizes = (
+        learner.sparsity_by_parameter(),
+        {name: one.numel() for name, one in learner.model.named_parameters()},
+    )
     assert sum(shares[name] * sizes[name] for name in sizes) / sum(sizes.values()) == pytest.approx(closed, abs=0.01)
 
 

@@ -14,7 +14,7 @@ from torch import nn
 
 from mesascope.errors import ArgumentError, ArgumentTypeError, MesascopeError
 from mesascope.identification import behaviour_of
-from mesascope.language import head_scores, layered
+from mesascope.language import head_scores, language_model_config
 from mesascope.learners import GradientDescent, LeastSquares, tune, tune_spectral
 from mesascope.lenses import access_of, agreement, alignment, compare, prompt_tune
 from mesascope.meta import MAML, ContinualState, LaMAML, MetaLearner, MetaLearnerConfig, OnlineDescent, batch_of
@@ -129,7 +129,7 @@ def tuning_a_prompt():
 
 
 def scoring_heads():
-    model = layered("softmax", 20, 16, width=8).build(stream(0, "init"))
+    model = language_model_config("softmax", 20, 16, width=8).build(stream(0, "init"))
     return lambda: head_scores(model, 4).copying
 
 

@@ -26,7 +26,7 @@ from mesascope.nets import (
     points,
     transformer,
 )
-from mesascope.nets.points import touched, watched
+from mesascope.nets.points import has_hooks, is_hooked
 from mesascope.records import registered
 from mesascope.streams import stream
 from mesascope.tasks import LinearDynamics, LinearRegression
@@ -66,7 +66,7 @@ def parts(net):
 
 
 def hooked(net):
-    return any(watched(part) for part in net.modules())
+    return any(is_hooked(part) for part in net.modules())
 
 
 def loops(net):
@@ -144,7 +144,7 @@ def test_a_replaced_part_is_called(way):
         parametrize.register_parametrization(first.attention, "p", nn.Dropout(0.0))
     if way == "appended":
         net.transformer.layers.append(regressor("linear").transformer.layers[0])
-    assert touched(net.transformer)
+    assert has_hooks(net.transformer)
     after = net(*inputs)
     torch.testing.assert_close(after, net.trajectory(*inputs)[-1])
     assert torch.allclose(after, before) == (way == "parametrized")

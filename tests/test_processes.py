@@ -15,7 +15,7 @@ import torch
 from mesascope.cli import main
 from mesascope.errors import ArgumentError
 from mesascope.language import load_language_model, prepare
-from mesascope.training import ModuleState, Training, own_share
+from mesascope.training import ModuleState, Training, local_batch
 
 # After more of them, what is rounded otherwise has grown beyond the bounds below for most seeds.
 STEPS = 12
@@ -138,11 +138,11 @@ def test_a_batch_that_does_not_split_evenly_is_refused(monkeypatch):
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 3)
     with pytest.raises(ArgumentError, match="batch must be a multiple of the 3 processes, but is 8"):
-        own_share(torch.zeros(8, 2))
+        local_batch(torch.zeros(8, 2))
 
 
 def test_an_average_of_split_weights_is_refused(monkeypatch):
-    monkeypatch.setattr("mesascope.training.module_state.is_split", lambda weight: True)
+    monkeypatch.setattr("mesascope.training.module_state.is_dtensor", lambda weight: True)
     with pytest.raises(ArgumentError, match="average must be None where weights are split over processes"):
         ModuleState(torch.nn.Linear(1, 1), lambda f, x: f(x).mean(), Training(1, average=1.0))
 

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from mesascope.errors import ArgumentError
-from mesascope.language import asked_accuracy, asked_each, asked_loss, layered
+from mesascope.language import language_model_config, recall_accuracy, recall_by_sequence, recall_loss
 from mesascope.records import from_record, to_record
 from mesascope.streams import stream
 from mesascope.tasks import AssociativeRecall, Automata, Copying
@@ -72,17 +72,20 @@ def test_automata_differ_from_sequence_to_sequence():
 
 def test_losses_and_answers_are_of_what_is_asked_alone():
     family = Copying(4, 6)
-    models = [layered("softmax", family.vocabulary, 20, width=8, n_heads=2).build(stream(n, "init")) for n in (0, 1)]
+    models = [
+        language_model_config("softmax", family.vocabulary, 20, width=8, n_heads=2).build(stream(n, "init"))
+        for n in (0, 1)
+    ]
     tasks = family.sample(5, stream(0, "tasks"))
     logits = models[0](tasks[:, 0, :-1])
     by_hand = [-logits[row, t - 1].log_softmax(-1)[tasks[row, 0, t]] for row in range(5) for t in range(5, 9)]
-    torch.testing.assert_close(asked_loss(models[0], tasks), torch.stack(by_hand).mean())
+    torch.testing.assert_close(recall_loss(models[0], tasks), torch.stack(by_hand).mean())
     torch.testing.assert_close(
-        asked_loss(Ensemble(models), tasks.expand(2, -1, -1, -1))[1], asked_loss(models[1], tasks)
+        recall_loss(Ensemble(models), tasks.expand(2, -1, -1, -1))[1], recall_loss(models[1], tasks)
     )
     right = [logits[row, t - 1].argmax() == tasks[row, 0, t] for row in range(5) for t in range(5, 9)]
-    assert asked_accuracy(models[0], tasks) == pytest.approx(sum(map(int, right)) / 20)
-    losses, shares = asked_each(models[0], tasks)
+    assert recall_accuracy(models[0], tasks) == pytest.approx(sum(map(int, right)) / 20)
+    losses, shares = recall_by_sequence(models[0], tasks)
     torch.testing.assert_close(losses, torch.stack(by_hand).view(5, 4).mean(1))
     torch.testing.assert_close(shares, torch.tensor(right).view(5, 4).float().mean(1))
 
@@ -102,7 +105,7 @@ def test_impossible_sizes_are_refused():
     with pytest.raises(ArgumentError, match="tokens must be at least 2"):
         Automata(tokens=1)
     with pytest.raises(ArgumentError, match="tasks must have shape"):
-        asked_loss(torch.nn.Identity(), torch.zeros(3, 4, dtype=torch.long))
+        recall_loss(torch.nn.Identity(), torch.zeros(3, 4, dtype=torch.long))
 
 
 @pytest.mark.parametrize("family", [AssociativeRecall(3, 5), Copying(4, 6), Automata(states=2)])

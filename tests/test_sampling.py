@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from mesascope.errors import ArgumentError, NumericalError
-from mesascope.language import continued, layered, load_language_model, prepare
+from mesascope.language import generate, language_model_config, load_language_model, prepare
 from mesascope.language.sampling import next_tokens
 from mesascope.language.tokenizing import END, end_of_document, load_tokenizer
 from mesascope.streams import stream
@@ -22,7 +22,7 @@ def tokenizer(tmp_path_factory):
 
 def built(layers="softmax, mesa", **options):
     size = {"width": 16, "n_heads": 2, "positions": "rotary" if "softmax" in layers else "none"}
-    return layered(layers, 300, 60, **size | options).build(stream(0, "init")).double().eval()
+    return language_model_config(layers, 300, 60, **size | options).build(stream(0, "init")).double().eval()
 
 
 @pytest.mark.parametrize("layers", ["softmax, mesa", "linear*2", "delta, softmax"])
@@ -36,14 +36,14 @@ def test_the_likeliest_text_is_that_of_the_whole_model(tokenizer, layers, chunk)
             read.append(int(model(torch.tensor([read]))[0, -1].argmax()))
             if read[-1] == read[0]:
                 break
-    told = "".join(continued(model, tokenizer, prompt, tokens=12, temperature=0, chunk=chunk))
+    told = "".join(generate(model, tokenizer, prompt, tokens=12, temperature=0, chunk=chunk))
     assert tokenizer.decode(read[start:]).startswith(told)
     assert len(told) >= len(tokenizer.decode(read[start:]).rstrip("\ufffd"))
 
 
 def test_draws_follow_the_seed_and_the_probabilities(tokenizer):
     model = built()
-    first, again, other = ("".join(continued(model, tokenizer, tokens=20, seed=seed)) for seed in (0, 0, 1))
+    first, again, other = ("".join(generate(model, tokenizer, tokens=20, seed=seed)) for seed in (0, 0, 1))
     assert first == again != other
     logits = torch.tensor([0.5, 0.3, 0.15, 0.05]).log().expand(20_000, -1)
     for top_p, shares in ((1.0, [0.5, 0.3, 0.15, 0.05]), (0.75, [0.625, 0.375, 0, 0]), (0.01, [1, 0, 0, 0])):
@@ -67,9 +67,9 @@ def test_a_space_before_a_word_stands_where_a_prompt_is_before_it():
     tokenizer = library.Tokenizer(library.models.WordLevel(words, unk_token=END))
     tokenizer.pre_tokenizer, tokenizer.decoder = library.pre_tokenizers.Metaspace(), library.decoders.Metaspace()
     tokenizer.add_special_tokens([END])
-    model = layered("linear", 4, 20, width=16).build(stream(0, "init")).eval()
+    model = language_model_config("linear", 4, 20, width=16).build(stream(0, "init")).eval()
     model.norm.bias.data += 100 * model.logits.weight.data[3]
-    said = "".join(continued(model, tokenizer, "the cat", tokens=2, temperature=0))
+    said = "".join(generate(model, tokenizer, "the cat", tokens=2, temperature=0))
     assert said == " sat sat"
 
 
@@ -77,7 +77,7 @@ def test_a_text_ends_where_the_document_does(tokenizer):
     model = built()
     end = end_of_document(tokenizer)
     model.norm.bias.data += 100 * model.logits.weight.data[end]
-    assert list(continued(model, tokenizer, tokens=50)) == []
+    assert list(generate(model, tokenizer, tokens=50)) == []
 
 
 @pytest.mark.parametrize(
@@ -96,13 +96,13 @@ def test_a_text_ends_where_the_document_does(tokenizer):
 )
 def test_what_cannot_be_drawn_is_refused(tokenizer, options, message):
     with pytest.raises(ArgumentError, match=message):
-        continued(built(positions="learned"), tokenizer, **options)
+        generate(built(positions="learned"), tokenizer, **options)
 
 
 def test_a_text_ends_with_the_positions_that_a_model_has_learned(tokenizer, capsys):
     """By default; other models draw 200 tokens."""
     for positions in ("learned", "rotary"):
-        assert list(continued(built(positions=positions), tokenizer))
+        assert list(generate(built(positions=positions), tokenizer))
         said = "tokens: 59, as the model has learned 60 positions, and the prompt takes 1\n"
         assert capsys.readouterr().err == (said if positions == "learned" else "")
 

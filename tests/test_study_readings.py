@@ -12,7 +12,7 @@ import torch
 
 from mesascope.errors import ArgumentError
 from mesascope.evidence import Arrays
-from mesascope.language import layered, token_losses
+from mesascope.language import language_model_config, token_losses
 from mesascope.records import registered
 from mesascope.streams import stream
 from mesascope.studies.common import converged, late_share
@@ -92,7 +92,7 @@ def test_every_training_must_have_converged_in_the_quantity_that_is_named():
 
 @pytest.mark.parametrize("context", [32, 38])
 def test_losses_behind_a_cut_are_of_the_second_half_by_who_has_read_an_eighth_to_a_quarter(context):
-    net = layered("mesa", 11, context, width=8, n_heads=2).build(stream(0, "init")).double()
+    net = language_model_config("mesa", 11, context, width=8, n_heads=2).build(stream(0, "init")).double()
     windows = torch.randint(11, (3, 2 * context + 1), generator=stream(1, "windows"))
     eighth, half = context // 8, context // 2
     slow = [

@@ -21,8 +21,8 @@ from text_server import TEXTS, planted, serving
 from mesascope import identify, learners
 from mesascope.adapters import (
     FORMATS,
-    Calls,
-    NumberWords,
+    CachedModel,
+    NumberTokenizer,
     UnansweredPrompt,
     from_language_model,
     from_text,
@@ -30,7 +30,7 @@ from mesascope.adapters import (
     openai_model,
     parse_number,
 )
-from mesascope.adapters.calls import CutAnswer
+from mesascope.adapters.calls import TruncatedAnswer
 from mesascope.cli import main
 from mesascope.errors import ArgumentError, MesascopeError
 from mesascope.identification import candidates
@@ -222,7 +222,9 @@ def test_a_model_that_fails_at_one_prompt_leaves_nan_and_one_that_always_fails_e
 
     def own(failing):
         one = functools.partial(model, failing=failing)
-        return Calls((lambda several: [one(each) for each in several]) if batched else one, "own", batched=batched)
+        return CachedModel(
+            (lambda several: [one(each) for each in several]) if batched else one, "own", batched=batched
+        )
 
     prompts, asked = [str(number) for number in range(100)], []
     for failing in ("0", "50"):
@@ -236,7 +238,7 @@ def test_a_model_that_fails_at_one_prompt_leaves_nan_and_one_that_always_fails_e
 
 
 def test_each_nan_has_its_reason():
-    cut = [CutAnswer("3.1"), CutAnswer(" 3.1\n\nFeature"), CutAnswer("Let us see\n3")]
+    cut = [TruncatedAnswer("3.1"), TruncatedAnswer(" 3.1\n\nFeature"), TruncatedAnswer("Let us see\n3")]
     answers = iter([*cut, " ", "two", "3 or 4", "5", "1e300"])  # the last is beyond float32
     learner = from_text(lambda prompt: next(answers), most_calls=8, concurrency=1)
     found = learner(*FAMILY.sample(9, stream(0, "reasons"))[:2]).flatten()
@@ -275,9 +277,9 @@ def test_async_and_batched_models_answer_alike_also_inside_a_running_loop():
 
 def test_the_loop_of_asynchronous_models_ends_with_the_program_without_a_word():
     program = (
-        "from mesascope.adapters import Calls\n"
+        "from mesascope.adapters import CachedModel\n"
         "async def model(prompt): return prompt\n"
-        "print(Calls(model, 'm').ask(['a', 'b']))\n"
+        "print(CachedModel(model, 'm').ask(['a', 'b']))\n"
     )
     done = subprocess.run(
         [sys.executable, "-X", "dev", "-W", "error", "-c", program], capture_output=True, text=True, timeout=60
@@ -355,7 +357,7 @@ def same_number(prompt):
 
 
 def test_learners_of_text_can_be_copied_and_pickled(tmp_path, key):
-    words = NumberWords()
+    words = NumberTokenizer()
     with serving(same_number) as (url, _):
         served = openai_model("m", base_url=url)
         formats = [format for format in FORMATS if format != "letters"]
@@ -618,8 +620,8 @@ def test_nobody_there_is_an_error_however_few_the_prompts_unless_answers_are_on_
     with pytest.raises(ArgumentError, match=r"ridge at .* must answer, but does not .* see that it runs"):
         from_text(nobody)(*some)
     file, prompts = tmp_path / "answers.jsonl", [str(number) for number in range(count)]
-    Calls(str, "own", cache=file).ask(prompts)
-    own = Calls(functools.partial(_fails, UnansweredPrompt("not now")), "own", cache=file)
+    CachedModel(str, "own", cache=file).ask(prompts)
+    own = CachedModel(functools.partial(_fails, UnansweredPrompt("not now")), "own", cache=file)
     assert own.ask([*prompts, "more"]) == [*prompts, None]
 
 
@@ -650,7 +652,7 @@ def test_identify_goes_on_with_what_was_answered():
 
 
 def test_calls_can_be_used_alone():
-    calls = Calls(str.upper, "upper")
+    calls = CachedModel(str.upper, "upper")
     assert calls.ask(["a", "b"]) == ["A", "B"]
 
 

@@ -50,7 +50,7 @@ def measure(lab, settings):
 
     layers = lab.train("layer", config, family, settings.training, watch=loss)
     gd, fresh = learners.GradientDescent(1, 1.0), lab.draw(family, settings.tasks, "eval")
-    lab.stage("comparison", lambda: lenses.measure_together({"trained": layers, "gd": [gd]}, ["gd"], fresh))
+    lab.stage("comparison", lambda: lenses.measure_learners({"trained": layers, "gd": [gd]}, ["gd"], fresh))
     lab.stage("weights", lambda: {"norm": np.array([float(net.products()[0].w_pv.detach().norm()) for net in layers])})
 
 

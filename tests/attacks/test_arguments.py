@@ -285,7 +285,7 @@ GRIDS = {
         alignment(@, gd, ep) | learner
         alignment(gd, @, ep) | learner
         per_task_errors(learner=@, tasks=ep)
-        measure_together({'a': [@]}, ['a'], ep) | learner
+        measure_learners({'a': [@]}, ['a'], ep) | learner
         trajectory_errors(learner=@, episodes=ep)
         rollout(learner=@, steps=3)
         token_sensitivity(@, ep) | network
@@ -317,7 +317,7 @@ GRIDS = {
         per_task_errors(gd, tasks=@) | must
         agreement(gd, gd, tasks=@) | must
         alignment(gd, gd, episodes=@) | must
-        measure_together({'a': [gd]}, ['a'], episodes=@) | must
+        measure_learners({'a': [gd]}, ['a'], episodes=@) | must
         trajectory_errors(gd, episodes=@) | must
         token_sensitivity(net, episodes=@) | must
         """,
@@ -439,7 +439,7 @@ GRIDS = {
         compare(gd, others=@, family=pairs)
         sweep(learners=@, family=pairs, over={'noise': [0.1]})
         sweep({'a': gd}, pairs, over=@)
-        measure_together(groups=@, against=[], episodes=ep)
+        measure_learners(groups=@, against=[], episodes=ep)
         """,
     ),
 }
@@ -512,13 +512,13 @@ sweep({'a': gd}, pairs, {'noise': [-1.0]}) | noise must be at least 0
 sweep({'a': []}, pairs, {'noise': [0.1]}) | a must be a list of some learners, but is []
 sweep({'a': Ensemble([net])}, pairs, {'noise': [0.1]}) | is given an ensemble of 1
 sweep({'a': gd}, Odd(None), {'noise': [0.1]}) | family must be a dataclass to sweep its fields
-measure_together({'a': []}, [], ep) | a must be a list of some learners, but is []
-measure_together({'a': gd}, ['a'], ep) | a must be a list of some learners, but is GradientDescent
-measure_together({'a': Ensemble([net])}, [], ep) | but is Ensemble of 1: InContextRegressor: pass its members().
-measure_together({'a': [gd]}, 'a', ep) | against must be a list of names, but is 'a'
-measure_together({'a': [gd]}, ['b'], ep) | against must be one of 'a', but is 'b'.
-measure_together({'a': [gd] * 2, 'b': [gd] * 3}, ['b'], ep) | groups must have as many members
-measure_together({'a': [lambda c, xq: Mean()(c, xq.detach())]}, [], ep) | a learner that torch can differentiate by xq
+measure_learners({'a': []}, [], ep) | a must be a list of some learners, but is []
+measure_learners({'a': gd}, ['a'], ep) | a must be a list of some learners, but is GradientDescent
+measure_learners({'a': Ensemble([net])}, [], ep) | but is Ensemble of 1: InContextRegressor: pass its members().
+measure_learners({'a': [gd]}, 'a', ep) | against must be a list of names, but is 'a'
+measure_learners({'a': [gd]}, ['b'], ep) | against must be one of 'a', but is 'b'.
+measure_learners({'a': [gd] * 2, 'b': [gd] * 3}, ['b'], ep) | groups must have as many members
+measure_learners({'a': [lambda c, xq: Mean()(c, xq.detach())]}, [], ep) | a learner that torch can differentiate by xq
 alignment(gd, lambda c, xq: Mean()(c, xq.detach()), ep) | a learner that torch can differentiate by xq
 agreement(gd, gd, sq) | must take what the family draws, here (sequence)
 agreement(predictor, predictor, ep) | must take what the family draws, here (context, xq)

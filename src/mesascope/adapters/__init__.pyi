@@ -1,5 +1,5 @@
 from .arrays import from_numpy as from_numpy, from_sklearn as from_sklearn
-from .calls import Calls as Calls, UnansweredPrompt as UnansweredPrompt
+from .calls import CachedModel as CachedModel, UnansweredPrompt as UnansweredPrompt
 from .fla import chunk_mesa_net as chunk_mesa_net, from_mesa_net as from_mesa_net
 from .local import LocalModel as LocalModel
 from .names import names_matter as names_matter
@@ -8,4 +8,4 @@ from .protocols import AsLearner as AsLearner, AsPredictor as AsPredictor
 from .recorded import record as record, replay as replay
 from .served import openai_model as openai_model
 from .text import TextLearner as TextLearner, from_text as from_text
-from .words import NumberWords as NumberWords, from_language_model as from_language_model
+from .words import NumberTokenizer as NumberTokenizer, from_language_model as from_language_model

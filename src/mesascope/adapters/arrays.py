@@ -15,7 +15,7 @@ from mesascope.evidence.numbers import unmasked
 from mesascope.progress import tracked
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
-from mesascope.tasks.asking import UnansweredError, named, raised, takes
+from mesascope.tasks.calling import LearnerError, display_name, raised, takes
 
 
 def from_numpy(function: Callable[..., Any]) -> NumpyLearner:
@@ -36,8 +36,8 @@ def from_numpy(function: Callable[..., Any]) -> NumpyLearner:
     require_callable("function", function)
     if not takes(function, (None,) * 3):
         raise ArgumentTypeError(
-            f"function must take (x, y, xq) for from_numpy, but {named(function)} does not: write it so, or leave "
-            "from_numpy out if it takes (context, xq)."
+            f"function must take (x, y, xq) for from_numpy, but {display_name(function)} does not: write it so, or "
+            "leave from_numpy out if it takes (context, xq)."
         )
     return NumpyLearner(function)
 
@@ -47,7 +47,7 @@ class NumpyLearner:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
-        self.__name__ = named(function)
+        self.__name__ = display_name(function)
 
     def __repr__(self) -> str:
         return f"from_numpy({self.__name__})"
@@ -173,7 +173,7 @@ class SklearnLearner:
             remedy = "convert tasks with .float()" if "dtype" in str(error) else "mend it, or draw longer contexts"
             if y.shape[-1] > 1:
                 remedy = "if it takes one target, wrap it in sklearn.multioutput.MultiOutputRegressor"
-            raise UnansweredError(
+            raise LearnerError(
                 f"estimator must predict {len(xq)} queries from x {x.shape} and y {targets.shape}, but "
                 f"{self.__name__} raised {raised(error)}: {remedy}."
             ) from error

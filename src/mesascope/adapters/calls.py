@@ -44,11 +44,11 @@ class _RaisedError(UnansweredPrompt, ArgumentError):
     """A model raised an error of its own, or returned no text."""
 
 
-class CutAnswer(str):
+class TruncatedAnswer(str):
     """An answer that stopped at its limit of tokens, so that its last line may be incomplete."""
 
 
-class Calls:
+class CachedModel:
     """A model of text with a cache and a budget.
 
     The n-th answer to a prompt is stored as its n-th, so the spread of answers can be measured, and a second run of a
@@ -165,7 +165,7 @@ class Calls:
             said = f"what a model returns must be a text, but is {shown(answer)}: return a string."
             self._count(_RaisedError(said))
             return
-        if isinstance(answer, CutAnswer):  # further pairs after the line of the number do no harm
+        if isinstance(answer, TruncatedAnswer):  # further pairs after the line of the number do no harm
             first, ended, _ = answer.lstrip().partition("\n")
             kept = first if ended and not any(map(str.isalpha, first)) else None
         else:
@@ -174,7 +174,7 @@ class Calls:
             self.answered += 1
             self.tokens += len(answer) // CHARACTERS
             if kept is None:
-                self.unanswered["cut" if isinstance(answer, CutAnswer) else "empty"] += 1
+                self.unanswered["cut" if isinstance(answer, TruncatedAnswer) else "empty"] += 1
                 return
             self._kept[key] = kept
             if self.cache is not None:

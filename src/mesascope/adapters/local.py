@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from mesascope.adapters.calls import CutAnswer, RefusedPrompt
+from mesascope.adapters.calls import RefusedPrompt, TruncatedAnswer
 from mesascope.errors import ArgumentError, ArgumentTypeError, refuse, require_count, require_number, require_package
 from mesascope.shapes import Tensor
 from mesascope.streams import stream
@@ -169,7 +169,7 @@ class LocalModel:
         return logits.double() / self.temperature - noise
 
     def _ended(self, tokens: Tensor) -> Tensor:
-        ended = [not isinstance(self._text(row), CutAnswer) for row in tokens.tolist()]
+        ended = [not isinstance(self._text(row), TruncatedAnswer) for row in tokens.tolist()]
         return torch.tensor(ended, device=tokens.device)
 
     def _text(self, tokens: list[int]) -> str:
@@ -178,7 +178,7 @@ class LocalModel:
         text = self.tokenizer.decode(tokens[: ends[0]] if ends else tokens)
         if number := re.search(rf"\d.*?(?={re.escape(self.end)})", text, re.DOTALL):
             return text[: number.end()]
-        return text if ends else CutAnswer(text)
+        return text if ends else TruncatedAnswer(text)
 
     def _tokens(self, text: str) -> list[int]:
         """Tokens of a prompt, without those that a tokenizer adds at the end."""

@@ -9,7 +9,7 @@ from mesascope.errors import require_callable
 from mesascope.nets.tokens import alternated
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, Learner, Predictor, check_inputs, check_sequence
-from mesascope.tasks.asking import asked, check_answer
+from mesascope.tasks.calling import check_answer, predict
 
 
 class AsLearner(nn.Module):
@@ -36,7 +36,7 @@ class AsLearner(nn.Module):
         prompt, queries = alternated(context, xq)
         prompt = prompt[..., None, :, :].expand(*queries.shape[:-1], *prompt.shape[-2:])
         sequences = torch.cat([prompt, queries[..., None, :]], -2)
-        predictions = check_answer(self.predictor, asked(self.predictor, sequences), sequences.shape)
+        predictions = check_answer(self.predictor, predict(self.predictor, sequences), sequences.shape)
         return predictions[..., -1, -context.y.shape[-1] :]
 
 
@@ -64,5 +64,5 @@ class AsPredictor(nn.Module):
         predictions = []
         for t in range(sequence.shape[-2]):
             context, xq = Context(before[..., :t, :], after[..., :t, :]), sequence[..., t : t + 1, :]
-            predictions.append(check_answer(self.learner, asked(self.learner, context, xq), xq.shape))
+            predictions.append(check_answer(self.learner, predict(self.learner, context, xq), xq.shape))
         return torch.cat(predictions, -2) if predictions else sequence

@@ -13,7 +13,7 @@ import torch
 from mesascope.errors import ArgumentError, refuse, require_callable, require_instance, require_number
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, Learner, check_inputs
-from mesascope.tasks.asking import asked, check_answer, named
+from mesascope.tasks.calling import check_answer, display_name, predict
 
 
 def record(learner: Learner, path: str | Path) -> Recorder:
@@ -49,13 +49,13 @@ class Recorder:
 
     def __init__(self, learner: Learner, path: Path) -> None:
         self.learner, self.path = learner, path
-        self.__name__ = named(learner)
+        self.__name__ = display_name(learner)
 
     def __repr__(self) -> str:
         return f"record({self.learner!r}, {str(self.path)!r})"
 
     def __call__(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
-        answer = check_answer(self.learner, asked(self.learner, context, xq), (*xq.shape[:-1], context.y.shape[-1]))
+        answer = check_answer(self.learner, predict(self.learner, context, xq), (*xq.shape[:-1], context.y.shape[-1]))
         with self.path.open("a", encoding="utf-8") as file:
             for (x, y, query), one in zip(_queries(context, xq), answer.detach().flatten(0, -2).tolist(), strict=True):
                 numbers = [value if math.isfinite(value) else None for value in one]

@@ -11,7 +11,7 @@ import threading
 from typing import Any
 
 from mesascope import errors
-from mesascope.adapters.calls import CutAnswer, RefusedPrompt, UnansweredPrompt, UnusableModelError
+from mesascope.adapters.calls import RefusedPrompt, TruncatedAnswer, UnansweredPrompt, UnusableModelError
 from mesascope.errors import ArgumentError, MesascopeError, refuse, shown
 
 # Faults in the codes and messages of servers' errors.
@@ -130,7 +130,7 @@ class ServedModel:
             raise
         except openai.APIStatusError as error:
             if "output limit was reached" in _whole(error):  # while the model was thinking
-                return CutAnswer()
+                return TruncatedAnswer()
             raise self._refusal(error) from None
         except (openai.OpenAIError, ValueError, TypeError, AttributeError, LookupError) as error:
             raise UnansweredPrompt(
@@ -176,7 +176,7 @@ class ServedModel:
         if not isinstance(text, str | None):
             raise ValueError("its message has no text")
         thinks = any(getattr(choice.message, name, None) for name in ("reasoning_content", "reasoning"))
-        return CutAnswer(text or "") if reason not in _WHOLE or (thinks and not text) else text or ""
+        return TruncatedAnswer(text or "") if reason not in _WHOLE or (thinks and not text) else text or ""
 
     def _refusal(self, error: Any) -> MesascopeError:
         """Translate a server's error: for all prompts, for this prompt, or temporary."""

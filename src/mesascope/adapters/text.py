@@ -10,14 +10,14 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from mesascope.adapters.calls import CHARACTERS, Calls
+from mesascope.adapters.calls import CHARACTERS, CachedModel
 from mesascope.adapters.prompts import FORMATS, Format
 from mesascope.errors import refuse, require_callable, require_choice, require_count, require_instance
 from mesascope.evidence.tables import Table
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import stream
 from mesascope.tasks import Context, Episode, check_inputs
-from mesascope.tasks.asking import drawn, named
+from mesascope.tasks.calling import display_name, sample_tasks
 from mesascope.validate import Whole, frozen
 
 REASONS = ("failed", "refused", "cut", "empty", "no number", "unclear number", "beyond the budget")
@@ -64,8 +64,8 @@ def from_text(
     writing = _Writing(format, decimals, order, scale, features, answer_decimals)  # type: ignore[arg-type]
     if cache is not None and name is None and not hasattr(model, "settings"):
         refuse("name", "name the model and its settings where answers are kept", name, 'pass name="model, settings"')
-    calls = Calls(
-        model, name or named(model), cache=cache, most_calls=most_calls, most_tokens=most_tokens,
+    calls = CachedModel(
+        model, name or display_name(model), cache=cache, most_calls=most_calls, most_tokens=most_tokens,
         concurrency=(64 if batched else 8) if concurrency is None else concurrency, batched=batched,
     )  # fmt: skip
     return TextLearner(calls, writing)
@@ -145,7 +145,7 @@ class _Writing:
 class TextLearner:
     """Return type of `from_text`; in tables it has the model's name."""
 
-    def __init__(self, calls: Calls, writing: _Writing) -> None:
+    def __init__(self, calls: CachedModel, writing: _Writing) -> None:
         self.calls, self.writing = calls, writing
         self.asked = self.parsed = 0
         self.unread: Counter[str] = Counter()
@@ -180,7 +180,7 @@ class TextLearner:
             price: price of a million tokens.
         """
         calls = require_count("calls", calls)
-        episode = drawn(family, 8, stream(0, "estimate"))
+        episode = sample_tasks(family, 8, stream(0, "estimate"))
         prompts = self.writing.prompts(episode.context, episode.xq)
         tokens = calls * sum(map(len, prompts)) / len(prompts) / CHARACTERS
         cost = {} if price is None else {"price": tokens * price / 1e6}

@@ -20,14 +20,14 @@ _PARTS = re.compile(r"->|,|\n|[^\s,]+?(?=->|[\s,]|$)")
 _NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
 
 
-class NumberWords:
+class NumberTokenizer:
     """A tokenizer of prompts in format compact: each number is a token, and so is each sign between numbers.
 
     Args:
         largest: largest number of the vocabulary, and minus the smallest.
         decimals: decimals of numbers.
 
-    >>> words = NumberWords(largest=9.9, decimals=1)
+    >>> words = NumberTokenizer(largest=9.9, decimals=1)
     >>> len(words), words.encode("1.5, -0.2 -> 3.0")
     (202, [114, 199, 97, 200, 129])
     >>> words.decode([114, 200])
@@ -77,7 +77,12 @@ class NumberWords:
 
 
 def from_language_model(
-    model: Callable[[Tensor], Tensor], words: NumberWords, read: str = "mode", *, seed: int = 0, name: str | None = None
+    model: Callable[[Tensor], Tensor],
+    words: NumberTokenizer,
+    read: str = "mode",
+    *,
+    seed: int = 0,
+    name: str | None = None,
 ) -> TextLearner:
     """A learner from a language model of numbers, with prompts in format compact; see `from_text`.
 
@@ -89,13 +94,13 @@ def from_language_model(
         seed: seed of samples.
 
     >>> from mesascope.tasks import Context
-    >>> words = NumberWords()
+    >>> words = NumberTokenizer()
     >>> flat = lambda tokens: torch.zeros(*tokens.shape, len(words))  # every token is as likely
     >>> learner = from_language_model(flat, words, "mean")
     >>> learner(Context(torch.ones(1, 2, 1), torch.ones(1, 2, 1)), torch.ones(1, 1, 1)).abs().item()
     0.0
     """
-    require_instance("words", words, NumberWords)
+    require_instance("words", words, NumberTokenizer)
     require_choice("read", read, READS)
     generator = stream(seed, "answers")
     return from_text(
@@ -105,7 +110,7 @@ def from_language_model(
     )  # fmt: skip
 
 
-def _encoded(words: NumberWords, prompt: str) -> list[int]:
+def _encoded(words: NumberTokenizer, prompt: str) -> list[int]:
     try:
         return words.encode(prompt)
     except ArgumentError:
@@ -113,7 +118,11 @@ def _encoded(words: NumberWords, prompt: str) -> list[int]:
 
 
 def _answers(
-    model: Callable[[Tensor], Tensor], words: NumberWords, read: str, generator: torch.Generator, prompts: Sequence[str]
+    model: Callable[[Tensor], Tensor],
+    words: NumberTokenizer,
+    read: str,
+    generator: torch.Generator,
+    prompts: Sequence[str],
 ) -> list[str]:
     """Texts of the next number after each prompt; empty for a prompt beyond the vocabulary."""
     tokens, answers = [_encoded(words, prompt) for prompt in prompts], [""] * len(prompts)

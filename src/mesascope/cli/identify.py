@@ -74,7 +74,7 @@ class Identify:
 
     def __call__(self) -> None:
         from mesascope.identification import along, by_layer, identify
-        from mesascope.tasks.asking import UnansweredError
+        from mesascope.tasks.calling import LearnerError
 
         name, learner, family = self._learner()
         given = self.family is not None or family is not None
@@ -93,7 +93,7 @@ class Identify:
                 found = along(several, family, self._chosen(family), self.budget, self.seed, over=over, **settings)
             else:
                 found = identify(learner, family, self._chosen(family), self.budget, self.seed, **settings)
-        except UnansweredError as error:
+        except LearnerError as error:
             if given:
                 raise
             raise ArgumentError(f"{str(error).rstrip('.')}, by --family: without it tasks are {FAMILY}.") from error

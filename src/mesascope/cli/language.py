@@ -96,22 +96,22 @@ class Train:
         from mesascope.language import resume_language_run, train_language_model
         from mesascope.language.losses import SIGN
         from mesascope.measurement import Measurement
-        from mesascope.training import by_first, is_first_process, joined, keep_freed_memory
+        from mesascope.training import distributed_context, is_rank_zero, keep_freed_memory, on_rank_zero
 
         keep_freed_memory()
         folder = self.resume or self.out or Path("runs") / f"language-{datetime.now():%Y%m%d-%H%M%S}"
-        with joined() as several:
+        with distributed_context() as several:
             if several and not (self.resume or self.out):
                 raise ArgumentError("out must be given where several processes train, but is not: pass --out DIR.")
-            run = by_first(lambda: self._run(folder), lambda: resume_language_run(folder))
-            if is_first_process():
+            run = on_rank_zero(lambda: self._run(folder), lambda: resume_language_run(folder))
+            if is_rank_zero():
                 print(f"run directory: {run.path}\ndevice: {run.config['device']}", flush=True)
             try:
                 train_language_model(run)
             except (KeyboardInterrupt, OSError) as stop:
                 stop.add_note(shlex.join(["mesascope", "language", "train", "--resume", str(run.path)]))
                 raise
-            if not is_first_process():
+            if not is_rank_zero():
                 return
         last = run.metrics("model")[-1]
         loss, score = (
@@ -155,9 +155,9 @@ class Evaluate(_OnCorpus):
     """The most windows to read."""
 
     def __call__(self) -> None:
-        from mesascope.language import evaluated, load_language_model
+        from mesascope.language import evaluate, load_language_model
 
-        print(evaluated(*load_language_model(self.model, self.device), self.corpus, self.split, self.windows))
+        print(evaluate(*load_language_model(self.model, self.device), self.corpus, self.split, self.windows))
 
 
 @dataclass(frozen=True)
@@ -183,9 +183,9 @@ class Sample:
     """Device to compute on: cpu, cuda, cuda:1, ...; auto chooses a GPU if there is one."""
 
     def __call__(self) -> None:
-        from mesascope.language import continued, load_language_model
+        from mesascope.language import generate, load_language_model
 
-        pieces = continued(
+        pieces = generate(
             *load_language_model(self.model, self.device), self.prompt, tokens=self.tokens,
             temperature=self.temperature, top_p=self.top_p, seed=self.seed,
         )  # fmt: skip
@@ -211,10 +211,10 @@ class Inspect(_OnCorpus):
 
     def __call__(self) -> None:
         from mesascope.cli.inspection import draw_inspection
-        from mesascope.language import corpus_windows, inspected, load_language_model
+        from mesascope.language import corpus_windows, inspect, load_language_model
 
         model, tokenizer = load_language_model(self.model, self.device)
-        found = inspected(model, corpus_windows(model, tokenizer, self.corpus, self.split, self.windows), self.seed)
+        found = inspect(model, corpus_windows(model, tokenizer, self.corpus, self.split, self.windows), self.seed)
         print(found.table())
         copying, induction = found.scores.uniform
         print(f"a head that looks everywhere alike has copying {copying:.4f} and induction {induction:.4f}")

@@ -10,10 +10,10 @@ import torch
 from mesascope.adapters.calls import UnusableModelError
 from mesascope.errors import MesascopeError
 from mesascope.identification.verdict import EXACT, FARTHEST
-from mesascope.lenses.needs import called
+from mesascope.lenses.needs import predict_in_eval
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, Episode, Learner
-from mesascope.tasks.asking import check_answer
+from mesascope.tasks.calling import check_answer
 
 # Predictions (tasks, m, dy) by condition; conditions that a learner cannot answer are missing.
 Answers = Mapping[str, Float[Tensor, "tasks m dy"]]
@@ -35,7 +35,7 @@ def answers(learner: Learner, tasks: Mapping[str, Episode], partly: bool = False
         try:
             with torch.no_grad(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of estimators that do not converge: what they predict is compared
-                predicted = called(learner, together.context, together.xq)
+                predicted = predict_in_eval(learner, together.context, together.xq)
             answer = check_answer(learner, predicted, together.yq.shape).double()
         except UnusableModelError:
             raise

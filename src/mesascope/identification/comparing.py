@@ -80,7 +80,7 @@ class Compared:
         return sum(scores) / len(scores)
 
 
-def compared(candidate: Candidate, seen: Seen, levels: Levels) -> Compared:
+def compare(candidate: Candidate, seen: Seen, levels: Levels) -> Compared:
     """Compare a candidate with a learner: the last result of `comparing`."""
     *_, last = comparing(candidate, seen, levels)
     return last

@@ -15,7 +15,7 @@ from mesascope.identification.answering import joined
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import stream
 from mesascope.tasks import Context, Episode
-from mesascope.tasks.asking import check_tasks, drawn, label, require_labels
+from mesascope.tasks.calling import check_tasks, label, require_labels, sample_tasks
 
 OWN, HALF, QUARTER, SHUFFLED = "own", "half of the pairs", "a quarter of the pairs", "shuffled labels"
 # Tasks that are drawn at once.
@@ -42,7 +42,7 @@ def battery(family: Any, tasks: int, seed: int, part: str) -> dict[str, Episode]
 
 
 def _block(family: Any, name: str, seed: int) -> dict[str, Episode]:
-    own = drawn(family, _BLOCK, stream(seed, name))
+    own = sample_tasks(family, _BLOCK, stream(seed, name))
     if not isinstance(own, Episode):
         refuse(
             "family", "draw episodes", label(family), "choose one of contexts and queries, such as LinearRegression()"
@@ -50,7 +50,7 @@ def _block(family: Any, name: str, seed: int) -> dict[str, Episode]:
     check_tasks(own)
     own = own.to(torch.float64)
     require_labels(family, own)
-    plain = drawn(family, _BLOCK, stream(seed, name, 1)).to(torch.float64)
+    plain = sample_tasks(family, _BLOCK, stream(seed, name, 1)).to(torch.float64)
     found = {OWN: own}
     for index, (condition, change) in enumerate(CONDITIONS.items()):
         changed = change(plain, stream(seed, name, 2 + index))

@@ -24,7 +24,7 @@ from mesascope.identification.conditions import OWN, battery
 from mesascope.identification.naming import TRIED, affordable, identified
 from mesascope.identification.seen import placed
 from mesascope.identification.verdict import Share
-from mesascope.lenses.needs import HasTrajectory, called
+from mesascope.lenses.needs import HasTrajectory, predict_in_eval
 from mesascope.measurement import Measurement
 from mesascope.modes import guarded
 from mesascope.progress import tracked
@@ -32,7 +32,7 @@ from mesascope.reports import Figure, Line, Lines
 from mesascope.runs import Run
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, Family, Learner
-from mesascope.tasks.asking import label, named
+from mesascope.tasks.calling import display_name, label
 from mesascope.text import percent_text
 
 # Tasks of each condition and part, and members of each family that are compared to the end.
@@ -215,7 +215,7 @@ def along(
     count = _TASKS if budget is None else affordable(size, budget, TRIED)
     chosen = require_candidates(_small(catalogue(family, sklearn=False), count) if candidates is None else candidates)
     tasks = {part: battery(family, count, seed, part) for part in ("fit", "test")}
-    name = name or named(learners[steps[-1]])
+    name = name or display_name(learners[steps[-1]])
     levels = Levels(tolerance, level, level / len(chosen))
     answers = [
         identified(
@@ -242,7 +242,7 @@ def by_layer(network: Learner, family: Family) -> dict[int, Learner]:
     weight = next(iter(network.parameters()), None) if isinstance(network, nn.Module) else None
     task = battery(family, 1, 0, "size")[OWN]
     task = task if weight is None else task.to(weight.dtype).to(weight.device)
-    count = len(called(_Layer(network, slice(None)), task.context, task.xq))
+    count = len(predict_in_eval(_Layer(network, slice(None)), task.context, task.xq))
     return {layer: _Layer(network, layer) for layer in range(count)}
 
 
@@ -251,7 +251,7 @@ class _Layer(nn.Module):
 
     def __init__(self, network: HasTrajectory, layer: int | slice) -> None:
         super().__init__()
-        self.network, self.layer, self.__name__ = network, layer, named(network)
+        self.network, self.layer, self.__name__ = network, layer, display_name(network)
 
     def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Tensor:
         return self.network.trajectory(context, xq)[self.layer]

@@ -13,7 +13,7 @@ from mesascope.identification.candidate import Candidate
 from mesascope.identification.conditions import OWN, battery
 from mesascope.identification.fitting import fits
 from mesascope.identification.seen import LEAST, precision
-from mesascope.lenses.needs import called
+from mesascope.lenses.needs import predict_in_eval
 from mesascope.progress import duration
 from mesascope.tasks import Learner
 from mesascope.text import counted
@@ -69,7 +69,7 @@ def estimated(
         tokens = learner.estimate(family, predictions)[0]["tokens"]
     else:
         own = few.to(precision(learner, few.part(0, 1)))  # a first call, which may take longer
-        seconds = _seconds(lambda: called(learner, own.context, own.xq)) * predictions / own.yq[..., 0].numel()
+        seconds = _seconds(lambda: predict_in_eval(learner, own.context, own.xq)) * predictions / own.yq[..., 0].numel()
     cheap, costly = ([one for one in chosen if one.costly == which] for which in (False, True))
     timed = cheap[:: max(len(cheap) // _TIMED, 1)]
     each = sum(_seconds(lambda one=one: fits(one, {OWN: tasks}, {OWN: tasks.yq})) for one in timed) / max(len(timed), 1)

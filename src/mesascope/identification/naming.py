@@ -19,7 +19,7 @@ from mesascope.identification.catalogue import Catalogue, candidates as catalogu
 from mesascope.identification.comparing import (
     Compared,
     Levels,
-    compared,
+    compare,
     comparing,
     in_order,
     ruled_out_by_draws,
@@ -38,7 +38,7 @@ from mesascope.progress import tell, tracked
 from mesascope.records import register
 from mesascope.streams import stream
 from mesascope.tasks import Episode, Family, Learner
-from mesascope.tasks.asking import named
+from mesascope.tasks.calling import display_name
 
 _TASKS = 100
 # Answers to each condition's tasks: to fit, to test, and to see how answers differ from call to call.
@@ -132,7 +132,7 @@ def identify(
     watching = asked_for_behaviour(size[OWN])
     few = _watched(watching, budget)
     count = affordable(size, budget, TRIED + few * watching)
-    name, own = name or named(learner), placed(learner, device)
+    name, own = name or display_name(learner), placed(learner, device)
     if estimate:
         return estimated(own, family, chosen, TRIED + few * watching + count * queries(size), name, seed)
     counts = {"fit": count, "test": count} | ({"watch": few} if few else {})
@@ -217,11 +217,11 @@ def _all(
             tell(f"a first look: {like(name, shares([*looks.values()]))}")
         found.append(next(comparisons[one.name], looks[one.name]))
     if in_forms and not any(one.row.within(EXACT) for one in found):
-        found += [compared(one, seen, levels) for one in wrapped(found, seen)]
+        found += [compare(one, seen, levels) for one in wrapped(found, seen)]
     for one in tracked(costly, "costly candidates, as the learner runs no other"):
         if any(one.row.within(EXACT) for one in found):
             break
-        found.append(compared(one, seen, levels))
+        found.append(compare(one, seen, levels))
     return ruled_out_by_draws(found, seen, levels)
 
 

@@ -13,12 +13,12 @@ from mesascope.adapters.text import REASONS, TextLearner
 from mesascope.errors import ArgumentError, MesascopeError, require_double
 from mesascope.identification.answering import LARGEST, Answers, answers, bounded, sizes
 from mesascope.identification.conditions import OWN
-from mesascope.lenses.needs import called
+from mesascope.lenses.needs import predict_in_eval
 from mesascope.progress import tracked
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import generator_on, stream
 from mesascope.tasks import Context, Episode, Learner
-from mesascope.tasks.asking import asked, check_answer, label
+from mesascope.tasks.calling import check_answer, label, predict
 
 # Fewest tasks of a condition that give an interval.
 LEAST = 8
@@ -127,7 +127,7 @@ def precision(learner: Learner, task: Episode) -> torch.dtype:
     for dtype in (torch.float64, torch.float32):
         try:
             own = task.to(dtype)
-            check_answer(learner, called(learner, own.context, own.xq), own.yq.shape)
+            check_answer(learner, predict_in_eval(learner, own.context, own.xq), own.yq.shape)
         except UnusableModelError:
             raise
         except MesascopeError as error:
@@ -151,7 +151,7 @@ class _Placed(nn.Module):
         if xq.dtype == torch.float64:
             require_double(self.device)
         there = Context(*(part.to(self.device) for part in context))
-        answer = asked(self.learner, there, xq.to(self.device))
+        answer = predict(self.learner, there, xq.to(self.device))
         return answer.to(xq.device) if isinstance(answer, Tensor) else answer
 
 

@@ -1,9 +1,9 @@
-from .evaluating import Evaluation as Evaluation, corpus_windows as corpus_windows, evaluated as evaluated
+from .evaluating import Evaluation as Evaluation, corpus_windows as corpus_windows, evaluate as evaluate
 from .inspecting import (
     HeadScores as HeadScores,
     Inspection as Inspection,
     head_scores as head_scores,
-    inspected as inspected,
+    inspect as inspect,
 )
 from .learning import (
     LanguageTraining as LanguageTraining,
@@ -17,13 +17,13 @@ from .losses import (
     next_token_loss as next_token_loss,
     token_losses as token_losses,
 )
-from .models import layered as layered, named_layers as named_layers
+from .models import language_model_config as language_model_config, named_layers as named_layers
 from .preparing import prepare as prepare
 from .recall import (
-    asked_accuracy as asked_accuracy,
-    asked_each as asked_each,
-    asked_loss as asked_loss,
+    recall_accuracy as recall_accuracy,
+    recall_by_sequence as recall_by_sequence,
+    recall_loss as recall_loss,
 )
-from .sampling import continued as continued, load_language_model as load_language_model
+from .sampling import generate as generate, load_language_model as load_language_model
 from .shards import Corpus as Corpus, open_corpus as open_corpus
 from .windows import TextWindows as TextWindows

@@ -46,7 +46,7 @@ class Evaluation:
 
 
 @guarded
-def evaluated(
+def evaluate(
     model: LanguageModel, tokenizer: Any, corpus: str | Path, split: str = "validation", windows: int = 256
 ) -> Evaluation:
     """Evaluate a model on windows spread over a corpus, each as long as the model's context.

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from mesascope.errors import refuse, require_instance, require_package
-from mesascope.language.models import layered
+from mesascope.language.models import language_model_config
 from mesascope.language.packing import Packed, document_starts, padding_mask
 from mesascope.nets import LanguageModel, LanguageModelConfig, select_state
 from mesascope.nets.language_model import require_tokens
@@ -40,7 +40,7 @@ class MesascopeConfig(PreTrainedConfig):
     model_type = "mesascope"
 
     def __init__(self, network: LanguageModelConfig | Mapping[str, Any] | None = None, **kwargs: Any) -> None:
-        config = layered("softmax, mesa", 257, 256) if network is None else network
+        config = language_model_config("softmax, mesa", 257, 256) if network is None else network
         self.network = dict(config) if isinstance(config, Mapping) else to_record(config)
         own = self.build_config()
         self.vocab_size, self.max_position_embeddings = own.vocabulary, own.context
@@ -148,8 +148,8 @@ class MesascopeForCausalLM(PreTrainedModel, GenerationMixin):
     It supports `save_pretrained`, `from_pretrained`, `Trainer`, and `generate` with a cache of states, beams and an
     assistant. Importing this module registers it with ``AutoModelForCausalLM``.
 
-    >>> from mesascope.language import layered
-    >>> model = MesascopeForCausalLM(MesascopeConfig(layered("softmax, mesa", 257, 64, width=32)))
+    >>> from mesascope.language import language_model_config
+    >>> model = MesascopeForCausalLM(MesascopeConfig(language_model_config("softmax, mesa", 257, 64, width=32)))
     >>> model.generate(torch.tensor([[1, 2, 3]]), max_new_tokens=4, do_sample=False, pad_token_id=0).shape
     torch.Size([1, 7])
     """

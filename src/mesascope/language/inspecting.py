@@ -116,7 +116,7 @@ def head_scores(model: LanguageModel, tokens: int | None = None, *, sequences: i
 
 @guarded
 @torch.no_grad()
-def inspected(model: LanguageModel, windows: Int[Tensor, "n t"], seed: int = 0) -> Inspection:
+def inspect(model: LanguageModel, windows: Int[Tensor, "n t"], seed: int = 0) -> Inspection:
     """Inspect a language model on windows of a text.
 
     Args:

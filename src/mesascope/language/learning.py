@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from mesascope.errors import NumericalError, RunDirectoryError, refuse, require_count, require_instance
 from mesascope.language.losses import in_context_score, next_token_loss, token_losses
-from mesascope.language.models import layered
+from mesascope.language.models import language_model_config
 from mesascope.language.scales import Scales, layer_scales, moved
 from mesascope.language.shards import SPLITS, TOKENIZER, open_corpus
 from mesascope.language.windows import TextWindows
@@ -94,7 +94,9 @@ class LanguageTraining:
 
     def network(self, vocabulary: int) -> LanguageModelConfig:
         """Config of the model."""
-        return layered(self.layers, vocabulary, self.context, **{name: getattr(self, name) for name in _OF_NETWORK})
+        return language_model_config(
+            self.layers, vocabulary, self.context, **{name: getattr(self, name) for name in _OF_NETWORK}
+        )
 
 
 _OF_NETWORK = (
@@ -157,15 +159,15 @@ def train_language_model(run: Run) -> LanguageModel:
 
     Every ``evaluate_every`` steps, metrics get the validation loss in nats a token and `in_context_score`, with
     standard errors over windows. These are printed with the mean training loss since the last evaluation. Processes
-    that have `joined` share the work, and the first one writes.
+    that have entered `distributed_context` share the work, and the first one writes.
 
     Raises:
         NumericalError: the loss has diverged; names the layer whose tokens grew most. The last checkpoint is kept.
     """
-    settings, seed, device = _settings(run), run.config["seed"], processes.own_device(run.config["device"])
+    settings, seed, device = _settings(run), run.config["seed"], processes.local_device(run.config["device"])
     _require_even_shares(settings)
     tokens = run.config["tokens"]
-    processes.by_first(lambda: [open_corpus(settings.corpus).verify(split) for split in SPLITS], list)
+    processes.on_rank_zero(lambda: [open_corpus(settings.corpus).verify(split) for split in SPLITS], list)
     windows, held = (TextWindows(settings.corpus, settings.context + 1, split, tokens) for split in SPLITS)
     network, plan = settings.network(windows.corpus.index.vocabulary), settings.training
     record = {"network": to_record(network), "family": to_record(windows), "settings": to_record(settings)}
@@ -177,16 +179,16 @@ def train_language_model(run: Run) -> LanguageModel:
     shown = held.spread(settings.validation_windows).to(device)
 
     def batch_at(step: int) -> Tensor:
-        return processes.own_share(windows.sample(plan.batch, stream(seed, "text", step))).to(device)
+        return processes.local_batch(windows.sample(plan.batch, stream(seed, "text", step))).to(device)
 
-    with run.lock() if processes.is_first_process() else contextlib.nullcontext():
+    with run.lock() if processes.is_rank_zero() else contextlib.nullcontext():
         checkpoints = TrainingCheckpoints(run.path / "checkpoints" / MODEL, record, device, keep=plan.keep)
         monitor = _Monitor(run, plan.steps, shown, state, processes.SharedCheckpoints(checkpoints))
         with ProgressBar(MODEL, plan.steps, per_step=plan.batch * settings.context) as bar:
 
             def observe(step: int, metrics: Metrics) -> None:
                 monitor.training_losses.append(float(metrics["loss"]))
-                if processes.is_first_process():
+                if processes.is_rank_zero():
                     bar(step, metrics)
 
             try:
@@ -195,7 +197,7 @@ def train_language_model(run: Run) -> LanguageModel:
                 raise monitor.diverged(error) from None
         trained = network.build(stream(seed, "init"))
         trained.load_state_dict(result_tensors(state.tensors()))
-        if processes.is_first_process():
+        if processes.is_rank_zero():
             trained.save_pretrained(run.path / MODEL)
             shutil.copyfile(Path(settings.corpus) / TOKENIZER, run.path / MODEL / TOKENIZER)
     return trained.to(device).eval()
@@ -233,7 +235,7 @@ class _Monitor:
         numbers = {"loss": float(losses.mean()), "in_context_score": score.value}
         if len(losses) > 1:
             numbers |= {"loss_stderr": loss.stderr, "in_context_score_stderr": score.stderr}
-        if processes.is_first_process():
+        if processes.is_rank_zero():
             self.run.append_metrics([{"training": MODEL, "step": step, "seed": self.run.config["seed"], **numbers}])
             own = self.training_losses
             read = f"training loss {math.fsum(own) / len(own):.4f}, " if own else ""
@@ -248,7 +250,7 @@ class _Monitor:
     def load(self) -> tuple[int, dict[str, Tensor]] | None:
         """Load the last checkpoint, and drop metrics logged after it."""
         found = self.checkpoints.load()
-        if processes.is_first_process():
+        if processes.is_rank_zero():
             self.run.rewind_metrics(MODEL, found[0] if found else -1)
         if found:
             self.state.load(found[1])

@@ -31,7 +31,7 @@ def named_layers(line: str | Sequence[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def layered(
+def language_model_config(
     layers: str | Sequence[str], vocabulary: int, context: int, *, width: int = 128, n_heads: int = 4,
     mlp: int | None = None, positions: str = "learned", dpfp: int = 3, key_shift: bool = False, convolution: int = 0,
     forget: bool = False, tied: bool = False, dropout: float = 0.0,
@@ -54,7 +54,7 @@ def layered(
 
     Source: thesis, section 3.5.3.
 
-    >>> config = layered("softmax, mesa", vocabulary=257, context=64, width=32)
+    >>> config = language_model_config("softmax, mesa", vocabulary=257, context=64, width=32)
     >>> [heads.dpfp for heads in config.transformer.each_heads]
     [0, 3]
     """

@@ -14,7 +14,7 @@ from mesascope.training import Ensemble
 Asked = Int[Tensor, "batch two t"]
 
 
-def asked_loss(model: Ensemble | nn.Module, tasks: Int[Tensor, "*batch two t"]) -> Float[Tensor, "*members"]:
+def recall_loss(model: Ensemble | nn.Module, tasks: Int[Tensor, "*batch two t"]) -> Float[Tensor, "*members"]:
     """Mean cross-entropy in nats of the tokens asked for; one number a member of an `Ensemble`."""
     tokens, asked = _parted(tasks)
     losses, weights = losses_of(model, tokens), asked[..., 1:]
@@ -22,12 +22,12 @@ def asked_loss(model: Ensemble | nn.Module, tasks: Int[Tensor, "*batch two t"]) 
     return (losses * weights).flatten(start).sum(-1) / weights.flatten(start).sum(-1)
 
 
-def asked_accuracy(model: nn.Module, tasks: Asked) -> float:
+def recall_accuracy(model: nn.Module, tasks: Asked) -> float:
     """Mean accuracy over sequences on the tokens asked for."""
-    return float(asked_each(model, tasks)[1].mean())
+    return float(recall_by_sequence(model, tasks)[1].mean())
 
 
-def asked_each(model: nn.Module, tasks: Asked) -> tuple[Float[Tensor, " batch"], Float[Tensor, " batch"]]:
+def recall_by_sequence(model: nn.Module, tasks: Asked) -> tuple[Float[Tensor, " batch"], Float[Tensor, " batch"]]:
     """Mean cross-entropy in nats and accuracy of each sequence on the tokens asked for, without gradients."""
     tokens, asked = _parted(tasks)
     with torch.no_grad():

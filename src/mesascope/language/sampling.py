@@ -46,7 +46,7 @@ def load_language_model(folder: str | Path, device: str = "cpu") -> tuple[Langua
     return model.to(taken), tokenizer
 
 
-def continued(
+def generate(
     model: LanguageModel, tokenizer: Any, prompt: str = "", *, tokens: int | None = None, temperature: float = 1.0,
     top_p: float = 1.0, seed: int = 0, chunk: int = 256,
 ) -> Iterator[str]:  # fmt: skip

@@ -13,7 +13,7 @@ from mesascope.errors import refuse, require_count, require_instance
 from mesascope.language.shards import Corpus, open_corpus
 from mesascope.records import register
 from mesascope.shapes import Int, Tensor
-from mesascope.training import is_first_process
+from mesascope.training import is_rank_zero
 
 
 @register("family", "text-windows", of="text")
@@ -39,7 +39,7 @@ class TextWindows:
         object.__setattr__(self, "_corpus", open_corpus(self.folder))
         if self.checksum not in ("", self.corpus.checksum):
             refuse("folder", f"hold the text of checksum {self.checksum}", self.folder, "prepare that text again")
-        if is_first_process():
+        if is_rank_zero():
             self.corpus.verify(self.split)
         if self.corpus.tokens(self.split) < self.length:
             most = self.corpus.tokens(self.split)

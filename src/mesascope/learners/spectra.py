@@ -15,7 +15,7 @@ from mesascope.errors import refuse, require_choice, require_count, require_inst
 from mesascope.learners.descent import GradientDescentPlusPlus, filters
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import LinearRegression
-from mesascope.tasks.asking import drawn
+from mesascope.tasks.calling import sample_tasks
 
 # Variance and kurtosis E z^4 / (E z^2)^2 of the centred laws of `LinearRegression`.
 _MOMENTS = {"uniform": (1 / 3, 9 / 5), "normal": (1.0, 3.0), "laplace": (2.0, 6.0)}
@@ -82,7 +82,7 @@ def gram_spectra(family: LinearRegression, contexts: int, generator: torch.Gener
     """Eigenvalues of X^T X / N over fresh contexts, ascending, in float64."""
     require_instance("family", family, LinearRegression)
     require_count("contexts", contexts)
-    x = drawn(family, contexts, generator).context.x.double()
+    x = sample_tasks(family, contexts, generator).context.x.double()
     return torch.linalg.eigvalsh(x.mT @ x / family.n_context)
 
 

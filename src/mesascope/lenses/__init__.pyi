@@ -36,6 +36,6 @@ from .reverse import ReverseEngineered as ReverseEngineered, reverse_engineer as
 from .sweeps import rollout as rollout, sweep as sweep, trajectory_errors as trajectory_errors
 from .together import (
     errors_by_time as errors_by_time,
+    measure_learners as measure_learners,
     measure_predictors as measure_predictors,
-    measure_together as measure_together,
 )

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 import torch
 
 from mesascope.errors import NumericalError
-from mesascope.lenses.needs import Tasks, called, require_access
+from mesascope.lenses.needs import Tasks, predict_in_eval, require_access
 from mesascope.progress import tracked
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Episode, Learner, Predictor
-from mesascope.tasks.asking import check_answer, check_causal, check_tasks, copied, label
+from mesascope.tasks.calling import check_answer, check_causal, check_tasks, copied, label
 from mesascope.training.modes import evaluating
 
 # Tasks in one part, which bounds memory and suits a processor's caches.
@@ -44,7 +44,7 @@ def predictions(
     """
     for answers, inputs in _parts(tasks):
         with torch.no_grad():
-            prediction = called(learner, *inputs)
+            prediction = predict_in_eval(learner, *inputs)
         yield answers, _finite("predictions", learner, check_answer(learner, prediction, answers.shape))
 
 
@@ -73,7 +73,7 @@ def sensitivities(
     for answers, (context, queries) in _parts(episode):
         xq = queries.detach().clone().requires_grad_()
         with torch.enable_grad(), evaluating(learner):
-            prediction = check_answer(learner, called(learner, context, xq), answers.shape)
+            prediction = check_answer(learner, predict_in_eval(learner, context, xq), answers.shape)
             outputs = prediction.unbind(-1)
             rows = [torch.autograd.grad(output.sum(), xq, retain_graph=True)[0] for output in outputs]
         found = torch.stack(rows, dim=-2)

@@ -11,11 +11,11 @@ from mesascope.errors import refuse, require_count, require_instance
 from mesascope.lenses.groups import require_sequences
 from mesascope.lenses.needs import HasActivations, HasTokens, require_access
 from mesascope.modes import without_deprecations_of_torch
-from mesascope.nets import HasPoints, Tokens
+from mesascope.nets import HookedModule, Tokens
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Episode
-from mesascope.tasks.asking import check_tasks
+from mesascope.tasks.calling import check_tasks
 from mesascope.training.modes import evaluating
 
 
@@ -72,7 +72,7 @@ def element_sensitivity(
 
 
 @register("lens", "attention_maps", needs="points", of="predictor")
-def attention_maps(network: HasPoints, sequences: Float[Tensor, "tasks t d"]) -> Float[Tensor, "layers heads t t"]:
+def attention_maps(network: HookedModule, sequences: Float[Tensor, "tasks t d"]) -> Float[Tensor, "layers heads t t"]:
     """Mean over tasks of each head's attention matrix A, read_t = sum_i A_ti value_i. Needs *points*.
 
     Source: thesis, sections 3.5.1 and 3.7.4.

@@ -10,7 +10,7 @@ import numpy as np
 from mesascope.errors import ArgumentError, ArgumentTypeError, refuse, require_choice, require_count, shown
 from mesascope.lenses.needs import Tasks, require_access
 from mesascope.shapes import Float, Tensor
-from mesascope.tasks.asking import check_tasks
+from mesascope.tasks.calling import check_tasks
 from mesascope.training import Ensemble
 
 _Member = TypeVar("_Member")

@@ -9,11 +9,11 @@ import torch
 
 from mesascope.errors import ArgumentTypeError
 from mesascope.modes import guarded
-from mesascope.nets import HasPoints, Products, Tokens
+from mesascope.nets import HookedModule, Products, Tokens
 from mesascope.records import facts
 from mesascope.shapes import Tensor
 from mesascope.tasks import Context, Episode
-from mesascope.tasks.asking import asked, check_tasks, copied, label
+from mesascope.tasks.calling import check_tasks, copied, label, predict
 from mesascope.training import Ensemble
 from mesascope.training.modes import evaluating
 
@@ -97,7 +97,7 @@ _NEEDS: dict[str, tuple[Any, str, str]] = {
     "activations": (
         HasActivations, "a predictor with activations(sequence)", "write it: one tensor (*batch, t, width) a layer",
     ),
-    "points": (HasPoints, "a network whose insides have names", "build it from mesascope.nets, or use probe"),
+    "points": (HookedModule, "a network whose insides have names", "build it from mesascope.nets, or use probe"),
     "tokens": (HasTokens, "a network with tokens(context, xq) and tokens_from(start)", _PREDICTIONS),
     "rule": (
         HasRule, "a learner with a rule to repeat", "pass a one-layer network, a descent learner, or write repeated()",
@@ -151,7 +151,7 @@ def _differentiable(learner: Callable, episode: Episode) -> bool:
     xq = episode.xq[:1].detach().clone().requires_grad_()
     try:
         with torch.enable_grad():
-            prediction = called(learner, episode.part(0, 1).map(copied).context, xq)
+            prediction = predict_in_eval(learner, episode.part(0, 1).map(copied).context, xq)
     except RuntimeError as error:
         if "requires grad" in str(error):  # error of `Tensor.numpy` in a learner outside torch
             return False
@@ -161,7 +161,7 @@ def _differentiable(learner: Callable, episode: Episode) -> bool:
     return torch.autograd.grad(prediction.sum(), xq, allow_unused=True)[0] is not None
 
 
-def called(learner: Callable, *inputs: Context | Tensor) -> Any:
+def predict_in_eval(learner: Callable, *inputs: Context | Tensor) -> Any:
     """Predictions of a learner in evaluation mode."""
     with evaluating(learner):
-        return asked(learner, *inputs)
+        return predict(learner, *inputs)

@@ -18,7 +18,7 @@ from mesascope.records import register
 from mesascope.shapes import Tensor
 from mesascope.streams import stream
 from mesascope.tasks import Episode, Family, Learner, Predictor, SequenceFamily
-from mesascope.tasks.asking import check_tasks, drawn, named
+from mesascope.tasks.calling import check_tasks, display_name, sample_tasks
 
 _COLUMNS = {
     "mse_b": "mse",
@@ -224,10 +224,10 @@ def compare(
         require_access("compare", one)
     if name is not None:
         require_instance("name", name, str)
-    name = named(learner) if name is None else name
+    name = display_name(learner) if name is None else name
     if name in others:
         refuse("name", "differ from the names of the others", name, "pass name='mine', say")
-    drawn_tasks = drawn(family, tasks, stream(seed, "compare", device=device))
+    drawn_tasks = sample_tasks(family, tasks, stream(seed, "compare", device=device))
     own, *derived = ("gradient" in access_of(one, drawn_tasks) for one in (learner, *others.values()))
     rows = _paired(learner, list(others.values()), drawn_tasks, [own and one for one in derived])
     access.require_causal([learner, *others.values()], drawn_tasks)

@@ -18,7 +18,7 @@ from mesascope.records import register
 from mesascope.shapes import Tensor
 from mesascope.streams import stream
 from mesascope.tasks import Episode, Family, Learner
-from mesascope.tasks.asking import asked, check_answer, check_tasks, copied, drawn
+from mesascope.tasks.calling import check_answer, check_tasks, copied, predict, sample_tasks
 from mesascope.training.modes import evaluating
 
 
@@ -65,7 +65,7 @@ def sweep(
     points = []
     for place in places:
         changed = dataclasses.replace(family, **dict(zip(over, place, strict=True)))
-        episodes = drawn(changed, tasks, stream(seed, "sweep", device=device))
+        episodes = sample_tasks(changed, tasks, stream(seed, "sweep", device=device))
         each = {name: [numbers(per_task_errors(one, episodes)) for one in own] for name, own in groups.items()}
         points.append(Estimates.of({("mse", name): errors for name, errors in each.items()}))
     return Estimates.over(dict(zip(over, zip(*places, strict=True), strict=True)), points)
@@ -96,7 +96,7 @@ def trajectory_errors(learner: HasTrajectory, episodes: Episode) -> Tensor:
     check_tasks(episodes)
     own = episodes.map(copied)
     with torch.no_grad(), evaluating(learner):
-        predictions = asked(learner.trajectory, own.context, own.xq)
+        predictions = predict(learner.trajectory, own.context, own.xq)
     steps = len(predictions) if isinstance(predictions, Tensor) and predictions.ndim else 0
     check_answer(learner, predictions, (steps, *episodes.yq.shape))
     errors = (predictions - episodes.yq).double().square().flatten(2).mean(2)

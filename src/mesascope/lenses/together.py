@@ -16,7 +16,7 @@ from mesascope.lenses.pairs import compare_sensitivities
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Episode, Learner, Predictor
-from mesascope.tasks.asking import check_tasks
+from mesascope.tasks.calling import check_tasks
 
 Groups = Mapping[str, Sequence[Predictor]]
 
@@ -24,8 +24,8 @@ Groups = Mapping[str, Sequence[Predictor]]
 _STEP = 0.05
 
 
-@register("lens", "measure_together", needs="gradient")
-def measure_together(groups: Mapping[str, Sequence[Learner]], against: Sequence[str], episodes: Episode) -> Estimates:
+@register("lens", "measure_learners", needs="gradient")
+def measure_learners(groups: Mapping[str, Sequence[Learner]], against: Sequence[str], episodes: Episode) -> Estimates:
     """Errors of learners, and their agreement with references, on the same tasks. Needs *gradient*.
 
     For each group: ``("mse", group)``, the mean squared error; ``("median", group)``, its median over tasks;
@@ -41,7 +41,7 @@ def measure_together(groups: Mapping[str, Sequence[Learner]], against: Sequence[
     """
     require_instance("episodes", episodes, Episode)
     check_tasks(episodes)
-    require_groups("measure_together", groups, against, episodes)
+    require_groups("measure_learners", groups, against, episodes)
     seen = {name: [access.seen(one, episodes, derived=True) for one in members] for name, members in groups.items()}
     tasks: dict[tuple[str, ...], list[np.ndarray]] = {}
     for name, members in seen.items():

@@ -13,7 +13,7 @@ from .continual_state import (
     ContinualBatch as ContinualBatch,
     ContinualState as ContinualState,
     batch_of as batch_of,
-    retained as retained,
+    retained_accuracy as retained_accuracy,
 )
 from .gradients import Gradient as Gradient, LookAhead as LookAhead
 from .learner import (

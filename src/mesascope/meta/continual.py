@@ -55,7 +55,7 @@ class ContinualMethod(Protocol):
         """Change the weights, and return the batch's loss; LaMAML and its variants return the outer loss."""
         ...
 
-    def closed(self, rates: Tensors) -> list[Float[Tensor, " members"]]:
+    def sparsity_by_parameter(self, rates: Tensors) -> list[Float[Tensor, " members"]]:
         """Share of each parameter's entries that learning does not change."""
         ...
 
@@ -75,7 +75,7 @@ class OnlineSGD:
     def start(self, weights: Tensors) -> tuple[Tensors, Any]:
         return [], None
 
-    def closed(self, rates: Tensors) -> list[Tensor]:
+    def sparsity_by_parameter(self, rates: Tensors) -> list[Tensor]:
         return []
 
     def learn(self, at: Learning, x: Tensor, y: Tensor, task: int) -> Tensor:
@@ -174,7 +174,7 @@ class MER:
     def start(self, weights: Tensors) -> tuple[Tensors, Any]:
         return [], Reservoir(self.memory)
 
-    def closed(self, rates: Tensors) -> list[Tensor]:
+    def sparsity_by_parameter(self, rates: Tensors) -> list[Tensor]:
         return []
 
     def learn(self, at: Learning, x: Tensor, y: Tensor, task: int) -> Tensor:
@@ -220,7 +220,7 @@ class LaMAML:
     def start(self, weights: Tensors) -> tuple[Tensors, Any]:
         return [torch.full_like(one, self.rate) for one in weights], Reservoir(self.memory)
 
-    def closed(self, rates: Tensors) -> list[Tensor]:
+    def sparsity_by_parameter(self, rates: Tensors) -> list[Tensor]:
         return [(one == 0).reshape(len(one), -1).float().mean(1) for one in self._applied(rates)]
 
     def learn(self, at: Learning, x: Tensor, y: Tensor, task: int) -> Tensor:

@@ -53,7 +53,7 @@ class ContinualState(Generic[Module]):
     >>> net = ClassifierConfig("mlp", width=50, size=8, classes=10).build(stream(0, "init"))
     >>> state = ContinualState([net], OnlineSGD(0.1), [0])
     >>> learned = fit(state, lambda step: batch_of(tasks, step, 10), Training(steps=100, batch=10))
-    >>> retained(learned, tasks).shape
+    >>> retained_accuracy(learned, tasks).shape
     torch.Size([1, 2])
     """
 
@@ -95,9 +95,9 @@ class ContinualState(Generic[Module]):
                 warnings.warn(f"member {member} diverged at step {self.step}; the others learn on.", stacklevel=2)
         return {"loss": losses}
 
-    def closed(self) -> list[dict[str, float]]:
+    def sparsity_by_parameter(self) -> list[dict[str, float]]:
         """Share of each parameter's entries that learning does not change, for each member."""
-        shares = dict(zip(self._learned, self.method.closed(self._at.rates), strict=False))
+        shares = dict(zip(self._learned, self.method.sparsity_by_parameter(self._at.rates), strict=False))
         return [{name: float(one[member]) for name, one in shares.items()} for member in range(len(self.seeds))]
 
     def result(self) -> Ensemble[Module]:
@@ -159,7 +159,7 @@ def batch_of(tasks: Episode, step: int, size: int, passes: int = 1) -> Continual
     return ContinualBatch(tasks.context.x[:, task, rows], tasks.context.y[:, task, rows].argmax(-1), task)
 
 
-def retained(ensemble: Ensemble, tasks: Episode) -> Float[Tensor, "members tasks"]:
+def retained_accuracy(ensemble: Ensemble, tasks: Episode) -> Float[Tensor, "members tasks"]:
     """Accuracy of each member on the queries of each task of its stream ``(members, tasks, n, d)``."""
     with torch.no_grad():
         found = [accuracy(ensemble(tasks.xq[:, task]), tasks.yq[:, task]) for task in range(tasks.xq.shape[1])]

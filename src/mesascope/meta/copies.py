@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from mesascope.errors import ArgumentError, MesascopeError
 from mesascope.modules import at_once, hooks_count, out_of_memory, require_initialised, run_with
 from mesascope.shapes import Float, Tensor
-from mesascope.tasks.asking import label, require_tensor
+from mesascope.tasks.calling import label, require_tensor
 
 BATCH_STATS = ("transductive", "support", "running")
 

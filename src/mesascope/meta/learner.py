@@ -86,13 +86,13 @@ class MetaLearner(Pretrained):
         """Outer loss of a batch of tasks."""
         return self.method.outer_loss(self.model, episode)
 
-    def gradient_sparsity(self) -> dict[str, float]:
+    def sparsity_by_parameter(self) -> dict[str, float]:
         """Share of each parameter's entries that inner steps do not change."""
-        return self.method.gradient_sparsity(self.model)
+        return self.method.sparsity_by_parameter(self.model)
 
-    def closed(self) -> float:
+    def sparsity(self) -> float:
         """Share of all entries that inner steps do not change."""
-        shares, sizes = self.gradient_sparsity(), {name: one.numel() for name, one in self.model.named_parameters()}
+        shares, sizes = self.sparsity_by_parameter(), {name: one.numel() for name, one in self.model.named_parameters()}
         return sum(shares[name] * size for name, size in sizes.items()) / sum(sizes.values())
 
 
@@ -155,7 +155,7 @@ def outer_loss(ensemble: Ensemble[MetaLearner], batch: Episode) -> Float[Tensor,
     >>> family = FewShotImages(ways=2, shots=5)
     >>> masks = ParameterGroup(("method.*",), learning_rate=0.0075)
     >>> trained = train(learner.build, family, Training(50, 4), [0, 1], loss=outer_loss, parameter_groups=[masks])
-    >>> sorted(trained[0].gradient_sparsity())
+    >>> sorted(trained[0].sparsity_by_parameter())
     ['layers.0.bias', 'layers.0.weight', 'layers.1.bias', 'layers.1.weight', 'layers.2.bias', 'layers.2.weight']
     """
     scores, _ = ensemble.in_turn(batch.context, batch.xq)

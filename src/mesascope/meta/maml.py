@@ -181,7 +181,7 @@ class MAML(nn.Module):
             refuse("model", rule, tuple(scores.shape[1:]), "build it for this many classes")
         return torch.stack([self.loss(*pair) for pair in zip(scores, y, strict=True)])
 
-    def gradient_sparsity(self, model: nn.Module) -> dict[str, float]:
+    def sparsity_by_parameter(self, model: nn.Module) -> dict[str, float]:
         """Share of each parameter's entries that inner steps do not change."""
         factors = self.factors(model)
         return {
@@ -308,10 +308,10 @@ class SparseMAMLPlus(MAML):
                 part[key] = nn.Parameter(((2 * draw - 1) * bound).to(parameter))
             self.mu.data, self.sigma.data = self.mu.to(parameter), self.sigma.to(parameter)
 
-    def gradient_sparsity(self, model: nn.Module) -> dict[str, float]:
+    def sparsity_by_parameter(self, model: nn.Module) -> dict[str, float]:
         """Share of each parameter's entries that inner steps do not change, for one fixed draw."""
         with drawing_from(0, "gradient sparsity", 0, self.mu.device):
-            return super().gradient_sparsity(model)
+            return super().sparsity_by_parameter(model)
 
     def underlying(self, parameters: Parameters) -> Parameters:
         """Numbers m from one draw of eps."""

@@ -151,7 +151,7 @@ class ContinualMAMLState:
             self.task = []
         self.fast = self._adapted(batch, None if switch or not self.fast else self.fast)
         self.task = [*self.task, batch][: self.settings.kept]
-        return {**before, "switch": float(switch), "closed": self.learner.closed()}
+        return {**before, "switch": float(switch), "closed": self.learner.sparsity()}
 
     def result(self) -> MetaLearner:
         """Learner with its slow weights, in eval() mode."""

@@ -18,7 +18,7 @@ from .embedding import (
 )
 from .language_model import LanguageModel as LanguageModel, LanguageModelConfig as LanguageModelConfig
 from .layers import Products as Products, TokenMLP as TokenMLP, set_products as set_products
-from .points import HasPoints as HasPoints, Point as Point
+from .points import HookedModule as HookedModule, HookPoint as HookPoint
 from .predictor import SequencePredictor as SequencePredictor, SequencePredictorConfig as SequencePredictorConfig
 from .pretrained import Pretrained as Pretrained
 from .prompted import Prompted as Prompted, PromptedConfig as PromptedConfig

@@ -15,7 +15,7 @@ from mesascope.nets.attention_config import AttentionConfig
 from mesascope.nets.causal import CausalNet, positions_of, unpadded_gates, zero_padding
 from mesascope.nets.checks import check_batch, check_finite, check_like, check_mask, check_state, check_tokens
 from mesascope.nets.layers import Products, head_weights, initial_weights, linear, module_text, products_of
-from mesascope.nets.points import Point, looked_at
+from mesascope.nets.points import HookPoint, must_be_called
 from mesascope.nets.states import AttentionState
 from mesascope.ops import SoftmaxState, dpfp, rotated, sinusoidal
 from mesascope.shapes import Float, Tensor
@@ -72,7 +72,7 @@ class CausalAttention(CausalNet, ABC):
         self.norm = nn.Parameter(torch.ones(heads, value)) if config.output_norm else None
         gated = (heads * value, width)
         self.gate_proj = linear(initial_weights(gated, 1 / width, generator)) if config.output_gate else None
-        self.query, self.key, self.value, self.pattern, self.read = (Point() for _ in range(5))
+        self.query, self.key, self.value, self.pattern, self.read = (HookPoint() for _ in range(5))
 
     @abstractmethod
     def attend(
@@ -140,7 +140,7 @@ class CausalAttention(CausalNet, ABC):
         shared = [*self._shared(q, k, v, *gates, None if state is None else state.memory), state is not None]
         first = 0 if last is None else max(length - last, 0)
         y, memory = self._attended(tokens, first, q, *shared)
-        if looked_at(self.pattern):
+        if must_be_called(self.pattern):
             y = self._through_pattern(q, *shared)[..., first:, :]
         moved = self.o_proj(self._read(y, tokens[..., first:, :]).transpose(-3, -2).flatten(-2))
         if state is None:

@@ -14,7 +14,7 @@ from mesascope.nets.attention_config import AttentionConfig
 from mesascope.nets.causal import CausalNet, given, zero_padding
 from mesascope.nets.checks import check_mask, check_state, check_tokens
 from mesascope.nets.layers import Layer, Products, check_layers, each_layer
-from mesascope.nets.points import HasPoints, Point
+from mesascope.nets.points import HookedModule, HookPoint
 from mesascope.nets.pretrained import Pretrained
 from mesascope.nets.states import AttentionState
 from mesascope.records import registered
@@ -93,7 +93,7 @@ class CausalLayer(Layer):
         return after if state is None else (after, state)
 
 
-class CausalTransformer(HasPoints, CausalNet, Pretrained):
+class CausalTransformer(HookedModule, CausalNet, Pretrained):
     """Layers of causal attention: tokens ``(*batch, t, width)`` to tokens of the same shape.
 
     Every part is called as a module, so that hooks see it; `mesascope.nets.points` lists all places by name.
@@ -116,7 +116,7 @@ class CausalTransformer(HasPoints, CausalNet, Pretrained):
         scaled = [dataclasses.replace(one, init_scale=one.init_scale / config.n_layers) for one in config.each_heads]
         heads = [scaled[0], *(dataclasses.replace(one, positions=0) for one in scaled[1:])]
         known, width = registered("attention"), config.width
-        self.embedded = Point()
+        self.embedded = HookPoint()
         self.layers = nn.ModuleList(
             CausalLayer(
                 known[kind](own, generator), width, config.mlp, norm, own.init_scale, generator, config.token_clip

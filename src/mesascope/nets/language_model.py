@@ -17,7 +17,7 @@ from mesascope.nets.causal import CausalNet, given, positions_of, zero_padding
 from mesascope.nets.causal_transformer import CausalTransformer, CausalTransformerConfig
 from mesascope.nets.checks import check_mask
 from mesascope.nets.layers import initial_weights, linear
-from mesascope.nets.points import HasPoints
+from mesascope.nets.points import HookedModule
 from mesascope.nets.pretrained import Pretrained
 from mesascope.nets.states import AttentionState
 from mesascope.ops.reading import read, values_are_read
@@ -59,7 +59,7 @@ class LanguageModelConfig:
         return LanguageModel(self, generator)
 
 
-class LanguageModel(HasPoints, CausalNet, Pretrained):
+class LanguageModel(HookedModule, CausalNet, Pretrained):
     """Tokens 0, 1, ... ``(*batch, t)`` to the logits of what follows each, ``(*batch, t, vocabulary)``.
 
     `init_state` and `step` decode token by token, to the same numbers, and `advance` reads a part of a text.

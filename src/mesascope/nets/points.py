@@ -39,7 +39,7 @@ from mesascope.modules import hooks_count
 from mesascope.shapes import Tensor
 
 
-class Point(nn.Identity):
+class HookPoint(nn.Identity):
     """A named place: a module that returns its input, for hooks to read and replace."""
 
 
@@ -52,7 +52,7 @@ class _Place(NamedTuple):
     first: nn.Module
 
 
-class HasPoints(nn.Module):
+class HookedModule(nn.Module):
     """A network whose insides have names: see `mesascope.nets.points` for all of them, with their shapes."""
 
     def points(self) -> list[str]:
@@ -134,7 +134,7 @@ class HasPoints(nn.Module):
         return places
 
 
-def watched(point: nn.Module) -> bool:
+def is_hooked(point: nn.Module) -> bool:
     """True if a hook sees what passes through one module, or a function replaces its forward."""
     return bool(
         point._forward_hooks
@@ -145,18 +145,18 @@ def watched(point: nn.Module) -> bool:
     )
 
 
-def looked_at(point: nn.Module) -> bool:
+def must_be_called(point: nn.Module) -> bool:
     """True if a point has to be called: it is watched, or another module replaces it."""
-    return watched(point) or type(point) is not Point
+    return is_hooked(point) or type(point) is not HookPoint
 
 
 def remember(module: nn.Module) -> None:
-    """Remember the class of every part, so that `touched` finds replaced ones."""
+    """Remember the class of every part, so that `has_hooks` finds replaced ones."""
     for part in module.modules():
         part.__dict__["_built"] = [type(child) for child in part._modules.values()]
 
 
-def touched(module: nn.Module) -> bool:
+def has_hooks(module: nn.Module) -> bool:
     """True if any part of a module, itself left out, is watched or is not of the class that was built."""
     return bool(torch_module._has_any_global_hook()) or _touched(module)
 
@@ -166,7 +166,7 @@ def _touched(module: nn.Module) -> bool:
     if module.__dict__.get("_built", []) != [type(part) for part in parts]:
         return True
     for part in parts:  # noqa: SIM110  a generator takes three times as long
-        if part is not None and (watched(part) or (bool(part._modules) and _touched(part))):
+        if part is not None and (is_hooked(part) or (bool(part._modules) and _touched(part))):
             return True
     return False
 

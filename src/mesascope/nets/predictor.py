@@ -15,7 +15,7 @@ from mesascope.nets.causal import CausalNet, given, zero_padding
 from mesascope.nets.causal_transformer import CausalTransformer, CausalTransformerConfig
 from mesascope.nets.checks import check_batch, check_like, check_mask, check_start, check_state
 from mesascope.nets.layers import Products, initial_weights, rows_times, set_products
-from mesascope.nets.points import HasPoints
+from mesascope.nets.points import HookedModule
 from mesascope.nets.pretrained import Pretrained
 from mesascope.nets.states import PredictorState
 from mesascope.records import register
@@ -60,7 +60,7 @@ class SequencePredictorConfig:
         return SequencePredictor(self, generator)
 
 
-class SequencePredictor(HasPoints, CausalNet, Pretrained):
+class SequencePredictor(HookedModule, CausalNet, Pretrained):
     """A causal transformer that predicts: ``predictor(sequence)`` gives each next element, ``(*batch, t, d)``.
 
     Raw tokens are W_in s_t and predictions W_out e_t, both learned. Tokens of ``channels`` are put together from s_t

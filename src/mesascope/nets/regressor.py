@@ -12,7 +12,7 @@ from mesascope.errors import refuse, require_instance
 from mesascope.nets.checks import check_context, check_start, check_width
 from mesascope.nets.embedding import Embedding, EmbeddingConfig
 from mesascope.nets.layers import Products
-from mesascope.nets.points import HasPoints
+from mesascope.nets.points import HookedModule
 from mesascope.nets.pretrained import Pretrained
 from mesascope.nets.tokens import Concatenated, Layout
 from mesascope.nets.transformer import Tokens, Transformer, TransformerConfig
@@ -54,7 +54,7 @@ class InContextRegressorConfig:
         return InContextRegressor(self, generator)
 
 
-class InContextRegressor(HasPoints, Pretrained):
+class InContextRegressor(HookedModule, Pretrained):
     """A transformer that regresses in context: ``learner(context, xq)`` gives ``(*batch, m, d_out)``.
 
     The prediction is W_0 x - y, read from the final query token (x, y); with W_0 = 0 it is minus the token's last

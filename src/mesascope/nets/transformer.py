@@ -26,7 +26,7 @@ from mesascope.nets.layers import (
     set_products,
     split_heads,
 )
-from mesascope.nets.points import HasPoints, Point, looked_at, remember, touched
+from mesascope.nets.points import HookedModule, HookPoint, has_hooks, must_be_called, remember
 from mesascope.nets.pretrained import Pretrained
 from mesascope.records import facts, registered
 from mesascope.shapes import Float, Tensor
@@ -113,7 +113,7 @@ class Attention(nn.Module):
         self.attend = _attentions()[kind]
         # Through products, softmax divides by the root of the tokens' width, where it should be that of keys.
         self.sharpness = math.sqrt(config.width / key) if kind == "softmax" else 1.0
-        self.query, self.key, self.value, self.pattern, self.read = (Point() for _ in range(5))
+        self.query, self.key, self.value, self.pattern, self.read = (HookPoint() for _ in range(5))
 
     def forward(
         self, tokens: Float[Tensor, "*batch rows width"], n: int, first: int = 0
@@ -124,7 +124,7 @@ class Attention(nn.Module):
         is hooked or replaced, heads are computed one by one.
         """
         rows, context = tokens[..., first:, :], tokens[..., :n, :]
-        if touched(self):
+        if has_hooks(self):
             return self._by_heads(rows, context)
         w_kq, w_pv = products_of(self)
         heads, width, _ = w_kq.shape
@@ -139,7 +139,7 @@ class Attention(nn.Module):
     def _by_heads(self, rows: Tensor, context: Tensor) -> Tensor:
         query = self.query(split_heads(rows, self.w_q))
         key, value = self.key(split_heads(context, self.w_k)), self.value(split_heads(context, self.w_v))
-        if looked_at(self.pattern):
+        if must_be_called(self.pattern):
             one = torch.eye(context.shape[-2]).to(value).expand(*key.shape[:-1], -1)
             read = self.pattern(self.attend(query, key, one)) @ value
         else:
@@ -159,7 +159,7 @@ class ContextLayer(Layer):
         return self.after(tokens[..., first:, :], self.attention(self.norm(tokens), n, first))
 
 
-class Transformer(HasPoints, Pretrained):
+class Transformer(HookedModule, Pretrained):
     """A transformer whose keys and values come from context tokens only, so that any number of queries share a pass.
 
     Each layer does e <- e + damping * sum_h P_h Attention(W_Q e, W_K E, W_V E) for context and query tokens e alike,
@@ -182,7 +182,7 @@ class Transformer(HasPoints, Pretrained):
         self.config = config
         own = 1 if config.shared else config.n_layers
         kinds = zip(config.attentions[:own], config.layer_norms[:own], strict=True)
-        self.embedded = Point()
+        self.embedded = HookPoint()
         self.layers = nn.ModuleList(self._layer(kind, norm, generator) for kind, norm in kinds)
         remember(self)
 
@@ -193,7 +193,7 @@ class Transformer(HasPoints, Pretrained):
     def query_tokens(self, context: Tensor, query: Tensor) -> list[Tensor]:
         """Query tokens after each layer."""
         self._check(context, query)
-        hooked = touched(self)
+        hooked = has_hooks(self)
         if self.config.purely_linear and not hooked:
             return run_linear_layers(context, query, self._linear_layers())
         m = query.shape[-2]

@@ -65,17 +65,17 @@ def midpoint(name: str, *, id: str = "midpoint") -> Claim:
     """
     return Claim(
         id, "the network halfway between two others differs from each by about half of what these differ",
-        halfway_distances(name), Bound(0.2, 0.8), ours("premise"), about="algorithms",
+        midpoint_distances(name), Bound(0.2, 0.8), ours("premise"), about="algorithms",
     )  # fmt: skip
 
 
-def halfway_losses(name: str) -> Reading:
-    """Loss of each midpoint of a `halfway` over that of either end, ``(seeds, 2)``."""
+def midpoint_losses(name: str) -> Reading:
+    """Loss of each midpoint of `compare_midpoints` over that of either end, ``(seeds, 2)``."""
     path = stage(name)
     return beside([path.ratio("middle", end) for end in ("trained", "other")], "loss at the midpoint / at either end")
 
 
-def halfway_distances(name: str) -> Reading:
+def midpoint_distances(name: str) -> Reading:
     """Mean difference of predictions of each midpoint to either end, over that of the ends, ``(seeds, 2)``."""
     path, ends = stage(name), ("trained", "other")
     distances = [path["prediction-difference", "middle", end] / path["prediction-difference", *ends] for end in ends]

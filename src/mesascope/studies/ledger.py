@@ -10,7 +10,7 @@ from mesascope.evidence import Verdicts
 from mesascope.records import registered
 from mesascope.runs import Run
 from mesascope.runs.results import record_hash
-from mesascope.studies.running import changed_settings, judged
+from mesascope.studies.running import changed_settings, judge_run
 
 
 def ledger_rows(runs: Sequence[Run]) -> tuple[Verdicts, list[str]]:
@@ -63,7 +63,7 @@ def _rows(run: Run) -> list[dict[str, Any]]:
 def _judged(study: Any, run: Run) -> list[dict[str, Any]]:
     run.require_unchanged("metrics.jsonl")
     made = _made(run, changed_settings(study, run))
-    return [{**made, **record} for record in judged(study, run)]
+    return [{**made, **record} for record in judge_run(study, run)]
 
 
 def _made(run: Run, changed: list[str]) -> dict[str, Any]:

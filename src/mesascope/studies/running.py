@@ -172,14 +172,14 @@ def conclude(study: Study, run: Run) -> Verdicts:
 
 def _concluded(study: Study, run: Run) -> Verdicts:
     run.check()
-    records = judged(study, run)
+    records = judge_run(study, run)
     draw_figures(run, study.figures)
     run.save_claims(records)
     write_report(run, method=study.method)
     return records
 
 
-def judged(study: Study, run: Run) -> Verdicts:
+def judge_run(study: Study, run: Run) -> Verdicts:
     """Judge the claims of a study on the arrays of a run."""
     _require_preset(study, run)
     list(run.results)  # where their index is damaged, so is the run, and not each claim

@@ -56,7 +56,7 @@ class FewShotImages:
         check_draw(batch, generator)
         found, by_class = self._images()
         chosen, turns = self._classes(batch, len(found.classes), generator)
-        rows = by_class.drawn(chosen, self.shots + self.queries, generator)
+        rows = by_class.draw(chosen, self.shots + self.queries, generator)
         pixels = found.pixels[rows.flatten(0, 1).cpu()].to(generator.device)  # (batch * ways, shots + queries, c, s, s)
         if self.rotations:
             pixels = _turned(pixels, turns.flatten())
@@ -94,7 +94,7 @@ class ByClass(NamedTuple):
     starts: Int[Tensor, " classes"]
     counts: Int[Tensor, " classes"]
 
-    def drawn(
+    def draw(
         self, chosen: Int[Tensor, "batch ways"], count: int, generator: torch.Generator
     ) -> Int[Tensor, "batch ways count"]:
         """Indices of ``count`` different images of each class ``chosen``."""

@@ -182,7 +182,7 @@ class ImageStream:
         found, by_class = self._sorted[int(self.domains[task])]
         scores = torch.rand(1, len(found.classes), generator=stream(self.seed, "classes", task))
         generator = stream(self.seed, "images", step)
-        rows = by_class.drawn(scores.topk(settings.ways).indices, settings.shots, generator).flatten()
+        rows = by_class.draw(scores.topk(settings.ways).indices, settings.shots, generator).flatten()
         order = torch.randperm(len(rows), generator=generator)
         labels = torch.arange(settings.ways).repeat_interleave(settings.shots)[order]
         return Context(found.pixels[rows[order]].flatten(1).float() / 255, torch.eye(settings.ways)[labels])

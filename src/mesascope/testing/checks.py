@@ -18,7 +18,7 @@ from mesascope.errors import MesascopeError, require_number, shown
 from mesascope.shapes import Tensor
 from mesascope.streams import stream
 from mesascope.tasks import Context, Episode
-from mesascope.tasks.asking import UnansweredError, asked, drawn, label, raised
+from mesascope.tasks.calling import LearnerError, label, predict, raised, sample_tasks
 
 
 def check_learner(
@@ -171,7 +171,7 @@ def _check_episode(episode: Episode) -> None:
 
 def _drawn(family: Any, batch: int, seed: int = 0) -> Any:
     with _broken(f"a family must draw {batch} tasks", family):
-        return drawn(family, batch, stream(seed, "check"))
+        return sample_tasks(family, batch, stream(seed, "check"))
 
 
 def _asking(model: Any) -> Callable[..., Tensor]:
@@ -179,7 +179,7 @@ def _asking(model: Any) -> Callable[..., Tensor]:
 
     def ask(rule: str, *inputs: Context | Tensor) -> Tensor:
         with _broken(rule, model):
-            return asked(model, *inputs)
+            return predict(model, *inputs)
 
     return ask
 
@@ -190,7 +190,7 @@ def _broken(rule: str, model: object) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        own = error.__cause__ if isinstance(error, UnansweredError) else error
+        own = error.__cause__ if isinstance(error, LearnerError) else error
         sentence = str(own) if isinstance(own, MesascopeError) else f"{rule}, but {label(model)} raised {raised(own)}."
         raise AssertionError(sentence) from error
 

@@ -20,11 +20,11 @@ from .plan import (
 )
 from .processes import (
     SharedCheckpoints as SharedCheckpoints,
-    by_first as by_first,
-    is_first_process as is_first_process,
-    joined as joined,
-    own_device as own_device,
-    own_share as own_share,
+    distributed_context as distributed_context,
+    is_rank_zero as is_rank_zero,
+    local_batch as local_batch,
+    local_device as local_device,
+    on_rank_zero as on_rank_zero,
     sharded as sharded,
 )
 from .progress import ProgressBar as ProgressBar

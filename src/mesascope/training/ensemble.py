@@ -17,7 +17,7 @@ from mesascope.modules import at_once, copied, out_of_memory, put, require_initi
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import generator_on
 from mesascope.tasks import Context
-from mesascope.tasks.asking import label, require_tensor
+from mesascope.tasks.calling import label, require_tensor
 from mesascope.training.loop import Metrics
 
 Module = TypeVar("Module", bound=nn.Module)

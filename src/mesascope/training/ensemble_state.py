@@ -13,7 +13,7 @@ import torch
 from mesascope.errors import ArgumentError, require_instance
 from mesascope.modes import guarded
 from mesascope.shapes import Float, Tensor
-from mesascope.tasks.asking import label
+from mesascope.tasks.calling import label
 from mesascope.training.ensemble import Ensemble, History, Module
 from mesascope.training.finite import check_data
 from mesascope.training.loop import Metrics

@@ -15,7 +15,7 @@ from mesascope.modes import guarded
 from mesascope.shapes import Tensor
 from mesascope.streams import stream
 from mesascope.tasks import Context, Episode, Family, Seeded, SequenceFamily
-from mesascope.tasks.asking import UnansweredError, check_causal, drawn, require_family, takes
+from mesascope.tasks.calling import LearnerError, check_causal, require_family, sample_tasks, takes
 from mesascope.training.ensemble import Ensemble, History, Module
 from mesascope.training.ensemble_state import EnsembleState
 from mesascope.training.loop import Checkpoints, Observer, fit
@@ -92,9 +92,9 @@ def _batches(
     def batch_at(step: int) -> Episode | Tensor:
         nonlocal unchecked
         draws = [stream(seed, "train", step, device) for seed in seeds]
-        batches = [drawn(own, size, draw) for own, draw in zip(families, draws, strict=True)]
+        batches = [sample_tasks(own, size, draw) for own, draw in zip(families, draws, strict=True)]
         if unchecked and isinstance(batches[0], Tensor):  # a model that reads its own targets would seem to learn
-            with suppress(UnansweredError):  # a model that takes batches of one size only
+            with suppress(LearnerError):  # a model that takes batches of one size only
                 check_causal(ensemble.member(0).eval(), batches[0])
         unchecked = False
         return stacked(batches)

@@ -11,7 +11,7 @@ import torch
 
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Episode, accuracy
-from mesascope.tasks.asking import copied, takes
+from mesascope.tasks.calling import copied, takes
 from mesascope.training.plan import Training
 from mesascope.training.randomness import drawing_from, generator_states, load_generators
 
@@ -19,7 +19,7 @@ from mesascope.training.randomness import drawing_from, generator_states, load_g
 _ERRORS, _SHARE = 4.0, 0.02
 
 
-def judged(model: Any, loss: Callable[[Any, Any], Tensor], batch: Any) -> dict[str, Float[Tensor, " members"]]:
+def evaluate(model: Any, loss: Callable[[Any, Any], Tensor], batch: Any) -> dict[str, Float[Tensor, " members"]]:
     """Loss of a model, or of each member of an ensemble, on tasks, and its accuracy if their answers are classes."""
     if not isinstance(batch, Episode) and not (isinstance(batch, Tensor) and batch.is_floating_point()):
         return {}
@@ -41,12 +41,12 @@ def judged(model: Any, loss: Callable[[Any, Any], Tensor], batch: Any) -> dict[s
 class BeforeAndAfter:
     """Judge a state before and after a training on its first batches, which are drawn once.
 
-    Skipped for states without a method ``judged``, trainings of fewer than 100 steps, and resumed ones.
+    Skipped for states without a method ``evaluate``, trainings of fewer than 100 steps, and resumed ones.
     """
 
     def __init__(self, state: Any, batch_at: Callable[[int], Any], plan: Training, done: int) -> None:
         self.state, self.draw, self.plan = state, batch_at, plan
-        count = min(10, plan.steps // 20) if not done and hasattr(state, "judged") else 0
+        count = min(10, plan.steps // 20) if not done and hasattr(state, "evaluate") else 0
         self.batches = [batch_at(step) for step in range(count if count >= 5 else 0)]
         self.before: dict[str, Tensor] = {}
         with suppress(Exception):  # the first step raises errors of the model and the loss
@@ -76,7 +76,7 @@ class BeforeAndAfter:
             )
 
     def _judged(self) -> dict[str, Tensor]:
-        each = [self.state.judged(batch) for batch in self.batches]
+        each = [self.state.evaluate(batch) for batch in self.batches]
         return {name: torch.stack([one[name] for one in each]).cpu().double() for name in (each[0] if each else ())}
 
 

@@ -13,7 +13,7 @@ from mesascope.errors import ArgumentError, MesascopeError, refuse, require_call
 from mesascope.modes import guarded
 from mesascope.progress import tell
 from mesascope.shapes import Tensor
-from mesascope.tasks.asking import raised
+from mesascope.tasks.calling import raised
 from mesascope.training.finite import check_finite
 from mesascope.training.interruption import interruption
 from mesascope.training.judging import BeforeAndAfter

@@ -7,7 +7,7 @@ from torch import nn
 from mesascope.errors import refuse
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Episode, check_sequence
-from mesascope.tasks.asking import asked, check_answer, posed
+from mesascope.tasks.calling import check_answer, inputs_and_targets, predict
 from mesascope.training.ensemble import Ensemble
 
 
@@ -40,10 +40,10 @@ def pair_half_mse(model: Ensemble | nn.Module, sequences: Float[Tensor, "*batch 
 
 
 def _errors(model: Ensemble | nn.Module, tasks: Episode | Tensor) -> Tensor:
-    inputs, answer = posed(tasks)
+    inputs, answer = inputs_and_targets(tasks)
     if not isinstance(tasks, Episode):  # a model may write into its inputs
         answer = answer.clone()
-    return check_answer(model, asked(model, *inputs), answer.shape) - answer
+    return check_answer(model, predict(model, *inputs), answer.shape) - answer
 
 
 def _half_mean_square(model: Ensemble | nn.Module, error: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from mesascope.training.ensemble import Module
 from mesascope.training.loop import Metrics
 from mesascope.training.modes import Modes
 from mesascope.training.plan import ParameterGroup, Training
-from mesascope.training.processes import averaged, is_split, whole
+from mesascope.training.processes import full_tensor, is_dtensor, mean_over_processes
 from mesascope.training.state import OptimizedState
 
 
@@ -75,7 +75,7 @@ class ModuleState(OptimizedState, Generic[Module]):
         super().__init__(own, dict(own.named_parameters()), loss, plan, parameter_groups, seed)
         self._called, self._modes = module, Modes(module)
         generator_on(self._device)  # refuses devices without float64
-        self._split = is_split(next(iter(self._weights.values())))
+        self._split = is_dtensor(next(iter(self._weights.values())))
         self._parallel = self._split or isinstance(module, DistributedDataParallel)
         self._group = getattr(module, "process_group", None)
         if self._split and plan.average is not None:
@@ -97,7 +97,9 @@ class ModuleState(OptimizedState, Generic[Module]):
                 weight.grad = weight.grad.to_dense()
         gradients = self._gradients()
         norm = torch.nn.utils.get_total_norm(gradients)
-        shown, shown_norm = torch.stack([loss, whole(norm).to(loss.device)]).tolist()  # one transfer from the device
+        shown, shown_norm = torch.stack(
+            [loss, full_tensor(norm).to(loss.device)]
+        ).tolist()  # one transfer from the device
         # A gradient that overflows at a scale above 1 is no divergence: the scaler skips the step.
         scaled = self._scaler.is_enabled() and self._scaler.get_scale() > 1
         rate = self._set_learning_rate()
@@ -117,10 +119,10 @@ class ModuleState(OptimizedState, Generic[Module]):
                 mean.copy_(buffer)
         return self._averaged.eval()
 
-    def judged(self, batch: Any) -> dict[str, Float[Tensor, " members"]]:
+    def evaluate(self, batch: Any) -> dict[str, Float[Tensor, " members"]]:
         """Loss and accuracy of the current result; none if batches are run in parts, in parallel or with autocast."""
         plain = self.accumulate == 1 and self.autocast is None and not self._parallel
-        return super().judged(batch) if plain else {}
+        return super().evaluate(batch) if plain else {}
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything that changes, by name, for a checkpoint."""
@@ -157,7 +159,7 @@ class ModuleState(OptimizedState, Generic[Module]):
                     )
                 self._scaler.scale(loss / self.accumulate).backward()
             total = total + loss.detach() / self.accumulate
-        return averaged(total, self._group) if self._parallel else total
+        return mean_over_processes(total, self._group) if self._parallel else total
 
     def _exchanging(self, last: bool) -> contextlib.AbstractContextManager[Any]:
         """Let processes exchange gradients once, with the last part of a batch."""

@@ -13,7 +13,7 @@ from mesascope.errors import ArgumentError, refuse, require_instance
 from mesascope.shapes import Float, Tensor
 from mesascope.training.marks import undecayed
 from mesascope.training.plan import ParameterGroup, Training
-from mesascope.training.processes import is_split, split_like
+from mesascope.training.processes import is_dtensor, split_like
 
 
 def trainable(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -43,7 +43,7 @@ def make_optimizer(
     # Fused optimisers are several times as fast as torch's default, but do not support complex numbers.
     fused = all(weight.is_floating_point() for weight in weights.values())
     if plan.optimizer == "sgd":  # fused SGD does not support weights that are split over processes
-        fused = fused and not any(map(is_split, weights.values()))
+        fused = fused and not any(map(is_dtensor, weights.values()))
         return torch.optim.SGD(parts, lr=plan.learning_rate, momentum=plan.momentum, fused=fused)
     kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[plan.optimizer]
     return kind(parts, lr=plan.learning_rate, betas=plan.betas, eps=plan.eps, fused=fused)

@@ -20,7 +20,7 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 @contextmanager
-def joined() -> Iterator[bool]:
+def distributed_context() -> Iterator[bool]:
     """Within this context, the processes that torchrun started form a group; the value is False without torchrun.
 
     Ctrl-C ends all of them at once; a resumed training continues from the last checkpoint.
@@ -36,18 +36,18 @@ def joined() -> Iterator[bool]:
         distributed.destroy_process_group()
 
 
-def is_first_process() -> bool:
+def is_rank_zero() -> bool:
     """True if this process is the one that writes and prints."""
     return not distributed.is_initialized() or distributed.get_rank() == 0
 
 
-def by_first(do: Callable[[], Result], others: Callable[[], Result]) -> Result:
+def on_rank_zero(do: Callable[[], Result], others: Callable[[], Result]) -> Result:
     """Return ``do()`` in the first process and then ``others()`` in the rest.
 
     If ``do`` fails, the first process raises its error, and the rest exit silently.
     """
     results, error = [], None
-    if is_first_process():
+    if is_rank_zero():
         try:
             results.append(do())
         except Exception as raised:
@@ -62,7 +62,7 @@ def by_first(do: Callable[[], Result], others: Callable[[], Result]) -> Result:
     return results[0] if results else others()
 
 
-def own_device(name: str) -> torch.device:
+def local_device(name: str) -> torch.device:
     """Device of this process: the GPU of its local rank if several processes train."""
     device = torch.device(name)
     if device.type == "cuda" and distributed.is_initialized():
@@ -73,7 +73,7 @@ def own_device(name: str) -> torch.device:
     return device
 
 
-def own_share(batch: Tensor) -> Tensor:
+def local_batch(batch: Tensor) -> Tensor:
     """Rows of a batch for this process.
 
     Raises:
@@ -87,7 +87,7 @@ def own_share(batch: Tensor) -> Tensor:
     return batch.chunk(count)[distributed.get_rank()]
 
 
-def averaged(value: Float[Tensor, "*batch"], group: Any = None) -> Float[Tensor, "*batch"]:
+def mean_over_processes(value: Float[Tensor, "*batch"], group: Any = None) -> Float[Tensor, "*batch"]:
     """Mean over the processes of a group, or over all, the same in each."""
     mean = value / distributed.get_world_size(group)
     distributed.all_reduce(mean, group=group)
@@ -113,19 +113,19 @@ def sharded(module: Module, parts: Iterable[nn.Module]) -> Module:
     return module
 
 
-def is_split(tensor: Tensor) -> bool:
+def is_dtensor(tensor: Tensor) -> bool:
     """True if each process has a part of the tensor."""
     return hasattr(tensor, "full_tensor")
 
 
-def whole(tensor: Any) -> Tensor:
+def full_tensor(tensor: Any) -> Tensor:
     """The tensor in one piece; if it is split, all processes must call this."""
-    return tensor.full_tensor() if is_split(tensor) else tensor
+    return tensor.full_tensor() if is_dtensor(tensor) else tensor
 
 
 def split_like(other: Any, tensor: Tensor) -> Tensor:
     """Split a tensor like another one, if that is split."""
-    if not is_split(other):
+    if not is_dtensor(other):
         return tensor
     from torch.distributed.tensor import distribute_tensor
 
@@ -140,7 +140,7 @@ class SharedCheckpoints:
 
     def save(self, step: int, tensors: Mapping[str, Tensor]) -> None:
         """Save in the first process, and return in all when it is done."""
-        by_first(lambda: self._checkpoints.save(step, dict(tensors)), lambda: None)
+        on_rank_zero(lambda: self._checkpoints.save(step, dict(tensors)), lambda: None)
 
     def load(self) -> tuple[int, dict[str, Tensor]] | None:
         """Load the last checkpoint."""

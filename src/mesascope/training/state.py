@@ -12,12 +12,12 @@ from torch import nn
 from mesascope.errors import require_callable, require_instance
 from mesascope.ops import without_reading_values
 from mesascope.shapes import Float, Tensor
-from mesascope.tasks.asking import in_words
+from mesascope.tasks.calling import explain_torch_errors
 from mesascope.training import optimizers
-from mesascope.training.judging import judged
+from mesascope.training.judging import evaluate
 from mesascope.training.modes import Modes
 from mesascope.training.plan import ParameterGroup, Training, schedule_factor
-from mesascope.training.processes import whole
+from mesascope.training.processes import full_tensor
 from mesascope.training.randomness import drawing_from, generator_states, load_generators
 
 
@@ -51,9 +51,9 @@ class OptimizedState:
         """Current model in eval() mode."""
         raise NotImplementedError
 
-    def judged(self, batch: Any) -> dict[str, Float[Tensor, " members"]]:
+    def evaluate(self, batch: Any) -> dict[str, Float[Tensor, " members"]]:
         """Loss and accuracy of the current result on a batch: see `mesascope.training.judging`."""
-        return judged(self.result(), self.loss, batch)
+        return evaluate(self.result(), self.loss, batch)
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything that changes, by name, for a checkpoint."""
@@ -66,7 +66,7 @@ class OptimizedState:
             if isinstance(value, Tensor)
         }
         named |= generator_states(self._module)
-        return {name: whole(tensor) for name, tensor in named.items()} | {"step": torch.tensor(self.step)}
+        return {name: full_tensor(tensor) for name, tensor in named.items()} | {"step": torch.tensor(self.step)}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Continue from a checkpoint of `tensors`."""
@@ -86,7 +86,7 @@ class OptimizedState:
         self._modes.update()
         self._optimizer.zero_grad()
         drawing = drawing_from(self.seed, stream, self.step, self._device)
-        with drawing, in_words(self._module, ()), without_reading_values():
+        with drawing, explain_torch_errors(self._module, ()), without_reading_values():
             yield
 
     def _gradients(self) -> list[Tensor]:

@@ -15,7 +15,7 @@ from mesascope.learners.tuning.starts import Values, at_depth, depths, extended,
 from mesascope.measurement import Measurement
 from mesascope.shapes import Float, Tensor
 from mesascope.streams import stream
-from mesascope.tasks.asking import label
+from mesascope.tasks.calling import label
 
 Losses = Callable[[Any, Values], Float[Tensor, " n"]]
 

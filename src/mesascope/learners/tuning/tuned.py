@@ -22,7 +22,15 @@ from mesascope.modes import guarded
 from mesascope.shapes import Tensor
 from mesascope.streams import stream
 from mesascope.tasks import Episode, Family, LinearRegression, SequenceFamily
-from mesascope.tasks.asking import asked, check_answer, check_tasks, drawn, label, posed, require_labels
+from mesascope.tasks.calling import (
+    check_answer,
+    check_tasks,
+    inputs_and_targets,
+    label,
+    predict,
+    require_labels,
+    sample_tasks,
+)
 
 Module = TypeVar("Module", bound=nn.Module)
 Descent = TypeVar("Descent", bound=GradientDescentPlusPlus)
@@ -94,10 +102,10 @@ def tune(learner: Module, family: Family | SequenceFamily, *, tasks: int = 10_00
     pairs = fit.context.x.shape[-2] if isinstance(fit, Episode) else fit.shape[-2] - 1
 
     def on(part: Episode | Tensor) -> Losses:
-        inputs, answers = posed(part)
+        inputs, answers = inputs_and_targets(part)
 
         def losses(shallower: nn.Module, values: Values) -> Tensor:
-            answer = asked(shallower, *inputs, weights=values)
+            answer = predict(shallower, *inputs, weights=values)
             return (check_answer(learner, answer, answers.shape) - answers).square().mean((-2, -1))
 
         return losses
@@ -126,7 +134,7 @@ def tune_spectral(
 
 
 def _drawn(family: Family | SequenceFamily, tasks: int, generator: torch.Generator) -> Episode | Tensor:
-    found = drawn(family, tasks, generator)
+    found = sample_tasks(family, tasks, generator)
     check_tasks(found)
     require_labels(family, found)
     return found.to(torch.float64)

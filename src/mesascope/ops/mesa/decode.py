@@ -86,8 +86,8 @@ def rooted_step(
     c = b / (size + (g * size).sqrt())
     root = torch.addcmul(state.root, (-c * _times(state.root, f))[..., :, None], f[..., None, :]) / kept.sqrt()
     x, left = _answered(H, root, q)
-    looked_at = left.numel() and may_read(q.device) and not torch.compiler.is_compiling()
-    if looked_at and any(not row[0] < _DRIFTED for row in read(left.amax()[None])):
+    must_be_called = left.numel() and may_read(q.device) and not torch.compiler.is_compiling()
+    if must_be_called and any(not row[0] < _DRIFTED for row in read(left.amax()[None])):
         root = root_of_inverse(H)
         x, _ = _answered(H, root, q)
     return _times(G, x), x, RootedMesaState(H, G, root)

@@ -19,7 +19,7 @@ import numpy as np
 from mesascope import learners, lenses, nets, study, tasks
 from mesascope.studies.common import converged, plan
 from mesascope.studies.icl_gd import regression, shared
-from mesascope.studies.icl_gd.regression import Recipe, watch
+from mesascope.studies.icl_gd.regression import SecondTraining, watch_alignment
 from mesascope.study import Claim, Figure, Level, Line, Lines, Reading, Study, above, ours, printed, stage, two_sided
 
 FIRST_LAYERS = ("softmax", "linear")
@@ -34,7 +34,9 @@ main, run = stage("softmax-comparison", **{"two-steps": "two steps"}), stage("so
 class Copying(regression.Regression):
     """Settings of the study."""
 
-    ready: Recipe = field(default_factory=lambda: Recipe(plan(1500, 1e-3, clip=10.0, evaluate_every=20)))
+    ready: SecondTraining = field(
+        default_factory=lambda: SecondTraining(plan(1500, 1e-3, clip=10.0, evaluate_every=20))
+    )
     """Training of the layer on ready tokens."""
 
 
@@ -45,7 +47,7 @@ def measure(lab: study.Lab, settings: Copying) -> None:
     two = regression.tuned(lab, settings, learners.GradientDescent(2, 1.0)).learner
     fresh = lab.draw(family, settings.tasks, "eval")
     watched = lab.draw(family, settings.sweep_tasks, "watch")
-    aligned, probed = watch({"gd": gd, "zero": learners.Zero()}, watched), watched.part(0, PROBED)
+    aligned, probed = watch_alignment({"gd": gd, "zero": learners.Zero()}, watched), watched.part(0, PROBED)
 
     def look(net: Any) -> dict[str, float]:
         row = aligned(net)
@@ -58,7 +60,7 @@ def measure(lab: study.Lab, settings: Copying) -> None:
         config = nets.InContextRegressorConfig(layers, layout)
         trained = lab.train(first, config, family, settings.training, watch=look)
         groups = {"trained": trained, "gd": [gd], "two-steps": [two]}
-        lab.stage(f"{first}-comparison", lenses.measure_together, groups, ["gd", "two-steps"], fresh)
+        lab.stage(f"{first}-comparison", lenses.measure_learners, groups, ["gd", "two-steps"], fresh)
     one = regression.network(settings, init_scale=settings.ready.init_scale)
     lab.train("ready", one, family, settings.ready.training, watch=aligned)
     lab.stage("predicted", regression.predicted, lab, settings, {"gd": gd, "two-steps": two})
@@ -143,7 +145,8 @@ STUDY = Study(
     presets={
         "quick": Copying(
             plan(1400, 6e-3, batch=512, decay_from=0.5, clip=1.0, evaluate_every=20), init_scale=1.0,
-            sweep_tasks=500, tune_tasks=2000, ready=Recipe(plan(600, 6e-3, batch=512, clip=1.0, evaluate_every=20)),
+            sweep_tasks=500, tune_tasks=2000,
+            ready=SecondTraining(plan(600, 6e-3, batch=512, clip=1.0, evaluate_every=20)),
         ),
         "paper": Copying(plan(15_000, 1e-3, clip=10.0, evaluate_every=150), init_scale=1.0),
     },

@@ -21,10 +21,10 @@ import numpy as np
 
 from mesascope import lenses, study
 from mesascope.evidence.numbers import nominal
-from mesascope.studies.common import converged, halfway_distances, halfway_losses, midpoint, plan
+from mesascope.studies.common import converged, midpoint, midpoint_distances, midpoint_losses, plan
 from mesascope.studies.icl_gd import deep_networks, regression, shared
 from mesascope.studies.icl_gd.deep_networks import CLIP, LOOPED, SEPARATE, Deep, as_network
-from mesascope.studies.icl_gd.regression import Recipe, halfway, own_descent
+from mesascope.studies.icl_gd.regression import SecondTraining, compare_midpoints, own_descent
 from mesascope.study import Claim, Figure, Line, Lines, Reading, Training, above, below, ours, printed, stage, two_sided
 
 TRAINED = ("separate-converged",)
@@ -50,8 +50,8 @@ def measure(lab: study.Lab, settings: Deep) -> None:
         "own": [as_network(net, own_descent(net, SEPARATE)) for net in trained],
         "tuned": [as_network(net, references["gd++"]) for net in trained],
     }
-    lab.stage("to-own", halfway, trained, goals["own"], fresh)
-    lab.stage("to-tuned", halfway, trained, goals["tuned"], fresh, {"gd++": alone["gd++"]})
+    lab.stage("to-own", compare_midpoints, trained, goals["own"], fresh)
+    lab.stage("to-tuned", compare_midpoints, trained, goals["tuned"], fresh, {"gd++": alone["gd++"]})
     lab.stage("paths", deep_networks.paths, trained, goals, fresh)
     lab.stage("quantiles", deep_networks.quantiles, {"trained": trained} | alone, fresh)
 
@@ -60,21 +60,21 @@ def measure(lab: study.Lab, settings: Deep) -> None:
     lab.stage("left-out", deep_networks.left_out, trained, few)
     lab.stage("warm-left-out", deep_networks.left_out, warm, few)
     groups = {"warm": warm, "own": [own_descent(net, SEPARATE) for net in warm]}
-    lab.stage("warm-comparison", lenses.measure_together, groups, ["own"], fresh)
+    lab.stage("warm-comparison", lenses.measure_learners, groups, ["own"], fresh)
 
     recipe, tied = settings.looped, deep_networks.tied(lab, settings)
     config = regression.network(settings, n_layers=LOOPED, shared=True, token_clip=CLIP, init_scale=recipe.init_scale)
     looped = regression.contrast(
         lab, settings, "looped", config, {"gd++": tied}, recipe.training, own=LOOPED, seeds=5,
-        more=lambda networks: {"middle": regression.middles(networks, [as_network(net, tied) for net in networks])},
+        more=lambda networks: {"middle": regression.midpoints(networks, [as_network(net, tied) for net in networks])},
     )  # fmt: skip
     goal = [as_network(net, tied) for net in looped]
-    lab.stage("looped-interpolation", halfway, looped, goal, fresh, {"gd++": [tied]})
+    lab.stage("looped-interpolation", compare_midpoints, looped, goal, fresh, {"gd++": [tied]})
 
     recipe, watched = settings.authors, deep_networks.watch(lab, settings)
     config = deep_networks.separate(settings, recipe.init_scale)
     authors = lab.train("authors", config, settings.family(), recipe.training, seeds=lab.seeds[:1], watch=watched)
-    lab.stage("authors-comparison", lenses.measure_together, {"trained": authors} | alone, list(alone), fresh)
+    lab.stage("authors-comparison", lenses.measure_learners, {"trained": authors} | alone, list(alone), fresh)
 
 
 def _smooth(losses: Any) -> np.ndarray:
@@ -112,7 +112,7 @@ def _apart(name: str) -> Claim:
     """Premise: the network halfway is neither end; the paths of deep networks are bent, it need not be half the way."""
     return Claim(
         f"{name}-apart", f"on the way {name.replace('-', ' ')}, the network halfway predicts otherwise than either end",
-        halfway_distances(name), above(0.1), ours("premise"),
+        midpoint_distances(name), above(0.1), ours("premise"),
     )  # fmt: skip
 
 
@@ -127,9 +127,10 @@ STUDY = study.Study(
     presets={
         "quick": Deep(
             plan(450, 8e-3, batch=256, clip=0.001), init_scale=3.0, seeds=5, tasks=3_000, sweep_tasks=500,
-            tune_tasks=500, looped=Recipe(plan(120, 4e-3, batch=256, clip=0.001), init_scale=0.02),
-            authors=Recipe(Training(100, 256, 5e-4, "constant", clip=10.0)),
-            warm=Recipe(plan(100, 8e-3, batch=256, clip=0.001), init_scale=0.5), descents=plan(100, 0.02, batch=256),
+            tune_tasks=500, looped=SecondTraining(plan(120, 4e-3, batch=256, clip=0.001), init_scale=0.02),
+            authors=SecondTraining(Training(100, 256, 5e-4, "constant", clip=10.0)),
+            warm=SecondTraining(plan(100, 8e-3, batch=256, clip=0.001), init_scale=0.5),
+            descents=plan(100, 0.02, batch=256),
         ),
         "paper": Deep(plan(6000, 8e-3, batch=1024, clip=0.001), init_scale=3.0, sweep_tasks=5000, tune_tasks=5000),
     },
@@ -228,7 +229,7 @@ STUDY = study.Study(
                 ),
                 Claim(
                     "looped-interpolation", "halfway between ten looped layers and the construction the loss is at "
-                    "most 10 % above both ends'", halfway_losses("looped-interpolation"), below(1.1),
+                    "most 10 % above both ends'", midpoint_losses("looped-interpolation"), below(1.1),
                     printed("Fig. 7: again interpolatable"), premises=(*TIED, "looped-midpoint"),
                 ),
             ),
@@ -285,13 +286,13 @@ STUDY = study.Study(
                 Claim(
                     "interpolation", "for most networks of five layers, the loss halfway to GD++ with their own step "
                     "sizes is at most 10 % above that of both ends",
-                    halfway_losses("to-own").map(_smooth, "share of networks"), above(0.5),
+                    midpoint_losses("to-own").map(_smooth, "share of networks"), above(0.5),
                     study.derived("Fig. 3b, which leaves it to future work"), quantifier="share",
                     premises=(*TRAINED, "to-own-apart"),
                 ),
                 Claim(
                     "no-interpolation", "halfway between each network of five layers and tuned GD++ the loss is more "
-                    "than 10 % above that of both ends", halfway_losses("to-tuned"), above(1.1),
+                    "than 10 % above that of both ends", midpoint_losses("to-tuned"), above(1.1),
                     printed("section 3, on Fig. 3b"), premises=(*TUNED, "construction", "to-tuned-apart"),
                 ),
             ),

@@ -15,7 +15,7 @@ from typing import Any
 from mesascope import study
 from mesascope.studies.common import converged, plan
 from mesascope.studies.icl_gd import regression, shared
-from mesascope.studies.icl_gd.regression import Recipe
+from mesascope.studies.icl_gd.regression import SecondTraining
 from mesascope.study import Claim, Count, Study, above, below, printed, stage, two_sided
 
 CLIP = 10.0
@@ -36,7 +36,9 @@ class Blocks(regression.Regression):
     """Blocks of the network, and steps of the references."""
     heads: Count = 4
     """Heads of each block."""
-    linear: Recipe = field(default_factory=lambda: Recipe(plan(2500, 8e-3, batch=512, clip=0.001), init_scale=3.0))
+    linear: SecondTraining = field(
+        default_factory=lambda: SecondTraining(plan(2500, 8e-3, batch=512, clip=0.001), init_scale=3.0)
+    )
     """Training of the linear layers."""
 
 
@@ -60,7 +62,7 @@ STUDY = Study(
     presets={
         "quick": Blocks(
             plan(800, 8e-3, batch=256, clip=0.001), init_scale=0.2, tasks=10_000, sweep_tasks=500, tune_tasks=1000,
-            blocks=4, linear=Recipe(plan(400, 8e-3, batch=256, clip=0.001), init_scale=3.0),
+            blocks=4, linear=SecondTraining(plan(400, 8e-3, batch=256, clip=0.001), init_scale=3.0),
         ),
         "paper": Blocks(plan(2500, 3e-3, batch=512, clip=0.001), init_scale=0.2, sweep_tasks=2000, tune_tasks=2000),
     },

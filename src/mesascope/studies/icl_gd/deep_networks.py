@@ -11,7 +11,7 @@ import numpy as np
 from mesascope import constructions, learners, lenses, study, training
 from mesascope.studies.common import plan, watch_loss
 from mesascope.studies.icl_gd import regression
-from mesascope.studies.icl_gd.regression import Recipe, errors, own_descent
+from mesascope.studies.icl_gd.regression import SecondTraining, errors, own_descent
 from mesascope.study import Arrays, Estimates, Training
 
 D, CLIP = 10, 10.0
@@ -26,13 +26,19 @@ class Deep(regression.Regression):
 
     seeds: study.Count = 10
     """Networks of five separate layers, one a seed."""
-    looped: Recipe = field(default_factory=lambda: Recipe(plan(5000, 4e-3, batch=1024, clip=0.001), init_scale=0.02))
+    looped: SecondTraining = field(
+        default_factory=lambda: SecondTraining(plan(5000, 4e-3, batch=1024, clip=0.001), init_scale=0.02)
+    )
     """Training of the ten looped layers, five seeds of them."""
-    warm: Recipe = field(default_factory=lambda: Recipe(plan(3000, 8e-3, batch=1024, clip=0.001), init_scale=0.5))
+    warm: SecondTraining = field(
+        default_factory=lambda: SecondTraining(plan(3000, 8e-3, batch=1024, clip=0.001), init_scale=0.5)
+    )
     """Training of networks, five seeds of them, that start from gradient descent plus random weights."""
     warm_eta: study.Positive = 2.0
     """Step size of the gradient descent that they start from."""
-    authors: Recipe = field(default_factory=lambda: Recipe(Training(50_000, 2048, 5e-4, "constant", clip=10.0)))
+    authors: SecondTraining = field(
+        default_factory=lambda: SecondTraining(Training(50_000, 2048, 5e-4, "constant", clip=10.0))
+    )
     """Training of the network with the authors' settings."""
     descents: Training = field(default_factory=lambda: plan(1000, 0.02))
     """Training of GD++'s step sizes, which starts from those in a network's weights."""
@@ -100,7 +106,7 @@ def _added(net: Any, other: Any) -> Any:
 def left_out(nets: Sequence[Any], episodes: Any) -> Estimates:
     """Networks, and the same without one layer: ``without 1`` and so on."""
     groups = {f"without {k + 1}": [_without(net, k) for net in nets] for k in range(SEPARATE)}
-    return lenses.measure_together({"trained": nets} | groups, [], episodes)
+    return lenses.measure_learners({"trained": nets} | groups, [], episodes)
 
 
 def _without(net: Any, layer: int) -> Any:

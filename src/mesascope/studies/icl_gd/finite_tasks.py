@@ -41,16 +41,16 @@ def _pool(lab: study.Lab, settings: Regression, pool: int, gd: Any) -> None:
     family = settings.family()
     fixed = dataclasses.replace(family, pool=pool)
     own = [fixed.seeded(seed).sample(pool, lab.stream("pool")) for seed in lab.seeds]
-    aligned = regression.watch({"gd": gd}, lab.draw(family, settings.sweep_tasks, "watch"))
+    aligned = regression.watch_alignment({"gd": gd}, lab.draw(family, settings.sweep_tasks, "watch"))
     looks = [watch_loss(**{"own mse": one}) for one in own]
     trained = lab.train(
         f"tasks-{pool}", regression.network(settings), fixed, dataclasses.replace(settings.training, batch=pool),
         watch=[lambda net, look=look: aligned(net) | look(net) for look in looks],
     )  # fmt: skip
     built = constructions.gradient_descent(10, 1, gd.eta.item(), 10).network.float().to(lab.device)
-    groups = {"trained": trained, "gd": [gd], "middle": regression.middles(trained, [built] * len(trained))}
+    groups = {"trained": trained, "gd": [gd], "middle": regression.midpoints(trained, [built] * len(trained))}
     fresh = lab.draw(family, settings.tasks, "eval")
-    lab.stage(f"tasks-{pool}-comparison", lenses.measure_together, groups, ["gd"], fresh)
+    lab.stage(f"tasks-{pool}-comparison", lenses.measure_learners, groups, ["gd"], fresh)
     lab.stage(f"tasks-{pool}-input-scale", regression.sweep, lab, settings, groups, "input-scale")
     lab.stage(f"tasks-{pool}-own", _on_own, trained, gd, looks)
 

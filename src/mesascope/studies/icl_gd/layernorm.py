@@ -13,7 +13,7 @@ from dataclasses import field
 from mesascope import learners, study
 from mesascope.studies.common import converged, plan
 from mesascope.studies.icl_gd import regression, shared
-from mesascope.studies.icl_gd.regression import Recipe, contrast, network
+from mesascope.studies.icl_gd.regression import SecondTraining, contrast, network
 from mesascope.study import Bound, Claim, Reading, StageReading, Study, above, below, printed, stage
 
 ONE = ("one-layer-converged", "one-step-as-predicted")
@@ -28,7 +28,9 @@ two_layers = stage("two-layers-comparison", plain="the layers without LayerNorm"
 class LayerNorm(regression.Regression):
     """Settings of the study."""
 
-    two_layers: Recipe = field(default_factory=lambda: Recipe(plan(50_000, 1e-3, clip=0.001, evaluate_every=250)))
+    two_layers: SecondTraining = field(
+        default_factory=lambda: SecondTraining(plan(50_000, 1e-3, clip=0.001, evaluate_every=250))
+    )
     """Training of two layers with LayerNorm between them."""
 
 
@@ -69,7 +71,7 @@ STUDY = Study(
     presets={
         "quick": LayerNorm(
             plan(1000, 8e-3, batch=512, clip=0.001), init_scale=0.02, tasks=30_000, sweep_tasks=2000,
-            two_layers=Recipe(plan(1000, 8e-3, batch=512, clip=0.001), init_scale=0.02),
+            two_layers=SecondTraining(plan(1000, 8e-3, batch=512, clip=0.001), init_scale=0.02),
         ),
         "paper": LayerNorm(plan(5000, 1e-3, clip=0.001)),
     },

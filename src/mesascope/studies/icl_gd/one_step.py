@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from mesascope import constructions, learners, lenses, nets, study, tasks
-from mesascope.studies.common import converged, halfway_losses, midpoint, plan, watch_loss
+from mesascope.studies.common import converged, midpoint, midpoint_losses, plan, watch_loss
 from mesascope.studies.icl_gd import one_step_rollouts, regression, shared
 from mesascope.study import Claim, Figure, Level, Line, Reading, Reported, above, below, derived, printed, two_sided
 
@@ -43,7 +43,7 @@ def measure(lab: study.Lab, settings: OneStep) -> None:
     trained, gd, built = {size: _size(lab, settings, size) for size in SIZES}[10]
     groups = {"trained": trained, "gd": [gd]}
     fresh = lab.draw(settings.family(), settings.tasks, "eval")
-    around = groups | {"middle": regression.middles(trained, [built] * len(trained))}
+    around = groups | {"middle": regression.midpoints(trained, [built] * len(trained))}
     for kind in regression.SWEEPS:
         lab.stage(kind, regression.sweep, lab, settings, around, kind)
     one_step_rollouts.measure(lab, settings, groups, fresh)
@@ -60,7 +60,7 @@ def _with_query(lab: study.Lab, settings: OneStep, gd: Any, fresh: tasks.Episode
     config = dataclasses.replace(regression.network(settings), layout=nets.WithQuery())
     watched = watch_loss(mse=lab.draw(settings.family(), settings.sweep_tasks, "watch"))
     trained = lab.train("with-query", config, settings.family(), settings.sizes, watch=watched)
-    lab.stage("with-query-comparison", lenses.measure_together, {"trained": trained, "gd": [gd]}, ["gd"], fresh)
+    lab.stage("with-query-comparison", lenses.measure_learners, {"trained": trained, "gd": [gd]}, ["gd"], fresh)
 
 
 def _size(lab: study.Lab, settings: OneStep, size: int) -> tuple[list[Any], Any, Any]:
@@ -68,11 +68,13 @@ def _size(lab: study.Lab, settings: OneStep, size: int) -> tuple[list[Any], Any,
     family = settings.family(n_context=size, d_in=size)
     gd, eta = regression.best_step(family), learners.one_step_optimum(family).eta
     built = constructions.gradient_descent(size, 1, eta, size).network.float().to(lab.device)
-    watched = regression.watch({"gd": gd}, lab.draw(family, settings.sweep_tasks, "watch"))
+    watched = regression.watch_alignment({"gd": gd}, lab.draw(family, settings.sweep_tasks, "watch"))
     training = settings.training if size == 10 else settings.sizes
     trained = lab.train(f"size-{size}", regression.network(settings, size + 1), family, training, watch=watched)
     fresh = lab.draw(family, settings.tasks, "eval")
-    lab.stage(f"size-{size}-comparison", regression.halfway, trained, [built] * len(trained), fresh, {"gd": [gd]})
+    lab.stage(
+        f"size-{size}-comparison", regression.compare_midpoints, trained, [built] * len(trained), fresh, {"gd": [gd]}
+    )
     return trained, gd, built
 
 
@@ -266,7 +268,7 @@ STUDY = study.Study(
                 ),
                 Claim(
                     "interpolation", "halfway between trained weights and construction the loss is within 0.2 % of "
-                    "either end's", halfway_losses("size-10-comparison"), two_sided(0.002),
+                    "either end's", midpoint_losses("size-10-comparison"), two_sided(0.002),
                     printed("Fig. 2 and appendix A.3"), premises=HALFWAY,
                 ),
             ),

@@ -53,7 +53,7 @@ class Regression:
 
 
 @frozen
-class Recipe:
+class SecondTraining:
     """Training and initial weights of a second kind of network in a study."""
 
     training: Training
@@ -68,7 +68,7 @@ def network(settings: Regression, width: int = 11, **changes: Any) -> Any:
     return nets.InContextRegressorConfig(nets.TransformerConfig(width, **fields))
 
 
-def watch(references: Mapping[str, Any], episodes: tasks.Episode) -> Callable[[Any], dict[str, float]]:
+def watch_alignment(references: Mapping[str, Any], episodes: tasks.Episode) -> Callable[[Any], dict[str, float]]:
     """Numbers to log while training: the loss, and alignment with each reference, on the same tasks every time."""
 
     def look(net: Any) -> dict[str, float]:
@@ -111,14 +111,14 @@ def contrast(
         seeds: the number of networks; that of the study if None.
     """
     family = settings.family()
-    watched = watch(references, lab.draw(family, settings.sweep_tasks, "watch"))
+    watched = watch_alignment(references, lab.draw(family, settings.sweep_tasks, "watch"))
     chosen = lab.seeds if seeds is None else range(lab.seed, lab.seed + seeds)
     trained = lab.train(name, config, family, training or settings.training, seeds=chosen, watch=watched)
     owns = {} if own is None else {"own": [own_descent(net, own) for net in trained]}
     alone = {key: [one] for key, one in references.items()}
     groups = {"trained": trained, **alone, **owns, **more(trained)}
     fresh = lab.draw(family, settings.tasks, "eval")
-    lab.stage(f"{name}-comparison", lenses.measure_together, groups, [*references, *owns], fresh)
+    lab.stage(f"{name}-comparison", lenses.measure_learners, groups, [*references, *owns], fresh)
     for kind in sweeps:
         lab.stage(f"{name}-{kind}", sweep, lab, settings, groups, kind)
     return trained
@@ -216,17 +216,17 @@ def predicted(lab: study.Lab, settings: Regression, references: Mapping[str, Any
     return Estimates.of(losses)
 
 
-def halfway(
+def compare_midpoints(
     trained: Sequence[Any],
     others: Sequence[Any],
     fresh: tasks.Episode,
     references: Mapping[str, Sequence[Any]] | None = None,
 ) -> Estimates:
     """Networks, those at the other end, the networks halfway between, and references, on the same tasks."""
-    groups = {"trained": trained, "other": others, "middle": middles(trained, others), **(references or {})}
-    return lenses.measure_together(groups, ["trained", "other", *(references or {})], fresh)
+    groups = {"trained": trained, "other": others, "middle": midpoints(trained, others), **(references or {})}
+    return lenses.measure_learners(groups, ["trained", "other", *(references or {})], fresh)
 
 
-def middles(nets: Sequence[Any], others: Sequence[Any]) -> list[Any]:
+def midpoints(nets: Sequence[Any], others: Sequence[Any]) -> list[Any]:
     """The network halfway between each and the one of its place at the other end."""
     return [lenses.interpolate(net, other, 0.5) for net, other in zip(nets, others, strict=True)]

@@ -76,13 +76,13 @@ def measure(lab: study.Lab, settings: Sine) -> None:
         "large-attention": large,
         "zero": zero,
     }
-    lab.stage("comparison", lenses.measure_together, groups, ["control"], fresh)
+    lab.stage("comparison", lenses.measure_learners, groups, ["control"], fresh)
     lab.stage("initial", _before, trained, controls, fresh)
     lab.stage("functions", _functions, trained[0], controls[0], fresh.part(0, SHOWN))
 
     trained, controls = _pair(lab, settings, tied, "tied-")
     groups, also = {"trained": trained, "control": controls, "zero": zero}, lab.draw(tied, settings.tasks, "tied-eval")
-    lab.stage("tied-comparison", lenses.measure_together, groups, ["control"], also)
+    lab.stage("tied-comparison", lenses.measure_learners, groups, ["control"], also)
 
 
 def _transformer(settings: Sine, attention_scale: float) -> nets.InContextRegressorConfig:

@@ -18,7 +18,7 @@ import numpy as np
 from mesascope import learners, study
 from mesascope.studies.common import converged, plan
 from mesascope.studies.icl_gd import regression, shared
-from mesascope.studies.icl_gd.regression import INPUT_SCALES, Recipe
+from mesascope.studies.icl_gd.regression import INPUT_SCALES, SecondTraining
 from mesascope.study import Bound, Claim, Reported, Study, above, below, derived, printed, stage, two_sided
 
 AUTHORS = "authors' code, 1 run"
@@ -32,7 +32,9 @@ one_head, two_heads = stage("one-head-comparison"), stage("two-heads-comparison"
 class Softmax(regression.Regression):
     """Settings of the study."""
 
-    two_heads: Recipe = field(default_factory=lambda: Recipe(plan(5000, 4e-3, batch=512), init_scale=0.02))
+    two_heads: SecondTraining = field(
+        default_factory=lambda: SecondTraining(plan(5000, 4e-3, batch=512), init_scale=0.02)
+    )
     """Training of the layers with two heads."""
 
 
@@ -70,7 +72,9 @@ STUDY = Study(
     name="softmax",
     source=f"{regression.PAPER}: Fig. 12",
     presets={
-        "quick": Softmax(plan(1500, 8e-3, batch=512), two_heads=Recipe(plan(1000, 1.2e-2, batch=512), init_scale=0.02)),
+        "quick": Softmax(
+            plan(1500, 8e-3, batch=512), two_heads=SecondTraining(plan(1000, 1.2e-2, batch=512), init_scale=0.02)
+        ),
         "paper": Softmax(plan(5000, 3e-3, batch=512)),
     },
     measure=measure,

@@ -8,7 +8,7 @@ gamma), both tuned from spectra on tasks of their own.
 from __future__ import annotations
 
 from mesascope import constructions, learners, study
-from mesascope.studies.common import converged, halfway_losses, midpoint, plan
+from mesascope.studies.common import converged, midpoint, midpoint_losses, plan
 from mesascope.studies.icl_gd import regression, shared
 from mesascope.studies.icl_gd.regression import Regression
 from mesascope.study import Claim, Figure, Reported, Study, above, printed, stage, two_sided
@@ -30,11 +30,11 @@ def measure(lab: study.Lab, settings: Regression) -> None:
     built = constructions.gradient_descent_plus_plus(10, 1, eta, gamma, 10, steps=2).network.float().to(lab.device)
     nets = regression.contrast(
         lab, settings, "looped", regression.network(settings, n_layers=2, shared=True), references, own=2,
-        more=lambda trained: {"middle": regression.middles(trained, [built] * len(trained))},
+        more=lambda trained: {"middle": regression.midpoints(trained, [built] * len(trained))},
         sweeps=tuple(regression.SWEEPS),
     )  # fmt: skip
     fresh = lab.draw(settings.family(), settings.tasks, "eval")
-    lab.stage("interpolation", regression.halfway, nets, [built] * len(nets), fresh)
+    lab.stage("interpolation", regression.compare_midpoints, nets, [built] * len(nets), fresh)
     lab.stage("predicted", regression.predicted, lab, settings, references)
     lab.stage("step-sizes", regression.read_step_sizes, nets, eta, gamma)
 
@@ -95,7 +95,7 @@ STUDY = Study(
                 Claim(
                     "interpolation",
                     "halfway between trained weights and construction the loss is within 3 % of either end's",
-                    halfway_losses("interpolation"), two_sided(0.03), printed("Fig. 3a left"), premises=HALFWAY,
+                    midpoint_losses("interpolation"), two_sided(0.03), printed("Fig. 3a left"), premises=HALFWAY,
                 ),
             ),
             away=(

@@ -17,7 +17,7 @@ import numpy as np
 from mesascope import constructions, learners, lenses, study
 from mesascope.studies.common import converged, plan
 from mesascope.studies.icl_gd import regression, shared
-from mesascope.studies.icl_gd.regression import Recipe
+from mesascope.studies.icl_gd.regression import SecondTraining
 from mesascope.studies.icl_gd.softmax import Softmax
 from mesascope.study import Claim, Figure, Matrices, Reported, Study, below, beside, printed, stage, two_sided
 
@@ -44,7 +44,7 @@ def measure(lab: study.Lab, settings: Softmax) -> None:
     }
     watched = lab.draw(family, settings.sweep_tasks, "watch")
     nets = {
-        name: lab.train(name, config, family, training, watch=regression.watch(references, watched))
+        name: lab.train(name, config, family, training, watch=regression.watch_alignment(references, watched))
         for name, (config, training, references) in kinds.items()
     }
     built = {
@@ -58,7 +58,7 @@ def measure(lab: study.Lab, settings: Softmax) -> None:
     trained, fresh = nets["three-looped"], lab.draw(family, settings.tasks, "eval")
     lab.stage("step-sizes", regression.read_step_sizes, trained, eta, gamma)
     groups = {"trained": trained, "own": [regression.own_descent(net, 3) for net in trained], "gd++": [plus]}
-    lab.stage("three-looped-comparison", lenses.measure_together, groups, [], fresh)
+    lab.stage("three-looped-comparison", lenses.measure_learners, groups, [], fresh)
     lab.stage("predicted", regression.predicted, lab, settings, {"gd++": plus})
 
 
@@ -99,9 +99,9 @@ STUDY = Study(
     presets={
         "quick": Softmax(
             plan(1000, 4e-3, clip=0.001), init_scale=0.02, tasks=20_000, sweep_tasks=2_000,
-            two_heads=Recipe(plan(1000, 1e-2, clip=0.001), init_scale=0.2),
+            two_heads=SecondTraining(plan(1000, 1e-2, clip=0.001), init_scale=0.2),
         ),
-        "paper": Softmax(plan(5000, 1e-3, clip=0.001), two_heads=Recipe(plan(5000, 1e-3, clip=0.001), 0.002)),
+        "paper": Softmax(plan(5000, 1e-3, clip=0.001), two_heads=SecondTraining(plan(5000, 1e-3, clip=0.001), 0.002)),
     },
     measure=measure,
     trainings=3,

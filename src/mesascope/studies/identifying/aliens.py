@@ -166,7 +166,7 @@ def _perturbed(family: tasks.LinearRegression) -> Any:
 def _language_model(family: tasks.LinearRegression) -> Any:
     from mesascope.streams import stream
 
-    words = adapters.NumberWords()
+    words = adapters.NumberTokenizer()
     transformer = nets.CausalTransformerConfig(nets.AttentionConfig(16, 2), 1, "softmax")
     model = nets.LanguageModelConfig(transformer, len(words), 400).build(stream(0, "init"))
     return adapters.from_language_model(model, words, "mean")

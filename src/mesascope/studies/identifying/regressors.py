@@ -47,9 +47,9 @@ def drawn(family: Any, count: int, seed: int, name: str) -> tasks.Episode:
 
 
 @functools.cache
-def words() -> adapters.NumberWords:
+def words() -> adapters.NumberTokenizer:
     """Numbers of one decimal."""
-    return adapters.NumberWords(largest=19.9, decimals=1)
+    return adapters.NumberTokenizer(largest=19.9, decimals=1)
 
 
 def network(width: int, layers: int) -> nets.LanguageModelConfig:

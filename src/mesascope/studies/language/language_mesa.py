@@ -88,7 +88,7 @@ class LanguageMesa:
         usual: dict[str, Any] = {
             "width": self.width, "n_heads": self.n_heads, "dpfp": self.dpfp, "tied": True, "positions": "rotary",
         }  # fmt: skip
-        config = language.layered(layers, vocabulary, self.context, **usual | options)
+        config = language.language_model_config(layers, vocabulary, self.context, **usual | options)
         heads = tuple(replace(own, ridge_kind="constant") for own in config.transformer.each_heads)
         return replace(config, transformer=replace(config.transformer, heads=heads))
 

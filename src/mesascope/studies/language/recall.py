@@ -118,15 +118,17 @@ def _judge_text(lab: study.Lab, settings: Recall, task: str, family: Any) -> Non
 
     trained = {
         kind: lab.train(
-            f"{task}-{kind}", network(kind), family, settings.plan(task, kind), loss=language.asked_loss,
-            watch=lambda net: {"loss": float(language.asked_loss(net, shown).detach())},
+            f"{task}-{kind}", network(kind), family, settings.plan(task, kind), loss=language.recall_loss,
+            watch=lambda net: {"loss": float(language.recall_loss(net, shown).detach())},
         )
         for kind in (RECALLING if task == "recall" else KINDS)
     }  # fmt: skip
     trained["untrained"] = [network("softmax").build(lab.stream("untrained", index)) for index in range(settings.seeds)]
 
     def judged() -> study.Estimates:
-        found = {kind: [language.asked_each(net, fresh) for net in members] for kind, members in trained.items()}
+        found = {
+            kind: [language.recall_by_sequence(net, fresh) for net in members] for kind, members in trained.items()
+        }
         nats = {("nats", kind): [_numbers(loss) for loss, _ in each] for kind, each in found.items()}
         answered = {("answered", kind): [100 * _numbers(right) for _, right in each] for kind, each in found.items()}
         return study.Estimates.of({**nats, **answered})

@@ -49,7 +49,7 @@ def measure(lab: study.Lab, settings: Contracting) -> None:
     trained |= dynamics.trained_networks(lab, other, other.family(), {"orthogonal-linear": (linear, settings.training)})
     for own, kind in ((settings, ""), (other, "orthogonal-")):
         known = {**dynamics.descents(lab, own), **dynamics.least_squares(own), **_from_multiple(lab, own)}
-        dynamics.compared(lab, own, own.family(), {**trained, **known}, ROLES, kind=kind)
+        dynamics.compare_predictors(lab, own, own.family(), {**trained, **known}, ROLES, kind=kind)
     lab.stage("coefficients", _coefficients, trained)
 
 

@@ -148,7 +148,7 @@ def tuned_ridge(
     return known[min(known, key=lambda name: nominal(errors["mse", name]).sum())]
 
 
-def compared(
+def compare_predictors(
     lab: study.Lab,
     settings: Sequences,
     family: Any,

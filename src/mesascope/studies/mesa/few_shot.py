@@ -16,7 +16,7 @@ from mesascope import lenses, nets, study, tasks, training
 from mesascope.records import register
 from mesascope.studies.common import converged, plan
 from mesascope.studies.mesa.dynamics import THESIS, Dynamics, trained_networks, tuned_ridge, untrained
-from mesascope.studies.mesa.transformers import LONG, cosine_plan, transformer
+from mesascope.studies.mesa.raw_tokens import LONG, cosine_plan, transformer
 from mesascope.study import Claim, Figure, Line, Lines, Reported, Study, Training, above, below, ours, printed, stage
 
 # Pairs of a task of two elements each; with an EOS element between them, and a prefix before, a sequence is as long as

@@ -10,7 +10,7 @@ from __future__ import annotations
 from mesascope import study, tasks
 from mesascope.studies.common import converged
 from mesascope.studies.mesa import dynamics
-from mesascope.studies.mesa.transformers import DEVIATIONS, EXTENDED, LONG, SHORT, Transformers, in_context, transformer
+from mesascope.studies.mesa.raw_tokens import DEVIATIONS, EXTENDED, LONG, SHORT, Transformers, in_context, transformer
 from mesascope.study import Claim, Study, below, ours, printed
 
 KINDS, TRAINED = ("softmax", "mesa"), ("softmax", "mesa", "no-mlp")
@@ -35,7 +35,7 @@ def measure(lab: study.Lab, settings: Transformers) -> None:
     groups = dynamics.trained_networks(lab, settings, family, networks)
     groups["linear"] = [dynamics.tuned_ridge(lab, settings, family)]
     groups["features"] = [dynamics.tuned_ridge(lab, settings, family, family.features)]
-    dynamics.compared(lab, settings, family, groups, groups)
+    dynamics.compare_predictors(lab, settings, family, groups, groups)
 
 
 STUDY = Study(

@@ -57,7 +57,7 @@ def measure(lab: study.Lab, settings: dynamics.Constructed) -> None:
         "sums": [sums],
         **dynamics.least_squares(settings),
     }
-    fresh = dynamics.compared(lab, settings, family, groups, ROLES, ["gd", "limit"])
+    fresh = dynamics.compare_predictors(lab, settings, family, groups, ROLES, ["gd", "limit"])
     ends = {"trained": trained["linear"], "other": groups["revalg"]}
     middle = {"middle": [one.between(0.5) for one in algorithms]}
     lab.stage("interpolation", lenses.measure_predictors, ends | middle, [*ends], fresh)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from mesascope import learners, lenses, study, tasks
 from mesascope.studies.common import converged
-from mesascope.studies.mesa import dynamics, transformers
-from mesascope.studies.mesa.transformers import EXTENDED, Transformers, copying, copying_of_each, transformer
+from mesascope.studies.mesa import dynamics, raw_tokens
+from mesascope.studies.mesa.raw_tokens import EXTENDED, Transformers, copying, copying_of_each, transformer
 from mesascope.study import Claim, Study, above, below, derived, ours, printed
 
 KINDS = ("softmax", "mesa")
@@ -34,10 +34,10 @@ def measure(lab: study.Lab, settings: Transformers) -> None:
         groups[name] = [dynamics.tuned_ridge(lab, settings, family, learners.Lags(count))]
     for count, name in enumerate(("one", "two", "three"), 1):
         groups[f"{name}-late"] = [dynamics.tuned_ridge(lab, settings, family, learners.Lags(count), [50])]
-    dynamics.compared(lab, settings, family, groups, groups)
+    dynamics.compare_predictors(lab, settings, family, groups, groups)
     seen = lab.draw(family, settings.averaged_tasks, "sensitivity")
     trained["untrained"] = dynamics.untrained(lab, transformer("softmax", family.d))
-    lab.stage("sensitivity", transformers.of_each, trained, seen, lenses.element_sensitivity)
+    lab.stage("sensitivity", raw_tokens.of_each, trained, seen, lenses.element_sensitivity)
 
 
 ON_THREE = dynamics.joined(
@@ -52,7 +52,7 @@ OVER_TWO = dynamics.joined(
 STUDY = Study(
     name="mesa-partial",
     source=EXTENDED,
-    presets={"quick": Transformers(**transformers.SHORT), "paper": Transformers(transformers.LONG)},
+    presets={"quick": Transformers(**raw_tokens.SHORT), "paper": Transformers(raw_tokens.LONG)},
     measure=measure,
     trainings=2,
     premises=("converged",),
@@ -76,10 +76,10 @@ STUDY = Study(
                     "beyond-two", "after 50 elements they err less than ridge regression on two", OVER_TWO, below(1.0),
                     derived("the state needs three"),
                 ),
-                transformers.in_context(KINDS, ROLES),
+                raw_tokens.in_context(KINDS, ROLES),
             ),
         ),
-        transformers.sensitivity_figure(
+        raw_tokens.sensitivity_figure(
             {name: ROLES[name][1] for name in KINDS} | {"untrained": "untrained"}, "The extended paper has the like",
             claims=(
                 Claim(
@@ -95,7 +95,7 @@ STUDY = Study(
         ),
     ),
     deviations=(
-        *transformers.DEVIATIONS,
+        *raw_tokens.DEVIATIONS,
         "Widths are the extended paper's, noise and length those of the other studies.",
     ),
 )  # fmt: skip

@@ -66,7 +66,7 @@ def shuffled_targets(targets: Collection[str], names: Collection[str]) -> Claim:
     )  # fmt: skip
 
 
-def probed(target: str, title: str, shown: Shown) -> Lines:
+def probe_panel(target: str, title: str, shown: Shown) -> Lines:
     """Errors of a probe over layers, relative to the targets' spread."""
     lines = []
     for name, (role, label) in shown.items():

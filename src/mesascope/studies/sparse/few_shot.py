@@ -115,18 +115,18 @@ def watched(drawn: tasks.Episode) -> Callable[[Any], dict[str, float]]:
     """Accuracy on tasks, and of methods that learn masks or rates the share closed, by layer from 0, and of all."""
 
     def look(learner: Any) -> dict[str, float]:
-        accuracy = {"accuracy": float(hits(learner, drawn).mean())}
+        accuracy = {"accuracy": float(accuracy_by_task(learner, drawn).mean())}
         if not learner.method.numbers:
             return accuracy
         weights = [name for name, one in learner.model.named_parameters() if "weight" in name and one.ndim > 1]
-        shares = learner.gradient_sparsity()
+        shares = learner.sparsity_by_parameter()
         closed = {f"closed {place}": shares[name] for place, name in enumerate(weights)}
-        return {**accuracy, **closed, "closed": learner.closed()}
+        return {**accuracy, **closed, "closed": learner.sparsity()}
 
     return look
 
 
-def hits(learner: Any, drawn: tasks.Episode, at_once: int = 20) -> np.ndarray:
+def accuracy_by_task(learner: Any, drawn: tasks.Episode, at_once: int = 20) -> np.ndarray:
     """Accuracy by task, among the classes of the task."""
     import torch
 
@@ -143,7 +143,9 @@ def hits(learner: Any, drawn: tasks.Episode, at_once: int = 20) -> np.ndarray:
 
 def accuracies(groups: Mapping[str, Sequence[Any]], drawn: tasks.Episode) -> Arrays:
     """Accuracy of each seed's network in percent, on the same tasks for all."""
-    return by_seed({name: [100 * hits(one, drawn).mean() for one in group] for name, group in groups.items()})
+    return by_seed(
+        {name: [100 * accuracy_by_task(one, drawn).mean() for one in group] for name, group in groups.items()}
+    )
 
 
 def by_seed(numbers: Mapping[str, Sequence[Any]]) -> Arrays:

@@ -76,7 +76,7 @@ def follow(
         ),
         finished,
     )  # fmt: skip
-    return lab.stage(name, lambda: _followed(lab.run.curves(name), meta.retained(ensemble, drawn), looks))
+    return lab.stage(name, lambda: _followed(lab.run.curves(name), meta.retained_accuracy(ensemble, drawn), looks))
 
 
 def _watches(state: meta.ContinualState, drawn: tasks.Episode, steps: int) -> list[Any]:
@@ -85,7 +85,7 @@ def _watches(state: meta.ContinualState, drawn: tasks.Episode, steps: int) -> li
     def look(member: int, net: Any) -> dict[str, float]:
         task = max(state.step - 1, 0) // steps
         right = tasks.accuracy(net(drawn.xq[member, task]), drawn.yq[member, task])
-        shares = {f"closed {key}": share for key, share in state.closed()[member].items()}
+        shares = {f"closed {key}": share for key, share in state.sparsity_by_parameter()[member].items()}
         return {"accuracy": float(right)} | shares
 
     return [partial(look, member) for member in range(len(state.seeds))]

@@ -11,7 +11,7 @@ import numpy as np
 
 from mesascope import study
 from mesascope.studies.sparse import few_shot
-from mesascope.studies.sparse.few_shot import FewShot, hits
+from mesascope.studies.sparse.few_shot import FewShot, accuracy_by_task
 from mesascope.study import Arrays, Claim, Count, Figure, Positive, Reading, Study, above, below, frozen, printed, stage
 
 FIGURE = "Fig. 4.2"
@@ -43,10 +43,11 @@ def measure(lab: study.Lab, settings: Plasticity) -> None:
 def _measured(trained: dict[str, list[list[Any]]], values: tuple[float, ...], drawn: Any) -> Arrays:
     """Accuracy in percent and percent closed, by seed and value."""
     found = {
-        f"accuracy {method}": 100 * np.array([[hits(one, drawn).mean() for one in group] for group in groups]).T
+        f"accuracy {method}": 100
+        * np.array([[accuracy_by_task(one, drawn).mean() for one in group] for group in groups]).T
         for method, groups in trained.items()
     }
-    found["closed"] = 100 * np.array([[one.closed() for one in group] for group in trained["sparse-maml"]]).T
+    found["closed"] = 100 * np.array([[one.sparsity() for one in group] for group in trained["sparse-maml"]]).T
     return Arrays({"x": np.array(values, dtype=float), **found}, x="value", **dict.fromkeys(found, "seed value"))
 
 

@@ -60,7 +60,7 @@ def _differ(learner: Any) -> float:
 
 def _closed(groups: dict[str, list[Any]]) -> Arrays:
     """Percent of entries that inner steps do not change."""
-    return few_shot.by_seed({name: [100 * one.closed() for one in group] for name, group in groups.items()})
+    return few_shot.by_seed({name: [100 * one.sparsity() for one in group] for name, group in groups.items()})
 
 
 def _before_and_after(both: Any, y: str) -> Lines:

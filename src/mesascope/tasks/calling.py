@@ -19,7 +19,7 @@ from mesascope.tasks.episodes import Context, Episode, check_episode, check_sequ
 _EXPLAINED_ELSEWHERE = ("nference tensor", "requires grad")
 
 
-class UnansweredError(ArgumentError):
+class LearnerError(ArgumentError):
     """A learner raised an error, which is the cause; perhaps it does not fit the tasks' shapes."""
 
 
@@ -42,10 +42,10 @@ def require_labels(family: Any, tasks: Episode | Tensor) -> None:
         )
 
 
-def drawn(family: Any, tasks: int, generator: torch.Generator) -> Any:
+def sample_tasks(family: Any, tasks: int, generator: torch.Generator) -> Any:
     """``tasks`` tasks of ``family``: an `Episode`, or sequences ``(tasks, t, d)``."""
     require_family(family)
-    with in_words(family, ()):
+    with explain_torch_errors(family, ()):
         batch = family.sample(tasks, generator)
     if not isinstance(batch, Episode | Tensor):
         raise ArgumentTypeError(
@@ -61,13 +61,13 @@ def drawn(family: Any, tasks: int, generator: torch.Generator) -> Any:
     return batch
 
 
-def asked(model: Any, *inputs: Context | Tensor, weights: Mapping[str, Tensor] | None = None) -> Any:
+def predict(model: Any, *inputs: Context | Tensor, weights: Mapping[str, Tensor] | None = None) -> Any:
     """Call ``model``, with ``weights`` in place of its own if they are given, and return its answer.
 
     Raises:
         ArgumentTypeError: it cannot be called like this, or its weights are of another dtype or on another device.
         ArgumentError: it runs out of memory.
-        UnansweredError: it raises any other error.
+        LearnerError: it raises any other error.
     """
     require_callable("a learner", model)
     if isinstance(model, type):
@@ -76,7 +76,7 @@ def asked(model: Any, *inputs: Context | Tensor, weights: Mapping[str, Tensor] |
             "arguments that it needs."
         )
     try:
-        with in_words(model, inputs):
+        with explain_torch_errors(model, inputs):
             answer = model(*inputs) if weights is None else run_with(model, weights, inputs)[0]
     except Exception as error:
         if isinstance(error, MesascopeError) or any(part in str(error) for part in _EXPLAINED_ELSEWHERE):
@@ -138,7 +138,7 @@ def check_causal(predictor: Any, sequences: Float[Tensor, "tasks t d"]) -> None:
     changed = torch.where(later[..., None], few.roll(1, 0).flip(1), few)
 
     def predictions(elements: Tensor) -> Tensor:
-        return check_answer(predictor, asked(predictor, copied(elements)), few.shape).detach().clone()
+        return check_answer(predictor, predict(predictor, copied(elements)), few.shape).detach().clone()
 
     with torch.random.fork_rng(devices=[few.device] if few.is_cuda else []):
         first = predictions(few)
@@ -172,7 +172,7 @@ def check_tasks(tasks: Any) -> None:
         refuse("sequences", "be finite numbers (tasks, t, d) with t > 1", tuple(tasks.shape), "draw longer ones, say")
 
 
-def posed(tasks: Episode | Tensor) -> tuple[tuple[Any, ...], Tensor]:
+def inputs_and_targets(tasks: Episode | Tensor) -> tuple[tuple[Any, ...], Tensor]:
     """The inputs of a learner or a predictor, and the right answers: the next elements for sequences."""
     if isinstance(tasks, Episode):
         return (tasks.context, tasks.xq), tasks.yq
@@ -191,10 +191,10 @@ def label(model: object) -> str:
     model = getattr(model, "module", model)  # of an ensemble
     if isinstance(model, nn.Module) and "\n" not in (line := repr(model)) and len(line) < 80:
         return line
-    return named(model)
+    return display_name(model)
 
 
-def named(model: object) -> str:
+def display_name(model: object) -> str:
     """Name of a learner or a family in a table: that of a function, or of a class."""
     return getattr(model, "__name__", type(model).__name__)
 
@@ -218,7 +218,7 @@ def takes(model: Any, inputs: tuple[Any, ...]) -> bool:
 
 
 @contextmanager
-def in_words(model: Any, inputs: tuple[Any, ...]) -> Iterator[None]:
+def explain_torch_errors(model: Any, inputs: tuple[Any, ...]) -> Iterator[None]:
     """Raise torch's errors of memory, derivatives, dtypes and devices as a sentence about ``model``."""
     try:
         yield
@@ -266,11 +266,11 @@ def _of_other_arguments(model: Any, inputs: tuple[Any, ...]) -> ArgumentTypeErro
     )
 
 
-def _unanswered(model: Any, inputs: tuple[Any, ...], error: Exception) -> UnansweredError:
+def _unanswered(model: Any, inputs: tuple[Any, ...], error: Exception) -> LearnerError:
     context, *queries = inputs
     tensors = context._asdict() | {"xq": queries[0]} if queries else {"sequence": context}
     shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in tensors.items())
-    return UnansweredError(
+    return LearnerError(
         f"a learner must answer tasks of the shapes that it is given, here {shapes}, but {label(model)} raised "
         f"{raised(error)}: mend it, or choose tasks of shapes that it takes."
     )

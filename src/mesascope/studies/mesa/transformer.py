@@ -15,9 +15,9 @@ import numpy as np
 
 from mesascope import lenses, study
 from mesascope.studies.common import converged
-from mesascope.studies.mesa import dynamics, probing, transformers
+from mesascope.studies.mesa import dynamics, probing, raw_tokens
 from mesascope.studies.mesa.probing import errors_of, improvement
-from mesascope.studies.mesa.transformers import LAYERS, LONG, SHORT, copying, copying_of_each, cosine_plan, transformer
+from mesascope.studies.mesa.raw_tokens import LAYERS, LONG, SHORT, copying, copying_of_each, cosine_plan, transformer
 from mesascope.study import Claim, Figure, Reported, Study, Training, above, below, ours, printed, stage
 
 LIMITED, TRAINED = ("converged", "limit-at-its-optimum"), ("converged",)
@@ -33,7 +33,7 @@ main = dynamics.labelled("comparison", ROLES)
 
 
 @study.frozen
-class FullTransformers(probing.Probing, transformers.Transformers, dynamics.Dynamics):
+class FullTransformers(probing.Probing, raw_tokens.Transformers, dynamics.Dynamics):
     """Settings of the study."""
 
     # Gradients of linear layers grow with the third power of what they read.
@@ -48,19 +48,19 @@ def measure(lab: study.Lab, settings: FullTransformers) -> None:
     networks = {name: (transformer(name), plan) for name, plan in plans.items()}
     trained = dynamics.trained_networks(lab, settings, family, networks)
     groups = {**trained, **dynamics.descents(lab, settings), **dynamics.least_squares(settings)}
-    dynamics.compared(lab, settings, family, groups, ROLES, ["limit"])
+    dynamics.compare_predictors(lab, settings, family, groups, ROLES, ["limit"])
 
     initial = {"untrained": dynamics.untrained(lab, transformer("softmax"))}
     seen = lab.draw(family, settings.averaged_tasks, "sensitivity")
-    lab.stage("sensitivity", transformers.of_each, trained | initial, seen, lenses.element_sensitivity)
-    lab.stage("attention", transformers.of_each, trained, seen, lambda net, own: lenses.attention_maps(net, own)[0])
+    lab.stage("sensitivity", raw_tokens.of_each, trained | initial, seen, lenses.element_sensitivity)
+    lab.stage("attention", raw_tokens.of_each, trained, seen, lambda net, own: lenses.attention_maps(net, own)[0])
     lab.stage("weights", dynamics.kept_products, trained["linear"][0], 1, 2)
     probing.probe_stages(lab, settings, {name: trained[name] for name in DEEP} | initial, TARGETS)
 
 
 def _most_before(maps: np.ndarray) -> np.ndarray:
     """Attention to the element before, mean over tokens, of each network's head that has most."""
-    return np.diagonal(maps, -1, 2, 3)[..., transformers.BEGINNING :].mean(-1).max(-1)
+    return np.diagonal(maps, -1, 2, 3)[..., raw_tokens.BEGINNING :].mean(-1).max(-1)
 
 
 def _jump(name: str) -> study.Reading:
@@ -142,7 +142,7 @@ STUDY = Study(
                 ),
             ),
         ),
-        transformers.sensitivity_figure(
+        raw_tokens.sensitivity_figure(
             {name: ROLES[name][1] for name in LAYERS} | {"untrained": "untrained"}, "Thesis: Figs. 3.4 B and 3.8 A",
             claims=(
                 Claim(
@@ -170,7 +170,7 @@ STUDY = Study(
         Figure(
             "probes", "Errors of linear probes on sequences held out, by layer; 0 is before the first. Thesis: Figs. "
             "3.4 C and D, 3.8 B and C, 3.13.",
-            tuple(probing.probed(target, title, PROBED) for target, title in TARGETS.items()), shared_legend=True,
+            tuple(probing.probe_panel(target, title, PROBED) for target, title in TARGETS.items()), shared_legend=True,
             claims=(
                 probing.shuffled_targets(("next", "preconditioned"), (*DEEP, "untrained")),
                 Claim(
@@ -215,7 +215,7 @@ STUDY = Study(
         ),
     ),
     deviations=(
-        *transformers.DEVIATIONS,
+        *raw_tokens.DEVIATIONS,
         "Tokens of the hybrid of linear layers are clipped at 4 after each layer; it trains for 2,500 steps at "
         "1e-3, and the norm of its gradients is clipped at 0.1.",
         "First elements are U(-1, 1), as in the authors' code; the thesis has N(0, I).",

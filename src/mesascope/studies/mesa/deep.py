@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from mesascope import lenses, study
-from mesascope.studies.common import converged, halfway_distances
+from mesascope.studies.common import converged, midpoint_distances
 from mesascope.studies.mesa import dynamics, probing
 from mesascope.studies.mesa.dynamics import adamw_plan, each_with_each, joined
 from mesascope.study import Claim, Figure, Study, Training, above, below, ours, printed, stage, two_sided
@@ -56,7 +56,7 @@ def measure(lab: study.Lab, settings: DeepLayers) -> None:
         **dynamics.descents(lab, settings, "online", steps=6),
         **dynamics.least_squares(settings),
     }
-    fresh = dynamics.compared(lab, settings, family, groups, ROLES, ["limit"])
+    fresh = dynamics.compare_predictors(lab, settings, family, groups, ROLES, ["limit"])
     ends = {"trained": trained["six"], "other": groups["revalg"], "middle": [one.between(0.5) for one in read]}
     lab.stage("interpolation", lenses.measure_predictors, ends, ["trained", "other"], fresh)
     lab.stage("weights", dynamics.kept_products, trained["six"][0], 0, 1)
@@ -100,7 +100,7 @@ STUDY = Study(
         # Six steps explode on rare sequences: their loss is known to a hundredth.
         dynamics.tuned_steps("online", "comparison", least=0.99),
         Claim(
-            "path", "the network halfway to that algorithm differs from both", halfway_distances("interpolation"),
+            "path", "the network halfway to that algorithm differs from both", midpoint_distances("interpolation"),
             above(0.3), ours("premise"), about="algorithms",
         ),
     ),
@@ -132,7 +132,7 @@ STUDY = Study(
         ),
         Figure(
             "probes", "Errors of linear probes on sequences held out, by layer; 0 is before the first. Thesis: Fig. "
-            "3.3 B and C.", tuple(probing.probed(target, title, PROBED) for target, title in TARGETS.items()),
+            "3.3 B and C.", tuple(probing.probe_panel(target, title, PROBED) for target, title in TARGETS.items()),
             columns=2, shared_legend=True,
             claims=(
                 probing.shuffled_targets(TARGETS, ("six", "untrained")),
