@@ -1,9 +1,9 @@
 """Compare the claims and figures of published runs, made by this tree, with those made by another commit.
 
-``python tests/equal_ledger.py`` prints the claims whose sentence, bound, interval or verdict differ from those of HEAD,
-and exits with 1 if any does; ``--commit NAME`` compares with another commit. Texts of ``measures`` may differ. Both
-judge the same arrays: those of this tree. Given names of runs (``one-step two-steps``), only these are compared, and
-their figures too, byte by byte.
+``python tests/equal_ledger.py`` prints the claims whose bound, interval or verdict differ from those of HEAD,
+and exits with 1 if any does; ``--commit NAME`` compares with another commit. Sentences and texts of ``measures`` may
+differ. Both judge the same arrays: those of this tree. Given names of runs (``one-step two-steps``), only these are
+compared, and their figures too, byte by byte.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-FREE = {"measures"}
+FREE = {"measures", "sentence"}
 
 # What each package is asked for: a record for each claim and figure.
 MAKE = """

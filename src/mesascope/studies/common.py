@@ -64,7 +64,7 @@ def midpoint(name: str, *, id: str = "midpoint") -> Claim:
     p Q + P q + p q, of which half of the first two terms and a quarter of the last is there.
     """
     return Claim(
-        id, "the network halfway between two others differs from each by about half of what these differ",
+        id, "the midpoint's predictions differ from each end's by about half of the difference between the ends",
         midpoint_distances(name), Bound(0.2, 0.8), ours("premise"), about="algorithms",
     )  # fmt: skip
 

@@ -171,28 +171,28 @@ STUDY = Study(
                     main.ratio("trained", "two-steps"), above(1.1), printed("Fig. 5 left"), premises=DESCENDS,
                 ),
                 Claim(
-                    "copies-first", "before 5 % of the loss's fall is made, the first layer is more than 5 times as "
-                    "sensitive to the next token as to others",
+                    "copies-first", "before the loss has made 5 % of its fall, the first layer is more than 5 times as "
+                    "sensitive to the next token as to other tokens",
                     run.map(copying_before, "largest ratio of the two sensitivities until then"), above(5.0),
                     printed("Fig. 5 right"), quantifier="mean", premises=DESCENDS,
                 ),
                 Claim(
-                    "copies-while-falling", "the first layer goes on turning to the next token while the loss falls: "
-                    "near the end of the fall it is more than twice as sensitive to it, against others, as it ever was "
-                    "before the fall",
+                    "copies-while-falling", "the first layer's sensitivity to the next token, relative to other "
+                    "tokens, more than doubles between the start and the end of the loss's fall",
                     run.map(
                         _gain, "log2(ratio of the two sensitivities after nine tenths of the fall / largest before a "
                         "twentieth of it)",
                     ), above(1.0), ours("copying and descent rise together"), quantifier="mean", premises=DESCENDS,
                 ),
                 Claim(
-                    "order-of-magnitude", "these networks take ten times as long to half their fall as one layer on "
-                    "ready tokens", Reading("mean step of alternating / of ready tokens", _arrivals),
+                    "order-of-magnitude", "training takes ten times as many steps to half of the loss's fall as one "
+                    "layer on ready tokens", Reading("mean step of alternating / of ready tokens", _arrivals),
                     above(10.0, by="paper"), printed("Fig. 5 left: an order of magnitude longer"),
                     quantifier="bootstrap", premises=DESCENDS, statistic=_longer,
                 ),
                 Claim(
-                    "seeds-vary", "how long they take varies much from seed to seed: by more than a tenth of its mean",
+                    "seeds-vary", "the number of steps to half of the loss's fall varies over seeds by more than a "
+                    "tenth of its mean",
                     Reading("standard deviation over seeds of the step of half the fall / its mean", _arrivals),
                     above(0.1), printed("section 4: highly variant training speeds"), quantifier="bootstrap",
                     premises=DESCENDS, statistic=_variation,
@@ -203,8 +203,9 @@ STUDY = Study(
             "linear",
             claims=(
                 Claim(
-                    "linear-fails", "with a linear first layer each loss stays more than 10 % above one gradient "
-                    "step's", stage("linear-comparison").ratio("trained", "gd"), above(1.1), printed("section 4"),
+                    "linear-fails", "with a linear first layer each loss stays more than 10 % above that of one "
+                    "gradient step",
+                    stage("linear-comparison").ratio("trained", "gd"), above(1.1), printed("section 4"),
                     premises=("linear-converged", "references-as-predicted", "one-step"),
                 ),
             ),

@@ -219,19 +219,19 @@ OF_SPECTRA = (
         study.two_sided(0.1), printed("appendix A.10"), Reported(tuple(PAPER_LARGEST)),
     ),
     _of_draws(
-        "smallest-eigenvalues", "the paper's smallest eigenvalue of 10,000 tasks is one that such a draw gives, for N "
-        "from 25 on: within five standard deviations between draws",
+        "smallest-eigenvalues", "for N from 25 on, the paper's smallest eigenvalue of 10,000 tasks lies within five "
+        "standard deviations of repeated draws",
         spectra["smallest"].map(_from_paper, "(smallest of each draw - the paper's) / standard deviation"),
         study.two_sided(5.0, around=0.0), printed("appendix A.10"), Reported(tuple(PAPER_SMALLEST[1:])),
     ),
     _of_draws(
-        "singular-at-ten", "among 10,000 tasks with N = 10 some are singular but for rounding",
+        "singular-at-ten", "with N = 10, some of 10,000 tasks are singular to rounding",
         spectra["smallest"].at((slice(None), 0), "N = 10"), below(1e-6), printed("appendix A.10"),
         Reported(PAPER_SMALLEST[0], "printed, where it is cut"),
     ),
     _of_draws(
-        "text-inputs", "inputs from U(-1, 1), as the text has them, give the paper's largest eigenvalues to 10 %, for "
-        "each N", spectra["largest"].map(
+        "text-inputs", "with inputs from U(-1, 1), as in the paper's text, largest eigenvalues are within 10 % of the "
+        "paper's, for each N", spectra["largest"].map(
             lambda found: 4 * found / PAPER_LARGEST, "largest of each draw of such tasks / the paper's"
         ), study.two_sided(0.1), printed("section 3"),
     ),
@@ -259,25 +259,25 @@ OF_GAMMA = (
         printed("appendix A.10: a slightly larger gamma"), quantifier="mean",
     ),
     Claim(
-        "inside-roots", "all eigenvalues lie below 1 / gamma, the second root of their map, for each N",
+        "inside-roots", "all eigenvalues lie below 1 / gamma, the second root of the map of eigenvalues, for each N",
         spectra["largest"].map(_measured, "largest eigenvalue of 10,000 tasks") * gamma["gamma"], below(1.0),
         printed("appendix A.10"), quantifier="mean",
     ),
     Claim(
-        "better-conditioned", "one step with the gamma in trained weights lowers the condition numbers of tasks, for "
-        "each N", conditioning["log-condition-change", "trained"], below(0.0), printed("Fig. 13 right"),
+        "better-conditioned", "one step with the gamma in trained weights lowers the median condition number of tasks, "
+        "for each N", conditioning["log-condition-change", "trained"], below(0.0), printed("Fig. 13 right"),
     ),
 )  # fmt: skip
 
 OF_MEDIANS = (
     _of_draws(
-        "explodes", "for N = 25, condition numbers explode for gamma above 0.1: their median at 0.12 and beyond is "
-        "larger than at 0.1", medians.map(_beyond, "median condition number / at gamma 0.1, for each gamma"),
+        "explodes", "for N = 25 the median condition number at gamma of 0.12 and more is larger than at 0.1",
+        medians.map(_beyond, "median condition number / at gamma 0.1, for each gamma"),
         above(1.0, by="paper"), printed("Fig. 13 right"),
     ),
     _of_draws(
-        "least-beyond", "their median goes on falling beyond the gamma of trained weights: it is least at 0.14, of "
-        "gammas from 0 to 0.2",
+        "least-beyond", "of gammas from 0 to 0.2 the median condition number is least at 0.14, above the gamma of "
+        "trained weights",
         medians.map(_at_least_median, "median condition number at gamma 0.14 / at each other gamma"), below(1.0),
         ours("where condition numbers do explode"),
     ),
@@ -300,7 +300,8 @@ STUDY = study.Study(
         converged(*(f"pairs-{size}" for size in SIZES)),
         shared.no_better_descent(descents, "expected", "GD++", id="gd++-at-its-optimum"),
         Claim(
-            "gd++-as-predicted", "tuned GD++ loses on fresh tasks what theory says of its step sizes, for each N",
+            "gd++-as-predicted", "tuned GD++'s loss on fresh tasks is the one that theory gives for its step sizes, "
+            "for each N",
             descents.ratio("gd++", "expected"), study.two_sided(0.03), ours("premise"), over="algorithms", at_least=1,
             about="algorithms",
         ),

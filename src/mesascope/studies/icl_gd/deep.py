@@ -103,15 +103,18 @@ def _worse(r: Any) -> np.ndarray:
 def _used(name: str, id: str, which: str, premise: str) -> Claim:
     """A dead layer can be left out."""
     return Claim(
-        id, f"every layer of each network {which} is in use: without it the median loss is more than twice as large",
+        id, f"without any one of its layers, the median loss of each network {which} more than doubles",
         _without_each(name), above(2.0), ours("whether layers die in training"), premises=(premise,),
     )  # fmt: skip
+
+
+ENDS = {"to-own": "to GD++ with its own step sizes", "to-tuned": "to tuned GD++"}
 
 
 def _apart(name: str) -> Claim:
     """Premise: the network halfway is neither end; the paths of deep networks are bent, it need not be half the way."""
     return Claim(
-        f"{name}-apart", f"on the way {name.replace('-', ' ')}, the network halfway predicts otherwise than either end",
+        f"{name}-apart", f"the predictions of the network halfway {ENDS[name]} differ from those of both ends",
         midpoint_distances(name), above(0.1), ours("premise"),
     )  # fmt: skip
 
@@ -148,8 +151,9 @@ STUDY = study.Study(
         shared.no_better_descent(looped, "gd++", "GD++ of ten tied steps", id="looped-gd++-at-its-optimum"),
         midpoint("looped-interpolation", id="looped-midpoint"),
         Claim(
-            "construction", "layers built to run five tuned steps of GD++ predict what GD++ predicts, tokens clipped "
-            "alike", stage("to-tuned", other="the construction")["prediction-difference", "other", "gd++"].at(
+            "construction", "layers built to run five tuned steps of GD++ make the predictions of GD++ with the same "
+            "clipping of tokens",
+            stage("to-tuned", other="the construction")["prediction-difference", "other", "gd++"].at(
                 slice(None, 1), "first seed"
             ), below(0.01), ours("premise"), over="algorithms", at_least=1, about="algorithms",
         ),
@@ -161,8 +165,9 @@ STUDY = study.Study(
             "separate", "five separate layers", ("gd", "gd++"), "Paper: Figs. 3b and 6c", "y",
             claims=(
                 Claim(
-                    "loss-matches-own-gd++", "each network of five layers loses what GD++ with its own step sizes "
-                    "does, within 10 %", main.ratio("trained", "own"), two_sided(0.1), printed("Fig. 3b left"),
+                    "loss-matches-own-gd++", "the loss of each network of five layers is within 10 % of that of GD++ "
+                    "with step sizes read from its weights",
+                    main.ratio("trained", "own"), two_sided(0.1), printed("Fig. 3b left"),
                 ),
                 Claim(
                     "cosine-own-gd++", "each network of five layers has a cosine above 0.99 with GD++ with its own "
@@ -196,8 +201,8 @@ STUDY = study.Study(
                     printed("Figs. 3b right, 6c left"),
                 ),
                 Claim(
-                    "far-from-training", "on inputs of twice the training scale the match with tuned GD++ is lost: "
-                    "losses differ by more than a tenth", stage("separate-input-scale").ratio("trained", "gd++").map(
+                    "far-from-training", "on inputs of twice the training scale, losses differ from tuned GD++'s by "
+                    "more than a tenth", stage("separate-input-scale").ratio("trained", "gd++").map(
                         lambda ratios: np.abs(np.log(nominal(ratios[:, -1]))), "|log(loss of trained / of tuned GD++)|"
                     ), above(0.1), printed("Fig. 6c: less good match far away from training"), quantifier="mean",
                     premises=TUNED,
@@ -214,13 +219,14 @@ STUDY = study.Study(
             "looped", "ten looped layers", ("gd++",), "Paper: Fig. 7", "y",
             claims=(
                 Claim(
-                    "looped-matches-gd++", "each network of ten looped layers loses what ten tied steps of GD++ do, "
-                    "within 10 % (quick preset: 50 %)", looped.ratio("trained", "gd++"),
+                    "looped-matches-gd++", "the loss of each network of ten looped layers is within 10 % (quick "
+                    "preset: 50 %) of that of ten tied steps of GD++", looped.ratio("trained", "gd++"),
                     {"quick": two_sided(0.5), "paper": two_sided(0.1)}, printed("Fig. 7"), premises=TIED,
                 ),
                 Claim(
-                    "looped-worse", "every network of ten looped layers loses more than every one of five separate "
-                    "layers", Reading("loss of looped / of separate, each with each", _worse), above(1.0, by="paper"),
+                    "looped-worse", "every network of ten looped layers has a larger loss than every network of five "
+                    "separate layers",
+                    Reading("loss of looped / of separate, each with each", _worse), above(1.0, by="paper"),
                     printed("Fig. 7"), premises=("separate-converged", "looped-converged"),
                 ),
                 Claim(
@@ -263,13 +269,14 @@ STUDY = study.Study(
                     {"quick": above(3.0), "paper": above(5.0)}, printed("Fig. 3b left"),
                 ),
                 Claim(
-                    "median-matches-own-gd++", "each network of five layers has the median loss of GD++ with its own "
-                    "step sizes, within 10 %", main.ratio("trained", "own", "median"), two_sided(0.1),
+                    "median-matches-own-gd++", "the median loss of each network of five layers is within 10 % of that "
+                    "of GD++ with step sizes read from its weights",
+                    main.ratio("trained", "own", "median"), two_sided(0.1),
                     ours("means rest on the rare contexts where deep polynomials explode"),
                 ),
                 Claim(
-                    "near-close", "GD++ tuned on from each network's own step sizes has a median loss within a quarter "
-                    "of the network's", main.ratio("trained", "near", "median"), two_sided(0.25),
+                    "near-close", "GD++ that is tuned starting from each network's own step sizes has a median loss "
+                    "within a quarter of the network's", main.ratio("trained", "near", "median"), two_sided(0.25),
                     ours("the reference in the network's own basin"),
                 ),
             ),
@@ -322,8 +329,8 @@ STUDY = study.Study(
                 _used("left-out", "all-layers-used", "of five layers", "separate-converged"),
                 _used("warm-left-out", "warm-all-layers-used", "that starts from gradient descent", "warm-converged"),
                 Claim(
-                    "warm-same-optimum", "networks from random weights, all of whose layers are in use, have the "
-                    "median loss of those that start from gradient descent, within a quarter",
+                    "warm-same-optimum", "networks from random weights that use all layers have a median loss within a "
+                    "quarter of that of networks that start from gradient descent",
                     Reading(
                         "median loss from random weights, all layers in use / from gradient descent, each with each",
                         _alive_over_warm,

@@ -80,12 +80,12 @@ STUDY = Study(
         "blocks", "blocks of attention and MLP", ("gd", "gd++"), "Paper: Fig. 8", "y",
         claims=(
             Claim(
-                "below-gd", "each network of blocks loses less than as many steps of gradient descent, each tuned",
+                "below-gd", "each network of blocks has a smaller loss than as many tuned steps of gradient descent",
                 main.ratio("trained", "gd"), below(1.0, by="paper"), printed("Fig. 8 left"), premises=("converged",),
             ),
             Claim(
-                "loss-matches-gd++", "each network of blocks loses what as many tuned steps of GD++ do, within a "
-                "quarter", main.ratio("trained", "gd++"), two_sided(0.25), printed("Fig. 8: a close resemblance"),
+                "loss-matches-gd++", "the loss of each network of blocks is within a quarter of that of as many tuned "
+                "steps of GD++", main.ratio("trained", "gd++"), two_sided(0.25), printed("Fig. 8: a close resemblance"),
                 premises=TUNED,
             ),
             Claim(

@@ -126,19 +126,20 @@ STUDY = Study(
             ), columns=2,
             claims=(
                 _over_pools(
-                    "few-tasks", "trained on 128 tasks, layers fail to align with gradient descent: their cosine is "
-                    "below 0.95", _cosine(128), below(0.95), printed("Fig. 16"),
+                    "few-tasks", "trained on 128 tasks, layers have a cosine below 0.95 with gradient descent",
+                    _cosine(128), below(0.95), printed("Fig. 16"),
                 ),
                 _over_pools(
-                    "8192-tasks", "trained on 8192 tasks, layers align with gradient descent: their cosine is above "
-                    "0.99", _cosine(8192), above(0.99), printed("Fig. 16d"),
+                    "8192-tasks", "trained on 8192 tasks, layers have a cosine above 0.99 with gradient descent",
+                    _cosine(8192), above(0.99), printed("Fig. 16d"),
                 ),
                 _over_pools(
-                    "2048-tasks", "trained on 2048 tasks they do so less: their cosine is between 0.95 and 0.99",
+                    "2048-tasks", "trained on 2048 tasks, layers have a cosine between 0.95 and 0.99 with gradient "
+                    "descent",
                     _cosine(2048), Bound(0.95, 0.99), study.ours("how much less Fig. 16c shows"),
                 ),
                 _over_pools(
-                    "one-over-tasks", "what the cosine lacks to 1 is inverse to the number of tasks: from 2048 to 8192 "
+                    "one-over-tasks", "1 minus the cosine is inverse to the number of tasks: from 2048 to 8192 tasks "
                     "it falls to a quarter, within a quarter of that",
                     lambda r: (_cosine(2048)(r), _cosine(8192)(r)), study.two_sided(1.0, around=4.0),
                     study.derived("the minimiser's variance is inverse to the number of tasks"),
@@ -146,20 +147,21 @@ STUDY = Study(
                     quantifier="bootstrap", statistic=_one_over,
                 ),
                 _over_pools(
-                    "rising", "that cosine rises from each number of tasks to the next",
+                    "rising", "the cosine with gradient descent rises from each number of tasks to the next",
                     study.beside(map(_cosine, POOLS), "").map(partial(np.diff, axis=1), "rise of the cosine"),
                     above(0.0), printed("Fig. 16"),
                 ),
                 _over_pools(
-                    "own-tasks", "on its own tasks a layer loses less than gradient descent, for each number of them",
+                    "own-tasks", "on its own tasks each layer has a smaller loss than gradient descent, for each "
+                    "number of tasks",
                     study.beside(
                         [own["trained"] / own["gd"] for own in (stage(f"tasks-{pool}-own") for pool in POOLS)],
                         "loss of trained / of gradient descent on the same tasks",
                     ), below(1.0), study.derived("no layer has a lower loss on its tasks than the minimum"),
                 ),
                 _over_pools(
-                    "fresh-tasks", "on fresh tasks every layer loses more than gradient descent, for each number of "
-                    "tasks", study.beside(
+                    "fresh-tasks", "on fresh tasks each layer has a larger loss than gradient descent, for each number "
+                    "of tasks", study.beside(
                         [_compared(pool).ratio("trained", "gd") for pool in POOLS],
                         "loss of trained / of gradient descent",
                     ), above(1.0), study.ours("a layer judged by its own tasks would lose less"), quantifier="every",
@@ -173,12 +175,13 @@ STUDY = Study(
             tuple(map(_away, POOLS)), columns=2,
             claims=(
                 _over_pools(
-                    "input-scale", "trained on 8192 tasks, layers lose within 10 % of gradient descent on inputs "
-                    "scaled by 0.5 to 2", away.ratio("trained", "gd"), study.two_sided(0.1), printed("Fig. 16d right"),
+                    "input-scale", "trained on 8192 tasks, layers have a loss within 10 % of gradient descent's on "
+                    "inputs scaled by 0.5 to 2",
+                    away.ratio("trained", "gd"), study.two_sided(0.1), printed("Fig. 16d right"),
                 ),
                 _over_pools(
-                    "interpolation", "trained on 2048 or 8192 tasks, layers halfway to the construction lose less on "
-                    "fresh tasks than the trained ones",
+                    "interpolation", "halfway to the construction, layers trained on 2048 or 8192 tasks have a smaller "
+                    "loss on fresh tasks than the trained layers",
                     study.beside(
                         [_compared(pool).ratio("middle", "trained") for pool in POOLS[2:]],
                         "loss at the midpoint / of trained",

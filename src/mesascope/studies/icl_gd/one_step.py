@@ -222,14 +222,14 @@ STUDY = study.Study(
                     reported=Reported((0.9993, 0.9995, 0.9992), AUTHORS),
                 ),
                 Claim(
-                    "model-difference", "the model that each trained layer makes of a context is gradient descent's to "
-                    "0.03 on average (paper preset: 0.02), where teachers have norm 3",
+                    "model-difference", "the linear model that each trained layer applies to a context is within 0.03 "
+                    "(paper preset: 0.02) of gradient descent's on average, where teachers have norm 3",
                     main["sensitivity-difference", "trained", "gd"], {"quick": below(0.03), "paper": below(0.02)},
                     printed("Fig. 2 centre left"), reported=Reported((0.097, 0.078, 0.105), AUTHORS),
                 ),
                 Claim(
-                    "with-query", "with the query's token among those that keys and values come from, each layer's "
-                    "loss is within 1 % of gradient descent's",
+                    "with-query", "if keys and values also come from the query's token, each layer's loss is within 1 "
+                    "% of gradient descent's",
                     study.stage("with-query-comparison").ratio("trained", "gd"), two_sided(0.01),
                     printed("section 2, full self-attention"), premises=("with-query-converged", "limit"),
                 ),
@@ -279,9 +279,8 @@ STUDY = study.Study(
             (
                 *_matched("input-scale", "for inputs scaled by 0.5 to 2", "left", 0.05),
                 Claim(
-                    "worse-than-nothing", "the step size tuned for the training inputs fails on larger ones: at twice "
-                    "their scale gradient descent loses more than predicting zero, whose loss is four times that at "
-                    "the scale of training",
+                    "worse-than-nothing", "at twice the training scale of inputs, gradient descent with the step size "
+                    "tuned for training has a larger loss than predicting zero",
                     study.stage("input-scale")["mse", "gd"].at((..., -1), "at twice the scale")
                     / (4 * study.stage("damping-1.0", all="loss")["all", "gd"].at((0, 0), "before the first step")),
                     above(1.0), printed("section 3, on out-of-distribution tasks"), over="algorithms", at_least=1,
@@ -305,7 +304,7 @@ STUDY = study.Study(
             "Paper: Fig. 9.", study.Matrices(shared.products("weights", "construction"), 1.0),
             claims=(
                 Claim(
-                    "eta-read", "the step size in the weights is within 1 % of the one that loses least",
+                    "eta-read", "the step size in the weights is within 1 % of the optimal one",
                     study.stage("step-sizes", eta="eta read")["eta"] / optima["optimum"].at(1, "N = d = 10"),
                     two_sided(0.01), printed("section 2, meta-learned learning rates"), quantifier="mean",
                     premises=("converged", "eta-optimum"),
@@ -316,7 +315,7 @@ STUDY = study.Study(
                     printed("Fig. 9 outer left"), quantifier="mean", premises=("converged",),
                 ),
                 Claim(
-                    "values-row", "the row of W_PV that makes predictions reads targets alone, to 2 %",
+                    "values-row", "the row of W_PV that makes predictions reads targets alone, within 2 %",
                     weights["w_pv"].map(_inputs_read, "largest |entry at an input| / |entry at the target|"),
                     below(0.02), printed("Fig. 9 left"), quantifier="mean", premises=("converged",),
                 ),

@@ -116,8 +116,8 @@ FIGURE = Figure(
             printed("Fig. 1 right"), over="learners", at_least=6,
         ),
         Claim(
-            "rollout-never-steady", "at damping 0.75 some contexts make gradient descent itself diverge, so that its "
-            "mean loss over all contexts cannot fall for ever",
+            "rollout-never-steady", "at damping 0.75 gradient descent diverges on some contexts, so that its mean loss "
+            "over all contexts does not keep falling",
             stage("unstable", share="share of contexts with damping * eta * lambda_max > 2").where(
                 lambda cases: cases["damping"] == 0.75, "damping 0.75"
             )["share"], above(0.0), derived("Fig. 1 right: both steadily decrease the loss"), over="algorithms",
@@ -125,7 +125,7 @@ FIGURE = Figure(
         ),
         Claim(
             "other-dampings", "without damping and at 0.5, losses stay within 5 % of gradient descent's over 50 "
-            "applications, too, on contexts where damped descent is stable",
+            "applications, on contexts where damped descent is stable",
             study.beside(
                 [_later(damping).ratio("trained", "gd", "stable") for damping in (1.0, 0.5)],
                 "loss of trained / of gradient descent on stable contexts, after each application",
@@ -138,8 +138,8 @@ FIGURE = Figure(
             measures="share of contexts on which trained layers have the larger error, after 50 applications",
         ),
         Claim(
-            "undamped-diverges", "without damping, 50 applications leave more than 1 % of contexts worse than the zero "
-            "prediction, of trained layers and of gradient descent",
+            "undamped-diverges", "without damping, 50 applications leave more than 1 % of contexts with a larger loss "
+            "than predicting zero, for trained layers and for gradient descent",
             _of_both(_rolled(1.0), "grows", (..., -1), "share of contexts whose error has grown"), above(0.01),
             printed("Fig. 10 left"), over="learners", at_least=6,
         ),

@@ -248,7 +248,8 @@ STUDY = Study(
                     above(np.log2(3.0).item()), printed("Fig. 15 left and centre"),
                 ),
                 _over_heads(
-                    "middle-half-shrinks", "so it does over the middle half of the seeds, where late ones do not count",
+                    "middle-half-shrinks", "the interquartile range of that step is at least three times as large with "
+                    "one head as with two",
                     _middle_half, "log2 of one head's interquartile range over two heads'; 1.58 is three times",
                     above(np.log2(3.0).item()), study.ours("a standard deviation rests on the few late seeds"),
                 ),
@@ -272,7 +273,8 @@ STUDY = Study(
             ),
             claims=(
                 Claim(
-                    "block-learns", "blocks end at most 20 % above gradient descent's loss on their own tasks",
+                    "block-learns", "blocks end at most 20 % above gradient descent's loss on the tasks that they "
+                    "trained on",
                     block["own mse"].at((..., -1), "at the end") / descent["own mse"], below(1.2),
                     study.ours("premise"), quantifier="mean", premises=("references-as-predicted",),
                 ),
@@ -281,18 +283,20 @@ STUDY = Study(
                     "value before", _blocks(0, "largest rise"), above(0.05), "Fig. 15 right",
                 ),
                 _of_blocks(
-                    "test-falls", "after that it falls to within 10 % of gradient descent's on the same tasks",
+                    "test-falls", "after the plateau, the loss on fresh tasks falls to within 10 % of gradient "
+                    "descent's on the same tasks",
                     _blocks(1, "lowest loss after the rise / gradient descent's"), study.two_sided(0.1),
                     "Fig. 15 right",
                 ),
                 _of_blocks(
-                    "test-ends", "at the end it is within 10 % of gradient descent's on the same tasks",
+                    "test-ends", "at the end, the loss on fresh tasks is within 10 % of gradient descent's on the same "
+                    "tasks",
                     block["mse"].at((..., -1), "at the end") / descent["mse"],
                     study.two_sided(0.1), "Fig. 15 right: almost matching",
                 ),
                 _of_blocks(
-                    "test-falls-late", "it falls late: it is half way down to gradient descent's after at least twice "
-                    "as many steps as the loss on the block's own tasks needs to fall by a tenth",
+                    "test-falls-late", "the loss on fresh tasks takes at least twice as many steps to half of its fall "
+                    "as the loss on the block's own tasks takes to a tenth",
                     _blocks(2, "ratio of the two steps"), above(2.0), "Fig. 15 right",
                 ),
             ),

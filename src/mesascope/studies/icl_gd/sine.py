@@ -190,8 +190,8 @@ STUDY = Study(
         converged("large-attention", id="large-attention-converged"),
         converged("tied-transformer", "tied-control", id="tied-converged"),
         Claim(
-            "tied-control-learns", "where amplitude and phase come from one number, the control loses less than half "
-            "of what predicting zero loses", tied.ratio("control", "zero"), below(0.5), ours("premise"), premises=(),
+            "tied-control-learns", "where amplitude and phase come from one number, the control's loss is less than "
+            "half of that of predicting zero", tied.ratio("control", "zero"), below(0.5), ours("premise"), premises=(),
         ),
     ),
     figures=(
@@ -211,11 +211,11 @@ STUDY = Study(
             ), columns=2,
             claims=(
                 Claim(
-                    "control-learns", "the control loses less than half of what predicting zero loses",
+                    "control-learns", "the control's loss is less than half of that of predicting zero",
                     main.ratio("control", "zero"), below(0.5), printed("Fig. 4 centre"),
                 ),
                 Claim(
-                    "learns", "the transformer loses less than half of what predicting zero loses",
+                    "learns", "the transformer's loss is less than half of that of predicting zero",
                     main.ratio("trained", "zero"), below(0.5), printed("Fig. 4 centre"), premises=("converged",),
                 ),
                 Claim(
@@ -223,8 +223,8 @@ STUDY = Study(
                     "weights", main.ratio("trained", "control"), study.two_sided(0.05), printed("Fig. 4 centre"),
                 ),
                 Claim(
-                    "stays-at-control", "a transformer that starts from the control's weights ends with at most its "
-                    "loss, and 1 %", main.ratio("from-control", "control"), below(1.01),
+                    "stays-at-control", "a transformer that starts from the control's weights ends at most 1 % above "
+                    "the control's loss", main.ratio("from-control", "control"), below(1.01),
                     ours("whether a transformer can represent the control"),
                 ),
                 Claim(
@@ -234,8 +234,9 @@ STUDY = Study(
                     premises=("large-attention-converged", "control-learns"),
                 ),
                 Claim(
-                    "tied-loss-matches", "where amplitude and phase come from one number, each transformer loses at "
-                    "most 5 % more than the control of the same initial weights", tied.ratio("trained", "control"),
+                    "tied-loss-matches", "where amplitude and phase come from one number, each transformer's loss is "
+                    "at most 5 % above that of the control of the same initial weights",
+                    tied.ratio("trained", "control"),
                     below(1.05), printed("Fig. 4 centre, on the family of the authors' code"),
                     premises=("tied-converged", "tied-control-learns"),
                 ),
@@ -246,8 +247,8 @@ STUDY = Study(
             tuple(map(_task, range(SHOWN))), share_y=True, shared_legend=True, size=(9.5, 3.6),
             claims=(
                 Claim(
-                    "prediction-difference", "its predictions are the control's to 5 % of the targets' root mean "
-                    "square on average", main["prediction-difference", "trained", "control"]
+                    "prediction-difference", "the transformer's predictions differ from the control's by at most 5 % "
+                    "of the targets' root mean square on average", main["prediction-difference", "trained", "control"]
                     / main["mse", "zero"].map(lambda mse: mse**0.5, "root mean square of targets"), below(0.05),
                     printed("Fig. 4 right"),
                 ),
@@ -258,13 +259,14 @@ STUDY = Study(
                     ours("how much two seeds of one learner differ"),
                 ),
                 Claim(
-                    "sensitivity-sign", "its predictions rise and fall with the query where the control's do: the mean "
-                    "cosine of their derivatives, numbers here, is above 0.95", main["cosine", "trained", "control"],
+                    "sensitivity-sign", "the derivatives of the transformer's and the control's predictions by the "
+                    "query have a mean cosine above 0.95", main["cosine", "trained", "control"],
                     above(0.95), printed("Fig. 4 right"), premises=(*PREMISES, "derivatives"),
                 ),
                 Claim(
-                    "initial-functions", "before the context is used, its predictions are the control's, to half of "
-                    "their size on average", initial["difference", "trained"] / initial["size", "control"], below(0.5),
+                    "initial-functions", "before the context is used, the transformer's predictions differ from the "
+                    "control's by less than half of their size on average",
+                    initial["difference", "trained"] / initial["size", "control"], below(0.5),
                     printed("Fig. 4 left"),
                     measures="mean |trained - control| / mean |control|, predictions before any step",
                 ),

@@ -60,7 +60,8 @@ STUDY = Study(
             "looped", "two looped layers", ("gd", "gd++"), "Paper: Figs. 3a and 6b",
             claims=(
                 Claim(
-                    "beats-gd", "two looped layers lose about 29 % less than two steps of gradient descent",
+                    "beats-gd", "the loss of two looped layers is about 29 % below that of two steps of gradient "
+                    "descent",
                     main.ratio("trained", "gd"), two_sided(0.05, around=0.71), printed("Fig. 3a left"),
                     reported=Reported(0.716, "authors' code, 1 run"),
                 ),

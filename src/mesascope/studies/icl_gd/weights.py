@@ -116,7 +116,7 @@ STUDY = Study(
             "one-layer", "One layer",
             claims=(
                 Claim(
-                    "one-layer-structure", "W_KQ of one layer is diagonal on the inputs to 3 %",
+                    "one-layer-structure", "W_KQ of one layer is diagonal on the inputs, within 3 %",
                     one_layer["w_kq"].map(
                         lambda w_kq: _largest_off(w_kq[:, :D, :D]), "largest |entry| off the diagonal / mean diagonal"
                     ), below(0.03), printed("Fig. 9 left"), quantifier="mean", premises=("one-layer-converged",),
@@ -128,12 +128,12 @@ STUDY = Study(
             "three-looped", "Three looped layers",
             claims=(
                 Claim(
-                    "looped-structure", "W_KQ of three looped layers is diagonal to 3 %",
+                    "looped-structure", "W_KQ of three looped layers is diagonal, within 3 %",
                     looped["w_kq"].map(_largest_off, "largest |entry| off the diagonal / mean diagonal"), below(0.03),
                     printed("Fig. 9 right"), quantifier="mean",
                 ),
                 Claim(
-                    "looped-values", "W_PV of three looped layers is diagonal to 3 %",
+                    "looped-values", "W_PV of three looped layers is diagonal, within 3 %",
                     looped["w_pv"].map(_largest_off, "largest |entry| off the diagonal")
                     / abs(looped["w_pv"].map(lambda w_pv: w_pv[:, -1, -1], "target's entry")), below(0.03),
                     printed("Fig. 9 right"), quantifier="mean",
@@ -144,8 +144,8 @@ STUDY = Study(
                     printed("Fig. 9 right"), quantifier="mean",
                 ),
                 Claim(
-                    "looped-step-sizes", "eta and gamma in the weights of three looped layers are those of three tied "
-                    "steps of GD++, tuned, to 5 %",
+                    "looped-step-sizes", "eta and gamma in the weights of three looped layers are within 5 % of three "
+                    "tuned, tied steps of GD++",
                     beside([sizes[one] / sizes[f"gd++ {one}"] for one in ("eta", "gamma")], "size read / size tuned"),
                     two_sided(0.05), printed("Fig. 9 right"), quantifier="mean",
                     premises=(*LOOPED, "references-as-predicted", "gd++-at-its-optimum"),
@@ -157,7 +157,7 @@ STUDY = Study(
             "their sum, on the inputs. Paper: Fig. 11.", Matrices(_heads_shown),
             claims=(
                 Claim(
-                    "heads-cancel", "off the diagonal, two softmax heads cancel to a tenth",
+                    "heads-cancel", "off the diagonal, the sum of two softmax heads is at most a tenth of either",
                     heads["scaled_kq"].map(
                         _left_of_heads, "|sum of both heads' products off the diagonal| / |the smaller head's|"
                     ), below(0.1), printed("Fig. 11"), quantifier="mean", premises=("two-heads-converged",),

@@ -303,26 +303,26 @@ STUDY = Study(
     claims=(),
     figures=(
         Figure(
-            "shares", "How often the learner's algorithm is named, is ruled out, and has its family named first, in "
-            "percent of trials whose learner a candidate equals, by how it is asked (rows); and how often a name is "
-            "false, in percent of all trials. Every sixth planted learner has noise.",
+            "shares", "Percent of trials by adapter (rows), of learners that a candidate equals: the learner's "
+            "algorithm is named, is ruled out, and its family comes first. Last: percent of all trials with a false "
+            "name. Every sixth planted learner has noise.",
             (Lines("", "", "", _shares),), size=(6, 3.6),
             claims=(
                 _share(
-                    "false-names", "at most one answer of a hundred has a name of an algorithm that the learner does "
-                    "not run", lambda r: _of(r, "false") > 0, below(0.01), "the level of identify",
+                    "false-names", "at most 1 % of answers name an algorithm that the learner does not run",
+                    lambda r: _of(r, "false") > 0, below(0.01), "the level of identify",
                 ),
                 _share(
-                    "truth-named", "without noise the learner's own algorithm is named in at least 99 of 100 answers, "
-                    "if it is a candidate", lambda r: _of(r, "named", truth=True, noise=False), above(0.99),
+                    "truth-named", "without noise at least 99 % of answers name the learner's own algorithm, if it is "
+                    "a candidate", lambda r: _of(r, "named", truth=True, noise=False), above(0.99),
                     "what a user asks for",
                 ),
                 _share(
-                    "coverage", "it is ruled out in at most one answer of a hundred, with noise and without",
+                    "coverage", "at most 1 % of answers rule the learner's own algorithm out, with noise and without",
                     lambda r: _of(r, "left_out", truth=True), below(0.01), "the level of identify",
                 ),
                 _share(
-                    "right-family", "its family comes first in at least nine answers of ten",
+                    "right-family", "in at least 90 % of answers the family of the learner's own algorithm comes first",
                     lambda r: _of(r, "right_family", truth=True), above(0.9), "the first sentence of an answer",
                 ),
             ),
@@ -332,7 +332,7 @@ STUDY = Study(
             (Lines("", "", "", _senses),), size=(8, 3.6),
             claims=(
                 _share(
-                    "aliens", "of learners that no candidate equals, at most one of a hundred is said to run one",
+                    "aliens", "of learners that no candidate equals, at most 1 % are said to run one",
                     lambda r: _of(r, "sense", truth=False) == SENSES.index("runs"), below(0.01), "a null control", 30,
                 ),
             ),

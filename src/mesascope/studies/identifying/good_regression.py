@@ -119,32 +119,36 @@ STUDY = Study(
             ), columns=2,
             claims=(
                 Claim(
-                    "constructed", "a network of layers built for it predicts what as many steps of gradient descent "
-                    "do", path["apart"].at((slice(None), -1), "after the last layer"), below(1e-12),
+                    "constructed", "a network built for it makes the predictions of as many steps of gradient descent",
+                    path["apart"].at((slice(None), -1), "after the last layer"), below(1e-12),
                     study.printed(BLOG), over="draws", quantifier="exact", about="algorithms", exact_because=ROUNDING,
                 ),
                 Claim(
-                    "layer-by-layer", "so it does after each of its layers",
+                    "layer-by-layer", "after each of its layers, the built network makes the predictions of as many "
+                    "steps of gradient descent",
                     path["apart"].at((slice(None), slice(1, None)), "after each layer"), below(1e-12),
                     study.printed(BLOG), over="draws", quantifier="exact", about="algorithms", exact_because=ROUNDING,
                 ),
                 Claim(
-                    "depth", "its loss falls with each of twelve layers",
+                    "depth", "the built network's loss falls with each of twelve layers",
                     path["network"].map(lambda loss: loss[:, 1:] / loss[:, :-1], "loss after a layer / before it"),
                     below(1.0), study.printed(BLOG), over="draws", about="algorithms",
                 ),
                 Claim(
-                    "as-good", "ridge regression, Newton's iteration and kernel ridge regression lose no more than "
-                    "that network", rivals["loss"] / path["network"].at((slice(None), slice(-1, None)), "at its end"),
+                    "as-good", "ridge regression, Newton's iteration and kernel ridge regression have losses at most "
+                    "that of the built network",
+                    rivals["loss"] / path["network"].at((slice(None), slice(-1, None)), "at its end"),
                     below(1.0), ours("premise"), over="draws", about="algorithms",
                 ),
                 Claim(
-                    "implies-descent", "and so they are within 1 % of some gradient descent or GD++ under all "
-                    "conditions", rivals["distance"], below(0.01), study.printed(f"{BLOG}: conclusion"), over="draws",
+                    "implies-descent", "each of these regressors is within 1 % of some gradient descent or GD++ under "
+                    "all conditions",
+                    rivals["distance"], below(0.01), study.printed(f"{BLOG}: conclusion"), over="draws",
                     premises=("as-good",), about="algorithms",
                 ),
                 Claim(
-                    "told-apart", "each is told from descent at the level that an answer states", rivals["low"],
+                    "told-apart", "each of these regressors differs from every descent by more than 1 % at the level "
+                    "of an answer", rivals["low"],
                     above(0.01), ours("identify"), over="draws", about="algorithms",
                 ),
             ),

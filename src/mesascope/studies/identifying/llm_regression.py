@@ -245,27 +245,30 @@ STUDY = Study(
             ), columns=2, size=(10, 4.2),
             claims=(
                 _claim(
-                    "learns-in-context", "with all pairs each language model errs less than half as much as with one",
+                    "learns-in-context", "with all pairs each language model's error is less than half of that with "
+                    "one pair",
                     _error(MODEL) / _error(MODEL, 1), below(0.5),
                 ),
                 _claim(
-                    "better-than-neighbours", "it errs less than three neighbours do",
+                    "better-than-neighbours", "each language model's error is smaller than that of three neighbours",
                     _error(MODEL) / _error("neighbours"), below(1.0),
                 ),
                 _claim(
-                    "as-good-as-linear", "it errs no more than LinearRegression on the same rounded numbers, within "
-                    "5 %", _error(MODEL) / _error("linear"), below(1.05),
+                    "as-good-as-linear", "each language model's error is at most 5 % above that of LinearRegression on "
+                    "the same rounded numbers", _error(MODEL) / _error("linear"), below(1.05),
                 ),
                 _claim(
-                    "not-optimal", "it errs more than ridge regression that knows the noise",
+                    "not-optimal", "each language model's error is larger than that of ridge regression with the true "
+                    "noise",
                     _error(MODEL) / _error("bayes"), above(1.0), ours("the limit"),
                 ),
                 _claim(
-                    "regret", "its regret grows more slowly than the number of pairs",
+                    "regret", "the regret of each language model grows more slowly than the number of pairs",
                     regret.map(_growth, "exponent of the regret's growth"), below(1.0),
                 ),
                 _claim(
-                    "rounding", "rounding to one decimal costs tuned ridge regression less than the model loses to it",
+                    "rounding", "rounding to one decimal costs tuned ridge regression less than the difference of its "
+                    "error to the model's",
                     (_error("bayes") - _error("unrounded")) / (_error(MODEL) - _error("bayes")), below(1.0),
                     ours("the rounding floor"),
                 ),
@@ -282,11 +285,11 @@ STUDY = Study(
             ), columns=3, size=(13, 4.5),
             claims=(
                 _claim(
-                    "explains", "it explains more than nine tenths of the labels' variance",
+                    "explains", "each language model explains more than 90 % of the labels' variance",
                     Reading("R^2", lambda r: 1 - np.nanmean(_table(r)["squares"][:, 0], -1)), above(0.9),
                 ),
                 _claim(
-                    "rank", "among twelve regressors its mean rank is better than the middle",
+                    "rank", "among twelve regressors, the mean rank of each language model is better than the middle",
                     Reading("mean rank by absolute error", lambda r: _table(r)["ranks"][:, 0].mean(-1)), below(6.5),
                 ),
             ),
@@ -298,17 +301,18 @@ STUDY = Study(
             (Lines("", "", "", _distances),), size=(6, 6),
             claims=(
                 _claim(
-                    "on-its-tasks", "on the tasks it was trained for some candidate is within 1 % of its predictions",
+                    "on-its-tasks", "on tasks like those of training, some candidate is within 1 % of each language "
+                    "model's predictions",
                     _nearest("own", "normalised squared difference from the nearest"), below(0.01), ours("identify"),
                 ),
                 _claim(
-                    "elsewhere", "under some condition each candidate is beyond half of that at the level which an "
-                    "answer states: it runs no algorithm of the catalogue",
+                    "elsewhere", "under some condition every candidate differs by more than half of that at the level "
+                    "of an answer: no candidate is run",
                     _nearest("worst", "lower bound on the difference, least of all candidates"), above(0.005),
                     ours("identify"),
                 ),
                 _claim(
-                    "shuffled", "with shuffled labels it errs at least twice as much as without",
+                    "shuffled", "with shuffled labels each language model's error at least doubles",
                     shuffled / _error(MODEL), above(2.0), ours("a null control"),
                 ),
             ),

@@ -277,7 +277,7 @@ STUDY = Study(
     premises=("answers",),
     claims=(
         _claim(
-            "untrained", "with random weights the same network answers with no numbers",
+            "untrained", "with random weights less than 5 % of answers are numbers",
             study.stage("untrained", read="share of answers that are numbers")["read"], below(0.05),
             ours("a null control"), **COUNTED,
         ),
@@ -288,22 +288,25 @@ STUDY = Study(
             "same rounded numbers: means and ranges over sets of tasks.",
             tuple(_curves(problem) for problem in PROBLEMS), columns=3, size=(13, 3.8),
             claims=(
-                _claim("answers", "nine answers of ten are numbers", READS, above(0.9), ours("premise"), **COUNTED),
+                _claim("answers", "at least 90 % of answers are numbers",
+                READS, above(0.9), ours("premise"), **COUNTED),
                 _claim(
-                    "learns-in-context", "on linear problems it errs less with all pairs than with two",
+                    "learns-in-context", "on linear problems the error is smaller with all pairs than with two",
                     _log2(_error(MODEL, "linear") / _error(MODEL, "linear", COUNTS[0])), below(0.0),
                     ours("learning in context"),
                 ),
                 _claim(
-                    "beyond-last-label", "on linear and nonlinear problems it errs less than the last label",
+                    "beyond-last-label", "on linear and nonlinear problems the error is smaller than that of repeating "
+                    "the last label",
                     _ratios("last", "linear", "nonlinear"), below(0.0), ours("more than recency"),
                 ),
                 _claim(
-                    "below-neighbours", "on both it errs more than three neighbours",
+                    "below-neighbours", "on linear and nonlinear problems the error is larger than that of three "
+                    "neighbours",
                     _ratios("neighbours", "linear", "nonlinear"), above(0.0), ours("the limit"),
                 ),
                 _claim(
-                    "below-ridge", "on linear problems it errs at least twice as much as ridge regression",
+                    "below-ridge", "on linear problems the error is at least twice that of ridge regression",
                     _ratios("bayes", "linear"), above(1.0), ours("the limit"),
                 ),
             ),
@@ -319,24 +322,25 @@ STUDY = Study(
             ), columns=2, size=(10, 4),
             claims=(
                 _claim(
-                    "repeats-labels", "on linear problems it repeats labels of the context more often than ridge "
-                    "regression does", _repeats(MODEL) - _repeats("bayes"), above(0.0), ours("label copying"),
+                    "repeats-labels", "on linear problems answers repeat a label of the context more often than those "
+                    "of ridge regression", _repeats(MODEL) - _repeats("bayes"), above(0.0), ours("label copying"),
                 ),
                 _claim(
-                    "finds-its-pair", "asked for an input of the context, it gives that one's label more often than "
-                    "not", finds, above(0.5), ours("copying"),
+                    "finds-its-pair", "for an input that is in the context, more than half of the answers are its "
+                    "label", finds, above(0.5), ours("copying"),
                 ),
                 _claim(
-                    "order-matters", "another order of the pairs changes a tenth of its answers; descent on all pairs "
-                    "changes none", moved, above(0.1), study.printed(SHEN),
+                    "order-matters", "another order of the pairs changes more than a tenth of the answers, where "
+                    "descent on all pairs changes none", moved, above(0.1), study.printed(SHEN),
                 ),
                 _claim(
-                    "unlike-descent", "another order changes its next tokens less than descent on the pairs does in "
-                    "their place", descent - _overlap("order", "with another order"), below(0.0), study.printed(SHEN),
+                    "unlike-descent", "the next tokens overlap less with those after descent on the pairs than with "
+                    "those after another order",
+                    descent - _overlap("order", "with another order"), below(0.0), study.printed(SHEN),
                 ),
                 _claim(
-                    "more-than-random", "descent and context agree on more next tokens than with random weights, so "
-                    "that the overlap says something of what was learned",
+                    "more-than-random", "the next tokens overlap more with those after descent on the pairs than they "
+                    "do with random weights",
                     descent - _overlap("descent", "of random weights", 1), above(0.0), study.derived(DEUTCH),
                 ),
             ),
@@ -347,7 +351,8 @@ STUDY = Study(
             (Lines("", "", "variance unexplained", _families, limits={"xticks": []}),), size=(6, 4),
             claims=(
                 _claim(
-                    "no-family", "on linear problems no family of algorithms explains half of its answers' variance",
+                    "no-family", "on linear problems every family leaves more than half of the variance of answers "
+                    "unexplained",
                     found["unexplained"].map(
                         lambda left: np.fmin.reduce(left, 1), "variance that the nearest family leaves unexplained"),
                     above(0.5), ours("identify"),

@@ -280,25 +280,27 @@ STUDY = Study(
             ), columns=2, shared_legend=True,
             claims=(
                 _learned(
-                    "learned", "networks of two and four layers predict better than how often a token follows another",
+                    "learned", "networks of two and four layers have a smaller loss than the bigram model",
                     [(size, kind) for size in SIZES for kind in KINDS],
                 ),
                 Claim(
-                    "below-linear", "each hybrid with mesa layers loses less than that with linear layers, at each "
-                    "size", beside(_less("mesa", "linear"), BELOW_LINEAR), above(0.0), SECTION,
+                    "below-linear", "each hybrid with mesa layers has a smaller loss than that with linear layers, at "
+                    "each size", beside(_less("mesa", "linear"), BELOW_LINEAR), above(0.0), SECTION,
                 ),
                 Claim(
-                    "delta-below-linear", "and so does each with delta layers",
+                    "delta-below-linear", "each hybrid with delta layers has a smaller loss than that with linear "
+                    "layers, at each size",
                     beside(_less("delta", "linear"), BELOW_LINEAR), above(0.0),
                     ours("Schlag, Irie and Schmidhuber (2021)"),
                 ),
                 Claim(
-                    "near-softmax", "with two layers each loses at most 0.03 nats a token more than softmax",
+                    "near-softmax", "with two layers each network's loss is at most 0.03 nats a token above that of "
+                    "softmax",
                     loss("two", "mesa") - loss("two", "softmax"), below(0.03), SECTION,
                 ),
                 Claim(
-                    "forgetting-helps", "each with forget gates loses less than that without, both with a constant "
-                    "ridge", beside(_less("mesa-gates", "mesa"), "nats a token below mesa"), above(0.0),
+                    "forgetting-helps", "each network with forget gates has a smaller loss than that without, both "
+                    "with a constant ridge", beside(_less("mesa-gates", "mesa"), "nats a token below mesa"), above(0.0),
                     ours("the thesis leaves gates to others"),
                 ),
             ),
@@ -312,13 +314,13 @@ STUDY = Study(
             ), columns=2, shared_legend=True,
             claims=(
                 Claim(
-                    "better-score", "each hybrid with mesa layers gains more from what it reads than that with linear "
-                    "layers, and loses less late in a context",
+                    "better-score", "each hybrid with mesa layers has a better in-context score and a smaller loss on "
+                    "late tokens than that with linear layers",
                     beside([*SCORES, *_less("mesa", "linear", "late")], SCORE_AND_LATE), above(0.0), SECTION,
                 ),
                 Claim(
-                    "falls-as-far", "the loss falls with the number of tokens read as far as that of softmax, to the "
-                    "same, within 0.02 nats",
+                    "falls-as-far", "the fall of the loss with the tokens read, and the loss on late tokens, are "
+                    "within 0.02 nats of those of softmax, or better",
                     beside([*FALLS, *_less("mesa", "softmax", "end")], "nats below softmax: of the fall from early "
                            "tokens to the second half of the context, and of the loss there"), above(-0.02),
                     ours("what a state of fixed size could cost"),
@@ -336,7 +338,8 @@ STUDY = Study(
             ), size=(6.5, 3.2),
             claims=(
                 _reads(
-                    "reads", "those of softmax gain from what they read further back than an eighth of the context",
+                    "reads", "with two and four layers, softmax loses more on late tokens if the context is cut to the "
+                    "nearest eighth",
                     SIZES, "learned",
                 ),
             ),
@@ -349,13 +352,13 @@ STUDY = Study(
             columns=2, size=(11, 3.2),
             claims=(
                 Claim(
-                    "copies", "of each hybrid a head of the first layer, softmax, puts more than 0.3 of its weight on "
-                    "the token before, and less on others near it",
+                    "copies", "in each hybrid a head of the first, softmax, layer gives the token before more than 0.3 "
+                    "of its attention, and less to others near it",
                     beside(COPIES, "weight on the token before, less 0.3, and less the largest near it elsewhere"),
                     above(0.0), SECTION, premises=("learned", "untrained-copies"),
                 ),
                 Claim(
-                    "untrained-copies", "where no head of an untrained network puts a tenth",
+                    "untrained-copies", "in untrained networks no head gives the token before a tenth of its attention",
                     _head("before", "untrained"), below(0.1), ours("a null control"),
                 ),
             ),
@@ -366,23 +369,26 @@ STUDY = Study(
             (_by_nu(loss, "nats a token"), _by_nu(score, "in-context score (nats)")), columns=2, shared_legend=True,
             claims=(
                 _learned(
-                    "alone-learned", "and so do single layers",
+                    "alone-learned", "networks of one layer have a smaller loss than the bigram model",
                     [*(("alone", f"{kind} {nu}") for kind in ALONE for nu in NUS), ("alone", "softmax")],
                 ),
-                _reads("alone-reads", "and so do single layers of softmax", ["alone"], "alone-learned"),
+                _reads("alone-reads", "a single softmax layer loses more on late tokens if the context is cut to the "
+                "nearest eighth", ["alone"], "alone-learned"),
                 Claim(
                     "alone-below-linear",
-                    "behind a shift of keys each mesa layer loses less than a linear one, at " "each nu",
+                    "behind shifted keys, a single mesa layer has a smaller loss than a linear one, at each nu",
                     beside(_alone_less(loss), BELOW_LINEAR), above(0.0), FIGURE, premises=ALONE_LEARNED,
                 ),
                 Claim(
-                    "alone-better-score", "and gains more from what it reads, and loses less late in a context",
+                    "alone-better-score", "behind shifted keys, a single mesa layer has a better in-context score and "
+                    "a smaller loss on late tokens than a linear one",
                     beside([*_alone_less(score), *_alone_less(loss, "late")], SCORE_AND_LATE), above(0.0), FIGURE,
                     premises=ALONE_LEARNED,
                 ),
                 Claim(
-                    "alone-near-softmax", "with the most features each loses at most 0.03 nats a token more than "
-                    "softmax", loss("alone", f"mesa {NUS[-1]}") - loss("alone", "softmax"), below(0.03), FIGURE,
+                    "alone-near-softmax", "with most features, each single layer's loss is at most 0.03 nats a token "
+                    "above that of softmax",
+                    loss("alone", f"mesa {NUS[-1]}") - loss("alone", "softmax"), below(0.03), FIGURE,
                     premises=ALONE_LEARNED,
                 ),
             ),

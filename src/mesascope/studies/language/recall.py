@@ -215,58 +215,63 @@ STUDY = Study(
             ), columns=2, size=(11, 6.4),
             claims=(
                 Claim(
-                    "solved", "softmax without a window recalls and copies",
+                    "solved", "softmax without a window loses less than 0.3 nats an answer on each task",
                     beside([recalled["nats", "softmax"], copied["nats", "softmax"]], "nats lost an answer, each task"),
                     below(0.3), ours("premise: who sees all can answer"),
                 ),
                 Claim(
-                    "chance", "untrained networks do not",
+                    "chance", "untrained networks answer less than 10 % correctly",
                     beside([recalled["answered", "untrained"], copied["answered", "untrained"]],
                            "percent answered, each task"), below(10.0), ours("a null control"),
                     premises=SOLVED,
                 ),
                 Claim(
-                    "finds", "layers with a matrix as their state recall more than who names one of the values not "
-                    "yet asked for",
+                    "finds", "layers with a matrix state answer more than 25 % correctly, the share of guesses among "
+                    "values not yet asked for",
                     beside([recalled["answered", kind] for kind in MATRICES], "percent answered, each kind"),
                     above(25.0), ours("premise"), premises=SOLVED,
                 ),
                 Claim(
-                    "regressed", "and err by less than a half of who predicts nothing",
+                    "regressed", "the error of layers with a matrix state is less than half of that of predicting 0",
                     beside([regression.ratio(kind, "nothing") for kind in MATRICES],
                            "error / of predicting 0, each kind"), below(0.5), ours("premise"),
                 ),
                 Claim(
-                    "spoken", "and are much nearer to an unknown automaton than untrained networks",
+                    "spoken", "on unknown automata, networks are at most a quarter as far from the optimal loss as "
+                    "untrained networks",
                     beside([above_log_2(kind) / above_log_2("untrained") for kind in MATRICES],
                            "nats above log 2 / those of untrained networks, each kind"), below(0.25), ours("premise"),
                 ),
                 Claim(
-                    "out-of-sight", "softmax layers that see eight tokens recall little: most lies further back than "
-                    "they reach", recalled["answered", "window"], below(10.0),
+                    "out-of-sight", "softmax layers with a window of eight tokens answer less than 10 % correctly",
+                    recalled["answered", "window"], below(10.0),
                     ours("a control: the task needs a memory"), premises=SOLVED,
                 ),
                 Claim(
-                    "delta-recalls", "with states of the same size a delta layer recalls more than a linear one",
+                    "delta-recalls", "a delta layer answers more correctly than a linear one with a state of the same "
+                    "size",
                     recalled.difference("delta", "linear", "answered"), above(0.0), ours("Yang et al. (2024)"),
                     premises=FOUND,
                 ),
                 Claim(
-                    "mesa-recalls", "and so does a mesa layer", recalled.difference("mesa", "linear", "answered"),
+                    "mesa-recalls", "a mesa layer answers more correctly than a linear one with a state of the same "
+                    "size", recalled.difference("mesa", "linear", "answered"),
                     above(0.0), ours("von Oswald et al. (2025)"), premises=FOUND,
                 ),
                 Claim(
-                    "mesa-solves", "a mesa layer comes near to ridge regression", over_ridge("mesa"), below(1.5),
+                    "mesa-solves", "a mesa layer's error is less than 1.5 times that of ridge regression",
+                    over_ridge("mesa"), below(1.5),
                     ours("what the layer computes"), premises=("regressed",),
                 ),
                 Claim(
-                    "mesa-regresses", "and nearer than a linear or a delta layer",
+                    "mesa-regresses", "a mesa layer's error is smaller than that of a linear and of a delta layer",
                     beside([over_ridge(kind) - over_ridge("mesa") for kind in OTHERS],
                            "error over ridge regression's less that of mesa, each kind"), above(0.0),
                     ours("what the layer computes"), premises=("regressed",),
                 ),
                 Claim(
-                    "mesa-languages", "and tells the words of an unknown automaton better",
+                    "mesa-languages", "on unknown automata, a mesa layer has a smaller loss than a linear and a delta "
+                    "layer",
                     beside([above_log_2(kind) - above_log_2("mesa") for kind in OTHERS],
                            "nats less than linear and delta, each kind"), above(0.0), ours("Akyurek et al. (2024)"),
                     premises=("spoken",),

@@ -214,7 +214,7 @@ def tuned_steps(name: str, *stages: str, least: float = 0.999) -> Claim:
     others = [stage(own).ratio(f"{name}-{word}", name) for own in stages for word in STEPS]
     return Claim(
         f"{name}-at-its-optimum",
-        f"gradient descent with steps of nine or eleven tenths of the tuned size loses no less than {least:g} of it",
+        f"gradient descent at 0.9 and 1.1 of the tuned step size has at least {least:g} times its loss",
         joined(others, "loss of each other / of the tuned one", axis=0), above(least), ours("premise"),
         over="algorithms", at_least=len(others), about="algorithms",
     )  # fmt: skip
@@ -224,7 +224,7 @@ def best_ridge() -> Claim:
     """Premise: the regulariser of the limit is the best; one that is not would flatter every network."""
     others = [stage("comparison").ratio(f"limit-{word}", "limit") for word in FACTORS]
     return Claim(
-        "limit-at-its-optimum", "no other regulariser makes ridge regression better",
+        "limit-at-its-optimum", "no other regulariser lowers the loss of ridge regression",
         joined(others, "loss of each other ridge / of the limit", axis=0), above(0.9995), ours("premise"),
         over="algorithms", at_least=len(others), about="algorithms",
     )  # fmt: skip

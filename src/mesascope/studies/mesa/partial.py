@@ -63,17 +63,18 @@ STUDY = Study(
             ROLES, KINDS, "The extended paper has the like", d=5,
             claims=(
                 Claim(
-                    "three-are-needed", "least squares on the last three elements errs less than a tenth of what it "
-                    "does on one or two, after 50 elements", ON_THREE, below(0.1),
+                    "three-are-needed", "after 50 elements the error of least squares on the last three elements is "
+                    "less than a tenth of that on one or two", ON_THREE, below(0.1),
                     derived("the state has width 15, an element 5"), over="algorithms", at_least=2, about="algorithms",
                 ),
                 Claim(
-                    "several-elements", "networks of both kinds put several elements together: they lose less than "
-                    "ridge regression on single ones", dynamics.ratios(main, KINDS, "one"), below(1.0),
+                    "several-elements", "networks of both kinds have a smaller loss than ridge regression on single "
+                    "elements", dynamics.ratios(main, KINDS, "one"), below(1.0),
                     printed(EXTENDED),
                 ),
                 Claim(
-                    "beyond-two", "after 50 elements they err less than ridge regression on two", OVER_TWO, below(1.0),
+                    "beyond-two", "after 50 elements networks of both kinds have a smaller error than ridge regression "
+                    "on two elements", OVER_TWO, below(1.0),
                     derived("the state needs three"),
                 ),
                 raw_tokens.in_context(KINDS, ROLES),
@@ -83,12 +84,14 @@ STUDY = Study(
             {name: ROLES[name][1] for name in KINDS} | {"untrained": "untrained"}, "The extended paper has the like",
             claims=(
                 Claim(
-                    "copies-two-back", "after the first layer, tokens depend on the element two before more than on "
-                    "any that is four or more before", copying_of_each(KINDS, 2, 4), above(1.5), printed(EXTENDED),
+                    "copies-two-back", "after the first layer, tokens are more than 1.5 times as sensitive to the "
+                    "element two before as to any four or more before",
+                    copying_of_each(KINDS, 2, 4), above(1.5), printed(EXTENDED),
                     quantifier="mean",
                 ),
                 Claim(
-                    "untrained-copies", "those of untrained networks do not", copying("untrained", 2, 4), below(1.5),
+                    "untrained-copies", "in untrained networks, tokens are less than 1.5 times as sensitive to the "
+                    "element two before as to any four or more before", copying("untrained", 2, 4), below(1.5),
                     ours("a null control"), quantifier="mean", about="algorithms",
                 ),
             ),

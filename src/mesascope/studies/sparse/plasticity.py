@@ -103,27 +103,31 @@ STUDY = Study(
             claims=(
                 few_shot.learns(lengths["accuracy maml"].at((slice(None), 0), "with fewest steps")),
                 Claim(
-                    "longer-helps", "sparse-MAML tells more where it adapts for more steps",
+                    "longer-helps", "sparse-MAML is more accurate with more inner steps",
                     _gain(lengths["accuracy sparse-maml"], LONGER), above(0.0), printed(FIGURE),
                 ),
                 Claim(
-                    "longer-helps-more", "and gains more by them than MAML does", _more(lengths, LONGER), above(0.0),
+                    "longer-helps-more", "sparse-MAML gains more accuracy from more inner steps than MAML",
+                    _more(lengths, LONGER), above(0.0),
                     printed(FIGURE),
                 ),
                 Claim(
-                    "not-maml", "which gains less than a point", _gain(lengths["accuracy maml"], LONGER), below(1.0),
+                    "not-maml", "MAML gains less than one point of accuracy from more inner steps",
+                    _gain(lengths["accuracy maml"], LONGER), below(1.0),
                     printed(FIGURE),
                 ),
                 Claim(
-                    "larger-helps-more", "sparse-MAML gains more by larger steps than MAML does", _more(rates, LARGER),
+                    "larger-helps-more", "sparse-MAML gains more accuracy from a larger inner rate than MAML",
+                    _more(rates, LARGER),
                     above(0.0), printed(FIGURE),
                 ),
                 Claim(
-                    "closes-with-length", "more is closed where there are more inner steps",
+                    "closes-with-length", "the share of closed entries is a point or more larger with more inner steps",
                     _gain(lengths["closed"], LONGER), above(1.0), printed(FIGURE),
                 ),
                 Claim(
-                    "closes-with-rate", "and where these are larger", _gain(rates["closed"], LARGER), above(1.0),
+                    "closes-with-rate", "the share of closed entries is a point or more larger at larger inner rates",
+                    _gain(rates["closed"], LARGER), above(1.0),
                     printed(FIGURE),
                 ),
             ),

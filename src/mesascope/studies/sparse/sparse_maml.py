@@ -94,27 +94,29 @@ STUDY = Study(
             ), size=(9.5, 3.4),
             claims=(
                 Claim(
-                    "closes", "more than half of the entries are closed in the end, from a half",
+                    "closes", "more than 52 % of the entries are closed at the end, from half at the start",
                     curves["closed"].map(lambda share: 100 * share[:, -1], "percent of all entries closed at the end"),
                     above(52.0), printed(FIGURE),
                 ),
                 Claim(
-                    "fewer-with-depth", "each layer's weights are less closed than those of the layer before", falls,
+                    "fewer-with-depth", "each layer has a smaller share of closed weights than the layer before", falls,
                     above(0.0), printed(FIGURE),
                 ),
                 Claim(
-                    "last-is-open", "the output layer's weights are less closed than the first layer's, by ten points",
+                    "last-is-open", "the output layer's share of closed weights is ten points below the first "
+                    "convolution's",
                     falls.map(lambda points: points.sum(1), "points closed of the first layer above the last"),
                     above(10.0), printed(FIGURE),
                 ),
                 Claim(
-                    "closes-from-few", "masks close from fewest closed at the start, too",
+                    "closes-from-few", "masks that start almost all open close two points or more of their entries",
                     stage("few-closed")["closed"].map(
                         lambda share: 100 * np.diff(share[:, [0, -1]], axis=1), "points closed more than at the start"),
                     above(2.0), printed(FIGURE),
                 ),
                 Claim(
-                    "sparse-start-helps", "more closed at the start does better",
+                    "sparse-start-helps", "with nine tenths closed at the start sparse-MAML is more accurate than with "
+                    "one tenth",
                     points_above("many-closed", "few-closed"), above(0.0), printed(FIGURE),
                 ),
             ),
@@ -126,23 +128,25 @@ STUDY = Study(
             claims=(
                 few_shot.learns(stage("accuracy", maml="accuracy of MAML in percent")["maml"]),
                 Claim(
-                    "above-maml", "sparse-MAML tells more than MAML at equal cost", points_above("sparse-maml", "maml"),
+                    "above-maml", "sparse-MAML is more accurate than MAML at equal cost",
+                    points_above("sparse-maml", "maml"),
                     above(0.0), printed(TABLE),
                 ),
                 Claim(
-                    "above-frozen", "and more than methods that freeze layers by hand, ANIL and BOIL",
+                    "above-frozen", "sparse-MAML is more accurate than ANIL and BOIL, which freeze layers by hand",
                     points_above("sparse-maml", "anil", "boil"), above(0.0), printed(TABLE),
                 ),
                 Claim(
-                    "as-meta-sgd", "and as much as Meta-SGD, which learns every rate, or more",
+                    "as-meta-sgd", "sparse-MAML is at most half a point less accurate than Meta-SGD, which learns "
+                    "every rate",
                     points_above("sparse-maml", "meta-sgd"), above(-0.5), printed(TABLE),
                 ),
                 Claim(
-                    "relu-as-masks", "rectified rates and masks do equally well",
+                    "relu-as-masks", "the accuracies of rectified rates and of masks differ by at most one point",
                     points_above("sparse-relu-maml", "sparse-maml"), two_sided(1.0, around=0.0), printed(SECTION),
                 ),
                 Claim(
-                    "above-exp", "and both do better than rates that cannot close",
+                    "above-exp", "rectified rates and masks are more accurate than rates that cannot close",
                     beside([points_above(name, "exp-maml") for name in ("sparse-maml", "sparse-relu-maml")],
                            "points of accuracy of each above exp-MAML"),
                     above(0.0), printed(SECTION),

@@ -81,9 +81,9 @@ STUDY = Study(
     claims=(),
     figures=(
         Figure(
-            "noise", "Above: the spread of the noise that masks of sparse-MAML+ are made of, and percent of entries in "
-            "which the masks of two draws differ, before meta-learning and after. Below: accuracy on new classes, and "
-            "percent of entries closed. Each seed. Thesis: Table 4.3.",
+            "noise", "Above: spread of the noise that sparse-MAML+ draws masks from, and percent of entries in which "
+            "two drawn masks differ, before and after meta-learning. Below: accuracy on new classes, and percent of "
+            "entries closed. Each seed. Thesis: Table 4.3.",
             (
                 _before_and_after(draws["sigma"].map(
                     lambda sigma: np.stack([np.ones(len(sigma)), sigma], axis=1), "before and after"), "mean |sigma|"),
@@ -95,21 +95,22 @@ STUDY = Study(
             claims=(
                 few_shot.learns(accuracy["sparse-maml"]),
                 Claim(
-                    "noise-vanishes", "the spread of the noise falls to less than a tenth of what it was",
+                    "noise-vanishes", "the mean spread of the noise falls to less than a tenth of its start",
                     draws["sigma"], below(0.1), printed(SECTION),
                 ),
                 Claim(
                     "masks-settle",
-                    "masks of two draws differ in less than a tenth of the entries that they differed " "in at first",
+                    "masks of two draws differ at the end in less than a tenth of the entries that they differ in at "
+                    "the start",
                     draws["differ after"] / draws["differ before"], below(0.1), ours("what the noise does"),
                 ),
                 Claim(
-                    "noise-helps", "masks that were drawn meanwhile do better than fixed ones",
+                    "noise-helps", "masks that are drawn during training are more accurate than fixed ones",
                     few_shot.points_above("sparse-maml-plus", "sparse-maml", names=COMPARED), above(0.0),
                     printed(SECTION),
                 ),
                 Claim(
-                    "all-close", "more than half of all entries is closed in the end by each of the three",
+                    "all-close", "each of the three methods closes more than half of all entries",
                     beside([closed[name] for name in COMPARED], "percent of entries closed by each"), above(50.0),
                     printed("Table 4.3"),
                 ),
