@@ -11,9 +11,6 @@ from time import monotonic
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress as Bar, TextColumn
-
 __all__ = ["Progress", "duration", "part_of", "tell", "tracked"]
 
 P = TypeVar("P", bound="Progress")
@@ -94,6 +91,10 @@ class Progress:
 
     def _draw(self, done: int, text: str) -> None:
         if self._bar is None:
+            # Not at start-up, which they would slow by a fifth.
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress as Bar, TextColumn
+
             name, state = (TextColumn(f"{{task.{part}}}", markup=False) for part in ("description", "fields[text]"))
             self._bar = Bar(name, BarColumn(), state, console=Console(stderr=True), transient=not self.stays)
             self._bar.add_task(self.name, total=self.total, text=text)

@@ -25,7 +25,8 @@ def without_reading_values(*, on_cpu: bool = False) -> Iterator[None]:
 
     A CUDA graph may then be captured. On an accelerator the mesa-layer does the same work whatever the values are:
     exact chunks are corrected once, and become NaN where they have no digits or forget more than a factor of e^4;
-    conjugate gradients take 30 iterations. On the CPU, where nothing waits, its solver goes on choosing by values.
+    conjugate gradients take 30 iterations, and chunks become NaN where more than a hundredth of a residual is left. On
+    the CPU, where nothing waits, its solver goes on choosing by values.
 
     Args:
         on_cpu: do on the CPU as on an accelerator.

@@ -31,7 +31,7 @@ _BENIGN = 5.0
 _SHRUNK = 10.0
 # Units of rounding that a residual may have, and those of the recurrence's residual in conjugate gradients.
 _ROUNDING, _ARRIVED = 4.0, 8.0
-# Tolerance of conjugate gradients for a correction, and their iterations where no value may be read.
+# Tolerance of conjugate gradients for a correction or where no value may be read, and their iterations there.
 _COARSE, _UNREAD = 0.01, 30
 # Corrections before the rest is solved in float64.
 _CORRECTIONS = 4
@@ -117,9 +117,10 @@ def _unread(equations: NormalEquations, q: Tensor, factor: Factor | None) -> Sol
 
 
 def _thirty(equations: NormalEquations, q: Tensor) -> SolveResult:
-    """Solve by thirty conjugate gradients, whatever the values are."""
+    """Solve by thirty conjugate gradients, whatever the values are; a chunk with a large residual is lost."""
     x, count = conjugate_gradients(equations, q, None, _UNREAD)
-    return SolveResult(x, q.new_zeros(q.shape[:-2]), count)
+    lost = ~(_norm(q - equations.times(x)) <= _COARSE * _norm(q)).all(-1)
+    return SolveResult(x, q.new_zeros(q.shape[:-2]).masked_fill(lost, torch.inf), count)
 
 
 def _factored(equations: NormalEquations, q: Tensor) -> SolveResult:
