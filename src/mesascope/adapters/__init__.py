@@ -1,4 +1,4 @@
-"""Adapters: functions, estimators, models of text and predictors of sequences as learners."""
+"""Adapters: learners from functions, estimators, language models and sequence predictors."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""Functions of NumPy arrays, and estimators of scikit-learn, as learners."""
+"""Learners from functions of NumPy arrays and from scikit-learn estimators."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from mesascope.tasks.calling import LearnerError, display_name, raised, takes
 
 
 def from_numpy(function: Callable[..., Any]) -> NumpyLearner:
-    """A learner from ``function(x, y, xq)``, which is called with one task at a time, in double precision.
+    """A learner from ``function(x, y, xq)``, which is called once per task, in double precision.
 
     Args:
         function: takes x ``(n, dx)``, y ``(n, dy)`` and queries ``(m, dx)``; returns ``(m, dy)``, or ``(m,)`` for one
-            target. It may write into its arguments.
+            target. It may modify its arguments in place.
 
     Raises:
-        ArgumentTypeError: the function takes other arguments.
+        ArgumentTypeError: the function does not take these three arguments.
 
     >>> import numpy as np
     >>> last = from_numpy(lambda x, y, xq: np.repeat(y[-1:], len(xq), axis=0))
@@ -59,7 +59,7 @@ class NumpyLearner:
 def _by_task(
     name: str, function: Callable[..., Any], context: Context, xq: Float[Tensor, "*batch m dx"], dtype: torch.dtype
 ) -> Float[Tensor, "*batch m dy"]:
-    """Predict with ``function(x, y, xq)``, which ``name`` names in errors, on copies of each task's arrays."""
+    """Call ``function(x, y, xq)`` on copies of each task's arrays; error messages use ``name``."""
     check_inputs(context, xq)
     shape = (*xq.shape[:-1], context.y.shape[-1])
     parts = (part.detach().cpu().to(dtype) for part in (*context, xq))
@@ -72,16 +72,16 @@ def _by_task(
 
 
 def _predicted(name: str, answer: Any, shape: tuple[int, ...]) -> Float[Tensor, "m dy"]:
-    """Convert an array, a tensor or lists that ``name`` returned to float64; the last axis may be missing if dy = 1.
+    """Convert the answer of ``name`` (array, tensor or lists) to float64; the last axis may be missing if dy = 1.
 
     Raises:
-        ArgumentError: an answer is not real numbers, or has another shape than ``(m, dy)``.
+        ArgumentError: the answer has the wrong shape, or entries that are not real numbers.
     """
     try:
         found = unmasked(answer.detach().cpu().double() if isinstance(answer, Tensor) else answer)
     except (TypeError, ValueError, RuntimeError):
         found = np.array(None)
-    if isinstance(answer, tuple) or found.dtype.kind not in "biuf":  # a tuple may be a mean and an error
+    if isinstance(answer, tuple) or found.dtype.kind not in "biuf":  # a tuple may be (mean, error)
         of = f" of {answer.dtype}" if isinstance(answer, np.ndarray) else ""
         raise ArgumentError(
             f"{name} must return numbers {shape}, but returned a {type(answer).__name__}{of}: return an array of "
@@ -95,10 +95,9 @@ def _predicted(name: str, answer: Any, shape: tuple[int, ...]) -> Float[Tensor, 
 def from_sklearn(estimator: Any) -> SklearnLearner:
     """A learner that fits a clone of a scikit-learn regressor to each context.
 
-    Tasks are fitted one after another: pass ``compare(..., tasks=500)`` if the estimator is slow. Set its
-    ``random_state`` if it is random; otherwise the same call gives other predictions. It predicts 0 from an empty
-    context. Arrays have the context's precision, at least single. Libraries of linear algebra use one thread, as
-    contexts are small.
+    Tasks are fitted one after another: pass ``compare(..., tasks=500)`` if the estimator is slow. If the estimator is
+    random, set its ``random_state`` for reproducible predictions. An empty context gives predictions of 0. Arrays have
+    the context's precision, at least single. Linear algebra runs on one thread, as contexts are small.
 
     Args:
         estimator: an estimator with ``fit`` and ``predict``, or a pipeline; it is not changed.
@@ -106,10 +105,10 @@ def from_sklearn(estimator: Any) -> SklearnLearner:
     Raises:
         MissingPackageError: scikit-learn is not installed; ``pip install '.[sklearn]'``.
         ArgumentTypeError: the estimator is not a regressor, or is a class in place of an instance.
-        ArgumentError: from a call, if the estimator raised an error, or returned no numbers ``(m, dy)``.
+        ArgumentError: from a call, if the estimator raises an error, or does not return numbers ``(m, dy)``.
     """
     require_package("sklearn", "from_sklearn", "sklearn")
-    # Some instances have predict only once they are fitted, but their class has it.
+    # Some instances get predict only after fitting; their class always has it.
     both = (estimator, type(estimator))
     missing = [name for name in ("fit", "predict", "get_params") if not any(hasattr(one, name) for one in both)]
     if isinstance(estimator, type) or missing:
@@ -137,7 +136,7 @@ def _threads() -> Any:
 
 
 def _tags(estimator: Any) -> Any:
-    """Tags of an estimator; None before scikit-learn 1.6, or without BaseEstimator."""
+    """Tags of an estimator; None before scikit-learn 1.6 and for classes that do not inherit BaseEstimator."""
     with contextlib.suppress(AttributeError):
         return estimator.__sklearn_tags__()
     return None
@@ -163,7 +162,7 @@ class SklearnLearner:
         if not len(x) or not len(xq):
             return np.zeros((len(xq), y.shape[-1]))
         kinds = getattr(_tags(self.estimator), "target_tags", None)
-        # Many estimators take one target only without its axis, and multi-target estimators only with it.
+        # Most estimators need a single target as (n,); multi-target estimators need (n, 1).
         targets = y[:, 0] if y.shape[-1] == 1 and getattr(kinds, "single_output", True) else y
         try:
             fitted: Any = clone(self.estimator)

@@ -1,4 +1,4 @@
-"""Cached calls of a model of text, within a budget and several at once. Imports no torch."""
+"""Cached, budgeted and concurrent calls of a language model. Imports no torch."""
 
 from __future__ import annotations
 
@@ -18,55 +18,56 @@ from typing import Any
 from mesascope.errors import ArgumentError, MesascopeError, refuse, require_count, require_instance, shown
 from mesascope.progress import tracked
 
-CHARACTERS = 3  # characters of a token, roughly, in numbers and English
-_LAST = 5  # failures whose sentences are kept
-_HOPELESS = 8  # failures after which a model without any answer is given up
-_LOCK = threading.Lock()  # for counts and files; one for all, so that models can be pickled
+CHARACTERS = 3  # characters per token, roughly, in numbers and English
+_LAST = 5  # number of error messages to keep
+_HOPELESS = 8  # number of failures without any answer after which calls stop
+_LOCK = threading.Lock()  # for counts and files; a module global, so that models can be pickled
 
 
 class UnusableModelError(ArgumentError):
-    """A model that answers no prompt at all; no more prompts are sent."""
+    """The model cannot answer any prompt; no more prompts are sent."""
 
 
 class UnansweredPrompt(MesascopeError, RuntimeError):
-    """A model gave no answer to one prompt; others may be answered."""
+    """The model did not answer one prompt; it may answer others."""
 
     reason = "failed"
 
 
 class RefusedPrompt(UnansweredPrompt, ArgumentError):
-    """A model refused this prompt alone: it is too long, or its content is filtered."""
+    """The model refused one prompt, because it is too long or its content is filtered."""
 
     reason = "refused"
 
 
 class _RaisedError(UnansweredPrompt, ArgumentError):
-    """A model raised an error of its own, or returned no text."""
+    """The model raised an error, or did not return text."""
 
 
 class TruncatedAnswer(str):
-    """An answer that stopped at its limit of tokens, so that its last line may be incomplete."""
+    """An answer that was cut at the token limit; its last line may be incomplete."""
 
 
 class CachedModel:
-    """A model of text with a cache and a budget.
+    """A language model with a cache and a budget.
 
-    The n-th answer to a prompt is stored as its n-th, so the spread of answers can be measured, and a second run of a
-    program gets the same answers from the file. Empty and cut answers are not stored.
+    Repeated answers to a prompt are stored separately and in order. The spread of answers can thus be measured, and a
+    second run of a program gets the same answers from the file. Empty and cut answers are not stored.
 
     Args:
-        model: takes a prompt and returns a text; may be asynchronous, or take a list and return a list (``batched``).
-            Its attribute ``settings``, if it has one, is part of the key of each answer.
-        name: name of the model, part of the key. A model without ``settings`` needs another name for other settings.
-        cache: file of JSON lines to which answers are appended; none if None.
-        most_calls, most_tokens: budget for answers that are not in the file; prompts beyond it stay unanswered. Tokens
-            are estimated as a third of the characters of prompt and answer.
+        model: maps a prompt to a text; may be asynchronous, or map a list to a list (``batched``). Its attribute
+            ``settings``, if it has one, is part of the key of each answer.
+        name: name of the model, part of the key. A model without ``settings`` needs a new name when its settings
+            change.
+        cache: JSON Lines file to which answers are appended; no file if None.
+        most_calls, most_tokens: budget for prompts whose answers are not in the file; prompts beyond the budget are not
+            sent. Tokens are estimated as a third of the characters of prompt and answer.
         concurrency: prompts sent at the same time; the first is sent alone.
 
     Raises:
         ArgumentError: the file cannot be written.
-        UnusableModelError: from `ask`, if the model raises it, or if it has answered nothing and failed eight times or
-            at all prompts of a call.
+        UnusableModelError: from `ask`, if the model raises it, or has never answered and failed eight times or on all
+            prompts of a call.
     """
 
     def __init__(
@@ -88,11 +89,11 @@ class CachedModel:
         self._error: UnansweredPrompt | None = None
 
     def ask(self, prompts: Sequence[str]) -> list[str | None]:
-        """Answer each prompt, with None for a failure; ``unanswered`` counts failures by reason."""
+        """Return the answer to each prompt, None for a failure; ``unanswered`` counts failures by reason."""
         keys = [self._key(prompt) for prompt in prompts]
         left = [(key, prompt) for key, prompt in zip(keys, prompts, strict=True) if key not in self._kept]
         self.from_file += len(prompts) - len(left)
-        # The first prompt, alone, shows that the model answers, and which parameters it takes.
+        # Send the first prompt alone: it tests that the model answers, and which parameters it takes.
         first = 0 if self.batched or self.answered else 1
         starts = range(first, len(left), self.concurrency)
         for part in tracked([left[:first], *(left[start : start + self.concurrency] for start in starts)], "prompts"):
@@ -118,7 +119,7 @@ class CachedModel:
         return True
 
     def _ask(self, part: list[tuple[str, str]]) -> None:
-        """Send prompts at once, and store each answer when it arrives."""
+        """Send prompts concurrently, and store each answer when it arrives."""
         if self.batched and part:
             self._ask_together(part)
         elif part:
@@ -128,7 +129,7 @@ class CachedModel:
             self._give_up()
 
     def _ask_together(self, part: list[tuple[str, str]]) -> None:
-        """Call the model once; if it fails at several prompts, send each alone, so that the others are answered."""
+        """Call the model once; if a batch of prompts fails, send each prompt alone."""
         try:
             answers = self._called([prompt for _, prompt in part])
         except UnansweredPrompt as error:
@@ -142,7 +143,7 @@ class CachedModel:
             self._keep(key, prompt, answer)
 
     def _called(self, prompts: list[str]) -> Sequence[Any]:
-        """Call the model; raise its own error as a sentence."""
+        """Call the model; convert its errors to one-sentence messages."""
         try:
             found = self.model(prompts if self.batched else prompts[0])
             found = _awaited(found) if inspect.isawaitable(found) else found
@@ -165,7 +166,7 @@ class CachedModel:
             said = f"what a model returns must be a text, but is {shown(answer)}: return a string."
             self._count(_RaisedError(said))
             return
-        if isinstance(answer, TruncatedAnswer):  # further pairs after the line of the number do no harm
+        if isinstance(answer, TruncatedAnswer):  # text after the number's line is harmless
             first, ended, _ = answer.lstrip().partition("\n")
             kept = first if ended and not any(map(str.isalpha, first)) else None
         else:
@@ -195,9 +196,9 @@ class CachedModel:
 
 @functools.cache
 def _loop() -> asyncio.AbstractEventLoop:
-    """Event loop of all asynchronous models, in a thread of its own.
+    """Event loop of all asynchronous models, in a separate thread.
 
-    A notebook already runs a loop, and a client is bound to the first loop that it was used in.
+    A notebook already runs a loop, and a client can only be used in the first loop that called it.
     """
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="mesascope models", daemon=True)
@@ -221,12 +222,12 @@ def _awaited(answer: Any) -> Any:
 
 
 def _opened(path: Path) -> dict[str, str]:
-    """Read the answers of a cache by key, and cut off an incomplete last line."""
+    """Read the answers in a cache by key, and remove an incomplete last line."""
     try:
         with path.open("a+b") as file:
             file.seek(0)
             whole, ended, torn = file.read().rpartition(b"\n")
-            begun = torn[:6] == b'{"key"'[: len(torn)]  # not another kind of file
+            begun = torn[:6] == b'{"key"'[: len(torn)]  # so not a file of another format
             found = dict(_read(path, whole if begun else whole + ended + torn))
             file.truncate(len(whole + ended))
     except OSError as error:

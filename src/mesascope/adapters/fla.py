@@ -1,4 +1,4 @@
-"""The MesaNet layer of flash-linear-attention (fla): its function, with the same arguments, and its weights."""
+"""The MesaNet layer of flash-linear-attention (fla): a function with the same arguments, and a weight converter."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def chunk_mesa_net(
     output_final_state: bool = False, max_CG_iteration: int = 30, use_qk_l2norm_in_kernel: bool = False,
     cu_seqlens: Tensor | None = None,
 ) -> tuple[Tensor, tuple[Tensor | None, Tensor | None]]:  # fmt: skip
-    """Drop-in replacement of ``fla.ops.mesa_net.chunk_mesa_net`` by `mesascope.ops.mesa_attention`.
+    """Drop-in replacement for ``fla.ops.mesa_net.chunk_mesa_net`` that calls `mesascope.ops.mesa_attention`.
 
     It runs on CPU and CUDA, in any floating-point dtype, for keys and values of any size. It solves to rounding, while
-    fla runs a fixed number of iterations in half precision: outputs differ by fla's error, up to a percent.
+    fla runs a fixed number of iterations in half precision: outputs differ by fla's error, up to 1 %.
 
     Args:
         q, k, v: queries, keys and values.
@@ -32,13 +32,13 @@ def chunk_mesa_net(
         beta: input strengths.
         lamb: the ridge, which does not decay.
         h_kk_init, h_kv_init: initial states, both or neither.
-        output_final_state: return the final states; None in their place if False.
+        output_final_state: return the final states; (None, None) if False.
         max_CG_iteration: ignored.
         use_qk_l2norm_in_kernel: divide queries and keys by their norms.
-        cu_seqlens: starts of packed documents and the end of the last; the batch is then 1.
+        cu_seqlens: start of each packed document, then the end of the last; the batch size must be 1.
 
     Returns:
-        Outputs ``(batch, t, heads, dv)``, and the states (h_kk, h_kv).
+        Outputs ``(batch, t, heads, dv)`` and the final states (h_kk, h_kv).
     """
     for name, value in (("output_final_state", output_final_state), ("use_qk_l2norm", use_qk_l2norm_in_kernel)):
         require_instance(name, value, bool)
@@ -59,16 +59,16 @@ def chunk_mesa_net(
 
 
 def from_mesa_net(weights: Mapping[str, Tensor], *, lambda_lower_bound: float = 0.25) -> MesaAttention:
-    """Layer with the weights of ``fla.layers.MesaNet.state_dict()``, on CPU and in any dtype.
+    """Layer with weights from ``fla.layers.MesaNet.state_dict()``, on CPU and in any dtype.
 
-    It computes the same function, but solves to rounding, also for keys of length 0.
+    It computes the same function, but solves to rounding, even for zero keys.
 
     Args:
         weights: weights by fla's names.
-        lambda_lower_bound: setting of the MesaNet, which is not among its weights.
+        lambda_lower_bound: the MesaNet's setting, which the weights do not contain.
 
     Raises:
-        ArgumentError: weights are missing, or there are others, such as those of ``conv_bias=True``.
+        ArgumentError: weights are missing or unexpected, such as the biases of ``conv_bias=True``.
     """
     require_instance("weights", weights, Mapping)
     lambda_lower_bound = require_number("lambda_lower_bound", lambda_lower_bound, above=0)

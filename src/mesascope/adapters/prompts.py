@@ -1,4 +1,4 @@
-"""Prompts from pairs and a query, and numbers from answers. Imports no torch."""
+"""Prompt formats, and the parser for numbers in answers. Imports no torch."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from functools import partial
 
 from mesascope.errors import ArgumentError
 
-# Full-width characters and minus signs in ASCII (not the em dash); superscripts, in which powers of ten are written.
+# Full-width characters and minus signs to ASCII (not the em dash); superscripts, as in powers of ten, to digits.
 _ASCII = {0xFF01 + place: 0x21 + place for place in range(94)} | dict.fromkeys(map(ord, "‐‑‒–−﹣"), "-")
 _RAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+")
-# A number: commas group thousands, a point begins decimals, and a power of ten may follow.
+# A number: commas group thousands, the decimal mark is a point, and a power of ten may follow.
 _NUMBER = re.compile(
     r"(?P<digits>(?:[-+]|- )?(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+(?:\.[0-9]*)?|[0-9]+(?:\.[0-9]*)?|\.[0-9]+))"
     r"(?:[eE](?P<e>[-+]?[0-9]+)"
@@ -35,17 +35,17 @@ _BEFORE = re.compile(
     re.IGNORECASE,
 )
 _OUTPUT = re.compile(r"(\boutput[*_\"']*\s*[:=][*_]*)\s*", re.IGNORECASE)
-_LINE_END = re.compile(r"\n(?!\s{0,9}[×·⋅±%/^°])")  # not where the next line continues a number
-# Marks of a model's thoughts, and words that take an answer back.
+_LINE_END = re.compile(r"\n(?!\s{0,9}[×·⋅±%/^°])")  # unless the next line continues a number
+# Tags around a model's reasoning, and words that retract an answer.
 _THOUGHT = re.compile(r"[<\[](/?)(?:\w+:)?(?:think|thought|reason)\w*[>\]]", re.IGNORECASE)
 _TAKEN_BACK = re.compile(
     r"\b(?:wait|actually|no(?=,)|correct(?:ion|ed)|oops|sorry|instead|rather|revised?|mistake|scratch that|second "
     r"thoughts?)\b",
     re.IGNORECASE,
 )
-_ITEM = re.compile(r"^- ", re.MULTILINE)  # item of a list; a single one is a negative number
+_ITEM = re.compile(r"^- ", re.MULTILINE)  # a list item; a single match is a negative number
 _APART = re.compile(r"(-?) ?([0-9](?: [0-9]){0,39})(?: ?;)?")
-_LONGEST = 200  # characters of the longest line that is parsed
+_LONGEST = 200  # maximum number of characters in a parsed line
 
 
 @dataclass(frozen=True)
@@ -53,13 +53,13 @@ class Format:
     """Format of prompts and answers.
 
     Args:
-        instruction: first text of a prompt.
-        pair: text of a pair from its features, ``(name, text)`` each, and its label's text.
-        query: text of a query from its features.
+        instruction: text at the start of a prompt.
+        pair: function from features, each ``(name, text)``, and the label's text to the text of a pair.
+        query: function from features to the text of a query.
         between: separator of pairs.
-        write: text of a number with so many decimals.
-        read: number of an answer with so many decimals; nan if there is none.
-        write_feature: text of a feature; ``write`` if None.
+        write: function from a number and the number of decimals to its text.
+        read: function from an answer and the number of decimals to its number; nan if there is none.
+        write_feature: like ``write``, for features; ``write`` if None.
     """
 
     instruction: str
@@ -96,14 +96,14 @@ class Format:
 
 
 def parse_number(text: str) -> float:
-    """Parse the number of an answer; nan if it is not clearly one number.
+    """Parse the number in an answer; nan if the answer is not clearly one number.
 
-    The number must be the whole first line, or the whole line of the only ``Output:``. Ignored are marks around it
-    (quotes, brackets, emphasis, code fences, LaTeX, a full stop) and words before it: the answer's label, "it is",
-    "about", an arrow. Commas group thousands. "- 5" is -5, but in a list nan. Units, per cent, fractions, ranges and
-    expressions are nan. Other digits are allowed after a first line that is the number or begins with ``Output:``,
-    unless a word such as "wait" takes it back, and before the only ``Output:``. Thoughts of a model up to ``</think>``
-    are ignored.
+    The number must be the whole first line, or the whole line of the only ``Output:``. The parser ignores marks around
+    it (quotes, brackets, emphasis, code fences, LaTeX, a full stop) and words before it: the answer's label, "it is",
+    "about", an arrow. Commas group thousands. "- 5" is -5, but nan in a list. Units, per cent, fractions, ranges and
+    expressions give nan. Other digits may precede the only ``Output:``. They may also follow a first line that is the
+    number or begins with ``Output:``, unless a word such as "wait" retracts it. A model's reasoning up to ``</think>``
+    is ignored.
 
     >>> [parse_number(text) for text in ("-81.93", "Output: 3", "It is about 1,200.5.", "6.02e-3\\n\\nas x grows")]
     [-81.93, 3.0, 1200.5, 0.00602]
@@ -130,7 +130,7 @@ def parse_number(text: str) -> float:
 
 
 def _number(line: str, before: re.Pattern[str] = _AROUND) -> float:
-    """Number of a line, without marks around it and text ``before`` it."""
+    """Number in a line, ignoring marks around it and text ``before`` it."""
     if len(line) > _LONGEST:
         return math.nan
     while found := _AROUND.fullmatch(line.strip()) or before.fullmatch(line.strip()):
@@ -143,7 +143,7 @@ def _number(line: str, before: re.Pattern[str] = _AROUND) -> float:
 
 
 def _answer(text: str) -> str:
-    """Text after the thoughts of a model, in ASCII; empty if the thoughts do not end."""
+    """Text after a model's reasoning, in ASCII; empty if the reasoning does not end."""
     text = text.translate(_ASCII).replace("\r\n", "\n").replace("\r", "\n")
     *_, last = [None, *_THOUGHT.finditer(text)]
     return text if last is None else text[last.end() :] if last[1] else ""
@@ -158,7 +158,7 @@ def _plain(value: float, decimals: int) -> str:
 
 
 def _letter(value: float, decimals: int) -> str:
-    """Letter at a place of the alphabet, from 1."""
+    """Letter at a position in the alphabet, counted from 1."""
     if value not in range(1, 27):
         raise ArgumentError(
             f"features must be whole numbers from 1 to 26 to be letters, but one is {value}: choose another format."
@@ -167,13 +167,13 @@ def _letter(value: float, decimals: int) -> str:
 
 
 def _spaced(value: float, decimals: int) -> str:
-    """Digits separated by spaces, without a point: 1.5 with two decimals is 1 5 0."""
+    """Digits separated by spaces, without a decimal point: 1.5 with two decimals is 1 5 0."""
     digits = str(abs(round(float(value) * 10**decimals)))
     return ("- " if round(float(value) * 10**decimals) < 0 else "") + " ".join(digits)
 
 
 def _unspaced(text: str, decimals: int) -> float:
-    """Number of a first line that is written like `_spaced`; nan for any other."""
+    """Inverse of `_spaced`, for the first line of a text; nan for any other format."""
     found = _APART.fullmatch(_answer(text).strip().split("\n")[0].strip())
     return int(found[1] + found[2].replace(" ", "")) / 10**decimals if found else math.nan
 
@@ -196,9 +196,9 @@ _WORDS = Format(
     "text.\n\n\n\n\n", _block, _block, "\n\n", _plain, _read,
 )  # fmt: skip
 
-# Formats by name: that of Vacareanu et al., From Words to Numbers (2024); the same with letters for features, as in one
-# of its problems; one line a pair; and spaced digits, after Gruver et al., Large Language Models Are Zero-Shot Time
-# Series Forecasters (2023). Their parts are named functions, so that learners can be pickled.
+# Formats by name: Vacareanu et al., From Words to Numbers (2024); the same with letters for features, as in one of its
+# problems; one line per pair; and spaced digits, after Gruver et al., Large Language Models Are Zero-Shot Time Series
+# Forecasters (2023). Their fields are named functions, so that learners can be pickled.
 FORMATS: Mapping[str, Format] = {
     "words-to-numbers": _WORDS,
     "letters": replace(_WORDS, write_feature=_letter),

@@ -1,4 +1,4 @@
-"""Predictors of sequences as learners, and learners as predictors of sequences."""
+"""Sequence predictors as learners, and learners as sequence predictors."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from mesascope.tasks.calling import check_answer, predict
 
 
 class AsLearner(nn.Module):
-    """A predictor of sequences as a learner: its prediction after x_1, y_1, ..., x_n, y_n, x_q is that of y_q.
+    """A learner from a sequence predictor, whose output after x_1, y_1, ..., x_n, y_n, x_q predicts y_q.
 
-    Elements have width max(dx, dy): x and then zeros, or zeros and then y. The prediction is the last dy entries of the
-    last element. Each query ends a sequence of its own, and predictions depend on the order of the context.
+    Elements have width max(dx, dy): x followed by zeros, or zeros followed by y. The prediction is the last dy entries
+    of the output at the last element. Each query has its own sequence, and predictions depend on the order of the
+    context.
 
     Args:
         predictor: takes sequences ``(*batch, m, 2 n + 1, max(dx, dy))``.
@@ -41,12 +42,12 @@ class AsLearner(nn.Module):
 
 
 class AsPredictor(nn.Module):
-    """A learner as a predictor of sequences: at t its context is (s_{i-1}, s_i) with 1 < i <= t, and its query s_t.
+    """A sequence predictor from a learner: at t its context is the pairs (s_{i-1}, s_i), 1 < i <= t, and its query s_t.
 
     The learner is called once for each t; at t = 1 its context is empty.
 
     Args:
-        learner: takes contexts of any number of pairs, also none.
+        learner: takes contexts of any number of pairs, including none.
 
     >>> from mesascope.learners import LeastSquares
     >>> AsPredictor(LeastSquares())(torch.tensor([[1.0], [2.0], [4.0]])).squeeze(-1).round().tolist()

@@ -1,4 +1,4 @@
-"""Recorded calls of a learner, for predictions that are expensive or made by another program."""
+"""Recorded predictions of a learner, for learners that are expensive or run in another program."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from mesascope.tasks.calling import check_answer, display_name, predict
 
 
 def record(learner: Learner, path: str | Path) -> Recorder:
-    """A learner that also appends its predictions to a file, a line of JSON a query.
+    """A learner that also appends its predictions to a file, one line of JSON per query.
 
-    A line has ``x`` and ``y``, the context, ``xq``, the query, and ``answer``, with null for a number that is not
-    finite. Other programs can write such a file. `replay` predicts from it, with nan for null.
+    A line has the context ``x`` and ``y``, the query ``xq``, and the prediction ``answer``, with null for a number that
+    is not finite. Other programs can write the same format. `replay` reads the file and returns nan for null.
     """
     require_callable("learner", learner)
     try:
@@ -31,9 +31,9 @@ def record(learner: Learner, path: str | Path) -> Recorder:
 
 
 def replay(path: str | Path) -> Replayed:
-    """A learner that predicts from a file of recorded calls, and refuses tasks that are not in it.
+    """A learner that returns recorded predictions from a file, and raises for tasks that are not in it.
 
-    A query with several recorded answers gives them in turn.
+    If a query was recorded several times, calls return its answers in turn.
 
     Raises:
         ArgumentError: the file is missing, or a line is not a recorded call.
@@ -104,9 +104,9 @@ def _key(x: Any, y: Any, xq: Any) -> str:
 
 
 def _read(path: Path) -> dict[str, list[list[float]]]:
-    """Answers to each task, in the order of the file."""
+    """Answers to each query, in the order of the file."""
     calls: dict[str, list[list[float]]] = {}
-    # The last line is incomplete if its program was stopped.
+    # The last line is incomplete if the recording program was killed.
     for number, line in enumerate(path.read_text(encoding="utf-8").split("\n")[:-1], 1):
         try:
             row = json.loads(line, parse_int=float)

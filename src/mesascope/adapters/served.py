@@ -1,4 +1,4 @@
-"""Models behind a server with OpenAI's protocol. Imports no torch."""
+"""Language models on a server with OpenAI's protocol. Imports no torch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mesascope import errors
 from mesascope.adapters.calls import RefusedPrompt, TruncatedAnswer, UnansweredPrompt, UnusableModelError
 from mesascope.errors import ArgumentError, MesascopeError, refuse, shown
 
-# Faults in the codes and messages of servers' errors.
+# Patterns in the codes and messages of server errors.
 _QUOTA = re.compile(
     r"insufficient.{0,9}(quota|balance|credit|funds)|not.enough.(balance|credit)|credit balance|all available credits"
     r"|spending limit|key limit exceeded|exceeded.current.quota|exceeded your current quota(?!.*retry in)"
@@ -40,38 +40,39 @@ _UNSUPPORTED = re.compile(
 _RENAMED = re.compile(r"\buse\b.{0,20}max_completion_tokens|max_completion_tokens.{0,5}instead", re.IGNORECASE)
 # Name of a field in a message, in quotes or after a word such as "invalid".
 _ABOUT = r"(?:[\"'`]{0}[\"'`]|\b(?:invalid|parameter|field|argument):? {0}\b)"
-# Statuses of permanent faults: of this prompt or a field, and of the key, the model or the address.
+# Statuses of permanent errors: those of this prompt or a field, and those of the key, the model or the address.
 _OF_REQUEST, _OF_ALL = (400, 413, 422, 451), (401, 403, 404, 405, 410)
 # Finish reasons of complete answers.
 _WHOLE = ("stop", "eos", "eos_token", "end_turn", "stop_sequence", "complete", "completed", "none")
-# User, password and query of an address.
+# User, password and query string of an address.
 _SECRET = re.compile(r"(?<=//)[^/]*@|[?#].*")
 _ANOTHER = "choose another format of prompts, or another family of tasks"
-_LOCK = threading.Lock()  # for fields; one for all, so that models can be pickled
+_LOCK = threading.Lock()  # for fields; a module global, so that models can be pickled
 
 
 def openai_model(
     model: str, *, base_url: str | None = None, temperature: float = 0.0, timeout: float = 60.0, retries: int = 5,
     max_tokens: int = 32, **fields: Any,
 ) -> ServedModel:  # fmt: skip
-    """A model of text behind a server with OpenAI's protocol; a prompt is one user message.
+    """A language model on a server with OpenAI's protocol; a prompt is one user message.
 
     The key is read from the environment variable OPENAI_API_KEY, and is neither written nor logged. Overload (429),
     server errors (5xx) and broken connections are retried with growing delays. A field that the model does not support
-    is left out, or max_tokens sent as max_completion_tokens, and a sentence is logged. Needs ``pip install '.[llm]'``.
+    is left out (max_tokens is renamed max_completion_tokens), and a warning is logged. Needs ``pip install '.[llm]'``.
 
     Args:
         model: name of the model on the server.
         base_url: address of the server, such as http://localhost:8000/v1; if None, OPENAI_BASE_URL or OpenAI's own.
-        timeout: seconds for an answer.
-        max_tokens: most tokens of an answer; a cut answer is nan, unless its first line is a finished number.
-        fields: other fields of each request, such as ``stop=["\\n"]`` or ``reasoning_effort="low"``.
+        timeout: maximum seconds per request.
+        max_tokens: maximum number of tokens in an answer; a cut answer is nan unless its first line is a complete
+            number.
+        fields: additional fields of each request, such as ``stop=["\\n"]`` or ``reasoning_effort="low"``.
 
     Raises:
         MissingPackageError: the package openai is not installed.
         UnusableModelError: from a call, if the server refuses the key, the model or a field, or the quota is used up.
-        RefusedPrompt: from a call, if the server refuses the prompt, which is too long or filtered.
-        UnansweredPrompt: from a call, if there is no answer after all tries.
+        RefusedPrompt: from a call, if the prompt is too long or filtered.
+        UnansweredPrompt: from a call, if there is no answer after all retries.
     """
     errors.require_package("openai", "openai_model", "llm")
     base_url = base_url or os.environ.get("OPENAI_BASE_URL")
@@ -129,7 +130,7 @@ class ServedModel:
         except UnansweredPrompt:
             raise
         except openai.APIStatusError as error:
-            if "output limit was reached" in _whole(error):  # while the model was thinking
+            if "output limit was reached" in _whole(error):  # during the model's reasoning
                 return TruncatedAnswer()
             raise self._refusal(error) from None
         except (openai.OpenAIError, ValueError, TypeError, AttributeError, LookupError) as error:
@@ -138,7 +139,7 @@ class ServedModel:
             ) from None
 
     def _created(self, prompt: str) -> Any:
-        """Request an answer, without fields that the model does not support."""
+        """Request an answer, dropping fields that the model does not support."""
         import openai
 
         while True:
@@ -156,13 +157,13 @@ class ServedModel:
 
     def _leave_out(self, name: str) -> None:
         with _LOCK:
-            if name not in self.fields:  # another thread left it out
+            if name not in self.fields:  # already removed by another thread
                 return
             value = self.fields.pop(name)
             if name == "max_tokens":
                 self.fields["max_completion_tokens"] = value
         instead = "sent as max_completion_tokens" if name == "max_tokens" else "left out"
-        # Not a Python warning, as `identify` silences those of learners.
+        # Logged, because `identify` suppresses Python warnings of learners.
         logging.getLogger(__name__).warning(
             "%s does not support %s = %s; it is %s from now on.", self.place, name, shown(value), instead
         )
@@ -171,7 +172,7 @@ class ServedModel:
         text, reason = choice.message.content, str(choice.finish_reason).lower()
         if re.search("filter|safety|refusal|prohibited", reason) or getattr(choice.message, "refusal", None):
             raise RefusedPrompt(f"{self.place} must answer the prompt, but its filter stops it: {_ANOTHER}.")
-        if isinstance(text, list):  # thoughts and text of Mistral's models
+        if isinstance(text, list):  # Mistral's models return reasoning and text
             text = "".join(part["text"] for part in text if part["type"] == "text")
         if not isinstance(text, str | None):
             raise ValueError("its message has no text")
@@ -179,7 +180,7 @@ class ServedModel:
         return TruncatedAnswer(text or "") if reason not in _WHOLE or (thinks and not text) else text or ""
 
     def _refusal(self, error: Any) -> MesascopeError:
-        """Translate a server's error: for all prompts, for this prompt, or temporary."""
+        """Convert a server's error to an exception for all prompts, for this prompt, or for a temporary failure."""
         status, whole, said = error.status_code, _whole(error), f"({_said(error)})"
         if status == 402 or _QUOTA.search(whole):
             return UnusableModelError(
@@ -205,13 +206,13 @@ class ServedModel:
 
 
 def _retry_no_quota(response: Any) -> None:
-    """Tell the client not to repeat a request for which there is no quota."""
+    """Stop the client from retrying a request when the quota is used up."""
     if response.status_code == 429 and _QUOTA.search(response.read().decode(errors="replace")):
         response.headers["x-should-retry"] = "false"
 
 
 def _field(error: Any, fields: dict[str, Any], about: str = r"\b{0}\b") -> str | None:
-    """Name of the field that an error is about: its ``param``, or one in its message that matches ``about``."""
+    """Name of the field that an error refers to: its ``param``, or a name in its message that matches ``about``."""
     if "max_tokens" in fields and _RENAMED.search(_whole(error)):
         return "max_tokens"
     if error.param:
@@ -220,11 +221,11 @@ def _field(error: Any, fields: dict[str, Any], about: str = r"\b{0}\b") -> str |
 
 
 def _whole(error: Any) -> str:
-    """Message and body of an error, to search for codes; never shown, as it may echo a key."""
+    """Message and body of an error, to search for codes; never shown, as they may contain a key."""
     return f"{error} {error.body}"
 
 
 def _said(error: Exception) -> str:
-    """Class, status and code of an error, without its message, which may echo a key."""
+    """Class, status and code of an error, without its message, which may contain a key."""
     parts = (type(error).__name__, getattr(error, "status_code", None), getattr(error, "code", None))
     return ", ".join(str(part) for part in parts if part)

@@ -1,4 +1,4 @@
-"""Models of text as learners: pairs and a query in a prompt, a number in the answer."""
+"""Learners from language models: the prompt contains pairs and a query, the answer a number."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ def from_text(
     most_tokens: int | None = None, concurrency: int | None = None, batched: bool = False,
     answer_decimals: int | None = None,
 ) -> TextLearner:  # fmt: skip
-    """A learner from a model of text.
+    """A learner from a language model.
 
-    Each query is a prompt of its own: the pairs of the context, then the query. The prediction is nan, never 0, if an
+    Each query has its own prompt: the pairs of the context, then the query. The prediction is nan, never 0, if an
     answer is missing or has no number; ``learner.table()`` counts the reasons. Numbers in prompts are rounded, and
-    `identify` gives its candidates the rounded numbers.
+    `identify` passes the same rounded numbers to its candidates.
 
     Args:
-        model: takes a prompt and returns a text; may be asynchronous, or take a list of prompts and return a list of
-            texts (``batched=True``). `openai_model` makes one.
-        format: words-to-numbers, letters (features are places in the alphabet), compact, digits, or a `Format`.
-        name: name of the model and its settings; the function's name if None. Required with ``cache`` for a model of
-            your own: answers are stored under it, so another model, or other settings, must have another name.
-        decimals: decimals of numbers in prompts.
-        order: order of the pairs: given, random (one order for each task), or distance, the nearest to the query last.
-        scale: range to which each feature and the labels of a context are mapped; None leaves them as they are.
+        model: maps a prompt to a text; may be asynchronous, or map a list of prompts to a list of texts
+            (``batched=True``). Examples: `openai_model`, `LocalModel`.
+        format: words-to-numbers, letters (features 1 to 26 are written a to z), compact, digits, or a `Format`.
+        name: name of the model and its settings; the function's name if None. Required with ``cache`` for your own
+            model: answers are stored under this name, so use a new name when the model or its settings change.
+        decimals: number of decimals in prompts.
+        order: order of the pairs: given, random (one order per task), or distance (nearest to the query last).
+        scale: range to which each feature and the labels of a context are mapped; no scaling if None.
         features: names of the inputs; Feature 0, Feature 1, ... if None.
-        cache: file of JSON lines with answers; a prompt in it is not sent again.
-        most_calls, most_tokens: budget; predictions beyond it are nan.
-        concurrency: prompts sent at the same time; if None 8, or 64 for a batched model.
-        answer_decimals: decimals of answers; those of the prompts if None.
+        cache: JSON Lines file of answers; prompts in it are not sent again.
+        most_calls, most_tokens: maximum number of calls and tokens; predictions beyond this budget are nan.
+        concurrency: prompts sent at the same time; if None, 8, or 64 for a batched model.
+        answer_decimals: number of decimals in answers; ``decimals`` if None.
 
     >>> def last(prompt):  # repeats the last label
     ...     return prompt.split("Output:")[-2].split()[0]
@@ -72,7 +72,7 @@ def from_text(
 
 
 class _Scale(NamedTuple):
-    """Map from numbers to those in a prompt, (number - shift) * factor; ``(*batch, 1, d)`` each."""
+    """Map from numbers to prompt numbers, (number - shift) * factor; each field is ``(*batch, 1, d)``."""
 
     shift: Tensor
     factor: Tensor
@@ -86,7 +86,7 @@ class _Scale(NamedTuple):
 
 @frozen
 class _Writing:
-    """Settings for prompts, see `from_text`."""
+    """Prompt settings; see `from_text`."""
 
     format: Format
     decimals: Whole
@@ -121,14 +121,14 @@ class _Writing:
         return prompts
 
     def as_written(self, tasks: Episode) -> Episode:
-        """Tasks with the numbers of the prompts."""
+        """Tasks with the numbers rounded as in the prompts."""
         of_x, of_y = self.scales(tasks.context)
         parts = ((tasks.context.x, of_x), (tasks.context.y, of_y), (tasks.xq, of_x))
         x, y, xq = (scale.read(scale.written(part, self.decimals)).to(part) for part, scale in parts)
         return Episode(Context(x, y), xq, tasks.yq)
 
     def scales(self, context: Context) -> tuple[_Scale, _Scale]:
-        """Scales of each feature and of the labels of a context."""
+        """Scales of a context's features and of its labels."""
         x, y = (self._scale(part.detach().cpu().double()) for part in context)
         return x, y
 
@@ -156,15 +156,15 @@ class TextLearner:
 
     @property
     def resolution(self) -> float:
-        """Distance between two neighbouring answers; 0 for scaled labels."""
+        """Smallest difference between two answers; 0 for scaled labels."""
         decimals = self.writing.decimals if self.writing.answer_decimals is None else self.writing.answer_decimals
         return 10.0**-decimals if self.writing.scale is None else 0.0
 
     def table(self) -> Table:
-        """Counts of prompts and numbers read, their cost (tokens are estimated), and the reasons of each nan.
+        """Counts of prompts and parsed answers, the cost (estimated tokens), and the number of nans by reason.
 
-        The model failed, refused the prompt, or was cut, at its limit of tokens say. The answer is empty, has no digits
-        (no number), or its digits are not clearly one number.
+        Reasons: the model failed or refused the prompt; the answer was cut (at the token limit, for example), is empty,
+        has no digits (no number), or is not clearly one number; or the prompt was beyond the budget.
         """
         calls, reasons = self.calls, self.calls.unanswered + self.unread
         row = {
@@ -174,7 +174,7 @@ class TextLearner:
         return Table([row | {reason: reasons[reason] for reason in REASONS}])
 
     def estimate(self, family: Any, calls: int, price: float | None = None) -> Table:
-        """Estimate the tokens and the price of ``calls`` prompts on tasks of a family, without sending any.
+        """Estimate the tokens and the price of ``calls`` prompts on tasks of a family, without sending prompts.
 
         Args:
             price: price of a million tokens.
@@ -187,7 +187,7 @@ class TextLearner:
         return Table([{"calls": calls, "tokens": round(tokens), **cost}])
 
     def as_written(self, tasks: Episode) -> Episode:
-        """Tasks with the rounded numbers that the model reads, and the same right answers."""
+        """Tasks with the rounded numbers that the model reads, and unchanged targets."""
         return self.writing.as_written(tasks)
 
     def __call__(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m 1"]:
@@ -199,7 +199,7 @@ class TextLearner:
         self.asked, self.parsed = self.asked + len(numbers), self.parsed + sum(map(math.isfinite, numbers))
         found = torch.tensor(numbers, dtype=torch.float64).reshape(*xq.shape[:-1], 1)
         found = self.writing.scales(context)[1].read(found).to(xq)
-        return found.masked_fill(found.isinf(), math.nan)  # beyond the dtype
+        return found.masked_fill(found.isinf(), math.nan)  # overflow in this dtype
 
     def _number(self, text: str) -> float:
         number = self.writing.format.read(text, self.writing.decimals)

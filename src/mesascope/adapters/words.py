@@ -1,4 +1,4 @@
-"""Small language models with numbers as tokens, as learners."""
+"""Learners from small language models whose tokens are numbers."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
 
 
 class NumberTokenizer:
-    """A tokenizer of prompts in format compact: each number is a token, and so is each sign between numbers.
+    """A tokenizer for prompts in format compact: each number and each separator is one token.
 
     Args:
-        largest: largest number of the vocabulary, and minus the smallest.
-        decimals: decimals of numbers.
+        largest: the vocabulary ranges from -largest to largest.
+        decimals: number of decimals.
 
     >>> words = NumberTokenizer(largest=9.9, decimals=1)
     >>> len(words), words.encode("1.5, -0.2 -> 3.0")
@@ -45,15 +45,15 @@ class NumberTokenizer:
 
     @cached_property
     def values(self) -> Float[Tensor, " numbers"]:
-        """Numbers of the first tokens, in float64; the tokens of signs follow."""
+        """Values of the number tokens, in float64; the separators have the next token ids."""
         return torch.arange(-self.most, self.most + 1, dtype=torch.float64) / 10**self.decimals
 
     def encode(self, text: str) -> list[int]:
-        """Tokens of a text; raises for numbers beyond the largest or with more decimals, and for other words."""
+        """Tokens of a text; raises for words and numbers outside the vocabulary."""
         return [self.signs[part] if part in self.signs else self._number(part) for part in _PARTS.findall(text)]
 
     def of_numbers(self, numbers: Float[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
-        """Tokens of numbers, rounded and clamped to the vocabulary; raises for nan."""
+        """Tokens of numbers after rounding and clamping to the vocabulary; raises for nan."""
         if bool(numbers.isnan().any()):
             refuse("numbers", "be numbers", math.nan, "leave out nan")
         return (numbers * 10**self.decimals).round().clamp(-self.most, self.most).long() + self.most
@@ -86,12 +86,12 @@ def from_language_model(
 ) -> TextLearner:
     """A learner from a language model of numbers, with prompts in format compact; see `from_text`.
 
-    A prompt with a number beyond the vocabulary is not answered.
+    A prompt with a number outside the vocabulary gets no answer.
 
     Args:
-        model: from tokens ``(batch, t)`` to logits ``(batch, t, vocabulary)``, such as `LanguageModel`.
-        read: answer: the mode or the mean of the distribution over numbers, or a sample from it.
-        seed: seed of samples.
+        model: maps tokens ``(batch, t)`` to logits ``(batch, t, vocabulary)``, such as `LanguageModel`.
+        read: mode, mean or sample of the distribution over numbers.
+        seed: seed for sampling.
 
     >>> from mesascope.tasks import Context
     >>> words = NumberTokenizer()
@@ -124,7 +124,7 @@ def _answers(
     generator: torch.Generator,
     prompts: Sequence[str],
 ) -> list[str]:
-    """Texts of the next number after each prompt; empty for a prompt beyond the vocabulary."""
+    """Text of the predicted number after each prompt; empty if the prompt is not in the vocabulary."""
     tokens, answers = [_encoded(words, prompt) for prompt in prompts], [""] * len(prompts)
     device = next((weight.device for weight in getattr(model, "parameters", list)()), None)
     for length in {len(one) for one in tokens} - {0}:
