@@ -1,7 +1,8 @@
 """Lenses: from weights, derivatives and predictions to the algorithm behind them.
 
-Each is registered with what it needs of a learner - *prediction*, *gradient*, *products*, *tokens*, *rule* or
-*trajectory* - and refuses one that gives less. Modules are called in evaluation mode and left as they were.
+Each lens is registered with the access to a learner that it needs (*prediction*, *gradient*, *products*, *tokens*,
+*rule*, *trajectory* and others) and raises an error if the learner does not provide it. Modules are called in eval()
+mode and left as they were.
 """
 
 import lazy_loader

@@ -1,4 +1,4 @@
-"""Predictions, errors and sensitivities of a learner on many tasks, in parts."""
+"""Predictions, errors and sensitivities of a learner on many tasks, computed in parts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mesascope.tasks import Episode, Learner, Predictor
 from mesascope.tasks.calling import check_answer, check_causal, check_tasks, copied, label
 from mesascope.training.modes import evaluating
 
-# Tasks in one part, which bounds memory and suits a processor's caches.
+# Tasks per part: small enough to bound memory and to fit the processor's caches.
 _PART = 10_000
 
 
@@ -38,9 +38,9 @@ def seen(learner: Learner | Predictor, tasks: Tasks, *, derived: bool = False) -
 def predictions(
     learner: Learner | Predictor, tasks: Tasks
 ) -> Iterator[tuple[Float[Tensor, "part m dy"], Float[Tensor, "part m dy"]]]:
-    """For parts of the tasks, the answers and the learner's predictions, checked to be finite, without gradients.
+    """Yield targets and predictions for each part of the tasks, without gradients. Predictions must be finite.
 
-    The answers of sequences are their elements from the second on.
+    The targets of a sequence are its elements from the second on.
     """
     for answers, inputs in _parts(tasks):
         with torch.no_grad():
@@ -49,7 +49,7 @@ def predictions(
 
 
 def require_causal(learners: Iterable[Learner | Predictor], tasks: Tasks) -> None:
-    """Refuse predictors of sequences that look ahead."""
+    """Raise if a predictor of sequences looks ahead."""
     if not isinstance(tasks, Episode):
         for one in learners:
             with evaluating(one):
@@ -58,7 +58,7 @@ def require_causal(learners: Iterable[Learner | Predictor], tasks: Tasks) -> Non
 
 @register("lens", "per_task_errors", needs="prediction")
 def per_task_errors(learner: Learner | Predictor, tasks: Tasks) -> Float[Tensor, " tasks"]:
-    """Squared error of each task, averaged over its queries, or times, and outputs. Needs *prediction*."""
+    """Squared error of each task: the mean over queries (or times) and outputs. Needs *prediction*."""
     require_access("per_task_errors", learner)
     check_tasks(tasks)
     errors = seen(learner, tasks).error
@@ -69,7 +69,7 @@ def per_task_errors(learner: Learner | Predictor, tasks: Tasks) -> Float[Tensor,
 def sensitivities(
     learner: Learner, episode: Episode
 ) -> Iterator[tuple[Float[Tensor, "part m dy"], Float[Tensor, "part m dy"], Float[Tensor, "part m dy dx"]]]:
-    """For parts of the episode, answers, predictions and dy/dx_q of each query, by one backward pass per output."""
+    """Yield targets, predictions and dy/dx_q for each part of the episode, with one backward pass per output."""
     for answers, (context, queries) in _parts(episode):
         xq = queries.detach().clone().requires_grad_()
         with torch.enable_grad(), evaluating(learner):
@@ -85,7 +85,7 @@ def sensitivities(
 
 
 def _parts(tasks: Tasks) -> Iterator[tuple[Tensor, tuple[Any, ...]]]:
-    """Answers of parts of the tasks, and a learner's inputs, copied, as it may write into them."""
+    """Yield the targets and the inputs of each part; inputs are copies, as a learner may overwrite them."""
     if isinstance(tasks, Episode):
         for start in tracked(range(0, len(tasks.xq), _PART), f"evaluating parts of {_PART:,} tasks"):
             part = tasks.part(start, start + _PART)

@@ -23,8 +23,8 @@ from mesascope.training.modes import evaluating
 def token_sensitivity(network: HasTokens, episodes: Episode, layer: int = 1) -> Float[Tensor, "rows rows"]:
     """Sensitivity E |d e_r / d e_s|_F of context token r after ``layer`` layers to context token s before the first.
 
-    The mean over tasks of the Frobenius norms of the Jacobian's blocks, the residual path's identity included. Needs
-    *tokens*. Memory: (rows * width)^2 numbers for each task.
+    The Frobenius norms of the Jacobian's blocks, averaged over tasks. The Jacobian includes the identity of the
+    residual path. Needs *tokens*. Memory: (rows * width)^2 numbers for each task.
 
     Source: von Oswald et al. (2023), section 4 and Fig. 5 right.
     """
@@ -50,9 +50,9 @@ def element_sensitivity(
 ) -> Float[Tensor, "t t"]:
     """Sensitivity E |d e_t / d s_u|_F of the token at t after ``layer`` layers to the element at u.
 
-    The mean over tasks of the Frobenius norms of the Jacobian's blocks, embedding and residual path included. Needs
-    *activations*. Cost: t d forward passes for each sequence, through the first ``layer`` layers if ``activations``
-    takes ``layers``, and a memory of t^2 width d numbers.
+    The Frobenius norms of the Jacobian's blocks, averaged over tasks. The Jacobian includes the embedding and the
+    residual path. Needs *activations*. Cost: t d forward passes for each sequence, through only the first ``layer``
+    layers if ``activations`` has an argument ``layers``. Memory: t^2 width d numbers.
 
     Source: thesis, section 3.5.1 and Fig. 3.4 B.
     """
@@ -73,7 +73,7 @@ def element_sensitivity(
 
 @register("lens", "attention_maps", needs="points", of="predictor")
 def attention_maps(network: HookedModule, sequences: Float[Tensor, "tasks t d"]) -> Float[Tensor, "layers heads t t"]:
-    """Mean over tasks of each head's attention matrix A, read_t = sum_i A_ti value_i. Needs *points*.
+    """Attention matrix A of each head, averaged over tasks: read_t = sum_i A_ti value_i. Needs *points*.
 
     Source: thesis, sections 3.5.1 and 3.7.4.
     """

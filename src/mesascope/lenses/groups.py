@@ -1,4 +1,4 @@
-"""Checks of groups of learners by name and of sequences, for lenses that measure several learners."""
+"""Checks of named groups of learners, and of sequences, for lenses that measure several learners."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Member = TypeVar("_Member")
 def require_groups(
     lens: str, groups: Mapping[str, Sequence[Any]], against: Sequence[str] = (), tasks: Tasks | None = None
 ) -> None:
-    """Refuse groups that do not map names to lists of learners for this lens, and other names in ``against``."""
+    """Raise unless groups map names to lists of learners for this lens, and ``against`` lists some of these names."""
     if not isinstance(groups, Mapping) or not groups:
         raise ArgumentTypeError(f"groups must map names to lists of learners, but is {shown(groups)}: pass some.")
     for name, learners in groups.items():
@@ -37,7 +37,7 @@ def require_groups(
 def against_others(
     groups: Mapping[str, Sequence[_Member]], against: Sequence[str]
 ) -> Iterator[tuple[str, str, list[tuple[_Member, _Member]]]]:
-    """Names and paired members of each group and each other one in ``against``; an only member pairs with all."""
+    """Yield names and pairs of members of each group and each other group in ``against``; one member pairs with all."""
     for name, members in groups.items():
         for other in (other for other in against if other != name):
             parts = members, groups[other]
@@ -51,12 +51,12 @@ def against_others(
 
 
 def numbers(tensor: Tensor) -> np.ndarray:
-    """A tensor in double precision."""
+    """A tensor as a NumPy array in double precision."""
     return tensor.detach().double().cpu().numpy()
 
 
 def require_sequences(lens: str, sequences: Any) -> None:
-    """Refuse anything but finite sequences ``(tasks, t, d)``."""
+    """Raise unless sequences are finite tensors ``(tasks, t, d)``."""
     if not isinstance(sequences, Tensor):
         raise ArgumentTypeError(
             f"{lens} must be given sequences (tasks, t, d), but is given {shown(sequences)}: draw some."
@@ -65,7 +65,7 @@ def require_sequences(lens: str, sequences: Any) -> None:
 
 
 def chosen_times(times: Sequence[int] | None, sequences: Float[Tensor, "tasks t d"]) -> list[int]:
-    """Numbers of known elements, from 1 to one less than a sequence has; all if None."""
+    """Times t (numbers of known elements), checked to be between 1 and length - 1; all of these if None."""
     known = sequences.shape[1] - 1
     chosen = list(range(1, known + 1)) if times is None else list(times)
     for time in chosen:

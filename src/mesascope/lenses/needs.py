@@ -1,4 +1,4 @@
-"""Access that lenses need to a learner: protocols, checks, and the access that a learner gives."""
+"""Access to learners: the protocols that lenses need, their checks, and the access that a learner provides."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mesascope.tasks.calling import check_tasks, copied, label, predict
 from mesascope.training import Ensemble
 from mesascope.training.modes import evaluating
 
-# A family draws episodes, or sequences (tasks, t, d).
+# Families draw episodes, or sequences (tasks, t, d).
 Tasks = Episode | Tensor
 
 Access = Literal[
@@ -27,9 +27,10 @@ Access = Literal[
 
 @runtime_checkable
 class HasProducts(Protocol):
-    """A network whose weights can be read and set as W_KQ and W_PV, over tokens whose last ``d_out`` are targets.
+    """A network whose weights can be read and set as W_KQ and W_PV. A token's last ``d_out`` entries are its target.
 
-    ``linear`` is true if its layers compute with these alone (no softmax, MLP or LayerNorm), except a ``token_clip``.
+    ``linear`` is true if layers compute with these products alone: no softmax, MLP or LayerNorm; ``token_clip`` is
+    allowed.
     """
 
     @property
@@ -44,7 +45,7 @@ class HasProducts(Protocol):
 
 @runtime_checkable
 class HasChannels(Protocol):
-    """A predictor of linear attention on tokens of channels, which computes with W_KQ and W_PV alone."""
+    """A predictor with linear attention on tokens made of channels; it computes with W_KQ and W_PV alone."""
 
     @property
     def config(self) -> Any: ...
@@ -56,14 +57,14 @@ class HasChannels(Protocol):
 
 @runtime_checkable
 class HasActivations(Protocol):
-    """A predictor that returns its tokens along a sequence, before the first layer and after each."""
+    """A predictor that returns the tokens of a sequence before the first layer and after each layer."""
 
     def activations(self, sequence: Tensor) -> list[Tensor]: ...
 
 
 @runtime_checkable
 class HasTokens(Protocol):
-    """A network that returns its tokens before the first layer and after each, and continues from given tokens."""
+    """A network that returns its tokens before the first layer and after each layer, or starts from given tokens."""
 
     def tokens(self, context: Context, xq: Tensor) -> list[Tokens]: ...
     def tokens_from(self, start: Tokens) -> list[Tokens]: ...
@@ -71,7 +72,7 @@ class HasTokens(Protocol):
 
 @runtime_checkable
 class HasRule(Protocol):
-    """A learner of one step that can be repeated, with each change multiplied by ``damping``."""
+    """A one-step learner whose step can be repeated, with each change multiplied by ``damping``."""
 
     def repeated(self, steps: int, damping: float = 1.0) -> Any: ...
 
@@ -85,7 +86,7 @@ class HasTrajectory(Protocol):
 
 _PREDICTIONS = "use a lens that needs predictions only, such as agreement or sweep"
 
-# Protocol of each need, the need in words, and the remedy.
+# Protocol, description and remedy of each kind of access.
 _NEEDS: dict[str, tuple[Any, str, str]] = {
     "prediction": (Callable, "a learner that can be called as learner(context, xq)", "pass a module or a function"),
     "gradient": (Callable, "a learner that torch can differentiate by xq", f"write it in torch, or {_PREDICTIONS}"),
@@ -109,10 +110,10 @@ _NEEDS: dict[str, tuple[Any, str, str]] = {
 
 
 def require_access(lens: str, learner: Any, tasks: Tasks | None = None) -> Any:
-    """Return ``learner`` if it gives the access that the lens registered as ``lens`` needs.
+    """Return ``learner`` if it provides the access that the lens registered as ``lens`` needs.
 
     Raises:
-        ArgumentTypeError: it gives less.
+        ArgumentTypeError: it does not.
     """
     if isinstance(learner, Ensemble):
         raise ArgumentTypeError(
@@ -127,7 +128,7 @@ def require_access(lens: str, learner: Any, tasks: Tasks | None = None) -> Any:
 
 @guarded
 def access_of(learner: Any, tasks: Tasks) -> frozenset[Access]:
-    """Access that ``learner`` gives: the needs of lenses that it meets.
+    """Kinds of access that ``learner`` provides to lenses.
 
     >>> from mesascope.learners import Mean
     >>> from mesascope.streams import stream
@@ -153,7 +154,7 @@ def _differentiable(learner: Callable, episode: Episode) -> bool:
         with torch.enable_grad():
             prediction = predict_in_eval(learner, episode.part(0, 1).map(copied).context, xq)
     except RuntimeError as error:
-        if "requires grad" in str(error):  # error of `Tensor.numpy` in a learner outside torch
+        if "requires grad" in str(error):  # raised by `Tensor.numpy` in a learner not written in torch
             return False
         raise
     if not isinstance(prediction, Tensor) or not prediction.requires_grad or prediction.is_complex():

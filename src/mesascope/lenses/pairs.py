@@ -1,4 +1,4 @@
-"""Agreement of two learners on the same tasks, and a table of one learner beside several."""
+"""Agreement of two learners on the same tasks, and a table that compares one learner with several."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _COLUMNS = {
     "sensitivity_cosine": "sensitivity cosine",
     "sensitivity_difference": "sensitivity difference",
 }
-# Rounding errors of the largest sensitivity, below which another counts as 0: it is a difference of larger terms.
+# A sensitivity below this many rounding errors of the largest one counts as 0, as it is a difference of larger terms.
 _ROUNDING = 100
 
 
@@ -35,9 +35,9 @@ _ROUNDING = 100
 class Agreement(Tabular):
     """Comparison of the predictions of a and b; paired means over tasks.
 
-    ``prediction_difference`` is E |a - b|_2 over outputs; the errors are plain mean squared errors; ``mse_difference``
-    and ``mse_ratio`` compare a's with b's on the same tasks, so that the tasks' own spread cancels. The ratio is None
-    if b makes no error on any task, as on labels that are all 0.
+    ``prediction_difference`` is E |a - b|_2 over outputs. ``mse_difference`` and ``mse_ratio`` compare the mean squared
+    errors of a and b task by task, which cancels the variation between tasks. The ratio is None if b's error is 0 on
+    every task, as with labels that are all 0.
     """
 
     prediction_difference: Measurement
@@ -57,7 +57,7 @@ class Agreement(Tabular):
 
 @dataclass(frozen=True, repr=False)
 class Alignment(Agreement):
-    """`Agreement`, and a comparison of the sensitivities dy/dx_q: E cos, and E |dy_a/dx_q - dy_b/dx_q|_F."""
+    """`Agreement` plus a comparison of the sensitivities dy/dx_q: E cos, and E |dy_a/dx_q - dy_b/dx_q|_F."""
 
     sensitivity_cosine: Measurement
     sensitivity_difference: Measurement
@@ -78,8 +78,8 @@ def agreement(a: Learner | Predictor, b: Learner | Predictor, tasks: Tasks) -> A
 def alignment(a: Learner, b: Learner, episodes: Episode) -> Alignment:
     """Compare the predictions and sensitivities of two learners. Needs *gradient*.
 
-    Standard errors are over tasks. The cosine of a query is 1 if both sensitivities vanish, to the rounding of the
-    largest ones, and 0 if one does.
+    Standard errors are over tasks. If both sensitivities of a query are 0 up to rounding (relative to the largest), its
+    cosine counts as 1; if only one is 0, as 0.
 
     Source: von Oswald et al. (2023), section 3, measures (1) to (3).
 
@@ -105,7 +105,7 @@ def _paired(
 ) -> list[Agreement]:
     """Compare ``a`` with each of the others on the same tasks: an `Alignment` if ``derived``, else an `Agreement`.
 
-    Every learner predicts each part of the tasks once, so that random predictions are the same in all pairs.
+    Each learner predicts each part of the tasks once, so a stochastic learner has the same predictions in all pairs.
     """
     own = access.seen(a, tasks, derived=any(derived))
     return [_compared(own, access.seen(b, tasks, derived=d)) for b, d in zip(others, derived, strict=True)]
@@ -129,7 +129,7 @@ def _compared(one: access.Seen, other: access.Seen) -> Agreement:
 
 
 def compare_sensitivities(sa: Tensor, sb: Tensor) -> dict[str, Tensor]:
-    """Mean ``"cosine"`` of two sensitivities ``(tasks, m, dy, dx)``, and ``"sensitivity"``, their distance."""
+    """Mean ``"cosine"`` of two sensitivities ``(tasks, m, dy, dx)``, and their mean distance ``"sensitivity"``."""
     gone = _vanishes(sa), _vanishes(sb)
     sa, sb = sa.flatten(-2).double(), sb.flatten(-2).double()
     product = (sa.norm(dim=-1) * sb.norm(dim=-1)).clamp_min(1e-300)
@@ -138,20 +138,20 @@ def compare_sensitivities(sa: Tensor, sb: Tensor) -> dict[str, Tensor]:
 
 
 def _vanishes(sensitivity: Tensor) -> Tensor:
-    """True for each query whose sensitivity is 0 to the rounding of the largest one, and has no direction."""
+    """True for each query whose sensitivity is 0 up to rounding errors of the largest one, and so has no direction."""
     lengths = sensitivity.flatten(-2).double().norm(dim=-1)
     return lengths <= _ROUNDING * torch.finfo(sensitivity.dtype).eps * lengths.max()
 
 
 @dataclass(frozen=True, repr=False)
 class Comparison(Tabular):
-    """Result of `compare`: one row for each other learner."""
+    """Result of `compare`, with one row for each of the other learners."""
 
     learner: str
     rows: dict[str, Agreement]
 
     def table(self) -> Table:
-        """One row for each learner, and a column for each number and each standard error."""
+        """Table with a row for each learner, and a column for each number and each standard error."""
         return Table({"learner": name, **_numbers(cells)} for name, cells in self._cells())
 
     def _shown(self) -> Table:
@@ -193,20 +193,22 @@ def compare(
 ) -> Comparison:
     """Compare ``learner`` with each of ``others`` on the same ``tasks`` fresh tasks of ``family``.
 
-    Needs *prediction*: any callable ``(context, xq) -> prediction`` is a learner, your own torch modules included. Each
-    predicts all tasks once, in parts of 10,000, after one task that checks if torch can differentiate it.
-    Sensitivities are compared if torch can differentiate both learners by the queries. On a family of sequences,
-    predictors ``sequence -> predictions`` are compared over all times, and called twice more, on four sequences, to
-    check that they do not look ahead. All numbers have standard errors over tasks. ``loss ratio`` is the mean squared
-    error of ``learner`` over the other's, paired; it is left out if the other makes no error, as on labels that are
-    all 0.
+    Needs *prediction*: any callable ``(context, xq) -> prediction`` is a learner, including your own torch modules.
+    Each learner predicts all tasks once, in parts of 10,000. A call on one task before that checks if torch can
+    differentiate the learner by the queries; sensitivities are compared if both learners pass.
+
+    On a family of sequences, predictors ``sequence -> predictions`` are compared over all times. Two more calls, on
+    four sequences, check that they do not look ahead.
+
+    All numbers have standard errors over tasks. ``loss ratio`` is the mean squared error of ``learner`` divided by that
+    of the other learner on the same tasks. It is left out if the other's error is 0, as with labels that are all 0.
 
     Args:
-        name: name of ``learner`` in the table; that of its class or function if None.
+        name: name of ``learner`` in the table; the name of its class or function if None.
 
     Raises:
-        ArgumentError: no others, one named as ``learner`` is, shapes that disagree, numbers that are not finite, a
-            predictor that looks ahead.
+        ArgumentError: ``others`` is empty or contains the name of ``learner``; shapes disagree; numbers are not finite;
+            or a predictor looks ahead.
         NumericalError: a learner's predictions are not finite.
 
     >>> from mesascope.learners import GradientDescent, LeastSquares

@@ -33,20 +33,20 @@ def probe(
 ) -> Estimates:
     """Errors of linear maps from activations to a target, one for each layer and time. Needs *activations*.
 
-    Each map, with a constant, minimises the squared error on half of the sequences plus ``ridge`` times its squared
-    norm times their number; errors are those on the other half. Cases are layers (0 is before the first) and ``t``, the
-    number of known elements. ``("mse", group)`` is the mean squared error; ``("mse", "group-shuffled")`` that of maps
-    for the targets of other sequences; ``("mse", "constant")`` that of the targets' mean.
+    Each map is affine and is fitted by ridge regression on half of the sequences; errors are measured on the other
+    half. Cases are layers (0 is before the first) and ``t``, the number of known elements. ``("mse", group)`` is the
+    mean squared error. Baselines are ``("mse", "group-shuffled")``, maps fitted to the targets of other sequences, and
+    ``("mse", "constant")``, the targets' mean.
 
-    Targets: ``"next"`` is the next element; ``"preconditioned"`` is A_t^{-1} s_t with A_t = sum_{i<t} s_i s_i^T +
-    regulariser I; ``"implicit"`` is the next element, predicted by eta sum_{i<=t} s_i s_{i-1}^T x_t with x_t from the
-    probe of ``"preconditioned"``, and one eta for each layer and time. There ``("mse", "input")`` is the error of the
-    same step from the input itself, x_t = s_t.
+    Targets: ``"next"`` is the next element. ``"preconditioned"`` is A_t^{-1} s_t with A_t = sum_{i<t} s_i s_i^T +
+    regulariser I. ``"implicit"`` is the next element, predicted by eta sum_{i<=t} s_i s_{i-1}^T x_t, with x_t from the
+    probe of ``"preconditioned"`` and one fitted eta for each layer and time. Its baseline ``("mse", "input")`` takes
+    the same step with x_t = s_t.
 
     Args:
-        groups: networks by name, one for each replicate, all of one depth. Untrained ones are a control.
-        times: from 1 to one less than a sequence has; all if None.
-        ridge: regularisation of the probes, relative to the mean squared activation.
+        groups: networks by name, one for each replicate, all of one depth. Untrained networks serve as a control.
+        times: values of t, from 1 to length - 1; all if None.
+        ridge: ridge penalty of the probes per sequence, relative to the mean squared activation.
         regulariser: 1/lambda of the target ``"preconditioned"``.
         generator: draws the shuffled targets.
 
@@ -76,7 +76,7 @@ def probe(
 
 
 def _by_layer_and_time(errors: dict[str, list[Tensor]], fixed: dict[str, Tensor], times: list[int]) -> Estimates:
-    """A case for each layer and time, from errors ``(layers, held out, times)``, and ``fixed`` ones for every layer."""
+    """Cases for each layer and time, from errors ``(layers, held out, times)``, and ``fixed`` errors without layers."""
     depths = {len(one) for own in errors.values() for one in own}
     if len(depths) > 1:
         raise ArgumentError(
@@ -94,7 +94,7 @@ def _by_layer_and_time(errors: dict[str, list[Tensor]], fixed: dict[str, Tensor]
 
 
 def preconditioned(sequences: Float[Tensor, "tasks t d"], regulariser: float) -> Float[Tensor, "tasks t d"]:
-    """(sum_{i<t} s_i s_i^T + regulariser I)^{-1} s_t at every t: the input from which one gradient step is optimal.
+    """(sum_{i<t} s_i s_i^T + regulariser I)^{-1} s_t at every t: the input for which one gradient step is optimal.
 
     Source: thesis, section 3.3.
     """
@@ -108,28 +108,28 @@ def preconditioned(sequences: Float[Tensor, "tasks t d"], regulariser: float) ->
 
 
 def _implicit(sequences: Tensor, at: list[int]) -> tuple[Tensor, Tensor]:
-    """sum_{i<=t} s_i s_{i-1}^T at the chosen times, and the next elements."""
+    """Sums sum_{i<=t} s_i s_{i-1}^T at the chosen times, and the next elements."""
     before = functional.pad(sequences, (0, 0, 1, 0))[:, :-1]
     sums = (sequences[..., :, None] * before[..., None, :]).cumsum(1)
     return sums[:, :-1][:, at], sequences[:, 1:][:, at]
 
 
 def _activations(network: Any, sequences: Tensor) -> list[Tensor]:
-    """Tokens before the first layer and after each."""
+    """Tokens before the first layer and after each layer."""
     require_causal([network], sequences)
     with torch.no_grad(), evaluating(network):
         return network.activations(sequences)
 
 
 def _shuffled(targets: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Targets of other sequences, shuffled within the fitted and within the held-out ones."""
+    """Targets permuted among the fitted sequences, and among the held-out ones."""
     options: dict[str, Any] = {"generator": generator, "device": "cpu" if generator is None else generator.device}
     parts = (_fitted(targets), _held(targets))
     return torch.cat([one[torch.randperm(len(one), **options).to(one.device)] for one in parts])
 
 
 def _stepped(inputs: Tensor, sums: Tensor, truth: Tensor) -> Tensor:
-    """Steps eta sums x_t from inputs x_t, with the best eta of each time on the fitted sequences."""
+    """Predictions eta sums_t x_t from inputs x_t, with the eta of each time that fits the fitted sequences best."""
     found = torch.einsum("btij,btj->bti", sums, inputs)
     own, wanted = _fitted(found), _fitted(truth)
     return found * ((own * wanted).sum((0, 2)) / own.square().sum((0, 2)))[:, None]
@@ -138,7 +138,7 @@ def _stepped(inputs: Tensor, sums: Tensor, truth: Tensor) -> Tensor:
 def _probe_errors(
     tokens: Tensor, targets: Tensor, ridge: float, read: tuple[Tensor, Tensor] | None
 ) -> Float[Tensor, "held times"]:
-    """Mean squared errors on the held-out sequences, of maps fitted to ``targets`` on the others."""
+    """Mean squared errors on the held-out sequences of maps fitted on the other sequences."""
     x = torch.cat([tokens, torch.ones_like(tokens[..., :1])], -1).transpose(0, 1)  # (times, tasks, width + 1)
     fitted, wanted = x[:, : len(tokens) // 2], _fitted(targets).transpose(0, 1)
     gram = fitted.mT @ fitted / fitted.shape[1]

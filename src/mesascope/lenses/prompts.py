@@ -26,12 +26,13 @@ def prompt_tune(
 ) -> Prompted:
     """Train a prompt of a frozen network on ``family``: an EOS element, a prefix, or both.
 
-    It trains on the network's device. A `Prompted` network's own prompt is frozen also, and the new one is added.
+    Training runs on the network's device. If the network is `Prompted`, its prompt is frozen as well, and the new one
+    is added.
 
     Args:
         family: draws sequences x_1, y_1, x_2, ...; see `FewShotSequence`.
-        eos: learn an element between one pair and the next.
-        prefix: number of elements to learn before a sequence.
+        eos: learn one element that separates pairs.
+        prefix: number of learned elements before a sequence.
         training: 5,000 steps of 128 sequences at a learning rate of 1e-3 if None.
 
     Source: thesis, section 3.5.2.

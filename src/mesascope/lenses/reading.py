@@ -31,14 +31,15 @@ class StepSizes(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class WeightReading(Tabular):
-    """One layer and head of a network, rescaled so that the mean diagonal of W_KQ over the inputs is 1.
+    """Weights of one layer and head, rescaled so that the mean of W_KQ's diagonal over the inputs is 1.
 
     Args:
         w_kq, w_pv: the rescaled products ``(width, width)``.
-        off_diagonal: largest |entry| of W_KQ off its diagonal, in units of that mean diagonal.
-        diagonal_spread: largest distance of W_KQ's input diagonal from 1.
-        distance_kq: |W_KQ - construction's|_F / |construction's|_F, nan without a construction.
-        distance_pv: the same for W_PV, over the rows of the targets, which the prediction reads.
+        off_diagonal: largest |entry| of W_KQ off its diagonal, after rescaling.
+        diagonal_spread: largest distance from 1 of W_KQ's diagonal over the inputs.
+        distance_kq: relative distance |W_KQ - C|_F / |C|_F from the construction's W_KQ = C; nan without a
+            construction.
+        distance_pv: the same for W_PV, on the target rows only, which the prediction is read from.
     """
 
     w_kq: Float[Tensor, "width width"]
@@ -49,7 +50,7 @@ class WeightReading(Tabular):
     distance_pv: float
 
     def table(self) -> Table:
-        """One row with all numbers except the matrices."""
+        """One row with all numbers; the matrices are left out."""
         names = ("off_diagonal", "diagonal_spread", "distance_kq", "distance_pv")
         return Table([{name: getattr(self, name) for name in names}])
 
@@ -58,7 +59,8 @@ class WeightReading(Tabular):
 def weights(network: HasProducts, construction: HasProducts | None = None) -> list[list[WeightReading]]:
     """Read every layer and head of a network, compared with a construction of its depth. Needs *products*.
 
-    Each head is compared with the construction's head of its index, or with the first if their numbers differ.
+    Each head is compared with the construction's head of the same index, or with its first head if the numbers of heads
+    differ.
 
     Source: von Oswald et al. (2023), appendices A.3 and A.4.
     """
@@ -81,7 +83,7 @@ def weights(network: HasProducts, construction: HasProducts | None = None) -> li
 
 @register("lens", "rescaled_products", needs="products")
 def rescaled_products(network: HasProducts) -> list[Products]:
-    """W_KQ / beta and W_PV * beta of each layer, beta the mean of W_KQ's diagonal over the inputs. Needs *products*.
+    """W_KQ / beta and W_PV * beta of each layer; beta is the mean of W_KQ's diagonal over the inputs. Needs *products*.
 
     Source: von Oswald et al. (2023), appendix A.3.
     """
@@ -103,8 +105,8 @@ def rescaled_products(network: HasProducts) -> list[Products]:
 def step_sizes(network: HasProducts, n_context: int) -> StepSizes:
     """GD++ step sizes read from a network's weights, for contexts of ``n_context`` pairs. Needs *products*.
 
-    As in the construction: with products rescaled by `rescaled_products` and summed over heads, gamma is minus the mean
-    of W_PV's diagonal over the inputs, and eta minus n_context times its mean over the targets.
+    As in the construction, products are rescaled by `rescaled_products` and summed over heads. Then gamma is minus the
+    mean of W_PV's diagonal over the inputs, and eta is minus n_context times its mean over the targets.
 
     Source: von Oswald et al. (2023), section 3 and appendix A.10.
     """
@@ -117,10 +119,10 @@ def step_sizes(network: HasProducts, n_context: int) -> StepSizes:
 
 @register("lens", "interpolate", needs="products")
 def interpolate(a: HasProducts, b: HasProducts, t: float = 0.5) -> Any:
-    """Network whose rescaled products are (1 - t) a's + t b's, for linear mode connectivity. Needs *products*.
+    """Network with rescaled products (1 - t) P_a + t P_b, for linear mode connectivity. Needs *products*.
 
-    `rescaled_products` leaves each network's function unchanged, also with looped layers and clipped tokens. The result
-    is ``a.with_products`` of the mixture.
+    `rescaled_products` does not change a network's function, even with looped layers and clipped tokens. The result is
+    ``a.with_products`` of the mixture.
 
     Source: von Oswald et al. (2023), appendix A.3.
     """

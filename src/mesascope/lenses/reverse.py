@@ -21,10 +21,10 @@ class ReverseEngineered(Tabular):
     """Approximation of linear layers on tokens of channels: each block of W_KQ and W_PV is one number times I.
 
     Args:
-        kq: that number for each layer, head, key's channel and query's channel.
-        pv: that number for each layer, head, output channel and value's channel.
-        network: the network that was read.
-        algorithm: the network whose blocks are exactly these multiples of I: RevAlg-d.
+        kq: the numbers of W_KQ, for each layer, head, key channel and query channel.
+        pv: the numbers of W_PV, for each layer, head, output channel and value channel.
+        network: the original network.
+        algorithm: the network whose blocks are exactly these multiples of I (RevAlg-d).
     """
 
     kq: Float[Tensor, "layers heads channels channels"]
@@ -34,19 +34,19 @@ class ReverseEngineered(Tabular):
 
     @property
     def kept(self) -> int:
-        """Number of the algorithm's parameters."""
+        """Number of parameters of the algorithm."""
         return int((self.kq != 0).sum() + (self.pv != 0).sum())
 
     @property
     def share_kept(self) -> float:
-        """Share of the network's number of parameters."""
+        """Number of parameters of the algorithm, as a share of the network's."""
         return self.kept / sum(weight.numel() for weight in self.network.parameters())
 
     def pair_sums(self) -> PairSums:
-        """Coefficients of the algorithm of one layer on (blank, now, before): eq. 3.55.
+        """Coefficients of a one-layer algorithm on channels (blank, now, before): eq. 3.55.
 
         Raises:
-            ArgumentError: more layers, or other channels.
+            ArgumentError: there are more layers, or other channels.
         """
         channels = self.network.config.channels
         if len(self.kq) != 1 or channels != ("blank", "now", "before"):
@@ -54,13 +54,13 @@ class ReverseEngineered(Tabular):
                 f"pair_sums must be asked of one layer on (blank, now, before), but there are {len(self.kq)} on "
                 f"{channels}: use algorithm."
             )
-        kq, pv = self.kq[0, :, 1:, 1:], self.pv[0, :, 0, 1:]  # the blank channel holds nothing yet
+        kq, pv = self.kq[0, :, 1:, 1:], self.pv[0, :, 0, 1:]  # the blank channel is still zero
         sums = -torch.einsum("hv,hkq->qkv", pv, kq)  # (query, key, value); predictions are minus the first channel
         now, before = (query.flatten().tolist() for query in sums)
         return PairSums(now, before)
 
     def between(self, t: float) -> Any:
-        """Network whose products are (1 - t) times the network's plus t times the algorithm's."""
+        """Network with products (1 - t) P + t A, where P are those of the network and A those of the algorithm."""
         t = require_number("t", t)
         ends = zip(self.network.products(), self.algorithm.products(), strict=True)
         return self.network.with_products(
@@ -85,10 +85,10 @@ def reverse_engineer(network: HasChannels, keep: int | None = None) -> ReverseEn
     """Replace every d x d block of each head's W_KQ and W_PV by the mean of its diagonal times I. Needs *channels*.
 
     Args:
-        network: linear attention alone, on tokens of channels: a `SequencePredictor` without MLP, norm, convolution,
+        network: a `SequencePredictor` with linear attention on tokens of channels, without MLP, norm, convolution,
             gates or features.
-        keep: number of blocks kept in each layer and head, the largest relative to the mean size in their product; all
-            if None. The thesis keeps 6 in one layer on three channels, and 16 on four.
+        keep: number of blocks kept in each layer and head: those with the largest |number| relative to the mean of
+            their matrix; all if None. The thesis keeps 6 for one layer on three channels, and 16 on four.
 
     Source: thesis, section 3.7.3.1, eqs. 3.53 and 3.54.
     """
@@ -117,7 +117,7 @@ def _block_means(product: Float[Tensor, "heads width width"], d: int, channels: 
 
 
 def _largest(kq: Tensor, pv: Tensor, keep: int) -> tuple[Tensor, Tensor]:
-    """The ``keep`` largest blocks of each layer and head, relative to their product's mean size; zero elsewhere."""
+    """The ``keep`` largest blocks of each layer and head, relative to their matrix's mean size; other blocks are 0."""
     sizes = torch.cat([(part / part.abs().mean((-2, -1), keepdim=True)).abs().flatten(2) for part in (kq, pv)], -1)
     chosen = torch.zeros_like(sizes, dtype=torch.bool).scatter_(-1, sizes.topk(keep, -1).indices, True)
     first, second = (part.view(kq.shape) for part in chosen.chunk(2, -1))

@@ -1,4 +1,4 @@
-"""Errors of learners on changed families, and repeated application of one-step learners."""
+"""Errors of learners on variants of a family, and repeated application of one-step learners."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def sweep(
     seed: int = 0,
     device: torch.device | str = "cpu",
 ) -> Estimates:
-    """Errors ``("mse", name)`` on variants of ``family``, a case for each combination of the values in ``over``.
+    """Errors ``("mse", name)`` on variants of ``family``, one case for each combination of the values in ``over``.
 
-    Needs *prediction*. All learners see the same tasks, and all cases the same underlying draws.
+    Needs *prediction*. All learners are evaluated on the same tasks, and all cases use the same random draws.
 
     Args:
-        learners: one learner for each name, or several, such as the seeds of a network.
-        over: values of the family's fields by name.
+        learners: one learner for each name, or a list of them, such as one network for each seed.
+        over: for each field of the family to vary, its values.
 
     >>> from mesascope.learners import GradientDescent, Zero
     >>> from mesascope.tasks import LinearRegression
@@ -73,10 +73,10 @@ def sweep(
 
 @register("lens", "rollout", needs="rule")
 def rollout(learner: HasRule, steps: int, damping: float = 1.0) -> Any:
-    """Learner that applies another's rule ``steps`` times, with each change multiplied by ``damping``.
+    """Learner that applies the step of a one-step learner ``steps`` times, with each change multiplied by ``damping``.
 
-    Needs *rule*: a learner of one step, such as a network of one layer (or one looped layer) or descent with one step
-    size. Its ``trajectory(context, xq)`` has the predictions after each step.
+    Needs *rule*: a network of one layer (or one looped layer) or descent with one step size. The result's
+    ``trajectory(context, xq)`` has the predictions after each step.
 
     Source: von Oswald et al. (2023), appendix A.6.
     """
@@ -89,7 +89,7 @@ def rollout(learner: HasRule, steps: int, damping: float = 1.0) -> Any:
 def trajectory_errors(learner: HasTrajectory, episodes: Episode) -> Tensor:
     """Squared error of each task after 0, 1, ... steps of a learner, ``(steps + 1, tasks)``. Needs *trajectory*.
 
-    An error that is nan, as after the overflow of a diverging roll-out, counts as infinite.
+    Errors that are nan, as when a diverging roll-out overflows, count as infinite.
     """
     require_access("trajectory_errors", learner)
     require_instance("episodes", episodes, Episode)

@@ -1,4 +1,4 @@
-"""Groups of learners measured on the same tasks, with the joint errors of all the means."""
+"""Groups of learners measured on the same tasks, with the joint standard errors of all means."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mesascope.tasks.calling import check_tasks
 
 Groups = Mapping[str, Sequence[Predictor]]
 
-# Step of the difference quotients that check derivatives, as a share of an input of the context.
+# Step of the difference quotients that check derivatives, relative to the context's first input.
 _STEP = 0.05
 
 
@@ -28,16 +28,17 @@ _STEP = 0.05
 def measure_learners(groups: Mapping[str, Sequence[Learner]], against: Sequence[str], episodes: Episode) -> Estimates:
     """Errors of learners, and their agreement with references, on the same tasks. Needs *gradient*.
 
-    For each group: ``("mse", group)``, the mean squared error; ``("median", group)``, its median over tasks;
-    ``("derivative", group)``, the mean size of the change in prediction as the query moves along the context's first
-    input; ``("derivative-error", group)``, the mean distance of the derivative from that change. For each group and
-    each other one in ``against``: ``("cosine", group, other)`` and ``("sensitivity-difference", group, other)`` of the
-    sensitivities dy/dx_q, and ``("prediction-difference", group, other)``, of members in the same place, or with the
-    only member.
+    For each group: ``("mse", group)`` is the mean squared error and ``("median", group)`` its median over tasks.
+    ``("derivative", group)`` is the mean size of the difference quotient of the prediction as the query moves along the
+    context's first input; ``("derivative-error", group)`` is the mean distance between it and the derivative.
+
+    For each group and each other group in ``against``: ``("cosine", group, other)`` and ``("sensitivity-difference",
+    group, other)`` compare the sensitivities dy/dx_q, and ``("prediction-difference", group, other)`` the predictions.
+    Members are paired by index; a group of one member is paired with all.
 
     Args:
         groups: learners by name, one for each replicate.
-        against: names of the groups to compare the others with.
+        against: names of the reference groups.
     """
     require_instance("episodes", episodes, Episode)
     check_tasks(episodes)
@@ -63,15 +64,15 @@ def measure_learners(groups: Mapping[str, Sequence[Learner]], against: Sequence[
 def measure_predictors(groups: Groups, against: Sequence[str], sequences: Float[Tensor, "tasks t d"]) -> Estimates:
     """Errors of predictors over whole sequences, and their differences from references. Needs *prediction*.
 
-    ``("mse", group)`` is the mean squared error of all next elements; for each group and each other one in ``against``,
-    ``("prediction-difference", group, other)`` is the mean of |difference|_2 of their predictions, of members in the
-    same place, or with the only member.
+    ``("mse", group)`` is the mean squared error of all next elements. For each group and each other group in
+    ``against``, ``("prediction-difference", group, other)`` is the mean distance |.|_2 of their predictions. Members
+    are paired by index; a group of one member is paired with all.
 
     Args:
         groups: predictors by name, one for each replicate.
-        against: names of the groups to compare the others with.
+        against: names of the reference groups.
 
-    Source: thesis, section 3.5.1; its loss sums over times and entries and halves: (T - 1) d/2 times as much.
+    Source: thesis, section 3.5.1. Its loss is half the sum over times and entries, (T - 1) d/2 times this mean.
     """
     seen = _seen("measure_predictors", groups, sequences, against)
     tasks = {("mse", name): [numbers(one.error) for one in members] for name, members in seen.items()}
@@ -85,11 +86,11 @@ def measure_predictors(groups: Groups, against: Sequence[str], sequences: Float[
 def errors_by_time(
     groups: Groups, sequences: Float[Tensor, "tasks t d"], times: Sequence[int] | None = None
 ) -> Estimates:
-    """Mean squared error ``("mse", group)`` of the element after t known ones, a case for each t. Needs *prediction*.
+    """Mean squared error ``("mse", group)`` of the element after t known ones, one case for each t. Needs *prediction*.
 
     Args:
         groups: predictors by name, one for each replicate.
-        times: numbers of known elements, from 1 to one less than a sequence has; all if None.
+        times: values of t, from 1 to length - 1; all if None.
     """
     seen = _seen("errors_by_time", groups, sequences)
     chosen = chosen_times(times, sequences)
@@ -107,7 +108,7 @@ def errors_by_time(
 
 
 def _seen(lens: str, groups: Groups, sequences: Tensor, against: Sequence[str] = ()) -> dict[str, list[access.Seen]]:
-    """Predictions of the next elements by each member, and their errors."""
+    """Predictions of the next elements, and their errors, for each member."""
     require_sequences(lens, sequences)
     require_groups(lens, groups, against)
     found = {name: [access.seen(one, sequences) for one in own] for name, own in groups.items()}
@@ -120,7 +121,7 @@ def _distances(pairs: Sequence[tuple[access.Seen, access.Seen]]) -> list[np.ndar
 
 
 def _changes(learner: Learner, sensitivity: Tensor | None, episodes: Episode) -> tuple[Tensor, Tensor]:
-    """Difference quotient of the prediction along the context's first input, and its distance from the derivative."""
+    """Difference quotient of the prediction along the context's first input, and its difference from the derivative."""
     direction = episodes.context.x[..., :1, :].expand_as(episodes.xq)
     sides = [episodes._replace(xq=episodes.xq + sign * _STEP * direction) for sign in (1, -1)]
     high, low = (access.seen(learner, side).prediction for side in sides)
@@ -129,9 +130,9 @@ def _changes(learner: Learner, sensitivity: Tensor | None, episodes: Episode) ->
 
 
 def _median(errors: Float[Tensor, " tasks"]) -> np.ndarray:
-    """Numbers whose mean is the median m, and whose spread over tasks is its error: m + (1/2 - [e < m]) / density.
+    """Pseudo-values m + (1/2 - [e < m]) / density of each task; their mean is the median m.
 
-    The density at the median comes from the order statistics around it.
+    Their standard error is that of the median. The density at the median is estimated from nearby order statistics.
     """
     values = numbers(errors)
     reach = 0.5 * len(values) ** (-1 / 3)
