@@ -1,4 +1,4 @@
-"""The command line: ``list | run STUDY | identify LEARNER | report DIR | ledger [DIR...]``, a module each."""
+"""The command line: ``list | run STUDY | identify LEARNER | language COMMAND | report DIR | ledger [DIR...]``."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from mesascope.errors import MesascopeError
 
 __all__ = ["main"]
 
-# Help is not legible, and its layout does not end, on fewer columns.
+# On fewer columns tyro's help is illegible, and its layout never terminates.
 LEAST_COLUMNS = 40
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; 0 if all went well, 2 (and one sentence) if not, 130 if interrupted."""
+    """Run the command line. Return 0 on success, 1 for a closed pipe, 2 (and a message) on error, 130 if
+    interrupted."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    if sys.stderr is None:  # closed; what is opened next must not take its place
+    if sys.stderr is None:  # closed: take its file descriptor, so that no other file does
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     if sys.stdout is None:
         return _refused("standard output must be open, but is closed: redirect it to a file, or to /dev/null.")
@@ -33,11 +34,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _run(arguments)
         sys.stdout.flush()
         return 0
-    except SystemExit as stop:  # tyro has printed help, or what is wrong
+    except SystemExit as stop:  # tyro has printed help or an error
         return int(stop.code or 0)
     except MesascopeError as error:
         return _refused(str(error))
-    except BrokenPipeError:  # whoever read the output has seen enough
+    except BrokenPipeError:  # the reader, such as head, has closed the pipe
         _silence(sys.stdout)
         return 1
     except OSError as error:
@@ -64,9 +65,9 @@ def _run(arguments: list[str]) -> None:
 
 
 def _prepare() -> None:
-    """Make the process fit for any terminal; no figure that is drawn here needs a window.
+    """Prepare signals, output streams and matplotlib's backend for any terminal.
 
-    A signal that would end it without a word, such as SIGTERM, interrupts it as Ctrl-C does.
+    SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does.
     """
     for name in ("SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)
@@ -77,7 +78,7 @@ def _prepare() -> None:
     if shutil.get_terminal_size().columns < LEAST_COLUMNS:
         os.environ["COLUMNS"] = str(LEAST_COLUMNS)
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(AttributeError):  # a stream that somebody put in its place
+        with contextlib.suppress(AttributeError):  # a replaced stream
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]
 
 
@@ -91,7 +92,7 @@ def _refused(sentence: str) -> int:
 
 
 def _silence(stream: Any) -> None:
-    """Have the interpreter flush what is left of a stream to nowhere when it ends."""
+    """Redirect a stream to /dev/null, so that the flush at exit raises no error."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 

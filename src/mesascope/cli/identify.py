@@ -27,21 +27,21 @@ FAMILY = "linear-regression(n_context=10, d_in=10)"
 class Identify:
     """Name the learning algorithm that a learner runs, from its predictions.
 
-    LEARNER is a network of a run's folder, RUN, RUN:TRAINING or RUN:TRAINING:SEED, or an object of Python, FILE.py:NAME
-    or MODULE:NAME.
+    LEARNER is a network in a run folder (RUN, RUN:TRAINING or RUN:TRAINING:SEED) or a Python object (FILE.py:NAME or
+    MODULE:NAME).
     """
 
     learner: tyro.conf.Positional[str] = ""
-    """RUN, RUN:TRAINING, RUN:TRAINING:SEED, FILE.py:NAME or MODULE:NAME; leave it out with --sklearn, --openai or
+    """RUN, RUN:TRAINING, RUN:TRAINING:SEED, FILE.py:NAME or MODULE:NAME; omit it with --sklearn, --openai or
     --local."""
     sklearn: str | None = None
-    """Regressor of scikit-learn to identify in place of LEARNER, such as "Ridge(alpha=1.0)"."""
+    """scikit-learn regressor to identify in place of LEARNER, such as "Ridge(alpha=1.0)"."""
     openai: str | None = None
-    """Language model to identify in place of LEARNER: its name at a server that speaks OpenAI's protocol, with request
-    fields if any, such as "NAME(reasoning_effort='low', seed=3, max_tokens=2000)". OPENAI_API_KEY is its key."""
+    """Language model to identify in place of LEARNER: its name on a server with OpenAI's protocol, and optional request
+    fields, such as "NAME(reasoning_effort='low', seed=3, max_tokens=2000)". The key is read from OPENAI_API_KEY."""
     local: str | None = None
-    """Language model to run in this process in place of LEARNER: a folder of transformers or a GGUF file, with settings
-    if any, such as "FOLDER(dtype='bfloat16', max_tokens=24)"."""
+    """Language model to run in this process in place of LEARNER: a folder of transformers or a GGUF file, and optional
+    settings, such as "FOLDER(dtype='bfloat16', max_tokens=24)"."""
     base_url: str | None = None
     """URL of the server for --openai, such as http://localhost:8000/v1; OpenAI's own if not given."""
     format: str = "words-to-numbers"
@@ -49,26 +49,26 @@ class Identify:
     answers: Path = Path("runs/answers.jsonl")
     """File that stores the answers of a language model; prompts in it are not sent again."""
     estimate: Annotated[float | None, tyro.conf.arg(metavar="PRICE")] = None
-    """Print how many tokens the budget takes, and their cost at this price per million, without asking the model."""
+    """Print the number of tokens for the budget and their cost at this price per million, without calling the model."""
     checkpoints: bool = False
     """Identify each checkpoint that the run kept (train with --training.keep 0 100 1000, for example)."""
     layers: bool = False
-    """Identify what the network predicts after each layer."""
+    """Identify the predictions after each layer of the network."""
     family: str | None = None
-    """Tasks, such as "linear-regression(n_context=20, d_in=5)"; those of the training of a run, or else 10 pairs
-    of 10 inputs."""
+    """Tasks, such as "linear-regression(n_context=20, d_in=5)". Default: the training tasks of the run, otherwise 10
+    pairs with 10 inputs."""
     candidates: str | None = None
     """Names of candidates, separated by commas, such as "gradient-descent, lasso"; the whole catalogue if not given."""
     budget: int | None = None
-    """Largest number of predictions to ask for; 100 tasks per condition and part if not given."""
+    """Maximum number of predictions; 100 tasks per condition and part if not given."""
     tolerance: float = 0.01
-    """Largest squared difference of an approximation, relative to the variance of predictions."""
+    """Maximum mean squared difference between learner and approximation, relative to the variance of predictions."""
     level: float = 0.01
     """Error rate, both for ruling out the true algorithm and for naming a false one."""
     seed: int = 0
     """Seed of all tasks."""
     device: str | None = None
-    """Device to compute on, such as cuda; that of the weights if not given."""
+    """Device to compute on, such as cuda; if not given, the device of the weights."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
     """Folder to write; runs/identify-<time> if not given."""
 
@@ -104,7 +104,7 @@ class Identify:
         print(f"run directory: {run.path}\nreport: {(run.path / 'report.html').resolve()}")
 
     def _learner(self) -> tuple[str, Any, Any]:
-        """Name, learner and, for a network of a run, its family."""
+        """Name, learner and, for a network of a run, its task family."""
         flags = {"--sklearn": self.sklearn, "--openai": self.openai, "--local": self.local}
         others = [flag for flag, value in {"--layers": self.layers, **flags}.items() if value]
         if self.checkpoints and others:
@@ -125,7 +125,7 @@ class Identify:
         return _regressor(self.sklearn) if self.sklearn else _found(self.learner, self.checkpoints)
 
     def _move(self, learner: Any) -> None:
-        """Put the weights of a network, or of its checkpoints, on ``--device``."""
+        """Move the weights of a network, or of its checkpoints, to ``--device``."""
         from torch import nn
 
         from mesascope.streams import generator_on
@@ -149,7 +149,7 @@ class Identify:
         try:
             if self.local:
                 ask = LocalModel(model, **{"device": self.device or "cpu", **settings})
-            else:  # an answer ends where the next pair would begin
+            else:  # stop an answer before the next pair
                 stop = [FORMATS[self.format].between]
                 ask = openai_model(model, base_url=self.base_url, **{"stop": stop, **settings})
         except TypeError as error:
@@ -175,7 +175,7 @@ class Identify:
 
         try:
             tasks = to_record(family)
-        except MesascopeError:  # a family of one's own
+        except MesascopeError:  # a custom family
             tasks = repr(family)
         return {
             "learner": self.openai or self.local or self.sklearn or self.learner, "family": tasks,
@@ -189,9 +189,9 @@ def _folder() -> Path:
 
 
 def _found(words: str, checkpoints: bool = False) -> tuple[str, Any, Any]:
-    """Name, learner and, for a network of a run, its family; with ``checkpoints``, learners by step.
+    """Name, learner and, for a network of a run, its task family; with ``checkpoints``, a dict of learners by step.
 
-    Paths and module names may contain colons, so words are split at the last ones.
+    Paths may contain colons, so the words are split at the last colons.
     """
     for colons in range(3):
         place, *names = words.rsplit(":", colons)
@@ -239,7 +239,7 @@ def _checkpoints(place: str, training: str = "", seed: str = "") -> tuple[str, d
 
 
 def _training(place: str, training: str, seed: str) -> tuple[Any, str, int]:
-    """Run, name of one of its trainings, and seed."""
+    """The run, the name of one of its trainings, and a seed."""
     from mesascope.runs import open_run
 
     run = open_run(place)

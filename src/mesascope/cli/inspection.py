@@ -12,11 +12,11 @@ from mesascope.measurement import Measurement
 from mesascope.reports.figures import figure_files
 from mesascope.reports.panels import Figure, Line, Lines, Matrices
 
-_MOST = 128  # tokens of a map that can be told apart
+_MOST = 128  # tokens that remain legible in an attention map
 
 
 def draw_inspection(found: Any, folder: Path) -> None:
-    """Write the maps of the first layer, and the loss by the number of tokens read, as SVG and PNG."""
+    """Write the attention maps of the first layer, and the loss by position, as SVG and PNG."""
     folder.mkdir(parents=True, exist_ok=True)
     for figure in (ATTENTION, LOSS):
         for suffix, content in figure_files(figure, found).items():
@@ -28,7 +28,7 @@ def _maps(found: Any) -> dict[str, np.ndarray]:
 
 
 def _loss(found: Any) -> list[Line]:
-    """The numbers that `evaluate` prints: means of tokens 1, 2 to 3, 4 to 7 and so on, by the first of them."""
+    """The means that `evaluate` prints: over tokens 1, 2 to 3, 4 to 7 and so on, plotted at the first of these."""
     parts = {first: Measurement.of(own) for first, own in losses_by_octave(found.losses).items()}
     error = [own.stderr for own in parts.values()] if len(found.losses) > 1 else None
     return [Line(list(parts), [own.value for own in parts.values()], "trained", marks="o-", error=error)]

@@ -20,7 +20,7 @@ import tyro
 from mesascope.cli.run import asked_preset
 from mesascope.errors import ArgumentError
 
-# Typed in a shell, they arrive as a backslash and a letter.
+# Escapes typed in a shell arrive as a backslash and a letter.
 _ESCAPE = re.compile(r"\\(?:[abfnrtv0\\]|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4})")
 
 
@@ -30,10 +30,10 @@ def _unescaped(found: re.Match[str]) -> str:
 
 @dataclass(frozen=True)
 class Prepare:
-    """Write the tokens of files of text into a folder, a part of the documents for validation.
+    """Tokenize text files into a folder, with a share of the documents for validation.
 
-    PATHS are files or folders of plain text, JSONL, Parquet or Arrow; Python's standard library if there are none. The
-    same command goes on after an interruption.
+    PATHS are files or folders of plain text, JSONL, Parquet or Arrow; Python's standard library if not given. After an
+    interruption, the same command continues.
     """
 
     paths: tyro.conf.Positional[tuple[str, ...]] = ()
@@ -43,12 +43,12 @@ class Prepare:
     tokenizer: str = "bytes"
     """bytes, bpe:VOCABULARY to train byte pairs on this text, or a tokenizer.json."""
     validation: float = 0.01
-    """Share of the documents for validation; the end of the text, where there is one document."""
+    """Share of the documents for validation; with a single document, the end of its text."""
     field: str = "text"
-    """Field of rows that holds the text."""
+    """Field that contains the text, in JSONL, Parquet and Arrow rows."""
     delimiter: str | None = None
-    """Text between documents of a plain text file, which is one document if not given; \\n, \\t and the like are read
-    as in Python."""
+    """Separator of the documents in a plain text file, with Python's escapes such as \\n and \\t; if not given, a file
+    is one document."""
     broken: Literal["skip", "refuse"] = "skip"
     """Treatment of lines that are not valid UTF-8, JSON or text."""
 
@@ -76,13 +76,13 @@ class Prepare:
 class Train:
     """Train a language model on a corpus.
 
-    Its settings are those of the preset; the flags below change them one by one. mesascope language train --resume DIR
-    continues a training that was interrupted, with the same result.
+    The preset sets all settings; the flags below change single settings. mesascope language train --resume DIR
+    continues an interrupted training, with the same result.
     """
 
     settings: Annotated[Any, tyro.conf.arg(name="")]
     preset: Literal["quick", "paper"] = "quick"
-    """Settings to start from: quick takes minutes on two cores, paper follows the thesis' numbers."""
+    """Settings to start from: quick takes minutes on two cores, paper has the settings of von Oswald's thesis."""
     seed: int = 0
     """Seed of the initial weights and of the order of the text."""
     out: Path | None = None
@@ -90,7 +90,7 @@ class Train:
     device: str = "auto"
     """Device to compute on: cpu, cuda, cuda:1, ...; auto chooses a GPU if there is one."""
     resume: Path | None = None
-    """Folder of a run to continue; stands alone, as everything else is read from its config.json."""
+    """Folder of a run to continue. No other flag may be given: all settings are read from its config.json."""
 
     def __call__(self) -> None:
         from mesascope.language import resume_language_run, train_language_model
@@ -132,21 +132,21 @@ class Train:
 
 @dataclass(frozen=True)
 class _OnCorpus:
-    """Flags of commands that read a corpus with a model."""
+    """Flags of commands that run a model on a corpus."""
 
     model: tyro.conf.Positional[str]
     """Run of a training, or folder of a model."""
     corpus: Path = Path("corpus")
-    """Folder that mesascope language prepare wrote, with the model's own tokenizer."""
+    """Folder from mesascope language prepare, with the model's tokenizer."""
     split: Literal["train", "validation"] = "validation"
-    """Part of its documents."""
+    """Part of the corpus."""
     device: str = "auto"
     """Device to compute on: cpu, cuda, cuda:1, ...; auto chooses a GPU if there is one."""
 
 
 @dataclass(frozen=True)
 class Evaluate(_OnCorpus):
-    """Tell how well a language model predicts a text, and how much better late in it than early.
+    """Measure the loss of a language model on a corpus, and its decrease along the window.
 
     MODEL is the run of a training, or the folder of a model.
     """
@@ -162,7 +162,7 @@ class Evaluate(_OnCorpus):
 
 @dataclass(frozen=True)
 class Sample:
-    """Print a text that a language model goes on with.
+    """Print a continuation of a text by a language model.
 
     MODEL is the run of a training, or the folder of a model.
     """
@@ -170,13 +170,13 @@ class Sample:
     model: tyro.conf.Positional[str]
     """Run of a training, or folder of a model."""
     prompt: str = ""
-    """Text to go on with; a document of its own if not given."""
+    """Text to continue; a new document if not given."""
     tokens: int | None = None
-    """The most tokens to draw; 200 if not given, or fewer where the model's learned positions end."""
+    """Maximum number of tokens to sample; 200 if not given, or fewer if the model's learned positions run out."""
     temperature: float = 1.0
     """Sampling temperature; 0 always takes the likeliest token."""
     top_p: float = 1.0
-    """Draw from the likeliest tokens that make up this probability."""
+    """Sample from the likeliest tokens whose probabilities sum to this value."""
     seed: int = 0
     """Seed of the sampling."""
     device: str = "auto"
@@ -197,7 +197,8 @@ class Sample:
 
 @dataclass(frozen=True)
 class Inspect(_OnCorpus):
-    """Tell what the heads of a language model do: copy, complete, forget, solve; and draw where the first layer looks.
+    """Measure what the heads of a language model do (copy, complete, forget, solve), and draw the first layer's
+    attention.
 
     MODEL is the run of a training, or the folder of a model.
     """
@@ -205,9 +206,9 @@ class Inspect(_OnCorpus):
     windows: int = 32
     """The most windows to read."""
     out: Path | None = None
-    """Folder of the figures; inspection in that of the model if not given."""
+    """Folder of the figures; if not given, the subfolder inspection of the model's folder."""
     seed: int = 0
-    """Seed of the random tokens that heads copy and complete."""
+    """Seed of the random tokens that test copying and completion."""
 
     def __call__(self) -> None:
         from mesascope.cli.inspection import draw_inspection
@@ -237,9 +238,9 @@ class Language:
 
 
 def language_command(arguments: Sequence[str]) -> Any:
-    """The type of the command: one subcommand each, where training's flags default to those of the preset.
+    """Type of the command, with one subcommand each; the flags of train default to the chosen preset.
 
-    Settings are read, and torch with them, only where a training is asked for.
+    Settings, and with them torch, are imported for train alone.
     """
     settings: tuple[str, Any, Any] = ("settings", tyro.conf.Suppress[Any], None)
     if list(arguments[:2]) == ["language", "train"]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Ledger:
-    """Judge every claim of every study from the arrays of each run, and print the ledger."""
+    """Judge every claim of every study from the arrays of its runs, and print the ledger."""
 
     directories: tyro.conf.Positional[tuple[Path, ...]] = ()
     """Folders of runs, or folders of such folders; ./runs if none is given."""
@@ -49,7 +49,7 @@ class Ledger:
 
 
 def _why(run: Run) -> str:
-    """Reason why a run has no row."""
+    """Message that states why a run has no row."""
     kind = run.config["kind"]
     if kind not in ("study", "identification"):
         return f"{run.path} must be of a study or of identify, but is a {kind}: see its folder."

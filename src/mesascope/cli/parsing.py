@@ -1,4 +1,4 @@
-"""From arguments to a command; what tyro says of wrong ones becomes one sentence."""
+"""Parsing of arguments into a command; tyro's errors become one sentence."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from mesascope.records import registered
 
 
 def parsed(arguments: list[str]) -> Callable[[], None]:
-    """The command that the arguments spell, ready to be called.
+    """Parse the arguments into a command that can be called.
 
     Raises:
-        ArgumentError: they name no command, study or flag, or a flag does not take its value.
-        SystemExit: help was asked for.
+        ArgumentError: there is no such command, study or flag, or the value of a flag is invalid.
+        SystemExit: after ``--help``.
     """
     _require_resume_alone(arguments)
     commands = (
@@ -57,7 +57,7 @@ def parsed(arguments: list[str]) -> Callable[[], None]:
 
 
 def _sentence(box: str) -> str:
-    """One line of the box that tyro draws around an error: the error, the nearest flag, and where help is.
+    """Convert tyro's error box to one line: the error, the nearest flag, and the help command.
 
     >>> _sentence("╭─ Error ─╮\\n│ Unrecognized options: --sed │\\n│ ─── │\\n│ Perhaps you meant: │\\n│ --seed INT │")
     'unrecognized options: --sed; perhaps you meant --seed INT.'
@@ -92,7 +92,7 @@ def _require_resume_alone(arguments: Sequence[str]) -> None:
 
 @contextlib.contextmanager
 def naming_flags(arguments: Sequence[str]) -> Iterator[None]:
-    """Have a sentence that begins with a field of the settings begin with its flag, where that was given."""
+    """Replace the names of settings in error messages by the flags of the command line."""
     try:
         yield
     except MesascopeError as error:
@@ -100,14 +100,14 @@ def naming_flags(arguments: Sequence[str]) -> Iterator[None]:
         given = {token.partition("=")[0].replace("_", "-") for token in arguments if token.startswith("--")}
         own = [flag for flag in given if re.split(r"--|\.", flag)[-1].replace("-", "_") == name]
         flags = [flag for flag in _settings_flags(arguments) if re.search("[-.]", flag[2:])]
-        for flag in flags:  # fields of several words, such as training.clip and n_heads
+        for flag in flags:  # compound names, such as training.clip and n_heads
             field = re.escape(flag.removeprefix("--").replace("-", "_"))
             rest = re.sub(rf"(?<![-\w.]){field}\b", flag, rest)
         raise type(error)(f"{own[0] if len(own) == 1 else name} {rest}") from None
 
 
 def _settings_flags(arguments: Sequence[str]) -> list[str]:
-    """Flags of the settings of the study or training that the arguments name."""
+    """Flags for the settings of the study or training in the arguments."""
     command, name = [*arguments, "", ""][:2]
     if (command, name) == ("language", "train"):
         from mesascope.language.learning import PRESETS

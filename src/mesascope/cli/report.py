@@ -12,7 +12,7 @@ import tyro
 
 @dataclass(frozen=True)
 class Report:
-    """Judge the claims, draw the figures and write the report of a run again, from its arrays."""
+    """Judge the claims again, and rewrite the figures and the report of a run, from its arrays."""
 
     directory: tyro.conf.Positional[Path]
     """Folder of the run."""
@@ -39,7 +39,7 @@ class Report:
 
 
 def _study(run: Any) -> Any:
-    """The study of a run; None, and a sentence, where it is not here."""
+    """The study of a run; if it is not available, print a message and return None."""
     from mesascope.errors import RunDirectoryError
 
     try:

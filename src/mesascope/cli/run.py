@@ -20,31 +20,31 @@ from mesascope.errors import ArgumentError
 from mesascope.progress import tell
 from mesascope.records import facts, register, registered
 
-# Seconds in which nothing is printed, at most.
+# Seconds without output before a progress message.
 _SILENT = 3.0
 
 
 @dataclass(frozen=True)
 class RunStudy:
-    """Train, measure, judge and report.
+    """Train, measure, judge claims and write a report.
 
-    The preset sets all settings; the flags below change them one by one.
+    The preset sets all settings; the flags below change single settings.
     """
 
     study: tyro.conf.Suppress[str]
     settings: Annotated[Any, tyro.conf.arg(name="")]
     preset: str = "quick"
-    """Settings to start from: quick takes a minute or two, paper follows the settings of the paper."""
+    """Settings to start from: quick takes a minute or two, paper has the settings of the paper."""
     seed: int = 0
-    """First seed; every random draw follows from it."""
+    """First seed; it determines every random draw."""
     out: Path | None = None
     """Folder of the run; runs/<study>-<preset>-<time> if not given."""
     device: str = "auto"
     """Device to compute on: cpu, cuda, cuda:1, ...; auto chooses a GPU if there is one."""
     reuse: Path | None = None
-    """Folder of a run whose finished trainings are reused where this run would repeat them."""
+    """Folder of a run whose finished trainings are reused if their settings are the same."""
     resume: Path | None = None
-    """Folder of a run to continue; no other flag may be given, as all settings are read from its config.json."""
+    """Folder of a run to continue. No other flag may be given: all settings are read from its config.json."""
 
     def __call__(self) -> None:
         study, settings = registered("study")[self.study], self.settings
@@ -91,7 +91,7 @@ class RunStudy:
 class Run:
     """Run a study: train, measure, judge its claims and write a report.
 
-    mesascope run STUDY --resume DIR continues an interrupted run, with the same result. A study of your own is
+    mesascope run STUDY --resume DIR continues an interrupted run, with the same result. Pass your own study as
     FILE.py:NAME.
     """
 
@@ -102,7 +102,7 @@ class Run:
 
 
 def run_command(arguments: Sequence[str]) -> Any:
-    """Type of the command, with one subcommand per study, whose flags default to the chosen preset."""
+    """Type of the command, with one subcommand per study; flags default to the chosen preset."""
     preset = asked_preset(arguments)
     kinds = []
     for name, study in registered("study").items():
@@ -126,13 +126,13 @@ def run_command(arguments: Sequence[str]) -> Any:
 
 
 def with_own_study(arguments: Sequence[str]) -> list[str]:
-    """Register the study of ``path.py:STUDY``, and return the arguments with its name in that place."""
+    """Register the study of ``path.py:STUDY``, and replace this argument by the study's name."""
     if arguments[:1] != ["run"] or not re.search(r"\.py(:\w*)?$", "".join(arguments[1:2])):
         return list(arguments)
     from mesascope.study import load_study
 
     study = load_study(arguments[1])
-    name = re.sub(r"[^a-z0-9]+", "-", study.name.lower()).strip("-") or "own"  # as a word of the command line
+    name = re.sub(r"[^a-z0-9]+", "-", study.name.lower()).strip("-") or "own"  # as a command-line word
     if name in registered("study") and "file" not in facts("study", name):
         raise ArgumentError(
             f"the study of {arguments[1]} must have a name of its own, but is called {study.name!r} as one of "
@@ -148,7 +148,7 @@ class _Preset:
 
 
 def asked_preset(arguments: Sequence[str]) -> str:
-    """Preset among the arguments, which decides the defaults of other flags; a wrong one is refused later."""
+    """Preset in the arguments, for the defaults of the other flags; an invalid preset raises later."""
     try:
         found, _ = tyro.cli(
             _Preset, args=list(arguments), return_unknown_args=True, add_help=False, console_outputs=False
