@@ -1,4 +1,4 @@
-"""Constructions: weights for which a network equals a learning algorithm."""
+"""Constructions: network weights that implement a learning algorithm exactly or to a stated order."""
 
 import lazy_loader
 

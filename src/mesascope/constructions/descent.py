@@ -1,4 +1,4 @@
-"""Gradient descent and GD++ as weights of self-attention."""
+"""Self-attention weights for gradient descent and GD++, after von Oswald et al. (2023)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mesascope.nets import Products, TokenMLP
 from mesascope.records import register
 from mesascope.shapes import Float, Tensor
 
-# Softmax attention at this difference of scores is exact: exp(-800) is 0 in float64.
+# Score difference at which softmax attention selects one token exactly: exp(-800) is 0 in float64.
 _SHARP = 800.0
 
 
@@ -27,9 +27,9 @@ def gradient_descent(
 ) -> Construction:
     """Proposition 1, stacked: ``steps`` linear self-attention layers that take ``steps`` gradient steps.
 
-    Each layer has W_KQ = diag(I, 0) and W_PV = (eta/N) [[0, 0], [W_0, -I]]: every token's target moves by minus the
-    change in W x, eq. 8 of the ICML paper. A number ``eta`` makes one looped layer, a sequence separate layers. Weights
-    are float64, and both learners agree to rounding.
+    Each layer has W_KQ = diag(I, 0) and W_PV = (eta/N) [[0, 0], [W_0, -I]]: each layer subtracts the change in W x from
+    every token's target (eq. 8). If ``eta`` is a number, one layer is looped; if it is a sequence, layers are separate.
+    Weights are float64, and both learners agree to rounding.
 
     >>> network, algorithm = gradient_descent(d_in=2, d_out=1, eta=0.5, n_context=2)
     >>> network.products()[0].w_pv[0].tolist()
@@ -43,10 +43,10 @@ def gradient_descent(
 def gradient_descent_plus_plus(
     d_in: int, d_out: int, eta: Sizes, gamma: Sizes, n_context: int, steps: int = 1, w0: Matrix | None = None
 ) -> Construction:
-    """Appendix A.10, stacked: layers that take a gradient step and a curvature step x <- x - gamma X^T X x at once.
+    """Appendix A.10, stacked: each layer takes a gradient step and a curvature step x <- x - gamma X^T X x.
 
-    W_PV = [[-gamma I, 0], [(eta/N - gamma) W_0, -(eta/N) I]]. The term in gamma W_0, which the paper's eq. 23 lacks,
-    moves each token's residual y - W_0 x with its input; it vanishes for W_0 = 0.
+    W_PV = [[-gamma I, 0], [(eta/N - gamma) W_0, -(eta/N) I]]. Eq. 23 omits the term in gamma W_0, which updates each
+    token's residual y - W_0 x when x changes; it vanishes for W_0 = 0.
     """
     require_sizes(d_in=d_in, d_out=d_out, n_context=n_context, steps=steps)
     w0 = initial_weights(w0, d_out, d_in)
@@ -57,10 +57,9 @@ def gradient_descent_plus_plus(
 def kernel_gradient_descent(mlp: TokenMLP, d_out: int, eta: Sizes, n_context: int, steps: int = 1) -> Construction:
     """Proposition 2: a residual MLP on the inputs, then layers that descend on the features m(x) = x + MLP(x).
 
-    The MLP is padded by zeros: it reads and changes only the inputs' part of a token. The attention layers are those of
-    `gradient_descent`. The algorithm descends on 1/(2N) sum_i |W m(x_i) - y_i|^2, the regression with the kernel
-    m(x) . m(x') of eq. 13 of the ICML paper. ``mlp`` maps inputs ``(*batch, rows, d_in)`` to the same shape; it is
-    copied.
+    The MLP is padded by zeros: it reads and changes only the input part of a token. The attention layers come from
+    `gradient_descent`. The algorithm descends on 1/(2N) sum_i |W m(x_i) - y_i|^2: regression with the kernel m(x) .
+    m(x') of eq. 13. ``mlp`` maps inputs ``(*batch, rows, d_in)`` to the same shape; it is copied.
     """
     require_instance("mlp", mlp, TokenMLP)
     require_count("d_out", d_out)
@@ -82,17 +81,17 @@ def copy_tokens(
 ) -> Construction:
     """Proposition 3 followed by Proposition 1: gradient descent from tokens x_1, y_1, x_2, y_2, ..., x_q.
 
-    The first layer has two heads. In the first, the token of x_j attends to the next one by position, writes its target
-    y_j into its own last entries and removes its own position: it becomes (x_j, 0, y_j). In the second, the token of
-    y_j attends to itself and subtracts itself. On the concatenated tokens and zeros that remain, ``steps`` further
-    layers descend. Positions are one-hot and leave the last d_out entries to the targets. The query keeps its position,
-    which no later layer reads.
+    The first layer has two heads. In the first, the token of x_j attends to the next position, copies y_j into its own
+    last entries and removes its own position: it becomes (x_j, 0, y_j). In the second, the token of y_j attends to
+    itself and subtracts itself: it becomes 0. On these tokens, ``steps`` further layers take gradient steps. Positions
+    are one-hot; the last d_out entries are reserved for targets. The query keeps its position, which no later layer
+    reads.
 
-    With ``"softmax"`` the sequence begins with a token of zero data. Without it, no softmax layer can do both: its
-    weights sum to 1, so the update of a token is a sum over heads of means of data, with coefficients that add up to
-    one matrix for all tokens; tokens of x need this matrix to be the copy, tokens of y minus the identity.
+    With ``"softmax"`` the sequence begins with a token of zero data. Without this token, no softmax layer can do both.
+    Its attention weights sum to 1, so every token's update averages the data with value matrices of the same sum.
+    Tokens of x need this sum to copy y, tokens of y need minus the identity.
 
-    Source: ICML paper, Proposition 3 and appendix A.5, which leaves the second head as a sketch.
+    Source: von Oswald et al. (2023), Proposition 3 and appendix A.5, which only sketches the second head.
     """
     require_sizes(d_in=d_in, d_out=d_out, n_context=n_context, steps=steps)
     require_choice("attention", attention, ("linear", "softmax"))
@@ -111,15 +110,15 @@ def copy_tokens(
 
 @register("construction", "softmax-gradient-descent", of="learner", exact=False)
 def softmax_gradient_descent(d_in: int, d_out: int, eta: float, steps: int = 1, scale: float = 1e-3) -> Construction:
-    """Appendix A.9: two softmax heads whose difference takes a gradient step, up to an error of order scale^2.
+    """Appendix A.9: two softmax heads whose difference is a gradient step, up to an error of order scale^2.
 
-    Heads with W_KQ = +-scale I on the inputs and W_PV = -+eta / (2 scale) on the targets. With z_i = x_i . x_q,
+    Heads have W_KQ = +-scale I on the inputs and W_PV = -+eta / (2 scale) on the targets. With z_i = x_i . x_q,
 
         softmax_i(s z) - softmax_i(-s z) = (2 s / N) (z_i - mean z) + O(s^3),
 
     and the prediction is eta/N sum_i y_i (x_i - mean x) . x_q (1 + O(s^2)): gradient descent on *centred* inputs. The
-    mean comes from the denominators, which the paper's expansion (eqs. 18 to 21) omits; no scale removes it. Any number
-    of pairs is allowed. ``algorithm`` is the limit.
+    mean comes from the softmax denominators, which the expansion in eqs. 18 to 21 omits; no scale removes it. Any
+    number of pairs is allowed. ``algorithm`` is the limit scale -> 0.
 
     >>> from mesascope.tasks import Context
     >>> network, algorithm = softmax_gradient_descent(d_in=2, d_out=1, eta=0.5)
@@ -138,7 +137,7 @@ def softmax_gradient_descent(d_in: int, d_out: int, eta: float, steps: int = 1, 
     blank = nets.InContextRegressor(config, torch.Generator()).double()
     w_kq, w_pv = torch.zeros(2, 2, width, width, dtype=torch.float64)
     for head, sign in enumerate((1.0, -1.0)):
-        w_kq[head, :d_in, :d_in].fill_diagonal_(sign * scale * width**0.5)  # softmax divides by the root of the width
+        w_kq[head, :d_in, :d_in].fill_diagonal_(sign * scale * width**0.5)  # attention divides scores by sqrt(width)
         w_pv[head, d_in:, d_in:].fill_diagonal_(-sign * eta / (2 * scale))
     return Construction(blank.with_products([Products(w_kq, w_pv)]), Centred(GradientDescent(steps, eta)))
 
@@ -165,7 +164,7 @@ def _products(d_in: int, d_out: int, w0: Tensor | None, rate: Tensor, gamma: Ten
 
 
 def _pad(wide: TokenMLP, mlp: TokenMLP) -> None:
-    """Make ``wide`` compute ``mlp`` on the first entries of tokens, and neither read nor change the others."""
+    """Copy the weights of ``mlp`` into ``wide``, which then reads and changes only the first entries of tokens."""
     with torch.no_grad():
         for weight in wide.parameters():
             weight.zero_()
@@ -185,7 +184,7 @@ class _Residual(nn.Module):
 
 
 def _copying(width: int, data: int, d_out: int, n_context: int, attention: str) -> Products:
-    """A head that copies the next token's target, and one that subtracts the tokens of targets."""
+    """One head that copies the next token's target, and one that sets the target tokens to zero."""
     w_kq, w_pv = torch.zeros(2, 2, width, width, dtype=torch.float64)
     start = 2 * n_context + 1
     targets = torch.arange(1, start, 2)  # positions of y_N, ..., y_1, counted back from the query
@@ -196,7 +195,7 @@ def _copying(width: int, data: int, d_out: int, n_context: int, attention: str) 
     w_pv[0, data + inputs, data + targets] = -1.0
     w_pv[1, :data, :data].fill_diagonal_(-1.0)
     w_pv[1, data + targets, data + targets] = -1.0
-    if attention == "softmax":  # tokens without a token to attend to attend to the start
+    if attention == "softmax":  # all other tokens attend to the start token
         idle = [[0, start, *targets.tolist()], [0, start, *inputs.tolist()]]
         for head, positions in enumerate(idle):
             w_kq[head, data + start, data + torch.tensor(positions)] = 1.0
@@ -205,7 +204,7 @@ def _copying(width: int, data: int, d_out: int, n_context: int, attention: str) 
 
 
 def _padded_descent(width: int, d_in: int, d_out: int, rate: Float[Tensor, ""]) -> Products:
-    """One step of gradient descent, by the first of two heads."""
+    """One step of gradient descent in the first of two heads; the second is zero."""
     w_kq, w_pv = torch.zeros(2, 2, width, width, dtype=torch.float64)
     w_kq[0, :d_in, :d_in].fill_diagonal_(1.0)
     w_pv[0, -d_out:, -d_out:].fill_diagonal_(-rate.item())

@@ -1,4 +1,4 @@
-"""Constructions: a network beside the algorithm that it equals."""
+"""Pairs of a network and the algorithm that it implements."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mesascope.shapes import Tensor
 
 
 class Construction(NamedTuple):
-    """A network and the algorithm that it equals: both learners, or both predictors.
+    """A network and the algorithm that it implements: both learners, or both predictors.
 
     The network is an `InContextRegressor` or a `SequencePredictor`.
     """

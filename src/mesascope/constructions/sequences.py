@@ -1,4 +1,4 @@
-"""Causal layers that learn a linear model of a sequence and predict its next element (thesis, ch. 3)."""
+"""Causal layers that learn a linear model of a sequence and predict its next element (von Oswald's thesis, ch. 3)."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from mesascope.shapes import Float, Tensor
 def mesa_gradient_descent(d: int, eta: float, w0: Matrix | None = None) -> Construction:
     """One linear layer on tokens (-W_0 s_t, s_t, s_{t-1}) that takes one gradient step on all pairs up to t.
 
-    W_KQ has I where the key's s_{i-1} meets the query's s_t, and W_PV writes -eta (s_i - W_0 s_{i-1}) into the first
-    channel. Weights are float64, and both predictors agree to rounding.
+    W_KQ is I in the block of the key's s_{i-1} and the query's s_t, and W_PV writes -eta (s_i - W_0 s_{i-1}) into the
+    first channel. Weights are float64, and both predictors agree to rounding.
 
     Source: thesis, eq. 3.5.
 
@@ -39,10 +39,10 @@ def mesa_gradient_descent(d: int, eta: float, w0: Matrix | None = None) -> Const
 
 @register("construction", "online-gradient-descent", of="predictor", exact=True)
 def online_gradient_descent(d: int, eta: Sizes, steps: int, w0: Matrix | None = None) -> Construction:
-    """``steps`` linear layers of two heads on tokens (-W_0 s_t, s_t, s_t, s_{t-1}): online gradient descent.
+    """Online gradient descent: ``steps`` linear layers of two heads on tokens (-W_0 s_t, s_t, s_t, s_{t-1}).
 
-    The first head moves the prediction, in the first channel, by the step's change in W s_t. The second moves the
-    target, in the second channel, by its change in W s_{t-1}.
+    The first head updates the prediction (first channel) by the step's change in W s_t. The second head updates the
+    target (second channel) by the change in W s_{t-1}.
 
     Source: thesis, section 3.7.3.2.
     """
@@ -59,14 +59,14 @@ def online_gradient_descent(d: int, eta: Sizes, steps: int, w0: Matrix | None = 
 
 @register("construction", "neumann-preconditioning", of="predictor", exact=True)
 def neumann_preconditioning(d: int, terms: int, bound: float, ridge: float = 1.0) -> Construction:
-    """``terms`` linear layers that approximate A_t^{-1} s_t by a Neumann series, and one that takes a gradient step.
+    """``terms`` linear layers that approximate A_t^{-1} s_t by a Neumann series, and a last layer that predicts.
 
-    Tokens are (0, x_t, s_t, s_{t-1}) with x_t = s_t at first, and c is the ``bound``. Attention takes
-    sum_i s_{i-1} (s_{i-1} . x_t) / (c - ridge) from x_t, and the MLP after it adds s_t - ridge/c x_t: together,
-    x_t <- s_t + (I - A_t/c) x_t. The MLP is exactly linear, because gelu(z) - gelu(-z) = z. The query of the last layer
-    is x_t in place of s_t, and its step size 1/c.
+    Tokens are (0, x_t, s_t, s_{t-1}) with x_t = s_t at first, and c is the ``bound``. Attention subtracts sum_i s_{i-1}
+    (s_{i-1} . x_t) / (c - ridge) from x_t, and the following MLP adds s_t - ridge/c x_t: together, x_t <- s_t + (I -
+    A_t/c) x_t. The MLP is exactly linear, because gelu(z) - gelu(-z) = z. The last layer takes a gradient step of size
+    1/c with x_t as the query in place of s_t.
 
-    Source: thesis, eq. 3.57, which omits the terms without attention.
+    Source: thesis, eq. 3.57, which omits the MLP terms.
     """
     algorithm = NeumannLeastSquares(terms, bound, ridge)
     require_sizes(d=d)
@@ -113,7 +113,7 @@ def mesa_least_squares(d: int, ridge: float) -> Construction:
 def _linear(
     d: int, channels: tuple[str, ...], layers: Sequence[Products], w0: Tensor | None, mlp: int | None = None
 ) -> nets.SequencePredictor:
-    """A network of linear layers with exactly these products."""
+    """A network of linear layers with the given products."""
     heads, width, _ = layers[0].w_kq.shape
     attention = nets.AttentionConfig(width, heads, key_size=width)
     transformer = nets.CausalTransformerConfig(attention, len(layers), mlp=mlp)
@@ -127,7 +127,7 @@ def _linear(
 def _blocks(
     heads: int, channels: int, d: int, entries: Mapping[tuple[int, int, int], float | Tensor]
 ) -> Float[Tensor, "heads width width"]:
-    """Matrices of d x d blocks, zero except for ``entries`` at (head, row, column): a multiple of I, or a matrix."""
+    """Matrices of d x d blocks that are zero except at ``entries``; a number at (head, row, column) multiplies I."""
     blocks = torch.zeros(heads, channels, channels, d, d, dtype=torch.float64)
     for place, value in entries.items():
         blocks[place] = value if isinstance(value, Tensor) else value * torch.eye(d, dtype=torch.float64)
