@@ -1,4 +1,4 @@
-"""Data files, their download and cache, and the images in them."""
+"""Image datasets: files, download, cache and decoding."""
 
 import lazy_loader
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from mesascope.errors import ArgumentError, MesascopeError
 from mesascope.progress import tracked
 
-_BLOCK = 1 << 20  # bytes to read at once
+_BLOCK = 1 << 20  # bytes per read
 _TIMEOUT = 30
 
 
@@ -22,7 +22,7 @@ class DownloadError(MesascopeError, OSError):
 
 
 class Source(NamedTuple):
-    """A file, its public address, and its publisher's MD5 checksum."""
+    """Name, public URL and published MD5 checksum of a file."""
 
     name: str
     url: str
@@ -30,7 +30,8 @@ class Source(NamedTuple):
 
 
 def cache_folder() -> Path:
-    """Folder of downloaded and decoded files: MESASCOPE_CACHE, or one among the user's caches."""
+    """Folder of downloaded and decoded files: MESASCOPE_CACHE if set, otherwise mesascope in the user's cache
+    folder."""
     named = os.environ.get("MESASCOPE_CACHE")
     if named:
         return Path(named).expanduser()
@@ -38,13 +39,13 @@ def cache_folder() -> Path:
 
 
 def data_folders() -> list[Path]:
-    """Folders to search for data: MESASCOPE_DATA, if it is set, and the cache."""
+    """Folders to search for data: MESASCOPE_DATA if set, then the cache."""
     named = os.environ.get("MESASCOPE_DATA")
     return [*([Path(named).expanduser()] if named else []), cache_folder()]
 
 
 def found(dataset: str, sources: Sequence[Source]) -> list[Path]:
-    """The files of a dataset in a folder of its name; downloaded into the cache if no folder has them.
+    """Paths of a dataset's files, in a data folder or downloaded into the cache.
 
     Raises:
         DownloadError: the files are not on this machine, and the download failed.
@@ -57,12 +58,12 @@ def found(dataset: str, sources: Sequence[Source]) -> list[Path]:
 
 
 def _fetched(dataset: str, source: Source) -> Path:
-    """A file of the cache. It gets its name after its checksum is checked: a file of that name is complete."""
+    """Path of a file in the cache, downloaded if missing. The file is renamed after its checksum is verified."""
     path = cache_folder() / dataset / source.name
     if path.is_file():
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}")  # several processes may fetch one file
+    aside = path.with_name(f".{path.name}.{os.getpid()}")  # several processes may download the same file
     try:
         with open(aside, "wb") as file:
             digest = _copied(source, file)

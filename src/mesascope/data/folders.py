@@ -1,4 +1,4 @@
-"""Folders of pictures in classes. Imports no torch."""
+"""Image folders with one class per picture. Imports no torch."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from mesascope.data.files import data_folders
 from mesascope.errors import ArgumentError
 
 _PICTURES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".webp")
-# Names of the table or the folder of a part.
+# Accepted names for the table or the folder of each part.
 _NAMES = {
     "train": ("train", "training"), "validation": ("val", "validation", "valid"), "test": ("test", "testing"),
 }  # fmt: skip
 
 
 def is_hidden(path: PurePath) -> bool:
-    """True if a name on the path begins with a dot, such as .git and ._a.png, or is __MACOSX.
+    """True if any part of the path begins with a dot, such as .git and ._a.png, or is __MACOSX.
 
-    Pass a path relative to the folder that is read, which may itself be in a hidden one.
+    Pass a path relative to the dataset's folder, which may itself be inside a hidden folder.
     """
     return any(name.startswith(".") or name == "__MACOSX" for name in path.parts)
 
@@ -32,7 +32,7 @@ def visible_files(folder: Path, pattern: str = "**/*") -> list[Path]:
 
 
 def folder_of(dataset: str) -> Path:
-    """The folder at a path, such as ``./split`` or ``~/split``; for a name alone, a folder of the data."""
+    """Folder at a path, such as ``./split`` or ``~/split``; a bare name is searched in `data_folders`."""
     if Path(dataset).name != dataset or dataset.startswith(("~", "..")):
         folder = Path(dataset).expanduser().absolute()
         if not folder.is_dir():
@@ -51,7 +51,7 @@ def folder_of(dataset: str) -> Path:
 
 
 def state_of(folder: Path) -> tuple[tuple[str, int], ...]:
-    """Times of the tables and folders of a dataset: they change if files are added, removed or renamed."""
+    """Modification times of a dataset's tables and folders: they change if files are added, removed or renamed."""
     parts = (folder / name for names in _NAMES.values() for name in names)
     entries = (entry for place in (folder, *filter(Path.is_dir, parts)) for entry in os.scandir(place))
     decisive = (one for one in entries if one.is_dir() or (one.name.endswith(".csv") and one.is_file()))
@@ -59,7 +59,7 @@ def state_of(folder: Path) -> tuple[tuple[str, int], ...]:
 
 
 def pictures_of(folder: Path, part: str) -> tuple[list[Path], list[str]]:
-    """The pictures of a part and the class of each."""
+    """Paths of the pictures of a part, and the class of each."""
     for name in _NAMES[part]:
         if (folder / f"{name}.csv").is_file():
             return _by_table(folder, folder / f"{name}.csv")
@@ -78,7 +78,7 @@ def _pictures(paths: Iterable[Path]) -> list[Path]:
 
 
 def _in_place_of_pictures(folder: Path, name: str) -> str:
-    """End of a sentence: what a folder has instead of pictures of a part, and the remedy."""
+    """End of an error message: the folder's contents in place of the pictures, and the remedy."""
     classes = sorted({path.parent.name for path in _pictures(visible_files(folder, "*/*"))} - {"images"})
     if classes and not {*classes} & {one for names in _NAMES.values() for one in names}:
         return f"the classes {', '.join(classes[:3])} in no part: move their folders into {folder / name}"
@@ -92,7 +92,7 @@ def _in_place_of_pictures(folder: Path, name: str) -> str:
 
 def _by_table(folder: Path, table: Path) -> tuple[list[Path], list[str]]:
     try:
-        with table.open(newline="", encoding="utf-8-sig") as file:  # with or without a mark, which Excel leaves
+        with table.open(newline="", encoding="utf-8-sig") as file:  # with or without the BOM that Excel writes
             rows = list(csv.DictReader(file, skipinitialspace=True))
     except (UnicodeDecodeError, csv.Error) as error:
         raise ArgumentError(f"{table} must be a table in UTF-8, but is not ({error}): save it as one.") from None

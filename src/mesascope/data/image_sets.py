@@ -1,4 +1,4 @@
-"""Sets of images: digits, MNIST, Fashion-MNIST, Omniglot, and your own folders."""
+"""Image datasets: digits, MNIST, Fashion-MNIST, Omniglot, and your own folders."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from mesascope.progress import tracked
 from mesascope.shapes import Int, Tensor
 
 PARTS = ("train", "validation", "test")
-_AT_ONCE = 4096  # images to resize at once
-_KEPT = 16  # datasets, each of one part and size, that stay in memory
+_AT_ONCE = 4096  # images to resize per batch
+_KEPT = 16  # number of (dataset, part, size) results kept in memory
 _GREY = ("1", "L", "LA", "I", "I;16", "I;16B")  # Pillow's modes without colour
-_DECODER = 3  # version of the decoding: a new one ignores files that older versions decoded
+_DECODER = 3  # version of the decoder; cache files of older versions are ignored
 _MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 _FASHION = "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/"
 _OMNIGLOT = "https://github.com/brendenlake/omniglot/raw/master/python/"
@@ -41,7 +41,7 @@ _IDX = ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz", "t10k-images
 
 
 class Images(NamedTuple):
-    """Images and their classes: ``pixels (images, channels, size, size)`` are bytes from black 0 to white 255."""
+    """Images and their classes: ``pixels (images, channels, size, size)`` are bytes from 0 (black) to 255 (white)."""
 
     pixels: Tensor
     labels: Int[Tensor, " images"]
@@ -49,34 +49,34 @@ class Images(NamedTuple):
 
 
 def images(dataset: str, part: str = "train", size: int | None = None) -> Images:
-    """The images of a dataset, decoded once.
+    """Load the images of a dataset; decoded images are cached.
 
     ==============  ======================================================================================
     ``dataset``     images
     ==============  ======================================================================================
-    digits          1,797 handwritten digits, 8 x 8, from scikit-learn; a quarter to test
-    mnist           60,000 and 10,000 handwritten digits, 28 x 28
-    fashion-mnist   60,000 and 10,000 articles of clothing, 28 x 28
-    omniglot        20 drawings of each of 1,623 characters, 105 x 105: the 964 of 30 alphabets to train,
-                    those of the other 20 alphabets to test
-    another         pictures in a folder of that name, or at that path, such as ./split: see below
+    digits          1,797 handwritten digits, 8 x 8, from scikit-learn; a quarter for test
+    mnist           60,000 (train) and 10,000 (test) handwritten digits, 28 x 28
+    fashion-mnist   60,000 (train) and 10,000 (test) articles of clothing, 28 x 28
+    omniglot        20 drawings of each of 1,623 characters, 105 x 105: 964 from 30 alphabets for training,
+                    659 from the other 20 alphabets for test
+    another         pictures in a folder with this name or path, such as ./split: see below
     ==============  ======================================================================================
 
-    Folders of these names are searched under MESASCOPE_DATA and in the cache; the first four datasets are downloaded to
-    the cache if they are in neither. A folder of your own has either ``images/`` and tables ``train.csv``, ``val.csv``
-    and ``test.csv`` with the columns ``filename`` and ``label``, as miniImageNet and CUB are split, or
+    Folders with these names are searched under MESASCOPE_DATA and in the cache. Missing files of mnist, fashion-mnist
+    and omniglot are downloaded to the cache. Your own folder has either ``images/`` and tables ``train.csv``,
+    ``val.csv`` and ``test.csv`` with the columns ``filename`` and ``label``, as miniImageNet and CUB are split, or
     ``train/CLASS/PICTURE`` and so on. Hidden files are skipped. Pictures are rotated by their EXIF orientation;
-    transparent parts become white. A folder of grey pictures gives one channel; grey pictures among coloured ones
-    become colour. A folder is read again if files in it are added, removed or renamed; files overwritten in place are
-    read again by the next process.
+    transparent parts become white. If all pictures are grey, there is one channel, otherwise three. A folder is
+    reloaded if files are added, removed or renamed; files overwritten in place are reloaded by the next process.
 
     Args:
         part: train, validation or test.
-        size: pixels of a side of the result; None for that of the files, which must then be square and of one kind.
+        size: side of the result in pixels; if None, that of the files, which must then be square and of one size and
+            kind.
 
     Raises:
         DownloadError: the files are not on this machine, and the download failed.
-        ArgumentError: there is no such part, the layout of a folder is another one, or a picture is damaged.
+        ArgumentError: there is no such part, the folder has another layout, or a picture is damaged.
 
     >>> digits = images("digits")
     >>> tuple(digits.pixels.shape), len(digits.classes)
@@ -154,17 +154,17 @@ def _omniglot(part: str) -> Images:
         raise ArgumentError(f"{path} must be a zip file of Omniglot's drawings, but is not: restore it.") from None
     characters = ["/".join(name.split("/")[-3:-1]) for name in drawings]
     classes, labels = np.unique(characters, return_inverse=True)
-    ink = 255 - torch.as_tensor(pixels)[:, None]  # white on black, as the others are
+    ink = 255 - torch.as_tensor(pixels)[:, None]  # white on black, as in the other datasets
     return Images(ink, torch.as_tensor(labels).long(), tuple(map(str, classes)))
 
 
 def _decoded(data: bytes | Path, mode: str, size: int | None = None) -> np.ndarray:
-    """Decode a picture as viewers show it, in a mode of Pillow's."""
+    """Decode a picture as viewers show it, in one of Pillow's modes."""
     from PIL import Image, ImageOps
 
     with Image.open(io.BytesIO(data) if isinstance(data, bytes) else data) as picture:
         ImageOps.exif_transpose(picture, in_place=True)
-        if picture.mode.startswith("I"):  # of 16 bits, keep the higher eight
+        if picture.mode.startswith("I"):  # 16 bits: keep the upper eight
             picture = Image.fromarray((np.asarray(picture) >> 8).astype(np.uint8))
         if picture.mode[-1:] in "Aa" or "transparency" in picture.info:
             picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture.convert("RGBA"))
@@ -173,7 +173,7 @@ def _decoded(data: bytes | Path, mode: str, size: int | None = None) -> np.ndarr
 
 
 def _of_folder(folder: Path, part: str, size: int | None) -> Images:
-    """Read pictures in classes; the cache keeps them decoded as long as no file changes."""
+    """Read the pictures of a folder; the cache keeps the decoded pixels until a file changes."""
     paths, names = pictures_of(folder, part)
     classes, labels = np.unique(names, return_inverse=True)
     state = [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in paths]
@@ -187,7 +187,7 @@ def _of_folder(folder: Path, part: str, size: int | None) -> Images:
 
 
 def _kept(path: Path) -> Tensor | None:
-    """Pixels decoded before, or None if the file is missing or damaged."""
+    """Pixels from the cache, or None if the cache file is missing or damaged."""
     try:
         with safe_open(path, "pt") as file:
             return file.get_tensor("pixels")
@@ -202,7 +202,7 @@ def _keep(path: Path, pixels: Tensor) -> None:
         aside.touch()
         mode = aside.stat().st_mode
         save_file({"pixels": pixels}, aside)
-        aside.chmod(mode)  # save_file lets only the owner read the file
+        aside.chmod(mode)  # save_file makes the file readable by its owner alone
         aside.replace(path)
     except (OSError, SafetensorError) as error:
         warnings.warn(
@@ -216,7 +216,7 @@ def _keep(path: Path, pixels: Tensor) -> None:
 
 
 def _all_decoded(paths: list[Path], size: int | None) -> Tensor:
-    """Pixels ``(pictures, channels, size, size)``, of one channel if all pictures are grey."""
+    """Pixels ``(pictures, channels, size, size)``, with one channel if all pictures are grey."""
     looks = [_read(path, _look) for path in paths]
     if size is None:
         size = _side(paths, looks)
@@ -229,7 +229,7 @@ def _all_decoded(paths: list[Path], size: int | None) -> Tensor:
 
 
 class _Look(NamedTuple):
-    """Size and kind of a picture."""
+    """Size of a picture, and grey or colour."""
 
     width: int
     height: int
@@ -251,7 +251,7 @@ def _look(path: Path) -> _Look:
 
 
 def _side(paths: list[Path], looks: list[_Look]) -> int:
-    """Side of the pictures, which must all be square and of one kind."""
+    """Side of the pictures, which must all be square and of one size and kind."""
     for path, look in zip(paths, looks, strict=True):
         if look != looks[0] or look.width != look.height:
             other = f"{paths[0]} is {looks[0]} and " if look != looks[0] else ""
@@ -267,7 +267,12 @@ def _read(path: Path, how: Callable[[Path], Any]) -> Any:
 
     try:
         return how(path)
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:  # Pillow's, of damaged files
+    except (
+        OSError,
+        SyntaxError,
+        ValueError,
+        Image.DecompressionBombError,
+    ) as error:  # raised by Pillow for damaged files
         raise ArgumentError(f"{path} must be a picture, but is not ({error}): restore or remove it.") from None
 
 
@@ -275,7 +280,7 @@ def _ten() -> tuple[str, ...]:
     return tuple(map(str, range(10)))
 
 
-# Readers of each dataset, by part.
+# Readers of the datasets, called with the part.
 DATASETS: dict[str, Callable[[str], Any]] = {
     "digits": _digits,
     "mnist": functools.partial(
