@@ -1,4 +1,4 @@
-"""From declared figures to files."""
+"""Drawing of declared figures to files."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ STYLE: dict[Any, Any] = {
 
 
 def draw_figures(run: Run, figures: Sequence[Figure], results: Any = None) -> None:
-    """Draw figures into a run's folder, from its results unless others are given.
+    """Draw figures into a run's folder, from its results or from ``results`` if given.
 
-    A figure that raises an error is left out with a sentence: it costs itself alone, and never a run's claims.
+    A figure that raises an error is left out with a message; other figures and the claims are not affected.
     """
     for figure in figures:
         try:
@@ -52,7 +52,7 @@ def draw_figures(run: Run, figures: Sequence[Figure], results: Any = None) -> No
 
 
 def own_style() -> AbstractContextManager[None]:
-    """Draw with matplotlib's defaults and our style in place of a user's matplotlibrc, such as its usetex."""
+    """Within this context, matplotlib uses its defaults and our style, and ignores the user's matplotlibrc."""
     from matplotlib import rc_context, rcParamsDefault
 
     defaults: dict[Any, Any] = {name: value for name, value in rcParamsDefault.items() if "backend" not in name}
@@ -60,7 +60,7 @@ def own_style() -> AbstractContextManager[None]:
 
 
 def figure_files(figure: Figure, results: Any) -> dict[str, bytes]:
-    """SVG and PNG of a figure, the same bytes for the same results."""
+    """SVG and PNG of a figure, byte-identical for the same results."""
     from matplotlib.figure import Figure as Canvas
 
     files = {}
@@ -68,7 +68,7 @@ def figure_files(figure: Figure, results: Any) -> dict[str, bytes]:
         canvas = Canvas()
         draw = _draw_matrices if isinstance(figure.panels, Matrices) else _draw_panels
         draw(canvas, figure, results)
-        # Once for all formats, and without savefig, which draws twice.
+        # Compute the layout once for all formats; savefig would draw twice.
         canvas.get_layout_engine().execute(canvas)  # type: ignore[union-attr]
         canvas.set_layout_engine("none")
         for suffix, write in FORMATS.items():
@@ -91,7 +91,7 @@ def _write_png(canvas: Any, buffer: io.BytesIO) -> None:
     FigureCanvasAgg(canvas).print_png(buffer, metadata={"Software": None})
 
 
-# What a figure is written as, with metadata that do not change from one time to the next.
+# File formats of a figure; their metadata contain no date or version, so files are reproducible.
 FORMATS = {"svg": _write_svg, "png": _write_png}
 
 

@@ -1,4 +1,4 @@
-"""Findings of a study in a few sentences and small plots, from the records of its claims."""
+"""Findings of a study as a few sentences and small plots, from the records of its claims."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WIDTH, _HEIGHT, _EDGE = 150, 22, 8
 
 
 def found_text(claims: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Sentences: how many findings hold, which do not, and if the premises that they rest on hold."""
+    """Sentences that state how many findings hold, which do not, and if their premises hold."""
     names = {name for claim in claims for name in claim["premises"]}
     findings = [claim for claim in claims if claim["id"] not in names]
     premises = [claim for claim in claims if claim["id"] in names]
@@ -37,7 +37,7 @@ def found_text(claims: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def reported_outside(claim: Mapping[str, Any]) -> bool:
-    """True if a value of the paper lies outside a bound of ours."""
+    """True if a value that the paper reports lies outside a bound that we set."""
     numbers = re.findall(r"-?\d+(?:\.\d+)?(?:e-?\d+)?", (claim["reported"] or "").partition(" (")[0])
     low, high = (claim.get(name) for name in ("bound_low", "bound_high"))
     low, high = -math.inf if low is None else low, math.inf if high is None else high
@@ -45,7 +45,7 @@ def reported_outside(claim: Mapping[str, Any]) -> bool:
 
 
 def interval_svg(claim: Mapping[str, Any]) -> str:
-    """The interval of a claim against its bound, as inline SVG: shaded is what the bound allows."""
+    """Inline SVG of a claim's interval; the range that its bound allows is shaded."""
     numbers = {name: claim.get(name) for name in ("value", "low", "high", "bound_low", "bound_high")}
     known = [number for number in numbers.values() if number is not None and math.isfinite(number)]
     if numbers["value"] is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-# Names of a term: what they mean. Any of the names in a text, also in plural, makes it a term of that text.
+# Names of a term, and its meaning. A text uses a term if it contains any of its names, singular or plural.
 _TERMS = """
 claim: a sentence that can be false, judged from the arrays of this run
 finding: a claim that is not a premise

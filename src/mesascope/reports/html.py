@@ -44,18 +44,18 @@ dt { font-weight: 600; float: left; clear: left; margin-right: .5rem; } dd { mar
 @media print { body { max-width: none; margin: 0; font-size: 11px; } .data { display: none; }
   figure, tr, dd { break-inside: avoid; } h2 { break-after: avoid; } .wide { overflow: visible; } }
 """
-# Fields of a config that the page shows elsewhere, or that only programs need.
+# Fields of a config that the page shows elsewhere, or that are only for programs.
 _APART = {"schema", "settings", "question", "source", "deviations", "hash", "kind", "study", "preset", "command"}
 
 
 def write_report(
     run: Run, tables: Mapping[str, Table] | None = None, method: str = "", found: Sequence[str] = ()
 ) -> Path:
-    """Write report.html from a run's folder, and ``tables`` by title; an unfinished run says so.
+    """Write report.html from a run's folder, and ``tables`` by title; the page of an unfinished run states this.
 
     Args:
         method: tasks and networks of a study, in a sentence or two.
-        found: what the page begins with, in sentences; a summary of the claims if empty.
+        found: sentences at the top of the page; a summary of the claims if empty.
     """
     config, claims = run.config, run.claims
     question = config.get("question", "")
@@ -125,12 +125,12 @@ def _claims_table(claims: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _wide(table: str) -> str:
-    """A table that scrolls where a screen is too narrow for it."""
+    """A table that scrolls on narrow screens."""
     return f'<div class="wide">{table}</div>'
 
 
 def _result(table: Table) -> str:
-    """A table of results, whose numbers stay beside their errors."""
+    """A table of results; no line break separates a number from its error."""
     return f'<div class="wide result">{table._repr_html_().replace(" ± ", "&nbsp;±&nbsp;")}</div>'
 
 
@@ -140,7 +140,7 @@ def _others(claims: Sequence[Mapping[str, Any]]) -> str:
 
 def _figure(run: Run, name: str, caption: str, claims: Sequence[Mapping[str, Any]]) -> str:
     """A figure, and the claims that it shows."""
-    encoded = base64.b64encode(run.figure_svg(name).encode()).decode()  # as an image, whose scripts no browser runs
+    encoded = base64.b64encode(run.figure_svg(name).encode()).decode()  # browsers run no scripts inside an image
     image = f'<img alt="{escape(name)}" src="data:image/svg+xml;base64,{encoded}">'
     shown = _claims_table([claim for claim in claims if claim.get("figure") == name])
     title = escape(name.replace("-", " ").capitalize())
@@ -148,7 +148,7 @@ def _figure(run: Run, name: str, caption: str, claims: Sequence[Mapping[str, Any
 
 
 def _flat(record: Mapping[str, Any], group: str = "") -> Iterable[tuple[str, Any]]:
-    """Values of a record by dotted name, its own before those of the records within."""
+    """Values of a record by dotted name; those of nested records come last."""
     inner = [key for key, value in record.items() if isinstance(value, Mapping)]
     yield from ((f"{group}{key}", value) for key, value in record.items() if key not in inner)
     for key in inner:
@@ -156,7 +156,7 @@ def _flat(record: Mapping[str, Any], group: str = "") -> Iterable[tuple[str, Any
 
 
 def _settings(settings: Any) -> str:
-    """Settings as a table, and those of records within them as one with a column each."""
+    """Settings as a table, and nested records as a second table with one column each."""
     if not isinstance(settings, Mapping) or not settings:
         return ""
     groups: dict[str, dict[str, Any]] = {}

@@ -24,22 +24,22 @@ COLOURS = {
     "limit": "#555555",
     "other": "#56B4E9",
 }
-# Lines without marks differ in style, too: they are told apart in print without colour.
+# Lines without marks also differ in dash style, for prints without colour.
 _DASHES = (0, (4, 1, 1, 1, 1, 1))
 STYLES: dict[Any, Any] = {"gd": "--", "gd++": "-.", "centred": _DASHES, "interpolated": _DASHES, "limit": ":"}
 
 
 @dataclass(frozen=True)
 class Line:
-    """A curve ``y (points,)``, or one a replicate, ``(replicates, points)``, over ``x``: arrays, or readings of them.
+    """A curve ``y (points,)``, or one for each replicate ``(replicates, points)``, over ``x``: arrays or readings.
 
-    Errors of measurement are not drawn.
+    Standard errors of measurements are not drawn.
 
     Args:
-        role: what it shows, which gives its colour; a number from 0 to 1 is a shade.
+        role: key of `COLOURS` for the curve's colour; a number from 0 to 1 is a shade.
         each: draw every replicate; their mean and range if False.
         marks: matplotlib's format, such as ``"o"`` for points alone.
-        error: half the length of error bars, or a row of what they reach below and one of what they reach above.
+        error: half the length of error bars, or two rows: lengths below and lengths above the points.
     """
 
     x: Any
@@ -54,7 +54,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Level:
-    """A horizontal line, at a number or at the mean of what a reading returns."""
+    """A horizontal line at a number, or at the mean of a reading."""
 
     y: Any
     role: str
@@ -64,7 +64,7 @@ class Level:
 
 @dataclass(frozen=True)
 class Grid:
-    """Numbers ``(rows, columns)`` as colours, each with its text, and a name for each row and column."""
+    """A heat map of numbers ``(rows, columns)`` with their values as text, and a name for each row and column."""
 
     values: np.ndarray
     rows: Sequence[str]
@@ -76,9 +76,9 @@ class Lines:
     """A panel of curves, or of a grid.
 
     Args:
-        read: the lines, levels or grid; or a function that takes them from the results.
+        read: the lines, levels or grid; or a function from results to these.
         log: axes on a logarithmic scale: ``""``, ``"x"``, ``"y"`` or ``"xy"``.
-        limits: matplotlib's settings of the axes, such as ``{"ylim": (0, 1)}``.
+        limits: arguments of matplotlib's ``Axes.set``, such as ``{"ylim": (0, 1)}``.
     """
 
     title: str
@@ -111,7 +111,7 @@ class Lines:
 
 @dataclass(frozen=True)
 class Matrices:
-    """Panels of matrices on one colour scale, from -bound to bound, the largest |entry| if None; in so many rows.
+    """Panels of matrices in ``rows`` rows, on one colour scale from -bound to bound (the largest |entry| if None).
 
     Args:
         x, y: labels of columns and of rows.
@@ -126,7 +126,7 @@ class Matrices:
 
 @dataclass(frozen=True)
 class Histogram:
-    """A panel of histograms: label to values, on a logarithmic axis."""
+    """A panel of histograms on a logarithmic axis; ``read`` returns values by label."""
 
     title: str
     x: str
@@ -146,13 +146,13 @@ class Figure:
     """A figure of a study.
 
     Args:
-        name: of its files.
+        name: name of its files.
         caption: one or more sentences.
-        panels: in reading order, ``columns`` a row; or matrices alone.
-        size: width and height in inches; of a row of panels where None.
+        panels: panels in reading order, ``columns`` in each row; or one `Matrices`.
+        size: width and height in inches; chosen from the number of panels if None.
         share_y: one y axis for all panels.
         shared_legend: one legend for all panels, below them.
-        claims: the claims that it shows, or ids of claims that stand elsewhere in its study.
+        claims: the claims that it shows.
     """
 
     name: str
@@ -166,7 +166,7 @@ class Figure:
 
 
 def _read(item: Line | Level | Grid, results: Results) -> Any:
-    """The item with arrays in place of readings."""
+    """The item with its readings replaced by arrays."""
     if isinstance(item, Grid):
         return item
     read = {name: nominal(value(results) if callable(value := getattr(item, name)) else value)
@@ -175,12 +175,12 @@ def _read(item: Line | Level | Grid, results: Results) -> Any:
 
 
 def _plain_ticks(axis: Any, span: float) -> None:
-    """Numbers in place of powers of ten on a logarithmic axis on which they find room."""
+    """Label a logarithmic axis with plain numbers rather than powers of ten, if they fit."""
     low, high = axis.get_view_interval()
     if high < span * low:
         from matplotlib.ticker import LogLocator
 
-        if high > 4 * low:  # all nine would run into each other
+        if high > 4 * low:  # labels at all of 1, 2, ..., 9 would overlap
             axis.set_minor_locator(LogLocator(subs=(2.0, 5.0)))
         for place in (axis.set_major_formatter, axis.set_minor_formatter):
             place("{x:g}")

@@ -1,4 +1,4 @@
-"""Panels that many studies have: curves over training, losses over a sweep, and one mark a replicate and method."""
+"""Panels that many studies use: training curves, losses over a sweep, and one mark per replicate and method."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from mesascope.evidence import Reading, StageReading
 from mesascope.reports.panels import Level, Line, Lines
 
-# Role of a line, which gives its colour, and its label.
+# Role (key of its colour) and label of a line.
 Shown = tuple[str | float, str]
 
 
@@ -25,10 +25,10 @@ def curves(
     log: str = "",
     each: bool = False,
 ) -> Lines:
-    """Columns of what a training logged, over its steps.
+    """Columns of a training's log over its steps.
 
     Args:
-        factor: the columns are multiplied by it.
+        factor: factor on the columns.
         each: draw every replicate; their mean and range if False.
     """
     lines = [Line(stage["step"], factor * stage[column], *how, each) for column, how in columns.items()]
@@ -47,15 +47,15 @@ def sweep(
     marks: str = "-",
     log: str = "y",
 ) -> Lines:
-    """Readings ``(replicates, cases)`` over the values of a case."""
+    """Curves of readings ``(replicates, cases)`` over the swept values ``case``."""
     shown = [Line(case, reading, role, label, each, marks) for reading, (role, label) in lines.items()]
     return Lines(title, x, y, [*levels, *shown], log)
 
 
 def strip(y: str, names: Mapping[str, str], read: Callable[[Any], Mapping[str, Mapping[str, Any]]]) -> Lines:
-    """One mark a replicate over the name of each method; ``read`` returns numbers by label and method.
+    """One mark per replicate above the name of each method; ``read`` returns numbers by label and method.
 
-    Marks of different labels stand side by side.
+    Marks of different labels are side by side.
     """
 
     def lines(results: Any) -> list[Line]:

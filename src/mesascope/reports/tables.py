@@ -14,20 +14,20 @@ from rich.table import Table as RichTable
 from mesascope.evidence.verdicts import measured_text
 from mesascope.text import counted, line_width
 
-# Columns of what is no terminal; and of a table's lines between its five columns.
+# Width of output that is not a terminal, and width of the lines between a table's five columns.
 _NO_END, _BORDERS = 10_000, 14
 
 _VERDICT_STYLE = {"holds": "green", "fails": "bold red", "undecided": "yellow", "not yet run": "dim"}
 
 
 def console() -> Console:
-    """Standard output: a terminal in its own width, a file in lines as long as its tables need."""
+    """Standard output: a terminal has its own width; lines of a file are as long as the tables need."""
     width = line_width()
     return Console(width=int(width) if math.isfinite(width) else _NO_END)
 
 
 def counts_text(records: Sequence[Mapping[str, Any]]) -> str:
-    """The number of claims of each verdict: ``2 hold, 1 fails, 1 is undecided``."""
+    """Number of claims with each verdict: ``2 hold, 1 fails, 1 is undecided``."""
     counts = Counter(record["verdict"] for record in records)
     plurals = {"holds": "hold", "fails": "fail"}
     parts = []
@@ -38,12 +38,12 @@ def counts_text(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def over_text(record: Mapping[str, Any]) -> str:
-    """The number of replicates that a claim rests on: ``5 seeds``."""
+    """Number of replicates of a claim: ``5 seeds``."""
     return counted(record["n"], record["over"].removesuffix("s"))
 
 
 def print_claims(records: Sequence[Mapping[str, Any]], console: Console, title: str = "claims") -> None:
-    """One row a claim; on a narrow terminal, one paragraph."""
+    """Print one row for each claim, or one paragraph on a narrow terminal."""
     widths = {
         "measured, with its interval at 99.9\N{NO-BREAK SPACE}%": _width(
             24, map(measured_text, records), records, "measures"
@@ -59,7 +59,7 @@ def print_claims(records: Sequence[Mapping[str, Any]], console: Console, title: 
 
 
 def _width(least: int, whole: Iterable[str], records: Sequence[Mapping[str, Any]], key: str) -> int:
-    """The width of a column that breaks none of these texts, and no word of a key."""
+    """Least width of a column in which the texts ``whole``, and the words of the records' ``key``, are not broken."""
     words = (word for record in records for word in (record.get(key) or "").split())
     return max([least, *map(len, whole), *map(len, words)])
 
@@ -98,7 +98,7 @@ def _paragraphs(records: Sequence[Mapping[str, Any]], title: str) -> RichTable:
 
 
 def ledger_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The ledger as a Markdown page: one table a run, one row a claim, and how the run was made."""
+    """The ledger as a Markdown page: a table for each run, a row for each claim, and the run's provenance."""
     parts = [
         "# Ledger of claims",
         f"{counted(len(rows), 'claim')}: {counts_text(rows)}. Judged from the arrays of each run by "
@@ -115,7 +115,7 @@ def ledger_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _studies_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
-    """One row a study: how many claims hold, fail and are undecided, and which do not hold."""
+    """Table with a row for each study: numbers of claims by verdict, and the claims that do not hold."""
     lines = ["| study | claims | hold | fail | undecided | not yet run |", "|---|---|---|---|---|---|"]
     for study in dict.fromkeys(row["study"] for row in rows):
         own = [row for row in rows if row["study"] == study]
@@ -148,7 +148,7 @@ def _run_markdown(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def print_ledger(rows: Sequence[Mapping[str, Any]], console: Console) -> None:
-    """One table a run, and a line for the studies that have none."""
+    """Print a table for each run, and a line for the studies without runs."""
     for run in dict.fromkeys(row["run"] for row in rows if "run" in row):
         own = [row for row in rows if row.get("run") == run]
         print_claims(own, console, f"{', '.join(filter(None, (own[0]['study'], _preset_text(own[0]))))}: {run}")
