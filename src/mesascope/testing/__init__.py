@@ -1,4 +1,4 @@
-"""The contracts of learners, predictors and families, as checks for classes of your own."""
+"""Contract checks for your own learners, predictors and families."""
 
 from mesascope.testing.checks import check_family, check_learner, check_predictor
 

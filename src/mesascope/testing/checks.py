@@ -1,7 +1,7 @@
-"""The contracts of learners, predictors and families, as checks for classes of your own.
+"""Contract checks for your own learners, predictors and families.
 
-Each check raises AssertionError with one sentence that names the broken rule. mesascope's tests run them on everything
-that it registers.
+Each check raises AssertionError with one sentence that names the broken rule. mesascope's tests run the checks on
+everything that it registers.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ def check_learner(
     leading_axes: bool = True,
     tolerance: float = 1e-4,
 ) -> None:
-    """Check that ``learner`` keeps the contract of a learner on episodes of ``family``.
+    """Check that ``learner`` satisfies the contract of a learner on episodes of ``family``.
 
-    Predictions are finite, of shape ``(*batch, m, dy)`` and of the queries' dtype; the same call gives the same answer
-    and changes no input; tasks and queries are answered independently of each other; the order of examples does not
-    matter; and any number of leading axes is allowed.
+    Predictions are finite, of shape ``(*batch, m, dy)`` and of the queries' dtype. Repeated calls return the same
+    predictions and change no input. Predictions of one task or query do not depend on the others, nor on the order of
+    examples. Any number of leading axes is allowed.
 
     Args:
-        family: 10 pairs of 3 inputs and 1 target, if None.
+        family: linear regression with 10 pairs of 3 inputs and 1 target if None.
         permutation_invariant: False for a learner that may use the order of its context.
         leading_axes: False for a learner that takes exactly one batch axis.
-        tolerance: largest difference taken for rounding, relative to the largest prediction.
+        tolerance: largest difference that counts as rounding, relative to the largest prediction.
 
     >>> from mesascope.learners import GradientDescent
     >>> check_learner(GradientDescent(steps=2, eta=0.5))
@@ -48,7 +48,7 @@ def check_learner(
     episode = _drawn(family or tasks.LinearRegression(n_context=10, d_in=3), 6)
     _require(isinstance(episode, Episode), "a learner must be checked on a family of episodes")
     (x, y), own, _ = episode
-    xq = torch.cat([own[:, :1], x[:, :2]], dim=1)  # three queries a task, however many the family draws
+    xq = torch.cat([own[:, :1], x[:, :2]], dim=1)  # three queries per task, whatever number the family draws
     ask, before = _asking(learner), [part.clone() for part in (x, y, xq)]
     with torch.no_grad():
         answer = ask("a learner must answer a context and queries", Context(x, y), xq)
@@ -78,16 +78,16 @@ def check_predictor(
     leading_axes: bool = True,
     tolerance: float = 1e-4,
 ) -> None:
-    """Check that ``predictor`` keeps the contract of a predictor on sequences of ``family``.
+    """Check that ``predictor`` satisfies the contract of a predictor on sequences of ``family``.
 
-    Predictions are finite and have the sequences' shape and dtype; the same call gives the same answer and changes no
-    input; no prediction depends on later elements or on other sequences; any number of leading axes is allowed. A
-    predictor with ``init_state`` and ``step`` predicts the same element by element.
+    Predictions are finite and have the sequences' shape and dtype. Repeated calls return the same predictions and
+    change no input. No prediction depends on later elements or on other sequences. Any number of leading axes is
+    allowed. If there are ``init_state`` and ``step``, element-by-element predictions are the same.
 
     Args:
-        family: 12 elements of 3 entries, if None.
+        family: linear dynamics with 12 elements of 3 entries if None.
         leading_axes: False for a predictor that takes exactly one batch axis.
-        tolerance: largest difference taken for rounding, relative to the largest prediction.
+        tolerance: largest difference that counts as rounding, relative to the largest prediction.
 
     >>> from mesascope.learners import RecursiveLeastSquares
     >>> check_predictor(RecursiveLeastSquares(ridge=0.1))
@@ -132,10 +132,10 @@ def _decoded(predictor: Any, sequence: Tensor) -> Tensor:
 
 
 def check_family(family: tasks.Family | tasks.SequenceFamily) -> None:
-    """Check that ``family`` keeps the contract of a task family.
+    """Check that ``family`` satisfies the contract of a task family.
 
-    It is a frozen dataclass; it draws as many episodes, or sequences, as asked for, with agreeing shapes and finite
-    numbers; the same generator gives the same tasks, and another seed gives others.
+    It is a frozen dataclass. ``sample`` draws the requested number of episodes or sequences, with consistent shapes and
+    finite numbers. Equal generators draw equal tasks, and other seeds draw other tasks.
 
     >>> check_family(tasks.LinearRegression(n_context=3, d_in=2))
     >>> check_family(tasks.LinearDynamics(d=2, length=3))
@@ -175,7 +175,7 @@ def _drawn(family: Any, batch: int, seed: int = 0) -> Any:
 
 
 def _asking(model: Any) -> Callable[..., Tensor]:
-    """A function from the rule to check, and inputs, to the answer of ``model``."""
+    """Return a function that predicts with ``model``; its first argument is the rule that an error would break."""
 
     def ask(rule: str, *inputs: Context | Tensor) -> Tensor:
         with _broken(rule, model):
@@ -186,7 +186,7 @@ def _asking(model: Any) -> Callable[..., Tensor]:
 
 @contextmanager
 def _broken(rule: str, model: object) -> Iterator[None]:
-    """Raise any error as a broken rule: mesascope's in its own words, one of ``model``'s as ``rule`` and that error."""
+    """Raise errors as AssertionError: mesascope's with their own message, those of ``model`` with ``rule`` before."""
     try:
         yield
     except Exception as error:
@@ -197,7 +197,7 @@ def _broken(rule: str, model: object) -> Iterator[None]:
 
 @contextmanager
 def _or_pass(switch: str) -> Iterator[None]:
-    """Add to the sentence of a broken rule the argument that leaves the rule out."""
+    """Append to the message of a broken rule the argument that turns the rule off."""
     try:
         yield
     except AssertionError as error:
