@@ -1,4 +1,4 @@
-"""Everything on disk about a run. `mesascope.runs.checkpoints` alone imports torch, and is imported by its name."""
+"""Run directories: all files of a run. Only `mesascope.runs.checkpoints` imports torch; it must be imported by name."""
 
 import lazy_loader
 

@@ -23,16 +23,17 @@ from mesascope.runs.schemas import SCHEMA
 
 
 class TrainingCheckpoints:
-    """The newest checkpoint in checkpoints/<training>/<step>/, and those to keep, written aside and renamed.
+    """The newest checkpoint in checkpoints/<training>/<step>/, and those in ``keep``, written atomically.
 
-    weights.safetensors holds all that training changes by name: ``weights/``, the optimiser's state and, where one is
-    kept, ``average/``. manifest.json says under ``result`` which of the two the networks of the run are made of.
+    weights.safetensors contains the training state by name: ``weights/``, the optimiser's state and, if weights are
+    averaged, ``average/``. ``result`` in manifest.json names which of ``weights`` and ``average`` the run's networks
+    use.
 
     Args:
         folder: checkpoints/<training> of a run directory.
-        config: the record of the training; a checkpoint of another is refused.
-        device: where tensors are loaded to.
-        keep: steps whose checkpoints stay.
+        config: the record of the training; checkpoints of other trainings are refused.
+        device: device of loaded tensors.
+        keep: steps whose checkpoints are kept.
     """
 
     def __init__(
@@ -46,8 +47,8 @@ class TrainingCheckpoints:
         self.folder, self.config, self.device, self.keep = as_path("folder", folder), _identity(config), device, keep
 
     def save(self, step: int, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Write ``tensors`` as the checkpoint of ``step``, then remove earlier ones but for those to keep."""
-        # Copies: tensors may share their memory, which safetensors refuses.
+        """Write ``tensors`` as the checkpoint of ``step``, then remove earlier checkpoints except those in ``keep``."""
+        # Copies, as safetensors refuses tensors that share memory.
         own = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
         content = safetensors.torch.save(own)
         manifest = {
@@ -66,34 +67,34 @@ class TrainingCheckpoints:
             shutil.rmtree(self.folder / str(older))
 
     def steps(self) -> list[int]:
-        """Steps that have a checkpoint, in order; what is being written has a name of its own."""
+        """Steps that have a complete checkpoint, in order; one that is being written is left out."""
         if not os.path.isdir(self.folder):
             return []
         return sorted(int(path.name) for path in self.folder.iterdir() if path.name.isdecimal() and path.is_dir())
 
     def finished_like(self, others: Path, steps: int) -> TrainingCheckpoints | None:
-        """The checkpoints of a finished training of the same record among ``checkpoints`` of another run, if any."""
+        """Checkpoints of a finished training with the same record in another run's ``others`` folder, or None."""
         for manifest in sorted(others.glob(f"*/{steps}/manifest.json")):
-            with contextlib.suppress(RunDirectoryError):  # one that is damaged is no reason to refuse the others
+            with contextlib.suppress(RunDirectoryError):  # skip damaged checkpoints
                 if self._is_of(read_json(manifest)):
                     return TrainingCheckpoints(manifest.parent.parent, self.config, self.device)
         return None
 
     def copy(self, other: TrainingCheckpoints, step: int) -> None:
-        """Keep another run's checkpoint of ``step``, byte for byte."""
+        """Copy another run's checkpoint of ``step``, byte for byte."""
         with self._placed(step) as aside:
             for name in ("weights.safetensors", "manifest.json"):
                 write_aside(aside / name, read_bytes(other.folder / str(step) / name))
 
     def _is_of(self, manifest: Mapping[str, Any]) -> bool:
-        """True if a checkpoint is of this training; records of earlier versions may lack newer fields."""
+        """True if a checkpoint belongs to this training; records of earlier versions may lack newer fields."""
         key, config = record_hash(self.config), manifest.get("config")
         whole = manifest.get("key") == record_hash(config)
         return whole and (manifest["key"] == key or record_hash(updated(config)) == key)
 
     @contextlib.contextmanager
     def _placed(self, step: int) -> Iterator[Path]:
-        """A folder to write into, which becomes the checkpoint of ``step`` if nothing fails."""
+        """Temporary folder to write to, renamed to the checkpoint of ``step`` on success."""
         aside = self.folder / f".{step}.aside"
         shutil.rmtree(aside, ignore_errors=True)
         try:
@@ -105,7 +106,7 @@ class TrainingCheckpoints:
             shutil.rmtree(aside, ignore_errors=True)
 
     def load(self, step: int | None = None) -> tuple[int, dict[str, torch.Tensor]] | None:
-        """A checkpoint's step and tensors: the newest, None if there is none, or that of ``step``."""
+        """Step and tensors of the newest checkpoint, or of the one at ``step``; None if there are no checkpoints."""
         steps = self.steps()
         if not steps:
             return None
@@ -131,7 +132,7 @@ class TrainingCheckpoints:
 
 
 def trained_network(checkpoints: Path, training: str, seed: int, step: int | None = None) -> torch.nn.Module:
-    """The network of a seed, built from the record in a checkpoint, the newest if ``step`` is None, and its weights.
+    """The network of a seed, built from the record and weights in a checkpoint, the newest if ``step`` is None.
 
     Raises:
         RunDirectoryError: the run holds no checkpoints of this training.
@@ -147,7 +148,7 @@ def trained_network(checkpoints: Path, training: str, seed: int, step: int | Non
     member = config["seeds"].index(seed)
     network = from_record(config["network"]).build(torch.Generator())
     own = network.state_dict()
-    state = {  # ensembles have an axis of members, one network has none
+    state = {  # ensembles have a leading axis of members, single networks do not
         name: tensor if name in own and tensor.ndim == own[name].ndim else tensor[member]
         for name, tensor in result_tensors(tensors).items()
     }
@@ -156,7 +157,7 @@ def trained_network(checkpoints: Path, training: str, seed: int, step: int | Non
 
 
 def trained_on(checkpoints: Path, training: str) -> Any:
-    """The family of tasks that a training drew from, built from the record in the newest checkpoint.
+    """The task family of a training, built from the record in the newest checkpoint.
 
     Raises:
         RunDirectoryError: the run holds no checkpoints of this training.
@@ -187,7 +188,7 @@ def lost(checkpoints: Path, trainings: Iterable[str]) -> list[str]:
 
 
 def weights_hash(checkpoints: Path, training: str) -> str | None:
-    """The checksum of a training's newest weights; None if there are none."""
+    """Checksum of a training's newest weights; None if there are none."""
     steps = TrainingCheckpoints(checkpoints / training, {}).steps()
     return read_json(checkpoints / training / str(steps[-1]) / "manifest.json").get("sha256") if steps else None
 
@@ -208,7 +209,7 @@ def _read(checkpoints: Path, training: str, step: int | None = None) -> tuple[di
 
 
 def _identity(record: Any) -> Any:
-    """A record without an empty ``keep``, which those of earlier versions lack."""
+    """A record without empty ``keep`` entries, as records of earlier versions have no ``keep``."""
     if not isinstance(record, Mapping):
         return record
     return {key: _identity(value) for key, value in record.items() if key != "keep" or value}

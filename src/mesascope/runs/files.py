@@ -1,4 +1,4 @@
-"""Files of a run: JSON, lines and arrays, read so that damage is named."""
+"""Files of a run: JSON, JSON lines and arrays. Errors name the damaged file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mesascope.runs.schemas import FILES, SCHEMA, problem
 
 
 def as_path(argument: str, value: str | os.PathLike[str]) -> Path:
-    """A path from a string or a path, with the home folder in the place of ~.
+    """A `Path` from a string or a path; ~ is replaced by the home folder.
 
     >>> as_path("out", 3)
     Traceback (most recent call last):
@@ -34,17 +34,17 @@ def as_path(argument: str, value: str | os.PathLike[str]) -> Path:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write strict JSON (no nan: callers store null)."""
+    """Write strict JSON, which has no nan: callers store null."""
     write_aside(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
 
 
 def damaged(path: Path, rule: str, found: str, remedy: str | None = None) -> RunDirectoryError:
-    """The sentence about a file, with the remedy of its kind unless another is given."""
+    """Error about a damaged file, with ``remedy`` or, if None, the remedy for files of this name."""
     return RunDirectoryError(f"{path} must {rule}, but {found}: {remedy or FILES[path.name].remedy}.")
 
 
 def read_bytes(path: Path, remedy: str | None = None, missing: bytes | None = None) -> bytes:
-    """A file's bytes; ``missing`` where there is no file, unless that is None."""
+    """Bytes of a file; if there is no file, ``missing``, or an error if that is None."""
     try:
         return path.read_bytes()
     except FileNotFoundError:
@@ -56,12 +56,12 @@ def read_bytes(path: Path, remedy: str | None = None, missing: bytes | None = No
 
 
 def checksum(path: Path) -> str | None:
-    """The checksum of a file's bytes, None where there is no file."""
+    """Checksum of a file's bytes; None if there is no file."""
     return hashlib.sha256(read_bytes(path)).hexdigest() if os.path.lexists(path) else None
 
 
 def read_json(path: Path, missing: Any = None) -> Any:
-    """Read JSON of the schema of its name, or say what is wrong with it; ``missing`` where there is no file."""
+    """Read JSON and check it against the schema of the file's name; return ``missing`` if there is no file."""
     content = read_bytes(path, missing=None if missing is None else b"")
     if missing is not None and not content and not path.exists():
         return missing
@@ -69,7 +69,10 @@ def read_json(path: Path, missing: Any = None) -> Any:
 
 
 def read_lines(path: Path) -> list[Any]:
-    """Read JSON lines of the schema of the file's name; a torn last line is left out, no file has no lines."""
+    """Read JSON lines and check them against the schema of the file's name.
+
+    An incomplete last line is left out; if there is no file, the list is empty.
+    """
     lines = read_bytes(path, missing=b"").split(b"\n")
     return [_checked(path, line, f"line {number} ") for number, line in enumerate(lines[:-1], 1)]
 
@@ -94,7 +97,7 @@ def _checked(path: Path, content: bytes, place: str) -> Any:
 
 
 def arrays_bytes(arrays: Mapping[str, np.ndarray]) -> bytes:
-    """An .npz of arrays, the same bytes for the same arrays."""
+    """Bytes of an .npz file of arrays, byte-identical for the same arrays."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for key, array in arrays.items():

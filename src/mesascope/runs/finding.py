@@ -11,20 +11,20 @@ from mesascope.errors import ArgumentTypeError, RunDirectoryError
 from mesascope.runs.files import as_path
 from mesascope.runs.run import Run
 
-# Any of these makes a folder one of a run.
+# A folder that contains any of these files is a run directory.
 _MARKS = ("config.json", "claims.json", "finished.json", "results/index.json")
 
 
 def open_run(path: str | Path) -> Run:
     """Read a run back: its claims, results, curves, figures and networks.
 
-    ``run.claims`` and ``run.results[stage].table()`` are tables that notebooks show and ``pandas.DataFrame`` takes;
-    ``run.curves(training)`` is what was logged; ``run.network(training, seed)`` is a trained network, a learner, and
-    ``run.family(training)`` the tasks that it was trained on; ``run.settings`` are those of the study.
+    ``run.claims`` and ``run.results[stage].table()`` are tables, which notebooks render and ``pandas.DataFrame``
+    accepts. ``run.curves(training)`` contains the logged metrics, ``run.network(training, seed)`` is a trained network
+    (a learner), ``run.family(training)`` its task family, and ``run.settings`` the study's settings.
 
     Raises:
-        RunDirectoryError: no run there, a damaged one, one of another schema, or a finished one of whose claims,
-            metrics and stages one was changed since.
+        RunDirectoryError: there is no run, it is damaged or has another schema, or its claims, metrics or stages were
+            changed after it finished.
     """
     run = Run.open(path)
     run.require_unchanged()
@@ -32,9 +32,9 @@ def open_run(path: str | Path) -> Run:
 
 
 def find_runs(folders: str | Path | Sequence[str | Path]) -> tuple[list[Run], list[str]]:
-    """The runs in folders, or those that folders are, oldest first, and a sentence for each unreadable one.
+    """Runs in the given folders, oldest first, and an error message for each unreadable run.
 
-    A folder that holds no file of a run is passed over; one of those given that holds no run has a sentence, too.
+    A given folder may itself be a run. If it neither is nor contains a run, a message states this.
     """
     found: dict[Path, None] = {}
     damaged: list[str] = []

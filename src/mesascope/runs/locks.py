@@ -1,4 +1,4 @@
-"""The lock of a run's folder: one process at a time writes to it."""
+"""Lock of a run's folder: only one process at a time writes to it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 from mesascope.errors import RunDirectoryError
 from mesascope.runs.files import damaged
 
-# Files that a lock leaves in a folder: of a file system with locks, and of one without.
+# Lock files in a folder, on file systems with locks and without.
 LOCKS = (".lock", ".lock.soft")
-# Errors of a file system that has no locks, such as NFS without its lock service.
+# Errors of file systems without locks, such as NFS without its lock service.
 _WITHOUT = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 _REMEDIES = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free some space")
 
@@ -22,8 +22,8 @@ _REMEDIES = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free some space")
 def locked(folder: Path) -> Iterator[None]:
     """Keep other processes from writing to a folder.
 
-    The operating system releases the lock of a killed process. Where the file system has no locks, a file stands for
-    one, which names its process and machine: the next process on that machine removes it once its process has ended.
+    The operating system releases the lock of a killed process. If the file system has no locks, a file with the process
+    and machine replaces the lock. If that process has ended, the next process on the same machine removes the file.
     """
     from filelock import FileLock, SoftFileLock, Timeout
 

@@ -1,4 +1,4 @@
-"""Provenance of a run: device, machine, packages and commit. Torch is imported only when it is needed."""
+"""Provenance of a run: device, machine, packages and commit. Imports torch only when it is needed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mesascope.errors import ArgumentError, require_double
 
 
 def made_with(device: str, command: str) -> dict[str, Any]:
-    """Provenance of a run that begins now, for config.json."""
+    """Provenance of a run that starts now, for config.json."""
     return {
         "device": device,
         "command": command.encode("utf-8", "replace").decode(),
@@ -29,7 +29,7 @@ def made_with(device: str, command: str) -> dict[str, Any]:
 
 
 def tell_of_other_packages(path: str | Path, config: Mapping[str, Any]) -> None:
-    """Say which packages are of another version than the run was begun with."""
+    """Print the packages whose versions differ from those that the run was started with."""
     for package, then in config.get("versions", {}).items():
         if then != (now := installed(package)):
             print(
@@ -39,7 +39,7 @@ def tell_of_other_packages(path: str | Path, config: Mapping[str, Any]) -> None:
 
 
 def tell_device(asked: str, taken: str) -> None:
-    """Print the device that ``auto`` chooses, once nothing else is wrong with the call."""
+    """Print the device that ``auto`` has chosen. Call it after all arguments are checked."""
     if asked == "auto":
         print(f"mesascope: --device auto takes {taken} ({_machine(taken)}).", file=sys.stderr)
 
@@ -72,7 +72,7 @@ def _machine(device: str) -> str:
 
 
 def installed(package: str) -> str:
-    """Version of a package, or that it is not installed."""
+    """Version of a package, or "not installed"."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -80,7 +80,7 @@ def installed(package: str) -> str:
 
 
 def _commit() -> str | None:
-    """The commit of mesascope's own checkout, None where its code is in no repository, or lies untracked in another."""
+    """Commit of mesascope's own repository; None if its code is not tracked by a repository."""
     file, own = Path(__file__), {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
 
     def git(*words: str) -> str:

@@ -1,4 +1,4 @@
-"""The arrays of a run, stage by stage, each with a hash of what it was computed from."""
+"""The arrays of a run, stage by stage, each with hashes of the settings and code that computed it."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from mesascope.runs.files import arrays_bytes, checksum, damaged, read_arrays, r
 from mesascope.runs.provenance import installed
 from mesascope.runs.schemas import Name, problem
 
-# The remedy for a stage that is damaged.
+# Remedy for a damaged stage.
 _AGAIN = "delete it and --resume the run"
 
-# What only shows, words or checks results: all other code of the package decides the numbers of a stage.
+# Code that only displays or checks results; all other code of the package can change the numbers of a stage.
 PRESENTATION = ("cli", "reports", "testing", "__main__.py", "progress.py", "text.py")
-# Packages that compute what a stage holds.
+# Packages that can change the numbers of a stage.
 _PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "pillow", "tokenizers")
 
 
 class Results(Mapping[str, Stage]):
-    """The stages of a run by name, read from results/<name>.npz when they are asked for.
+    """The stages of a run by name, each read from results/<name>.npz on first use.
 
-    results/index.json holds, for each, its checksum and hashes of the settings and of the code that it was computed
-    by: a file of another run, or a damaged one, is refused.
+    results/index.json contains the checksum of each stage, and hashes of the settings and code that computed it.
+    Damaged files, and those of other runs, are refused.
 
     Args:
         folder: results/ of a run.
-        settings: what the stages are computed from, as JSON.
-        study: ``path.py:NAME`` of an own study, whose file decides their numbers, too.
+        settings: JSON settings that the stages depend on.
+        study: ``path.py:NAME`` of a user's own study; the code hash then includes its file.
     """
 
     def __init__(self, folder: Path, settings: Any, study: str = "") -> None:
@@ -64,7 +64,7 @@ class Results(Mapping[str, Stage]):
         return "\n".join(f"{name}: {shown(self[name])}" for name in self)
 
     def save(self, name: str, stage: Stage) -> None:
-        """Keep a stage under a name, which is that of its file."""
+        """Store a stage under a name, which also names its file."""
         if problem(name, Name) or not name:
             refuse("the name of a stage", "be free of slashes", name, "choose another")
         if not isinstance(stage, Stage):
@@ -89,7 +89,7 @@ class Results(Mapping[str, Stage]):
         return bool(names) and all(os.path.exists(self.folder / f"{name}.npz") for name in names)
 
     def check(self) -> None:
-        """Refuse a stage that is damaged, or was computed from other settings; one that is missing is no damage."""
+        """Raise if a stage is damaged or was computed from other settings; missing stages are allowed."""
         for name in self:
             if os.path.lexists(self.folder / f"{name}.npz"):
                 self[name]
@@ -102,7 +102,7 @@ class Results(Mapping[str, Stage]):
         return read_json(self.folder / "index.json", missing={})
 
     def content(self, name: str) -> bytes:
-        """The bytes of a stage's file, which are those that were measured."""
+        """Bytes of a stage's file, after a check of its settings and checksum."""
         path, index = self.folder / f"{name}.npz", self._index()
         entry = index.get(name)
         if entry is None and index:
@@ -133,13 +133,13 @@ class Results(Mapping[str, Stage]):
 
 
 def record_hash(record: Any) -> str:
-    """The hash by which two records are one."""
+    """Hash that is equal for equal records."""
     return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:16]
 
 
 @functools.cache
 def code_hash() -> str:
-    """A hash of mesascope's own code that decides a measurement, and of the versions of what it computes with."""
+    """Hash of the code of mesascope that can change a measurement, and of the versions of numerical packages."""
     root = Path(mesascope.__file__).parent
     digest = hashlib.sha256("".join(f"{name} {installed(name)} " for name in _PACKAGES).encode())
     for path in sorted(root.rglob("*.py")):

@@ -25,18 +25,18 @@ from mesascope.runs.locks import LOCKS, locked
 from mesascope.runs.results import Results, record_hash
 from mesascope.runs.schemas import FILES, KINDS, SCHEMA, problem
 
-# What decides the numbers of a run, and how they are judged.
+# Entries of a config that determine the numbers of a run and their verdicts.
 _DECIDES = ("kind", "study", "preset", "settings", "seed", "device")
-# What a run leaves once it has finished, with a checksum of each in finished.json.
+# Files of a finished run whose checksums are in finished.json.
 _LEFT = ("claims.json", "metrics.jsonl", "results/index.json", "identification.json")
-# What a killed creation may leave in a folder.
+# Files that may be in the folder if the process was killed while it created the run.
 _EMPTY = {*LOCKS, ".config.json.aside"}
 
 
 class Run:
-    """A run: what it was asked, what it measured, and what it trained. `open_run` reads one back.
+    """A run: its settings, measurements and trained networks. `open_run` reads one back.
 
-    Every file is written aside and renamed, but for metrics.jsonl, which is appended to and mended on `rewind_metrics`.
+    Files are written atomically, except metrics.jsonl: rows are appended, and `rewind_metrics` removes incomplete ones.
     """
 
     def __init__(self, path: Path, config: dict[str, Any]) -> None:
@@ -49,7 +49,7 @@ class Run:
 
     @classmethod
     def create(cls, path: str | Path, kind: str, config: Mapping[str, Any]) -> Run:
-        """Start a run of this kind in an empty or a new folder; ``config`` holds ``settings`` and ``seed``."""
+        """Create a run of this kind in a new or empty folder; ``config`` must contain ``settings`` and ``seed``."""
         require_choice("kind", kind, KINDS)
         path = as_path("the folder of a run", path)
         config = {"schema": SCHEMA, "kind": kind, "id": uuid.uuid4().hex, **config}
@@ -67,7 +67,7 @@ class Run:
 
     @classmethod
     def open(cls, path: str | Path) -> Run:
-        """Go back to a run; refuse a folder that is not one, is damaged or edited, or is of another schema."""
+        """Open an existing run; raise if the folder is no run, is damaged or edited, or has another schema."""
         path = as_path("the folder of a run", path)
         if os.path.isfile(path):
             own = (path.parent / "config.json").exists()
@@ -84,28 +84,28 @@ class Run:
         return cls(path, config)
 
     def check(self) -> None:
-        """Refuse a run of whose files one is damaged that is about to be added to."""
+        """Raise if a file of the run is damaged; called before the run continues."""
         _ = self.times, self.captions
         self.require_unchanged("metrics.jsonl")
         self.results.check()
 
     def require_unchanged(self, *names: str) -> None:
-        """Refuse a finished run whose claims, metrics or stages are not as it left them; or only these files."""
+        """Raise if files of a finished run were changed: those in ``names``, or else claims, metrics and stages."""
         for name, left in self._left.items():
             path = self.path / name
             if (not names or name in names) and (own := checksum(path)) != left:
                 if own is not None:
-                    (read_lines if path.suffix == ".jsonl" else read_json)(path)  # which may know what is wrong with it
+                    (read_lines if path.suffix == ".jsonl" else read_json)(path)  # may raise a more specific error
                 raise damaged(path, "be as the run left it when it finished", "was changed" if own else "is missing")
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Keep other processes from writing to this run; a killed process lets go of it."""
+        """Keep other processes from writing to this run. The lock of a killed process is released."""
         with locked(self.path):
             yield
 
     def discard_if_new(self) -> None:
-        """Remove the folder of a run that has kept nothing yet but its configuration; its lock must be free."""
+        """Remove the folder of a run that contains only its configuration; its lock must be free."""
         beginnings = {*LOCKS, "config.json", "timing.json"}
         files = list(self.path.iterdir())
         if {file.name for file in files} <= beginnings:
@@ -115,7 +115,7 @@ class Run:
 
     @property
     def is_finished(self) -> bool:
-        """True if everything was trained, measured and judged."""
+        """True if all training, measurements and verdicts are done."""
         return any(os.path.exists(self.path / name) for name in ("claims.json", "finished.json"))
 
     @property
@@ -130,20 +130,20 @@ class Run:
 
     @property
     def _left(self) -> dict[str, str]:
-        """The checksums of what it left when it finished; none before that, and of older runs."""
+        """Checksums of the run's files when it finished; empty for unfinished runs and those of older versions."""
         return read_json(self.path / "finished.json", missing={})
 
     @property
     def study(self) -> Any:
-        """The study that it is a run of: one of mesascope's, or that of the file which it was begun from.
+        """The run's study: a registered one, or the one in the user's file that the run was started from.
 
         Raises:
-            RunDirectoryError: it is no run of a study that is registered, or that file does not define it any more.
+            RunDirectoryError: the study is not registered, or the file no longer defines it.
         """
         file, config = self.path / "config.json", self.config
         own = config.get("defined_in")
         if own is not None:
-            # Reading a run must not run code that came with it.
+            # Reading a run must not execute code inside the run directory.
             if not Path(own).is_absolute() or self.path.resolve() in Path(own).parents:
                 raise damaged(file, "name a file outside the run", f"names {own}", "leave its study out")
             try:
@@ -162,23 +162,23 @@ class Run:
         return study
 
     def move_study(self, place: str) -> None:
-        """Store the new ``path.py:NAME`` of its study; one within the run is not read from there later."""
+        """Store the new ``path.py:NAME`` of the run's study; paths inside the run directory are ignored."""
         if place not in ("", self.config.get("defined_in")) and self.path.resolve() not in Path(place).parents:
             self.config["defined_in"] = place
             write_json(self.path / "config.json", self.config)
-            self._find_results()  # their code is the study's, too
+            self._find_results()  # the code hash includes the study's file
 
     @property
     def settings(self) -> Any:
-        """The settings that it was begun with, as an object of its study's own class.
+        """The run's settings, as an object of its study's class.
 
         Raises:
-            RunDirectoryError: see `study`; or the study has other settings today.
+            RunDirectoryError: see `study`; or the fields of the study's settings have changed since.
         """
         return self.settings_of(self.study)
 
     def settings_of(self, study: Any) -> Any:
-        """The settings that it was begun with, as those of ``study``."""
+        """The run's settings, as an object of the class of ``study``'s settings."""
         try:
             return from_record(self.config["settings"], type(next(iter(study.presets.values()))))
         except (ValueError, TypeError, KeyError) as error:
@@ -189,10 +189,10 @@ class Run:
 
     @property
     def afresh(self) -> str:
-        """Remedy: the command that makes the run again in another folder."""
+        """Remedy with the command that repeats the run in another folder."""
         try:
             words = shlex.split(self.config.get("command", ""))
-        except ValueError:  # a command that somebody else wrote there
+        except ValueError:  # not a command that mesascope stored
             words = []
         if "--out" in words:
             at = words.index("--out")
@@ -202,13 +202,13 @@ class Run:
 
     @property
     def claims(self) -> Verdicts:
-        """The claims as they were judged when the run finished; none before that."""
+        """Claims with their verdicts from when the run finished; empty before that."""
         return Verdicts(read_json(self.path / "claims.json", missing=[]))
 
     def save_claims(self, records: Sequence[Mapping[str, Any]]) -> None:
-        """Keep the claims, with which the run is finished, and checksums of what it leaves.
+        """Store the claims and checksums of the run's files; the run is then finished.
 
-        A finished run logs nothing more: the checksum of its metrics stays the first.
+        A finished run logs no more metrics, so their first checksum is kept.
         """
         write_json(self.path / "claims.json", list(records))
         first = {name: left for name, left in self._left.items() if name == "metrics.jsonl"}
@@ -217,14 +217,14 @@ class Run:
 
     @property
     def identification(self) -> dict[str, Any]:
-        """The answer of `identify` that it keeps, as plain numbers: `Identification.from_dict` takes it."""
+        """The run's result of `identify` as plain numbers, for `Identification.from_dict`."""
         return read_json(self.path / "identification.json")
 
     def save_identification(self, record: Mapping[str, Any]) -> None:
         write_json(self.path / "identification.json", record)
 
     def curves(self, training: str) -> Arrays:
-        """Logged numbers of a training: ``step``, and each quantity by seed and step."""
+        """Logged metrics of a training: ``step``, ``seed``, and each metric by seed and step."""
         rows = self.metrics()
         require_choice("training", training, {row["training"] for row in rows})
         rows = [row for row in rows if row["training"] == training]
@@ -239,7 +239,7 @@ class Run:
         return Arrays({"step": np.array(steps), "seed": np.array(seeds), **numbers}, **axes)
 
     def network(self, training: str, seed: int = 0, step: int | None = None) -> Any:
-        """The network of a seed, as training left it: a learner or predictor, built from its record.
+        """The trained network of a seed (a learner or predictor), built from its record.
 
         Args:
             step: one of `steps`; the newest if None.
@@ -249,13 +249,13 @@ class Run:
         return trained_network(self._checkpoints(), training, seed, step)
 
     def steps(self, training: str) -> list[int]:
-        """Steps of a training that have a checkpoint: those of `Training.keep`, and the newest."""
+        """Steps of a training that have a checkpoint: those in `Training.keep`, and the newest."""
         from mesascope.runs.checkpoints import kept_steps
 
         return kept_steps(self._checkpoints(), training)
 
     def family(self, training: str) -> Any:
-        """The family of tasks that a training drew from: `sample` more of them, or compare the network on it."""
+        """The task family of a training, to `sample` new tasks from or to compare the network on."""
         from mesascope.runs.checkpoints import trained_on
 
         return trained_on(self._checkpoints(), training)
@@ -270,19 +270,19 @@ class Run:
         return folder
 
     def metrics(self, training: str | None = None) -> Table:
-        """All rows logged, or those of one training; a torn last line is left out."""
+        """All logged rows, or those of one training; an incomplete last line is left out."""
         rows = read_lines(self.path / "metrics.jsonl")
         return Table(row for row in rows if training is None or row["training"] == training)
 
     def append_metrics(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Append one JSON object a row, and flush to disk.
+        """Append one JSON object for each row, and flush to disk.
 
-        Each has a training, a step and a seed, and numbers; None stands for one that is not finite.
+        Rows have a training, a step, a seed, and numbers; None replaces numbers that are not finite.
         """
         append(self.path / "metrics.jsonl", _lines(rows))
 
     def rewind_metrics(self, training: str, step: int) -> None:
-        """Drop what ``training`` logged after ``step``, which is about to be logged again, and a torn last line."""
+        """Drop the rows of ``training`` after ``step``, which are logged again, and an incomplete last line."""
         kept = _lines(row for row in self.metrics() if row["training"] != training or row["step"] <= step)
         if kept != read_bytes(self.path / "metrics.jsonl", missing=b""):
             write_aside(self.path / "metrics.jsonl", kept)
@@ -294,11 +294,11 @@ class Run:
 
     @property
     def captions(self) -> dict[str, str]:
-        """The caption of each figure, in the order in which they were first saved."""
+        """Captions of the figures by name, in the order in which they were first saved."""
         return read_json(self.path / "figures" / "captions.json", missing={})
 
     def save_figure(self, name: str, caption: str, content: Mapping[str, bytes]) -> None:
-        """Keep a figure: ``content`` maps a suffix (svg, png) to its bytes."""
+        """Store a figure: ``content`` maps a suffix (svg, png) to the file's bytes."""
         for suffix, data in content.items():
             write_aside(self.path / "figures" / f"{name}.{suffix}", data)
         write_json(self.path / "figures" / "captions.json", self.captions | {name: caption})
@@ -313,7 +313,7 @@ class Run:
 
     @property
     def times(self) -> dict[str, float]:
-        """Wall seconds of each stage, added up over all sessions. No result depends on them."""
+        """Wall time of each stage in seconds, summed over all sessions. No result depends on it."""
         return read_json(self.path / "timing.json", missing={})
 
     def add_time(self, stage: str, seconds: float) -> None:

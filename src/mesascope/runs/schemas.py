@@ -10,7 +10,7 @@ SCHEMA = 2
 KINDS = ("study", "training", "benchmark", "identification", "sweep")
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-# Of a stage or a figure, and of its file.
+# Name of a stage or a figure, and of its file.
 Name = Annotated[str, msgspec.Meta(pattern=r"^[^/\\]+$")]
 
 
@@ -79,7 +79,7 @@ class StageEntry(TypedDict):
     code: str
 
 
-# finished.json: the checksums of what a finished run leaves, by the name of the file.
+# finished.json: checksums of a finished run's files by name.
 Left = dict[Literal["claims.json", "metrics.jsonl", "results/index.json", "identification.json"], str]
 
 
@@ -96,7 +96,7 @@ class Manifest(TypedDict):
 
 
 class MetricsRow(TypedDict):
-    """First fields of each line of metrics.jsonl; numbers, or null, follow."""
+    """Required fields of each line of metrics.jsonl; metrics (numbers or null) follow."""
 
     training: str
     step: Count
@@ -104,7 +104,7 @@ class MetricsRow(TypedDict):
 
 
 class Schema(NamedTuple):
-    """The type of a file's content, and the remedy where it has another."""
+    """Type of a file's content, and the remedy if the content has another type."""
 
     holds: Any
     remedy: str
@@ -124,7 +124,7 @@ FILES = {
 
 
 def problem(value: Any, holds: Any) -> str | None:
-    """Problem of a JSON value that must be of the type ``holds``; None if there is none.
+    """Error message for a JSON value that is not of the type ``holds``; None if it is.
 
     >>> problem({"training": "a", "seed": 0}, MetricsRow)
     'Object missing required field step'
