@@ -1,4 +1,4 @@
-"""Evidence: claims, the samples they are read from, and the verdicts that intervals give. Imports no torch."""
+"""Evidence: claims, their samples, and verdicts from confidence intervals. Imports no torch."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""Claims: sentences that can be false, with where their samples come from and what would make them false."""
+"""Claims: falsifiable sentences with a source, a reading of samples and a bound."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Quantifier = Literal["every", "mean", "median", "share", "bootstrap", "exact"]
 
 @dataclass(frozen=True)
 class Source:
-    """Origin of a sentence: ``printed`` in a paper, ``derived`` from it, or ``ours``."""
+    """Origin of a claim: ``printed`` in a paper, ``derived`` from it, or ``ours``."""
 
     kind: Literal["printed", "derived", "ours"]
     where: str
@@ -27,23 +27,23 @@ class Source:
 
 
 def printed(where: str) -> Source:
-    """A sentence that the paper prints, at this place."""
+    """Source of a claim that the paper prints, with the place in the paper."""
     return Source("printed", where)
 
 
 def derived(where: str) -> Source:
-    """A sentence that follows from the paper, by this argument."""
+    """Source of a claim that follows from the paper, with the argument."""
     return Source("derived", where)
 
 
 def ours(where: str) -> Source:
-    """A sentence of ours, for this reason."""
+    """Source of a claim of our own, with the reason."""
     return Source("ours", where)
 
 
 @dataclass(frozen=True)
 class Reported:
-    """Value that a paper prints, or that the authors' code gives; one number, or one per case or run.
+    """Value from a paper or from its authors' code; one number, or one per case or run.
 
     >>> print(Reported(0.716, "authors' code, 1 run"), Reported((0.179, 0.099)), sep="; ")
     0.716 (authors' code, 1 run); 0.179, 0.099 (printed)
@@ -59,7 +59,7 @@ class Reported:
 
 @dataclass(frozen=True)
 class Bound:
-    """The values that a claim allows, from ``low`` to ``high``, and who set them.
+    """Allowed range of a claim's value, from ``low`` to ``high``; ``by`` states who set it.
 
     >>> print(two_sided(0.05), below(3, by="paper"), above(0.99))
     in [0.95, 1.05] < 3 > 0.99
@@ -88,45 +88,46 @@ class Bound:
 
 
 def two_sided(margin: float, around: float = 1.0, by: Literal["us", "paper"] = "us") -> Bound:
-    """Within ``margin`` of ``around``."""
+    """Bound: within ``margin`` of ``around``."""
     return Bound(around - margin, around + margin, by)
 
 
 def below(high: float, by: Literal["us", "paper"] = "us") -> Bound:
-    """Less than ``high``."""
+    """Bound: less than ``high``."""
     return Bound(high=high, by=by)
 
 
 def above(low: float, by: Literal["us", "paper"] = "us") -> Bound:
-    """Greater than ``low``."""
+    """Bound: greater than ``low``."""
     return Bound(low=low, by=by)
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence that can be false.
+    """A falsifiable sentence about the results of a run.
 
     Args:
         id: unique within its study.
         sentence: the quantity, its object and the bound.
-        reading: takes the samples from the results of a run: ``(replicates,)`` or ``(replicates, cases)``, with errors
-            of measurement (`Estimates` gives them) or plain numbers. For ``bootstrap``, a tuple of samples, which are
-            independent: a number a pair is one sample. A `Reading` spells its own measure.
-        bounds: for every preset, or one a preset.
-        source: where the sentence stands.
-        measures: the number that the reading gives, in words; those of a `Reading` if empty.
-        over: what the replicates are: seeds, pools, contexts, draws, sizes, algorithms or learners.
-        quantifier: ``every`` replicate is within the bound (each needs an error of measurement); or their ``mean``,
-            ``median``, or the ``share`` of them for which the reading is true is; ``bootstrap`` is ``statistic`` of
-            the samples; ``exact`` numbers have no error, and ``exact_because`` says why. Every case must be. If None,
-            that of its study, and ``every`` without one.
-        at_least: replicates without which nothing is decided; if None, that of its study, and 5 without one.
-        premises: ids of claims without which this one means nothing; if None those of its study, and none for a claim
-            about algorithms.
+        reading: function from the results of a run to samples ``(replicates,)`` or ``(replicates, cases)``, with
+            standard errors (from `Estimates`) or without. For ``bootstrap``, it may return a tuple of independent
+            samples; paired data must be one sample.
+        bounds: one bound for all presets, or a mapping from preset to bound.
+        source: origin of the sentence.
+        measures: description of the number; if empty, the words of the `Reading`.
+        over: type of the replicates: seeds, pools, contexts, draws, sizes, algorithms or learners.
+        quantifier: the quantity that must be within the bound, in every case. ``every``: each replicate, with its
+            standard error; ``mean`` or ``median``: that of the replicates; ``share``: the fraction of replicates with a
+            true reading; ``bootstrap``: ``statistic`` of the samples; ``exact``: each number, without error. If None,
+            the default of the study, or ``every``.
+        at_least: minimum number of replicates for a verdict; if None, the default of the study, or 5.
+        premises: ids of claims that must hold, otherwise this claim is undecided; if None, those of the study, but none
+            for a claim about algorithms.
         reported: the paper's value.
-        about: ``training``, or ``algorithms`` alone: only these may hold where networks have hardly been trained.
-        statistic: of the samples, for ``bootstrap``.
-        exact_because: for ``exact``.
+        about: ``training``, or ``algorithms`` for claims that involve no trained network; only the latter may hold if
+            networks are hardly trained.
+        statistic: function of the samples, for ``bootstrap``.
+        exact_because: the reason why ``exact`` numbers have no error.
     """
 
     id: str
@@ -165,7 +166,7 @@ class Claim:
             raise ArgumentError(f"claim {self.id} must say why it is exact if and only if it is: set exact_because.")
 
     def completed(self, quantifier: Quantifier = "every", at_least: int = 5, premises: tuple[str, ...] = ()) -> Claim:
-        """The claim with these in place of None; a claim about algorithms gets no premises."""
+        """Return a copy with these defaults in place of None; a claim about algorithms gets no premises."""
         own = () if self.about == "algorithms" or self.id in premises else premises
         return replace(
             self, quantifier=self.quantifier or quantifier, at_least=self.at_least or at_least,
@@ -173,7 +174,7 @@ class Claim:
         )  # fmt: skip
 
     def bound(self, preset: str) -> Bound:
-        """The bound of a preset."""
+        """Bound for a preset."""
         if isinstance(self.bounds, Bound):
             return self.bounds
         require_choice(f"a preset with a bound of {self.id}", preset, self.bounds)
@@ -181,7 +182,7 @@ class Claim:
 
 
 def check_claims(claims: Sequence[Claim]) -> None:
-    """Refuse claims of one id, an unknown premise, and premises that rest on the claim itself."""
+    """Raise for duplicate ids, unknown premises and circular premises."""
     ids = [claim.id for claim in claims]
     if len(set(ids)) != len(ids):
         raise ArgumentError(f"claims must have different ids, but have {ids}: rename one.")

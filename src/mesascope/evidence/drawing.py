@@ -1,4 +1,4 @@
-"""Cells as columns of text that fit a terminal."""
+"""Plain-text layout of tables within the width of a terminal."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _GAP = "  "
 
 
 def drawn(columns: Sequence[Sequence[str]], width: float) -> str:
-    """Columns, each a title and its cells, in lines of at most ``width``.
+    """Lay out columns, each a title and its cells, in lines of at most ``width`` characters.
 
-    Texts are wrapped where they must be, at spaces; numbers and words stay whole. Columns that do not fit then stand
-    below the others, beside the first column again. Only a word for which a line has no room is broken.
+    Long texts are wrapped at spaces; numbers and words stay whole. Columns that still do not fit are moved to a second
+    block, which repeats the first column. Only a word longer than a line is broken.
 
     >>> print(drawn([["seed", "0", "1"], ["what it is", "a first one", "another"], ["mse", "0.5 ± 0.1", "2"]], 24))
           what it
@@ -33,7 +33,7 @@ def drawn(columns: Sequence[Sequence[str]], width: float) -> str:
 
 def _block(columns: Sequence[Sequence[str]], width: float) -> str:
     widths, least = [max(map(len, column)) for column in columns], [_least(column) for column in columns]
-    while _across(widths) > width and max(widths) > 1:  # the widest column that can be narrowed without breaking words
+    while _across(widths) > width and max(widths) > 1:  # narrow the widest column whose words stay whole
         widths[max(range(len(widths)), key=lambda index: (widths[index] > least[index], widths[index]))] -= 1
     wrapped = [[_wrapped(cell, own) for cell in column] for column, own in zip(columns, widths, strict=True)]
     widths = [max(len(line) for cell in column for line in cell) for column in wrapped]
@@ -50,12 +50,12 @@ def _across(widths: Sequence[int]) -> int:
 
 
 def _least(column: Sequence[str]) -> int:
-    """The width that a column's longest word takes."""
+    """Width of a column's longest word."""
     return max(len(part) for cell in column for part in _wrapped(cell, 1, whole=True))
 
 
 def _wrapped(text: str, width: int, *, whole: bool = False) -> list[str]:
-    """Lines of a text, broken before words and after commas: a number stays with its error and its interval."""
+    """Lines of a text, broken before words and after commas, but never between a number and its error or interval."""
     kept = re.sub(r"(?<!,) (?![^\W\d_]|\()", "\N{NO-BREAK SPACE}", text)
     kept = re.sub(r"(\[[^\s,]+,) ([^\s,]+\])", "\\1\N{NO-BREAK SPACE}\\2", kept)
     lines = textwrap.wrap(kept, max(width, 1), break_long_words=not whole, break_on_hyphens=False)

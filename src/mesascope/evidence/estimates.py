@@ -1,4 +1,4 @@
-"""Measurements of a run: means over shared tasks with their joint errors, and plain arrays with named axes."""
+"""Measurements of a run: means over shared tasks with a joint covariance, and plain arrays with named axes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mesascope.evidence.tables import Table, Tabular
 
 
 class Arrays(Tabular, Mapping[str, np.ndarray]):
-    """Arrays by name, each with a name for each of its axes.
+    """Arrays by name, with named axes.
 
     >>> read = Arrays({"eta": np.array([5.9, 6.0])}, eta="seed")
     >>> read.table()
@@ -51,7 +51,7 @@ class Arrays(Tabular, Mapping[str, np.ndarray]):
         return f"Arrays of {_listed(f'{name} ({_axes(self.axes[name])})' for name in self)}"
 
     def table(self) -> Table:
-        """One row for each place on the axes that most arrays have."""
+        """One row per index along the axes that most arrays share."""
         axes = max(self.axes.values(), key=len, default=())
         shared = [name for name in self if set(self.axes[name]) <= set(axes)]
         sizes = {axis: self[name].shape[i] for name in shared for i, axis in enumerate(self.axes[name])}
@@ -75,17 +75,17 @@ class Arrays(Tabular, Mapping[str, np.ndarray]):
 
 
 class Estimates(Tabular):
-    """Means over the same ``n`` tasks, with the covariance of these means, so that whatever they share cancels.
+    """Means over the same ``n`` tasks with their covariance, so that shared errors cancel in ratios and differences.
 
-    A quantity has a name of words, such as ``("mse", "trained")``, and one column a replicate. Where there are cases
-    (the points of a sweep), each has tasks of its own.
+    A quantity has a name, such as ``("mse", "trained")``, and one column per replicate. Cases, such as the points of a
+    sweep, have separate tasks.
 
     Args:
-        names: of each column; equal names are replicates, in their order.
+        names: name of each column; columns with the same name are replicates, in order.
         mean: ``(columns,)``, or ``(cases, columns)``.
-        covariance: ``(columns, columns)``, or one a case.
-        n: tasks behind each mean.
-        cases: what distinguishes them, each ``(cases,)``.
+        covariance: ``(columns, columns)``, or ``(cases, columns, columns)``.
+        n: number of tasks per mean.
+        cases: variables that distinguish the cases, each ``(cases,)``.
 
     >>> rng = np.random.default_rng(0)
     >>> task = rng.normal(5.0, 1.0, 10_000)
@@ -107,7 +107,7 @@ class Estimates(Tabular):
 
     @classmethod
     def of(cls, tasks: Mapping[tuple[str, ...], Sequence[np.ndarray]]) -> Estimates:
-        """From one number a task: for each quantity, one array ``(n,)`` a replicate."""
+        """Make `Estimates` from task values: for each quantity, one array ``(n,)`` per replicate."""
         names = [name for name, replicates in tasks.items() for _ in replicates]
         arrays = [unmasked(one).astype(np.float64) for replicates in tasks.values() for one in replicates]
         shapes = {array.shape for array in arrays}
@@ -120,12 +120,12 @@ class Estimates(Tabular):
 
     @classmethod
     def over(cls, cases: Mapping[str, Sequence[Any]], points: Sequence[Estimates]) -> Estimates:
-        """One Estimates of all points of a sweep."""
+        """Stack the `Estimates` of all points of a sweep."""
         mean, covariance = (np.stack([getattr(point, part) for point in points]) for part in ("mean", "covariance"))
         return cls(points[0].names, mean, covariance, points[0].n, {k: np.asarray(v) for k, v in cases.items()})
 
     def __getitem__(self, name: tuple[str, ...] | str) -> np.ndarray:
-        """Numbers with errors, ``(replicates,)`` or ``(replicates, cases)``; arithmetic keeps what they share."""
+        """Numbers with errors, ``(replicates,)`` or ``(replicates, cases)``; arithmetic keeps their correlations."""
         known = [" ".join(own) for own in self.names]
         wanted = " ".join(map(str, name)) if isinstance(name, tuple) else name
         require_choice("the quantity", wanted, set(known))
@@ -133,7 +133,7 @@ class Estimates(Tabular):
         return self._values[columns].view(Numbers)
 
     def ratio(self, above: str, below: str, quantity: str = "mse") -> np.ndarray:
-        """``quantity`` of ``above`` over that of ``below``: replicate by replicate, or all over the only one."""
+        """Ratio of ``quantity`` between ``above`` and ``below``, by replicate; a single replicate is broadcast."""
         divisor = self[quantity, below]
         if not all(number.nominal_value for number in divisor.flat):
             raise ArgumentError(
@@ -143,11 +143,11 @@ class Estimates(Tabular):
         return self[quantity, above] / divisor
 
     def difference(self, one: str, other: str, quantity: str = "mse") -> np.ndarray:
-        """``quantity`` of ``one`` less that of ``other``."""
+        """Difference of ``quantity``: that of ``one`` minus that of ``other``."""
         return self[quantity, one] - self[quantity, other]
 
     def where(self, chosen: np.ndarray) -> Estimates:
-        """The cases for which ``chosen`` is true."""
+        """Select the cases for which ``chosen`` is true."""
         cases = {name: values[chosen] for name, values in self.cases.items()}
         return Estimates(self.names, self.mean[chosen], self.covariance[chosen], self.n, cases)
 
@@ -202,7 +202,7 @@ class Estimates(Tabular):
         return np.stack([_correlated(mean, covariance) for mean, covariance in points], axis=1)
 
 
-# What a stage of a run keeps.
+# Content of one stage of a run.
 Stage = Arrays | Estimates
 
 
@@ -211,13 +211,13 @@ def _axes(names: Sequence[str]) -> str:
 
 
 def _listed(names: Iterable[str]) -> str:
-    """The first four of some names, each once, and how many there are besides."""
+    """The first four distinct names, and the number of others."""
     unlike = list(dict.fromkeys(names))
     return ", ".join(unlike[:4]) + (f" and {len(unlike) - 4} more" if len(unlike) > 4 else "")
 
 
 def _correlated(mean: np.ndarray, covariance: np.ndarray) -> np.ndarray:
-    """Numbers with these means and covariances; a mean that is not finite, or whose error is not, has error nan."""
+    """Numbers with these means and covariances; the error is nan if the mean or its variance is not finite."""
     from uncertainties import correlated_values, ufloat
 
     values = np.empty(len(mean), dtype=object)
@@ -233,7 +233,7 @@ def _correlated(mean: np.ndarray, covariance: np.ndarray) -> np.ndarray:
 
 
 def _require_covariance(covariance: np.ndarray) -> None:
-    """Refuse a matrix that no samples can have, but for rounding: an error taken from it would mean nothing."""
+    """Raise if a matrix is not symmetric and positive semidefinite up to rounding."""
     rounding = 1e-9 * np.abs(covariance).max()
     least = float(np.linalg.eigvalsh(covariance)[0])
     if np.abs(covariance - covariance.T).max() > rounding or least < -rounding * len(covariance):

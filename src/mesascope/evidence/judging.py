@@ -1,4 +1,4 @@
-"""Verdicts: an interval at 99.9 %, and on which side of the bound it lies."""
+"""Verdicts: the position of a 99.9 % confidence interval relative to the bound."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from mesascope.evidence.numbers import unmasked
 from mesascope.evidence.verdicts import Verdicts
 from mesascope.text import counted
 
-# Of each claim's interval: of 200 true claims, less than one in five ledgers holds a false verdict.
+# Confidence level of each claim's interval. With 200 true claims, fewer than 20 % of ledgers contain a false verdict.
 LEVEL = 0.999
 RESAMPLES = 9_999
-# Replicates without which an interval at this level has no ends: with fewer, more than one bootstrap sample in 2,000
-# repeats one replicate, and more than one sample in 1,000 lies on one side of its median.
+# Minimum replicates for an interval at this level: with fewer, more than 1 in 2,000 bootstrap samples repeats a single
+# replicate, and more than 1 in 1,000 samples lies on one side of the median.
 _LEAST = {"mean": 2, "bootstrap": 6, "median": 11}
 
 
 class _Undecided(Exception):
-    """Why a claim cannot be judged."""
+    """The claim cannot be judged, for the reason in the message."""
 
 
 class _Interval(NamedTuple):
@@ -33,7 +33,7 @@ class _Interval(NamedTuple):
 
 
 class _Samples(NamedTuple):
-    """A reading: values and their errors of measurement, and both as one, ``(replicates, cases)`` each."""
+    """Values, their standard errors, and both combined, each ``(replicates, cases)``."""
 
     values: np.ndarray
     errors: np.ndarray
@@ -41,7 +41,7 @@ class _Samples(NamedTuple):
 
 
 def judge_all(claims: Iterable[Claim], preset: str, results: Mapping[str, Any]) -> Verdicts:
-    """One record a claim, premises first whatever their order."""
+    """Judge all claims; premises are judged before the claims that need them."""
     claims = list(claims)
     check_claims(claims)
     known = {claim.id: claim for claim in claims}
@@ -58,11 +58,11 @@ def judge_all(claims: Iterable[Claim], preset: str, results: Mapping[str, Any]) 
 def judge(
     claim: Claim, preset: str, results: Mapping[str, Any], premises: Mapping[str, Mapping[str, Any]] | None = None
 ) -> dict[str, Any]:
-    """The record of a claim: its interval, and whether it holds, fails or is undecided, with the reason.
+    """Record of a claim: its interval, its verdict (holds, fails or undecided) and the reason.
 
     Args:
-        results: stages by name, as a run has them.
-        premises: the records of the claims that this one rests on.
+        results: stages of a run, by name.
+        premises: records of the claim's premises, by id.
     """
     claim = claim.completed()
     bound, value, n = claim.bound(preset), _Interval(math.nan, math.nan, math.nan), 0
@@ -102,13 +102,14 @@ def judge(
 
 
 def least_replicates(claim: Claim) -> int:
-    """Replicates without which a claim is undecided, whatever they are."""
+    """Minimum number of replicates for a verdict on the claim."""
     claim = claim.completed()
     return max(claim.at_least or 1, _LEAST.get(claim.quantifier or "", 1))
 
 
 def _decide(claim: Claim, preset: str, read: tuple[_Samples, ...]) -> tuple[str, _Interval, str]:
-    """The verdict, the interval of the case nearest to failing, and of how many it is one; "" if of one."""
+    """Verdict, interval to print (the worst, or the first outside the bound), and its rank in words; "" if it is the
+    only one."""
     bound, count = claim.bound(preset), min(len(sample.values) for sample in read)
     if not all(sample.values.size for sample in read):
         raise _Undecided("its reading returns no numbers")
@@ -118,7 +119,7 @@ def _decide(claim: Claim, preset: str, read: tuple[_Samples, ...]) -> tuple[str,
         for what, numbers in (("numbers", sample.values), ("errors of measurement", sample.errors)):
             if wrong := int((~np.isfinite(numbers)).sum()):
                 raise _Undecided(f"{wrong} of {numbers.size} {what} {'is' if wrong == 1 else 'are'} not finite")
-    with np.errstate(all="ignore"):  # an overflow leaves an interval without ends, which crosses any bound
+    with np.errstate(all="ignore"):  # an overflow gives an infinite interval, which crosses any bound
         intervals = _INTERVALS[claim.quantifier or ""](claim, read)
     sides = [bound.side(one.low, one.high) for one in intervals]
     worst = min(intervals, key=lambda one: min(one.low - bound.low, bound.high - one.high))
@@ -136,12 +137,12 @@ def _decide(claim: Claim, preset: str, read: tuple[_Samples, ...]) -> tuple[str,
 
 
 def _all_the_same(samples: _Samples) -> bool:
-    """Replicates that are all equal are one replicate counted several times."""
+    """True if all replicates are equal, as if one replicate were counted several times."""
     return len(samples.values) > 1 and bool((np.ptp(samples.values, axis=0) == 0).all())
 
 
 def _every(claim: Claim, read: tuple[_Samples, ...]) -> list[_Interval]:
-    """One interval a replicate and case, corrected for their number."""
+    """One normal interval per replicate and case, with Bonferroni correction."""
     from scipy.stats import norm
 
     (samples,) = read
@@ -153,7 +154,7 @@ def _every(claim: Claim, read: tuple[_Samples, ...]) -> list[_Interval]:
 
 
 def _mean(claim: Claim, read: tuple[_Samples, ...]) -> list[_Interval]:
-    """t over the replicates, the mean's error of measurement added."""
+    """Student's t interval over replicates, with the measurement variance of the mean added."""
     from scipy.stats import t
 
     (samples,) = read
@@ -165,7 +166,7 @@ def _mean(claim: Claim, read: tuple[_Samples, ...]) -> list[_Interval]:
 
 
 def _median(claim: Claim, read: tuple[_Samples, ...]) -> list[_Interval]:
-    """Order statistics over the replicates, their largest error of measurement added."""
+    """Interval from order statistics of the replicates, widened by the largest measurement error."""
     from scipy.stats import binom, norm
 
     (samples,) = read
@@ -183,7 +184,7 @@ def _median(claim: Claim, read: tuple[_Samples, ...]) -> list[_Interval]:
 
 
 def _share(claim: Claim, read: tuple[_Samples, ...]) -> list[_Interval]:
-    """Clopper and Pearson's interval of the share of replicates for which the reading is true."""
+    """Clopper-Pearson interval for the share of replicates with a true reading."""
     from scipy.stats import binomtest
 
     (samples,) = read
@@ -198,11 +199,11 @@ def _share(claim: Claim, read: tuple[_Samples, ...]) -> list[_Interval]:
 
 
 def _bootstrap(claim: Claim, read: tuple[_Samples, ...]) -> list[_Interval]:
-    """Percentiles of the statistic over resamples, widened until they cover with few replicates.
+    """Percentile bootstrap interval of the statistic, widened for coverage with few replicates.
 
-    Each end moves away from the statistic by the ratio of Student's interval to the normal one of a sample as small.
-    The statistic may be one that varies by factors, such as a ratio or a standard deviation, so that the interval also
-    holds the symmetric one of its logarithm where all percentiles are positive.
+    The distance of each end from the statistic is multiplied by the ratio of Student's interval to the normal interval
+    at this sample size. If all percentiles are positive, the interval also contains the symmetric interval of the
+    logarithm, for statistics such as ratios and standard deviations.
     """
     from scipy.stats import bootstrap, norm, t
 
@@ -248,7 +249,7 @@ def _read(claim: Claim, results: Mapping[str, Any]) -> tuple[_Samples, ...]:
 
 
 def _result(what: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """A claim's own function called: an error in it costs this claim alone, and never what was trained."""
+    """Call a claim's function; an error in it makes this claim alone undecided."""
     try:
         return function(*arguments)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Arrays of numbers with errors."""
+"""Arrays of numbers with standard errors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mesascope.text import number_text, printable
 
 
 class Numbers(np.ndarray):
-    """An array of numbers with errors, which arithmetic keeps, shown to the digits that the errors leave.
+    """An array of numbers with errors, which arithmetic propagates; printed to the digits that the errors allow.
 
     >>> from uncertainties import ufloat
     >>> np.array([ufloat(0.41250, 0.0008), ufloat(2.0, 0.1)]).view(Numbers) / 2
@@ -23,14 +23,14 @@ class Numbers(np.ndarray):
     __str__ = __repr__
 
     def __array_wrap__(self, array: np.ndarray, context: Any = None, return_scalar: bool = False) -> Any:
-        """Keep results of arithmetic in this class, except single numbers and comparisons."""
+        """Keep results of arithmetic in this class, except scalars and comparisons."""
         if array.ndim == 0:
             return array[()]
         return array.view(type(self) if array.dtype == object else np.ndarray)
 
 
 def unmasked(numbers: Any) -> np.ndarray:
-    """An array of an array, a tensor or lists, with nan in place of masked entries, which NumPy would take for numbers.
+    """NumPy array of an array, a tensor or lists, with nan in place of masked entries.
 
     >>> unmasked(np.ma.masked_equal([1, -999], -999))
     array([ 1., nan])
@@ -40,7 +40,7 @@ def unmasked(numbers: Any) -> np.ndarray:
 
 
 def nominal(numbers: Any) -> np.ndarray:
-    """Numbers with errors, without them.
+    """Nominal values of numbers with errors.
 
     >>> from uncertainties import ufloat
     >>> nominal([ufloat(0.5, 0.1), 2.0])

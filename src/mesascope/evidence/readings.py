@@ -1,4 +1,4 @@
-"""Readings: numbers taken from the results of a run, which spell themselves.
+"""Readings: functions from the results of a run to numbers, with a printed description.
 
 >>> main = stage("comparison", trained="two layers")
 >>> print(main.ratio("trained", "gd"))
@@ -18,7 +18,7 @@ import numpy as np
 
 Results = Mapping[str, Any]
 
-# Names of groups of learners in sentences, unless `stage` is given others.
+# Default words for groups of learners; arguments of `stage` override them.
 _GROUPS = {
     "gd": "gradient descent", "gd++": "GD++", "middle": "the midpoint", "own": "GD++ with the network's step sizes",
     "other": "the other end",
@@ -31,12 +31,12 @@ _QUANTITIES = {
 
 @dataclass(frozen=True)
 class Reading:
-    """Numbers read from the results of a run, with words for them; arithmetic makes others.
+    """A function from the results of a run to numbers, with a description; arithmetic on readings gives readings.
 
     Args:
-        words: what the numbers are.
-        read: takes them from the results.
-        joined: True if the words need brackets within other words.
+        words: description of the numbers.
+        read: function from the results to the numbers.
+        joined: True if the words need brackets in a longer expression.
     """
 
     words: str
@@ -69,11 +69,11 @@ class Reading:
         return self.map(_log2, f"log2({self})")
 
     def at(self, index: Any, words: str) -> Reading:
-        """A part of the numbers, by NumPy's index: ``.at((slice(None), -1), "at the last step")``."""
+        """Index the numbers, as in NumPy: ``.at((slice(None), -1), "at the last step")``."""
         return self.map(lambda numbers: numbers[index], f"{self}, {words}")
 
     def map(self, function: Callable[[Any], Any], words: str) -> Reading:
-        """Another function of the numbers, in other words."""
+        """Apply a function to the numbers; ``words`` describe the result."""
         return Reading(words, lambda results: function(self.read(results)))
 
     def _with(self, sign: str, operate: Callable[[Any, Any], Any], other: Any) -> Reading:
@@ -85,7 +85,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class StageReading:
-    """A stage of a run, from which readings are made: see `stage`."""
+    """A stage of a run, the source of readings: see `stage`."""
 
     name: str
     groups: Mapping[str, str] = field(hash=False)
@@ -93,39 +93,40 @@ class StageReading:
     words: str = ""
 
     def __call__(self, results: Results) -> Any:
-        """The stage, or the cases that were chosen of it."""
+        """Return the stage, reduced to the selected cases."""
         found = results[self.name]
         for choose in self.chosen:
             found = found.where(choose(found.cases))
         return found
 
     def __getitem__(self, key: str | tuple[str, ...]) -> Reading:
-        """An array, or a quantity of learners: ``["mse", "trained"]``, ``["cosine", "trained", "gd"]``."""
+        """Reading of an array, or of a quantity of learners: ``["mse", "trained"]``, ``["cosine", "trained",
+        "gd"]``."""
         quantity, *groups = key if isinstance(key, tuple) else (key,)
         of = " and ".join(map(self._named, groups))
         words = self._quantity(quantity) + (f" of {of}" if of else "") + self.words
         return Reading(words, lambda results: self(results)[key])
 
     def ratio(self, above: str, below: str, quantity: str = "mse") -> Reading:
-        """A quantity of one group over that of another."""
+        """Ratio of a quantity between two groups."""
         words = f"{self._quantity(quantity)} of {self._named(above)} / of {self._named(below)}{self.words}"
         return Reading(words, lambda results: self(results).ratio(above, below, quantity), True)
 
     def difference(self, one: str, other: str, quantity: str = "mse") -> Reading:
-        """A quantity of one group less that of another."""
+        """Difference of a quantity between two groups."""
         words = f"{self._quantity(quantity)} of {self._named(one)} - of {self._named(other)}{self.words}"
         return Reading(words, lambda results: self(results).difference(one, other, quantity), True)
 
     def case(self, name: str) -> Reading:
-        """Values that distinguish the cases, such as the scales of a sweep."""
+        """Reading of a variable that distinguishes the cases, such as the scales of a sweep."""
         return Reading(self._quantity(name), lambda results: self(results).cases[name])
 
     def where(self, choose: Callable[[Any], Any], words: str) -> StageReading:
-        """The cases for which ``choose(cases)`` is true, such as ``lambda cases: cases["x_scale"] < 1``, in words."""
+        """Select the cases for which ``choose(cases)`` is true, such as ``lambda cases: cases["x_scale"] < 1``."""
         return StageReading(self.name, self.groups, (*self.chosen, choose), f"{self.words}, {words}")
 
     def map(self, function: Callable[[Any], Any], words: str) -> Reading:
-        """Any function of the stage, in words."""
+        """Reading of any function of the stage, described by ``words``."""
         return Reading(words + self.words, lambda results: function(self(results)))
 
     def _named(self, group: str) -> str:
@@ -136,12 +137,12 @@ class StageReading:
 
 
 def stage(name: str, **groups: str) -> StageReading:
-    """The stage of this name in the results of a run; ``groups`` are the words for its learners and quantities."""
+    """Stage of this name in the results of a run; ``groups`` are words for its learners and quantities."""
     return StageReading(name, groups)
 
 
 def beside(readings: Iterable[Reading], words: str) -> Reading:
-    """Several readings ``(replicates,)`` as the cases ``(replicates, cases)`` of one, in words."""
+    """Stack readings ``(replicates,)`` into one reading ``(replicates, cases)``, described by ``words``."""
     all_ = tuple(readings)
     return Reading(words, lambda results: np.stack([one(results) for one in all_], axis=1))
 

@@ -1,4 +1,4 @@
-"""Tables that a terminal, a notebook and pandas show well."""
+"""Tables that print in a terminal, render in notebooks and convert to pandas."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from mesascope.errors import require_choice, require_package, shown
 from mesascope.evidence.drawing import drawn
 from mesascope.text import line_width
 
-# Of a longer table, its first rows and its last ones are shown, so many each.
+# Maximum number of rows shown; longer tables show this many of the first and of the last rows.
 _MOST_SHOWN, _ENDS = 80, 5
 
 
 class Table(list):
-    """Rows of one kind, each a dict: ``pandas.DataFrame(table)`` takes it as it is.
+    """A list of rows, each a dict; ``pandas.DataFrame(table)`` accepts it.
 
-    ``table[0]`` is a row, ``table[:5]`` a table, ``table["mse"]`` the list of a column's values.
+    ``table[0]`` is a row, ``table[:5]`` a table, and ``table["mse"]`` a list of one column's values.
 
     >>> table = Table([{"seed": 0, "mse": 0.41250001}, {"seed": 1, "mse": None}])
     >>> table
@@ -46,7 +46,7 @@ class Table(list):
 
     @property
     def columns(self) -> list[str]:
-        """Every key, in the order of first use."""
+        """Names of all columns, in the order of first use."""
         return list(dict.fromkeys(key for row in self for key in row))
 
     def to_dict(self) -> dict[str, list[Any]]:
@@ -76,25 +76,25 @@ class Table(list):
         return f"<table><tr>{head}</tr>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
 
     def _cells(self, columns: list[str]) -> list[list[str]]:
-        """The texts of the rows that are shown."""
+        """Texts of the rows to print."""
         whole = len(self) <= _MOST_SHOWN
         lines = [[_text(row.get(c)) for c in columns] for row in (self if whole else [*self[:_ENDS], *self[-_ENDS:]])]
         return lines if whole else [*lines[:_ENDS], ["..."] * len(columns), *lines[-_ENDS:]]
 
 
 class Tabular(ABC):
-    """A result that has a `table`: it shows itself in a notebook and gives its numbers to pandas or as plain Python."""
+    """A result with a `table`: it renders in notebooks and converts to pandas or plain Python."""
 
     @abstractmethod
     def table(self) -> Table:
-        """The numbers, a row each."""
+        """Return the numbers as rows of a table."""
 
     def to_dict(self) -> dict[str, Any]:
-        """All that it holds as plain Python numbers, texts, lists and dicts."""
+        """All fields as plain Python numbers, texts, lists and dicts."""
         return _plain(self) if dataclasses.is_dataclass(self) else self.table().to_dict()
 
     def to_pandas(self) -> Any:
-        """Its `table` as a ``pandas.DataFrame``."""
+        """The `table` as a ``pandas.DataFrame``."""
         return self.table().to_pandas()
 
     def _repr_html_(self) -> str:
@@ -106,7 +106,7 @@ class Tabular(ABC):
 
 
 def _plain(value: Any) -> Any:
-    """Numbers, texts, lists and dicts in place of arrays and of what holds them; anything else by its text."""
+    """Convert arrays and containers to plain numbers, texts, lists and dicts; other objects become their repr."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if hasattr(value, "tolist"):
@@ -121,7 +121,7 @@ def _plain(value: Any) -> Any:
 
 
 def _short(value: Any) -> str:
-    """A value in a line: an array by its shape, numbers to the digits that count."""
+    """Text of a value in one line; an array is shown by its shape, a number to its significant digits."""
     if hasattr(value, "shape"):
         return f"array {tuple(value.shape)}"
     if isinstance(value, tuple):
@@ -130,7 +130,7 @@ def _short(value: Any) -> str:
 
 
 def _text(value: Any) -> str:
-    """A cell's text in a line: texts and numbers with errors are whole."""
+    """Text of a cell in one line; texts and numbers with errors are not shortened."""
     if value is None:
         return ""
     if isinstance(value, float):

@@ -1,4 +1,4 @@
-"""Claims that have been judged, as a table."""
+"""Table of judged claims."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from mesascope.text import interval_text
 
 
 class Verdicts(Table):
-    """The records of `judge`, a row each: shown are the claim, its interval, the bound and the verdict with its reason.
+    """Records of `judge`, one row each; printed are the claim, its interval, the bound and the verdict with its reason.
 
-    All columns are there: ``verdicts.columns`` names them.
+    ``verdicts.columns`` lists all columns.
 
     >>> Verdicts([{"id": "same", "value": 1.01, "low": 0.98, "high": 1.04, "bound": "< 1.02", "verdict": "undecided"}])
     claim  measured, with its interval at 99.9 %  bound   verdict
@@ -26,7 +26,7 @@ class Verdicts(Table):
         return self._shown("sentence")._repr_html_()
 
     def _shown(self, *more: str) -> Table:
-        """Texts in place of numbers."""
+        """Table to print, with texts in place of numbers."""
         return Table(
             {
                 **{key: row[key] for key in ("study", "preset") if key in row},
@@ -41,7 +41,7 @@ class Verdicts(Table):
 
 
 def measured_text(record: Mapping[str, Any]) -> str:
-    """A claim's value with its interval, in as few digits as it takes."""
+    """A claim's value with its interval, to the necessary digits."""
     value, low, high = (record.get(key) for key in ("value", "low", "high"))
     if value is None:
         return "-"
