@@ -197,8 +197,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Inspect(_OnCorpus):
-    """Measure what the heads of a language model do (copy, complete, forget, solve), and draw the first layer's
-    attention.
+    """Measure copying, completion, forgetting and solving by a language model's heads, and draw attention maps.
 
     MODEL is the run of a training, or the folder of a model.
     """

@@ -30,8 +30,7 @@ class Source(NamedTuple):
 
 
 def cache_folder() -> Path:
-    """Folder of downloaded and decoded files: MESASCOPE_CACHE if set, otherwise mesascope in the user's cache
-    folder."""
+    """Folder of downloaded and decoded files: MESASCOPE_CACHE if set, otherwise in the user's cache folder."""
     named = os.environ.get("MESASCOPE_CACHE")
     if named:
         return Path(named).expanduser()

@@ -100,8 +100,7 @@ class StageReading:
         return found
 
     def __getitem__(self, key: str | tuple[str, ...]) -> Reading:
-        """Reading of an array, or of a quantity of learners: ``["mse", "trained"]``, ``["cosine", "trained",
-        "gd"]``."""
+        """Reading of an array or of a learner's quantity: ``["mse", "trained"]``, ``["cosine", "trained", "gd"]``."""
         quantity, *groups = key if isinstance(key, tuple) else (key,)
         of = " and ".join(map(self._named, groups))
         words = self._quantity(quantity) + (f" of {of}" if of else "") + self.words

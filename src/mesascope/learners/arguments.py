@@ -1,4 +1,4 @@
-"""The base of learners and predictors, checks of their arguments, and ranges of these."""
+"""Base class of learners and predictors, argument checks, and ranges of free parameters."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from mesascope.errors import ArgumentTypeError, refuse, require_count, require_n
 from mesascope.shapes import Tensor
 from mesascope.validate import frozen
 
-Sizes = float | Sequence[float]  # one number, or one for each step
-Matrix = Tensor | Sequence  # or numbers nested as deep as it has axes
+Sizes = float | Sequence[float]  # one number, or one per step
+Matrix = Tensor | Sequence  # or nested lists of numbers
 
 
 @frozen
 class Range:
-    """The range of a free parameter, from ``low`` to ``high``, both ends included, even on a scale.
+    """Closed interval of a free parameter, searched evenly on a log, linear or integer scale.
 
-    Learners are registered with the ranges of their free parameters, ``free=``: the registry is a catalogue.
+    Learners are registered with these ranges (``free=``), so that `identify` can fit their parameters.
 
     >>> from mesascope.records import facts
     >>> facts("learner", "least-squares")["free"]
@@ -43,7 +43,7 @@ class Range:
 
 
 class Algorithm(nn.Module):
-    """A module that shows the arguments it was built from, which are attributes of the same names."""
+    """A module whose repr lists its constructor arguments, which are attributes of the same names."""
 
     def extra_repr(self) -> str:
         arguments = {name: _shown(getattr(self, name, None)) for name in inspect.signature(type(self)).parameters}
@@ -51,7 +51,7 @@ class Algorithm(nn.Module):
 
 
 def _shown(value: object) -> str:
-    """Numbers, text or the shape of a matrix; no text for modules, functions, None and False."""
+    """Text of a number, a string or a matrix's shape; empty for modules, functions, None and False."""
     if isinstance(value, Tensor):
         if value.ndim > 1:
             return " x ".join(map(str, value.shape))
@@ -64,7 +64,7 @@ def _shown(value: object) -> str:
 
 
 def step_sizes(name: str, value: Sizes, steps: int) -> nn.Parameter:
-    """Make a float64 parameter of one number, or of one for each step."""
+    """Make a float64 parameter from one number, or from one number per step."""
     try:
         if isinstance(value, bool):
             raise TypeError
@@ -79,14 +79,14 @@ def step_sizes(name: str, value: Sizes, steps: int) -> nn.Parameter:
 
 
 def one_size(name: str, value: float) -> nn.Parameter:
-    """Make a float64 parameter of one number."""
+    """Make a float64 parameter from one number."""
     return nn.Parameter(torch.tensor(require_number(name, value), dtype=torch.float64))
 
 
 def tensor_of(name: str, value: Matrix, axes: str, shape: tuple[int, ...] | None = None) -> Tensor:
-    """Return a floating-point tensor as it is, or nested lists of numbers, as records have them, in float64.
+    """Return a floating-point tensor unchanged, or convert nested lists of numbers (as in records) to float64.
 
-    Raise if its axes are not those named in ``axes``, if it has another ``shape``, or if a number is not finite.
+    Raise if the number of axes differs from ``axes``, if the shape is not ``shape``, or if a number is not finite.
     """
     try:
         tensor = value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
@@ -115,5 +115,5 @@ def require_precision(x: Tensor) -> None:
 
 
 def size_at(sizes: Tensor, step: int) -> Tensor:
-    """The size of one step, from one number or one for each step."""
+    """Size of one step, given one number for all steps or one per step."""
     return sizes if sizes.ndim == 0 else sizes[step]

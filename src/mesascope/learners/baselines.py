@@ -53,7 +53,7 @@ class Mean(nn.Module):
 
 @register("learner", "averaging", free={})
 class Averaging(nn.Module):
-    """The weights W = (1/n) sum_i y_i x_i^T: least squares for inputs with X^T X / n = I.
+    """Linear regression with weights W = (1/n) sum_i y_i x_i^T: least squares if X^T X / n = I.
 
     Equal to one gradient step from 0 with step size 1. Source: Garg et al., What can transformers learn in-context?
     (2022).

@@ -27,17 +27,18 @@ class GradientDescentPlusPlus(Algorithm):
 
         y_j <- y_j - (eta/n) G x_j - gamma W_0 X^T X x_j,     x_j <- x_j - gamma X^T X x_j
 
-    for context and queries alike, and the prediction is W_0 x_q - y_q, where a query starts from y_q = 0. The loss is
-    1/(2n) sum_i |W x_i - y_i|^2. gamma multiplies the *unnormalised* Gram matrix, as in the paper.
+    for pairs and queries. A query starts from y_q = 0, and the prediction is W_0 x_q - y_q. The loss is 1/(2n)
+    sum_i |W x_i - y_i|^2. As in the paper, gamma multiplies the *unnormalised* Gram matrix.
 
     Args:
         steps: number of steps; 0 predicts W_0 x_q.
-        eta: step size, one number or one for each step. A parameter, so that the training loop and `tune` can fit it.
-        gamma: preconditioner, likewise. That of the last step has no effect on the prediction.
+        eta: step size, one number or one per step. A parameter, so that the training loop and `tune` can fit it.
+        gamma: size of the curvature step, one number or one per step. Without a token clip, the last step's gamma has
+            no effect on the prediction.
         w0: initial weights ``(dy, dx)``; zero if None.
         token_clip: clip every entry of every token (x, y) to [-token_clip, token_clip] after each step.
 
-    Source: ICML paper, section 3 and appendix A.10 (eq. 23); token clip, appendix A.12.
+    Source: von Oswald et al. (2023), section 3 and appendix A.10 (eq. 23); token clip, appendix A.12.
     """
 
     w0: Tensor | None
@@ -60,7 +61,7 @@ class GradientDescentPlusPlus(Algorithm):
         return torch.stack(self._predictions(context, xq))
 
     def repeated(self, steps: int, damping: float = 1.0) -> GradientDescentPlusPlus:
-        """Repeat the step ``steps`` times, with its sizes times ``damping``; all steps must share their sizes."""
+        """Return a descent of ``steps`` equal steps, with eta and gamma (single numbers) times ``damping``."""
         if self.eta.ndim:
             refuse("eta", "be one number to repeat the step", self.eta.tolist(), "pass a scalar eta")
         sizes = {"eta": damping * self.eta.item()}
@@ -77,7 +78,7 @@ class GradientDescentPlusPlus(Algorithm):
         yq = y.new_zeros((*xq.shape[:-1], y.shape[-1]))
         predictions = [_less(yq, xq, w0)]
         for step in range(self.steps):
-            # (dy, dx); y moves by move x
+            # (dy, dx): the change of y is move @ x
             move = _less(y, x, w0).mT @ x * (size_at(self.eta, step).to(x) / n)
             last = step == self.steps - 1
             if self.gamma is None or (last and self.token_clip is None):
@@ -95,10 +96,10 @@ class GradientDescentPlusPlus(Algorithm):
 
 @register("learner", "gradient-descent", free={"steps": Range(1, 20, "integer"), "eta": Range(0.01, 30.0, "log")})
 class GradientDescent(GradientDescentPlusPlus):
-    """``steps`` steps of gradient descent on 1/(2n) sum_i |W x_i - y_i|^2 from W_0: eq. 3 of the ICML paper.
+    """``steps`` steps of gradient descent on 1/(2n) sum_i |W x_i - y_i|^2 from W_0: eq. 3 of von Oswald et al. (2023).
 
-    W <- W + (eta/n) sum_i (y_i - W x_i) x_i^T; the prediction is W x_q. Arguments as in `GradientDescentPlusPlus`,
-    without gamma.
+    W <- W + (eta/n) sum_i (y_i - W x_i) x_i^T; the prediction is W x_q. The arguments are those of
+    `GradientDescentPlusPlus`, without gamma.
 
     >>> x, y = torch.eye(2), torch.tensor([[1.0], [2.0]])
     >>> GradientDescent(steps=1, eta=0.5)(Context(x, y), x).squeeze(-1).detach()
@@ -115,7 +116,7 @@ def filters(
 ) -> tuple[Float[Tensor, "*several d"], Float[Tensor, "*several d"]]:
     """Gain h and residual r = 1 - lambda h of GD++ from zero weights, at eigenvalues lambda of C = X^T X / n.
 
-    Its prediction is x_q^T h(C) X^T Y / n. With g = r = 1 and h = 0 before the first step and c = g^2, a step does
+    The prediction is x_q^T h(C) X^T Y / n. With g = r = 1 and h = 0 before the first step and c = g^2, a step does
     h <- h + eta c r, r <- r (1 - eta lambda c) and g <- g (1 - n gamma lambda c).
 
     Args:

@@ -20,21 +20,22 @@ from mesascope.tasks import Context, check_inputs
 def distances(
     xq: Float[Tensor, "*batch m dx"], x: Float[Tensor, "*batch n dx"], power: float = 2.0
 ) -> Float[Tensor, "*batch m n"]:
-    """|x_q - x_i| in the norm of a ``power``, from differences.
+    """|x_q - x_i| in the norm with exponent ``power``, computed from differences.
 
-    Torch computes Euclidean distances from products by default, from 26 rows on: then inputs far from 0 lose digits.
+    By default torch computes Euclidean distances from products for 26 or more rows, which loses digits for inputs far
+    from 0.
     """
     require_precision(x)
     return torch.cdist(xq, x, power, compute_mode="donot_use_mm_for_euclid_dist")
 
 
-# log k(x_q, x_i), from both inputs and the bandwidth h: (*batch, m, n).
+# log k(x_q, x_i) as a function of both inputs and the bandwidth h: (*batch, m, n).
 KERNELS: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {
     "gaussian": lambda xq, x, h: -distances(xq, x).square() / (2 * h * h),
     "laplace": lambda xq, x, h: -distances(xq, x) / h,
     "exponential": lambda xq, x, h: xq @ x.mT / h,
 }
-# k(x_q, x_i) of `KernelRidge`, from the same.
+# k(x_q, x_i) of `KernelRidge`, with the same arguments.
 RIDGE_KERNELS: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {
     "gaussian": lambda xq, x, h: KERNELS["gaussian"](xq, x, h).exp(),
     "laplace": lambda xq, x, h: KERNELS["laplace"](xq, x, h).exp(),
@@ -57,7 +58,7 @@ class KernelSmoother(Algorithm):
     exponential   exp(x_q . x_i / h)         softmax attention; h = sqrt(d) is usual
     ============  =========================  =======================================
 
-    Predicts 0 from an empty context. Source: ICML paper, appendix A.8.
+    Predicts 0 from an empty context. Source: von Oswald et al. (2023), appendix A.8.
     """
 
     def __init__(self, kernel: str = "gaussian", bandwidth: float = 1.0) -> None:
@@ -72,10 +73,10 @@ class KernelSmoother(Algorithm):
 
 @register("learner", "kernel-ridge", free={"ridge": Range(1e-3, 10.0, "log"), "bandwidth": Range(0.2, 20.0, "log")})
 class KernelRidge(Algorithm):
-    """The function that minimises sum_i (f(x_i) - y_i)^2 + ridge |f|^2 in the space of a kernel.
+    """Kernel ridge regression: minimise sum_i (f(x_i) - y_i)^2 + ridge |f|^2 in the kernel's Hilbert space.
 
-    Predicts k(x_q, X) (K + ridge I)^{-1} Y, the posterior mean of a Gaussian process with noise of variance ``ridge``;
-    0 from an empty context.
+    Predicts k(x_q, X) (K + ridge I)^{-1} Y, the posterior mean of a Gaussian process with noise variance ``ridge``; 0
+    from an empty context.
 
     ============  =========================  ====================================================
     ``kernel``    k(x_q, x_i)                scikit-learn's ``KernelRidge(alpha=ridge, ...)``
@@ -88,12 +89,12 @@ class KernelRidge(Algorithm):
     ============  =========================  ====================================================
 
     Args:
-        kernel: a name of the table.
-        ridge: variance of the noise.
+        kernel: a name in the table.
+        ridge: noise variance.
         bandwidth: h.
 
     Raises:
-        NumericalError: the factorisation broke down (a ridge below rounding).
+        NumericalError: the factorisation failed (ridge below rounding).
 
     >>> x, y = torch.eye(2), torch.tensor([[1.0], [2.0]])
     >>> KernelRidge(ridge=1.0, bandwidth=0.1)(Context(x, y), x).squeeze(-1)
@@ -122,7 +123,7 @@ class NearestNeighbours(Algorithm):
     Args:
         k: number of neighbours.
         metric: euclidean, or manhattan for sums of absolute differences.
-        weights: uniform, or distance for weights 1 / |x_q - x_i|; neighbours at distance 0 then share all the weight.
+        weights: uniform, or distance for weights 1 / |x_q - x_i|; neighbours at distance 0 then share the whole weight.
     """
 
     def __init__(self, k: int = 3, metric: str = "euclidean", weights: str = "uniform") -> None:
@@ -154,11 +155,11 @@ class KernelGradientDescent(nn.Module):
     One step predicts (eta/n) sum_i y_i k(x_i, x_q) with the kernel k(x, x') = m(x) . m(x').
 
     Args:
-        features: m, a module or function from ``(*batch, rows, dx)`` to ``(*batch, rows, df)``, row by row. The
-            parameters of a module train with the step sizes.
+        features: m, a module or function that maps ``(*batch, rows, dx)`` to ``(*batch, rows, df)`` row by row. A
+            module's parameters are trained with the step sizes.
         steps, eta: as in `GradientDescent`.
 
-    Source: ICML paper, Proposition 2 and appendix A.8.
+    Source: von Oswald et al. (2023), Proposition 2 and appendix A.8.
 
     >>> x, y = torch.tensor([[1.0], [2.0]]), torch.tensor([[1.0], [4.0]])
     >>> KernelGradientDescent(torch.square, steps=1, eta=0.1)(Context(x, y), x).squeeze(-1).detach()

@@ -1,4 +1,4 @@
-"""Exact solutions: least squares, ridge regression, principal components, and the posterior mean of a pool."""
+"""Exact solvers: least squares, ridge regression, principal components, and the posterior mean over a pool."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from mesascope.tasks import Context, check_inputs
 
 @register("learner", "least-squares", free={"ridge": Range(1e-4, 100.0, "log")})
 class LeastSquares(Algorithm):
-    """The weights that minimise sum_i |W x_i - y_i|^2 + ridge |W|^2.
+    """Least squares and ridge regression: minimise sum_i |W x_i - y_i|^2 + ridge |W|^2.
 
-    ``ridge=0`` gives the minimum-norm solution through the pseudo-inverse of X, in which singular values below
-    max(n, dx) * eps * the largest count as 0. ``ridge > 0`` solves (X^T X + ridge I) W^T = X^T Y, or its dual if that
-    is smaller, by Cholesky. ``ridge`` is added to the unnormalised Gram matrix, as in `RecursiveLeastSquares`, which
-    has no minimum-norm solution and so needs a ``ridge > 0``.
+    ``ridge=0`` gives the minimum-norm solution from the pseudo-inverse of X; singular values below max(n, dx) * eps *
+    the largest are set to 0. ``ridge > 0`` solves (X^T X + ridge I) W^T = X^T Y, or the dual problem if it is smaller,
+    by Cholesky. ``ridge`` is added to the unnormalised Gram matrix, as in `RecursiveLeastSquares` (where it must be
+    greater than 0).
 
     Raises:
-        NumericalError: the factorisation broke down (ridge below rounding for a singular context).
+        NumericalError: the factorisation failed (ridge below rounding for a singular context).
 
     >>> x, y = torch.eye(2), torch.tensor([[1.0], [2.0]])
     >>> LeastSquares(ridge=1.0)(Context(x, y), x).squeeze(-1)
@@ -66,7 +66,7 @@ def solved(
 
 @register("learner", "principal-components", free={"count": Range(1, 10, "integer")})
 class PrincipalComponents(Algorithm):
-    """Least squares on the ``count`` directions of the largest singular values of X, or on all of a smaller X."""
+    """Principal component regression: least squares on the ``count`` leading right singular vectors of X."""
 
     def __init__(self, count: int) -> None:
         super().__init__()
@@ -85,11 +85,11 @@ class PrincipalComponents(Algorithm):
 
 @register("learner", "conjugate-gradients", free={"steps": Range(1, 6, "integer")})
 class ConjugateGradients(Algorithm):
-    """``steps`` steps of conjugate gradients on 1/2 sum_i |W x_i - y_i|^2 from W = 0, for each target alone.
+    """``steps`` steps of conjugate gradients on 1/2 sum_i |W x_i - y_i|^2 from W = 0, separately for each target.
 
-    W is the minimum over the span of X^T y, (X^T X) X^T y, ..., (X^T X)^{k-1} X^T y: partial least squares of k
-    components on centred inputs and targets, and least squares of minimum norm after rank(X) steps. A task stops when
-    its gradient is 0 but for rounding.
+    After k steps, W is the minimum over the span of X^T y, (X^T X) X^T y, ..., (X^T X)^{k-1} X^T y. On centred data
+    this is partial least squares with k components; after rank(X) steps it is the minimum-norm least-squares solution.
+    A task stops when its gradient is 0 up to rounding.
 
     Source: Hestenes and Stiefel (1952); for partial least squares, Wold et al. (1984).
     """
@@ -116,14 +116,14 @@ class ConjugateGradients(Algorithm):
 
 @register("learner", "bayes-pool", free={"noise": Range(0.01, 10.0, "log")})
 class BayesPool(Algorithm):
-    """The posterior mean for a teacher from a given pool, all equally likely, and labels with Gaussian noise.
+    """Posterior mean for teachers drawn uniformly from a finite pool, and labels with Gaussian noise.
 
     Predicts sum_k p_k W_k x_q with p_k proportional to exp(-sum_i |y_i - W_k x_i|^2 / (2 noise^2)): the optimal learner
-    of a finite set of tasks.
+    for a finite set of tasks.
 
     Args:
         weights: the pool ``(pool, dy, dx)``.
-        noise: standard deviation of the labels.
+        noise: standard deviation of the label noise.
 
     Source: Raventos et al., Pretraining task diversity and the emergence of non-Bayesian in-context learning (2023).
 
@@ -145,7 +145,7 @@ class BayesPool(Algorithm):
         (x, y), pool = context, self.weights.to(xq)
         if pool.shape[1:] != (y.shape[-1], x.shape[-1]):
             refuse("context", f"have widths (dy, dx) = {tuple(pool.shape[1:])}", (y.shape[-1], x.shape[-1]), "match it")
-        # sum_i |y_i - W x_i|^2 without sum_i |y_i|^2, which all teachers share
+        # sum_i |y_i - W x_i|^2 minus sum_i |y_i|^2, which is the same for all teachers
         fit = torch.einsum("...nd,...ne,ked->...k", x, y, pool)
         energy = torch.einsum("...dc,ked,kec->...k", x.mT @ x, pool, pool)
         posterior = torch.softmax((2 * fit - energy) / (2 * self.noise**2), dim=-1)

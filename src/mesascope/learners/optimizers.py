@@ -1,4 +1,4 @@
-"""Other rules of descent: momentum, steps of a fixed length, and one pass over the pairs in their order."""
+"""Other optimizers: momentum, steps of a fixed length, and single passes over the pairs in order."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Momentum(Algorithm):
     Args:
         steps: number of steps; 0 predicts 0.
         eta: step size, a parameter.
-        momentum: share of the last move that is added to a step, a parameter.
+        momentum: share of the previous update that is added to a step, a parameter.
         nesterov: True for Nesterov's momentum.
     """
 
@@ -72,23 +72,23 @@ class NormalisedDescent(Algorithm):
         return xq @ weights
 
     def direction(self, descent: Float[Tensor, "*batch dx dy"]) -> Float[Tensor, "*batch dx dy"]:
-        """Move of a step of size 1, from minus the gradient."""
+        """Update for step size 1, given minus the gradient."""
         size = descent.square().sum((-2, -1), keepdim=True).sqrt()
         return descent / torch.where(size > 0, size, 1.0)
 
 
 @register("learner", "muon", free={"steps": Range(1, 10, "integer"), "eta": Range(0.01, 10.0, "log")})
 class Muon(NormalisedDescent):
-    """``steps`` steps of Muon without momentum: `NormalisedDescent` with nearly equal singular values in each move.
+    """``steps`` steps of Muon without momentum: `NormalisedDescent` whose updates have nearly equal singular values.
 
-    Five steps of X <- a X + (b X X^T + c (X X^T)^2) X from G / |G| take all singular values near 1. With one target
-    it is normalised descent with another step size.
+    Five iterations X <- a X + (b X X^T + c (X X^T)^2) X from G / |G| bring all singular values near 1. With one target
+    this is normalised descent with another step size.
 
     Source: Jordan et al., Muon: an optimizer for hidden layers in neural networks (2024).
     """
 
     def direction(self, descent: Float[Tensor, "*batch dx dy"]) -> Float[Tensor, "*batch dx dy"]:
-        """Move of a step of size 1, from minus the gradient."""
+        """Update for step size 1, given minus the gradient."""
         move, (a, b, c) = super().direction(descent), _QUINTIC
         for _ in range(_ITERATIONS):
             own = move.mT @ move
@@ -107,12 +107,12 @@ def _moments(context: Context, xq: Tensor) -> tuple[Float[Tensor, "*batch dx dx"
 class DeltaRule(Algorithm):
     """One pass W <- W' + eta (y_i - W' x_i) x_i^T with W' = forget W, from W = 0; predicts W x_q.
 
-    One pass of stochastic gradient descent, or least mean squares; a layer of DeltaNet, and of Gated DeltaNet if it
-    forgets.
+    One pass of stochastic gradient descent (least mean squares). It equals a layer of DeltaNet, or of Gated DeltaNet if
+    ``forget`` is below 1.
 
     Args:
         eta: step size, a parameter.
-        forget: factor of the weights before each pair, a parameter; 1 for no forgetting.
+        forget: factor on the weights before each pair, a parameter; 1 for no forgetting.
 
     Source: Widrow and Hoff (1960); Yang et al., Gated delta networks (2024).
 
@@ -139,11 +139,11 @@ class DeltaRule(Algorithm):
 class Titans(Algorithm):
     """One pass S <- momentum S + eta (y_i - W x_i) x_i^T, W <- forget W + S, from W = S = 0; predicts W x_q.
 
-    A linear memory of Titans, with one step size, momentum and forgetting for all pairs.
+    The linear memory of Titans, with the same step size, momentum and forgetting for all pairs.
 
     Args:
         eta: step size, a parameter.
-        momentum: share of the last move that is added to a step, a parameter.
+        momentum: share of the previous update that is added to a step, a parameter.
         forget: factor of the weights at each pair, a parameter; 1 for no forgetting.
 
     Source: Behrouz et al., Titans: learning to memorize at test time (2024), eqs. 13 and 14.
@@ -165,5 +165,5 @@ class Titans(Algorithm):
 
 
 def _pairs(context: Context) -> zip[tuple[Tensor, Tensor]]:
-    """Each input and target, as matrices of one row."""
+    """Input and target of each pair, as matrices with one row."""
     return zip(*(part.split(1, -2) if part.shape[-2] else () for part in context), strict=True)

@@ -1,4 +1,4 @@
-"""Descent with a fixed preconditioner, and Newton's iteration towards the inverse."""
+"""Descent with a fixed preconditioner, and Newton's iteration for the inverse."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from mesascope.tasks import Context, check_inputs
 
 @register("learner", "preconditioned-gradient-descent", free={"steps": Range(1, 20, "integer")})
 class PreconditionedGradientDescent(Algorithm):
-    """``steps`` steps W <- W + (1/n) sum_i (y_i - W x_i) x_i^T M from W = 0, for one matrix M for all tasks.
+    """``steps`` steps W <- W + (1/n) sum_i (y_i - W x_i) x_i^T M from W = 0, with one matrix M for all tasks.
 
-    With M = eta I this is gradient descent. One linear self-attention layer can do one step, and no more;
+    With M = eta I this is gradient descent. One linear self-attention layer can implement one step, but not two;
     `one_step_preconditioner` gives the best M for Gaussian inputs.
 
     Args:
@@ -54,14 +54,15 @@ class PreconditionedGradientDescent(Algorithm):
 
 @register("learner", "newton", free={"steps": Range(1, 12, "integer")})
 class Newton(Algorithm):
-    """Least squares by ``steps`` Newton steps towards the inverse of S = X^T X: W^T = M_k X^T Y.
+    """Least squares by ``steps`` Newton iterations for the inverse of S = X^T X: W^T = M_k X^T Y.
 
-    M_0 = S / |S|_1^2 and M_{k+1} = 2 M_k - M_k S M_k. The residual filter of an eigenvalue s of S is
-    (1 - s^2 / |S|_1^2)^(2^k): each step squares it, where a gradient step multiplies. Directions without data stay at
-    0, so the limit is the minimum-norm solution.
+    M_0 = S / |S|_1^2 and M_{k+1} = 2 M_k - M_k S M_k. At an eigenvalue s of S the residual is
+    (1 - s^2 / |S|_1^2)^(2^k): each step squares it, while a gradient step multiplies it by a constant. Directions
+    without data stay at 0, so the limit is the minimum-norm solution.
 
     Source: Fu et al., Transformers learn to achieve second-order convergence rates for in-context linear regression
-    (2024). Their scale of M_0 is 2 / |S|_2^2, at which the largest eigenvalue's residual never shrinks; |S|_1 >= |S|_2.
+    (2024). They scale M_0 by 2 / |S|_2^2, for which the residual at the largest eigenvalue never shrinks. Here |S|_1 >=
+    |S|_2 avoids this.
 
     >>> x, y = torch.tensor([[1.0, 0.0], [0.0, 2.0]]), torch.tensor([[1.0], [4.0]])
     >>> Newton(steps=8)(Context(x, y), torch.eye(2)).squeeze(-1)
@@ -76,7 +77,7 @@ class Newton(Algorithm):
         return self.trajectory(context, xq)[-1]
 
     def trajectory(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "k *batch m dy"]:
-        """Predictions after 0, 1, ..., ``steps`` steps; after 0 steps with M_0."""
+        """Predictions after 0, 1, ..., ``steps`` steps; 0 steps predict with M_0."""
         check_inputs(context, xq)
         x, y = context
         gram, correlation = x.mT @ x, x.mT @ y

@@ -1,9 +1,9 @@
-"""Predictors of the next element of a sequence by a linear model.
+"""Predictors that fit a linear model to a sequence and predict its next element.
 
 The pairs (s_{i-1}, s_i) up to t, with s_0 = 0, give a model W_t, which predicts s_{t+1} as W_t s_t. With
-A_t = sum_{i<=t} s_{i-1} s_{i-1}^T + ridge I, the best is W_t = sum_{i<=t} s_i s_{i-1}^T A_t^{-1}.
+A_t = sum_{i<=t} s_{i-1} s_{i-1}^T + ridge I, the ridge solution is W_t = sum_{i<=t} s_i s_{i-1}^T A_t^{-1}.
 
-Source: thesis, sections 3.3 and 3.7.3.2.
+Source: von Oswald's thesis, sections 3.3 and 3.7.3.2.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ _RAISE = "use a bound above the eigenvalues of every A_t, such as the sum of |s_
 class OnlineGradientDescent(Algorithm):
     """``steps`` causal layers of gradient descent from W_0.
 
-    From p_t = W_0 s_t and residuals r_t = s_t - W_0 s_{t-1}, each step does for all t at once
+    Starting from p_t = W_0 s_t and residuals r_t = s_t - W_0 s_{t-1}, each step computes for all t at once
 
         p_t <- p_t + eta sum_{i<=t} r_i (s_{i-1} . s_t),    r_t <- r_t - eta sum_{i<=t} r_i (s_{i-1} . s_{t-1}).
 
-    One step is gradient descent on 1/2 sum_{i<=t} |s_i - W s_{i-1}|^2. Further steps are not: each residual moves only
-    by the pairs up to its own time.
+    One step is gradient descent on 1/2 sum_{i<=t} |s_i - W s_{i-1}|^2. Further steps are not, because each residual is
+    updated only from the pairs up to its own time.
 
     Args:
         steps: number of steps; 0 predicts W_0 s_t.
-        eta: step size, one number or one for each step; a parameter. It multiplies a sum over pairs, while that of
+        eta: step size, one number or one per step; a parameter. It multiplies a sum over pairs, whereas the eta of
             `GradientDescent` multiplies a mean.
         w0: initial weights ``(d, d)``; zero if None.
 
@@ -82,17 +82,17 @@ class OnlineGradientDescent(Algorithm):
 
 @register("predictor", "pair-sums", free={})
 class PairSums(Algorithm):
-    """The prediction A_t s_t + B_t s_{t-1} of weighted sums of pairs: one linear layer on tokens (0, s_t, s_{t-1}).
+    """Prediction A_t s_t + B_t s_{t-1}: the general linear attention layer on tokens (0, s_t, s_{t-1}).
 
-    A_t = sum_{i<=t} a_1 s_i s_i^T + a_2 s_{i-1} s_i^T + a_3 s_i s_{i-1}^T + a_4 s_{i-1} s_{i-1}^T, and B_t likewise.
-    Alone, a_3 is the step size of one step of gradient descent from W = 0; with a_4 = -c a_3, one from W = c I adds
-    this to c s_t.
+    A_t = sum_{i<=t} a_1 s_i s_i^T + a_2 s_{i-1} s_i^T + a_3 s_i s_{i-1}^T + a_4 s_{i-1} s_{i-1}^T, and B_t likewise. If
+    only a_3 is not 0, this is a step of gradient descent from W = 0 with step size a_3. With a_4 = -c a_3, it is the
+    term that a step from W = c I adds to c s_t.
 
     Args:
         now: a_1 to a_4 of A; a parameter.
-        before: those of B; a parameter.
+        before: the same coefficients of B; a parameter.
 
-    Source: thesis, eqs. 3.52 and 3.55, whose signs are those of minus the prediction.
+    Source: thesis, eqs. 3.52 and 3.55, which have the opposite sign (minus the prediction).
 
     >>> PairSums((0, 0, 0.5, 0), (0, 0, 0, 0))(torch.tensor([[1.0], [2.0], [4.0]])).squeeze(-1).tolist()
     [0.0, 2.0, 20.0]
@@ -115,9 +115,9 @@ class PairSums(Algorithm):
 
 
 class Lags(Algorithm):
-    """The last ``count`` elements side by side, the newest first: ``(*batch, t, count * d)``.
+    """Concatenate the last ``count`` elements, the newest first: ``(*batch, t, count * d)``.
 
-    Zero until there are ``count`` elements: zero inputs teach nothing, while incomplete inputs would make wrong pairs.
+    The result is zero until there are ``count`` elements: zero inputs do not change a fit, but incomplete inputs would.
 
     >>> Lags(2)(torch.tensor([[1.0], [2.0], [4.0]]))
     tensor([[0., 0.],
@@ -142,19 +142,19 @@ class Lags(Algorithm):
     free={"ridge": Range(1e-4, 100.0, "log"), "forget": Range(0.5, 1.0, "linear")},
 )
 class RecursiveLeastSquares(Algorithm):
-    """The W_t that minimises 1/2 sum_{i<=t} forget^(t-i) |s_i - W x_{i-1}|^2 + forget^t ridge/2 |W|^2, at every t.
+    """Minimise 1/2 sum_{i<=t} forget^(t-i) |s_i - W x_{i-1}|^2 + forget^t ridge/2 |W|^2 over W, at every t.
 
     Inputs x_i are the elements s_i, or features of the elements up to s_i.
 
     Args:
-        ridge: 1/lambda, greater than 0: without it the first problems are singular. The best is noise^2 over the
-            variance of W's entries.
-        forget: factor of earlier terms at each element; 1 for no forgetting.
-        features: a function from sequences ``(*batch, t, d)`` to inputs ``(*batch, t, f)``, each of the elements up to
-            its own, such as `Lags`; None for the elements themselves.
+        ridge: 1/lambda, greater than 0, as the first problems are singular without it. The optimal value is noise^2
+            over the variance of W's entries.
+        forget: factor on earlier terms at each element; 1 for no forgetting.
+        features: a causal function from sequences ``(*batch, t, d)`` to inputs ``(*batch, t, f)``, such as `Lags`; None
+            for the elements themselves.
 
     Raises:
-        NumericalError: the problem is singular to the precision at hand.
+        NumericalError: the problem is singular in this precision.
 
     Source: thesis, eqs. 3.8 and 3.9; with forgetting, section 3.7.1.
 
@@ -187,11 +187,11 @@ class RecursiveLeastSquares(Algorithm):
 class NeumannLeastSquares(Algorithm):
     """Least squares by ``terms`` steps of a Neumann series: W_t s_t = 1/c sum_i s_i (s_{i-1} . x_t).
 
-    From x_t = s_t, each step does x_t <- s_t + (I - A_t/c) x_t, whose limit is c A_t^{-1} s_t. The error falls as
-    (1 - ridge/c)^terms, or faster; it grows where c is below half of A_t's largest eigenvalue.
+    Starting from x_t = s_t, each step computes x_t <- s_t + (I - A_t/c) x_t, with limit c A_t^{-1} s_t. The error falls
+    at least as fast as (1 - ridge/c)^terms; it grows if c is below half of A_t's largest eigenvalue.
 
     Args:
-        terms: number of steps; 0 is one step of gradient descent, of size 1/c.
+        terms: number of steps; 0 gives one step of gradient descent with step size 1/c.
         bound: c, an upper bound of the eigenvalues of every A_t.
         ridge: 1/lambda, at least 0.
 
@@ -228,7 +228,7 @@ class ChebyshevLeastSquares(Algorithm):
         bound: an upper bound of the eigenvalues of every A_t.
         ridge: 1/lambda, at least 0.
 
-    Source: von Oswald et al. (2023), whose six-step series approximates the inverse.
+    Source: von Oswald et al. (2023), who approximate the inverse with six terms.
     """
 
     def __init__(self, coefficients: Sequence[float], bound: float, ridge: float = 1.0) -> None:
@@ -239,7 +239,7 @@ class ChebyshevLeastSquares(Algorithm):
 
     @classmethod
     def inverse(cls, terms: int, bound: float, ridge: float = 1.0) -> ChebyshevLeastSquares:
-        """Make the predictor from the Chebyshev series of 1/a on [ridge, bound] up to T_terms.
+        """Make the predictor whose polynomial is the Chebyshev series of 1/a on [ridge, bound] up to T_terms.
 
         The largest error of the series, at a = ridge, is (1 - sqrt(ridge / bound)) rho^terms / ridge.
 
@@ -281,7 +281,7 @@ def _weights(name: str, values: Sequence[float]) -> nn.Parameter:
 
 
 def _before(sequence: Float[Tensor, "*batch t d"]) -> Float[Tensor, "*batch t d"]:
-    """The element before each; zero before the first."""
+    """Previous element at each position; zero at the first."""
     check_sequence(sequence)
     require_values({"sequence": sequence}, sequence.shape[-2])
     return functional.pad(sequence, (0, 0, 1, 0))[..., :-1, :]
@@ -289,7 +289,7 @@ def _before(sequence: Float[Tensor, "*batch t d"]) -> Float[Tensor, "*batch t d"
 
 @contextlib.contextmanager
 def _diverging(remedy: str) -> Iterator[None]:
-    """Raise an overflow within the iteration as divergence, with a remedy."""
+    """Convert an overflow in the iteration to an error that states the divergence and a remedy."""
     try:
         yield
     except (ArgumentError, NumericalError) as error:

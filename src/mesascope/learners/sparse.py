@@ -1,4 +1,4 @@
-"""The lasso and the elastic net, for all tasks at once."""
+"""Lasso and elastic net, batched over tasks."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, check_inputs
 
 _MOST_SWEEPS = 10_000
-_MOST_BENDS = 8  # of a path, over the number of weights
+_MOST_BENDS = 8  # maximum number of kinks in a path, per weight
 
 
 @register("learner", "lasso", free={"alpha": Range(1e-3, 1.0, "log")})
 class Lasso(Algorithm):
-    """The weights that minimise 1/(2n) |Y - X W^T|^2 + alpha |W|_1, for each target alone, without intercept.
+    """Minimise 1/(2n) |Y - X W^T|^2 + alpha |W|_1, separately for each target, without intercept.
 
-    The minimum as a function of alpha is followed down from the smallest alpha at which it is 0: it is piecewise linear
-    and bends where a weight leaves 0 or returns to it. All tasks take a bend at once. If rounding hides a bend,
-    coordinate descent finishes, for each task until no weight moves by more than 10 eps of the largest.
+    The solution path is followed from the smallest alpha with W = 0 down to ``alpha``. The path is piecewise linear,
+    with a kink where a weight leaves 0 or returns to 0; all tasks pass a kink at once. If rounding hides a kink,
+    coordinate descent finishes each task, until no weight changes by more than 10 eps of the largest.
 
     Raises:
         NumericalError: no convergence after 10,000 sweeps (alpha tiny for an ill-conditioned context).
@@ -46,7 +46,7 @@ class Lasso(Algorithm):
     def minimum(
         self, gram: Float[Tensor, "*batch dx dx"], correlation: Float[Tensor, "*batch dx dy"]
     ) -> Float[Tensor, "*batch dx dy"]:
-        """Weights from X^T X / n and X^T Y / n."""
+        """Solution for the given X^T X / n and X^T Y / n."""
         if not correlation.numel():
             return correlation
         weights = self._path(gram[..., None, :, :], correlation.mT).mT
@@ -57,7 +57,7 @@ class Lasso(Algorithm):
         return self._descended(*parts).reshape(weights.shape)
 
     def _descended(self, gram: Tensor, weights: Tensor, gradient: Tensor) -> Float[Tensor, "tasks dx dy"]:
-        """Weights after sweeps over the tasks whose weights still move."""
+        """Weights after coordinate descent, with sweeps over the tasks that have not converged."""
         found, rows = weights.clone(), torch.arange(len(weights), device=weights.device)
         tolerance = 10 * torch.finfo(gram.dtype).eps
         for _ in range(_MOST_SWEEPS):
@@ -75,20 +75,20 @@ class Lasso(Algorithm):
         )
 
     def _sweep(self, gram: Tensor, weights: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        """One step of each weight in turn; ``gradient`` is kept equal to correlation - gram @ weights."""
+        """Update each weight in turn, and keep ``gradient`` equal to correlation - gram @ weights."""
         columns = []
         for j in range(gram.shape[-1]):
             curvature = gram[..., j : j + 1, j : j + 1]
             old = weights[..., j : j + 1, :]
             pull = gradient[..., j : j + 1, :] + curvature * old
-            # A coordinate without data has no curvature and no pull: it stays at 0.
+            # A coordinate without data has zero curvature and gradient: it stays at 0.
             new = functional.softshrink(pull, self.alpha) / torch.where(curvature > 0, curvature, 1.0)
             gradient = gradient - gram[..., :, j : j + 1] * (new - old)
             columns.append(new)
         return torch.cat(columns, dim=-2), gradient
 
     def _is_minimum(self, weights: Tensor, gradient: Tensor) -> bool:
-        """True if gradients are alpha times the signs of weights, and at most alpha for weights of 0."""
+        """True if the gradient is alpha sign(w) for weights w != 0, and at most alpha in size for w = 0."""
         wanted = torch.where(weights == 0, gradient.clamp(-self.alpha, self.alpha), self.alpha * weights.sign())
         slack = 1e3 * torch.finfo(weights.dtype).eps * gradient.abs().amax().clamp_min(self.alpha)
         return bool(((gradient - wanted).abs() <= slack).all())
@@ -96,7 +96,7 @@ class Lasso(Algorithm):
     def _path(
         self, gram: Float[Tensor, "*batch one dx dx"], correlation: Float[Tensor, "*batch dy dx"]
     ) -> Float[Tensor, "*batch dy dx"]:
-        """Weights at the end of the path; on it, weights with signs s other than 0 are G^-1 (c - alpha s)."""
+        """Weights at the end of the path; on the path, the nonzero weights, with signs s, are G^-1 (c - alpha s)."""
         alpha, sign = torch.full_like(correlation[..., 0], torch.inf), torch.zeros_like(correlation)
         past = torch.zeros(2, *correlation.shape, dtype=torch.bool, device=gram.device)
         for _ in range(_MOST_BENDS * correlation.shape[-1]):
@@ -104,7 +104,7 @@ class Lasso(Algorithm):
             active = sign != 0
             pull = correlation - (gram @ start[..., None])[..., 0]
             drift = (gram @ slope[..., None])[..., 0]
-            # The alphas at which a gradient reaches alpha, or minus alpha, or a weight returns to 0.
+            # The values of alpha at which a gradient reaches +alpha or -alpha, or a weight returns to 0.
             up = torch.where(active, start / slope, pull / (1 - drift))
             down = torch.where(active, -torch.inf, -pull / (1 + drift))
             ahead = torch.stack([up, down])
@@ -113,7 +113,7 @@ class Lasso(Algorithm):
             bent = functional.one_hot(coordinate, sign.shape[-1]).bool() & (alpha > self.alpha)[..., None]
             if not bool(bent.any()):
                 break
-            # Rounding could take the same bend again: back to 0, or out again.
+            # Exclude the last kink, which rounding could repeat.
             past = torch.stack([bent & (sign >= 0), bent & (sign < 0)])
             gained = torch.where(ahead[0] >= ahead[1], 1.0, -1.0).to(sign)
             sign = torch.where(bent, torch.where(active, 0, gained), sign)
@@ -122,7 +122,7 @@ class Lasso(Algorithm):
 
     @staticmethod
     def _line(gram: Tensor, correlation: Tensor, sign: Tensor) -> tuple[Tensor, ...]:
-        """G^-1 c and G^-1 s over the weights that are not 0, and 0 elsewhere."""
+        """G^-1 c and G^-1 s on the nonzero weights, and 0 elsewhere."""
         active = sign != 0
         own = torch.where(active[..., None] & active[..., None, :], gram, torch.eye(gram.shape[-1]).to(gram))
         aims = torch.stack([torch.where(active, correlation, 0), sign], -1)
@@ -131,9 +131,10 @@ class Lasso(Algorithm):
 
 @register("learner", "elastic-net", free={"alpha": Range(1e-3, 1.0, "log"), "share": Range(0.05, 1.0, "linear")})
 class ElasticNet(Algorithm):
-    """The weights that minimise 1/(2n) |Y - X W^T|^2 + alpha (share |W|_1 + (1 - share)/2 |W|^2), without intercept.
+    """Minimise 1/(2n) |Y - X W^T|^2 + alpha (share |W|_1 + (1 - share)/2 |W|^2), without intercept.
 
-    scikit-learn's ``ElasticNet(alpha, l1_ratio=share, fit_intercept=False)``. Raises as `Lasso` does.
+    Equal to scikit-learn's ``ElasticNet(alpha, l1_ratio=share, fit_intercept=False)``. Raises the same errors as
+    `Lasso`.
     """
 
     def __init__(self, alpha: float, share: float = 0.5) -> None:

@@ -1,7 +1,7 @@
 """Losses of descent learners from the spectrum of the context, and closed forms for one step.
 
-With C = X^T X / N, the error of a prediction after k steps is w^T r(C) x_q for a filter r: its mean square over
-teachers and queries depends on the eigenvalues of C only.
+With C = X^T X / N, the error of a prediction after k steps is w^T r(C) x_q for a polynomial r. Its mean square over
+teachers and queries depends only on the eigenvalues of C.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from mesascope.shapes import Float, Tensor
 from mesascope.tasks import LinearRegression
 from mesascope.tasks.calling import sample_tasks
 
-# Variance and kurtosis E z^4 / (E z^2)^2 of the centred laws of `LinearRegression`.
+# Variance and kurtosis E z^4 / (E z^2)^2 of the centred input distributions of `LinearRegression`.
 _MOMENTS = {"uniform": (1 / 3, 9 / 5), "normal": (1.0, 3.0), "laplace": (2.0, 6.0)}
 
 
 class Optimum(NamedTuple):
-    """The best step size of one gradient step from zero, and its mean squared error."""
+    """Optimal step size of one gradient step from zero, and its mean squared error."""
 
     eta: float
     mse: float
@@ -35,7 +35,7 @@ def one_step_optimum(family: LinearRegression) -> Optimum:
 
         eta* = N w^2 / (w^2 s^2 (N + d + K - 2) + sigma^2),    mse* = w^2 s^2 d (1 - eta* s^2).
 
-    Without noise no linear self-attention layer, whatever its weights and heads, has a lower error.
+    Without noise, no linear self-attention layer with any weights and number of heads has a lower error.
 
     >>> optimum = one_step_optimum(LinearRegression(x_scale=0.5))
     >>> f"{optimum.eta:.6f} {optimum.mse / 2:.6f}"
@@ -48,7 +48,7 @@ def one_step_optimum(family: LinearRegression) -> Optimum:
 
 
 class Preconditioner(NamedTuple):
-    """The best matrix of one preconditioned gradient step from zero, and its mean squared error."""
+    """Optimal matrix of one preconditioned gradient step from zero, and its mean squared error."""
 
     matrix: Float[Tensor, "d d"]
     mse: float
@@ -61,7 +61,7 @@ def one_step_preconditioner(family: LinearRegression) -> Preconditioner:
 
         M* = ((1 + 1/N) S + (tr S / N + sigma^2 / (N w^2)) I)^-1,    mse* = w^2 (tr S - tr(S M* S)).
 
-    Without noise no linear self-attention layer, whatever its weights and heads, has a lower error.
+    Without noise, no linear self-attention layer with any weights and number of heads has a lower error.
 
     >>> optimum = one_step_preconditioner(LinearRegression(x="normal", covariance=[1.0] * 10))
     >>> f"{optimum.matrix[0, 0]:.6f} {one_step_optimum(LinearRegression(x='normal')).eta:.6f}"
@@ -89,13 +89,13 @@ def gram_spectra(family: LinearRegression, contexts: int, generator: torch.Gener
 def spectral_mse(
     spectra: Float[Tensor, "contexts d"], learner: GradientDescentPlusPlus, family: LinearRegression
 ) -> Float[Tensor, " contexts"]:
-    """Mean squared error of a descent learner for each context, averaged over teachers, noise and queries.
+    """Mean squared error of a descent learner per context, averaged over teachers, noise and queries.
 
     With the gain h and the residual r of `filters`,
 
         mse = s^2 sum_j [ w^2 r(lambda_j)^2 + (sigma^2 / N) lambda_j h(lambda_j)^2 ].
 
-    Holds for w0 = 0, no token clip, and queries with independent centred coordinates of variance s^2.
+    This requires w0 = 0, no token clip, and queries with independent centred coordinates of variance s^2.
     """
     require_instance("spectra", spectra, Tensor)
     require_instance("learner", learner, GradientDescentPlusPlus)
@@ -122,7 +122,7 @@ def spectral_mse_at(
 
 
 def has_spectral_loss(family: object) -> TypeGuard[LinearRegression]:
-    """True if `spectral_mse` holds for the tasks of ``family``."""
+    """True if `spectral_mse` is valid for the tasks of ``family``."""
     return isinstance(family, LinearRegression) and family.x in _MOMENTS and family.covariance is None
 
 

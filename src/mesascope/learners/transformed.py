@@ -1,4 +1,4 @@
-"""Learners on transformed contexts, or with transformed predictions or step sizes."""
+"""Wrappers of learners: transformed contexts, predictions or step sizes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mesascope.tasks import Context, check_inputs
 
 
 class _Around(nn.Module):
-    """A learner around another learner."""
+    """A wrapper of another learner."""
 
     def __init__(self, learner: nn.Module) -> None:
         super().__init__()
@@ -26,9 +26,9 @@ class _Around(nn.Module):
 
 @register("learner", "centred", free={})
 class Centred(_Around):
-    """``learner`` on a context with centred inputs; queries stay as they are.
+    """``learner`` on a context with centred inputs and unchanged queries.
 
-    With gradient descent, two softmax heads of opposite sign compute this for small scores: the softmax' denominator
+    Two softmax heads of opposite sign compute this with gradient descent for small scores: the softmax denominator
     subtracts the mean.
     """
 
@@ -36,7 +36,7 @@ class Centred(_Around):
         return self.learner(self._centred(context, xq), xq)
 
     def trajectory(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "k *batch m dy"]:
-        """Predictions after 0, 1, ... steps of a learner with a trajectory."""
+        """Predictions after 0, 1, ... steps, if the wrapped learner has a trajectory."""
         if not hasattr(self.learner, "trajectory"):
             refuse("learner", "have a trajectory", self.learner, "centre one that learns in steps")
         return self.learner.trajectory(self._centred(context, xq), xq)  # type: ignore[operator]
@@ -62,9 +62,9 @@ class WithIntercept(_Around):
 
 @register("learner", "standardised", free={})
 class Standardised(_Around):
-    """``learner`` on inputs minus the context's mean, over its standard deviation (over 1 if that is 0).
+    """``learner`` on standardised inputs: (x - mean) / standard deviation of the context (or / 1, if that is 0).
 
-    Queries are transformed alike: scikit-learn's ``make_pipeline(StandardScaler(), learner)``.
+    Queries are transformed in the same way, as in scikit-learn's ``make_pipeline(StandardScaler(), learner)``.
     """
 
     def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
@@ -89,7 +89,7 @@ class Clipped(_Around):
 
 @register("learner", "label-copying", free={})
 class LabelCopying(_Around):
-    """The context's target nearest to the prediction of ``learner``, or the first of several equally near."""
+    """The context's target nearest to the prediction of ``learner``; the first in case of ties."""
 
     def forward(self, context: Context, xq: Float[Tensor, "*batch m dx"]) -> Float[Tensor, "*batch m dy"]:
         check_inputs(context, xq)
@@ -106,8 +106,8 @@ class OnFeatures(_Around):
     """``learner`` on features of inputs and queries.
 
     Args:
-        learner: gets features in place of inputs.
-        features: a module or function from ``(*batch, rows, dx)`` to ``(*batch, rows, df)``, row by row.
+        learner: takes features in place of inputs.
+        features: a module or function that maps ``(*batch, rows, dx)`` to ``(*batch, rows, df)`` row by row.
     """
 
     def __init__(self, learner: nn.Module, features: Callable[[Tensor], Tensor]) -> None:
@@ -120,7 +120,7 @@ class OnFeatures(_Around):
 
 
 def with_features(features: Callable[[Tensor], Tensor], context: Context, xq: Tensor) -> tuple[Context, Tensor]:
-    """A context and queries with ``features`` of inputs, which must have a row for each input."""
+    """Context and queries with inputs replaced by ``features(x)``, which must have one row per input."""
     check_inputs(context, xq)
     found = []
     for x in (context.x, xq):
@@ -134,10 +134,10 @@ def with_features(features: Callable[[Tensor], Tensor], context: Context, xq: Te
 
 @register("learner", "summed", free={})
 class Summed(Algorithm):
-    """``learner`` with the step size eta times n / ``pairs`` on a context of n pairs: it descends on a sum over pairs.
+    """``learner`` with step size eta n / ``pairs`` on a context of n pairs: descent on a sum over pairs, not a mean.
 
-    A layer of linear attention sums over its tokens: trained on contexts of N pairs, it takes larger steps on longer
-    contexts and smaller steps on shorter ones.
+    A linear attention layer sums over its tokens. If trained on contexts of N pairs, it takes larger steps on longer
+    contexts and smaller steps on shorter contexts.
 
     >>> x, y = torch.ones(2, 1), torch.ones(2, 1)
     >>> from mesascope.learners import GradientDescent
@@ -156,7 +156,7 @@ class Summed(Algorithm):
 
 
 def squares(x: Float[Tensor, "*batch rows d"]) -> Float[Tensor, "*batch rows f"]:
-    """1, the entries of x, and all products of two of them: scikit-learn's ``PolynomialFeatures(2)``."""
+    """Features 1, x_i and x_i x_j, as in scikit-learn's ``PolynomialFeatures(2)``."""
     row, column = torch.triu_indices(x.shape[-1], x.shape[-1], device=x.device)
     return torch.cat([torch.ones_like(x[..., :1]), x, x[..., row] * x[..., column]], -1)
 

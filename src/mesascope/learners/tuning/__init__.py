@@ -1,4 +1,4 @@
-"""Step sizes that minimise the mean squared error of a learner on a family of tasks."""
+"""Tuning: step sizes that minimise a learner's mean squared error on a family of tasks."""
 
 from mesascope.learners.tuning.tuned import Tuned, tune, tune_spectral
 

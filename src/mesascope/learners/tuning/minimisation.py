@@ -1,4 +1,4 @@
-"""Minimising a mean of losses over a few numbers, such as step sizes: rugged, with regions where it overflows."""
+"""Minimisation of a mean loss over a few numbers, such as step sizes, with many local minima and overflows."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from mesascope.shapes import Float, Tensor
 
 Losses = Callable[[Tensor], Tensor]
 
-_OVERFLOW = 1e3  # in place of the logarithm of a loss that is not finite; that of a finite one is below 710
+_OVERFLOW = 1e3  # replaces the logarithm of an infinite loss; logarithms of finite losses are below 710
 _MOST_SCALINGS = 400
 
 
 def rescaled(losses: Losses, start: Float[Tensor, " p"]) -> Float[Tensor, " p"]:
-    """``start`` times a factor at which the mean loss is finite, differs from that at 0, and stops falling."""
+    """Scale ``start`` until the mean loss is finite, differs from the loss at 0, and stops falling."""
 
     def mean(point: Tensor) -> float:
         with torch.no_grad():
@@ -51,10 +51,11 @@ def rescaled(losses: Losses, start: Float[Tensor, " p"]) -> Float[Tensor, " p"]:
 def minimise(
     losses: Losses, start: Float[Tensor, " p"], units: Float[Tensor, " p"], iterations: int
 ) -> Float[Tensor, " p"]:
-    """The point of lowest mean loss on the way of L-BFGS from ``start``: never worse than ``start``.
+    """Point of lowest mean loss on the path of L-BFGS from ``start``: never worse than ``start``.
 
-    Losses of descents are polynomials of a high degree in step sizes that differ by orders of magnitude. So L-BFGS
-    minimises the logarithm of the mean, in ``units``, and its line searches turn back where the loss overflows.
+    The loss of a descent is a polynomial of high degree in step sizes that differ by orders of magnitude. So L-BFGS
+    minimises the logarithm of the mean loss, in ``units``; where the loss overflows, a large finite value makes the
+    line search turn back.
     """
     point = (start / units).requires_grad_()
     best, lowest = start, torch.inf
@@ -78,10 +79,10 @@ def minimise(
 
 
 def standard_errors(losses: Losses, point: Float[Tensor, " p"], units: Float[Tensor, " p"]) -> Float[Tensor, " p"]:
-    """Standard errors of the minimum ``point`` of the mean of n losses, as of an M-estimator.
+    """Standard errors of the M-estimator ``point``, the minimum of the mean of n losses.
 
-    They are the square roots of the diagonal of H^-1 V H^-1 / n, with H the mean Hessian and V the covariance of the n
-    gradients.
+    They are the square roots of the diagonal of H^-1 V H^-1 / n, where H is the mean Hessian and V the covariance of
+    the n gradients.
     """
 
     def relative(values: Tensor) -> Tensor:
@@ -90,7 +91,7 @@ def standard_errors(losses: Losses, point: Float[Tensor, " p"], units: Float[Ten
     def mean_gradient(values: Tensor) -> Tensor:
         return torch.func.grad(lambda v: relative(v).mean())(values)
 
-    # One directional derivative for each number: memory of two evaluations, however many numbers there are.
+    # One directional derivative per number: the memory is that of two evaluations for any count of numbers.
     at = point / units
     axes = torch.eye(len(at), dtype=at.dtype, device=at.device)
     with without_deprecations_of_torch():

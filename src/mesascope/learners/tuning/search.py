@@ -1,4 +1,4 @@
-"""The search for step sizes: L-BFGS from several starts, at one depth after another."""
+"""Search for step sizes: L-BFGS from several starts, for increasing numbers of steps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SEARCH = 30  # iterations of L-BFGS on few tasks
 
 
 class Problem(NamedTuple):
-    """The losses of a learner with given values: on tasks to start on, to fit, and to choose by."""
+    """Losses of a learner at given values, on three sets of tasks: few (for the starts), fit, and choice."""
 
     few: Losses
     fit: Losses
@@ -34,19 +34,19 @@ class Problem(NamedTuple):
 
 
 class Ends(NamedTuple):
-    """The best end of a search, and the losses at which all starts ended on few tasks, lowest first."""
+    """Best result of a search, and the final losses of all starts on few tasks, lowest first."""
 
     values: Values
     starts: tuple[float, ...]
 
 
 def trained(learner: nn.Module) -> dict[str, nn.Parameter]:
-    """Parameters with gradients by name."""
+    """Trainable parameters by name."""
     return {name: value for name, value in learner.named_parameters() if value.requires_grad}
 
 
 def climb(problem: Problem, learner: nn.Module, seed: int, warm: Mapping[int, Values] | None = None) -> list[Ends]:
-    """Search at each of the learner's depths, shallow ones first; ``warm`` has a further start for each depth."""
+    """Search for each number of steps in `depths`; ``warm`` contains an additional start for each."""
     ends: list[Ends] = []
     for steps in depths(learner):
         shallower = at_depth(learner, steps)
@@ -62,7 +62,7 @@ def climb(problem: Problem, learner: nn.Module, seed: int, warm: Mapping[int, Va
 
 
 def _search(problem: Problem, learner: nn.Module, starts: Sequence[Values], kept: Sequence[Values]) -> Ends:
-    """Run L-BFGS from each start on few tasks, and from the best end on all; choose between its end and ``kept``."""
+    """Run L-BFGS from each start on few tasks, then from the best result on all tasks; also consider ``kept``."""
     shape = starts[0]
 
     def on(losses: Losses) -> Callable[[Tensor], Tensor]:
@@ -96,7 +96,7 @@ def _minimised(
 
 
 def measured_sizes(problem: Problem, learner: nn.Module, values: Values, n: int) -> dict[str, list[Measurement]]:
-    """Each value with its standard error over the ``n`` tasks of the fit."""
+    """Values with their standard errors over the ``n`` fitted tasks."""
 
     def losses(point: Tensor) -> Tensor:
         return problem.fit(learner, _named(point, values))
@@ -118,7 +118,7 @@ def _named(point: Float[Tensor, " p"], shape: Values) -> Values:
 
 
 def _units(values: Values) -> Float[Tensor, " p"]:
-    """Unit of each number: its own size for step sizes, which differ by orders of magnitude; one unit for a matrix."""
+    """Scale of each number: the absolute value for step sizes, which differ widely; the RMS for a matrix."""
     units = []
     for value in values.values():
         typical = value.square().mean().sqrt() if value.any() else value.new_ones(())

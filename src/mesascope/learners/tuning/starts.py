@@ -1,4 +1,4 @@
-"""Starts of the search for step sizes: shallower optima, the learner's own values, and a spread around them."""
+"""Starts of the search for step sizes: optima for fewer steps, the learner's values, and random multiples of these."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from mesascope.learners.descent import GradientDescentPlusPlus
 from mesascope.shapes import Tensor
 
 Module = TypeVar("Module", bound=nn.Module)
-Values = dict[str, Tensor]  # the parameters of a learner by name, in float64
+Values = dict[str, Tensor]  # parameters of a learner by name, in float64
 
-# A curvature step takes an eigenvalue x of n gamma C to x (1 - x)^2, which folds (0, 4/3) three times onto (0, 4/27), a
-# ninth of it: after one good step, another of nine times its size does the same again.
+# A curvature step maps an eigenvalue x of n gamma C to x (1 - x)^2, which folds the interval (0, 4/3) three times onto
+# (0, 4/27), a ninth of its length. So a second step nine times as large repeats a good first step.
 _GROWTHS = (9.0, 3.0, 1.0)
 
 
 def depths(learner: nn.Module) -> list[int]:
-    """Numbers of steps to tune in turn, up to those of the deepest descent within ``learner``; [0] if there is none.
+    """Numbers of steps to tune in turn, up to the steps of the deepest descent in ``learner``; [0] without a descent.
 
-    One more at a time if steps have sizes of their own, twice as many if they share them.
+    The number grows by one if each step has its own size, and doubles if steps share a size.
     """
     descents = [module for module in learner.modules() if isinstance(module, GradientDescentPlusPlus)]
     deepest = max((descent.steps for descent in descents), default=0)
@@ -45,7 +45,7 @@ def at_depth(learner: Module, steps: int) -> Module:
 
 
 def padded(values: Values, shapes: Values) -> Values:
-    """``values`` and steps of size 0, up to ``shapes``: the same predictions if each step has its own eta."""
+    """Pad ``values`` to ``shapes`` with steps of size 0, which keep the predictions if each step has its own eta."""
     return {
         name: torch.cat([value, value.new_zeros(shapes[name].numel() - value.numel())]) if value.ndim else value
         for name, value in values.items()
@@ -53,9 +53,9 @@ def padded(values: Values, shapes: Values) -> Values:
 
 
 def extended(values: Values, shapes: Values, n: int) -> list[Values]:
-    """Starts with more steps than the optimum ``values``, for contexts of ``n`` pairs.
+    """Starts for more steps, from the optimum ``values`` of fewer, on contexts of ``n`` pairs.
 
-    Sizes that all steps share stay as they are. Others gain a last step at least as large as the one before.
+    Shared step sizes stay the same. Otherwise a last step is appended, at least as large as the previous step.
     """
     if all(value.shape == shapes[name].shape for name, value in values.items()):
         return [values, _bent(values, n)]
@@ -65,7 +65,7 @@ def extended(values: Values, shapes: Values, n: int) -> list[Values]:
 
 
 def _bent(values: Values, n: int) -> Values:
-    """Set n gamma = eta / 2: both have the unit of an inverse Gram matrix, and one step alone leaves gamma untuned."""
+    """Set n gamma = eta / 2, a value of the right scale: a single step does not determine gamma."""
     etas = {name: values.get(f"{name[:-5]}eta") for name in values if name.endswith("gamma")}
     bent = {}
     for name, eta in etas.items():
@@ -82,12 +82,12 @@ def _grown(name: str, sizes: Tensor, shape: Tensor, growth: float) -> Tensor:
         return torch.cat([sizes, growth * sizes[-1:]])
     if len(sizes) == 1:
         return sizes.expand(2)
-    # The last gamma has no effect and was never tuned: the new step and that one follow the one before.
+    # The last gamma has no effect and was not tuned: derive both last values from the one before.
     return torch.cat([sizes[:-1], growth * sizes[-2:-1], growth * sizes[-2:-1]])
 
 
 def scattered(values: Values, count: int, generator: torch.Generator) -> list[Values]:
-    """``values`` times independent factors between 1/10 and 10, evenly spread in their logarithm."""
+    """Multiply ``values`` by independent log-uniform factors between 1/10 and 10."""
 
     def factors(value: Tensor) -> Tensor:
         return 10 ** (2 * torch.rand(value.shape, generator=generator, dtype=value.dtype) - 1).to(value)

@@ -1,4 +1,4 @@
-"""Learners with tuned step sizes, and the standard errors of these."""
+"""Learners with tuned step sizes and their standard errors."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ from mesascope.tasks.calling import (
 Module = TypeVar("Module", bound=nn.Module)
 Descent = TypeVar("Descent", bound=GradientDescentPlusPlus)
 
-_CHOICE = 20_000  # tasks to compare ends on: ten times those of the fit up to this number, and no fewer than those
+_CHOICE = 20_000  # number of tasks for the comparison, reduced to ten times ``tasks`` if that is less
 
 
 @dataclass(frozen=True, repr=False)
 class Tuned(Tabular, Generic[Module]):
-    """A tuned learner, its step sizes with standard errors (a Measurement for each step), and its loss.
+    """A tuned learner, its step sizes with standard errors (one Measurement per step), and its loss.
 
-    ``starts`` has the losses at which the search from each start ended, lowest first, on the tenth of the tasks (500 at
-    least) where it begins.
+    ``starts`` contains the final loss of the search from each start, lowest first, on a tenth of the tasks (at least
+    500).
     """
 
     learner: Module
@@ -52,7 +52,7 @@ class Tuned(Tabular, Generic[Module]):
     starts: tuple[float, ...]
 
     def table(self) -> Table:
-        """One row for each step size."""
+        """One row per step size."""
         return Table(
             {"parameter": name, "step": step, **size.to_dict()}
             for name, sizes in self.step_sizes.items()
@@ -69,19 +69,19 @@ class Tuned(Tabular, Generic[Module]):
 def tune(learner: Module, family: Family | SequenceFamily, *, tasks: int = 10_000, seed: int = 0) -> Tuned[Module]:
     """Minimise the mean squared error over all parameters of ``learner``, on ``tasks`` tasks of the `tune` stream.
 
-    The error of a predictor is that of all next elements.
+    For a predictor, the error is averaged over all next elements.
 
-    Steps are added one at a time, up to the learner's. Each depth starts from the optimum of the one before, from the
-    learner's values and from a spread around them, all scaled to where their loss is finite and stops falling. L-BFGS
-    minimises in float64. Its ends are compared on other tasks (20,000, or ``tasks``), whose loss is reported.
+    The number of steps grows up to the learner's (see `depths`). At each number the search starts from the optimum for
+    fewer steps, from the learner's values, and from random multiples of these. Starts are scaled until their loss is
+    finite and stops falling. L-BFGS minimises in float64. Candidates are compared on other tasks (10 ``tasks``, at most
+    20,000, but at least ``tasks``), on which the reported loss is measured.
 
-    On those the result is never worse than the learner's values, than the end of any start, nor, with an eta for each
-    step, than `tune` of fewer steps. It need not be the global minimum: ``spread`` shows how far starts differ. With
-    clipped tokens means depend on rare contexts, and those rarer than one in ``tasks`` are missed; then the optimum
-    without a clip, from the spectra of ten times as many contexts, is a further candidate, if there is one.
+    On these tasks the result is never worse than the learner's values nor, with one eta per step, than the result for
+    fewer steps. It need not be the global minimum: ``spread`` measures the differences between starts. With a token
+    clip, rare contexts that the ``tasks`` miss can dominate the mean. An additional candidate is then the optimum
+    without the clip, computed from the spectra of ten times as many contexts (if `spectral_mse` is valid).
 
-    Standard errors are those of an M-estimator: the square roots of the diagonal of H^-1 V H^-1 / tasks, with H the
-    mean Hessian and V the covariance of the tasks' gradients. The learner passed in does not change.
+    Standard errors are those of an M-estimator, see `standard_errors`. The learner passed in does not change.
 
     >>> from mesascope.learners import GradientDescent
     >>> from mesascope.tasks import LinearRegression
@@ -119,10 +119,10 @@ def tune(learner: Module, family: Family | SequenceFamily, *, tasks: int = 10_00
 def tune_spectral(
     learner: Descent, family: LinearRegression, *, contexts: int = 10_000, seed: int = 0
 ) -> Tuned[Descent]:
-    """`tune` from eigenvalues alone, on the same stream: a hundred times cheaper, and less noisy for equal draws.
+    """`tune` from eigenvalues alone, on the same random stream: a hundred times cheaper, and less noisy.
 
-    A token clip is left out of the tuning and of the loss reported; the learner returned has it. Many steps fold the
-    spectrum so often that an eigenvalue beyond those drawn explodes: five steps need some 50,000 contexts.
+    Tuning and the reported loss ignore a token clip, which the returned learner keeps. With many steps, predictions
+    explode at eigenvalues outside the drawn spectra: five steps need about 50,000 contexts.
     """
     contexts = require_count("contexts", contexts, least=2)
     require_instance("learner", learner, GradientDescentPlusPlus)
@@ -162,7 +162,7 @@ def _unclipped(learner: Descent) -> Descent:
 def _without_clip(
     learner: nn.Module, family: Family | SequenceFamily, contexts: int, seed: int
 ) -> Mapping[int, Values]:
-    """Optima without the clip by depth, as warm starts for a learner with a clip; none without a spectral loss."""
+    """Optima without the clip, by number of steps, as starts for a learner with a clip; empty if unavailable."""
     if not isinstance(learner, GradientDescentPlusPlus) or learner.token_clip is None:
         return {}
     if learner.w0 is not None or not has_spectral_loss(family):
@@ -173,7 +173,7 @@ def _without_clip(
 
 
 def _tuned(problem: Problem, learner: Module, ends: Ends, n: int) -> Tuned[Module]:
-    """A copy of ``learner`` with the values found, their standard errors, and its loss."""
+    """Copy of ``learner`` with the tuned values, their standard errors, and its loss."""
     tuned, run = copy.deepcopy(learner), at_depth(learner, depths(learner)[-1])
     with torch.no_grad():
         for name, value in ends.values.items():
