@@ -1,4 +1,4 @@
-"""Documents read from files of text, one piece at a time. Imports no torch."""
+"""Reading of documents from text files, in pieces of limited size. Imports no torch."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from typing import IO, Any, NamedTuple
 from mesascope.data.folders import visible_files
 from mesascope.errors import ArgumentError, refuse, require_instance, require_package, shown
 
-PIECE = 1 << 20  # characters of a piece of a document, which are held in memory at once
+PIECE = 1 << 20  # characters per piece of a document, the unit held in memory
 _TEXT = (".txt", ".md", ".rst", ".py", ".text", ".html", ".tex")
 _ROWS = (".jsonl", ".ndjson", ".json")
 _TABLES = (".parquet", ".arrow")
 _PACKED = {".gz": "gzip", ".zst": "Zstandard"}
 _WIDE = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-_FILE = b"ARROW1"  # first bytes of an Arrow file that is not a stream
+_FILE = b"ARROW1"  # first bytes of the Arrow file format (not the stream format)
 
 
 class Piece(NamedTuple):
-    """Text of a document, or of the next part of a long one."""
+    """Text of a document, or of one part of a long document."""
 
     text: str
     begins: bool
     """True for the first piece of a document."""
     place: tuple[int, int] = (0, 0)
-    """Number of its file, and of the piece in it."""
+    """Index of the file, and of the piece in the file."""
 
 
 class Problem(NamedTuple):
-    """A part of a file that cannot be read."""
+    """An unreadable part of a file."""
 
     path: Path
     line: int
@@ -52,11 +52,11 @@ class Reading:
     """Settings for reading files.
 
     Args:
-        field: field of JSONL, Parquet and Arrow rows that holds the text.
-        delimiter: text between documents of a plain text file, with ends of lines as ``\\n``; None if a file is one
+        field: field that contains the text in JSONL, Parquet and Arrow rows.
+        delimiter: separator of documents in a plain text file, with line ends as ``\\n``; None if a file is one
             document.
-        report: called with each line that is left out.
-        undivided: called with each plain text file without the delimiter.
+        report: called with each skipped line.
+        undivided: called with each plain text file that does not contain the delimiter.
     """
 
     field: str = "text"
@@ -73,14 +73,14 @@ class Reading:
 
 
 def files_of(paths: Sequence[str | Path]) -> list[Path]:
-    """Files at the paths, each once; files of a folder in the order of their names, without hidden ones.
+    """Text files at the paths, without duplicates; the visible files of a folder are sorted by name.
 
     A folder's files are plain text (.txt, .py, .md, ...), rows (.jsonl) and tables (.parquet, .arrow, without the
-    caches of Hugging Face's datasets). Text and rows may be packed by gzip or Zstandard. A file that is named itself
-    may also be a .json of rows, or plain text of any name.
+    caches of Hugging Face's datasets). Text and rows may be compressed with gzip or Zstandard. A path to a single file
+    may also be a .json of rows, or plain text with any name.
 
     Raises:
-        ArgumentError: a path does not exist, or a folder holds none of these files.
+        ArgumentError: a path does not exist, or a folder contains no such files.
     """
     if isinstance(paths, str | Path):
         refuse("paths", "be a list", paths, "pass [path]")
@@ -98,13 +98,13 @@ def files_of(paths: Sequence[str | Path]) -> list[Path]:
 
 
 def size_of(files: Sequence[Path]) -> int | None:
-    """Approximate number of bytes of text; None if a file is packed."""
+    """Approximate number of bytes of text; None if a file is compressed."""
     packed = any(_is_packed(file) or file.suffix.lower() == ".parquet" for file in files)
     return None if packed else sum(file.stat().st_size for file in files)
 
 
 def standard_library(part: str = "") -> list[Path]:
-    """Sources of Python's standard library on this machine, some 30 MB: text that needs no download.
+    """Source files of Python's standard library on this machine: about 30 MB of text without a download.
 
     Args:
         part: a folder of the library, such as ``"asyncio"``; the whole library if empty.
@@ -123,12 +123,12 @@ def standard_library(part: str = "") -> list[Path]:
 
 
 def pieces(path: Path, reading: Reading) -> Iterator[Piece]:
-    """Read the documents of a file, in order; lines that cannot be read are left out and reported."""
+    """Yield the documents of a file, in order; unreadable lines are skipped and reported."""
     return {_ROWS: _of_rows, _TABLES: _of_table}.get(_kind(path) or _TEXT, _of_text)(path, reading)
 
 
 def is_utf8(text: str) -> bool:
-    """True if the text can be written in UTF-8; a string of JSON may hold half of a character."""
+    """True if the text can be encoded in UTF-8; a JSON string may contain half of a surrogate pair."""
     return text.isascii() or text.encode(errors="ignore").decode() == text
 
 
@@ -138,7 +138,7 @@ def _kind(path: Path) -> tuple[str, ...] | None:
 
 
 def _is_of_texts(path: Path) -> bool:
-    """True if a file in a folder holds documents; a .json may describe them, and datasets caches copies of its rows."""
+    """True if a file in a folder contains documents; .json may be metadata, and cache-*.arrow are copies."""
     return _kind(path) is not None and path.suffix.lower() != ".json" and not path.match("cache-*.arrow")
 
 
@@ -147,7 +147,7 @@ def _is_packed(path: Path) -> bool:
 
 
 def _lines(path: Path, reading: Reading, most: int = -1) -> Iterator[tuple[int, str]]:
-    """Number and text of every line in UTF-8; a line of more than ``most`` bytes comes in parts."""
+    """Yield the number and the text of every line; a line of more than ``most`` bytes is split."""
     number, ended, begun = 0, True, False
     with path.open("rb") as raw, _unpacked(path, raw) as file:
         try:
@@ -158,7 +158,7 @@ def _lines(path: Path, reading: Reading, most: int = -1) -> Iterator[tuple[int, 
                 raise ArgumentError(f"{path} must be text in UTF-8, but has bytes of 0: unpack it, or leave it out.")
             while line := file.readline(most):
                 number += ended
-                # A part that ends within a character or an end of line is completed.
+                # Extend a part that ends within a character or a line end.
                 while (
                     not line.endswith(b"\n") and (line.endswith(b"\r") or _cut_short(line)) and (rest := file.read(1))
                 ):
@@ -178,7 +178,7 @@ def _lines(path: Path, reading: Reading, most: int = -1) -> Iterator[tuple[int, 
 
 
 def _unpacked(path: Path, raw: IO[bytes]) -> Any:
-    """Open the file's text as a buffered file."""
+    """Decompress a file if necessary, as a buffered file."""
     suffix = path.suffix.lower()
     if suffix == ".gz":
         return io.BufferedReader(gzip.GzipFile(fileobj=raw))  # type: ignore[arg-type]
@@ -189,7 +189,7 @@ def _unpacked(path: Path, raw: IO[bytes]) -> Any:
 
 
 def _cut_short(line: bytes) -> bool:
-    """True if bytes end within a character of UTF-8."""
+    """True if the bytes end within a UTF-8 character."""
     try:
         line.decode()
     except UnicodeDecodeError as error:
@@ -198,11 +198,11 @@ def _cut_short(line: bytes) -> bool:
 
 
 def _of_text(path: Path, reading: Reading) -> Iterator[Piece]:
-    """Documents of a plain text file, cut at delimiters; long ones come in pieces."""
+    """Yield the documents of a plain text file, split at delimiters; long documents come in pieces."""
     held, begins, divided = "", True, reading.delimiter is None
     for _, line in _lines(path, reading, PIECE):
         line = _with_newlines(line)
-        new = max(len(held) - len(reading.delimiter or ""), 0)  # no delimiter begins before it
+        new = max(len(held) - len(reading.delimiter or ""), 0)  # delimiters can begin only from here
         held += line
         if reading.delimiter is not None and reading.delimiter in held[new:]:
             *whole, held = held.split(reading.delimiter)
@@ -211,7 +211,7 @@ def _of_text(path: Path, reading: Reading) -> Iterator[Piece]:
                 if text.strip() or not begins:
                     yield Piece(text, begins)
                 begins = True
-        elif len(held) >= PIECE + (kept := len(reading.delimiter or " ") - 1):  # its end may begin a delimiter
+        elif len(held) >= PIECE + (kept := len(reading.delimiter or " ") - 1):  # the end may begin a delimiter
             cut = len(held) - kept
             yield Piece(held[:cut], begins)
             held, begins = held[cut:], False
@@ -222,7 +222,7 @@ def _of_text(path: Path, reading: Reading) -> Iterator[Piece]:
 
 
 def _with_newlines(text: str) -> str:
-    """The text with ends of lines as ``\\n``, as Python reads them."""
+    """Convert line ends to ``\\n``, as Python does on reading."""
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
@@ -232,7 +232,7 @@ def _of_rows(path: Path, reading: Reading) -> Iterator[Piece]:
             continue
         try:
             row = json.loads(line)
-        except (ValueError, RecursionError) as error:  # also of numbers with thousands of digits
+        except (ValueError, RecursionError) as error:  # raised also for numbers with thousands of digits
             why = "nested too deeply" if isinstance(error, RecursionError) else getattr(error, "msg", str(error))
             reading.report(Problem(path, number, f"no JSON ({why})"))
             continue
@@ -240,7 +240,7 @@ def _of_rows(path: Path, reading: Reading) -> Iterator[Piece]:
 
 
 def _of_row(row: Mapping[str, Any], path: Path, number: int, reading: Reading) -> Iterator[Piece]:
-    """The text of a row, in pieces if it is long."""
+    """Yield the text of a row, in pieces if it is long."""
     text = row.get(reading.field)
     if not isinstance(text, str):
         others = [name for name in row if name != reading.field]
@@ -268,7 +268,7 @@ def _of_table(path: Path, reading: Reading) -> Iterator[Piece]:
 
 
 def _batches(path: Path, reading: Reading) -> Iterator[tuple[int, Any]]:
-    """Batches of rows, each with the number of its first row, from 1."""
+    """Yield batches of rows, each with the number of its first row, counted from 1."""
     arrow = require_package("pyarrow", f"{path.suffix} files", "language")
     try:
         if path.suffix.lower() == ".parquet":
@@ -291,7 +291,7 @@ def _batches(path: Path, reading: Reading) -> Iterator[tuple[int, Any]]:
 
 
 def _of_parquet(path: Path, reading: Reading, arrow: Any) -> Iterator[tuple[int, Any]]:
-    """Batches of rows; a damaged group of rows is left out from the damage on, and reported."""
+    """Yield batches of rows; in a damaged row group, the rows after the damage are skipped and reported."""
     parquet = require_package("pyarrow.parquet", ".parquet files", "language")
     file, start = parquet.ParquetFile(path), 1
     columns = [reading.field] if reading.field in file.schema_arrow.names else None

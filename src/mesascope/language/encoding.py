@@ -1,4 +1,4 @@
-"""Tokens of documents that come in pieces, equal to the tokens of each whole document. Imports no torch."""
+"""Tokenization of documents in pieces, with the same tokens as for whole documents. Imports no torch."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import numpy as np
 from mesascope.language import documents
 from mesascope.language.documents import Piece
 
-_OVERLAP = 4096  # last characters of a piece that are tokenized again with the next one
+_OVERLAP = 4096  # characters at the end of a piece that are tokenized again with the next piece
 _AGREEING = 8  # tokens on either side of a cut that must agree
 
 
 class Encoded(NamedTuple):
-    """The next tokens of a document."""
+    """Tokens of a document or of the next part of one."""
 
     piece: Piece
     tokens: np.ndarray
     ends: bool
-    """True if the document ends after them."""
+    """True if the document ends after these tokens."""
 
 
 class _Held(NamedTuple):
-    """A piece, the text that was tokenized with it, and the index of its first own token."""
+    """A piece, the text that was tokenized (overlap and piece), and the index of the first token not yet returned."""
 
     piece: Piece
     text: str
@@ -33,12 +33,12 @@ class _Held(NamedTuple):
 
 
 def encoded(tokenizer: Any, batches: Iterable[Sequence[Piece]]) -> Iterator[Encoded]:
-    """Yield the tokens of each document, piece by piece, as if it were tokenized as a whole.
+    """Yield the tokens of each document, piece by piece, equal to those of the whole document.
 
-    A tokenizer may treat the beginning and end of a text and parts of a word in special ways. So a piece is tokenized
-    together with the last 4,096 characters before it. Both pieces then have tokens of these characters. The cut between
-    them lies in the middle, where eight tokens on either side agree. If there is no such place, as inside a very long
-    word, both pieces are tokenized again as one.
+    A tokenizer may treat the start and end of a text, and parts of a word, in special ways. So a piece is tokenized
+    together with the last 4,096 characters of the previous piece. In the middle of this overlap, the pieces are joined
+    at a position where eight tokens on either side agree. If there is no such position, as inside a very long word,
+    both pieces are tokenized again as one.
     """
     held: _Held | None = None
     for batch in batches:
@@ -46,7 +46,7 @@ def encoded(tokenizer: Any, batches: Iterable[Sequence[Piece]]) -> Iterator[Enco
         for piece in batch:
             before = texts[-1] if texts else held.text if held else ""
             texts.append(piece.text if piece.begins else before[-_OVERLAP:] + piece.text)
-        # Offsets of tokens take as long as the tokens: they are computed only if a document may continue.
+        # Token offsets cost as much time as tokens, so compute them only if a document may continue.
         parted = not all(piece.begins for piece in batch) or len(batch[-1].text) >= documents.PIECE
         encode = tokenizer.encode_batch if parted else tokenizer.encode_batch_fast
         for piece, text, encoding in zip(batch, texts, encode(texts, add_special_tokens=False), strict=True):
@@ -65,21 +65,21 @@ def encoded(tokenizer: Any, batches: Iterable[Sequence[Piece]]) -> Iterator[Enco
 
 
 def _tokens(held: _Held, end: int | None) -> Encoded:
-    """Tokens before a cut; None for the end of the document."""
+    """Tokens before index ``end``; if None, up to the end of the document."""
     return Encoded(held.piece, np.array(held.encoding.ids[held.start : end], np.int64), end is None)
 
 
 def _joined(tokenizer: Any, held: _Held, text: str) -> _Held:
-    """Tokenize both pieces as one."""
+    """Tokenize the held piece and the next one together."""
     whole = held.text + text[min(len(held.text), _OVERLAP) :]
     return _Held(held.piece, whole, tokenizer.encode(whole, add_special_tokens=False), held.start)
 
 
 def _cut(held: _Held, text: str, encoding: Any) -> tuple[int, int] | None:
-    """Index of the first token after the cut, in either piece; None if no cut is possible."""
+    """Indices, in both pieces, of the first token after the cut; None if no cut is possible."""
     overlap = min(len(held.text), _OVERLAP)
     shift = len(held.text) - overlap
-    if not shift:  # the new piece was tokenized with all of the one before
+    if not shift:  # the overlap is the whole previous text
         return None
     first = _within(held.encoding, shift + overlap // 4, shift + 3 * overlap // 4, shift)
     second = _within(encoding, overlap // 4, 3 * overlap // 4, 0)
@@ -95,7 +95,7 @@ def _cut(held: _Held, text: str, encoding: Any) -> tuple[int, int] | None:
 
 
 def _within(encoding: Any, start: int, end: int, shift: int) -> dict[int, tuple[int, int, int]]:
-    """Token, start and end of the tokens between two characters, by index; characters are counted from ``shift``."""
+    """Token, start and end of the tokens between two characters, by index; positions are relative to ``shift``."""
     places, ids = np.array(encoding.offsets), np.array(encoding.ids)
     chosen = np.flatnonzero((places[:, 0] >= start) & (places[:, 1] <= end)) if len(ids) else np.array([], int)
     return {

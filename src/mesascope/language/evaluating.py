@@ -21,12 +21,12 @@ from mesascope.training.modes import evaluating
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Loss of a language model in nats a token, with standard errors over windows.
+    """Loss of a language model in nats per token, with standard errors over windows.
 
     Args:
         loss: mean over all tokens.
         score: see `in_context_score`.
-        by_token: loss of tokens 1, 2 to 3, 4 to 7 and so on, by the number of the first of them.
+        by_token: mean loss of tokens 1, 2 to 3, 4 to 7 and so on, by the number of the first token.
     """
 
     loss: Measurement
@@ -35,7 +35,7 @@ class Evaluation:
 
     @property
     def perplexity(self) -> float:
-        """exp of the loss."""
+        """exp(loss)."""
         return math.exp(self.loss.value)
 
     def __str__(self) -> str:
@@ -49,7 +49,7 @@ class Evaluation:
 def evaluate(
     model: LanguageModel, tokenizer: Any, corpus: str | Path, split: str = "validation", windows: int = 256
 ) -> Evaluation:
-    """Evaluate a model on windows spread over a corpus, each as long as the model's context.
+    """Evaluate a model on windows spread evenly over a corpus, each as long as the model's context.
 
     Raises:
         ArgumentError: the corpus was written with another tokenizer, or is shorter than a window.
@@ -67,7 +67,7 @@ def evaluate(
 def corpus_windows(
     model: LanguageModel, tokenizer: Any, corpus: str | Path, split: str, windows: int
 ) -> Int[Tensor, "n context_and_1"]:
-    """At most ``windows`` windows spread over a corpus, each one token longer than the model's context.
+    """At most ``windows`` windows, spread evenly over a corpus and one token longer than the model's context.
 
     Raises:
         ArgumentError: the corpus was written with another tokenizer, or is shorter than a window.

@@ -33,7 +33,7 @@ class MesascopeConfig(PreTrainedConfig):
     """Config of `MesascopeForCausalLM`: the record of a `LanguageModelConfig`.
 
     Args:
-        network: that config, or its record; two small layers, softmax and mesa, on bytes if None.
+        network: the `LanguageModelConfig` or its record; if None, two small layers (softmax, mesa) on bytes.
         **kwargs: transformers' own settings, such as ``eos_token_id``.
     """
 
@@ -56,15 +56,15 @@ class MesascopeConfig(PreTrainedConfig):
 
 
 class StateCache(Cache):
-    """Cache of a language model: the tokens read, and the state of every layer after them.
+    """Cache of a language model: the tokens read, and the resulting state of every layer.
 
-    It can be reordered for beams and cropped. A token cannot be removed from a state. So a crop returns to the state
-    before the last call, or to the beginning, and the remaining tokens are read again with the next ones.
+    It can be reordered for beam search and cropped. A token cannot be removed from a state. So a crop restores the
+    state before the last call, or the initial state, and the next call reads the remaining tokens again.
     """
 
     is_compileable = False  # type: ignore[assignment]
     is_croppable = True  # type: ignore[assignment]
-    # Otherwise transformers does not ask for the number of tokens read.
+    # Otherwise transformers does not call get_seq_length.
     is_linear = (False,)  # type: ignore[assignment]
 
     def __init__(self) -> None:
@@ -75,18 +75,18 @@ class StateCache(Cache):
         """Forget all tokens."""
         self._tokens: Tensor | None = None
         self._mask: Tensor | None = None
-        # Number of tokens read and the state after them, now and before the last call.
+        # Number of tokens read and the resulting state, after and before the last call.
         self._after: tuple[int, Any] = (0, None)
         self._before: tuple[int, Any] = (0, None)
 
     def read(
         self, model: LanguageModel, tokens: Int[Tensor, "batch t"], mask: Tensor | None, last: int | None
     ) -> Float[Tensor, "batch last vocabulary"]:
-        """Read new tokens after those in the cache; return the logits after the ``last`` of them, all if None.
+        """Read new tokens; return the logits after the ``last`` of these, or after all if None.
 
         Args:
             model: the same model at each call.
-            mask: False for padding, of all tokens read or of the new ones alone.
+            mask: False for padding; for all tokens or for the new tokens alone.
         """
         count = tokens.shape[-1]
         seen = torch.ones_like(tokens, dtype=torch.bool) if mask is None else mask[:, -count:]
@@ -167,7 +167,7 @@ class MesascopeForCausalLM(PreTrainedModel, GenerationMixin):
 
     @classmethod
     def of(cls, model: LanguageModel, **kwargs: Any) -> MesascopeForCausalLM:
-        """Wrap a network, sharing its weights; ``kwargs`` go to its `MesascopeConfig`."""
+        """Wrap a network and share its weights; ``kwargs`` are passed to `MesascopeConfig`."""
         require_instance("model", model, LanguageModel)
         with torch.device("meta"):
             made = cls(MesascopeConfig(model.config, **kwargs))
@@ -184,28 +184,30 @@ class MesascopeForCausalLM(PreTrainedModel, GenerationMixin):
         max_length_k: int | None = None, num_items_in_batch: Tensor | int | None = None, cache: Cache | None = None,
         **others: Any,
     ) -> CausalLMOutputWithPast:  # fmt: skip
-        """Logits of the token after each, and the loss if there are labels.
+        """Next-token logits, and the loss if there are labels.
 
-        A row may hold several documents, as ``DataCollatorWithFlattening`` packs them: each is read by itself.
+        A row may contain several documents, as packed by ``DataCollatorWithFlattening``; they are processed
+        independently.
 
         Args:
-            input_ids: tokens ``(batch, t)``; with a cache, those after the tokens in it.
-            attention_mask: 0 for padding before the first token, of all tokens read or of the new ones; without a cache
-                also after the last.
+            input_ids: tokens ``(batch, t)``; with a cache, the new tokens.
+            attention_mask: 0 for padding before the first token (without a cache also after the last); for all tokens
+                or for the new tokens alone.
             past_key_values, cache: a `StateCache`; transformers uses the second name from 5.24 on.
-            labels: ``input_ids`` to predict, -100 for none; a document's first token is never predicted. In training on
-                more tokens than `LanguageModel.at_once`, the loss is computed by blocks and ``logits`` is None.
+            labels: ``input_ids``, with -100 for tokens to ignore; a document's first token is always ignored. In
+                training on more tokens than `LanguageModel.at_once`, the loss is computed in blocks and ``logits`` is
+                None.
             use_cache: return a cache.
             logits_to_keep: number of last tokens with logits, 0 for all, or the positions of these tokens.
-            output_hidden_states: return the tokens before the first layer and after each, ``(batch, t, width)``, before
-                the last norm.
-            output_attentions: refused, as few layers compute such a matrix: see `LanguageModel.run_with_cache`.
+            output_hidden_states: return the hidden states before the first layer and after each layer,
+                ``(batch, t, width)``, without the final norm.
+            output_attentions: not supported, as few layers compute this matrix; see `LanguageModel.run_with_cache`.
             position_ids: position of each token in its document, from 0.
-            seq_idx: number of each token's document.
-            cu_seq_lens_q, cu_seq_lens_k: starts of documents and the end of the last, in the rows laid end to end.
+            seq_idx: index of each token's document.
+            cu_seq_lens_q, cu_seq_lens_k: start of each document and end of the last, in the concatenated rows.
             max_length_q, max_length_k: ignored.
-            num_items_in_batch: divisor of the loss, which `Trainer` passes.
-            **others: refused unless None or False.
+            num_items_in_batch: divisor of the loss, passed by `Trainer`.
+            **others: must be None or False.
         """
         self._refuse(output_attentions, others)
         cache = _states(cache, past_key_values)
@@ -217,13 +219,13 @@ class MesascopeForCausalLM(PreTrainedModel, GenerationMixin):
             refuse("logits_to_keep", "be 0 where labels are given", logits_to_keep, "leave one of them out")
         kept = logits_to_keep if isinstance(logits_to_keep, Tensor) else slice(-(last or 0), None)
         labels = None if labels is None else self._counted(labels, rows)
-        # Logits of all tokens would take many times the memory of the rest.
+        # The logits of all tokens would need many times the memory of all other tensors.
         by_blocks = self.training and cache is None and rows.real.numel() > self.model.at_once
         targets = functional.pad(labels, (0, 1), value=-100)[:, 1:] if by_blocks and labels is not None else None
         hidden = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
         with self.model.cached(self._points()) if hidden else contextlib.nullcontext({}) as held:
             found, joined = self._logits(rows, cache, None if hidden else last, targets)
-        count = rows.tokens.shape[-1]  # after a crop the cache may have read tokens again before these
+        count = rows.tokens.shape[-1]  # after a crop, the cache may have read earlier tokens again
         return CausalLMOutputWithPast(
             loss=None if labels is None else self._loss(found, labels, targets, num_items_in_batch),
             logits=found[:, kept] if targets is None else None,  # type: ignore[arg-type]
@@ -235,7 +237,7 @@ class MesascopeForCausalLM(PreTrainedModel, GenerationMixin):
         return ["embedded", *(f"layers.{index}" for index in range(self.config.num_hidden_layers))]
 
     def _loss(self, found: Tensor, labels: Tensor, targets: Tensor | None, count: Tensor | int | None) -> Any:
-        """Mean loss from logits, or, with targets, from the loss of each token."""
+        """Mean loss, from logits or, if there are targets, from token losses."""
         if targets is not None:
             return found.sum() / ((targets != -100).sum() if count is None else count)
         size = self.config.vocab_size
@@ -244,7 +246,7 @@ class MesascopeForCausalLM(PreTrainedModel, GenerationMixin):
     def _logits(
         self, rows: _Rows, cache: StateCache | None, last: int | None, targets: Tensor | None
     ) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-        """Logits of the last or all tokens, or losses if there are targets, and a function that joins packed rows."""
+        """Logits of the last or all tokens (losses if there are targets), and a function that restores packed rows."""
         several = rows.starts.sum(-1) if cache is None else rows.starts.sum(-1) + (cache.counts > 0)
         if bool((several > 1).any()):
             if cache is not None:
@@ -262,7 +264,7 @@ class MesascopeForCausalLM(PreTrainedModel, GenerationMixin):
         return self.model(rows.tokens, None, seen, last if targets is None else None, targets), nn.Identity()
 
     def _counted(self, labels: Tensor, rows: _Rows) -> Tensor:
-        """Labels, with -100 for the first token of a document and for tokens after padding."""
+        """Set labels to -100 for the first token of a document and for tokens after padding."""
         real = rows.real
         if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.shape != real.shape:
             given = (tuple(labels.shape), labels.dtype) if isinstance(labels, Tensor) else labels
@@ -274,7 +276,7 @@ class MesascopeForCausalLM(PreTrainedModel, GenerationMixin):
         return counted
 
     def _refuse(self, output_attentions: bool | None, others: Mapping[str, Any]) -> None:
-        """Refuse keywords that would change what is computed."""
+        """Raise for unsupported keywords that would change the result."""
         if self.config.output_attentions if output_attentions is None else output_attentions:
             refuse("output_attentions", "be False", True, "ask model.run_with_cache for layers.*.attention.pattern")
         for name, value in others.items():
@@ -297,7 +299,7 @@ class MesascopeForCausalLM(PreTrainedModel, GenerationMixin):
         self.model.logits = self._fitting(new_embeddings)
 
     def resize_token_embeddings(self, new_num_tokens: int | None = None, *args: Any, **kwargs: Any) -> nn.Module:
-        """Return the input embeddings, whose number cannot change."""
+        """Return the input embeddings; raise if their number would change."""
         size = self.config.vocab_size
         if new_num_tokens not in (None, size) or args or any(kwargs.values()):
             refuse("new_num_tokens", f"be {size}, the vocabulary that the network was built with", new_num_tokens,
@@ -314,14 +316,14 @@ class MesascopeForCausalLM(PreTrainedModel, GenerationMixin):
     def prepare_inputs_for_generation(
         self, *args: Any, past_key_values: Any = None, cache: Any = None, **kwargs: Any
     ) -> Any:
-        """Inputs of `forward`, with a `StateCache` in place of the empty cache of transformers."""
+        """Inputs of `forward`, with a `StateCache` in place of transformers' empty cache."""
         base: Any = super()
         cache = _states(cache, past_key_values, begins=True)
         return base.prepare_inputs_for_generation(*args, **{_CACHE: cache}, **kwargs)
 
     @classmethod
     def from_pretrained(cls, *args: Any, output_loading_info: bool = False, **kwargs: Any) -> Any:
-        """Load a model as transformers does, but refuse a folder without all weights.
+        """Load a model as transformers does, but raise if weights are missing.
 
         Parameters without weight decay are marked for `mesascope.training`. The `Trainer` of transformers does not
         read these marks; it exempts biases and norms alone.
@@ -341,7 +343,7 @@ class MesascopeForCausalLM(PreTrainedModel, GenerationMixin):
 
 
 class _Rows(NamedTuple):
-    """Rows of new tokens, the mask for padding, the tokens without padding, and the first tokens of documents."""
+    """New tokens, the attention mask, a mask of real (not padding) tokens, and a mask of document starts."""
 
     tokens: Int[Tensor, "batch t"]
     mask: Tensor | None
@@ -362,7 +364,7 @@ def _rows(input_ids: Any, attention_mask: Any, cache: StateCache | None, **docum
 
 
 def _states(cache: Any, past_key_values: Any, begins: bool = False) -> StateCache | None:
-    """Return the cache under either name; if generation ``begins``, replace an empty one of another class."""
+    """Return the cache passed under either name; if generation ``begins``, replace an empty cache of another class."""
     given = past_key_values if cache is None else cache
     if None not in (cache, past_key_values):
         refuse("past_key_values", "be left out where cache is given", type(given).__name__, "pass one of them")

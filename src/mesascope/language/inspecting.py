@@ -17,18 +17,18 @@ from mesascope.shapes import Float, Int, Tensor
 from mesascope.streams import stream
 from mesascope.training.modes import evaluating
 
-_PLACES = 4  # evenly spread positions of a window at which condition numbers are measured
+_PLACES = 4  # evenly spaced positions in a window at which condition numbers are measured
 
 
 @dataclass(frozen=True, repr=False)
 class HeadScores(Tabular):
-    """Attention of heads on random tokens that are repeated once, as shares of each head's absolute weights.
+    """Copying and induction scores of heads on a repeated random sequence, as shares of absolute attention weights.
 
     Args:
         attention: type of each layer.
-        copying: by layer, weight on the token before.
-        induction: by layer, weight on the token after the earlier copy of the token.
-        uniform: both scores of a head with uniform attention.
+        copying: by layer, weight on the previous token.
+        induction: by layer, weight on the token that followed the first occurrence of the current token.
+        uniform: copying and induction scores of uniform attention.
     """
 
     attention: tuple[str, ...]
@@ -37,7 +37,7 @@ class HeadScores(Tabular):
     uniform: tuple[float, float]
 
     def table(self) -> Table:
-        """A row a head."""
+        """One row per head."""
         rows = zip(self.attention, self.copying, self.induction, strict=True)
         return Table(
             {"layer": layer, "attention": name, "head": head, "copying": round(one, 4), "induction": round(two, 4)}
@@ -48,15 +48,15 @@ class HeadScores(Tabular):
 
 @dataclass(frozen=True, repr=False)
 class Inspection(Tabular):
-    """Measurements of the layers of a language model on windows of a text.
+    """Measurements of a language model's layers on windows of text.
 
     Args:
         scores: see `head_scores`.
         maps: attention of the first layer on the first window, ``(heads, t, t)``.
-        forget: mean gate of each head, by layer with gates; 1 forgets nothing.
+        forget: mean forget gate of each head, by layer with gates; 1 means no forgetting.
         ridge: 1/lambda of each head, by mesa layer; the mean over dimensions if each has its own.
-        condition: condition number of H with its ridge, by mesa layer, ``(places, heads)``: the median over windows
-            after each number of tokens in ``read``.
+        condition: condition number of H plus ridge, by mesa layer, ``(places, heads)``; the median over windows, after
+            each number of tokens in ``read``.
         losses: loss of each token after the first, in nats.
     """
 
@@ -69,7 +69,7 @@ class Inspection(Tabular):
     losses: Float[Tensor, "n predicted"]
 
     def table(self) -> Table:
-        """A row a head: its scores, gate, ridge and condition numbers."""
+        """One row per head: scores, gate, ridge and condition numbers."""
         rows = []
         for row in self.scores.table():
             layer, head = row["layer"], row["head"]
@@ -87,12 +87,12 @@ class Inspection(Tabular):
 @guarded
 @torch.no_grad()
 def head_scores(model: LanguageModel, tokens: int | None = None, *, sequences: int = 16, seed: int = 0) -> HeadScores:
-    """Measure copying and induction of heads on ``tokens`` random tokens and then the same again.
+    """Measure copying and induction of heads on a sequence of ``tokens`` random tokens, repeated once.
 
-    Attention is the weight of each value, in layers of any type. Weights may be negative, so absolute values count.
+    In all layer types, attention is the weight of each value. Weights may be negative, so scores use absolute values.
 
     Args:
-        tokens: tokens in each half; half the context, at most 64, if None.
+        tokens: tokens in each half; if None, half the context, at most 64.
 
     Source: Olsson et al. (2022); thesis, section 3.5.3.
     """
@@ -109,7 +109,7 @@ def head_scores(model: LanguageModel, tokens: int | None = None, *, sequences: i
         shares = pattern.abs() / pattern.abs().sum(-1, keepdim=True).clamp_min(torch.finfo(pattern.dtype).tiny)
         copying.append(shares.diagonal(-1, -2, -1).mean((0, -1)).cpu())
         induction.append(shares.diagonal(1 - half, -2, -1)[..., 1:].mean((0, -1)).cpu())
-    seen = torch.arange(1, 2 * half + 1.0)  # tokens up to each
+    seen = torch.arange(1, 2 * half + 1.0)  # number of tokens up to each position
     uniform = (1 / seen[1:]).mean().item(), (1 / seen[half:]).mean().item()
     return HeadScores(model.config.transformer.attentions, tuple(copying), tuple(induction), uniform)
 
@@ -117,14 +117,14 @@ def head_scores(model: LanguageModel, tokens: int | None = None, *, sequences: i
 @guarded
 @torch.no_grad()
 def inspect(model: LanguageModel, windows: Int[Tensor, "n t"], seed: int = 0) -> Inspection:
-    """Inspect a language model on windows of a text.
+    """Measure the layers of a language model on windows of text.
 
     Args:
         windows: independent windows of tokens.
         seed: seed of the random tokens of `head_scores`.
 
     Raises:
-        ArgumentError: windows of a few tokens, or longer than the positions that the model has learned.
+        ArgumentError: windows have 4 tokens or fewer, or are longer than the model's learned positions.
     """
     require_instance("windows", windows, Tensor)
     if windows.ndim != 2 or windows.shape[1] <= _PLACES:
@@ -148,7 +148,7 @@ def inspect(model: LanguageModel, windows: Int[Tensor, "n t"], seed: int = 0) ->
 
 
 def _forget(model: LanguageModel, tokens: Tensor, layers: dict[int, Any]) -> dict[int, Tensor]:
-    """Mean gates over all tokens."""
+    """Mean forget gates over all tokens."""
     gated = {index: layer for index, layer in layers.items() if layer.forget_proj is not None}
     if not gated:
         return {}
@@ -160,7 +160,7 @@ def _forget(model: LanguageModel, tokens: Tensor, layers: dict[int, Any]) -> dic
 def _conditions(
     model: LanguageModel, tokens: Tensor, layers: dict[int, MesaAttention]
 ) -> tuple[tuple[int, ...], dict[int, Tensor]]:
-    """Numbers of tokens read, and condition numbers of each layer then."""
+    """Numbers of tokens read, and the condition numbers of each layer at these."""
     if not layers:
         return (), {}
     state, found, read = model.init_state(len(tokens)), {index: [] for index in layers}, []
@@ -173,7 +173,7 @@ def _conditions(
 
 
 def _condition(layer: MesaAttention, memory: Any) -> Float[Tensor, " heads"]:
-    """Median condition number of H and its ridge, which is already in H if it decays."""
+    """Median condition number of H plus ridge; a decaying ridge is already part of H."""
     H = memory.H.double()
     if isinstance(memory, FixedRidgeState):
         ridge = layer.ridge.double().reshape(layer.config.kv_heads, -1).expand(-1, H.shape[-1])

@@ -1,4 +1,4 @@
-"""Training of a language model on a corpus, in a run that can be resumed after any interruption."""
+"""Training of a language model on a corpus, in a run that can be resumed."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from mesascope.streams import stream
 from mesascope.training import Checkpoints, Metrics, ModuleState, ProgressBar, Training, fit, processes, result_tensors
 from mesascope.validate import Count, Whole, frozen
 
-# Name of the only training of such a run, and of the folder of the trained model.
+# Name of the run's only training, and of the folder of the trained model.
 MODEL = "model"
-_SCALED = 8  # windows on which the scale of each layer is measured
+_SCALED = 8  # number of windows on which layer scales are measured
 _AUTOCAST = {"none": None, "bfloat16": torch.bfloat16}
 
 
@@ -45,7 +45,7 @@ class LanguageTraining:
     """Settings of a language model, its text and its training."""
 
     corpus: str = "corpus"
-    """Folder that mesascope language prepare wrote."""
+    """Folder from mesascope language prepare."""
     layers: str = "softmax, mesa"
     """Type of each layer, such as "softmax, linear*3"."""
     width: Count = 128
@@ -55,13 +55,13 @@ class LanguageTraining:
     mlp: Count | None = 4
     """Hidden width of MLPs as a multiple of the width; no MLPs if None."""
     context: Annotated[int, msgspec.Meta(ge=20)] = 256
-    """Tokens of a window."""
+    """Number of tokens in a window."""
     positions: Literal["learned", "rotary", "none"] = "learned"
-    """Position embeddings: a learned vector a position, rotary ones in softmax layers, or none."""
+    """Position embeddings: a learned vector per position, rotary embeddings in softmax layers, or none."""
     dpfp: Whole = 1
     """DPFP's nu in layers other than softmax; 0 for no features."""
     key_shift: bool = False
-    """Take the keys of the first layer from the token before."""
+    """Compute the keys of the first layer from the previous token."""
     convolution: Whole = 0
     """Taps of short convolutions in layers other than softmax; 0 for none."""
     forget: bool = False
@@ -78,13 +78,13 @@ class LanguageTraining:
     )  # fmt: skip
     """Batch size in windows, steps, learning rates and optimizer."""
     accumulate: Count = 1
-    """Number of parts in which a batch is computed, one after the other."""
+    """Number of parts of a batch for gradient accumulation."""
     autocast: Literal["none", "bfloat16"] = "none"
     """Precision of activations; weights stay in float32."""
     validation_windows: Count = 64
     """Windows for the validation loss."""
     shard: bool = False
-    """Split weights over the processes of torchrun (FSDP2), and not the batch alone (DDP)."""
+    """Shard the weights over the processes of torchrun (FSDP2), in addition to the batch (DDP)."""
 
     def __post_init__(self) -> None:
         if self.training.batch % self.accumulate:
@@ -102,7 +102,8 @@ class LanguageTraining:
 _OF_NETWORK = (
     "width", "n_heads", "mlp", "positions", "dpfp", "key_shift", "convolution", "forget", "tied", "dropout",
 )  # fmt: skip
-# Minutes on two cores; the models on the Pile of the thesis, with four layers, MLPs and GPT-2's tokens.
+# quick: minutes on two cores. paper: the models of von Oswald's thesis on the Pile, with four layers, MLPs and GPT-2's
+# tokens.
 PRESETS = {
     "quick": LanguageTraining(),
     "paper": LanguageTraining(
@@ -119,13 +120,14 @@ PRESETS = {
 def new_language_run(
     settings: LanguageTraining, out: str | Path, *, seed: int = 0, device: str = "cpu", command: str = ""
 ) -> Run:
-    """Create the folder of a run for `train_language_model`.
+    """Create a run for `train_language_model`.
 
     Args:
         device: auto (a GPU if there is one), cpu, cuda, cuda:1, ...
 
     Raises:
-        ArgumentError: the corpus is missing or shorter than a window, or processes cannot share a batch evenly.
+        ArgumentError: the corpus is missing or shorter than a window, or a batch cannot be divided evenly among
+            processes.
     """
     require_instance("settings", settings, LanguageTraining)
     seed = require_count("seed", seed, least=0)
@@ -155,14 +157,15 @@ def resume_language_run(folder: str | Path) -> Run:
 
 @guarded
 def train_language_model(run: Run) -> LanguageModel:
-    """Train from the last checkpoint on, and save the model and its tokenizer in the folder ``model`` of the run.
+    """Train from the last checkpoint, and save the model and its tokenizer in the run's folder ``model``.
 
-    Every ``evaluate_every`` steps, metrics get the validation loss in nats a token and `in_context_score`, with
-    standard errors over windows. These are printed with the mean training loss since the last evaluation. Processes
-    that have entered `distributed_context` share the work, and the first one writes.
+    Every ``evaluate_every`` steps, the validation loss in nats per token and `in_context_score` are logged, with
+    standard errors over windows. They are printed with the mean training loss since the last evaluation. Processes in a
+    `distributed_context` share the work, and the first one writes.
 
     Raises:
-        NumericalError: the loss has diverged; names the layer whose tokens grew most. The last checkpoint is kept.
+        NumericalError: the loss has diverged; the message names the layer whose tokens grew most. The last checkpoint
+            is kept.
     """
     settings, seed, device = _settings(run), run.config["seed"], processes.local_device(run.config["device"])
     _require_even_shares(settings)
@@ -213,8 +216,8 @@ def _require_even_shares(settings: LanguageTraining) -> None:
 class _Monitor:
     """Evaluation and checkpoints of a training, with the scale of tokens after each layer.
 
-    All processes run the model, of which each may hold a part; the first one writes. A model that is not finite is not
-    saved, so that the last good checkpoint stays.
+    All processes run the model, which may be sharded; the first one writes. A model that is not finite is not saved, so
+    that the last good checkpoint is kept.
     """
 
     def __init__(self, run: Run, steps: int, shown: Tensor, state: ModuleState, checkpoints: Checkpoints) -> None:
@@ -243,7 +246,7 @@ class _Monitor:
         self.training_losses.clear()
 
     def save(self, step: int, tensors: dict[str, Tensor]) -> None:
-        """Save a checkpoint of a finite model."""
+        """Save a checkpoint; raise if the model is not finite."""
         self._measure_scales(step, self.state.result())
         self.checkpoints.save(step, tensors)
 
@@ -258,10 +261,10 @@ class _Monitor:
         return found
 
     def diverged(self, error: NumericalError) -> NumericalError:
-        """Return the error with the name of the layer that grew."""
+        """Add the name of the layer that grew to the error."""
         now = self._scales(self.state.step, self.state.result())
         said, remedy = str(error).rstrip("."), "lower the learning rate, or set training.clip"
-        if "learning rate" not in said:  # of one layer's computation
+        if "learning rate" not in said:  # raised by one layer
             said = f"{said.rpartition(': ')[0]}: {remedy}"
         return NumericalError(f"{said}; after step {self.state.step}, {moved(self.scales, now)}.")
 
@@ -276,7 +279,7 @@ class _Monitor:
 
 
 def _shared(model: LanguageModel, shard: bool) -> Any:
-    """Wrap the model for the processes that have joined."""
+    """Wrap the model for distributed training, if there are several processes."""
     if not distributed.is_initialized():
         return model
     return processes.sharded(model, model.transformer.layers) if shard else DistributedDataParallel(model)

@@ -15,12 +15,12 @@ from mesascope.nets import LanguageModel
 from mesascope.shapes import Float, Int, Tensor
 from mesascope.training import Ensemble
 
-_EARLY, _LATE, _OF = 50, 500, 1024  # tokens that the score compares, and their context (Olsson et al. 2022)
+_EARLY, _LATE, _OF = 50, 500, 1024  # positions that the score compares, and the context length (Olsson et al. 2022)
 SIGN = "loss late in a window minus loss early in it, in nats: below 0 if the model predicts better with more context"
 
 
 def next_token_loss(model: Ensemble | nn.Module, windows: Int[Tensor, "*batch t"]) -> Float[Tensor, "*members"]:
-    """Mean next-token cross-entropy in nats; one number a member of an `Ensemble`."""
+    """Mean next-token cross-entropy in nats; one number per member of an `Ensemble`."""
     losses = losses_of(model, windows)
     return losses.flatten(1).mean(1) if isinstance(model, Ensemble) else losses.mean()
 
@@ -38,10 +38,10 @@ def token_losses(model: nn.Module, windows: Int[Tensor, "n t"], at_once: int = 8
 
 
 def in_context_score(losses: Float[Tensor, "n predicted"]) -> Measurement:
-    """Loss late in a window minus loss early in it: below 0 if a model learns in context.
+    """Loss late in a window minus loss early in the window: negative if a model learns in context.
 
-    The score compares the 500th with the 50th of 1,024 tokens, as in Olsson et al. (2022), and tokens at the same
-    shares of other windows. The mean and its standard error are over windows.
+    The score compares the 500th with the 50th of 1,024 tokens, as in Olsson et al. (2022); for other lengths, positions
+    are scaled. The mean and its standard error are over windows.
 
     >>> in_context_score(torch.arange(64.0).neg().expand(3, -1)).value  # the 31st token beside the 3rd
     -28.0
@@ -54,7 +54,7 @@ def in_context_score(losses: Float[Tensor, "n predicted"]) -> Measurement:
 
 
 def losses_by_octave(losses: Float[Tensor, "*batch predicted"]) -> dict[int, Float[Tensor, "*batch"]]:
-    """Mean loss of tokens 1, 2 to 3, 4 to 7 and so on, by the number of the first; incomplete octaves are left out.
+    """Mean loss of tokens 1, 2 to 3, 4 to 7 and so on, by the number of the first token; full octaves only.
 
     >>> losses_by_octave(torch.tensor([1.0, 2.0, 4.0, 7.0]))
     {1: tensor(1.), 2: tensor(3.)}

@@ -1,4 +1,4 @@
-"""Configs of language models from a line that names their layers."""
+"""Configs of language models from a line such as "softmax, mesa"."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TIMES = re.compile(r"(.+?)(?:\*(\d+))?")
 
 
 def named_layers(line: str | Sequence[str]) -> tuple[str, ...]:
-    """Type of each layer of a line.
+    """Parse a line of layer types into one type per layer.
 
     >>> named_layers("softmax, linear*3")
     ('softmax', 'linear', 'linear', 'linear')
@@ -36,20 +36,20 @@ def language_model_config(
     mlp: int | None = None, positions: str = "learned", dpfp: int = 3, key_shift: bool = False, convolution: int = 0,
     forget: bool = False, tied: bool = False, dropout: float = 0.0,
 ) -> LanguageModelConfig:  # fmt: skip
-    """Config of a language model of these layers, each after a layer norm.
+    """Config of a language model with these layers and pre-layer norms.
 
-    Layers other than softmax normalise keys, queries and the output of each head: the output of a linear layer would
-    otherwise grow with the number of tokens read.
+    Layers other than softmax normalise keys, queries and head outputs: otherwise the output of a linear layer grows
+    with the number of tokens.
 
     Args:
         layers: types of the layers, ``"softmax, mesa"`` or ``"softmax, linear*3"``.
         vocabulary: number of tokens.
-        context: tokens of a training window; also the longest text if positions are learned.
+        context: number of tokens in a training window; with learned positions also the maximum length of a text.
         mlp: hidden width of MLPs as a multiple of the width; no MLPs if None.
-        positions: ``"learned"``, a vector a position; ``"rotary"``, in softmax layers; or ``"none"``.
+        positions: ``"learned"`` (a vector per position), ``"rotary"`` (in softmax layers) or ``"none"``.
         dpfp: DPFP's nu in layers other than softmax; 0 for no features.
-        key_shift: take the keys of the first layer from the token before.
-        convolution: taps of short convolutions of keys and queries in layers other than softmax; 0 for none.
+        key_shift: compute the keys of the first layer from the previous token.
+        convolution: taps of short convolutions on keys and queries in layers other than softmax; 0 for none.
         forget: learn forget gates in layers other than softmax.
 
     Source: thesis, section 3.5.3.
@@ -77,7 +77,7 @@ def language_model_config(
 
 
 def _check_kinds(names: tuple[str, ...], positions: str, of_others: Mapping[str, Any]) -> None:
-    """Refuse settings of softmax layers without one, and settings of other layers without one."""
+    """Raise for settings of softmax layers without a softmax layer, and for settings of other layers without one."""
     if positions == "rotary" and "softmax" not in names:
         refuse("positions", "be learned or none where no layer is softmax", positions, "or have a softmax layer")
     if {*names} == {"softmax"}:

@@ -1,4 +1,4 @@
-"""Rows of tokens with several documents: their first tokens, and a batch with one document a row."""
+"""Packed rows of tokens: document starts, and conversion to a batch with one document per row."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mesascope.shapes import Float, Int, Tensor
 
 
 class Packed:
-    """Rows with several documents, and the batch with one document a row, padded at the end.
+    """Conversion between rows with several documents and a batch with one document per row, padded at the end.
 
     Args:
         starts: True for the first token of each document.
@@ -29,13 +29,13 @@ class Packed:
         self.filled = torch.arange(int(lengths.max()), device=real.device) < lengths[:, None]
 
     def parted(self, tokens: Int[Tensor, "batch t"], padding: int = 0) -> Int[Tensor, "documents longest"]:
-        """One document a row."""
+        """Arrange the tokens with one document per row."""
         found = tokens.new_full(self.filled.shape, padding)
         found[self.filled] = tokens.flatten()[self.places]
         return found
 
     def joined(self, values: Float[Tensor, "documents longest d"]) -> Float[Tensor, "batch t d"]:
-        """The values of each token at its place in the rows, 0 at padding."""
+        """Move values of tokens back to the packed rows, with 0 at padding."""
         found = values.new_zeros(self.shape[0] * self.shape[1], values.shape[-1])
         return found.index_copy(0, self.places, values[self.filled]).unflatten(0, self.shape)
 
@@ -48,10 +48,10 @@ def document_starts(
 
     Args:
         real: False for padding.
-        before: number of earlier tokens of each row's document; none if None.
+        before: number of earlier tokens of the document that each row continues; 0 if None.
 
     Raises:
-        ArgumentError: arguments disagree, or positions do not count the tokens of a document from 0.
+        ArgumentError: arguments disagree, or positions do not start from 0 in each document.
     """
     first = real & (real.cumsum(-1) == 1)
     if before is not None:
@@ -78,7 +78,7 @@ def document_starts(
 
 
 def padding_mask(mask: Any, *widths: int) -> Tensor | None:
-    """Check a mask of one of these widths without gaps between tokens, and return it as booleans."""
+    """Check that a mask has one of these widths and no gaps, and convert it to booleans."""
     if mask is None:
         return None
     if not isinstance(mask, Tensor) or mask.ndim != 2:
@@ -99,7 +99,7 @@ def padding_mask(mask: Any, *widths: int) -> Tensor | None:
 
 
 def _begun(name: str, ends: Tensor, real: Tensor) -> Tensor:
-    """Mask of the starts in cumulative lengths."""
+    """Mask of document starts from cumulative lengths."""
     right = ends.ndim == 1 and len(ends) and int(ends[0]) == 0 and int(ends[-1]) == real.numel()
     if not right or bool((ends.diff() < 0).any()):
         refuse(name, f"rise from 0 to {real.numel()}, the number of tokens", ends.tolist(), "pass the collator's own")
@@ -121,7 +121,7 @@ def _check_positions(positions: Tensor, starts: Tensor, real: Tensor, before: Te
 
 
 def _like(name: str, numbers: Any, real: Tensor) -> Tensor:
-    """Expand one number a token to ``(batch, t)``; one row may stand for all."""
+    """Expand one number per token to ``(batch, t)``; a single row is broadcast."""
     if not isinstance(numbers, Tensor) or numbers.shape not in (real.shape, (1, real.shape[1]), real.shape[1:]):
         given = tuple(numbers.shape) if isinstance(numbers, Tensor) else numbers
         refuse(name, f"have shape {tuple(real.shape)}", given, "pass one number a token")

@@ -1,4 +1,4 @@
-"""Preparation of a corpus: from files of text to tokens on disk. Imports no torch."""
+"""Preparation of a corpus: tokenize text files and write the tokens to disk. Imports no torch."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from mesascope.language.shards import INDEX, SPLITS, TOKENIZER, Corpus, Index, S
 from mesascope.progress import tracked
 from mesascope.runs.files import as_path, write_aside
 
-_AT_ONCE = 1 << 21  # characters that are tokenized at once, on all cores
-_TRAINED_ON = 1 << 28  # characters on which byte pairs are trained
-_TOLD = 20  # lines left out that are printed one by one
+_AT_ONCE = 1 << 21  # characters per tokenizer call, which uses all cores
+_TRAINED_ON = 1 << 28  # number of characters for byte-pair training
+_TOLD = 20  # maximum number of skipped lines that are printed
 _KEPT_EVERY = 1 << 24  # tokens between two checkpoints
 
 
@@ -33,24 +33,24 @@ def prepare(
     validation: float = 0.01, field: str = "text", delimiter: str | None = None, broken: str = "skip",
     shard: int = 1 << 26,
 ) -> Corpus:  # fmt: skip
-    """Write the tokens of files of text into a folder, and set some documents apart for validation.
+    """Tokenize text files into a folder, with a share of the documents for validation.
 
-    The first characters of a document decide whether it is for training or validation, so that its copies are in one
-    split. If a split stays empty, as for a single document, the last tokens are for validation. Memory does not grow
-    with the text. The same call continues an interrupted preparation.
+    A hash of a document's first characters selects its split, so that copies are in the same split. If a split stays
+    empty, as with a single document, the last tokens are for validation. Memory does not grow with the text. The same
+    call continues an interrupted preparation.
 
     Args:
-        paths: files and folders, see `files_of`; the sources of Python's standard library if empty.
-        out: a folder without a corpus, or with the beginning of this one.
+        paths: files and folders, see `files_of`; if empty, the sources of Python's standard library.
+        out: a folder without a corpus, or with an interrupted preparation of this corpus.
         tokenizer: ``bytes``, ``bpe:VOCABULARY`` (byte pairs, trained on the first 256 MB), or a ``tokenizer.json``.
         validation: share of the documents for validation, or of the tokens if a split stays empty.
-        field: field of rows that holds the text.
-        delimiter: text between documents of a plain text file; None if a file is one document.
-        broken: skip or refuse lines that are not UTF-8, JSON or text.
-        shard: most tokens of a file.
+        field: field of rows that contains the text.
+        delimiter: separator of documents in a plain text file; None if a file is one document.
+        broken: ``"skip"`` lines that are not UTF-8, JSON or text, or ``"refuse"`` them with an error.
+        shard: maximum number of tokens per file.
 
     Raises:
-        ArgumentError: there is no text, a line is broken and refused, or ``out`` holds another corpus or its beginning.
+        ArgumentError: there is no text, a line is broken and refused, or ``out`` contains another corpus.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -91,7 +91,7 @@ def prepare(
 
 
 def _tokenizer(kind: tokenizing.TokenizerKind, progress: PreparationCheckpoint, reading: Reading) -> Any:
-    """The tokenizer of the checkpoint, or a new one."""
+    """Load the tokenizer of the checkpoint, or make a new one."""
     if progress.is_begun:
         return tokenizing.load_tokenizer(progress.folder / TOKENIZER)
     texts = tracked(_trained_on(progress.files, reading), "training byte pairs")
@@ -105,7 +105,7 @@ def _empty_index(words: Any, files: int) -> Index:
 
 
 def _require_no_corpus(folder: Path) -> None:
-    foreign = (folder / TOKENIZER).exists() and not any(folder.glob("*.bin"))  # ours are beside shards
+    foreign = (folder / TOKENIZER).exists() and not any(folder.glob("*.bin"))  # ours has shards next to it
     if (foreign and not (folder / PROGRESS).exists()) or (folder / INDEX).exists():
         rule = f"be a folder without a corpus or a {TOKENIZER}"
         refuse("out", rule, str(folder), "name another, or remove what it holds")
@@ -115,7 +115,7 @@ def _write(
     parts: Iterable[Encoded], end: int, writers: Mapping[str, ShardWriter], validation: float,
     keep: Callable[[tuple[int, int]], None],
 ) -> None:  # fmt: skip
-    """Write the tokens and the end of each document to its split."""
+    """Write each document's tokens, then an end token, to its split."""
     writer, between, written = None, np.array([end]), 0
     for piece, tokens, ends in parts:
         if piece.begins:
@@ -158,7 +158,7 @@ def _split(text: str, validation: float) -> str:
 
 
 def _batches(files: Sequence[Path], reading: Reading, begun: PreparationCheckpoint) -> Iterator[list[Piece]]:
-    """Batches of pieces of all files, from the checkpoint on."""
+    """Yield batches of pieces of all files, starting from the checkpoint."""
     total = size_of(files)
     batches = _unread_batches(files, reading, begun)
     return tracked(batches, "tokenizing", None if total is None else -(-total // _AT_ONCE))

@@ -1,4 +1,4 @@
-"""Loss and accuracy on the tokens that a task of `mesascope.tasks.recall` asks for."""
+"""Loss and accuracy on the target tokens of a recall task, see `mesascope.tasks.recall`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Asked = Int[Tensor, "batch two t"]
 
 
 def recall_loss(model: Ensemble | nn.Module, tasks: Int[Tensor, "*batch two t"]) -> Float[Tensor, "*members"]:
-    """Mean cross-entropy in nats of the tokens asked for; one number a member of an `Ensemble`."""
+    """Mean cross-entropy in nats of the target tokens; one number per member of an `Ensemble`."""
     tokens, asked = _parted(tasks)
     losses, weights = losses_of(model, tokens), asked[..., 1:]
     start = 1 if isinstance(model, Ensemble) else 0
@@ -23,12 +23,12 @@ def recall_loss(model: Ensemble | nn.Module, tasks: Int[Tensor, "*batch two t"])
 
 
 def recall_accuracy(model: nn.Module, tasks: Asked) -> float:
-    """Mean accuracy over sequences on the tokens asked for."""
+    """Accuracy on the target tokens, averaged over sequences."""
     return float(recall_by_sequence(model, tasks)[1].mean())
 
 
 def recall_by_sequence(model: nn.Module, tasks: Asked) -> tuple[Float[Tensor, " batch"], Float[Tensor, " batch"]]:
-    """Mean cross-entropy in nats and accuracy of each sequence on the tokens asked for, without gradients."""
+    """Mean cross-entropy in nats and accuracy on the target tokens of each sequence, without gradients."""
     tokens, asked = _parted(tasks)
     with torch.no_grad():
         logits = model(tokens[:, :-1])

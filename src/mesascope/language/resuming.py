@@ -1,4 +1,4 @@
-"""Checkpoints of a preparation, from which a later call continues. Imports no torch."""
+"""Checkpoints of an interrupted preparation. Imports no torch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PROGRESS = "progress.json"
 
 
 class Kept(msgspec.Struct):
-    """Content of the file: the place that was reached in the files, and the shards written."""
+    """Content of the checkpoint file: the position reached in the text files, and the shards written."""
 
     schema: Literal[1]
     made_from: str
@@ -40,7 +40,7 @@ class PreparationCheckpoint:
 
     @classmethod
     def of(cls, folder: Path, files: Sequence[Path], settings: Any) -> PreparationCheckpoint:
-        """Open the checkpoint in the folder, or begin one; raise if it is of other files or settings."""
+        """Open the folder's checkpoint, or make a new one; raise if it belongs to other files or settings."""
         made_from = _checksum([settings, [str(file.resolve()) for file in files]])
         if not ((folder / PROGRESS).exists() and (folder / TOKENIZER).exists()):
             return cls(folder, files, Kept(1, made_from))
@@ -54,22 +54,22 @@ class PreparationCheckpoint:
 
     @property
     def place(self) -> tuple[int, int]:
-        """Number of the first file to read, and of its first piece."""
+        """Index of the first file to read, and of its first piece."""
         return self._kept.file, self._kept.pieces
 
     @property
     def is_begun(self) -> bool:
-        """True if there is a checkpoint with tokens."""
+        """True if a checkpoint with tokens was saved."""
         return bool(self._kept.read)
 
     def begin(self, tokenizer: bytes) -> None:
-        """Save the tokenizer, unless an earlier call did."""
+        """Save the tokenizer, unless an earlier call has saved it."""
         if not self.is_begun:
             write_aside(self.folder / PROGRESS, msgspec.json.encode(self._kept))
             write_aside(self.folder / TOKENIZER, tokenizer)
 
     def keep(self, writers: Mapping[str, ShardWriter], place: tuple[int, int], problems: Sequence[Problem]) -> None:
-        """Save a checkpoint after all documents before a place."""
+        """Save a checkpoint when all documents before ``place`` are written."""
         done = {*self.files[: place[0]]}
         skipped = self.skipped_before + sum(problem.path in done for problem in problems)
         splits = {split: writer.keep() for split, writer in writers.items()}
@@ -78,7 +78,7 @@ class PreparationCheckpoint:
 
     @contextlib.contextmanager
     def writing(self, writers: dict[str, ShardWriter]) -> Iterator[dict[str, ShardWriter]]:
-        """Continue the writers from the checkpoint, and close them; after an error, remove what no checkpoint needs."""
+        """Continue the writers from the checkpoint, and close them; after an error, delete unneeded files."""
         made = not self.folder.exists()
         self.folder.mkdir(parents=True, exist_ok=True)
         for split, kept in self._kept.splits.items():
@@ -104,5 +104,5 @@ def _checksum(described: Any) -> str:
 
 
 def _state(files: Sequence[Path], last: int) -> str:
-    """Sizes and times of the files up to one."""
+    """Checksum of the sizes and modification times of the files up to ``last``."""
     return _checksum([(state.st_size, state.st_mtime_ns) for state in (file.stat() for file in files[: last + 1])])

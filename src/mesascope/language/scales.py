@@ -1,4 +1,4 @@
-"""Scale of tokens after each layer, to name the layer that diverged."""
+"""Scale of the tokens after each layer, for messages about diverged layers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mesascope.shapes import Int, Tensor
 
 @dataclass(frozen=True)
 class Scales:
-    """Root mean squares of the tokens before the first layer and after each, at a training step."""
+    """Root mean squares of the tokens before the first layer and after each layer, at a training step."""
 
     step: int
     values: tuple[float, ...]
@@ -25,7 +25,7 @@ class Scales:
 
 @torch.no_grad()
 def layer_scales(step: int, model: Any, windows: Int[Tensor, "n t"]) -> Scales:
-    """Measure the scales of a language model on windows of a text; nan after a layer that fails."""
+    """Measure a language model's scales on windows of text; nan after a layer that raises an error."""
     names = ["embedded", *(f"layers.{index}" for index in range(model.config.transformer.n_layers))]
     with model.cached(names) as cache, without_reading_values(), contextlib.suppress(NumericalError):
         model(windows[:, :-1])
@@ -34,7 +34,7 @@ def layer_scales(step: int, model: Any, windows: Int[Tensor, "n t"]) -> Scales:
 
 
 def moved(before: Scales | None, now: Scales) -> str:
-    """Describe the layer whose tokens grew most, or are the first that are not finite.
+    """Describe the first layer whose tokens are not finite, or the layer whose tokens grew most.
 
     >>> moved(Scales(40, (1.0, 1.1, 1.2)), Scales(49, (1.0, 1.1, 60.0)))
     'tokens after layer 1 grew most: their root mean square is 60, and was 1.2 at step 40'
@@ -46,7 +46,7 @@ def moved(before: Scales | None, now: Scales) -> str:
     if before is None:
         own = max(range(len(places)), key=lambda index: now.values[index])
         return f"{places[own]} are the largest: their root mean square is {now.values[own]:.3g}"
-    # Growth in each layer alone, as all layers after one that grew grow with it.
+    # Growth per layer, relative to the previous layer, as later layers grow with an earlier one.
     grown = [value / max(old, 1e-30) for value, old in zip(now.values, before.values, strict=True)]
     steps = [grown[0], *(later / earlier for earlier, later in itertools.pairwise(grown))]
     own = max(range(len(places)), key=lambda index: steps[index])

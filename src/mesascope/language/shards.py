@@ -38,7 +38,7 @@ class Split(msgspec.Struct):
 
 
 class Index(msgspec.Struct):
-    """Content of the index: SHA-256 of the tokenizer, number of tokens, token that ends a document."""
+    """Content of the index: SHA-256 of the tokenizer, vocabulary size, end-of-document token, shards."""
 
     schema: Literal[1]
     tokenizer: str
@@ -81,7 +81,7 @@ class ShardWriter:
             self._file, self.shards[-1].sha256 = None, _digest(self.folder / self.shards[-1].file)
 
     def keep(self) -> Split:
-        """Flush all tokens to disk, and return the record that `go_on` needs."""
+        """Flush all tokens to disk, and return the record for `go_on`."""
         if self._file is not None:
             with _named(self._file):
                 self._file.flush()
@@ -89,7 +89,7 @@ class ShardWriter:
         return self.record()
 
     def go_on(self, kept: Split) -> None:
-        """Continue from the record of `keep`, and remove what was written after it; raise if a shard lacks tokens."""
+        """Continue from the record of `keep`, and remove later tokens; raise if a shard is too short."""
         self.documents, self.shards = kept.documents, kept.shards
         for later in self.folder.glob(f"{self.split}-*.bin"):
             if later.name not in {shard.file for shard in kept.shards}:
@@ -126,7 +126,7 @@ class ShardWriter:
         return int(np.memmap(self.folder / shard.file, self.dtype, "r")[-1])
 
     def adopt(self, other: ShardWriter) -> None:
-        """Take over the shards of another split; call it after `close`."""
+        """Take the shards of another split; call it after `close`."""
         for number, shard in enumerate(other.shards):
             name = f"{self.split}-{number:05d}.bin"
             os.replace(self.folder / shard.file, self.folder / name)
@@ -136,7 +136,7 @@ class ShardWriter:
     def drop(self) -> None:
         """Close the open shard; tokens that are not on disk may be lost."""
         if self._file is not None:
-            with contextlib.suppress(OSError):  # a full disk has no room for the buffer
+            with contextlib.suppress(OSError):  # the buffer cannot be flushed to a full disk
                 self._file.close()
             self._file = None
 
@@ -151,7 +151,7 @@ class ShardWriter:
         return Split(sum(shard.tokens for shard in self.shards), self.documents, self.shards)
 
     def _open(self) -> tuple[IO[bytes], Shard]:
-        """The open shard, or the next one."""
+        """Return the open shard, or open the next one."""
         if self._file is None:
             shard = Shard(f"{self.split}-{len(self.shards):05d}.bin")
             self._file = (self.folder / shard.file).open("wb")
@@ -160,7 +160,7 @@ class ShardWriter:
 
 
 class Corpus:
-    """Tokens that `prepare` wrote: ``corpus["train"]`` maps the shards of a split into memory."""
+    """Tokens from `prepare`: ``corpus["train"]`` is the list of memory-mapped shards of a split."""
 
     def __init__(self, folder: Path, index: Index) -> None:
         self.folder, self.index = folder, index
@@ -186,7 +186,7 @@ class Corpus:
         return self.index.splits[split].tokens
 
     def windows(self, split: str, starts: np.ndarray, length: int) -> np.ndarray:
-        """Windows of ``length`` tokens, ``(len(starts), length)``; starts are counted over all shards."""
+        """Windows of ``length`` tokens, ``(len(starts), length)``; starts index the concatenated shards."""
         parts = self[split]
         offsets = np.cumsum([0, *map(len, parts)])[:-1]
         found = np.empty((len(starts), length), np.int64)
@@ -205,7 +205,7 @@ class Corpus:
         return found
 
     def verify(self, split: str) -> None:
-        """Raise if a checksum differs from the index; a shard is read again only after a change."""
+        """Raise if a checksum differs from the index; unchanged shards are not read again."""
         require_choice("split", split, SPLITS)
         for shard in tracked(self.index.splits[split].shards, f"checking tokens of {split}"):
             file = self.folder / shard.file
@@ -214,7 +214,7 @@ class Corpus:
 
 
 def open_corpus(folder: str | os.PathLike[str]) -> Corpus:
-    """Open the corpus that `prepare` wrote into a folder, and check that its files are complete.
+    """Open a corpus from `prepare`, and check that its files are complete.
 
     Raises:
         ArgumentError: there is no corpus, or its shards or tokenizer differ from its index.
@@ -243,7 +243,7 @@ def open_corpus(folder: str | os.PathLike[str]) -> Corpus:
 
 
 def _agrees(index: Index) -> bool:
-    """True if both splits have the tokens of their shards, and the vocabulary contains the end of a document."""
+    """True if token counts match the shards in both splits, and the vocabulary contains the end-of-document token."""
     counts = {name: sum(shard.tokens for shard in split.shards) for name, split in index.splits.items()}
     told = {name: split.tokens for name, split in index.splits.items()}
     return set(counts) == set(SPLITS) and counts == told and min(counts.values()) > 0 and index.end < index.vocabulary
@@ -256,13 +256,13 @@ def _digest(path: Path) -> str:
 
 @functools.cache
 def _known_digest(path: Path, changed: int) -> str:
-    """SHA-256 of a file, cached by the time of its last change."""
+    """SHA-256 of a file, cached by its modification time."""
     return _digest(path)
 
 
 @contextlib.contextmanager
 def _named(file: IO[bytes]) -> Iterator[None]:
-    """Add the file's name to an error of the disk, which a full one lacks."""
+    """Add the file's name to an OSError, as errors of a full disk lack it."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Tokenizers of the `tokenizers` library: bytes, byte pairs that are trained here, or a file. Imports no torch."""
+"""Tokenizers of the `tokenizers` library: bytes, trained byte pairs, or a file. Imports no torch."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from typing import Any
 from mesascope.errors import ArgumentError, refuse, require_instance, require_package
 
 END = "<|endoftext|>"
-_ENDS = (END, "</s>", "<|end_of_text|>", "<eos>", "[SEP]")  # names of the token between documents
-_LEAST, _MOST = 257, 1 << 24  # sizes of a vocabulary: all bytes and the end of a document, and more than any text has
-_WORD = 64  # most bytes of a word in which pairs are merged: training takes the square of a word's length
+_ENDS = (END, "</s>", "<|end_of_text|>", "<eos>", "[SEP]")  # names of the end-of-document token
+_LEAST, _MOST = (
+    257,
+    1 << 24,
+)  # limits of the vocabulary size: all bytes and the end of a document, and more than any text needs
+_WORD = 64  # maximum bytes per word: the time of training is quadratic in a word's length
 
 
 class TokenizerKind:
@@ -39,12 +42,12 @@ class TokenizerKind:
 
     @property
     def identity(self) -> str:
-        """The name, or the checksum of a file."""
+        """The name, or the checksum of a tokenizer file."""
         return self.name if self.path is None else tokenizer_checksum(load_tokenizer(self.path))
 
 
 def make_tokenizer(kind: TokenizerKind, texts: Iterator[str]) -> Any:
-    """Build the tokenizer; byte pairs are trained on the words of ``texts`` of at most 64 bytes."""
+    """Make the tokenizer; byte pairs are trained on ``texts``, with words split into parts of at most 64 bytes."""
     if kind.path is not None:
         return load_tokenizer(kind.path)
     library = require_package("tokenizers", "the package language", "language")
@@ -62,19 +65,19 @@ def make_tokenizer(kind: TokenizerKind, texts: Iterator[str]) -> Any:
         tokenizer.train_from_iterator(texts, trainer)
     else:
         tokenizer.add_special_tokens([END])
-    tokenizer.encode_special_tokens = True  # names of special tokens in a text are text
+    tokenizer.encode_special_tokens = True  # encode names of special tokens as ordinary text
     return tokenizer
 
 
 def load_tokenizer(path: Path) -> Any:
-    """Load a ``tokenizer.json`` of `tokenizers` or of a model of Hugging Face, without truncation and padding.
+    """Load a ``tokenizer.json`` of `tokenizers` or of a Hugging Face model, without truncation and padding.
 
-    Names of special tokens in a text are ordinary text.
+    Names of special tokens in a text are encoded as ordinary text.
     """
     library = require_package("tokenizers", "the package language", "language")
     try:
         tokenizer = library.Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises no narrower one
+    except Exception as error:  # the library raises no subclass
         first = " ".join(str(error).split())[:200]
         raise ArgumentError(
             f"{path} must be a tokenizer.json of the tokenizers library, but is not ({first}): pass one."
@@ -86,12 +89,12 @@ def load_tokenizer(path: Path) -> Any:
 
 
 def vocabulary_of(tokenizer: Any) -> int:
-    """Size of the vocabulary: one more than its largest token, as there may be gaps."""
+    """Size of the vocabulary: largest token id + 1, as there may be gaps."""
     return max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
 
 
 def end_of_document(tokenizer: Any) -> int:
-    """Return the token after each document."""
+    """Return the end-of-document token."""
     for name in _ENDS:
         if (number := tokenizer.token_to_id(name)) is not None:
             return number
@@ -106,9 +109,9 @@ def tokenizer_checksum(tokenizer: Any) -> str:
 
 
 def _bytes(library: Any) -> dict[str, int]:
-    """The 256 characters for bytes, each with the value of its byte.
+    """Map from the 256 characters that represent bytes to the byte values.
 
-    Printable bytes stand for themselves; the others have the characters from 256 on, in order.
+    Printable bytes are represented by themselves, the others by the characters from 256, in order.
     """
     marks = sorted(library.pre_tokenizers.ByteLevel.alphabet())
     printable = [ord(mark) for mark in marks if ord(mark) < 256]

@@ -1,4 +1,4 @@
-"""Windows of a corpus, drawn at random for training or evenly spread for evaluation."""
+"""Windows of a corpus: random for training, evenly spaced for evaluation."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from mesascope.training import is_rank_zero
 @register("family", "text-windows", of="text")
 @dataclass(frozen=True)
 class TextWindows:
-    """Windows of ``length`` tokens of a corpus, which may begin at any token.
+    """Windows of ``length`` tokens from a corpus, starting at any token.
 
     Args:
-        folder: folder that `prepare` wrote.
+        folder: folder of the corpus, from `prepare`.
         split: train or validation.
-        checksum: checksum of the corpus, so that a record identifies the text; any if empty.
+        checksum: checksum of the corpus, so that a record identifies the text; not checked if empty.
 
     Raises:
         ArgumentError: there is no corpus, it has another checksum, or its split is shorter than a window.
@@ -59,7 +59,7 @@ class TextWindows:
         return self._at(starts.cpu().numpy()).to(generator.device)
 
     def spread(self, most: int) -> Int[Tensor, "count length"]:
-        """At most ``most`` windows, evenly spread over the text without overlap."""
+        """At most ``most`` windows, evenly spaced over the text without overlap."""
         most = require_count("most", most)
         places = self.corpus.tokens(self.split) // self.length
         count = min(most, places)
