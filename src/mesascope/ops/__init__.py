@@ -1,4 +1,4 @@
-"""Attention operations as pure functions, a slow reference beside each fast form."""
+"""Attention operations as pure functions; each fast form has a slow reference implementation."""
 
 import lazy_loader
 

@@ -1,7 +1,7 @@
 """Attention of queries to keys and values: linear and softmax.
 
 Both take q ``(*batch, m, dk)``, k ``(*batch, n, dk)`` and v ``(*batch, n, dv)`` and return ``(*batch, m, dv)``; heads
-are one of the leading axes. Nothing is masked: keys and values are the context's.
+are one of the leading axes. There is no mask: keys and values come from the context only.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from mesascope.shapes import Float, Tensor
 def linear_attention(
     q: Float[Tensor, "*batch m dk"], k: Float[Tensor, "*batch n dk"], v: Float[Tensor, "*batch n dv"]
 ) -> Float[Tensor, "*batch m dv"]:
-    """Attention without the softmax: o_j = sum_i v_i (k_i . q_j), eq. 6 of the ICML paper.
+    """Attention without the softmax: o_j = sum_i v_i (k_i . q_j), eq. 6 of von Oswald et al. (ICML 2023).
 
-    The products are associated in the cheaper of the two orders: through scores, 2 m n d, or through the fast weight
-    matrix sum_i k_i v_i^T, (n + m) d^2 multiplications for d = dk = dv.
+    Products are computed in the cheaper order. For d = dk = dv, the scores cost 2 m n d multiplications, the fast
+    weight matrix sum_i k_i v_i^T costs (n + m) d^2.
     """
     (m, dk), (n, dv) = q.shape[-2:], v.shape[-2:]
     if m * n * (dk + dv) <= (n + m) * dk * dv:
@@ -40,10 +40,10 @@ def linear_attention_reference(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 def softmax_attention(
     q: Float[Tensor, "*batch m dk"], k: Float[Tensor, "*batch n dk"], v: Float[Tensor, "*batch n dv"]
 ) -> Float[Tensor, "*batch m dv"]:
-    """Softmax attention, o_j = sum_i softmax_i(k_i . q_j / sqrt(dk)) v_i, eq. 1 of the ICML paper.
+    """Softmax attention, o_j = sum_i softmax_i(k_i . q_j / sqrt(dk)) v_i, eq. 1 of von Oswald et al. (ICML 2023).
 
-    Plain products rather than `torch.nn.functional.scaled_dot_product_attention`, whose CPU kernel has no rule for
-    `torch.func.vmap` and would run an ensemble one member at a time.
+    Uses matrix products rather than `torch.nn.functional.scaled_dot_product_attention`, as its CPU kernel has no rule
+    for `torch.func.vmap` and would run the members of an ensemble one at a time.
     """
     return torch.softmax((q @ k.mT) * k.shape[-1] ** -0.5, dim=-1) @ v
 

@@ -14,16 +14,16 @@ from mesascope.shapes import Float, Tensor
 
 
 class SoftmaxState(NamedTuple):
-    """Keys and values of the tokens before, and what is added to their scores."""
+    """Keys and values of the previous tokens, and the bias that is added to their scores."""
 
     k: Float[Tensor, "*batch heads n dk"]
     v: Float[Tensor, "*batch heads n dv"]
     bias: Float[Tensor, "*batch heads n"]
 
 
-# Number of blocks of queries, which saves three eighths of the scores, and the smallest block.
+# Number of blocks of queries (four blocks save three eighths of the scores), and the smallest block size.
 _BLOCKS, _LEAST = 4, 32
-# Logarithm of a weight of 0. With -inf the mean over such pairs alone would be no number.
+# Stands for log(0). With -inf, a mean over only such pairs would be nan.
 _UNSEEN = -1e30
 
 
@@ -43,17 +43,17 @@ def causal_softmax_attention(
 
     Args:
         scale: 1 / sqrt(dk) if None.
-        log_forget: logarithm of the forget factors, whose product up to t is g_t, -inf to forget everything; None
-            forgets nothing.
+        log_forget: logarithm of the forget factors, at most 0; g_t is the product of the factors up to t. -inf forgets
+            everything; None forgets nothing.
         beta: input strength of each pair, in [0, 1], 0 for padding; None is 1.
-        window: number of tokens that each token sees, itself included; all if None.
-        state: the state of the tokens before, which holds the last ``window - 1`` of them.
-        return_state: return the state after the last token, too.
+        window: number of tokens that each token attends to, including itself; all if None.
+        state: the state after the previous tokens; it contains the last ``window - 1`` of them.
+        return_state: also return the state after the last token.
 
-    Forget factors multiply weights, as in the Forgetting Transformer (Lin et al. 2025). They could multiply scores
-    (thesis, section 3.7.1.2), but would then give a forgotten pair the weight of a score of 0. Plain products rather
-    than PyTorch's fused kernel, which has neither second derivatives on CPU nor a rule for `torch.func.vmap`; memory
-    O(T (T + n)). For bfloat16 and float16 weights are computed in float32.
+    Forget factors multiply the weights, as in the Forgetting Transformer (Lin et al. 2025). If they multiplied the
+    scores (thesis, section 3.7.1.2), a forgotten pair would keep the weight of a score of 0. PyTorch's fused kernel is
+    not used, as it has no second derivatives on CPU and no rule for `torch.func.vmap`. Memory: O(T (T + n)). For
+    bfloat16 and float16, weights are computed in float32.
     """
     arguments = {"q": q, "k": k, "v": v, "log_forget": log_forget, "beta": beta}
     window = None if window is None else require_count("window", window)
@@ -74,23 +74,23 @@ def causal_softmax_attention(
     hidden = left.masked_fill(unseen, -torch.inf)
     y = _in_blocks(scaled, k, v, bias[..., None, :] if biased else None, hidden, window)
     require_finite([y])
-    if log_forget is not None and t:  # from here on, decay counts from the last token
+    if log_forget is not None and t:  # in the state, decay counts from the last token
         bias = (bias + left[..., -1, :]).clamp(min=_UNSEEN)
     return (y, _kept(k, v, bias, window)) if return_state else y
 
 
 def _kept(k: Tensor, v: Tensor, bias: Tensor, window: int | None) -> SoftmaxState:
-    """The state after the last token: copies where a window cuts it, so that it does not hold the whole prompt."""
+    """State after the last token. If a window cuts it, it is a copy, so that the whole prompt is not kept in memory."""
     first = 0 if window is None else max(k.shape[-2] - window + 1, 0)
     parts = (k[..., first:, :], v[..., first:, :], bias[..., first:])
     return SoftmaxState(*(part.clone() if first else part for part in parts))
 
 
 def _left(log_forget: Tensor, n: int, dtype: torch.dtype) -> Float[Tensor, "*batch t n"]:
-    """log g_t / g_i for every token t and the n up to the last, -inf where all was forgotten between.
+    """log g_t / g_i for every token t and each of the last n tokens i; -inf if a token between them forgets everything.
 
-    Sums are in float64, as their differences would lose the digits of tokens far from the first. Each is rounded to the
-    dtype, and differences of the rounded parts and of the rests are added.
+    Cumulative sums are computed in float64, as their differences would be inaccurate far from the first token. Each sum
+    is split into its value rounded to ``dtype`` and a remainder. Differences are computed for both parts and added.
     """
     clean, before = log_forget <= NOTHING_LEFT, (n - log_forget.shape[-1], 0)
     sums, begun = log_forget.double().masked_fill(clean, 0).cumsum(-1), clean.cumsum(-1)
@@ -103,10 +103,10 @@ def _left(log_forget: Tensor, n: int, dtype: torch.dtype) -> Float[Tensor, "*bat
 
 
 def _in_blocks(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, hidden: Tensor, window: int | None) -> Tensor:
-    """softmax(q k^T + bias + hidden) v, one block of queries at a time, each with the keys that it may see."""
+    """softmax(q k^T + bias + hidden) v in blocks of queries, each with only the keys that it attends to."""
     t, n = q.shape[-2], k.shape[-2]
     size, rows = max(-(-t // _BLOCKS), _LEAST), []
-    if size < t:  # or each block would copy its keys
+    if size < t:  # otherwise each block would copy its keys
         q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
     for start in range(0, t, size):
         end = min(start + size, t)

@@ -1,4 +1,4 @@
-"""Checks of the types, shapes and values that causal attention is given and gives."""
+"""Checks of types, shapes and values of the inputs and outputs of causal attention."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from mesascope.shapes import Tensor
 
 
 def require_attention(arguments: Mapping[str, Tensor | None], states: tuple[int, ...] | None = None) -> None:
-    """Refuse arguments of causal attention, q, k and v among them, of wrong types, shapes or values.
+    """Raise if arguments of causal attention, including q, k and v, have wrong types, shapes or devices.
 
-    States are of the leading axes ``states``, or of q's batch.
+    States must have the leading axes ``states``, or those of q's batch if None.
     """
     for name, tensor in arguments.items():
         if tensor is not None:
@@ -52,9 +52,10 @@ def require_attention(arguments: Mapping[str, Tensor | None], states: tuple[int,
 
 
 def require_finite(outputs: Iterable[Tensor]) -> None:
-    """Refuse outputs and states beyond the range of their dtypes, by one reading of them all.
+    """Raise if outputs or states are not finite, with one transfer from the device for all of them.
 
-    As for `require_values`, where `values_are_read`, and where every member of a mapped axis has such numbers.
+    As in `require_values`, nothing is checked unless `values_are_read`, and under `torch.func.vmap` an error is raised
+    only if every member has such numbers.
     """
     given = [part.detach() for part in outputs if part.numel()]
     if not given or not values_are_read():
@@ -70,9 +71,9 @@ def require_finite(outputs: Iterable[Tensor]) -> None:
 
 
 def require_values(arguments: Mapping[str, Tensor | None], tokens: int) -> None:
-    """Refuse values out of range, by one reading of them all, where `values_are_read`.
+    """Raise if values are out of range, with one transfer from the device; no check unless `values_are_read`.
 
-    Under `torch.func.vmap` a member's values are refused only where every member's would be: one that has diverged must
+    Under `torch.func.vmap` an error is raised only if values of every member are out of range: one diverged member must
     not stop the others.
     """
     given = {name: tensor for name, tensor in arguments.items() if tensor is not None and tensor.numel()}

@@ -1,4 +1,4 @@
-"""Time cut in chunks, for causal operations that run a chunk at once. Tokens are rows."""
+"""Chunks of time for causal operations that process a whole chunk at once. Tokens are rows."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from torch.nn import functional
 from mesascope.ops.products import product
 from mesascope.shapes import Float, Tensor
 
-# Least logarithm of a forget factor: its exponential is 0 in every dtype, and its sums are finite.
+# Lower bound on the logarithm of a forget factor: its exponential is 0 in every dtype, and sums stay finite.
 NOTHING_LEFT = -1e4
 
 
 def cut(sequence: Float[Tensor, "batch t d"], size: int) -> Float[Tensor, "batch chunks size d"]:
-    """The sequence in chunks, at least one, filled up with zeros: tokens that neither add nor forget anything."""
+    """Split a sequence into at least one chunk, padded by zeros: such tokens add nothing and forget nothing."""
     count = max(math.ceil(sequence.shape[1] / size), 1)
     missing = count * size - sequence.shape[1]
     return (functional.pad(sequence, (0, 0, 0, missing)) if missing else sequence).unflatten(1, (count, size))
 
 
 def decays(log_forget: Float[Tensor, "*batch size 1"]) -> Float[Tensor, "*batch size 1"]:
-    """g_t, the product of the chunk's forget factors up to t."""
+    """Decay g_t: the product of the chunk's forget factors up to t."""
     return log_forget.clamp(min=NOTHING_LEFT).cumsum(-2).exp()
 
 
 def decay_weights(log_forget: Float[Tensor, "*batch size 1"]) -> Float[Tensor, "*batch size size"]:
-    """g_t / g_i for i <= t, else 0: exponentials of sums over the tokens after i, up to t.
+    """g_t / g_i for i <= t and 0 otherwise, computed as exp of the sum of log_forget over tokens i + 1 to t.
 
-    Differences of sums from the start would lose the digits of all that follows a token that forgets everything.
+    Differences of cumulative sums would be inaccurate for all tokens after one that forgets everything.
     """
     upto = causal(log_forget.new_ones((log_forget.shape[-2],) * 2))
     sums = product(upto, log_forget.clamp(min=NOTHING_LEFT) * upto.tril(-1))
@@ -36,5 +36,5 @@ def decay_weights(log_forget: Float[Tensor, "*batch size 1"]) -> Float[Tensor, "
 
 
 def causal(scores: Float[Tensor, "*batch size size"]) -> Float[Tensor, "*batch size size"]:
-    """Zero but for i <= t. A product: `torch.tril` of a batch takes three times as long on CPU."""
+    """Scores with i <= t, others 0. Multiplies by a mask: `torch.tril` of a batch takes three times as long on CPU."""
     return scores * scores.new_ones(scores.shape[-2:]).tril()

@@ -1,4 +1,4 @@
-"""Fast weights: causal attention whose memory is one matrix a head, written by an additive or by a delta rule.
+"""Fast weights: causal attention whose memory is one matrix G per head, updated by an additive or a delta rule.
 
     linear   G_t = gamma_t G_{t-1} + beta_t v_t k_t^T
     delta    G_t = gamma_t G_{t-1} + beta_t (v_t - gamma_t G_{t-1} k_t) k_t^T                y_t = G_t q_t
@@ -8,7 +8,8 @@ In a chunk that starts from G_0, with g_t the product of its forget factors, bot
     G_t = g_t G_0 + sum_{i<=t} (g_t/g_i) u_i k_i^T,
 
 with u_i = beta_i v_i for the linear rule. For the delta rule, u_i + beta_i sum_{j<i} (g_i/g_j) (k_j . k_i) u_j =
-beta_i (v_i - g_i G_0 k_i): a triangular system a chunk. No ratio g_t/g_i exceeds 1, so that any forgetting is safe.
+beta_i (v_i - g_i G_0 k_i), a triangular system for each chunk. No ratio g_t/g_i exceeds 1, so no forget factor
+overflows.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from mesascope.shapes import Float, Tensor
 
 
 class LinearState(NamedTuple):
-    """The state after a sequence under the additive rule."""
+    """State after a sequence under the additive rule."""
 
     G: Float[Tensor, "*batch heads dv dk"]
 
 
 class DeltaState(NamedTuple):
-    """The state after a sequence under the delta rule."""
+    """State after a sequence under the delta rule."""
 
     G: Float[Tensor, "*batch heads dv dk"]
 
@@ -52,9 +53,9 @@ def causal_linear_attention(
         q, k, v: bfloat16 and float16 are computed in float32.
         log_forget: logarithm of the forget factors gamma, at most 0, -inf to forget everything; None forgets nothing.
         beta: input strength of each pair, in [0, 1], 0 for padding; None is 1.
-        chunk: tokens C of a chunk, at a cost of 2 T (C + d) d multiplications.
-        state: the state of the tokens before.
-        return_state: return the `LinearState` after the last token, too.
+        chunk: number C of tokens in a chunk; the cost is 2 T (C + d) d multiplications.
+        state: the state after the previous tokens.
+        return_state: also return the `LinearState` after the last token.
 
     Source: thesis, eq. 3.2, and section 3.7.1 for forgetting.
 
@@ -79,12 +80,13 @@ def delta_attention(
 ) -> Any:
     """y_t = G_t q_t with G_t = gamma_t G_{t-1} + beta_t (v_t - gamma_t G_{t-1} k_t) k_t^T, in chunks of time.
 
-    Each token takes one gradient step, of size beta_t, on 1/2 |v_t - G k_t|^2. With |k_t| = 1 it is stable, and at
-    beta_t = 1 replaces what was stored under k_t. Arguments as in `causal_linear_attention`, but for the state. Cost
-    3 T (C + d) d multiplications and a triangular system a chunk.
+    Each token takes one gradient step of size beta_t on 1/2 |v_t - G k_t|^2. With |k_t| = 1 the step is stable, and
+    with beta_t = 1 it replaces the value stored for k_t. Arguments are those of `causal_linear_attention`, with a
+    `DeltaState`. Cost: 3 T (C + d) d multiplications and a triangular system for each chunk.
 
     Raises:
-        NumericalError: the rule has diverged, as it may for longer keys, or left the range of the output's dtype.
+        NumericalError: the rule has diverged, as can happen with |k_t| > 1, or an output exceeds the range of its
+            dtype.
 
     Source: Schlag, Irie and Schmidhuber (2021); with forgetting Yang, Kautz and Hatamizadeh (2024).
 
@@ -99,7 +101,7 @@ def delta_attention(
 def fast_weights_reference(
     q: Tensor, k: Tensor, v: Tensor, log_forget: Tensor, beta: Tensor, state: Tensor, *, delta: bool
 ) -> tuple[Tensor, Tensor]:
-    """Either rule by its definition, one token at a time: outputs and G after the last token."""
+    """Outputs of either rule by its definition, one token at a time, and G after the last token."""
     rows, G = [], state
     for t in range(q.shape[-2]):
         G = log_forget[..., t, None, None].exp() * G
@@ -133,7 +135,7 @@ def _in_chunks(
     q: Tensor, k: Tensor, v: Tensor, log_forget: Tensor | None, beta: Tensor | None, state: Tensor | None, chunk: int,
     *, delta: bool, keep: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Outputs, and G after the last token where it is to be kept."""
+    """Outputs and, if ``keep``, G after the last token."""
     t, dk, dv = q.shape[-2], q.shape[-1], v.shape[-1]
     size = min(chunk, max(t, 1))
     queries, keys, values = (cut(part.flatten(0, -3), size) for part in (q, k, v))
@@ -144,7 +146,7 @@ def _in_chunks(
     weights, decay = decay_weights(gates), decays(gates)
     written, against = values if beta is None else strengths * values, None
     if delta:
-        system = strengths * weights * (keys @ keys.mT)  # the solver reads what stands below the diagonal
+        system = strengths * weights * (keys @ keys.mT)  # the solver reads only entries below the diagonal
         both = torch.cat([written, strengths * decay * keys], -1)
         solved = torch.linalg.solve_triangular(system, both, upper=False, unitriangular=True)
         written, against = solved.split((dv, dk), -1)

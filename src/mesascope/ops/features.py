@@ -25,7 +25,7 @@ def dpfp(x: Float[Tensor, "*batch d"], nu: int) -> Float[Tensor, "*batch feature
 
 
 def sinusoidal(positions: Tensor, size: int) -> Float[Tensor, "*count size"]:
-    """Entries sin and cos of p / 10000^(2i/size) in turn, in float64."""
+    """Sinusoidal encoding of positions p: entries alternate sin and cos of p / 10000^(2i/size), in float64."""
     pairs = torch.arange((size + 1) // 2, dtype=torch.float64, device=positions.device)
     angles = positions[..., None] * 10_000.0 ** (-pairs * 2 / size)
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)[..., :size]
@@ -34,7 +34,7 @@ def sinusoidal(positions: Tensor, size: int) -> Float[Tensor, "*count size"]:
 def rotated(
     vectors: Float[Tensor, "*batch heads t d"], times: Int[Tensor, "*times t"]
 ) -> Float[Tensor, "*batch heads t d"]:
-    """Entries i and i + d/2 turned by the angle t / 10000^(2i/d), in float32 at least.
+    """Rotary encoding of times t: entries i and i + d/2 are rotated by t / 10000^(2i/d), at least in float32.
 
     >>> turned = rotated(torch.tensor([[[1.0, 0.0]]]), torch.tensor([1]))
     >>> torch.allclose(turned, torch.tensor([0.5403, 0.8415]), atol=1e-4)

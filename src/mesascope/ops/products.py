@@ -1,7 +1,7 @@
-"""Matrix products in IEEE float32, whatever precision PyTorch is set to.
+"""Matrix products in IEEE float32, regardless of PyTorch's settings.
 
-`torch.set_float32_matmul_precision` and its relatives let products of float32 matrices round their factors to TF32 or
-bfloat16. A solve multiplies such an error, 1e-3, by the condition number of its matrix.
+Settings such as `torch.set_float32_matmul_precision` let products of float32 matrices round their factors to TF32 or
+bfloat16, a relative error of 1e-3. A solve multiplies this error by the condition number of its matrix.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ _entered, _before = 0, None
 
 @contextlib.contextmanager
 def exact_products() -> Iterator[None]:
-    """Make products of float32 matrices exact to rounding, in this process, until the last thread has left."""
+    """Within this context, float32 matrix products in the whole process are exact up to rounding.
+
+    The previous settings return when the last thread leaves.
+    """
     global _entered, _before
     with _lock:
         if any(backend.fp32_precision not in ("none", "ieee") for backend in _BACKENDS):
@@ -40,10 +43,10 @@ def exact_products() -> Iterator[None]:
 
 
 def _precision() -> tuple[str | None, list[str]]:
-    """PyTorch's older setting, None if the newer ones contradict it, and the newer ones."""
+    """PyTorch's older precision setting (None if the newer ones contradict it), and the newer settings."""
     try:
         whole = torch.get_float32_matmul_precision()
-    except (RuntimeError, UserWarning):  # torch 2.9 warns of the older setting, once
+    except (RuntimeError, UserWarning):  # torch 2.9 warns once that the older setting is deprecated
         whole = None
     return whole, [backend.fp32_precision for backend in _BACKENDS]
 
@@ -53,13 +56,13 @@ def _restore(whole: str | None, parts: list[str]) -> None:
         torch.set_float32_matmul_precision(whole)
     for backend, part in zip(_BACKENDS, parts, strict=True):
         if backend.fp32_precision != part:
-            backend.fp32_precision = "none"  # as `torch.backends.fp32_precision` says, perhaps
+            backend.fp32_precision = "none"  # perhaps inherited from `torch.backends.fp32_precision`
         if backend.fp32_precision != part:
             backend.fp32_precision = part
 
 
 def product(a: Float[Tensor, "*batch n k"], b: Float[Tensor, "*batches k m"]) -> Float[Tensor, "*both n m"]:
-    """a @ b, exact to rounding; so are its derivatives, whenever they are computed."""
+    """a @ b, exact up to rounding, with derivatives that are also exact up to rounding."""
     if torch.compiler.is_compiling():
         return _compiled(a, b)
     if not torch.is_grad_enabled():
@@ -69,7 +72,7 @@ def product(a: Float[Tensor, "*batch n k"], b: Float[Tensor, "*batches k m"]) ->
 
 
 def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    """The gradients of both factors, as far as they are needed."""
+    """Gradients of the factors that need them."""
     (a, b), (left, right) = ctx.saved_tensors, ctx.needs_input_grad
     return (
         product(grad, b.mT).sum_to_size(a.shape) if left else None,
@@ -101,7 +104,7 @@ class _Product(torch.autograd.Function):
 
 @torch.library.custom_op("mesascope::product", mutates_args=(), schema="(Tensor a, Tensor b) -> Tensor")
 def _compiled(a, b):
-    """The same as one node of a graph, for `torch.compile`, which chooses precisions on its own."""
+    """`product` as one node of a graph, for `torch.compile`, which would otherwise choose the precision itself."""
     with exact_products():
         return a @ b
 

@@ -1,6 +1,6 @@
-"""Numbers read off tensors, for which the host waits for an accelerator, and one switch that leaves these readings out.
+"""Reading of tensor values on the host, which waits for the accelerator, and a switch that turns such reading off.
 
-Two things read numbers: checks of arguments and outputs, and the mesa-layer's solver, which chooses its way by them.
+Values are read by the checks of arguments and outputs, and by the mesa-layer's solver to choose its method.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ import torch
 
 from mesascope.shapes import Float, Tensor
 
-# Open contexts of this process: all of them, and those that spare the CPU's numbers, too. Not a ContextVar, which
-# neither `torch.compile` nor the threads of the backward pass see.
+# Numbers of open contexts in this process: all, and those with on_cpu. Not a ContextVar, as `torch.compile` and the
+# threads of the backward pass do not see one.
 _open, _open_on_cpu = 0, 0
 _lock = threading.Lock()
 
 
 @contextlib.contextmanager
 def without_reading_values(*, on_cpu: bool = False) -> Iterator[None]:
-    """Within this context, operations check no values and wait for no accelerator: for training, which checks the loss.
+    """Within this context, operations check no values and do not wait for the accelerator; for training.
 
-    A CUDA graph may then be captured. On an accelerator the mesa-layer does the same work whatever the values are:
-    exact chunks are corrected once, and become NaN where they have no digits or forget more than a factor of e^4;
-    conjugate gradients take 30 iterations, and chunks become NaN where more than a hundredth of a residual is left. On
-    the CPU, where nothing waits, its solver goes on choosing by values.
+    The training loop checks the loss. CUDA graphs can be captured. On an accelerator, the mesa-layer's solver then does
+    the same work for all values. Chunks solved by their factor are corrected once, and become NaN if the result is
+    inaccurate or the chunk forgets more than a factor of e^4. Conjugate gradients take 30 iterations, and chunks become
+    NaN if a relative residual exceeds 0.01. On the CPU the solver still chooses its method by the values.
 
     Args:
-        on_cpu: do on the CPU as on an accelerator.
+        on_cpu: treat the CPU like an accelerator.
 
-    The switch is the process's: it holds for all threads while one is within the context.
+        The switch holds for all threads of the process while any thread is within the context.
     """
     _enter(1, on_cpu)
     try:
@@ -52,12 +52,12 @@ def values_are_read() -> bool:
 
 
 def may_read(device: torch.device) -> bool:
-    """True if a computation may choose its way by numbers on this device: see `without_reading_values`."""
+    """True if a computation may choose its method by values on this device: see `without_reading_values`."""
     return not (_open_on_cpu if device.type == "cpu" else _open)
 
 
 def read(vector: Float[Tensor, " n"]) -> list[list[float]]:
-    """Its numbers, one row for every member of a mapped axis, through whatever `torch.func` transforms surround it."""
+    """Values of a vector inside any `torch.func` transforms, one row for each member of a mapped axis."""
     try:
         return [vector.tolist()]
     except RuntimeError:  # within `torch.func.vmap`

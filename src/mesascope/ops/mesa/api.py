@@ -1,4 +1,4 @@
-"""The mesa-layer as its users call it: `mesa_attention`, `mesa_step` and `mesa_state`."""
+"""Public functions of the mesa-layer: `mesa_attention`, `mesa_step` and `mesa_state`."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from mesascope.shapes import Float, Tensor
 
 MESA_RIDGES = ("decaying", "constant", "relative")
 
-# Tokens of a chunk at most, and tokens of a sequence that is solved token by token.
+# Largest chunk size, and longest sequence that is solved token by token.
 _CHUNK, _SHORT = 64, 3
 
 
 class MesaInfo(NamedTuple):
-    """Iterations of an iterative solver, or terms of a series, and the largest |A x - q| / |q| of every head."""
+    """Number of iterations of the solver (or terms of the series), and the largest |A x - q| / |q| of each head."""
 
     iterations: int
     residual: Float[Tensor, "*batch heads"]
@@ -51,22 +51,23 @@ def mesa_attention(
     """y_t = G_t (H_t + diag(r_t))^{-1} q_t for every t of a sequence, exact to rounding and parallel in time.
 
     Args:
-        q, k, v: of one dtype, which is the output's; half precision is computed in float32, also under autocast.
-        ridge: 1/lambda > 0, or its share of |H_t|_F where it is relative; one number, ``(heads,)`` or ``(heads, dk)``.
+        q, k, v: tensors of one dtype, which the output also has; half precision is computed in float32, even under
+            autocast.
+        ridge: 1/lambda > 0, or, for a relative ridge, its ratio to |H_t|_F: a number, ``(heads,)`` or ``(heads, dk)``.
         log_forget: logarithm of the forget factors, at most 0, -inf to forget everything; None forgets nothing.
         beta: input strength of each pair, in [0, 1], 0 for padding; None is 1.
         ridge_kind: ``"decaying"``, ``"constant"``, or ``"relative"`` to |H_t|_F, which counts as 1 while H_t is 0.
-        chunk: tokens of a chunk; if None at most 64, or 32 for ridges that do not decay or small keys.
-        state: of the tokens before, a `MesaState` where the ridge decays, else a `FixedRidgeState`. What is left of a
-            decaying ridge is part of it, and ``ridge`` then has no effect.
-        return_state, return_info: return the state after the last token, and a `MesaInfo`, too, in this order.
-        lengths: tokens of each sequence ``(*batch,)`` that are not padding; outputs beyond are 0.
-        cu_seqlens: ``(n + 1,)``, starts of documents that are packed into one sequence, and the end of the last one. No
-            token sees another document; the batch is then empty or 1, and states are ``(n, heads, ...)``.
+        chunk: tokens in a chunk. If None, at most 64; at most 32 if the ridge does not decay or dk < 64.
+        state: state after the previous tokens, a `MesaState` if the ridge decays and a `FixedRidgeState` otherwise. A
+            `MesaState` includes the decayed ridge, and ``ridge`` then has no effect.
+        return_state, return_info: also return the state after the last token and a `MesaInfo`, in this order.
+        lengths: numbers of tokens that are not padding, ``(*batch,)``; outputs at padding are 0.
+        cu_seqlens: starts of documents that are packed into one sequence, and the end of the last one, ``(n + 1,)``. No
+            token attends to another document. The batch must be empty or 1; states are ``(n, heads, ...)``.
 
     Raises:
-        NumericalError: H_t is singular to the precision at hand (a decaying ridge is forgotten, too), or an output
-            leaves the range of its dtype. Under `torch.func.vmap` a wrong member becomes NaN, and the others go on.
+        NumericalError: H_t is singular to the precision of the dtype (a decaying ridge may be forgotten), or an output
+            exceeds the range of its dtype. Under `torch.func.vmap`, such members become NaN and others are unaffected.
 
     For methods, costs and `torch.compile` see `mesascope.ops.mesa`; for accelerators, `without_reading_values`.
 
@@ -102,10 +103,10 @@ def attend(
     return_info: bool = False,
     **inputs: Any,
 ) -> Any:
-    """`mesa_attention` with ``find`` for x: a function from a problem, its equations and queries to x and iterations.
+    """`mesa_attention` with x computed by ``find``, a function from problem, equations and queries to x and iterations.
 
     Args:
-        exact: solve short sequences token by token, and take the exact solver's chunks.
+        exact: solve short sequences token by token, and use the chunk size of the exact solver.
         inputs: as in `mesa_attention`.
     """
     chunk = None if chunk is None else require_count("chunk", chunk)
@@ -132,7 +133,7 @@ def attend(
 
 
 def _chunk_size(problem: Problem, chunk: int | None, exact: bool) -> int:
-    """Tokens of a chunk: ``chunk``, or such that chunks of a sequence are alike. Products of odd sizes are slow."""
+    """Chunk size: ``chunk``, or a multiple of 4 (other sizes are slow) that splits a sequence into similar chunks."""
     longest, dk = max(problem.lengths), problem.q.shape[-1]
     size = chunk or (_CHUNK if dk >= _CHUNK and exact and problem.decaying else _CHUNK // 2)
     parts = math.ceil(longest / size) if chunk is None else 1
@@ -150,9 +151,9 @@ def mesa_step(
     beta: Float[Tensor, "*batch heads"] | None = None,
     ridge_kind: str = "decaying",
 ) -> tuple[Float[Tensor, "*batch heads dv"], MesaState | FixedRidgeState | RootedMesaState]:
-    """One token of `mesa_attention`, and the state after it: decoding in memory that does not grow with time.
+    """Output of `mesa_attention` for one token, and the state after it: decoding with constant memory.
 
-    From ``state.rooted()``, where the ridge decays, it costs O(d^2), else a dense solve.
+    The cost is that of a dense solve, or O(d^2) if the ridge decays and the state is a ``state.rooted()``.
     """
     gates = {
         name: None if gate is None else gate[..., None] for name, gate in (("log_forget", log_forget), ("beta", beta))
@@ -184,7 +185,7 @@ def mesa_state(
     ridge_kind: str = "decaying",
     state: MesaState | RootedMesaState | FixedRidgeState | None = None,
 ) -> MesaState | FixedRidgeState:
-    """The state that `mesa_attention` leaves, without its outputs: sums alone, no system is solved."""
+    """The state after `mesa_attention`, without its outputs: computes sums only and solves no system."""
     problem = pose(k, k, v, ridge=ridge, log_forget=log_forget, beta=beta, ridge_kind=ridge_kind, state=state)
     with torch.autocast(k.device.type, enabled=False):
         chunks = chunks_of(problem, _CHUNK)
@@ -194,7 +195,7 @@ def mesa_state(
 
 
 def state_of(problem: Problem, parts: Iterable[Tensor], batch: Iterable[int]) -> MesaState | FixedRidgeState:
-    """The state of H and G ``(documents, batch, ...)``, with batch and heads as axes of their own."""
+    """State of H and G ``(documents, batch, ...)``, with batch and heads as separate axes."""
     kind = MesaState if problem.decaying else FixedRidgeState
     return kind(*(part.reshape(*batch, *part.shape[2:]) for part in parts))
 
@@ -212,7 +213,7 @@ def pose(
     lengths: Tensor | None = None,
     cu_seqlens: Tensor | None = None,
 ) -> Problem:
-    """Check the arguments of `mesa_attention`, and bring them to one form."""
+    """Check the arguments of `mesa_attention`, and convert them to a `Problem`."""
     require_choice("ridge_kind", ridge_kind, MESA_RIDGES)
     decaying = ridge_kind == "decaying"
     if isinstance(state, RootedMesaState):
@@ -231,7 +232,7 @@ def pose(
     if state is not None:
         arguments |= {"state.H": state.H, "state.G": state.G}
     require_attention(arguments, None if cu_seqlens is None else (len(cu_seqlens) - 1,))
-    if lengths is not None:  # padding, whatever stands there, becomes zeros that forget nothing
+    if lengths is not None:  # padding becomes zeros that forget nothing, whatever its values
         real = torch.arange(q.shape[-2], device=q.device) < lengths[..., None, None]
         q, k, v = (torch.where(real[..., None], part, 0) for part in (q, k, v))
         log_forget = None if log_forget is None else torch.where(real, log_forget, 0)
@@ -265,7 +266,7 @@ def _formed(
 
 
 def _require_documents(cu_seqlens: Tensor, q: Tensor, lengths: Tensor | None) -> None:
-    """Refuse numbers that do not cut one sequence into documents."""
+    """Raise unless the numbers split one sequence into documents."""
     require_instance("cu_seqlens", cu_seqlens, Tensor)
     if cu_seqlens.dtype not in (torch.int32, torch.int64) or cu_seqlens.ndim != 1 or len(cu_seqlens) < 2:
         refuse("cu_seqlens", "be a vector of at least two integers", cu_seqlens, "pass 0 and where each document ends")

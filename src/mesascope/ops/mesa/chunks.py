@@ -1,11 +1,11 @@
-"""A sequence in chunks of time, with the states that chunks start from.
+"""A sequence in chunks of time, with the state at the start of each chunk.
 
 In a chunk that starts from H and G, with g_t the product of its forget factors up to t and w_ti = beta_i g_t / g_i,
 
     H_t = g_t H + sum_{i<=t} w_ti k_i k_i^T,    G_t = g_t G + sum_{i<=t} w_ti v_i k_i^T.
 
-No factor exceeds 1, so that any forgetting is safe. The states at the starts of chunks are a decayed prefix sum, in
-which nothing is inverted and so no error grows; given them, all chunks run at once.
+No factor exceeds 1, so no forget factor overflows. The states at the starts of chunks are a decayed prefix sum, which
+inverts nothing and so amplifies no error. Given these states, all chunks are computed at once.
 
 Tokens are rows, ``(batch, chunks, size, d)``; G is kept as its transpose, ``(batch, chunks, dk, dv)``.
 """
@@ -25,10 +25,10 @@ from mesascope.shapes import Float, Tensor
 
 
 class Problem(NamedTuple):
-    """A sequence and the states that its documents start from, batch and heads as one axis, heads in turn.
+    """A sequence and the initial states of its documents; batch and heads are one axis, heads varying fastest.
 
-    ``ridge`` is the part of the ridge that H does not contain: none of one that decays, and of a relative one its share
-    of |H_t|_F. States are ``new`` before the first token. ``lengths`` are those of documents in a row.
+    ``ridge`` is the part of the ridge that H does not contain: 0 if it decays, and its ratio to |H_t|_F if it is
+    relative. ``new`` is true if no tokens came before. ``lengths`` are those of consecutive documents.
     """
 
     q: Float[Tensor, "batch t dk"]
@@ -64,7 +64,7 @@ class Solution(NamedTuple):
 
 
 class Chunks(NamedTuple):
-    """A sequence in chunks, the states that chunks start from, and the states after the last tokens."""
+    """A sequence in chunks, the state at the start of each chunk, and the states after the last tokens."""
 
     queries: Float[Tensor, "batch chunks size dk"]
     keys: Float[Tensor, "batch chunks size dk"]
@@ -79,7 +79,7 @@ class Chunks(NamedTuple):
 
 
 def chunks_of(problem: Problem, size: int) -> Chunks:
-    """Cut documents into chunks, and carry the states from chunk to chunk. Every document begins a chunk of its own."""
+    """Split documents into chunks, and compute the state at the start of each. Every document starts a new chunk."""
     lengths = problem.lengths
     counts = [max(math.ceil(length / size), 1) for length in lengths]
     first = [0, *itertools.accumulate(counts)]
@@ -108,7 +108,7 @@ def chunks_of(problem: Problem, size: int) -> Chunks:
 def _scattered(
     tokens: Float[Tensor, "batch t d"], size: int, positions: Tensor, count: int
 ) -> Float[Tensor, "batch chunks size d"]:
-    """Tokens at their positions, and zeros elsewhere: tokens that neither add nor forget anything."""
+    """Tokens at their positions and zeros elsewhere; zero tokens add nothing and forget nothing."""
     padded = tokens.new_zeros(tokens.shape[0], count * size, tokens.shape[2])
     return padded.index_copy(1, positions, tokens).unflatten(1, (count, size))
 

@@ -1,11 +1,11 @@
-"""The mesa-layer one token at a time: by a dense solve, its definition, and at O(d^2) from a root of H^{-1}.
+"""The mesa-layer one token at a time: by a dense solve (its definition), or at O(d^2) with a root of H^{-1}.
 
 With H^{-1} = S S^T before a token of key k, strength b and forget factor g, and f = S^T k,
 
     H_t = g H + b k k^T,    S_t = (S - c (S f) f^T) / sqrt(g),    c = a / (1 + sqrt(g a / b)),    a = b / (g + b |f|^2).
 
-S_t S_t^T has no negative eigenvalue whatever rounding does (Potter's form of recursive least squares). Rounding adds up
-over tokens all the same, so each answer is corrected once by H itself, and S made anew where it has drifted.
+S_t S_t^T has no negative eigenvalue, even with rounding (Potter's form of recursive least squares). Rounding errors
+still accumulate over tokens, so each solution is corrected once with H, and S is recomputed if the residual is large.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mesascope.ops.products import product
 from mesascope.ops.reading import may_read, read
 from mesascope.shapes import Float, Tensor
 
-# A residual of S S^T q, relative to q, at which S is made anew; one correction squares a smaller one.
+# Residual of S S^T q relative to q at which S is recomputed; one correction squares a smaller residual.
 _DRIFTED = 1e-3
 
 
@@ -27,7 +27,7 @@ def solve_tokens(problem: Problem) -> Solution:
     """y_t = G_t (H_t + diag(ridge))^{-1} q_t by a dense solve at every t: the definition, at O(T d^3).
 
     Raises:
-        NumericalError: H_t is singular to the precision at hand.
+        NumericalError: H_t is singular to the precision of the dtype.
     """
     (q, k, v, log_forget, beta, (H,), (G,), ridge), limit = problem[:8], 1 / torch.finfo(problem.q.dtype).eps
     rows, conditions = [], []
@@ -47,19 +47,19 @@ def solve_tokens(problem: Problem) -> Solution:
 
 
 def require_known(H: Float[Tensor, "*batch heads d d"], x: Tensor, q: Tensor) -> None:
-    """Refuse answers to one token of which no digit is known, as `solve_tokens` does."""
+    """Raise if the solution for one token has no accurate digit, as `solve_tokens` does."""
     seen = condition_seen(x, q, H.diagonal(dim1=-2, dim2=-1)).detach()
     _require_definite(seen.reshape(-1, 1), H.shape[-3])
 
 
 def _size(H: Float[Tensor, "batch dk dk"]) -> Float[Tensor, "batch 1"]:
-    """|H|_F, and 1 where H is 0: see `mesascope.ops.mesa.equations.NormalEquations.norm`."""
+    """|H|_F, or 1 if H is 0: see `mesascope.ops.mesa.equations.NormalEquations.norm`."""
     square = H.double().square().sum((-2, -1))[:, None]
     return square.where(square > 0, 1).sqrt().to(H.dtype)
 
 
 def _require_definite(conditions: Float[Tensor, "rows t"], heads: int) -> None:
-    """Refuse singular matrices, under `torch.func.vmap` only where every member has one."""
+    """Raise if a matrix is singular; under `torch.func.vmap`, only if every member has a singular matrix."""
     if not conditions.numel() or torch.compiler.is_compiling() or not may_read(conditions.device):
         return
     limit = 1 / torch.finfo(conditions.dtype).eps
@@ -94,7 +94,7 @@ def rooted_step(
 
 
 def _answered(H: Tensor, root: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
-    """H^{-1} q after one correction, and the residual before the correction, relative to q."""
+    """H^{-1} q after one correction, and the relative residual before the correction."""
     x = _times(root, _row_times(q, root))
     residual = q - _row_times(x, H)
     asked = q.norm(dim=-1)
@@ -103,7 +103,7 @@ def _answered(H: Tensor, root: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _row_times(row: Float[Tensor, "*batch d"], matrix: Float[Tensor, "*batch d e"]) -> Float[Tensor, "*batch e"]:
-    """Rows times matrices; on a CPU six times as fast as matrices times columns."""
+    """Rows times matrices, on CPU six times as fast as matrices times columns."""
     return product(row[..., None, :], matrix).squeeze(-2)
 
 

@@ -4,17 +4,17 @@ In a chunk that starts from H, with g_t the product of its forget factors up to 
 
     A_t = g_t H + sum_{i<=t} w_ti k_i k_i^T + diag(ridge).
 
-Where g_t is no tiny number, A_t is close to g_t M_t with M_t = H + diag(ridge) + sum_{i<=t} kappa_i kappa_i^T,
-kappa_i = sqrt(beta_i / g_i) k_i and the ridge of the first token, or equal to it where there is no ridge beside H. All
-M_t of a chunk share one factorisation: with P = (H + diag(ridge))^{-1}, K = [kappa_1 .. kappa_C] and R = chol(I + K^T P
-K), the leading blocks of R factorise the leading blocks of I + K^T P K, and so with Q = [q_1 .. q_C]
+Let M_t = H + diag(ridge) + sum_{i<=t} kappa_i kappa_i^T, with kappa_i = sqrt(beta_i / g_i) k_i and the ridge of the
+first token. A_t equals g_t M_t if there is no ridge beside H; otherwise it is close to g_t M_t unless g_t is tiny. All
+M_t of a chunk share one factorisation. With P = (H + diag(ridge))^{-1}, K = [kappa_1 .. kappa_C] and R = chol(I + K^T P
+K), the leading blocks of R factorise the leading blocks of I + K^T P K. So with Q = [q_1 .. q_C]
 
     M_t^{-1} q_t = P Q_t - P K W_t,    W = R^{-T} mask(R^{-1} mask(K^T P Q)),
 
-where mask keeps the rows i <= t of column t. Everything but two factorisations is products. What the first token of a
-chunk forgets is taken off H beforehand, so that a chunk of one token is exact whatever it forgets.
+where mask keeps the rows i <= t of column t. All operations except two factorisations are matrix products. The forget
+factor of a chunk's first token is applied to H beforehand, so a chunk of one token is exact for any forget factor.
 
-Tokens are rows here, ``(*, size, d)``, so that the products above stand transposed.
+In the code tokens are rows, ``(*, size, d)``, so the products above are transposed.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from mesascope.ops.chunks import causal, decays
 from mesascope.ops.products import exact_products, product
 from mesascope.shapes import Float, Tensor
 
-# Rows of the blocks that LAPACK factorises.
+# Block size at which LAPACK factorises.
 _BLOCK = 16
 
 
 class NormalEquations(NamedTuple):
-    """The parts of A_t; the ridge has one row for all tokens of a chunk, or one row a token."""
+    """The parts of A_t; the ridge has one row for all tokens of a chunk, or one row for each token."""
 
     keys: Float[Tensor, "*chunks size dk"]
     weights: Float[Tensor, "*chunks size size"]
@@ -48,7 +48,7 @@ class NormalEquations(NamedTuple):
         return torch.addcmul(known, self.ridge, x)
 
     def many_times(self) -> Callable[[Tensor], Tensor]:
-        """`times` as a function without derivatives, for many calls: their common part is computed once."""
+        """`times` as a function for many calls, without derivatives; the common part is computed once."""
         both, left = torch.cat([self.H, self.keys.mT], -1), decays(self.log_forget)
         sizes = (self.H.shape[-1], self.keys.shape[-2])
 
@@ -64,10 +64,10 @@ class NormalEquations(NamedTuple):
         return decays(self.log_forget) * start + self.weights @ self.keys.square() + self.ridge
 
     def largest(self) -> Float[Tensor, "*chunks size"]:
-        """A lower bound of A_t's largest eigenvalue: its largest diagonal entry, or about tr(H_t^2) / tr(H_t).
+        """A lower bound on A_t's largest eigenvalue: its largest diagonal entry or about tr(H_t^2) / tr(H_t).
 
-        The diagonal alone is dk times too small where all keys have one direction. Products between H and keys are left
-        out of tr(H_t^2), which halves it at most: they would cost more than the rest.
+        The diagonal alone is dk times too small if all keys have the same direction. tr(H_t^2) leaves out products
+        between H and keys, which cost more than all else; this reduces it at most by half.
         """
         left, trace = decays(self.log_forget), self.trace()
         among = ((self.weights @ (self.keys @ self.keys.mT).square()) * self.weights).sum(-1, keepdim=True)
@@ -82,7 +82,7 @@ class NormalEquations(NamedTuple):
         return whole.unflatten(-1, self.H.shape[-2:]) + torch.diag_embed(self.ridge)
 
     def norm(self) -> Float[Tensor, "*chunks size 1"]:
-        """|H_t|_F, and 1 where H_t is 0: in float64, whose range holds the squares of float32."""
+        """|H_t|_F, or 1 if H_t is 0. Computed in float64, so squares of float32 numbers do not overflow."""
         keys, own, log_forget, H, _ = (part.double() for part in self)
         left, before = decays(log_forget), H.square().sum((-2, -1))[..., None, None]
         across = own @ ((keys @ H) * keys).sum(-1, keepdim=True)
@@ -96,11 +96,11 @@ class NormalEquations(NamedTuple):
         return decays(self.log_forget) * start + product(self.weights, self.keys.square().sum(-1, keepdim=True))
 
     def part(self, chosen: Any) -> NormalEquations:
-        """The equations of some of the chunks."""
+        """The equations of the chosen chunks."""
         return NormalEquations(*(part[chosen] for part in self))
 
     def halves(self) -> tuple[NormalEquations, NormalEquations]:
-        """The equations of the first half of every chunk, and of the second, which starts from the state between."""
+        """Equations of the first half of every chunk, and of the second, which starts from the state in between."""
         half = self.keys.shape[-2] // 2
         first, second = slice(None, half), slice(half, None)
         row = self.weights[..., half - 1, first, None]
@@ -117,10 +117,11 @@ class NormalEquations(NamedTuple):
 
 
 class Factor(NamedTuple):
-    """The factorisation of a chunk: P and P K side by side, R^{-1}, R^{-1} (P K)^T and 1/g_t, and two numbers.
+    """The factorisation of a chunk: [P, P K], R^{-1}, R^{-1} (P K)^T, 1/g_t, and two numbers.
 
-    ``condition`` is a lower bound of the condition number of P by diagonals, too small by d^2 at most, and infinite
-    where a factorisation failed. ``growth`` is the largest factor by which one token increases H in a direction.
+    ``condition`` is a lower bound on the condition number of P, from diagonals. It is too small by at most a factor of
+    d^2, and infinite if a factorisation failed. ``growth`` is the largest factor by which one token increases H in any
+    direction.
     """
 
     start: Float[Tensor, "*chunks dk dk_and_size"]
@@ -132,13 +133,13 @@ class Factor(NamedTuple):
 
 
 def forgotten(log_forget: Float[Tensor, "*chunks size 1"]) -> Float[Tensor, "*chunks"]:
-    """-log g_t at the end of every chunk, its first token left out."""
+    """-log g_t at the end of each chunk, without its first token."""
     return -log_forget[..., 1:, 0].sum(-1)
 
 
 @exact_products()
 def factorise(equations: NormalEquations) -> Factor:
-    """Factorise every chunk; the condition number tells whether the factor has any digits."""
+    """Factorise every chunk. The condition number shows if the factor has any accurate digits."""
     later = torch.cat([torch.zeros_like(equations.log_forget[..., :1, :]), equations.log_forget[..., 1:, :]], -2)
     inverse_decay = (-later.cumsum(-2)).exp()
     H = equations.log_forget[..., :1, :].exp() * equations.H + torch.diag_embed(equations.ridge[..., 0, :])
@@ -156,7 +157,7 @@ def factorise(equations: NormalEquations) -> Factor:
 
 
 def _inverse_root(A: Float[Tensor, "*batch n n"]) -> tuple[Float[Tensor, "*batch n n"], Tensor]:
-    """L^{-1} with L L^T = A, and a flag that is not 0 where there is no L. By halves, 30 times as fast as LAPACK.
+    """L^{-1} with L L^T = A, and a flag that is nonzero if there is no L. Recursive; 30 times as fast as LAPACK.
 
     In blocks, L_21 = A_21 L_11^{-T}, L_22 L_22^T = A_22 - L_21 L_21^T and (L^{-1})_21 = -L_22^{-1} L_21 L_11^{-1}.
     """
@@ -176,7 +177,7 @@ def _inverse_root(A: Float[Tensor, "*batch n n"]) -> tuple[Float[Tensor, "*batch
 
 
 def substitute(factor: Factor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """(g_t M_t)^{-1} times every row, and the same from the state before the chunk alone, P / g_t times the row."""
+    """Products of each row with (g_t M_t)^{-1}, and with P / g_t, the inverse for the state before the chunk alone."""
     first, scores = (factor.inverse_decay * rows @ factor.start).split(
         factor.outer.shape[-1:] + factor.outer.shape[-2:-1], -1
     )

@@ -1,10 +1,10 @@
-"""One differentiable solve for all tokens of chunks, x_t = A_t^{-1} q_t, by any solver.
+"""Differentiable solve x_t = A_t^{-1} q_t for all tokens of all chunks, by any solver.
 
-Derivatives follow from the equation itself (the implicit function theorem), not from how x was found:
+Derivatives follow from the equation (the implicit function theorem), not from the steps of the solver:
 
     A_t dx_t = dq_t - dA_t x_t,    grad q_t = u_t = A_t^{-1} grad x_t,    grad A_t = -u_t x_t^T,
 
-and A_t is linear in all its parts: see `mesascope.ops.mesa.equations`.
+where A_t is linear in all its parts: see `mesascope.ops.mesa.equations`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mesascope.shapes import Float, Tensor
 
 @runtime_checkable
 class Solver(Protocol):
-    """Solves for x, with the factor of all chunks where it has one, and refuses or marks results without digits."""
+    """Solver for x; it may factorise all chunks, and it refuses inaccurate results or marks them as NaN."""
 
     def factor(self, equations: NormalEquations, q: Tensor) -> Factor | None: ...
     def find(self, equations: NormalEquations, q: Tensor, factor: Factor | None) -> SolveResult: ...
@@ -34,7 +34,7 @@ class Solver(Protocol):
 def solve_chunks(
     equations: NormalEquations, q: Float[Tensor, "batch chunks size dk"], solver: Solver
 ) -> tuple[Float[Tensor, "batch chunks size dk"], int]:
-    """x, and the number of products with A.
+    """Solution x, and the number of products with A.
 
     Raises:
         NumericalError: the solver refuses its result.
@@ -46,9 +46,9 @@ def solve_chunks(
 
 
 class _Solve(torch.autograd.Function):
-    """x, the number of products, and the factor where all chunks have one, which then serves the backward pass.
+    """Solution x, the number of products, and the factor, if all chunks have one, for the backward pass.
 
-    To autograd the factor is no function of the inputs, so a backward pass that is itself differentiated solves again.
+    Autograd treats the factor as a constant, so a backward pass that is itself differentiated solves without it.
     """
 
     @staticmethod
@@ -100,7 +100,7 @@ class _Solve(torch.autograd.Function):
 
     @staticmethod
     def vmap(info, in_dims, *inputs):
-        """The mapped axis becomes part of the batch, whose heads still come in turn."""
+        """Merge the mapped axis into the batch axis, in which heads vary fastest."""
         folded = _fold(info.batch_size, in_dims[:6], inputs[:6])
         x, products, *factor = _Solve.apply(*folded, inputs[6], False)
         apart = [part.unflatten(0, (info.batch_size, -1)) for part in (x, *factor)]
@@ -127,7 +127,7 @@ def _gradients(equations: NormalEquations, x: Tensor, u: Tensor) -> tuple[Tensor
     "bool reading, int heads) -> Tensor",
 )
 def _compiled(q, keys, weights, log_forget, H, ridge, decaying, reading, heads):
-    """The exact solve as one node of a graph, for `torch.compile`, which cannot read values as `_Solve` does."""
+    """The exact solve as one node of a graph, for `torch.compile`, which cannot read values like `_Solve`."""
     solver = Exact(decaying, reading, heads)
     found = solver.find(NormalEquations(keys, weights, log_forget, H, ridge), q, None)
     return solver.required(found, q).contiguous()
@@ -154,7 +154,7 @@ _compiled.register_autograd(_backward, setup_context=_remember)
 
 
 def _fold(size: int, axes: Sequence[int | None], tensors: Sequence[Any]) -> list[Tensor]:
-    """Tensors with a mapped axis of ``size``, or none, with that axis as the outer part of their first one."""
+    """Merge the mapped axis of each tensor into its first axis; tensors without one are expanded to ``size`` first."""
     return [
         (tensor.expand(size, *tensor.shape) if axis is None else tensor.movedim(axis, 0)).flatten(0, 1)
         for tensor, axis in zip(tensors, axes, strict=True)

@@ -1,7 +1,7 @@
-"""The mesa-layer over a sequence whose parts lie in several processes.
+"""The mesa-layer for a sequence that is split over several processes.
 
-A part leaves behind its own sums, and forgets some of the sums before it, so that the state at every part's start is a
-decayed prefix sum over processes: one exchange of a state a process, whatever the sequence's length.
+Each part adds its own sums and decays the sums before it. The state at the start of a part is therefore a decayed
+prefix sum over processes. It needs one exchange of one state per process, for any sequence length.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ def mesa_state_before(
     ridge_kind: str = "decaying",
     group: Any = None,
 ) -> MesaState | FixedRidgeState:
-    """State before this process's part of a sequence, of which process r of ``group`` holds the r-th part.
+    """State before this process's part of a sequence; process r of ``group`` has the r-th part.
 
-    Pass it to `mesascope.ops.mesa_attention` with the same part. Gradients flow back through the exchange, so that
-    every process must take the backward pass. Parts may differ in length.
+    Pass it to `mesascope.ops.mesa_attention` with the same part. Gradients flow through the exchange, so every process
+    must run the backward pass. Parts may differ in length.
 
     Args:
-        k, v, log_forget, beta: of this process's part.
+        k, v, log_forget, beta: inputs of this process's part.
         ridge, ridge_kind: as in `mesascope.ops.mesa_attention`.
-        group: of processes; all if None.
+        group: process group; all processes if None.
 
     Raises:
         ArgumentError: `torch.distributed` is not initialised.
@@ -51,7 +51,7 @@ def mesa_state_before(
     kept = start.H.new_zeros(k.shape[:-2]) if log_forget is None else log_forget.clamp(min=NOTHING_LEFT).sum(-1)
     parts = (own.H.flatten(-2), own.G.flatten(-2), kept.to(own.H)[..., None])
     everyone, rank = _Exchange.apply(torch.cat(parts, -1), group), distributed.get_rank(group)
-    # The first process reads nothing of the others, but has to take part in the exchange of gradients.
+    # The first process needs no state of the others, but must take part in the exchange of gradients.
     after = type(start)(*(part + 0 * everyone.sum() for part in start))
     for others in everyone[:rank]:
         H, G, log_kept = others.split([part.shape[-1] for part in parts], -1)
@@ -72,6 +72,6 @@ class _Exchange(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
-        grad = grad.clone(memory_format=torch.contiguous_format)  # another backward pass may hold what comes in
+        grad = grad.clone(memory_format=torch.contiguous_format)  # another backward pass may use the incoming gradient
         distributed.all_reduce(grad, group=ctx.group)
         return grad[distributed.get_rank(ctx.group)], None

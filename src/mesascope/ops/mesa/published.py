@@ -1,8 +1,8 @@
-"""Published methods for the mesa-layer, each beside the exact one: none is a mode of `mesa_attention`.
+"""Published methods for the mesa-layer, for comparison; none of them is an option of `mesa_attention`.
 
-All give y_t = G_t (H_t + diag(r_t))^{-1} q_t. `mesa_attention_reference` is the definition, `mesa_recursion` the method
-of the thesis (section 3.7.2.1), `mesa_conjugate_gradients` that of MesaNet, and `mesa_neumann` (section 3.7.2.3) and
-`mesa_chebyshev` are series for H of small condition number.
+All compute y_t = G_t (H_t + diag(r_t))^{-1} q_t. `mesa_attention_reference` is the definition, `mesa_recursion` the
+method of the thesis (section 3.7.2.1), and `mesa_conjugate_gradients` that of MesaNet. `mesa_neumann` (thesis, section
+3.7.2.3) and `mesa_chebyshev` are series for H of small condition number.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def mesa_attention_reference(
     """`mesa_attention` by its definition: a dense solve at every token, O(T d^3).
 
     Args:
-        return_state: return the state after the last token, too.
+        return_state: also return the state after the last token.
         inputs: ``ridge``, ``log_forget``, ``beta``, ``ridge_kind``, ``state`` and ``lengths`` as in `mesa_attention`.
     """
     problem = pose(q, k, v, **inputs)
@@ -56,13 +56,13 @@ def mesa_recursion(
     log_forget: Float[Tensor, "*batch heads t"] | None = None,
     beta: Float[Tensor, "*batch heads t"] | None = None,
 ) -> Float[Tensor, "*batch heads t dv"]:
-    """The mesa-layer by the Sherman-Morrison recursion, one rank-one update of R_t = H_t^{-1} a token, O(T d^2).
+    """The mesa-layer by the Sherman-Morrison recursion: one rank-one update of R_t = H_t^{-1} per token, O(T d^2).
 
         f_t = R_{t-1} k_t,    R_t = (R_{t-1} - beta_t f_t f_t^T / (gamma_t + beta_t k_t . f_t)) / gamma_t,
 
     then x_t = R_t q_t, and y_t = G_t x_t as in causal linear attention. The backward pass runs the recursion in reverse
-    time, so that only the last R_t is kept. Rounding adds up over tokens in both directions: in float32 small ridges
-    (1e-3) and gates below 1 leave gradients without a digit, where `mesa_attention` has all of them.
+    time, so only the last R_t is stored. Rounding errors accumulate in both directions: in float32 with small ridges
+    (1e-3) and gates below 1, gradients have no accurate digit, while those of `mesa_attention` are fully accurate.
 
     Args:
         q, k, v, ridge, log_forget, beta: as in `mesa_attention`, for a ridge that decays; gates must be above 0.
@@ -81,7 +81,7 @@ def mesa_recursion(
 
 
 class _Recursion(torch.autograd.Function):
-    """x_t = R_t q_t for all t, and the last R_t."""
+    """Solutions x_t = R_t q_t for all t, and the last R_t."""
 
     generate_vmap_rule = True
 
@@ -97,7 +97,7 @@ class _Recursion(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad_x: Tensor, _):  # type: ignore[override]
         q, k, log_forget, beta, start, R = ctx.saved_tensors
-        if torch.is_grad_enabled():  # to autograd the saved R is no function of the inputs
+        if torch.is_grad_enabled():  # autograd treats the saved R as a constant
             R = _forwards(q, k, log_forget, beta, start)[1]
         return _backwards(grad_x, q, k, log_forget, beta, R)
 
@@ -119,8 +119,8 @@ def _backwards(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of q, k, log_forget, beta and the start, in reverse time.
 
-    With E the gradient of R_t, that of A_t = R_t^{-1} is S = -R_t E R_t, and A_t = gamma A_{t-1} + beta k k^T is linear
-    in all its parts. R_{t-1} follows from R_t by the Sherman-Morrison formula (eq. 3.34).
+    If E is the gradient of R_t, the gradient of A_t = R_t^{-1} is S = -R_t E R_t, and A_t = gamma A_{t-1} + beta k k^T
+    is linear in all its parts. R_{t-1} follows from R_t by the Sherman-Morrison formula (eq. 3.34).
     """
     E, gradients = torch.zeros_like(R), []
     one = torch.eye(R.shape[-1], dtype=R.dtype, device=R.device)
@@ -150,15 +150,15 @@ def mesa_conjugate_gradients(
     tolerance: float = 0.0,
     **inputs: Any,
 ) -> Any:
-    """The mesa-layer by conjugate gradients of all tokens at once, with derivatives by the implicit function theorem.
+    """The mesa-layer by conjugate gradients for all tokens at once, with derivatives by the implicit function theorem.
 
     Args:
-        iterations: at most so many, for outputs and again for derivatives.
-        tolerance: |A x - q| relative to |q| at which to stop; 0 takes all iterations.
-        inputs: all else as in `mesa_attention`.
+        iterations: largest number of iterations, for outputs and again for derivatives.
+        tolerance: |A x - q| / |q| at which to stop; 0 runs all iterations.
+        inputs: other arguments of `mesa_attention`.
 
     Raises:
-        NumericalError: a tolerance above 0 is not reached.
+        NumericalError: the tolerance is above 0 and is not reached.
 
     Source: MesaNet (von Oswald et al. 2025), which takes 30 iterations.
     """
@@ -185,7 +185,7 @@ class _ConjugateGradients:
         if goal is None:
             return SolveResult(x, q.new_zeros(q.shape[:-2]), count)
         missed = ((q - equations.times(x)).norm(dim=-1) > goal * q.norm(dim=-1)).any(-1)
-        condition = q.new_zeros(missed.shape)  # a recurrence that stops before its last iteration has arrived
+        condition = q.new_zeros(missed.shape)  # if the recurrence stopped early, it has converged
         return SolveResult(x, condition.masked_fill(missed & (count == self.iterations), torch.inf), count)
 
     def required(self, found: SolveResult, q: Tensor) -> Tensor:
@@ -211,12 +211,12 @@ def mesa_neumann(
 ) -> Any:
     """The mesa-layer by a truncated Neumann series, x = sum_{j<=terms} (I - A/c)^j q / c.
 
-    Its error falls as (1 - smallest eigenvalue / c)^terms, with c a bound of A's largest eigenvalue: the trace of H_t
-    and the largest ridge. T d (2 C + d) multiplications a term; derivatives through every term.
+    Its error falls as (1 - smallest eigenvalue / c)^terms. The upper bound c on A's largest eigenvalue is the trace of
+    H_t plus the largest ridge. Each term costs T d (2 C + d) multiplications; derivatives go through every term.
 
     Args:
-        terms: terms after the first.
-        inputs: all else as in `mesa_attention`.
+        terms: number of terms after the first.
+        inputs: other arguments of `mesa_attention`.
 
     Source: thesis, section 3.7.2.3.
     """
@@ -242,12 +242,12 @@ def mesa_chebyshev(
 ) -> Any:
     """The mesa-layer by the Chebyshev semi-iteration, for eigenvalues between a lower and an upper bound.
 
-    Its error falls as ((sqrt(r) - 1) / (sqrt(r) + 1))^terms, with r the ratio of the bounds: the upper one of
-    `mesa_neumann`, and what the first state keeps of its smallest eigenvalue, plus the smallest ridge.
+    Its error falls as ((sqrt(r) - 1) / (sqrt(r) + 1))^terms, with r the ratio of the bounds. The upper bound is that of
+    `mesa_neumann`; the lower bound is the decayed smallest eigenvalue of the initial H plus the smallest ridge.
 
     Args:
-        terms: terms after the first.
-        inputs: all else as in `mesa_attention`, without packed documents.
+        terms: number of terms after the first.
+        inputs: other arguments of `mesa_attention`, except ``cu_seqlens``.
     """
     terms = require_count("terms", terms, least=0)
     if inputs.get("cu_seqlens") is not None:
@@ -268,15 +268,15 @@ def mesa_chebyshev(
 
 
 def _bound(equations: NormalEquations) -> Float[Tensor, "batch chunks size 1"]:
-    """An upper bound of A_t's largest eigenvalue: the trace of H_t, and the largest ridge."""
+    """An upper bound on A_t's largest eigenvalue: the trace of H_t plus the largest ridge."""
     return equations.trace() + equations.ridge.amax(-1, keepdim=True)
 
 
 def _lower_bound(problem: Problem, equations: NormalEquations) -> Float[Tensor, "batch chunks size 1"]:
-    """A lower bound of A_t's smallest eigenvalue.
+    """A lower bound on A_t's smallest eigenvalue.
 
-    A new H is diagonal, the ridge. The eigenvalues of another count as constants in derivatives: theirs do not exist
-    where two are equal.
+    A new H is diagonal: the ridge. For any other H, eigenvalues are treated as constants in derivatives, as they are
+    not differentiable if two are equal.
     """
     H = problem.H[0]
     smallest = H.diagonal(dim1=-2, dim2=-1).amin(-1) if problem.new else torch.linalg.eigvalsh(H.detach())[:, 0]

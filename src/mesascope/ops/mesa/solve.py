@@ -1,8 +1,8 @@
-"""x_t = A_t^{-1} q_t for all tokens of chunks, to the precision of the dtype, or a condition number that says why not.
+"""Solve x_t = A_t^{-1} q_t for all tokens of chunks, to the precision of the dtype; report the condition number.
 
-Nothing here has derivatives: see `mesascope.ops.mesa.implicit`. A ridge that decays is solved by the chunk's factor,
-one that does not by conjugate gradients. Chunks are treated apart by what they forget and by their condition number, so
-that one head with strong gates costs the others nothing.
+Derivatives are in `mesascope.ops.mesa.implicit`. With a decaying ridge, systems are solved by the chunk's factor, with
+other ridges by conjugate gradients. Methods are chosen for each chunk by its forget factors and condition number, so a
+head with strong gates does not slow down the others.
 """
 
 from __future__ import annotations
@@ -19,26 +19,27 @@ from mesascope.ops.mesa.equations import Factor, NormalEquations, factorise, for
 from mesascope.ops.products import exact_products
 from mesascope.shapes import Float, Tensor
 
-# Logarithm of what a chunk may forget for its keys to be scaled by its inverse: rounding grows in proportion to that.
+# Largest -log g_t of a chunk whose keys are scaled by 1/g_t: rounding errors grow in proportion to 1/g_t.
 _MOST = 4.0
-# Logarithm of what a chunk may forget for its factor to be a good start where the ridge does not decay.
+# Largest -log g_t of a chunk whose factor is a good preconditioner if the ridge does not decay.
 _LITTLE = 0.75
-# Tokens of the smallest chunks that are factorised for such a start, and iterations that a factorisation costs.
+# Smallest chunks that are factorised as a preconditioner, and the cost of a factorisation in iterations.
 _SMALLEST, _FACTORISED = 16, 6
-# Condition numbers below it cost so few digits that a correction would add none.
+# Largest condition number at which a correction would not improve accuracy.
 _BENIGN = 5.0
-# Factor by which the answer of the state before a chunk may shrink, at a cost of as many units of rounding.
+# Largest factor by which the solution may be smaller than that for the state before the chunk; rounding errors grow by
+# it.
 _SHRUNK = 10.0
-# Units of rounding that a residual may have, and those of the recurrence's residual in conjugate gradients.
+# Largest residual in units of rounding, and the same for the recurrence's residual in conjugate gradients.
 _ROUNDING, _ARRIVED = 4.0, 8.0
-# Tolerance of conjugate gradients for a correction or where no value may be read, and their iterations there.
+# Tolerance of conjugate gradients for corrections and when no value may be read, and their iterations in that case.
 _COARSE, _UNREAD = 0.01, 30
-# Corrections before the rest is solved in float64.
+# Number of corrections before unsettled chunks are solved in float64.
 _CORRECTIONS = 4
 
 
 class SolveResult(NamedTuple):
-    """x, a lower bound of the condition number (infinite where no digit is known), and products with A."""
+    """Solution x, a lower bound on the condition number (infinite if no digit is accurate), and count of products."""
 
     x: Float[Tensor, "*chunks size dk"]
     condition: Float[Tensor, "*chunks"]
@@ -53,9 +54,9 @@ class Exact:
     """The mesa-layer's solver.
 
     Args:
-        decaying: the ridge decays with the rest, so that it is part of H.
-        reading: it may choose its way by values: see `mesascope.ops.reading.may_read`.
-        heads: number of heads, in which errors count.
+        decaying: the ridge decays and is therefore part of H.
+        reading: the solver may choose its method by values: see `mesascope.ops.reading.may_read`.
+        heads: number of heads, for error messages.
     """
 
     decaying: bool
@@ -63,7 +64,7 @@ class Exact:
     heads: int
 
     def factor(self, equations: NormalEquations, q: Tensor) -> Factor | None:
-        """The factor of all chunks, where each of them has one."""
+        """The factor of all chunks; None if the ridge does not decay or a chunk forgets too much."""
         if not self.decaying or not q.numel():
             return None
         much = forgotten(equations.log_forget) > _MOST
@@ -71,7 +72,7 @@ class Exact:
 
     @exact_products()
     def find(self, equations: NormalEquations, q: Tensor, factor: Factor | None) -> SolveResult:
-        """Solve for x; ``factor`` is the one of all chunks, where it is known."""
+        """Solve for x; ``factor`` is the factor of all chunks, if it is known."""
         if not q.numel():
             return SolveResult(torch.zeros_like(q), q.new_zeros(q.shape[:-2]))
         if not self.reading:
@@ -83,7 +84,7 @@ class Exact:
         return _redone(equations, q, found, _dense, torch.float64)
 
     def required(self, found: SolveResult, q: Tensor) -> Tensor:
-        """x, if every token has digits; otherwise an error is raised, unless no value may be read."""
+        """Solution x; raise if a token has no accurate digit. If no value may be read, see `marked`."""
         if not self.reading:
             return self.marked(found)
         if not bool((found.condition <= 1 / torch.finfo(q.dtype).eps).all()):
@@ -91,13 +92,13 @@ class Exact:
         return found.x
 
     def marked(self, found: SolveResult) -> Tensor:
-        """x, with NaN in chunks that have a token without digits."""
+        """Solution x, with NaN in chunks in which a token has no accurate digit."""
         singular = ~(found.condition <= 1 / torch.finfo(found.x.dtype).eps)
         return found.x.masked_fill(singular[..., None, None], torch.nan)
 
 
 def refuse_singular(condition: Float[Tensor, "batch chunks"], heads: int, size: int, dtype: torch.dtype) -> NoReturn:
-    """Raise an error that names the place of the largest condition number."""
+    """Raise an error that names the head and tokens with the largest condition number."""
     row, chunk = divmod(int(condition.nan_to_num(nan=torch.inf).argmax()), condition.shape[1])
     where = f"token {chunk}" if size == 1 else f"chunk {chunk} (tokens {chunk * size} to {(chunk + 1) * size - 1})"
     wider = "" if dtype == torch.float64 else ", or float64"
@@ -108,7 +109,7 @@ def refuse_singular(condition: Float[Tensor, "batch chunks"], heads: int, size: 
 
 
 def _unread(equations: NormalEquations, q: Tensor, factor: Factor | None) -> SolveResult:
-    """Solve by the factor and one correction, whatever the values are."""
+    """Solve by the factor and one correction, without choices that depend on values."""
     factor = factorise(equations) if factor is None else factor
     x, _ = substitute(factor, q)
     x = x + substitute(factor, q - equations.times(x))[0]
@@ -117,14 +118,14 @@ def _unread(equations: NormalEquations, q: Tensor, factor: Factor | None) -> Sol
 
 
 def _thirty(equations: NormalEquations, q: Tensor) -> SolveResult:
-    """Solve by thirty conjugate gradients, whatever the values are; a chunk with a large residual is lost."""
+    """Solve by 30 conjugate-gradient iterations; chunks with a large residual get an infinite condition number."""
     x, count = conjugate_gradients(equations, q, None, _UNREAD)
     lost = ~(_norm(q - equations.times(x)) <= _COARSE * _norm(q)).all(-1)
     return SolveResult(x, q.new_zeros(q.shape[:-2]).masked_fill(lost, torch.inf), count)
 
 
 def _factored(equations: NormalEquations, q: Tensor) -> SolveResult:
-    """Solve by the chunk's factor, or by those of its halves where it forgets much."""
+    """Solve by the chunk's factor, or by those of its halves if the chunk forgets much."""
     much = forgotten(equations.log_forget) > _MOST
     if bool(much.any()):
         return _apart(much, equations, q, lambda equations, q: _halved(equations, q, _factored), _factored)
@@ -132,7 +133,7 @@ def _factored(equations: NormalEquations, q: Tensor) -> SolveResult:
 
 
 def _apart(chosen: Tensor, equations: NormalEquations, q: Tensor, one: Work, other: Work) -> SolveResult:
-    """Solve chosen chunks in one way, the rest in the other."""
+    """Solve the chosen chunks by ``one`` and the rest by ``other``."""
     some, all_of_them = bool(chosen.any()), bool(chosen.all())
     if all_of_them or not some:
         return (one if some else other)(equations, q)
@@ -144,7 +145,7 @@ def _apart(chosen: Tensor, equations: NormalEquations, q: Tensor, one: Work, oth
 
 
 def _halved(equations: NormalEquations, q: Tensor, work: Work) -> SolveResult:
-    """Solve the first half of every chunk, and then the second."""
+    """Solve the first half of every chunk, then the second half."""
     first, second = equations.halves()
     half = first.keys.shape[-2]
     early, late = work(first, q[..., :half, :]), work(second, q[..., half:, :])
@@ -153,7 +154,7 @@ def _halved(equations: NormalEquations, q: Tensor, work: Work) -> SolveResult:
 
 
 def _corrected(equations: NormalEquations, q: Tensor, factor: Factor) -> SolveResult:
-    """Solve by the factor, and correct until it settles."""
+    """Solve by the factor, and correct until the residual is settled."""
     x, first = substitute(factor, q)
     if _benign(factor, first, x):
         return SolveResult(x, factor.condition)
@@ -163,12 +164,12 @@ def _corrected(equations: NormalEquations, q: Tensor, factor: Factor) -> SolveRe
 def _settled(
     equations: NormalEquations, q: Tensor, x: Tensor, inverse: Callable[[Tensor], tuple[Tensor, int]]
 ) -> SolveResult:
-    """Correct x by an approximate inverse until it solves the given problem but for rounding.
+    """Correct x by an approximate inverse until it solves the system up to rounding.
 
-    That is so where |q - A x| <= c eps (|A| |x| + |q|): what a dense solve leaves, and all that y = G x and
-    derivatives, which multiply x by keys, can ask for. Before a correction |A| counts as its largest diagonal entry: a
-    correction often gains a digit where keys have much of one direction, and costs little. A chunk that does not
-    settle is lost.
+    The criterion |q - A x| <= c eps (|A| |x| + |q|) is the residual of a dense solve. More accuracy would not help, as
+    y = G x and derivatives multiply x by keys. Before a correction, |A| is estimated by its largest diagonal entry: if
+    keys share a direction, a correction often gains a digit and costs little. Chunks that do not settle get an infinite
+    condition number.
     """
     largest, products = equations.diagonal().amax(-1), 0
     for correction in range(_CORRECTIONS + 1):
@@ -183,17 +184,17 @@ def _settled(
 
 
 def _condition(equations: NormalEquations, q: Tensor, x: Tensor, settled: Tensor) -> Float[Tensor, "*chunks"]:
-    """Largest `condition_seen` of each chunk, infinite where it is not settled."""
+    """Largest `condition_seen` of each chunk, infinite for chunks that are not settled."""
     return condition_seen(x, q, equations.diagonal()).amax(-1).masked_fill(~settled, torch.inf)
 
 
 def _of_rounding(largest: Tensor, q: Tensor, x: Tensor, residual: Tensor) -> Tensor:
-    """True where a residual is no larger than rounding makes it: see `_settled`."""
+    """True for each token whose residual is at the level of rounding: see `_settled`."""
     return _norm(residual) <= _ROUNDING * torch.finfo(q.dtype).eps * (largest * _norm(x) + _norm(q))
 
 
 def _redone(equations: NormalEquations, q: Tensor, found: SolveResult, work: Work, dtype: torch.dtype) -> SolveResult:
-    """The result, in which ``work`` has solved lost chunks again."""
+    """The result, with unsettled chunks solved again by ``work``."""
     lost = found.condition.isinf()
     if not bool(lost.any()):
         return found
@@ -204,25 +205,25 @@ def _redone(equations: NormalEquations, q: Tensor, found: SolveResult, work: Wor
 
 
 def _dense(equations: NormalEquations, q: Tensor) -> SolveResult:
-    """Solve by one factorisation a token, a chunk after the other."""
+    """Solve by one factorisation per token, chunk by chunk."""
     solved = [dense_solve(equations.part(n).matrices(), q[n]) for n in range(len(q))]
     x, condition = (torch.stack(parts) for parts in zip(*solved, strict=True))
     return SolveResult(x, condition.amax(-1))
 
 
 def dense_solve(A: Float[Tensor, "*tokens d d"], q: Float[Tensor, "*tokens d"]) -> tuple[Tensor, Tensor]:
-    """A^{-1} q, and its `condition_seen`, infinite where A has no factors."""
+    """A^{-1} q, and its `condition_seen`, infinite if the factorisation fails."""
     x, failed = torch.linalg.solve_ex(A, q)
     seen = condition_seen(x, q, A.diagonal(dim1=-2, dim2=-1)).detach()
     return x, seen.masked_fill(failed != 0, torch.inf)
 
 
 def _iterated(equations: NormalEquations, q: Tensor) -> SolveResult:
-    """Solve by conjugate gradients, from the factor of the chunk or of its parts where that costs less.
+    """Solve by conjugate gradients, preconditioned by the factor of the chunk or of its parts if that costs less.
 
-    They take some sqrt(kappa)/2 ln(2/tolerance) iterations: kappa is about 1 + 4 h/ridge without a start, with h the
-    mean of H's diagonal, as a few large eigenvalues take an iteration each; with a start it follows from what a chunk
-    forgets.
+    The number of iterations is about sqrt(kappa)/2 ln(2/tolerance). Without a preconditioner, kappa is about 1 + 4
+    h/ridge, with h the mean of H's diagonal, as a few large eigenvalues take one iteration each. With it, kappa depends
+    on the forget factors of the chunk.
     """
     pace = 0.5 * math.log(2 / max(_ARRIVED * torch.finfo(q.dtype).eps, 1e-16))
     mean = (equations.diagonal() - equations.ridge).amax(-2).mean(-1)
@@ -241,7 +242,7 @@ def _started(equations: NormalEquations, q: Tensor) -> SolveResult:
 
 
 def _by_gradients(equations: NormalEquations, q: Tensor, factor: Factor | None) -> SolveResult:
-    """Solve by conjugate gradients until the recurrence's residual is of rounding, and correct until it settles."""
+    """Solve by conjugate gradients until the recurrence's residual is at the level of rounding, then correct."""
     left = 2 * q.shape[-1] + 50
 
     def solve(rows: Tensor, tolerance: float) -> tuple[Tensor, int]:
@@ -258,9 +259,10 @@ def _by_gradients(equations: NormalEquations, q: Tensor, factor: Factor | None) 
 def conjugate_gradients(
     equations: NormalEquations, q: Tensor, tolerance: float | None, iterations: int, factor: Factor | None = None
 ) -> tuple[Tensor, int]:
-    """Conjugate gradients until no residual of the recurrence exceeds ``tolerance`` |q|: x, and their number.
+    """Solve by conjugate gradients until all residuals of the recurrence are at most ``tolerance`` |q|.
 
-    Without a tolerance all iterations are taken. A direction along which A is not positive is left alone.
+    Returns x and the number of iterations. If the tolerance is None, all iterations run. No step is taken along
+    directions in which A is not positive.
     """
     x, residual, energy, count = torch.zeros_like(q), q.clone(), q.new_ones(()), 0
     goal = None if tolerance is None else tolerance * q.norm(dim=-1)
@@ -280,9 +282,9 @@ def conjugate_gradients(
 
 
 def _start(equations: NormalEquations, factor: Factor | None) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
-    """A function from a residual to the preconditioned residual z and the product A z.
+    """Return a function from a residual r to the preconditioned residual z and the product A z.
 
-    With z = (g_t M_t)^{-1} r, A_t z is r and (ridge_t - g_t ridge_1) z: no products with H or keys are needed.
+    With z = (g_t M_t)^{-1} r, A_t z = r + (ridge_t - g_t ridge_1) z needs no products with H or keys.
     """
     if factor is None:
         times = equations.many_times()
@@ -297,10 +299,11 @@ def _start(equations: NormalEquations, factor: Factor | None) -> Callable[[Tenso
 
 
 def _benign(factor: Factor, first: Tensor, x: Tensor) -> bool:
-    """True if neither the matrices nor the difference that x is have cost digits that a correction gives back.
+    """True if x is so accurate that a correction would not improve it.
 
-    ``first`` is the answer of the state before a chunk. Where the chunk knows much more than that state, as where it
-    has forgotten much, little of it is left.
+    Digits are lost to large condition numbers, and to cancellation if x is much smaller than ``first``, the solution
+    for the state before the chunk. This happens if the chunk's tokens outweigh that state, for example after much
+    forgetting.
     """
     shrunk = (1 / _relative(x, first)).amax().nan_to_num(nan=0.0, posinf=0.0) / _SHRUNK
     worst = torch.stack([factor.condition.amax(), factor.growth.amax(), factor.inverse_decay.amax()]).amax() / _BENIGN
@@ -308,19 +311,19 @@ def _benign(factor: Factor, first: Tensor, x: Tensor) -> bool:
 
 
 def condition_seen(x: Tensor, q: Tensor, diagonal: Tensor) -> Float[Tensor, "*tokens"]:
-    """A lower bound of A_t's condition number: |x| |A| / |q| with x = A^{-1} q and |A| from A's diagonal.
+    """A lower bound on A_t's condition number: |x| |A| / |q| with x = A^{-1} q and |A| from A's diagonal.
 
-    Outputs and derivatives multiply x with keys, and lose digits in proportion to it.
+    The relative error of outputs and derivatives is proportional to it, as they multiply x by keys.
     """
     return _relative(x, q) * diagonal.amax(-1)
 
 
 def _relative(rows: Tensor, to: Tensor) -> Float[Tensor, "*tokens"]:
-    """|rows| / |to|, and |rows| where ``to`` is 0."""
+    """|rows| / |to|, or |rows| if ``to`` is 0."""
     size = _norm(to)
     return (_norm(rows) / size.where(size > 0, 1)).to(rows.dtype)
 
 
 def _norm(rows: Tensor) -> Float[Tensor, "*tokens"]:
-    """Norms in float64, whose range holds the squares of float32."""
+    """Norms in float64, so squares of float32 numbers do not overflow."""
     return rows.double().norm(dim=-1)
