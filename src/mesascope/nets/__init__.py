@@ -1,4 +1,4 @@
-"""Networks: token layouts, transformers, and the learners and predictors they make."""
+"""Networks: token layouts, transformers, and the learners and predictors built from them."""
 
 import lazy_loader
 

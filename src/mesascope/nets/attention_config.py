@@ -16,40 +16,42 @@ class AttentionConfig:
     """The heads of a causal attention layer of any kind.
 
     Args:
-        width: of a token.
+        width: width of a token.
         n_heads: number of heads.
-        n_kv_heads: number of keys, values, gates and memories, each shared by ``n_heads / n_kv_heads`` heads of
-            queries, as in grouped-query attention: decoding keeps less, and computes as much. ``n_heads`` if None.
-        key_size: of keys and queries of a head; ``width / n_heads`` if None.
-        value_size: of values of a head; ``key_size`` if None.
-        normalise: divide keys and queries by their L2 norm. If None, the mesa and delta layers do, the others do not.
-            Softmax attention then scales scores by the root of their width, at which those of random vectors have
+        n_kv_heads: number of heads of keys, values, gates and memories; each is shared by ``n_heads / n_kv_heads``
+            query heads, as in grouped-query attention. States are smaller, computation is the same. ``n_heads`` if
+            None.
+        key_size: width of keys and queries in a head; ``width / n_heads`` if None.
+        value_size: width of values in a head; ``key_size`` if None.
+        normalise: divide keys and queries by their L2 norm; if None, only mesa and delta layers do so. Softmax
+            attention then multiplies scores by the square root of the key width, so that those of random vectors have
             variance 1.
         dpfp: nu of the DPFP features of keys and queries, 2 nu key_size of them; 0 for none.
         convolution: taps of a causal convolution over time of each entry of keys and queries, followed by SiLU; 0 for
             none.
-        convolve_values: convolve values, too.
-        key_shift: make keys of the token before, the first one zero, as a layer that copies has to learn.
+        convolve_values: also convolve values.
+        key_shift: compute each key from the previous token (the first key is zero), as layers that copy need.
         rotary: rotate pairs of entries of keys and queries by angles that grow with time, so that scores depend on the
-            distance of tokens; features are made of the rotated vectors.
-        positions: width of the sinusoidal position that keys and queries read beside the token; 0 for none.
-        window: number of last tokens that softmax attention sees, which bounds its memory in decoding; all if None.
-            Other kinds ignore it, and all kinds but mesa ignore the ridge.
+            distance between tokens. DPFP features are computed from the rotated vectors.
+        positions: width of a sinusoidal position encoding that is appended to the input of keys and queries; 0 for
+            none.
+        window: number of last tokens that softmax attention attends to, which bounds its memory in decoding; all if
+            None. Other attentions ignore it, and all except mesa ignore the ridge.
         forget: learn forget factors sigmoid(w . e + b) of each head and token. They start near 1 - 1/horizon, with
             horizons of 10 to 1000 tokens over the heads.
-        beta: learn input strengths sigmoid(w . e + b) of each head and token; with both, forget factors are multiplied
-            by 1 - (1 - forget_cap) beta^2. If None, only the delta layer learns them, its step sizes.
-        forget_cap: bound of the forget factor of a pair of strength 1; 1 for none. The default is MesaNet's.
-        ridge: 1/lambda of mesa layers at the start.
+        beta: learn input strengths sigmoid(w . e + b) of each head and token. If ``forget`` is also set, forget factors
+            are multiplied by 1 - (1 - forget_cap) beta^2. If None, only the delta layer learns them, as its step sizes.
+        forget_cap: upper bound on the forget factor of a pair of strength 1; 1 for no bound. The default is MesaNet's.
+        ridge: initial 1/lambda of mesa layers.
         ridge_floor: lower bound of the learned ridge.
-        ridge_per_dimension: learn one ridge a key dimension, as MesaNet does, in place of one a head.
+        ridge_per_dimension: learn one ridge for each key dimension, as in MesaNet, instead of one for each head.
         ridge_kind: ``"decaying"``, as in the thesis, ``"constant"``, as in MesaNet, or ``"relative"`` to |H_t|, as in
-            Gated KalmaNet. If None, it decays without ``forget`` and is constant with it: a ridge that is forgotten
-            leaves H singular after hundreds of tokens that hardly vary, as in text.
-        output_norm: normalise each head's output by its root mean square, with a learned scale.
-        output_gate: multiply it by SiLU(w . e), entry by entry.
-        init_scale: initial weights are normal with variance init_scale / n_layers / fan-in, cut at two deviations;
-            n_layers is 1 for a layer by itself.
+            Gated KalmaNet. If None, constant with ``forget`` and decaying without: with a forgotten ridge, H becomes
+            singular after hundreds of similar tokens, as in text.
+        output_norm: divide each head's output by its root mean square, and multiply by a learned scale.
+        output_gate: multiply each head's output elementwise by SiLU(w . e).
+        init_scale: initial weights are normal with variance init_scale / n_layers / fan-in, truncated at two standard
+            deviations; n_layers is 1 for a single layer.
 
     Source: thesis, sections 3.4, 3.5.3 and 3.7.1; MesaNet (von Oswald et al. 2025); rotary positions: Su et al. (2021).
     """
@@ -97,7 +99,7 @@ class AttentionConfig:
 
     @property
     def sizes(self) -> tuple[int, int, int]:
-        """Sizes of a head's keys, values and the features of its keys."""
+        """Widths of a head's keys, values and key features."""
         key = key_size_of(self)
         return key, self.value_size or key, 2 * self.dpfp * key if self.dpfp else key
 
@@ -108,5 +110,5 @@ class AttentionConfig:
 
     @property
     def group(self) -> int:
-        """Number of heads of queries that share one head of keys and values."""
+        """Number of query heads that share one head of keys and values."""
         return self.n_heads // self.kv_heads

@@ -1,4 +1,4 @@
-"""The base of causal networks: decoding, padding, and options that pass from part to part."""
+"""Base class of causal networks: decoding, padding, and optional arguments."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from mesascope.shapes import Tensor
 
 
 class CausalNet(nn.Module):
-    """A network of sequences, called as ``net(sequence, state, mask, last)``, that decodes from a state.
+    """A sequence network, called as ``net(sequence, state, mask, last)``, that can decode from a state.
 
-    With a state, a call returns the state after the sequence, too. Subclasses define `init_state`.
+    If called with a state, it also returns the state after the sequence. Subclasses define `init_state`.
     """
 
     state_type: ClassVar[type] = tuple
@@ -37,11 +37,11 @@ class CausalNet(nn.Module):
     def advance(
         self, tokens: Tensor, state: Any, mask: Tensor | None = None, last: int | None = None
     ) -> tuple[Tensor, Any]:
-        """Outputs along a sequence that continues from ``state``, and the state after it: a prompt, for example.
+        """Outputs along a sequence (for example a prompt) that continues from ``state``, and the state after it.
 
         Args:
-            tokens: of the sequence, ``(*batch, t, width)``.
-            state: of the tokens before.
+            tokens: tokens of the sequence, ``(*batch, t, width)``.
+            state: state after the previous tokens.
             mask: ``(*batch, t)``, False for padding before a sequence's first token.
             last: number of last tokens to return outputs for; all if None.
         """
@@ -53,7 +53,7 @@ class CausalNet(nn.Module):
 
 
 def given(*options: Any) -> tuple[Any, ...]:
-    """Options without those None at the end: a module put in a layer's place need not take them."""
+    """Options without trailing None values, so that a module that replaces a layer need not accept them."""
     while options and options[-1] is None:
         options = options[:-1]
     return options
@@ -73,7 +73,7 @@ def zero_padding(tokens: Tensor, mask: Tensor | None) -> Tensor:
 def unpadded_gates(
     mask: Tensor | None, heads: int, log_forget: Tensor | None, beta: Tensor | None
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Gates ``(*batch, heads, t)`` that give padding strength 0 and let it forget nothing."""
+    """Gates ``(*batch, heads, t)`` with strength 0 and no forgetting at padding."""
     if mask is None:
         return log_forget, beta
     real = mask[..., None, :].expand(*mask.shape[:-1], heads, -1)

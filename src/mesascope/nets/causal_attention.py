@@ -1,4 +1,4 @@
-"""The base of causal attention layers: heads, gates and decoding."""
+"""Base class of causal attention layers: heads, gates and decoding."""
 
 from __future__ import annotations
 
@@ -20,24 +20,26 @@ from mesascope.nets.states import AttentionState
 from mesascope.ops import SoftmaxState, dpfp, rotated, sinusoidal
 from mesascope.shapes import Float, Tensor
 
-# Epsilon of the normalisation of outputs, as in other libraries.
+# Epsilon in the normalisation of outputs, as in other libraries.
 _EPS = 1e-5
 # Lower bound on beta that keeps its logarithm finite.
 _WEAKEST = 1e-30
 
 
 class CausalAttention(CausalNet, ABC):
-    """A layer of heads, which adds to each token sum_h P_h y_h,t, where y_h,t attends to tokens up to t.
+    """Attention layer that adds sum_h P_h y_h,t to token t, where the read y_h,t of head h attends to tokens up to t.
 
-    Queries, keys and values are made by the linear modules ``q_proj``, ``k_proj`` and ``v_proj``, and ``o_proj`` sums
-    the reads of heads; learned gates are made by ``forget_proj`` and ``beta_proj``, and the output's by ``gate_proj``.
-    The layer is called with a sequence of tokens. `init_state` and `step` decode one token at a time, to the same
-    numbers, and `advance` reads a part of a sequence. Its points ``query``, ``key``, ``value``, ``pattern`` and
-    ``read`` can be hooked: see `mesascope.nets.points`. Parameters with ``_no_weight_decay`` set should not decay.
+    Linear modules ``q_proj``, ``k_proj`` and ``v_proj`` compute queries, keys and values, and ``o_proj`` sums the reads
+    of all heads. ``forget_proj``, ``beta_proj`` and ``gate_proj`` compute learned gates.
+
+    The layer is called with a sequence of tokens. `init_state` and `step` decode one token at a time with the same
+    results, and `advance` processes a part of a sequence. Its points ``query``, ``key``, ``value``, ``pattern`` and
+    ``read`` can be hooked: see `mesascope.nets.points`. Parameters with the attribute ``_no_weight_decay`` should not
+    decay.
 
     Args:
-        config: the heads.
-        generator: of the initial weights; torch's global one if None.
+        config: config of the heads.
+        generator: generator of the initial weights; torch's global one if None.
     """
 
     state_type = AttentionState
@@ -78,13 +80,13 @@ class CausalAttention(CausalNet, ABC):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, log_forget: Tensor | None, beta: Tensor | None, memory: Any, keep: bool
     ) -> tuple[Float[Tensor, "*batch heads t dv"], Any]:
-        """The read of every head at every t, and, with ``keep``, the memory after the last.
+        """Reads of all heads at every t, and with ``keep`` the memory after the last token.
 
-        ``memory`` is that of the tokens before, None where there are none.
+        ``memory`` is the memory after the previous tokens; None if there are none.
         """
 
     def attend_last(self, count: int, q: Tensor, *others: Any) -> tuple[Float[Tensor, "*batch heads t dv"], Any]:
-        """`attend`, for the last ``count`` tokens alone."""
+        """`attend` for only the last ``count`` tokens."""
         y, memory = self.attend(q, *others)
         return y[..., y.shape[-2] - count :, :], memory
 
@@ -94,7 +96,7 @@ class CausalAttention(CausalNet, ABC):
 
     @property
     def w_q(self) -> Float[Tensor, "heads key width"]:
-        """W_Q, as a view of the weights of ``q_proj``; changes to it are changes of these."""
+        """W_Q, as a view of the weights of ``q_proj``; in-place changes to it change the layer."""
         return self.q_proj.weight.unflatten(0, (self.config.n_heads, -1))
 
     @property
@@ -130,7 +132,7 @@ class CausalAttention(CausalNet, ABC):
         mask: Tensor | None = None,
         last: int | None = None,
     ) -> Any:
-        """Additions to each token of a sequence; with a state, the state after it, too: see `advance`."""
+        """Additions to each token of a sequence, and with a state also the state after it: see `advance`."""
         self._check(tokens, state, mask, last)
         tokens, length = zero_padding(tokens, mask), tokens.shape[-2]
         times = positions_of(length, mask, None if state is None else state.position, tokens.device)
@@ -149,7 +151,7 @@ class CausalAttention(CausalNet, ABC):
         return moved, AttentionState(state.position + count, recent, self._unshared(q, memory))  # type: ignore[arg-type]
 
     def gates(self, tokens: Float[Tensor, "*batch t width"]) -> tuple[Tensor | None, Tensor | None]:
-        """log gamma and beta, each ``(*batch, heads, t)``, in float32 at least, as half precision rounds them to 0."""
+        """Gates log gamma and beta ``(*batch, heads, t)``, at least in float32: half precision rounds them to 0."""
         log_forget = beta = None
         if self.beta_proj is not None:
             beta = torch.sigmoid(_wide(self.beta_proj(tokens))).clamp_min(_WEAKEST).mT
@@ -160,9 +162,9 @@ class CausalAttention(CausalNet, ABC):
         return log_forget, beta
 
     def products(self) -> Products:
-        """W_KQ = W_K^T W_Q, over tokens and their positions, and W_PV = P W_V.
+        """Products W_KQ = W_K^T W_Q, over tokens and their positions, and W_PV = P W_V.
 
-        A layer computes with these alone unless it normalises, convolves or makes features of keys and queries.
+        A layer depends on these alone unless keys and queries are normalised, convolved or replaced by features.
         """
         return products_of(self, self.config.group)
 
@@ -171,7 +173,7 @@ class CausalAttention(CausalNet, ABC):
 
     @property
     def _like(self) -> Tensor:
-        """A weight, whose dtype and device are the layer's, whatever stands in for the linear modules."""
+        """A weight with the layer's dtype and device, even if other modules replace the linear ones."""
         return next((weight for weight in self.parameters() if weight.is_floating_point()), torch.empty(0))
 
     def _check(self, tokens: Tensor, state: AttentionState | None, mask: Tensor | None, last: int | None) -> None:
@@ -185,7 +187,7 @@ class CausalAttention(CausalNet, ABC):
         check_mask(mask, tokens, None if state is None else state.position, gaps=not self.inside)
 
     def _attended(self, tokens: Tensor, first: int, *arguments: Any) -> tuple[Tensor, Any]:
-        """`attend` from ``first`` on; an error that tokens cause which are not finite says so."""
+        """`attend` from ``first`` on; if it fails because tokens are not finite, the error states this."""
         try:
             return self.attend_last(tokens.shape[-2] - first, *arguments) if first else self.attend(*arguments)
         except ArgumentError:
@@ -195,13 +197,13 @@ class CausalAttention(CausalNet, ABC):
     def _heads(
         self, tokens: Tensor, times: Tensor, recent: Tensor | None, mask: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """Queries, keys and values, and the last inputs of their convolutions, None for a sequence that is whole."""
+        """Queries, keys and values, and the last inputs of their convolutions (None without a state)."""
         positioned = tokens
         if self.config.positions:
             positions = sinusoidal(times, self.config.positions).to(tokens)
             positioned = torch.cat([tokens, positions.expand(*tokens.shape[:-1], -1)], -1)
         made = [self.q_proj(positioned), self.k_proj(positioned), self.v_proj(tokens)]
-        if mask is not None:  # their positions are no zeros
+        if mask is not None:  # position encodings at padding are not zero
             made = [part.masked_fill(~mask[..., None], 0) for part in made]
         made, recent = self._shifted(made, recent) if self.config.key_shift else self._convolved(made, recent)
         counts = (self.config.n_heads, self.config.kv_heads, self.config.kv_heads)
@@ -212,16 +214,16 @@ class CausalAttention(CausalNet, ABC):
             q, k = dpfp(q, self.config.dpfp), dpfp(k, self.config.dpfp)
         if self.normalise:
             q, k = _normalised(q), _normalised(k)
-        return q, k, v.to(q.dtype), recent  # autocast may leave them different
+        return q, k, v.to(q.dtype), recent  # under autocast dtypes may differ
 
     def _shifted(self, made: list[Tensor], recent: Tensor | None) -> tuple[list[Tensor], Tensor | None]:
-        """Queries, the keys of the tokens before, and values; and the last key."""
+        """Queries, keys of the previous tokens, and values; and the last key."""
         q, k, v = made
         row, recent = _continued(k, recent, 1, self._like.dtype)
         return [q, row[..., :-1, :], v], recent
 
     def _convolved(self, made: list[Tensor], recent: Tensor | None) -> tuple[list[Tensor], Tensor | None]:
-        """Queries, keys and perhaps values through their convolutions over time, and the last inputs of these."""
+        """Queries, keys and perhaps values after their convolutions over time, and the last inputs of these."""
         if self.convolution is None:
             return made, recent
         count, taps, t = 3 if self.config.convolve_values else 2, self.convolution.shape[-1], made[0].shape[-2]
@@ -231,7 +233,7 @@ class CausalAttention(CausalNet, ABC):
         return [*convolved.split([part.shape[-1] for part in made[:count]], -1), *made[count:]], recent
 
     def _shared(self, q: Tensor, *own: Any) -> list[Any]:
-        """Keys, values, gates and a memory, as each query head's own: those of a group are the same."""
+        """Keys, values, gates and a memory, repeated for all query heads of a group."""
         group, axis = self.config.group, q.ndim - 3
 
         def repeated(part: Any) -> Any:
@@ -242,14 +244,14 @@ class CausalAttention(CausalNet, ABC):
         return [repeated(part) for part in own] if group > 1 else list(own)
 
     def _unshared(self, q: Tensor, memory: Any) -> Any:
-        """A memory of every query head, as one of each group."""
+        """A memory with one head for each group, from one with all query heads."""
         group, axis = self.config.group, q.ndim - 3
         if group == 1:
             return memory
         return type(memory)(*(part.unflatten(axis, (-1, group)).select(axis + 1, 0) for part in memory))
 
     def _read(self, y: Float[Tensor, "*batch heads t dv"], tokens: Tensor) -> Float[Tensor, "*batch heads t dv"]:
-        """The reads of heads, normalised and gated."""
+        """Reads of all heads, normalised and gated."""
         y = self.read(y)
         if self.norm is not None:
             y = functional.rms_norm(y, y.shape[-1:], eps=_EPS) * self.norm[:, None, :]
@@ -260,7 +262,7 @@ class CausalAttention(CausalNet, ABC):
     def _through_pattern(
         self, q: Tensor, k: Tensor, v: Tensor, log_forget: Tensor | None, beta: Tensor | None, memory: Any, keep: bool
     ) -> Tensor:
-        """`attend` by the matrix that mixes these values, and by what the memory adds."""
+        """`attend` computed as the attention pattern times the values, plus the contribution of the memory."""
         one = torch.eye(v.shape[-2]).to(v).expand(*v.shape[:-1], -1)
         emptied = None if memory is None else _without_values(memory, v.shape[-2])
         pattern, _ = self.attend(q, k, one, log_forget, beta, emptied, False)
@@ -269,10 +271,10 @@ class CausalAttention(CausalNet, ABC):
 
 
 def _continued(own: Tensor, recent: Tensor | None, count: int, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
-    """Rows after ``count`` recent ones, zero where there are none, and where there are, the last ``count`` of all.
+    """Prepend ``count`` recent rows (zeros if None), and return the result and its last ``count`` rows (None if None).
 
-    The latter are a copy, which does not hold the memory of the whole prompt. Under autocast, rows may be of another
-    dtype than the recent ones, ``dtype``.
+    The last rows are a copy, so that the whole prompt is not kept in memory. Under autocast, the dtype of ``own`` may
+    differ from ``dtype``, the dtype of recent rows.
     """
     if recent is None:
         return functional.pad(own.to(torch.promote_types(own.dtype, dtype)), (0, 0, count, 0)), None
@@ -281,14 +283,14 @@ def _continued(own: Tensor, recent: Tensor | None, count: int, dtype: torch.dtyp
 
 
 def _without_values(memory: Any, width: int) -> Any:
-    """The memory of the same keys, had their values been zeros of this width."""
+    """The memory with all values replaced by zeros of this width."""
     if isinstance(memory, SoftmaxState):
         return memory._replace(v=memory.v.new_zeros((*memory.v.shape[:-1], width)))
     return memory._replace(G=memory.G.new_zeros((*memory.G.shape[:-2], width, memory.G.shape[-1])))
 
 
 class UndecayedParameter(nn.Parameter):
-    """A parameter that trainers leave out of weight decay, marked by ``_no_weight_decay`` as in other libraries.
+    """A parameter without weight decay, marked by ``_no_weight_decay`` as in other libraries.
 
     Copies and pickles keep the mark.
     """
@@ -300,10 +302,10 @@ class UndecayedParameter(nn.Parameter):
 
 
 def _wide(tensor: Tensor) -> Tensor:
-    """In float32 at least."""
+    """Convert to float32 if the precision is lower."""
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 def _normalised(vectors: Tensor) -> Tensor:
-    """Vectors over their norms, and zero for zero, in float32 at least: float16 underflows."""
+    """Vectors divided by their norms; zero vectors stay zero. Computed at least in float32, as float16 underflows."""
     return functional.normalize(_wide(vectors), dim=-1).to(vectors.dtype)

@@ -32,9 +32,9 @@ from mesascope.shapes import Tensor
 
 @register("attention", "softmax", over_context=softmax_attention)
 class SoftmaxAttention(CausalAttention):
-    """y_t = sum_i softmax_i(q_t . k_i / sqrt(width of k)) v_i, where forget factors and strengths multiply the weights.
+    """y_t = sum_i softmax_i(q_t . k_i / sqrt(width of k)) v_i; forget factors and input strengths multiply the weights.
 
-    Decoding keeps the last ``window`` keys and values, or all.
+    The state contains the last ``window`` keys and values, or all.
     """
 
     def attend(self, q, k, v, log_forget, beta, memory, keep):
@@ -50,7 +50,7 @@ class SoftmaxAttention(CausalAttention):
 
 @register("attention", "linear", over_context=linear_attention)
 class LinearAttention(CausalAttention):
-    """y_t = G_t q_t with G_t = gamma_t G_{t-1} + beta_t v_t k_t^T. Decoding keeps G."""
+    """y_t = G_t q_t with G_t = gamma_t G_{t-1} + beta_t v_t k_t^T. The state contains G."""
 
     operation: ClassVar[Any] = staticmethod(causal_linear_attention)
     memory: ClassVar[type[LinearState] | type[DeltaState]] = LinearState
@@ -66,7 +66,7 @@ class LinearAttention(CausalAttention):
 
 @register("attention", "delta")
 class DeltaAttention(LinearAttention):
-    """DeltaNet: G_t = gamma_t G_{t-1} + beta_t (v_t - gamma_t G_{t-1} k_t) k_t^T, gated where ``forget`` is set.
+    """DeltaNet: G_t = gamma_t G_{t-1} + beta_t (v_t - gamma_t G_{t-1} k_t) k_t^T, gated if ``forget`` is set.
 
     Source: Schlag, Irie and Schmidhuber (2021); Yang, Kautz and Hatamizadeh (2024).
     """
@@ -79,9 +79,10 @@ class DeltaAttention(LinearAttention):
 
 @register("attention", "mesa")
 class MesaAttention(CausalAttention):
-    """The mesa-layer: y_t = W_t q_t with W_t the ridge regression of values on keys up to t. Decoding keeps H and G.
+    """The mesa-layer: y_t = W_t q_t, with W_t the ridge regression of values on keys up to t.
 
-    See `mesascope.ops.mesa_attention`. The ridge is ridge_floor + softplus(a), with ``a`` learned.
+    The state contains H and G: see `mesascope.ops.mesa_attention`. The ridge is ridge_floor + softplus(a), with ``a``
+    learned.
 
     >>> layer = MesaAttention(AttentionConfig(width=8, n_heads=2))
     >>> layer(torch.ones(3, 5, 8)).shape
@@ -99,7 +100,7 @@ class MesaAttention(CausalAttention):
 
     @property
     def ridge(self) -> Tensor:
-        """1/lambda of every head, or of every head and key dimension."""
+        """Ridge 1/lambda of every head, or of every head and key dimension."""
         return self.config.ridge_floor + functional.softplus(self.ridge_above)
 
     @ridge.setter
@@ -115,7 +116,7 @@ class MesaAttention(CausalAttention):
         return self._attend_many(q, k, v, log_forget, beta, memory, keep)
 
     def _attend_once(self, q, k, v, log_forget, beta, memory):
-        """A token that follows others, as in decoding: from a root of H^{-1}, which is kept from here on."""
+        """Decode one token from a root of H^{-1}, which is part of the state from then on."""
         gates = {"log_forget": log_forget, "beta": beta}
         once = {name: None if gate is None else gate.squeeze(-1) for name, gate in gates.items()}
         state = memory.rooted() if isinstance(memory, MesaState) else memory
@@ -123,7 +124,7 @@ class MesaAttention(CausalAttention):
         return y[..., None, :], after
 
     def attend_last(self, count, q, k, v, log_forget, beta, memory, keep):
-        """The tokens before cost sums alone: no system is solved for them."""
+        """`attend` for the last ``count`` tokens; earlier tokens are only added to sums, without solving systems."""
         first = q.shape[-2] - count
         (_, q), (old_k, k), (old_v, v) = (part.tensor_split([first], -2) for part in (q, k, v))
         (old_forget, log_forget), (old_beta, beta) = (
@@ -141,10 +142,10 @@ class MesaAttention(CausalAttention):
         return {"ridge": ridge, "ridge_kind": self.ridge_kind}
 
     def init_memory(self, *batch: int) -> None:
-        """None, which lets the op begin with the ridge."""
+        """None: the operation then starts from the ridge."""
         return
 
 
 def _pair(outputs: Any, keep: bool) -> tuple[Tensor, Any]:
-    """Outputs and a state, None where it was not kept."""
+    """Outputs and a state, which is None if it was not kept."""
     return outputs if keep else (outputs, None)

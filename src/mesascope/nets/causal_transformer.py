@@ -1,4 +1,4 @@
-"""A causal transformer whose layers are picked by name."""
+"""A causal transformer whose attention layers are chosen by name."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ class CausalTransformerConfig:
     """A causal transformer from tokens to tokens.
 
     Args:
-        heads: the heads of all layers, or of each, of the same width; only the first layer reads positions.
+        heads: config of the heads of all layers, or one config for each layer, all of one width. Only the first layer
+            uses position encodings.
         n_layers: number of layers.
-        attention: ``"softmax"``, ``"linear"``, ``"delta"``, ``"mesa"`` or another registered attention; for all layers
-            or one name a layer.
+        attention: ``"softmax"``, ``"linear"``, ``"delta"``, ``"mesa"`` or another registered attention: one name for
+            all layers or one for each.
         mlp: hidden width of each layer's GELU MLP as a multiple of the width; no MLP if None.
-        layer_norm: normalise what attention and MLP read; for all layers or one flag a layer.
+        layer_norm: normalise the inputs of attention and MLP: one flag for all layers or one for each.
         token_clip: clip every entry of every token to [-token_clip, token_clip] after each layer.
     """
 
@@ -51,7 +52,7 @@ class CausalTransformerConfig:
             refuse("heads", "have one width", [one.width for one in self.each_heads], "set AttentionConfig.width")
 
     def build(self, generator: torch.Generator | None = None) -> CausalTransformer:
-        """The network, its initial weights from ``generator``."""
+        """Build the network with initial weights from ``generator``."""
         return CausalTransformer(self, generator)
 
     @property
@@ -61,22 +62,22 @@ class CausalTransformerConfig:
 
     @property
     def each_heads(self) -> tuple[AttentionConfig, ...]:
-        """The heads of each layer."""
+        """Config of the heads of each layer."""
         return each_layer(self.heads, self.n_layers)
 
     @property
     def attentions(self) -> tuple[str, ...]:
-        """The attention of each layer."""
+        """Name of the attention of each layer."""
         return each_layer(self.attention, self.n_layers)
 
     @property
     def layer_norms(self) -> tuple[bool, ...]:
-        """True for each layer that normalises what it reads."""
+        """True for each layer that normalises its inputs."""
         return each_layer(self.layer_norm, self.n_layers)
 
 
 class CausalLayer(Layer):
-    """A layer whose attention keeps a state."""
+    """A layer whose attention has a state."""
 
     def forward(
         self,
@@ -85,7 +86,7 @@ class CausalLayer(Layer):
         mask: Tensor | None = None,
         last: int | None = None,
     ) -> Any:
-        """Tokens after the layer, the last ones or all, and with a state the state after them, too."""
+        """The last tokens (or all) after the layer, and with a state also the state after them."""
         moved = self.attention(self.norm(tokens), *given(state, mask, last))
         if state is not None:
             moved, state = moved
@@ -96,11 +97,11 @@ class CausalLayer(Layer):
 class CausalTransformer(HookedModule, CausalNet, Pretrained):
     """Layers of causal attention: tokens ``(*batch, t, width)`` to tokens of the same shape.
 
-    Every part is called as a module, so that hooks see it; `mesascope.nets.points` lists all places by name.
+    Every part is called as a module, so hooks work; `mesascope.nets.points` lists all hook points by name.
 
     Args:
         config: the architecture.
-        generator: of the initial weights; torch's global one if None.
+        generator: generator of the initial weights; torch's global one if None.
 
     >>> net = CausalTransformer(CausalTransformerConfig(AttentionConfig(width=8), 2, ("linear", "mesa")))
     >>> net(torch.ones(2, 5, 8)).shape
@@ -133,14 +134,14 @@ class CausalTransformer(HookedModule, CausalNet, Pretrained):
         mask: Tensor | None = None,
         last: int | None = None,
     ) -> Any:
-        """Tokens after the last layer, and with a state the state after them, too: see `advance`.
+        """Tokens after the last layer, and with a state also the state after them: see `advance`.
 
         Args:
-            tokens: of the sequence.
-            state: of every layer, of the tokens before; the sequence is whole if None.
-            mask: ``(*batch, t)``, False for padding before a sequence's first token. No token sees padding, and it
-                counts in no position. Outputs at padding have no meaning.
-            last: number of last tokens to return, all if None; of a prompt one is enough.
+            tokens: tokens of the sequence.
+            state: state of every layer after the previous tokens; None if the sequence starts here.
+            mask: ``(*batch, t)``, False for padding before a sequence's first token. No token attends to padding, and
+                padding does not count in positions. Outputs at padding have no meaning.
+            last: number of last tokens to return, all if None; after a prompt, 1 is enough.
         """
         if state is not None:
             self._check_state(state)
@@ -154,7 +155,7 @@ class CausalTransformer(HookedModule, CausalNet, Pretrained):
         return tokens if state is None else (tokens, tuple(after))
 
     def tokens(self, tokens: Float[Tensor, "*batch t width"], layers: int | None = None) -> list[Tensor]:
-        """Tokens before the first layer and after each layer, the first ``layers`` or all."""
+        """Tokens before the first layer and after each of the first ``layers`` layers (or all)."""
         self._check(tokens, None, None)
         steps = [self.embedded(tokens)]
         for layer in self.layers[:layers]:  # type: ignore[misc]
@@ -166,7 +167,7 @@ class CausalTransformer(HookedModule, CausalNet, Pretrained):
         return list(self.layers)
 
     def products(self) -> list[Products]:
-        """W_KQ and W_PV of each layer, ``(heads, width, width)``, but for positions in the first layer's W_KQ."""
+        """W_KQ and W_PV of each layer, ``(heads, width, width)``; the first layer's W_KQ also includes positions."""
         return [layer.attention.products() for layer in self.layers]  # type: ignore[operator,union-attr]
 
     def init_state(self, *batch: int) -> tuple[AttentionState, ...]:

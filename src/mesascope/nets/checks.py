@@ -1,4 +1,4 @@
-"""Checks of the tensors, masks and states that networks are given."""
+"""Checks of tensors, masks and states that are passed to networks."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from mesascope.tasks import Context, check_inputs
 
 
 def check_held(owner: str, weight: Tensor) -> None:
-    """Refuse weights that hold no numbers: torch's ``meta`` device computes shapes alone."""
+    """Raise if weights are on torch's ``meta`` device, which stores no numbers."""
     if weight.device.type == "meta":
         refuse(owner, "be on a device that holds numbers", "meta", "build it anew, or load its weights first")
 
 
 def check_like(argument: str, tensor: Tensor, owner: str, weight: Tensor) -> None:
-    """Refuse a tensor whose dtype or device is not that of the weights of ``owner``, and say what to convert.
+    """Raise if a tensor's dtype or device is not that of the weights of ``owner``; the message names the conversion.
 
-    Under `torch.autocast` dtypes may differ, as it converts them where they meet; all but float64.
+    Under `torch.autocast`, which converts tensors itself, dtypes other than float64 may differ.
     """
     check_held(owner, weight)
     if tensor.device != weight.device:
@@ -35,15 +35,15 @@ def check_like(argument: str, tensor: Tensor, owner: str, weight: Tensor) -> Non
 
 
 def check_batch(own: tuple[int, ...], tokens: Tensor) -> None:
-    """Refuse a state of another batch than that of the tokens."""
+    """Raise if a state and the tokens have different batch shapes."""
     if tuple(own) != tuple(tokens.shape[:-2]):
         refuse("state", f"be of batch {tuple(tokens.shape[:-2])}", tuple(own), "begin with init_state(*batch)")
 
 
 def check_tokens(argument: str, tokens: Tensor, width: int, weight: Tensor, field: str) -> None:
-    """Refuse all but ``(*batch, t, width)`` of the dtype and on the device of the weights.
+    """Raise unless tokens are ``(*batch, t, width)``, with the dtype and device of the weights.
 
-    ``field`` of a config has the width.
+    ``field`` is the name of the config field with the width.
     """
     require_instance(argument, tokens, Tensor)
     if not tokens.is_floating_point():
@@ -60,7 +60,7 @@ def check_tokens(argument: str, tokens: Tensor, width: int, weight: Tensor, fiel
 
 
 def check_finite(tokens: Tensor, reader: str) -> None:
-    """Refuse tokens that are not finite, which ``reader`` cannot read. Costs a pass over them."""
+    """Raise if tokens are not finite, as ``reader`` requires. Reads all of them."""
     members = read((~torch.isfinite(tokens)).double().sum()[None])
     bad = int(sum(row[0] for row in members))
     if bad:
@@ -71,7 +71,7 @@ def check_finite(tokens: Tensor, reader: str) -> None:
 
 
 def check_context(context: Context, xq: Tensor, d_out: int, weight: Tensor) -> None:
-    """Refuse a context and queries that disagree with each other, or with a network of targets of width ``d_out``."""
+    """Raise if context and queries do not fit each other, or a network for targets of width ``d_out``."""
     check_inputs(context, xq)
     check_like("context and xq", xq, "the network", weight)
     if context.y.shape[-1] != d_out:
@@ -79,7 +79,7 @@ def check_context(context: Context, xq: Tensor, d_out: int, weight: Tensor) -> N
 
 
 def check_width(tokens: Tensor, owner: str, width: int, field: str) -> None:
-    """Refuse tokens that a layout made of another width than ``owner`` was built for, by ``field``."""
+    """Raise if a layout's tokens do not have the width of ``owner``, which the config field ``field`` sets."""
     if tokens.shape[-1] != width:
         remedy = f"set {field} to the layout's width(d_in, d_out)"
         refuse("context", f"give tokens of the {owner}'s width {width}", tokens.shape[-1], remedy)
@@ -97,15 +97,15 @@ def as_sequence(argument: str, token: Tensor, batch: tuple[int, ...], axes: tupl
 
 
 def check_state(state: Any, kind: type) -> None:
-    """Refuse all but a state of this kind."""
+    """Raise unless a state is of this kind."""
     require_instance("state", state, kind, "begin with init_state(*batch)")
 
 
 def check_mask(mask: Tensor | None, tokens: Tensor, position: Tensor | None = None, *, gaps: bool = False) -> None:
-    """Refuse all but a mask ``(*batch, t)`` of booleans on the tokens' device.
+    """Raise unless a mask is a boolean tensor ``(*batch, t)`` on the tokens' device.
 
-    With ``gaps``, one that is False after a sequence's first token is refused, too, ``position`` tokens of which came
-    before. That reads a number off the device, and is left out where `mesascope.ops.without_reading_values` says so.
+    With ``gaps``, also raise if it is False after a sequence's first token; ``position`` tokens came before. This check
+    reads a value from the device, and is skipped within `mesascope.ops.without_reading_values`.
     """
     if mask is None:
         return
@@ -131,7 +131,7 @@ def check_mask(mask: Tensor | None, tokens: Tensor, position: Tensor | None = No
 
 
 def check_start(w0: Tensor | None, shape: tuple[int, int], name: str) -> None:
-    """Refuse initial weights that are not finite numbers of this shape; ``name`` describes the shape."""
+    """Raise unless initial weights are finite numbers of this shape; ``name`` describes the shape."""
     if w0 is None:
         return
     require_instance("w0", w0, Tensor)

@@ -1,4 +1,4 @@
-"""Tokens to features: an embedding with a residual MLP, and descent on what it gives."""
+"""An embedding with a residual MLP, and gradient descent on its features."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class EmbeddingConfig:
         d_token: width of the tokens.
         width: width of the features; ``d_token`` with ``project=False``.
         mlp: hidden width of the MLP as a multiple of ``width``.
-        init_scale: initial weights are normal with variance init_scale / fan-in, cut at two deviations.
+        init_scale: initial weights are normal with variance init_scale / fan-in, truncated at two standard deviations.
         project: False leaves out the linear map.
     """
 
@@ -41,20 +41,20 @@ class EmbeddingConfig:
             refuse("width", f"be d_token = {self.d_token} without a linear map", self.width, "pass project=True")
 
     def build(self, generator: torch.Generator | None = None) -> Embedding:
-        """The embedding, its initial weights from ``generator``."""
+        """Build the embedding with initial weights from ``generator``."""
         return Embedding(self, generator)
 
 
 class Embedding(Pretrained):
-    """Tokens through a linear map without bias, then through a residual GELU MLP: e <- W e, e <- e + MLP(e).
+    """A linear map of tokens without bias, then a residual GELU MLP: e <- W e, e <- e + MLP(e).
 
-    The MLP has biases: without them every feature would vanish at the origin.
+    The MLP has biases: without them every feature would be 0 at the origin.
 
     Args:
-        config: what it is built from.
-        generator: of the initial weights; torch's global one if None.
+        config: config of the embedding.
+        generator: generator of the initial weights; torch's global one if None.
 
-    Source: ICML paper, appendix A.7.
+    Source: von Oswald et al. (ICML 2023), appendix A.7.
     """
 
     built_from = EmbeddingConfig
@@ -79,9 +79,9 @@ class EmbeddedDescentConfig:
     """Config of an `EmbeddedDescent`.
 
     Args:
-        embedding: of tokens (x, y).
+        embedding: config of the embedding of tokens (x, y).
         steps: number of steps.
-        eta: step size at the start, one number or one a step; it is a parameter.
+        eta: initial step size, one number or one for each step; it is learned.
         d_out: width of a target.
     """
 
@@ -94,21 +94,21 @@ class EmbeddedDescentConfig:
         require_instance("embedding", self.embedding, EmbeddingConfig)
 
     def build(self, generator: torch.Generator | None = None) -> EmbeddedDescent:
-        """The network, its initial weights from ``generator``."""
+        """Build the network with initial weights from ``generator``."""
         return EmbeddedDescent(self, generator)
 
 
 class EmbeddedDescent(Pretrained):
-    """Gradient descent on embedded tokens: what a net computes that descends behind the same embedding.
+    """Gradient descent on embedded tokens, for comparison with a network that descends after the same embedding.
 
-    Tokens (x, y), and (x_q, 0) for queries, become (h, t), with t the last ``d_out`` entries. From W = 0, ``steps``
-    steps descend 1/(2n) sum_i |W h_i - t_i|^2; the prediction is W h_q - t_q.
+    Tokens (x, y), and (x_q, 0) for queries, are embedded as (h, t), with t the last ``d_out`` entries. From W = 0,
+    ``steps`` gradient steps are taken on 1/(2n) sum_i |W h_i - t_i|^2. The prediction is W h_q - t_q.
 
     Args:
-        config: what it is built from.
-        generator: of the initial weights; torch's global one if None.
+        config: config of the learner.
+        generator: generator of the initial weights; torch's global one if None.
 
-    Source: ICML paper, section 3 (sine waves) and appendix A.7.
+    Source: von Oswald et al. (ICML 2023), section 3 (sine waves) and appendix A.7.
     """
 
     def __init__(self, config: EmbeddedDescentConfig, generator: torch.Generator | None = None) -> None:

@@ -1,12 +1,12 @@
 """Linear self-attention layers evaluated through the context's Gram matrix.
 
-A layer e <- e + sum_h W_PV,h (sum_i e_i e_i^T) W_KQ,h e sees the context only through C = sum_i e_i e_i^T. It maps
-every token by T = I + sum_h W_PV,h C W_KQ,h, and C to T C T^T. So a whole net costs the same for 10 context tokens as
-for 1000, and no gradient runs through the context.
+A layer e <- e + sum_h W_PV,h (sum_i e_i e_i^T) W_KQ,h e depends on the context only through C = sum_i e_i e_i^T. It
+maps every token by T = I + sum_h W_PV,h C W_KQ,h, and C to T C T^T. So a whole network costs the same for 10 context
+tokens as for 1000, and no gradient flows through the context tokens.
 
-Two ways to apply a layer follow. `_advance` forms T and the next C, at four products of width x width matrices a task.
-`_apply` applies layers to query tokens by nested products with the first C alone: layer l (counting from 0) costs 3^l
-products with a vector. Matrices win early in a deep net, vectors in its last layers.
+There are two ways to apply a layer. `_advance` computes T and the next C, with four products of width x width matrices
+per task. `_apply` applies layers to query tokens by nested products with the first C: layer l (counted from 0) costs
+3^l products with a vector. Matrices are cheaper for the first layers of a deep network, vectors for the last ones.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mesascope.shapes import Float, Tensor
 def run_linear_layers(
     context: Float[Tensor, "*batch n width"], query: Float[Tensor, "*batch m width"], layers: Sequence[Products]
 ) -> list[Float[Tensor, "*batch m width"]]:
-    """Query tokens after each of the layers; equal to attention over tokens up to rounding."""
+    """Query tokens after each layer, equal to those of attention over tokens up to rounding."""
     width = query.shape[-1]
     # Batched products of float32 matrices on CPU run up to three times faster when rows are multiples of 16 bytes.
     pad = -width % 4
@@ -46,7 +46,7 @@ def run_linear_layers(
 
 
 def _nested_layers(n_layers: int, m: int, width: int) -> int:
-    """Number of last layers that are cheaper to apply to the m queries than to form as matrices."""
+    """Number of last layers that are cheaper to apply to the m queries than to compute as matrices."""
     nested = 1
     while nested < n_layers and 2 * 3**nested * m <= width:
         nested += 1
@@ -55,27 +55,27 @@ def _nested_layers(n_layers: int, m: int, width: int) -> int:
 
 @dataclass(frozen=True)
 class _Context:
-    """C = sum_i e_i e_i^T of the context at some layer, as tokens, as a matrix, or both; after a layer, as a matrix."""
+    """C = sum_i e_i e_i^T of the context at some layer: as tokens, a matrix, or both; after a layer, as a matrix."""
 
     tokens: Tensor | None
     gram: Tensor | None
 
     @classmethod
     def of_tokens(cls, tokens: Tensor, products: int) -> _Context:
-        """The context before the first layer; its matrix is formed where that pays for so many products."""
+        """The context before the first layer; its matrix is computed if that is cheaper for this number of products."""
         n, width = tokens.shape[-2:]
-        # Multiplications: 2 n width a product through tokens; width^2 a product and n width^2 once through the matrix,
-        # where the latter, a product of matrices, takes a quarter of the time each (measured on CPU).
+        # Multiplications: 2 n width per product through tokens; through the matrix, width^2 per product and once n
+        # width^2, each of which takes a quarter of the time, as it is a product of matrices (measured on CPU).
         through_gram = width * products + n * width / 4 < 2 * n * products
         return cls(tokens, tokens.mT @ tokens if through_gram else None)
 
     def times(self, vectors: Tensor) -> Tensor:
-        """C v for each row v; C is symmetric."""
+        """Product C v for each row v; C is symmetric."""
         if self.gram is None:
             assert self.tokens is not None
             return (vectors @ self.tokens.mT) @ self.tokens
         if self.tokens is None and vectors.shape[-2] == 1:
-            # This matrix has a gradient, and batched products are slow at the outer products that make it up.
+            # This matrix has a gradient, a sum of outer products, which batched matrix products compute slowly.
             return (vectors.mT * self.gram).sum(-2, keepdim=True)
         return vectors @ self.gram
 
@@ -97,7 +97,7 @@ def _advance(layer: Products, query: Tensor, context: _Context) -> tuple[Tensor,
 
 
 def _apply(layers: Sequence[Products], tokens: Tensor, context: _Context, transposed: bool = False) -> Tensor:
-    """The last of ``layers`` (T, or T^T) applied to each row, when ``context`` stands before the first of them."""
+    """Apply the last of ``layers`` (T, or T^T) to each row; ``context`` is the context before the first of them."""
     layer, before = layers[-1], layers[:-1]
     moved = tokens
     for w_kq, w_pv in zip(layer.w_kq, layer.w_pv, strict=True):
@@ -107,7 +107,7 @@ def _apply(layers: Sequence[Products], tokens: Tensor, context: _Context, transp
 
 
 def _times_gram(before: Sequence[Products], vectors: Tensor, context: _Context) -> Tensor:
-    """C v after the layers ``before``: C_l v = T C_{l-1} T^T v."""
+    """Product C v after the layers ``before``: C_l v = T C_{l-1} T^T v."""
     if not before:
         return context.times(vectors)
     inner = _apply(before, vectors, context, transposed=True)

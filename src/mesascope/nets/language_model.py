@@ -1,4 +1,4 @@
-"""A causal transformer from token numbers to the logits of the next token."""
+"""A causal transformer from token ids to the logits of the next token."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from mesascope.records import register
 from mesascope.shapes import Float, Int, Tensor
 from mesascope.validate import Count
 
-# Largest number of logits in memory for a loss.
+# Largest number of logits that a loss keeps in memory.
 _LOGITS = 1 << 25
 
 
@@ -37,10 +37,10 @@ class LanguageModelConfig:
     Args:
         transformer: layers between the embedding and the logits.
         vocabulary: number of tokens.
-        context: number of tokens of a training window, and of the longest text where places are learned.
-        places: ``"learned"``, a vector for each position in the context, or ``"none"``: layers may have positions of
-            their own, and a text may be of any length.
-        tied: take logits as products with the embedding, rather than with weights of their own.
+        context: number of tokens in a training window; with learned places, also the longest text.
+        places: ``"learned"``, a vector for each position in the context, or ``"none"``: layers may have their own
+            positions, and texts may have any length.
+        tied: compute logits with the embedding's weights, rather than with separate ones.
         dropout: dropout probability of the embedding's entries.
     """
 
@@ -55,18 +55,18 @@ class LanguageModelConfig:
         require_instance("transformer", self.transformer, CausalTransformerConfig)
 
     def build(self, generator: torch.Generator | None = None) -> LanguageModel:
-        """The network, its initial weights from ``generator``."""
+        """Build the network with initial weights from ``generator``."""
         return LanguageModel(self, generator)
 
 
 class LanguageModel(HookedModule, CausalNet, Pretrained):
-    """Tokens 0, 1, ... ``(*batch, t)`` to the logits of what follows each, ``(*batch, t, vocabulary)``.
+    """A language model from token ids ``(*batch, t)`` to logits of the next tokens, ``(*batch, t, vocabulary)``.
 
-    `init_state` and `step` decode token by token, to the same numbers, and `advance` reads a part of a text.
+    `init_state` and `step` decode token by token with the same results, and `advance` processes a part of a text.
 
     Args:
-        config: what it is built from.
-        generator: of the initial weights; torch's global one if None.
+        config: config of the model.
+        generator: generator of the initial weights; torch's global one if None.
 
     >>> from mesascope.nets import AttentionConfig
     >>> transformer = CausalTransformerConfig(AttentionConfig(width=8, n_heads=2), 2, "softmax", mlp=4, layer_norm=True)
@@ -100,17 +100,18 @@ class LanguageModel(HookedModule, CausalNet, Pretrained):
         last: int | None = None,
         targets: Int[Tensor, "*batch t"] | None = None,
     ) -> Any:
-        """Logits of the next token after each token, and with a state the state after them, too: see `advance`.
+        """Logits of the next token after each token, and with a state also the state after them: see `advance`.
 
-        With ``targets``, the cross-entropy of each in nats, ``(*batch, t)``, in place of logits. Memory holds the
-        logits of some tokens at a time: 256 windows of 1,024 tokens and GPT-2's vocabulary have 53 GB of them.
+        With ``targets``, returns their cross-entropies in nats, ``(*batch, t)``, instead of logits. Logits are then
+        computed for some tokens at a time: all logits of 256 windows of 1,024 tokens with GPT-2's vocabulary take 53
+        GB.
 
         Args:
-            tokens: numbers below ``vocabulary``.
-            state: of every layer, of the tokens before; the text is whole if None.
-            mask: ``(*batch, t)``, False for padding before a text's first token, which no token sees.
-            last: number of last tokens to return logits for, all if None; of a prompt one is enough.
-            targets: tokens that follow each token; the loss of -100 is 0.
+            tokens: token ids below ``vocabulary``.
+            state: state of every layer after the previous tokens; None if the text starts here.
+            mask: ``(*batch, t)``, False for padding before a text's first token; no token attends to padding.
+            last: number of last tokens to return logits for, all if None; after a prompt, 1 is enough.
+            targets: the token that follows each token; a target of -100 has loss 0.
         """
         embedded = self._embedded(tokens, state, mask)
         after = self.transformer(embedded, *given(state, mask, last))
@@ -133,7 +134,7 @@ class LanguageModel(HookedModule, CausalNet, Pretrained):
         if tokens.dtype != torch.long:
             raise ArgumentTypeError(f"tokens must be of dtype torch.int64, but are {tokens.dtype}: convert them.")
         vocabulary = self.embedding.num_embeddings
-        # On an accelerator a wrong number ends the process; in training, the loader of the data checks them.
+        # On an accelerator an id outside the vocabulary aborts the process. In training, the data loader checks ids.
         if not self.training and values_are_read():
             require_tokens("tokens", tokens, vocabulary)
         try:
@@ -149,7 +150,7 @@ class LanguageModel(HookedModule, CausalNet, Pretrained):
         return self.dropout(zero_padding(embedded, mask))
 
     def _require_room(self, times: Tensor, length: int, known: bool) -> None:
-        """Refuse a text longer than the learned positions."""
+        """Raise if a text is longer than the learned positions."""
         if (known and length <= self.config.context) or not times.numel():
             return
         longest = max(int(row[0]) for row in read(times.amax()[None].double())) + 1
@@ -166,11 +167,11 @@ class LanguageModel(HookedModule, CausalNet, Pretrained):
         return max(_LOGITS // self.config.vocabulary, 1)
 
     def _losses(self, tokens: Tensor, targets: Tensor) -> Float[Tensor, "*batch t"]:
-        """Cross-entropies of targets, from the logits of a block of tokens at a time, which backward computes again."""
+        """Cross-entropies of targets, computed for one block of tokens at a time; backward recomputes the logits."""
 
         def losses(tokens: Tensor, targets: Tensor) -> Tensor:
             logits = self._read(tokens)
-            logits = logits.float() if logits.element_size() == 2 else logits  # as transformers has it
+            logits = logits.float() if logits.element_size() == 2 else logits  # as in the transformers library
             return functional.cross_entropy(logits, targets, reduction="none")
 
         rows, answers, size = tokens.flatten(0, -2), targets.flatten(), self.at_once
@@ -181,7 +182,7 @@ class LanguageModel(HookedModule, CausalNet, Pretrained):
 
 
 def require_tokens(name: str, tokens: Int[Tensor, "*batch"], vocabulary: int) -> None:
-    """Refuse numbers outside a vocabulary. Costs a transfer from the device."""
+    """Raise if token ids are outside a vocabulary. Costs a transfer from the device."""
     if not tokens.numel():
         return
     for low, high in read(torch.stack(tokens.aminmax()).double()):

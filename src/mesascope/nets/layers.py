@@ -1,4 +1,4 @@
-"""Parts of both transformers: fields that their configs share, weights of heads, MLPs, and layers."""
+"""Common parts of both transformers: config fields, weights of heads, MLPs, and layers."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Products(NamedTuple):
 
 
 def check_layers(config: Any, attentions: Iterable[str], *others: str) -> None:
-    """Refuse a config with tuples of another length than ``n_layers``, or an unknown ``attention``.
+    """Raise if a tuple in a config does not have length ``n_layers``, or an ``attention`` is unknown.
 
-    Fields ``attention``, ``layer_norm`` and ``others`` hold one value for all layers or a tuple of one each.
+    Fields ``attention``, ``layer_norm`` and ``others`` contain one value for all layers or a tuple with one for each.
     """
     for name in ("attention", "layer_norm", *others):
         value = getattr(config, name)
@@ -40,12 +40,12 @@ def check_layers(config: Any, attentions: Iterable[str], *others: str) -> None:
 
 
 def each_layer(value: Any, n_layers: int) -> tuple[Any, ...]:
-    """One value a layer, of a field that holds one for all layers or a tuple of one each."""
+    """Values of a field for each layer; the field contains one value for all layers or a tuple."""
     return value if isinstance(value, tuple) else (value,) * n_layers
 
 
 def key_size_of(config: Any) -> int:
-    """Width of a head's keys and queries, ``key_size`` or else ``width / n_heads``; refused if that is no integer."""
+    """Width of a head's keys and queries: ``key_size``, or ``width / n_heads``, which must be an integer."""
     if config.key_size is None and config.width % config.n_heads:
         rule = f"be given, as n_heads = {config.n_heads} does not divide width = {config.width}"
         refuse("key_size", rule, None, "pass key_size")
@@ -53,7 +53,7 @@ def key_size_of(config: Any) -> int:
 
 
 def initial_weights(shape: tuple[int, ...], variance: float, generator: torch.Generator | None = None) -> nn.Parameter:
-    """Normal numbers cut at two standard deviations, scaled so that ``variance`` is theirs after the cut."""
+    """Normal numbers truncated at two standard deviations, scaled to ``variance`` after truncation."""
     if generator is not None:
         require_instance("generator", generator, torch.Generator)
     weights = torch.empty(shape, device=None if generator is None else generator.device)
@@ -62,7 +62,7 @@ def initial_weights(shape: tuple[int, ...], variance: float, generator: torch.Ge
 
 
 def linear(weight: Tensor, bias: Tensor | None = None) -> nn.Linear:
-    """A linear module of this weight, ``(out, in)``, and bias."""
+    """A linear module with this weight ``(out, in)`` and bias."""
     module = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
     module.weight = nn.Parameter(weight.detach().clone(memory_format=torch.contiguous_format))
     if bias is not None:
@@ -89,7 +89,7 @@ def head_weights(
 def split_heads(
     tokens: Float[Tensor, "*batch t width"], weights: Float[Tensor, "heads d width"]
 ) -> Float[Tensor, "*batch heads t d"]:
-    """Tokens through every head's matrix."""
+    """Tokens multiplied by each head's matrix."""
     heads, d, width = weights.shape
     return rows_times(tokens, weights.reshape(-1, width).mT).unflatten(-1, (heads, d)).transpose(-3, -2)
 
@@ -97,12 +97,12 @@ def split_heads(
 def join_heads(
     read: Float[Tensor, "*batch heads t dv"], p: Float[Tensor, "heads width dv"]
 ) -> Float[Tensor, "*batch t width"]:
-    """Sum of the reads of heads, each through its matrix."""
+    """Sum over heads of each read multiplied by the head's matrix."""
     return rows_times(read.transpose(-3, -2).flatten(-2), p.mT.flatten(0, 1))
 
 
 def rows_times(rows: Tensor, matrix: Tensor) -> Tensor:
-    """rows @ matrix as one product of two matrices, which `torch.func.vmap` keeps as one a member."""
+    """rows @ matrix as one product of two matrices, which `torch.func.vmap` turns into one product per member."""
     return (rows.reshape(-1, rows.shape[-1]) @ matrix).view(*rows.shape[:-1], matrix.shape[-1])
 
 
@@ -113,7 +113,7 @@ def module_text(module: Any) -> str:
 
 
 def products_of(attention: nn.Module, group: int = 1) -> Products:
-    """W_KQ = W_K^T W_Q and W_PV = P W_V of a layer; ``group`` of its heads share each W_K and W_V."""
+    """Products W_KQ = W_K^T W_Q and W_PV = P W_V of a layer; ``group`` heads share each W_K and W_V."""
     w_k, w_q, w_v, p = (getattr(attention, name) for name in ("w_k", "w_q", "w_v", "p"))
     if group > 1:
         w_k, w_v = (weight.repeat_interleave(group, 0) for weight in (w_k, w_v))
@@ -121,7 +121,7 @@ def products_of(attention: nn.Module, group: int = 1) -> Products:
 
 
 def set_products(attention: nn.Module, products: Products) -> None:
-    """Set a layer's products: W_K = P = I, W_Q = W_KQ and W_V = W_PV. Its keys must be as wide as its tokens."""
+    """Set a layer's products: W_K = P = I, W_Q = W_KQ and W_V = W_PV. Keys must be as wide as tokens."""
     require_instance("products", products, tuple)
     w_kq, w_pv = products
     if tuple(attention.w_k.shape) != tuple(w_kq.shape):  # type: ignore[union-attr]
@@ -133,7 +133,7 @@ def set_products(attention: nn.Module, products: Products) -> None:
 
 
 class TokenMLP(nn.Module):
-    """GELU multi-layer perceptron, tokens in and tokens out; its biases, where it has them, start at zero."""
+    """GELU multi-layer perceptron from tokens to tokens; any biases are initially zero."""
 
     def __init__(
         self, width: int, hidden: int, scale: float, generator: torch.Generator | None = None, *, bias: bool = False
@@ -154,19 +154,19 @@ class TokenMLP(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention and perhaps an MLP, each added to the tokens and each behind a LayerNorm or none.
+    """Attention and optionally an MLP, each with an optional LayerNorm before it and a residual connection.
 
-    Each of the two transformers has layers of its own, with another call of attention: to a context, or with a state.
+    Subclasses of the two transformers differ in the call of attention: to a context, or with a state.
 
     Args:
-        attention: of the layer.
-        width: of a token.
+        attention: attention module of the layer.
+        width: width of a token.
         mlp: hidden width of the MLP as a multiple of ``width``; no MLP if None.
-        layer_norm: normalise what attention and MLP read.
+        layer_norm: normalise the inputs of attention and MLP.
         scale: initial weights of the MLP have variance scale / fan-in.
-        generator: of these weights.
-        token_clip: clip every entry of what comes out to [-token_clip, token_clip].
-        damping: factor on what attention and MLP add.
+        generator: generator of these weights.
+        token_clip: clip every entry of the output to [-token_clip, token_clip].
+        damping: factor on the outputs of attention and MLP.
     """
 
     def __init__(
@@ -188,7 +188,7 @@ class Layer(nn.Module):
         self.token_clip, self.damping = token_clip, damping
 
     def after(self, tokens: Tensor, moved: Tensor) -> Tensor:
-        """Tokens after the layer, from the tokens before it and ``moved``, the attention's addition."""
+        """Tokens after the layer, from the tokens before it and ``moved``, the output of attention."""
         tokens = tokens + self._damped(moved)
         if self.mlp is not None:
             tokens = tokens + self._damped(self.mlp(tokens if self.mlp_norm is None else self.mlp_norm(tokens)))

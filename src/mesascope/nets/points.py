@@ -1,26 +1,27 @@
-"""Places inside a transformer that hooks, caches and patches name.
+"""Named hook points inside transformers, for hooks, caches and patches.
 
-Every module of a layer and every point inside its attention has the name of its path, whatever the transformer. L
-counts layers, or the loops of one layer. A regressor's rows are its n context tokens and then its m queries.
+Every module of a layer and every point inside its attention is named by its path, which is the same in all
+transformers. L counts layers, or the loops of a looped layer. In a regressor, rows are its n context tokens followed by
+its m queries.
 
 | name | what it is | regressors | sequence nets |
 |---|---|---|---|
 | ``embedded`` | tokens before the first layer | ``(*batch, n + m, width)`` | ``(*batch, t, width)`` |
 | ``layers.L`` | tokens after the layer | ``(*batch, n + m, width)`` | ``(*batch, t, width)`` |
-| ``layers.L.norm`` | what attention reads | ``(*batch, n + m, width)`` | ``(*batch, t, width)`` |
-| ``layers.L.attention`` | what attention adds, before damping | ``(*batch, n + m, width)`` | ``(*batch, t, width)`` |
+| ``layers.L.norm`` | input of attention | ``(*batch, n + m, width)`` | ``(*batch, t, width)`` |
+| ``layers.L.attention`` | output of attention, before damping | ``(*batch, n + m, width)`` | ``(*batch, t, width)`` |
 | ``layers.L.attention.query`` | queries | ``(*batch, heads, n + m, dk)`` | ``(*batch, heads, t, dk)`` |
 | ``layers.L.attention.key`` | keys | ``(*batch, heads, n, dk)`` | ``(*batch, heads, t, dk)`` |
 | ``layers.L.attention.value`` | values | ``(*batch, heads, n, dv)`` | ``(*batch, heads, t, dv)`` |
 | ``layers.L.attention.pattern`` | A with read = A value | ``(*batch, heads, n + m, n)`` | ``(*batch, heads, t, t)`` |
-| ``layers.L.attention.read`` | what each head reads | ``(*batch, heads, n + m, dv)`` | ``(*batch, heads, t, dv)`` |
-| ``layers.L.mlp_norm`` | what the MLP reads | ``(*batch, n + m, width)`` | ``(*batch, t, width)`` |
-| ``layers.L.mlp`` | what the MLP adds, before damping | ``(*batch, n + m, width)`` | ``(*batch, t, width)`` |
+| ``layers.L.attention.read`` | output of each head | ``(*batch, heads, n + m, dv)`` | ``(*batch, heads, t, dv)`` |
+| ``layers.L.mlp_norm`` | input of the MLP | ``(*batch, n + m, width)`` | ``(*batch, t, width)`` |
+| ``layers.L.mlp`` | output of the MLP, before damping | ``(*batch, n + m, width)`` | ``(*batch, t, width)`` |
 
-The pattern of a linear, delta or mesa layer is, as that of softmax, the matrix that mixes the values: the output of
-attention with the identity in place of the values. It is computed only while its point is hooked. A layer that
-continues from a state adds the state's answer to A value. Keys and values of grouped heads are those of groups. The
-linear modules within attention and MLPs are no places: their outputs have names of their own.
+The pattern of a linear, delta or mesa layer is defined like that of softmax attention: it is the matrix that multiplies
+the values, computed as the output of attention with values = I. It is computed only while its point is hooked. If a
+layer continues from a state, the state's contribution is added to A value. With grouped heads, there is one key and
+value per group. The linear modules within attention and MLPs are not points: their outputs have other names.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ from mesascope.shapes import Tensor
 
 
 class HookPoint(nn.Identity):
-    """A named place: a module that returns its input, for hooks to read and replace."""
+    """A named module that returns its input, for hooks to read or replace."""
 
 
 class _Place(NamedTuple):
-    """A module, and for a layer that a network runs several times the layer, the run, and the part that runs first."""
+    """A module; for looped layers also the layer and the run; and the module that the network calls first."""
 
     module: nn.Module
     looped: nn.Module | None
@@ -53,10 +54,10 @@ class _Place(NamedTuple):
 
 
 class HookedModule(nn.Module):
-    """A network whose insides have names: see `mesascope.nets.points` for all of them, with their shapes."""
+    """A network with named hook points: `mesascope.nets.points` lists all of them, with their shapes."""
 
     def points(self) -> list[str]:
-        """The names of all places that can be cached and patched."""
+        """Names of all points that can be cached and patched."""
         return list(self._places())
 
     def run_with_cache(
@@ -66,9 +67,9 @@ class HookedModule(nn.Module):
 
         Args:
             inputs, options: arguments of the network: ``(context, xq)`` or ``(sequence)``.
-            names: of the points to keep, such as ``"layers.*.attention.pattern"``; all if None.
+            names: names or patterns of the points to keep, such as ``"layers.*.attention.pattern"``; all if None.
 
-        Tensors are the network's own, not copies: gradients flow through them.
+            The tensors are not copies, so gradients flow through them.
         """
         with self.cached(names) as cache:
             output = self(*inputs, **options)
@@ -76,7 +77,7 @@ class HookedModule(nn.Module):
 
     @contextlib.contextmanager
     def cached(self, names: str | Sequence[str] | None = None) -> Iterator[dict[str, Tensor]]:
-        """Within this context, calls put the values of points into a dictionary, by name; calls that fail do so, too.
+        """Within this context, calls (even failing ones) store the values of points by name in the yielded dictionary.
 
         Args:
             names: as in `run_with_cache`.
@@ -93,14 +94,14 @@ class HookedModule(nn.Module):
 
     @contextlib.contextmanager
     def patched(self, patches: Mapping[str, Tensor | Callable[[Tensor], Tensor]]) -> Iterator[None]:
-        """Within this context, points take the values of ``patches``, by name: a tensor, or a function of the value.
+        """Within this context, ``patches`` (tensors, or functions of the value) replace the values of points by name.
 
-        This applies to every call: `run_with_cache`, `trajectory`, decoding, and lenses that are given the network. A
-        network that `torch.compile` has compiled runs uncompiled here, so that it is patched, too. Parts within a
-        module of `torch.jit` have no names, and cannot be patched.
+        All calls are patched: `run_with_cache`, `trajectory`, decoding, and calls by lenses. Networks compiled by
+        `torch.compile` run uncompiled here, so that patches work. Parts of `torch.jit` modules have no names and cannot
+        be patched.
 
         Raises:
-            ArgumentError: an unknown name (the nearest known one is named), or a patch of another shape.
+            ArgumentError: a name is unknown (the message suggests the nearest), or a patch has another shape.
         """
         require_instance("patches", patches, Mapping)
         places = self._places()
@@ -135,7 +136,7 @@ class HookedModule(nn.Module):
 
 
 def is_hooked(point: nn.Module) -> bool:
-    """True if a hook sees what passes through one module, or a function replaces its forward."""
+    """True if a module has hooks, or a function replaces its forward."""
     return bool(
         point._forward_hooks
         or point._forward_pre_hooks
@@ -146,18 +147,18 @@ def is_hooked(point: nn.Module) -> bool:
 
 
 def must_be_called(point: nn.Module) -> bool:
-    """True if a point has to be called: it is watched, or another module replaces it."""
+    """True if a point must be called, because it has hooks or another module replaces it."""
     return is_hooked(point) or type(point) is not HookPoint
 
 
 def remember(module: nn.Module) -> None:
-    """Remember the class of every part, so that `has_hooks` finds replaced ones."""
+    """Store the class of every part, so that `has_hooks` detects replaced parts."""
     for part in module.modules():
         part.__dict__["_built"] = [type(child) for child in part._modules.values()]
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """True if any part of a module, itself left out, is watched or is not of the class that was built."""
+    """True if any submodule has hooks or has been replaced by a module of another class."""
     return bool(torch_module._has_any_global_hook()) or _touched(module)
 
 
@@ -202,7 +203,7 @@ def _hook(name: str, place: _Place, runs: _Runs | None, change: Callable[[str, T
     def hook(module: nn.Module, inputs: Any, output: Any) -> Any:
         if runs is not None and runs.current != place.run:
             return output
-        if isinstance(output, tuple):  # a layer or its attention that decodes, with the state after it
+        if isinstance(output, tuple):  # a decoding layer or its attention also returns the state
             return change(name, output[0]), *output[1:]
         return change(name, output)
 

@@ -1,4 +1,4 @@
-"""A causal transformer as a predictor: sequences to tokens, tokens to the next elements."""
+"""A causal transformer as a predictor, from sequences to tokens and from tokens to the next elements."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from mesascope.shapes import Float, Tensor
 from mesascope.tasks import check_sequence
 from mesascope.validate import Count
 
-# Contents of a token's channels: -W_0 s_t, which becomes the prediction, s_t, or s_{t-1}.
+# Contents of a token's channels: -W_0 s_t (minus the prediction after the last layer), s_t, or s_{t-1}.
 CHANNELS = ("blank", "now", "before")
 
 
@@ -33,7 +33,7 @@ class SequencePredictorConfig:
     """Config of a `SequencePredictor`.
 
     Args:
-        transformer: its width is that of raw tokens, or ``len(channels) * d``.
+        transformer: config of the transformer; its width is ``len(channels) * d``, or any width for raw tokens.
         d: width of an element.
         channels: names in `CHANNELS`; raw tokens if None.
     """
@@ -56,23 +56,24 @@ class SequencePredictorConfig:
             refuse("transformer", f"have width {needed}, {self.d} a channel", width, "set AttentionConfig.width")
 
     def build(self, generator: torch.Generator | None = None) -> SequencePredictor:
-        """The network, its initial weights from ``generator``."""
+        """Build the network with initial weights from ``generator``."""
         return SequencePredictor(self, generator)
 
 
 class SequencePredictor(HookedModule, CausalNet, Pretrained):
-    """A causal transformer that predicts: ``predictor(sequence)`` gives each next element, ``(*batch, t, d)``.
+    """A causal transformer as a predictor: ``predictor(sequence)`` returns each next element, ``(*batch, t, d)``.
 
-    Raw tokens are W_in s_t and predictions W_out e_t, both learned. Tokens of ``channels`` are put together from s_t
-    and the element before it (zero at the start) with nothing to learn, and the prediction is minus the first channel,
-    which begins at -W_0 s_t: (blank, now, before) and (blank, now, now, before) in the thesis.
+    Raw tokens are W_in s_t and predictions are W_out e_t, with learned W_in and W_out. Tokens of ``channels`` are
+    concatenated from s_t and the previous element (zero at the start), without learned weights. The prediction is then
+    minus the first channel, which is initially -W_0 s_t. The thesis uses (blank, now, before) and (blank, now, now,
+    before).
 
-    `init_state` and `step` decode element by element, to the same numbers.
+    `init_state` and `step` decode element by element with the same results.
 
     Args:
-        config: what it is built from.
-        generator: of the initial weights; torch's global one if None.
-        w0: initial weights ``(d, d)`` of the regression that a construction runs; zero if None.
+        config: config of the predictor.
+        generator: generator of the initial weights; torch's global one if None.
+        w0: initial weights ``(d, d)`` of the regression that a construction implements; zero if None.
 
     Source: thesis, sections 3.3 and 3.5.1.
 
@@ -113,12 +114,12 @@ class SequencePredictor(HookedModule, CausalNet, Pretrained):
         mask: Tensor | None = None,
         last: int | None = None,
     ) -> Any:
-        """Predictions along a sequence, and with a state the state after it, too: see `advance`.
+        """Predictions along a sequence, and with a state also the state after it: see `advance`.
 
         Args:
             sequence: elements.
-            state: of the elements before; the sequence is whole if None.
-            mask: ``(*batch, t)``, False for padding before a sequence's first element, which no element sees.
+            state: state after the previous elements; None if the sequence starts here.
+            mask: ``(*batch, t)``, False for padding before a sequence's first element; no element attends to padding.
             last: number of last predictions to return; all if None.
         """
         self._check(sequence, state)
@@ -139,7 +140,7 @@ class SequencePredictor(HookedModule, CausalNet, Pretrained):
 
     @property
     def on_channels(self) -> bool:
-        """True if it computes with the products of its layers alone, on tokens of channels."""
+        """True if predictions depend only on the products of the layers, on tokens of channels."""
         config = self.config.transformer
         plain = config.mlp is None and not any(config.layer_norms) and set(config.attentions) == {"linear"}
         return (
@@ -153,10 +154,10 @@ class SequencePredictor(HookedModule, CausalNet, Pretrained):
         return self.transformer.products()
 
     def with_products(self, products: Sequence[Products]) -> SequencePredictor:
-        """A network of linear attention whose layers have exactly these products, at full key size.
+        """A linear-attention network whose layers have exactly these products, with keys as wide as tokens.
 
         Raises:
-            ArgumentError: this network computes with more than its products, or has another number of layers.
+            ArgumentError: this network does not depend on its products alone, or has another number of layers.
         """
         require_instance("products", products, Sequence)
         config = self.config.transformer
@@ -178,7 +179,7 @@ class SequencePredictor(HookedModule, CausalNet, Pretrained):
         return other
 
     def activations(self, sequence: Float[Tensor, "*batch t d"], layers: int | None = None) -> list[Tensor]:
-        """Tokens before the first layer and after each, the first ``layers`` or all, each ``(*batch, t, width)``."""
+        """Tokens ``(*batch, t, width)`` before the first layer and after each of the first ``layers`` (or all)."""
         self._check(sequence, None)
         return self.transformer.tokens(self._embedded(sequence, self._before(sequence, None)), layers)
 
@@ -196,7 +197,7 @@ class SequencePredictor(HookedModule, CausalNet, Pretrained):
             check_batch(state.batch, sequence)
 
     def _before(self, sequence: Tensor, state: PredictorState | None) -> Tensor:
-        """The element before each; zero before the first."""
+        """The element before each element; zero before the first."""
         last = sequence.new_zeros((*sequence.shape[:-2], self.config.d)) if state is None else state.last
         return torch.cat([last[..., None, :], sequence[..., :-1, :]], -2)[..., : sequence.shape[-2], :]
 
@@ -216,7 +217,7 @@ _RIDGE = ("ridge", "ridge_floor", "ridge_per_dimension", "ridge_kind")
 
 
 def _plain(heads: AttentionConfig) -> AttentionConfig:
-    """These heads with default number, sizes and initial scale, and a default ridge, which only mesa layers use."""
+    """The heads' config with number, sizes, initial scale and ridge (which only mesa layers use) at their defaults."""
     sizes: dict[str, Any] = {"width": 1, "n_heads": 1, "key_size": None, "value_size": None, "n_kv_heads": None}
     unused = {name: getattr(AttentionConfig(1), name) for name in ("init_scale", *_RIDGE)}
     return dataclasses.replace(heads, **sizes, **unused)

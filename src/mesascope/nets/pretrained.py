@@ -1,4 +1,4 @@
-"""Networks as folders: a network's config beside its weights."""
+"""Networks saved as folders with a config and weights."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Net = TypeVar("Net", bound="Pretrained")
 
 
 class Pretrained(nn.Module):
-    """A network that is built from its ``config``, kept in a folder as its record and its weights."""
+    """A network that is built from its ``config``, and saved in a folder as its config and weights."""
 
     config: Any
 
@@ -36,12 +36,12 @@ class Pretrained(nn.Module):
         return super().__repr__() if getattr(self, "config", None) is None else module_text(self)
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Write the network's record to ``config.json`` and its weights to ``model.safetensors`` of a folder.
+        """Write the network's config to ``config.json`` and its weights to ``model.safetensors`` in a folder.
 
-        The folder is made where there is none. Weights are stored in the dtype that they have.
+        The folder is created if it does not exist. Weights keep their dtype.
 
         Raises:
-            ArgumentError: the folder cannot be written to, or the weights hold no numbers.
+            ArgumentError: the folder cannot be written to, or weights are on the device "meta".
             ArgumentTypeError: the folder is not a path.
         """
         if self.config is None:
@@ -60,7 +60,7 @@ class Pretrained(nn.Module):
         """Read the network that `save_pretrained` wrote to ``folder``, on the CPU.
 
         Raises:
-            ArgumentError: a file is missing or damaged, or the weights are not those of the record.
+            ArgumentError: a file is missing or damaged, or the weights do not fit the config.
             ArgumentTypeError: the folder is not a path, or contains a network of another class.
         """
         path = path_of("folder", folder)
@@ -94,14 +94,14 @@ class Pretrained(nn.Module):
 
 
 def path_of(argument: str, value: str | Path) -> Path:
-    """A path from a string or a path."""
+    """A `Path` from a string or a path."""
     require_instance(argument, value, str | Path)
     return Path(value).expanduser()
 
 
 @contextmanager
 def written(argument: str, value: str | Path) -> Iterator[Path]:
-    """The path, to be written to within this context; errors of writing become one sentence."""
+    """Within this context, errors of writing to the path are raised as one `ArgumentError`."""
     path = path_of(argument, value)
     try:
         yield path
@@ -113,10 +113,10 @@ def written(argument: str, value: str | Path) -> Iterator[Path]:
 
 
 def _fill(net: nn.Module, weights: dict[str, Any]) -> None:
-    """Give a network weights of whatever dtype, and buffers that it may be built without.
+    """Load weights of any dtype into a network, and buffers that it may be built without.
 
-    They are copied: those of a file lie in its bytes, unaligned, where products of matrices are slower and round
-    otherwise.
+    Weights are copied: tensors of a file are unaligned views of its bytes, for which matrix products are slower and
+    round differently.
     """
     weights = {name: weight.clone() for name, weight in weights.items()}
     for name, buffer in net._buffers.items():

@@ -1,4 +1,4 @@
-"""A frozen predictor that reads pairs with learned elements among them: prompt tuning."""
+"""Prompt tuning: a frozen predictor of pairs with learned elements between them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class PromptedConfig:
     Args:
         network: the predictor.
         prefix: number of elements before a sequence.
-        eos: put an element between one pair and the next.
+        eos: add one element between consecutive pairs.
     """
 
     network: SequencePredictorConfig
@@ -36,19 +36,19 @@ class PromptedConfig:
         require_instance("network", self.network, SequencePredictorConfig)
 
     def build(self, generator: torch.Generator | None = None) -> Prompted:
-        """The prompt and the network, their initial weights from ``generator``."""
+        """Build the prompt and the network with initial weights from ``generator``."""
         return Prompted(self, generator)
 
 
 class Prompted(Pretrained):
-    """A predictor of x_1, y_1, x_2, ... by a network that reads prefix, x_1, y_1, EOS, x_2, y_2, EOS, x_3, ...
+    """A predictor of x_1, y_1, x_2, ... whose network has the input prefix, x_1, y_1, EOS, x_2, y_2, EOS, x_3, ...
 
-    Only the prompt, N(0, I) at first, is learned: the network is frozen. Predictions at the prompt's elements are left
+    Only the prompt, initially N(0, I), is learned; the network is frozen. Predictions at the prompt's elements are left
     out.
 
     Args:
-        config: what it is built from.
-        generator: of the prompt, and of the network's weights where it is built anew; torch's global one if None.
+        config: config of the predictor.
+        generator: generator of the prompt, and of the weights of a new network; torch's global one if None.
         network: the network to prompt, which is copied; a new one if None.
 
     Source: thesis, section 3.5.2.
@@ -90,12 +90,12 @@ class Prompted(Pretrained):
         prefix: int = 0,
         generator: torch.Generator | None = None,
     ) -> Prompted:
-        """Prompt a network. A prompt that it has is kept, frozen, and the new elements are added to it.
+        """Prompt a network. An existing prompt is frozen, and the new elements are added to it.
 
         Args:
-            eos: an element between one pair and the next.
-            prefix: so many elements before a sequence.
-            generator: of the prompt.
+            eos: add one element between consecutive pairs.
+            prefix: number of elements before a sequence.
+            generator: generator of the prompt.
         """
         before = network if isinstance(network, Prompted) else None
         bare = network.network if isinstance(network, Prompted) else network
@@ -119,7 +119,7 @@ class Prompted(Pretrained):
         return self.network(shown)[..., places, :]
 
     def shown(self, sequence: Float[Tensor, "*batch t d"]) -> tuple[Float[Tensor, "*batch shown d"], Tensor]:
-        """The sequence that the network reads, and the positions of the sequence's own elements in it."""
+        """The network's input, and the positions of the sequence's elements in it."""
         *batch, t, d = sequence.shape
         if d != self.config.network.d:
             refuse("sequence", f"have width {self.config.network.d}", d, "build the network with this d")

@@ -1,4 +1,4 @@
-"""A transformer as a learner: context and queries to tokens, tokens to predictions."""
+"""A transformer as a learner, from context and queries to tokens and from tokens to predictions."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class InContextRegressorConfig:
     """Config of an `InContextRegressor`.
 
     Args:
-        transformer: over tokens of the layout's width, or the embedding's.
-        layout: how pairs become tokens.
+        transformer: config of the transformer; its width is that of the layout's tokens, or of the embedding.
+        layout: layout of pairs as tokens.
         d_out: width of a target.
-        embedding: of tokens before the transformer; none if None.
+        embedding: config of an embedding before the transformer; no embedding if None.
     """
 
     transformer: TransformerConfig
@@ -50,20 +50,20 @@ class InContextRegressorConfig:
             refuse("embedding", f"have the transformer's width {width}", self.embedding.width, "pass the same width")
 
     def build(self, generator: torch.Generator | None = None) -> InContextRegressor:
-        """The network, its initial weights from ``generator``."""
+        """Build the network with initial weights from ``generator``."""
         return InContextRegressor(self, generator)
 
 
 class InContextRegressor(HookedModule, Pretrained):
-    """A transformer that regresses in context: ``learner(context, xq)`` gives ``(*batch, m, d_out)``.
+    """A transformer for in-context regression: ``learner(context, xq)`` returns ``(*batch, m, d_out)``.
 
-    The prediction is W_0 x - y, read from the final query token (x, y); with W_0 = 0 it is minus the token's last
-    entries, as in section 2 of the ICML paper.
+    The prediction is W_0 x - y, read from the final query token (x, y). With W_0 = 0 it is minus the token's last
+    entries, as in section 2 of von Oswald et al. (ICML 2023).
 
     Args:
-        config: what it is built from.
-        generator: of the initial weights; torch's global one if None.
-        w0: read-out of the inputs ``(d_out, d_in)``, the initial weights of the learner that a construction runs.
+        config: config of the learner.
+        generator: generator of the initial weights; torch's global one if None.
+        w0: read-out W_0 ``(d_out, d_in)``: the initial weights of the learner that a construction implements.
 
     >>> learner = InContextRegressorConfig(TransformerConfig(width=4)).build()
     >>> learner(Context(torch.ones(2, 5, 3), torch.ones(2, 5, 1)), torch.ones(2, 1, 3)).shape
@@ -90,12 +90,12 @@ class InContextRegressor(HookedModule, Pretrained):
 
     @property
     def d_out(self) -> int:
-        """Width of a target, which a token ends with."""
+        """Width of a target, the last entries of a token."""
         return self.config.d_out
 
     @property
     def linear(self) -> bool:
-        """True if layers compute with their products alone, but for a clip of tokens."""
+        """True if layers depend on their products alone, except for ``token_clip``."""
         return self.config.transformer.linear
 
     @property
@@ -112,11 +112,11 @@ class InContextRegressor(HookedModule, Pretrained):
         return torch.stack([self._read(tokens) for tokens in (query, *self.transformer.query_tokens(start, query))])
 
     def tokens(self, context: Context, xq: Tensor) -> list[Tokens]:
-        """Tokens before the first layer and after each."""
+        """Tokens before the first layer and after each layer."""
         return self.tokens_from(Tokens(*self._tokens(context, xq)))
 
     def tokens_from(self, start: Tokens) -> list[Tokens]:
-        """``start`` in place of the tokens before the first layer, and what they are after each."""
+        """Tokens after each layer if those before the first layer are ``start``, which comes first in the list."""
         return self.transformer.tokens(*start)
 
     def products(self) -> list[Products]:
@@ -128,11 +128,11 @@ class InContextRegressor(HookedModule, Pretrained):
         return self._around(self.transformer.with_products(products))
 
     def repeated(self, steps: int, damping: float = 1.0) -> InContextRegressor:
-        """The learner whose one layer is applied ``steps`` times, what it adds multiplied by ``damping``."""
+        """The learner with its one layer applied ``steps`` times, and each change multiplied by ``damping``."""
         return self._around(self.transformer.repeated(steps, damping))
 
     def _around(self, transformer: Transformer) -> InContextRegressor:
-        """This network with another transformer inside; all else is shared."""
+        """This network with another transformer; all other parts are shared."""
         config = dataclasses.replace(self.config, transformer=transformer.config)
         other = InContextRegressor(config, torch.Generator(), self.w0)
         other.transformer, other.embedding = transformer, self.embedding

@@ -1,4 +1,4 @@
-"""States of decoding, and their uses: reordered for beams, saved and loaded."""
+"""Decoding states, and functions that reorder, save and load them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mesascope.shapes import Float, Tensor
 
 
 class AttentionState(NamedTuple):
-    """State of a layer: the number of tokens before, the last inputs of its convolution, and its memory."""
+    """State of a layer: number of previous tokens, last inputs of its convolution, and its memory."""
 
     position: Tensor
     recent: Float[Tensor, "*batch taps channels"]
@@ -53,11 +53,11 @@ _KINDS = {
 
 
 def select_state(state: Any, indices: Tensor) -> Any:
-    """Return the state of some sequences of the batch, reordered, repeated or left out, as beams need it.
+    """Return the state of the chosen sequences of a batch, in any order and with repeats, as beam search needs.
 
     Args:
-        state: of a layer, a transformer or a predictor.
-        indices: ``(count,)``, whole numbers, into the first axis of the batch.
+        state: state of a layer, a transformer or a predictor.
+        indices: integers ``(count,)`` into the first axis of the batch.
 
     >>> from mesascope.nets import AttentionConfig, LinearAttention
     >>> state = LinearAttention(AttentionConfig(width=4)).init_state(2)
@@ -91,7 +91,7 @@ def load_state(path: str | Path, device: torch.device | str = "cpu") -> Any:
     """Read the state that `save_state` wrote to ``path``.
 
     Raises:
-        ArgumentError: the file is missing, damaged, or no state.
+        ArgumentError: the file is missing or damaged, or contains no state.
         ArgumentTypeError: the path is of another type.
     """
     path = path_of("path", path)
@@ -113,7 +113,7 @@ def _batch_size(state: Any) -> int:
 
 
 def _described(state: Any, name: str, tensors: dict[str, Tensor]) -> Any:
-    """The structure of a state, for JSON; its tensors go to ``tensors``."""
+    """Structure of a state as JSON; its tensors are added to ``tensors``."""
     if isinstance(state, Tensor):
         tensors[name] = state.detach().clone(memory_format=torch.contiguous_format)
         return name

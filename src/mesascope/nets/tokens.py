@@ -1,4 +1,4 @@
-"""Layouts: how a context and its queries become tokens."""
+"""Layouts of a context and its queries as tokens."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mesascope.validate import Count
 
 @runtime_checkable
 class Layout(Protocol):
-    """From a context and queries to tokens of both, ``(*batch, rows, width)`` and ``(*batch, m, width)``."""
+    """Function from context and queries to tokens of both, ``(*batch, rows, width)`` and ``(*batch, m, width)``."""
 
     def width(self, d_in: int, d_out: int) -> int: ...
     def __call__(self, context: Context, xq: Tensor) -> tuple[Tensor, Tensor]: ...
@@ -27,7 +27,7 @@ class Layout(Protocol):
 @register("layout", "concatenated")
 @dataclass(frozen=True)
 class Concatenated:
-    """Context tokens (x_i, y_i) and query tokens (x_q, 0), of width dx + dy: section 3 of the ICML paper."""
+    """Context tokens (x_i, y_i) and query tokens (x_q, 0): von Oswald et al. (ICML 2023), section 3."""
 
     def width(self, d_in: int, d_out: int) -> int:
         return d_in + d_out
@@ -42,9 +42,10 @@ class Concatenated:
 @register("layout", "with-query")
 @dataclass(frozen=True)
 class WithQuery(Concatenated):
-    """Tokens of `Concatenated`, with the query's token among the context's: keys and values come from it, too.
+    """Tokens of `Concatenated`, with the query token added to the context: it also provides a key and a value.
 
-    Each task has one query, or queries would see each other. Section 2 of the ICML paper, *Full self-attention*.
+    Each task must have one query, as queries would attend to each other. Source: von Oswald et al. (ICML 2023), section
+    2, *Full self-attention*.
     """
 
     def __call__(
@@ -59,15 +60,16 @@ class WithQuery(Concatenated):
 @register("layout", "alternating")
 @dataclass(frozen=True)
 class Alternating:
-    """Tokens x_1, y_1, ..., x_n, y_n and the query, each beside its position: section 4 of the ICML paper.
+    """Tokens x_1, y_1, ..., x_n, y_n and the query, each with its position: von Oswald et al. (ICML 2023), section 4.
 
-    A token is (data, position): data is x padded by zeros to max(dx, dy), or zeros and then y. Positions count back
-    from the query, which is 0, so that every query of a task has the same and a shorter context the last ones.
+    A token is (data, position). Data is x followed by zeros, or zeros followed by y, of width max(dx, dy). Positions
+    count back from the query at position 0, so all queries of a task have the same position, and a shorter context has
+    the positions of the last pairs.
 
     Args:
-        positions: ``"sinusoidal"``, entries sin and cos of p / 10000^(2i/size) in turn, or ``"one-hot"``.
+        positions: ``"sinusoidal"``, alternating sin and cos of p / 10000^(2i/size), or ``"one-hot"``.
         size: width of a position.
-        start: begin with a token of zero data, which softmax attention may attend to for nothing.
+        start: begin with a token of zero data, which softmax attention can attend to without reading anything.
     """
 
     positions: Literal["sinusoidal", "one-hot"] = "sinusoidal"
@@ -93,7 +95,7 @@ class Alternating:
 def alternated(
     context: Context, xq: Float[Tensor, "*batch m dx"]
 ) -> tuple[Float[Tensor, "*batch rows data"], Float[Tensor, "*batch m data"]]:
-    """x_1, y_1, ..., x_n, y_n and the queries, all of width max(dx, dy): x and then zeros, or zeros and then y."""
+    """x_1, y_1, ..., x_n, y_n and the queries, of width max(dx, dy): x followed by zeros, or zeros followed by y."""
     (x, y), data = context, max(context.x.shape[-1], context.y.shape[-1])
     padded = functional.pad(x, (0, data - x.shape[-1])), functional.pad(y, (data - y.shape[-1], 0))
     return torch.stack(padded, dim=-2).flatten(-3, -2), functional.pad(xq, (0, data - xq.shape[-1]))

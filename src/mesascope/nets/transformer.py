@@ -45,17 +45,18 @@ class TransformerConfig:
     """A transformer without biases, embedding or read-out.
 
     Args:
-        width: of a token.
-        n_layers: number of layers, or loops of the one layer with ``shared``.
+        width: width of a token.
+        n_layers: number of layers; with ``shared``, number of loops of the one layer.
         n_heads: number of heads of each layer.
-        key_size: of keys, queries and values of a head; ``width / n_heads`` if None.
-        attention: ``"linear"`` or ``"softmax"``; for all layers or one name a layer.
+        key_size: width of keys, queries and values in a head; ``width / n_heads`` if None.
+        attention: ``"linear"`` or ``"softmax"``: one name for all layers or one for each.
         shared: all layers share their weights (looped).
         mlp: hidden width of each layer's GELU MLP as a multiple of ``width``; no MLP if None.
-        layer_norm: normalise what attention and MLP read; for all layers or one flag a layer.
+        layer_norm: normalise the inputs of attention and MLP: one flag for all layers or one for each.
         token_clip: clip every entry of every token to [-token_clip, token_clip] after each layer.
-        damping: factor on what each layer adds to a token (appendix A.6 of the ICML paper).
-        init_scale: initial weights are normal with variance init_scale / n_layers / fan-in, cut at two deviations.
+        damping: factor on the change of a token in each layer (von Oswald et al., ICML 2023, appendix A.6).
+        init_scale: initial weights are normal with variance init_scale / n_layers / fan-in, truncated at two standard
+            deviations.
     """
 
     width: Count
@@ -79,39 +80,40 @@ class TransformerConfig:
                 refuse(name, "be the same for all layers that share weights", value, "pass one value")
 
     def build(self, generator: torch.Generator | None = None) -> Transformer:
-        """The network, its initial weights from ``generator``."""
+        """Build the network with initial weights from ``generator``."""
         return Transformer(self, generator)
 
     @property
     def attentions(self) -> tuple[str, ...]:
-        """The attention of each layer."""
+        """Name of the attention of each layer."""
         return each_layer(self.attention, self.n_layers)
 
     @property
     def layer_norms(self) -> tuple[bool, ...]:
-        """True for each layer that normalises what it reads."""
+        """True for each layer that normalises its inputs."""
         return each_layer(self.layer_norm, self.n_layers)
 
     @property
     def linear(self) -> bool:
-        """True if layers compute with their products alone, but for a clip of tokens."""
+        """True if layers depend on their products alone, except for ``token_clip``."""
         return self.mlp is None and not any(self.layer_norms) and set(self.attentions) == {"linear"}
 
     @property
     def purely_linear(self) -> bool:
-        """True if the network sees the context only through its Gram matrix."""
+        """True if queries depend on the context only through its Gram matrix."""
         return self.linear and self.token_clip is None
 
 
 class Attention(nn.Module):
-    """Heads that look at a context: W_K, W_Q, W_V ``(heads, key, width)`` and P ``(heads, width, key)``."""
+    """Attention heads over a context: W_K, W_Q, W_V ``(heads, key, width)`` and P ``(heads, width, key)``."""
 
     def __init__(self, config: TransformerConfig, kind: str, generator: torch.Generator | None) -> None:
         super().__init__()
         key, scale = key_size_of(config), config.init_scale / config.n_layers
         self.w_k, self.w_q, self.w_v, self.p = head_weights(config.n_heads, config.width, key, key, scale, generator)
         self.attend = _attentions()[kind]
-        # Through products, softmax divides by the root of the tokens' width, where it should be that of keys.
+        # With products, softmax would divide by the root of the token width rather than the key width; this corrects
+        # it.
         self.sharpness = math.sqrt(config.width / key) if kind == "softmax" else 1.0
         self.query, self.key, self.value, self.pattern, self.read = (HookPoint() for _ in range(5))
 
@@ -120,8 +122,8 @@ class Attention(nn.Module):
     ) -> Float[Tensor, "*batch asking width"]:
         """Additions to the tokens from ``first`` on by attention to the first ``n`` tokens, summed over heads.
 
-        Through the products, keys and values are the context's own tokens, and only queries are projected. Where a part
-        is hooked or replaced, heads are computed one by one.
+        With products, keys and values are the context tokens themselves, and only queries are projected. If a part is
+        hooked or replaced, keys and values are computed for each head.
         """
         rows, context = tokens[..., first:, :], tokens[..., :n, :]
         if has_hooks(self):
@@ -148,30 +150,30 @@ class Attention(nn.Module):
 
 
 class ContextLayer(Layer):
-    """A layer whose attention looks at the context."""
+    """A layer with attention to the context."""
 
     def forward(
         self, tokens: Float[Tensor, "*batch rows width"], n: int, first: int = 0
     ) -> Float[Tensor, "*batch asking width"]:
-        """Tokens from ``first`` on after the layer, of which the first ``n`` are the context."""
+        """Tokens from ``first`` on after the layer; the first ``n`` tokens are the context."""
         if not first:
             return self.after(tokens, self.attention(self.norm(tokens), n))
         return self.after(tokens[..., first:, :], self.attention(self.norm(tokens), n, first))
 
 
 class Transformer(HookedModule, Pretrained):
-    """A transformer whose keys and values come from context tokens only, so that any number of queries share a pass.
+    """A transformer with keys and values from context tokens only, so one pass can have any number of queries.
 
-    Each layer does e <- e + damping * sum_h P_h Attention(W_Q e, W_K E, W_V E) for context and query tokens e alike,
-    with E the context tokens: eqs. 1 and 6 of the ICML paper.
+    Each layer computes e <- e + damping * sum_h P_h Attention(W_Q e, W_K E, W_V E) for every context or query token e,
+    with E the context tokens: von Oswald et al. (ICML 2023), eqs. 1 and 6.
 
-    Nets that are linear throughout are evaluated through the context's Gram matrix (`mesascope.nets.gram`), which
-    gives the same numbers to rounding at a cost that does not grow with the context. Where a part is hooked or
-    replaced, every part is called as a module instead. `mesascope.nets.points` lists all places by name.
+    Purely linear networks are evaluated through the context's Gram matrix (`mesascope.nets.gram`). Results are equal up
+    to rounding, and the cost does not grow with the context. If a part is hooked or replaced, every part is called as a
+    module instead. `mesascope.nets.points` lists all hook points by name.
 
     Args:
         config: the architecture.
-        generator: of the initial weights; torch's global one if None.
+        generator: generator of the initial weights; torch's global one if None.
     """
 
     built_from = TransformerConfig
@@ -207,16 +209,15 @@ class Transformer(HookedModule, Pretrained):
         return [Tokens(context, query), *(Tokens(part[..., :n, :], part[..., n:, :]) for part in rows)]
 
     def products(self) -> list[Products]:
-        """W_KQ, for scores that softmax divides by the root of the width, and W_PV of each layer; loops repeat."""
+        """W_KQ and W_PV of each layer (of each loop). For softmax, W_KQ is scaled for scores divided by sqrt(width)."""
         pairs = [(layer.attention.sharpness, products_of(layer.attention)) for layer in self.unrolled()]
         return [Products(sharpness * w_kq, w_pv) for sharpness, (w_kq, w_pv) in pairs]  # type: ignore[operator]
 
     def with_products(self, products: Sequence[Products]) -> Transformer:
-        """A transformer of this architecture whose layers have exactly these W_KQ and W_PV, at full key size.
+        """A transformer of this architecture whose layers have exactly these W_KQ and W_PV, with key_size = width.
 
-        W_K = P = I, W_Q = W_KQ and W_V = W_PV; MLPs and norms are copied. Looped layers take one pair; given different
-        ones, one a layer, they come apart. Softmax then divides scores by the root of the width, as keys are as wide as
-        tokens.
+        W_K = P = I, W_Q = W_KQ and W_V = W_PV; MLPs and norms are copied. Looped layers take one pair of products; with
+        a different pair for each loop, the result has separate layers. Softmax then divides scores by sqrt(width).
         """
         require_instance("products", products, Sequence)
         if len(products) not in (self.config.n_layers, len(self.layers)):
@@ -224,7 +225,7 @@ class Transformer(HookedModule, Pretrained):
         first = products[0]
         alike = all(torch.equal(part, other) for own in products for part, other in zip(own, first, strict=True))
         config = dataclasses.replace(self.config, key_size=self.config.width, shared=self.config.shared and alike)
-        # A generator of its own, as these weights are thrown away.
+        # A separate generator, as these weights are replaced.
         other = Transformer(config, torch.Generator()).to(first.w_kq)
         for layer, before in zip(other.unrolled(), self.unrolled(), strict=True):
             rest = {name: weight for name, weight in before.state_dict().items() if not name.startswith("attention.")}
@@ -234,7 +235,7 @@ class Transformer(HookedModule, Pretrained):
         return other
 
     def repeated(self, n_layers: int, damping: float = 1.0) -> Transformer:
-        """The one layer (of a one-layer or a looped net) applied ``n_layers`` times; shares this net's weights."""
+        """The layer of a one-layer or looped network applied ``n_layers`` times; shares this network's weights."""
         if len(self.layers) > 1:
             refuse("n_layers", "be 1, or shared, for a layer to be repeated", len(self.layers), "pass a looped net")
         first = {name: getattr(self.config, name + "s")[0] for name in ("attention", "layer_norm")}
@@ -246,7 +247,7 @@ class Transformer(HookedModule, Pretrained):
         return looped
 
     def unrolled(self) -> list[Layer]:
-        """The layers in the order in which they are applied, a looped one as often as it is."""
+        """The layers in the order in which they are applied; a looped layer is repeated."""
         return list(self.layers) * (self.config.n_layers if self.config.shared else 1)  # type: ignore[arg-type]
 
     def _check(self, context: Tensor, query: Tensor) -> None:
@@ -265,7 +266,7 @@ class Transformer(HookedModule, Pretrained):
         )
 
     def _token_form(self, context: Tensor, query: Tensor, *, last_context: bool) -> list[Tensor]:
-        """Rows of context and queries after each layer; after the last, those of queries alone, or of all."""
+        """Rows of context and queries after each layer; after the last, only queries unless ``last_context``."""
         states, layers, n = [], self.unrolled(), context.shape[-2]
         rows = self.embedded(torch.cat([context, query], dim=-2))
         for index, layer in enumerate(layers):
@@ -280,6 +281,6 @@ class Transformer(HookedModule, Pretrained):
 
 
 def _attentions() -> dict[str, Callable]:
-    """Attention of queries to a context, under the names of the layers that are registered with one."""
+    """Functions for attention to a context, by the names of registered attention layers that have one."""
     kinds = {name: facts("attention", name) for name in registered("attention")}
     return {name: known["over_context"] for name, known in kinds.items() if "over_context" in known}

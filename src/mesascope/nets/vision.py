@@ -1,4 +1,4 @@
-"""Networks for images, of few-shot and continual learning."""
+"""Networks for images in few-shot and continual learning."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from mesascope.validate import Count, frozen
 _Net = TypeVar("_Net", bound=nn.Module)
 
 _BLOCKS = 4
-# Slope of ResNet12's rectifiers below 0.
+# Negative slope of ResNet12's leaky ReLUs.
 _SLOPE = 0.1
 
 
 def _build(make: Callable[[], _Net], generator: torch.Generator | None) -> _Net:
-    """Make a network whose layers draw from torch's global generator; seeded by ``generator``, where there is one."""
+    """Build a network whose layers draw from torch's global generator, seeded from ``generator`` if given."""
     if generator is None:
         return make()
     with seeded(int(torch.randint(2**31, (), generator=generator, device=generator.device))):
@@ -39,7 +39,7 @@ class ConvNet4(Pretrained):
 
     Args:
         filters: channels of each block.
-        in_channels, size: of the images; each block halves their sides, rounded down, as long as it can.
+        in_channels, size: channels and side of the images; each block halves the side, rounded down, while possible.
         classes: width of the output.
 
     Source: Vinyals et al. (2016); the ConvNet of thesis, section 4.3.
@@ -57,7 +57,7 @@ class ConvNet4(Pretrained):
         for read, written in itertools.pairwise(widths):
             pool = nn.MaxPool2d(2) if size > 1 else nn.Identity()
             size = max(size // 2, 1)
-            # pooling first rectifies a quarter of the entries, to the same values and gradients
+            # with pooling first, ReLU runs on a quarter of the entries, with the same values and gradients
             blocks.append(
                 nn.Sequential(nn.Conv2d(read, written, 3, padding=1), nn.BatchNorm2d(written), pool, nn.ReLU())
             )
@@ -72,12 +72,12 @@ class ConvNet4(Pretrained):
 class ResNet12(Pretrained):
     """Four residual blocks of three 3 x 3 convolutions, the mean over pixels, and a linear layer.
 
-    Convolutions are followed by BatchNorm and, but for a block's last, by a leaky ReLU; a 1 x 1 convolution with
-    BatchNorm is added, then come a leaky ReLU and max-pooling by 2.
+    Each convolution is followed by BatchNorm and, except for the last in a block, a leaky ReLU. The residual path is a
+    1 x 1 convolution with BatchNorm. After the sum come a leaky ReLU and max-pooling by 2.
 
     Args:
-        filters: channels of the first block; each block has twice those of the one before.
-        in_channels, size: of the images; each block halves their sides, rounded down, as long as it can.
+        filters: channels of the first block; each further block has twice as many.
+        in_channels, size: channels and side of the images; each block halves the side, rounded down, while possible.
         classes: width of the output.
 
     Source: Lee et al. (2019); thesis, section 4.3.1.
@@ -104,7 +104,7 @@ class ResNet12(Pretrained):
 
 
 class _Residual(nn.Module):
-    """Three convolutions beside one of a single pixel."""
+    """Residual block: three 3 x 3 convolutions plus a 1 x 1 convolution."""
 
     def __init__(self, read: int, written: int, halve: bool) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ class MLPConfig:
     """Config of an `MLP`.
 
     Args:
-        sizes: of the input, of each hidden layer and of the output.
+        sizes: widths of the input, of each hidden layer and of the output.
     """
 
     sizes: tuple[Count, ...]
@@ -145,10 +145,10 @@ class MLPConfig:
 
 
 class MLP(Pretrained):
-    """Linear layers with ReLU between them: inputs in a row to scores.
+    """Linear layers with ReLU between them, from flat inputs to class scores.
 
     Args:
-        sizes: of the input, of each hidden layer and of the output; or the config.
+        sizes: widths of the input, of each hidden layer and of the output; or the config.
 
     >>> MLP([784, 100, 100, 10])(torch.zeros(2, 784)).shape
     torch.Size([2, 10])
@@ -176,9 +176,9 @@ class MLP(Pretrained):
     def gradient(
         weights: Sequence[Float[Tensor, "members ..."]], x: Float[Tensor, "members n d"], y: Int[Tensor, "members n"]
     ) -> tuple[Float[Tensor, " members"], list[Float[Tensor, "members ..."]]]:
-        """The mean cross-entropy of several networks, each on its own examples, and its gradient.
+        """Mean cross-entropy of several networks, each on its own examples, and its gradient.
 
-        In closed form: three times as fast as autograd where networks and batches are small.
+        Written out by hand: three times as fast as autograd for small networks and batches.
 
         Args:
             weights: all networks' parameters, stacked, in the order of ``parameters()``: each layer's weight and bias.
@@ -194,11 +194,11 @@ class MLP(Pretrained):
         written: Float[Tensor, "members n width"],
         y: Int[Tensor, "members n"],
     ) -> tuple[Float[Tensor, "members n classes"], list[Signal]]:
-        """The scores of several networks, and a signal of each layer, whose product is the gradient of `losses`.
+        """Class scores of several networks, and a `Signal` of each layer, from which `products` computes the gradient.
 
         Args:
-            others: all parameters but the first layer's weight, as in `gradient`.
-            written: output of the first layer without its bias. Its input is not known, None in its signal.
+            others: all parameters except the first layer's weight, as in `gradient`.
+            written: output of the first layer without its bias. The layer's input is unknown, and None in its signal.
         """
         biases, weights = others[::2], others[1::2]
         scores, read = written + biases[0][:, None], []
@@ -217,12 +217,12 @@ class MLP(Pretrained):
 
     @staticmethod
     def losses(scores: Float[Tensor, "members n classes"], y: Int[Tensor, "members n"]) -> Float[Tensor, " members"]:
-        """The mean cross-entropy of each network."""
+        """Mean cross-entropy of each network."""
         return cross_entropy(scores.flatten(0, 1), y.flatten(), reduction="none").view(y.shape).mean(1)
 
     @staticmethod
     def products(signals: Sequence[Signal]) -> list[Float[Tensor, "members ..."]]:
-        """The gradient by each layer's weight, where the layer's input is known, and by its bias."""
+        """Gradients of each layer's weight (if the layer's input is known) and bias."""
         found: list[Tensor] = []
         for error, read in signals:
             if read is not None:
@@ -232,7 +232,7 @@ class MLP(Pretrained):
 
 
 class Signal(NamedTuple):
-    """Derivative of the loss by a layer's output, and the layer's input."""
+    """Gradient of the loss with respect to a layer's output, and the layer's input."""
 
     error: Float[Tensor, "members n out"]
     read: Float[Tensor, "members n in"] | None
@@ -246,7 +246,7 @@ class ClassifierConfig:
     Args:
         architecture: "convnet4" (`ConvNet4`), "resnet12" (`ResNet12`), or "mlp" (`MLP` with two hidden layers).
         width: filters of a convolutional network's first block, or units of each hidden layer.
-        in_channels, size: of the images.
+        in_channels, size: channels and side of the images.
         classes: width of the output.
     """
 
@@ -270,11 +270,11 @@ class ClassifierConfig:
 
 
 def _as_images(images: Tensor, shape: tuple[int, int, int]) -> Tensor:
-    """Images ``(n, channels, size, size)`` of rows of pixels, or of images, with channels last in memory."""
+    """Images ``(n, channels, size, size)`` from images or flat rows of pixels, in channels-last memory format."""
     require_instance("images", images, Tensor)
     if images.ndim < 2 or images.shape[1:].numel() != math.prod(shape):
         refuse("images", f"have shape (n, {', '.join(map(str, shape))})", tuple(images.shape), "reshape them")
-    # A step of training takes a third less time so, on CPU; vmap takes no memory_format.
+    # A training step on CPU takes a third less time in this format. vmap does not accept memory_format.
     channels, height, width = shape
     if channels == 1:
         return images.reshape(-1, height, width, 1).movedim(-1, 1)
