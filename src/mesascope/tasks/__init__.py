@@ -1,4 +1,4 @@
-"""Task families: distributions over tasks, and the episodes or sequences they draw."""
+"""Task families: distributions over tasks, from which episodes or sequences are drawn."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""Draw tasks from families and ask learners for predictions; each failure becomes one sentence."""
+"""Draw tasks from families and predictions from learners; each failure is reported in one sentence."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from mesascope.modules import out_of_memory, run_with
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks.episodes import Context, Episode, check_episode, check_sequence
 
-# Parts of torch's messages that `guarded` and lenses explain.
+# Parts of torch's error messages that `guarded` and lenses explain.
 _EXPLAINED_ELSEWHERE = ("nference tensor", "requires grad")
 
 
 class LearnerError(ArgumentError):
-    """A learner raised an error, which is the cause; perhaps it does not fit the tasks' shapes."""
+    """Error raised by a learner (its cause is the original one), perhaps because it does not fit the tasks' shapes."""
 
 
 def require_family(family: Any) -> None:
@@ -33,7 +33,7 @@ def require_family(family: Any) -> None:
 
 
 def require_labels(family: Any, tasks: Episode | Tensor) -> None:
-    """Raise if all labels are 0: then all algorithms predict alike."""
+    """Raise if all labels are 0, as all algorithms then predict 0."""
     labels = tasks.context.y if isinstance(tasks, Episode) else tasks
     if not labels.any():
         raise ArgumentError(
@@ -62,12 +62,12 @@ def sample_tasks(family: Any, tasks: int, generator: torch.Generator) -> Any:
 
 
 def predict(model: Any, *inputs: Context | Tensor, weights: Mapping[str, Tensor] | None = None) -> Any:
-    """Call ``model``, with ``weights`` in place of its own if they are given, and return its answer.
+    """Call ``model``, with ``weights`` instead of its own if given, and return its output.
 
     Raises:
-        ArgumentTypeError: it cannot be called like this, or its weights are of another dtype or on another device.
-        ArgumentError: it runs out of memory.
-        LearnerError: it raises any other error.
+        ArgumentTypeError: the model does not take these inputs, or its weights have another dtype or device.
+        ArgumentError: the model runs out of memory.
+        LearnerError: the model raises any other error.
     """
     require_callable("a learner", model)
     if isinstance(model, type):
@@ -83,10 +83,10 @@ def predict(model: Any, *inputs: Context | Tensor, weights: Mapping[str, Tensor]
             raise
         if not isinstance(error, TypeError):
             raise _unanswered(model, inputs, error) from error
-        if takes(model, inputs):  # an error within the learner
+        if takes(model, inputs):  # the learner itself raised it
             raise
         raise _of_other_arguments(model, inputs) from error
-    # torch may read any memory through a weight on "meta"
+    # with a weight on "meta", torch may read arbitrary memory
     empty = weights is None and isinstance(model, nn.Module) and any(weight.is_meta for weight in model.parameters())
     if empty or getattr(answer, "is_meta", False):
         raise ArgumentTypeError(
@@ -97,7 +97,7 @@ def predict(model: Any, *inputs: Context | Tensor, weights: Mapping[str, Tensor]
 
 
 def check_answer(model: object, answer: object, shape: tuple[int, ...]) -> Tensor:
-    """Return ``answer`` if it is a tensor of exactly this shape: torch would broadcast others without a word."""
+    """Return ``answer`` if it is a tensor of exactly this shape: torch would silently broadcast other shapes."""
     answer = require_tensor(model, answer)
     if answer.shape != shape:
         raise ArgumentError(
@@ -126,8 +126,8 @@ def require_tensor(model: object, answer: object) -> Tensor:
 def check_causal(predictor: Any, sequences: Float[Tensor, "tasks t d"]) -> None:
     """Raise if a prediction changes with the elements after it.
 
-    Elements after four cuts are replaced by those of other sequences. The bound is 0.1 % of the largest prediction, or
-    ten times the change from rounding all elements, if that is more.
+    Elements after each of four cuts are replaced by those of other sequences. The tolerance is 0.1 % of the largest
+    prediction, or ten times the change from rounding all elements, whichever is larger.
     """
     few = sequences[torch.arange(4, device=sequences.device) % len(sequences), :-1]
     t = few.shape[1]
@@ -156,7 +156,7 @@ def check_causal(predictor: Any, sequences: Float[Tensor, "tasks t d"]) -> None:
 
 
 def check_tasks(tasks: Any) -> None:
-    """Raise unless ``tasks`` holds at least one episode or sequence, of finite numbers."""
+    """Raise unless ``tasks`` contains at least one episode or sequence, and only finite numbers."""
     if not isinstance(tasks, Episode | Tensor):
         raise ArgumentTypeError(
             f"tasks must be an Episode or a tensor of sequences, but are {shown(tasks)}: draw them with "
@@ -173,53 +173,53 @@ def check_tasks(tasks: Any) -> None:
 
 
 def inputs_and_targets(tasks: Episode | Tensor) -> tuple[tuple[Any, ...], Tensor]:
-    """The inputs of a learner or a predictor, and the right answers: the next elements for sequences."""
+    """Inputs of a learner or predictor, and the targets; for sequences, these are the next elements."""
     if isinstance(tasks, Episode):
         return (tasks.context, tasks.xq), tasks.yq
     return (tasks[..., :-1, :],), tasks[..., 1:, :]
 
 
 def copied(tensor: Tensor) -> Tensor:
-    """Copy a tensor for a learner that may write into it, with its strides: matrix products round by layout."""
-    if 0 in tensor.stride():  # entries that share their memory
+    """Copy a tensor for a learner that may overwrite it. Strides are kept, as rounding in products depends on them."""
+    if 0 in tensor.stride():  # entries share memory
         return tensor.clone()
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
 
 def label(model: object) -> str:
-    """A learner or a family in an error's sentence."""
-    model = getattr(model, "module", model)  # of an ensemble
+    """Short text for a learner or a family in error messages."""
+    model = getattr(model, "module", model)  # the module of an ensemble
     if isinstance(model, nn.Module) and "\n" not in (line := repr(model)) and len(line) < 80:
         return line
     return display_name(model)
 
 
 def display_name(model: object) -> str:
-    """Name of a learner or a family in a table: that of a function, or of a class."""
+    """Name of a learner or a family in tables: that of the function or class."""
     return getattr(model, "__name__", type(model).__name__)
 
 
 def raised(error: BaseException | None) -> str:
-    """Type and message of another package's error, inside a sentence."""
+    """Type and message of another package's error, for use within a sentence."""
     said = " ".join(str(error).split()).rstrip(".")
     return f"{type(error).__name__} ({said if len(said) <= 200 else said[:197] + '...'})"
 
 
 def takes(model: Any, inputs: tuple[Any, ...]) -> bool:
-    """True if the signature of ``model``, or of an ensemble's module, allows these arguments."""
+    """True if the signature of ``model``, or of an ensemble's module, accepts these arguments."""
     module = getattr(model, "module", model)
     try:
         inspect.signature(module.forward if isinstance(module, nn.Module) else module).bind(*inputs)
     except TypeError:
         return False
-    except ValueError:  # it has no signature that Python can read
+    except ValueError:  # Python finds no signature
         return True
     return True
 
 
 @contextmanager
 def explain_torch_errors(model: Any, inputs: tuple[Any, ...]) -> Iterator[None]:
-    """Raise torch's errors of memory, derivatives, dtypes and devices as a sentence about ``model``."""
+    """Within this context, torch's errors about memory, derivatives, dtypes and devices are reworded for ``model``."""
     try:
         yield
     except RuntimeError as error:
@@ -247,14 +247,14 @@ def explain_torch_errors(model: Any, inputs: tuple[Any, ...]) -> Iterator[None]:
 
 
 def _other(model: Any, tensors: list[Tensor], name: str) -> Any:
-    """First dtype or device, as ``name`` says, of a weight that differs from that of the inputs."""
+    """First dtype or device (chosen by ``name``) of a weight that differs from that of the inputs."""
     weights: Callable = getattr(getattr(model, "module", model), "parameters", tuple)
     of = [getattr(weight, name) for weight in weights() if weight.is_floating_point()]
     return next((one for one in of if tensors and one != getattr(tensors[0], name)), None)
 
 
 def _of_other_arguments(model: Any, inputs: tuple[Any, ...]) -> ArgumentTypeError:
-    """The error for a learner that takes other arguments, such as a sequence in place of a context and queries."""
+    """Error for a learner with other arguments, such as a sequence instead of a context and queries."""
     pair = len(inputs) == 2
     wanted, others = ("(context, xq)", "sequences") if pair else ("(sequence)", "episodes")
     remedy = f", or choose a family of {others}" if takes(model, (None,) * (1 if pair else 2)) else ""

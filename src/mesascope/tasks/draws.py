@@ -1,4 +1,4 @@
-"""Random numbers of the shapes and laws that tasks need, drawn from an explicit generator."""
+"""Random numbers with the shapes and distributions of tasks, drawn from an explicit generator."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mesascope.errors import require_count, require_instance
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks.episodes import Context, Episode
 
-# Scales whose products float32 holds: beyond them are infinities and zeros, in silence.
+# Scales whose products stay within float32's range; larger or smaller ones would silently become inf or 0.
 Scale = Annotated[float, msgspec.Meta(ge=1e-15, le=1e15)]
 Noise = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
 
@@ -29,10 +29,10 @@ def episode_of(x: Float[Tensor, "batch rows dx"], y: Float[Tensor, "batch rows d
 
 
 def symmetric_uniform(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """U(-1, 1) in float32, never exactly 0.
+    """Draws from U(-1, 1) in float32, never exactly 0.
 
-    On CPU the generator is called once for every two numbers and its 64 bits are split, which takes 60 % of the time
-    of ``Tensor.uniform_`` and keeps float32's full resolution; random numbers dominate the training of one layer.
+    On CPU, the generator is called once for every two numbers and its 64 bits are split. This takes 60 % of the time of
+    ``Tensor.uniform_`` and keeps float32's full resolution. Random numbers take most of the training time of one layer.
     """
     if generator.device.type != "cpu":
         return torch.rand(shape, generator=generator, device=generator.device).sub_(0.5).mul_(2).add_(2**-25)
@@ -42,25 +42,25 @@ def symmetric_uniform(shape: tuple[int, ...], generator: torch.Generator) -> Ten
 
 
 def normal(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """N(0, 1)."""
+    """Draws from N(0, 1)."""
     return torch.randn(shape, generator=generator, device=generator.device)
 
 
 def orthogonal(batch: tuple[int, ...], d: int, generator: torch.Generator) -> Tensor:
     """Orthogonal matrices ``(*batch, d, d)``, uniform on the orthogonal group."""
     q, r = torch.linalg.qr(normal((*batch, d, d), generator))
-    return q * r.diagonal(dim1=-2, dim2=-1).sign()[..., None, :]  # without these signs Q is not uniform
+    return q * r.diagonal(dim1=-2, dim2=-1).sign()[..., None, :]  # without these signs Q would not be uniform
 
 
 def applied(matrix: Float[Tensor, "batch d d"], column: Float[Tensor, "batch d"]) -> Float[Tensor, "batch d"]:
-    """Each matrix times its column."""
+    """Product of each matrix with its column vector."""
     return (matrix @ column[..., None]).squeeze(-1)
 
 
 def unrolled(
     first: Float[Tensor, "batch d"], noise: Float[Tensor, "steps batch d"], step: Callable[[Tensor, Tensor], Tensor]
 ) -> Float[Tensor, "batch t d"]:
-    """The sequence from ``first`` on, each next element ``step(last, noise)``."""
+    """Sequence that starts with ``first``; each next element is ``step(last, noise)``."""
     sequence = [first]
     for added in noise:
         sequence.append(step(sequence[-1], added))
@@ -68,18 +68,18 @@ def unrolled(
 
 
 def exponential(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """The exponential law of rate 1 (mean 1, variance 1), by inverting its distribution function."""
+    """Draws from the exponential distribution of rate 1 (mean 1, variance 1), by inverse transform sampling."""
     return symmetric_uniform(shape, generator).abs_().log_().neg_()
 
 
 def laplace(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """The Laplace law of scale 1 (mean 0, variance 2): an exponential with a random sign."""
+    """Draws from the Laplace distribution of scale 1 (mean 0, variance 2): exponential with a random sign."""
     uniform = symmetric_uniform(shape, generator)
     return uniform.abs().log_().neg_().mul_(uniform.sign_())
 
 
 def mixture(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """One of normal, exponential and Laplace for each task (the first axis), with equal chance."""
+    """Draws from a normal, exponential or Laplace distribution, chosen uniformly for each task (first axis)."""
     laws = torch.stack([law(shape, generator) for law in (normal, exponential, laplace)])
     choice = torch.randint(3, shape[:1], generator=generator, device=generator.device)
     return laws[choice, torch.arange(shape[0], device=generator.device)]
@@ -88,5 +88,5 @@ def mixture(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
 INPUT_LAWS = {
     "uniform": symmetric_uniform, "normal": normal, "exponential": exponential, "laplace": laplace, "mixture": mixture,
 }  # fmt: skip
-# Laws of the first element of a sequence.
+# Distributions of the first element of a sequence.
 STARTS = {"normal": normal, "uniform": symmetric_uniform}

@@ -22,7 +22,7 @@ class Context(NamedTuple):
 
 
 class Episode(NamedTuple):
-    """A batch of tasks: a context, queries ``xq (*batch, m, dx)`` and their answers ``yq (*batch, m, dy)``."""
+    """A batch of tasks: a context, queries ``xq (*batch, m, dx)`` and their targets ``yq (*batch, m, dy)``."""
 
     context: Context
     xq: Float[Tensor, "*batch m dx"]
@@ -52,7 +52,7 @@ def _sizes(**tensors: Any) -> str:
 
 @runtime_checkable
 class Learner(Protocol):
-    """Any map from a context and queries to predictions ``(*batch, m, dy)``; leading axes are free."""
+    """Any function from a context and queries to predictions ``(*batch, m, dy)``, for any leading axes."""
 
     def __call__(self, context: Context, xq: Tensor) -> Tensor: ...
 
@@ -73,9 +73,9 @@ class Seeded(Protocol):
 
 @runtime_checkable
 class Predictor(Protocol):
-    """Any map from a sequence ``(*batch, t, d)`` to predictions of each next element, of the same shape.
+    """Any function from a sequence ``(*batch, t, d)`` to predictions of each next element, of the same shape.
 
-    A prediction depends on the elements up to its own, never on later ones.
+    The prediction at time t depends only on the elements up to t.
     """
 
     def __call__(self, sequence: Tensor) -> Tensor: ...
@@ -103,7 +103,7 @@ def check_sequence(sequence: Tensor) -> None:
 
 
 def check_inputs(context: Context, xq: Tensor) -> None:
-    """Raise if shapes, dtypes or devices of a context and queries disagree. Reads no values."""
+    """Raise if the shapes, dtypes or devices of a context and queries disagree. Reads no values."""
     if not isinstance(context, Context):
         raise ArgumentTypeError(
             f"context must be of type Context, but is {shown(context)} ({type(context).__name__}): pass Context(x, y)."
@@ -139,7 +139,7 @@ def check_inputs(context: Context, xq: Tensor) -> None:
 
 
 def check_episode(episode: Episode) -> None:
-    """Raise if shapes of an episode disagree, or a number in it is not finite."""
+    """Raise if the shapes of an episode disagree or a number is not finite."""
     require_instance("episode", episode, Episode)
     check_inputs(episode.context, episode.xq)
     require_instance("yq", episode.yq, Tensor)

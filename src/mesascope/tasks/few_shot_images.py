@@ -26,14 +26,14 @@ Part = Literal["train", "validation", "test"]
 class FewShotImages:
     """Tasks of ``ways`` random classes of a dataset, in random order; a context has ``shots`` images of each class.
 
-    Inputs are rows of pixels from 0 to 1, ``channels * size * size``, channels first: `torch.nn.Unflatten` makes images
-    of them, and `ConvNet4` takes them as they are. Targets are one-hot classes of width ``ways``. No query is in the
-    context, and the order of images is random.
+    Inputs are flat rows of pixels from 0 to 1, ``channels * size * size``, channels first. `torch.nn.Unflatten`
+    reshapes them to images; `ConvNet4` accepts them directly. Targets are one-hot classes of width ``ways``. No query
+    is in the context, and the order of images is random.
 
     Args:
         dataset: digits, mnist, fashion-mnist, omniglot, or a folder, by name or path: see `mesascope.data.images`.
         queries: queries of each class.
-        size: pixels of a side; that of the files if None.
+        size: side of the images in pixels; that of the files if None.
         part: train, validation or test.
         rotations: True to count images rotated by 90, 180 and 270 degrees as further classes.
 
@@ -81,14 +81,14 @@ class FewShotImages:
         return found, by_class
 
     def _classes(self, batch: int, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Classes ``(batch, ways)`` and quarters of a turn."""
+        """Classes ``(batch, ways)`` and their rotations in quarter turns."""
         scores = torch.rand(batch, self._turns * count, generator=generator, device=generator.device)
         drawn = scores.topk(self.ways).indices
         return drawn % count, drawn // count
 
 
 class ByClass(NamedTuple):
-    """Indices of images sorted by class, and where each class starts and how many images it has."""
+    """Indices of images sorted by class, and the start and number of images of each class."""
 
     order: Int[Tensor, " images"]
     starts: Int[Tensor, " classes"]
@@ -123,7 +123,7 @@ def _turned(pixels: Tensor, turns: Tensor) -> Tensor:
 
 
 def _shuffled(x: Tensor, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Images and targets ``(batch, ways, count, d)`` as rows in one random order a task."""
+    """Images and targets ``(batch, ways, count, d)`` as rows, in one random order for each task."""
     x, y = x.flatten(1, 2), y.flatten(1, 2)
     order = torch.rand(x.shape[:2], generator=generator, device=x.device).argsort(-1)[..., None]
     return torch.take_along_dim(x, order, 1), torch.take_along_dim(y, order, 1)
@@ -132,7 +132,7 @@ def _shuffled(x: Tensor, y: Tensor, generator: torch.Generator) -> tuple[Tensor,
 def accuracy(
     scores: Float[Tensor, "*batch m classes"], targets: Float[Tensor, "*batch m classes"]
 ) -> Float[Tensor, "*batch"]:
-    """The share of queries whose class has the largest score; targets are 1 at their class.
+    """Share of queries whose class has the largest score; targets are one-hot.
 
     >>> accuracy(torch.tensor([[0.2, 0.8], [0.6, 0.4]]), torch.tensor([[0.0, 1.0], [0.0, 1.0]]))
     tensor(0.5000)

@@ -58,13 +58,13 @@ class _Digits:
 @register("family", "rotated-digits")
 @dataclass(frozen=True)
 class RotatedDigits(_Digits):
-    """Digits rotated by one angle a task: that of task t of T is drawn from [180 t / T, 180 (t + 1) / T] degrees.
+    """Digits rotated by one angle for each task: for task t of T, drawn from [180 t / T, 180 (t + 1) / T] degrees.
 
-    A batch is a stream: its tasks come in order. Inputs are rows of pixels from 0 to 1, targets one-hot classes.
+    A batch is a stream of tasks in order. Inputs are flat rows of pixels from 0 to 1, targets one-hot classes.
 
     Args:
-        samples: images of a context, from the training part.
-        queries: images to classify, from the test part.
+        samples: number of images in a context, from the training part.
+        queries: number of images to classify, from the test part.
         dataset, size: see `mesascope.data.images`; "mnist" is the benchmark.
 
     Source: Lopez-Paz and Ranzato (2017); thesis, section 4.4.1.
@@ -85,7 +85,7 @@ class RotatedDigits(_Digits):
 @register("family", "permuted-digits")
 @dataclass(frozen=True)
 class PermutedDigits(_Digits):
-    """Digits whose pixels are in one random order for each task. Otherwise as `RotatedDigits`.
+    """Digits whose pixels are permuted, in one random order for each task. Otherwise like `RotatedDigits`.
 
     Source: Goodfellow et al. (2013), Lopez-Paz and Ranzato (2017); thesis, section 4.4.1.
 
@@ -108,9 +108,9 @@ def _drawn(found: Images, count: int, generator: torch.Generator) -> tuple[Tenso
 
 @frozen
 class SwitchingImages:
-    """Batches of ``shots`` images of each of ``ways`` classes, of tasks that follow one another.
+    """A stream of batches with ``shots`` images of each of ``ways`` classes, from a sequence of tasks.
 
-    At each step a new task begins with probability 1 - ``stay``: a random domain, and ``ways`` of its classes in random
+    At each step a new task starts with probability 1 - ``stay``: a random domain, and ``ways`` of its classes in random
     order. Each step draws new images.
 
     Args:
@@ -136,14 +136,14 @@ class SwitchingImages:
             refuse("domains", "be names", self.domains, "pass ('mnist',), say")
 
     def stream(self, steps: int, seed: int) -> ImageStream:
-        """``steps`` steps of the stream of a seed."""
+        """Stream of ``steps`` steps for a seed."""
         return ImageStream(self, steps, seed)
 
 
 class ImageStream:
-    """The steps of a `SwitchingImages`, each drawn on demand: ``stream(step)`` is a `Context`.
+    """The steps of a `SwitchingImages` stream, drawn on demand: ``stream(step)`` is a `Context`.
 
-    Inputs are rows of pixels from 0 to 1, targets one-hot classes.
+    Inputs are flat rows of pixels from 0 to 1, targets one-hot classes.
     """
 
     tasks: Int[Tensor, " steps"]
@@ -174,7 +174,7 @@ class ImageStream:
 
     @guarded
     def __call__(self, step: int) -> Context:
-        """The images of a step and their classes, in random order."""
+        """Images of a step and their classes, in random order."""
         require_count("step", step, least=0)
         if step >= len(self):
             refuse("step", f"be below the {len(self)} steps of the stream", step, "make a longer one")

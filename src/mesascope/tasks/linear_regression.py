@@ -21,10 +21,11 @@ from mesascope.validate import Count, Whole
 @register("family", "linear-regression")
 @dataclass(frozen=True)
 class LinearRegression:
-    """Linear teachers, one for each task: context targets y = W x + noise * eps, answers yq = W xq without noise.
+    """Linear regression with a teacher W for each task: context targets W x + noise * eps, query targets W xq.
 
-    W ``(d_out, d_in)`` has independent N(0, w_scale^2) entries, eps is standard normal, and the inputs of context and
-    queries are independent draws z of the law ``x``, times ``x_scale``, times the Cholesky factor of ``covariance``:
+    W ``(d_out, d_in)`` has independent N(0, w_scale^2) entries, and eps is standard normal. Inputs of context and
+    queries are independent draws z from the distribution ``x``, times ``x_scale``, times the Cholesky factor of
+    ``covariance``:
 
     ============= ==========================================  ==================
     ``x``         one coordinate of z                         variance, kurtosis
@@ -37,15 +38,15 @@ class LinearRegression:
     ============= ==========================================  ==================
 
     Args:
-        n_context: pairs in a context (N).
+        n_context: number of pairs in a context (N).
         d_in, d_out: widths of x and y.
         x_scale, w_scale, noise: the scales above. x_scale is 1 in the paper and 0.5 in its code.
         covariance: ``(d_in, d_in)``, positive definite, or its diagonal ``(d_in,)``; identity if None.
         pool: draw from a fixed set of this many tasks; a batch of exactly ``pool`` tasks is the whole set in order.
-        pool_seed: seed of the pool. Replicates with different pools need a seed each: see `seeded`.
-        n_query: queries of a task (m).
+        pool_seed: seed of the pool. Replicates with different pools need different seeds: see `seeded`.
+        n_query: number of queries of a task (m).
 
-    Source: von Oswald et al. (ICML 2023), section 3; the other laws, appendix A.2; ``pool``, appendix A.12.
+    Source: von Oswald et al. (ICML 2023), section 3; other distributions, appendix A.2; ``pool``, appendix A.12.
 
     >>> episode = LinearRegression(n_context=4, d_in=3).sample(2, stream(0, "doc"))
     >>> [tuple(t.shape) for t in (episode.context.x, episode.context.y, episode.xq, episode.yq)]
@@ -74,7 +75,7 @@ class LinearRegression:
         """The Cholesky factor of the covariance."""
         try:
             matrix = torch.tensor(self.covariance, dtype=torch.float64)
-        except ValueError:  # rows of unequal lengths
+        except ValueError:  # rows have different lengths
             matrix = torch.empty(0)
         if matrix.ndim == 1:
             matrix = torch.diag(matrix)
@@ -89,13 +90,13 @@ class LinearRegression:
 
     @property
     def covariance_matrix(self) -> Float[Tensor, "d d"]:
-        """The covariance times x_scale^2, in float64: that of inputs whose law has variance 1."""
+        """``covariance`` times x_scale^2, in float64: the covariance of inputs if z has variance 1."""
         if self.covariance is None:
             return self.x_scale**2 * torch.eye(self.d_in, dtype=torch.float64)
         return self.x_scale**2 * self._factor @ self._factor.mT
 
     def seeded(self, seed: int) -> LinearRegression:
-        """The family of one training seed: a pool is another one for each seed."""
+        """The family for one training seed; each seed has a different pool."""
         require_count("seed", seed, least=0)
         return self if self.pool is None else dataclasses.replace(self, pool_seed=seed)
 
@@ -104,7 +105,7 @@ class LinearRegression:
         return self._fresh(self.pool or 0, stream(self.pool_seed, "pool"))
 
     def teachers(self) -> Float[Tensor, "pool dy dx"]:
-        """W of each task of the pool, for `learners.BayesPool`."""
+        """Teachers W of all tasks in the pool, for `learners.BayesPool`."""
         if self.pool is None:
             refuse("pool", "be a number for its teachers to be known", None, "pass pool=64, say")
         return self._pool[1]
@@ -137,7 +138,7 @@ class LinearRegression:
 
 
 def _nested_tuple(values: Any) -> tuple:
-    """Numbers of a tensor, an array or nested sequences as nested tuples, for a frozen family."""
+    """Nested tuples from a tensor, an array or nested sequences, for a frozen family."""
     values = values.tolist() if hasattr(values, "tolist") else values
     try:
         return tuple(_nested_tuple(row) if isinstance(row, list | tuple) else float(row) for row in values)

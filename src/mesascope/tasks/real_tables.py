@@ -1,4 +1,4 @@
-"""Regression on tables of real measurements from scikit-learn."""
+"""Regression on real data tables from scikit-learn."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mesascope.validate import Count
 @register("family", "real-table")
 @dataclass(frozen=True)
 class RealTable:
-    """Different rows of a real table for each task, some as context, others as queries.
+    """Tasks from random rows of a real table: some rows are the context, others the queries.
 
     ============  =====  ==  =======================================================================
     ``table``      rows   d  target
@@ -28,10 +28,10 @@ class RealTable:
     california    20640   8  house values of districts; scikit-learn must have downloaded it before
     ============  =====  ==  =======================================================================
 
-    Numbers are neither scaled nor centred. Needs ``pip install '.[sklearn]'``.
+    Values are neither scaled nor centred. Needs ``pip install '.[sklearn]'``.
 
     Args:
-        n_context, n_query: pairs and queries of a task.
+        n_context, n_query: numbers of pairs and queries of a task.
 
     >>> from mesascope.streams import stream
     >>> RealTable(n_context=20).sample(2, stream(0, "doc")).context
@@ -67,7 +67,7 @@ class RealTable:
 
 @functools.cache
 def _read(table: str) -> tuple[Float[Tensor, "rows d"], Float[Tensor, "rows 1"], tuple[str, ...]]:
-    """Inputs, labels, and the inputs' names."""
+    """Inputs, labels, and names of the inputs."""
     datasets = require_package("sklearn.datasets", "RealTable", "sklearn")
     try:
         if table == "diabetes":

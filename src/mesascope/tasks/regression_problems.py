@@ -1,4 +1,4 @@
-"""Regression problems for language models: the data sets of Vacareanu et al. (2024)."""
+"""Regression problems for language models: the datasets of Vacareanu et al. (2024)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _HIDDEN = 5
 @register("family", "regression-problem")
 @dataclass(frozen=True)
 class RegressionProblem:
-    """One of the problems that Vacareanu et al. gave to language models, without noise, rounded as in a prompt.
+    """One of the problems of Vacareanu et al. (2024) for language models, without noise, rounded as in a prompt.
 
     ============================  ===  ===========================================================================
     ``problem``                    d   inputs and labels
@@ -42,15 +42,15 @@ class RegressionProblem:
     character_regression1          5   five letters of the alphabet, 1 to 26; w times their places in a shuffled one
     ============================  ===  ===========================================================================
 
-    Tasks of Friedman's and the original problems differ only in their inputs. Labels of the linear problems, Friedman's
-    and letters are computed from inputs before rounding, all others from rounded inputs, as in the authors' code.
+    Tasks of the Friedman and original problems differ only in their inputs. As in the authors' code, labels of the
+    linear, Friedman and letter problems are computed from inputs before rounding, all others from rounded inputs.
 
     Args:
-        problem: a name of the table.
-        n_context, n_query: pairs and queries of a task.
-        decimals: decimals of inputs and labels.
-        authors: keep two slips of the authors' code: their regression_ni33 has two inputs, and in transformer1 a label
-            depends on all rows of a task, because the layer reads the rows as one sequence.
+        problem: a name in the table.
+        n_context, n_query: numbers of pairs and queries of a task.
+        decimals: number of decimals of inputs and labels.
+        authors: reproduce two errors in the authors' code: their regression_ni33 has two inputs, and in transformer1 a
+            label depends on all rows of a task, because the layer treats the rows as one sequence.
 
     Source: Vacareanu et al., From Words to Numbers (COLM 2024), and their code, robertvacareanu/llm4regression.
 
@@ -89,7 +89,7 @@ class RegressionProblem:
 
 
 class _Problem(NamedTuple):
-    """A problem: inputs ``(batch, rows, d)`` in float64, and labels ``(batch, rows)`` of these."""
+    """Functions that draw a problem's inputs ``(batch, rows, d)`` in float64, and their labels ``(batch, rows)``."""
 
     d: int
     inputs: Callable[[tuple[int, int, int], torch.Generator], Tensor]
@@ -98,7 +98,7 @@ class _Problem(NamedTuple):
 
 
 def _uniform(*ends: tuple[float, float]) -> Callable[[tuple[int, int, int], torch.Generator], Tensor]:
-    """Uniform inputs between the ends of each input, or between the same ends for all."""
+    """Uniform inputs with bounds for each input, or one pair of bounds for all."""
     low, high = torch.tensor(ends, dtype=torch.float64).T
 
     def draw(shape: tuple[int, int, int], generator: torch.Generator) -> Tensor:
@@ -122,12 +122,12 @@ def _linear(informative: int, d: int) -> _Problem:
 
 
 def _fixed(function: Callable[..., Tensor]) -> Callable[[Tensor, torch.Generator], Tensor]:
-    """Labels by the same function of the inputs in every task."""
+    """Labels from one function of the inputs, the same in all tasks."""
     return lambda x, generator: function(*x.unbind(-1))
 
 
 def _network(x: Float[Tensor, "batch rows d"], generator: torch.Generator) -> Float[Tensor, "batch rows"]:
-    """Labels of a network with a hidden layer of ReLUs, initialised as torch's linear layers are."""
+    """Labels from a network with one hidden ReLU layer, initialised like torch's linear layers."""
 
     def layer(values: Tensor, width: int) -> Tensor:
         fan_in = values.shape[-1]
@@ -139,7 +139,7 @@ def _network(x: Float[Tensor, "batch rows d"], generator: torch.Generator) -> Fl
 
 
 def _transformer(together: bool) -> Callable[[Tensor, torch.Generator], Float[Tensor, "batch rows"]]:
-    """Labels of torch's transformer layer and a linear one; each row is a sequence, or all rows ``together``."""
+    """Labels from torch's transformer layer and a linear layer; a sequence is one row, or all rows if ``together``."""
 
     def labels(x: Float[Tensor, "batch rows d"], generator: torch.Generator) -> Float[Tensor, "batch rows"]:
         answers = []
@@ -155,7 +155,7 @@ def _transformer(together: bool) -> Callable[[Tensor, torch.Generator], Float[Te
 
 
 def _letters(shape: tuple[int, int, int], generator: torch.Generator) -> Tensor:
-    """Places in the alphabet, from 1 on, of five letters a task."""
+    """Positions in the alphabet, from 1 on, of letters; each task uses five letters."""
     batch, rows, d = shape
     device = generator.device
     alphabet = torch.rand(batch, _LETTERS, generator=generator, device=device).argsort(-1)[:, :_USED]
@@ -164,7 +164,7 @@ def _letters(shape: tuple[int, int, int], generator: torch.Generator) -> Tensor:
 
 
 def _of_letters(x: Float[Tensor, "batch rows d"], generator: torch.Generator) -> Float[Tensor, "batch rows"]:
-    """Weights U(0, 10) times the letters' places in a shuffled alphabet, from 0 on."""
+    """Sum of weights U(0, 10) times the letters' positions in a shuffled alphabet, from 0 on."""
     places = torch.rand(len(x), _LETTERS, generator=generator, device=x.device).argsort(-1).to(x)
     weights = 10 * torch.rand(len(x), x.shape[-1], generator=generator, device=x.device, dtype=x.dtype)
     values = places.gather(-1, x.flatten(1).long() - 1).reshape(x.shape)
@@ -192,5 +192,5 @@ PROBLEMS: dict[str, _Problem] = {
     "transformer1": _Problem(5, _gaussian, _transformer(together=False), True),
     "character_regression1": _Problem(5, _letters, _of_letters),
 }  # fmt: skip
-# Problems whose code differs from its description.
+# Problems whose code differs from their description in the paper.
 _AUTHORS = {"regression_ni33": _linear(2, 2), "transformer1": _Problem(5, _gaussian, _transformer(together=True), True)}

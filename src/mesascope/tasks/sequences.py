@@ -26,20 +26,20 @@ Start = Literal["normal", "uniform"]
 class LinearDynamics:
     """Fully observed linear systems, one for each task: s_{t+1} = W s_t + noise * eps, with eps standard normal.
 
-    W ``(d, d)`` is a random orthogonal matrix Q of each task, uniform on the orthogonal group; or a contraction
-    Q^T diag(a) Q of each task, with eigenvalues a ~ U(0.3, 0.9); or one fixed orthogonal matrix for all tasks, which a
-    network need not learn in context.
+    W ``(d, d)`` is a random orthogonal matrix Q for each task, uniform on the orthogonal group; or a contraction Q^T
+    diag(a) Q for each task, with eigenvalues a ~ U(0.3, 0.9); or one fixed orthogonal matrix for all tasks, which a
+    network can learn in its weights.
 
     Args:
         d: width of an element.
-        length: elements of a sequence (T).
+        length: number of elements of a sequence (T).
         noise: standard deviation of the noise that is added at each step.
         dynamics: ``"orthogonal"``, ``"contracting"`` or ``"fixed"``.
-        start: law of s_1: ``"normal"``, N(0, I), as in the thesis, or ``"uniform"``, U(-1, 1), as in its code.
+        start: distribution of s_1: ``"normal"``, N(0, I), as in the thesis, or ``"uniform"``, U(-1, 1), as in its code.
         clip: clip every entry of every element to [-clip, clip] before the next is drawn.
-        matrix_seed: seed of a fixed W. Replicates that differ in W need a seed each: see `seeded`.
+        matrix_seed: seed of a fixed W. Replicates with different W need different seeds: see `seeded`.
 
-    Source: thesis, section 3.5.1; clip and contraction, the ablations of its code.
+    Source: thesis, section 3.5.1; clip and contraction: ablations in its code.
 
     >>> LinearDynamics(d=3, length=5).sample(2, stream(0, "doc")).shape
     torch.Size([2, 5, 3])
@@ -54,7 +54,7 @@ class LinearDynamics:
     matrix_seed: Whole = 0
 
     def seeded(self, seed: int) -> LinearDynamics:
-        """The family of one training seed: a fixed matrix is another one for each seed."""
+        """The family for one training seed; each seed has a different fixed matrix."""
         return dataclasses.replace(self, matrix_seed=seed) if self.dynamics == "fixed" else self
 
     @functools.cached_property
@@ -85,18 +85,18 @@ class LinearDynamics:
 @register("family", "observed-dynamics")
 @dataclass(frozen=True)
 class ObservedDynamics:
-    """Linear systems seen in part: h_{t+1} = W h_t + noise * eps of width ``hidden``, and s_t = C h_t of width ``d``.
+    """Partly observed linear systems: h_{t+1} = W h_t + noise * eps has width ``hidden``, s_t = C h_t width ``d``.
 
-    W is a random orthogonal matrix and the rows of C are orthonormal; each task has its own. An element shows ``d`` of
-    ``hidden`` directions: a linear model of the last hidden / d elements predicts the next one, and a linear model of
-    the last element alone does not.
+    W is a random orthogonal matrix and the rows of C are orthonormal; each task has its own W and C. An element
+    contains ``d`` of ``hidden`` directions. A linear model of the last hidden / d elements can predict the next one; a
+    linear model of only the last element cannot.
 
     Args:
         d: width of an element.
         hidden: width of the state, d or more.
-        length: elements of a sequence (T).
+        length: number of elements of a sequence (T).
         noise: standard deviation of the noise that is added to the state at each step.
-        start: law of h_1: ``"normal"``, N(0, I), or ``"uniform"``, U(-1, 1).
+        start: distribution of h_1: ``"normal"``, N(0, I), or ``"uniform"``, U(-1, 1).
 
     Source: von Oswald et al. (2023).
 
@@ -129,15 +129,16 @@ class ObservedDynamics:
 class NonlinearDynamics:
     """Dynamics that are linear in features: s_{t+1} = W f(s_t) + noise * eps with |f(s)| = sqrt(d).
 
-    W ``(d, d)`` is a random orthogonal matrix of the task. The features f(s) = sqrt(d) g/|g| of g = B tanh(gain A s),
-    with A ``(hidden, d)`` and B ``(d, hidden)``, are the same for all tasks: a network can learn them in training, and
-    W in context.
+    W ``(d, d)`` is a random orthogonal matrix for each task. The features f(s) = sqrt(d) g/|g| with g = B tanh(gain A
+    s), A ``(hidden, d)`` and B ``(d, hidden)``, are the same for all tasks. A network can learn them in training, and W
+    in context.
 
     Args:
         d: width of an element.
         hidden: units of the features' hidden layer.
-        gain: scale of the inputs of tanh: larger is less linear. With gain 1 most sequences fall into a fixed point.
-        length: elements of a sequence (T).
+        gain: scale of the inputs of tanh: a larger gain is less linear. With gain 1 most sequences converge to a fixed
+            point.
+        length: number of elements of a sequence (T).
         noise: standard deviation of the noise that is added at each step.
         feature_seed: seed of A and B, which are the same for all training seeds.
 
@@ -161,7 +162,7 @@ class NonlinearDynamics:
         return first / self.d**0.5, second / self.hidden**0.5
 
     def features(self, elements: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
-        """f(s), in which the next element is linear."""
+        """Features f(s); the next element is a linear function of them."""
         first, second = (weight.to(elements) for weight in self._weights)
         return self._unit(torch.tanh(self.gain * elements @ first.mT) @ second.mT)
 
@@ -180,19 +181,19 @@ class NonlinearDynamics:
 @register("family", "few-shot-sequence")
 @dataclass(frozen=True)
 class FewShotSequence:
-    """Pairs (x, W x + noise) as a sequence, W a random orthogonal matrix: few-shot learning for a predictor.
+    """Few-shot learning for a predictor: pairs (x, W x + noise) as a sequence, with W a random orthogonal matrix.
 
-    Elements ``sequence[:, 0::2]`` are inputs and ``sequence[:, 1::2]`` their targets: from an input, a predictor has to
-    predict its target. Each of ``tasks`` tasks in a row has its own W and ``pairs`` pairs.
+    Elements ``sequence[:, 0::2]`` are inputs and ``sequence[:, 1::2]`` their targets; at each input, a predictor has to
+    predict the target. A sequence contains ``tasks`` consecutive tasks, each with its own W and ``pairs`` pairs.
 
     Args:
         d: width of an element.
-        pairs: pairs of each task.
-        tasks: tasks in a row.
-        x: law of inputs: ``"normal"``, N(0, I), or ``"uniform"``, U(-1, 1).
-        noise: standard deviation of the noise of targets, entry by entry.
-        marked: append an entry to each element, 1 for inputs and 0 for targets: a predictor without positions cannot
-            tell them apart otherwise.
+        pairs: number of pairs of each task.
+        tasks: number of consecutive tasks.
+        x: distribution of inputs: ``"normal"``, N(0, I), or ``"uniform"``, U(-1, 1).
+        noise: standard deviation of the noise in each entry of a target.
+        marked: append an entry to each element, 1 for inputs and 0 for targets, which a predictor without positions
+            could not distinguish otherwise.
 
     Source: thesis, section 3.5.2; marks are ours.
 

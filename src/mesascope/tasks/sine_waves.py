@@ -22,12 +22,12 @@ _End = Annotated[float, msgspec.Meta(ge=-1e15, le=1e15)]
 @register("family", "sine-waves")
 @dataclass(frozen=True)
 class SineWaves:
-    """Targets y = a sin(x + p): an amplitude a ~ U(amplitude) and a phase p ~ U(phase) of each task.
+    """Targets y = a sin(x + p) with an amplitude a ~ U(amplitude) and a phase p ~ U(phase) for each task.
 
-    Inputs are x ~ U(-x_scale, x_scale), for context and queries alike; x and y have width 1, and there is no noise.
-    Amplitude and phase are independent; with ``tied``, one draw sets both, as in the authors' code.
+    Inputs of context and queries are x ~ U(-x_scale, x_scale). x and y have width 1, and there is no noise. Amplitude
+    and phase are independent; with ``tied``, one draw sets both, as in the authors' code.
 
-    Source: ICML paper, appendix A.7, after Finn et al. (2017).
+    Source: von Oswald et al. (ICML 2023), appendix A.7, after Finn et al. (2017).
 
     >>> from mesascope.streams import stream
     >>> episode = SineWaves(n_context=4).sample(2, stream(0, "doc"))
@@ -58,6 +58,6 @@ class SineWaves:
 
 
 def _between(bounds: tuple[float, float], uniform: Tensor) -> Tensor:
-    """U(-1, 1) stretched to the bounds."""
+    """Rescale U(-1, 1) draws to the bounds."""
     low, high = bounds
     return (low + high) / 2 + (high - low) / 2 * uniform
