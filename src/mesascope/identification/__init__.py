@@ -1,7 +1,7 @@
-"""Identification of the learning algorithm that a learner runs, from its predictions.
+"""Identification of a learner's learning algorithm from its predictions.
 
-`identify` gives the same tasks to a learner and to a catalogue of algorithms, fits the free parameters of the
-algorithms, and names those that equal the learner.
+`identify` compares a learner with a catalogue of candidate algorithms on the same tasks. It fits the free parameters of
+each candidate and names the candidates that equal the learner.
 """
 
 import lazy_loader

@@ -1,4 +1,4 @@
-"""The answer of `identify`, as a sentence, tables and plain numbers."""
+"""Result of `identify`, as sentences, tables and plain numbers."""
 
 from __future__ import annotations
 
@@ -22,37 +22,38 @@ from mesascope.measurement import Measurement
 from mesascope.runs import Run
 from mesascope.text import percent_text
 
-# Names that a sentence lists.
+# Maximum number of names in a sentence.
 _SHOWN = 4
-# Tasks a condition beyond which an answer does not ask for more.
+# Maximum number of tasks per condition that a verdict recommends.
 _MOST = 10_000
-# Share of the variance beyond which a family that leaves it unexplained is not like the learner.
+# Unexplained share of the variance above which the learner is like no family.
 _UNLIKE = 0.5
 
 
 @dataclass(frozen=True, repr=False)
 class Identification(Tabular):
-    """The answer of `identify`.
+    """Result of `identify`.
 
     Args:
-        learner: its name.
-        seed: of the tasks.
-        answers: of a language model, counts of prompts, numbers read, and reasons of the others.
-        rows: candidates at their nearest: named ones, undecided ones, those ruled out; nearest first in each group.
-        shares: the nearest member of each family of algorithms, nearest first.
-        mixture: the nearest mixture of these; None if none of them answers all tasks.
-        noise: by condition, variance of the learner's answers from call to call and by rounding, over the variance of
-            its predictions; differences are less this.
-        pairs: by condition, the number of pairs in a context.
-        level: largest probability that the learner's own algorithm is ruled out, and that any other is named.
-        tolerance: largest difference of an approximation.
-        asked: number of predictions that the learner was asked for.
-        behaviour: of the learner, and of the nearest candidate on the same tasks, by name.
-        controls: the learner's squared error over that of predicting zero: as it is, with shuffled labels, without
+        learner: name of the learner.
+        seed: seed of the tasks.
+        answers: for a language model, counts of prompts, parsed numbers, and failures by reason.
+        rows: candidates with their best-fitting parameters: first named, then undecided, then ruled out; the nearest
+            first in each group.
+        shares: nearest member of each family of algorithms, the nearest family first.
+        mixture: nearest mixture of these members; None if none of these answers all tasks.
+        noise: by condition, variance of the learner's answers between calls and from rounding, relative to the variance
+            of its predictions; it is subtracted from all differences.
+        pairs: number of pairs in a context, by condition.
+        level: error rate, both for ruling out the true algorithm and for naming a false one.
+        tolerance: maximum difference of an approximation.
+        asked: number of predictions made by the learner.
+        behaviour: behaviour of the learner and of the nearest candidate on the same tasks, by name.
+        controls: squared error relative to predicting zero: of the learner as it is, with shuffled labels, without
             pairs, and of an untrained copy.
-        likenesses: of the nearest candidates, beyond predictions.
-        apart: the nearest candidates, each with each.
-        unmeasured: what was not measured, and why.
+        likenesses: comparisons of the nearest candidates beyond predictions.
+        apart: pairwise differences of the nearest candidates.
+        unmeasured: reason for each measurement that was not made.
     """
 
     learner: str
@@ -84,32 +85,32 @@ class Identification(Tabular):
 
     @property
     def standing(self) -> Standing:
-        """Verdict about every candidate: named, not measured well enough, or ruled out."""
+        """Verdict on every candidate: named, not measured well enough, or ruled out."""
         return standing(self.rows, self.tolerance)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Candidates that the learner was shown to equal, nearest first."""
+        """Candidates shown to equal the learner, the nearest first."""
         return tuple(self.standing.names)
 
     @property
     def verdict(self) -> str:
-        """The answer in sentences: which family it is like, how exactly, where it departs, and what it does."""
+        """Verdict in sentences: nearest family, exact match, deviations and behaviour."""
         return " ".join(self.sentences)
 
     @property
     def sentences(self) -> list[str]:
-        """The parts of the verdict."""
+        """Sentences of the verdict."""
         return [part for part in (self.like, self.exactly, self.departs, self.description) if part]
 
     @property
     def like(self) -> str:
-        """The nearest family of algorithms, and the next one."""
+        """Sentence about the nearest family of algorithms and the second nearest."""
         return like(self.learner, self.shares)
 
     @property
     def exactly(self) -> str:
-        """The candidate that it equals, and in which sense; or those that it may equal; or none."""
+        """Sentence about the candidates that the learner equals or may equal, if any."""
         found = self.standing
         if found.names:
             first, *others = found.names
@@ -129,10 +130,10 @@ class Identification(Tabular):
 
     @property
     def departs(self) -> str:
-        """Conditions under which it differs from the nearest candidate, or may differ; empty if there are none."""
+        """Sentence about conditions under which the learner differs from the nearest candidate; may be empty."""
         row = self._row(self.names[0]) if self.names else self.rows[0]
         bound = EXACT if self.standing.kind == RUNS else self.tolerance
-        own = self.standing.kind == OWN_TASKS  # where it equals the candidate, at other parameters than these
+        own = self.standing.kind == OWN_TASKS  # then the candidate equals the learner on these, with other parameters
         differences = {name: one for name, one in row.differences.items() if not (own and name == OWN)}
         beyond = sorted((one.mean.value, name) for name, one in differences.items() if one.low > bound)
         ends = [*beyond[:1], *beyond[1:][-1:]]
@@ -145,12 +146,12 @@ class Identification(Tabular):
 
     @property
     def description(self) -> str:
-        """Behaviour of a learner that equals no candidate; empty if it equals one, or if none was measured."""
+        """Behaviour of a learner that equals no candidate; empty if it equals one, or if behaviour was not measured."""
         own = self.behaviour.get(self.learner)
         return described(own, self.tolerance) if own and not self.names else ""
 
     def parameters(self, candidate: str) -> dict[str, Any]:
-        """The parameters at which a candidate is nearest: on the family's own tasks, if the verdict is about those."""
+        """Best-fitting parameters of a candidate, on the family's own tasks alone if the verdict is about these."""
         return dict(_parameters(self._row(candidate), self.standing))
 
     def _row(self, candidate: str) -> Row:
@@ -164,14 +165,14 @@ class Identification(Tabular):
         return f"{candidate} with {listed}" if listed else candidate
 
     def _tasks_to_decide(self, candidate: str) -> float:
-        """Tasks a condition that would decide about an undecided candidate."""
+        """Number of tasks per condition that would decide about an undecided candidate."""
         return self._row(candidate).differences[self.standing.undecided[candidate]].tasks_to_decide(self.tolerance)
 
     def table(self) -> Table:
-        """A row for each candidate, in the order of the verdicts and nearest first.
+        """One row per candidate, sorted by verdict and then by distance.
 
-        Differences are squared differences of predictions in per cent of their variance: on the family's own tasks, and
-        the largest under any condition.
+        Squared differences of predictions are in per cent of the predictions' variance, on the family's own tasks and
+        under the condition with the largest difference.
         """
         found = self.standing
         verdicts = dict.fromkeys(found.names, found.kind)
@@ -220,7 +221,7 @@ class Identification(Tabular):
         return {title: table for title, table in told.items() if table}
 
     def _mixture(self) -> Table:
-        """Weights of the mixture's parts, and the variance that they leave unexplained together, and each alone."""
+        """Weights of the mixture's parts, with the unexplained variance of each part alone and of the mixture."""
         if self.mixture is None:
             return Table()
         alone = {one.candidate: one.unexplained for one in self.shares}
@@ -233,21 +234,21 @@ class Identification(Tabular):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """All that it holds as plain Python numbers, texts, lists and dicts, with the verdict in words."""
+        """All fields as plain Python numbers, texts, lists and dicts, with the verdict in words."""
         return super().to_dict() | {"verdict": self.verdict, "names": list(self.names), "sense": self.standing.kind}
 
     def save(self, folder: str | Path, settings: Mapping[str, Any] | None = None) -> Run:
-        """Keep the answer as a run, with its figures and report.html, in a new folder.
+        """Save the result as a run, with figures and report.html, in a new folder.
 
         Args:
-            settings: what is kept with it of how it was asked for.
+            settings: settings of the identification, to store in the run.
         """
         from mesascope.identification.reporting import saved
 
         return saved(self, folder, settings or {})
 
     def report(self, path: str | Path) -> Path:
-        """Write a page with tables and figures to ``path``, which opens offline."""
+        """Write a self-contained HTML page with tables and figures to ``path``."""
         from mesascope.identification.reporting import page
 
         return page(self, path)
@@ -263,7 +264,7 @@ class Identification(Tabular):
 
 
 def like(learner: str, shares: Sequence[Share]) -> str:
-    """A sentence of the nearest family of algorithms, and the next one."""
+    """Sentence about the nearest family of algorithms and the second nearest."""
     first, *others = shares
     left = f"{percent_text(first.unexplained.value)} of the variance of its predictions unexplained"
     after = f"; next family, {others[0].family}, {percent_text(others[0].unexplained.value)}" if others else ""
@@ -285,7 +286,7 @@ def _parameters(row: Row, found: Standing) -> Mapping[str, Any]:
 
 
 def _all(names: Sequence[str]) -> str:
-    """The first names of a list, and the number of the others."""
+    """First names of a list, and the number of the others."""
     shown = ", ".join(names[:_SHOWN])
     return f"{shown} and {len(names) - _SHOWN} more" if len(names) > _SHOWN else shown
 

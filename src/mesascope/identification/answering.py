@@ -1,4 +1,4 @@
-"""Answers of learners to tasks under several conditions, and the differences of answers."""
+"""Predictions of learners under several conditions, and their differences."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Context, Episode, Learner
 from mesascope.tasks.calling import check_answer
 
-# Predictions (tasks, m, dy) by condition; conditions that a learner cannot answer are missing.
+# Predictions (tasks, m, dy) by condition, without conditions that raise an error.
 Answers = Mapping[str, Float[Tensor, "tasks m dy"]]
-# Answers beyond this explode: sums of their squares are infinite.
+# Limit of predictions; squares of larger numbers can overflow.
 LARGEST = 1e150
-# Smallest number that is divided by.
+# Smallest divisor.
 _TINY = float(torch.finfo(torch.float64).tiny)
 
 
 def answers(learner: Learner, tasks: Mapping[str, Episode], partly: bool = False) -> dict[str, Tensor]:
-    """Predictions of a learner by condition, in float64, without conditions that it refuses or where it explodes.
+    """Predictions of a learner by condition, in float64, without conditions that raise an error or exceed `LARGEST`.
 
     Args:
-        partly: keep conditions where answers to some tasks explode.
+        partly: keep conditions in which predictions for some tasks exceed `LARGEST`.
     """
     found = {}
     for names in grouped(tasks).values():
         together = joined([tasks[name] for name in names])
         try:
             with torch.no_grad(), warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of estimators that do not converge: what they predict is compared
+                warnings.simplefilter("ignore")  # that an estimator did not converge
                 predicted = predict_in_eval(learner, together.context, together.xq)
             answer = check_answer(learner, predicted, together.yq.shape).double()
         except UnusableModelError:
@@ -47,12 +47,12 @@ def answers(learner: Learner, tasks: Mapping[str, Episode], partly: bool = False
 
 
 def bounded(*answers: Float[Tensor, "tasks m dy"]) -> Tensor:
-    """True for tasks whose numbers are all below `LARGEST`."""
+    """True for tasks whose predictions are all below `LARGEST`."""
     return torch.stack([(one.abs() < LARGEST).flatten(1).all(1) for one in answers]).all(0)
 
 
 def grouped(tasks: Mapping[str, Episode]) -> dict[tuple[int, ...], list[str]]:
-    """Conditions grouped by the shape of their tasks; each group is answered in one call."""
+    """Group conditions by the shape of their tasks; each group is predicted in one call."""
     found: dict[tuple[int, ...], list[str]] = {}
     for name, episode in tasks.items():
         found.setdefault((*episode.context.x.shape[1:], *episode.xq.shape[1:]), []).append(name)
@@ -60,7 +60,7 @@ def grouped(tasks: Mapping[str, Episode]) -> dict[tuple[int, ...], list[str]]:
 
 
 def joined(episodes: Sequence[Episode]) -> Episode:
-    """Concatenate episodes of one shape. These are copies, so a learner may write into them."""
+    """Concatenate episodes of one shape. The result is a copy, so a learner may modify it."""
     contexts, queries, targets = zip(*episodes, strict=True)
     x, y = zip(*contexts, strict=True)
     return Episode(Context(torch.cat(x), torch.cat(y)), torch.cat(queries), torch.cat(targets))
@@ -69,8 +69,8 @@ def joined(episodes: Sequence[Episode]) -> Episode:
 def sizes(tasks: Mapping[str, Episode], seen: Answers) -> dict[str, Tensor]:
     """Divisors of squared differences, by condition and task.
 
-    Each divisor is the variance of predictions, of the task or of all tasks, whichever is larger. They are scaled such
-    that the mean of all predictions has a difference of 1.
+    Each divisor is the variance of predictions, of the task or of all tasks, whichever is larger. Divisors are scaled
+    so that the constant mean prediction has an average difference of 1.
     """
     found = {}
     for name, predicted in seen.items():
@@ -81,9 +81,9 @@ def sizes(tasks: Mapping[str, Episode], seen: Answers) -> dict[str, Tensor]:
 
 
 def variances(tasks: Episode, predicted: Float[Tensor, "tasks m dy"]) -> Float[Tensor, " tasks"]:
-    """Variance of each task's predictions around the mean of all.
+    """Variance of each task's predictions around the mean over all tasks.
 
-    It is at least `EXACT` times the variance of labels; predictions that vary less are constant up to rounding.
+    The minimum is `EXACT` times the variance of labels; predictions that vary less are constant up to rounding.
     """
     own, labels = (
         (part - part.mean((0, 1))).square().mean((-2, -1)) for part in (predicted.double(), tasks.context.y.double())
@@ -94,5 +94,5 @@ def variances(tasks: Episode, predicted: Float[Tensor, "tasks m dy"]) -> Float[T
 def squared_differences(
     one: Float[Tensor, "tasks m dy"], other: Float[Tensor, "tasks m dy"], size: Float[Tensor, " tasks"]
 ) -> Float[Tensor, " tasks"]:
-    """Mean squared difference of predictions, divided by ``size``; at most `FARTHEST`, even if predictions explode."""
+    """Mean squared difference of predictions, divided by ``size`` and clipped at `FARTHEST`."""
     return ((one - other).square().mean((-2, -1)) / size).clamp_max(FARTHEST)

@@ -1,4 +1,4 @@
-"""Behaviour of a learner, measured without candidates: smoother weights, spectral filter, invariances, controls."""
+"""Behaviour of a learner without reference to candidates: smoother weights, spectral filter, invariances, controls."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from mesascope.shapes import Float, Tensor
 from mesascope.streams import seeded
 from mesascope.tasks import Context, Episode, Learner
 
-# Each changes a task and says what the predictions are if the learner does not mind: the same, or a function of them.
+# A change of a task, and the map that an invariant (or equivariant) learner's predictions undergo.
 Change = Callable[[Episode, torch.Generator], tuple[Episode, Callable[[Tensor], Tensor]]]
 
 
 @dataclass(frozen=True)
 class Bin:
-    """A part of the spectrum: its mean eigenvalue of X^T X / n, and the gain of a learner along these directions."""
+    """A bin of the spectrum: mean eigenvalue of X^T X / n, and the learner's gain along these eigenvectors."""
 
     eigenvalue: float
     filter: Measurement
@@ -33,17 +33,17 @@ class Bin:
 
 @dataclass(frozen=True)
 class Behaviour:
-    """Behaviour of a learner on a family's tasks; None, or no entry, where it gave no answer.
+    """Behaviour of a learner on a family's tasks; fields are None or empty if the learner gave no answer.
 
     Args:
-        invariances: how far predictions are from where each change would take those of a learner that respects it.
-        superposition: how far predictions are from being linear in labels.
-        positions: the share of smoother weights, in absolute value, that each pair of the context has by its place.
-        ranks: the same by distance from the query, the nearest pair first.
-        copies: the share of predictions that are a label of the context.
-        spectrum: the spectral filter, by eigenvalue.
-        filtered: the share of smoother weights that the filter explains.
-        linear: the share of predictions that a linear map of the query explains, for each task its own.
+        invariances: for each change of the task, squared difference from the predictions of an invariant learner.
+        superposition: squared deviation of predictions from linearity in the labels.
+        positions: share of each position in the context in the absolute smoother weights.
+        ranks: the same shares with pairs sorted by distance from the query, the nearest first.
+        copies: share of predictions that equal a label of the context.
+        spectrum: spectral filter, by eigenvalue.
+        filtered: R^2 of the spectral filter for the smoother weights.
+        linear: R^2 of a linear map of the query for the predictions, fitted to each task.
     """
 
     invariances: Mapping[str, Measurement]
@@ -58,7 +58,7 @@ class Behaviour:
 
 @guarded
 def behaviour_of(learner: Learner, tasks: Episode, generator: torch.Generator) -> Behaviour:
-    """Measure the behaviour of a learner, on tasks of its own precision."""
+    """Measure the behaviour of a learner, on tasks in the learner's precision."""
     weights, queries = smoother_weights(learner, tasks), tasks.context.x.roll(1, 0)
     spectrum, filtered = (None, None) if weights is None else spectral_filter(weights.double(), tasks.to(torch.float64))
     maps = implicit_weights(learner, tasks, queries)
@@ -73,16 +73,16 @@ def behaviour_of(learner: Learner, tasks: Episode, generator: torch.Generator) -
 
 
 def asked_for_behaviour(task: Episode) -> int:
-    """Number of predictions per task that `behaviour_of`, `controls` and `likeness` ask for."""
+    """Number of predictions per task for `behaviour_of`, `controls` and `likeness`."""
     n, m = task.context.x.shape[-2], task.xq.shape[-2]
     smoother, superposed, changed, copied, controlled, derived = n + 1, 3, 1 + len(INVARIANCES), 1, 3, 1
-    return m * (smoother + superposed + changed + copied + controlled + derived) + 2 * n  # linear maps are fitted twice
+    return m * (smoother + superposed + changed + copied + controlled + derived) + 2 * n  # two fits of linear maps
 
 
 def smoother_weights(learner: Learner, tasks: Episode) -> Float[Tensor, "tasks m n"] | None:
-    """s_i = d yhat / d y_i for the first target, from n + 1 predictions: exact for a learner that is linear in labels.
+    """Weights s_i = d yhat / d y_i of the first target, from n + 1 predictions; exact if linear in labels.
 
-    None if the learner does not answer. Labels change by their root mean square, so that rounding does not show.
+    None if the learner does not answer. Labels are changed by their root mean square, so that rounding is negligible.
     """
     x, y = tasks.context
     step = y.square().mean((-2, -1), keepdim=True).sqrt().clamp_min(torch.finfo(y.dtype).tiny)
@@ -98,14 +98,14 @@ def smoother_weights(learner: Learner, tasks: Episode) -> Float[Tensor, "tasks m
 
 
 def _weight_shares(weights: Float[Tensor, "tasks m n"]) -> tuple[Measurement, ...]:
-    """Share of each column in the sum of absolute weights, the mean over queries; 0 where a query has no weights."""
+    """Share of each column in the sum of absolute weights, averaged over queries; 0 for queries without weights."""
     sizes = weights.abs()
     shares = (sizes / sizes.sum(-1, keepdim=True)).nan_to_num(0.0).mean(1)
     return tuple(Measurement.of(column) for column in shares.unbind(1))
 
 
 def _copies(learner: Learner, tasks: Episode) -> Measurement | None:
-    """Share of predictions that differ from a label of their context by rounding alone; None without an answer."""
+    """Share of predictions that equal a label of their context up to rounding; None without an answer."""
     found = answers(learner, {"": tasks})
     if not found:
         return None
@@ -116,7 +116,7 @@ def _copies(learner: Learner, tasks: Episode) -> Measurement | None:
 
 
 def superposition(learner: Learner, tasks: Episode) -> Measurement | None:
-    """Squared difference of f(y + y') and f(y) + f(y'), relative to predictions; y' are the labels of another task."""
+    """Squared difference of f(y + y') and f(y) + f(y'), divided by `sizes`; y' are the labels of another task."""
     x, y = tasks.context
     other = y.roll(1, 0)
     parts = {"one": y, "other": other, "both": y + other}
@@ -129,11 +129,11 @@ def superposition(learner: Learner, tasks: Episode) -> Measurement | None:
 
 
 def spectral_filter(weights: Float[Tensor, "tasks m n"], tasks: Episode, bins: int = 12) -> tuple[Table, Measurement]:
-    """h(lambda), where smoother weights are x_q^T h(C) X^T / n with C = X^T X / n, and their R^2 as such.
+    """Filter h of smoother weights of the form x_q^T h(C) X^T / n, with C = X^T X / n, and the R^2 of this form.
 
-    In the eigenbasis of C, s^T X is x_q h(lambda) lambda, one number a direction; h of a bin is the least-squares slope
-    over all directions whose lambda falls into it. Gradient descent of one step has h = eta, of k steps
-    (1 - (1 - eta lambda)^k) / lambda, least squares 1 / lambda, ridge 1 / (lambda + ridge / n).
+    In the eigenbasis of C, s^T X equals x_q h(lambda) lambda for each eigenvector. The h of a bin is the least-squares
+    slope over all eigenvectors with lambda in the bin. One step of gradient descent has h = eta, k steps have
+    (1 - (1 - eta lambda)^k) / lambda, least squares has 1 / lambda, and ridge has 1 / (lambda + ridge / n).
 
     Source: math.md, section 4.
     """
@@ -162,7 +162,7 @@ def spectral_filter(weights: Float[Tensor, "tasks m n"], tasks: Episode, bins: i
 def implicit_weights(
     learner: Learner, tasks: Episode, queries: Float[Tensor, "tasks m dx"]
 ) -> tuple[Float[Tensor, "tasks dx dy"], Measurement] | None:
-    """The linear map that is nearest to a learner's predictions of ``queries``, of each task, and its R^2."""
+    """Least-squares linear map from ``queries`` to a learner's predictions, for each task, and the R^2."""
     found = answers(learner, {"": Episode(tasks.context, queries, queries.new_zeros(*queries.shape[:-1], _dy(tasks)))})
     if not found:
         return None
@@ -185,9 +185,9 @@ def _explained(left: Tensor, whole: Tensor) -> Measurement:
 
 
 def invariances(learner: Learner, tasks: Episode, generator: torch.Generator) -> dict[str, Measurement]:
-    """Squared difference of predictions from those of a learner that respects each change of the task.
+    """Squared difference from the predictions of an invariant learner, for each change of the task.
 
-    Squared differences over the size of labels and predictions; changes that the learner does not answer are missing.
+    Squared differences are divided by `sizes`; changes that the learner does not answer are missing.
     """
     plain = answers(learner, {"": tasks})
     if not plain:
@@ -211,7 +211,7 @@ def _permuted(tasks: Episode, generator: torch.Generator) -> tuple[Episode, Call
 
 
 def _labels(change: Callable[[Tensor], Tensor]) -> Change:
-    """Change of labels that changes predictions alike."""
+    """Change of labels that should change predictions in the same way."""
 
     def made(tasks: Episode, generator: torch.Generator) -> tuple[Episode, Callable[[Tensor], Tensor]]:
         return tasks._replace(context=Context(tasks.context.x, change(tasks.context.y))), change
@@ -220,7 +220,7 @@ def _labels(change: Callable[[Tensor], Tensor]) -> Change:
 
 
 def _inputs(change: Callable[[Tensor], Tensor]) -> Change:
-    """Change of all inputs that leaves predictions alike."""
+    """Change of all inputs that should not change predictions."""
 
     def made(tasks: Episode, generator: torch.Generator) -> tuple[Episode, Callable[[Tensor], Tensor]]:
         changed = tasks._replace(context=Context(change(tasks.context.x), tasks.context.y), xq=change(tasks.xq))
@@ -244,12 +244,12 @@ def _twice(tasks: Episode, generator: torch.Generator) -> tuple[Episode, Callabl
 def controls(
     learner: Learner, tasks: Episode, shuffled: Episode | None, other: Learner | None
 ) -> dict[str, Measurement]:
-    """Squared errors relative to predicting zero: as it is, with shuffled labels, without pairs, and untrained.
+    """Errors relative to predicting zero: of the learner as it is, with shuffled labels, without pairs, untrained.
 
-    A learner that uses its context errs less than 1 as it is, and more with shuffled labels and without pairs.
+    A learner that uses its context has an error below 1, and larger errors with shuffled labels and without pairs.
 
     Args:
-        other: its `untrained` copy, if it has one.
+        other: `untrained` copy of the learner, if there is one.
     """
     nothing = tasks._replace(context=Context(*(part[:, :0] for part in tasks.context)))
     asked = {"as it is": (learner, tasks), "no pairs": (learner, nothing)}
@@ -267,7 +267,7 @@ def controls(
 
 
 def untrained(learner: Any, generator: torch.Generator) -> Learner | None:
-    """A copy with fresh random weights, for networks with a config or with reset_parameters()."""
+    """Copy of a network with new random weights; None if it has neither a config nor reset_parameters()."""
     config: Any = getattr(learner, "config", None)
     if hasattr(config, "build"):
         weight = next(iter(learner.parameters()))

@@ -1,4 +1,4 @@
-"""An algorithm that a learner may run, with the parameters that are free in it."""
+"""Candidate algorithms with their free parameters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mesascope.shapes import Tensor
 from mesascope.tasks import Learner
 from mesascope.validate import frozen
 
-# Families of algorithms, whose members meet in limits; and that of candidates that a user adds.
+# Families of algorithms, whose members share limiting cases, and the family of user-defined candidates.
 OWN_FAMILY = "own candidates"
 FAMILIES = (
     "constants", "averages", "neighbours", "kernel regression", "descent", "online descent", "least squares",
@@ -29,19 +29,18 @@ FAMILIES = (
 
 @frozen
 class Candidate:
-    """An algorithm that a learner may run.
+    """An algorithm that is compared with a learner.
 
     Args:
-        name: printed in answers.
-        build: makes the learner from the free parameters, by name.
-        free: each parameter's range.
+        name: name in results.
+        build: function from the free parameters (keyword arguments) to the algorithm as a learner.
+        free: range of each free parameter.
         family: one of `FAMILIES`.
-        own_sizes: True if steps have sizes of their own, which are sought from one size for all.
-        draws: makes the same algorithm with another seed, from the free parameters and ``seed=``, if it draws at
-            random.
-        most_tasks: largest number of tasks under each condition to fit it on, two or more; None for all.
-        costly: True if it takes long: it is tried only if the learner runs no other candidate.
-        formula: the free parameters from the learner's predictions by condition, where a formula has the nearest.
+        own_sizes: True if each step has its own size; the fit starts from equal sizes.
+        draws: for random algorithms, ``build`` with an additional argument ``seed``.
+        most_tasks: maximum number of tasks per condition for fits, at least two; None for all.
+        costly: True for slow algorithms, which are compared only if the learner runs no other candidate.
+        formula: closed-form fit, from the learner's predictions by condition to the free parameters.
 
     >>> from mesascope.learners import LeastSquares
     >>> ridge = Candidate("ridge", LeastSquares, {"ridge": Range(1e-4, 100.0, "log")})
@@ -67,11 +66,11 @@ class Candidate:
             require_instance(f"free[{name!r}]", one, Range, "pass Range(low, high, scale)")
         require_choice("family", self.family, FAMILIES)
         if self.most_tasks is not None:
-            require_count("most_tasks", self.most_tasks, least=2)  # one has no standard error
+            require_count("most_tasks", self.most_tasks, least=2)  # a single task has no standard error
 
 
 def require_candidates(given: Iterable[Candidate]) -> list[Candidate]:
-    """List of candidates; raise if an item is not a candidate, or if two have the same name."""
+    """Return a list of candidates; raise if an item is not a candidate, or if two have the same name."""
     if isinstance(given, Candidate) or not isinstance(given, Iterable):
         raise ArgumentTypeError(f"candidates must be a list of some, but is {shown(given)}: pass [candidate].")
     found = list(given)

@@ -1,4 +1,4 @@
-"""Catalogue of the algorithms that a learner is compared with, by family."""
+"""Catalogue of candidate algorithms, by family."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ from mesascope.records import facts
 from mesascope.shapes import Tensor
 from mesascope.tasks import LinearRegression
 
-# Steps of descents whose steps have sizes of their own.
+# Numbers of steps for descents with one size per step.
 _SIZES = range(2, 6)
 _NEIGHBOURS = {"k": Range(1, 10, "integer")}
 _COMPONENTS = {"count": Range(1, 10, "integer")}
 
 
 class Catalogue(list[Candidate]):
-    """Candidates, printed as a table by family of algorithms.
+    """List of candidates, printed as a table by family of algorithms.
 
-    Costly candidates are compared in this order until the learner runs one, and only if it runs no cheap one.
+    Costly candidates are compared only if the learner runs no cheap candidate, in the order of the list, until one
+    equals the learner.
     """
 
     def __repr__(self) -> str:
@@ -46,15 +47,15 @@ class Catalogue(list[Candidate]):
 
 
 def candidates(family: Any = None, *, sklearn: bool = True) -> Catalogue:
-    """The whole catalogue: the learners of `mesascope.learners`, and estimators of scikit-learn.
+    """Complete catalogue: the learners of `mesascope.learners`, and scikit-learn estimators.
 
-    The nearest are tried clipped to the range of a context's labels, or copying the label nearest to their prediction,
-    where the learner's answers show either.
+    `identify` also compares the nearest candidates with clipping (to the range of the context's labels) or label
+    copying (the label nearest to the prediction), if the learner's answers suggest either.
 
     Args:
-        family: of tasks. A Bayesian learner of a pool needs one with a ``pool``, summed descents the number of pairs
-            ``n_context``, and a preconditioner the number of inputs ``d_in``.
-        sklearn: add scikit-learn's, if it is installed.
+        family: family of tasks. Some candidates need its attributes: the Bayesian pool learner ``pool``, summed
+            descents ``n_context``, and the preconditioner ``d_in``.
+        sklearn: add scikit-learn's estimators, if it is installed.
 
     >>> [one.name for one in candidates(sklearn=False)][:4]
     ['zero', 'constant', 'mean', 'last label']
@@ -73,7 +74,7 @@ def _constants_and_averages(family: Any) -> Iterator[Candidate]:
 
 
 def _mean(answers: Mapping[str, Tensor]) -> dict[str, float]:
-    """The nearest constant; all conditions have the same weight."""
+    """Best-fitting constant; all conditions have the same weight."""
     return {"value": float(torch.stack([one.mean() for one in answers.values()]).mean())}
 
 
@@ -107,7 +108,7 @@ def _descents(family: Any) -> Iterator[Candidate]:
     for name, kind in _DESCENTS.items():
         free = facts("learner", name)["free"]
         yield from _of_sizes(name, kind, free)
-        # Steps in the unit of contexts as long as the family's, if these have one length.
+        # Step sizes refer to the family's context length, if it is fixed.
         yield from _of_sizes(f"summed {name}", lambda kind=kind, **own: learners.Summed(kind(**own), pairs), free)
     yield Candidate(
         "centred gradient-descent",
@@ -130,7 +131,7 @@ def _descents(family: Any) -> Iterator[Candidate]:
         ),
         "normalised-descent": (learners.NormalisedDescent, facts("learner", "normalised-descent")["free"]),
     }
-    if getattr(family, "d_out", 1) > 1:  # with one target it is normalised descent
+    if getattr(family, "d_out", 1) > 1:  # with one target, Muon is normalised descent
         built["muon"] = (learners.Muon, facts("learner", "muon")["free"])
     for name, (build, free) in built.items():
         yield Candidate(name, build, free, "descent")
@@ -152,7 +153,7 @@ _DESCENTS = {
 
 
 def _of_sizes(name: str, build: Callable[..., Any], free: Mapping[str, Range]) -> Iterator[Candidate]:
-    """Descents with one step size, and with a size of its own for each step."""
+    """Descents with one size for all steps, and with one size per step."""
     yield Candidate(name, build, free, "descent")
     real = {parameter: one for parameter, one in free.items() if parameter != "steps"}
     for count in _SIZES:
@@ -161,7 +162,7 @@ def _of_sizes(name: str, build: Callable[..., Any], free: Mapping[str, Range]) -
 
 
 def _online(family: Any) -> Iterator[Candidate]:
-    """Descents in one pass over the pairs; their order matters."""
+    """Descents in one pass over the pairs, which depend on the order of pairs."""
     gated, titans = (facts("learner", name)["free"] for name in ("delta-rule", "titans"))
     built = {
         "delta-rule": (learners.DeltaRule, {"eta": gated["eta"]}),

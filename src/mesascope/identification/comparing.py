@@ -1,4 +1,4 @@
-"""Candidates compared with a learner: fitted, tested on other tasks, and ordered by paired differences."""
+"""Comparison of candidates with a learner: fits, tests on held-out tasks, and ordering by paired differences."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from mesascope.measurement import Measurement
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Episode
 
-# Tasks that candidates are tried on first.
+# Number of tasks for the first comparison.
 _SCREEN = 16
-# The same for costly candidates.
+# The same number for costly candidates.
 _FEW = 8
-# Half the error rate is for so many looks.
+# Each interim look has the error rate divided by this number.
 _LOOKS = 8
-# Numbers that are rounded to a resolution are within this share of it.
+# Maximum rounding error, relative to the resolution.
 _HALF = 0.5 + 1e-6
-# Standard errors by which a candidate must be farther than the nearest to come after it whatever its parameters.
+# Number of standard errors within which candidates are equally near, and are sorted by number of parameters.
 _ERRORS = 3.0
 
 
@@ -37,9 +37,9 @@ class Levels(NamedTuple):
     """Bounds and error rates of the verdicts.
 
     Args:
-        tolerance: the largest difference of an approximation.
+        tolerance: maximum difference of an approximation.
         out: error rate for ruling out the true algorithm.
-        naming: error rate for naming one false candidate: that of any, over the number of candidates.
+        naming: error rate for naming a particular false candidate: the total rate divided by the number of candidates.
     """
 
     tolerance: float
@@ -48,7 +48,7 @@ class Levels(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """A difference, its value on each task, and the same less the learner's noise alone."""
+    """A difference, its values by task, and these values with only the learner's noise subtracted."""
 
     difference: Difference
     values: Float[Tensor, " tasks"]
@@ -57,12 +57,12 @@ class Measured(NamedTuple):
 
 @dataclass(frozen=True)
 class Compared:
-    """A candidate's row, with the fits and measurements behind it.
+    """A candidate's row, with its fits and measurements.
 
     Args:
-        fitted: to all conditions, or to the family's own tasks if these ruled it out; ``own`` is that of the latter,
-            and ``alone`` its difference on those.
-        measured: by condition, on held-out tasks; empty if the family's own tasks ruled it out.
+        fitted: fit to all conditions, or ``own`` if the family's own tasks ruled the candidate out. own: fit to the
+            family's own tasks. alone: difference of ``own`` on the family's own tasks.
+        measured: differences by condition, on held-out tasks; empty if the family's own tasks ruled the candidate out.
     """
 
     candidate: Candidate
@@ -74,25 +74,25 @@ class Compared:
 
     @property
     def score(self) -> float:
-        """Distance for ordering: mean over conditions of the difference and its standard error."""
+        """Distance for sorting: difference plus standard error, averaged over conditions."""
         differences = [self.row.own_difference] if not self.measured else self.row.differences.values()
         scores = [one.mean.value + float(torch.tensor(one.mean.stderr).nan_to_num(FARTHEST)) for one in differences]
         return sum(scores) / len(scores)
 
 
 def compare(candidate: Candidate, seen: Seen, levels: Levels) -> Compared:
-    """Compare a candidate with a learner: the last result of `comparing`."""
+    """Compare a candidate with a learner; return the last result of `comparing`."""
     *_, last = comparing(candidate, seen, levels)
     return last
 
 
 def comparing(candidate: Candidate, seen: Seen, levels: Levels) -> Iterator[Compared]:
-    """Fit a candidate to a few of the family's own tasks, to all of them, to a few of each condition, and to all.
+    """Fit a candidate to few and then all of the family's own tasks, then to few and all tasks of each condition.
 
-    Yields the comparison on a few of the family's own tasks and then, unless that is the end, the last one. The
-    comparison ends as soon as the candidate is far: fitted tasks flatter it, so a candidate beyond the bound on them is
-    ruled out. A half of ``levels.out`` is for these three looks and that of `ruled_out_by_draws`, and a half
-    for all conditions together.
+    Yields the comparison on a few of the family's own tasks and then, if it continues, the last comparison. The
+    comparison ends as soon as the candidate is ruled out. Differences on fitted tasks are too small, so a candidate
+    above the bound on fitted tasks is ruled out. Half of ``levels.out`` is for the first three fits and
+    `ruled_out_by_draws`, the other half for all conditions together.
     """
     look, bound = levels._replace(out=levels.out / _LOOKS), max(levels.tolerance, EXACT)
     near: list[Fit] = []
@@ -113,12 +113,12 @@ def comparing(candidate: Candidate, seen: Seen, levels: Levels) -> Iterator[Comp
             yield _ended(candidate, own, flattered)
     half = levels._replace(out=levels.out / 2)
     alone = _tested(candidate, own, seen, OWN, half, tasks_each)
-    if candidate.costly and alone.difference.high > bound:  # not shown to be equal where it is asked first
+    if candidate.costly and alone.difference.high > bound:  # not equal on the family's own tasks
         yield _ended(candidate, own, alone)
         return
     near = near[:1] if candidate.most_tasks else near
     whole = any(one.scale == "integer" for one in candidate.free.values())
-    # Where there is noise, numbers of steps that were not kept may be as near as those that were.
+    # With noise, numbers of steps that were not kept may fit as well as those kept.
     anew = not (whole or candidate.costly) or (len(near) == KEPT and float(seen.noise[OWN].mean()) > 0)
     for most in counts:
         few = {name: one[:most] for name, one in seen.fit.items()}
@@ -129,7 +129,7 @@ def comparing(candidate: Candidate, seen: Seen, levels: Levels) -> Iterator[Comp
         measured: dict[str, Measured] = {}
         for name in seen.test:
             measured[name] = _tested(candidate, best, seen, name, level, most)
-            if candidate.most_tasks and measured[name].difference.low > bound:  # others would take long
+            if candidate.most_tasks and measured[name].difference.low > bound:  # save time
                 break
         out = any(one.difference.low > bound for one in measured.values())
         if out:
@@ -140,7 +140,7 @@ def comparing(candidate: Candidate, seen: Seen, levels: Levels) -> Iterator[Comp
 
 
 def _ended(candidate: Candidate, own: Fit, alone: Measured) -> Compared:
-    """A candidate that was compared on the family's own tasks alone."""
+    """Result for a candidate that was compared on the family's own tasks alone."""
     found = alone.difference
     return Compared(candidate, _row(candidate, own, own, {OWN: found}, found, True), own, own, alone, {})
 
@@ -158,7 +158,7 @@ def _most(candidate: Candidate, tasks: int) -> int:
 def _on_fitted(
     candidate: Candidate, fitted: Fit, tasks: Episode, answer: Tensor, seen: Seen, levels: Levels
 ) -> Measured:
-    """Difference on the tasks that the candidate was fitted to."""
+    """Difference on the fitted tasks."""
     size = sizes({OWN: tasks}, {OWN: answer})[OWN]
     noise = torch.full_like(size, float(seen.noise[OWN].mean()))
     return _less_noise(candidate, fitted, tasks, answer, size, noise, seen.resolution, levels)
@@ -167,7 +167,7 @@ def _on_fitted(
 def _tested(
     candidate: Candidate, fitted: Fit, seen: Seen, name: str, levels: Levels, most: int | None = None
 ) -> Measured:
-    """Difference under one condition on held-out tasks, at most ``most`` of them."""
+    """Difference under one condition, on at most ``most`` held-out tasks."""
     most = most or _most(candidate, len(seen.size[name]))
     answer, size, noise = (part[name][:most] for part in (seen.test, seen.size, seen.noise))
     tasks = seen.tasks["test"][name].part(0, most)
@@ -184,12 +184,12 @@ def _less_noise(
     resolution: float,
     levels: Levels,
 ) -> Measured:
-    """Difference less the noise of the learner and, unless both drew the same, of the candidate.
+    """Difference minus the noise of the learner and, for a random candidate, of the candidate.
 
-    Answers that equal the candidate's predictions up to rounding do not differ. The noise of a candidate that draws at
-    random counts twice where the learner does not differ from call to call: a learner that runs the same algorithm has
-    drawn once and for all. The rest may then be negative, where the learner is nearer to the candidate's mean than
-    another draw is; that is a difference too.
+    Answers that equal the candidate's predictions after rounding have difference 0. The noise of a random candidate is
+    subtracted twice if the learner's answers are the same in every call: a learner that runs this algorithm would have
+    a single fixed draw. The result is negative if the learner is nearer to the candidate's mean than another draw; its
+    absolute value is then the difference.
     """
     answered = answers(fitted.learner, {"": tasks})
     if not answered:
@@ -213,10 +213,10 @@ def _less_noise(
 
 
 def ruled_out_by_draws(found: Sequence[Compared], seen: Seen, levels: Levels) -> list[Compared]:
-    """Rule out candidates that draw at random if the learner is nearer to another candidate than their draws are.
+    """Rule out random candidates whose draws are farther than the learner from the nearest deterministic candidate.
 
-    A learner that runs such a candidate has drawn once, so that it is as far from any other algorithm as another draw.
-    The nearest candidate that does not draw is that other.
+    A learner that runs a random candidate is one of its draws, and so is on average as far from any other algorithm as
+    another draw.
     """
     fixed = [one for one in found if one.candidate.draws is None]
     if not fixed:
@@ -248,10 +248,10 @@ def _ruled_out_by_draws(one: Compared, nearest: Compared, seen: Seen, levels: Le
 
 
 def in_order(found: Sequence[Compared], tolerance: float) -> list[Compared]:
-    """Sort candidates: named, undecided, ruled out; in each group the nearest first.
+    """Sort candidates: first named, then undecided, then ruled out; the nearest first in each group.
 
-    Named candidates that are as near as the nearest, within error, are sorted by their number of parameters. A verdict
-    about the family's own tasks uses the order on these.
+    Named candidates that are equally near, within error, are sorted by number of parameters. If the verdict is about
+    the family's own tasks, the order is by distance on these.
     """
     left = standing([one.row for one in found], tolerance)
     places = dict.fromkeys(left.ruled_out, 2) | dict.fromkeys(left.undecided, 1)
@@ -273,9 +273,9 @@ def _as_near(one: Compared, nearest: Compared, own: bool) -> bool:
 
 
 def paired(one: Mapping[str, Measured], other: Mapping[str, Measured]) -> Measurement | None:
-    """Paired difference of two candidates, mean over conditions; None if they share no condition.
+    """Paired difference of two candidates, averaged over conditions; None if ``one`` lacks a condition of ``other``.
 
-    Conditions distort the same tasks, so their errors are added, not averaged.
+    Conditions distort the same tasks, so the standard error is the average over conditions, as for correlated errors.
     """
     names = [name for name in other if name in one]
     if not names or len(names) < len(other):
@@ -289,10 +289,10 @@ def paired(one: Mapping[str, Measured], other: Mapping[str, Measured]) -> Measur
 
 
 def shares(found: Sequence[Compared]) -> tuple[Share, ...]:
-    """The nearest member of each family on the family's own tasks, the nearest family first.
+    """Nearest member of each family of algorithms, on the task family's own tasks, the nearest first.
 
-    Of candidates that are equally near up to rounding, the one with the fewest parameters comes first. Differences from
-    the nearest family are paired.
+    Among candidates that are equally near up to rounding, the one with the fewest parameters is chosen. Differences
+    from the nearest family are paired.
     """
     left = {one.row.candidate: float(one.alone.left.mean()) for one in found}
     nearest = min(left.values())

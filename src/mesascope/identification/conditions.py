@@ -1,6 +1,6 @@
-"""Tasks that separate algorithms: a family's own, shorter contexts, and unusual ones.
+"""Tasks that separate algorithms: a family's own tasks, shorter contexts, and distorted tasks.
 
-Many algorithms nearly agree in distribution. Scaled, ill-conditioned and duplicated inputs separate them.
+On the family's own tasks many algorithms nearly agree. Scaled, ill-conditioned and duplicated inputs separate them.
 """
 
 from __future__ import annotations
@@ -18,22 +18,21 @@ from mesascope.tasks import Context, Episode
 from mesascope.tasks.calling import check_tasks, label, require_labels, sample_tasks
 
 OWN, HALF, QUARTER, SHUFFLED = "own", "half of the pairs", "a quarter of the pairs", "shuffled labels"
-# Tasks that are drawn at once.
+# Number of tasks per draw.
 _BLOCK = 8
 _SCALE, _SHIFT, _OUTLIER = 2.0, 1.0, 10.0
-# The smallest of the factors that coordinates are multiplied by where inputs are ill-conditioned.
+# Smallest scale factor of ill-conditioned inputs.
 _NARROW = 0.05
 
 
 def battery(family: Any, tasks: int, seed: int, part: str) -> dict[str, Episode]:
-    """Draw tasks for each condition that the family allows, in float64; the first condition is the family's own.
+    """Draw tasks for each condition that the family allows, in float64; the first condition is the family's own tasks.
 
-    All conditions distort the same tasks, but for those of ``OWN``. Labels stay as drawn unless a condition says
-    otherwise: an algorithm answers any context. The first tasks of a larger battery are those of a smaller one, so that
-    answers on file serve both.
+    All conditions except ``OWN`` distort the same tasks. Labels are not recomputed: an algorithm can be applied to any
+    context. A larger battery begins with the tasks of a smaller one, so that cached answers can be reused.
 
     Args:
-        part: names the stream, so that tasks to fit on and tasks to test on differ.
+        part: name of the random stream; tasks to fit and to test on have different streams.
     """
     blocks = [_block(family, f"identify-{part}-{start}", seed) for start in range(0, tasks, _BLOCK)]
     if any(block.keys() != blocks[0].keys() for block in blocks):
@@ -83,7 +82,7 @@ def _shifted(tasks: Episode, generator: torch.Generator) -> Episode:
 
 
 def _ill_conditioned(tasks: Episode, generator: torch.Generator) -> Episode | None:
-    """Scale the coordinates of a random basis by factors from 1 down to `_NARROW`."""
+    """Scale the coordinates in a random basis by factors from 1 down to `_NARROW`."""
     d = tasks.xq.shape[-1]
     if d == 1:
         return None
@@ -94,7 +93,7 @@ def _ill_conditioned(tasks: Episode, generator: torch.Generator) -> Episode | No
 
 
 def _duplicated(tasks: Episode, generator: torch.Generator) -> Episode | None:
-    """Replace the second half of the context by the first; the number of pairs stays."""
+    """Replace the second half of the context by the first half."""
     (x, y), xq, yq = tasks
     n = x.shape[-2]
     if n < 2:
@@ -126,7 +125,7 @@ def _inputs(tasks: Episode, change: Callable[[Tensor], Float[Tensor, "*batch n d
     return Episode(Context(change(x), y), change(xq), yq)
 
 
-# What is changed in a family's tasks, by name; None where their shape does not allow it.
+# Distortions of a family's tasks, by name; they return None if the tasks' shape does not allow it.
 CONDITIONS: dict[str, Callable[[Episode, torch.Generator], Episode | None]] = {
     HALF: _shorter(0.5),
     QUARTER: _shorter(0.25),

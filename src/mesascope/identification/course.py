@@ -1,4 +1,4 @@
-"""Identification along steps of a training or layers of a network."""
+"""Identification along training steps or network layers."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from mesascope.tasks import Context, Family, Learner
 from mesascope.tasks.calling import display_name, label
 from mesascope.text import percent_text
 
-# Tasks of each condition and part, and members of each family that are compared to the end.
+# Number of tasks per condition and part, and number of fully compared members per family.
 _TASKS, _MEMBERS = 100, 2
-# Colours of the families that a chart shows, those that explain most.
+# Colours for the families in a chart, the ones that explain most.
 _COLOURS = ("trained", "gd", "centred", "gd++", "other", "limit")
 
 
@@ -46,10 +46,10 @@ class Transition:
     """A change of the nearest family.
 
     Args:
-        step: the first at which ``family`` is nearer than the family before, beyond error; ``after`` is the last at
-            which that one was the nearest.
-        behind: share of the variance of predictions that the family before leaves unexplained at ``step``, less that
-            of ``family``, on the same tasks.
+        step: first step at which ``family`` is significantly nearer than the family ``before``. after: last step at
+            which ``before`` was the nearest.
+        behind: unexplained variance of ``before`` minus that of ``family`` at ``step``, on the same tasks, as a share
+            of the variance of predictions.
     """
 
     after: int
@@ -61,12 +61,12 @@ class Transition:
 
 @dataclass(frozen=True, repr=False)
 class Course(Tabular):
-    """The answers of `identify` along steps of a training, or along layers.
+    """Results of `identify` along training steps or layers.
 
     Args:
         learner: its name.
-        over: unit of ``steps``: step or layer.
-        answers: one for each of ``steps``.
+        over: unit of ``steps``, step or layer.
+        answers: one result per step.
     """
 
     learner: str
@@ -85,10 +85,10 @@ class Course(Tabular):
 
     @property
     def transitions(self) -> tuple[Transition, ...]:
-        """Steps at which another family becomes the nearest.
+        """Steps at which the nearest family changes.
 
-        The family before is farther at that step, by a paired difference whose lower confidence bound is above 0: all
-        bounds hold together but for a probability of ``level``.
+        At such a step, the paired difference between the old and the new family has a lower confidence bound above 0.
+        All bounds hold together with probability 1 - ``level``.
         """
         found: list[Transition] = []
         last, family = self.steps[0], self.answers[0].shares[0].family
@@ -104,12 +104,12 @@ class Course(Tabular):
 
     @property
     def sentences(self) -> list[str]:
-        """The verdict, as one part."""
+        """The verdict, as a list of one sentence."""
         return [self.verdict]
 
     @property
     def verdict(self) -> str:
-        """The nearest family along the steps, and the last answer."""
+        """Sentence about the nearest family along the steps, and the last result."""
         first = self.answers[0].shares[0].family
         changes = "".join(
             f", from {self.over} {one.step} on {one.family} ({self.over} {one.after} was the last of {one.before})"
@@ -121,7 +121,7 @@ class Course(Tabular):
         )
 
     def table(self) -> Table:
-        """A row for each step: the nearest family, the mixture, and the verdict."""
+        """One row per step: the nearest family, the mixture, and the verdict."""
         return Table(
             {self.over: step, "nearest family": one.shares[0].family, "candidate": one.shares[0].candidate,
              "variance unexplained, %": in_percent(one.shares[0].unexplained),
@@ -150,7 +150,7 @@ class Course(Tabular):
         return {**super().to_dict(), "answers": answers, "verdict": self.verdict}
 
     def save(self, folder: str | Path, settings: Mapping[str, Any] | None = None) -> Run:
-        """Keep the course as a run, with its figures and report.html, in a new folder: see `Identification.save`."""
+        """Save the course as a run, with figures and report.html, in a new folder: see `Identification.save`."""
         from mesascope.identification.reporting import saved
 
         return saved(self, folder, settings or {})
@@ -184,19 +184,19 @@ def along(
     over: str = "step",
     device: torch.device | str | None = None,
 ) -> Course:
-    """Identify learners one after the other, such as the checkpoints of a training, on the same tasks.
+    """Identify several learners, such as the checkpoints of a training, on the same tasks.
 
-    Of each family of algorithms, the two members that are nearest on a first look at a learner are compared with it to
-    the end: see `identify`.
+    For each learner, the two members of each family that are nearest in a first comparison are compared fully: see
+    `identify`.
 
     Args:
-        learners: by step, or by layer as from `by_layer`.
-        candidates: what the learners may run; if None the catalogue without scikit-learn, and without candidates of
-            more numbers than there are tasks.
-        budget: largest number of predictions to ask each learner for; 100 tasks for each condition and part if None.
+        learners: learners by step, or by layer from `by_layer`.
+        candidates: candidates to compare; if None, the catalogue without scikit-learn and without candidates that have
+            more parameters than there are tasks.
+        budget: maximum number of predictions per learner; if None, 100 tasks per condition and part.
         seed, tolerance, level, device: see `identify`.
-        name: of the learner, in the answer.
-        over: unit of the keys.
+        name: name of the learner in the result.
+        over: unit of the keys, step or layer.
 
     >>> from mesascope.learners import GradientDescent, Mean
     >>> from mesascope.tasks import LinearRegression
@@ -228,11 +228,11 @@ def along(
 
 
 def by_layer(network: Learner, family: Family) -> dict[int, Learner]:
-    """Learners that predict from the first 0, 1, ... layers of ``network``, for `along`.
+    """Learners that predict after the first 0, 1, ... layers of ``network``, for `along`.
 
     Args:
-        network: one with ``trajectory(context, xq)``, such as `InContextRegressor`.
-        family: of tasks that it answers.
+        network: a network with ``trajectory(context, xq)``, such as `InContextRegressor`.
+        family: family of the network's tasks.
     """
     if not isinstance(network, HasTrajectory):
         raise ArgumentTypeError(
@@ -247,7 +247,7 @@ def by_layer(network: Learner, family: Family) -> dict[int, Learner]:
 
 
 class _Layer(nn.Module):
-    """Predictions of a network after some layers."""
+    """Predictions of a network after a number of layers."""
 
     def __init__(self, network: HasTrajectory, layer: int | slice) -> None:
         super().__init__()
@@ -258,7 +258,7 @@ class _Layer(nn.Module):
 
 
 def figures_along(found: Course) -> list[Figure]:
-    """Charts over steps, drawn at equal distances: shares of families, and weights of the mixture."""
+    """Charts over equally spaced steps: shares of families, and weights of the mixture."""
     places = range(len(found.steps))
     best: dict[str, float] = {}
     for one in found.answers:
@@ -309,7 +309,7 @@ def _explained(share: Share) -> float:
 
 
 def _weights(found: Identification) -> dict[str, Measurement]:
-    """Weights of the mixture by family; parts are of one family each."""
+    """Weights of the mixture by family; each family has at most one part."""
     return {part.family: part.weight for part in found.mixture.parts} if found.mixture else {}
 
 

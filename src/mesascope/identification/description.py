@@ -1,4 +1,4 @@
-"""Sentences about a learner that equals no candidate."""
+"""Descriptions of a learner that equals no candidate."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from mesascope.identification.behaviour import Behaviour
 from mesascope.measurement import Measurement
 from mesascope.text import percent_text
 
-# Share of predictions beyond which a learner copies labels, and of smoother weights that a spectral filter explains.
+# Minimum share of copied labels, and minimum R^2 of a spectral filter, for a description to state these.
 _MOST = 0.9
-# The weight of one pair over that of the average pair beyond which it is named.
+# Minimum ratio of a pair's weight to the average weight, for a description to name the pair.
 _HEAVY = 2.0
 _RANKS = {0: "nearest", 1: "second nearest", 2: "third nearest"}
-# Standard errors by which a measurement must be beyond a bound.
+# Number of standard errors by which a measurement must exceed a bound.
 _ERRORS = 3.0
 
 
 def described(own: Behaviour, tolerance: float) -> str:
-    """Describe linearity in labels, weights of pairs, spectral filter and invariances of a learner, where measured.
+    """Describe linearity in labels, weights of pairs, spectral filter and invariances, if measured.
 
     Args:
-        tolerance: the squared difference, over the variance of predictions, below which a property holds.
+        tolerance: squared difference, relative to the variance of predictions, below which a property holds.
     """
     parts = [_labels(own, tolerance), _weights(own), _filter(own, tolerance)]
     said = ", ".join(part for part in parts if part)
@@ -41,7 +41,7 @@ def _labels(own: Behaviour, tolerance: float) -> str:
 
 
 def _weights(own: Behaviour) -> str:
-    """Sentence about the pair with the most weight, by place or by distance, if it has far more than the average."""
+    """Phrase about the pair with the most weight, by position or distance, if this is far above the average."""
     found = []
     for shares, names in ((own.ranks, _RANKS), (own.positions, {0: "first", len(own.positions) - 1: "last"})):
         index = max(range(len(shares)), key=lambda one: shares[one].value, default=-1)

@@ -1,4 +1,4 @@
-"""Cost of an identification, before it starts."""
+"""Estimated cost of an identification."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from mesascope.progress import duration
 from mesascope.tasks import Learner
 from mesascope.text import counted
 
-# Candidates that are timed, tasks that each is fitted to, and the time of a comparison over that of this fit: from 1.5
-# to 4. Costly ones are all timed, on fewer tasks.
+# Number of cheap candidates to time, tasks per timed fit, and typical ratio (1.5 to 4) of the time of a comparison to
+# that of the fit. All costly candidates are timed, on fewer tasks.
 _TIMED, _TASKS, _TIMES = 10, 16, 3
 _FEW, _TIMES_COSTLY = 2, 10
 
 
 @dataclass(frozen=True, repr=False)
 class Estimate(Tabular):
-    """Cost of an identification; seconds are right within a factor of three.
+    """Estimated cost of an identification; seconds are accurate within a factor of three.
 
     Args:
-        predictions: largest number of predictions; a learner that repeats its answers needs a third less.
-        seconds: time of these predictions; None for a model of text, which is not asked.
-        tokens: prompt tokens of a model of text; None for other learners.
+        predictions: maximum number of predictions; a deterministic learner needs a third less.
+        seconds: time of these predictions; None for a language model, which is not called.
+        tokens: prompt tokens of a language model; None for other learners.
         candidates: seconds to compare the cheap candidates.
-        costly: seconds to compare the costly ones, which are tried if the learner runs no cheap one.
+        costly: seconds to compare the costly candidates, which is needed if the learner runs no cheap candidate.
     """
 
     learner: str
@@ -61,14 +61,14 @@ class Estimate(Tabular):
 def estimated(
     learner: Learner, family: Any, chosen: Sequence[Candidate], predictions: int, name: str, seed: int
 ) -> Estimate:
-    """Time a call of the learner on a few tasks, unless it is a model of text, and fits of candidates."""
-    # Other tasks each time: costly candidates answer those that they have seen from a cache.
+    """Time fits of candidates and, unless the learner is a language model, a call of the learner."""
+    # Draw new tasks each time, as costly candidates cache their answers.
     tasks = battery(family, _TASKS, seed, f"estimate {monotonic()}")[OWN]
     few, seconds, tokens = tasks.part(0, LEAST), None, None
     if isinstance(learner, TextLearner):
         tokens = learner.estimate(family, predictions)[0]["tokens"]
     else:
-        own = few.to(precision(learner, few.part(0, 1)))  # a first call, which may take longer
+        own = few.to(precision(learner, few.part(0, 1)))  # warm-up call
         seconds = _seconds(lambda: predict_in_eval(learner, own.context, own.xq)) * predictions / own.yq[..., 0].numel()
     cheap, costly = ([one for one in chosen if one.costly == which] for which in (False, True))
     timed = cheap[:: max(len(cheap) // _TIMED, 1)]

@@ -1,4 +1,4 @@
-"""Regressors of scikit-learn that no learner of mesascope equals, as candidates."""
+"""Candidates from scikit-learn regressors that are not learners of mesascope."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _COUNTS = Range(1, 5, "integer")
 
 
 def candidates() -> list[Candidate]:
-    """One candidate for each regressor; ``random`` ones draw with a seed.
+    """One candidate per regressor; ``random`` regressors are seeded.
 
-    They take one task at a time, so they are fitted on as few tasks as an approximation needs.
+    They take one task at a time, so the comparison uses the minimum number of tasks, `ENOUGH`.
     """
     from sklearn import ensemble, linear_model, neural_network, svm, tree
 
@@ -45,7 +45,7 @@ def candidates() -> list[Candidate]:
 
 
 def _gaussian_process(**own: Any) -> Any:
-    """Marginal likelihood chooses the length scale and the noise."""
+    """Gaussian process whose length scale and noise maximise the marginal likelihood."""
     from sklearn.gaussian_process import GaussianProcessRegressor, kernels
 
     return GaussianProcessRegressor(kernels.RBF() + kernels.WhiteKernel(), **own)
@@ -71,7 +71,7 @@ def _candidate(
 
 
 class _Cached:
-    """An estimator of scikit-learn as a learner, with a cache of recent tasks."""
+    """A scikit-learn estimator as a learner, with a cache of recent tasks."""
 
     def __init__(self, kind: Any, settings: Mapping[str, Any]) -> None:
         self.kind, self.settings = kind, tuple(settings.items())
@@ -83,7 +83,7 @@ class _Cached:
 
 
 class _Rows:
-    """A matrix that is hashed and compared by its numbers."""
+    """A hashable matrix, compared by its numbers."""
 
     def __init__(self, rows: Float[Tensor, "n d"]) -> None:
         self.rows, self.key = rows, (tuple(rows.shape), rows.numpy().tobytes())
@@ -99,5 +99,5 @@ class _Rows:
 def _answered(kind: Any, settings: tuple[tuple[str, Any], ...], x: _Rows, y: _Rows, xq: _Rows) -> Tensor:
     import sklearn
 
-    with sklearn.config_context(assume_finite=True, skip_parameter_validation=True):  # most of a small fit's time
+    with sklearn.config_context(assume_finite=True, skip_parameter_validation=True):  # these checks are slow
         return from_sklearn(kind(**dict(settings)))(Context(x.rows, y.rows), xq.rows)

@@ -21,53 +21,53 @@ from mesascope.learners.tuning.starts import depths
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Episode, Learner
 
-# Points of a grid along a parameter, where there is one, and where there are two.
+# Grid points per parameter, by number of parameters.
 _POINTS = {0: 1, 1: 16, 2: 8}
-# Of these, the points that the search starts from.
+# Number of grid points that the search starts from, by number of parameters.
 _STARTS = {2: 3}
-# From 1 + spread times the size of all steps to 1 - spread times: steps of GD++ cannot change places.
+# Initial sizes run from 1 + spread to 1 - spread times the common size; both signs, as steps of GD++ do not commute.
 _SPREADS = (0.5, -0.5)
-# Orders that the steps of GD++ are tried in, where the loss a condition is between these: near, and not exact.
+# Number of step orders to try for GD++, and the range of losses per condition (near, but not exact) for which to try
+# them.
 _ORDERS, _SAME, _WITHIN = 16, EXACT / 100, 0.01
-# Steps of Levenberg and Marquardt, and the share of itself by which a parameter changes in the last one.
+# Maximum number of Levenberg-Marquardt steps, and relative tolerance of the parameters.
 MOST_STEPS, _LAST = 100, 1e-12
-# The same for costly candidates, which have tolerances of their own.
+# The same for costly candidates, which have their own tolerances.
 _COSTLY_STEPS, _COSTLY_LAST = 10, 1e-6
-# Rounds of a search where predictions change in jumps.
+# Number of rounds of a grid search, for predictions that jump.
 _ZOOMS = 6
-# The share of its loss by which a step lowers it, or is the last; where a fit is exact, each lowers it by far more.
+# Minimum relative decrease of the loss per step; steps towards an exact fit decrease it far more.
 _GAIN = 1e-4
-# Fits that are kept for more tasks, for so many choices of whole numbers.
+# Maximum number of fits, with different integer parameters, that are kept for more tasks.
 KEPT = 4
-# How far the loss of a fit that is kept may be above the lowest.
+# Maximum ratio of the loss of a kept fit to the lowest loss.
 _NEAR = 4.0
-# Between two points of a difference, over the larger of 1 and a parameter: the root of rounding.
+# Step of finite differences, relative to max(1, |parameter|): the square root of the machine precision.
 _STEP = 1.5e-8
-# The same for what is no descent: estimators stop at tolerances of their own.
+# The same for other algorithms, such as estimators that stop at their own tolerances.
 _FAR_STEP = 1e-2
 
 
 def fits(
     candidate: Candidate, tasks: Mapping[str, Episode], seen: Answers, near: Sequence[Fit] = (), anew: bool = True
 ) -> list[Fit]:
-    """Fit the candidate's parameters by least squares: a grid, then Levenberg-Marquardt from its best points.
+    """Fit the candidate's parameters by least squares: a grid search, then Levenberg-Marquardt from the best points.
 
-    All conditions have the same weight. Residuals are differences of predictions over the root of `sizes`.
+    All conditions have the same weight. Residuals are differences of predictions, divided by the root of `sizes`.
 
     Args:
-        near: fits to other tasks, to start from as well.
-        anew: whether other starts are tried, too, and whole numbers, such as those of steps, that no fit in ``near``
-            has.
+        near: fits to other tasks, as additional starts.
+        anew: also try the grid, and integer parameters (such as numbers of steps) that no fit in ``near`` has.
 
     Returns:
-        The best for each choice of whole numbers, by Akaike's criterion, the best first; four at most, and none whose
-        loss is beyond four times the lowest.
+        The best fit for each choice of integer parameters, sorted by Akaike's criterion, the best first. There are at
+        most four, none with a loss above four times the lowest.
     """
     most = candidate.most_tasks
     tasks = {name: tasks[name].part(0, most or len(one)) for name, one in seen.items()}
     seen = {name: one[:most] for name, one in seen.items()}
     whole, real = _split(candidate.free)
-    if len(near) == 1 and not anew and not real:  # nothing to choose
+    if len(near) == 1 and not anew and not real:  # nothing to fit
         return list(near)
     residuals = Residuals(tasks, seen)
     if candidate.formula:
@@ -108,7 +108,7 @@ def _axis(one: Range, points: int) -> list[Any]:
 def _starts(
     candidate: Candidate, counts: Mapping[str, int], real: Mapping[str, Range], residuals: Residuals
 ) -> list[Fit]:
-    """The best points of a grid along the real parameters."""
+    """Best points of a grid over the real parameters."""
     points = [{**counts, **rest} for rest in _grid(real)]
     first = candidate.build(**points[0])
     if not _has_sizes(first, real):
@@ -121,7 +121,7 @@ def _starts(
 
 
 def _has_sizes(learner: Learner, real: Mapping[str, Range]) -> TypeGuard[nn.Module]:
-    """True if each real parameter of the candidate is one number of the learner, such as a step size."""
+    """True if each real parameter of the candidate is a scalar parameter of the learner, such as a step size."""
     if not isinstance(learner, nn.Module) or not real:
         return False
     parameters = {name.rpartition(".")[2]: value for name, value in learner.named_parameters()}
@@ -131,14 +131,14 @@ def _has_sizes(learner: Learner, real: Mapping[str, Range]) -> TypeGuard[nn.Modu
 def _by_parameter(
     learner: nn.Module, real: Mapping[str, Range], values: Float[Tensor, "several real"]
 ) -> dict[str, Float[Tensor, "*steps several"]]:
-    """One column per parameter of the learner, shared by all steps of a descent."""
+    """Values of each parameter of the learner, one column per point, repeated for all steps of a descent."""
     columns, steps = dict(zip(real, values.T, strict=True)), depths(learner)[-1]
     named = {name: columns[name.rpartition(".")[2]] for name, _ in learner.named_parameters()}
     return {name: one.expand(steps, -1) for name, one in named.items()} if steps else named
 
 
 def _best(candidate: Candidate, counts: Mapping[str, int], real: Mapping[str, Range], residuals: Residuals) -> Fit:
-    """Best local optimum near points of a grid, where each step then has a size of its own."""
+    """Best local optimum from the best grid points; with ``own_sizes``, each step then gets its own size."""
     starts = _starts(candidate, counts, real, residuals)
     if candidate.own_sizes:
         alike = _descended(_Single(candidate, starts[0], real), residuals)
@@ -153,7 +153,7 @@ def _best(candidate: Candidate, counts: Mapping[str, int], real: Mapping[str, Ra
 
 
 def _reordered(candidate: Candidate, best: Fit, residuals: Residuals) -> Fit:
-    """Best local optimum after reordering the steps of a fit: a poor fit often has the right sizes in a wrong order."""
+    """Best local optimum after reordering steps: a poor fit often has the right sizes in the wrong order."""
     draw, conditions = np.random.default_rng(0), len(residuals.seen)
     for _ in range(_ORDERS):
         if not _SAME < best.loss / conditions < _WITHIN:
@@ -166,7 +166,7 @@ def _reordered(candidate: Candidate, best: Fit, residuals: Residuals) -> Fit:
 
 
 def _near(candidate: Candidate, start: Fit, real: Mapping[str, Range], residuals: Residuals) -> Fit:
-    """The local optimum near a fit to other tasks."""
+    """Local optimum with a fit to other tasks as the start."""
     same = residuals.fit(start.parameters, start.learner)
     if not real or same.loss < EXACT**2:
         return same
@@ -174,7 +174,7 @@ def _near(candidate: Candidate, start: Fit, real: Mapping[str, Range], residuals
 
 
 class _Single:
-    """Parameters in coordinates on which their ranges are even."""
+    """Search space with one coordinate per parameter, logarithmic for ranges on a log scale."""
 
     def __init__(self, candidate: Candidate, near: Fit, real: Mapping[str, Range]) -> None:
         self.near, self.candidate, self.parameters, self.real = near, candidate, near.parameters, real
@@ -207,10 +207,10 @@ class _Single:
 
 
 class _Each:
-    """Every number of a learner's own parameters: each step's size, or each entry of a matrix.
+    """Search space with one coordinate per number in a learner's parameters: each step's size, or each matrix entry.
 
-    With a ``spread`` sizes start from 1 + spread times that of all steps and fall to 1 - spread: equal ones are a
-    saddle, and would stay equal.
+    With a ``spread``, initial sizes fall from 1 + spread to 1 - spread times the common size: equal sizes are a saddle
+    point and would stay equal.
     """
 
     bounds = (-np.inf, np.inf)
@@ -233,7 +233,7 @@ class _Each:
         return torch.linspace(*ends, shape[0], dtype=torch.float64) if len(shape) == 1 else torch.ones(shape)
 
     def functions(self, residuals: Residuals) -> tuple[Callable, Callable]:
-        """Residuals at a point, and their derivatives; those by sizes of steps are found in one call."""
+        """Functions for residuals and derivatives at a point; derivatives by step sizes need one call."""
         if any(len(shape) > 1 for shape in self.shapes.values()):
             return _by_differences(_one_by_one(self, residuals))
 
@@ -261,9 +261,9 @@ def _one_by_one(space: _Single | _Each, residuals: Residuals) -> Callable[[np.nd
 def _by_differences(
     of: Callable[[np.ndarray], Tensor], step: float = _STEP, high: Sequence[float] | float = np.inf
 ) -> tuple[Callable, Callable]:
-    """Residuals at a point and their finite-difference derivatives, in one call.
+    """Residuals at a point and their finite-difference derivatives, computed in one call.
 
-    Points are moved up, or down where that is above ``high``.
+    Differences are forward, or backward if a forward step exceeds ``high``.
     """
     last: dict[str, np.ndarray] = {}
 
@@ -280,7 +280,7 @@ def _by_differences(
 
 def _descended(space: Any, residuals: Residuals) -> Fit:
     function, derivatives = space.functions(residuals)
-    if isinstance(space, _Single) and isinstance(space.near.learner, LabelCopying):  # which changes in jumps
+    if isinstance(space, _Single) and isinstance(space.near.learner, LabelCopying):  # its predictions jump
         return _zoomed(space, function)
     costly = isinstance(space, _Single) and space.candidate.costly
     found = optimize.least_squares(
@@ -293,7 +293,7 @@ def _descended(space: Any, residuals: Residuals) -> Fit:
 
 
 def _zoomed(space: _Single, function: Callable) -> Fit:
-    """Minimise over ever finer grids, one parameter at a time; of equal minima take the middle one."""
+    """Minimise over ever finer grids, one parameter at a time; among equal minima, take the middle one."""
     point, (low, high) = np.array(space.start()), map(np.array, space.bounds)
     for zoom in range(_ZOOMS):
         for index, width in enumerate((high - low) / _POINTS[1] / 4**zoom):

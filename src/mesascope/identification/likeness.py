@@ -1,4 +1,4 @@
-"""Distance of the nearest candidates from a learner's derivatives, and from one another."""
+"""Comparison of the nearest candidates with a learner's derivatives, and with one another."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from mesascope.measurement import Measurement
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Episode, Learner
 
-# That of a learner's answers, by condition and task.
+# Noise of a learner's answers, by condition and task.
 Noise = Mapping[str, Float[Tensor, " tasks"]]
 
 
 @dataclass(frozen=True)
 class Likeness:
-    """Likeness of a candidate to a learner beyond predictions, on the family's own tasks.
+    """Similarity of a candidate to a learner beyond predictions, on the family's own tasks.
 
     Args:
-        sensitivity_cosine: E cos of dy/dx_q of both; None where either has none.
-        sensitivity_difference: E of the distance of the two.
-        weight_distance: E |w_f - w_a|^2 / E |w_f|^2 of the linear maps that are nearest to predictions.
+        sensitivity_cosine: mean cosine of the two derivatives dy/dx_q; None if either has no derivative.
+        sensitivity_difference: mean distance of the two derivatives.
+        weight_distance: E |w_f - w_a|^2 / E |w_f|^2 of the least-squares linear maps.
     """
 
     candidate: str
@@ -40,11 +40,11 @@ class Likeness:
 
 @dataclass(frozen=True)
 class Apart:
-    """Pairwise differences of the nearest candidates: how well these tasks separate them.
+    """Pairwise differences of the nearest candidates, a measure of the tasks' power to separate them.
 
     Args:
-        differences: the largest normalised squared difference under any condition.
-        lows: lower bounds of these beyond the learner's noise, at the level of the answer.
+        differences: normalised squared differences, the largest over conditions.
+        lows: lower confidence bounds of these differences, minus the learner's noise, at the result's level.
     """
 
     names: tuple[str, ...]
@@ -55,10 +55,10 @@ class Apart:
 def likeness(
     learner: Learner, candidates: Mapping[str, Learner], tasks: Episode, queries: Float[Tensor, "tasks m dx"]
 ) -> tuple[Likeness, ...]:
-    """Compare derivatives where torch has them, and the linear maps nearest to predictions of ``queries``.
+    """Compare derivatives, if torch can compute them, and the least-squares linear maps of ``queries``.
 
     Args:
-        tasks: of the precision that ``learner`` takes; candidates compute in float64.
+        tasks: tasks in the precision of ``learner``; candidates compute in float64.
     """
     double = tasks.to(torch.float64)
     own, maps = _sensitivity(learner, tasks), implicit_weights(learner, tasks, queries.to(tasks.xq.dtype))
@@ -77,7 +77,7 @@ def _sensitivity(learner: Learner, tasks: Episode) -> Tensor | None:
         return None
     try:
         return torch.cat([part[2] for part in access.sensitivities(learner, tasks)])
-    except NumericalError:  # it does not answer every task
+    except NumericalError:  # the learner does not answer every task
         return None
 
 
@@ -97,10 +97,10 @@ def _weight_distance(
 
 
 def apart(candidates: Mapping[str, Learner], tasks: Mapping[str, Episode], noise: Noise, level: float) -> Apart:
-    """Pairwise differences of candidates; one that does not answer a condition has the largest difference.
+    """Pairwise differences of candidates; a candidate that does not answer a condition has the maximum difference.
 
     Args:
-        noise: of the learner.
+        noise: noise of the learner.
     """
     said = {name: answers(one, tasks) for name, one in candidates.items()}
     pairs = {(a, b): _pair(said[a], said[b], tasks, noise, level) for a in said for b in said}

@@ -1,4 +1,4 @@
-"""The mixture of candidates that is nearest to a learner: a convex combination of predictions."""
+"""Best-fitting mixture of candidates: a convex combination of their predictions."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from mesascope.measurement import Measurement
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Episode
 
-# The share of its loss by which it may rise where a part is left out, and the weight of parts that are left out first.
+# Maximum relative increase of the loss when a part is removed, and minimum weight of a part.
 _RISE, _LEAST = 0.15, 0.02
-# Smallest number that is divided by.
+# Smallest divisor.
 _TINY = 1e-150
-# Rounds in which parameters are fitted in turns, and the share of its loss by which each lowers it, or is the last.
+# Maximum number of rounds of refitting, and minimum relative decrease of the loss per round.
 _ROUNDS, _GAIN = 20, 0.01
 
 
@@ -37,8 +37,8 @@ class Part:
     """A candidate in a mixture.
 
     Args:
-        weight: of its predictions. The standard error is a jackknife's over tasks, for these ``parameters``: it is too
-            small where parameters do what weights do, such as a ridge.
+        weight: weight of the candidate's predictions. The standard error is a jackknife over tasks at fixed
+            ``parameters``. It is too small if a parameter, such as a ridge, has the same effect as the weight.
     """
 
     candidate: str
@@ -49,12 +49,12 @@ class Part:
 
 @dataclass(frozen=True)
 class Mixture:
-    """The convex combination of candidates that is nearest to the learner on the family's own tasks.
+    """Convex combination of candidates that is nearest to the learner on the family's own tasks.
 
     Args:
-        parts: candidates with weights of 0 or more, and 1 in all.
-        unexplained: share of the variance of predictions that it leaves unexplained, less noise, on held-out tasks.
-        gain: share that the nearest candidate alone leaves unexplained, less ``unexplained``.
+        parts: candidates with nonnegative weights that sum to 1.
+        unexplained: unexplained share of the variance of predictions, minus noise, on held-out tasks.
+        gain: unexplained share of the nearest candidate alone, minus ``unexplained``.
     """
 
     parts: tuple[Part, ...]
@@ -63,7 +63,7 @@ class Mixture:
 
 
 class _Member(NamedTuple):
-    """A candidate at some parameters, and its predictions."""
+    """A candidate with parameters and predictions."""
 
     candidate: Candidate
     fit: Fit
@@ -73,11 +73,11 @@ class _Member(NamedTuple):
 def mixture(nearest: Sequence[Compared], seen: Seen) -> Mixture | None:
     """Fit a mixture to the learner's predictions; None if no candidate answers all tasks.
 
-    Backward elimination: starting from all candidates, the least needed one is removed while the loss rises by less
-    than 15 %. If the mixture explains no more than the nearest candidate, that candidate alone is returned.
+    Backward elimination: starting from all candidates, the least important candidate is removed while the loss rises by
+    less than 15 %. If the mixture explains no more than the nearest candidate, that candidate alone is returned.
 
     Args:
-        nearest: candidates at their nearest alone, the nearest first.
+        nearest: candidates with their best fits, the nearest first.
 
     Source: Wurgaft et al., In-Context Learning Strategies Emerge Rationally (2025): a network predicts as a mixture of
     strategies, whose weights are a posterior that changes with training.
@@ -106,7 +106,7 @@ def _member(candidate: Candidate, fit: Fit, tasks: Episode) -> _Member | None:
 
 
 def _refitted(parts: Sequence[_Member], tasks: Episode, answer: Tensor) -> list[_Member]:
-    """Refit the parameters of each part in turn to the residual of the others."""
+    """Refit the parameters of each part in turn to the residual of the other parts."""
     parts, last = [*parts], math.inf
     for _ in range(_ROUNDS):
         for index, (candidate, fit, said) in enumerate(parts):
@@ -147,7 +147,7 @@ def _tested(parts: Sequence[_Member], alone: _Member, seen: Seen) -> Mixture | N
 
 
 class _Mixed(NamedTuple):
-    """Best weights of some parts, the residual of the mixture, and its mean square."""
+    """Best weights of the parts, the residual of the mixture, and its mean square."""
 
     weights: Float[Tensor, " parts"]
     left: Float[Tensor, "tasks m dy"]
@@ -166,10 +166,10 @@ def _residuals(parts: Sequence[_Member], answer: Float[Tensor, "tasks m dy"]) ->
 
 
 def _weights(residuals: Float[Tensor, "tasks m dy parts"]) -> Float[Tensor, " parts"]:
-    """Weights w >= 0 of sum 1 that make |R w| smallest.
+    """Minimise |R w| over weights w >= 0 that sum to 1.
 
-    Among u = s w those that minimise |R u|^2 + (1 - sum of u)^2 have s = 1 / (1 + |R w|^2), and thus the smallest
-    |R w|: non-negative least squares.
+    Write u = s w. For fixed w, |R u|^2 + (1 - sum of u)^2 is minimal at s = 1 / (1 + |R w|^2), and this minimum
+    increases with |R w|. So non-negative least squares for u gives w.
     """
     rows = residuals.flatten(0, -2)
     rows = rows / rows.square().sum(0).max().sqrt().clamp_min(_TINY)

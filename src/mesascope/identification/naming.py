@@ -1,4 +1,4 @@
-"""`identify`: the call that names the learning algorithm of a learner."""
+"""The function `identify`, which names a learner's learning algorithm."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ from mesascope.tasks import Episode, Family, Learner
 from mesascope.tasks.calling import display_name
 
 _TASKS = 100
-# Answers to each condition's tasks: to fit, to test, and to see how answers differ from call to call.
+# Predictions per condition: to fit, to test, and to measure the noise between calls.
 _PARTS = 3
-# Budget for an estimator of scikit-learn, which is fitted for each prediction.
+# Default budget for a scikit-learn estimator, which is fitted for each prediction.
 _OF_ESTIMATORS = 1_200
-# Tasks that behaviour is measured on, and the share of a budget that it may take.
+# Number of tasks for measuring behaviour, and the reciprocal of its maximum share of the budget.
 _WATCHED, _SHARE = 32, 4
-# Predictions that show in which precision a learner computes, and if torch can differentiate it.
+# Number of predictions that determine the learner's precision and whether torch can differentiate it.
 TRIED = 3
-# Seconds after which the nearest families are printed.
+# Seconds without output before the nearest families are printed.
 _SOON = 3.0
 # Number of candidates whose derivatives are compared.
 _NEAREST = 8
@@ -87,32 +87,34 @@ def identify(
 ) -> Identification | Estimate:
     """Name the learning algorithm that ``learner`` runs, from its predictions. Needs *prediction*.
 
-    Tasks of ``family`` and distorted ones (`CONDITIONS`) are put to the learner and to every candidate, whose free
-    parameters are fitted to the learner's predictions on tasks of their own. Squared differences of predictions are
-    divided by the variance of predictions, and reduced by the variance of answers from call to call.
+    The learner and every candidate predict on tasks of ``family`` and on distorted tasks (`CONDITIONS`). The
+    candidate's free parameters are fitted to the learner's predictions on separate tasks. Squared differences of
+    predictions are divided by the variance of predictions, and the learner's noise (variance between repeated calls) is
+    subtracted.
 
-    A candidate is named only if the upper confidence bounds of its differences under all conditions lie below a bound:
-    one of rounding (the learner *runs* it), ``tolerance`` (it *approximates* it), or ``tolerance`` on the family's own
-    tasks alone. It is ruled out if the lower bound of any difference lies above the bound, and otherwise not measured
-    well enough. *None of the candidates* is an answer too.
+    A candidate is named only if the upper confidence bounds of its differences lie below a threshold under all
+    conditions. The threshold is rounding (the learner *runs* the candidate) or ``tolerance`` (the learner
+    *approximates* it, possibly on the family's own tasks alone). A candidate is ruled out if the lower confidence bound
+    of any difference lies above the threshold; otherwise it is *not measured well enough*. The result may be *none of
+    the candidates*.
 
     Args:
-        candidates: what the learner may run; the whole catalogue if None. A `Catalogue` is also tried clipped and
-            copying labels, where the learner's answers show that. Costly candidates are tried only as long as the
-            learner runs no other.
-        budget: largest number of predictions to ask the learner for; if None, 100 tasks for each condition and part,
-            and 1,200 predictions of an estimator of scikit-learn.
+        candidates: candidates to compare; the whole catalogue if None. For a `Catalogue`, the nearest candidates are
+            also compared with clipping or label copying, if the learner's answers suggest this. Costly candidates are
+            compared only if the learner runs no other candidate.
+        budget: maximum number of the learner's predictions; if None, 100 tasks per condition and part, or 1,200
+            predictions for a scikit-learn estimator.
         seed: of the tasks.
-        tolerance: largest squared difference of an approximation, over the variance of predictions.
-        level: largest probability that the learner's own algorithm is ruled out, and that any other is named.
-        name: of the learner, in the answer.
-        device: where the learner computes; that of its weights if None. Candidates compute on the CPU.
-        estimate: return an `Estimate` of what this costs in place of the answer. It times the learner on eight tasks,
-            and a model of text not at all.
+        tolerance: maximum squared difference of an approximation, relative to the variance of predictions.
+        level: error rate, both for ruling out the true algorithm and for naming a false one.
+        name: name of the learner in the result.
+        device: device of the learner; if None, that of its weights. Candidates compute on the CPU.
+        estimate: return an `Estimate` of the cost instead of the result. It times the learner on eight tasks, but does
+            not call a language model.
 
     Raises:
-        ArgumentError: if an argument is out of range, if the budget is too small for 8 tasks a condition, or if the
-            learner does not answer the family's own tasks with finite numbers.
+        ArgumentError: an argument is out of range, the budget is too small for 8 tasks per condition, or the learner
+            does not answer the family's own tasks with finite numbers.
 
     >>> from mesascope.learners import GradientDescent
     >>> from mesascope.tasks import LinearRegression
@@ -156,12 +158,12 @@ def identified(
     most: int | None = None,
     in_forms: bool = False,
 ) -> Identification:
-    """Identify a learner from given tasks: to fit on, to test on and, if any, to measure its behaviour on.
+    """Identify a learner on given tasks: ``fit``, ``test`` and optionally ``watch``, for its behaviour.
 
     Args:
-        own: the learner, on its device.
-        most: number of members of each family that are compared fully, the nearest at first; all if None.
-        in_forms: also try the nearest candidates with clipping and with label copying.
+        own: the learner with tasks moved to its device, see `placed`.
+        most: number of members per family to compare fully, the nearest in the first comparison; all if None.
+        in_forms: also compare the nearest candidates with clipping or label copying.
     """
     seen = Seen(own, tasks, seed)
     found = in_order(_all(chosen, seen, levels, name, most, in_forms), levels.tolerance)
@@ -202,9 +204,9 @@ def identified(
 def _all(
     chosen: Sequence[Candidate], seen: Seen, levels: Levels, name: str, most: int | None, in_forms: bool
 ) -> list[Compared]:
-    """Compare all candidates; other forms and costly ones only if the learner runs no other.
+    """Compare all candidates; clipped, label-copying and costly candidates only if the learner runs no other.
 
-    The nearest families are printed after some seconds, as soon as all cheap candidates had a first look.
+    After the first comparison of all cheap candidates, the nearest families are printed if some seconds have passed.
     """
     begun, told = monotonic(), most is not None
     cheap, costly = ([one for one in chosen if one.costly == which] for which in (False, True))
@@ -228,9 +230,9 @@ def _all(
 def _nearest(
     chosen: Sequence[Candidate], looks: Mapping[str, Compared], most: int | None, tolerance: float
 ) -> list[Candidate]:
-    """The ``most`` nearest members of each family at a first look, and those that it ruled out.
+    """The ``most`` nearest members of each family in the first comparison, and candidates that it ruled out.
 
-    Members that equal the learner are kept in the order of the catalogue.
+    Members that equal the learner stay in the order of the catalogue.
     """
     families: dict[str, list[str]] = {}
     for one in sorted(chosen, key=lambda one: max(looks[one.name].row.own_difference.mean.value, EXACT)):
@@ -257,7 +259,7 @@ def _watch(
     dtype: torch.dtype,
     seed: int,
 ) -> _Watched:
-    """Measure behaviour of the learner and of the nearest candidate, likenesses of the nearest, and null controls."""
+    """Measure the behaviour of the learner and the nearest candidate, likenesses of candidates, and controls."""
     own, unmeasured = tasks[OWN].to(dtype), {}
     first, second = next(iter(nearest.items()))
     pair = ((name, placed_, own), (first, second, tasks[OWN]))
@@ -278,7 +280,7 @@ def _watch(
 
 
 def _watched(predictions: int, budget: int | None) -> int:
-    """Number of tasks to measure behaviour on, each with ``predictions``; 0 if the budget is too small."""
+    """Number of tasks for measuring behaviour, with ``predictions`` per task; 0 if the budget is too small."""
     if budget is None:
         return _WATCHED
     budget = require_count("budget", budget)
@@ -287,7 +289,7 @@ def _watched(predictions: int, budget: int | None) -> int:
 
 
 def affordable(size: Mapping[str, Episode], budget: int | None, spent: int) -> int:
-    """Number of tasks per condition and part that a budget allows; ``size`` has one task of each condition."""
+    """Number of tasks per condition and part within a budget; ``size`` contains one task per condition."""
     if budget is None:
         return _TASKS
     tasks = (budget - spent) // queries(size)
@@ -297,5 +299,5 @@ def affordable(size: Mapping[str, Episode], budget: int | None, spent: int) -> i
 
 
 def queries(size: Mapping[str, Episode]) -> int:
-    """Number of predictions that one task of each condition takes."""
+    """Number of predictions for one task per condition."""
     return _PARTS * sum(episode.xq.shape[-2] for episode in size.values())

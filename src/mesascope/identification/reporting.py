@@ -1,4 +1,4 @@
-"""An identification as a run: answer, claim, figures and page."""
+"""Identifications as runs: result, claim, figures and page."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from mesascope.runs import Run
 from mesascope.runs.files import as_path
 from mesascope.text import counted
 
-# Candidates that figures show: the nearest.
+# Number of candidates in figures, the nearest.
 _SHOWN = 12
-# What a difference of zero is drawn as.
+# Value at which a difference of zero is drawn on a log axis.
 _NOTHING = 1e-16
 
 
 def saved(found: Identification | Course, folder: str | Path, settings: Mapping[str, Any]) -> Run:
-    """Save an answer as a finished run."""
+    """Save a result as a finished run."""
     require_instance("settings", settings, Mapping)
     when = "" if isinstance(found, Identification) else f" at each {found.over}"
     about = {
@@ -45,13 +45,13 @@ def saved(found: Identification | Course, folder: str | Path, settings: Mapping[
 
 
 def read(run: Run) -> Identification | Course:
-    """Read the answer of a run."""
+    """Read the result of a run."""
     record = run.identification
     return (Course if "steps" in record else Identification).from_dict(record)
 
 
 def concluded(run: Run) -> Verdicts:
-    """Judge, draw and report a run again from its answer. The caller holds its lock."""
+    """Rewrite the claims, figures and report of a run from its result. The caller must hold the run's lock."""
     found = read(run)
     records = claims(found)
     draw_figures(run, figures(found), {"answer": found})
@@ -61,7 +61,7 @@ def concluded(run: Run) -> Verdicts:
 
 
 def figures(found: Identification | Course) -> list[Figure]:
-    """Figures of an answer, for the measurements that it has."""
+    """Figures of a result, for the available measurements."""
     if isinstance(found, Course):
         return figures_along(found)
     behaviours = found.behaviour.values()
@@ -73,7 +73,7 @@ def figures(found: Identification | Course) -> list[Figure]:
 
 
 def page(found: Identification | Course, path: str | Path) -> Path:
-    """report.html alone."""
+    """Write only report.html."""
     path = as_path("path", path)
     with tempfile.TemporaryDirectory() as folder:
         run = saved(found, Path(folder) / "run", {})
@@ -83,7 +83,7 @@ def page(found: Identification | Course, path: str | Path) -> Path:
 
 
 def claims(found: Identification | Course) -> Verdicts:
-    """The answer as the record of a claim: the difference of the nearest candidate, and its bound; the last answer."""
+    """Convert a result (of a course, the last one) to a claim about the difference of the nearest candidate."""
     figure = "families" if isinstance(found, Course) else "conditions"
     found = found.answers[-1] if isinstance(found, Course) else found
     standing = found.standing
@@ -120,7 +120,7 @@ def claims(found: Identification | Course) -> Verdicts:
 
 
 def _conditions(r: Any) -> list[Grid]:
-    """Differences in per cent; a candidate ruled out on the family's own tasks has no others."""
+    """Differences in per cent; a candidate that was ruled out on the family's own tasks has only these."""
     found = r["answer"]
     names, rows = list(found.noise), found.rows[:_SHOWN]
     values = [
@@ -162,7 +162,7 @@ def _filters(r: Any) -> list[Line]:
 
 
 def _weights(kind: str) -> Callable[[Any], list[Line]]:
-    """Weights of pairs in the order of ``kind``, ``positions`` or ``ranks``, of the learner and the candidate."""
+    """Lines for the weights of pairs, sorted by ``kind`` (``positions`` or ``ranks``), of learner and candidate."""
 
     def lines(r: Any) -> list[Line]:
         drawn = zip(r["answer"].behaviour.items(), ("trained", "gd"), ("o", "-"), strict=True)

@@ -1,4 +1,4 @@
-"""Residuals of a candidate's predictions with respect to a learner's."""
+"""Residuals between a candidate's and a learner's predictions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mesascope.learners.tuning.starts import depths
 from mesascope.shapes import Float, Tensor
 from mesascope.tasks import Episode, Learner
 
-# Largest residual, which stands for a missing answer.
+# Maximum residual, also used for missing answers.
 _FAR = FARTHEST**0.5
 
 
@@ -32,7 +32,7 @@ class Fit(NamedTuple):
 
 
 class _Group(NamedTuple):
-    """Tasks of one shape from several conditions, with their sizes and with weights that balance the conditions."""
+    """Tasks of the same shape from several conditions, with divisors and with weights that balance the conditions."""
 
     names: list[str]
     tasks: Episode
@@ -61,7 +61,7 @@ class Residuals:
         return self._of([torch.cat([answered[name] for name in group.names])[None] for group in self.groups])[0]
 
     def of_sizes(self, learner: nn.Module, sizes: Mapping[str, Float[Tensor, "*steps several"]]) -> Tensor:
-        """Residuals for several values of a learner's parameters, one row each."""
+        """Residuals for several values of a learner's parameters, one row per value."""
         if is_filter(learner):
             return self._of([self._filtered(learner, sizes, index) for index in range(len(self.groups))])
         weights = {name: one[..., None, None, None] for name, one in sizes.items()}
@@ -72,7 +72,7 @@ class Residuals:
         return self._of(answered)
 
     def _filtered(self, learner: nn.Module, sizes: Mapping[str, Tensor], index: int) -> Tensor:
-        """Predictions of a descent from the spectra of contexts, which are computed once."""
+        """Predictions of a descent from the precomputed spectra of contexts."""
         n = self.groups[index].tasks[0].x.shape[-2]
         values, asked, given = self.spectra[index]
         own = {name.rpartition(".")[2]: one[..., None, None] for name, one in sizes.items()}
@@ -81,9 +81,9 @@ class Residuals:
         return torch.einsum("tmd,std,tdy->stmy", asked, gain, given)
 
     def step_sizes(self, learner: nn.Module) -> list[float]:
-        """Step sizes of gradient descent with the nearest predictions, or their real parts.
+        """Step sizes of the best-fitting gradient descent (the real parts, if they are complex).
 
-        Predictions are linear in the elementary symmetric polynomials of the sizes, e_1 - e_2 lambda + e_3 lambda^2 ...
+        The gain e_1 - e_2 lambda + e_3 lambda^2 ... is linear in the elementary symmetric polynomials e_k of the sizes.
         """
         columns, seen = [], []
         for group, (values, asked, given) in zip(self.groups, self.spectra, strict=True):
@@ -97,7 +97,7 @@ class Residuals:
 
     @functools.cached_property
     def spectra(self) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """Spectrum of each group: eigenvalues of C = X^T X / n, and queries and X^T Y / n in the eigenbasis."""
+        """Spectra by group: eigenvalues of C = X^T X / n, and queries and X^T Y / n in the eigenbasis."""
         found = []
         for group in self.groups:
             (x, y), xq, _ = group.tasks
@@ -106,7 +106,7 @@ class Residuals:
         return found
 
     def _of(self, answered: list[Tensor]) -> Tensor:
-        """Residuals of predictions ``(several, tasks, m, dy)`` per group, one row each; nan becomes the largest."""
+        """Residuals of predictions ``(several, tasks, m, dy)`` by group, ``several`` rows; nan becomes the maximum."""
         rows = []
         for one, group in zip(answered, self.groups, strict=True):
             found = (one - group.seen) / group.size.sqrt()[:, None, None]
@@ -114,11 +114,11 @@ class Residuals:
         return torch.cat(rows, 1)
 
     def fit(self, parameters: Mapping[str, Any], learner: Learner) -> Fit:
-        """Fit with its loss: squared residuals, mean over tasks, summed over conditions."""
+        """Make a `Fit`; the loss is the squared residuals, averaged over tasks and summed over conditions."""
         return Fit({**parameters}, learner, self(learner).square().sum().item())
 
 
 def is_filter(learner: nn.Module) -> bool:
-    """True for a descent from zero weights without clipping, which `filters` describes."""
+    """True for descents from zero weights without clipping, for which `filters` is valid."""
     descent = learner.learner if isinstance(learner, Summed) else learner
     return isinstance(descent, GradientDescentPlusPlus) and descent.w0 is None and descent.token_clip is None

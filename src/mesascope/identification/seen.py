@@ -1,4 +1,4 @@
-"""Answers of a learner to the tasks of `identify`."""
+"""Predictions of a learner on the tasks of `identify`."""
 
 from __future__ import annotations
 
@@ -20,27 +20,26 @@ from mesascope.streams import generator_on, stream
 from mesascope.tasks import Context, Episode, Learner
 from mesascope.tasks.calling import check_answer, label, predict
 
-# Fewest tasks of a condition that give an interval.
+# Minimum number of tasks per condition for an interval.
 LEAST = 8
 
 
 class Seen:
-    """Answers of a learner to fit to, to test on, and again to measure their noise.
+    """Predictions of a learner for fitting, for testing, and repeated for the noise.
 
-    Repeated answers differ if the learner draws at random. A learner whose answers to `LEAST` tasks of each condition
-    repeat exactly is not asked again about the others. In single precision, inputs of the second call are perturbed by
-    rounding, so that the noise includes the effect of rounding.
+    Repeated predictions differ if the learner is random. If the predictions on `LEAST` tasks of each condition repeat
+    exactly, the other tasks are not repeated. In single precision, inputs of the second call are perturbed by rounding,
+    so that the noise includes the effect of rounding.
 
     Args:
-        tasks: by part (``fit`` and ``test``) and condition, in float64.
-        seed: of the rounding.
+        tasks: tasks by part (``fit`` and ``test``) and condition, in float64.
+        seed: seed of the rounding.
 
     Attributes:
-        fit, test: predictions ``(tasks, m, dy)`` by condition; ``tasks`` are the answered ones.
-        size: variance of predictions, by condition and test task, as in `sizes`.
-        noise: variance of answers from call to call over ``size``, by condition and test task.
-        missed: by condition, what was not answered.
-        asked: number of predictions.
+        fit, test: predictions ``(tasks, m, dy)`` by condition. tasks: the answered tasks. size: variance of
+        predictions, by condition and test task, as in `sizes`. noise: variance between calls divided by ``size``, by
+        condition and test task. missed: description of missing answers, by condition. asked: total number of
+        predictions.
     """
 
     def __init__(self, learner: Learner, tasks: Mapping[str, Mapping[str, Episode]], seed: int) -> None:
@@ -55,7 +54,7 @@ class Seen:
         few = {name: one.part(0, LEAST) for name, one in again.items()}
         asking = iter(tracked((own["fit"], own["test"], few), "rounds of questions"))
         fitting = answers(learner, next(asking), partly=True)
-        self._require_answers(learner, fitting)  # before the learner is asked for the rest, which may be paid for
+        self._require_answers(learner, fitting)  # before further calls, which may cost money
         first, second = (answers(learner, part, partly=True) for part in asking)
         if self.dtype == torch.float64 and all(_repeats(second[name], first[name]) for name in second):
             second, again = first, few
@@ -85,7 +84,7 @@ class Seen:
         if OWN not in self.test:
             self._require_answers(learner, {})
         self.size = sizes(self.tasks["test"], self.test)
-        # Noise beyond the size of a task hides all of it, and no more.
+        # Limit the noise to at most 1, relative to the variance of predictions.
         self.noise = {name: one / torch.maximum(one, self.size[name]) for name, one in self.noise.items()}
         asked = [*own["fit"].values(), *own["test"].values(), *again.values()]
         self.asked = sum(episode.yq[..., 0].numel() for episode in asked)
@@ -110,19 +109,19 @@ class Seen:
 
 
 def _repeats(again: Float[Tensor, "few m dy"], first: Float[Tensor, "tasks m dy"]) -> bool:
-    """True if answers to the first tasks are as before, to the last bit."""
+    """True if the predictions on the first tasks are repeated exactly."""
     return torch.allclose(again, first[: len(again)], rtol=0, atol=0, equal_nan=True)
 
 
 def _continued(learner: Learner, few: Mapping[str, Tensor], tasks: Mapping[str, Episode]) -> dict[str, Tensor]:
-    """Answers to all tasks, of which the first few are answered."""
+    """Add predictions on the remaining tasks to those on the first few."""
     left = {name: one.part(LEAST, None) for name, one in tasks.items() if name in few and len(one.xq) > LEAST}
     rest = answers(learner, left, partly=True)
     return {name: torch.cat([few[name], rest[name]]) for name in rest} if left else dict(few)
 
 
 def precision(learner: Learner, task: Episode) -> torch.dtype:
-    """Precision of the learner: double if it accepts that."""
+    """Precision of the learner: double if the learner accepts float64, otherwise single."""
     errors: list[MesascopeError] = []
     for dtype in (torch.float64, torch.float32):
         try:
@@ -138,7 +137,7 @@ def precision(learner: Learner, task: Episode) -> torch.dtype:
 
 
 class _Placed(nn.Module):
-    """A learner on a device of its own; tasks are moved there, and answers back."""
+    """A learner on another device; tasks are moved to the device, and predictions back."""
 
     def __init__(self, learner: Learner, device: torch.device | str) -> None:
         super().__init__()
@@ -156,18 +155,18 @@ class _Placed(nn.Module):
 
 
 def placed(learner: Learner, device: torch.device | str | None = None) -> Learner:
-    """Give a learner its tasks on ``device``, by default that of its weights. A model of text needs none."""
+    """Wrap a learner so that tasks are moved to ``device``, by default that of its weights; not for language models."""
     if device is None and isinstance(learner, nn.Module):
         device = next((weight.device for weight in learner.parameters()), None)
     if device is None or isinstance(learner, TextLearner):
         return learner
-    if not str(device).startswith("mps"):  # where learners compute in single precision
+    if not str(device).startswith("mps"):  # there learners compute in single precision
         generator_on(device)
     return learner if torch.device(device).type == "cpu" else _Placed(learner, device)
 
 
 def _rounded_otherwise(tasks: Episode, generator: torch.Generator) -> Episode:
-    """Perturb every number by one unit in the last place."""
+    """Perturb every number by about one unit in the last place, with random sign."""
 
     def moved(part: Tensor) -> Tensor:
         signs = torch.randint(0, 2, part.shape, generator=generator).to(part) * 2 - 1

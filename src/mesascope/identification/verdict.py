@@ -13,24 +13,24 @@ from scipy import optimize, stats
 from mesascope.measurement import Measurement
 from mesascope.shapes import Float, Tensor
 
-# A normalised squared difference that rounding in single precision stays below: 0.1 % of the size of predictions.
+# Upper bound of normalised squared differences from rounding in single precision: (0.1 % of the predictions' size)^2.
 EXACT = 1e-6
-# The largest difference, and that of two learners of which one has no answer.
+# Maximum difference, also used if one of two learners has no answer.
 FARTHEST = 4.0
-# Tasks a condition of which fewer show only equality to rounding: those on which two learners differ may be missing.
+# Minimum number of tasks per condition for an approximation: fewer tasks may miss those on which two learners differ.
 ENOUGH = 24
 # Senses of equality, strictest first.
 RUNS, APPROXIMATES, OWN_TASKS = "runs", "approximates", "approximates on the family's own tasks"
-# Answers that name no candidate.
+# Verdicts that name no candidate.
 UNDECIDED, NONE = "not measured well enough", "none of the candidates"
 
-# Stakes of the bets of `_betting_bound`, which are made side by side.
+# Stakes s of the parallel bets in `_betting_bound`.
 _STAKES = (0.02, 0.1, 0.5)
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A normalised squared difference, less noise, with its lower and upper confidence bounds.
+    """A normalised squared difference, minus noise, with lower and upper confidence bounds.
 
     `difference` states the error rate of each bound.
     """
@@ -40,11 +40,11 @@ class Difference:
     high: float
 
     def below(self, bound: float) -> bool:
-        """True if the upper bound lies below ``bound``, from `ENOUGH` tasks or more unless ``bound`` is of rounding."""
+        """True if the upper bound lies below ``bound``; above rounding this also needs `ENOUGH` tasks."""
         return self.high < bound and (bound <= EXACT or self.mean.n >= ENOUGH)
 
     def tasks_to_decide(self, bound: float) -> float:
-        """Number of tasks at which an interval of this mean and spread would exclude ``bound``; inf if none would."""
+        """Number of tasks at which an interval with this mean and spread would exclude ``bound``; inf if none would."""
         gap = abs(self.mean.value - bound)
         reach = self.high - self.mean.value if self.mean.value < bound else self.mean.value - self.low
         return max(self.mean.n * (reach / gap) ** 2, ENOUGH) if gap > 0 and math.isfinite(reach) else math.inf
@@ -52,15 +52,15 @@ class Difference:
 
 @dataclass(frozen=True)
 class Row:
-    """A candidate with the parameters at which it is nearest to the learner.
+    """A candidate with its best-fitting parameters and its differences from the learner.
 
     Args:
-        family: the family of algorithms that the candidate belongs to.
-        parameters: those fitted to all conditions; ``own_parameters`` those fitted to the family's own tasks alone.
-        differences: by condition, E |f - a|^2 over the size of labels and predictions, less the noise of both,
-            on held-out tasks. ``own_difference`` is that of ``own_parameters``.
-        screened: True if the comparison ended before the candidate was fitted to all tasks and tested under all
-            conditions: it is ruled out, or costly and not shown to be equal on the family's own tasks.
+        family: family of algorithms of the candidate.
+        parameters: parameters fitted to all conditions; ``own_parameters`` are fitted to the family's own tasks alone.
+        differences: by condition, E |f - a|^2 over the variance of predictions, minus the noise of both, on held-out
+            tasks; ``own_difference`` is the difference with ``own_parameters``.
+        screened: True if the comparison ended early, before the fit to all tasks and the test under all conditions: the
+            candidate is ruled out, or costly and not equal on the family's own tasks.
     """
 
     candidate: str
@@ -81,7 +81,7 @@ class Row:
         return (own or not self.screened) and all(one.below(bound) for one in self._differences(own))
 
     def beyond(self, bound: float, own: bool = False) -> str | None:
-        """Condition whose lower bound lies farthest above ``bound``, if any does: evidence of a difference."""
+        """Condition whose lower bound lies farthest above ``bound``, or None: evidence of a difference."""
         lows = {"own": self.own_difference.low} if own else {name: one.low for name, one in self.differences.items()}
         clearest = max(lows, key=lambda name: lows[name])
         return clearest if lows[clearest] > bound else None
@@ -97,11 +97,11 @@ class Row:
 
 @dataclass(frozen=True)
 class Share:
-    """Nearest member of a family of algorithms to the learner, on tasks of the learner's own family.
+    """Nearest member of a family of algorithms, on the task family's own tasks.
 
     Args:
-        unexplained: share of the size of predictions that the member leaves unexplained, less noise.
-        behind: the same less that of the nearest family, on the same tasks; None for the nearest.
+        unexplained: unexplained share of the variance of predictions, minus noise.
+        behind: ``unexplained`` minus that of the nearest family, on the same tasks; None for the nearest.
     """
 
     family: str
@@ -113,12 +113,12 @@ class Share:
 
 @dataclass(frozen=True)
 class Standing:
-    """Verdicts about all candidates; names are in the order of the rows, nearest first.
+    """Verdicts on all candidates; names are in the order of the rows, the nearest first.
 
     Args:
-        kind: the sense in which the candidates in ``names`` equal the learner, or `UNDECIDED` or `NONE`.
-        ruled_out: for each candidate that differs, the condition that shows it most clearly.
-        undecided: for each candidate that is neither, the condition that is not measured well enough.
+        kind: sense in which the candidates in ``names`` equal the learner, or `UNDECIDED` or `NONE`.
+        ruled_out: for each candidate that differs, the condition with the clearest difference.
+        undecided: for each other candidate, the condition that is not measured well enough.
     """
 
     kind: str
@@ -128,11 +128,11 @@ class Standing:
 
 
 def standing(rows: Sequence[Row], tolerance: float) -> Standing:
-    """Judge candidates in the strictest sense in which the differences of any lie below the bound.
+    """Judge candidates in the strictest sense of equality that holds for any candidate.
 
-    A candidate *runs* or *approximates* only by evidence of equality: the upper bounds of its differences, under all
-    conditions, lie below the bound, and those of an approximation are of at least `ENOUGH` tasks. It is ruled out if
-    the lower bound of any lies above it. Any other candidate is undecided.
+    Equality needs evidence: the upper bounds of the candidate's differences lie below the threshold under all
+    conditions, with at least `ENOUGH` tasks each for an approximation. A candidate is ruled out if the lower bound of
+    any difference lies above the threshold. All others are undecided.
     """
     for kind, bound, own in ((RUNS, EXACT, False), (APPROXIMATES, tolerance, False), (OWN_TASKS, tolerance, True)):
         named = [row.candidate for row in rows if row.within(bound, own)]
@@ -167,16 +167,16 @@ def difference(
 ) -> Difference:
     """Mean of ``raw - noise`` over tasks, with confidence bounds.
 
-    The lower bound exceeds the true mean with probability ``level`` at most, half of it by each of two bounds.
-    Student's t is good where noise is most of the difference. Where there is no noise, the difference of a few tasks
-    alone shows that learners are not the same: see `_betting_bound`, from which twice the noise is taken, as noise is
-    measured, too.
+    The lower bound exceeds the true mean with probability at most ``level``. It is the larger of two bounds, each with
+    half this rate. Student's t bound is good if noise is most of the difference. Without noise, even differences on a
+    few tasks prove that two learners differ: see `_betting_bound`. From that bound twice the noise is subtracted, as
+    the noise is itself an estimate.
 
-    The upper bound, by Student's t, is below the true mean with probability ``naming`` (``level`` if None), and
-    infinite where there is no standard error.
+    The upper bound, from Student's t, is below the true mean with probability ``naming`` (``level`` if None); it is
+    infinite if there is no standard error.
 
     Args:
-        by_bets: False for ``raw`` that may be negative.
+        by_bets: use the betting bound; False if ``raw`` may be negative.
     """
     mean = Measurement.of(raw - noise)
     by_t, high = mean.value, math.inf
@@ -188,10 +188,10 @@ def difference(
 
 
 def _betting_bound(draws: np.ndarray, level: float) -> float:
-    """Lower bound of a mean of non-negative draws, exceeded with probability ``level`` whatever their distribution.
+    """Lower confidence bound of the mean of non-negative draws, with error rate ``level`` for any distribution.
 
-    Were the mean b, a bet that multiplies a stake by 1 + s (draw / b - 1) for each draw would be fair, and would exceed
-    1 / level with probability ``level`` at most. The bound is the largest b at which it does.
+    If the mean is b, a bet that multiplies the capital by 1 + s (draw / b - 1) at each draw is fair, and exceeds
+    1 / level with probability at most ``level``. The bound is the largest b at which the capital exceeds 1 / level.
 
     Source: Waudby-Smith and Ramdas, Estimating means of bounded random variables by betting (2024).
     """

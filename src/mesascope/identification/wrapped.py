@@ -1,4 +1,4 @@
-"""Candidates whose predictions are clipped to the range of a context's labels, or copied from the nearest label."""
+"""Candidates with predictions clipped to the range of the context's labels, or replaced by the nearest label."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from mesascope.identification.seen import Seen
 from mesascope.learners import Clipped, LabelCopying
 from mesascope.tasks import Learner
 
-# A candidate is compared as it is and in these forms.
+# Wrappers of candidates, by name.
 FORMS = {"clipped": Clipped, "label-copying": LabelCopying}
-# Candidates that are wrapped, beside the nearest of each family.
+# Number of candidates to wrap, in addition to the nearest of each family.
 _NEAREST = 8
-# Share of answers at an end of the labels' range, under any condition, by which a learner clips.
+# Minimum share of answers at the ends of the labels' range, under any condition, for a learner that clips.
 _ENDS = 0.01
-# Rounding of single precision, over the largest label.
+# Rounding error in single precision, relative to the largest label.
 _ROUNDING = 1e-6
 
 
 def wrapped(found: Sequence[Compared], seen: Seen) -> list[Candidate]:
-    """The nearest candidates in each form that the learner's answers suggest; mostly none.
+    """The nearest candidates with clipping or label copying, if the learner's answers suggest it.
 
-    A learner copies labels if all its answers are labels of their context. It clips if all lie in the range of the
-    labels, and some at its ends.
+    A learner copies labels if all its answers are labels of their context. It clips if all answers lie in the range of
+    the labels and some at its ends.
     """
     nearest = sorted(found, key=lambda one: one.row.own_difference.mean.value)
     plain = [one.candidate for one in nearest if isinstance(one.own.learner, nn.Module) and not one.candidate.own_sizes]

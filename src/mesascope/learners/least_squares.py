@@ -66,7 +66,8 @@ def solved(
 
 @register("learner", "principal-components", free={"count": Range(1, 10, "integer")})
 class PrincipalComponents(Algorithm):
-    """Principal component regression: least squares on the ``count`` leading right singular vectors of X."""
+    """Principal component regression on the ``count`` leading right singular vectors of X, or on all if there are
+    fewer."""
 
     def __init__(self, count: int) -> None:
         super().__init__()
