@@ -1,6 +1,7 @@
-"""Learning where to learn: gradient steps on a task, and what an outer loop learns of them.
+"""Learning where to learn: gradient steps on a task, whose initial weights and rates an outer loop learns.
 
-A method such as `SparseMAML` adapts any torch module to a context; a `MetaLearner` is the two together, a learner.
+A method such as `SparseMAML` adapts any torch module to a context. A `MetaLearner` combines a module and a method to a
+learner.
 """
 
 import lazy_loader

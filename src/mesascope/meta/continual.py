@@ -1,7 +1,7 @@
-"""Methods of continual learning: each is one rule for learning from a batch of a stream of tasks.
+"""Methods of continual learning; each is a rule for learning from one batch of a stream of tasks.
 
-They work on the weights of several independent members at once. Weights, gradients and rates are lists of tensors
-``(members, ...)``, one for each parameter.
+They update several independent members at once. Weights, gradients and rates are lists of tensors ``(members, ...)``,
+one for each parameter.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Learning:
 
     Args:
         weights: the network's weights; changed in place.
-        rates: learned numbers of the method, one for each entry of the weights; changed in place.
+        rates: numbers that the method learns, one for each entry of the weights; changed in place.
         memory: past examples, if the method keeps any.
         gradient: computes the mean loss of each member and its gradient from weights, x and y.
         generators: random generators of the current batch, one for each member.
@@ -43,7 +43,7 @@ class Learning:
 
 @runtime_checkable
 class ContinualMethod(Protocol):
-    """A rule by which members learn from one batch of a stream."""
+    """A rule for learning from one batch of a stream."""
 
     def start(self, weights: Tensors) -> tuple[Tensors, Reservoir | TaskMemory | None]:
         """Return the initial rates and memory."""
@@ -56,7 +56,7 @@ class ContinualMethod(Protocol):
         ...
 
     def sparsity_by_parameter(self, rates: Tensors) -> list[Float[Tensor, " members"]]:
-        """Share of each parameter's entries that learning does not change."""
+        """Share of entries that learning does not change, for each parameter."""
         ...
 
 
@@ -100,7 +100,7 @@ class OnlineSGD:
 @register("method", "experience-replay", of="tasks")
 @dataclass(frozen=True)
 class ExperienceReplay(OnlineSGD):
-    """Gradient descent on each batch together with ``replay`` examples of the past, drawn from a reservoir.
+    """Gradient descent on each batch together with ``replay`` past examples, drawn from a reservoir.
 
     Source: Chaudhry et al. (2019).
     """
@@ -121,10 +121,10 @@ class ExperienceReplay(OnlineSGD):
 @register("method", "gem", of="tasks")
 @dataclass(frozen=True)
 class GEM(OnlineSGD):
-    """Gradient episodic memory: descent along the nearest direction that raises the loss of no past task.
+    """Gradient episodic memory: descent along the nearest direction that does not increase the loss of any past task.
 
-    The direction is g + G^T v, with v >= ``margin`` the least that gives G (g + G^T v) >= 0, and G the gradients on
-    ``memory`` examples of each past task.
+    The direction is g + G^T v, with the smallest v >= ``margin`` such that G (g + G^T v) >= 0. The rows of G are the
+    gradients on ``memory`` examples of each past task.
 
     Source: Lopez-Paz and Ranzato (2017).
     """
@@ -156,10 +156,11 @@ class GEM(OnlineSGD):
 @register("method", "mer", of="tasks")
 @dataclass(frozen=True)
 class MER:
-    """Meta-experience replay: steps on single examples, and then a part of the way from the weights before them.
+    """Meta-experience replay: steps on single examples, followed by interpolation with the previous weights.
 
-    For each example ``batches`` times: steps on ``replay`` past examples and on it, one by one, then
-    theta <- theta_before + ``within`` (theta - theta_before); after all of them likewise with ``across``.
+    For each example, ``batches`` times: take steps on ``replay`` past examples and on the example, one by one, then set
+    theta <- theta_before + ``within`` (theta - theta_before). After all repetitions, interpolate in the same way with
+    ``across``.
 
     Source: Riemer et al. (2019), algorithm 1.
     """
@@ -194,14 +195,14 @@ class MER:
 @register("method", "la-maml", of="tasks")
 @dataclass(frozen=True)
 class LaMAML:
-    """Look-ahead MAML: a learned rate alpha of each entry, for inner and outer steps.
+    """Look-ahead MAML: a learned rate alpha for each entry, used in inner and outer steps.
 
-    ``glances`` times for each batch: from phi = theta one step phi <- phi - alpha_+ o grad L(phi) on each example. The
-    outer loss L is that of the batch and of ``replay`` past examples, its mean over the phi after each step. To first
-    order, alpha <- alpha - ``learning_rate`` dL/dalpha, and with the mean g of L's gradients at each phi,
-    theta <- theta - alpha_+ o g. A rate below 0 stays there.
+    For each batch, ``glances`` times: starting from phi = theta, take one step phi <- phi - alpha_+ o grad L(phi) on
+    each example. The outer loss L is the loss on the batch and ``replay`` past examples, averaged over the phi after
+    each step. To first order, alpha <- alpha - ``learning_rate`` dL/dalpha and theta <- theta - alpha_+ o g, with g the
+    mean of L's gradients at each phi. A rate below 0 stays below 0.
 
-    The thesis writes the loss at the last phi alone; its numbers, and those of Gupta et al., are of the mean.
+    The thesis defines L at the last phi only; its results, and those of Gupta et al., use the mean.
 
     Args:
         rate: initial alpha.
@@ -257,7 +258,7 @@ class LaMAML:
 @register("method", "sync", of="tasks")
 @dataclass(frozen=True)
 class Sync(LaMAML):
-    """La-MAML whose outer step has one rate for all weights, ``outer_rate``; learned rates serve inner steps alone.
+    """La-MAML with one rate ``outer_rate`` for all weights in outer steps; inner steps use the learned rates.
 
     Source: Gupta et al. (2020).
     """
@@ -271,7 +272,7 @@ class Sync(LaMAML):
 @register("method", "sparse-la-maml", of="tasks")
 @dataclass(frozen=True)
 class SparseLaMAML(LaMAML):
-    """La-MAML with rates ``rate`` 1[m >= 0]: masks learned straight through, so that closed entries can open again.
+    """La-MAML with rates ``rate`` 1[m >= 0]. Masks are learned straight through, so closed entries can open again.
 
     Args:
         start_at: initial m; all entries are open.
@@ -292,7 +293,7 @@ class SparseLaMAML(LaMAML):
 
 
 def _with_past(at: Learning, x: Tensor, y: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Past examples, followed by these."""
+    """``count`` past examples, followed by the given ones."""
     if not at.memory.seen:
         return x, y
     past_x, past_y = at.memory.draw(count, at.generators)

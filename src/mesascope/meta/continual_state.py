@@ -1,4 +1,4 @@
-"""Continual learning of a stream of tasks, as a state of `fit`."""
+"""Continual learning of a stream of tasks, as a training state for `fit`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from mesascope.training.randomness import drawing_from
 
 
 class ContinualBatch(NamedTuple):
-    """The next examples of each member's stream, and the number of their task."""
+    """The next examples of each member's stream, and the index of their task."""
 
     x: Float[Tensor, "members n d"]
     y: Int[Tensor, "members n"]
@@ -36,12 +36,12 @@ class ContinualBatch(NamedTuple):
 
 
 class ContinualState(Generic[Module]):
-    """State of members that learn a stream batch by batch, by the rule of a method.
+    """State of members that learn from a stream, batch by batch, with a continual-learning method.
 
-    BatchNorm normalises by each batch during learning, and by running averages in the result.
+    BatchNorm uses the statistics of each batch during learning, and running averages in the result.
 
     Args:
-        members: classifiers, from ``(n, d)`` to ``(n, classes)``, or their ensemble, which learns in place.
+        members: classifiers from ``(n, d)`` to ``(n, classes)``, or their ensemble, which is trained in place.
         method: a `ContinualMethod`, such as `LaMAML`.
         seeds: seed of each member's random draws.
 
@@ -80,7 +80,7 @@ class ContinualState(Generic[Module]):
 
     @guarded
     def update(self, batch: ContinualBatch) -> Metrics:
-        """Learn from a batch; ``loss`` is the one that the method's ``learn`` returns."""
+        """Learn from a batch; return as ``loss`` the value of the method's ``learn``."""
         self._at.generators = [stream(seed, "continual", self.step) for seed in self.seeds]
         rule = "members must learn examples of {} numbers in classes up to {}, some of them alone"
         words = in_words(self.ensemble.module, lambda: rule.format(batch.x.shape[-1], int(batch.y.max())))
@@ -96,7 +96,7 @@ class ContinualState(Generic[Module]):
         return {"loss": losses}
 
     def sparsity_by_parameter(self) -> list[dict[str, float]]:
-        """Share of each parameter's entries that learning does not change, for each member."""
+        """Share of entries that learning does not change, for each member and parameter."""
         shares = dict(zip(self._learned, self.method.sparsity_by_parameter(self._at.rates), strict=False))
         return [{name: float(one[member]) for name, one in shares.items()} for member in range(len(self.seeds))]
 
@@ -108,7 +108,7 @@ class ContinualState(Generic[Module]):
         return found
 
     def tensors(self) -> dict[str, Tensor]:
-        """Everything that changes, by name, for a checkpoint."""
+        """Complete state by name, for a checkpoint."""
         parts = self._parts() | {"memory": {} if self._at.memory is None else self._at.memory.tensors()}
         named = {f"{kind}/{name}": one for kind, part in parts.items() for name, one in part.items()}
         return named | {"step": torch.tensor(self.step), "diverged": torch.tensor(self._diverged)}
@@ -125,7 +125,7 @@ class ContinualState(Generic[Module]):
 
     def _parts(self) -> dict[str, dict[str, Tensor]]:
         weights = self.ensemble.weights | dict(zip(self._learned, self._at.weights, strict=True))
-        rates = dict(zip(self._learned, self._at.rates, strict=False))  # a method may have none
+        rates = dict(zip(self._learned, self._at.rates, strict=False))  # some methods have no memory
         return {"weights": weights, "rates": rates, "buffers": self.ensemble.buffers}
 
     def _gradient(self, weights: Sequence[Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
@@ -139,7 +139,7 @@ class ContinualState(Generic[Module]):
 
 
 def batch_of(tasks: Episode, step: int, size: int, passes: int = 1) -> ContinualBatch:
-    """Batch of a step of streams ``(members, tasks, n, d)``: each task ``passes`` times, then the next.
+    """Batch of one step of streams ``(members, tasks, n, d)``; each task is repeated ``passes`` times before the next.
 
     Args:
         tasks: a family's ``sample`` for each member, stacked.

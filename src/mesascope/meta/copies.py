@@ -1,4 +1,4 @@
-"""One module as many copies, one for each task to adapt, and the statistics that their BatchNorm uses."""
+"""Copies of a module, one for each task to adapt to, and the statistics that their BatchNorm uses."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ BATCH_STATS = ("transductive", "support", "running")
 
 
 class Copies:
-    """A module with each task's own parameters and buffers.
+    """A module with separate parameters and buffers for each task.
 
-    Tasks run at once, except modules that vmap cannot run, and convolutions on CPU, which are slower at once with own
-    weights. Calls that are differentiated ``twice`` use slower operations for attention, recurrent layers and weight
-    norm: torch's fused ones have no second derivative, or a wrong one.
+    Tasks run in parallel with vmap, except modules that vmap cannot run, and convolutions on CPU, which would be
+    slower. Calls that are differentiated ``twice`` use slower operations for attention, recurrent layers and weight
+    norm, as torch's fused ones have no second derivative or a wrong one.
     """
 
     def __init__(self, model: nn.Module, tasks: int, norms: list[_BatchNorm], twice: bool) -> None:
@@ -86,7 +86,7 @@ class Copies:
 
 @contextmanager
 def in_words(module: nn.Module, rule: Callable[[], str]) -> Iterator[None]:
-    """Raise torch's errors within as a sentence that starts with ``rule()``."""
+    """Within this context, torch's errors are raised as a sentence that starts with ``rule()``."""
     try:
         yield
     except MesascopeError:
@@ -99,7 +99,7 @@ def in_words(module: nn.Module, rule: Callable[[], str]) -> Iterator[None]:
 
 @contextmanager
 def copies_of(model: nn.Module, tasks: int, batch_stats: str, twice: bool = False) -> Iterator[Copies]:
-    """Within this context, copies of ``model``; its buffers stay, and its modes of BatchNorm are restored after."""
+    """Within this context, copies of ``model``; its buffers do not change, and BatchNorm modes are restored after."""
     require_initialised("model", model)
     norms = [part for part in model.modules() if isinstance(part, _BatchNorm)]
     if batch_stats == "running" and any(norm.running_mean is None for norm in norms):
@@ -118,7 +118,7 @@ def copies_of(model: nn.Module, tasks: int, batch_stats: str, twice: bool = Fals
 
 
 def _normalised_by(count: int) -> Callable[[_BatchNorm, tuple[Tensor], Tensor], Tensor]:
-    """Hook of BatchNorm that uses the statistics of the first ``count`` examples alone, with their gradient."""
+    """BatchNorm hook that normalises by the statistics of only the first ``count`` examples, with their gradient."""
 
     def hook(norm: _BatchNorm, inputs: tuple[Tensor], output: Tensor) -> Tensor:
         (x,) = inputs
@@ -134,7 +134,7 @@ def _normalised_by(count: int) -> Callable[[_BatchNorm, tuple[Tensor], Tensor], 
 
 
 class _WeightNormByFormula(TorchFunctionMode):
-    """Weight norm as v g / |v|: the second derivative of torch's own takes |v| as a constant."""
+    """Weight norm computed as v g / |v|: the second derivative of torch's own treats |v| as a constant."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch._weight_norm:  # type: ignore[attr-defined]

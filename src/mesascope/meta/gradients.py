@@ -1,4 +1,4 @@
-"""Gradients of several members at once, and steps along them on one example after another."""
+"""Gradients of several members at once, and gradient steps on one example after another."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Tensors = Sequence[Tensor]
 
 
 class LookAhead(NamedTuple):
-    """Last loss of each member, and the derivatives of the mean loss over the steps."""
+    """Last loss of each member, and the gradients of the mean loss over the steps."""
 
     losses: Float[Tensor, " members"]
     by_weights: Tensors
@@ -26,7 +26,7 @@ class Gradient:
     """Mean loss of each member and its gradient, as a function of weights, ``x (members, n, d)``, ``y (members, n)``.
 
     Args:
-        function: computes both.
+        function: computes loss and gradient.
     """
 
     def __init__(self, function: Callable[[Tensors, Tensor, Tensor], tuple[Tensor, Tensors]]) -> None:
@@ -44,10 +44,10 @@ class Gradient:
             add_(weights, found, -rate)
 
     def look_ahead(self, weights: Tensors, rates: Tensors, x: Tensor, y: Tensor, steps: int) -> LookAhead:
-        """Take steps phi <- phi - rates o grad L on the last ``steps`` examples, with the loss of all after each.
+        """Take steps phi <- phi - rates o grad L on the last ``steps`` examples; after each, compute the loss of all.
 
-        First-order derivatives of the mean loss: by the weights the mean of the gradients g_k at each phi_k, and by the
-        rates -mean_k (g_k o the sum of the steps' gradients up to k).
+        To first order, the gradient of the mean loss for the weights is the mean of the gradients g_k at each phi_k.
+        For the rates it is -mean_k (g_k o the sum of the steps' gradients up to k).
         """
         phi = [one.clone() for one in weights]
         sums, by_weights, by_rates = ([torch.zeros_like(one) for one in weights] for _ in range(3))
@@ -61,12 +61,12 @@ class Gradient:
 
 
 class MLPGradient(Gradient):
-    """`Gradient` of `MLP`, without explicit steps of the first layer, which is by far the largest.
+    """`Gradient` of `MLP` that does not explicitly update the first layer, which is by far the largest.
 
-    A step on one example x_j changes the first layer by d_j x_j^T, with d_j the derivative of the loss by the layer's
-    output. Its output for x_i after k steps is W x_i - sum_{j<=k} d_j o R (x_j o x_i) with rates R, and R (x_j o x_i)
-    is computed for all pairs at once. The derivative by R is a sum over pairs likewise:
-    -mean_k sum_{j<=k} sum_i (d_j o e_ki) (x_j o x_i)^T, with e_ki the derivative of the outer loss at phi_k.
+    The gradient of the first layer on one example x_j is d_j x_j^T, with d_j the gradient of the loss with respect to
+    the layer's output. Its output for x_i after k steps is W x_i - sum_{j<=k} d_j o R (x_j o x_i) with rates R, and R
+    (x_j o x_i) is computed for all pairs at once. The gradient for R is also a sum over pairs, -mean_k sum_{j<=k} sum_i
+    (d_j o e_ki) (x_j o x_i)^T, with e_ki the gradient of the outer loss at phi_k.
     """
 
     def __init__(self) -> None:
@@ -103,7 +103,7 @@ class MLPGradient(Gradient):
             scores, signals = MLP.signals(phi, written, y)
             outer_errors.append(signals[0].error)
             _gather(by_weights, by_rates, MLP.products(signals), sums, steps)
-        # for each inner step, the sum over all outer losses after it
+        # for each inner step, the sum over all later outer losses
         after = torch.stack(outer_errors, 1).flip(1).cumsum(1).flip(1) / steps
         own = torch.bmm(after[:, 0].mT, x)
         across = (torch.stack(inner_errors, 1) * -after).flatten(1, 2)

@@ -1,4 +1,4 @@
-"""A module and the method that adapts it as one learner, its config, and the outer loss of several at once."""
+"""A learner made of a module and a method that adapts it, its config, and the outer loss of an ensemble."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"cross-entropy": cross_
 class MetaLearner(Pretrained):
     """A torch module that a method adapts to each context before it predicts.
 
-    `ModuleState` with `MetaLearner.loss` trains the module's parameters and the method's numbers.
+    `ModuleState` with `MetaLearner.loss` trains the module's parameters and the method's learned numbers.
 
     Args:
-        model: from inputs ``(n, dx)`` to predictions ``(n, dy)``; it is neither subclassed nor patched.
+        model: a module from inputs ``(n, dx)`` to predictions ``(n, dy)``; it is neither subclassed nor patched.
         method: `MAML` or a subclass.
-        generator: draws the method's initial numbers; see `Modulation`.
+        generator: draws the initial values of the method's learned numbers; see `Modulation`.
 
     >>> from mesascope.meta import SparseMAML
     >>> from mesascope.streams import stream
@@ -65,7 +65,7 @@ class MetaLearner(Pretrained):
         require_instance("model", model, nn.Module)
         require_instance("method", method, MAML)
         self.model, self.method = model, method
-        if generator is not None or method.names is None:  # its numbers must exist before training
+        if generator is not None or method.names is None:  # its learned numbers must exist before training
             method.start(model, stream(0, "modulation") if generator is None else generator)
 
     def __repr__(self) -> str:
@@ -87,7 +87,7 @@ class MetaLearner(Pretrained):
         return self.method.outer_loss(self.model, episode)
 
     def sparsity_by_parameter(self) -> dict[str, float]:
-        """Share of each parameter's entries that inner steps do not change."""
+        """Share of entries that inner steps do not change, for each parameter."""
         return self.method.sparsity_by_parameter(self.model)
 
     def sparsity(self) -> float:
@@ -102,10 +102,10 @@ class MetaLearnerConfig:
     """Config of a `MetaLearner`.
 
     Args:
-        model: the registered config of the network that adapts.
+        model: the registered config of the adapted network.
         method: one of `METHODS`.
         inner_lr, steps, order, batch_stats: see `MAML`.
-        closed: share of the masks' entries that start closed, for sparse-maml alone; a half if None.
+        closed: share of mask entries that are initially closed, for sparse-maml only; a half if None.
         loss: inner and outer loss of predictions and targets: one of `LOSSES`.
     """
 
@@ -139,7 +139,7 @@ class MetaLearnerConfig:
 
 
 def require_config(argument: str, config: object) -> None:
-    """Refuse a value that is not the config of a network."""
+    """Raise unless a value is the config of a network."""
     if not callable(getattr(config, "build", None)):
         raise ArgumentTypeError(
             f"{argument} must be the config of a network, but is {shown(config)}: pass ClassifierConfig(), say."

@@ -1,4 +1,4 @@
-"""MAML and its relatives: gradient steps that adapt a module to a task, from learned weights and at learned rates."""
+"""MAML and related methods: gradient steps that adapt a module to a task, with learned initial weights and rates."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ Parameters = Mapping[str, Tensor]
 class MAML(nn.Module):
     """Model-agnostic meta-learning: gradient steps on the loss of a task's context, from learned weights theta.
 
-    phi_0 = theta, phi_{k+1} = phi_k - inner_lr * grad L(phi_k, context), for ``steps`` steps. The outer loop lowers the
-    loss of phi_K on the task's queries by gradient descent on theta.
+    phi_0 = theta, phi_{k+1} = phi_k - inner_lr * grad L(phi_k, context), for ``steps`` steps. The outer loop minimises
+    the loss of phi_K on the task's queries by gradient descent on theta.
 
     Args:
         inner_lr: learning rate of the inner steps.
         steps: number of inner steps.
-        order: 2 differentiates through the inner loop; 1 takes its gradients as constants (first-order MAML), with a
-            memory that does not grow with ``steps``.
-        adapt: parameters that inner steps change: "all", those of the module of the last parameter ("head"), all others
-            ("body"), or a function of their names.
-        batch_stats: statistics that BatchNorm normalises by. "transductive": those of each batch, queries included;
-            "support": those of the context, for queries also; "running": the module's running averages, unchanged.
+        order: 2 differentiates through the inner loop. 1 treats its gradients as constants (first-order MAML); memory
+            then does not grow with ``steps``.
+        adapt: parameters that inner steps change: "all", those of the module with the last parameter ("head"), all
+            others ("body"), or a function of parameter names that returns True for these.
+        batch_stats: statistics used by BatchNorm. "transductive": those of each batch, including queries; "support":
+            those of the context, also for queries; "running": the module's running averages, which do not change.
         loss: inner and outer loss of predictions and targets.
 
     Source: Finn et al. (2017); thesis, section 4.2.
@@ -78,7 +78,7 @@ class MAML(nn.Module):
         """Names of the adapted parameters, from `start` on."""
 
     def start(self, model: nn.Module, generator: torch.Generator) -> None:
-        """Draw the modulation's initial numbers for the parameters of a model.
+        """Draw the modulation's initial m for the parameters of a model.
 
         Raises:
             ArgumentError: the method already belongs to a model.
@@ -92,8 +92,8 @@ class MAML(nn.Module):
     def adapted(self, model: nn.Module) -> Parameters:
         """Parameters of ``model`` that inner steps change.
 
-        They are chosen among those that require gradients, or all if none does, as in models read from a run. After
-        `start`, the choice is fixed.
+        They are chosen from the parameters that require gradients, or from all if none does, as in models read from a
+        run. After `start`, the choice is fixed.
         """
         require_initialised("model", model)
         every = dict(model.named_parameters())
@@ -119,14 +119,14 @@ class MAML(nn.Module):
         return found
 
     def _chooses(self, names: list[str], head: str) -> bool:
-        """True if inner steps change the parameter of these names; ``head`` names the last module."""
+        """True if inner steps change the parameter with these names; ``head`` is the name of the last module."""
         if callable(self.which):
             return any(map(self.which, names))
         in_head = any(name.rpartition(".")[0] == head for name in names)
         return {"all": True, "head": in_head, "body": not in_head}[self.which]
 
     def factors(self, model: nn.Module) -> dict[str, Tensor | float]:
-        """Factor on the gradient of each adapted parameter, the inner learning rate included."""
+        """Factor on the gradient of each adapted parameter, including the inner learning rate."""
         names = self.adapted(model)
         if self.modulation is None:
             return dict.fromkeys(names, self.inner_lr)
@@ -136,17 +136,17 @@ class MAML(nn.Module):
         return {name: rate * self.modulation.factor(one) for name, one in self.underlying(names).items()}
 
     def underlying(self, parameters: Parameters) -> Parameters:
-        """Learned numbers m of these parameters, the modulation's argument."""
+        """Learned numbers m of these parameters, the input of the modulation."""
         return {name: self.numbers[_key(name)] for name in parameters}
 
     @guarded
     def adapt(self, model: nn.Module, context: Context, start: Parameters | None = None) -> Parameters:
         """Parameters of ``model`` after the inner steps on the context ``x (n, dx)``, ``y (n, dy)`` of one task.
 
-        Differentiable, to the method's order, by the model's parameters and the modulation's numbers.
+        Differentiable (to the method's order) with respect to the model's parameters and the modulation's m.
 
         Args:
-            start: adapted parameters to start from, in place of the model's.
+            start: adapted parameters to start from, instead of the model's.
         """
         require_instance("model", model, nn.Module)
         require_instance("context", context, Context)
@@ -161,7 +161,7 @@ class MAML(nn.Module):
     def outer_loss(self, model: nn.Module, episode: Episode) -> Float[Tensor, ""]:
         """Mean over tasks of the adapted model's loss on queries.
 
-        Its first-order gradient (thesis, eqs. 4.8 and 4.9) is by theta the gradient at phi_K, and by m
+        To first order (thesis, eqs. 4.8 and 4.9), its gradient for theta is the gradient at phi_K. For m it is
         -inner_lr * grad L(phi_K, queries) o sum_k grad L(phi_k, context) times the derivative of the factor.
         """
         check_inputs(episode.context, episode.xq)
@@ -201,7 +201,7 @@ class MAML(nn.Module):
                 inner = self._gradients(copies, phi, context, create_graph=True)
                 phi = {name: one - factors[name] * inner[name] for name, one in phi.items()}
             return phi
-        # To first order gradients are constants: theta minus their sum is phi_K, and has the right derivatives.
+        # To first order, gradients are constants: phi_K = theta minus their sum has the correct derivatives.
         phi = {name: one.detach().clone() for name, one in starts.items()}
         sums = {name: torch.zeros_like(one) for name, one in phi.items()}
         fixed = {name: one.detach() if isinstance(one, Tensor) else one for name, one in factors.items()}
@@ -214,7 +214,7 @@ class MAML(nn.Module):
         return {name: one - factors[name] * sums[name] for name, one in starts.items()}
 
     def _factors_of_tasks(self, model: nn.Module, tasks: int) -> Mapping[str, Tensor | float]:
-        """`factors` of each task, or those of all tasks."""
+        """`factors` for each task, or one for all tasks."""
         return self.factors(model)
 
     def _gradients(self, copies: Copies, phi: Parameters, context: Context, create_graph: bool = False) -> Parameters:
@@ -232,7 +232,7 @@ class MAML(nn.Module):
 
 
 class ANIL(MAML):
-    """MAML whose inner steps change the last layer alone (almost no inner loop). Source: Raghu et al. (2020)."""
+    """MAML whose inner steps change only the last layer (almost no inner loop). Source: Raghu et al. (2020)."""
 
     def __init__(self, inner_lr: float, steps: int, **options: Any) -> None:
         super().__init__(inner_lr, steps, adapt="head", **options)
@@ -246,7 +246,7 @@ class BOIL(MAML):
 
 
 class MetaSGD(MAML):
-    """MAML with a learned rate for each entry, which starts at ``inner_lr`` and may become negative.
+    """MAML with a learned rate for each entry; rates are initially ``inner_lr`` and may become negative.
 
     Source: Li et al. (2017); thesis, eq. 4.2 with M diagonal.
     """
@@ -255,18 +255,18 @@ class MetaSGD(MAML):
 
 
 class ExpMAML(MAML):
-    """MAML with learned rates exp(m) > 0 that start at ``inner_lr``. Source: thesis, section 4.3.3."""
+    """MAML with learned rates exp(m) > 0, initially ``inner_lr``. Source: thesis, section 4.3.3."""
 
     modulation = MODULATIONS["exp"]
 
 
 class SparseMAML(MAML):
-    """MAML that learns which entries inner steps change: phi <- phi - inner_lr 1[m >= 0] o grad L, eq. 4.3.
+    """MAML with a learned mask on inner steps: phi <- phi - inner_lr 1[m >= 0] o grad L, eq. 4.3.
 
-    The step function is differentiated straight through, as if it were m: eq. 4.4.
+    The mask is learned straight through: the step function is differentiated as if it were m (eq. 4.4).
 
     Args:
-        closed: share of m that starts below 0.
+        closed: share of m that is initially below 0.
 
     Source: thesis, section 4.2; von Oswald et al. (2021).
     """
@@ -279,7 +279,7 @@ class SparseMAML(MAML):
 
 
 class SparseMAMLPlus(MAML):
-    """Sparse-MAML whose m is a linear function of a few random numbers of each task: stochastic gradient masking.
+    """Sparse-MAML with stochastic masks: m is a linear function of a few random numbers, drawn for each task.
 
     m = A (eps o sigma + mu) + c with eps ~ N(0, I), where A, c, mu and sigma are learned. Training and evaluation draw
     from torch's global generator.
@@ -324,7 +324,7 @@ class SparseMAMLPlus(MAML):
 
 
 class SparseReLUMAML(MAML):
-    """MAML with rates max(m, 0), whose m is learned straight through, so that rates can grow from 0 again.
+    """MAML with rates max(m, 0). m is learned straight through, so rates can grow from 0 again.
 
     Source: thesis, section 4.3.3.
     """
@@ -333,7 +333,7 @@ class SparseReLUMAML(MAML):
 
 
 def _key(name: str) -> str:
-    """Name for a ParameterDict, which allows no dots and no names of its methods."""
+    """Key for a ParameterDict, which does not allow dots or the names of its methods."""
     key = name.replace(".", "/")
     return f"{key}/" if hasattr(nn.ParameterDict, key) else key
 

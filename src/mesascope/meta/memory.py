@@ -1,4 +1,4 @@
-"""Memories of a continual learner, one for each member of an ensemble."""
+"""Example memories for continual learning, one for each member of an ensemble."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Reservoir:
     """Reservoir sampling: a uniform sample of all examples so far.
 
     Args:
-        size: examples kept for each member.
+        size: number of examples kept for each member.
 
     >>> memory = Reservoir(2)
     >>> memory.add(torch.zeros(1, 5, 3), torch.arange(5)[None], [torch.Generator()])
@@ -44,7 +44,7 @@ class Reservoir:
     def draw(
         self, count: int, generators: Sequence[torch.Generator]
     ) -> tuple[Float[Tensor, "members m d"], Int[Tensor, "members m"]]:
-        """Draw ``count`` different examples of each member; all, if fewer are kept."""
+        """Draw ``count`` different examples of each member, or all if fewer are kept."""
         kept = min(self.seen, self.size)
         rows = torch.stack([torch.randperm(kept, generator=generator)[:count] for generator in generators])
         members = torch.arange(len(rows))[:, None]
@@ -65,7 +65,7 @@ class TaskMemory:
     """The last examples of each task.
 
     Args:
-        size: examples kept of a task, for each member.
+        size: number of examples kept of each task, for each member.
     """
 
     def __init__(self, size: int) -> None:

@@ -30,12 +30,12 @@ def _straight_through(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor]
 
 @dataclass(frozen=True)
 class Modulation:
-    """A factor on each entry of a gradient, as a function of a learned number m of that entry.
+    """A factor on each entry of a gradient, as a function of a learned number m for that entry.
 
     Args:
-        factor: the function of m; the outer loop learns m by its derivative, straight through if it has none.
-        start: returns the initial m of a parameter from it, the inner learning rate and a generator.
-        times_rate: True if the inner learning rate multiplies the factor; else m starts from that rate.
+        factor: the function of m. The outer loop learns m by its derivative, straight through if there is none.
+        start: function from a parameter, the inner learning rate and a generator to the initial m.
+        times_rate: True if the factor is multiplied by the inner learning rate; otherwise m is initialised from it.
     """
 
     factor: Callable[[Tensor], Tensor]
@@ -44,9 +44,10 @@ class Modulation:
 
 
 def binary(closed: float = 0.5) -> Modulation:
-    """Masks 1[m >= 0] learned straight through, of which a share ``closed`` starts at 0.
+    """Masks 1[m >= 0] learned straight through; a share ``closed`` of them is initially 0.
 
-    Initially m ~ U(-2 closed b, 2 (1 - closed) b) with b = 1 / sqrt(fan-in): for 1/2, torch's initial weights.
+    Initially m ~ U(-2 closed b, 2 (1 - closed) b) with b = 1 / sqrt(fan-in); with closed = 1/2, this is torch's
+    initialisation.
     """
 
     def start(parameter: Tensor, rate: float, generator: torch.Generator) -> Tensor:

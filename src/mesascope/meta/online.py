@@ -1,4 +1,4 @@
-"""Learning of a stream with unannounced task switches, in which each batch is evaluated before it is learned."""
+"""Online learning of a stream with unannounced task switches; each batch is evaluated before it is learned."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class OnlineDescent:
     Args:
         net: the registered config of the network.
         training: optimiser and learning rate, which must be constant, as a stream has no last step.
-        steps: steps on each batch.
+        steps: number of steps on each batch.
     """
 
     net: Any
@@ -45,7 +45,7 @@ class OnlineDescent:
     def state(
         self, seed: int, start: Mapping[str, Tensor] | None = None, device: torch.device | str = "cpu"
     ) -> OnlineDescentState:
-        """State of a seed on ``device``, with the weights ``start`` if given."""
+        """State for a seed on ``device``, with the weights ``start`` if given."""
         network = self.net.build(stream(seed, "init")).to(device)
         if start is not None:
             network.load_state_dict(start)
@@ -60,7 +60,7 @@ class OnlineDescentState:
         self._outer = ModuleState(network, _batch_loss, settings.training, seed=seed)
 
     def update(self, batch: Context) -> Metrics:
-        """Evaluate on a batch, then learn from it; return ``accuracy`` and ``loss`` of before."""
+        """Evaluate on a batch, then learn from it; return prior ``accuracy`` and ``loss``."""
         network = self._outer.result()
         with torch.no_grad(), copies_of(network, 1, "transductive") as copies:
             judged = _judged(copies.alone(dict(network.named_parameters()), batch.x), batch)
@@ -87,18 +87,18 @@ class ContinualMAML:
     """MAML on a stream: fast weights learn from each batch, slow weights at each detected task switch.
 
     A batch starts a new task if its loss after adaptation from the slow weights is ``threshold`` or more below its loss
-    with the fast weights. The stored batches of the old task then give one outer step: the slow weights adapt to the
-    first, and learn from their loss on the others, weighted by 1 - exp(-``modulation`` * loss); the fast weights
-    restart from the slow ones. Otherwise the fast weights adapt further.
+    with the fast weights. Then one outer step is taken on the stored batches of the old task: the slow weights adapt to
+    the first batch, and learn from the loss on the others, weighted by 1 - exp(-``modulation`` * loss). The fast
+    weights restart from the slow ones. If there is no new task, the fast weights adapt further.
 
     The learner's method "sparse-maml" gives sparse continual MAML, "sparse-relu-maml" the variant with rectified rates.
 
     Args:
         learner: config of the network and the method of its inner steps.
         training: optimiser of the outer steps.
-        mask_lr: learning rate of the method's numbers.
-        threshold: gamma of the paper.
-        modulation: lambda of the paper.
+        mask_lr: learning rate of the method's learned numbers.
+        threshold: gamma in Caccia et al.
+        modulation: lambda in Caccia et al.
         kept: number of stored batches of a task.
 
     Source: Caccia et al. (2020); thesis, section 4.4.2.
@@ -118,7 +118,7 @@ class ContinualMAML:
     def state(
         self, seed: int, start: Mapping[str, Tensor] | None = None, device: torch.device | str = "cpu"
     ) -> ContinualMAMLState:
-        """State of a seed on ``device``, with the learner's weights and masks ``start`` if given."""
+        """State for a seed on ``device``, with the learner's weights and masks ``start`` if given."""
         learner = self.learner.build(stream(seed, "init")).to(device)
         if start is not None:
             learner.load_state_dict(start)
@@ -137,7 +137,7 @@ class ContinualMAMLState:
         self.task: list[Context] = []
 
     def update(self, batch: Context) -> Metrics:
-        """Evaluate on a batch, then learn from it; return ``accuracy``, ``loss`` of before, and ``switch``, 0 or 1."""
+        """Evaluate on a batch, then learn from it; return prior ``accuracy`` and ``loss``, and ``switch``, 0 or 1."""
         self._outer.result()
         with drawing_from(self.seed, "online", self.step, batch.x.device):
             self.step += 1
@@ -197,7 +197,7 @@ class ContinualMAMLState:
         return {name: one.detach() for name, one in found.items()}
 
     def _scores(self, phi: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        """Predictions; BatchNorm uses running averages if the method says so, else the statistics of ``x``."""
+        """Predictions; BatchNorm uses the statistics of ``x``, or running averages if batch_stats is "running"."""
         with torch.no_grad(), copies_of(self.learner.model, 1, self.learner.method.batch_stats) as copies:
             return copies.alone(phi, x)
 
