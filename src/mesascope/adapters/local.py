@@ -112,7 +112,7 @@ class LocalModel:
     def _with_shared(self, tokens: list[list[int]]) -> list[str]:
         """Continue prompts; process each shared prefix once.
 
-        Prompts with the same number of tokens after the prefix form a batch, so that only the left is padded: in
+        Prompts with the same number of tokens after the prefix form a batch, so that padding is only on the left. In
         sliding-window attention, padding in the middle would fill the window.
         """
         before = _beginnings(tokens)
@@ -199,7 +199,7 @@ class LocalModel:
 
 
 def _beginnings(tokens: list[list[int]]) -> list[tuple[int, ...]]:
-    """Prefix of each prompt that others share; if it is less than half, all tokens of the prompt but the last."""
+    """Shared prefix of each prompt; if less than half is shared, all tokens of the prompt but the last."""
     order = sorted(range(len(tokens)), key=tokens.__getitem__)
     groups = [order[:1]]
     for one, two in pairwise(order):

@@ -1,4 +1,4 @@
-"""Test for the use of feature names by a language model: prior knowledge in place of learning in context."""
+"""Test whether a language model uses feature names, that is, prior knowledge in addition to the context."""
 
 from __future__ import annotations
 

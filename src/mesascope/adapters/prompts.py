@@ -54,11 +54,11 @@ class Format:
 
     Args:
         instruction: text at the start of a prompt.
-        pair: function from features, each ``(name, text)``, and the label's text to the text of a pair.
-        query: function from features to the text of a query.
+        pair: writes a pair, given its features ``(name, text)`` and the label's text.
+        query: writes a query, given its features.
         between: separator of pairs.
-        write: function from a number and the number of decimals to its text.
-        read: function from an answer and the number of decimals to its number; nan if there is none.
+        write: writes a number, given the number of decimals.
+        read: parses an answer, given the number of decimals; nan if there is no number.
         write_feature: like ``write``, for features; ``write`` if None.
     """
 

@@ -1,4 +1,4 @@
-"""Learners from language models: the prompt contains pairs and a query, the answer a number."""
+"""Learners from language models: prompts contain pairs and a query, answers contain a number."""
 
 from __future__ import annotations
 
@@ -163,8 +163,9 @@ class TextLearner:
     def table(self) -> Table:
         """Counts of prompts and parsed answers, the cost (estimated tokens), and the number of nans by reason.
 
-        Reasons: the model failed or refused the prompt; the answer was cut (at the token limit, for example), is empty,
-        has no digits (no number), or is not clearly one number; or the prompt was beyond the budget.
+        A prediction is nan if the model failed, refused the prompt or was cut (at the token limit, for example), or if
+        the prompt was beyond the budget. It is also nan if the answer is empty, has no digits (no number), or is not
+        clearly one number.
         """
         calls, reasons = self.calls, self.calls.unanswered + self.unread
         row = {
