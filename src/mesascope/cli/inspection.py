@@ -28,7 +28,7 @@ def _maps(found: Any) -> dict[str, np.ndarray]:
 
 
 def _loss(found: Any) -> list[Line]:
-    """The means that `evaluate` prints: over tokens 1, 2 to 3, 4 to 7 and so on, plotted at the first of these."""
+    """Mean losses of tokens 1, 2 to 3, 4 to 7 and so on, as in `evaluate`, by the number of the first token."""
     parts = {first: Measurement.of(own) for first, own in losses_by_octave(found.losses).items()}
     error = [own.stderr for own in parts.values()] if len(found.losses) > 1 else None
     return [Line(list(parts), [own.value for own in parts.values()], "trained", marks="o-", error=error)]
