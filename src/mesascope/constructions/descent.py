@@ -43,7 +43,7 @@ def gradient_descent(
 def gradient_descent_plus_plus(
     d_in: int, d_out: int, eta: Sizes, gamma: Sizes, n_context: int, steps: int = 1, w0: Matrix | None = None
 ) -> Construction:
-    """Appendix A.10, stacked: each layer takes a gradient step and a curvature step x <- x - gamma X^T X x.
+    """GD++ (appendix A.10), stacked: each layer takes a gradient step and a curvature step x <- x - gamma X^T X x.
 
     W_PV = [[-gamma I, 0], [(eta/N - gamma) W_0, -(eta/N) I]]. Eq. 23 omits the term in gamma W_0, which updates each
     token's residual y - W_0 x when x changes; it vanishes for W_0 = 0.
