@@ -133,7 +133,7 @@ class Estimates(Tabular):
         return self._values[columns].view(Numbers)
 
     def ratio(self, above: str, below: str, quantity: str = "mse") -> np.ndarray:
-        """Ratio of ``quantity`` between ``above`` and ``below``, by replicate; a single replicate is broadcast."""
+        """``quantity`` of ``above`` divided by that of ``below``, by replicate; a single replicate is broadcast."""
         divisor = self[quantity, below]
         if not all(number.nominal_value for number in divisor.flat):
             raise ArgumentError(

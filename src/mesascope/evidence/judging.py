@@ -108,7 +108,7 @@ def least_replicates(claim: Claim) -> int:
 
 
 def _decide(claim: Claim, preset: str, read: tuple[_Samples, ...]) -> tuple[str, _Interval, str]:
-    """Verdict, interval to print (the worst, or the first outside the bound), and its rank in words, "" for one."""
+    """Verdict, interval to print (the worst, or the first outside the bound), and a phrase about its rank."""
     bound, count = claim.bound(preset), min(len(sample.values) for sample in read)
     if not all(sample.values.size for sample in read):
         raise _Undecided("its reading returns no numbers")
