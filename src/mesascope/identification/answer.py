@@ -105,7 +105,7 @@ class Identification(Tabular):
 
     @property
     def like(self) -> str:
-        """Sentence about the nearest family of algorithms and the second nearest."""
+        """Sentence about the two nearest families of algorithms."""
         return like(self.learner, self.shares)
 
     @property
@@ -264,7 +264,7 @@ class Identification(Tabular):
 
 
 def like(learner: str, shares: Sequence[Share]) -> str:
-    """Sentence about the nearest family of algorithms and the second nearest."""
+    """Sentence about the two nearest families of algorithms."""
     first, *others = shares
     left = f"{percent_text(first.unexplained.value)} of the variance of its predictions unexplained"
     after = f"; next family, {others[0].family}, {percent_text(others[0].unexplained.value)}" if others else ""

@@ -162,7 +162,7 @@ def _of_sizes(name: str, build: Callable[..., Any], free: Mapping[str, Range]) -
 
 
 def _online(family: Any) -> Iterator[Candidate]:
-    """Descents in one pass over the pairs, which depend on the order of pairs."""
+    """One-pass descents, whose predictions depend on the order of pairs."""
     gated, titans = (facts("learner", name)["free"] for name in ("delta-rule", "titans"))
     built = {
         "delta-rule": (learners.DeltaRule, {"eta": gated["eta"]}),

@@ -60,8 +60,9 @@ class Compared:
     """A candidate's row, with its fits and measurements.
 
     Args:
-        fitted: fit to all conditions, or ``own`` if the family's own tasks ruled the candidate out. own: fit to the
-            family's own tasks. alone: difference of ``own`` on the family's own tasks.
+        fitted: fit to all conditions, or ``own`` if the family's own tasks ruled the candidate out.
+        own: fit to the family's own tasks.
+        alone: difference of ``own`` on the family's own tasks.
         measured: differences by condition, on held-out tasks; empty if the family's own tasks ruled the candidate out.
     """
 

@@ -46,8 +46,8 @@ class Transition:
     """A change of the nearest family.
 
     Args:
-        step: first step at which ``family`` is significantly nearer than the family ``before``. after: last step at
-            which ``before`` was the nearest.
+        after: last step at which the family ``before`` was the nearest.
+        step: first step at which ``family`` is significantly nearer than ``before``.
         behind: unexplained variance of ``before`` minus that of ``family`` at ``step``, on the same tasks, as a share
             of the variance of predictions.
     """

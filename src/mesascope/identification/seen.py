@@ -36,10 +36,12 @@ class Seen:
         seed: seed of the rounding.
 
     Attributes:
-        fit, test: predictions ``(tasks, m, dy)`` by condition. tasks: the answered tasks. size: variance of
-        predictions, by condition and test task, as in `sizes`. noise: variance between calls divided by ``size``, by
-        condition and test task. missed: description of missing answers, by condition. asked: total number of
-        predictions.
+        fit, test: predictions ``(tasks, m, dy)`` by condition.
+        tasks: the answered tasks.
+        size: variance of predictions, by condition and test task, as in `sizes`.
+        noise: variance between calls divided by ``size``, by condition and test task.
+        missed: description of missing answers, by condition.
+        asked: total number of predictions.
     """
 
     def __init__(self, learner: Learner, tasks: Mapping[str, Mapping[str, Episode]], seed: int) -> None:

@@ -59,8 +59,8 @@ class Row:
         parameters: parameters fitted to all conditions; ``own_parameters`` are fitted to the family's own tasks alone.
         differences: by condition, E |f - a|^2 over the variance of predictions, minus the noise of both, on held-out
             tasks; ``own_difference`` is the difference with ``own_parameters``.
-        screened: True if the comparison ended early, before the fit to all tasks and the test under all conditions: the
-            candidate is ruled out, or costly and not equal on the family's own tasks.
+        screened: True if the comparison ended before the fit to all tasks and the test under all conditions. The
+            candidate is then ruled out, or costly and not equal on the family's own tasks.
     """
 
     candidate: str
