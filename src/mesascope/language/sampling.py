@@ -89,7 +89,7 @@ def generate(
 def next_tokens(
     logits: Float[Tensor, "batch vocabulary"], temperature: float, top_p: float, generator: torch.Generator
 ) -> Int[Tensor, " batch"]:
-    """Sample one token per row from the likeliest tokens that sum to ``top_p``; temperature 0 takes the likeliest."""
+    """Sample one token per row, with nucleus sampling (``top_p``); temperature 0 takes the likeliest."""
     if not bool(logits.isfinite().all()):
         raise NumericalError("logits must be finite, but some are not: train the model anew.")
     if temperature == 0:
