@@ -66,8 +66,7 @@ def solved(
 
 @register("learner", "principal-components", free={"count": Range(1, 10, "integer")})
 class PrincipalComponents(Algorithm):
-    """Principal component regression on the ``count`` leading right singular vectors of X, or on all if there are
-    fewer."""
+    """Principal component regression on the ``count`` (or all) leading right singular vectors of X."""
 
     def __init__(self, count: int) -> None:
         super().__init__()

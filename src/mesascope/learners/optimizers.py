@@ -51,7 +51,7 @@ class Momentum(Algorithm):
 
 @register("learner", "normalised-descent", free={"steps": Range(1, 10, "integer"), "eta": Range(0.01, 10.0, "log")})
 class NormalisedDescent(Algorithm):
-    """``steps`` steps W <- W - eta G / |G| from W = 0, with the gradient G of sum_i |W x_i - y_i|^2 and its norm.
+    """``steps`` steps W <- W - eta G / |G| from W = 0, where G is the gradient of sum_i |W x_i - y_i|^2.
 
     A task whose gradient is 0 takes no step.
 

@@ -84,9 +84,9 @@ class OnlineGradientDescent(Algorithm):
 class PairSums(Algorithm):
     """Prediction A_t s_t + B_t s_{t-1}: the general linear attention layer on tokens (0, s_t, s_{t-1}).
 
-    A_t = sum_{i<=t} a_1 s_i s_i^T + a_2 s_{i-1} s_i^T + a_3 s_i s_{i-1}^T + a_4 s_{i-1} s_{i-1}^T, and B_t likewise. If
-    only a_3 is not 0, this is a step of gradient descent from W = 0 with step size a_3. With a_4 = -c a_3, it is the
-    term that a step from W = c I adds to c s_t.
+    A_t = sum_{i<=t} a_1 s_i s_i^T + a_2 s_{i-1} s_i^T + a_3 s_i s_{i-1}^T + a_4 s_{i-1} s_{i-1}^T, and B_t likewise. A
+    step of gradient descent from W = 0 has step size a_3 and zeros elsewhere. A step from W = c I also has a_4 = -c
+    a_3, and its prediction is this sum plus c s_t.
 
     Args:
         now: a_1 to a_4 of A; a parameter.

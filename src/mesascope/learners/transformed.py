@@ -62,7 +62,7 @@ class WithIntercept(_Around):
 
 @register("learner", "standardised", free={})
 class Standardised(_Around):
-    """``learner`` on standardised inputs: (x - mean) / standard deviation of the context (or / 1, if that is 0).
+    """``learner`` on inputs standardised by the context's mean and standard deviation (1 if that is 0).
 
     Queries are transformed in the same way, as in scikit-learn's ``make_pipeline(StandardScaler(), learner)``.
     """

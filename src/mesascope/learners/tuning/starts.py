@@ -32,7 +32,7 @@ def depths(learner: nn.Module) -> list[int]:
 
 
 def at_depth(learner: Module, steps: int) -> Module:
-    """A copy of ``learner`` in eval() mode whose descents take at most their first ``steps`` steps."""
+    """Copy ``learner`` in eval() mode, with every descent cut to its first ``steps`` steps."""
     shallower = copy.deepcopy(learner).eval()
     for module in shallower.modules():
         if isinstance(module, GradientDescentPlusPlus):

@@ -61,7 +61,7 @@ class Tuned(Tabular, Generic[Module]):
 
     @property
     def spread(self) -> float:
-        """Relative excess of the median start's final loss over the best: near 0 if most starts agree."""
+        """Final loss of the median start relative to the best start, minus 1: near 0 if most starts agree."""
         return statistics.median(self.starts) / self.starts[0] - 1
 
 
@@ -73,8 +73,8 @@ def tune(learner: Module, family: Family | SequenceFamily, *, tasks: int = 10_00
 
     The number of steps grows up to the learner's (see `depths`). At each number the search starts from the optimum for
     fewer steps, from the learner's values, and from random multiples of these. Starts are scaled until their loss is
-    finite and stops falling. L-BFGS minimises in float64. Candidates are compared on other tasks (10 ``tasks``, at most
-    20,000, but at least ``tasks``), on which the reported loss is measured.
+    finite and stops falling. L-BFGS minimises in float64. Candidates are compared on max(tasks, min(10 tasks, 20,000))
+    other tasks, on which the reported loss is measured.
 
     On these tasks the result is never worse than the learner's values nor, with one eta per step, than the result for
     fewer steps. It need not be the global minimum: ``spread`` measures the differences between starts. With a token
