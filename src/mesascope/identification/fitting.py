@@ -284,7 +284,7 @@ def _descended(space: Any, residuals: Residuals) -> Fit:
         return _zoomed(space, function)
     costly = isinstance(space, _Single) and space.candidate.costly
     found = optimize.least_squares(
-        function, space.start(), derivatives, bounds=space.bounds, x_scale="jac", method="lm" if isinstance(space, _Each) else "trf",
+        function, space.start(), derivatives, bounds=space.bounds, x_scale="jac",
         xtol=_COSTLY_LAST if costly else _LAST, ftol=_GAIN, gtol=1e-15,
         max_nfev=_COSTLY_STEPS if costly else MOST_STEPS,
     )  # fmt: skip
