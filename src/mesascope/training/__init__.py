@@ -1,4 +1,4 @@
-"""Training: one loop, states for ensembles of seeds and for one module, plans and schedules."""
+"""Training: one loop, training states for ensembles of seeds and for single modules, plans and schedules."""
 
 import lazy_loader
 

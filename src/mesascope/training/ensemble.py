@@ -1,4 +1,4 @@
-"""Several networks of one architecture as one: weights stacked along a leading axis, and run at once."""
+"""Ensembles: several networks of one architecture with stacked weights, which run at once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mesascope.training.loop import Metrics
 
 Module = TypeVar("Module", bound=nn.Module)
 
-# Rows of a member's input times entries of its weights, above which one member keeps two cores busy.
+# Input rows times weight entries of a member above which one member keeps two cores busy.
 _BUSY = 2**27
 
 
@@ -30,7 +30,7 @@ class History:
     """Metrics of every step, one row for each member.
 
     Args:
-        seeds: the members' seeds, which name their rows.
+        seeds: the members' seeds, as labels of their rows.
 
     >>> history = History(seeds=[3])
     >>> history(1, {"loss": Tensor([0.5]), "learning_rate": 0.25})
@@ -44,7 +44,7 @@ class History:
         self._metrics: dict[str, list[Any]] = {}
 
     def __call__(self, step: int, metrics: Metrics) -> None:
-        for name, value in {"step": step, **metrics}.items():  # numbers take a tenth of the memory of tensors
+        for name, value in {"step": step, **metrics}.items():  # Python numbers take a tenth of the memory of tensors
             self._metrics.setdefault(name, []).append(value.tolist() if isinstance(value, Tensor) else value)
 
     def tensors(self) -> dict[str, Tensor]:
@@ -67,17 +67,17 @@ class History:
 
 
 class Ensemble(Generic[Module]):
-    """A learner or predictor whose first axis is the member; ``ensemble[0]`` is a copy of the first member alone.
+    """A learner or predictor with a leading axis of members; ``ensemble[0]`` is a copy of the first member.
 
     ``ensemble(context, xq)`` takes x ``(members, *batch, n, dx)``, ``ensemble(sequence)`` ``(members, *batch, t, d)``.
 
-    Several small models at once use a machine that one leaves idle. Members run one after the other if they are large
-    and on CPU, or if `torch.func.vmap` cannot run them, as with recurrent layers, spectral norm, and modules that read
-    values. The modules are copied. Each member keeps its own buffers, such as BatchNorm's running statistics, and draws
-    its own random numbers, as for dropout.
+    Several small models together make better use of a machine than one. Members run one after the other if they are
+    large and on CPU, or if `torch.func.vmap` cannot run them, as with recurrent layers, spectral norm, or modules that
+    read values. The modules are copied. Each member has its own buffers, such as BatchNorm's running statistics, and
+    its own random numbers, as in dropout.
 
     Args:
-        members: modules of one architecture. The modes (train() or eval()) are those of the first.
+        members: modules of one architecture. All run in the mode (train() or eval()) of the first.
     """
 
     @guarded
@@ -172,7 +172,7 @@ class Ensemble(Generic[Module]):
         return self
 
     def _fills_the_machine(self, inputs: Sequence[Context | Tensor]) -> bool:
-        """True if one member's call keeps the CPU busy, so that members at once would compete for its caches."""
+        """True if one member keeps the CPU busy, so that members run at once would compete for its caches."""
         rows = max(part.shape[1 : -1 if part.is_floating_point() else None].numel() for part in _tensors(inputs))
         entries = sum(weight[0].numel() for weight in self.weights.values())
         return next(iter(self.weights.values())).device.type == "cpu" and rows * entries > _BUSY
@@ -180,7 +180,7 @@ class Ensemble(Generic[Module]):
     def in_turn(self, *inputs: Context | Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Outputs of the members, called one after the other, and the buffers that they replaced.
 
-        The output of a member that raises is nan, unless every member raises.
+        If a member raises an error, its output is nan; if all do, the first error is raised.
         """
         tried = [self._tried(index, inputs) for index in range(len(self))]
         made = next((one for one in tried if not isinstance(one, MesascopeError)), None)
@@ -204,12 +204,12 @@ class Ensemble(Generic[Module]):
             return error
 
     def _call(self, weights: dict, buffers: dict, *inputs: Context | Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """The output, and the buffers that the module has replaced by other tensors."""
+        """Output, and the buffers that the module replaced by other tensors."""
         output, replaced = run_with(self.module, weights | buffers, inputs)
         return require_tensor(self, output), replaced
 
     def _with_buffers(self, weights: dict, buffers: dict, *inputs: Context | Tensor) -> tuple[Tensor, dict]:
-        """The output, and all buffers; ``buffers`` are copies, as vmap may abandon a call half-way."""
+        """Output and all buffers; ``buffers`` must be copies, as vmap may abort a call half-way."""
         output, replaced = self._call(weights, buffers, *inputs)
         return output, buffers | replaced
 

@@ -25,21 +25,22 @@ from mesascope.training.state import OptimizedState
 class EnsembleState(OptimizedState, Generic[Module]):
     """State of the training of several independent members at once.
 
-    Each update differentiates ``loss(ensemble, batch)``, clips the gradient of each member, and takes a step of the
-    optimiser. Each member ends as if trained alone, up to rounding and its random draws (dropout).
+    Each update differentiates ``loss(ensemble, batch)``, clips the gradient of each member, and takes an optimiser
+    step. The result for each member is the same as if it were trained alone, up to rounding and random draws (dropout).
 
-    A member whose loss or gradient stops being finite keeps its last finite weights and buffers, with a warning, while
-    the others train on; its loss is nan from then on.
+    If a member's loss or gradient is not finite, a warning is given, and the member keeps its last finite weights and
+    buffers. Its loss is nan from then on. The other members continue to train.
 
     Args:
         members: modules of one architecture, which are copied, or their ensemble, which is trained in place. Parameters
             that do not require gradients stay as they are.
-        loss: the losses of a batch, one for each member, differentiated here; for example `half_mse`.
+        loss: function that returns the loss of each member on a batch, for example `half_mse`.
         plan, parameter_groups, seed: see `ModuleState`.
         history: records the metrics of each step, and is part of the checkpoint.
 
     Raises:
-        ArgumentError: a group names no parameter, or two members start equal and would count as two samples.
+        ArgumentError: a group matches no parameter, or two members have equal initial weights, and would not be
+            independent.
     """
 
     @guarded
@@ -60,14 +61,14 @@ class EnsembleState(OptimizedState, Generic[Module]):
         if history is not None:
             self.ensemble.log = history
         self._average = {name: w.detach().clone() for name, w in self._weights.items() if plan.average is not None}
-        # The step at which each member diverged, 0 for those that have not, and what diverged members keep.
+        # Step at which each member diverged (0 if it has not), and the weights and buffers that diverged members keep.
         self._diverged = torch.zeros(len(self.ensemble), dtype=torch.int64, device=self._device)
         self._kept: dict[str, Tensor] = {}
         self._can_leave = False
 
     @guarded
     def update(self, batch: Any) -> Metrics:
-        """One optimiser step of every member: ``loss`` and ``gradient_norm`` before clipping, one for each member."""
+        """Take one optimiser step; return the ``loss`` and ``gradient_norm`` (before clipping) of each member."""
         buffers = {name: buffer.clone() for name, buffer in self.ensemble.buffers.items()}
         with self._differentiating():
             losses = self.loss(self.ensemble, batch)
@@ -96,13 +97,13 @@ class EnsembleState(OptimizedState, Generic[Module]):
         return metrics
 
     def result(self) -> Ensemble[Module]:
-        """The ensemble in eval() mode, with the averaged weights if the plan averages."""
+        """The ensemble in eval() mode, with averaged weights if ``plan.average`` is set."""
         self._modes.evaluate()
         self.ensemble.diverged = tuple(self._diverged.tolist())
         return self.ensemble.with_weights(self.ensemble.weights | self._average) if self._average else self.ensemble
 
     def tensors(self) -> dict[str, Tensor]:
-        """Everything that changes, by name, for a checkpoint."""
+        """Complete state by name, for a checkpoint."""
         history = {} if self.history is None else self.history.tensors()
         return super().tensors() | {"diverged": self._diverged} | history
 
@@ -127,7 +128,7 @@ class EnsembleState(OptimizedState, Generic[Module]):
             )
 
     def _check_copies(self, before: Sequence[Tensor | None]) -> None:
-        """Refuse, at the first step, a module whose copies use the original's weights, or that cannot be copied now."""
+        """At the first step, raise if copies of the module use the original's weights, or if copying fails."""
         if self._can_leave:
             return
         after = (weight.grad for weight in self.ensemble.original.parameters())

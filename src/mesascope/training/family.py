@@ -1,4 +1,4 @@
-"""Training of learners on a family of tasks, or of predictors on a family of sequences."""
+"""Training of learners on a task family, or of predictors on a family of sequences."""
 
 from __future__ import annotations
 
@@ -40,24 +40,25 @@ def train(
 ) -> Ensemble[Module]:
     """Train one learner or predictor for each seed on fresh tasks of ``family``, all at once.
 
-    The result's ``members()`` are the trained modules; its ``history`` is a table of every step, with the loss: by
-    default *half* the mean squared error that lenses report as mse. Ctrl-C ends the training early: see `fit`.
+    The result's ``members()`` are the trained modules. Its ``history`` is a table with the loss at every step. The
+    default loss is *half* the mean squared error that lenses report as mse. Ctrl-C ends the training early: see `fit`.
 
     Args:
-        make: builds one from the generator of its initial weights (stream ``init`` of its seed). Torch's global
-            generator also follows the seed meanwhile, so that layers that take no generator, such as `torch.nn.Linear`,
-            start from the seed's own weights: ``lambda generator: MyNet(width=64)`` is enough.
-        family: each seed draws its own tasks (step i from stream ``train`` of that seed), from its own family if
-            ``family`` has a method ``seeded(seed)``.
+        make: function from a generator of initial weights (stream ``init`` of the seed) to a module. During the call,
+            torch's global generator also depends on the seed, so layers without a generator argument, such as
+            `torch.nn.Linear`, have different weights for each seed: ``lambda generator: MyNet(width=64)`` is enough.
+        family: task family. Each seed has its own tasks (step i uses stream ``train`` of that seed), from its own
+            family if ``family`` has a method ``seeded(seed)``.
         training: see `Training`.
-        seeds: one member each.
-        loss: of an ensemble on a batch of tasks, one number for each member, such as `half_mse` or `pair_half_mse`.
+        seeds: one for each member.
+        loss: function from an ensemble and a batch of tasks to the loss of each member, such as `half_mse` or
+            `pair_half_mse`.
         parameter_groups: parameters with their own learning rate; see `EnsembleState`.
         evaluate, checkpoints, observe: see `fit`.
 
     Raises:
-        ArgumentError: equal seeds, members that start equal, or predictors that look ahead.
-        ArgumentTypeError: arguments of other types.
+        ArgumentError: seeds or initial weights of two members are equal, or predictors look ahead.
+        ArgumentTypeError: an argument has the wrong type.
         NumericalError: every member has diverged.
 
     >>> from mesascope.learners import GradientDescent
@@ -86,15 +87,15 @@ def train(
 def _batches(
     family: Any, seeds: Sequence[int], size: int, device: torch.device | str, ensemble: Ensemble, unchecked: bool
 ) -> Callable[[int], Episode | Tensor]:
-    """Return a function that draws a step's batch; if ``unchecked``, the first call refuses members that look ahead."""
+    """Return a function that draws a step's batch; if ``unchecked``, its first call raises if members look ahead."""
     families = [family.seeded(seed) if isinstance(family, Seeded) else family for seed in seeds]
 
     def batch_at(step: int) -> Episode | Tensor:
         nonlocal unchecked
         draws = [stream(seed, "train", step, device) for seed in seeds]
         batches = [sample_tasks(own, size, draw) for own, draw in zip(families, draws, strict=True)]
-        if unchecked and isinstance(batches[0], Tensor):  # a model that reads its own targets would seem to learn
-            with suppress(LearnerError):  # a model that takes batches of one size only
+        if unchecked and isinstance(batches[0], Tensor):  # a model that sees its own targets would seem to learn
+            with suppress(LearnerError):  # a model that accepts only one batch size
                 check_causal(ensemble.member(0).eval(), batches[0])
         unchecked = False
         return stacked(batches)
@@ -115,7 +116,7 @@ def _checked(seeds: Sequence[int]) -> list[int]:
 
 
 def _made(make: Callable[[torch.Generator], Module], seed: int) -> Module:
-    """Build a member's module, with torch's global generators at a state of the seed."""
+    """Build a member's module, with torch's global generators seeded from its seed."""
     generator = stream(seed, "init")
     if not callable(make) or not takes(make, (generator,)):
         raise ArgumentTypeError(

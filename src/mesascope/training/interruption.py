@@ -1,4 +1,4 @@
-"""Stopping at Ctrl-C and other signals between two steps rather than within one."""
+"""Handling of Ctrl-C and other signals: training stops between two steps rather than within one."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from torch import distributed
 
 @contextmanager
 def interruption() -> Iterator[Callable[[], bool]]:
-    """Return a function that is true once Ctrl-C was pressed; a second Ctrl-C interrupts at once.
+    """Yield a function that returns True once Ctrl-C was pressed; a second Ctrl-C interrupts at once.
 
-    Every signal that Python turns into KeyboardInterrupt counts, SIGTERM on the command line; a program's own signal
-    handlers stay. Distributed processes wait for one another and cannot stop at different steps: signals interrupt
-    them at once.
+    This applies to every signal that Python turns into KeyboardInterrupt, including SIGTERM on the command line. A
+    program's own signal handlers are kept. In distributed training, signals interrupt at once, as processes wait for
+    one another and cannot stop at different steps.
     """
     heard: list[int] = []
 
     def note(number: int, frame: Any) -> None:
-        if number == signal.SIGINT and number in heard:  # SIGTERM comes twice if a parent forwards it
+        if number == signal.SIGINT and number in heard:  # SIGTERM arrives twice if a parent process forwards it
             raise KeyboardInterrupt
         heard.append(number)
 

@@ -15,18 +15,18 @@ from mesascope.tasks.calling import copied, takes
 from mesascope.training.plan import Training
 from mesascope.training.randomness import drawing_from, generator_states, load_generators
 
-# A change for the worse counts above so many of its standard errors and above this share of the value before.
+# A model is worse if the change exceeds this many standard errors and this share of the previous value.
 _ERRORS, _SHARE = 4.0, 0.02
 
 
 def evaluate(model: Any, loss: Callable[[Any, Any], Tensor], batch: Any) -> dict[str, Float[Tensor, " members"]]:
-    """Loss of a model, or of each member of an ensemble, on tasks, and its accuracy if their answers are classes."""
+    """Loss of a model (or of each member of an ensemble) on tasks, and the accuracy if targets are classes."""
     if not isinstance(batch, Episode) and not (isinstance(batch, Tensor) and batch.is_floating_point()):
         return {}
-    module = getattr(model, "module", model)  # of an ensemble
+    module = getattr(model, "module", model)  # the module of an ensemble
     generators, device = generator_states(module), next(module.parameters()).device
     with drawing_from(0, "judged", 0, device):
-        own = batch.map(copied) if isinstance(batch, Episode) else copied(batch)  # a model may write into its inputs
+        own = batch.map(copied) if isinstance(batch, Episode) else copied(batch)  # a model may overwrite its inputs
         found = {"loss": loss(model, own).detach().flatten()}
         if isinstance(batch, Episode) and _are_classes(batch.yq) and takes(model, (batch.context, batch.xq)):
             own = batch.map(copied)
@@ -39,7 +39,7 @@ def evaluate(model: Any, loss: Callable[[Any, Any], Tensor], batch: Any) -> dict
 
 
 class BeforeAndAfter:
-    """Judge a state before and after a training on its first batches, which are drawn once.
+    """Evaluate a state before and after a training on its first batches, which are drawn once.
 
     Skipped for states without a method ``evaluate``, trainings of fewer than 100 steps, and resumed ones.
     """
@@ -49,7 +49,7 @@ class BeforeAndAfter:
         count = min(10, plan.steps // 20) if not done and hasattr(state, "evaluate") else 0
         self.batches = [batch_at(step) for step in range(count if count >= 5 else 0)]
         self.before: dict[str, Tensor] = {}
-        with suppress(Exception):  # the first step raises errors of the model and the loss
+        with suppress(Exception):  # errors of the model and the loss are raised at the first step
             self.before = self._judged()
 
     def batch_at(self, step: int) -> Any:
@@ -57,7 +57,7 @@ class BeforeAndAfter:
         return self.batches[step] if step < len(self.batches) else self.draw(step)
 
     def warn(self) -> None:
-        """Warn if a model is clearly worse than before."""
+        """Warn if a model is significantly worse than before the training."""
         if not self.before:
             return
         after = self._judged()
@@ -81,5 +81,5 @@ class BeforeAndAfter:
 
 
 def _are_classes(answers: Tensor) -> bool:
-    """True if each answer is 1 at one entry, and 0 at all others."""
+    """True if all targets are one-hot."""
     return answers.shape[-1] > 1 and bool(((answers == 0) | (answers == 1)).all() and (answers.sum(-1) == 1).all())

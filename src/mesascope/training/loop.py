@@ -24,16 +24,16 @@ Metrics = Mapping[str, Tensor | float]
 _Batch = TypeVar("_Batch", contravariant=True)
 _Result = TypeVar("_Result", covariant=True)
 
-# Most seconds of work that a killed training loses.
+# Largest number of seconds of work that is lost if the training is killed.
 _MOST_LOST = 60.0
 
 
 @runtime_checkable
 class TrainingState(Protocol[_Batch, _Result]):
-    """Everything that changes in a training, and its update rule: `EnsembleState`, `ModuleState`, or your own.
+    """Complete state of a training, and its update rule: `EnsembleState`, `ModuleState`, or your own.
 
-    ``update`` takes one step on a batch and returns its metrics, numbers or tensors with one entry for each member.
-    The metric ``"loss"`` is required, and not finite after divergence. ``tensors`` is a complete checkpoint by name:
+    ``update`` takes one step on a batch and returns metrics: numbers, or tensors with one entry for each member. The
+    metric ``"loss"`` is required; it must not be finite after divergence. ``tensors`` is a complete checkpoint by name:
     after ``load``, updates continue bit for bit. ``result`` is the current model in eval() mode.
     """
 
@@ -53,7 +53,7 @@ class Checkpoints(Protocol):
 
 @runtime_checkable
 class Observer(Protocol):
-    """Function called with every step's metrics, to show or log them."""
+    """Function that is called with every step's metrics, for example to show or log them."""
 
     def __call__(self, step: int, metrics: Metrics) -> None: ...
 
@@ -68,29 +68,30 @@ def fit(
     checkpoints: Checkpoints | None = None,
     observe: Observer | None = None,
 ) -> _Result:
-    """Take the plan's steps, after the last checkpoint if there is one, and return the state's result.
+    """Take all steps of the plan, from the last checkpoint if there is one, and return the state's result.
 
     Args:
         state: model, optimiser and update rule.
-        batch_at: draws the batch of step i, counted from 0; it must depend on i alone, so that a resumed training
-            repeats an uninterrupted one.
-        plan: its numbers of steps.
-        evaluate: called with (steps done, result) before the first step, every ``evaluate_every`` and at the end.
-        checkpoints: saved to before the first step, every ``checkpoint_every`` steps, at those to ``keep``, a minute
-            after the last (except where several processes train, whose clocks differ) and at the end.
+        batch_at: draws the batch of step i, counted from 0. It must depend on i alone, so that resumed and
+            uninterrupted trainings are identical.
+        plan: numbers of steps.
+        evaluate: called with (steps done, result) before the first step, every ``evaluate_every`` steps and at the end.
+        checkpoints: a checkpoint is saved before the first step, every ``checkpoint_every`` steps, at the steps in
+            ``keep``, one minute after the last checkpoint (unless several processes train, as their clocks differ) and
+            at the end.
         observe: called after every step with its number, counted from 1, and its metrics; `ProgressBar` if None.
 
-    Ctrl-C, and SIGTERM on the command line, end the training after the current step; Ctrl-C pressed twice ends it at
-    once. With checkpoints, that step is saved and KeyboardInterrupt raised: a resumed training ends as an uninterrupted
-    one. Without, a warning names the step, and the current result is returned.
+        Ctrl-C, and SIGTERM on the command line, end the training after the current step; a second Ctrl-C ends it at
+        once. With checkpoints, that step is saved and KeyboardInterrupt is raised; the training can be resumed with
+        identical results. Without checkpoints, a warning names the step, and the current result is returned.
 
-    A training of 100 steps or more warns if it has made the model worse on the tasks of its first steps (at most ten):
-    in accuracy if answers are classes, else in the loss.
+        After 100 steps or more, a warning is given if the model has become worse on the tasks of its first steps (at
+        most ten). The criterion is the accuracy if targets are classes, and the loss otherwise.
 
     Raises:
         ArgumentError: the state cannot be saved to the checkpoints.
-        NumericalError: the data are not finite, or the loss has diverged, for every member if there are several; names
-            the step. The last checkpoint stays.
+        NumericalError: the data are not finite, or the loss (of all members, if there are several) has diverged. The
+            message names the step; the last checkpoint is kept.
     """
     _check(state, batch_at, plan, evaluate, checkpoints, observe)
     done = _started(state, plan, evaluate, checkpoints)
@@ -141,7 +142,7 @@ def _started(state: Any, plan: Training, evaluate: Callable | None, checkpoints:
         return done
     if evaluate:
         evaluate(0, state.result())
-    if checkpoints:  # refuse a state that cannot be saved before time is spent on it
+    if checkpoints:  # raise before training if the state cannot be saved
         tensors = state.tensors()
         try:
             checkpoints.save(0, tensors)
@@ -159,7 +160,7 @@ def _started(state: Any, plan: Training, evaluate: Callable | None, checkpoints:
 def result_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Final parameters and buffers by name from a checkpoint of an ensemble or a module.
 
-    Averaged weights if the plan averages; those of an ensemble have a leading axis of members.
+    Weights are averaged if ``plan.average`` was set. Those of an ensemble have a leading axis of members.
 
     >>> import torch
     >>> checkpoint = {"weights/a": torch.zeros(2), "average/a": torch.ones(2), "step": torch.tensor(3)}

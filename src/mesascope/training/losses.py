@@ -12,12 +12,12 @@ from mesascope.training.ensemble import Ensemble
 
 
 def half_mse(model: Ensemble | nn.Module, tasks: Episode | Tensor) -> Float[Tensor, "*members"]:
-    """Half the mean squared error of predictions, of an episode's queries or of each next element of a sequence.
+    """Half the mean squared error of predictions for an episode's queries, or for all next elements of a sequence.
 
-    One number for each member of an `Ensemble`, one for a module.
+    Returns one number for each member of an `Ensemble`, or one for a module.
 
-    Source: code of von Oswald et al. (2023). The loss of the thesis, eq. 3.11, sums over times and entries: it is
-    (T - 1) d times as large for sequences.
+    Source: code of von Oswald et al. (2023). For sequences, the loss of the thesis (eq. 3.11) is (T - 1) d times as
+    large, as it sums over times and entries.
     """
     if not isinstance(tasks, Episode):
         check_sequence(tasks)
@@ -27,9 +27,9 @@ def half_mse(model: Ensemble | nn.Module, tasks: Episode | Tensor) -> Float[Tens
 
 
 def pair_half_mse(model: Ensemble | nn.Module, sequences: Float[Tensor, "*batch t d"]) -> Float[Tensor, "*members"]:
-    """Half the mean squared error of the targets y_i alone in sequences x_1, y_1, x_2, y_2, ...
+    """Half the mean squared error of predictions for the targets y_i in sequences x_1, y_1, x_2, y_2, ...
 
-    One number for each member of an `Ensemble`, one for a module.
+    Returns one number for each member of an `Ensemble`, or one for a module.
 
     Source: thesis, section 3.5.2; its loss sums over pairs and entries.
     """
@@ -41,7 +41,7 @@ def pair_half_mse(model: Ensemble | nn.Module, sequences: Float[Tensor, "*batch 
 
 def _errors(model: Ensemble | nn.Module, tasks: Episode | Tensor) -> Tensor:
     inputs, answer = inputs_and_targets(tasks)
-    if not isinstance(tasks, Episode):  # a model may write into its inputs
+    if not isinstance(tasks, Episode):  # a model may overwrite its inputs
         answer = answer.clone()
     return check_answer(model, predict(model, *inputs), answer.shape) - answer
 

@@ -13,6 +13,6 @@ def undecayed(module: nn.Module) -> list[str]:
 
 
 def mark_undecayed(module: nn.Module, names: Iterable[str]) -> None:
-    """Mark parameters, such as those that replace marked ones."""
+    """Mark parameters by name, for example those that replace marked ones."""
     for name in names:
         module.get_parameter(name)._no_weight_decay = True  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Modes of a module: train() in updates, eval() in evaluations."""
+"""Modes of a module: train() in updates, eval() in evaluation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import nn
 class Modes:
     """Put a module into train() mode for updates and into eval() mode for everything else.
 
-    A part in eval() mode inside a module in train() mode, such as a frozen BatchNorm, stays so in updates.
+    A part in eval() mode within a module in train() mode, such as a frozen BatchNorm, stays in eval() mode in updates.
     """
 
     def __init__(self, module: nn.Module) -> None:

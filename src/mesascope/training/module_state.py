@@ -25,25 +25,26 @@ from mesascope.training.state import OptimizedState
 
 
 class ModuleState(OptimizedState, Generic[Module]):
-    """State of the training of one module, in place.
+    """State of the training of one module, which is trained in place.
 
     Args:
         module: any torch module. Several processes may train it, in `torch.nn.parallel.DistributedDataParallel` or
-            `sharded`: each takes its share of every batch and loads the checkpoint, one saves it, and the reported loss
-            is their mean. Parameters that do not require gradients stay as they are.
-        loss: the mean loss of a batch, one number, differentiated here; for example `half_mse`.
+            `sharded`. Each process takes its share of every batch and loads the checkpoint, one process saves it, and
+            the reported loss is their mean. Parameters that do not require gradients do not change.
+        loss: function that returns the mean loss of a batch, for example `half_mse`.
         plan: optimiser, schedule, clipping and averaging.
-        parameter_groups: parameters with their own learning rate or weight decay. The first group that names a
-            parameter takes it; the others train as the plan says.
-        accumulate: number of equal parts, along the first axis, that each batch is split into to save memory. The
-            gradient is that of the whole batch up to rounding, except with BatchNorm, which sees one part at a time.
-        autocast: dtype of the forward pass, torch.bfloat16 or torch.float16; weights keep theirs. With float16 the loss
-            is scaled, and a step whose scaled gradient overflows is skipped (`torch.amp.GradScaler`).
+        parameter_groups: parameters with their own learning rate or weight decay. A parameter belongs to the first
+            group that matches its name; parameters without a group use the plan's values.
+        accumulate: number of equal parts, along the first axis, into which each batch is split to save memory. The
+            gradient is that of the whole batch up to rounding, except with BatchNorm, which normalises each part
+            separately.
+        autocast: dtype of the forward pass, torch.bfloat16 or torch.float16; weights keep their dtype. With float16 the
+            loss is scaled, and steps whose scaled gradient overflows are skipped (`torch.amp.GradScaler`).
         seed: seed of the module's random draws, such as dropout.
 
     Raises:
-        ArgumentError: a group names no parameter, the module has no parameters to train, or the plan averages weights
-            that are split over processes.
+        ArgumentError: a group matches no parameter, the module has no trainable parameters, or ``plan.average`` is set
+            while weights are split over processes.
 
     >>> from mesascope.training import fit
     >>> line, plan = nn.Linear(1, 1), Training(steps=300, learning_rate=0.1)
@@ -74,7 +75,7 @@ class ModuleState(OptimizedState, Generic[Module]):
         require_initialised("module", own)
         super().__init__(own, dict(own.named_parameters()), loss, plan, parameter_groups, seed)
         self._called, self._modes = module, Modes(module)
-        generator_on(self._device)  # refuses devices without float64
+        generator_on(self._device)  # raises for devices without float64
         self._split = is_dtensor(next(iter(self._weights.values())))
         self._parallel = self._split or isinstance(module, DistributedDataParallel)
         self._group = getattr(module, "process_group", None)
@@ -88,19 +89,19 @@ class ModuleState(OptimizedState, Generic[Module]):
 
     @guarded
     def update(self, batch: Any) -> Metrics:
-        """One optimiser step: ``loss``, ``gradient_norm`` before clipping, and ``learning_rate``."""
+        """Take one optimiser step; return ``loss``, ``gradient_norm`` (before clipping) and ``learning_rate``."""
         with self._differentiating(self._stream()):
             loss = self._backward(batch)
         self._scaler.unscale_(self._optimizer)
         for weight in self._weights.values():
-            if weight.grad is not None and weight.grad.is_sparse:  # an embedding's; optimisers take dense ones alone
+            if weight.grad is not None and weight.grad.is_sparse:  # embeddings; optimisers need dense gradients
                 weight.grad = weight.grad.to_dense()
         gradients = self._gradients()
         norm = torch.nn.utils.get_total_norm(gradients)
         shown, shown_norm = torch.stack(
             [loss, full_tensor(norm).to(loss.device)]
         ).tolist()  # one transfer from the device
-        # A gradient that overflows at a scale above 1 is no divergence: the scaler skips the step.
+        # A gradient that overflows at a scale above 1 does not count as divergence: the scaler skips the step.
         scaled = self._scaler.is_enabled() and self._scaler.get_scale() > 1
         rate = self._set_learning_rate()
         metrics = {"loss": shown, "gradient_norm": shown_norm, "learning_rate": rate}
@@ -110,7 +111,7 @@ class ModuleState(OptimizedState, Generic[Module]):
         return metrics
 
     def result(self) -> Module:
-        """The module itself in eval() mode, or a copy with the averaged weights if the plan averages."""
+        """The module itself in eval() mode, or a copy with averaged weights if ``plan.average`` is set."""
         self._modes.evaluate()
         if self._averaged is None:
             return self._module
@@ -120,12 +121,12 @@ class ModuleState(OptimizedState, Generic[Module]):
         return self._averaged.eval()
 
     def evaluate(self, batch: Any) -> dict[str, Float[Tensor, " members"]]:
-        """Loss and accuracy of the current result; none if batches are run in parts, in parallel or with autocast."""
+        """Loss and accuracy of the current result; empty if batches run in parts, in parallel or with autocast."""
         plain = self.accumulate == 1 and self.autocast is None and not self._parallel
         return super().evaluate(batch) if plain else {}
 
     def tensors(self) -> dict[str, Tensor]:
-        """Everything that changes, by name, for a checkpoint."""
+        """Complete state by name, for a checkpoint."""
         scaler = {f"scaler/{name}": torch.tensor(value) for name, value in self._scaler.state_dict().items()}
         return super().tensors() | scaler
 
@@ -144,7 +145,7 @@ class ModuleState(OptimizedState, Generic[Module]):
         self._scaler.update()
 
     def _backward(self, batch: Any) -> Float[Tensor, ""]:
-        """Differentiate the mean loss over the parts of ``batch``, and return that loss."""
+        """Differentiate the mean loss over the parts of ``batch``, and return the loss."""
         total = torch.zeros((), device=self._device)
         for index in range(self.accumulate):
             part = _part(batch, index, self.accumulate)
@@ -162,14 +163,14 @@ class ModuleState(OptimizedState, Generic[Module]):
         return mean_over_processes(total, self._group) if self._parallel else total
 
     def _exchanging(self, last: bool) -> contextlib.AbstractContextManager[Any]:
-        """Let processes exchange gradients once, with the last part of a batch."""
+        """Within this context, processes exchange gradients only for the last part of a batch."""
         called: Any = self._called
         if self._split:
             called.set_requires_gradient_sync(last)
         return contextlib.nullcontext() if last or self._split or not self._parallel else called.no_sync()
 
     def _stream(self) -> str:
-        """Random stream of this process, as each has its own part of the batch."""
+        """Name of this process's random stream; each process has its own part of the batch."""
         rank = torch.distributed.get_rank(self._group) if self._parallel else 0
         return f"model/{rank}" if rank else "model"
 

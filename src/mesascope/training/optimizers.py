@@ -1,4 +1,4 @@
-"""The plan's optimiser by parameter names, clipping, and loading from checkpoints."""
+"""The plan's optimiser for named parameters, clipping, and loading from checkpoints."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mesascope.training.processes import is_dtensor, split_like
 
 
 def trainable(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights that require gradients; refuse none at all, and those made in inference mode, which cannot change."""
+    """Weights that require gradients; raise if there are none, or if some were made in inference mode."""
     found = {name: weight for name, weight in weights.items() if weight.requires_grad}
     if not found:
         raise ArgumentError(
@@ -33,9 +33,9 @@ def trainable(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def make_optimizer(
     weights: Mapping[str, Tensor], plan: Training, module: nn.Module, groups: Sequence[ParameterGroup] = ()
 ) -> torch.optim.Optimizer:
-    """The plan's optimiser of ``weights``, with the options of the first of ``groups`` that names each, or the plan's.
+    """The plan's optimiser for ``weights``; each uses the options of the first group that matches, or the plan's.
 
-    Parameters marked with ``_no_weight_decay`` in ``module`` do not decay, unless a group names them.
+    Parameters marked with ``_no_weight_decay`` in ``module`` have no weight decay unless a group matches them.
     """
     for group in groups:
         require_instance("parameter_groups", group, ParameterGroup)
@@ -91,7 +91,7 @@ def load_optimizer(
 
 
 def load_tensors(into: Mapping[str, Tensor], kind: str, tensors: Mapping[str, Tensor]) -> None:
-    """Copy a checkpoint's ``<kind>/<name>`` into the tensor of each name; refuse other names."""
+    """Copy a checkpoint's ``<kind>/<name>`` into the tensor of each name; raise if the names differ."""
     found = {key.removeprefix(f"{kind}/") for key in tensors if key.startswith(f"{kind}/")}
     if found != set(into):
         raise ArgumentError(
@@ -104,12 +104,12 @@ def load_tensors(into: Mapping[str, Tensor], kind: str, tensors: Mapping[str, Te
 
 
 def member_norms(gradients: Sequence[Float[Tensor, "members ..."]]) -> Float[Tensor, " members"]:
-    """Norm of each member's gradient over all parameters."""
+    """Gradient norm of each member over all parameters."""
     return torch.stack([one.reshape(len(one), -1).norm(dim=1) for one in gradients]).norm(dim=0)
 
 
 def clip(gradients: Sequence[Tensor], norms: Float[Tensor, "*members"], most: float) -> None:
-    """Scale gradients of these norms, one for each member or one in all, to norms of at most ``most``, in place."""
+    """Scale gradients in place to norms of at most ``most``; ``norms`` has one entry per member, or one for all."""
     factors = (most / norms.clamp_min(1e-30)).clamp_max(1.0)
     for one in gradients:
         one.mul_(factors.view(-1, *[1] * (one.ndim - 1)) if factors.ndim else factors)

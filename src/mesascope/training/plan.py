@@ -9,7 +9,7 @@ from typing import Literal
 from mesascope.errors import refuse, require_choice, require_number
 from mesascope.validate import Count, NonNegative, Positive, Share, Whole, frozen
 
-# Factor on the learning rate by the progress from the first step of the decay (0) to the end (1).
+# Factor on the learning rate as a function of progress, from the first step of the decay (0) to the end (1).
 SCHEDULES: dict[str, Callable[[float], float]] = {
     "constant": lambda progress: 1.0,
     "linear": lambda progress: 1.0 - progress,
@@ -19,27 +19,28 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
 
 @frozen
 class Training:
-    """Settings of a training: all that decides its result, except the model, the loss, the data and the seeds.
+    """Settings that determine the result of a training, together with the model, the loss, the data and the seeds.
 
     Args:
         steps: Optimiser steps.
         batch: Tasks per step and network.
         learning_rate: Peak learning rate; the schedule multiplies it by `schedule_factor`.
-        schedule: Decay of the learning rate: none, along a line, or along half a cosine.
+        schedule: Decay of the learning rate: none, linear, or half a cosine.
         warmup_steps: Steps over which the learning rate rises.
         decay_from: Share of all steps after which the learning rate decays.
-        final_rate: Share of the learning rate that the decay ends at.
+        final_rate: Final learning rate, as a share of the peak learning rate.
         optimizer: `torch.optim.SGD`, `torch.optim.Adam` or `torch.optim.AdamW`.
         momentum: Momentum of sgd.
-        betas: Decay rates of adam's and adamw's means of gradients, and of squared gradients.
+        betas: Decay rates of adam's and adamw's running means of gradients and squared gradients.
         eps: Term that adam and adamw add to the denominator.
         weight_decay: Decoupled weight decay in adamw, relative to the learning rate; an L2 gradient in sgd and adam.
         clip: Bound on the gradient's norm, for each member of an ensemble; no clipping if None.
-        average: Exponent a of polynomial-decay averaging: the result is the mean of the weights over all steps, step t
-            weighted by about t^a, so that the last 1/(a + 1) of the training counts most; the last weights if None.
+        average: Exponent a of polynomial-decay averaging: the result is the mean of the weights over all steps, with
+            step t weighted by about t^a, so that the last 1/(a + 1) of the training counts most. The last weights if
+            None.
         evaluate_every: Steps between evaluations.
         checkpoint_every: Steps between checkpoints, besides one each minute. The newest replaces the others.
-        keep: Steps whose checkpoints stay beside the newest, such as (0, 100, 1000).
+        keep: Steps whose checkpoints are kept besides the newest, such as (0, 100, 1000).
     """
 
     steps: Count = 2000
@@ -76,8 +77,9 @@ class ParameterGroup:
     """Parameters of a module that train with their own learning rate or weight decay.
 
     Args:
-        names: shell patterns of parameter names: ``("*.bias", "embedding.*")``.
-        learning_rate, weight_decay: replace the plan's; the plan's if None. The schedule applies to every group.
+        names: shell patterns of parameter names, such as ``("*.bias", "embedding.*")``.
+        learning_rate, weight_decay: values for the group; those of the plan if None. The schedule applies to every
+            group.
     """
 
     names: tuple[str, ...]
@@ -94,9 +96,9 @@ def schedule_factor(
 ) -> float:
     """Factor on the learning rate at ``step``, counted from 0.
 
-    It rises in equal steps to 1 over the first ``warmup_steps``, stays there up to the share ``decay_from`` of all
-    steps (or to the end of the warm-up, if that is later), and decays along a line or half a cosine to ``final_rate``,
-    which it reaches at step ``steps`` and keeps after it. ``"constant"`` does not decay.
+    It rises linearly to 1 over the first ``warmup_steps`` and stays there up to the share ``decay_from`` of all steps
+    (or the end of the warm-up, if later). Then it decays linearly or along half a cosine to ``final_rate`` at step
+    ``steps``, and stays there. ``"constant"`` does not decay.
 
     >>> [round(schedule_factor("linear", step, 8, 0.5, warmup_steps=2), 2) for step in range(8)]
     [0.5, 1.0, 1.0, 1.0, 1.0, 0.75, 0.5, 0.25]

@@ -21,9 +21,9 @@ Module = TypeVar("Module", bound=nn.Module)
 
 @contextmanager
 def distributed_context() -> Iterator[bool]:
-    """Within this context, the processes that torchrun started form a group; the value is False without torchrun.
+    """Within this context, the processes started by torchrun form a process group; yields False without torchrun.
 
-    Ctrl-C ends all of them at once; a resumed training continues from the last checkpoint.
+    Ctrl-C ends all processes at once; a resumed training continues from the last checkpoint.
     """
     if not distributed.is_torchelastic_launched():
         yield False
@@ -31,18 +31,18 @@ def distributed_context() -> Iterator[bool]:
     distributed.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
     try:
         yield True
-        distributed.barrier()  # a process that leaves while another works would abort it
+        distributed.barrier()  # a process that leaves early would abort the others
     finally:
         distributed.destroy_process_group()
 
 
 def is_rank_zero() -> bool:
-    """True if this process is the one that writes and prints."""
+    """True if this process writes files and prints."""
     return not distributed.is_initialized() or distributed.get_rank() == 0
 
 
 def on_rank_zero(do: Callable[[], Result], others: Callable[[], Result]) -> Result:
-    """Return ``do()`` in the first process and then ``others()`` in the rest.
+    """Return ``do()`` in the first process, and after it ``others()`` in the rest.
 
     If ``do`` fails, the first process raises its error, and the rest exit silently.
     """
@@ -88,7 +88,7 @@ def local_batch(batch: Tensor) -> Tensor:
 
 
 def mean_over_processes(value: Float[Tensor, "*batch"], group: Any = None) -> Float[Tensor, "*batch"]:
-    """Mean over the processes of a group, or over all, the same in each."""
+    """Mean over the processes of a group (or all), returned in each of them."""
     mean = value / distributed.get_world_size(group)
     distributed.all_reduce(mean, group=group)
     return mean
@@ -101,7 +101,7 @@ def sharded(module: Module, parts: Iterable[nn.Module]) -> Module:
         module: the same module in each process, on its device.
         parts: submodules whose weights are gathered together, one submodule after the other.
     """
-    # Not at start-up: torch.distributed.tensor adds half to the import time of torch.
+    # Imported only here: torch.distributed.tensor increases the import time of torch by half.
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
@@ -114,17 +114,17 @@ def sharded(module: Module, parts: Iterable[nn.Module]) -> Module:
 
 
 def is_dtensor(tensor: Tensor) -> bool:
-    """True if each process has a part of the tensor."""
+    """True if the tensor is split over processes."""
     return hasattr(tensor, "full_tensor")
 
 
 def full_tensor(tensor: Any) -> Tensor:
-    """The tensor in one piece; if it is split, all processes must call this."""
+    """The whole tensor; if it is split, all processes must call this function."""
     return tensor.full_tensor() if is_dtensor(tensor) else tensor
 
 
 def split_like(other: Any, tensor: Tensor) -> Tensor:
-    """Split a tensor like another one, if that is split."""
+    """Split a tensor over processes like ``other``, if ``other`` is split."""
     if not is_dtensor(other):
         return tensor
     from torch.distributed.tensor import distribute_tensor
@@ -139,7 +139,7 @@ class SharedCheckpoints:
         self._checkpoints = checkpoints
 
     def save(self, step: int, tensors: Mapping[str, Tensor]) -> None:
-        """Save in the first process, and return in all when it is done."""
+        """Save in the first process; all processes return when it is done."""
         on_rank_zero(lambda: self._checkpoints.save(step, dict(tensors)), lambda: None)
 
     def load(self) -> tuple[int, dict[str, Tensor]] | None:

@@ -25,13 +25,13 @@ class ProgressBar(Progress):
         self._begun = False
 
     def __call__(self, step: int, metrics: Mapping[str, Tensor | float]) -> None:
-        if not self._begun:  # the first step compiles, allocates, and may follow a checkpoint
+        if not self._begun:  # not timed: the first step compiles, allocates, and may follow a checkpoint
             self.begin(step)
             self._begun = True
         self.update(step, lambda: self._note(metrics["loss"]))
 
     def _note(self, loss: Tensor | float) -> str:
-        """Mean loss of the members that train, number of diverged members, and tokens per second."""
+        """Mean loss of members that have not diverged, number of diverged members, and tokens per second."""
         losses = torch.as_tensor(loss).flatten()
         finite = losses[torch.isfinite(losses)]
         parts = [f"loss {finite.mean().item():.4g}"] if len(finite) else []

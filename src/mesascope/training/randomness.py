@@ -1,4 +1,4 @@
-"""Random draws inside a model, such as dropout, from torch's global generators or from its own."""
+"""Random draws inside a model, such as dropout, from torch's global generators or the model's own."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from mesascope.streams import seeded, stream
 
 
 def drawing_from(seed: int, name: str, step: int, device: torch.device) -> AbstractContextManager[None]:
-    """Within this context, torch's global generators are at step ``step`` of a stream of `mesascope.streams`.
+    """Within this context, torch's global generators are seeded for step ``step`` of a stream of `mesascope.streams`.
 
-    A model's draws at a step then depend on the seed and the step alone, and a resumed training repeats them.
+    A model's draws at a step then depend only on the seed and the step, so a resumed training repeats them.
     """
     return seeded(stream(seed, name, step).initial_seed(), device)
 

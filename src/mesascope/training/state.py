@@ -22,10 +22,10 @@ from mesascope.training.randomness import drawing_from, generator_states, load_g
 
 
 class OptimizedState:
-    """Weights that a plan's optimiser trains: clipping, schedule, averaging, and everything in a checkpoint.
+    """Weights and their optimiser, with clipping, schedule, averaging and checkpoints.
 
     Args:
-        module: holds the generators and modes; subclasses store the average of the weights in ``_average``.
+        module: module with the generators and modes. Subclasses store averaged weights in ``_average``.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class OptimizedState:
         return evaluate(self.result(), self.loss, batch)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Everything that changes, by name, for a checkpoint."""
+        """Complete state by name, for a checkpoint."""
         parts = self._parts().items()
         named = {f"{kind}/{name}": tensor.detach() for kind, part in parts for name, tensor in part.items()}
         named |= {
@@ -77,12 +77,12 @@ class OptimizedState:
         self.step = int(tensors["step"])
 
     def _parts(self) -> dict[str, Mapping[str, Tensor]]:
-        """Tensors of the weights, the buffers and the average, by kind and name."""
+        """Tensors of the weights, buffers and averaged weights, by kind and name."""
         raise NotImplementedError
 
     @contextmanager
     def _differentiating(self, stream: str = "model") -> Iterator[None]:
-        """Modes, gradients and random draws of a step's forward and backward pass."""
+        """Context of a step's forward and backward pass: modes, gradients and random draws."""
         self._modes.update()
         self._optimizer.zero_grad()
         drawing = drawing_from(self.seed, stream, self.step, self._device)
@@ -101,7 +101,7 @@ class OptimizedState:
         return plan.learning_rate * factor
 
     def _take_step(self, gradients: Sequence[Tensor], norms: Float[Tensor, "*members"]) -> None:
-        """Clip the gradients, move the weights, and average them."""
+        """Clip the gradients, update the weights, and update their average."""
         if self.plan.clip is not None:
             optimizers.clip(gradients, norms, self.plan.clip)
         self._move()
