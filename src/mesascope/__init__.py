@@ -1,25 +1,25 @@
 """mesascope: an instrument for the learning algorithms inside neural networks.
 
-The most used names are here; ``help(mesascope.compare)`` tells of one:
+The most used names are listed here; ``help(mesascope.compare)`` describes one:
 
-    compare, sweep, alignment           learners side by side, on the same tasks
-    identify, Identification, Candidate     which known algorithm a learner runs, as far as its predictions tell
-    weights, interpolate, rollout       what a network's weights say, and what its layer does when repeated
+    compare, sweep, alignment           comparisons of learners on the same tasks
+    identify, Identification, Candidate     known algorithms that agree with a learner's predictions
+    weights, interpolate, rollout       algorithms read from weights; interpolated weights; repeated layers
     train, Training                     networks trained on a family of tasks, several seeds at once
-    tune                                the best step sizes of a learner
+    tune                                optimal step sizes of a learner
     LinearRegression, LinearDynamics    families of tasks; a task is an Episode with a Context
     GradientDescent, GradientDescentPlusPlus, LeastSquares, Mean, Zero       learners: (context, queries) -> predictions
     OnlineGradientDescent, RecursiveLeastSquares                             predictors: sequence -> predictions
-    gradient_descent, gradient_descent_plus_plus                             weights that run an algorithm
+    gradient_descent, gradient_descent_plus_plus                             networks that implement an algorithm
     InContextRegressor, Transformer, and their configs InContextRegressorConfig, TransformerConfig
     SequencePredictor, CausalTransformer, and their configs SequencePredictorConfig, CausalTransformerConfig,
     AttentionConfig
-    open_run, newest_run                a run of a study, read back
+    open_run, newest_run                results of a study's run, read from disk
     Measurement                         a number with its standard error
 
-The rest is in `mesascope.tasks`, `learners`, `nets`, `constructions`, `adapters`, `training`, `lenses`, `studies` and
-`testing`. Names load on first use (each package lists its own in an ``__init__.pyi``), so that the command line answers
-at once and reading a run directory imports no torch.
+Other names are in `mesascope.tasks`, `learners`, `nets`, `constructions`, `adapters`, `training`, `lenses`, `studies`
+and `testing`. Names load on first use (each package lists its own in an ``__init__.pyi``), so the command line starts
+fast, and reading a run directory does not import torch.
 """
 
 import traceback as _traceback
@@ -32,7 +32,7 @@ _loaded, __dir__, _names = _lazy_loader.attach_stub(__name__, __file__)
 
 
 def __getattr__(name: str) -> object:
-    """Load a name. pydoc gets no ``__all__``: help(mesascope) would repeat 13,000 lines that classes inherit."""
+    """Load a name. pydoc gets no ``__all__``, or help(mesascope) would repeat 13,000 inherited lines."""
     if name != "__all__" or any(frame.f_globals["__name__"] == "pydoc" for frame, _ in _traceback.walk_stack(None)):
         return _loaded(name)
     return _names

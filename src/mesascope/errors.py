@@ -1,4 +1,4 @@
-"""The errors that mesascope raises, and the checks that word them.
+"""The errors that mesascope raises, and checks that raise them.
 
 Every message is one sentence: the argument, the rule, the value received, the remedy.
 """
@@ -32,16 +32,16 @@ __all__ = [
     "shown",
 ]
 
-# Distributions, as pip installs them, of modules that have another name.
+# Names on PyPI of modules with a different name.
 DISTRIBUTIONS = {"sklearn": "scikit-learn", "PIL": "pillow"}
 
 
 class MesascopeError(Exception):
-    """Base of every error that a person can act on; the command line prints it as one sentence."""
+    """Base class of errors that a user can fix; the command line prints them as one sentence."""
 
 
 class ArgumentError(MesascopeError, ValueError):
-    """An argument of the right type has a value that breaks a rule."""
+    """An argument has the right type, but a value that is not allowed."""
 
 
 class ArgumentTypeError(MesascopeError, TypeError):
@@ -49,11 +49,11 @@ class ArgumentTypeError(MesascopeError, TypeError):
 
 
 class NumericalError(MesascopeError, ArithmeticError):
-    """A computation broke down: a loss diverged, a prediction is not finite, a factorisation failed."""
+    """A computation failed: a loss diverged, a prediction is not finite, or a factorisation failed."""
 
 
 class MissingPackageError(MesascopeError, ImportError):
-    """A package that only some uses need is not installed."""
+    """An optional package is not installed."""
 
 
 class RunDirectoryError(MesascopeError):
@@ -68,7 +68,7 @@ def shown(value: object) -> str:
     """
     try:
         line = " ".join(repr(value).split())
-    except Exception:  # of an object that is half built
+    except Exception:  # the object is not fully initialised
         line = f"a {type(value).__name__}"
     return line if len(line) <= 80 else f"{line[:77]}..."
 
@@ -84,13 +84,13 @@ def refuse(argument: str, rule: str, value: object, remedy: str) -> NoReturn:
 
 
 def plain(value: Any) -> Any:
-    """A scalar of NumPy as the Python number, bool or text that it is; anything else as it is."""
-    numpy = sys.modules.get("numpy")  # there are no such scalars before it is imported
+    """Convert a NumPy scalar to a Python number, bool or string; return other values unchanged."""
+    numpy = sys.modules.get("numpy")  # without the import there are no NumPy scalars
     return value.item() if numpy is not None and isinstance(value, numpy.generic) else value
 
 
 def require_count(argument: str, value: object, *, least: float = 1) -> int:
-    """``value``, if it is an integer of at least ``least``, as a plain Python one.
+    """Return ``value`` as a Python int; raise unless it is an integer of at least ``least``.
 
     >>> import numpy
     >>> require_count("steps", numpy.int64(6))
@@ -107,7 +107,7 @@ def require_count(argument: str, value: object, *, least: float = 1) -> int:
 
 
 def require_instance(argument: str, value: object, kind: type | UnionType, remedy: str = "pass one") -> None:
-    """Refuse anything but an instance of ``kind``; ``int | str`` is either.
+    """Raise unless ``value`` is an instance of ``kind``, which may be a union such as ``int | str``.
 
     >>> require_instance("config", 8, dict)
     Traceback (most recent call last):
@@ -121,7 +121,7 @@ def require_instance(argument: str, value: object, kind: type | UnionType, remed
 
 
 def require_callable(argument: str, value: object) -> None:
-    """Refuse what cannot be called.
+    """Raise unless ``value`` is callable.
 
     >>> require_callable("observe", 3)
     Traceback (most recent call last):
@@ -134,7 +134,7 @@ def require_callable(argument: str, value: object) -> None:
 def require_number(
     argument: str, value: object, *, above: float = -math.inf, least: float = -math.inf, most: float = math.inf
 ) -> float:
-    """``value``, if it is a finite number in (above, inf) and [least, most], as a plain Python one."""
+    """Return ``value`` as a Python number; raise unless it is finite and in (above, inf) and [least, most]."""
     value = plain(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ArgumentTypeError(
@@ -152,7 +152,7 @@ def require_number(
 
 
 def require_double(device: object) -> None:
-    """Refuse Apple's GPUs, which have no float64.
+    """Raise if the device is an Apple GPU, which has no float64.
 
     >>> require_double("mps")
     Traceback (most recent call last):
@@ -163,10 +163,10 @@ def require_double(device: object) -> None:
 
 
 def require_package(module: str, user: str, extra: str = "") -> ModuleType:
-    """Import ``module``, which only ``user`` needs; raise if it is not installed, or fails to import.
+    """Import ``module``, which only ``user`` needs; raise if it is not installed or fails to import.
 
     Args:
-        extra: the one of mesascope's extras that contains its distribution.
+        extra: the extra of mesascope that installs the module.
 
     >>> require_package("no_such", "to_pandas")
     Traceback (most recent call last):
@@ -185,7 +185,7 @@ def require_package(module: str, user: str, extra: str = "") -> ModuleType:
 
 
 def require_choice(argument: str, value: object, choices: Iterable[str]) -> None:
-    """Refuse a value that is not among ``choices``, and name one that is spelt nearly so.
+    """Raise if a value is not in ``choices``; the message suggests a choice with a similar spelling.
 
     >>> require_choice("x", "unifrom", ["uniform", "normal"])
     Traceback (most recent call last):

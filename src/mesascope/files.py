@@ -1,4 +1,4 @@
-"""Atomic writes: no kill leaves half of a file."""
+"""Atomic writes: a killed process leaves no incomplete file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["append", "sync", "write_aside"]
 
 
 def write_aside(path: Path, content: bytes) -> None:
-    """Write beside ``path``, flush to disk, and rename over it."""
+    """Write to a temporary file beside ``path``, flush it to disk, and rename it to ``path``."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.aside")
     try:
@@ -34,18 +34,18 @@ def _flushed(path: Path, mode: str, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        error.filename = error.filename or str(path)  # a full disk does not say which file it was
+        error.filename = error.filename or str(path)  # errors of a full disk do not name the file
         raise
 
 
 def sync(folder: Path) -> None:
-    """Flush a folder's list of names to disk, so that what was renamed in it outlives a power cut."""
+    """Flush a folder's entries to disk, so that renamed files survive a power cut."""
     if os.name == "posix":
         descriptor = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         except OSError as error:
-            if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems that flush no folders, such as SMB's
+            if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems, such as SMB, cannot flush folders
                 raise
         finally:
             os.close(descriptor)

@@ -1,4 +1,4 @@
-"""Objects of users' own Python files."""
+"""Import of objects from users' own Python files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["from_file", "module_of"]
 
 
 def from_file(spec: str, kind: type = object) -> Any:
-    """The object of a Python file that ``path.py:NAME`` spells, of the type ``kind``.
+    """The object ``NAME`` of type ``kind`` in a Python file, from ``path.py:NAME``.
 
     Raises:
         ArgumentError: the file cannot be read, raises an error, or defines no such name.
@@ -40,7 +40,7 @@ def from_file(spec: str, kind: type = object) -> Any:
 
 
 def module_of(path: Path) -> ModuleType:
-    """The module that a Python file makes. The file runs once; one that was edited since runs again.
+    """Import a Python file as a module. The file runs once, and again if it was edited.
 
     Raises:
         ArgumentError: the file raises an error.
@@ -54,7 +54,7 @@ def module_of(path: Path) -> ModuleType:
 
 
 def _run_file(name: str, file: Path) -> None:
-    """Run a file as the module ``name``; it can import modules beside it."""
+    """Run a file as the module ``name``; it can import modules from its folder."""
     loader = _Loader(name, str(file))
     spec = importlib.util.spec_from_file_location(name, file, loader=loader)
     assert spec is not None
@@ -76,7 +76,7 @@ def _run_file(name: str, file: Path) -> None:
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
-    """Compiles its file each time: bytecode on disk may be that of a file edited within the same second."""
+    """Loader that always compiles the file: cached bytecode is stale if the file was edited within the same second."""
 
     def get_code(self, fullname: str) -> Any:
         return self.source_to_code(self.get_data(self.path), self.path)

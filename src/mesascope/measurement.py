@@ -28,7 +28,7 @@ class Measurement(Tabular):
 
     @classmethod
     def of(cls, samples: Float[Tensor, " n"]) -> Measurement:
-        """Mean of one number a task; stderr = sample standard deviation / sqrt(n), nan for n = 1."""
+        """Mean of one number per task; stderr = sample standard deviation / sqrt(n), nan for n = 1."""
         samples = _samples(samples)
         n = samples.numel()
         stderr = float(samples.std()) / math.sqrt(n) if n > 1 else math.nan
@@ -36,7 +36,7 @@ class Measurement(Tabular):
 
     @classmethod
     def ratio(cls, above: Float[Tensor, " n"], below: Float[Tensor, " n"]) -> Measurement:
-        """Ratio of two means over the same tasks; stderr by the delta method, so that what they share cancels."""
+        """Ratio of two means over the same tasks; stderr by the delta method, which includes their correlation."""
         above, below = _samples(above), _samples(below)
         if above.shape != below.shape or not below.mean():
             rule = f"have a mean other than 0 and the shape of above, {tuple(above.shape)}"
@@ -56,7 +56,7 @@ class Measurement(Tabular):
 
 
 def _samples(samples: object) -> Float[Tensor, " n"]:
-    """One number a task, in float64."""
+    """One number per task, in float64."""
     require_instance("samples", samples, Tensor)
     assert isinstance(samples, Tensor)
     if not samples.numel():

@@ -1,4 +1,4 @@
-"""Torch's global modes, and public functions that do not depend on them. Imports torch only when they are called."""
+"""Isolation of public functions from torch's global modes. Imports torch only when a function is called."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ __all__ = ["guarded", "without_deprecations_of_torch"]
 
 _Call = TypeVar("_Call", bound=Callable[..., Any])
 
-# What torch says of tensors that were made in a mode, and of the mode.
+# Parts of torch's errors about tensors that were made in a mode, and names of the mode.
 _MADE_ELSEWHERE = {"nference tensor": "in torch.inference_mode", "meta tensor": "on the device 'meta'"}
 
 
 def guarded(function: _Call, *, meta: bool = False) -> _Call:
-    """``function`` in torch's ordinary modes, whichever modes its caller has set.
+    """Wrap ``function`` so that it runs in torch's default modes, whichever modes its caller has set.
 
-    Ordinary are gradients, no inference mode, no autocast, and float32 on the CPU where no dtype and device are given.
-    So a number never depends on the modes around a call. Deterministic algorithms stay as they are, and so does what
-    a learner sets while it is called.
+    Default modes are: gradients enabled, no inference mode, no autocast, and float32 and CPU as default dtype and
+    device. So results never depend on the modes around a call. The setting of deterministic algorithms, and modes that
+    a learner sets during the call, do not change.
 
     Args:
-        meta: leave the default device "meta", on which networks are built without memory.
+        meta: keep the default device "meta", on which networks are built without memory.
 
     Raises:
         ArgumentError: weights or tensors were made in inference mode, or on the device "meta".
@@ -55,11 +55,11 @@ def guarded(function: _Call, *, meta: bool = False) -> _Call:
 
 
 def _against_others(meta: bool) -> list[contextlib.AbstractContextManager[Any]]:
-    """Contexts that put torch into its ordinary modes; none if it is in them."""
+    """Contexts that restore torch's default modes; empty if they are set."""
     import torch
 
     found: list[contextlib.AbstractContextManager[Any]] = []
-    plain = torch.empty(0)  # of the default dtype, on the default device
+    plain = torch.empty(0)  # has the default dtype and device
     if plain.is_inference():
         found.append(torch.inference_mode(False))
     if not torch.is_grad_enabled():
@@ -74,7 +74,7 @@ def _against_others(meta: bool) -> list[contextlib.AbstractContextManager[Any]]:
 
 @contextlib.contextmanager
 def without_deprecations_of_torch() -> Iterator[None]:
-    """Torch's forward-mode derivatives, whose first use warns of torch's own `torch.jit.script` since torch 2.14."""
+    """Within this context, torch 2.14 does not warn that its own forward-mode derivatives use `torch.jit.script`."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "`torch.jit", FutureWarning)
         yield

@@ -1,7 +1,7 @@
-"""Modules that run with other tensors than their own, and copies of modules.
+"""Calls of modules with other tensors than their own, and copies of modules.
 
-A tensor is the same one wherever a module holds it: tied weights, and a part under two names, have one entry, under the
-first of their names, and what takes their place takes it everywhere.
+A tensor that a module contains several times, as with tied weights or one part under two names, has one entry under the
+first of its names. If it is replaced, it is replaced everywhere.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ __all__ = [
 Module = TypeVar("Module", bound=nn.Module)
 Result = TypeVar("Result")
 
-# Checkpointing runs parts of a module again in the backward pass, when its own tensors are back in their places.
+# Checkpointing runs parts of a module again in the backward pass, when its own tensors have been restored.
 _CHECKPOINTED = (
     "must not checkpoint activations, nor save tensors by other hooks, where its weights are exchanged, as for members "
     "of an ensemble and tasks of MAML: switch checkpointing off."
 )
-# Attributes that every module has, and those of them that hold its tensors.
+# Attributes of modules that contain tensors, and attributes that every module has.
 _HELD = ("_parameters", "_buffers")
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
-# Modules that vmap has been found unable to run.
+# Modules on which vmap has failed.
 _IN_TURN: WeakSet[nn.Module] = WeakSet()
 
 
 def names_of(module: nn.Module) -> dict[str, list[str]]:
-    """All names of each parameter and buffer, by the first of them.
+    """All names of each parameter and buffer, by its first name.
 
     >>> module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, bias=False))
     >>> module[1].weight = module[0].weight
@@ -67,12 +67,12 @@ def names_of(module: nn.Module) -> dict[str, list[str]]:
 
 
 def put(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Put tensors in the place of a module's own, wherever it holds these."""
+    """Replace a module's tensors everywhere in the module."""
     _put([part.__dict__[kind] for part in module.modules() for kind in _HELD], _by_identity(module, tensors))
 
 
 def _by_identity(module: nn.Module, tensors: Mapping[str, Tensor]) -> dict[int, Tensor]:
-    """Tensors by the identities of those whose places they take."""
+    """Tensors by the ids of the tensors that they replace."""
     own = dict(module.named_parameters()) | dict(module.named_buffers())
     return {id(own[name]): tensor for name, tensor in tensors.items()}
 
@@ -85,9 +85,9 @@ def _put(held: list[dict[str, Any]], others: Mapping[int, Tensor]) -> None:
 
 
 def fill(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Give a module parameters and buffers by the first of their names, as a training state's checkpoint has them.
+    """Load parameters and buffers into a module by their first names, as in the checkpoint of a training state.
 
-    `torch.nn.Module.load_state_dict` wants each under all of its names, and no buffers that are not persistent.
+    `torch.nn.Module.load_state_dict` needs each tensor under all of its names, and accepts only persistent buffers.
     """
     every = {alias: tensors[name] for name, names in names_of(module).items() if name in tensors for alias in names}
     kept = module.state_dict().keys()
@@ -98,13 +98,12 @@ def fill(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 def run_with(
     module: nn.Module, tensors: Mapping[str, Tensor], inputs: tuple[Any, ...]
 ) -> tuple[Any, dict[str, Tensor]]:
-    """Call a module with tensors in the place of its own, and leave it as it was, whatever happens.
+    """Call a module with other tensors in place of its own, and restore it afterwards, even after errors.
 
-    `torch.func.functional_call` leaves a module changed that holds one part under two names. Attention takes no fast
-    path, which has no derivatives, and embeddings have dense gradients, which `torch.func.vmap` needs.
+    `torch.func.functional_call` does not restore modules that contain one part under two names. Attention's fast path
+    is disabled, as it has no derivatives, and embeddings have dense gradients, as `torch.func.vmap` needs.
 
-    Returns:
-        What the call returns, and the buffers that it replaced by other tensors rather than changed in place.
+    Returns: Output of the call, and the buffers that it replaced by other tensors rather than changed in place.
 
     Raises:
         ArgumentError: the module checkpoints activations, or has parts that torch.jit has compiled.
@@ -148,24 +147,24 @@ def run_with(
                     del vars(part)[name]
                 elif name not in own:
                     vars(part)[name], contents = before[name]
-                    if vars(part)[name] is value:  # filled in place
+                    if vars(part)[name] is value:  # changed in place
                         value.clear()
                         (value.update if type(value) is dict else value.extend)(contents)
             vars(part).update(own)
 
 
 def _plain(module: nn.Module) -> dict[str, Any]:
-    """Attributes that hold tensors, but neither as parameters nor as buffers: weights that a hook computes, say."""
+    """Attributes with tensors that are neither parameters nor buffers, such as weights that a hook computes."""
     return {name: value for name, value in _attributes(module) if _tensors_in(value)}
 
 
 def _attributes(module: nn.Module) -> list[tuple[str, Any]]:
-    """A module's attributes, but for those that every module has: its parameters, parts and hooks."""
+    """A module's attributes, without those that every module has, such as parameters, submodules and hooks."""
     return [(name, value) for name, value in vars(module).items() if name not in _OF_EVERY_MODULE]
 
 
 def _tensors_in(value: Any) -> list[Tensor]:
-    """The tensors that a value is or holds, in lists, tuples and dictionaries."""
+    """All tensors in a value: the value itself, or those in lists, tuples and dictionaries."""
     if isinstance(value, Tensor):
         return [value]
     parts = value.values() if type(value) is dict else value if type(value) in (list, tuple) else ()
@@ -173,7 +172,7 @@ def _tensors_in(value: Any) -> list[Tensor]:
 
 
 def _exchanged(value: Any, others: Mapping[int, Tensor]) -> Any:
-    """The same value with other tensors, by the identity of its own."""
+    """The value with its tensors replaced by ``others``, by id."""
     if isinstance(value, Tensor):
         return others.get(id(value), value)
     if type(value) is dict:
@@ -183,7 +182,7 @@ def _exchanged(value: Any, others: Mapping[int, Tensor]) -> Any:
 
 @contextlib.contextmanager
 def _without_checkpoints(module: nn.Module) -> Iterator[None]:
-    """Refuse gradient checkpointing of both kinds: by hooks of saved tensors, and by a function of its own."""
+    """Within this context, gradient checkpointing raises, by saved-tensor hooks and by `CheckpointFunction`."""
     function = checkpoint.CheckpointFunction
     checkpoint.CheckpointFunction = _Refused  # type: ignore[misc]
     try:
@@ -208,10 +207,10 @@ class _Refused:
 def at_once(
     module: nn.Module, call: Callable[..., Result], arguments: tuple[Any, ...], in_turn: Callable[[], Result]
 ) -> Result:
-    """``call``, which runs a module, over the leading axis of its arguments, or ``in_turn()`` where vmap cannot.
+    """Map ``call``, which runs a module, over the leading axis of its arguments; return ``in_turn()`` if vmap cannot.
 
-    vmap knows no recurrent layers and no modules that look at values, among others, and leaves out hooks of modules
-    in the backward pass. What is wrong with the module itself is raised by ``in_turn``, in the words of a plain call.
+    vmap cannot run recurrent layers and modules that read values, among others, and ignores modules' backward hooks.
+    Errors of the module itself are then raised by ``in_turn``, with the message of a plain call.
     """
     if module not in _IN_TURN and not any(
         part._backward_hooks or part._backward_pre_hooks for part in module.modules()
@@ -230,7 +229,7 @@ def at_once(
 
 
 def hooks_count() -> contextlib.AbstractContextManager[Any]:
-    """Within this context, compiled modules run as plain ones do: what is compiled leaves out hooks that came later."""
+    """Within this context, compiled modules run uncompiled, as compiled code ignores hooks that were added later."""
     compiled = "torch._dynamo" in sys.modules
     return torch.compiler.set_stance("force_eager") if compiled else contextlib.nullcontext()
 
@@ -240,12 +239,12 @@ def _device(module: nn.Module) -> torch.device:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """True if torch ran out of the memory of any device."""
+    """True if torch ran out of memory on any device."""
     return isinstance(error, torch.OutOfMemoryError) or "t allocate memory" in str(error)
 
 
 def require_initialised(argument: str, module: nn.Module) -> None:
-    """Refuse parameters whose shapes a first call has yet to tell."""
+    """Raise if parameters are lazy, with shapes that are known only after a first call."""
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         if is_lazy(tensor):
             raise ArgumentError(
@@ -255,10 +254,10 @@ def require_initialised(argument: str, module: nn.Module) -> None:
 
 
 def copied(argument: str, module: Module) -> Module:
-    """A copy of a module; one that Python cannot copy is refused.
+    """Copy a module; raise if Python cannot copy it.
 
-    Tensors that its last call has left in attributes, such as weights that a hook computes, are copied without their
-    gradients' history.
+    Tensors that its last call stored in attributes, such as weights that a hook computes, are copied without their
+    gradient history.
     """
     require_initialised(argument, module)
     left = [tensor for part in module.modules() for tensor in _tensors_in(list(_plain(part).values()))]

@@ -1,4 +1,4 @@
-"""Progress of long work on standard error: a bar on a terminal, lines in a notebook or a log."""
+"""Progress of long tasks on standard error: a bar on a terminal, lines in a notebook or a log."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ __all__ = ["Progress", "duration", "part_of", "tell", "tracked"]
 P = TypeVar("P", bound="Progress")
 T = TypeVar("T")
 
-# Seconds of work that shows nothing, and between two updates of a bar.
+# Seconds before progress is shown, and between two updates of a bar.
 _QUIET, _EVERY = 3.0, 0.5
 
-# The progress that is shown, one at a time.
+# The progress that is shown; only one is shown at a time.
 _SHOWN: WeakSet[Progress] = WeakSet()
-# Names of the work that it is part of.
+# Names of the enclosing tasks.
 _PART_OF: list[str] = []
 
 
 class Progress:
-    """Progress of one piece of work, with the time left as soon as there is a pace to estimate it from.
+    """Progress of one task, with an estimate of the time left.
 
-    A terminal shows a bar. A notebook, file or pipe gets a line each tenth or, if the total is unknown, each time the
-    duration has doubled. Nothing is shown in the first three seconds, of what ends in three more, while other progress
-    is shown, in processes of a distributed training other than the first, or if the environment variable
+    A terminal shows a bar. A notebook, file or pipe gets a line at each tenth or, if the total is unknown, whenever the
+    duration has doubled. Nothing is shown in the first three seconds, if three more seconds are enough, while other
+    progress is shown, in processes of a distributed training other than the first, or if the environment variable
     MESASCOPE_PROGRESS is 0.
 
     Args:
-        name: of the work.
+        name: name of the task.
         total: number of its items; None if unknown.
         unit: printed before the count, such as "step ".
         stays: leave the finished bar on the terminal.
@@ -42,7 +42,7 @@ class Progress:
 
     def __init__(self, name: str, total: int | None = None, *, unit: str = "", stays: bool = False) -> None:
         self.name, self.total, self.unit, self.stays = ": ".join([*_PART_OF, name]), total, unit, stays
-        self.pace: float | None = None  # seconds an item
+        self.pace: float | None = None  # seconds per item
         self._last, self._tenth = 0.0, 0
         self._bar: Any = None
         self.begin()
@@ -56,11 +56,11 @@ class Progress:
         _SHOWN.discard(self)
 
     def begin(self, done: int = 0) -> None:
-        """Estimate the time left from the pace after this moment, when ``done`` items are done."""
+        """Estimate the time left only from the pace after this call, at which ``done`` items are done."""
         self._start, self._first = monotonic(), done
 
     def update(self, done: int, note: Callable[[], str] | None = None) -> None:
-        """Show that ``done`` items are done, and a note, which is called only if it is shown."""
+        """Show that ``done`` items are done, and the result of ``note``, which is called only if it is shown."""
         elapsed, tenth = monotonic() - self._start, 10 * done // (self.total or sys.maxsize)
         if elapsed < _QUIET or len(_SHOWN) > (self in _SHOWN) or _is_silent():
             return
@@ -71,7 +71,7 @@ class Progress:
             due = tenth > self._tenth or not self._last or (self.total is None and elapsed >= 2 * self._last)
         pace = elapsed / (done - self._first) if done > self._first else None
         ends = self.total is not None and (pace or _QUIET) * (self.total - done) < _QUIET
-        if not due or (ends and not self._last):  # the end alone is no news
+        if not due or (ends and not self._last):  # do not show only the end
             return
         _SHOWN.add(self)
         self._last, self._tenth, self.pace = elapsed, tenth, pace
@@ -91,7 +91,7 @@ class Progress:
 
     def _draw(self, done: int, text: str) -> None:
         if self._bar is None:
-            # Not at start-up, which they would slow by a fifth.
+            # Imported only here: they would slow start-up by a fifth.
             from rich.console import Console
             from rich.progress import BarColumn, Progress as Bar, TextColumn
 
@@ -103,7 +103,7 @@ class Progress:
 
 
 def tracked(items: Iterable[T], name: str, total: int | None = None) -> Iterator[T]:
-    """The items, with `Progress`.
+    """Yield the items, and show `Progress`.
 
     Args:
         total: number of items, if they have no length.
@@ -118,7 +118,7 @@ def tracked(items: Iterable[T], name: str, total: int | None = None) -> Iterator
 
 @contextlib.contextmanager
 def part_of(work: str) -> Iterator[None]:
-    """Name all progress within as part of this work."""
+    """Within this context, names of all progress start with ``work``."""
     _PART_OF.append(work)
     try:
         yield
@@ -129,7 +129,7 @@ def part_of(work: str) -> Iterator[None]:
 def tell(line: str) -> None:
     """Print a line about progress on standard error."""
     if not _is_silent():
-        with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
+        with contextlib.suppress(OSError, ValueError):  # the reader has closed the stream
             print(line, file=sys.stderr, flush=True)
 
 
@@ -142,7 +142,7 @@ def _is_silent() -> bool:
 
 
 def duration(seconds: float) -> str:
-    """Two units at most, rounded up: seconds count below ten minutes.
+    """Duration in at most two units, rounded up; seconds are shown below ten minutes.
 
     >>> duration(0.2), duration(60), duration(86), duration(901), duration(3700)
     ('1 s', '1 min', '1 min 26 s', '16 min', '1 h 2 min')

@@ -1,7 +1,7 @@
-"""Names and records: what is registered under which name, and configs as JSON.
+"""Registry of named classes and builders, and configs as JSON records.
 
-`register` puts a class or builder under a name of its kind. A config is a frozen dataclass; `to_record` writes it as
-JSON, keyed by registered names and never by class paths, and `from_record` is its inverse.
+`register` stores a class or builder under its kind and a name. A config is a frozen dataclass. `to_record` converts it
+to JSON, with registered names rather than class paths, and `from_record` is the inverse.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["Registered", "facts", "from_record", "register", "registered", "to_r
 
 _T = TypeVar("_T")
 
-# Where mesascope's own entries of a kind are registered, when these packages or modules are imported.
+# Packages or modules that register mesascope's own entries of each kind when they are imported.
 _HOMES = {
     "family": ("tasks", "language.windows"),
     "learner": ("learners",),
@@ -42,7 +42,7 @@ _HOMES = {
 }
 
 
-# Their functions, and the methods of their classes, that torch's global modes must not change; see `guarded`.
+# Methods of registered classes (``__call__`` for functions) that torch's global modes must not affect; see `guarded`.
 _GUARDED = {
     "family": "sample",
     "learner": "__init__",
@@ -51,7 +51,7 @@ _GUARDED = {
     "construction": "__call__",
     "lens": "__call__",
 }
-# Declared containers of a list in JSON, and what is built for each.
+# Declared types of a JSON list, and the type that is built for each.
 _LISTS: dict[Any, Callable[..., Any]] = {tuple: tuple, list: list, Sequence: list, frozenset: frozenset, Any: list}
 
 
@@ -66,9 +66,9 @@ _REGISTRY: dict[str, dict[str, Registered]] = {}
 
 
 def register(kind: str, name: str, **facts: Any) -> Callable[[_T], _T]:
-    """A decorator that puts a class or builder under ``name``, with ``facts`` about it (the ranges of its parameters).
+    """Decorator that registers a class or builder under ``name``, with ``facts`` about it (ranges of its parameters).
 
-    What draws, builds or measures is `guarded`: torch's global modes do not change its numbers.
+    Functions that draw, build or measure are `guarded`: torch's global modes do not affect their results.
 
     >>> @register("family", "doc-example")
     ... @dataclasses.dataclass(frozen=True)
@@ -105,22 +105,22 @@ def register(kind: str, name: str, **facts: Any) -> Callable[[_T], _T]:
 
 
 def registered(kind: str) -> dict[str, Any]:
-    """All of a kind by name, in alphabetical order, whatever was imported first."""
+    """All entries of a kind by name, in alphabetical order, independent of the order of imports."""
     return {name: entry.target for name, entry in sorted(_entries(kind).items())}
 
 
 def facts(kind: str, name: str) -> Mapping[str, Any]:
-    """Facts about one entry, as given to `register`."""
+    """Facts about one entry, as passed to `register`."""
     entries = _entries(kind)
     require_choice(kind, name, entries)
     return entries[name].facts
 
 
 def to_record(config: Any) -> Any:
-    """A config as JSON has it: fields by name, and ``kind`` and ``name`` where its class is registered.
+    """Convert a config to JSON types: fields by name, with ``kind`` and ``name`` if its class is registered.
 
-    A registered class that is no dataclass, such as a learner, must keep its constructor's arguments as attributes of
-    the same names; tensors become nested lists, and the constructor takes those back.
+    A registered class that is not a dataclass, such as a learner, must store its constructor's arguments as attributes
+    of the same names. Tensors become nested lists, which the constructor must accept.
     """
     if dataclasses.is_dataclass(config) and not isinstance(config, type):
         own = {field.name: to_record(getattr(config, field.name)) for field in dataclasses.fields(config) if field.init}
@@ -150,7 +150,7 @@ def from_record(record: Any, expected: Any = None) -> Any:
     """The config that ``record`` describes: a registered class by its name, or the dataclass ``expected``.
 
     Raises:
-        ArgumentError: an unknown kind, name or key (the nearest known one is named), or a value of the wrong type.
+        ArgumentError: a kind, name or key is unknown (the message suggests the nearest), or a value has the wrong type.
     """
     if isinstance(record, Mapping) and "kind" in record:
         require_choice("kind", record["kind"], _HOMES)
@@ -164,9 +164,9 @@ def from_record(record: Any, expected: Any = None) -> Any:
 
 
 def updated(record: Any) -> Any:
-    """A record as this version writes it: fields that have come since it was written have their defaults.
+    """Convert a record to the format of this version; fields that are missing in it get their defaults.
 
-    What this version cannot build stays as it is.
+    Parts that this version cannot build are not changed.
     """
     if isinstance(record, Mapping) and "kind" in record:
         with contextlib.suppress(ArgumentError, ArgumentTypeError):
@@ -192,7 +192,7 @@ def _built(target: Any, record: Mapping[str, Any], name: str) -> Any:
 
 
 def _value(value: Any, hint: Any, place: str) -> Any:
-    """A value of a declared type. Records in it are built here at any depth, as msgspec ignores unknown keys."""
+    """Convert a value to a declared type. Nested records are built here, as msgspec ignores unknown keys."""
     options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     if isinstance(value, Mapping) and "kind" in value:
         built = from_record(value)
@@ -226,12 +226,12 @@ def _value(value: Any, hint: Any, place: str) -> Any:
 
 
 def _is_of(value: Any, hint: Any) -> bool:
-    """True if a value is of a declared class; what is none, and a protocol, takes anything."""
+    """True if a value is an instance of a declared class; protocols and types that are not classes accept any value."""
     return hint is Any or not isinstance(hint, type) or getattr(hint, "_is_protocol", False) or isinstance(value, hint)
 
 
 def _nested(value: Any, hint: Any, place: str) -> Any:
-    """A mapping as a dataclass or a dict, or a list as the container of its declared type."""
+    """Convert a mapping to a dataclass or dict, or a list to its declared container."""
     kinds = get_args(hint)
     if dataclasses.is_dataclass(hint):
         return _built(hint, value, hint.__name__)  # type: ignore[union-attr]
@@ -248,13 +248,13 @@ def _nested(value: Any, hint: Any, place: str) -> Any:
 
 
 def _holds_records(value: Any) -> bool:
-    """True if there is a mapping in a list, or in a list in it."""
+    """True if a list contains a mapping, directly or in a nested list."""
     return isinstance(value, list | tuple) and any(isinstance(one, Mapping) or _holds_records(one) for one in value)
 
 
 @functools.cache
 def _hints(target: Any) -> dict[str, Any]:
-    if not dataclasses.is_dataclass(target):  # such a class checks its arguments itself
+    if not dataclasses.is_dataclass(target):  # such classes check their arguments themselves
         parameters = inspect.signature(target).parameters.values()
         return {one.name: Any for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)}
     hints = get_type_hints(target)
@@ -262,7 +262,7 @@ def _hints(target: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """The record of an attribute: numbers of a tensor or an array as nested lists."""
+    """The record of an attribute; tensors and arrays become nested lists."""
     return to_record(value.detach().tolist() if hasattr(value, "detach") else value)
 
 

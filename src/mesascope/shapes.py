@@ -1,7 +1,7 @@
-"""The one place that shapes in signatures come from.
+"""Types for shapes in signatures.
 
-``Float[Tensor, "*batch n d"]``, or ``Int``, documents a shape for the reader; the test session checks every annotated
-call at run time (through jaxtyping's import hook), and a user's program pays nothing.
+``Float[Tensor, "*batch n d"]``, or ``Int``, documents a shape for the reader. The test session checks every annotated
+call at run time (by jaxtyping's import hook); users' programs have no overhead.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 if TYPE_CHECKING:
-    # A type checker cannot read shapes: to it, Float[Tensor, "n d"] is a Tensor.
+    # Type checkers cannot read shapes: for them, Float[Tensor, "n d"] is a Tensor.
     from typing import Annotated as Float, Annotated as Int
 else:
     from jaxtyping import Float, Int

@@ -1,7 +1,7 @@
 """Random streams: every draw of a run comes from a generator made here.
 
-A run has one integer seed. Step ``i`` of a stream is seeded by hashing (seed, name, i), so a resumed run repeats an
-uninterrupted one with no generator state to store, and training, tuning and evaluation never share a draw.
+A run has one integer seed. Step ``i`` of a stream is seeded by a hash of (seed, name, i). So a resumed run repeats an
+uninterrupted one without stored generator states, and training, tuning and evaluation never share random numbers.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ __all__ = ["generator_on", "global_generators", "seeded", "stream"]
 
 
 def stream(seed: int, name: str, step: int = 0, device: torch.device | str = "cpu") -> torch.Generator:
-    """Return the generator of step ``step`` of the stream ``name`` of the run seeded ``seed``.
+    """Return the generator for a step of the stream ``name`` in a run with seed ``seed``.
 
     Raises:
-        ArgumentError: a device that torch does not have here.
+        ArgumentError: torch does not find the device.
 
     Torch's CPU generator keeps 32 bits of its seed, so two streams coincide with probability 2**-32.
 
@@ -39,18 +39,18 @@ def stream(seed: int, name: str, step: int = 0, device: torch.device | str = "cp
 
 
 def generator_on(device: torch.device | str) -> torch.Generator:
-    """A generator on ``device``; refuses a device that torch does not have here, and one without float64."""
+    """A generator on ``device``; raise if torch does not find the device, or if it has no float64."""
     require_double(device)
     try:
         return torch.Generator(device=device)
-    except (RuntimeError, TypeError, AssertionError):  # the last from a torch that was built without CUDA
+    except (RuntimeError, TypeError, AssertionError):  # AssertionError if torch was built without CUDA
         raise ArgumentError(
             f"device must be one that torch can use here, but is {device!r}: pass 'cpu', or look at torch.cuda."
         ) from None
 
 
 def global_generators(device: torch.device | str = "cpu") -> list[torch.Generator]:
-    """Torch's own generators that layers on a device draw from: that of the CPU, and that of a GPU."""
+    """Torch's global generators that layers on a device draw from: that of the CPU, and that of the GPU, if any."""
     device = torch.device(device)
     if device.type != "cuda":
         return [torch.default_generator]
@@ -61,9 +61,10 @@ def global_generators(device: torch.device | str = "cpu") -> list[torch.Generato
 
 @contextmanager
 def seeded(seed: int, device: torch.device | str = "cpu") -> Iterator[None]:
-    """Within this context, torch's own generators start from a seed; after it, they are as they were.
+    """Within this context, torch's global generators start from a seed; afterwards their states are restored.
 
-    `torch.manual_seed` would seed those of all GPUs, too, and `torch.random.fork_rng` put back only the ones it names.
+    `torch.manual_seed` would also seed all other GPUs, and `torch.random.fork_rng` restores only the GPUs that it is
+    given.
     """
     generators = global_generators(device)
     before = [generator.get_state() for generator in generators]

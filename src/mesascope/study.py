@@ -1,4 +1,4 @@
-"""The parts that a study is written with: claims with their readings, figures, and the study itself."""
+"""The parts of a study: claims with their readings, figures, and the study itself."""
 
 from __future__ import annotations
 
@@ -47,22 +47,22 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Study:
-    """A question and how it is answered.
+    """A question, and the training, measurements, claims and figures that answer it.
 
     Args:
-        name: as typed after ``mesascope run``.
-        source: the paper and figures that ask the question.
-        presets: the settings of each preset: a frozen dataclass whose fields are the study's flags, with ``seeds``,
-            the number of networks trained.
-        measure: trains and measures at a `Lab`, whose stages hold every array that claims and figures need.
-        claims: claims that no figure shows, premises mostly; after construction, all claims, those of figures last.
-        figures: drawn from the arrays, each with the claims that it shows.
-        premises, quantifier, at_least: those of claims that have none of their own. On the premises rests every claim
-            about training but for these claims themselves.
-        deviations: how the ``paper`` preset differs from the paper's own settings.
-        question: the first line of the docstring of the module with ``measure`` if empty.
-        defined_in: ``path.py:NAME`` of a study of your own; `load_study` sets it.
-        trainings: the number of trainings, or a function of the settings that returns it, for progress alone.
+        name: name of the study, as in ``mesascope run NAME``.
+        source: the paper and figures that the question is from.
+        presets: the settings of each preset: a frozen dataclass whose fields are the study's flags, with ``seeds``, the
+            number of trained networks.
+        measure: function that trains and measures with a `Lab`, whose stages store all arrays for claims and figures.
+        claims: claims that no figure shows, mostly premises; after construction, all claims, those of figures last.
+        figures: figures, drawn from the arrays, each with the claims that it shows.
+        premises, quantifier, at_least: defaults for claims that do not set them. Every claim about training, except the
+            premises themselves, depends on the premises.
+        deviations: differences of the ``paper`` preset from the settings in the paper.
+        question: if empty, the first line of the docstring of the module with ``measure``.
+        defined_in: ``path.py:NAME`` of a user's own study; `load_study` sets it.
+        trainings: the number of trainings, or a function of the settings that returns it; used only to show progress.
     """
 
     name: str
@@ -81,7 +81,7 @@ class Study:
 
     @property
     def method(self) -> str:
-        """Tasks and networks: the second paragraph of the docstring of the module with `measure`, but its source."""
+        """Tasks and networks: second paragraph of the docstring of the module with `measure`, without its source."""
         _, _, rest = self._docstring().partition("\n\n")
         return re.sub(r"^(ICML paper|Thesis): .*?\. (?=[A-Z])", "", " ".join(rest.partition("\n\n")[0].split()))
 
@@ -109,7 +109,7 @@ class Study:
 
 
 def load_study(spec: str) -> Study:
-    """The study of your own that ``path.py:STUDY`` spells; its runs record where it is defined.
+    """Load a user's own study from ``path.py:STUDY``; its runs store where it is defined.
 
     Raises:
         ArgumentError: the file cannot be read, raises an error, or defines no such study.

@@ -1,4 +1,4 @@
-"""Numbers as text, and the lines that text fits into."""
+"""Numbers as text, and the width of lines."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Any
 
 __all__ = ["config_text", "counted", "interval_text", "line_width", "number_text", "printable"]
 
-# No line is made narrower.
+# Smallest width of a line.
 _LEAST_WIDTH = 40
 
 
 def line_width() -> float:
-    """Columns of a terminal, or as many as COLUMNS says; a file, a pipe and a notebook have no end of a line."""
+    """Width of the terminal, or COLUMNS if set; infinite for files, pipes and notebooks."""
     if "COLUMNS" not in os.environ and not getattr(sys.stdout, "isatty", bool)():
         return math.inf
     return max(shutil.get_terminal_size().columns, _LEAST_WIDTH)
 
 
 def printable(text: str) -> str:
-    """A text with +/- for each ± where standard output cannot write that."""
+    """A text with ± replaced by +/- if standard output cannot encode it."""
     try:
         "±".encode(getattr(sys.stdout, "encoding", None) or "utf-8")
     except UnicodeEncodeError:
@@ -41,7 +41,7 @@ def counted(count: int, noun: str, plural: str = "") -> str:
 
 
 def config_text(config: Any) -> str:
-    """A config's fields that are not at their defaults, and those of the configs within.
+    """A config's fields that differ from their defaults, including those of nested configs.
 
     >>> @dataclasses.dataclass(frozen=True)
     ... class Size:
@@ -66,7 +66,7 @@ def _value_text(value: Any) -> str:
 
 
 def number_text(value: float, stderr: float) -> str:
-    """A value to the digits that its standard error leaves, four where there is no error to go by.
+    """A value with the digits that its standard error supports; four digits without a standard error.
 
     >>> number_text(0.41250, 0.0008), number_text(0.99998133, 4e-8), number_text(19.276, 0.0), number_text(2.2e8, 1e8)
     ('0.41250 ± 0.0008', '0.999981330 ± 4e-08', '19.28', '2.2e+08 ± 1e+08')
@@ -80,7 +80,7 @@ def number_text(value: float, stderr: float) -> str:
 
 
 def percent_text(share: float) -> str:
-    """Two digits of a share in per cent; less than a thousandth of one is 0."""
+    """A share in per cent with two digits; less than 0.001 % is 0."""
     value = 100 * share
     if value < 1e-3:
         return "0 %"
@@ -88,7 +88,7 @@ def percent_text(share: float) -> str:
 
 
 def interval_text(value: float, low: float, high: float) -> str:
-    """A value and its interval, to the digits that tell the ends apart.
+    """A value and its interval, with enough digits to distinguish the ends.
 
     >>> interval_text(1.000271, 1.00012, 1.00041), interval_text(5.0, 5.0, 5.0), interval_text(0.123456, -3.2, 4.1)
     ('1.00027 [1.00012, 1.00041]', '5', '0.1 [-3.2, 4.1]')

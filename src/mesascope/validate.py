@@ -1,6 +1,7 @@
-"""Ranges declared in types, and one check of a config's fields against their types.
+"""Ranges declared in types, and a check of a config's fields against their types.
 
-A config is a frozen dataclass. `frozen` makes one of a class; `validated` checks any frozen dataclass when it is made.
+A config is a frozen dataclass. `frozen` converts a class to one; `validated` checks the fields of any frozen dataclass
+on construction.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 @dataclass_transform(frozen_default=True)
 def frozen(target: type[_T]) -> type[_T]:
-    """Make a frozen dataclass whose fields are checked against their types; NumPy's scalars become Python's.
+    """Make a frozen dataclass whose fields are checked against their types; NumPy scalars become Python numbers.
 
     >>> @frozen
     ... class Plan:
@@ -52,7 +53,7 @@ def frozen(target: type[_T]) -> type[_T]:
 
 
 def validated(target: type[_T]) -> type[_T]:
-    """Check the fields of a frozen dataclass whenever one is made, before the ``__post_init__`` of its own."""
+    """Check the fields of a frozen dataclass on construction, before its own ``__post_init__``."""
     own = target.__dict__.get("__post_init__")
     if not dataclasses.is_dataclass(target) or hasattr(own, "validates"):
         return target
@@ -65,7 +66,7 @@ def validated(target: type[_T]) -> type[_T]:
             inherited()
 
     check.validates = True  # type: ignore[attr-defined]
-    calls_it = hasattr(target, "__post_init__")  # a dataclass made without one has an __init__ that calls none
+    calls_it = hasattr(target, "__post_init__")  # otherwise the dataclass's __init__ does not call it
     target.__post_init__ = check  # type: ignore[attr-defined]
     if not calls_it:
         target.__init__ = _then_checked(target.__init__)
@@ -82,11 +83,11 @@ def _then_checked(init: Callable[..., None]) -> Callable[..., None]:
 
 
 def validate(config: Any) -> None:
-    """Check the fields of a frozen dataclass, and store lists as tuples and NumPy's scalars as Python's.
+    """Check the fields of a frozen dataclass, and store lists as tuples and NumPy scalars as Python numbers.
 
     Raises:
-        ArgumentTypeError: a value is of another type than its field.
-        ArgumentError: a number is out of its range, or a value is none of the choices.
+        ArgumentTypeError: a value does not have the type of its field.
+        ArgumentError: a number is out of range, or a value is not one of the choices.
     """
     for name, hint in _hints(type(config)).items():
         object.__setattr__(config, name, _checked(name, getattr(config, name), hint))
@@ -96,13 +97,13 @@ def validate(config: Any) -> None:
 def _hints(target: type) -> Mapping[str, Any]:
     try:
         hints = get_type_hints(target, include_extras=True)
-    except NameError:  # types of a class within a function, or imported for type checkers alone
+    except NameError:  # types are local to a function, or imported only for type checkers
         hints = {}
     return {field.name: hints.get(field.name, Any) for field in dataclasses.fields(target)}  # type: ignore[arg-type]
 
 
 def _checked(name: str, value: Any, hint: Any) -> Any:
-    """A value of the declared type ``hint``."""
+    """Check a value against the declared type ``hint``, and return it."""
     value, bounds = plain(value), msgspec.Meta()
     if get_origin(hint) is Annotated:
         hint, *metas = get_args(hint)
@@ -122,7 +123,7 @@ def _checked(name: str, value: Any, hint: Any) -> Any:
 
 
 def _of_union(name: str, value: Any, options: tuple[Any, ...]) -> Any:
-    """A value of any of the options; what the first says of one of none."""
+    """Check a value against a union, and return it; if no option fits, raise the error of one of them."""
     if value is None and NoneType in options:
         return None
     refused: list[Exception] = []
