@@ -1,7 +1,7 @@
-"""Learning where to learn: gradient steps on a task, whose initial weights and rates an outer loop learns.
+"""Learning where to learn: gradient steps on a task, with initial weights and rates learned by an outer loop.
 
-A method such as `SparseMAML` adapts any torch module to a context. A `MetaLearner` combines a module and a method to a
-learner.
+A method such as `SparseMAML` adapts any torch module to a context. A `MetaLearner` is a learner made of a module and a
+method.
 """
 
 import lazy_loader
