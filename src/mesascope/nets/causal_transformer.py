@@ -95,7 +95,7 @@ class CausalLayer(Layer):
 
 
 class CausalTransformer(HookedModule, CausalNet, Pretrained):
-    """Layers of causal attention: tokens ``(*batch, t, width)`` to tokens of the same shape.
+    """Layers of causal attention, from tokens ``(*batch, t, width)`` to tokens of the same shape.
 
     Every part is called as a module, so hooks work; `mesascope.nets.points` lists all hook points by name.
 

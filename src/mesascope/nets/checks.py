@@ -71,7 +71,7 @@ def check_finite(tokens: Tensor, reader: str) -> None:
 
 
 def check_context(context: Context, xq: Tensor, d_out: int, weight: Tensor) -> None:
-    """Raise if context and queries do not fit each other, or a network for targets of width ``d_out``."""
+    """Raise if context and queries are inconsistent, or do not fit a network with targets of width ``d_out``."""
     check_inputs(context, xq)
     check_like("context and xq", xq, "the network", weight)
     if context.y.shape[-1] != d_out:

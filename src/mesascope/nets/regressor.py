@@ -116,7 +116,7 @@ class InContextRegressor(HookedModule, Pretrained):
         return self.tokens_from(Tokens(*self._tokens(context, xq)))
 
     def tokens_from(self, start: Tokens) -> list[Tokens]:
-        """Tokens after each layer if those before the first layer are ``start``, which comes first in the list."""
+        """List of ``start``, as the tokens before the first layer, and the tokens after each layer."""
         return self.transformer.tokens(*start)
 
     def products(self) -> list[Products]:

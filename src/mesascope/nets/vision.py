@@ -65,7 +65,7 @@ class ConvNet4(Pretrained):
         self.head = nn.Linear(filters * size**2, classes)
 
     def forward(self, images: Float[Tensor, "n ..."]) -> Float[Tensor, "n classes"]:
-        """Scores of images ``(n, channels, size, size)``, or of as many pixels in a row, channels first."""
+        """Class scores of images ``(n, channels, size, size)``, or of flat rows of pixels, channels first."""
         return self.head(self.blocks(_as_images(images, self.shape)).flatten(1))
 
 
@@ -99,7 +99,7 @@ class ResNet12(Pretrained):
         self.head = nn.Linear(widths[-1], classes)
 
     def forward(self, images: Float[Tensor, "n ..."]) -> Float[Tensor, "n classes"]:
-        """Scores of images ``(n, channels, size, size)``, or of as many pixels in a row, channels first."""
+        """Class scores of images ``(n, channels, size, size)``, or of flat rows of pixels, channels first."""
         return self.head(self.blocks(_as_images(images, self.shape)).mean((-2, -1)))
 
 
@@ -140,7 +140,7 @@ class MLPConfig:
             )
 
     def build(self, generator: torch.Generator | None = None) -> MLP:
-        """The network, its initial weights those of torch's layers, from ``generator``; torch's global one if None."""
+        """Build the network with torch's default initial weights, from ``generator`` or torch's global one if None."""
         return _build(lambda: MLP(self), generator)
 
 
@@ -257,7 +257,7 @@ class ClassifierConfig:
     classes: Count = 5
 
     def build(self, generator: torch.Generator | None = None) -> Pretrained:
-        """The network, its initial weights those of torch's layers, from ``generator``; torch's global one if None."""
+        """Build the network with torch's default initial weights, from ``generator`` or torch's global one if None."""
         net = _build(self._new, generator)
         net.config = self
         return net
