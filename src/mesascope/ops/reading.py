@@ -14,7 +14,7 @@ import torch
 from mesascope.shapes import Float, Tensor
 
 # Numbers of open contexts in this process: all, and those with on_cpu. Not a ContextVar, as `torch.compile` and the
-# threads of the backward pass do not see one.
+# threads of the backward pass do not see context variables.
 _open, _open_on_cpu = 0, 0
 _lock = threading.Lock()
 
@@ -31,7 +31,7 @@ def without_reading_values(*, on_cpu: bool = False) -> Iterator[None]:
     Args:
         on_cpu: treat the CPU like an accelerator.
 
-        The switch holds for all threads of the process while any thread is within the context.
+    The switch holds for all threads of the process while any thread is within the context.
     """
     _enter(1, on_cpu)
     try:

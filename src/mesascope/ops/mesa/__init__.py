@@ -20,6 +20,6 @@ conjugate gradients, preconditioned by these factors if that is cheaper. Chunks 
 | `implicit` | derivatives of the solution |
 | `decode` | one token at a time |
 | `states` | states |
-| `parallel` | a sequence that is split over several processes | | `published` | published methods, for comparison with
-the exact one |
+| `parallel` | a sequence that is split over several processes |
+| `published` | published methods, for comparison with the exact one |
 """

@@ -103,7 +103,7 @@ def attend(
     return_info: bool = False,
     **inputs: Any,
 ) -> Any:
-    """`mesa_attention` with x computed by ``find``, a function from problem, equations and queries to x and iterations.
+    """`mesa_attention` with x = A^{-1} q from ``find(problem, equations, queries)``, which also returns iterations.
 
     Args:
         exact: solve short sequences token by token, and use the chunk size of the exact solver.

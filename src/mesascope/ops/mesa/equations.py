@@ -5,7 +5,7 @@ In a chunk that starts from H, with g_t the product of its forget factors up to 
     A_t = g_t H + sum_{i<=t} w_ti k_i k_i^T + diag(ridge).
 
 Let M_t = H + diag(ridge) + sum_{i<=t} kappa_i kappa_i^T, with kappa_i = sqrt(beta_i / g_i) k_i and the ridge of the
-first token. A_t equals g_t M_t if there is no ridge beside H; otherwise it is close to g_t M_t unless g_t is tiny. All
+first token. A_t equals g_t M_t if H contains the whole ridge; otherwise it is close to g_t M_t unless g_t is tiny. All
 M_t of a chunk share one factorisation. With P = (H + diag(ridge))^{-1}, K = [kappa_1 .. kappa_C] and R = chol(I + K^T P
 K), the leading blocks of R factorise the leading blocks of I + K^T P K. So with Q = [q_1 .. q_C]
 
