@@ -59,7 +59,7 @@ def print_claims(records: Sequence[Mapping[str, Any]], console: Console, title: 
 
 
 def _width(least: int, whole: Iterable[str], records: Sequence[Mapping[str, Any]], key: str) -> int:
-    """Least width of a column in which the texts ``whole``, and the words of the records' ``key``, are not broken."""
+    """Least width of a column that breaks no text in ``whole``, and no word in the records' values of ``key``."""
     words = (word for record in records for word in (record.get(key) or "").split())
     return max([least, *map(len, whole), *map(len, words)])
 
