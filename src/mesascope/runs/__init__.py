@@ -1,4 +1,4 @@
-"""Run directories: all files of a run. Only `mesascope.runs.checkpoints` imports torch; it must be imported by name."""
+"""Run directories: all files of a run. Only `mesascope.runs.checkpoints`, imported separately, imports torch."""
 
 import lazy_loader
 

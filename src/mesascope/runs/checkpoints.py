@@ -135,8 +135,8 @@ def trained_network(checkpoints: Path, training: str, seed: int, step: int | Non
     """The network of a seed, built from the record and weights in a checkpoint, the newest if ``step`` is None.
 
     Raises:
-        RunDirectoryError: the run holds no checkpoints of this training.
-        ArgumentError: no such training, seed or step.
+        RunDirectoryError: the run has no checkpoints of this training.
+        ArgumentError: there is no such training, seed or step.
     """
     from mesascope.modules import fill
     from mesascope.training import result_tensors
@@ -160,8 +160,8 @@ def trained_on(checkpoints: Path, training: str) -> Any:
     """The task family of a training, built from the record in the newest checkpoint.
 
     Raises:
-        RunDirectoryError: the run holds no checkpoints of this training.
-        ArgumentError: no such training.
+        RunDirectoryError: the run has no checkpoints of this training.
+        ArgumentError: there is no such training.
     """
     return from_record(_read(checkpoints, training)[0]["family"])
 

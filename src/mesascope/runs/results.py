@@ -139,7 +139,7 @@ def record_hash(record: Any) -> str:
 
 @functools.cache
 def code_hash() -> str:
-    """Hash of the code of mesascope that can change a measurement, and of the versions of numerical packages."""
+    """Hash of mesascope's code that can change a measurement, and of the versions of numerical packages."""
     root = Path(mesascope.__file__).parent
     digest = hashlib.sha256("".join(f"{name} {installed(name)} " for name in _PACKAGES).encode())
     for path in sorted(root.rglob("*.py")):
