@@ -33,7 +33,7 @@ def require_family(family: Any) -> None:
 
 
 def require_labels(family: Any, tasks: Episode | Tensor) -> None:
-    """Raise if all labels are 0, as all algorithms then predict 0."""
+    """Raise if all labels are 0: algorithms would be indistinguishable."""
     labels = tasks.context.y if isinstance(tasks, Episode) else tasks
     if not labels.any():
         raise ArgumentError(

@@ -50,7 +50,7 @@ class AssociativeRecall:
 
     @property
     def length(self) -> int:
-        """Tokens of a sequence."""
+        """Number of tokens in a sequence."""
         return 4 * self.pairs
 
     def sample(self, batch: int, generator: torch.Generator) -> Asked:
@@ -87,7 +87,7 @@ class Copying:
 
     @property
     def length(self) -> int:
-        """Tokens of a sequence."""
+        """Number of tokens in a sequence."""
         return 2 * self.length_of_text + 1
 
     def sample(self, batch: int, generator: torch.Generator) -> Asked:
@@ -125,7 +125,7 @@ class Automata:
 
     @property
     def length(self) -> int:
-        """Tokens of a sequence."""
+        """Number of tokens in a sequence."""
         return self.words * (self.word + 1)
 
     def sample(self, batch: int, generator: torch.Generator) -> Asked:

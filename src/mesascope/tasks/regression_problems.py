@@ -37,9 +37,9 @@ class RegressionProblem:
     original3                      4   e^x0 + x1 x2 / sqrt(x3) + (x3 x0)^1.5
     original4                      2   U(2, 100); sines, cosines, roots and logarithms
     original5                      3   U(-25, 25); 100 max softmax(x / 10)
-    simple_random_nn1              5   N(0, I); a random network of 5 hidden ReLUs, one a task
-    transformer1                   5   N(0, I); a random transformer layer and a linear one, one a task
-    character_regression1          5   five letters of the alphabet, 1 to 26; w times their places in a shuffled one
+    simple_random_nn1              5   N(0, I); a random network of 5 hidden ReLUs for each task
+    transformer1                   5   N(0, I); a random transformer layer and a linear one for each task
+    character_regression1          5   five letters of the alphabet, 1 to 26; w times positions in a shuffled one
     ============================  ===  ===========================================================================
 
     Tasks of the Friedman and original problems differ only in their inputs. As in the authors' code, labels of the
