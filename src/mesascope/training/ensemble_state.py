@@ -33,7 +33,7 @@ class EnsembleState(OptimizedState, Generic[Module]):
 
     Args:
         members: modules of one architecture, which are copied, or their ensemble, which is trained in place. Parameters
-            that do not require gradients stay as they are.
+            that do not require gradients do not change.
         loss: function that returns the loss of each member on a batch, for example `half_mse`.
         plan, parameter_groups, seed: see `ModuleState`.
         history: records the metrics of each step, and is part of the checkpoint.

@@ -38,7 +38,7 @@ def check_finite(step: int, metrics: Mapping[str, Tensor | float], batch: Any) -
 
 
 def check_data(step: int | None, batch: Any, members: bool) -> None:
-    """Raise if a batch holds a number that is not finite.
+    """Raise if a batch contains a number that is not finite.
 
     Args:
         step: step of the training, counted from 1, or None.

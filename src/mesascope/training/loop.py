@@ -81,12 +81,12 @@ def fit(
             at the end.
         observe: called after every step with its number, counted from 1, and its metrics; `ProgressBar` if None.
 
-        Ctrl-C, and SIGTERM on the command line, end the training after the current step; a second Ctrl-C ends it at
-        once. With checkpoints, that step is saved and KeyboardInterrupt is raised; the training can be resumed with
-        identical results. Without checkpoints, a warning names the step, and the current result is returned.
+    Ctrl-C, and SIGTERM on the command line, end the training after the current step; a second Ctrl-C ends it at once.
+    With checkpoints, that step is saved and KeyboardInterrupt is raised; the training can be resumed with identical
+    results. Without checkpoints, a warning names the step, and the current result is returned.
 
-        After 100 steps or more, a warning is given if the model has become worse on the tasks of its first steps (at
-        most ten). The criterion is the accuracy if targets are classes, and the loss otherwise.
+    After 100 steps or more, a warning is given if the model has become worse on the tasks of its first steps (at most
+    ten). The criterion is the accuracy if targets are classes, and the loss otherwise.
 
     Raises:
         ArgumentError: the state cannot be saved to the checkpoints.

@@ -1,4 +1,4 @@
-"""Training of one module by several processes, each on its share of every batch, as torchrun starts them."""
+"""Training of one module by several processes started by torchrun, each on its share of every batch."""
 
 from __future__ import annotations
 
