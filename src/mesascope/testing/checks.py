@@ -186,7 +186,7 @@ def _asking(model: Any) -> Callable[..., Tensor]:
 
 @contextmanager
 def _broken(rule: str, model: object) -> Iterator[None]:
-    """Raise errors as AssertionError: mesascope's with their own message, those of ``model`` with ``rule`` before."""
+    """Within this context, errors become AssertionErrors: mesascope's keep their message, others follow ``rule``."""
     try:
         yield
     except Exception as error:
