@@ -103,7 +103,8 @@ def run_with(
     `torch.func.functional_call` does not restore modules that contain one part under two names. Attention's fast path
     is disabled, as it has no derivatives, and embeddings have dense gradients, as `torch.func.vmap` needs.
 
-    Returns: Output of the call, and the buffers that it replaced by other tensors rather than changed in place.
+    Returns:
+        Output of the call, and the buffers that it replaced by other tensors rather than changed in place.
 
     Raises:
         ArgumentError: the module checkpoints activations, or has parts that torch.jit has compiled.

@@ -29,9 +29,9 @@ class Progress:
     """Progress of one task, with an estimate of the time left.
 
     A terminal shows a bar. A notebook, file or pipe gets a line at each tenth or, if the total is unknown, whenever the
-    duration has doubled. Nothing is shown in the first three seconds, if three more seconds are enough, while other
-    progress is shown, in processes of a distributed training other than the first, or if the environment variable
-    MESASCOPE_PROGRESS is 0.
+    duration has doubled. Nothing is shown in the first three seconds, or if the task will end within three more.
+    Progress is also hidden while other progress is shown, in all but the first process of a distributed training, and
+    if the environment variable MESASCOPE_PROGRESS is 0.
 
     Args:
         name: name of the task.

@@ -1,4 +1,4 @@
-"""Random streams: every draw of a run comes from a generator made here.
+"""Random streams: all random numbers of a run are drawn from generators made here.
 
 A run has one integer seed. Step ``i`` of a stream is seeded by a hash of (seed, name, i). So a resumed run repeats an
 uninterrupted one without stored generator states, and training, tuning and evaluation never share random numbers.
