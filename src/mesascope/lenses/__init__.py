@@ -1,4 +1,4 @@
-"""Lenses: from weights, derivatives and predictions to the algorithm behind them.
+"""Lenses: methods that infer a learner's algorithm from its weights, derivatives and predictions.
 
 Each lens is registered with the access to a learner that it needs (*prediction*, *gradient*, *products*, *tokens*,
 *rule*, *trajectory* and others) and raises an error if the learner does not provide it. Modules are called in eval()
