@@ -16,7 +16,7 @@ def linear_attention(
 ) -> Float[Tensor, "*batch m dv"]:
     """Attention without the softmax: o_j = sum_i v_i (k_i . q_j), eq. 6 of von Oswald et al. (ICML 2023).
 
-    Products are computed in the cheaper order. For d = dk = dv, the scores cost 2 m n d multiplications, the fast
+    Products are computed in the cheaper order. For d = dk = dv, the scores cost 2 m n d multiplications, and the fast
     weight matrix sum_i k_i v_i^T costs (n + m) d^2.
     """
     (m, dk), (n, dv) = q.shape[-2:], v.shape[-2:]
