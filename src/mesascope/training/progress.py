@@ -15,8 +15,8 @@ class ProgressBar(Progress):
 
     Args:
         name: name of the training.
-        steps: steps of the whole training.
-        per_step: tokens in a step, to show tokens per second; None without tokens.
+        steps: number of steps of the training.
+        per_step: number of tokens per step, to show tokens per second; None if there are no tokens.
     """
 
     def __init__(self, name: str, steps: int, *, per_step: int | None = None) -> None:
