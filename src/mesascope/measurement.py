@@ -36,7 +36,7 @@ class Measurement(Tabular):
 
     @classmethod
     def ratio(cls, above: Float[Tensor, " n"], below: Float[Tensor, " n"]) -> Measurement:
-        """Ratio of two means over the same tasks; stderr by the delta method, which includes their correlation."""
+        """Ratio of two means over the same tasks; stderr by the delta method, which accounts for correlation."""
         above, below = _samples(above), _samples(below)
         if above.shape != below.shape or not below.mean():
             rule = f"have a mean other than 0 and the shape of above, {tuple(above.shape)}"
