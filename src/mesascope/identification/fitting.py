@@ -283,8 +283,10 @@ def _descended(space: Any, residuals: Residuals) -> Fit:
     if isinstance(space, _Single) and isinstance(space.near.learner, LabelCopying):  # its predictions jump
         return _zoomed(space, function)
     costly = isinstance(space, _Single) and space.candidate.costly
+    start = np.array(space.start())
+    free = isinstance(space, _Each) and len(start) <= len(function(start))  # MINPACK, which is faster, needs both
     found = optimize.least_squares(
-        function, space.start(), derivatives, bounds=space.bounds, x_scale="jac",
+        function, start, derivatives, bounds=space.bounds, x_scale="jac", method="lm" if free else "trf",
         xtol=_COSTLY_LAST if costly else _LAST, ftol=_GAIN, gtol=1e-15,
         max_nfev=_COSTLY_STEPS if costly else MOST_STEPS,
     )  # fmt: skip

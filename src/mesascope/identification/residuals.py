@@ -63,7 +63,7 @@ class Residuals:
     def of_sizes(self, learner: nn.Module, sizes: Mapping[str, Float[Tensor, "*steps several"]]) -> Tensor:
         """Residuals for several values of a learner's parameters, one row per value."""
         if is_filter(learner):
-            return self._of([self._filtered(learner, sizes, index) for index in range(len(self.groups))])
+            return self._of(self._filtered(learner, sizes))
         weights = {name: one[..., None, None, None] for name, one in sizes.items()}
         with torch.inference_mode():
             answered = [
@@ -71,14 +71,20 @@ class Residuals:
             ]
         return self._of(answered)
 
-    def _filtered(self, learner: nn.Module, sizes: Mapping[str, Tensor], index: int) -> Tensor:
+    def _filtered(self, learner: nn.Module, sizes: Mapping[str, Tensor]) -> list[Tensor]:
         """Predictions of a descent from the precomputed spectra of contexts."""
-        n = self.groups[index].tasks[0].x.shape[-2]
-        values, asked, given = self.spectra[index]
+        values, asked, given = zip(*self.spectra, strict=True)
         own = {name.rpartition(".")[2]: one[..., None, None] for name, one in sizes.items()}
-        unit = n / learner.pairs if isinstance(learner, Summed) else 1.0
-        gain, _ = filters(values, n, unit * own["eta"], own.get("gamma"))
-        return torch.einsum("tmd,std,tdy->stmy", asked, gain, given)
+        unit = self._pairs / learner.pairs if isinstance(learner, Summed) else 1.0
+        gain, _ = filters(torch.cat(values), self._pairs, unit * own["eta"], own.get("gamma"))
+        gains = gain.split([len(one) for one in values], 1)
+        return [torch.einsum("tmd,std,tdy->stmy", *parts) for parts in zip(asked, gains, given, strict=True)]
+
+    @functools.cached_property
+    def _pairs(self) -> Float[Tensor, "tasks 1"]:
+        """Number of pairs of every task, in the groups' order."""
+        counts = [torch.full((len(group.size), 1), group.tasks.context.x.shape[-2]) for group in self.groups]
+        return torch.cat(counts).double()
 
     def step_sizes(self, learner: nn.Module) -> list[float]:
         """Step sizes of the best-fitting gradient descent (the real parts, if they are complex).

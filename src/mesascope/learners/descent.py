@@ -112,7 +112,10 @@ class GradientDescent(GradientDescentPlusPlus):
 
 
 def filters(
-    spectra: Float[Tensor, "*batch d"], n: int, etas: Iterable[Tensor], gammas: Iterable[Tensor] | None
+    spectra: Float[Tensor, "*batch d"],
+    n: int | Float[Tensor, "*#batch 1"],
+    etas: Iterable[Tensor],
+    gammas: Iterable[Tensor] | None,
 ) -> tuple[Float[Tensor, "*several d"], Float[Tensor, "*several d"]]:
     """Gain h and residual r = 1 - lambda h of GD++ from zero weights, at eigenvalues lambda of C = X^T X / n.
 
@@ -122,13 +125,14 @@ def filters(
     Args:
         etas, gammas: step sizes, in the order of the steps; each broadcasts against ``spectra``.
     """
-    gain, residual, stretch = torch.zeros_like(spectra), torch.ones_like(spectra), torch.ones_like(spectra)
+    gain, residual, stretch = torch.zeros_like(spectra), torch.ones_like(spectra), None
     for eta, gamma in zip(etas, itertools.repeat(None) if gammas is None else gammas, strict=False):
-        squared = stretch.square()
-        gain = gain + eta * squared * residual
-        residual = residual * (1 - eta * spectra * squared)
+        squared = None if stretch is None else stretch.square()
+        more = eta * residual if squared is None else eta * squared * residual
+        gain, residual = gain + more, torch.addcmul(residual, more, spectra, value=-1)
         if gamma is not None:
-            stretch = stretch * (1 - n * gamma * spectra * squared)
+            bend = n * gamma * spectra
+            stretch = 1 - bend if stretch is None else torch.addcmul(stretch, bend, stretch * squared, value=-1)
     return gain, residual
 
 
