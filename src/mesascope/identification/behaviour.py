@@ -134,8 +134,6 @@ def spectral_filter(weights: Float[Tensor, "tasks m n"], tasks: Episode, bins: i
     In the eigenbasis of C, s^T X equals x_q h(lambda) lambda for each eigenvector. The h of a bin is the least-squares
     slope over all eigenvectors with lambda in the bin. One step of gradient descent has h = eta, k steps have
     (1 - (1 - eta lambda)^k) / lambda, least squares has 1 / lambda, and ridge has 1 / (lambda + ridge / n).
-
-    Source: math.md, section 4.
     """
     x = tasks.context.x
     n = x.shape[-2]

@@ -178,8 +178,7 @@ STUDY = Study(
                 ),
                 Claim(
                     "copies-while-falling", "the first layer's sensitivity to the next token, relative to other "
-                    "tokens, more than doubles between the start and the end of the loss's fall",
-                    run.map(
+                    "tokens, more than doubles between the start and the end of the loss's fall", run.map(
                         _gain, "log2(ratio of the two sensitivities after nine tenths of the fall / largest before a "
                         "twentieth of it)",
                     ), above(1.0), ours("copying and descent rise together"), quantifier="mean", premises=DESCENDS,

@@ -249,8 +249,7 @@ STUDY = study.Study(
             ),
         ),
         Figure(
-            "spread", "Quantiles over fresh tasks of the squared error. Paper: Fig. 3b.",
-            (
+            "spread", "Quantiles over fresh tasks of the squared error. Paper: Fig. 3b.", (
                 Lines("", "quantile", "half squared error", [
                     Line(
                         quantiles["quantile"], quantiles["trained"] / 2, "trained", "five separate layers, each seed",
@@ -282,8 +281,7 @@ STUDY = study.Study(
             ),
         ),
         Figure(
-            "paths", "Loss on the straight way from each network's rescaled products to GD++'s. Paper: Fig. 3b.",
-            (
+            "paths", "Loss on the straight way from each network's rescaled products to GD++'s. Paper: Fig. 3b.", (
                 _each("share of GD++", shared.HALF_MSE, paths.case("t"), {
                     paths["mse", "own"] / 2: ("interpolated", "to its own GD++"),
                     paths["mse", "tuned"] / 2: ("gd++", "to tuned GD++"),
@@ -307,8 +305,7 @@ STUDY = study.Study(
         Figure(
             "seeds", "Each seed while training, and how large each of its layers' steps is in the end: half the loss; "
             "|eta| of each layer, near 0 where one is dead; the loss without each layer, near the whole network's "
-            "where it is; and the network with the authors' settings. Paper: Fig. 3b.",
-            (
+            "where it is; and the network with the authors' settings. Paper: Fig. 3b.", (
                 study.curves(
                     stage("separate"), {"mse": ("trained", "each seed")}, shared.HALF_MSE, factor=0.5, log="y",
                     each=True,
@@ -330,8 +327,7 @@ STUDY = study.Study(
                 _used("warm-left-out", "warm-all-layers-used", "that starts from gradient descent", "warm-converged"),
                 Claim(
                     "warm-same-optimum", "networks from random weights that use all layers have a median loss within a "
-                    "quarter of that of networks that start from gradient descent",
-                    Reading(
+                    "quarter of that of networks that start from gradient descent", Reading(
                         "median loss from random weights, all layers in use / from gradient descent, each with each",
                         _alive_over_warm,
                     ), two_sided(0.25), ours("whether what dies is all that a random start costs"),

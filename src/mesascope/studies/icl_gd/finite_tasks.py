@@ -116,8 +116,7 @@ STUDY = Study(
     figures=(
         study.Figure(
             "finite-tasks", "Layers trained on fixed sets of tasks, on fresh tasks; line and band: mean and range over "
-            "sets. Paper: Fig. 16.",
-            (
+            "sets. Paper: Fig. 16.", (
                 _curves(shared.SENSITIVITIES, "gd cosine"),
                 _curves(
                     f"{shared.HALF_MSE}, fresh tasks", "mse", 0.5,
@@ -135,8 +134,7 @@ STUDY = Study(
                 ),
                 _over_pools(
                     "2048-tasks", "trained on 2048 tasks, layers have a cosine between 0.95 and 0.99 with gradient "
-                    "descent",
-                    _cosine(2048), Bound(0.95, 0.99), study.ours("how much less Fig. 16c shows"),
+                    "descent", _cosine(2048), Bound(0.95, 0.99), study.ours("how much less Fig. 16c shows"),
                 ),
                 _over_pools(
                     "one-over-tasks", "1 minus the cosine is inverse to the number of tasks: from 2048 to 8192 tasks "
@@ -153,8 +151,7 @@ STUDY = Study(
                 ),
                 _over_pools(
                     "own-tasks", "on its own tasks each layer has a smaller loss than gradient descent, for each "
-                    "number of tasks",
-                    study.beside(
+                    "number of tasks", study.beside(
                         [own["trained"] / own["gd"] for own in (stage(f"tasks-{pool}-own") for pool in POOLS)],
                         "loss of trained / of gradient descent on the same tasks",
                     ), below(1.0), study.derived("no layer has a lower loss on its tasks than the minimum"),
@@ -181,8 +178,7 @@ STUDY = Study(
                 ),
                 _over_pools(
                     "interpolation", "halfway to the construction, layers trained on 2048 or 8192 tasks have a smaller "
-                    "loss on fresh tasks than the trained layers",
-                    study.beside(
+                    "loss on fresh tasks than the trained layers", study.beside(
                         [_compared(pool).ratio("middle", "trained") for pool in POOLS[2:]],
                         "loss at the midpoint / of trained",
                     ), below(1.0), printed("Fig. 16"), quantifier="every",

@@ -139,8 +139,7 @@ STUDY = Study(
                 ),
                 Claim(
                     "two-layers-order", "two layers with LayerNorm between them are less aligned with GD++ than with "
-                    "gradient descent",
-                    two_layers["cosine", "trained", "gd++"] - two_layers["cosine", "trained", "gd"],
+                    "gradient descent", two_layers["cosine", "trained", "gd++"] - two_layers["cosine", "trained", "gd"],
                     below(0.0, by="paper"), printed("appendix A.9"),
                     premises=(*TWO, OPTIMUM, "two-layers-derivatives"),
                 ),

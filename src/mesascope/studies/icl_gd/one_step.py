@@ -191,8 +191,7 @@ STUDY = study.Study(
     figures=(
         Figure(
             "training", "The trained layers on held-out tasks while training; line and band: mean and range over "
-            "seeds. Paper: Fig. 2, first two columns.",
-            (
+            "seeds. Paper: Fig. 2, first two columns.", (
                 study.curves(
                     run, {"mse": ("trained", "trained layer")}, shared.HALF_MSE,
                     [
@@ -237,8 +236,7 @@ STUDY = study.Study(
         ),
         Figure(
             "dimensions", "Left: trained, interpolated and constructed layers for each size. Right: step sizes tuned "
-            "on their own tasks less the closed form; bars show one standard error. Paper: Fig. 2 centre right.",
-            (
+            "on their own tasks less the closed form; bars show one standard error. Paper: Fig. 2 centre right.", (
                 _sizes(),
                 study.Lines("", "N = d", "tuned step size less closed form, %", _offsets, limits={"xticks": SIZES}),
             ), columns=2,
@@ -275,8 +273,7 @@ STUDY = study.Study(
         ),
         _swept(
             "input-scale", "x_scale", shared.RELATIVE, "Inputs scaled away from those of training. Paper: Fig. 6a "
-            "left.",
-            (
+            "left.", (
                 *_matched("input-scale", "for inputs scaled by 0.5 to 2", "left", 0.05),
                 Claim(
                     "worse-than-nothing", "at twice the training scale of inputs, gradient descent with the step size "

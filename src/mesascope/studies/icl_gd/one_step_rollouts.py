@@ -125,8 +125,7 @@ FIGURE = Figure(
         ),
         Claim(
             "other-dampings", "without damping and at 0.5, losses stay within 5 % of gradient descent's over 50 "
-            "applications, on contexts where damped descent is stable",
-            study.beside(
+            "applications, on contexts where damped descent is stable", study.beside(
                 [_later(damping).ratio("trained", "gd", "stable") for damping in (1.0, 0.5)],
                 "loss of trained / of gradient descent on stable contexts, after each application",
             ), study.two_sided(0.05), printed("Fig. 10"),

@@ -260,8 +260,7 @@ STUDY = Study(
             ),
         ),
         Figure(
-            "grokking", "One block of attention and MLP on a fixed set of tasks, each seed. Paper: Fig. 15 right.",
-            (
+            "grokking", "One block of attention and MLP on a fixed set of tasks, each seed. Paper: Fig. 15 right.", (
                 Lines(
                     "", "training step", shared.HALF_MSE, [
                         Line(block["step"], block["own mse"] / 2, "other", "its own tasks", each=True),
@@ -274,8 +273,7 @@ STUDY = Study(
             claims=(
                 Claim(
                     "block-learns", "blocks end at most 20 % above gradient descent's loss on the tasks that they "
-                    "trained on",
-                    block["own mse"].at((..., -1), "at the end") / descent["own mse"], below(1.2),
+                    "trained on", block["own mse"].at((..., -1), "at the end") / descent["own mse"], below(1.2),
                     study.ours("premise"), quantifier="mean", premises=("references-as-predicted",),
                 ),
                 _of_blocks(
@@ -290,8 +288,7 @@ STUDY = Study(
                 ),
                 _of_blocks(
                     "test-ends", "at the end, the loss on fresh tasks is within 10 % of gradient descent's on the same "
-                    "tasks",
-                    block["mse"].at((..., -1), "at the end") / descent["mse"],
+                    "tasks", block["mse"].at((..., -1), "at the end") / descent["mse"],
                     study.two_sided(0.1), "Fig. 15 right: almost matching",
                 ),
                 _of_blocks(

@@ -197,8 +197,7 @@ STUDY = Study(
     figures=(
         Figure(
             "training", "Losses on held-out tasks while training; line and band: mean and range over seeds. Paper: "
-            "Fig. 4.",
-            (
+            "Fig. 4.", (
                 _losses("amplitude and phase apart", {
                     "transformer": ("trained", "transformer"),
                     "control": ("gd", "MLP and one gradient step"),

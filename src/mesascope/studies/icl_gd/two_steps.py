@@ -61,8 +61,7 @@ STUDY = Study(
             claims=(
                 Claim(
                     "beats-gd", "the loss of two looped layers is about 29 % below that of two steps of gradient "
-                    "descent",
-                    main.ratio("trained", "gd"), two_sided(0.05, around=0.71), printed("Fig. 3a left"),
+                    "descent", main.ratio("trained", "gd"), two_sided(0.05, around=0.71), printed("Fig. 3a left"),
                     reported=Reported(0.716, "authors' code, 1 run"),
                 ),
                 Claim(
@@ -113,8 +112,7 @@ STUDY = Study(
         ),
         Figure(
             "teachers-and-laws", "First: teachers of other scales; then input laws never seen in training, each seed's "
-            "loss over that of GD++. Paper: Fig. 6b.",
-            (
+            "loss over that of GD++. Paper: Fig. 6b.", (
                 shared.losses_over(
                     teachers, "w_scale", "two looped layers", ("gd", "gd++"), "teacher scale / that of training", True
                 ),

@@ -305,8 +305,7 @@ STUDY = Study(
         Figure(
             "shares", "Percent of trials by adapter (rows), of learners that a candidate equals: the learner's "
             "algorithm is named, is ruled out, and its family comes first. Last: percent of all trials with a false "
-            "name. Every sixth planted learner has noise.",
-            (Lines("", "", "", _shares),), size=(6, 3.6),
+            "name. Every sixth planted learner has noise.", (Lines("", "", "", _shares),), size=(6, 3.6),
             claims=(
                 _share(
                     "false-names", "at most 1 % of answers name an algorithm that the learner does not run",

@@ -111,8 +111,7 @@ STUDY = Study(
         Figure(
             "losses", "Left, half squared errors along the layers of a network built to descend, and of learners that "
             "are no worse than it. Right, how far each of these is from the gradient descent or GD++ nearest to it, "
-            "for each set of tasks.",
-            (
+            "for each set of tasks.", (
                 Lines("", "layers, or steps", "half squared error", _losses(), log="y"),
                 Lines("", "", "squared difference from descent", _distances, log="y",
                       limits={"xticks": [], "ylim": (1e-3, 2)}),

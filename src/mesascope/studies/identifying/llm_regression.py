@@ -235,8 +235,7 @@ STUDY = Study(
     figures=(
         Figure(
             "errors", "Mean absolute errors by number of pairs, of language models and of regressors that read the "
-            "same rounded numbers; regrets of each language model beyond the best of them.",
-            (
+            "same rounded numbers; regrets of each language model beyond the best of them.", (
                 Lines("", "pairs", "mean absolute error", _curves(), log="y",
                       limits={"ylim": (0.005, 1.1), "xticks": range(0, PAIRS + 1, 5)}),
                 Lines("", "pairs", "sum of excess absolute errors",
@@ -246,8 +245,7 @@ STUDY = Study(
             claims=(
                 _claim(
                     "learns-in-context", "with all pairs each language model's error is less than half of that with "
-                    "one pair",
-                    _error(MODEL) / _error(MODEL, 1), below(0.5),
+                    "one pair", _error(MODEL) / _error(MODEL, 1), below(0.5),
                 ),
                 _claim(
                     "better-than-neighbours", "each language model's error is smaller than that of three neighbours",
@@ -259,8 +257,7 @@ STUDY = Study(
                 ),
                 _claim(
                     "not-optimal", "each language model's error is larger than that of ridge regression with the true "
-                    "noise",
-                    _error(MODEL) / _error("bayes"), above(1.0), ours("the limit"),
+                    "noise", _error(MODEL) / _error("bayes"), above(1.0), ours("the limit"),
                 ),
                 _claim(
                     "regret", "the regret of each language model grows more slowly than the number of pairs",
@@ -276,8 +273,7 @@ STUDY = Study(
         ),
         Figure(
             "ranks", "With all pairs: mean absolute errors, what is left of the labels' variance, and mean ranks by "
-            "errors, the best first, with bootstrap intervals at 95 % over tasks of all language models.",
-            (
+            "errors, the best first, with bootstrap intervals at 95 % over tasks of all language models.", (
                 Lines("", "", "mean absolute error", _bars("errors"), log="y", limits={"xticks": []}),
                 Lines("", "", "1 - R^2", _bars("squares"), log="y", limits={"xticks": []}),
                 Lines("", "", "mean rank", _bars("ranks", [*SHOWN.values(), *SLOW.values()]),
@@ -297,8 +293,7 @@ STUDY = Study(
         Figure(
             "identified", "Normalised squared differences, in percent, from the twelve candidates nearest to the "
             "language models: on the tasks they were trained for, and at least, under the condition that parts them "
-            "most. Means over models.",
-            (Lines("", "", "", _distances),), size=(6, 6),
+            "most. Means over models.", (Lines("", "", "", _distances),), size=(6, 6),
             claims=(
                 _claim(
                     "on-its-tasks", "on tasks like those of training, some candidate is within 1 % of each language "

@@ -297,13 +297,11 @@ STUDY = Study(
                 ),
                 _claim(
                     "beyond-last-label", "on linear and nonlinear problems the error is smaller than that of repeating "
-                    "the last label",
-                    _ratios("last", "linear", "nonlinear"), below(0.0), ours("more than recency"),
+                    "the last label", _ratios("last", "linear", "nonlinear"), below(0.0), ours("more than recency"),
                 ),
                 _claim(
                     "below-neighbours", "on linear and nonlinear problems the error is larger than that of three "
-                    "neighbours",
-                    _ratios("neighbours", "linear", "nonlinear"), above(0.0), ours("the limit"),
+                    "neighbours", _ratios("neighbours", "linear", "nonlinear"), above(0.0), ours("the limit"),
                 ),
                 _claim(
                     "below-ridge", "on linear problems the error is at least twice that of ridge regression",
@@ -315,8 +313,7 @@ STUDY = Study(
             "controls", "Left, by set of tasks: shares of answers that another order of the pairs changes, and that "
             "repeat a label of the context; shares of copying queries answered with their own label. Right, share of "
             "the ten likeliest next tokens that the model after its context has in common with itself after descent on "
-            "the pairs, in place of them; levels are those of another order of the pairs, and of no pairs.",
-            (
+            "the pairs, in place of them; levels are those of another order of the pairs, and of no pairs.", (
                 Lines("", "", "share", _controls, limits={"xticks": []}),
                 Lines("", "steps of descent", "overlap of likeliest tokens", _steps, limits={"ylim": (0, 1)}),
             ), columns=2, size=(10, 4),
@@ -352,8 +349,7 @@ STUDY = Study(
             claims=(
                 _claim(
                     "no-family", "on linear problems every family leaves more than half of the variance of answers "
-                    "unexplained",
-                    found["unexplained"].map(
+                    "unexplained", found["unexplained"].map(
                         lambda left: np.fmin.reduce(left, 1), "variance that the nearest family leaves unexplained"),
                     above(0.5), ours("identify"),
                 ),

@@ -273,8 +273,7 @@ STUDY = Study(
     figures=(
         Figure(
             "losses", "Validation loss while training, of two layers without and four layers with MLPs, after the "
-            "first steps; line and band: mean and range over seeds. Thesis: section 3.5.3.",
-            (
+            "first steps; line and band: mean and range over seeds. Thesis: section 3.5.3.", (
                 Lines("two layers", "training step", "nats a token", _training("two")),
                 Lines("four layers", "training step", "nats a token", _training("four")),
             ), columns=2, shared_legend=True,
@@ -289,14 +288,12 @@ STUDY = Study(
                 ),
                 Claim(
                     "delta-below-linear", "each hybrid with delta layers has a smaller loss than that with linear "
-                    "layers, at each size",
-                    beside(_less("delta", "linear"), BELOW_LINEAR), above(0.0),
+                    "layers, at each size", beside(_less("delta", "linear"), BELOW_LINEAR), above(0.0),
                     ours("Schlag, Irie and Schmidhuber (2021)"),
                 ),
                 Claim(
                     "near-softmax", "with two layers each network's loss is at most 0.03 nats a token above that of "
-                    "softmax",
-                    loss("two", "mesa") - loss("two", "softmax"), below(0.03), SECTION,
+                    "softmax", loss("two", "mesa") - loss("two", "softmax"), below(0.03), SECTION,
                 ),
                 Claim(
                     "forgetting-helps", "each network with forget gates has a smaller loss than that without, both "
@@ -307,8 +304,7 @@ STUDY = Study(
         ),
         Figure(
             "context", "Loss by the number of tokens read, up to twice the trained context; line and band: mean and "
-            "range over seeds.",
-            (
+            "range over seeds.", (
                 Lines("two layers", "tokens read", "nats a token", _by_token("two"), "x"),
                 Lines("four layers", "tokens read", "nats a token", _by_token("four"), "x"),
             ), columns=2, shared_legend=True,
@@ -329,8 +325,7 @@ STUDY = Study(
         ),
         Figure(
             "reach", "Gain of the second half of the context from text further back than an eighth of it; one mark a "
-            "seed.",
-            (
+            "seed.", (
                 study.strip(
                     "nats a token gained", {kind: kind for kind in KINDS},
                     lambda r: {f"{size} layers": {kind: reach(size, kind)(r) for kind in KINDS} for size in SIZES},
@@ -339,8 +334,7 @@ STUDY = Study(
             claims=(
                 _reads(
                     "reads", "with two and four layers, softmax loses more on late tokens if the context is cut to the "
-                    "nearest eighth",
-                    SIZES, "learned",
+                    "nearest eighth", SIZES, "learned",
                 ),
             ),
         ),

@@ -206,8 +206,7 @@ STUDY = Study(
         Figure(
             "yardstick", "Networks of each kind, one mark a seed: percent of questions answered, nats above the "
             "optimal loss of a known automaton, and errors over those of ridge regression. All kinds but the first "
-            "have states of one size.",
-            (
+            "have states of one size.", (
                 _shown("recall: answered (%)", lambda kind: recalled["answered", kind], RECALLING),
                 _shown("copying: answered (%)", lambda kind: copied["answered", kind]),
                 _shown("languages: nats above log 2", above_log_2),
@@ -238,8 +237,7 @@ STUDY = Study(
                 ),
                 Claim(
                     "spoken", "on unknown automata, networks are at most a quarter as far from the optimal loss as "
-                    "untrained networks",
-                    beside([above_log_2(kind) / above_log_2("untrained") for kind in MATRICES],
+                    "untrained networks", beside([above_log_2(kind) / above_log_2("untrained") for kind in MATRICES],
                            "nats above log 2 / those of untrained networks, each kind"), below(0.25), ours("premise"),
                 ),
                 Claim(
@@ -249,8 +247,7 @@ STUDY = Study(
                 ),
                 Claim(
                     "delta-recalls", "a delta layer answers more correctly than a linear one with a state of the same "
-                    "size",
-                    recalled.difference("delta", "linear", "answered"), above(0.0), ours("Yang et al. (2024)"),
+                    "size", recalled.difference("delta", "linear", "answered"), above(0.0), ours("Yang et al. (2024)"),
                     premises=FOUND,
                 ),
                 Claim(
@@ -271,8 +268,7 @@ STUDY = Study(
                 ),
                 Claim(
                     "mesa-languages", "on unknown automata, a mesa layer has a smaller loss than a linear and a delta "
-                    "layer",
-                    beside([above_log_2(kind) - above_log_2("mesa") for kind in OTHERS],
+                    "layer", beside([above_log_2(kind) - above_log_2("mesa") for kind in OTHERS],
                            "nats less than linear and delta, each kind"), above(0.0), ours("Akyurek et al. (2024)"),
                     premises=("spoken",),
                 ),

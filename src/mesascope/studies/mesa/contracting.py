@@ -108,8 +108,7 @@ STUDY = Study(
     figures=(
         Figure(
             "losses", "Loss of a step by the number of elements known, on both kinds of dynamics; line and band: mean "
-            "and range over seeds.",
-            (
+            "and range over seeds.", (
                 dynamics.along(stage("by-time"), ROLES, "contractions"),
                 dynamics.along(stage("orthogonal-by-time"), ROLES, "orthogonal maps"),
             ), columns=2, shared_legend=True,
@@ -137,8 +136,7 @@ STUDY = Study(
                 ),
                 Claim(
                     "not-below-constant", "no layer of either kind has a smaller loss than the best multiple of the "
-                    "newest element",
-                    dynamics.ratios(main, KINDS, "multiple"), above(1.0),
+                    "newest element", dynamics.ratios(main, KINDS, "multiple"), above(1.0),
                     ours("whether they learn more in context than it"),
                 ),
                 Claim(
@@ -149,15 +147,13 @@ STUDY = Study(
                 ),
                 Claim(
                     "no-transfer", "linear layers have at least twice the loss on the other kind of dynamics than "
-                    "layers trained there",
-                    ELSEWHERE, above(2.0), ours("what makes them other"),
+                    "layers trained there", ELSEWHERE, above(2.0), ours("what makes them other"),
                 ),
             ),
         ),
         Figure(
             "coefficients", "Coefficients of the products of pairs with which linear layers multiply s_t: eq. 3.55 of "
-            "the thesis, each seed.",
-            (
+            "the thesis, each seed.", (
                 study.Lines(
                     "", "product", "coefficient",
                     [study.Line(np.arange(4), coefficients[name], ROLES[name][0], label, each=True, marks="o")

@@ -141,8 +141,7 @@ STUDY = Study(
                 Claim(
                     "next-improves",
                     "the probe of the next element errs less after each layer than before it, after 10, 20 and 40 "
-                    "elements",
-                    probing.improvement("next", "six"), below(1.0), printed("Fig. 3.3 B"), premises=PROBES,
+                    "elements", probing.improvement("next", "six"), below(1.0), printed("Fig. 3.3 B"), premises=PROBES,
                 ),
                 Claim(
                     "preconditioned-improves", "the probe of the preconditioned input errs less after each layer than "
@@ -157,8 +156,7 @@ STUDY = Study(
                 ),
                 Claim(
                     "untrained", "the probes of both targets err less than half as much on six trained layers as on "
-                    "six untrained ones",
-                    OF_UNTRAINED, below(0.5), ours("a null control"), premises=PROBES,
+                    "six untrained ones", OF_UNTRAINED, below(0.5), ours("a null control"), premises=PROBES,
                 ),
             ),
         ),
@@ -168,8 +166,7 @@ STUDY = Study(
             (
                 Claim(
                     "revalg", "the loss of the algorithm read from the blocks of six layers is within 2 % of that of "
-                    "the layers",
-                    main.ratio("revalg", "six"), two_sided(0.02), printed("Fig. 3.3 A"),
+                    "the layers", main.ratio("revalg", "six"), two_sided(0.02), printed("Fig. 3.3 A"),
                 ),
                 Claim(
                     "sixteen-blocks", "the loss of the algorithm with sixteen blocks for each layer and head is within "

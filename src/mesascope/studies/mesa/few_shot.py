@@ -135,8 +135,7 @@ STUDY = Study(
     figures=(
         Figure(
             "pairs", "Errors of answers by the number of the input, and mean errors on pairs while prompts train; line "
-            "and band: mean and range over seeds. Thesis: Fig. 3.5 B.",
-            (
+            "and band: mean and range over seeds. Thesis: Fig. 3.5 B.", (
                 BY_PAIR,
                 Lines(
                     "", "training step of the prompt", "half squared error",
@@ -196,8 +195,7 @@ CONTINUAL = Study(
                 ),
                 Claim(
                     "switch", "at the first pair of the second task each network's error is a tenth or more above that "
-                    "before",
-                    error("bare", FIRST) / error("bare", LAST), above(1.1), printed("Fig. 3.5 C"), at_least=3,
+                    "before", error("bare", FIRST) / error("bare", LAST), above(1.1), printed("Fig. 3.5 C"), at_least=3,
                     premises=TRAINED,
                 ),
                 Claim(

@@ -61,14 +61,12 @@ STUDY = Study(
                 ),
                 Claim(
                     "mlps-are-needed", "every hybrid of a mesa layer with MLPs has a smaller loss than every one "
-                    "without",
-                    dynamics.each_with_each(main, "mesa", "no-mlp"), below(1.0),
+                    "without", dynamics.each_with_each(main, "mesa", "no-mlp"), below(1.0),
                     ours("the control: what learns the features"), at_least=3,
                 ),
                 Claim(
                     "near-features", "networks with MLPs have at most twice the loss of least squares on the true "
-                    "features",
-                    dynamics.ratios(main, KINDS, "features"), below(2.0), printed(EXTENDED), at_least=3,
+                    "features", dynamics.ratios(main, KINDS, "features"), below(2.0), printed(EXTENDED), at_least=3,
                 ),
                 in_context(KINDS, ROLES),
             ),

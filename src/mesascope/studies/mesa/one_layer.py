@@ -125,8 +125,7 @@ STUDY = Study(
                 ),
                 Claim(
                     "revalg", "the loss of the algorithm read from a linear layer's blocks is within 2 % of the "
-                    "layer's",
-                    main.ratio("revalg", "linear"), two_sided(0.02), printed("Fig. 3.2 B"),
+                    "layer's", main.ratio("revalg", "linear"), two_sided(0.02), printed("Fig. 3.2 B"),
                 ),
                 Claim(
                     "interpolation", "the loss halfway to the read algorithm is within 3 % of that of the layer",

@@ -127,8 +127,7 @@ STUDY = Study(
                 ),
                 Claim(
                     "mesa-below-linear", "every hybrid with a mesa layer has a smaller loss than every hybrid of six "
-                    "linear layers",
-                    dynamics.each_with_each(main, "mesa", "linear"), below(1.0), printed("Fig. 3.4 A"),
+                    "linear layers", dynamics.each_with_each(main, "mesa", "linear"), below(1.0), printed("Fig. 3.4 A"),
                     premises=LIMITED,
                 ),
                 Claim(
@@ -139,8 +138,7 @@ STUDY = Study(
                 Claim(
                     "below-one-step",
                     "the loss of seven softmax layers is less than two fifths of that of one tuned step of gradient "
-                    "descent",
-                    main.ratio("softmax", "gd"), below(0.4), printed("section 3.5.1"),
+                    "descent", main.ratio("softmax", "gd"), below(0.4), printed("section 3.5.1"),
                     premises=("converged", "gd-at-its-optimum"), reported=Reported(0.256, "authors' stored results"),
                 ),
             ),

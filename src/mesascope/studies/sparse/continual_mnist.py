@@ -265,8 +265,7 @@ STUDY = Study(
                 ),
                 Claim(
                     "above-replay", "La-MAML and sparse-La-MAML retain more accuracy than experience replay with the "
-                    "same memory",
-                    _above(LEARNED, ("replay",)), above(0.0), ours("whether looking ahead helps"),
+                    "same memory", _above(LEARNED, ("replay",)), above(0.0), ours("whether looking ahead helps"),
                 ),
                 Claim(
                     "above-mer", "La-MAML and sparse-La-MAML retain at most half a point less accuracy than MER, on "
@@ -275,8 +274,7 @@ STUDY = Study(
                 ),
                 Claim(
                     "masks-are-enough", "masks alone retain at most half a point less accuracy than learned rates, on "
-                    "each stream",
-                    _above(("sparse-La-MAML",), ("La-MAML",)), above(-0.5), TABLE, premises=("learns",),
+                    "each stream", _above(("sparse-La-MAML",), ("La-MAML",)), above(-0.5), TABLE, premises=("learns",),
                 ),
             ),
         ),
@@ -287,8 +285,7 @@ STUDY = Study(
             claims=(
                 Claim(
                     "closes", "at least a tenth of the last layer's weights are closed at the end, with rates and with "
-                    "masks",
-                    beside([_closed(method).at((slice(None), 2), "of the last layer") for method in LEARNED],
+                    "masks", beside([_closed(method).at((slice(None), 2), "of the last layer") for method in LEARNED],
                            "percent of the last layer's weights closed at the end of rotations"),
                     above(10.0), study.printed("Fig. 4.3 left, centre"),
                 ),
@@ -302,8 +299,7 @@ STUDY = Study(
         ),
         Figure(
             "widths", "Percent of all weights that no longer change after turned images, and what is retained of them, "
-            "by the width of a network that learns masks; mean and range over seeds. Thesis: Fig. 4.3, right.",
-            (
+            "by the width of a network that learns masks; mean and range over seeds. Thesis: Fig. 4.3, right.", (
                 Lines("", "width", "closed (%)", [Line(widths["width"], widths["closed"], "gd", "closed", marks="o-")],
                       log="x"),
                 Lines("", "width", "retained accuracy (%)",
@@ -312,8 +308,7 @@ STUDY = Study(
             claims=(
                 Claim(
                     "less-in-large", "the widest networks close less than half as many of their weights as the "
-                    "narrowest",
-                    _wider("closed", "percent closed of the narrowest less twice that of the widest",
+                    "narrowest", _wider("closed", "percent closed of the narrowest less twice that of the widest",
                            lambda narrow, wide: narrow - 2 * wide),
                     above(0.0), study.printed("Fig. 4.3 right"),
                 ),
@@ -331,8 +326,7 @@ STUDY = Study(
             claims=(
                 Claim(
                     "closes-at-switches", "in several passes, more weights are closed in the first tenth of a task "
-                    "than in its last",
-                    stage("passes")["closed"].map(
+                    "than in its last", stage("passes")["closed"].map(
                         _at_switches, "points closed in the first tenth of a task less those in its last"),
                     above(0.0), study.printed("Fig. 4.4"),
                 ),

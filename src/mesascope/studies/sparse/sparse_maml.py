@@ -86,8 +86,7 @@ STUDY = Study(
         Figure(
             "closed", "Left: percent of entries that inner steps do not change while sparse-MAML meta-learns, by what "
             "is closed at the start. Centre: by layer, from a half. Right: accuracy on new classes. Mean and range "
-            "over seeds. Thesis: Fig. 4.1.",
-            (
+            "over seeds. Thesis: Fig. 4.1.", (
                 _starts("closed", ylim=(0, 100)),
                 Lines("", "outer steps", "closed (%)", _layers, limits={"ylim": (0, 100)}),
                 _starts("accuracy"),
@@ -116,8 +115,7 @@ STUDY = Study(
                 ),
                 Claim(
                     "sparse-start-helps", "with nine tenths closed at the start sparse-MAML is more accurate than with "
-                    "one tenth",
-                    points_above("many-closed", "few-closed"), above(0.0), printed(FIGURE),
+                    "one tenth", points_above("many-closed", "few-closed"), above(0.0), printed(FIGURE),
                 ),
             ),
         ),
@@ -138,8 +136,7 @@ STUDY = Study(
                 ),
                 Claim(
                     "as-meta-sgd", "sparse-MAML is at most half a point less accurate than Meta-SGD, which learns "
-                    "every rate",
-                    points_above("sparse-maml", "meta-sgd"), above(-0.5), printed(TABLE),
+                    "every rate", points_above("sparse-maml", "meta-sgd"), above(-0.5), printed(TABLE),
                 ),
                 Claim(
                     "relu-as-masks", "the accuracies of rectified rates and of masks differ by at most one point",

@@ -83,8 +83,7 @@ STUDY = Study(
         Figure(
             "noise", "Above: spread of the noise that sparse-MAML+ draws masks from, and percent of entries in which "
             "two drawn masks differ, before and after meta-learning. Below: accuracy on new classes, and percent of "
-            "entries closed. Each seed. Thesis: Table 4.3.",
-            (
+            "entries closed. Each seed. Thesis: Table 4.3.", (
                 _before_and_after(draws["sigma"].map(
                     lambda sigma: np.stack([np.ones(len(sigma)), sigma], axis=1), "before and after"), "mean |sigma|"),
                 _before_and_after(
