@@ -56,22 +56,22 @@ FIVE = np.array([0.1, 0.2, 0.15, 0.12, 0.18])
 
 
 def test_every_replicate_must_be_inside():
-    crosses = "its interval crosses the bound; worst of 5 seeds; 1 of 5 across"
+    crosses = "its interval crosses the bound, and 14 times as many evaluation tasks would decide it"
     assert verdict(numbers(FIVE, 0.01)) == ("holds", "worst of 5 seeds")
     assert verdict(numbers([*FIVE[:4], 1.2], 0.01)) == ("fails", "worst of 5 seeds; 1 of 5 outside")
-    assert verdict(numbers([*FIVE[:4], 0.99], 0.01)) == ("undecided", crosses)
+    assert verdict(numbers([*FIVE[:4], 0.99], 0.01)) == ("undecided", f"{crosses}; worst of 5 seeds; 1 of 5 across")
 
 
 @pytest.mark.parametrize(
     ("values", "changes", "reason"),
     [
         (numbers([1.2, *FIVE[:3], 1.1], 0.01), {}, "worst of 5 seeds; 2 of 5 outside"),
-        (numbers([1.1, *FIVE[:3], 1.2], 0.01), {}, "first outside of 5 seeds; 2 of 5 outside"),
+        (numbers([1.1, *FIVE[:3], 1.2], 0.01), {}, "worst of 5 seeds; 2 of 5 outside"),
         (numbers([*FIVE, *FIVE], 0.01).reshape(5, 2), {}, "worst of 5 seeds x 2 cases"),
         (np.stack([FIVE, FIVE + 2], 1), {"quantifier": "mean"}, "worst of 2 cases; 1 of 2 outside"),
         (FIVE + 2, {"quantifier": "mean"}, ""),
         (FIVE + 2, {"quantifier": "exact", "exact_because": "read", "over": "sizes"},
-         "first outside of 5 sizes; 5 of 5 outside"),
+         "worst of 5 sizes; 5 of 5 outside"),
         (numbers([2.0], 0.01), {"at_least": 1}, ""),
     ],
 )  # fmt: skip
@@ -80,11 +80,34 @@ def test_a_number_that_is_one_of_several_says_of_how_many(values, changes, reaso
 
 
 def test_every_corrects_for_the_number_of_replicates_and_cases():
-    found = judge(claim(at_least=1), "quick", {"x": numbers([0.0], 0.1)})
-    assert found["high"] == pytest.approx(0.1 * stats.norm.isf((1 - LEVEL) / 2))
-    many = judge(claim(), "quick", {"x": numbers(np.linspace(-0.1, 0.1, 40), 0.1).reshape(5, 8)})
-    assert many["high"] == pytest.approx(0.1 + 0.1 * stats.norm.isf((1 - LEVEL) / 80))
-    assert many["n"] == 5
+    values = numbers(np.linspace(-0.1, 0.1, 40), 0.1).reshape(5, 8)
+    holds, open_, fails = (judge(claim(bounds=above(low)), "quick", {"x": values}) for low in (-0.44, -0.42, 0.5))
+    alone, together = (0.1 * stats.norm.isf((1 - LEVEL) / 2 / count) for count in (1, 40))
+    assert [one["verdict"] for one in (holds, open_, fails)] == ["holds", "undecided", "fails"]
+    assert [one["low"] for one in (holds, open_)] == pytest.approx([-0.1 - alone, -0.1 - together])
+    assert (fails["value"], fails["high"], fails["n"]) == pytest.approx((-0.1, -0.1 + together, 5))
+
+
+@pytest.mark.parametrize(
+    ("values", "changes", "needed"),
+    [
+        (FIVE, {"quantifier": "mean", "bounds": above(FIVE.mean() - 0.02)}, "seeds"),
+        (numbers(FIVE, 0.1), {"bounds": two_sided(2.0, around=FIVE.min() + 2.05)}, "times as many evaluation tasks"),
+        (FIVE, {"quantifier": "mean", "bounds": above(FIVE.mean() + 1e-6)}, "more seeds would hardly decide it"),
+        (np.arange(60) < 57, {"quantifier": "share", "bounds": above(0.9)}, "seeds"),
+    ],
+)
+def test_an_undecided_claim_says_what_would_decide_it(values, changes, needed):
+    """With so many replicates of the same mean and spread it is decided, and with one fewer it is not."""
+    found = judge(claim(**changes), "quick", {"x": values})
+    assert found["verdict"] == "undecided"
+    assert needed in found["reason"]
+    if changes.get("quantifier") == "mean" and needed == "seeds":
+        (number,) = (int(word) for word in found["reason"].split() if word.isdigit())
+        for count, verdict in ((number, "holds"), (number - 1, "undecided")):
+            spread = np.resize([-1.0, 1.0], count)
+            spread = FIVE.mean() + (spread - spread.mean()) / spread.std(ddof=1) * FIVE.std(ddof=1)
+            assert judge(claim(**changes), "quick", {"x": spread})["verdict"] == verdict
 
 
 def test_the_mean_has_students_interval_with_the_error_of_measurement_added():

@@ -57,7 +57,7 @@ def test_replicates_are_counted_in_singular_and_plural():
     assert over_text({"n": 6, "over": "learners"}) == "6 learners"
     study = {"study": "x", "run": "r", "preset": "quick", "changed": [], "command": "c", "machine": "m", "seconds": 1}
     page = ledger_markdown([study | CLAIM | {"deviations": [], "n": 1, "over": "algorithms"}])
-    assert "1 claim: 1 holds." in page
+    assert "1 claim: 1 holds; holding: 1 of 1 printed sentence." in page
     assert "| 1 algorithm |" in page
 
 

@@ -165,8 +165,8 @@ def _resume_command(run: Any) -> str:
 
 
 def _print_verdicts(records: Sequence[Any]) -> None:
-    from mesascope.reports import console, counts_text, print_claims
+    from mesascope.reports import console, counts_text, holding_text, print_claims
     from mesascope.text import counted
 
     print_claims(records, console())
-    print(f"{counted(len(records), 'claim')}: {counts_text(records)}")
+    print(f"{counted(len(records), 'claim')}: {counts_text(records)}; {holding_text(records)}")

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mesascope.errors import MesascopeError, shown
-from mesascope.evidence.claims import Claim, check_claims
+from mesascope.evidence.claims import Bound, Claim, check_claims
 from mesascope.evidence.numbers import unmasked
 from mesascope.evidence.verdicts import Verdicts
 from mesascope.text import counted
@@ -17,6 +17,8 @@ from mesascope.text import counted
 # Confidence level of each claim's interval. With 200 true claims, fewer than 20 % of ledgers contain a false verdict.
 LEVEL = 0.999
 RESAMPLES = 9_999
+# Factor on the sample size from which on a larger sample would hardly decide a claim.
+_MOST_TIMES = 100
 # Minimum replicates for an interval at this level: with fewer, more than 1 in 2,000 bootstrap samples repeats a single
 # replicate, and more than 1 in 1,000 samples lies on one side of the median.
 _LEAST = {"mean": 2, "bootstrap": 6, "median": 11}
@@ -70,7 +72,7 @@ def judge(
         read = _read(claim, results)
         n = min(len(sample.values) for sample in read)
         verdict, value, among = _decide(claim, preset, read)
-        why = "its interval crosses the bound" if verdict == "undecided" else ""
+        why = f"its interval crosses the bound, {_needed(claim, bound, value, n)}" if verdict == "undecided" else ""
         broken = [name for name, record in (premises or {}).items() if record["verdict"] != "holds"]
         if broken:
             verdict, why = "undecided", f"its premise {broken[0]} {_said(premises[broken[0]]['verdict'])}"  # type: ignore[index]
@@ -108,7 +110,12 @@ def least_replicates(claim: Claim) -> int:
 
 
 def _decide(claim: Claim, preset: str, read: tuple[_Samples, ...]) -> tuple[str, _Interval, str]:
-    """Verdict, interval to print (the worst, or the first outside the bound), and a phrase about its rank."""
+    """Verdict, the interval that is worst for it, and a phrase about its rank.
+
+    A claim holds if the interval of each case, at the level by itself, lies inside the bound: if one case lies outside,
+    its interval does so with the probability of the level. It fails if an interval at the level of all together, by
+    Bonferroni, lies outside.
+    """
     bound, count = claim.bound(preset), min(len(sample.values) for sample in read)
     if not all(sample.values.size for sample in read):
         raise _Undecided("its reading returns no numbers")
@@ -119,20 +126,45 @@ def _decide(claim: Claim, preset: str, read: tuple[_Samples, ...]) -> tuple[str,
             if wrong := int((~np.isfinite(numbers)).sum()):
                 raise _Undecided(f"{wrong} of {numbers.size} {what} {'is' if wrong == 1 else 'are'} not finite")
     with np.errstate(all="ignore"):  # an overflow gives an infinite interval, which crosses any bound
-        intervals = _INTERVALS[claim.quantifier or ""](claim, read)
-    sides = [bound.side(one.low, one.high) for one in intervals]
-    worst = min(intervals, key=lambda one: min(one.low - bound.low, bound.high - one.high))
+        alone = _INTERVALS[claim.quantifier or ""](claim, read, 1 - LEVEL)
+        together = _INTERVALS[claim.quantifier or ""](claim, read, (1 - LEVEL) / len(alone))
     cases = read[0].values.shape[1]
-    of = [(count, claim.over.removesuffix("s"))] * (len(sides) > cases) + [(cases, "case")] * (cases > 1)
-    among = f"of {' x '.join(counted(*one) for one in of)}" if of else ""
-    if all(side == "inside" for side in sides):
+    of = [(count, claim.over.removesuffix("s"))] * (len(alone) > cases) + [(cases, "case")] * (cases > 1)
+    among = f"worst of {' x '.join(counted(*one) for one in of)}" if of else ""
+    if all(bound.side(one.low, one.high) == "inside" for one in alone):
         if claim.quantifier not in ("exact", "share") and any(map(_all_the_same, read)):
             raise _Undecided(f"all {claim.over} are the same")
-        return "holds", worst, among and f"worst {among}"
-    verdict, wrong = ("fails", "outside") if "outside" in sides else ("undecided", "across")
-    shown = intervals[sides.index(wrong)] if verdict == "fails" else worst
-    which = "worst" if shown == worst else f"first {wrong}"
-    return verdict, shown, among and f"{which} {among}; {sides.count(wrong)} of {len(sides)} {wrong}"
+        return "holds", min(alone, key=lambda one: min(one.low - bound.low, bound.high - one.high)), among
+    sides = [bound.side(one.low, one.high) for one in together]
+    wrong = [one for one, side in zip(together, sides, strict=True) if side == "outside"]
+    if wrong:
+        verdict, shown = "fails", max(wrong, key=lambda one: max(one.low - bound.high, bound.low - one.high))
+    else:
+        verdict, shown = "undecided", min(together, key=lambda one: min(one.low - bound.low, bound.high - one.high))
+    rest = "outside" if wrong else "across"
+    return verdict, shown, among and f"{among}; {sides.count(rest)} of {len(sides)} {rest}"
+
+
+def _needed(claim: Claim, bound: Bound, found: _Interval, count: int) -> str:
+    """Sample size that would decide the claim if value and spread stayed as they are."""
+    from scipy.stats import t
+
+    value, low, high = found
+    if bound.low < value < bound.high:  # both ends have to come inside
+        gaps = [(value - low, value - bound.low), (high - value, bound.high - value)]
+    else:
+        gaps = [(high - value, bound.low - value)] if value <= bound.low else [(value - low, value - bound.high)]
+    ratio = max(reach / gap if gap else math.inf for reach, gap in gaps)
+    sizes = count * np.arange(1, _MOST_TIMES) if claim.quantifier == "every" else np.arange(count, _MOST_TIMES * count)
+    reach = sizes**-0.5
+    if claim.quantifier in ("mean", "bootstrap"):
+        reach = reach * t.isf((1 - LEVEL) / 2, sizes - 1)
+    enough = sizes[ratio * reach < reach[0]]
+    what = "evaluation tasks" if claim.quantifier == "every" else claim.over
+    if not len(enough):
+        return f"and more {what} would hardly decide it"
+    many = f"{enough[0] // count} times as many" if claim.quantifier == "every" else f"about {enough[0]}"
+    return f"and {many} {what} would decide it"
 
 
 def _all_the_same(samples: _Samples) -> bool:
@@ -140,37 +172,36 @@ def _all_the_same(samples: _Samples) -> bool:
     return len(samples.values) > 1 and bool((np.ptp(samples.values, axis=0) == 0).all())
 
 
-def _every(claim: Claim, read: tuple[_Samples, ...]) -> list[_Interval]:
-    """One normal interval per replicate and case, with Bonferroni correction."""
+def _every(claim: Claim, read: tuple[_Samples, ...], outside: float) -> list[_Interval]:
+    """One normal interval per replicate and case."""
     from scipy.stats import norm
 
     (samples,) = read
     if not (samples.errors > 0).all():
         raise _Undecided("its numbers carry no error of measurement")
-    reach = float(norm.isf((1 - LEVEL) / 2 / samples.values.size))
+    reach = float(norm.isf(outside / 2))
     pairs = zip(samples.values.ravel(), samples.errors.ravel(), strict=True)
     return [_Interval(value, value - reach * error, value + reach * error) for value, error in pairs]
 
 
-def _mean(claim: Claim, read: tuple[_Samples, ...]) -> list[_Interval]:
+def _mean(claim: Claim, read: tuple[_Samples, ...], outside: float) -> list[_Interval]:
     """Student's t interval over replicates, with the measurement variance of the mean added."""
     from scipy.stats import t
 
     (samples,) = read
-    count, cases = samples.values.shape
+    count = len(samples.values)
     measured = np.array([_stderr(column.mean()) for column in samples.numbers.T])
     spread = samples.values.var(0, ddof=1) / count + measured**2
-    reach = float(t.isf((1 - LEVEL) / 2 / cases, count - 1)) * np.sqrt(spread)
+    reach = float(t.isf(outside / 2, count - 1)) * np.sqrt(spread)
     return [_Interval(m, m - r, m + r) for m, r in zip(samples.values.mean(0), reach, strict=True)]
 
 
-def _median(claim: Claim, read: tuple[_Samples, ...]) -> list[_Interval]:
+def _median(claim: Claim, read: tuple[_Samples, ...], outside: float) -> list[_Interval]:
     """Interval from order statistics of the replicates, widened by the largest measurement error."""
     from scipy.stats import binom, norm
 
     (samples,) = read
-    count, cases = samples.values.shape
-    tail = (1 - LEVEL) / 2 / cases
+    count, tail = len(samples.values), outside / 2
     rank = int(binom.ppf(tail, count, 0.5)) - 1
     while rank >= 0 and binom.cdf(rank, count, 0.5) > tail:
         rank -= 1
@@ -182,7 +213,7 @@ def _median(claim: Claim, read: tuple[_Samples, ...]) -> list[_Interval]:
     return [_Interval(*end) for end in ends]
 
 
-def _share(claim: Claim, read: tuple[_Samples, ...]) -> list[_Interval]:
+def _share(claim: Claim, read: tuple[_Samples, ...], outside: float) -> list[_Interval]:
     """Clopper-Pearson interval for the share of replicates with a true reading."""
     from scipy.stats import binomtest
 
@@ -192,12 +223,12 @@ def _share(claim: Claim, read: tuple[_Samples, ...]) -> list[_Interval]:
     intervals = []
     for column in samples.values.T:
         found = binomtest(int(column.sum()), len(column))
-        interval = found.proportion_ci(confidence_level=1 - (1 - LEVEL) / samples.values.shape[1], method="exact")
+        interval = found.proportion_ci(confidence_level=1 - outside, method="exact")
         intervals.append(_Interval(float(found.statistic), float(interval.low), float(interval.high)))
     return intervals
 
 
-def _bootstrap(claim: Claim, read: tuple[_Samples, ...]) -> list[_Interval]:
+def _bootstrap(claim: Claim, read: tuple[_Samples, ...], outside: float) -> list[_Interval]:
     """Percentile bootstrap interval of the statistic, widened for coverage with few replicates.
 
     The distance of each end from the statistic is multiplied by the ratio of Student's interval to the normal interval
@@ -212,14 +243,14 @@ def _bootstrap(claim: Claim, read: tuple[_Samples, ...]) -> list[_Interval]:
     rows, count = tuple(sample.values[:, 0] for sample in read), min(len(sample.values) for sample in read)
     value = _result("statistic", lambda: float(claim.statistic(*rows)))  # type: ignore[misc]
     found = _result("statistic", lambda: bootstrap(
-        rows, claim.statistic, vectorized=False, n_resamples=RESAMPLES, confidence_level=LEVEL, method="percentile",
-        rng=np.random.default_rng(0),
+        rows, claim.statistic, vectorized=False, n_resamples=RESAMPLES, confidence_level=1 - outside,
+        method="percentile", rng=np.random.default_rng(0),
     )).confidence_interval  # fmt: skip
     if not all(map(math.isfinite, (value, *found))):
         raise _Undecided("its statistic is not finite on some samples drawn anew")
     if not found.low <= value <= found.high:
         raise _Undecided("its statistic is of other values on samples drawn anew, as if it paired independent samples")
-    tail = (1 - LEVEL) / 2
+    tail = outside / 2
     wider = float(t.isf(tail, count - 1) / norm.isf(tail)) * math.sqrt(count / (count - 1))
     low, high = (value + wider * (float(end) - value) for end in found)
     if found.low >= 0 < value:
@@ -228,7 +259,7 @@ def _bootstrap(claim: Claim, read: tuple[_Samples, ...]) -> list[_Interval]:
     return [_Interval(value, float(low), float(high))]
 
 
-def _exact(claim: Claim, read: tuple[_Samples, ...]) -> list[_Interval]:
+def _exact(claim: Claim, read: tuple[_Samples, ...], outside: float) -> list[_Interval]:
     if read[0].errors.any():
         raise _Undecided("its numbers carry errors of measurement, and exact takes none")
     return [_Interval(value, value, value) for value in read[0].values.ravel()]

@@ -13,6 +13,7 @@ from .plots import curves as curves, strip as strip, sweep as sweep
 from .tables import (
     console as console,
     counts_text as counts_text,
+    holding_text as holding_text,
     ledger_markdown as ledger_markdown,
     print_claims as print_claims,
     print_ledger as print_ledger,

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mesascope.reports.tables import counts_text
+from mesascope.reports.tables import counts_text, holding_text
 from mesascope.text import counted
 
 _COLOURS = {"holds": "#1a7f37", "fails": "#c0232c", "undecided": "#9a6700"}
@@ -20,7 +20,7 @@ def found_text(claims: Sequence[Mapping[str, Any]]) -> list[str]:
     findings = [claim for claim in claims if claim["id"] not in names]
     premises = [claim for claim in claims if claim["id"] in names]
     failed, open_ = (_with(findings, verdict) for verdict in ("fails", "undecided"))
-    sentences = [f"Of {counted(len(findings), 'finding')} {counts_text(findings)}."]
+    sentences = [f"Of {counted(len(findings), 'finding')} {counts_text(findings)} ({holding_text(claims)})."]
     sentences += [f"Fails: {_named([claim])}." for claim in failed]
     if open_:
         sentences.append(f"Undecided, until there are more seeds or tasks: {', '.join(one['id'] for one in open_)}.")

@@ -37,6 +37,20 @@ def counts_text(records: Sequence[Mapping[str, Any]]) -> str:
     return ", ".join(parts)
 
 
+def holding_text(records: Sequence[Mapping[str, Any]]) -> str:
+    """Number of claims that hold, by kind: ``holding: 2 of 3 printed sentences, 1 of 1 premise``."""
+    runs = ("study", "run")
+    premises = {(*map(record.get, runs), name) for record in records for name in record.get("premises", ())}
+    found: dict[str, list[bool]] = {"printed sentence": [], "claim": [], "premise": []}
+    for record in (record for record in records if "source" in record):  # not those that are not yet run
+        kind = "claim" if record["source"].startswith(("ours", "derived")) else "printed sentence"
+        kind = "premise" if (*map(record.get, runs), record["id"]) in premises else kind
+        found[kind].append(record["verdict"] == "holds")
+    words = {"claim": ("claim of ours", "claims of ours")}
+    parts = [f"{sum(own)} of {counted(len(own), *words.get(kind, (kind,)))}" for kind, own in found.items() if own]
+    return f"holding: {', '.join(parts)}"
+
+
 def over_text(record: Mapping[str, Any]) -> str:
     """Number of replicates of a claim: ``5 seeds``."""
     return counted(record["n"], record["over"].removesuffix("s"))
@@ -101,9 +115,10 @@ def ledger_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     """The ledger as a Markdown page: a table for each run, a row for each claim, and the run's provenance."""
     parts = [
         "# Ledger of claims",
-        f"{counted(len(rows), 'claim')}: {counts_text(rows)}. Judged from the arrays of each run by "
-        "`mesascope ledger DIR --format markdown`. Intervals are at 99.9 %; *n* counts what each claim is about: "
-        "seeds, unless another word stands there. Bounds are ours, unless the paper's name stands beside one.",
+        f"{counted(len(rows), 'claim')}: {counts_text(rows)}; {holding_text(rows)}. Judged from the arrays of each run "
+        "by `mesascope ledger DIR --format markdown`. Intervals are at 99.9 %; *n* counts replicates. A claim about "
+        "*each* of them has one interval for each, over evaluation tasks; one about their mean, median or share has an "
+        "interval over replicates. Bounds are ours, unless the paper's name stands beside one.",
     ]
     parts.append(_studies_markdown(rows))
     for study in dict.fromkeys(row["study"] for row in rows):
@@ -138,7 +153,7 @@ def _run_markdown(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     lines = ["| claim | reported | measured | n | bound | verdict |", "|---|---|---|---|---|---|"]
     for row in rows:
         sentence = f"{row['id']}: {row['sentence']} ({row['measures']})"
-        over = str(row["n"]) if row["over"] == "seeds" else over_text(row)
+        over = ("each of " if row.get("quantifier") == "every" else "") + over_text(row)
         bound = row["bound"] + (" (paper)" if row["bound_by"] == "paper" else "")
         cells = (sentence, row["reported"] or "", measured_text(row), over, bound)
         verdict = row["verdict"] if row["verdict"] == "holds" else f"**{row['verdict']}**"
@@ -154,7 +169,7 @@ def print_ledger(rows: Sequence[Mapping[str, Any]], console: Console) -> None:
         print_claims(own, console, f"{', '.join(filter(None, (own[0]['study'], _preset_text(own[0]))))}: {run}")
     judged = [row for row in rows if "run" in row]
     if judged:
-        console.print(f"{counted(len(judged), 'claim')}: {counts_text(judged)}")
+        console.print(f"{counted(len(judged), 'claim')}: {counts_text(judged)}; {holding_text(judged)}")
     claims = Counter(row["study"] for row in rows if "run" not in row)
     if claims:
         studies = ", ".join(f"{escape(study)} ({counted(count, 'claim')})" for study, count in claims.items())
