@@ -121,6 +121,30 @@ def test_keys_are_those_of_the_token_before_where_asked(attention):
     torch.testing.assert_close(keys["shifted"][:, 1:], keys["plain"][:, :-1])
 
 
+@each_attention
+def test_forget_factors_of_1_remember_all_and_of_0_forget_all_but_the_token_itself(attention):
+    net, plain, e = layer(attention, 6, 2, forget=True, forget_cap=1.0), layer(attention, 6, 2), tokens(7, 6)
+    for bias, expected in ((60.0, plain(e)), (-60.0, torch.cat([plain(one) for one in e.split(1)]))):
+        nn.init.constant_(net.forget_proj.bias, bias)
+        torch.testing.assert_close(net(e), expected)
+
+
+@pytest.mark.parametrize("ridge", [0.03, 2.0])
+def test_a_mesa_layer_reads_the_ridge_regression_of_values_on_keys_up_to_each_token(ridge):
+    config = AttentionConfig(6, 2, key_size=4, value_size=3, normalise=False)
+    net, e = MesaAttention(config, stream(0, "init")).double(), tokens(9, 6)
+    net.ridge = ridge
+    expected = torch.zeros_like(e)
+    for w_q, w_k, w_v, p in zip(net.w_q, net.w_k, net.w_v, net.p, strict=True):
+        q, k, v = (e @ weights.mT for weights in (w_q, w_k, w_v))
+        for t in range(9):
+            seen = slice(t + 1)
+            gram = k[seen].mT @ k[seen] + ridge * torch.eye(4).double()
+            fitted = torch.linalg.solve(gram, k[seen].mT @ v[seen])
+            expected[t] += p @ fitted.mT @ q[t]
+    torch.testing.assert_close(net(e), expected, rtol=1e-11, atol=1e-11)
+
+
 def test_rotary_scores_depend_on_how_far_apart_tokens_are_alone():
     q, k = torch.randn(2, 1, 2, 7, 6, generator=stream(0, "rotary"), dtype=torch.float64)
     times = torch.arange(7)

@@ -7,6 +7,7 @@ import torch
 from examples import examples
 from torch.nn.functional import cross_entropy, linear
 
+from mesascope.data import images
 from mesascope.errors import ArgumentError, ArgumentTypeError
 from mesascope.meta import (
     GEM,
@@ -414,6 +415,23 @@ def test_steps_of_one_task_number_its_classes_alike():
     means = [found(step).y.T @ found(step).x / 20 for step in range(2)]
     distances = torch.cdist(*means)
     assert torch.equal(distances.argmin(1), torch.arange(5))
+
+
+@pytest.mark.parametrize("part", ["train", "test"])
+def test_streams_are_of_the_images_of_their_part(part):
+    """A permutation leaves the pixels of an image, sorted by brightness, as they are."""
+    tasks = PermutedDigits(50, 50).sample(2, stream(0, "tasks"))
+    drawn = {"train": tasks.context.x, "test": tasks.xq}[part].flatten(0, 1)
+    switching = SwitchingImages(ways=4, shots=5, domains=("digits",), size=8, part=part).stream(1, 0)(0).x
+    rows = images("digits", part).pixels.flatten(1).float() / 255
+    known = set(map(tuple, rows.sort().values.tolist()))
+    assert all(tuple(row) in known for row in torch.cat([drawn, switching]).sort().values.tolist())
+
+
+def test_tasks_of_a_stream_number_their_classes_anew():
+    found = SwitchingImages(stay=0.0, ways=10, shots=20, domains=("digits",), size=8).stream(2, 0)
+    means = [found(step).y.T @ found(step).x / 20 for step in range(2)]
+    assert (torch.cdist(*means).argmin(1) != torch.arange(10)).sum() > 5
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from mesascope.identification import (
     spectral_filter,
     superposition,
 )
+from mesascope.identification import naming
 from mesascope.identification.seen import LEAST
 from mesascope.identification.verdict import Difference, Row, difference, standing
 from mesascope.identification.wrapped import FORMS
@@ -142,6 +143,30 @@ def test_a_learner_that_answers_with_noise_is_in_the_set(noise):
     assert found.parameters("ridge least-squares")["ridge"] == pytest.approx(1.0, rel=0.5)
     assert found.noise["own"].value > 0
     assert "mean" not in found.names
+
+
+def test_the_noise_between_calls_is_subtracted_once():
+    """On average, a noisy learner is at distance 0 from the algorithm that it runs."""
+    generator, ridge = stream(0, "noise"), learners.LeastSquares(1.0)
+    family = LinearRegression(n_context=12, d_in=3, noise=0.3, n_query=50)
+
+    def noisy(context, xq):
+        return ridge(context, xq) + torch.randn(xq.shape[:-1], generator=generator).to(xq)[..., None]
+
+    found = identify(noisy, family, [NATIVE["ridge least-squares"]], 40_000)
+    own = found.rows[0].own_difference.mean
+    assert abs(own.value) < 4 * own.stderr < found.noise["own"].value / 4
+
+
+def test_candidates_are_fitted_on_some_tasks_and_tested_on_others(monkeypatch):
+    compared, seen = naming._all, []
+    monkeypatch.setattr(naming, "_all", lambda chosen, own, *rest: seen.append(own) or compared(chosen, own, *rest))
+    mean = learners.Mean()
+    identify(mean, FAMILY, [NATIVE["mean"]], BUDGET)
+    fitted, tested = (seen[0].tasks[part]["own"] for part in ("fit", "test"))
+    assert not torch.isin(fitted.xq, tested.xq).any()
+    assert torch.equal(seen[0].fit["own"], mean(fitted.context, fitted.xq))
+    assert torch.equal(seen[0].test["own"], mean(tested.context, tested.xq))
 
 
 def test_what_no_candidate_does_is_none_of_them():

@@ -141,6 +141,15 @@ def test_drawings_of_omniglot_are_read_in_their_alphabets(folder):
     assert read.pixels[:, 0, 0, 0].tolist() == [255, 0, 0]  # ink is white
 
 
+def test_alphabets_for_training_are_not_those_for_test(folder):
+    picture(folder / "one.png", 0)
+    (folder / "omniglot").mkdir()
+    for name, alphabet in (("images_background", "A"), ("images_evaluation", "B")):
+        with zipfile.ZipFile(folder / "omniglot" / f"{name}.zip", "w") as archive:
+            archive.write(folder / "one.png", f"{name}/{alphabet}/character01/0001_01.png")
+    assert [images("omniglot", part).classes for part in ("train", "test")] == [("A/character01",), ("B/character01",)]
+
+
 def test_pictures_of_a_folder_are_read_by_table_and_by_class(folder):
     for place, (name, label) in enumerate((("a.png", "cat"), ("b.jpg", "dog"), ("in/c.png", "cat"))):
         picture(folder / "mine" / "images" / name, 100 * place)

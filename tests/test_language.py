@@ -4,12 +4,14 @@ import dataclasses
 import math
 import re
 import shutil
+from unittest import mock
 
 import pytest
 import torch
 from torch.nn import functional
 
 from mesascope.errors import ArgumentError, NumericalError
+from mesascope.evidence import Estimates
 from mesascope.language import (
     LanguageTraining,
     TextWindows,
@@ -30,6 +32,8 @@ from mesascope.language.scales import Scales, moved
 from mesascope.language.tokenizing import load_tokenizer
 from mesascope.nets import LanguageModel
 from mesascope.streams import stream
+from mesascope.studies.language import language_mesa
+from mesascope.studies.language.language_mesa import LanguageMesa
 from mesascope.training import Ensemble, ModuleState, Training, train
 
 TINY = {"vocabulary": 30, "context": 40, "width": 16, "n_heads": 2}
@@ -360,6 +364,37 @@ def test_an_evaluation_is_of_the_model_in_use_and_refuses_another_tokenizer_and_
     torch.nn.init.constant_(model.norm.weight, torch.nan)
     with pytest.raises(NumericalError, match="losses must be finite"):
         evaluate(model, tokenizer, corpus.folder)
+
+
+def test_logged_numbers_are_of_validation_windows(corpus, tmp_path):
+    settings = settings_for(corpus)
+    plan = dataclasses.replace(settings.training, steps=1)
+    run = new_language_run(dataclasses.replace(settings, training=plan), tmp_path / "run")
+    model = train_language_model(run)
+    losses = token_losses(model, TextWindows(str(corpus.folder), 25, "validation").spread(6))
+    logged = run.metrics("model")[-1]
+    assert logged["loss"] == pytest.approx(losses.mean().item(), rel=1e-5)
+    assert logged["in_context_score"] == pytest.approx(in_context_score(losses).value, rel=1e-4)
+
+
+def test_the_study_trains_on_training_text_and_judges_on_validation_text(corpus):
+    settings = LanguageMesa(corpus=str(corpus.folder), context=32, width=8, windows=5, watch_windows=3)
+    lab = mock.MagicMock(device="cpu")
+    lab.stream.side_effect = lambda name, index: stream(index, name)
+    language_mesa.measure(lab, settings)
+    judged = lab.stage.call_args_list[0].args[3]
+    assert torch.equal(judged, TextWindows(str(corpus.folder), 65, "validation").spread(5))
+    assert {call.args[2].split for call in lab.train.call_args_list} == {"train"}
+    first = lab.train.call_args_list[0]
+    model = first.args[1].build(stream(0, "init"))
+    losses = token_losses(model, TextWindows(str(corpus.folder), 33, "validation").spread(3))
+    assert first.kwargs["watch"](model) == {"loss": pytest.approx(losses.mean().item())}
+
+
+def test_the_score_of_the_study_is_the_loss_late_less_that_early():
+    losses = {("early", "mesa"): [torch.full((4,), 3.0).numpy()], ("late", "mesa"): [torch.full((4,), 1.0).numpy()]}
+    assert language_mesa.score("two", "mesa")({"two": Estimates.of(losses)}).tolist() == [-2.0]
+
 
 
 def test_of_scales_the_first_layer_that_grew_is_named():

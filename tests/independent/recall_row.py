@@ -3,11 +3,11 @@
 Run `python tests/independent/recall_row.py`; it takes a quarter of a minute.
 
 Recall has 24 pairs of a key and a value out of 64; then the keys come again in another order. The best guess is the
-most frequent value of the keys that have not come again yet. A network that sees nothing can only guess among all 64 values,
-and an untrained one among all tokens. Regression has pairs (x, W x + noise) of width 8, W orthogonal, and is judged on
-the last six of 24 targets. Shares of answers, and their differences between kinds of layers, are recomputed from the
-published means of eight networks of each kind. Intervals are Student's t at 99.9 % over networks, with the error
-over the sequences that all networks share added.
+most frequent value of the keys that have not come again yet. A network that sees nothing can only guess among all 64
+values, and an untrained one among all tokens. Regression has pairs (x, W x + noise) of width 8, W orthogonal, and is
+judged on the last six of 24 targets. Shares of answers, and their differences between kinds of layers, are
+recomputed from the published means of eight networks of each kind. Intervals are Student's t at 99.9 % over networks,
+with the error over the sequences that all networks share added.
 """
 
 from __future__ import annotations
