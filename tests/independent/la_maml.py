@@ -1,6 +1,6 @@
 """Check La-MAML on rotated digits (continual-mnist): retained accuracy, and backward transfer.
 
-Run `python tests/independent/la_maml.py [streams]`; each stream takes two to four minutes, and three are the
+Run `python tests/independent/la_maml.py [streams]`; each stream takes two minutes of a core, and three are the
 default. It reads MNIST from MESASCOPE_DATA.
 
 A stream has twenty tasks of 1,000 training digits and 1,000 test digits, turned by an angle drawn from the task's

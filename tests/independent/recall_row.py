@@ -1,6 +1,6 @@
 """Check what language-recall compares its layers with, and the row of answers that it publishes.
 
-Run `python tests/independent/recall_row.py`; it takes a quarter of a minute.
+Run `python tests/independent/recall_row.py`; it takes a few seconds.
 
 Recall has 24 pairs of a key and a value out of 64; then the keys come again in another order. The best guess is the
 most frequent value of the keys that have not come again yet. A network that sees nothing can only guess among all 64
