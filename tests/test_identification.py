@@ -18,11 +18,11 @@ from mesascope.identification import (
     identify,
     implicit_weights,
     invariances,
+    naming,
     smoother_weights,
     spectral_filter,
     superposition,
 )
-from mesascope.identification import naming
 from mesascope.identification.seen import LEAST
 from mesascope.identification.verdict import Difference, Row, difference, standing
 from mesascope.identification.wrapped import FORMS
