@@ -166,6 +166,11 @@ def test_windows_are_of_the_text_and_repeat_with_their_generator(corpus):
         TextWindows(str(corpus.folder), 10**6)
 
 
+def test_windows_of_validation_are_its_text(corpus):
+    read = TextWindows(str(corpus.folder), 21, "validation").spread(10**6).flatten()
+    assert read.tolist() == corpus["validation"][0][: len(read)].tolist()
+
+
 def test_a_model_learns_a_text_and_copies_what_it_has_read(unchecked):
     """Tokens at random, and then again: only what was read tells what comes."""
 
@@ -394,7 +399,6 @@ def test_the_study_trains_on_training_text_and_judges_on_validation_text(corpus)
 def test_the_score_of_the_study_is_the_loss_late_less_that_early():
     losses = {("early", "mesa"): [torch.full((4,), 3.0).numpy()], ("late", "mesa"): [torch.full((4,), 1.0).numpy()]}
     assert language_mesa.score("two", "mesa")({"two": Estimates.of(losses)}).tolist() == [-2.0]
-
 
 
 def test_of_scales_the_first_layer_that_grew_is_named():
