@@ -46,8 +46,10 @@ def regression_errors(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]
 
 
 def guess_row(rng: np.random.Generator) -> Row:
-    """The bound of 'finds', which its sentence calls the share of guesses, beside that share."""
-    return Row("finds, bound / best guess, %", claim(STUDY, "finds")["bound_low"], *mean(guesses(rng)))
+    """The share of best guesses that the sentence of 'finds' states, in whole per cent, beside that share."""
+    stated = float(claim(STUDY, "finds")["sentence"].split("right in ")[1].split()[0])
+    found, error = mean(guesses(rng))
+    return Row("finds, stated / best guess, %", stated, found, error + 0.5)
 
 
 def chance_rows() -> list[Row]:

@@ -34,18 +34,21 @@ def converged(
     at_least: int = 5,
     quantity: str = "mse",
     log: bool = False,
+    each: bool = True,
 ) -> Claim:
-    """Premise: training has converged.
+    """Premise: training of each network has converged, or, where some of many seeds may be late, that of their mean.
 
     ``log`` takes change and fall on a logarithmic scale, for losses that fall by orders of magnitude: one that falls by
     the same factor throughout has a fifth of its fall in the last fifth.
     """
     shares = [stage(one).map(partial(late_share, quantity=quantity, log=log), one) for one in trainings]
+    because = "it is about the networks that were trained, and each curve is that of its network"
     return Claim(
-        id, f"training has converged: its last fifth changes the {'logarithm of the ' if log else ''}loss by less "
-        f"than {most:.0%} of the fall over the whole training",
-        beside(shares, f"mean over seeds of |change in the last fifth| / |fall|{', of log loss' if log else ''}"),
-        below(most), ours("premise"), quantifier="mean", at_least=at_least, premises=(),
+        id, f"training has converged: the last fifth {'of each ' if each else ''}changes the "
+        f"{'logarithm of the ' if log else ''}loss by less than {most:.0%} of the fall over the whole training",
+        beside(shares, f"|change in the last fifth| / |fall|{', of log loss' if log else ''}, each network"),
+        below(most), ours("premise"), quantifier="exact" if each else "mean", at_least=at_least, premises=(),
+        exact_because=because if each else "",
     )  # fmt: skip
 
 

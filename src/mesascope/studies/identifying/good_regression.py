@@ -142,8 +142,8 @@ STUDY = Study(
                 Claim(
                     "implies-descent", "each of these regressors is within 1 % of some gradient descent or GD++ under "
                     "all conditions",
-                    rivals["distance"], below(0.01), study.printed(f"{BLOG}: conclusion"), over="draws",
-                    premises=("as-good",), about="algorithms",
+                    rivals["distance"], below(0.01), study.derived(f"{BLOG}: conclusion, which suggests it"),
+                    over="draws", premises=("as-good",), about="algorithms",
                 ),
                 Claim(
                     "told-apart", "each of these regressors differs from every descent by more than 1 % at the level "

@@ -382,8 +382,8 @@ STUDY = Study(
                 Claim(
                     "alone-near-softmax", "with most features, each single layer's loss is at most 0.03 nats a token "
                     "above that of softmax",
-                    loss("alone", f"mesa {NUS[-1]}") - loss("alone", "softmax"), below(0.03), FIGURE,
-                    premises=ALONE_LEARNED,
+                    loss("alone", f"mesa {NUS[-1]}") - loss("alone", "softmax"), below(0.03),
+                    ours("Fig. 3.7, whose softmax has learned positions, is another claim"), premises=ALONE_LEARNED,
                 ),
             ),
         ),

@@ -225,8 +225,8 @@ STUDY = Study(
                     premises=SOLVED,
                 ),
                 Claim(
-                    "finds", "layers with a matrix state answer more than 25 % correctly, the share of guesses among "
-                    "values not yet asked for",
+                    "finds", "layers with a matrix state answer more than 25 % correctly, where the best guess among "
+                    "values not yet asked for is right in 20 %",
                     beside([recalled["answered", kind] for kind in MATRICES], "percent answered, each kind"),
                     above(25.0), ours("premise"), premises=SOLVED,
                 ),
