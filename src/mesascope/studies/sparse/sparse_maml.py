@@ -103,7 +103,7 @@ STUDY = Study(
                 ),
                 Claim(
                     "last-is-open", "the output layer's share of closed weights is ten points below the first "
-                    "convolution's",
+                    "layer's",
                     falls.map(lambda points: points.sum(1), "points closed of the first layer above the last"),
                     above(10.0), printed(FIGURE),
                 ),
