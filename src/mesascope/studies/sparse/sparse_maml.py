@@ -114,8 +114,8 @@ STUDY = Study(
                     above(2.0), printed(FIGURE),
                 ),
                 Claim(
-                    "sparse-start-helps", "with nine tenths closed at the start sparse-MAML is more accurate than with "
-                    "one tenth", points_above("many-closed", "few-closed"), above(0.0), printed(FIGURE),
+                    "sparse-start-helps", "sparse-MAML is more accurate if most masks start closed than if few do",
+                    points_above("many-closed", "few-closed"), above(0.0), printed(FIGURE),
                 ),
             ),
         ),
