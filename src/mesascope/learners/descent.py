@@ -125,14 +125,12 @@ def filters(
     Args:
         etas, gammas: step sizes, in the order of the steps; each broadcasts against ``spectra``.
     """
-    gain, residual, stretch = torch.zeros_like(spectra), torch.ones_like(spectra), None
+    gain, residual, stretch = torch.zeros_like(spectra), torch.ones_like(spectra), torch.ones_like(spectra)
     for eta, gamma in zip(etas, itertools.repeat(None) if gammas is None else gammas, strict=False):
-        squared = None if stretch is None else stretch.square()
-        more = eta * residual if squared is None else eta * squared * residual
+        more = eta * stretch.square() * residual
         gain, residual = gain + more, torch.addcmul(residual, more, spectra, value=-1)
         if gamma is not None:
-            bend = n * gamma * spectra
-            stretch = 1 - bend if stretch is None else torch.addcmul(stretch, bend, stretch * squared, value=-1)
+            stretch = torch.addcmul(stretch, n * gamma * spectra, stretch.pow(3), value=-1)
     return gain, residual
 
 
