@@ -78,7 +78,7 @@ class Told(io.StringIO):
     first: float | None = None
 
     def write(self, text: str) -> int:
-        if self.first is None and "a first look" in text:
+        if self.first is None and text.startswith("a first look"):  # not the progress of that look
             self.first = time.perf_counter()
         return super().write(text)
 

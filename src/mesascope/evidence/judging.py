@@ -125,22 +125,29 @@ def _decide(claim: Claim, preset: str, read: tuple[_Samples, ...]) -> tuple[str,
         for what, numbers in (("numbers", sample.values), ("errors of measurement", sample.errors)):
             if wrong := int((~np.isfinite(numbers)).sum()):
                 raise _Undecided(f"{wrong} of {numbers.size} {what} {'is' if wrong == 1 else 'are'} not finite")
-    with np.errstate(all="ignore"):  # an overflow gives an infinite interval, which crosses any bound
-        alone = _INTERVALS[claim.quantifier or ""](claim, read, 1 - LEVEL)
-        together = _INTERVALS[claim.quantifier or ""](claim, read, (1 - LEVEL) / len(alone))
+
+    def intervals(outside: float) -> list[_Interval]:
+        with np.errstate(all="ignore"):  # an overflow gives an infinite interval, which crosses any bound
+            return _INTERVALS[claim.quantifier or ""](claim, read, outside)
+
+    def room(one: _Interval) -> float:
+        return min(one.low - bound.low, bound.high - one.high)
+
+    alone = intervals(1 - LEVEL)
     cases = read[0].values.shape[1]
     of = [(count, claim.over.removesuffix("s"))] * (len(alone) > cases) + [(cases, "case")] * (cases > 1)
     among = f"worst of {' x '.join(counted(*one) for one in of)}" if of else ""
     if all(bound.side(one.low, one.high) == "inside" for one in alone):
         if claim.quantifier not in ("exact", "share") and any(map(_all_the_same, read)):
             raise _Undecided(f"all {claim.over} are the same")
-        return "holds", min(alone, key=lambda one: min(one.low - bound.low, bound.high - one.high)), among
+        return "holds", min(alone, key=room), among
+    together = alone if len(alone) == 1 else intervals((1 - LEVEL) / len(alone))
     sides = [bound.side(one.low, one.high) for one in together]
     wrong = [one for one, side in zip(together, sides, strict=True) if side == "outside"]
     if wrong:
         verdict, shown = "fails", max(wrong, key=lambda one: max(one.low - bound.high, bound.low - one.high))
     else:
-        verdict, shown = "undecided", min(together, key=lambda one: min(one.low - bound.low, bound.high - one.high))
+        verdict, shown = "undecided", min(together, key=room)
     rest = "outside" if wrong else "across"
     return verdict, shown, among and f"{among}; {sides.count(rest)} of {len(sides)} {rest}"
 

@@ -27,8 +27,8 @@ main = dynamics.labelled(
     "comparison", ROLES, sums="tuned sums of pairs", reduced="lambda_A3 and lambda_A4 alone",
     ablated="all others alone", **{"one-head": "one head", "four-heads": "four heads"},
 )  # fmt: skip
-along = dynamics.after(dynamics.labelled("by-time", ROLES), 10, 20, 50)
-late = dynamics.after(dynamics.labelled("by-time", ROLES), 11, 20, 50)
+by_time = dynamics.labelled("by-time", ROLES)
+along, late = dynamics.after(by_time, 10, 20, 50), dynamics.after(by_time, 11, 20, 50)
 read = stage("coefficients", eta="eta tuned", explained="share of squared weights that is read, each head")
 path = stage("interpolation", trained="linear layer")
 
