@@ -2,12 +2,16 @@
 
 Its tensors hold CPU tensors and compute by them, so numbers are those of the CPU. Autograd, torch.func, copies and
 modules work. Refused as on CUDA: an operation on tensors of two devices, except for CPU scalars and indices, and
-``.numpy()``. Kernels that only CUDA has (fused LSTM cells, Triton) and asynchronous errors are not simulated.
+``.numpy()``. Kernels that only CUDA has (fused LSTM cells) and asynchronous errors are not simulated.
+
+With ``MESASCOPE_DEVICE=cuda:0`` the tests run on that device instead.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
+from types import SimpleNamespace
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
@@ -17,7 +21,7 @@ from torch.utils.backend_registration import _DummyBackendModule, _setup_private
 __all__ = ["DEVICE", "simulated_device"]
 
 aten = torch.ops.aten
-DEVICE = "simulated:0"
+DEVICE = os.environ.get("MESASCOPE_DEVICE", "simulated:0")
 # What takes tensors of two devices: transfers, and rows chosen by indices on the CPU.
 _TRANSFERS = {aten.copy_.default, aten._to_copy.default, aten._foreach_copy_.default}
 _INDEXED = {aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default}
@@ -150,6 +154,9 @@ if torch._C._get_privateuse1_backend_name() != "simulated":
 @contextlib.contextmanager
 def simulated_device():
     """The device ``DEVICE`` while this lasts; the yielded mode counts in ``waits`` how often the CPU waits for it."""
+    if DEVICE != "simulated:0":
+        yield SimpleNamespace(waits=0)  # which nobody counts on a real one
+        return
     generator, lifts = torch.Generator, torch._C._only_lift_cpu_tensors()
     torch.Generator = _Generator
     torch._C._set_only_lift_cpu_tensors(True)  # torch.tensor(..., device=...) then moves what it made, and is seen
