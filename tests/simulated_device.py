@@ -147,7 +147,7 @@ class _Generator(torch.Generator):
 
 
 # Once a process, and before its first gradient: torch then makes a queue for every device that it knows.
-if torch._C._get_privateuse1_backend_name() != "simulated":
+if DEVICE == "simulated:0" and torch._C._get_privateuse1_backend_name() != "simulated":
     _setup_privateuseone_for_python_backend("simulated", backend_module=_Module())
 
 

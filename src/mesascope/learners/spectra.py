@@ -83,7 +83,9 @@ def gram_spectra(family: LinearRegression, contexts: int, generator: torch.Gener
     require_instance("family", family, LinearRegression)
     require_count("contexts", contexts)
     x = sample_tasks(family, contexts, generator).context.x.double()
-    return torch.linalg.eigvalsh(x.mT @ x / family.n_context)
+    grams = x.mT @ x / family.n_context
+    # On a GPU, eigenvalues of a million matrices at once would take 500 GB of memory.
+    return torch.cat([torch.linalg.eigvalsh(part) for part in grams.split(4096)])
 
 
 def spectral_mse(

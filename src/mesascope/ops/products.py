@@ -42,6 +42,17 @@ def exact_products() -> Iterator[None]:
                 _before = None
 
 
+@contextlib.contextmanager
+def exact_convolutions() -> Iterator[None]:
+    """Within this context, float32 convolutions on GPUs are exact up to rounding; PyTorch's default is TF32."""
+    convolutions: Any = torch.backends.cudnn.conv  # type: ignore[attr-defined]
+    before, convolutions.fp32_precision = convolutions.fp32_precision, "ieee"
+    try:
+        yield
+    finally:
+        convolutions.fp32_precision = before
+
+
 def _precision() -> tuple[str | None, list[str]]:
     """PyTorch's older precision setting (None if the newer ones contradict it), and the newer settings."""
     try:

@@ -104,11 +104,13 @@ def run_study(study: Study, settings: Any, run: Run) -> Verdicts:
     """Train, measure, judge, draw and report; return the claims' records. What is already there is kept.
 
     A run that is finished, and has all its stages, is judged, drawn and reported anew; nothing is trained or measured.
+    Products and convolutions of float32 are exact up to rounding on any device, regardless of PyTorch's settings.
     """
+    from mesascope.ops.products import exact_convolutions, exact_products
     from mesascope.studies.lab import Lab
 
     try:
-        with run.lock():
+        with run.lock(), exact_products(), exact_convolutions():
             run.move_study(study.defined_in)
             if run.is_complete:
                 _tell_of_lost_networks(run)

@@ -77,7 +77,7 @@ def warm(lab: study.Lab, settings: Deep) -> list[Any]:
     config = separate(settings, recipe.init_scale)
     descent = learners.GradientDescentPlusPlus(SEPARATE, settings.warm_eta, 0.0, token_clip=CLIP)
     start = f"gradient descent with eta = {settings.warm_eta:g}, plus random weights"
-    random = [config.build(lab.stream(f"warm {seed}")) for seed in seeds]
+    random = [config.build(lab.stream(f"warm {seed}")).to(lab.device) for seed in seeds]
     nets = [_added(as_network(net, descent), net) for net in random]
     watched = watch(lab, settings)
     return lab.train(

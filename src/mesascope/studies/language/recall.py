@@ -123,7 +123,9 @@ def _judge_text(lab: study.Lab, settings: Recall, task: str, family: Any) -> Non
         )
         for kind in (RECALLING if task == "recall" else KINDS)
     }  # fmt: skip
-    trained["untrained"] = [network("softmax").build(lab.stream("untrained", index)) for index in range(settings.seeds)]
+    trained["untrained"] = [
+        network("softmax").build(lab.stream("untrained", index)).to(lab.device) for index in range(settings.seeds)
+    ]
 
     def judged() -> study.Estimates:
         found = {

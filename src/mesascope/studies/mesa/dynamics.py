@@ -109,7 +109,7 @@ def trained_networks(
 
 def untrained(lab: study.Lab, config: Any) -> list[Any]:
     """Networks with their initial weights, one a seed."""
-    return [config.build(lab.stream("untrained", index)) for index in range(len(lab.seeds))]
+    return [config.build(lab.stream("untrained", index)).to(lab.device) for index in range(len(lab.seeds))]
 
 
 # Baselines and comparisons
