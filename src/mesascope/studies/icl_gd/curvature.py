@@ -37,8 +37,7 @@ medians = study.stage("condition-numbers")["median"]
 class Curvature(regression.Regression):
     """Settings of the study."""
 
-    draws: regression.Several = 40
-    """Draws of 10,000 contexts whose extreme eigenvalues are found."""
+    draws: regression.Several = 40  # Draws of 10,000 contexts whose extreme eigenvalues are found.
 
 
 def transformed(eigenvalue: np.ndarray, gamma: np.ndarray | float) -> np.ndarray:
@@ -272,15 +271,31 @@ OF_GAMMA = (
 OF_MEDIANS = (
     _of_draws(
         "explodes", "for N = 25 the median condition number at gamma of 0.12 and more is larger than at 0.1",
-        medians.map(_beyond, "median condition number / at gamma 0.1, for each gamma"),
-        above(1.0, by="paper"), printed("Fig. 13 right"),
+        medians.map(_beyond, "median condition number / at gamma 0.1, for each gamma"), above(1.0, by="paper"),
+        printed("Fig. 13 right"),
     ),
     _of_draws(
         "least-beyond", "of gammas from 0 to 0.2 the median condition number is least at 0.14, above the gamma of "
-        "trained weights",
-        medians.map(_at_least_median, "median condition number at gamma 0.14 / at each other gamma"), below(1.0),
-        ours("where condition numbers do explode"),
+        "trained weights", medians.map(_at_least_median, "median condition number at gamma 0.14 / at each other gamma"),
+        below(1.0), ours("where condition numbers do explode"),
     ),
+)  # fmt: skip
+
+SPECTRA = study.Figure(
+    "spectra", "Curvature before and after one step of GD++ at the gamma that trained networks use. In the "
+    "bounds on the condition number, stars are without a step, circles at the gamma of trained networks, "
+    "triangles at the least bound; N = 10 has an axis of its own, its smallest eigenvalue being one of "
+    "rounding. Last row: tasks of N = 25. Paper: Fig. 13.", (
+        Lines("", "eigenvalue before a step", "eigenvalue after it", _change, limits={"ylim": (0, 6)}),
+        Lines("", "gamma", "bound on the condition number", partial(_bounds, SIZES[1:]), "y"),
+        Lines("", "gamma", "bound on the condition number", partial(_bounds, SIZES[:1]), "y"),
+        study.Histogram("", "condition number, N = 25", "tasks", _spread, np.geomspace(1, 1000, 90)),
+        Lines(
+            "", "gamma", "median condition number",
+            [Line(GAMMAS, medians, "trained", "median over tasks, N = 25")], "y",
+        ),
+    ),
+    claims=(*OF_SPECTRA, *OF_GAMMA, *OF_MEDIANS),
 )  # fmt: skip
 
 STUDY = study.Study(
@@ -301,28 +316,10 @@ STUDY = study.Study(
         shared.no_better_descent(descents, "expected", "GD++", id="gd++-at-its-optimum"),
         Claim(
             "gd++-as-predicted", "tuned GD++'s loss on fresh tasks is the one that theory gives for its step sizes, "
-            "for each N",
-            descents.ratio("gd++", "expected"), study.two_sided(0.03), ours("premise"), over="algorithms", at_least=1,
-            about="algorithms",
+            "for each N", descents.ratio("gd++", "expected"), study.two_sided(0.03), ours("premise"), over="algorithms",
+            at_least=1, about="algorithms",
         ),
     ),
-    figures=(
-        study.Figure(
-            "spectra", "Curvature before and after one step of GD++ at the gamma that trained networks use. In the "
-            "bounds on the condition number, stars are without a step, circles at the gamma of trained networks, "
-            "triangles at the least bound; N = 10 has an axis of its own, its smallest eigenvalue being one of "
-            "rounding. Last row: tasks of N = 25. Paper: Fig. 13.", (
-                Lines("", "eigenvalue before a step", "eigenvalue after it", _change, limits={"ylim": (0, 6)}),
-                Lines("", "gamma", "bound on the condition number", partial(_bounds, SIZES[1:]), "y"),
-                Lines("", "gamma", "bound on the condition number", partial(_bounds, SIZES[:1]), "y"),
-                study.Histogram("", "condition number, N = 25", "tasks", _spread, np.geomspace(1, 1000, 90)),
-                Lines(
-                    "", "gamma", "median condition number",
-                    [Line(GAMMAS, medians, "trained", "median over tasks, N = 25")], "y",
-                ),
-            ),
-            claims=(*OF_SPECTRA, *OF_GAMMA, *OF_MEDIANS),
-        ),
-    ),
+    figures=(SPECTRA,),
     deviations=("The learning rate decays and weights are averaged, which removes the noise that Adam leaves.",),
 )  # fmt: skip

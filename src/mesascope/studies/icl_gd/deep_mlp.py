@@ -9,7 +9,6 @@ must not be worse than.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from typing import Any
 
 from mesascope import study
@@ -32,13 +31,9 @@ larger = stage("blocks-input-scale", trained="blocks").where(
 class Blocks(regression.Regression):
     """Settings of the study."""
 
-    blocks: Count = 12
-    """Blocks of the network, and steps of the references."""
-    heads: Count = 4
-    """Heads of each block."""
-    linear: SecondTraining = field(
-        default_factory=lambda: SecondTraining(plan(2500, 8e-3, batch=512, clip=0.001), init_scale=3.0)
-    )
+    blocks: Count = 12  # Blocks of the network, and steps of the references.
+    heads: Count = 4  # Heads of each block.
+    linear: SecondTraining = SecondTraining(plan(2500, 8e-3, batch=512, clip=0.001), init_scale=3.0)
     """Training of the linear layers."""
 
 

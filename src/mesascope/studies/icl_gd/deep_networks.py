@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -24,23 +23,15 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 class Deep(regression.Regression):
     """Settings of the study."""
 
-    seeds: study.Count = 10
-    """Networks of five separate layers, one a seed."""
-    looped: SecondTraining = field(
-        default_factory=lambda: SecondTraining(plan(5000, 4e-3, batch=1024, clip=0.001), init_scale=0.02)
-    )
+    seeds: study.Count = 10  # Networks of five separate layers, one a seed.
+    looped: SecondTraining = SecondTraining(plan(5000, 4e-3, batch=1024, clip=0.001), init_scale=0.02)
     """Training of the ten looped layers, five seeds of them."""
-    warm: SecondTraining = field(
-        default_factory=lambda: SecondTraining(plan(3000, 8e-3, batch=1024, clip=0.001), init_scale=0.5)
-    )
+    warm: SecondTraining = SecondTraining(plan(3000, 8e-3, batch=1024, clip=0.001), init_scale=0.5)
     """Training of networks, five seeds of them, that start from gradient descent plus random weights."""
-    warm_eta: study.Positive = 2.0
-    """Step size of the gradient descent that they start from."""
-    authors: SecondTraining = field(
-        default_factory=lambda: SecondTraining(Training(50_000, 2048, 5e-4, "constant", clip=10.0))
-    )
+    warm_eta: study.Positive = 2.0  # Step size of the gradient descent that they start from.
+    authors: SecondTraining = SecondTraining(Training(50_000, 2048, 5e-4, "constant", clip=10.0))
     """Training of the network with the authors' settings."""
-    descents: Training = field(default_factory=lambda: plan(1000, 0.02))
+    descents: Training = plan(1000, 0.02)
     """Training of GD++'s step sizes, which starts from those in a network's weights."""
 
 

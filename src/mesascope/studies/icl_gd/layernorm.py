@@ -8,8 +8,6 @@ LayerNorm are controls.
 
 from __future__ import annotations
 
-from dataclasses import field
-
 from mesascope import learners, study
 from mesascope.studies.common import converged, plan
 from mesascope.studies.icl_gd import regression, shared
@@ -28,9 +26,7 @@ two_layers = stage("two-layers-comparison", plain="the layers without LayerNorm"
 class LayerNorm(regression.Regression):
     """Settings of the study."""
 
-    two_layers: SecondTraining = field(
-        default_factory=lambda: SecondTraining(plan(50_000, 1e-3, clip=0.001, evaluate_every=250))
-    )
+    two_layers: SecondTraining = SecondTraining(plan(50_000, 1e-3, clip=0.001, evaluate_every=250))
     """Training of two layers with LayerNorm between them."""
 
 
@@ -65,6 +61,66 @@ def _at_twice(name: str) -> Reading:
     return stage(f"{name}-input-scale").ratio("trained", "gd").at((..., -1), "at twice the scale of training")
 
 
+ONE_LAYER = shared.contrast_figures(
+    "one-layer", "one layer behind LayerNorm", ("gd",), "Paper: Fig. 14a",
+    claims=(
+        Claim(
+            "one-layer-loss", "each normalised layer's loss is 0 to 60 % above that of one step of gradient descent",
+            one_layer.ratio("trained", "gd"), Bound(1.0, 1.6), printed("Fig. 14a left"),
+        ),
+        Claim(
+            "one-layer-heads", "a second head removes less than half of what each normalised layer's loss exceeds "
+            "gradient descent's by", shared.gap_left(one_layer, stage("one-layer-two-heads-comparison")), above(0.5),
+            printed("appendix A.9: more heads do not help substantially"),
+            premises=(*ONE, "one-layer-two-heads-converged"),
+        ),
+        Claim(
+            "one-layer-alignment", "each normalised layer is less aligned with gradient descent than one without "
+            "LayerNorm", _alignment(one_layer, "gd"), below(0.0, by="paper"), printed("Fig. 14a centre left"),
+            premises=(*ONE, "one-layer-plain-converged", "one-layer-derivatives"),
+        ),
+    ),
+    away=(
+        Claim(
+            "one-layer-large-inputs", "on inputs twice as large as in training each normalised layer has a smaller "
+            "loss than gradient descent", _at_twice("one-layer"), below(1.0, by="paper"), printed("Fig. 14a right"),
+        ),
+    ),
+)  # fmt: skip
+
+TWO_LAYERS = shared.contrast_figures(
+    "two-layers", "two layers with LayerNorm between them", ("gd", "gd++"), "Paper: Fig. 14b",
+    claims=(
+        Claim(
+            "two-layers-gd", "two layers with LayerNorm between them have a larger loss than two steps of gradient "
+            "descent", two_layers.ratio("trained", "gd"), above(1.0, by="paper"), printed("Fig. 14b left"),
+            premises=TWO,
+        ),
+        Claim(
+            "two-layers-gd++", "the loss of two layers with LayerNorm between them is 0 to 60 % above that of two "
+            "steps of GD++", two_layers.ratio("trained", "gd++"), Bound(1.0, 1.6), printed("Fig. 14b left"),
+            premises=(*TWO, OPTIMUM),
+        ),
+        Claim(
+            "two-layers-alignment", "two layers with LayerNorm between them are less aligned with GD++ than without it",
+            _alignment(two_layers, "gd++"), below(0.0, by="paper"), printed("Fig. 14b centre left"),
+            premises=(*TWO, OPTIMUM, "two-layers-plain-converged", "two-layers-derivatives"),
+        ),
+        Claim(
+            "two-layers-order", "two layers with LayerNorm between them are less aligned with GD++ than with gradient "
+            "descent", two_layers["cosine", "trained", "gd++"] - two_layers["cosine", "trained", "gd"],
+            below(0.0, by="paper"), printed("appendix A.9"), premises=(*TWO, OPTIMUM, "two-layers-derivatives"),
+        ),
+    ),
+    away=(
+        Claim(
+            "two-layers-large-inputs", "on inputs twice as large as in training two layers with LayerNorm between them "
+            "have a smaller loss than two steps of gradient descent", _at_twice("two-layers"), below(1.0, by="paper"),
+            printed("Fig. 14b right"), premises=TWO,
+        ),
+    ),
+)  # fmt: skip
+
 STUDY = Study(
     name="layernorm",
     source=f"{regression.PAPER}: Fig. 14",
@@ -88,71 +144,8 @@ STUDY = Study(
         shared.derivatives(two_layers, id="two-layers-derivatives"),
     ),
     figures=(
-        *shared.contrast_figures(
-            "one-layer", "one layer behind LayerNorm", ("gd",), "Paper: Fig. 14a",
-            claims=(
-                Claim(
-                    "one-layer-loss", "each normalised layer's loss is 0 to 60 % above that of one step of gradient "
-                    "descent", one_layer.ratio("trained", "gd"), Bound(1.0, 1.6), printed("Fig. 14a left"),
-                ),
-                Claim(
-                    "one-layer-heads", "a second head removes less than half of what each normalised layer's loss "
-                    "exceeds gradient descent's by",
-                    shared.gap_left(one_layer, stage("one-layer-two-heads-comparison")), above(0.5),
-                    printed("appendix A.9: more heads do not help substantially"),
-                    premises=(*ONE, "one-layer-two-heads-converged"),
-                ),
-                Claim(
-                    "one-layer-alignment", "each normalised layer is less aligned with gradient descent than one "
-                    "without LayerNorm", _alignment(one_layer, "gd"), below(0.0, by="paper"),
-                    printed("Fig. 14a centre left"),
-                    premises=(*ONE, "one-layer-plain-converged", "one-layer-derivatives"),
-                ),
-            ),
-            away=(
-                Claim(
-                    "one-layer-large-inputs", "on inputs twice as large as in training each normalised layer has a "
-                    "smaller loss than gradient descent",
-                    _at_twice("one-layer"), below(1.0, by="paper"), printed("Fig. 14a right"),
-                ),
-            ),
-        ),
-        *shared.contrast_figures(
-            "two-layers", "two layers with LayerNorm between them", ("gd", "gd++"), "Paper: Fig. 14b",
-            claims=(
-                Claim(
-                    "two-layers-gd", "two layers with LayerNorm between them have a larger loss than two steps of "
-                    "gradient descent",
-                    two_layers.ratio("trained", "gd"), above(1.0, by="paper"), printed("Fig. 14b left"),
-                    premises=TWO,
-                ),
-                Claim(
-                    "two-layers-gd++", "the loss of two layers with LayerNorm between them is 0 to 60 % above that of "
-                    "two steps of GD++", two_layers.ratio("trained", "gd++"), Bound(1.0, 1.6), printed("Fig. 14b left"),
-                    premises=(*TWO, OPTIMUM),
-                ),
-                Claim(
-                    "two-layers-alignment", "two layers with LayerNorm between them are less aligned with GD++ than "
-                    "without it", _alignment(two_layers, "gd++"), below(0.0, by="paper"),
-                    printed("Fig. 14b centre left"),
-                    premises=(*TWO, OPTIMUM, "two-layers-plain-converged", "two-layers-derivatives"),
-                ),
-                Claim(
-                    "two-layers-order", "two layers with LayerNorm between them are less aligned with GD++ than with "
-                    "gradient descent", two_layers["cosine", "trained", "gd++"] - two_layers["cosine", "trained", "gd"],
-                    below(0.0, by="paper"), printed("appendix A.9"),
-                    premises=(*TWO, OPTIMUM, "two-layers-derivatives"),
-                ),
-            ),
-            away=(
-                Claim(
-                    "two-layers-large-inputs", "on inputs twice as large as in training two layers with LayerNorm "
-                    "between them have a smaller loss than two steps of gradient descent",
-                    _at_twice("two-layers"), below(1.0, by="paper"),
-                    printed("Fig. 14b right"), premises=TWO,
-                ),
-            ),
-        ),
+        *ONE_LAYER,
+        *TWO_LAYERS,
         *shared.contrast_figures(
             "one-layer-two-heads", "one layer of two heads behind LayerNorm", ("gd",), "Paper: appendix A.9"
         ),

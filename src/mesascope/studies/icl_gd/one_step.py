@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -34,8 +33,7 @@ limits, weights = study.stage("limits"), study.stage("weights")
 class OneStep(regression.Regression):
     """Settings of the study."""
 
-    sizes: study.Training = field(default_factory=lambda: plan(600, 2e-3, decay_from=0.5))
-    """Training of the networks of the other sizes N = d."""
+    sizes: study.Training = plan(600, 2e-3, decay_from=0.5)  # Training of the networks of the other sizes N = d.
 
 
 def measure(lab: study.Lab, settings: OneStep) -> None:
@@ -172,6 +170,145 @@ def _matched(name: str, where: str, panel: str, margin: float) -> tuple[Claim, C
     )  # fmt: skip
 
 
+TRAINING = Figure(
+    "training", "The trained layers on held-out tasks while training; line and band: mean and range over "
+    "seeds. Paper: Fig. 2, first two columns.", (
+        study.curves(
+            run, {"mse": ("trained", "trained layer")}, shared.HALF_MSE,
+            [
+                Level(run["gd mse"] / 2, "gd", "one step of gradient descent"),
+                Level(optima["limit"].at(1, "N = d = 10") / 2, "limit", "limit of linear attention", True),
+            ], factor=0.5,
+        ),
+        _to_gd("cosine", shared.SENSITIVITIES, ""),
+        _to_gd("sensitivity-difference", shared.MODELS),
+        _to_gd("prediction-difference", shared.PREDICTIONS),
+    ), columns=2,
+    claims=(
+        Claim(
+            "loss-matches-gd", "each trained layer's loss is within 0.1 % of gradient descent's",
+            main.ratio("trained", "gd"), two_sided(0.001), printed("Fig. 2 left"),
+            reported=Reported((1.0026, 1.0006, 1.0029), AUTHORS),
+        ),
+        Claim(
+            "prediction-difference", "each trained layer's predictions are those of gradient descent to 0.009 on "
+            "average (paper preset: 0.006)", main["prediction-difference", "trained", "gd"],
+            {"quick": below(0.009), "paper": below(0.006)}, printed("Fig. 2 centre left"),
+            reported=Reported((0.0225, 0.0184, 0.0246), AUTHORS),
+        ),
+        Claim(
+            "sensitivity-cosine", "each trained layer's sensitivities have a cosine above 0.9998 with gradient "
+            "descent's", main["cosine", "trained", "gd"], above(0.9998), printed("Fig. 2 centre left"),
+            reported=Reported((0.9993, 0.9995, 0.9992), AUTHORS),
+        ),
+        Claim(
+            "model-difference", "the linear model that each trained layer applies to a context is within 0.03 (paper "
+            "preset: 0.02) of gradient descent's on average, where teachers have norm 3",
+            main["sensitivity-difference", "trained", "gd"], {"quick": below(0.03), "paper": below(0.02)},
+            printed("Fig. 2 centre left"), reported=Reported((0.097, 0.078, 0.105), AUTHORS),
+        ),
+        Claim(
+            "with-query", "if keys and values also come from the query's token, each layer's loss is within 1 % of "
+            "gradient descent's", study.stage("with-query-comparison").ratio("trained", "gd"), two_sided(0.01),
+            printed("section 2, full self-attention"), premises=("with-query-converged", "limit"),
+        ),
+    ),
+)  # fmt: skip
+
+DIMENSIONS = Figure(
+    "dimensions", "Left: trained, interpolated and constructed layers for each size. Right: step sizes tuned "
+    "on their own tasks less the closed form; bars show one standard error. Paper: Fig. 2 centre right.", (
+        _sizes(),
+        study.Lines("", "N = d", "tuned step size less closed form, %", _offsets, limits={"xticks": SIZES}),
+    ), columns=2,
+    claims=(
+        Claim(
+            "limit", "one step of gradient descent at the closed-form step size has the closed-form loss, for each N = "
+            "d", limits["mse", "gd"].at(0, "for each size") / optima["limit"], two_sided(0.02),
+            derived("one-step optimum"), over="sizes", at_least=4, about="algorithms",
+        ),
+        Claim(
+            "eta-optimum", "tuning finds the closed-form step size, for each N = d",
+            optima.map(_tuned, "tuned eta / closed form"), two_sided(0.02), derived("one-step optimum"), over="sizes",
+            at_least=4, about="algorithms",
+        ),
+        Claim(
+            "dimensions", "for N = d in 5, 10, 15 and 20 each trained loss is within 0.5 % (paper preset: 0.1 %) of "
+            "gradient descent's",
+            _at_sizes(lambda one: one.ratio("trained", "gd"), "loss of trained / of gradient descent"),
+            {"quick": two_sided(0.005), "paper": two_sided(0.001)}, printed("Fig. 2 centre right"),
+        ),
+        Claim(
+            "interpolated-dimensions", "for N = d in 5, 10, 15 and 20 the loss halfway between trained weights and "
+            "construction is within 0.5 % (paper preset: 0.1 %) of gradient descent's",
+            _at_sizes(lambda one: one.ratio("middle", "gd"), "loss at the midpoint / of gradient descent"),
+            {"quick": two_sided(0.005), "paper": two_sided(0.001)}, printed("Fig. 2 centre right"), premises=HALFWAY,
+        ),
+        Claim(
+            "interpolation", "halfway between trained weights and construction the loss is within 0.2 % of either "
+            "end's", midpoint_losses("size-10-comparison"), two_sided(0.002), printed("Fig. 2 and appendix A.3"),
+            premises=HALFWAY,
+        ),
+    ),
+)  # fmt: skip
+
+INPUT_SCALE = _swept(
+    "input-scale", "x_scale", shared.RELATIVE, "Inputs scaled away from those of training. Paper: Fig. 6a "
+    "left.", (
+        *_matched("input-scale", "for inputs scaled by 0.5 to 2", "left", 0.05),
+        Claim(
+            "worse-than-nothing", "at twice the training scale of inputs, gradient descent with the step size tuned "
+            "for training has a larger loss than predicting zero",
+            study.stage("input-scale")["mse", "gd"].at((..., -1), "at twice the scale")
+            / (4 * study.stage("damping-1.0", all="loss")["all", "gd"].at((0, 0), "before the first step")), above(1.0),
+            printed("section 3, on out-of-distribution tasks"), over="algorithms", at_least=1, about="algorithms",
+        ),
+    ),
+)  # fmt: skip
+
+TEACHER_SCALE = _swept(
+    "teacher-scale", "w_scale", "teacher scale / that of training",
+    "Teachers scaled away from the 1 of training. Paper: Fig. 6a centre left.",
+    _matched("teacher-scale", "for teachers scaled by 0.5 to 5", "centre left", 0.05),
+)  # fmt: skip
+
+OTHER_INPUTS = Figure(
+    "other-inputs", "Input laws never seen in training, one line a seed. Paper: Fig. 6a right.",
+    shared.law_panels(study.stage("other-inputs"), "gd"), share_y=True,
+    claims=_matched("other-inputs", "on normal, exponential and Laplace inputs", "right", 0.1),
+)  # fmt: skip
+
+WEIGHTS = Figure(
+    "weights", "Weight products of one trained layer, rescaled as in appendix A.3, beside the construction. "
+    "Paper: Fig. 9.", study.Matrices(shared.products("weights", "construction"), 1.0),
+    claims=(
+        Claim(
+            "eta-read", "the step size in the weights is within 1 % of the optimal one",
+            study.stage("step-sizes", eta="eta read")["eta"] / optima["optimum"].at(1, "N = d = 10"), two_sided(0.01),
+            printed("section 2, meta-learned learning rates"), quantifier="mean", premises=("converged", "eta-optimum"),
+        ),
+        Claim(
+            "weights-diagonal", "W_KQ has one value on the inputs' diagonal, to 2 %",
+            weights["w_kq"].map(shared.diagonal_spread, "largest distance from the mean / |mean|"), below(0.02),
+            printed("Fig. 9 outer left"), quantifier="mean", premises=("converged",),
+        ),
+        Claim(
+            "values-row", "the row of W_PV that makes predictions reads targets alone, within 2 %",
+            weights["w_pv"].map(_inputs_read, "largest |entry at an input| / |entry at the target|"), below(0.02),
+            printed("Fig. 9 left"), quantifier="mean", premises=("converged",),
+        ),
+        Claim(
+            "weights-off-diagonal", "off its diagonal, W_KQ is at most 1.5 % of the mean diagonal",
+            weights["off_diagonal"], below(0.015), printed("Fig. 9 left"), quantifier="mean", premises=("converged",),
+            reported=Reported((0.03, 0.048), "authors' code, ends of 3 runs"),
+        ),
+        Claim(
+            "weights-distance", "the rescaled W_KQ is the construction's", weights["distance_kq"], below(0.03),
+            printed("appendix A.3"), quantifier="mean", premises=("converged",),
+        ),
+    ),
+)  # fmt: skip
+
 STUDY = study.Study(
     name="one-step",
     source=f"{regression.PAPER}: Figs. 1, 2, 6a, 9 and 10",
@@ -188,146 +325,7 @@ STUDY = study.Study(
     claims=(
         converged("size-10"), converged("with-query", id="with-query-converged"), midpoint("size-10-comparison"),
     ),
-    figures=(
-        Figure(
-            "training", "The trained layers on held-out tasks while training; line and band: mean and range over "
-            "seeds. Paper: Fig. 2, first two columns.", (
-                study.curves(
-                    run, {"mse": ("trained", "trained layer")}, shared.HALF_MSE,
-                    [
-                        Level(run["gd mse"] / 2, "gd", "one step of gradient descent"),
-                        Level(optima["limit"].at(1, "N = d = 10") / 2, "limit", "limit of linear attention", True),
-                    ], factor=0.5,
-                ),
-                _to_gd("cosine", shared.SENSITIVITIES, ""),
-                _to_gd("sensitivity-difference", shared.MODELS),
-                _to_gd("prediction-difference", shared.PREDICTIONS),
-            ), columns=2,
-            claims=(
-                Claim(
-                    "loss-matches-gd", "each trained layer's loss is within 0.1 % of gradient descent's",
-                    main.ratio("trained", "gd"), two_sided(0.001), printed("Fig. 2 left"),
-                    reported=Reported((1.0026, 1.0006, 1.0029), AUTHORS),
-                ),
-                Claim(
-                    "prediction-difference", "each trained layer's predictions are those of gradient descent to 0.009 "
-                    "on average (paper preset: 0.006)", main["prediction-difference", "trained", "gd"],
-                    {"quick": below(0.009), "paper": below(0.006)}, printed("Fig. 2 centre left"),
-                    reported=Reported((0.0225, 0.0184, 0.0246), AUTHORS),
-                ),
-                Claim(
-                    "sensitivity-cosine", "each trained layer's sensitivities have a cosine above 0.9998 with gradient "
-                    "descent's", main["cosine", "trained", "gd"], above(0.9998), printed("Fig. 2 centre left"),
-                    reported=Reported((0.9993, 0.9995, 0.9992), AUTHORS),
-                ),
-                Claim(
-                    "model-difference", "the linear model that each trained layer applies to a context is within 0.03 "
-                    "(paper preset: 0.02) of gradient descent's on average, where teachers have norm 3",
-                    main["sensitivity-difference", "trained", "gd"], {"quick": below(0.03), "paper": below(0.02)},
-                    printed("Fig. 2 centre left"), reported=Reported((0.097, 0.078, 0.105), AUTHORS),
-                ),
-                Claim(
-                    "with-query", "if keys and values also come from the query's token, each layer's loss is within 1 "
-                    "% of gradient descent's",
-                    study.stage("with-query-comparison").ratio("trained", "gd"), two_sided(0.01),
-                    printed("section 2, full self-attention"), premises=("with-query-converged", "limit"),
-                ),
-            ),
-        ),
-        Figure(
-            "dimensions", "Left: trained, interpolated and constructed layers for each size. Right: step sizes tuned "
-            "on their own tasks less the closed form; bars show one standard error. Paper: Fig. 2 centre right.", (
-                _sizes(),
-                study.Lines("", "N = d", "tuned step size less closed form, %", _offsets, limits={"xticks": SIZES}),
-            ), columns=2,
-            claims=(
-                Claim(
-                    "limit", "one step of gradient descent at the closed-form step size has the closed-form loss, for "
-                    "each N = d", limits["mse", "gd"].at(0, "for each size") / optima["limit"], two_sided(0.02),
-                    derived("one-step optimum"), over="sizes", at_least=4, about="algorithms",
-                ),
-                Claim(
-                    "eta-optimum", "tuning finds the closed-form step size, for each N = d",
-                    optima.map(_tuned, "tuned eta / closed form"), two_sided(0.02), derived("one-step optimum"),
-                    over="sizes", at_least=4, about="algorithms",
-                ),
-                Claim(
-                    "dimensions", "for N = d in 5, 10, 15 and 20 each trained loss is within 0.5 % (paper preset: "
-                    "0.1 %) of gradient descent's",
-                    _at_sizes(lambda one: one.ratio("trained", "gd"), "loss of trained / of gradient descent"),
-                    {"quick": two_sided(0.005), "paper": two_sided(0.001)}, printed("Fig. 2 centre right"),
-                ),
-                Claim(
-                    "interpolated-dimensions", "for N = d in 5, 10, 15 and 20 the loss halfway between trained weights "
-                    "and construction is within 0.5 % (paper preset: 0.1 %) of gradient descent's",
-                    _at_sizes(lambda one: one.ratio("middle", "gd"), "loss at the midpoint / of gradient descent"),
-                    {"quick": two_sided(0.005), "paper": two_sided(0.001)}, printed("Fig. 2 centre right"),
-                    premises=HALFWAY,
-                ),
-                Claim(
-                    "interpolation", "halfway between trained weights and construction the loss is within 0.2 % of "
-                    "either end's", midpoint_losses("size-10-comparison"), two_sided(0.002),
-                    printed("Fig. 2 and appendix A.3"), premises=HALFWAY,
-                ),
-            ),
-        ),
-        _swept(
-            "input-scale", "x_scale", shared.RELATIVE, "Inputs scaled away from those of training. Paper: Fig. 6a "
-            "left.", (
-                *_matched("input-scale", "for inputs scaled by 0.5 to 2", "left", 0.05),
-                Claim(
-                    "worse-than-nothing", "at twice the training scale of inputs, gradient descent with the step size "
-                    "tuned for training has a larger loss than predicting zero",
-                    study.stage("input-scale")["mse", "gd"].at((..., -1), "at twice the scale")
-                    / (4 * study.stage("damping-1.0", all="loss")["all", "gd"].at((0, 0), "before the first step")),
-                    above(1.0), printed("section 3, on out-of-distribution tasks"), over="algorithms", at_least=1,
-                    about="algorithms",
-                ),
-            ),
-        ),
-        _swept(
-            "teacher-scale", "w_scale", "teacher scale / that of training",
-            "Teachers scaled away from the 1 of training. Paper: Fig. 6a centre left.",
-            _matched("teacher-scale", "for teachers scaled by 0.5 to 5", "centre left", 0.05),
-        ),
-        Figure(
-            "other-inputs", "Input laws never seen in training, one line a seed. Paper: Fig. 6a right.",
-            shared.law_panels(study.stage("other-inputs"), "gd"), share_y=True,
-            claims=_matched("other-inputs", "on normal, exponential and Laplace inputs", "right", 0.1),
-        ),
-        one_step_rollouts.FIGURE,
-        Figure(
-            "weights", "Weight products of one trained layer, rescaled as in appendix A.3, beside the construction. "
-            "Paper: Fig. 9.", study.Matrices(shared.products("weights", "construction"), 1.0),
-            claims=(
-                Claim(
-                    "eta-read", "the step size in the weights is within 1 % of the optimal one",
-                    study.stage("step-sizes", eta="eta read")["eta"] / optima["optimum"].at(1, "N = d = 10"),
-                    two_sided(0.01), printed("section 2, meta-learned learning rates"), quantifier="mean",
-                    premises=("converged", "eta-optimum"),
-                ),
-                Claim(
-                    "weights-diagonal", "W_KQ has one value on the inputs' diagonal, to 2 %",
-                    weights["w_kq"].map(shared.diagonal_spread, "largest distance from the mean / |mean|"), below(0.02),
-                    printed("Fig. 9 outer left"), quantifier="mean", premises=("converged",),
-                ),
-                Claim(
-                    "values-row", "the row of W_PV that makes predictions reads targets alone, within 2 %",
-                    weights["w_pv"].map(_inputs_read, "largest |entry at an input| / |entry at the target|"),
-                    below(0.02), printed("Fig. 9 left"), quantifier="mean", premises=("converged",),
-                ),
-                Claim(
-                    "weights-off-diagonal", "off its diagonal, W_KQ is at most 1.5 % of the mean diagonal",
-                    weights["off_diagonal"], below(0.015), printed("Fig. 9 left"), quantifier="mean",
-                    premises=("converged",), reported=Reported((0.03, 0.048), "authors' code, ends of 3 runs"),
-                ),
-                Claim(
-                    "weights-distance", "the rescaled W_KQ is the construction's", weights["distance_kq"], below(0.03),
-                    printed("appendix A.3"), quantifier="mean", premises=("converged",),
-                ),
-            ),
-        ),
-    ),
+    figures=(TRAINING, DIMENSIONS, INPUT_SCALE, TEACHER_SCALE, OTHER_INPUTS, one_step_rollouts.FIGURE, WEIGHTS),
     deviations=(
         "The learning rate decays and weights are averaged, which removes the noise that Adam leaves.",
         "Initial weights are ten times smaller: the column of W_KQ that meets the query's zero target has no gradient "

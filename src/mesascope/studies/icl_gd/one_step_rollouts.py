@@ -111,9 +111,8 @@ FIGURE = Figure(
         ),
         Claim(
             "rollout-lowers", "each of 50 applications at damping 0.75 lowers the loss of trained layers and of "
-            "gradient descent, on the same contexts",
-            _of_both(_later(0.75), "change", ..., "change of the loss"), below(0.0),
-            printed("Fig. 1 right"), over="learners", at_least=6,
+            "gradient descent, on the same contexts", _of_both(_later(0.75), "change", ..., "change of the loss"),
+            below(0.0), printed("Fig. 1 right"), over="learners", at_least=6,
         ),
         Claim(
             "rollout-never-steady", "at damping 0.75 gradient descent diverges on some contexts, so that its mean loss "

@@ -9,7 +9,6 @@ decay: does its MLP learn those tasks by heart before its attention finds gradie
 
 from __future__ import annotations
 
-from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -40,26 +39,19 @@ def _block_plan(steps: int) -> Training:
 class Block:
     """The block of attention and MLP, and how it trains; one batch is its whole set of tasks."""
 
-    training: Training
-    """Training of the blocks."""
-    seeds: study.Count = 5
-    """Blocks trained, one a seed."""
-    mlp: study.Count = 16
-    """Hidden width of the MLP as a multiple of a token's."""
-    init_scale: study.Positive = 1.0
-    """Variance of the initial weights, times fan-in."""
-    tasks: regression.Several = 20_000
-    """Fresh tasks of an evaluation while training."""
+    training: Training  # Training of the blocks.
+    seeds: study.Count = 5  # Blocks trained, one a seed.
+    mlp: study.Count = 16  # Hidden width of the MLP as a multiple of a token's.
+    init_scale: study.Positive = 1.0  # Variance of the initial weights, times fan-in.
+    tasks: regression.Several = 20_000  # Fresh tasks of an evaluation while training.
 
 
 @study.frozen
 class PhaseTransitions(regression.Regression):
     """Settings of the study."""
 
-    seeds: study.Count = 100
-    """Layers trained with one head, and with two, one a seed."""
-    block: Block = field(default_factory=lambda: Block(_block_plan(1100)))
-    """The block on a fixed set of tasks."""
+    seeds: study.Count = 100  # Layers trained with one head, and with two, one a seed.
+    block: Block = Block(_block_plan(1100))  # The block on a fixed set of tasks.
 
 
 def measure(lab: study.Lab, settings: PhaseTransitions) -> None:
@@ -201,6 +193,88 @@ def _arrivals(r: Any) -> list[Line]:
     return lines
 
 
+TRANSITIONS = Figure(
+    "transitions", "Losses on held-out tasks while training, each seed. Paper: Fig. 15 left and centre.",
+    tuple(map(_heads, HEADS)), columns=2, share_y=True,
+    claims=(
+        Claim(
+            "reaches-gd", "layers of two heads, and those of one that have left their plateau, end within 3 % of "
+            "gradient descent's loss", Reading("loss of trained / of gradient descent", _reached),
+            study.two_sided(0.03), printed("Fig. 15 left and centre"), over="learners", at_least=10,
+        ),
+    ),
+)  # fmt: skip
+
+ARRIVALS = Figure(
+    "arrivals", "Share of seeds whose loss has fallen below 0.25, by step. Paper: Fig. 15 left and centre.",
+    (Lines("", "training step", "share of seeds", _arrivals),),
+    claims=(
+        Claim(
+            "two-heads-all-arrive", "every layer of two heads leaves its plateau",
+            stage("two-heads-crossing")["step"].map(lambda step: ~np.isnan(step), "share of seeds that do"), above(0.9),
+            printed("Fig. 15 centre: fast and robust convergence"), quantifier="share", at_least=10,
+        ),
+        _over_heads(
+            "late-seeds", "with one head more seeds than with two stay on the plateau for more than twice as long as "
+            "the median seed", _late, "share of such seeds with one head, less that with two", above(0.0, by="paper"),
+            printed("Fig. 15 left: very long initial phases for some seeds"),
+        ),
+        _over_heads(
+            "spread-shrinks", "the step at which half the loss falls below 0.25 varies at least three times as much "
+            "over seeds with one head as with two", _spread, "log2 of one head's standard deviation over two heads'; "
+            "1.58 is three times", above(np.log2(3.0).item()), printed("Fig. 15 left and centre"),
+        ),
+        _over_heads(
+            "middle-half-shrinks", "the interquartile range of that step is at least three times as large with one "
+            "head as with two", _middle_half, "log2 of one head's interquartile range over two heads'; 1.58 is three "
+            "times", above(np.log2(3.0).item()), study.ours("a standard deviation rests on the few late seeds"),
+        ),
+        _over_heads(
+            "two-heads-arrive", "layers of two heads fall below 0.25 earlier than those of one", _earlier, "median "
+            "step of two heads / of one", below(1.0), printed("Fig. 15 left and centre"),
+        ),
+    ),
+)  # fmt: skip
+
+GROKKING = Figure(
+    "grokking", "One block of attention and MLP on a fixed set of tasks, each seed. Paper: Fig. 15 right.", (
+        Lines(
+            "", "training step", shared.HALF_MSE, [
+                Line(block["step"], block["own mse"] / 2, "other", "its own tasks", each=True),
+                Line(block["step"], block["mse"] / 2, "trained", "fresh tasks", each=True),
+                Level(descent["mse"] / 2, "gd", "gradient descent, the same fresh tasks"),
+                Level(descent["own mse"] / 2, "limit", "gradient descent, the blocks' tasks"),
+            ], limits={"ylim": (0.15, 0.6)},
+        ),
+    ),
+    claims=(
+        Claim(
+            "block-learns", "blocks end at most 20 % above gradient descent's loss on the tasks that they trained on",
+            block["own mse"].at((..., -1), "at the end") / descent["own mse"], below(1.2), study.ours("premise"),
+            quantifier="mean", premises=("references-as-predicted",),
+        ),
+        _of_blocks(
+            "test-rises", "on the plateau the loss on fresh tasks rises by more than 5 % above its lowest value before",
+            _blocks(0, "largest rise"), above(0.05), "Fig. 15 right",
+        ),
+        _of_blocks(
+            "test-falls", "after the plateau, the loss on fresh tasks falls to within 10 % of gradient descent's on "
+            "the same tasks", _blocks(1, "lowest loss after the rise / gradient descent's"), study.two_sided(0.1),
+            "Fig. 15 right",
+        ),
+        _of_blocks(
+            "test-ends", "at the end, the loss on fresh tasks is within 10 % of gradient descent's on the same tasks",
+            block["mse"].at((..., -1), "at the end") / descent["mse"], study.two_sided(0.1), "Fig. 15 right: almost "
+            "matching",
+        ),
+        _of_blocks(
+            "test-falls-late", "the loss on fresh tasks takes at least twice as many steps to half of its fall as the "
+            "loss on the block's own tasks takes to a tenth", _blocks(2, "ratio of the two steps"), above(2.0), "Fig. "
+            "15 right",
+        ),
+    ),
+)  # fmt: skip
+
 STUDY = Study(
     name="phase-transitions",
     source=f"{regression.PAPER}: Fig. 15",
@@ -217,91 +291,7 @@ STUDY = Study(
         *(converged(name, id=f"{name}-converged", at_least=10, each=False) for name in HEADS),
         shared.as_predicted(("gd",)),
     ),
-    figures=(
-        Figure(
-            "transitions", "Losses on held-out tasks while training, each seed. Paper: Fig. 15 left and centre.",
-            tuple(map(_heads, HEADS)), columns=2, share_y=True,
-            claims=(
-                Claim(
-                    "reaches-gd", "layers of two heads, and those of one that have left their plateau, end within 3 % "
-                    "of gradient descent's loss", Reading("loss of trained / of gradient descent", _reached),
-                    study.two_sided(0.03), printed("Fig. 15 left and centre"), over="learners", at_least=10,
-                ),
-            ),
-        ),
-        Figure(
-            "arrivals", "Share of seeds whose loss has fallen below 0.25, by step. Paper: Fig. 15 left and centre.",
-            (Lines("", "training step", "share of seeds", _arrivals),),
-            claims=(
-                Claim(
-                    "two-heads-all-arrive", "every layer of two heads leaves its plateau",
-                    stage("two-heads-crossing")["step"].map(lambda step: ~np.isnan(step), "share of seeds that do"),
-                    above(0.9), printed("Fig. 15 centre: fast and robust convergence"), quantifier="share", at_least=10,
-                ),
-                _over_heads(
-                    "late-seeds", "with one head more seeds than with two stay on the plateau for more than twice as "
-                    "long as the median seed", _late, "share of such seeds with one head, less that with two",
-                    above(0.0, by="paper"),
-                    printed("Fig. 15 left: very long initial phases for some seeds"),
-                ),
-                _over_heads(
-                    "spread-shrinks", "the step at which half the loss falls below 0.25 varies at least three times as "
-                    "much over seeds with one head as with two", _spread,
-                    "log2 of one head's standard deviation over two heads'; 1.58 is three times",
-                    above(np.log2(3.0).item()), printed("Fig. 15 left and centre"),
-                ),
-                _over_heads(
-                    "middle-half-shrinks", "the interquartile range of that step is at least three times as large with "
-                    "one head as with two",
-                    _middle_half, "log2 of one head's interquartile range over two heads'; 1.58 is three times",
-                    above(np.log2(3.0).item()), study.ours("a standard deviation rests on the few late seeds"),
-                ),
-                _over_heads(
-                    "two-heads-arrive", "layers of two heads fall below 0.25 earlier than those of one", _earlier,
-                    "median step of two heads / of one", below(1.0), printed("Fig. 15 left and centre"),
-                ),
-            ),
-        ),
-        Figure(
-            "grokking", "One block of attention and MLP on a fixed set of tasks, each seed. Paper: Fig. 15 right.", (
-                Lines(
-                    "", "training step", shared.HALF_MSE, [
-                        Line(block["step"], block["own mse"] / 2, "other", "its own tasks", each=True),
-                        Line(block["step"], block["mse"] / 2, "trained", "fresh tasks", each=True),
-                        Level(descent["mse"] / 2, "gd", "gradient descent, the same fresh tasks"),
-                        Level(descent["own mse"] / 2, "limit", "gradient descent, the blocks' tasks"),
-                    ], limits={"ylim": (0.15, 0.6)},
-                ),
-            ),
-            claims=(
-                Claim(
-                    "block-learns", "blocks end at most 20 % above gradient descent's loss on the tasks that they "
-                    "trained on", block["own mse"].at((..., -1), "at the end") / descent["own mse"], below(1.2),
-                    study.ours("premise"), quantifier="mean", premises=("references-as-predicted",),
-                ),
-                _of_blocks(
-                    "test-rises", "on the plateau the loss on fresh tasks rises by more than 5 % above its lowest "
-                    "value before", _blocks(0, "largest rise"), above(0.05), "Fig. 15 right",
-                ),
-                _of_blocks(
-                    "test-falls", "after the plateau, the loss on fresh tasks falls to within 10 % of gradient "
-                    "descent's on the same tasks",
-                    _blocks(1, "lowest loss after the rise / gradient descent's"), study.two_sided(0.1),
-                    "Fig. 15 right",
-                ),
-                _of_blocks(
-                    "test-ends", "at the end, the loss on fresh tasks is within 10 % of gradient descent's on the same "
-                    "tasks", block["mse"].at((..., -1), "at the end") / descent["mse"],
-                    study.two_sided(0.1), "Fig. 15 right: almost matching",
-                ),
-                _of_blocks(
-                    "test-falls-late", "the loss on fresh tasks takes at least twice as many steps to half of its fall "
-                    "as the loss on the block's own tasks takes to a tenth",
-                    _blocks(2, "ratio of the two steps"), above(2.0), "Fig. 15 right",
-                ),
-            ),
-        ),
-    ),
+    figures=(TRANSITIONS, ARRIVALS, GROKKING),
     deviations=(
         "A hundred seeds train for 2,500 steps in place of ten for 5,000: late arrivals are rare.",
         "The paper does not give the block's settings: the width of its MLP, its initial scale and learning rate "

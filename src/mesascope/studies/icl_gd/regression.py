@@ -32,20 +32,13 @@ Several = Annotated[int, msgspec.Meta(ge=2)]
 class Regression:
     """Settings of a study of linear regression: noiseless tasks with N = d = 10, and training on them."""
 
-    training: Training
-    """Training of the networks."""
-    init_scale: Positive = 0.002
-    """Variance of the initial weights, times depth and fan-in."""
-    seeds: Count = 5
-    """Networks trained, one a seed."""
-    x_scale: Positive = 0.5
-    """Inputs are drawn from U(-x_scale, x_scale)."""
-    tasks: Several = 100_000
-    """Fresh tasks that trained networks and algorithms are compared on."""
-    sweep_tasks: Several = 10_000
-    """Tasks of each point of a sweep, and of an evaluation while training."""
-    tune_tasks: Several = 10_000
-    """Tasks that step sizes of the references are tuned on."""
+    training: Training  # Training of the networks.
+    init_scale: Positive = 0.002  # Variance of the initial weights, times depth and fan-in.
+    seeds: Count = 5  # Networks trained, one a seed.
+    x_scale: Positive = 0.5  # Inputs are drawn from U(-x_scale, x_scale).
+    tasks: Several = 100_000  # Fresh tasks that trained networks and algorithms are compared on.
+    sweep_tasks: Several = 10_000  # Tasks of each point of a sweep, and of an evaluation while training.
+    tune_tasks: Several = 10_000  # Tasks that step sizes of the references are tuned on.
 
     def family(self, **changes: Any) -> tasks.LinearRegression:
         """The tasks, with N = d = 10 unless ``changes`` say otherwise."""
@@ -56,10 +49,8 @@ class Regression:
 class SecondTraining:
     """Training and initial weights of a second kind of network in a study."""
 
-    training: Training
-    """Their training."""
-    init_scale: Positive = 0.002
-    """Variance of their initial weights, times depth and fan-in."""
+    training: Training  # Their training.
+    init_scale: Positive = 0.002  # Variance of their initial weights, times depth and fan-in.
 
 
 def network(settings: Regression, width: int = 11, **changes: Any) -> Any:
